@@ -1,0 +1,42 @@
+# Each target does its own set-up: a fresh machine needs Python 3.11 or newer and make, nothing else.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+# One thread: two OpenMP threads on two busy cores are erratic.
+export OMP_NUM_THREADS := 1
+
+.PHONY: demo test lint types bench docs clean
+
+# torch first and alone: with it in place, the rest of the requirements are satisfied by that build.
+$(BIN)/.ready: pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet torch==2.13.0
+	$(BIN)/python -m pip install --quiet torch==2.13.0 --editable '.[dev]'
+	touch $@
+
+$(BIN)/.docs-ready: $(BIN)/.ready
+	$(BIN)/python -m pip install --quiet torch==2.13.0 --editable '.[docs]'
+	touch $@
+
+demo: $(BIN)/.ready  ## long-tailed digits: plain, class-balanced and AoL training, several seeds, one table
+	$(BIN)/python examples/digits.py
+
+test: $(BIN)/.ready  ## all tests and doctests
+	$(BIN)/python -m pytest
+
+lint: $(BIN)/.ready
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(BIN)/.ready
+	$(BIN)/mypy
+
+bench: $(BIN)/.ready  ## speed and memory of the library on this machine; writes benchmarks/results/
+	$(BIN)/python benchmarks/ages.py
+	$(BIN)/python benchmarks/reservoir.py
+
+docs: $(BIN)/.docs-ready  ## the documentation site, into site/
+	$(BIN)/mkdocs build --strict
+
+clean:
+	rm -rf $(VENV) site build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
