@@ -1,5 +1,69 @@
-"""Age of Learning: how long a model has kept getting something wrong."""
+"""Age of Learning: how long a model has kept getting something wrong, as a training signal.
+
+Everything a training loop needs is here; `docs/` has the method, and the README a loop in five lines.
+"""
 
 from aol._version import __version__
+from aol.ages import ClassAges, SampleAges, age_step, ema_step
+from aol.ids import IdMap
+from aol.indexed import Indexed
+from aol.longtail import long_tail, long_tail_counts
+from aol.losses import (
+    focal_loss,
+    is_correct,
+    loss_total,
+    sigmoid_bias,
+    sigmoid_bias_,
+    sigmoid_loss,
+    softmax_loss,
+    weighted_mean,
+)
+from aol.memory import KeepAll, Reservoir
+from aol.sampling import AgeSampler, ShuffledSampler, draw
+from aol.streams import Arrivals, LimitedAccess, ShiftingTail
+from aol.weights import (
+    ErrorRates,
+    cap,
+    class_balanced_weight,
+    combine,
+    error_rate_weight,
+    frequency_weight,
+    gather,
+    temper,
+)
 
-__all__ = ["__version__"]
+__all__ = [
+    "AgeSampler",
+    "Arrivals",
+    "ClassAges",
+    "ErrorRates",
+    "IdMap",
+    "Indexed",
+    "KeepAll",
+    "LimitedAccess",
+    "Reservoir",
+    "SampleAges",
+    "ShiftingTail",
+    "ShuffledSampler",
+    "__version__",
+    "age_step",
+    "cap",
+    "class_balanced_weight",
+    "combine",
+    "draw",
+    "ema_step",
+    "error_rate_weight",
+    "focal_loss",
+    "frequency_weight",
+    "gather",
+    "is_correct",
+    "long_tail",
+    "long_tail_counts",
+    "loss_total",
+    "sigmoid_bias",
+    "sigmoid_bias_",
+    "sigmoid_loss",
+    "softmax_loss",
+    "temper",
+    "weighted_mean",
+]

@@ -1,0 +1,189 @@
+"""Arguments, checked with one voice: a message names the argument, what was given and what is allowed.
+
+Nothing here changes state; callers check everything first and write afterwards.
+"""
+
+from __future__ import annotations
+
+import numbers
+from collections.abc import Sequence
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+Integers: TypeAlias = Tensor | npt.NDArray[np.integer] | Sequence[int] | range
+Truths: TypeAlias = Tensor | npt.NDArray[np.bool_] | Sequence[bool]
+Numbers: TypeAlias = Tensor | npt.NDArray[np.number] | Sequence[float]
+Rate: TypeAlias = float | Tensor | npt.NDArray[np.floating] | Sequence[float]
+
+
+def shown(value: object) -> str:
+    """Name a value in a few words, for a message."""
+    if isinstance(value, Tensor | np.ndarray):
+        kind = "tensor" if isinstance(value, Tensor) else "array"
+        return f"a {kind} of {value.dtype} with shape {list(value.shape)}"
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _tensor(name: str, value: object, wanted: str, device: torch.device | None) -> Tensor:
+    try:
+        if not isinstance(value, Tensor):
+            # By way of NumPy, because torch would round Python's floats to float32.
+            value = np.asarray(value, order="C")
+            value = value if value.flags.writeable else value.copy()
+        return torch.as_tensor(value, device=device)
+    except (TypeError, ValueError, RuntimeError, OverflowError) as error:
+        raise TypeError(f"{name} must be {wanted}, not {shown(value)}.") from error
+
+
+def integers(name: str, value: object, *, device: torch.device | None = None) -> Tensor:
+    """Return `value` as an int64 tensor, or raise TypeError when it holds anything but whole numbers."""
+    wanted = "whole numbers (a tensor, an array or a list)"
+    found = _tensor(name, value, wanted, device)
+    if found.numel() == 0 and not isinstance(value, Tensor | np.ndarray):
+        return found.to(torch.int64)
+    if found.is_floating_point() or found.is_complex() or found.dtype == torch.bool:
+        raise TypeError(f"{name} must be {wanted}, not {shown(found)}.")
+    return found.to(torch.int64)
+
+
+def truths(name: str, value: object, *, device: torch.device | None = None) -> Tensor:
+    """Return `value` as a bool tensor; whole numbers count as true when they are not zero."""
+    wanted = "true or false for each item (a bool tensor, array or list)"
+    found = _tensor(name, value, wanted, device)
+    if found.numel() == 0 and not isinstance(value, Tensor | np.ndarray):
+        return found.to(torch.bool)
+    if found.is_floating_point() or found.is_complex():
+        raise TypeError(f"{name} must be {wanted}, not {shown(found)}.")
+    return found.to(torch.bool)
+
+
+def finite(name: str, value: object, *, device: torch.device | None = None) -> Tensor:
+    """Return `value` as a float64 tensor of finite numbers that are zero or more."""
+    wanted = "finite numbers of zero or more (a tensor, an array or a list)"
+    found = _tensor(name, value, wanted, device)
+    if found.is_complex() or found.dtype == torch.bool:
+        raise TypeError(f"{name} must be {wanted}, not {shown(found)}.")
+    if found.dim() == 0 or found.shape[-1] == 0:
+        raise ValueError(f"{name} must hold at least one number in its last dimension, not {shown(found)}.")
+    found = found.to(torch.float64)
+    wrong = ~(torch.isfinite(found) & (found >= 0))
+    if bool(wrong.any()):
+        raise ValueError(f"{name} must be {wanted}, not {found[wrong][0].item():g}.")
+    return found
+
+
+def rates(
+    name: str,
+    value: object,
+    low: float,
+    high: float,
+    *,
+    open_above: bool = False,
+    device: torch.device | None = None,
+) -> Tensor:
+    """Return a number, or a vector with one number a run, as a float64 tensor of 0 or 1 dimensions."""
+    bracket = ")" if open_above else "]"
+    wanted = f"a number in [{low:g}, {high:g}{bracket}, or a vector with one a run"
+    if isinstance(value, bool):
+        raise TypeError(f"{name} must be {wanted}, not {shown(value)}.")
+    found = _tensor(name, value, wanted, None)
+    if found.is_complex() or found.dtype == torch.bool:
+        raise TypeError(f"{name} must be {wanted}, not {shown(value)}.")
+    if found.dim() > 1 or found.numel() == 0:
+        raise ValueError(f"{name} must be {wanted}, not {shown(value)}.")
+    found = found.to(dtype=torch.float64, device="cpu")
+    above = found >= high if open_above else found > high
+    wrong = torch.isnan(found) | (found < low) | above
+    if bool(wrong.any()):
+        raise ValueError(f"{name} must be {wanted}, not {found[wrong][0].item():g}.")
+    return found.clone().to(device)
+
+
+def number(name: str, value: object, low: float, high: float, *, open_below: bool = False) -> float:
+    """Return one number between two bounds as a float."""
+    wanted = f"a number in {'(' if open_below else '['}{low:g}, {high:g}]"
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        raise TypeError(f"{name} must be {wanted}, not {shown(value)}.")
+    found = float(value)
+    if not low <= found <= high or (open_below and found == low):
+        raise ValueError(f"{name} must be {wanted}, not {found:g}.")
+    return found
+
+
+def whole(name: str, value: object, low: int) -> int:
+    """Return one whole number of at least `low` as an int."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral):
+        raise TypeError(f"{name} must be a whole number of {low} or more, not {shown(value)}.")
+    if int(value) < low:
+        raise ValueError(f"{name} must be a whole number of {low} or more, not {value}.")
+    return int(value)
+
+
+def choice(name: str, value: object, allowed: Sequence[str]) -> str:
+    """Return `value` when it is one of the allowed words."""
+    if not isinstance(value, str) or value not in allowed:
+        raise ValueError(f"{name} must be one of {', '.join(map(repr, allowed))}, not {shown(value)}.")
+    return value
+
+
+def labels(value: object, num_classes: int | None, device: torch.device | None) -> tuple[Tensor, int]:
+    """Return labels as a new int64 vector, with the number of classes, given or found."""
+    found = integers("labels", value)
+    if found.dim() != 1 or found.numel() == 0:
+        raise ValueError(f"labels must be a vector with one label a sample, not {shown(found)}.")
+    low, high = int(found.min()), int(found.max())
+    if low < 0:
+        raise ValueError(f"labels must be 0 or more, not {low}.")
+    classes = high + 1 if num_classes is None else whole("num_classes", num_classes, 1)
+    if high >= classes:
+        raise ValueError(f"labels must be below num_classes={classes}, not {high}.")
+    return found.to(device=device, copy=True), classes
+
+
+def within(name: str, index: Tensor, size: int, what: str) -> None:
+    """Raise IndexError unless every number lies in [0, size). Reads the tensor: meant for the CPU."""
+    if index.numel() == 0:
+        return
+    low, high = index.aminmax()
+    stray = low if bool(low < 0) else high
+    if bool((low < 0) | (high >= size)):
+        raise IndexError(f"{name} must lie in 0 to {size - 1} ({what}), not {int(stray)}.")
+
+
+def same_settings(what: str, mine: dict[str, object], given: object) -> None:
+    """Raise ValueError unless a state dict was written by an object of the same settings."""
+    if not isinstance(given, dict):
+        raise TypeError(f"A state for {what} must be a dict from its state_dict(), not {shown(given)}.")
+    for key, value in mine.items():
+        if key not in given:
+            raise ValueError(f"This is no state of {what}: it has no {key!r}.")
+        if given[key] != value:
+            raise ValueError(f"This state does not fit: its {key} is {given[key]!r}, that of this {what} {value!r}.")
+
+
+def state_tensor(
+    what: str,
+    state: dict[str, object],
+    key: str,
+    shape: Sequence[int],
+    dtype: torch.dtype,
+    device: torch.device,
+) -> Tensor:
+    """Return a copy of a tensor out of a state dict, or say what is wrong with it."""
+    found = state.get(key)
+    if not isinstance(found, Tensor) or found.shape != torch.Size(shape) or found.dtype != dtype:
+        raise ValueError(f"This state of {what} is damaged: {key!r} must be {dtype} {list(shape)}, not {shown(found)}.")
+    return found.to(device=device, copy=True)
+
+
+def state_whole(what: str, state: dict[str, object], key: str) -> int:
+    """Return a whole number of zero or more out of a state dict, or say what is wrong with it."""
+    found = state.get(key)
+    if isinstance(found, bool) or not isinstance(found, int) or found < 0:
+        raise ValueError(f"This state of {what} is damaged: {key!r} must be a whole number, not {shown(found)}.")
+    return found

@@ -1,0 +1,123 @@
+"""How often each class was answered, and how often rightly, since the last fold: the ground of every class state."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from aol import _check, _distributed
+
+
+class ClassCounts:
+    """Right and total answers a class and run, in whole numbers: what ages and error rates of classes share."""
+
+    def __init__(self, num_classes: int, *, rho: _check.Rate, device: torch.device | str | None) -> None:
+        rate = _check.rates("rho", rho, 0.0, 1.0)
+        self.num_classes = _check.whole("num_classes", num_classes, 1)
+        self.epoch = 0
+        self._single = rate.dim() == 0
+        self._rho = rate.reshape(-1).to(torch.float32).to(device)
+        # One column more than classes: where a stray label on the device goes, so that nothing has to wait for it.
+        self._right = torch.zeros((rate.numel(), self.num_classes + 1), dtype=torch.int64, device=device)
+        self._total = torch.zeros_like(self._right)
+
+    @property
+    def rho(self) -> Tensor:
+        """The rate of the EMA, `float32 []` or `[R]`."""
+        return self._out(self._rho[:, None])[..., 0].clone()
+
+    @property
+    def device(self) -> torch.device:
+        """Where the state lives."""
+        return self._right.device
+
+    def observe(self, label: _check.Integers, correct: _check.Truths) -> None:
+        """Count answers until `advance`: `label` is `[B]` or `[R, B]`, `correct` is `[B]`, or `[R, B]` with a run axis.
+
+        Repeats count as often as they come. A label that was not announced is an IndexError; labels that lie on the
+        state's CUDA device are not waited for, and reported by `advance`.
+        """
+        where = self._label(label)
+        right = _check.truths("correct", correct).to(self.device, non_blocking=True)
+        shape = (where.shape[-1],) if self._single else (self._rho.numel(), where.shape[-1])
+        if right.shape != torch.Size(shape):
+            raise ValueError(f"correct must have the shape {list(shape)} to go with label, not {list(right.shape)}.")
+        where = where.expand(self._rho.numel(), -1)
+        where = where.where((where >= 0) & (where < self.num_classes), self.num_classes)
+        right = right.reshape(self._rho.numel(), -1).to(torch.int64)
+        self._right.scatter_add_(1, where, right)
+        self._total.scatter_add_(1, where, torch.ones_like(right))
+
+    def _accuracy(self, group: _distributed.Group, sync: bool) -> Tensor:
+        """Return the accuracies over all processes, `float64 [R, C]`, NaN where unseen, and start counting anew."""
+        counts = torch.stack((self._right, self._total))
+        if sync:
+            counts = _distributed.total(counts, group)
+        stray = bool(counts[1, :, -1].any())
+        if stray:
+            self._right[:, -1] = 0
+            self._total[:, -1] = 0
+            raise IndexError(
+                f"{self._unknown()}, but observe() was given another since the last advance(). It was left out; the "
+                "step is not over: call advance() again to go on without it."
+            )
+        self._right.zero_()
+        self._total.zero_()
+        return counts[0, :, :-1].to(torch.float64) / counts[1, :, :-1]
+
+    def _unknown(self) -> str:
+        last = self.num_classes - 1
+        return f"label must be one of the {self.num_classes} classes announced by num_classes, 0 to {last}"
+
+    def _label(self, label: object) -> Tensor:
+        found = _check.integers("label", label)
+        runs = self._rho.numel()
+        if found.dim() != 1 and (self._single or found.dim() != 2 or found.shape[0] != runs):
+            wanted = "[B]" if self._single else f"[B] or [{runs}, B]"
+            raise ValueError(f"label must have the shape {wanted}, not {list(found.shape)}.")
+        if found.device.type == "cpu" and found.numel():
+            low, high = found.aminmax()
+            if bool((low < 0) | (high >= self.num_classes)):
+                raise IndexError(f"{self._unknown()}, not {int(low if low < 0 else high)}.")
+        return found.to(self.device, non_blocking=True)
+
+    def _gather(self, class_weight: Tensor, label: object) -> Tensor:
+        """Return `class_weight [R, C]` for each label; NaN for one outside that lies on a CUDA device."""
+        where = self._label(label).expand(self._rho.numel(), -1)
+        stray = (where < 0) | (where >= self.num_classes)
+        found = class_weight.gather(1, where.clamp(0, self.num_classes - 1))
+        return self._out(found.masked_fill(stray, torch.nan))
+
+    def _uniform(self) -> Tensor:
+        return (self._rho == 0)[:, None]
+
+    def _out(self, value: Tensor) -> Tensor:
+        return value[0] if self._single else value
+
+    def _settings(self) -> dict[str, object]:
+        rho = [round(rate, 7) for rate in self._rho.tolist()]
+        return {"kind": type(self).__name__, "num_classes": self.num_classes, "rho": rho}
+
+    def _tensors(self) -> dict[str, Tensor]:
+        return {name: value for name, value in vars(self).items() if isinstance(value, Tensor) and name != "_rho"}
+
+    def state_dict(self) -> dict[str, object]:
+        """Return all there is to know, observations not yet folded too, as tensors and primitives, none shared."""
+        tensors = {name.lstrip("_"): value.clone() for name, value in self._tensors().items()}
+        return {**self._settings(), "epoch": self.epoch, **tensors}
+
+    def load_state_dict(self, state: dict[str, object]) -> None:
+        """Take over a state; one of other settings or sizes is refused and changes nothing."""
+        what = type(self).__name__
+        _check.same_settings(what, self._settings(), state)
+        epoch = _check.state_whole(what, state, "epoch")
+        found = {
+            name: _check.state_tensor(what, state, name.lstrip("_"), value.shape, value.dtype, self.device)
+            for name, value in self._tensors().items()
+        }
+        self.epoch = epoch
+        vars(self).update(found)
+
+    def __repr__(self) -> str:
+        runs = "" if self._single else f", runs={self._rho.numel()}"
+        return f"{type(self).__name__}(num_classes={self.num_classes}{runs}, epoch={self.epoch})"

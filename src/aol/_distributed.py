@@ -1,0 +1,60 @@
+"""What processes tell each other: sums, and lists of uneven length. Integers travel as integers.
+
+Without an initialised `torch.distributed`, or with one process, every function is the identity.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+Group: TypeAlias = "dist.ProcessGroup | None"
+
+
+def world(group: Group = None) -> tuple[int, int]:
+    """Return this process's rank and the number of processes."""
+    if not (dist.is_available() and dist.is_initialized()):
+        return 0, 1
+    return dist.get_rank(group), dist.get_world_size(group)
+
+
+def _device(group: Group, own: torch.device) -> torch.device:
+    """Return where the group's backend wants its tensors: the tensors' own device if it can carry that."""
+    spoken = [pair.split(":")[0] for pair in str(dist.get_backend_config(group)).split(",")]
+    if own.type in spoken:
+        return own
+    return torch.device("cuda", torch.cuda.current_device()) if "cuda" in spoken else torch.device("cpu")
+
+
+def total(value: Tensor, group: Group = None) -> Tensor:
+    """Return the sum over all processes, on every process."""
+    if world(group)[1] == 1:
+        return value
+    moved = value.detach().to(_device(group, value.device), copy=True)
+    dist.all_reduce(moved, group=group)
+    return moved.to(value.device)
+
+
+def gather(value: Tensor, group: Group = None) -> list[Tensor]:
+    """Return the tensor of every process, in rank order; all must have one shape."""
+    size = world(group)[1]
+    if size == 1:
+        return [value]
+    moved = value.detach().to(_device(group, value.device)).contiguous()
+    found = [torch.empty_like(moved) for _ in range(size)]
+    dist.all_gather(found, moved, group=group)
+    return [each.to(value.device) for each in found]
+
+
+def gather_lists(values: tuple[Tensor, ...], lengths: list[int], group: Group = None) -> list[tuple[Tensor, ...]]:
+    """Return the vectors of every process, in rank order, where process r has `lengths[r]` items in each."""
+    longest = max(lengths)
+    columns = []
+    for value in values:
+        padded = torch.zeros(longest, dtype=value.dtype, device=value.device)
+        padded[: value.numel()] = value
+        columns.append([each[:size] for each, size in zip(gather(padded, group), lengths, strict=True)])
+    return list(zip(*columns, strict=True))

@@ -1,0 +1,25 @@
+"""Generators from a seed and a path of numbers, so that nothing ever draws from a global one."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from aol import _check
+
+
+def seed(value: object) -> int:
+    """Check a user's seed."""
+    return _check.whole("seed", value, 0)
+
+
+def generator(base: int, *path: int, device: torch.device | str = "cpu") -> torch.Generator:
+    """Return the generator for one place: the same seed and path give the same numbers, any other pair unrelated ones.
+
+    >>> torch.rand(1, generator=generator(7, 3)).equal(torch.rand(1, generator=generator(7, 3)))
+    True
+    >>> torch.rand(1, generator=generator(7, 3)).equal(torch.rand(1, generator=generator(3, 7)))
+    False
+    """
+    (state,) = np.random.SeedSequence([base, *path]).generate_state(1, np.uint64)
+    return torch.Generator(device).manual_seed(int(state))

@@ -1,0 +1,112 @@
+"""How a sample's age is kept in 8 bytes, or in 4: one word and one floating-point number.
+
+A word holds, from its low bits up: the age, for mean fusion the number of epochs counted, and two bits of what was
+observed since the last fold (seen; right). The sign bit stays free.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where the parts of a word lie."""
+
+    word: torch.dtype
+    ema: torch.dtype
+    age_bits: int
+    count_bits: int = 0
+
+    @property
+    def largest_age(self) -> int:
+        """The age at which counting stops."""
+        return (1 << self.age_bits) - 1
+
+    @property
+    def largest_count(self) -> int:
+        """The number of epochs at which counting stops."""
+        return (1 << self.count_bits) - 1
+
+    @property
+    def _observed(self) -> int:
+        return 1 << (self.age_bits + self.count_bits)
+
+    @property
+    def _right(self) -> int:
+        return self._observed << 1
+
+    def age(self, word: Tensor) -> Tensor:
+        """Return the ages as int32."""
+        return (word & self.largest_age).to(torch.int32)
+
+    def count(self, word: Tensor) -> Tensor:
+        """Return how many epochs were folded into a mean, as int32."""
+        return ((word >> self.age_bits) & self.largest_count).to(torch.int32)
+
+    def observed(self, word: Tensor) -> Tensor:
+        """Return which samples were observed since the last fold."""
+        return (word & self._observed) != 0
+
+    def right(self, word: Tensor) -> Tensor:
+        """Return which samples were observed and right since the last fold."""
+        return (word & self._right) != 0
+
+    def pack(self, age: Tensor, count: Tensor | None = None) -> Tensor:
+        """Return words with nothing observed."""
+        word = age.clamp_max(self.largest_age)
+        if count is not None:
+            word = word | (count.clamp_max(self.largest_count) << self.age_bits)
+        return word.to(self.word)
+
+    def mark(self, word: Tensor, right: Tensor) -> Tensor:
+        """Return the same words with what has just been observed in place of what was observed before."""
+        kept = word & (self._observed - 1)
+        return kept | (self._observed + right.to(self.word) * self._right)
+
+
+FULL = Layout(torch.int32, torch.float32, age_bits=29)
+FULL_MEAN = Layout(torch.int32, torch.float32, age_bits=15, count_bits=14)
+COMPACT = Layout(torch.int16, torch.float16, age_bits=13)
+
+
+def write_marks(words: Tensor, index: Tensor, right: Tensor, layout: Layout) -> None:
+    """Mark `words [R, N]` at `index [R, B]` or `[B]`; of a repeated index the last one counts."""
+    if words.device.type == "cpu":
+        _assign(words, index, right, layout)
+        return
+    index = index.expand(words.shape[0], -1)
+    right = last_of_repeats(index, right)
+    words.scatter_(1, index, layout.mark(words.gather(1, index), right))
+
+
+def _assign(words: Tensor, index: Tensor, right: Tensor, layout: Layout) -> None:
+    # NumPy promises that of repeated indices the last assignment stays; torch's scatter promises nothing.
+    table = words.numpy()
+    if index.dim() == 1:
+        columns = index.numpy()
+        marked = layout.mark(words[:, index], right).numpy()
+        if words.shape[0] == 1:
+            table[0][columns] = marked[0]
+        else:
+            table[:, columns] = marked
+        return
+    rows = torch.arange(words.shape[0])[:, None]
+    table[rows.numpy(), index.numpy()] = layout.mark(words.gather(1, index), right).numpy()
+
+
+def last_of_repeats(index: Tensor, value: Tensor) -> Tensor:
+    """Return `value [R, B]` with every repeat of an index given the value of its last one.
+
+    Then all writes to one place agree, and their order no longer matters; nothing waits for the device.
+
+    >>> last_of_repeats(torch.tensor([[5, 2, 5]]), torch.tensor([[False, True, True]]))
+    tensor([[True, True, True]])
+    """
+    ordered, places = index.sort(dim=1, stable=True)
+    last = torch.searchsorted(ordered, ordered, right=True) - 1
+    settled = value.gather(1, places.gather(1, last))
+    return torch.empty_like(value).scatter_(1, places, settled)

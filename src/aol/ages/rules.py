@@ -1,0 +1,75 @@
+"""What the Age of Learning is, as pure functions. They know tensors and nothing else."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from aol import _check
+
+
+def age_step(age: Tensor, correct: _check.Truths) -> Tensor:
+    r"""Return the next age: one where the answer was right, one more where it was wrong.
+
+    .. math:: a^{(e)} = (1 - c^{(e)})\,(a^{(e-1)} + 1) + c^{(e)}
+
+    Args:
+        age: any shape, any number type; the result has the same type.
+        correct: true or false, of a shape that broadcasts with `age`.
+
+    >>> age_step(torch.tensor([1, 1, 4]), torch.tensor([True, False, False]))
+    tensor([1, 2, 5])
+    """
+    age = age if isinstance(age, Tensor) else torch.as_tensor(age)
+    right = _check.truths("correct", correct, device=age.device)
+    return torch.where(right, torch.ones_like(age), age + 1)
+
+
+def ema_step(ema: Tensor, age: Tensor, rho: _check.Rate) -> Tensor:
+    r"""Return the next smoothed age.
+
+    .. math:: \bar a^{(e)} = (1 - \rho)\,\bar a^{(e-1)} + \rho\, a^{(e)}
+
+    `rho` is rounded to float32 first, so that a float and a float32 tensor of the same value agree to the last bit, and
+    the interpolation is exact at both ends: an age that stays put leaves the EMA untouched.
+
+    Args:
+        ema: floating point, any shape.
+        age: the same shape, any number type.
+        rho: a number in [0, 1], or a vector of R numbers that goes along the first dimension of `ema`.
+
+    >>> ema_step(torch.tensor([1.0, 3.0]), torch.tensor([2, 1]), 0.5)
+    tensor([1.5000, 2.0000])
+    >>> ema_step(torch.ones(2, 1), torch.full((2, 1), 5), torch.tensor([0.25, 1.0]))
+    tensor([[2.],
+            [5.]])
+    """
+    if not isinstance(ema, Tensor) or not ema.is_floating_point():
+        raise TypeError(f"ema must be a floating-point tensor, not {_check.shown(ema)}.")
+    rate = _check.rates("rho", rho, 0.0, 1.0)
+    if rate.dim() == 1:
+        if ema.dim() == 0 or rate.numel() not in (1, ema.shape[0]):
+            raise ValueError(
+                f"rho must be one number, or one a row of ema {list(ema.shape)}, not {_check.shown(rate)}."
+            )
+        rate = rate.view(-1, *[1] * (ema.dim() - 1))
+    return blend(ema, torch.as_tensor(age, device=ema.device), rate.to(ema.device))
+
+
+def blend(ema: Tensor, age: Tensor, rate: Tensor) -> Tensor:
+    """Do what `ema_step` does, with a rate already checked and shaped to broadcast."""
+    weight = rate.to(torch.float32).to(ema.dtype)
+    return torch.lerp(ema, age.to(ema.dtype), weight)
+
+
+def mean_one(value: Tensor) -> Tensor:
+    """Return values over their mean along the last dimension, as float32; NaN (no value) is left out and becomes one.
+
+    Where the mean is zero, all weights are one: nothing stands out.
+
+    >>> mean_one(torch.tensor([1.0, 3.0, torch.nan]))
+    tensor([0.5000, 1.5000, 1.0000])
+    """
+    value = value.to(torch.float64)
+    weight = value / value.nanmean(-1, keepdim=True)
+    return weight.masked_fill(weight.isnan(), 1.0).to(torch.float32)

@@ -1,0 +1,336 @@
+"""Ages of samples that are seen again and again: the offline rule, and the rule for sparse arrivals.
+
+Inside, every state has a run axis; a single number as `rho` only hides it from the outside.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from aol import _check, _distributed
+from aol.ages import _store
+from aol.ages.rules import age_step, blend, mean_one
+from aol.ids import IdMap, Ids
+
+# Samples folded at once: large enough to keep the device busy, small enough that the scratch memory does not count.
+_CHUNK = 1 << 20
+
+
+class SampleAges:
+    r"""How long each sample has been answered wrongly, smoothed, and the weights that follow from it.
+
+    Call `observe` with what the model got right, any number of times an epoch, then `advance` once at its end.
+
+    .. math::
+        \bar a_c = \frac{1}{|I_c|} \sum_{i \in I_c} \bar a_i, \qquad
+        w_c = \frac{\bar a_c}{\frac{1}{C} \sum_k \bar a_k}, \qquad
+        w_i = \frac{\bar a_i}{\frac{1}{N} \sum_j \bar a_j}
+
+    Args:
+        labels: the class of each of the N samples, 0 to C - 1.
+        num_classes: C; by default one more than the largest label.
+        rho: how fast the smoothed age follows, in [0, 1]. `rho = 0` means uniform weights. A vector of R numbers gives
+            every state and weight a leading run axis, and `observe` then takes `correct [R, B]`.
+        level: what `weight` returns: the weight of the sample's "class" or of the "sample" itself.
+        fuse: how ages become one number: "ema", or "mean" of all so far (`rho` then only matters by being 0 or not).
+        absent: "keep" leaves samples that were not observed as they are; "grow" is the rule for sparse arrivals: a
+            sample counts from its first observation on, and every epoch without one makes it older by one.
+        store: "full" keeps 8 bytes a sample and run: int32 ages (to 2^29; with mean fusion to 2^15) and float32 EMA.
+            "compact" keeps 4: ages to 8191, and an EMA in float16 whose relative error stays below 2^-11 / rho.
+        ids: the samples' own names, all text or all whole numbers. `observe` and `weight` then take those.
+        device: where the state lives; by default with `labels`.
+
+    Under `torch.distributed` every process holds the whole state and observes its share; `advance` is then collective,
+    and the result is that of one process which made all the observations, in the order of ranks.
+
+    >>> ages = SampleAges([0, 0, 1], rho=0.5)
+    >>> for _ in range(3):
+    ...     ages.observe([0, 1, 2], [True, True, False])
+    ...     ages.advance()
+    >>> ages.age
+    tensor([1, 1, 4], dtype=torch.int32)
+    >>> ages.class_age
+    tensor([1.0000, 3.2500])
+    >>> ages.weight([2, 0])
+    tensor([1.5294, 0.4706])
+    """
+
+    def __init__(
+        self,
+        labels: _check.Integers,
+        *,
+        num_classes: int | None = None,
+        rho: _check.Rate = 0.5,
+        level: str = "class",
+        fuse: str = "ema",
+        absent: str = "keep",
+        store: str = "full",
+        ids: Ids | None = None,
+        device: torch.device | str | None = None,
+    ) -> None:
+        rate = _check.rates("rho", rho, 0.0, 1.0)
+        self.level = _check.choice("level", level, ("class", "sample"))
+        self.fuse = _check.choice("fuse", fuse, ("ema", "mean"))
+        self.absent = _check.choice("absent", absent, ("keep", "grow"))
+        self.store = _check.choice("store", store, ("full", "compact"))
+        if self.fuse == "mean" and self.store == "compact":
+            raise ValueError('fuse="mean" must count epochs and needs store="full", not "compact".')
+        home = torch.device(device) if device is not None else None
+        found, self.num_classes = _check.labels(labels, num_classes, home)
+        self.num_samples = found.numel()
+        self._ids = None if ids is None else IdMap(ids)
+        if self._ids is not None and len(self._ids) != self.num_samples:
+            raise ValueError(f"ids must name all {self.num_samples} samples, not {len(self._ids)}.")
+        self._labels_digest = hashlib.sha256(found.cpu().numpy().tobytes()).hexdigest()
+        small = torch.uint8 if self.num_classes <= 256 else torch.int32
+        self._labels = found.to(small)
+        self._single = rate.dim() == 0
+        self._rho = rate.reshape(-1).to(torch.float32).to(found.device)
+        self._start()
+
+    def _start(self) -> None:
+        runs, device = self._rho.numel(), self._labels.device
+        self._layout = _store.COMPACT if self.store == "compact" else _store.FULL
+        if self.fuse == "mean":
+            self._layout = _store.FULL_MEAN
+        first = 0 if self.absent == "grow" else 1
+        # One column more than samples: where a stray index on the device goes, so that nothing has to wait for it.
+        self._words = torch.full((runs, self.num_samples + 1), first, dtype=self._layout.word, device=device)
+        self._ema = torch.full((runs, self.num_samples), torch.nan, dtype=self._layout.ema, device=device)
+        self._stray = torch.zeros((), dtype=torch.bool, device=device)
+        self.epoch = 0
+        self._sums = torch.zeros((runs, self.num_classes), dtype=torch.int64, device=device)
+        self._seen = torch.zeros_like(self._sums)
+
+    # What is known
+
+    @property
+    def rho(self) -> Tensor:
+        """The rate of the EMA, `float32 []` or `[R]`."""
+        return self._out(self._rho[:, None])[..., 0].clone()
+
+    @property
+    def device(self) -> torch.device:
+        """Where the state lives."""
+        return self._ema.device
+
+    @property
+    def age(self) -> Tensor:
+        """Epochs since the last right answer, counted from one, `int32 [N]`; 0 where never seen with absent="grow"."""
+        return self._out(self._layout.age(self._words[:, :-1]))
+
+    @property
+    def ema(self) -> Tensor:
+        """The smoothed age, `float32 [N]`; NaN where never seen."""
+        return self._out(self._ema.to(torch.float32, copy=True))
+
+    @property
+    def class_age(self) -> Tensor:
+        """The mean smoothed age of each class's seen samples, `float32 [C]`; NaN for a class without one."""
+        return self._out(self._class_mean().to(torch.float32))
+
+    @property
+    def class_weight(self) -> Tensor:
+        """Class ages over their mean, `float32 [C]`; one for a class without a seen sample."""
+        return self._out(self._class_weight())
+
+    @property
+    def sample_weight(self) -> Tensor:
+        """Smoothed ages over their mean, `float32 [N]`; one for a sample never seen."""
+        return self._out(self._relative(self._ema))
+
+    def weight(self, index: _check.Integers | Ids) -> Tensor:
+        """Return what the loss or the sampler should use for these samples, `float32 [B]` or `[R, B]`, by `level`.
+
+        `index` is `[B]`, or `[R, B]` where each run has samples of its own. On a CUDA device nothing waits: an index
+        outside the set gives NaN there, and an IndexError elsewhere.
+        """
+        where, stray = self._index(index)
+        where = where.expand(self._rho.numel(), -1) if where.dim() == 1 else where
+        inside = where.clamp(0, self.num_samples - 1)
+        if self.level == "class":
+            found = self._class_weight().gather(1, self._labels[inside].to(torch.int64))
+        else:
+            found = self._relative(self._ema.gather(1, inside))
+        return self._out(found if stray is None else found.masked_fill(stray, torch.nan))
+
+    # What happens
+
+    def observe(self, index: _check.Integers | Ids, correct: _check.Truths) -> None:
+        """Note which of these samples were answered rightly; of a repeated index the last one counts.
+
+        `index` is `[B]` or `[R, B]`, `correct` is `[B]`, or `[R, B]` with a run axis. Tensors on the state's own device
+        are never waited for: there, an index outside the set is left out and reported by `advance`.
+        """
+        where, stray = self._index(index)
+        right = _check.truths("correct", correct).to(self.device, non_blocking=True)
+        shape = (where.shape[-1],) if self._single else (self._rho.numel(), where.shape[-1])
+        if right.shape != torch.Size(shape):
+            raise ValueError(f"correct must have the shape {list(shape)} to go with index, not {list(right.shape)}.")
+        if stray is not None:
+            self._stray.logical_or_(stray.any())
+            where = where.masked_fill(stray, self.num_samples)
+        _store.write_marks(self._words, where, right.reshape(self._rho.numel(), -1), self._layout)
+
+    def advance(self, *, group: _distributed.Group = None, sync: bool = True) -> None:
+        """End the epoch: fold what was observed into the ages. Collective under `torch.distributed`.
+
+        With `sync=False` each process keeps to what it observed itself.
+        """
+        if sync and _distributed.world(group)[1] > 1:
+            self._exchange(group)
+        elif bool(self._stray):
+            self._report_stray()
+        self.epoch += 1
+        self._sums.zero_()
+        self._seen.zero_()
+        for part in self._parts():
+            self._fold(part)
+            self._tally(part)
+
+    def _fold(self, part: slice) -> None:
+        layout, word, ema = self._layout, self._words[:, part], self._ema[:, part]
+        age = layout.age(word)
+        touched = layout.observed(word)
+        if self.absent == "grow":
+            touched |= age > 0
+        age = torch.where(touched, age_step(age.clamp_min(1), layout.right(word)), age).clamp_max(layout.largest_age)
+        now = age.to(torch.float32)
+        before = torch.where(ema.isnan(), now, ema.to(torch.float32))  # the first age starts the EMA
+        if self.fuse == "mean":
+            count = layout.count(word) + touched.to(torch.int32)
+            word.copy_(layout.pack(age, count))
+            rate = count.clamp(1, layout.largest_count).to(torch.float32).reciprocal()
+        else:
+            word.copy_(layout.pack(age))
+            rate = self._rho[:, None]
+        ema.copy_(torch.where(touched, blend(before, now, rate).to(ema.dtype), ema))
+
+    def _tally(self, part: slice) -> None:
+        # Sums in whole numbers do not depend on their order: processes, devices and permutations agree to the last bit.
+        ema = self._ema[:, part].to(torch.float32)
+        seen = ~ema.isnan()
+        fixed = (ema.masked_fill(~seen, 0.0) * float(1 << self._fraction_bits())).round_().to(torch.int64)
+        label = self._labels[part].to(torch.int64).expand(ema.shape[0], -1)
+        self._sums.scatter_add_(1, label, fixed)
+        self._seen.scatter_add_(1, label, seen.to(torch.int64))
+
+    def _fraction_bits(self) -> int:
+        """Return how many binary places the sums can have: 24, which loses nothing, unless they might overflow."""
+        largest = min(self.epoch + 2, self._layout.largest_age)
+        return max(0, min(24, 62 - self.num_samples.bit_length() - largest.bit_length()))
+
+    def _class_mean(self) -> Tensor:
+        return self._sums.to(torch.float64) / float(1 << self._fraction_bits()) / self._seen
+
+    def _class_weight(self) -> Tensor:
+        return mean_one(self._class_mean()).masked_fill(self._uniform(), 1.0)
+
+    def _relative(self, ema: Tensor) -> Tensor:
+        total, count = self._sums.sum(1, keepdim=True), self._seen.sum(1, keepdim=True)
+        mean = total.to(torch.float64) / float(1 << self._fraction_bits()) / count
+        weight = ema.to(torch.float32) / mean.to(torch.float32)
+        return weight.masked_fill_(weight.isnan() | self._uniform(), 1.0)
+
+    def _uniform(self) -> Tensor:
+        return (self._rho == 0)[:, None]
+
+    def _parts(self) -> Iterator[slice]:
+        step = max(1, _CHUNK // self._rho.numel())
+        for start in range(0, self.num_samples, step):
+            yield slice(start, min(start + step, self.num_samples))
+
+    def _exchange(self, group: _distributed.Group) -> None:
+        """Give every process the observations of all; where two processes saw one sample, the higher rank counts."""
+        words = self._words[:, :-1]
+        mine = self._layout.observed(words).flatten().nonzero().squeeze(1)
+        right = self._layout.right(words).flatten()[mine].to(torch.uint8)
+        mine = mine.to(torch.int32 if words.numel() < 2**31 else torch.int64)
+        header = torch.tensor([mine.numel(), int(self._stray), self.epoch, *words.shape], device=self.device)
+        headers = torch.stack(_distributed.gather(header, group)).cpu()
+        if bool((headers[:, 2:] != headers[0, 2:]).any()):
+            raise ValueError(f"Processes disagree on (epoch, runs, samples): {headers[:, 2:].tolist()}.")
+        if bool(headers[:, 1].any()):
+            self._report_stray()
+        for index, bit in _distributed.gather_lists((mine, right), headers[:, 0].tolist(), group):
+            row, column = index.to(torch.int64) // words.shape[1], index.to(torch.int64) % words.shape[1]
+            words[row, column] = self._layout.mark(words[row, column], bit.to(torch.bool))
+
+    def _report_stray(self) -> None:
+        self._stray.zero_()
+        raise IndexError(
+            f"index must lie in 0 to {self.num_samples - 1}, but observe() was given one outside since the last "
+            "advance(). It was left out; the epoch is not over: call advance() again to go on without it."
+        )
+
+    def _index(self, index: object) -> tuple[Tensor, Tensor | None]:
+        """Return positions on the state's device and, where they were there already, which lie outside the set."""
+        if self._ids is not None:
+            index = self._ids.index(index)  # type: ignore[arg-type]
+        found = _check.integers("index", index)
+        runs = self._rho.numel()
+        if found.dim() != 1 and (self._single or found.dim() != 2 or found.shape[0] != runs):
+            wanted = "[B]" if self._single else f"[B] or [{runs}, B]"
+            raise ValueError(f"index must have the shape {wanted}, not {list(found.shape)}.")
+        if found.device.type == "cpu":
+            _check.within("index", found, self.num_samples, "samples of these ages")
+            return found.to(self.device, non_blocking=True), None
+        found = found.to(self.device)
+        return found, (found < 0) | (found >= self.num_samples)
+
+    def _out(self, value: Tensor) -> Tensor:
+        return value[0] if self._single else value
+
+    # What is kept
+
+    def _settings(self) -> dict[str, object]:
+        return {
+            "kind": "SampleAges",
+            "num_samples": self.num_samples,
+            "num_classes": self.num_classes,
+            "labels": self._labels_digest,
+            "ids": "" if self._ids is None else self._ids.digest(),
+            "rho": [round(rate, 7) for rate in self._rho.tolist()],
+            "fuse": self.fuse,
+            "absent": self.absent,
+            "store": self.store,
+        }
+
+    def state_dict(self) -> dict[str, object]:
+        """Return all there is to know, in the middle of an epoch too, as tensors and primitives; nothing is shared."""
+        state = {**self._settings(), "epoch": self.epoch, "stray": bool(self._stray)}
+        return {**state, "word": self._words[:, :-1].clone(), "ema": self._ema.clone()}
+
+    def load_state_dict(self, state: dict[str, object]) -> None:
+        """Take over a state; one of other settings, labels or sizes is refused and changes nothing."""
+        what, shape = "SampleAges", self._ema.shape
+        _check.same_settings(what, self._settings(), state)
+        epoch = _check.state_whole(what, state, "epoch")
+        word = _check.state_tensor(what, state, "word", shape, self._layout.word, self.device)
+        ema = _check.state_tensor(what, state, "ema", shape, self._layout.ema, self.device)
+        self.epoch = epoch
+        self._words[:, :-1] = word
+        self._ema = ema
+        self._stray.fill_(bool(state.get("stray", False)))
+        self._sums.zero_()
+        self._seen.zero_()
+        for part in self._parts():
+            self._tally(part)
+
+    def to(self, device: torch.device | str) -> SampleAges:
+        """Move the state to a device, and return it."""
+        for name, value in vars(self).items():
+            if isinstance(value, Tensor):
+                setattr(self, name, value.to(device))
+        return self
+
+    def __repr__(self) -> str:
+        runs = "" if self._single else f", runs={self._rho.numel()}"
+        return (
+            f"SampleAges(num_samples={self.num_samples}, num_classes={self.num_classes}{runs}, level={self.level!r}, "
+            f"fuse={self.fuse!r}, absent={self.absent!r}, epoch={self.epoch})"
+        )

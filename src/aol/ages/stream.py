@@ -1,0 +1,143 @@
+"""Ages of classes on a stream, where samples do not come back: O(C) state, whatever the stream shows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+
+from aol import _check, _distributed
+from aol._counts import ClassCounts
+from aol.ages.rules import age_step, blend, mean_one
+
+Threshold: TypeAlias = str | float | Callable[[Tensor], float | Tensor]
+
+
+class ClassAges(ClassCounts):
+    r"""How long each class has stayed below a threshold of accuracy, smoothed, and the weights that follow from it.
+
+    Call `observe` with the answers on what is at hand (the memory, or the step's own samples), then `advance` once.
+
+    .. math::
+        a_c \leftarrow \begin{cases} a_c + 1 & r_c < \tau \\ 1 & r_c \ge \tau \\ a_c & \text{c not observed}
+        \end{cases} \qquad w_c = \frac{\bar a_c}{\frac{1}{C} \sum_k \bar a_k}
+
+    Args:
+        num_classes: C. Every label must be below it: a class that is unknown in advance has no place here.
+        rho: how fast the smoothed age follows, in [0, 1]. `rho = 0` means uniform weights. A vector of R numbers gives
+            every state and weight a leading run axis, and `observe` then takes `correct [R, B]`.
+        threshold: τ: "median" of the observed classes' accuracies (of an even number, halfway between the middle two),
+            a number in [0, 1], or a function from the accuracies `float64 [C]`, NaN where unseen, to a number.
+        device: where the state lives.
+
+    Under `torch.distributed` each process observes its share and `advance`, collective, adds up the counts. Repeats
+    count: a sampler that pads its last round shows a few samples twice.
+
+    >>> ages = ClassAges(3, rho=0.5)
+    >>> for _ in range(2):
+    ...     ages.observe([0, 0, 1, 1, 2, 2], [True, True, True, False, False, False])
+    ...     ages.advance()
+    >>> ages.accuracy
+    tensor([1.0000, 0.5000, 0.0000], dtype=torch.float64)
+    >>> ages.threshold.item()
+    0.5
+    >>> ages.age
+    tensor([1, 1, 3], dtype=torch.int32)
+    >>> ages.class_weight
+    tensor([0.6667, 0.6667, 1.6667])
+    """
+
+    def __init__(
+        self,
+        num_classes: int,
+        *,
+        rho: _check.Rate = 0.1,
+        threshold: Threshold = "median",
+        device: torch.device | str | None = None,
+    ) -> None:
+        super().__init__(num_classes, rho=rho, device=device)
+        if isinstance(threshold, str):
+            _check.choice("threshold", threshold, ("median",))
+        elif not callable(threshold):
+            threshold = _check.number("threshold", threshold, 0.0, 1.0)
+        self._rule = threshold
+        shape = (self._rho.numel(), self.num_classes)
+        self._age = torch.ones(shape, dtype=torch.int32, device=self.device)
+        self._ema = torch.ones(shape, dtype=torch.float32, device=self.device)
+        self._last_accuracy = torch.full(shape, torch.nan, dtype=torch.float64, device=self.device)
+        self._last_threshold = torch.full((shape[0],), torch.nan, dtype=torch.float64, device=self.device)
+
+    @property
+    def age(self) -> Tensor:
+        """Observed steps since the class last reached the threshold, counted from one, `int32 [C]`."""
+        return self._out(self._age.clone())
+
+    @property
+    def ema(self) -> Tensor:
+        """The smoothed age, `float32 [C]`; one before the first step."""
+        return self._out(self._ema.clone())
+
+    @property
+    def accuracy(self) -> Tensor:
+        """The last estimate of each class's accuracy, `float64 [C]`; NaN where it was never observed."""
+        return self._out(self._last_accuracy.clone())
+
+    @property
+    def threshold(self) -> Tensor:
+        """The threshold of the last step that observed anything, `float64 []` or `[R]`; NaN before."""
+        return self._out(self._last_threshold[:, None])[..., 0].clone()
+
+    @property
+    def class_weight(self) -> Tensor:
+        """Smoothed ages over their mean, `float32 [C]`."""
+        return self._out(self._class_weight())
+
+    def weight(self, label: _check.Integers) -> Tensor:
+        """Return the class weight of each label, `float32 [B]` or `[R, B]`; `label` is `[B]` or `[R, B]`."""
+        return self._gather(self._class_weight(), label)
+
+    def advance(self, *, group: _distributed.Group = None, sync: bool = True) -> None:
+        """End the step: fold what was observed into the ages. Collective under `torch.distributed`.
+
+        With `sync=False` each process keeps to what it observed itself.
+        """
+        accuracy = self._accuracy(group, sync)
+        tau = self._threshold(accuracy)
+        observed = ~accuracy.isnan()
+        stepped = age_step(self._age, accuracy >= tau[:, None])
+        self._age = torch.where(observed, stepped, self._age)
+        start = self._age.to(torch.float32)
+        self._ema = start if self.epoch == 0 else blend(self._ema, start, self._rho[:, None])
+        self._last_accuracy = torch.where(observed, accuracy, self._last_accuracy)
+        self._last_threshold = torch.where(observed.any(1), tau, self._last_threshold)
+        self.epoch += 1
+
+    def _threshold(self, accuracy: Tensor) -> Tensor:
+        if callable(self._rule):
+            found = [torch.as_tensor(self._rule(row.clone()), dtype=torch.float64) for row in accuracy]
+            return torch.stack([each.reshape(()) for each in found]).to(accuracy.device)
+        if isinstance(self._rule, str):
+            return _median(accuracy)
+        return torch.full_like(accuracy[:, 0], self._rule)
+
+    def _class_weight(self) -> Tensor:
+        return mean_one(self._ema).masked_fill(self._uniform(), 1.0)
+
+    def _settings(self) -> dict[str, object]:
+        rule = "a function" if callable(self._rule) else self._rule
+        return {**super()._settings(), "threshold": rule}
+
+
+def _median(value: Tensor) -> Tensor:
+    """Return the median of each row without its NaNs: of an even number, halfway between the middle two.
+
+    >>> _median(torch.tensor([[0.1, 0.4, torch.nan, 0.2, 0.9]], dtype=torch.float64))
+    tensor([0.3000], dtype=torch.float64)
+    """
+    ordered = value.sort(1).values  # NaN sorts last
+    count = (~value.isnan()).sum(1, keepdim=True)
+    low = ordered.gather(1, ((count - 1) // 2).clamp_min(0))
+    high = ordered.gather(1, (count // 2).clamp_max(value.shape[1] - 1))
+    return ((low + high) / 2).squeeze(1)

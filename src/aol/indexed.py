@@ -1,0 +1,69 @@
+"""A data set that says which sample it hands out, so that ages know whom they belong to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from torch.utils.data import Dataset, IterableDataset
+
+from aol import _check
+
+
+class Indexed(Dataset[object]):
+    """Any map-style data set, with the index added to each item.
+
+    A tuple or list gets the index as a last element, a mapping under `key`, anything else becomes `(item, index)`. All
+    other attributes are those of the data set.
+
+    Args:
+        dataset: anything with `__getitem__` and `__len__`.
+        key: the name of the index in items that are mappings.
+
+    >>> Indexed([("cat", 3), ("dog", 5)])[1]
+    ('dog', 5, 1)
+    >>> Indexed([{"text": "a"}])[0]
+    {'text': 'a', 'index': 0}
+    """
+
+    def __init__(self, dataset: object, *, key: str = "index") -> None:
+        if isinstance(dataset, IterableDataset) or not (
+            hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")
+        ):
+            raise TypeError(f"dataset must be map-style, with __getitem__ and __len__, not {_check.shown(dataset)}.")
+        self.dataset = dataset
+        self.key = key
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getitem__(self, index: int) -> object:
+        place = int(index)
+        if not -len(self) <= place < len(self):
+            raise IndexError(f"index must lie in 0 to {len(self) - 1}, not {place}.")
+        place %= len(self)
+        return self._named(self.dataset[place], place)
+
+    def __getitems__(self, indices: Sequence[int]) -> list[object]:
+        """Return many items at once, through the data set's own way of doing so where it has one."""
+        many = getattr(self.dataset, "__getitems__", None)
+        if many is None:
+            return [self[index] for index in indices]
+        places = [int(index) for index in indices]
+        return [self._named(item, place) for item, place in zip(many(places), places, strict=True)]
+
+    def _named(self, item: object, index: int) -> object:
+        if isinstance(item, Mapping):
+            if self.key in item:
+                raise ValueError(f"items have a {self.key!r} already: give the index another name with key=.")
+            return {**item, self.key: index}
+        if isinstance(item, tuple):
+            return (*item, index)
+        if isinstance(item, list):
+            return [*item, index]
+        return (item, index)
+
+    def __getattr__(self, name: str) -> object:
+        # Only for names not found here; without the guard, unpickling would ask for `dataset` before it is there.
+        if name == "dataset" or name.startswith("__"):
+            raise AttributeError(name)
+        return getattr(self.dataset, name)

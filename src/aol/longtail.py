@@ -1,0 +1,85 @@
+"""Long-tailed index sets from a labelled pool: how many of each class, and which."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from aol import _check, _seeds
+
+PROFILES = ("exp", "step")
+
+
+def long_tail_counts(largest: int, num_classes: int, imbalance: float, profile: str = "exp") -> Tensor:
+    r"""Return how many samples each class keeps, `int64 [C]`, the head first.
+
+    .. math:: n_r = \max\!\big(1, \lfloor n_{\max}\, \mu^{-r / (C - 1)} \rfloor\big)
+        \;\text{("exp")}, \qquad n_{\max} \text{ or } \lfloor n_{\max} / \mu \rfloor \;\text{("step")}
+
+    Args:
+        largest: samples of the head class, n_max.
+        num_classes: C.
+        imbalance: μ, the largest class over the smallest, 1 or more.
+        profile: "exp" falls from class to class; "step" keeps n_max for the first half, n_max / μ for the rest.
+
+    >>> long_tail_counts(5000, 10, 100).tolist()
+    [5000, 2997, 1796, 1077, 645, 387, 232, 139, 83, 50]
+    >>> long_tail_counts(100, 5, 10, "step").tolist()
+    [100, 100, 10, 10, 10]
+    """
+    return _shares(_check.whole("largest", largest, 1), num_classes, imbalance, profile)
+
+
+def long_tail(labels: _check.Integers, imbalance: float, *, profile: str = "exp", seed: int = 0) -> Tensor:
+    """Return a long-tailed part of a labelled pool: indices in ascending order, `int64`, class 0 the head.
+
+    The head is as large as the pool allows every class to fill its share. What a class keeps is the front of a seeded
+    shuffle: with one seed, a stronger imbalance keeps a part of what a weaker one keeps.
+
+    >>> labels = torch.arange(100) % 4
+    >>> torch.bincount(labels[long_tail(labels, 8)])
+    tensor([25, 12,  6,  3])
+    """
+    pool, classes = _check.labels(labels, None, None)
+    available = torch.bincount(pool.cpu(), minlength=classes)
+    if not bool(available.all()):
+        missing = int((available == 0).nonzero()[0])
+        raise ValueError(f"labels must hold every class from 0 to {classes - 1}, but {missing} has no sample.")
+    counts = _shares(_largest_head(available, imbalance, profile), classes, imbalance, profile)
+    return keep_per_class(pool.cpu(), counts, _seeds.generator(_seeds.seed(seed)))
+
+
+def keep_per_class(labels: Tensor, counts: Tensor, generator: torch.Generator) -> Tensor:
+    """Return `counts[c]` random samples of each class c without replacement, as indices in ascending order.
+
+    >>> keep_per_class(torch.tensor([0, 1, 0, 1]), torch.tensor([2, 0]), torch.Generator())
+    tensor([0, 2])
+    """
+    shuffled = torch.randperm(labels.numel(), generator=generator)
+    by_class = shuffled[labels[shuffled].argsort(stable=True)]
+    label = labels[by_class]
+    size = torch.bincount(labels, minlength=counts.numel())
+    rank = torch.arange(labels.numel()) - (size.cumsum(0) - size)[label]
+    return by_class[rank < counts[label]].sort().values
+
+
+def _shares(largest: int, num_classes: int, imbalance: float, profile: str) -> Tensor:
+    classes = _check.whole("num_classes", num_classes, 1)
+    factor = _check.number("imbalance", imbalance, 1.0, float("inf"))
+    if _check.choice("profile", profile, PROFILES) == "step":
+        head = max(1, classes // 2)
+        shares = [largest] * head + [int(largest / factor)] * (classes - head)
+    else:
+        # Python's own power: a vectorised one may differ in the last bit, and flooring makes that a whole sample.
+        shares = [int(largest * factor ** (-rank / max(1, classes - 1))) for rank in range(classes)]
+    return torch.tensor(shares, dtype=torch.int64).clamp_min(1)
+
+
+def _largest_head(available: Tensor, imbalance: float, profile: str) -> int:
+    """Return the largest n_max for which no class is asked for more than it has, by bisection."""
+    low, high = 1, int(available[0])
+    while low < high:
+        middle = (low + high + 1) // 2
+        fits = bool((_shares(middle, available.numel(), imbalance, profile) <= available).all())
+        low, high = (middle, high) if fits else (low, middle - 1)
+    return low

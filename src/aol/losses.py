@@ -1,0 +1,203 @@
+"""Per-sample losses and their weighted mean, in float32 whatever autocast says. Logits are `[B, C]` or `[R, B, C]`.
+
+They assume nothing of where weights come from.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from aol import _check, _distributed
+
+
+def softmax_loss(logits: Tensor, target: Tensor) -> Tensor:
+    r"""Return the softmax cross-entropy of each sample, `[B]` or `[R, B]`.
+
+    .. math:: \ell = -\sum_k y_k \log \frac{\exp z_k}{\sum_j \exp z_j}
+
+    Args:
+        logits: `[B, C]` or `[R, B, C]`.
+        target: labels, `[B]` or `[R, B]`, or soft targets, floating point, `[B, C]` or `[R, B, C]` (mixup, smoothing).
+
+    >>> softmax_loss(torch.tensor([[0.0, 0.0], [3.0, 0.0]]), torch.tensor([0, 1]))
+    tensor([0.6931, 3.0486])
+    """
+    with _full_precision(logits):
+        z = _logits(logits)
+        label, soft = _target(z, target)
+        if soft is not None:
+            return -(soft * z.log_softmax(-1)).sum(-1)
+        assert label is not None
+        return -z.log_softmax(-1).gather(-1, label.unsqueeze(-1)).squeeze(-1)
+
+
+def sigmoid_loss(logits: Tensor, target: Tensor) -> Tensor:
+    r"""Return the one-against-all sigmoid cross-entropy of each sample, summed over classes, `[B]` or `[R, B]`.
+
+    .. math:: \ell = -\sum_k \big[ y_k \log \sigma(z_k) + (1 - y_k) \log(1 - \sigma(z_k)) \big]
+
+    Arguments as in `softmax_loss`. Start the classifier's bias with `sigmoid_bias_`.
+
+    >>> sigmoid_loss(torch.tensor([[0.0, 0.0]]), torch.tensor([0]))
+    tensor([1.3863])
+    """
+    return focal_loss(logits, target, gamma=0.0)
+
+
+def focal_loss(logits: Tensor, target: Tensor, gamma: float = 1.0) -> Tensor:
+    r"""Return the sigmoid focal loss of each sample, summed over classes, `[B]` or `[R, B]`.
+
+    .. math:: \ell = -\sum_k \big[ y_k\, (1 - p_k)^\gamma \log p_k + (1 - y_k)\, p_k^\gamma \log(1 - p_k) \big],
+        \qquad p = \sigma(z)
+
+    Arguments as in `softmax_loss`; `gamma = 0` is the sigmoid loss.
+
+    >>> focal_loss(torch.tensor([[0.0, 0.0]]), torch.tensor([0]), gamma=2.0)
+    tensor([0.3466])
+    """
+    gamma = _check.number("gamma", gamma, 0.0, math.inf)
+    with _full_precision(logits):
+        z = _logits(logits)
+        label, soft = _target(z, target)
+        if label is not None:
+            soft = F.one_hot(label, z.shape[-1]).to(z.dtype)
+        assert soft is not None
+        right, wrong = F.logsigmoid(z), F.logsigmoid(-z)
+        if gamma == 0.0:
+            return -(soft * right + (1 - soft) * wrong).sum(-1)
+        return -(soft * right * (gamma * wrong).exp() + (1 - soft) * wrong * (gamma * right).exp()).sum(-1)
+
+
+def weighted_mean(
+    loss: Tensor, weight: Tensor, *, divide_by: str = "weight", total: Tensor | float | None = None
+) -> Tensor:
+    r"""Return the weighted mean of losses over the batch, a scalar, or `[R]` with a run axis.
+
+    .. math:: \frac{\sum_i w_i \ell_i}{\sum_i w_i} \;\text{("weight")} \qquad \text{or} \qquad
+        \frac{\sum_i w_i \ell_i}{B} \;\text{("count")}
+
+    A total weight of zero gives a loss of zero with a gradient of zero; a sample of weight zero takes no part, even if
+    its loss is infinite or NaN.
+
+    Args:
+        loss: `[B]` or `[R, B]`.
+        weight: `[B]` or `[R, B]`; no gradient flows into it.
+        divide_by: "weight", as in the paper, or "count", the batch size, as its code does for sigmoid and focal losses.
+        total: what to divide by instead, where the batch is only a part of the whole: see `loss_total`.
+
+    >>> weighted_mean(torch.tensor([1.0, 3.0]), torch.tensor([3.0, 1.0]))
+    tensor(1.5000)
+    >>> weighted_mean(torch.tensor([1.0, 3.0]), torch.tensor([3.0, 1.0]), divide_by="count")
+    tensor(3.)
+    """
+    _check.choice("divide_by", divide_by, ("weight", "count"))
+    if not isinstance(loss, Tensor) or not loss.is_floating_point() or loss.dim() not in (1, 2):
+        raise TypeError(f"loss must be a floating-point tensor [B] or [R, B], not {_check.shown(loss)}.")
+    weight = torch.as_tensor(weight, device=loss.device).detach()
+    if weight.dim() > loss.dim() or weight.shape != loss.shape[loss.dim() - weight.dim() :] or weight.dim() == 0:
+        raise ValueError(f"weight must have the shape of loss, {list(loss.shape)}, not {list(weight.shape)}.")
+    with _full_precision(loss):
+        value = loss if loss.dtype == torch.float64 else loss.float()
+        weight = weight.to(value.dtype).expand_as(value)
+        summed = (weight * value.masked_fill(weight == 0, 0.0)).sum(-1)
+        if total is None:
+            total = weight.sum(-1) if divide_by == "weight" else float(value.shape[-1])
+        divisor = torch.as_tensor(total, device=value.device).detach().to(value.dtype)
+        return summed / divisor.masked_fill(divisor == 0, 1.0)
+
+
+def loss_total(
+    weights: Tensor | Iterable[Tensor], *, divide_by: str = "weight", group: _distributed.Group = None
+) -> Tensor:
+    r"""Return what `weighted_mean` must divide by so that micro-batches and processes add up to one large batch.
+
+    Give it the weights of all micro-batches of this process that make one optimiser step. It sums them, sums over the
+    processes and divides by their number, because DDP averages gradients where the large batch would add them up.
+    Collective under `torch.distributed`. The losses of the micro-batches are then backpropagated without scaling.
+
+    >>> first, second = torch.tensor([1.0, 2.0]), torch.tensor([5.0])
+    >>> whole = loss_total([first, second])
+    >>> whole
+    tensor(8., dtype=torch.float64)
+    >>> a = weighted_mean(torch.tensor([1.0, 1.0]), first, total=whole)
+    >>> b = weighted_mean(torch.tensor([2.0]), second, total=whole)
+    >>> a + b == weighted_mean(torch.tensor([1.0, 1.0, 2.0]), torch.cat([first, second]))
+    tensor(True)
+    """
+    _check.choice("divide_by", divide_by, ("weight", "count"))
+    parts = [weights] if isinstance(weights, Tensor) else list(weights)
+    if not parts:
+        raise ValueError("weights must hold the weights of at least one micro-batch; an empty tensor will do.")
+    if divide_by == "count":
+        parts = [torch.ones_like(part) for part in parts]
+    summed = torch.stack([part.detach().to(torch.float64).sum(-1) for part in parts]).sum(0)
+    return _distributed.total(summed, group) / _distributed.world(group)[1]
+
+
+def sigmoid_bias(num_classes: int) -> float:
+    """Return where the bias of a sigmoid or focal classifier starts, -log(C - 1): each class then has odds 1 : C - 1.
+
+    >>> round(sigmoid_bias(10), 4)
+    -2.1972
+    """
+    return -math.log(_check.whole("num_classes", num_classes, 2) - 1)
+
+
+def sigmoid_bias_(layer: nn.Linear) -> nn.Linear:
+    """Set the bias of a classifier to `sigmoid_bias` of its number of outputs, in place, and return it.
+
+    >>> sigmoid_bias_(nn.Linear(4, 3)).bias.data
+    tensor([-0.6931, -0.6931, -0.6931])
+    """
+    if layer.bias is None:
+        raise ValueError("layer must have a bias to start.")
+    nn.init.constant_(layer.bias, sigmoid_bias(layer.out_features))
+    return layer
+
+
+def is_correct(logits: Tensor, target: Tensor) -> Tensor:
+    """Return which samples are answered rightly, bool `[B]` or `[R, B]`: the largest logit is that of the target.
+
+    A NaN among a sample's logits is a wrong answer. Of soft targets the largest is the label.
+
+    >>> is_correct(torch.tensor([[2.0, 1.0], [0.0, torch.nan]]), torch.tensor([0, 1]))
+    tensor([ True, False])
+    """
+    z = _logits(logits.detach())
+    label, soft = _target(z, target)
+    if soft is not None:
+        label = soft.argmax(-1)
+    return (z.argmax(-1) == label) & ~z.isnan().any(-1)
+
+
+def _full_precision(value: Tensor) -> torch.autocast:
+    return torch.autocast(value.device.type, enabled=False)
+
+
+def _logits(logits: Tensor) -> Tensor:
+    if not isinstance(logits, Tensor) or not logits.is_floating_point() or logits.dim() not in (2, 3):
+        raise TypeError(f"logits must be a floating-point tensor [B, C] or [R, B, C], not {_check.shown(logits)}.")
+    return logits if logits.dtype == torch.float64 else logits.float()
+
+
+def _target(z: Tensor, target: Tensor) -> tuple[Tensor | None, Tensor | None]:
+    """Return labels of the shape of the loss, or soft targets of the shape of the logits; the other one is None."""
+    given = torch.as_tensor(target, device=z.device)
+    soft = given.is_floating_point()
+    shape = z.shape if soft else z.shape[:-1]
+    if given.shape != shape and given.shape != shape[1:]:
+        ways = "soft targets" if soft else "labels"
+        raise ValueError(
+            f"target must be {ways} {list(shape)} to go with logits {list(z.shape)}, not {list(given.shape)}."
+        )
+    if soft:
+        return None, given.to(z.dtype).expand(shape)
+    label = _check.integers("target", given)
+    if label.device.type == "cpu":
+        _check.within("target", label, z.shape[-1], "classes of logits")
+    return label.expand(shape), None

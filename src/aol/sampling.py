@@ -1,0 +1,242 @@
+"""The order of an epoch: shuffled, or drawn with replacement by weight; the same on any number of processes.
+
+An order is a function of (seed, epoch, weights). Processes share it out; a state remembers how far it went.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sized
+from typing import Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+from torch.utils.data import Sampler
+
+from aol import _check, _distributed, _seeds
+
+_PART = 1 << 20  # numbers handled at once where all of them would be too many
+
+
+def draw(weight: Tensor, num_samples: int, *, generator: torch.Generator) -> Tensor:
+    r"""Return indices drawn with replacement, `int64 [n]`, or `[R, n]` for weights `[R, N]`.
+
+    .. math:: P(i) = w_i / \sum_j w_j
+
+    Probabilities are float64 and N has no limit (`torch.multinomial` stops at 2^24). A weight of zero is never drawn.
+
+    >>> draw(torch.tensor([0.0, 1.0, 0.0]), 4, generator=torch.Generator())
+    tensor([1, 1, 1, 1])
+    """
+    number = _check.whole("num_samples", num_samples, 1)
+    known = _check.finite("weight", weight)
+    if known.dim() > 2:
+        raise ValueError(f"weight must be [N] or [R, N], not {list(known.shape)}.")
+    ladder = known.cumsum(-1)
+    top = ladder[..., -1:]
+    if not bool((top > 0).all()) or not bool(torch.isfinite(top).all()):
+        raise ValueError("weight must have a finite sum above zero.")
+    point = torch.rand((*known.shape[:-1], number), dtype=torch.float64, device=known.device, generator=generator)
+    # Rounding may lift a point to the very top, beyond the last sample that has any weight.
+    point = torch.minimum(point * top, torch.nextafter(top, torch.zeros_like(top)))
+    return torch.searchsorted(ladder, point, right=True)
+
+
+class EpochSampler(Sampler[int]):
+    """What every sampler here can do: share an order among processes, move on by epochs, stop and go on anywhere.
+
+    Args:
+        num_samples: the length of an epoch, over all processes.
+        seed: with the epoch it fixes the order.
+        even: True gives every process equally many, as DDP needs, by starting over at the front of the order; False
+            gives each sample once, as an exact evaluation needs.
+        rank, world_size: this process and how many there are; by default as `torch.distributed` says.
+
+    Process r of W takes the places r, r + W, r + 2W, ...: W batches of size B are one batch of size W × B.
+
+    After a whole pass the epoch moves on by itself; `set_epoch` sets it. A pass that is broken off starts over, unless
+    `state_dict` was taken in it and loaded again: then the next pass goes on behind the last sample handed out, on any
+    number of processes. Where a loader fetches ahead, tell `state_dict` how many samples of this pass were used, or
+    use torchdata's `StatefulDataLoader`.
+    """
+
+    def __init__(
+        self,
+        num_samples: int,
+        *,
+        seed: int,
+        even: bool = True,
+        rank: int | None = None,
+        world_size: int | None = None,
+    ) -> None:
+        self.num_samples = _check.whole("num_samples", num_samples, 1)
+        self.seed = _seeds.seed(seed)
+        self.even = even
+        if (rank is None) != (world_size is None):
+            raise ValueError("rank and world_size must be given together.")
+        if rank is not None and world_size is not None and not 0 <= rank < world_size:
+            raise ValueError(f"rank must lie in 0 to world_size - 1 = {world_size - 1}, not {rank}.")
+        self._place = None if rank is None or world_size is None else (rank, world_size)
+        self.epoch = 0
+        self._begun = 0  # where in the global order the pass now under way began
+        self._position = 0  # how much of the global order has been handed out
+        self._order: Tensor | None = None  # never written to: states share it
+        self._resume = False
+
+    def _draw(self) -> Tensor:
+        """Return the order of this epoch, `int64 [num_samples]`."""
+        raise NotImplementedError
+
+    def _generator(self) -> torch.Generator:
+        return _seeds.generator(self.seed, self.epoch)
+
+    def _world(self) -> tuple[int, int]:
+        return self._place or _distributed.world()
+
+    def set_epoch(self, epoch: int) -> None:
+        """Set the epoch of the next pass; the epoch that a loaded state is in the middle of is left there."""
+        epoch = _check.whole("epoch", epoch, 0)
+        if epoch != self.epoch:
+            self.epoch, self._position, self._order, self._resume = epoch, 0, None, False
+
+    def __len__(self) -> int:
+        rank, world = self._world()
+        most = -(-self.num_samples // world)
+        return most if self.even else len(range(rank, self.num_samples, world))
+
+    def __iter__(self) -> Iterator[int]:
+        if not self._resume or self._order is None:
+            small = torch.int32 if self.num_samples < 2**31 else torch.int64
+            self._position, self._order = 0, self._draw().to(small)
+        self._resume = False
+        self._begun = self._position
+        rank, world = self._world()
+        order, begun = self._order, self._begun
+        left = order[begun:]
+        if self.even and left.numel() % world:
+            missing = world - left.numel() % world
+            left = torch.cat((left, order.repeat(-(-missing // order.numel()))[:missing]))
+        handed = 0
+        mine = left[rank::world]
+        for start in range(0, mine.numel(), _PART):
+            for index in mine[start : start + _PART].tolist():
+                handed += 1
+                self._position = min(begun + handed * world, self.num_samples)
+                yield int(index)
+        self.epoch += 1
+        self._position, self._begun, self._order = 0, 0, None
+
+    def _settings(self) -> dict[str, object]:
+        return {"kind": type(self).__name__, "num_samples": self.num_samples, "seed": self.seed}
+
+    def state_dict(self, *, consumed: int | None = None) -> dict[str, object]:
+        """Return where this sampler stands. `consumed`: how many samples of this pass this process really used."""
+        position = self._position
+        if consumed is not None:
+            used = _check.whole("consumed", consumed, 0) * self._world()[1]
+            position = min(self._begun + used, self.num_samples)
+        # By reference: a loader that takes a state every step must not copy the whole order every step.
+        order = self._order if position else None
+        return {**self._settings(), "epoch": self.epoch, "position": position, "order": order}
+
+    def load_state_dict(self, state: dict[str, object]) -> None:
+        """Go on where another sampler of the same settings stood."""
+        what = type(self).__name__
+        _check.same_settings(what, self._settings(), state)
+        epoch, position = (_check.state_whole(what, state, key) for key in ("epoch", "position"))
+        order = state.get("order")
+        whole = isinstance(order, Tensor) and order.shape == (self.num_samples,) and not order.is_floating_point()
+        if position > self.num_samples or (position > 0 and not whole):
+            raise ValueError(f"This state of {what} is damaged: 'order' must hold {self.num_samples} numbers.")
+        self.epoch, self._position, self._begun = epoch, position, position
+        self._order = order.clone() if isinstance(order, Tensor) and position else None
+        self._resume = position > 0
+
+
+@runtime_checkable
+class Weighted(Protocol):
+    """What a sampler asks of ages: how many samples there are, and the weights of some of them."""
+
+    num_samples: int
+
+    def weight(self, index: Tensor, /) -> Tensor:
+        """Return `float [B]` for `index int64 [B]`."""
+
+
+class AgeSampler(EpochSampler):
+    """Draws samples with replacement, in proportion to their weights at the start of each epoch.
+
+    Args:
+        ages: `SampleAges` (its `level` says which weights), or a function that returns weights `[N]`.
+        num_samples: draws an epoch, over all processes; by default N.
+        seed, even, rank, world_size: see `EpochSampler`.
+
+    >>> from aol import SampleAges
+    >>> ages = SampleAges([0, 0, 0, 1], rho=0.5)
+    >>> for _ in range(20):
+    ...     ages.observe([0, 1, 2, 3], [True, True, True, False])
+    ...     ages.advance()
+    >>> list(AgeSampler(ages, num_samples=8, seed=1)).count(3)
+    8
+    """
+
+    def __init__(
+        self,
+        ages: Weighted | Callable[[], Tensor],
+        *,
+        num_samples: int | None = None,
+        seed: int = 0,
+        even: bool = True,
+        rank: int | None = None,
+        world_size: int | None = None,
+    ) -> None:
+        if not isinstance(ages, Weighted) and not callable(ages):
+            raise TypeError(f"ages must be SampleAges or a function that returns weights, not {_check.shown(ages)}.")
+        self._ages = ages
+        if num_samples is None:
+            num_samples = ages.num_samples if isinstance(ages, Weighted) else self._weights().numel()
+        super().__init__(num_samples, seed=seed, even=even, rank=rank, world_size=world_size)
+
+    def _weights(self) -> Tensor:
+        if isinstance(self._ages, Weighted):
+            size = self._ages.num_samples
+            parts = [torch.arange(start, min(start + _PART, size)) for start in range(0, size, _PART)]
+            found = torch.cat([torch.as_tensor(self._ages.weight(part)).cpu() for part in parts], dim=-1)
+        else:
+            found = torch.as_tensor(self._ages()).cpu()
+        if found.dim() != 1:
+            raise ValueError(
+                f"A sampler needs one weight a sample, not {list(found.shape)}; for many runs at once use aol.draw."
+            )
+        return found
+
+    def _draw(self) -> Tensor:
+        return draw(self._weights(), self.num_samples, generator=self._generator())
+
+
+class ShuffledSampler(EpochSampler):
+    """Every sample once an epoch, in a new order each time.
+
+    Args:
+        data: a data set or anything else with a length, or that length.
+        seed, even, rank, world_size: see `EpochSampler`.
+
+    >>> sampler = ShuffledSampler(5, seed=0)
+    >>> first, second = list(sampler), list(sampler)
+    >>> sorted(first) == sorted(second) == [0, 1, 2, 3, 4], first == second
+    (True, False)
+    """
+
+    def __init__(
+        self,
+        data: Sized | int,
+        *,
+        seed: int = 0,
+        even: bool = True,
+        rank: int | None = None,
+        world_size: int | None = None,
+    ) -> None:
+        size = len(data) if isinstance(data, Sized) else data
+        super().__init__(size, seed=seed, even=even, rank=rank, world_size=world_size)
+
+    def _draw(self) -> Tensor:
+        return torch.randperm(self.num_samples, generator=self._generator())

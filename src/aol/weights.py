@@ -1,0 +1,196 @@
+"""From counts, error rates and other weights to weights of mean one. Ages make their own; see `aol.ages`.
+
+Everything runs along the last dimension; leading ones are runs. A new weighting is one function here.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from aol import _check, _distributed
+from aol._counts import ClassCounts
+from aol.ages.rules import blend, mean_one
+
+
+def class_balanced_weight(counts: _check.Integers, beta: _check.Rate) -> Tensor:
+    r"""Return class-balanced weights, the inverse of the effective number of samples, with mean one.
+
+    .. math:: w_c \propto \frac{1 - \beta}{1 - \beta^{n_c}}
+
+    Args:
+        counts: samples of each class, `[C]` or `[R, C]`. A class without samples gets weight one.
+        beta: in [0, 1); 0 gives ones, near 1 inverse frequencies. A vector of R numbers gives `[R, C]`.
+
+    >>> class_balanced_weight([1000, 100, 10], 0.99)
+    tensor([0.2301, 0.3630, 2.4068])
+    >>> class_balanced_weight([10**8, 10**2], 0.9999999999999999)
+    tensor([2.0000e-06, 2.0000e+00])
+    """
+    number = _check.finite("counts", counts)
+    rate = _check.rates("beta", beta, 0.0, 1.0, open_above=True, device=number.device)
+    rate = rate[:, None] if rate.dim() else rate
+    # 1 - β^n = -expm1(n log β) keeps its digits where β^n rounds to one. A constant 1 - β in front divides out.
+    effective = -torch.expm1(number * torch.log1p(rate - 1))
+    return mean_one(torch.where(number > 0, 1 / effective, torch.nan))
+
+
+def frequency_weight(counts: _check.Integers, power: _check.Rate) -> Tensor:
+    r"""Return powers of the inverse class frequency, with mean one.
+
+    .. math:: w_c \propto n_c^{-p}
+
+    Args:
+        counts: samples of each class, `[C]` or `[R, C]`. A class without samples gets weight one.
+        power: p, 0 or more; a vector of R numbers gives `[R, C]`.
+
+    >>> frequency_weight([100, 25], 0.5)
+    tensor([0.6667, 1.3333])
+    """
+    number = _check.finite("counts", counts)
+    rate = _check.rates("power", power, 0.0, torch.inf, device=number.device)
+    rate = rate[:, None] if rate.dim() else rate
+    log = number.masked_fill(number == 0, torch.nan).log()
+    fewest = log.nan_to_num(torch.inf).amin(-1, keepdim=True)
+    return mean_one(torch.exp(-rate * (log - fewest)))
+
+
+def error_rate_weight(accuracy: _check.Numbers) -> Tensor:
+    r"""Return weights in proportion to each class's error rate now, with mean one: age without its memory.
+
+    .. math:: w_c \propto 1 - r_c
+
+    `accuracy` is `[C]` or `[R, C]`, NaN where unknown, which gives one. Without any error all weights are one.
+
+    >>> error_rate_weight([0.9, 0.7, float("nan")])
+    tensor([0.5000, 1.5000, 1.0000])
+    """
+    known = torch.as_tensor(accuracy, dtype=torch.float64)
+    if bool(((known < 0) | (known > 1)).any()):
+        raise ValueError("accuracy must lie in [0, 1], or be NaN where it is unknown.")
+    return mean_one(1 - known)
+
+
+class ErrorRates(ClassCounts):
+    r"""Each class's error rate, smoothed over steps, as weights: the rival that knows how wrong, but not for how long.
+
+    .. math:: \bar \epsilon_c \leftarrow (1 - \rho)\, \bar \epsilon_c + \rho\,(1 - r_c), \qquad
+        w_c = \frac{\bar \epsilon_c}{\frac{1}{C} \sum_k \bar \epsilon_k}
+
+    It is used like `ClassAges`: `observe` the answers, then `advance`. The first observed rate starts a class's
+    average; a class that is not observed keeps it. `rho = 0` means uniform weights.
+
+    >>> rates = ErrorRates(2, rho=0.5)
+    >>> rates.observe([0, 0, 1, 1], [True, True, True, False])
+    >>> rates.advance()
+    >>> rates.class_weight
+    tensor([0., 2.])
+    """
+
+    def __init__(self, num_classes: int, *, rho: _check.Rate = 0.3, device: torch.device | str | None = None) -> None:
+        super().__init__(num_classes, rho=rho, device=device)
+        self._rate = torch.full((self._rho.numel(), self.num_classes), torch.nan, device=self.device)
+
+    @property
+    def error_rate(self) -> Tensor:
+        """The smoothed error rate, `float32 [C]`; NaN where never observed."""
+        return self._out(self._rate.clone())
+
+    @property
+    def class_weight(self) -> Tensor:
+        """Smoothed error rates over their mean, `float32 [C]`; one for a class never observed."""
+        return self._out(self._class_weight())
+
+    def weight(self, label: _check.Integers) -> Tensor:
+        """Return the class weight of each label, `float32 [B]` or `[R, B]`; `label` is `[B]` or `[R, B]`."""
+        return self._gather(self._class_weight(), label)
+
+    def advance(self, *, group: _distributed.Group = None, sync: bool = True) -> None:
+        """End the step: fold what was observed into the rates. Collective under `torch.distributed`."""
+        now = 1 - self._accuracy(group, sync)
+        before = torch.where(self._rate.isnan(), now.to(torch.float32), self._rate)
+        folded = blend(before, now, self._rho[:, None])
+        self._rate = torch.where(now.isnan(), self._rate, folded)
+        self.epoch += 1
+
+    def _class_weight(self) -> Tensor:
+        return mean_one(self._rate).masked_fill(self._uniform(), 1.0)
+
+
+def combine(*weights: _check.Numbers) -> Tensor:
+    """Return the product of several weights, with mean one along the last dimension.
+
+    >>> combine(torch.tensor([0.5, 1.5]), torch.tensor([1.0, 3.0]))
+    tensor([0.2000, 1.8000])
+    """
+    if not weights:
+        raise ValueError("combine needs at least one weight.")
+    product = _check.finite("weight", weights[0])
+    for weight in weights[1:]:
+        factor = _check.finite("weight", weight, device=product.device)
+        if factor.shape[-1] != product.shape[-1]:
+            raise ValueError(f"weights must be equally many, not {product.shape[-1]} and {factor.shape[-1]}.")
+        product = product * factor
+    return mean_one(product)
+
+
+def temper(weight: _check.Numbers, power: _check.Rate) -> Tensor:
+    """Return weights raised to a power, with mean one: 0 levels them, 1 keeps them, 0.5 goes half the way.
+
+    `weight` is `[C]` or `[R, C]`; a vector of R powers gives `[R, C]`.
+
+    >>> temper(torch.tensor([0.2, 1.8]), 0.5)
+    tensor([0.5000, 1.5000])
+    """
+    base = _check.finite("weight", weight)
+    rate = _check.rates("power", power, 0.0, torch.inf, device=base.device)
+    rate = rate[:, None] if rate.dim() else rate
+    largest = base.amax(-1, keepdim=True)
+    return mean_one((base / largest).nan_to_num(1.0) ** rate)
+
+
+def cap(weight: _check.Numbers, limit: float) -> Tensor:
+    """Return weights with mean one of which none is above `limit`; the others grow by one common factor to make up.
+
+    `limit` must be at least one. If too many weights are zero to reach it, the mean stays below one.
+
+    >>> cap(torch.tensor([1.0, 1.0, 6.0]), 2.0)
+    tensor([0.5000, 0.5000, 2.0000])
+    """
+    limit = _check.number("limit", limit, 1.0, float("inf"))
+    level = mean_one(_check.finite("weight", weight)).to(torch.float64)
+    if limit == float("inf"):
+        return level.to(torch.float32)
+    size = level.shape[-1]
+    # With the k largest at the limit, the factor for the rest is fixed; k is right when it lifts none of them above.
+    ordered = level.sort(-1, descending=True).values
+    rest = ordered.flip(-1).cumsum(-1).flip(-1)
+    held = torch.arange(size, dtype=torch.float64, device=level.device)
+    factor = ((size - held * limit) / rest).nan_to_num(1e300, posinf=1e300)  # nothing left to lift: all at the limit
+    fits = ordered * factor <= limit * (1 + 1e-12)
+    first = fits.to(torch.int8).argmax(-1, keepdim=True)
+    return (level * factor.gather(-1, first)).clamp_max(limit).to(torch.float32)
+
+
+def gather(weight: Tensor, index: _check.Integers) -> Tensor:
+    """Return the weight of each index or label.
+
+    `weight` is `[K]` or `[R, K]`, `index` is `[B]` or `[R, B]`; the result is `[B]`, or `[R, B]` if either has runs.
+
+    >>> gather(torch.tensor([[0.5, 1.5], [1.0, 1.0]]), [1, 1, 0])
+    tensor([[1.5000, 1.5000, 0.5000],
+            [1.0000, 1.0000, 1.0000]])
+    """
+    where = _check.integers("index", index)
+    if where.device.type == "cpu":
+        _check.within("index", where, weight.shape[-1], "places of weight")
+    where = where.to(weight.device)
+    if weight.dim() not in (1, 2) or where.dim() not in (1, 2):
+        raise ValueError(
+            f"weight and index must have 1 or 2 dimensions, not {list(weight.shape)} and {list(where.shape)}."
+        )
+    if weight.dim() == 1:
+        return weight[where]
+    if where.dim() == 2 and where.shape[0] != weight.shape[0]:
+        raise ValueError(f"weight and index must have equally many runs, not {weight.shape[0]} and {where.shape[0]}.")
+    return weight.gather(1, where.expand(weight.shape[0], -1))
