@@ -195,12 +195,16 @@ def _report(results: Sequence[dict[str, Json]], out: Path) -> None:
     stream = any("second_half_mean" in str(each["accuracy"]) for each in results)
     figure = "second_half_mean" if stream else "tail_mean"
     console = Console()
-    table = Table("method", "seeds", "test %", "± seeds", "against none", "95 % interval")
-    for row in compare(results, figure):
+    rows = compare(results, figure)
+    named = any(row.circumstances for row in rows)
+    head = ["method", "seeds", "test %", "± seeds", "against none", "95 % interval"]
+    table = Table(*(["with", *head] if named else head))
+    for row in rows:
         spread = "" if row.spread != row.spread else f"{100 * row.spread:.2f}"
         difference = "" if row.difference is None else f"{100 * row.difference:+.2f}"
         interval = "" if row.interval is None else f"{100 * row.interval[0]:+.2f} to {100 * row.interval[1]:+.2f}"
-        table.add_row(row.method, str(row.seeds), f"{100 * row.mean:.2f}", spread, difference, interval)
+        cells = [row.method, str(row.seeds), f"{100 * row.mean:.2f}", spread, difference, interval]
+        table.add_row(*([row.circumstances, *cells] if named else cells))
     console.print(table)
     what = "the second half of the stream" if stream else "the last 5 % of epochs"
     console.print(f"Test accuracy, mean over {what}. Differences are paired by seed, intervals bootstrapped.")
@@ -215,10 +219,10 @@ def _device(name: str) -> torch.device:
         name = "cuda" if torch.cuda.is_available() else "cpu"
     try:
         device = torch.device(name)
-        torch.empty(0, device=device)
+        device = torch.empty(0, device=device).device
     except (RuntimeError, AssertionError) as error:
         raise WrongSettingsError(f"--device {name} cannot be used here: {str(error).splitlines()[0]}") from error
-    if device.type == "cuda" and device.index is None:
+    if name == "cuda":
         device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
     if device.type == "cuda":
         torch.cuda.set_device(device)

@@ -9,7 +9,7 @@ import json
 import math
 import platform
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeAlias
 
@@ -96,8 +96,12 @@ def read_result(folder: Path) -> dict[str, Json] | None:
 
 @dataclass(frozen=True)
 class Row:
-    """One method over its seeds: mean and spread of a figure, and the paired difference to the baseline."""
+    """One method over its seeds: mean and spread of a figure, and the paired difference to the baseline.
 
+    `circumstances` are the settings besides the method in which the runs at hand differ.
+    """
+
+    circumstances: str
     method: str
     seeds: int
     mean: float
@@ -107,39 +111,42 @@ class Row:
 
 
 def compare(results: Sequence[dict[str, Json]], figure: str) -> list[Row]:
-    """Return a row a method, baseline first; differences are paired by seed, with a bootstrap interval of 95 %."""
-    table: dict[str, dict[int, float]] = {}
-    for each in results:
-        config, accuracy = each["config"], each["accuracy"]
-        assert isinstance(config, dict)
-        assert isinstance(accuracy, dict)
-        value = accuracy.get(figure)
+    """Return a row a method; differences are paired by seed, with a bootstrap interval of 95 % from three seeds on.
+
+    The baseline is the run that does nothing about the imbalance: same circumstances, loss and mechanism none.
+    """
+    runs = [settings_of(each) for each in results]
+    table: dict[tuple[str, str], dict[int, float]] = {}
+    baseline: dict[tuple[str, str], tuple[str, str]] = {}
+    for each, run in zip(results, runs, strict=True):
+        accuracy = each["accuracy"]
+        value = accuracy.get(figure) if isinstance(accuracy, dict) else None
         if isinstance(value, float) and not each.get("failed_at_epoch"):
-            table.setdefault(str(each["method"]), {})[int(str(config["seed"]))] = value
+            key = (_circumstances(run, runs), run.method)
+            table.setdefault(key, {})[run.seed] = value
+            plain = replace(run, weighting="none", mechanism="reweight").method
+            baseline[key] = (key[0], plain)
     rows = []
-    for method, by_seed in table.items():
+    for key, by_seed in table.items():
         values = np.array(list(by_seed.values()))
-        base = table.get(_baseline(method), {})
+        base = table.get(baseline[key], {}) if key != baseline[key] else {}
         pairs = np.array([value - base[seed] for seed, value in by_seed.items() if seed in base])
-        own = method != _baseline(method) and pairs.size > 0
         spread = float(values.std(ddof=1)) if values.size > 1 else math.nan
-        rows.append(
-            Row(
-                method,
-                values.size,
-                float(values.mean()),
-                spread,
-                float(pairs.mean()) if own else None,
-                _bootstrap(pairs) if own and pairs.size > 2 else None,
-            )
-        )
+        difference = float(pairs.mean()) if pairs.size else None
+        interval = _bootstrap(pairs) if pairs.size > 2 else None
+        rows.append(Row(*key, values.size, float(values.mean()), spread, difference, interval))
     return rows
 
 
-def _baseline(method: str) -> str:
-    """Return the method that does nothing about the imbalance but has the same loss."""
-    loss = method.split()[-1]
-    return f"none {loss}" if loss in ("sigmoid", "focal") else "none"
+def _circumstances(run: Settings, runs: Sequence[Settings]) -> str:
+    """Return the settings, besides the method, that tell these runs apart, as few as will do."""
+    keys = {other.stack_key: dict(other.stack_key) for other in runs}
+    telling = [name for name, _ in run.stack_key if len({key[name] for key in keys.values()}) > 1]
+    for name in list(telling):
+        rest = [other for other in telling if other != name]
+        if len({tuple(key[other] for other in rest) for key in keys.values()}) == len(keys):
+            telling = rest
+    return " ".join(f"{name}={keys[run.stack_key][name]}" for name in telling)
 
 
 def _bootstrap(values: np.ndarray[tuple[int], np.dtype[np.float64]]) -> tuple[float, float]:

@@ -176,6 +176,8 @@ def _folder(out: Path, run: Settings) -> Path:
 
 def _prepare(runs: Sequence[Settings], conduct: Conduct) -> None:
     """Note what was asked for, or see that it is what was asked for before."""
+    for left in conduct.out.rglob(".*.part"):  # half a file, of a process that was killed while writing
+        left.unlink()
     path = conduct.out / "runs.json"
     wanted = [run.as_dict() for run in runs]
     if path.exists():
