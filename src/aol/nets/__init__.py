@@ -1,4 +1,4 @@
-"""The networks by name, each started from an explicit seed.
+"""The networks by name, each started from an explicit seed; `stack` turns R of them into one.
 
 Assumes nothing of the data but channels, image size and number of classes. Every network ends in a linear
 layer called `head`.
@@ -15,13 +15,19 @@ from aol.nets.cnn import CNN
 from aol.nets.layers import Network, channelwise
 from aol.nets.resnet import resnet34
 from aol.nets.resnet_cifar import resnet32, resnet34_cifar
+from aol.nets.stacked import CannotStack, Stacked, can_stack, obstacle, stack
 from aol.nets.vit import ViT
 
 __all__ = [
+    "CannotStack",
     "Network",
+    "Stacked",
+    "can_stack",
     "channelwise",
     "make",
     "names",
+    "obstacle",
+    "stack",
 ]
 
 
