@@ -108,7 +108,7 @@ def test_a_packing_killed_at_random_moments_is_taken_up_again(tmp_path: Path) ->
     dest = tmp_path / "packed"
     moments = random.Random(0)
     killed, shards = 0, []
-    for _ in range(6):
+    for _ in range(4):
         process = subprocess.Popen([sys.executable, "-c", _PACK, str(root), str(dest)])
         deadline = time.monotonic() + 60
         # Importing takes seconds: wait until work is seen, then a random moment.

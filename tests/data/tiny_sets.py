@@ -9,6 +9,7 @@ import pickle
 from pathlib import Path
 
 import numpy as np
+import pytest
 from PIL import Image
 
 
@@ -49,8 +50,7 @@ def parquet_set(
     root: Path, splits: dict[str, list[list[tuple[bytes, int]]]], names: list[str] | None, group: int = 3
 ) -> Path:
     """Hugging Face's layout: root/data/SPLIT-00000-of-00002.parquet."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
 
     (root / "data").mkdir(parents=True)
     image = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
@@ -80,7 +80,7 @@ def tiny_parquet(root: Path) -> Path:
 def lmdb_set(
     root: Path, splits: dict[str, list[tuple[bytes, int]]], names: list[str] | None, first: int = 1
 ) -> Path:
-    import lmdb
+    lmdb = pytest.importorskip("lmdb")
 
     root.mkdir(parents=True, exist_ok=True)
     for split, rows in splits.items():

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from aol.data.digits import load_digits
+from aol.data.errors import DataError
 from aol.data.images import ImageSet, Pair
 from aol.data.named import NAMES, OFFICIAL, find, missing_message, official
 from aol.data.official import Official, member_problem
@@ -72,12 +73,11 @@ def check(
     for known in OFFICIAL.values():
         if root.is_dir() and all(known.present(root)):
             return _check_official(known, root)
+    if not root.exists():
+        open_data(word, data_dir)  # says what is wrong with the word
     try:
-        open_data(word, data_dir)  # says what is wrong with the word itself, the layout, classes and labels
         kind, splits = open_records(root)
-    except (ValueError, FileNotFoundError) as reason:
-        if not root.exists():
-            raise
+    except (DataError, FileNotFoundError) as reason:
         return Report(root.name, "unknown", str(root), [str(reason)])
     problems: list[str] = []
     for split, records in splits.items():

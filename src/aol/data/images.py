@@ -166,6 +166,11 @@ class Pair(Generic[S_co]):
 
     `validation` is there only when the set itself brings a labelled third split. `normalisation` is the
     protocol's; `standardised` is the per-channel mean/std one that the motivating observation uses.
+
+    >>> from aol.data import load
+    >>> pair = load("digits")
+    >>> pair.num_classes, pair.normalisation.shift, pair.augmentation
+    (10, (-1.0,), Augmentation(pad=1, flip=False))
     """
 
     name: str

@@ -7,6 +7,7 @@ released.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
 import json
@@ -20,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
 from aol.data.decode import open_image, shrink
 from aol.data.errors import DataError
@@ -29,6 +31,7 @@ from aol.data.stored import Progress, Records
 
 QUALITY = 90
 _LOCK = ".lock"
+_TICK = 64  # records between two reports of progress
 
 
 @dataclass(frozen=True)
@@ -58,6 +61,20 @@ def pack(
     all others, and all without `size`, are stored byte for byte. `progress(done, total)` counts records.
     Damaged images do not stop the other shards: all are named at the end, and after a repair only their
     shards are packed.
+
+    >>> import tempfile
+    >>> from aol.data.decode import encode_jpeg
+    >>> from PIL import Image
+    >>> root = Path(tempfile.mkdtemp())
+    >>> for folder in ("train/cat", "train/dog", "val/cat", "val/dog"):
+    ...     (root / "pets" / folder).mkdir(parents=True)
+    ...     image = encode_jpeg(Image.new("RGB", (64, 48)), quality=90)
+    ...     _ = (root / "pets" / folder / "0.jpg").write_bytes(image)
+    >>> done = pack(root / "pets", root / "packed", size=32)
+    >>> done.records, done.written, done.kept
+    (4, 2, 0)
+    >>> pack(root / "pets", root / "packed", size=32).kept
+    2
     """
     if size is not None and size < 1:
         raise ValueError(f"size must be at least 1, got {size}")
@@ -132,12 +149,43 @@ class _Work:
         with self._lock:
             (self.target / MANIFEST).unlink(missing_ok=True)  # the set is not whole until we are done
         data = self.target / f"{name}.bin.tmp"
-        rows = np.zeros(len(positions), ROW)
-        damaged, offset = [], 0
+        try:
+            rows, damaged = self._write(data, records, positions)
+            if rows is None or damaged:
+                with self._lock:
+                    self.problems += damaged
+                return None
+            _read_back(data, rows)
+            (self.target / f"{name}.json").unlink(missing_ok=True)  # of what this one replaces
+            os.replace(data, self.target / f"{name}.bin")
+        except OSError as reason:
+            if reason.errno == errno.ENOSPC:
+                raise OSError(errno.ENOSPC, f"no space left for {data.with_suffix('')}") from None
+            raise
+        finally:
+            data.unlink(missing_ok=True)
+        made = Shard(
+            file=name,
+            records=len(rows),
+            bytes=int(rows["length"].sum(dtype=np.uint64)),
+            index_crc32=_write_index(self.target / f"{name}.npy", rows),
+            fingerprint=fingerprint,
+        )
+        write_whole(self.target / f"{name}.json", json.dumps(made).encode())
+        self._advance(len(positions) % _TICK, written=1)
+        return made
+
+    def _write(
+        self, data: Path, records: Records, positions: range
+    ) -> tuple[npt.NDArray[np.void] | None, list[str]]:
+        """Write the records of a shard; give its index, None when work has stopped, and what is damaged."""
+        rows: npt.NDArray[np.void] = np.zeros(len(positions), ROW)
+        damaged: list[str] = []
+        offset = 0
         with data.open("wb") as file:
             for at, index in enumerate(positions):
                 if self._stop.is_set():
-                    return None
+                    return None, damaged
                 try:
                     content = self._content(records, index)
                 except DataError as reason:
@@ -146,28 +194,11 @@ class _Work:
                 file.write(content)
                 rows[at] = (offset, len(content), zlib.crc32(content), int(records.labels[index]))
                 offset += len(content)
-                if at % 64 == 63:
-                    self._advance(64)
+                if at % _TICK == _TICK - 1:
+                    self._advance(_TICK)
             file.flush()
             os.fsync(file.fileno())
-        if damaged:
-            data.unlink()
-            with self._lock:
-                self.problems += damaged
-            return None
-        _read_back(data, rows)
-        os.replace(data, self.target / f"{name}.bin")
-        index_crc32 = _write_index(self.target / f"{name}.npy", rows)
-        made = Shard(
-            file=name,
-            records=len(rows),
-            bytes=offset,
-            index_crc32=index_crc32,
-            fingerprint=fingerprint,
-        )
-        write_whole(self.target / f"{name}.json", json.dumps(made).encode())
-        self._advance(len(positions) % 64, written=1)
-        return made
+        return rows, damaged
 
     def _content(self, records: Records, index: int) -> bytes:
         encoded, source = records.encoded(index), records.source(index)
@@ -208,14 +239,14 @@ def _up_to_date(target: Path, name: str, fingerprint: str) -> Shard | None:
     return made if whole else None
 
 
-def _read_back(path: Path, rows: np.ndarray) -> None:
+def _read_back(path: Path, rows: npt.NDArray[np.void]) -> None:
     with path.open("rb") as file:
         for row in rows:
             if zlib.crc32(file.read(int(row["length"]))) != int(row["crc32"]):
                 raise OSError(f"{path}: what was written reads back differently")
 
 
-def _write_index(path: Path, rows: np.ndarray) -> int:
+def _write_index(path: Path, rows: npt.NDArray[np.void]) -> int:
     temporary = path.with_name(path.name + ".tmp")
     with temporary.open("wb") as file:
         np.save(file, rows, allow_pickle=False)

@@ -78,8 +78,7 @@ class PerThread(Generic[H]):
 class Chosen:
     """Some records of another set, in a given order.
 
-    >>> Chosen.__name__
-    'Chosen'
+    Positions count within the choice; names and stamps are those of the records chosen.
     """
 
     def __init__(self, records: Records, index: Tensor, name: str) -> None:
@@ -109,6 +108,19 @@ class StoredImages(Dataset[tuple[Tensor, int, int]]):
 
     What a transform draws depends on (seed, epoch, i) alone. `set_epoch` also reaches workers that stay
     alive between epochs. Normalisation is left to the training device: a quarter of the bytes travel there.
+
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from PIL import Image
+    >>> from aol.data import open_data
+    >>> root = Path(tempfile.mkdtemp())
+    >>> for folder in ("train/cat", "train/dog", "val/cat", "val/dog"):
+    ...     (root / folder).mkdir(parents=True)
+    ...     Image.new("RGB", (9, 7)).save(root / folder / "0.png")
+    >>> train = open_data(root, size=32).train
+    >>> image, label, index = train[1]
+    >>> image.shape, label, index
+    (torch.Size([3, 32, 32]), 1, 1)
     """
 
     def __init__(self, records: Records, transform: Transform | None = None, *, seed: int = 0) -> None:
@@ -175,6 +187,18 @@ def damaged(split: StoredImages, *, workers: int = 4, progress: Progress | None 
     """Decode every image of a split and give one sentence for each that cannot be.
 
     Threads, not processes: Pillow decodes with Python's lock released.
+
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from PIL import Image
+    >>> from aol.data import open_data
+    >>> root = Path(tempfile.mkdtemp())
+    >>> for folder in ("train/cat", "train/dog", "val/cat", "val/dog"):
+    ...     (root / folder).mkdir(parents=True)
+    ...     Image.new("RGB", (9, 7)).save(root / folder / "0.png")
+    >>> _ = (root / "val/dog/0.png").write_bytes(b"hello")
+    >>> damaged(open_data(root).test)[0].endswith("val/dog/0.png: not an image")
+    True
     """
 
     def problems(block: range) -> list[str]:
@@ -202,7 +226,19 @@ def _blocks(count: int) -> list[range]:
 
 
 def into_memory(split: StoredImages, *, workers: int = 4) -> ImageSet:
-    """Decode a whole split of equal-sized small images into one tensor."""
+    """Decode a whole split of equal-sized small images into one tensor.
+
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from PIL import Image
+    >>> from aol.data import open_data
+    >>> root = Path(tempfile.mkdtemp())
+    >>> for folder in ("train/cat", "train/dog", "val/cat", "val/dog"):
+    ...     (root / folder).mkdir(parents=True)
+    ...     Image.new("RGB", (9, 7)).save(root / folder / "0.png")
+    >>> into_memory(open_data(root).train).images.shape
+    torch.Size([2, 3, 7, 9])
+    """
     plain = split.with_transform(None)
     channels, height, width = plain[0][0].shape
     size = len(plain) * channels * height * width
