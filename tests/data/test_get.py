@@ -87,8 +87,7 @@ def _archive(folder: Path, extra: list[tuple[tarfile.TarInfo, bytes]] = []) -> b
 def _known(monkeypatch: pytest.MonkeyPatch, folder: Path, archive: bytes) -> Official:
     """State tiny files as the official ones."""
     members = tuple(
-        Member(p.name, p.stat().st_size, hashlib.sha256(p.read_bytes()).hexdigest())
-        for p in sorted(folder.iterdir())
+        Member(p.name, p.stat().st_size, hashlib.sha256(p.read_bytes()).hexdigest()) for p in sorted(folder.iterdir())
     )
     known = replace(
         named.OFFICIAL["cifar10"],
@@ -181,17 +180,13 @@ def test_without_a_network_one_sentence_says_which_file_to_put_where(
     message = str(caught.value)
     assert "\n" not in message
     assert "could not be fetched ([Errno 111] Connection refused)" in message
-    assert (
-        f"put c.tar.gz from http://127.0.0.1:9/c.tar.gz into {dest} and run `aol data get cifar10`" in message
-    )
+    assert f"put c.tar.gz from http://127.0.0.1:9/c.tar.gz into {dest} and run `aol data get cifar10`" in message
     (dest / "c.tar.gz").write_bytes(archive)  # the user did
     assert data.get("cifar10", dest) is not None
     assert data.check("cifar10", data_dir=dest).ok
 
 
-def test_a_missing_file_on_the_server_is_said(
-    tmp_path: Path, server: _Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_file_on_the_server_is_said(tmp_path: Path, server: _Server, monkeypatch: pytest.MonkeyPatch) -> None:
     made = cifar10_files(tmp_path / "made")
     _known(monkeypatch, made, _archive(made))
     with pytest.raises(UnreachableError, match="the server answered 404"):
@@ -232,9 +227,7 @@ def test_an_archive_that_lacks_a_member_or_holds_another_is_refused(
         (b"no archive", "not a whole archive"),
         (_archive(cifar10_files(tmp_path / "other", label=1)), "its member cifar-10-batches-py/"),
     ):
-        there = replace(
-            known.downloads[0], size=len(archive), digest=f"md5:{hashlib.md5(archive).hexdigest()}"
-        )
+        there = replace(known.downloads[0], size=len(archive), digest=f"md5:{hashlib.md5(archive).hexdigest()}")
         monkeypatch.setitem(named.OFFICIAL, "cifar10", replace(known, downloads=(there,)))  # type: ignore[arg-type]
         server.files["c.tar.gz"] = archive
         with pytest.raises(DataError, match=said):
@@ -242,9 +235,7 @@ def test_an_archive_that_lacks_a_member_or_holds_another_is_refused(
         (tmp_path / "dest/c.tar.gz").unlink()
 
 
-def test_gzipped_files_are_fetched_one_by_one(
-    tmp_path: Path, server: _Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_gzipped_files_are_fetched_one_by_one(tmp_path: Path, server: _Server, monkeypatch: pytest.MonkeyPatch) -> None:
     made = fashion_files(tmp_path / "made")
     members, downloads = [], []
     for path in sorted(made.iterdir()):
@@ -260,9 +251,7 @@ def test_gzipped_files_are_fetched_one_by_one(
             )
         )
         server.files[path.name] = content
-    known = replace(
-        named.OFFICIAL["fashion-mnist"], members=tuple(members), downloads=tuple(downloads), system=()
-    )
+    known = replace(named.OFFICIAL["fashion-mnist"], members=tuple(members), downloads=tuple(downloads), system=())
     monkeypatch.setitem(named.OFFICIAL, "fashion-mnist", known)  # type: ignore[arg-type]
     assert data.get("fashion-mnist", tmp_path / "dest", mirror=_address(server)) is not None
     report = data.check("fashion-mnist", data_dir=tmp_path / "dest")

@@ -75,9 +75,7 @@ def test_an_empty_class_folder_is_named(tmp_path: Path) -> None:
 def test_classes_that_differ_are_named(tmp_path: Path) -> None:
     root = image_folder(tmp_path / "set")
     shutil.move(root / "val/n01443537", root / "val/n09")
-    with pytest.raises(
-        DataError, match=r"val lacks 'n01443537' of .*train and .*val has 'n09', which .*train has"
-    ):
+    with pytest.raises(DataError, match=r"val lacks 'n01443537' of .*train and .*val has 'n09', which .*train has"):
         data.open_data(root)
 
 

@@ -50,9 +50,7 @@ def test_cifar_files_give_images_in_order(tmp_path: Path) -> None:
 def test_the_protocol_input_is_pixel_over_128_minus_one(tmp_path: Path) -> None:
     pair = load_cifar10(cifar10_files(tmp_path / "c"))
     unit = pair.train.images.double() / 255
-    torch.testing.assert_close(
-        pair.normalisation(pair.train.images).double(), unit * 255 / 128 - 1, atol=1e-7, rtol=0
-    )
+    torch.testing.assert_close(pair.normalisation(pair.train.images).double(), unit * 255 / 128 - 1, atol=1e-7, rtol=0)
     mean, std = torch.tensor([0.4914, 0.4822, 0.4465]), torch.tensor([0.2470, 0.2435, 0.2616])
     expected = (unit - mean.view(3, 1, 1)) / std.view(3, 1, 1)
     torch.testing.assert_close(pair.standardised(pair.train.images), expected.float(), atol=1e-5, rtol=1e-5)
@@ -72,9 +70,7 @@ def test_fashion_mnist_is_read_gzipped_or_not(tmp_path: Path, zipped: bool) -> N
     assert pair.test.labels.tolist() == [0, 1, 2, 3, 4]
 
 
-def test_the_search_goes_from_the_given_folder_to_the_cache(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_search_goes_from_the_given_folder_to_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert data.find("cifar10") is None
     cached = cifar10_files(tmp_path / "cache/aol/cifar-10-batches-py")
     assert data.find("cifar10") == cached
@@ -88,9 +84,7 @@ def test_the_search_goes_from_the_given_folder_to_the_cache(
 
 
 def test_a_set_that_is_not_there_says_where_it_was_looked_for(tmp_path: Path) -> None:
-    with pytest.raises(
-        FileNotFoundError, match=r"cifar10 was not found in .*given.*cache/aol; `aol data get"
-    ):
+    with pytest.raises(FileNotFoundError, match=r"cifar10 was not found in .*given.*cache/aol; `aol data get"):
         data.load("cifar10", data_dir=tmp_path / "given")
     folder = cifar10_files(tmp_path / "given/cifar-10-batches-py")
     (folder / "data_batch_3").unlink()
@@ -99,9 +93,7 @@ def test_a_set_that_is_not_there_says_where_it_was_looked_for(tmp_path: Path) ->
 
 
 def test_unknown_names_are_refused() -> None:
-    with pytest.raises(
-        ValueError, match=r"unknown data set 'cifar'.*digits, fashion-mnist, cifar10, cifar100"
-    ):
+    with pytest.raises(ValueError, match=r"unknown data set 'cifar'.*digits, fashion-mnist, cifar10, cifar100"):
         data.load("cifar")
     with pytest.raises(ValueError, match="unknown data set 'x'"):
         data.find("x")

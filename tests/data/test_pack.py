@@ -32,9 +32,7 @@ def _places(root: Path) -> Path:
 
 
 @pytest.mark.parametrize("make", [image_folder, _places, tiny_parquet, tiny_lmdb])
-def test_a_packed_set_holds_the_same_bytes_labels_and_classes(
-    tmp_path: Path, make: Callable[[Path], Path]
-) -> None:
+def test_a_packed_set_holds_the_same_bytes_labels_and_classes(tmp_path: Path, make: Callable[[Path], Path]) -> None:
     source = data.open_data(make(tmp_path / "source"), size=16)
     seen: list[tuple[int, int]] = []
     done = data.pack(
@@ -138,9 +136,7 @@ def test_damaged_images_are_named_and_the_rest_is_packed(tmp_path: Path) -> None
     whole = bad.read_bytes()
     bad.write_bytes(whole[: len(whole) // 2])
     (root / "val/n01484850/n01484850_1.JPEG").write_bytes(b"")
-    with pytest.raises(
-        DataError, match=r"n01440764_1.JPEG: a damaged image .* \(and 1 more\); repair or remove"
-    ):
+    with pytest.raises(DataError, match=r"n01440764_1.JPEG: a damaged image .* \(and 1 more\); repair or remove"):
         data.pack(root, dest, workers=2, shard_records=3)
     assert not (dest / "manifest.json").exists()
     bad.write_bytes(whole)

@@ -72,14 +72,10 @@ def parquet_set(
 def tiny_parquet(root: Path) -> Path:
     train = [(encoded(i), i % 3) for i in range(10)]
     held = [(encoded(100 + i), i % 3) for i in range(4)]
-    return parquet_set(
-        root, {"train": [train[:6], train[6:]], "validation": [held]}, ["tench", "goldfish", "shark"]
-    )
+    return parquet_set(root, {"train": [train[:6], train[6:]], "validation": [held]}, ["tench", "goldfish", "shark"])
 
 
-def lmdb_set(
-    root: Path, splits: dict[str, list[tuple[bytes, int]]], names: list[str] | None, first: int = 1
-) -> Path:
+def lmdb_set(root: Path, splits: dict[str, list[tuple[bytes, int]]], names: list[str] | None, first: int = 1) -> Path:
     lmdb = pytest.importorskip("lmdb")
 
     root.mkdir(parents=True, exist_ok=True)

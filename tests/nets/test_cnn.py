@@ -16,9 +16,7 @@ def test_two_stacked_runs_learn_the_digits_in_seconds() -> None:
     nets = stack([make("cnn", num_classes=10, in_channels=1, seed=seed) for seed in (0, 1)])
     optimiser = torch.optim.SGD(nets.parameters(), lr=0.1, momentum=0.9, weight_decay=2e-4)
     for epoch in range(4):
-        for batch in train[torch.randperm(len(train), generator=torch.Generator().manual_seed(epoch))].split(
-            64
-        ):
+        for batch in train[torch.randperm(len(train), generator=torch.Generator().manual_seed(epoch))].split(64):
             loss = F.cross_entropy(nets(x[batch]).transpose(1, 2), y[batch].expand(2, -1), reduction="none")
             optimiser.zero_grad()
             loss.mean(1).sum().backward()

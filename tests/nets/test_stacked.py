@@ -48,9 +48,7 @@ def test_outputs_equal(name: str, runs: int, dtype: torch.dtype, tolerance: floa
 
 @RUNS
 @DTYPES
-def test_gradients_and_running_statistics_equal(
-    name: str, runs: int, dtype: torch.dtype, tolerance: float
-) -> None:
+def test_gradients_and_running_statistics_equal(name: str, runs: int, dtype: torch.dtype, tolerance: float) -> None:
     nets = several(name, runs, dtype)
     stacked = stack(nets)
     x, y = images(name, runs, dtype), labels(runs)

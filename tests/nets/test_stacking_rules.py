@@ -165,9 +165,7 @@ def test_what_is_not_trained_stays_so() -> None:
     nets = several("cnn", 2)
     for net in nets:
         net.head.weight.requires_grad_(False)
-    assert [key for key, p in stack(nets).network.named_parameters() if not p.requires_grad] == [
-        "head.weight"
-    ]
+    assert [key for key, p in stack(nets).network.named_parameters() if not p.requires_grad] == ["head.weight"]
 
 
 def test_no_network_is_no_stack() -> None:
@@ -176,9 +174,7 @@ def test_no_network_is_no_stack() -> None:
 
 
 # The last two would pass a grouped convolution unnoticed: three colours are not three runs, nor the reverse.
-@pytest.mark.parametrize(
-    "shape", [(2, 4, 1, 8, 8), (8,), (1, 8, 8), (3, 2, 4, 1, 8, 8), (3, 4, 2, 8, 8), (4, 3, 8, 8)]
-)
+@pytest.mark.parametrize("shape", [(2, 4, 1, 8, 8), (8,), (1, 8, 8), (3, 2, 4, 1, 8, 8), (3, 4, 2, 8, 8), (4, 3, 8, 8)])
 def test_images_of_another_shape_are_refused(shape: tuple[int, ...]) -> None:
     message = re.escape(f"images must be [3, B, 1, H, W] or [B, 1, H, W], got {list(shape)}")
     with pytest.raises(ValueError, match=message):

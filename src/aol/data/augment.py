@@ -96,9 +96,7 @@ def crop_flip(images: Tensor, index: Tensor, draws: Draws, *, pad: int) -> Tenso
     return out.mul_(inside.unsqueeze(1)).view(*index.shape, channels, height, width)
 
 
-def training_batch(
-    images: Tensor, index: Tensor, draws: Draws, *, pad: int, normalisation: Normalisation
-) -> Tensor:
+def training_batch(images: Tensor, index: Tensor, draws: Draws, *, pad: int, normalisation: Normalisation) -> Tensor:
     """Give the augmented network input of a batch: indices [R, B] (or [B]) give float32 [R, B, C, H, W].
 
     Padding is black before normalisation, as in the usual pipeline.
@@ -111,9 +109,7 @@ def training_batch(
     tensor([0.])
     """
     if not (index.shape == draws.row.shape == draws.column.shape == draws.flip.shape):
-        raise ValueError(
-            f"index and draws must have one shape, got {list(index.shape)} and {list(draws.row.shape)}"
-        )
+        raise ValueError(f"index and draws must have one shape, got {list(index.shape)} and {list(draws.row.shape)}")
     return normalisation(crop_flip(images, index, draws, pad=pad))
 
 

@@ -43,9 +43,7 @@ def _read_batch(path: Path, key: str, num_classes: int) -> tuple[torch.Tensor, t
     return torch.from_numpy(pixels.reshape(-1, 3, 32, 32).copy()), labels
 
 
-def _read_split(
-    folder: Path, files: tuple[str, ...], key: str, classes: tuple[str, ...], name: str
-) -> ImageSet:
+def _read_split(folder: Path, files: tuple[str, ...], key: str, classes: tuple[str, ...], name: str) -> ImageSet:
     parts = [_read_batch(folder / file, key, len(classes)) for file in files]
     return ImageSet(torch.cat([p for p, _ in parts]), torch.cat([n for _, n in parts]), classes, name)
 
@@ -91,21 +89,11 @@ CIFAR10 = Official(
     folder="cifar-10-batches-py",
     members=(
         Member("batches.meta", 158, "f962466ef690d46b226450fb9aadc74ba4bc64a76aa526b5827fe4bc5c7125cb"),
-        Member(
-            "data_batch_1", 31_035_704, "54636561a3ce25bd3e19253c6b0d8538147b0ae398331ac4a2d86c6d987368cd"
-        ),
-        Member(
-            "data_batch_2", 31_035_320, "766b2cef9fbc745cf056b3152224f7cf77163b330ea9a15f9392beb8b89bc5a8"
-        ),
-        Member(
-            "data_batch_3", 31_035_999, "0f00d98ebfb30b3ec0ad19f9756dc2630b89003e10525f5e148445e82aa6a1f9"
-        ),
-        Member(
-            "data_batch_4", 31_035_696, "3f7bb240661948b8f4d53e36ec720d8306f5668bd0071dcb4e6c947f78e9682b"
-        ),
-        Member(
-            "data_batch_5", 31_035_623, "d91802434d8376bbaeeadf58a737e3a1b12ac839077e931237e0dcd43adcb154"
-        ),
+        Member("data_batch_1", 31_035_704, "54636561a3ce25bd3e19253c6b0d8538147b0ae398331ac4a2d86c6d987368cd"),
+        Member("data_batch_2", 31_035_320, "766b2cef9fbc745cf056b3152224f7cf77163b330ea9a15f9392beb8b89bc5a8"),
+        Member("data_batch_3", 31_035_999, "0f00d98ebfb30b3ec0ad19f9756dc2630b89003e10525f5e148445e82aa6a1f9"),
+        Member("data_batch_4", 31_035_696, "3f7bb240661948b8f4d53e36ec720d8306f5668bd0071dcb4e6c947f78e9682b"),
+        Member("data_batch_5", 31_035_623, "d91802434d8376bbaeeadf58a737e3a1b12ac839077e931237e0dcd43adcb154"),
         Member("test_batch", 31_035_526, "f53d8d457504f7cff4ea9e021afcf0e0ad8e24a91f3fc42091b8adef61157831"),
     ),
     downloads=(

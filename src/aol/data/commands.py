@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -23,9 +23,7 @@ from aol.data.named import NAMES, list_sets
 from aol.data.pack import QUALITY
 from aol.data.pack import pack as pack_set
 
-app = typer.Typer(
-    name="data", help="Data sets: where they are, fetching, checking, packing.", no_args_is_help=True
-)
+app = typer.Typer(name="data", help="Data sets: where they are, fetching, checking, packing.", no_args_is_help=True)
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 DataDir = Annotated[Path | None, typer.Option(help="Look here first.")]
@@ -98,16 +96,12 @@ def check_command(
 ) -> None:
     """Say where a data set is, how large it is, and which of its files is wrong."""
     with _one_line():
-        report = check_set(
-            name, data_dir=data_dir, decode=decode, workers=workers, progress=_progress(as_json)
-        )
+        report = check_set(name, data_dir=data_dir, decode=decode, workers=workers, progress=_progress(as_json))
         if as_json:
             typer.echo(json.dumps({**asdict(report), "ok": report.ok}))
         elif report.ok:
             sizes = ", ".join(f"{count:,} {split}" for split, count in report.sizes.items())
-            typer.echo(
-                f"{report.name}: {report.kind}, {report.where}, {report.classes} classes, {sizes}: all right"
-            )
+            typer.echo(f"{report.name}: {report.kind}, {report.where}, {report.classes} classes, {sizes}: all right")
     if not report.ok:
         more = f" (and {len(report.problems) - 1} more)" if len(report.problems) > 1 else ""
         _fail(report.problems[0] + more, 1)
@@ -138,3 +132,17 @@ def pack_command(
                 f"{done.where}: {done.records:,} images, {done.bytes / 1e6:,.1f} MB; "
                 f"{done.written} shards written, {done.kept} already there"
             )
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the words after `aol data` and return the exit status; wrong words are one line too."""
+    try:
+        found = app(args=list(arguments), prog_name="aol data", standalone_mode=False)
+    except Exception as error:
+        # Typer's own errors know their message and status; which module they come from differs by version.
+        message = getattr(error, "format_message", None)
+        if message is None:
+            raise
+        typer.echo(f"aol data: {' '.join(str(message()).split())}", err=True)
+        return int(getattr(error, "exit_code", 2))
+    return found if isinstance(found, int) else 0

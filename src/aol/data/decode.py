@@ -30,9 +30,7 @@ def open_image(encoded: bytes, source: str) -> Image:
         image: Image = pillow.open(io.BytesIO(encoded)).convert("RGB")
     except MemoryError:
         raise
-    except (
-        Exception
-    ) as reason:  # Pillow's decoders raise OSError, SyntaxError, ValueError and more on bad bytes
+    except Exception as reason:  # Pillow's decoders raise OSError, SyntaxError, ValueError and more on bad bytes
         said = "not an image" if "cannot identify" in str(reason) else f"a damaged image ({reason})"
         raise DataError(f"{source}: {said}") from None
     return image

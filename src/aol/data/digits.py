@@ -1,6 +1,6 @@
 """`digits`: the 1,797 handwritten digits inside scikit-learn, 8×8 grey; the default, never downloaded.
 
-Assumes scikit-learn. One fifth of each class, drawn with seed 0, is the test split: 1,438 to train on, 360
+Assumes scikit-learn. One fifth of each class, drawn with seed 0, is the test split: 1,438 to train on, 359
 to test.
 """
 
@@ -10,7 +10,6 @@ from functools import cache
 
 import torch
 
-from aol.data.errors import need
 from aol.data.images import Augmentation, ImageSet, Pair, centred, mean_std, split_per_class
 
 TEST_FRACTION = 0.2
@@ -28,8 +27,9 @@ def load_digits() -> Pair[ImageSet]:
     >>> len(pair.train), len(pair.test), pair.train.shape, pair.test.counts.tolist()
     (1438, 359, (1, 8, 8), [36, 36, 35, 37, 36, 36, 36, 36, 35, 36])
     """
-    sklearn = need("sklearn.datasets", package="scikit-learn", extra="examples", why="the digits data set")
-    pixels, target = sklearn.load_digits(return_X_y=True)
+    from sklearn import datasets  # here, because it takes a second that no other data set needs
+
+    pixels, target = datasets.load_digits(return_X_y=True)
     images = (torch.from_numpy(pixels) * (255 / 16)).round().to(torch.uint8).view(-1, 1, 8, 8)
     labels = torch.from_numpy(target).to(torch.int64)
     classes = tuple(str(digit) for digit in range(10))

@@ -68,9 +68,7 @@ def mean_std(mean: Sequence[float], std: Sequence[float]) -> Normalisation:
     """
     if any(s <= 0 for s in std):
         raise ValueError(f"std must be above zero, got {list(std)}")
-    return Normalisation(
-        tuple(1 / (255 * s) for s in std), tuple(-m / s for m, s in zip(mean, std, strict=True))
-    )
+    return Normalisation(tuple(1 / (255 * s) for s in std), tuple(-m / s for m, s in zip(mean, std, strict=True)))
 
 
 IMAGENET = mean_std((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
@@ -110,8 +108,7 @@ class ImageSet:
     def __post_init__(self) -> None:
         if self.images.dtype != torch.uint8 or self.images.dim() != 4:
             raise DataError(
-                f"{self.name}: images must be uint8 [N, C, H, W], got {self.images.dtype} "
-                f"{list(self.images.shape)}"
+                f"{self.name}: images must be uint8 [N, C, H, W], got {self.images.dtype} {list(self.images.shape)}"
             )
         if self.labels.dtype != torch.int64 or self.labels.shape != self.images.shape[:1]:
             raise DataError(
@@ -200,8 +197,7 @@ def check_labels(labels: Tensor, num_classes: int, where: str) -> None:
     if bool(wrong.any()):
         at = int(wrong.nonzero()[0])
         raise DataError(
-            f"{where}: label {int(labels[at])} at position {at} is outside 0..{num_classes - 1} "
-            f"({num_classes} classes)"
+            f"{where}: label {int(labels[at])} at position {at} is outside 0..{num_classes - 1} ({num_classes} classes)"
         )
 
 
@@ -224,9 +220,7 @@ def split_per_class(labels: Tensor, fraction: float, *, seed: int) -> tuple[Tens
         if len(members) == 0:
             continue
         if len(members) < 2:
-            raise DataError(
-                f"class {label} has {len(members)} image: a split needs at least two of every class"
-            )
+            raise DataError(f"class {label} has {len(members)} image: a split needs at least two of every class")
         shuffled = members[torch.randperm(len(members), generator=generator)]
         n = min(max(1, round(len(members) * fraction)), len(members) - 1)
         held.append(shuffled[:n])

@@ -64,9 +64,7 @@ def open_data(
         return load_named(word, data_dir=data_dir)
     root = Path(word).expanduser().absolute()
     if not root.exists() and os.sep not in word:
-        raise ValueError(
-            f"unknown data set {word!r}: no such folder, and the built-in names are {', '.join(NAMES)}"
-        )
+        raise ValueError(f"unknown data set {word!r}: no such folder, and the built-in names are {', '.join(NAMES)}")
     for known in OFFICIAL.values():
         if root.is_dir() and all(known.present(root)):
             return known.load(root)
@@ -80,9 +78,7 @@ def open_data(
         normalisation=IMAGENET,
         standardised=IMAGENET,
         augmentation=Augmentation(pad=0, flip=True),
-        validation=(
-            StoredImages(splits["validation"], evaluation, seed=seed) if "validation" in splits else None
-        ),
+        validation=(StoredImages(splits["validation"], evaluation, seed=seed) if "validation" in splits else None),
     )
 
 

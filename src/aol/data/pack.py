@@ -104,10 +104,7 @@ def pack(
             "classes": list(splits["train"].classes),
             "size": size,
             "quality": None if size is None else quality,
-            "splits": {
-                split: [s for s, (of, *_) in zip(shards, plan, strict=True) if of == split]
-                for split in splits
-            },
+            "splits": {split: [s for s, (of, *_) in zip(shards, plan, strict=True) if of == split] for split in splits},
         }
         _remove_strays(target, {s["file"] for s in shards})
         write_whole(target / MANIFEST, (json.dumps(manifest, indent=1) + "\n").encode())
@@ -117,9 +114,7 @@ def pack(
 class _Work:
     """Packs shards in threads; counts, reports, and stops early when asked to."""
 
-    def __init__(
-        self, target: Path, size: int | None, quality: int, progress: Progress | None, total: int
-    ) -> None:
+    def __init__(self, target: Path, size: int | None, quality: int, progress: Progress | None, total: int) -> None:
         self.target, self.size, self.quality, self.progress = target, size, quality, progress
         self.total, self.done, self.written, self.kept = total, 0, 0, 0
         self.problems: list[str] = []
@@ -175,9 +170,7 @@ class _Work:
         self._advance(len(positions) % _TICK, written=1)
         return made
 
-    def _write(
-        self, data: Path, records: Records, positions: range
-    ) -> tuple[npt.NDArray[np.void] | None, list[str]]:
+    def _write(self, data: Path, records: Records, positions: range) -> tuple[npt.NDArray[np.void] | None, list[str]]:
         """Write the records of a shard; give its index, None when work has stopped, and what is damaged."""
         rows: npt.NDArray[np.void] = np.zeros(len(positions), ROW)
         damaged: list[str] = []

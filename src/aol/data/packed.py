@@ -65,9 +65,7 @@ def read_manifest(root: Path) -> Manifest:
     except (ValueError, KeyError, TypeError):
         raise DataError(f"{path}: not the manifest of a packed data set") from None
     if not known:
-        raise DataError(
-            f"{path}: format {manifest['format']} version {manifest['version']} is not known here"
-        )
+        raise DataError(f"{path}: format {manifest['format']} version {manifest['version']} is not known here")
     return manifest
 
 

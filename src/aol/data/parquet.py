@@ -174,9 +174,7 @@ def open_parquet(root: Path) -> dict[str, Records]:
             if not records.unlabelled:
                 opened[role if "test" in opened or role == "test" else "test"] = records
     if "test" not in opened:
-        raise DataError(
-            f"{folder}: no labelled test*.parquet or validation*.parquet beside the training shards"
-        )
+        raise DataError(f"{folder}: no labelled test*.parquet or validation*.parquet beside the training shards")
     train = opened["train"]
     for records in opened.values():
         if records.class_names != train.class_names:

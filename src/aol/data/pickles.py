@@ -16,9 +16,7 @@ import numpy.typing as npt
 
 from aol.data.errors import DataError
 
-Plain = (
-    int | float | bool | str | bytes | None | list["Plain"] | dict["Plain", "Plain"] | npt.NDArray[np.generic]
-)
+Plain = int | float | bool | str | bytes | None | list["Plain"] | dict["Plain", "Plain"] | npt.NDArray[np.generic]
 
 _TYPES = frozenset({"u1", "i1", "u2", "i2", "u4", "i4", "u8", "i8", "f4", "f8"})
 

@@ -57,9 +57,7 @@ def names() -> tuple[str, ...]:
     return tuple(_NETWORKS)
 
 
-def make(
-    name: str, *, num_classes: int, in_channels: int = 3, image_size: int | None = None, seed: int
-) -> Network:
+def make(name: str, *, num_classes: int, in_channels: int = 3, image_size: int | None = None, seed: int) -> Network:
     """Build the network called `name` from `seed`: images [B, in_channels, size, size] → logits [B, K].
 
     Layers start as the framework starts them. The same seed gives the same network whatever was drawn before,

@@ -115,9 +115,7 @@ def half_mean(x: Tensor) -> Tensor:
     [2.5, 4.5, 10.5, 12.5]
     """
     if x.shape[-2] % 2 or x.shape[-1] % 2:
-        raise ValueError(
-            f"the 2×2 mean of a shortcut needs an even height and width, got {x.shape[-2]}×{x.shape[-1]}"
-        )
+        raise ValueError(f"the 2×2 mean of a shortcut needs an even height and width, got {x.shape[-2]}×{x.shape[-1]}")
     return cast(Tensor, _HalfMean.apply(x))  # type: ignore[no-untyped-call]
 
 

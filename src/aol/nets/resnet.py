@@ -24,9 +24,7 @@ def projection(in_channels: int, out_channels: int, stride: int) -> nn.Module:
     """
     if stride == 1 and in_channels == out_channels:
         return nn.Identity()
-    return nn.Sequential(
-        nn.Conv2d(in_channels, out_channels, 1, stride, bias=False), nn.BatchNorm2d(out_channels)
-    )
+    return nn.Sequential(nn.Conv2d(in_channels, out_channels, 1, stride, bias=False), nn.BatchNorm2d(out_channels))
 
 
 @channelwise()

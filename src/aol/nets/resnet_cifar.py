@@ -25,14 +25,10 @@ def parameter_free(in_channels: int, out_channels: int, stride: int) -> nn.Modul
 
 
 def _stem(in_channels: int, width: int) -> nn.Sequential:
-    return nn.Sequential(
-        nn.Conv2d(in_channels, width, 3, padding=1, bias=False), nn.BatchNorm2d(width), nn.ReLU()
-    )
+    return nn.Sequential(nn.Conv2d(in_channels, width, 3, padding=1, bias=False), nn.BatchNorm2d(width), nn.ReLU())
 
 
-def resnet32(
-    num_classes: int, in_channels: int = 3, *, blocks: Sequence[int] = (5, 5, 5), width: int = 16
-) -> ResNet:
+def resnet32(num_classes: int, in_channels: int = 3, *, blocks: Sequence[int] = (5, 5, 5), width: int = 16) -> ResNet:
     """CIFAR ResNet-32: three stages of five basic blocks, 16, 32, 64 channels, shortcuts without parameters.
 
     >>> sum(p.numel() for p in resnet32(10).parameters())
@@ -52,9 +48,7 @@ def resnet34_cifar(
     >>> sum(p.numel() for p in resnet34_cifar(100).parameters())
     21328292
     """
-    net = ResNet(
-        _stem(in_channels, width), blocks=blocks, width=width, num_classes=num_classes, shortcut=projection
-    )
+    net = ResNet(_stem(in_channels, width), blocks=blocks, width=width, num_classes=num_classes, shortcut=projection)
     for module in net.modules():
         if isinstance(module, BasicBlock):
             nn.init.zeros_(module.norm2.weight)

@@ -182,9 +182,7 @@ def _check_alike(networks: Sequence[nn.Module]) -> None:
     first = _face(networks[0])
     for run, network in enumerate(networks):
         if _face(network) != first:
-            raise ValueError(
-                f"networks must be alike but for their values; network {run} differs from network 0"
-            )
+            raise ValueError(f"networks must be alike but for their values; network {run} differs from network 0")
 
 
 def _face(net: nn.Module) -> tuple[object, ...]:

@@ -188,9 +188,7 @@ def _refuse_norm(layer: nn.BatchNorm1d | nn.BatchNorm2d) -> str | None:
 
 
 def _refuse_flatten(layer: nn.Flatten) -> str | None:
-    return (
-        None if (layer.start_dim, layer.end_dim) == (1, -1) else "flattens other axes than all but the batch"
-    )
+    return None if (layer.start_dim, layer.end_dim) == (1, -1) else "flattens other axes than all but the batch"
 
 
 register(nn.Conv2d, StackedConv2d, _refuse_conv)
