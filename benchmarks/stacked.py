@@ -1,4 +1,4 @@
-"""Training steps of R small networks as one against one after the other, on this machine's CPU.
+"""CPU time of training steps of R small networks: as one against one after the other.
 
 Both ways train the same R digits-like runs (the `cnn` network, 1×8×8 images, SGD with momentum and weight
 decay, each run on its own batches) and are timed in turn, repeat by repeat, so that both meet the same load.
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import platform
 import time
 from collections.abc import Callable
@@ -40,10 +41,10 @@ def step(net: nn.Module, sgd: torch.optim.Optimizer, x: Tensor, y: Tensor) -> No
     sgd.step()
 
 
-def seconds(work: Callable[[], None]) -> float:
-    start = time.perf_counter()
+def cpu_seconds(work: Callable[[], None]) -> float:
+    start = time.process_time()  # of this process alone: the cores may be shared
     work()
-    return time.perf_counter() - start
+    return time.process_time() - start
 
 
 def compare(layout: str, runs: int, batch: int, steps: int, repeats: int) -> dict[str, float | str]:
@@ -67,15 +68,15 @@ def compare(layout: str, runs: int, batch: int, steps: int, repeats: int) -> dic
 
     for warm_up in (one_after_the_other, as_one):
         warm_up()
-    times = [(seconds(one_after_the_other), seconds(as_one)) for _ in range(repeats)]
+    times = [(cpu_seconds(one_after_the_other), cpu_seconds(as_one)) for _ in range(repeats)]
     ratios = [alone / together for alone, together in times]
     images = runs * batch * steps
     return {
         "layout": layout,
         "batch": batch,
-        "sequential_ms_per_step": median(alone for alone, _ in times) / steps * 1e3,
-        "stacked_ms_per_step": median(together for _, together in times) / steps * 1e3,
-        "stacked_images_per_second": images / median(together for _, together in times),
+        "sequential_cpu_ms_per_step": median(alone for alone, _ in times) / steps * 1e3,
+        "stacked_cpu_ms_per_step": median(together for _, together in times) / steps * 1e3,
+        "stacked_images_per_cpu_second": images / median(together for _, together in times),
         "ratio": median(ratios),
         "ratio_min": min(ratios),
         "ratio_max": max(ratios),
@@ -97,9 +98,10 @@ def main() -> None:
     words.add_argument("--batch-sizes", type=int, nargs="+", default=[16, 64, 128])
     given = words.parse_args()
     record: dict[str, object] = {
-        "what": "training steps of the cnn on 1×8×8 images, all runs: sequential against stacked",
+        "what": "CPU time of a training step of all runs, cnn on 1×8×8 images",
         "cpu": cpu_name(),
         "threads": torch.get_num_threads(),
+        "load": round(os.getloadavg()[0], 2),  # of others, before this starts
         "torch": torch.__version__,
         "python": platform.python_version(),
         "runs": given.runs,
@@ -113,8 +115,8 @@ def main() -> None:
         row = compare(layout, given.runs, batch, given.steps, given.repeats)
         rows.append(row)
         print(
-            f"{layout:14} {batch:6} {row['sequential_ms_per_step']:9.2f} ms "
-            f"{row['stacked_ms_per_step']:9.2f} ms {row['ratio']:6.2f}× "
+            f"{layout:14} {batch:6} {row['sequential_cpu_ms_per_step']:9.2f} ms "
+            f"{row['stacked_cpu_ms_per_step']:9.2f} ms {row['ratio']:6.2f}× "
             f"{row['ratio_min']:6.2f} to {row['ratio_max']:.2f}"
         )
     RESULTS.parent.mkdir(exist_ok=True)

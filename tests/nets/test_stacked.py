@@ -16,7 +16,7 @@ pytestmark = pytest.mark.parametrize("name", SMALL)
 RUNS = pytest.mark.parametrize("runs", [1, 2, 5])
 # Float32 sums in another order: a few units in the last place, times the depth of the network.
 DTYPES = pytest.mark.parametrize(
-    ("dtype", "tolerance"), [(torch.float64, 1e-10), (torch.float32, 2e-4)], ids=["fp64", "fp32"]
+    ("dtype", "tolerance"), [(torch.float64, 1e-10), (torch.float32, 1e-5)], ids=["fp64", "fp32"]
 )
 
 
@@ -81,7 +81,7 @@ def test_ten_steps_of_one_optimiser_equal_those_of_many(
             losses(net(x[run])[None], y[run : run + 1]).sum().backward()
             optimiser.step()
     # Ten steps let rounding grow, the more so through ReLUs that open or close.
-    assert_same_states(stacked, nets, 100 * tolerance if dtype == torch.float32 else tolerance)
+    assert_same_states(stacked, nets, 10 * tolerance if dtype == torch.float32 else tolerance)
 
 
 @RUNS
