@@ -108,8 +108,7 @@ class Learner:
         self.settings = runs[0]
         self._device = device
         self.net = build(runs, num_classes=num_classes, shape=shape).to(device)
-        if device.type == "cuda":
-            self.net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self._averaged = copy.deepcopy(self.net).requires_grad_(False) if self.settings.average else None
         self._parallel: nn.Module = self.net
         if _distributed.world()[1] > 1:
