@@ -12,7 +12,7 @@ from aol.engine.learner import Learner
 from aol.engine.source import Source
 from aol.losses import is_correct, softmax_loss
 
-_BATCH = 4096  # images of all runs together in one evaluation batch
+_BATCH, _PIXELS = 4096, 1 << 22  # the most images, and pixels, of all runs together in one evaluation batch
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ def clean_pass(
     label = source.labels[index]
     sums = torch.zeros((4, runs, num_classes), dtype=torch.float64, device=label.device)
     correct = []
-    batch = max(64, _BATCH // runs)
+    batch = max(16, min(_BATCH, _PIXELS // source.area) // runs)
     start = 0
     for images in source.clean(index, batch=batch):
         logits = learner.predict(images, averaged=averaged)

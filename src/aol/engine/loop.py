@@ -14,14 +14,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from aol import _distributed, _seeds
+from aol import _check, _distributed, _seeds
 from aol.ages import SampleAges
 from aol.data.images import split_per_class
 from aol.engine.clean import Readings, clean_pass
 from aol.engine.history import History
 from aol.engine.learner import Learner, rate_at
 from aol.engine.settings import Settings
-from aol.engine.source import AnyPair, sources
+from aol.engine.source import AnyPair, Source, shape_of, sources
 from aol.engine.weighting import Weighting
 from aol.longtail import long_tail
 from aol.losses import loss_total
@@ -58,14 +58,18 @@ class Loop(ABC):
         self.runs, self.settings, self.device = list(runs), runs[0], device
         self.classes, self.num_classes = pair.classes, pair.num_classes
         self.keep_samples = keep_samples
-        s, shape = self.settings, pair.train.shape
-        if shape is None:
-            raise ValueError(f"The images of {pair.name} have no common size.")
+        s = self.settings
+        shape = shape_of(pair, s.image_size)
         self.train, self.test = sources(
-            pair, normalisation=s.normalisation, augment=s.augment, workers=workers, device=device
+            pair,
+            image_size=s.image_size,
+            normalisation=s.normalisation,
+            augment=s.augment,
+            workers=workers,
+            device=device,
         )
         labels = self.train.labels.cpu()
-        pools = [_pool(run, labels) for run in runs]
+        pools = [pool(run, labels) for run in runs]
         self.pool = torch.stack([kept for kept, _ in pools]).to(device)  # [R, n]: places in the data set
         self.held_out = torch.stack([held for _, held in pools]).to(device)  # [R, v]: for validation
         self.labels = self.train.labels[self.pool[0]]  # [n]: the same in all runs, as a pool is ordered by class
@@ -80,12 +84,13 @@ class Loop(ABC):
 
     @property
     def done(self) -> bool:
-        """Whether all epochs are over."""
-        return self.epoch >= self.settings.epochs
+        """Whether all epochs are over, or no run is left that is worth going on with."""
+        return self.epoch >= self.settings.epochs or all(self.failed)
 
     def run_epoch(self) -> None:
         """Train for one epoch, read what is to be read, write it down and move on."""
         start = time.perf_counter()
+        self._finite = torch.ones(len(self.runs), dtype=torch.bool, device=self.device)
         trained, by_class = self._learn()
         by_epoch: dict[str, Tensor | float] = {
             "epoch": self.epoch + 1,
@@ -95,7 +100,7 @@ class Loop(ABC):
         }
         if (self.epoch + 1) % self.settings.eval_every == 0 or self.epoch + 1 == self.settings.epochs:
             by_epoch |= self._test_readings(by_class)
-        for row, finite in enumerate(trained.loss.isfinite().tolist()):
+        for row, finite in enumerate((trained.loss.isfinite() & self._finite).tolist()):
             if not finite and not self.failed[row]:
                 self.failed[row] = self.epoch + 1
         seconds = time.perf_counter() - start
@@ -115,13 +120,15 @@ class Loop(ABC):
         """Return the ages of all samples, `[R, n]`, where they are to be kept."""
         return None
 
-    def _read(self, learner_source: str, index: Tensor, *, averaged: bool = False) -> Readings:
-        source = self.test if learner_source == "test" else self.train
-        return clean_pass(self.learner, source, index, num_classes=self.num_classes, averaged=averaged)
+    def _read(self, source: Source, index: Tensor, *, times: Tensor | None = None, averaged: bool = False) -> Readings:
+        """Take a clean pass; what the last step spoilt, whose own loss was still finite, shows in its losses."""
+        found = clean_pass(self.learner, source, index, num_classes=self.num_classes, times=times, averaged=averaged)
+        self._finite &= found.loss.isfinite().all(1)
+        return found
 
     def _test_readings(self, by_class: dict[str, Tensor]) -> dict[str, Tensor | float]:
         every = torch.arange(self.test.labels.numel(), device=self.device)
-        readings = self._read("test", every)
+        readings = self._read(self.test, every)
         rank, world = _distributed.world()
         self.test_ages.observe(every[rank::world], readings.correct)
         self.test_ages.advance()
@@ -133,9 +140,9 @@ class Loop(ABC):
         }
         found: dict[str, Tensor | float] = {"test_accuracy": readings.accuracy}
         if self.learner.has_average:
-            found["averaged_accuracy"] = self._read("test", every, averaged=True).accuracy
+            found["averaged_accuracy"] = self._read(self.test, every, averaged=True).accuracy
         if self.held_out.numel():
-            found["validation_accuracy"] = self._read("train", self.held_out).accuracy
+            found["validation_accuracy"] = self._read(self.train, self.held_out).accuracy
         return found
 
     def _train_on(self, place: Tensor, weight: Tensor, observe: Observe | None) -> Trained:
@@ -195,17 +202,23 @@ class Loop(ABC):
     def state_dict(self) -> dict[str, object]:
         """Return everything: networks, optimiser, ages, records."""
         states: dict[str, object] = {name: state.state_dict() for name, state in self._states().items()}
-        return {"epoch": self.epoch, "failed": list(self.failed), **states}
+        return {**self._identity(), "epoch": self.epoch, "failed": list(self.failed), **states}
+
+    def _identity(self) -> dict[str, object]:
+        return {"runs": [run.run_id for run in self.runs], "keep_samples": self.keep_samples}
 
     def load_state_dict(self, state: dict[str, object]) -> None:
         """Go on where another loop of the same runs stood."""
+        if state.get("keep_samples") != self.keep_samples:
+            raise ValueError("These runs were begun with the other choice of --keep-samples: repeat it.")
+        _check.same_settings("loop", self._identity(), state)
         for name, mine in self._states().items():
             mine.load_state_dict(state[name])  # type: ignore[arg-type]
         self.epoch = int(state["epoch"])  # type: ignore[call-overload]
         self.failed = list(state["failed"])  # type: ignore[call-overload]
 
 
-def _pool(run: Settings, labels: Tensor) -> tuple[Tensor, Tensor]:
+def pool(run: Settings, labels: Tensor) -> tuple[Tensor, Tensor]:
     """Return a run's training samples, ordered by class, and those held out for validation, as places in the data."""
     kept, held = torch.arange(labels.numel()), torch.empty(0, dtype=torch.int64)
     if run.validation:

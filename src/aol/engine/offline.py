@@ -12,7 +12,6 @@ from torch import Tensor
 
 from aol import _distributed
 from aol.ages import SampleAges
-from aol.engine.clean import clean_pass
 from aol.engine.loop import Loop, Trained
 from aol.engine.settings import Settings
 from aol.engine.source import AnyPair
@@ -80,7 +79,7 @@ class OfflineLoop(Loop):
 
     def _look(self, here: Tensor) -> dict[str, Tensor]:
         """Classify what was trained on, unaugmented; tell the ages."""
-        found = clean_pass(self.learner, self.train, self.pool.gather(1, here), num_classes=self.num_classes)
+        found = self._read(self.train, self.pool.gather(1, here))
         rank, world = _distributed.world()
         mine = here[:, rank::world]
         self.ages.observe(mine, found.correct)

@@ -14,16 +14,19 @@ from torch.utils.data import DataLoader
 
 from aol import _seeds
 from aol.data import augment
+from aol.data.crops import crops_for
 from aol.data.images import Augmentation, ImageSet, Normalisation, Pair
 from aol.data.stored import StoredImages
+from aol.engine.settings import WrongSettingsError
 
 AnyPair: TypeAlias = Pair[ImageSet] | Pair[StoredImages]
 
 
 class Source(Protocol):
-    """One split, as network input."""
+    """One split, as network input; `area` is the number of pixels of an image."""
 
     labels: Tensor
+    area: int
 
     def train(self, order: Tensor, mine: Tensor, *, batch: int, epoch: int, seeds: Sequence[int]) -> Iterator[Tensor]:
         """Yield augmented batches `[R, B, C, H, W]` of `order [R, n]`; this process shows the places `mine` of it."""
@@ -44,6 +47,7 @@ class OnDevice:
         moved = images.to(device)
         self.labels = moved.labels
         self._pixels = moved.images
+        self.area = moved.shape[1] * moved.shape[2]
         self._normalisation = normalisation
         self._augmentation = augmentation
 
@@ -92,6 +96,8 @@ class FromStorage:
         device: torch.device,
     ) -> None:
         self.labels = train.labels.to(device)
+        assert clean.transform is not None
+        self.area = clean.transform.size**2
         self._train, self._clean = train, clean
         self._normalisation = normalisation
         self._workers, self._device = workers, device
@@ -125,8 +131,21 @@ class FromStorage:
 _AUGMENT = 2  # the place of this use in the path of a seed; orders are 1, networks 0
 
 
+def shape_of(pair: AnyPair, image_size: int | None) -> tuple[int, int, int]:
+    """Return channels, height and width of network input; `image_size` is for sets that are cropped to any size."""
+    if isinstance(pair.train, StoredImages) and image_size is not None:
+        return (3, image_size, image_size)
+    if image_size is not None and pair.train.shape is not None and image_size != pair.train.shape[1]:
+        raise WrongSettingsError(
+            f"image_size is for folders of images: those of {pair.name} are {pair.train.shape[1]} pixels wide."
+        )
+    if pair.train.shape is None:
+        raise WrongSettingsError(f"The images of {pair.name} have no common size: image_size must be given.")
+    return pair.train.shape
+
+
 def sources(
-    pair: AnyPair, *, normalisation: str, augment: bool, workers: int, device: torch.device
+    pair: AnyPair, *, image_size: int | None, normalisation: str, augment: bool, workers: int, device: torch.device
 ) -> tuple[Source, Source]:
     """Return the training and the test split of a data set as sources."""
     scale = pair.normalisation if normalisation == "centred" else pair.standardised
@@ -136,6 +155,9 @@ def sources(
         return OnDevice(train, scale, change, device), OnDevice(test, scale, None, device)
     if not isinstance(train, StoredImages) or not isinstance(test, StoredImages):
         raise TypeError("A data set must have both splits in memory, or both in storage.")
+    if image_size is not None:
+        crop, centre = crops_for(image_size)
+        train, test = train.with_transform(crop), test.with_transform(centre)
     plain = train.with_transform(test.transform)
     shown = train if augment else plain
     return (

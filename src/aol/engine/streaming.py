@@ -12,7 +12,6 @@ from torch import Tensor
 
 from aol import _distributed
 from aol.ages import ClassAges
-from aol.engine.clean import clean_pass
 from aol.engine.loop import Loop, Trained
 from aol.engine.settings import Settings, memory_capacity
 from aol.engine.source import AnyPair
@@ -90,9 +89,7 @@ class StreamLoop(Loop):
         # Known samples first; runs that know fewer are filled up with others, which count zero times.
         index = known.to(torch.int8).argsort(dim=1, descending=True, stable=True)[:, :most]
         times = self._remembered.gather(1, index)
-        found = clean_pass(
-            self.learner, self.train, self.pool.gather(1, index), num_classes=self.num_classes, times=times
-        )
+        found = self._read(self.train, self.pool.gather(1, index), times=times)
         rank, world = _distributed.world()
         label, often = self.labels[index[:, rank::world]], times[:, rank::world]
         self.ages.observe(label, found.correct, times=often)
