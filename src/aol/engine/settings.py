@@ -123,6 +123,8 @@ class Settings:
             _check.number("imbalance", self.imbalance, 1.0, 1e9)
         if self.threshold is not None:
             _check.number("threshold", self.threshold, 0.0, 1.0)
+        if self.seed >= 2**63:
+            raise ValueError(f"seed must be below 2 ** 63, not {self.seed}.")
         memory_capacity(self.memory)
         ages = self.weighting in ("aol", "cb+aol", "error")
         if ages and self.signal == "none":

@@ -10,11 +10,12 @@ from typing import Protocol, TypeAlias
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Dataset
 
 from aol import _seeds
 from aol.data import augment
 from aol.data.crops import crops_for
+from aol.data.errors import DataError
 from aol.data.images import Augmentation, ImageSet, Normalisation, Pair
 from aol.data.stored import StoredImages
 from aol.engine.settings import WrongSettingsError
@@ -118,14 +119,35 @@ class FromStorage:
     def _load(self, records: StoredImages, index: Tensor, batch: int) -> Iterator[Tensor]:
         order = index.tolist()
         batches = [order[start : start + batch] for start in range(0, len(order), batch)]
-        loader: DataLoader[tuple[Tensor, int, int]] = DataLoader(
-            records,
+        loader: DataLoader[Tensor | DataError] = DataLoader(
+            _Guarded(records),
             batch_sampler=batches,
             num_workers=self._workers,
             pin_memory=self._device.type == "cuda",
+            collate_fn=_collate,
         )
-        for images, _, _ in loader:
+        for images in loader:
+            if isinstance(images, DataError):
+                raise images
             yield self._normalisation(images.to(self._device, non_blocking=True))
+
+
+class _Guarded(Dataset[Tensor | DataError]):
+    """Hands a damaged image's error over like an item: raised in a worker it would arrive as a page of traceback."""
+
+    def __init__(self, records: StoredImages) -> None:
+        self._records = records
+
+    def __getitem__(self, index: int) -> Tensor | DataError:
+        try:
+            return self._records[index][0]
+        except DataError as error:
+            return error
+
+
+def _collate(items: list[Tensor | DataError]) -> Tensor | DataError:
+    wrong = [item for item in items if isinstance(item, DataError)]
+    return wrong[0] if wrong else torch.stack([item for item in items if isinstance(item, Tensor)])
 
 
 _AUGMENT = 2  # the place of this use in the path of a seed; orders are 1, networks 0
