@@ -6,6 +6,7 @@ stack K is under way), and for each run `runs/ID/` with its records; `result.jso
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import time
@@ -254,7 +255,9 @@ def _processes(shared: bool, device: torch.device) -> Iterator[None]:
     dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
     try:
         yield
+        dist.barrier()  # none leaves while another is still writing results
     finally:
+        gc.collect()  # networks no longer used hold on to the group, and would end it too late: that aborts the process
         dist.destroy_process_group()
 
 
