@@ -52,6 +52,10 @@ class ClassCounts:
         self._right.scatter_add_(1, where, once * right.reshape(self._rho.numel(), -1))
         self._total.scatter_add_(1, where, once)
 
+    def pending(self) -> tuple[Tensor, ...]:
+        """Return the tensors that `observe` writes to, in place: what a captured graph of it changes."""
+        return self._right, self._total
+
     def _accuracy(self, group: _distributed.Group, sync: bool) -> Tensor:
         """Return the accuracies over all processes, `float64 [R, C]`, NaN where unseen, and start counting anew."""
         counts = torch.stack((self._right, self._total))

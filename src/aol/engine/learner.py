@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -106,7 +106,7 @@ class Learner:
     ) -> None:
         self.runs = runs
         self.settings = runs[0]
-        self._device = device
+        self.device = device
         self.net = build(runs, num_classes=num_classes, shape=shape).to(device)
         self.net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self._averaged = copy.deepcopy(self.net).requires_grad_(False) if self.settings.average else None
@@ -123,14 +123,17 @@ class Learner:
         rest = [parameter for parameter in self.net.parameters() if parameter is not bias]
         # Sigmoid heads keep their bias out of the decay; runs of both kinds may share it, so `step` sees to it.
         groups = [{"params": rest, "weight_decay": s.weight_decay}, {"params": [bias], "weight_decay": 0.0}]
-        decays = torch.tensor([s.weight_decay * (run.loss == "softmax") for run in self.runs], device=self._device)
+        decays = torch.tensor([s.weight_decay * (run.loss == "softmax") for run in self.runs], device=self.device)
         self._bias_decay = decays.repeat_interleave(bias.numel() // len(self.runs))
+        # The rate is a tensor of each group's own, so that a captured step reads it anew every time.
+        for group in groups:
+            group["lr"] = torch.tensor(s.lr, device=self.device)
         if s.optimiser == "adamw":
-            return torch.optim.AdamW(groups, lr=s.lr, betas=(s.momentum, 0.999))
-        return torch.optim.SGD(groups, lr=s.lr, momentum=s.momentum)
+            return torch.optim.AdamW(groups, betas=(s.momentum, 0.999), fused=True)
+        return torch.optim.SGD(groups, momentum=s.momentum, fused=True)
 
     def step(
-        self, images: Tensor, label: Tensor, weight: Tensor, rate: float, total: Tensor | None = None
+        self, images: Tensor, label: Tensor, weight: Tensor, rate: Tensor, total: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
         """Take one optimiser step on `images [R, B, C, H, W]`; return the losses `[R]` and which were right `[R, B]`.
 
@@ -148,7 +151,7 @@ class Learner:
         self._update(rate)
         return mean.detach(), is_correct(logits, label)
 
-    def _update(self, rate: float) -> None:
+    def _update(self, rate: Tensor) -> None:
         bias = self.net.head.get_parameter("bias")
         with torch.no_grad():
             if self.settings.optimiser == "adamw":
@@ -156,15 +159,15 @@ class Learner:
             elif bias.grad is not None:
                 bias.grad.add_(self._bias_decay * bias)
         for group in self._optimiser.param_groups:
-            group["lr"] = rate
+            group["lr"].copy_(rate)
         self._optimiser.step()
         if self._averaged is not None:
-            with torch.no_grad():
-                for mine, now in zip(self._averaged.state_dict().values(), self.net.state_dict().values(), strict=True):
-                    if now.is_floating_point():
-                        mine.lerp_(now, 1 - self.settings.average)
-                    else:
-                        mine.copy_(now)
+            pairs = list(zip(self._averaged.state_dict().values(), self.net.state_dict().values(), strict=True))
+            smooth = [pair for pair in pairs if pair[0].is_floating_point()]
+            torch._foreach_lerp_([old for old, _ in smooth], [new for _, new in smooth], 1 - self.settings.average)
+            for old, new in pairs:
+                if not old.is_floating_point():
+                    old.copy_(new)
 
     def _losses(self, logits: Tensor, label: Tensor) -> Tensor:
         parts = [
@@ -182,7 +185,7 @@ class Learner:
         return torch.cat([loss for _, loss in parts])[order]
 
     def _forward(self, net: nn.Module, images: Tensor) -> Tensor:
-        with torch.autocast(self._device.type, dtype=torch.bfloat16, enabled=self.settings.precision == "bf16"):
+        with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.settings.precision == "bf16"):
             logits: Tensor = net(images)
         return logits
 
@@ -204,6 +207,14 @@ class Learner:
             for net in filter(None, (self.net, self._averaged)):
                 for buffer in net.buffers():
                     torch.distributed.broadcast(buffer, 0)
+
+    def tensors(self) -> Iterator[Tensor]:
+        """Yield all that a step changes."""
+        for net in filter(None, (self.net, self._averaged)):
+            yield from net.state_dict().values()
+        for state in self._optimiser.state.values():
+            yield from (value for value in state.values() if isinstance(value, Tensor))
+        yield from (group["lr"] for group in self._optimiser.param_groups)
 
     def state_dict(self) -> dict[str, object]:
         """Return networks, averages and optimiser as tensors and primitives."""
