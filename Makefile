@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 # One thread: two OpenMP threads on two busy cores are erratic.
 export OMP_NUM_THREADS := 1
 
-.PHONY: demo test lint types bench docs clean
+.PHONY: demo test test-gpu lint types bench docs clean
 
 # torch first and alone: with it in place, the rest of the requirements are satisfied by that build.
 $(BIN)/.ready: pyproject.toml
@@ -41,3 +41,6 @@ docs: $(BIN)/.docs-ready  ## the documentation site, into site/
 
 clean:
 	rm -rf $(VENV) site build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+
+test-gpu:  ## on a machine with CUDA and its own PyTorch: what CI cannot see
+	PYTHONPATH=src $(PYTHON) -m pytest tests/gpu tests/nets/test_diverging_run.py
