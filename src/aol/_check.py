@@ -35,7 +35,7 @@ def _tensor(name: str, value: object, wanted: str, device: torch.device | None) 
             # By way of NumPy, because torch would round Python's floats to float32.
             value = np.asarray(value, order="C")
             value = value if value.flags.writeable else value.copy()
-        return torch.as_tensor(value, device=device)
+        return torch.as_tensor(value, device=device).detach()  # ages and weights are no part of any graph
     except (TypeError, ValueError, RuntimeError, OverflowError) as error:
         raise TypeError(f"{name} must be {wanted}, not {shown(value)}.") from error
 
@@ -60,6 +60,25 @@ def truths(name: str, value: object, *, device: torch.device | None = None) -> T
     if found.is_floating_point() or found.is_complex():
         raise TypeError(f"{name} must be {wanted}, not {shown(found)}.")
     return found.to(torch.bool)
+
+
+def real(name: str, value: object, *, device: torch.device | None = None) -> Tensor:
+    """Return `value` as a tensor of its own number type, or raise TypeError when it holds anything but numbers."""
+    wanted = "numbers (a tensor, an array or a list)"
+    found = _tensor(name, value, wanted, device)
+    if found.is_complex() or found.dtype == torch.bool:
+        raise TypeError(f"{name} must be {wanted}, not {shown(value)}.")
+    return found
+
+
+def broadcasts(name: str, value: Tensor, other: str, shape: torch.Size) -> None:
+    """Raise ValueError unless `value` can go with a tensor of that shape."""
+    try:
+        torch.broadcast_shapes(value.shape, shape)
+    except RuntimeError as error:
+        raise ValueError(
+            f"{name} must have a shape that goes with {other} {list(shape)}, not {list(value.shape)}."
+        ) from error
 
 
 def finite(name: str, value: object, *, device: torch.device | None = None) -> Tensor:
