@@ -40,7 +40,8 @@ class SampleAges:
         absent: "keep" leaves samples that were not observed as they are; "grow" is the rule for sparse arrivals: a
             sample counts from its first observation on, and every epoch without one makes it older by one.
         store: "full" keeps 8 bytes a sample and run: int32 ages (to 2^29; with mean fusion to 2^15) and float32 EMA.
-            "compact" keeps 4: ages to 8191, and an EMA in float16 whose relative error stays below 2^-11 / rho.
+            "compact" keeps 4: ages to 8191, and an EMA in float16 that is off by at most 2^-11 / rho of the largest
+            value it has had.
         ids: the samples' own names, all text or all whole numbers. `observe` and `weight` then take those.
         device: where the state lives; by default with `labels`.
 
