@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 
 import torch
@@ -44,7 +45,7 @@ def stories(draw, *, full: bool, most_epochs: int = 6) -> Story:
             seen += [(i, draw(st.booleans())) for i in order]
         cuts = sorted(draw(st.lists(st.integers(0, len(seen)), max_size=3)))
         edges = [0, *cuts, len(seen)]
-        epochs.append([seen[a:b] for a, b in zip(edges[:-1], edges[1:], strict=True)])
+        epochs.append([seen[a:b] for a, b in itertools.pairwise(edges)])
     return Story(labels, num_classes, epochs)
 
 

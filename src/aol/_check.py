@@ -74,8 +74,8 @@ def real(name: str, value: object, *, device: torch.device | None = None) -> Ten
 def broadcasts(name: str, value: Tensor, other: str, shape: torch.Size) -> None:
     """Raise ValueError unless `value` can go with a tensor of that shape."""
     try:
-        torch.broadcast_shapes(value.shape, shape)
-    except RuntimeError as error:
+        np.broadcast_shapes(value.shape, shape)
+    except ValueError as error:
         raise ValueError(
             f"{name} must have a shape that goes with {other} {list(shape)}, not {list(value.shape)}."
         ) from error

@@ -1,12 +1,12 @@
 from __future__ import annotations
 
-import oracle
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 import aol
+import oracle
 from aol.ages.rules import mean_one
 
 

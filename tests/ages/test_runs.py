@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
-from histories import random_answers, rhos, same
 from hypothesis import given
 from hypothesis import strategies as st
 
 import aol
+from histories import random_answers, rhos, same
 
 NAMES = ("age", "ema", "class_age", "class_weight", "sample_weight")
 

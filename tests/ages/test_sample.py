@@ -7,13 +7,13 @@ import math
 import numpy as np
 import pytest
 import torch
-from histories import Story, random_answers, rhos, same, stories, tell_epoch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from oracle import SampleOracle
 
 import aol
 from aol.ages import sample
+from histories import Story, random_answers, rhos, same, stories, tell_epoch
+from oracle import SampleOracle
 
 RULES = [
     (level, fuse, absent) for level in ("class", "sample") for fuse in ("ema", "mean") for absent in ("keep", "grow")
