@@ -49,7 +49,7 @@ class ClassCounts:
         self._total.scatter_add_(1, where, torch.ones_like(right))
 
     def _accuracy(self, group: _distributed.Group, sync: bool) -> Tensor:
-        """Return the accuracies over all processes, `float64 [R, C]`, NaN where unseen, and start counting anew."""
+        """Return the accuracies over all processes, `float64 [R, C]`, NaN where unseen."""
         counts = torch.stack((self._right, self._total))
         if sync:
             counts = _distributed.total(counts, group)
@@ -61,9 +61,11 @@ class ClassCounts:
                 f"{self._unknown()}, but observe() was given another since the last advance(). It was left out; the "
                 "step is not over: call advance() again to go on without it."
             )
+        return counts[0, :, :-1].to(torch.float64) / counts[1, :, :-1]
+
+    def _count_anew(self) -> None:
         self._right.zero_()
         self._total.zero_()
-        return counts[0, :, :-1].to(torch.float64) / counts[1, :, :-1]
 
     def _unknown(self) -> str:
         last = self.num_classes - 1

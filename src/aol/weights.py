@@ -111,6 +111,7 @@ class ErrorRates(ClassCounts):
         before = torch.where(self._rate.isnan(), now.to(torch.float32), self._rate)
         folded = blend(before, now, self._rho[:, None])
         self._rate = torch.where(now.isnan(), self._rate, folded)
+        self._count_anew()
         self.epoch += 1
 
     def _class_weight(self) -> Tensor:
