@@ -144,6 +144,16 @@ class SampleAges:
         """Smoothed ages over their mean, `float32 [N]`; one for a sample never seen."""
         return self._out(self._relative(self._ema))
 
+    @property
+    def weights(self) -> Tensor:
+        """What the loss or the sampler should use for every sample, in their order, `float32 [N]`, by `level`."""
+        if self.level == "sample":
+            return self.sample_weight
+        weight = self._class_weight()
+        # In parts: an index as wide as torch wants it would take twice as much memory as the result.
+        found = [weight.index_select(1, self._labels[part].to(torch.int64)) for part in self._parts()]
+        return self._out(torch.cat(found, dim=1))
+
     def weight(self, index: _check.Integers | Ids) -> Tensor:
         """Return what the loss or the sampler should use for these samples, `float32 [B]` or `[R, B]`, by `level`.
 
