@@ -5,6 +5,7 @@ Nothing here changes state; callers check everything first and write afterwards.
 
 from __future__ import annotations
 
+import hashlib
 import numbers
 from collections.abc import Sequence
 from typing import TypeAlias
@@ -128,18 +129,22 @@ def number(name: str, value: object, low: float, high: float, *, open_below: boo
     wanted = f"a number in {'(' if open_below else '['}{low:g}, {high:g}]"
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise TypeError(f"{name} must be {wanted}, not {shown(value)}.")
-    found = float(value)
+    try:
+        found = float(value)
+    except OverflowError:
+        found = float("nan")  # beyond all bounds
     if not low <= found <= high or (open_below and found == low):
-        raise ValueError(f"{name} must be {wanted}, not {found:g}.")
+        raise ValueError(f"{name} must be {wanted}, not {shown(value)}.")
     return found
 
 
-def whole(name: str, value: object, low: int) -> int:
-    """Return one whole number of at least `low` as an int."""
+def whole(name: str, value: object, low: int, high: int | None = None) -> int:
+    """Return one whole number of at least `low`, and at most `high` if that is given, as an int."""
+    wanted = f"a whole number of {low} or more" if high is None else f"a whole number from {low} to {high}"
     if isinstance(value, bool) or not isinstance(value, numbers.Integral):
-        raise TypeError(f"{name} must be a whole number of {low} or more, not {shown(value)}.")
-    if int(value) < low:
-        raise ValueError(f"{name} must be a whole number of {low} or more, not {value}.")
+        raise TypeError(f"{name} must be {wanted}, not {shown(value)}.")
+    if int(value) < low or (high is not None and int(value) > high):
+        raise ValueError(f"{name} must be {wanted}, not {shown(value)}.")
     return int(value)
 
 
@@ -174,6 +179,11 @@ def within(name: str, index: Tensor, size: int, what: str) -> None:
         raise IndexError(f"{name} must lie in 0 to {size - 1} ({what}), not {int(stray)}.")
 
 
+def fingerprint(value: Tensor) -> str:
+    """Return a text that tells one tensor from any other of its type."""
+    return hashlib.sha256(value.cpu().numpy().tobytes()).hexdigest()
+
+
 def same_settings(what: str, mine: dict[str, object], given: object) -> None:
     """Raise ValueError unless a state dict was written by an object of the same settings."""
     if not isinstance(given, dict):
@@ -181,7 +191,9 @@ def same_settings(what: str, mine: dict[str, object], given: object) -> None:
     for key, value in mine.items():
         if key not in given:
             raise ValueError(f"This is no state of {what}: it has no {key!r}.")
-        if given[key] != value:
+        if isinstance(given[key], Tensor) or given[key] != value:
+            if key in ("labels", "ids"):  # kept as fingerprints, which tell a reader nothing
+                raise ValueError(f"This state does not fit: it was made with other {key} than those of this {what}.")
             raise ValueError(f"This state does not fit: its {key} is {given[key]!r}, that of this {what} {value!r}.")
 
 

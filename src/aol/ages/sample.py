@@ -5,7 +5,6 @@ Inside, every state has a run axis; a single number as `rho` only hides it from 
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator
 
 import torch
@@ -86,7 +85,7 @@ class SampleAges:
         self._ids = None if ids is None else IdMap(ids)
         if self._ids is not None and len(self._ids) != self.num_samples:
             raise ValueError(f"ids must name all {self.num_samples} samples, not {len(self._ids)}.")
-        self._labels_digest = hashlib.sha256(found.cpu().numpy().tobytes()).hexdigest()
+        self._labels_digest = _check.fingerprint(found)
         small = torch.uint8 if self.num_classes <= 256 else torch.int32
         self._labels = found.to(small)
         self._single = rate.dim() == 0
