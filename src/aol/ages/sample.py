@@ -280,7 +280,7 @@ class SampleAges:
     def _index(self, index: object) -> tuple[Tensor, Tensor | None]:
         """Return positions on the state's device and, where they were there already, which lie outside the set."""
         if self._ids is not None:
-            index = self._ids.index(index)  # type: ignore[arg-type]
+            index = self._ids.find("index", index)
         found = _check.integers("index", index)
         runs = self._rho.numel()
         if found.dim() != 1 and (self._single or found.dim() != 2 or found.shape[0] != runs):
