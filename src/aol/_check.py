@@ -24,8 +24,8 @@ Rate: TypeAlias = float | Tensor | npt.NDArray[np.floating] | Sequence[float]
 def shown(value: object) -> str:
     """Name a value in a few words, for a message."""
     if isinstance(value, Tensor | np.ndarray):
-        kind = "tensor" if isinstance(value, Tensor) else "array"
-        return f"a {kind} of {value.dtype} with shape {list(value.shape)}"
+        kind = "a tensor" if isinstance(value, Tensor) else "an array"
+        return f"{kind} of {value.dtype} with shape {list(value.shape)}"
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:57]}..."
 
@@ -155,6 +155,16 @@ def choice(name: str, value: object, allowed: Sequence[str]) -> str:
     return value
 
 
+def device(value: torch.device | str | None) -> torch.device | None:
+    """Return a device that is there, or raise ValueError."""
+    if value is None:
+        return None
+    try:
+        return torch.empty(0, device=value).device
+    except (RuntimeError, TypeError, AssertionError, NotImplementedError) as error:
+        raise ValueError(f"device must be one that this machine has, not {shown(value)}.") from error
+
+
 def labels(value: object, num_classes: int | None, device: torch.device | None) -> tuple[Tensor, int]:
     """Return labels as a new int64 vector, with the number of classes, given or found."""
     found = integers("labels", value)
@@ -191,7 +201,7 @@ def same_settings(what: str, mine: dict[str, object], given: object) -> None:
     for key, value in mine.items():
         if key not in given:
             raise ValueError(f"This is no state of {what}: it has no {key!r}.")
-        if isinstance(given[key], Tensor) or given[key] != value:
+        if isinstance(given[key], Tensor | np.ndarray) or given[key] != value:
             if key in ("labels", "ids"):  # kept as fingerprints, which tell a reader nothing
                 raise ValueError(f"This state does not fit: it was made with other {key} than those of this {what}.")
             raise ValueError(f"This state does not fit: its {key} is {given[key]!r}, that of this {what} {value!r}.")

@@ -13,6 +13,7 @@ class ClassCounts:
 
     def __init__(self, num_classes: int, *, rho: _check.Rate, device: torch.device | str | None) -> None:
         rate = _check.rates("rho", rho, 0.0, 1.0)
+        device = _check.device(device)
         self.num_classes = _check.whole("num_classes", num_classes, 1)
         self.epoch = 0
         self._single = rate.dim() == 0

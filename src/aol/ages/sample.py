@@ -79,8 +79,7 @@ class SampleAges:
         self.store = _check.choice("store", store, ("full", "compact"))
         if self.fuse == "mean" and self.store == "compact":
             raise ValueError('fuse="mean" must count epochs and needs store="full", not "compact".')
-        home = torch.device(device) if device is not None else None
-        found, self.num_classes = _check.labels(labels, num_classes, home)
+        found, self.num_classes = _check.labels(labels, num_classes, _check.device(device))
         self.num_samples = found.numel()
         self._ids = None if ids is None else IdMap(ids)
         if self._ids is not None and len(self._ids) != self.num_samples:
@@ -322,10 +321,15 @@ class SampleAges:
         epoch = _check.state_whole(what, state, "epoch")
         word = _check.state_tensor(what, state, "word", shape, self._layout.word, self.device)
         ema = _check.state_tensor(what, state, "ema", shape, self._layout.ema, self.device)
+        stray = state.get("stray")
+        if not isinstance(stray, bool):
+            raise ValueError(
+                f"This state of {what} is damaged: 'stray' must be true or false, not {_check.shown(stray)}."
+            )
         self.epoch = epoch
         self._words[:, :-1] = word
         self._ema = ema
-        self._stray.fill_(bool(state.get("stray", False)))
+        self._stray.fill_(stray)
         self._sums.zero_()
         self._seen.zero_()
         for part in self._parts():
@@ -333,9 +337,10 @@ class SampleAges:
 
     def to(self, device: torch.device | str) -> SampleAges:
         """Move the state to a device, and return it."""
+        home = _check.device(device)
         for name, value in vars(self).items():
             if isinstance(value, Tensor):
-                setattr(self, name, value.to(device))
+                setattr(self, name, value.to(home))
         return self
 
     def __repr__(self) -> str:
