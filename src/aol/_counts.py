@@ -53,6 +53,7 @@ class ClassCounts:
         """Return the accuracies over all processes, `float64 [R, C]`, NaN where unseen."""
         counts = torch.stack((self._right, self._total))
         if sync:
+            _distributed.agree(type(self).__name__, self.epoch, self._settings(), self.device, group)
             counts = _distributed.total(counts, group)
         stray = bool(counts[1, :, -1].any())
         if stray:

@@ -255,14 +255,13 @@ class SampleAges:
 
     def _exchange(self, group: _distributed.Group) -> None:
         """Give every process the observations of all; where two processes saw one sample, the higher rank counts."""
+        _distributed.agree("SampleAges", self.epoch, self._settings(), self.device, group)
         words = self._words[:, :-1]
         mine = self._layout.observed(words).flatten().nonzero().squeeze(1)
         right = self._layout.right(words).flatten()[mine].to(torch.uint8)
         mine = mine.to(torch.int32 if words.numel() < 2**31 else torch.int64)
-        header = torch.tensor([mine.numel(), int(self._stray), self.epoch, *words.shape], device=self.device)
+        header = torch.tensor([mine.numel(), int(self._stray)], device=self.device)
         headers = torch.stack(_distributed.gather(header, group)).cpu()
-        if bool((headers[:, 2:] != headers[0, 2:]).any()):
-            raise ValueError(f"Processes disagree on (epoch, runs, samples): {headers[:, 2:].tolist()}.")
         if bool(headers[:, 1].any()):
             self._report_stray()
         for index, bit in _distributed.gather_lists((mine, right), headers[:, 0].tolist(), group):
