@@ -13,6 +13,7 @@ class ClassCounts:
 
     def __init__(self, num_classes: int, *, rho: _check.Rate, device: torch.device | str | None) -> None:
         rate = _check.rates("rho", rho, 0.0, 1.0)
+        device = _check.device(device)
         self.num_classes = _check.whole("num_classes", num_classes, 1)
         self.epoch = 0
         self._single = rate.dim() == 0
@@ -57,9 +58,10 @@ class ClassCounts:
         return self._right, self._total
 
     def _accuracy(self, group: _distributed.Group, sync: bool) -> Tensor:
-        """Return the accuracies over all processes, `float64 [R, C]`, NaN where unseen, and start counting anew."""
+        """Return the accuracies over all processes, `float64 [R, C]`, NaN where unseen."""
         counts = torch.stack((self._right, self._total))
         if sync:
+            _distributed.agree(type(self).__name__, self.epoch, self._settings(), self.device, group)
             counts = _distributed.total(counts, group)
         stray = bool(counts[1, :, -1].any())
         if stray:
@@ -69,9 +71,11 @@ class ClassCounts:
                 f"{self._unknown()}, but observe() was given another since the last advance(). It was left out; the "
                 "step is not over: call advance() again to go on without it."
             )
+        return counts[0, :, :-1].to(torch.float64) / counts[1, :, :-1]
+
+    def _count_anew(self) -> None:
         self._right.zero_()
         self._total.zero_()
-        return counts[0, :, :-1].to(torch.float64) / counts[1, :, :-1]
 
     def _unknown(self) -> str:
         last = self.num_classes - 1
