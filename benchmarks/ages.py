@@ -164,14 +164,18 @@ def _size(case: dict[str, object], key: str) -> str:
     return f"{_number(case, key) / 1e6:,.1f} MB"
 
 
+def _milliseconds(case: dict[str, object], key: str) -> str:
+    return f"{_number(case, key) * 1e3:,.0f} ms"
+
+
 def _large_row(case: dict[str, object]) -> dict[str, str]:
-    times = {f"{name} s": f"{_number(case, f'{name}_s'):.2f}" for name in ("observe", "advance", "weights")}
+    times = {name: _milliseconds(case, f"{name}_s") for name in ("observe", "advance", "weights")}
     calls = "one call" if not case["batch"] else f"calls of {case['batch']:,}"
     return {
         "store": str(case["store"]),
         "observed": f"{'shuffled' if case['shuffled'] else 'in order'}, {calls}",
         **times,
-        "epoch s": f"{_number(case, 'median_s'):.2f}",
+        "epoch": _milliseconds(case, "median_s"),
         "state": _size(case, "state_bytes"),
         "peak over inputs": _size(case, "peak_extra_bytes"),
     }
