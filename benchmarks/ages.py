@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 
 import torch
-from measuring import PeakMemory, in_words, machine, options, seconds, summary, table, write
+from measuring import PeakMemory, Record, in_words, machine, options, seconds, summary, table, write
 from torch import Tensor
 
 import aol
@@ -144,15 +144,34 @@ def main(words: list[str] | None = None) -> int:
     ]
     step = apart("small_batches", samples=min(given.samples, 50_000), batch=128, repeats=repeats)
 
-    print(in_words(setting, repeats), f"(load {setting['load_before']} at the start)\n")
-    print(f"One epoch of {given.samples:,} samples, {CLASSES} classes\n")
-    print(table([_large_row(case) for case in large]))
-    print(f"\nBeside the whole history refolded: epoch {given.epochs}, and all {given.epochs} epochs\n")
-    print(table([_pair_row(own, other) for own, other in pairs]))
-    print(f"\nOne training step of 128 samples: weight + observe {1e6 * _number(step, 'median_s'):.0f} µs")
     compared = [{"library": own, "history": other} for own, other in pairs]
-    write({"machine": setting, "large": large, "compared": compared, "step": step}, given.out)
+    record: Record = {
+        "machine": setting,
+        "repeats": repeats,
+        "epochs": given.epochs,
+        "large": large,
+        "compared": compared,
+        "step": step,
+    }
+    print(text(record))
+    write(record, given.out)
     return 0
+
+
+def text(record: Record) -> str:
+    """Return the tables of a record."""
+    samples, epochs = record["large"][0]["samples"], record["epochs"]
+    micro = 1e6 * _number(record["step"], "median_s")
+    return "\n\n".join(
+        [
+            in_words(record["machine"], record["repeats"]),
+            f"One epoch of {samples:,} samples:",
+            table([_large_row(case) for case in record["large"]]),
+            f"Library / whole history refolded, at epoch {epochs} and over all {epochs} epochs:",
+            table([_pair_row(pair["library"], pair["history"]) for pair in record["compared"]]),
+            f"One training step of {record['step']['batch']} samples, `weight` and `observe`: {micro:.0f} µs.",
+        ]
+    )
 
 
 def _number(case: dict[str, object], key: str) -> float:

@@ -10,6 +10,7 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -17,6 +18,7 @@ import torch
 import aol
 
 RESULTS = Path(__file__).parent / "results"
+Record: TypeAlias = dict[str, Any]  # as JSON has it
 
 
 def seconds(work: Callable[[], object], repeats: int) -> list[float]:
@@ -84,11 +86,12 @@ def machine() -> dict[str, object]:
     }
 
 
-def in_words(setting: dict[str, object], repeats: int) -> str:
+def in_words(setting: Record, repeats: int) -> str:
     """Return the line that stands above every table."""
     return (
-        f"{setting['cpu']}, {setting['cores']} cores, {setting['threads']} thread; Python {setting['python']}, "
-        f"torch {setting['torch']}, NumPy {setting['numpy']}, aol {setting['aol']}; median of {repeats}"
+        f"{setting['cpu']}, {setting['cores']} cores, {setting['threads']} thread(s); Python {setting['python']}, "
+        f"torch {setting['torch']}, NumPy {setting['numpy']}, aol {setting['aol']}; median of {repeats}; "
+        f"load {setting['load_before']} at the start."
     )
 
 
@@ -107,6 +110,6 @@ def options(description: str, result: str) -> argparse.ArgumentParser:
     return parser
 
 
-def write(record: dict[str, object], out: Path) -> None:
+def write(record: Record, out: Path) -> None:
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(json.dumps(record, indent=2, ensure_ascii=False) + "\n")

@@ -6,7 +6,7 @@ import random
 import sys
 
 import torch
-from measuring import in_words, machine, options, seconds, summary, table, write
+from measuring import Record, in_words, machine, options, seconds, summary, table, write
 from torch import Tensor
 
 import aol
@@ -51,10 +51,15 @@ def main(words: list[str] | None = None) -> int:
 
     setting = machine()
     cases = [measure(step, capacity, given.repeats) for step in given.steps for capacity in given.capacities]
-    print(in_words(setting, given.repeats), f"(load {setting['load_before']} at the start)\n")
-    print(table([_row(case) for case in cases]))
-    write({"machine": setting, "repeats": given.repeats, "cases": cases}, given.out)
+    record: Record = {"machine": setting, "repeats": given.repeats, "cases": cases}
+    print(text(record))
+    write(record, given.out)
     return 0
+
+
+def text(record: Record) -> str:
+    """Return the table of a record."""
+    return in_words(record["machine"], record["repeats"]) + "\n\n" + table([_row(case) for case in record["cases"]])
 
 
 def _row(case: dict[str, object]) -> dict[str, str]:

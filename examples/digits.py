@@ -32,11 +32,11 @@ METHODS = (
 
 
 class Run(NamedTuple):
-    """Accuracy on the balanced test set, accuracy on the training set, and the largest AoL class weight at the end."""
+    """Test accuracy; and after each epoch the part of the training set that is right, and the largest AoL weight."""
 
     test: dict[str, float]
-    fitted: float
-    heaviest: float
+    right: list[float]
+    heaviest: list[float]
 
 
 def train(method: str, seed: int, epochs: int, imbalance: float) -> Run:
@@ -69,7 +69,7 @@ def train(method: str, seed: int, epochs: int, imbalance: float) -> Run:
     model = network(seed)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=2e-4)
     loader = DataLoader(aol.Indexed(TensorDataset(images, labels)), batch_size=32, sampler=sampler)
-    curve = []
+    curve, fitted, heaviest = [], [], []
     for _ in range(epochs):
         for x, y, index in loader:
             loss = aol.weighted_mean(aol.softmax_loss(model(x), y), weight(index))
@@ -84,9 +84,22 @@ def train(method: str, seed: int, epochs: int, imbalance: float) -> Run:
         rates.observe(labels, right)
         rates.advance()
         curve.append(accuracy(model, pool.test_images, pool.test_labels))
-    fitted = accuracy(model, images, labels)
-    heaviest = float(ages.class_weight.max())
+        fitted.append(float(right.double().mean()))
+        heaviest.append(float(ages.class_weight.max()))
     return Run({"last epoch": curve[-1], "tail mean": tail_mean(curve)}, fitted, heaviest)
+
+
+def weights_over_time(runs: list[Run]) -> str:
+    """Say how long the AoL runs had anything to weigh: where nothing is wrong, all ages go back to one."""
+    epochs = len(runs[0].right)
+    firsts = [run.right.index(1.0) + 1 for run in runs if 1.0 in run.right]
+    when = f", first at epoch {min(firsts)} to {max(firsts)}" if firsts else ""
+    peak, last = (mean(pick(run.heaviest) for run in runs) for pick in (max, lambda curve: curve[-1]))
+    return (
+        f"AoL class: of {len(runs)} runs, {len(firsts)} had their whole training set right within {epochs} epochs"
+        f"{when}.\n"
+        f"The largest class weight was {peak:.2f} at its peak and {last:.2f} at the end, on average."
+    )
 
 
 def main(words: list[str] | None = None) -> int:
@@ -104,15 +117,13 @@ def main(words: list[str] | None = None) -> int:
             runs[method].append(train(method, seed, given.epochs, given.imbalance))
         print(f"seed {seed + 1} of {given.seeds}, {time.perf_counter() - began:.0f} s", file=sys.stderr)
 
-    counts = aol.long_tail_counts(114, CLASSES, given.imbalance)
-    print(f"\nDigits, imbalance {given.imbalance:g} (about {counts[0]} to {counts[-1]} samples a class), ", end="")
+    pool = digits(0).labels
+    counts = torch.bincount(pool[aol.long_tail(pool, given.imbalance)])
+    print(f"\nDigits, imbalance {given.imbalance:g} ({counts[0]} to {counts[-1]} samples a class), ", end="")
     print(f"{given.epochs} epochs, {given.seeds} seeds, test accuracy in %\n")
     print(table({method: [run.test for run in each] for method, each in runs.items()}, "none"))
     print(f"\n{FOOTNOTE}")
-    aged = runs["AoL class"]
-    fitted, heaviest = mean(run.fitted for run in aged), mean(run.heaviest for run in aged)
-    print(f"\nAt the end the AoL class runs get {fitted:.1f} % of their own training set right, and the largest class")
-    print(f"weight is {heaviest:.2f}. Where nothing is wrong any more, all ages are one and all weights are equal.")
+    print(f"\n{weights_over_time(runs['AoL class'])}")
     return 0
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import subprocess
 import sys
@@ -40,6 +41,13 @@ def test_the_reservoir_is_measured_beside_the_loop(tmp_path: Path) -> None:
     assert [(case["step"], case["capacity"]) for case in record["cases"]] == [(100, 50), (1000, 50)]
     assert all(case["library"]["median_s"] > 0 and case["loop"]["median_s"] > 0 for case in record["cases"])
     assert "one at a time" in printed
+
+
+def test_the_pages_show_the_committed_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    page = importlib.import_module("page")
+    for path, text in page.pages().items():
+        assert path.read_text() == text, f"{path.name} is out of date: run benchmarks/page.py"
 
 
 @pytest.mark.parametrize("name", SMALL)
