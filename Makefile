@@ -34,6 +34,7 @@ types: $(BIN)/.ready
 bench: $(BIN)/.ready  ## speed and memory of the library on this machine; writes benchmarks/results/
 	$(BIN)/python benchmarks/ages.py
 	$(BIN)/python benchmarks/reservoir.py
+	$(BIN)/python benchmarks/page.py
 
 docs: $(BIN)/.docs-ready  ## the documentation site, into site/
 	$(BIN)/mkdocs build --strict
