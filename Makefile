@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 # One thread: two OpenMP threads on two busy cores are erratic.
 export OMP_NUM_THREADS := 1
 
-.PHONY: demo test lint types bench docs clean
+.PHONY: demo test test-gpu lint types bench docs clean
 
 # torch first and alone: with it in place, the rest of the requirements are satisfied by that build.
 $(BIN)/.ready: pyproject.toml
@@ -34,6 +34,7 @@ types: $(BIN)/.ready
 bench: $(BIN)/.ready  ## speed and memory of the library on this machine; writes benchmarks/results/
 	$(BIN)/python benchmarks/ages.py
 	$(BIN)/python benchmarks/reservoir.py
+	$(BIN)/python benchmarks/stacked.py
 	$(BIN)/python benchmarks/page.py
 
 docs: $(BIN)/.docs-ready  ## the documentation site, into site/
@@ -41,3 +42,6 @@ docs: $(BIN)/.docs-ready  ## the documentation site, into site/
 
 clean:
 	rm -rf $(VENV) site build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+
+test-gpu:  ## on a machine with CUDA and its own PyTorch: what CI cannot see
+	PYTHONPATH=src $(PYTHON) -m pytest tests/gpu tests/nets/test_diverging_run.py

@@ -31,22 +31,30 @@ class ClassCounts:
         """Where the state lives."""
         return self._right.device
 
-    def observe(self, label: _check.Integers, correct: _check.Truths) -> None:
+    def observe(self, label: _check.Integers, correct: _check.Truths, *, times: _check.Integers | None = None) -> None:
         """Count answers until `advance`: `label` is `[B]` or `[R, B]`, `correct` is `[B]`, or `[R, B]` with a run axis.
 
-        Repeats count as often as they come. A label that was not announced is an IndexError; labels that lie on the
-        state's CUDA device are not waited for, and reported by `advance`.
+        Repeats count as often as they come; `times`, of the shape of `label`, says so in one number. A label that was
+        not announced is an IndexError; labels that lie on the state's CUDA device are not waited for, and reported by
+        `advance`.
         """
         where = self._label(label)
         right = _check.truths("correct", correct).to(self.device, non_blocking=True)
         shape = (where.shape[-1],) if self._single else (self._rho.numel(), where.shape[-1])
         if right.shape != torch.Size(shape):
             raise ValueError(f"correct must have the shape {list(shape)} to go with label, not {list(right.shape)}.")
+        often = None if times is None else _check.integers("times", times).to(self.device, non_blocking=True)
+        if often is not None and often.shape != where.shape:
+            raise ValueError(f"times must have the shape of label, {list(where.shape)}, not {list(often.shape)}.")
         where = where.expand(self._rho.numel(), -1)
         where = where.where((where >= 0) & (where < self.num_classes), self.num_classes)
-        right = right.reshape(self._rho.numel(), -1).to(torch.int64)
-        self._right.scatter_add_(1, where, right)
-        self._total.scatter_add_(1, where, torch.ones_like(right))
+        once = torch.ones_like(where) if often is None else often.expand_as(where)
+        self._right.scatter_add_(1, where, once * right.reshape(self._rho.numel(), -1))
+        self._total.scatter_add_(1, where, once)
+
+    def pending(self) -> tuple[Tensor, ...]:
+        """Return the tensors that `observe` writes to, in place: what a captured graph of it changes."""
+        return self._right, self._total
 
     def _accuracy(self, group: _distributed.Group, sync: bool) -> Tensor:
         """Return the accuracies over all processes, `float64 [R, C]`, NaN where unseen, and start counting anew."""

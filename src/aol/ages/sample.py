@@ -192,6 +192,10 @@ class SampleAges:
             self._fold(part)
             self._tally(part)
 
+    def pending(self) -> tuple[Tensor, ...]:
+        """Return the tensors that `observe` writes to, in place: what a captured graph of it changes."""
+        return self._words, self._stray
+
     def _fold(self, part: slice) -> None:
         layout, word, ema = self._layout, self._words[:, part], self._ema[:, part]
         age = layout.age(word)

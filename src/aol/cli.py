@@ -1,0 +1,307 @@
+"""The command line: words to calls. Exit status 0 done, 1 a run failed, 2 the words were wrong.
+
+Every setting of a run is an option, and every option takes several values with commas between them: each combination is
+a run, and runs that allow it are trained together.
+"""
+
+from __future__ import annotations
+
+import argparse
+import errno
+import json
+import os
+import sys
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import NoReturn
+
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from aol._version import __version__
+from aol.data import commands as data_commands
+from aol.data import open_data
+from aol.data.named import NAMES
+from aol.engine import display
+from aol.engine.results import Json, compare
+from aol.engine.settings import Settings, Value, WrongSettingsError, grid
+from aol.engine.training import Conduct, train
+
+_DEFAULTS: Mapping[str, Value] = Settings().as_dict()
+
+# What each setting means; the order is that of --help.
+_COMMON = {
+    "data": "built-in: digits, fashion-mnist, cifar10, cifar100; or a folder: images by class, LMDB, Parquet, packed",
+    "imbalance": "largest class over smallest; 'none' takes the set as it is (default: 50 for built-in sets)",
+    "profile": "shape of the long tail: exp, step",
+    "weighting": "none, cb, aol, cb+aol, frequency, error",
+    "rho": "how fast the smoothed age (or error rate) follows, 0 to 1; 0 is uniform",
+    "beta": "of class-balanced weights, 0 to 1",
+    "power": "of frequency weights: n ** -power",
+    "temper": "weights ** temper",
+    "level": "weights by class or by sample: class, sample",
+    "fuse": "ages over time become one number by ema or mean",
+    "mechanism": "reweight (the loss) or resample (the order)",
+    "loss": "softmax, sigmoid, focal",
+    "gamma": "of the focal loss",
+    "divide_by": "weighted losses are divided by weight, by count, or auto: as the released code does",
+    "signal": "ages from a clean pass (eval), from the training pass (train: no extra cost), or none",
+    "seed": "of data, network and order",
+    "net": "auto, cnn, resnet32, resnet34-cifar, resnet34, vit",
+    "epochs": "passes over the data",
+    "batch_size": "samples a step",
+    "optimiser": "sgd, adamw",
+    "lr": "learning rate",
+    "momentum": "of SGD; the first beta of AdamW",
+    "weight_decay": "strength",
+    "schedule": "paper (warm-up, then a hundredth at 80 % and a ten-thousandth at 90 %), cosine, fixed",
+    "warmup": "epochs of linear warm-up",
+    "average": "also evaluate an average of the weights with this decay; 0 for none",
+    "precision": "fp32, bf16",
+    "normalisation": "pixels centred (the paper) or standardised (mean and standard deviation)",
+    "augment": "crop and flip while training: true, false",
+    "validation": "part of each class held out before the long tail is made, 0 to 1",
+    "eval_every": "epochs between two readings on test",
+}
+_TRAIN = {"fraction": "train on this part of the set each epoch, the rest absent (arrival imbalance)"}
+_STREAM = {
+    "stream": "shifting (a long tail whose head moves) or access (a part of the set a step)",
+    "fraction": "the part of the set that each step of stream access shows",
+    "period": "steps between two orders of the classes",
+    "memory": "all, none, or reservoir:K",
+    "threshold": "accuracy below which a class grows older; default: the median class's",
+}
+_START: Mapping[str, Mapping[str, Value]] = {
+    "train": {},
+    "stream": {"scenario": "stream", "schedule": "fixed", "epochs": 100, "fraction": 0.05, "rho": 0.1, "warmup": 0},
+}
+
+
+def _value(name: str, text: str) -> Value:
+    """Return the value of a setting from its text."""
+    default = _DEFAULTS[name]
+    if name in ("imbalance", "threshold"):
+        return None if text == "none" else _number(name, text, float)
+    if isinstance(default, bool):
+        if text not in ("true", "false"):
+            raise WrongSettingsError(f"--{_dashed(name)} must be true or false, not {text!r}.")
+        return text == "true"
+    if isinstance(default, int):
+        return _number(name, text, int)
+    return _number(name, text, float) if isinstance(default, float) else text
+
+
+def _number(name: str, text: str, kind: Callable[[str], float]) -> float:
+    try:
+        return kind(text)
+    except ValueError:
+        what = "a whole number" if kind is int else "a number"
+        raise WrongSettingsError(f"--{_dashed(name)} must be {what}, not {text!r}.") from None
+
+
+def _dashed(name: str) -> str:
+    return name.replace("_", "-")
+
+
+def _settings_of(command: str) -> dict[str, str]:
+    return {**_COMMON, **(_TRAIN if command == "train" else _STREAM)}
+
+
+def _add_settings(parser: argparse.ArgumentParser, command: str) -> None:
+    for name, text in _settings_of(command).items():
+        flag = "--steps" if command == "stream" and name == "epochs" else f"--{_dashed(name)}"
+        default = {**_DEFAULTS, **_START[command]}[name]
+        shown = "" if name in ("imbalance", "threshold") else f" [{str(default).lower()}]"
+        text = ("steps of the stream" if flag == "--steps" else text) + shown
+        parser.add_argument(flag, dest=name, action="append", metavar="VALUES", help=text.replace("%", "%%"))
+
+
+def _add_conduct(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument_group("how it is carried out (changes no result)").add_argument
+    add("--data-dir", metavar="FOLDER", help="where data sets lie, besides $AOL_DATA and the cache folder")
+    add("--out", metavar="FOLDER", default="runs/latest", help="folder for records and checkpoints [runs/latest]")
+    add("--resume", action="store_true", help="go on with what is in --out")
+    add("--device", metavar="NAME", default="auto", help="auto, cpu, cuda, cuda:1 ... [auto]")
+    add("--together", type=_count, metavar="N", help="the most runs trained as one")
+    add("--workers", type=int, metavar="N", default=0, help="processes that decode images of a large set [0]")
+    add("--parallel", choices=("data", "runs"), default="data", help="what processes of torchrun share [data]")
+    add("--keep-samples", action="store_true", help="keep the age of every sample at every epoch")
+    add("--tensorboard", action="store_true", help="write TensorBoard event files too")
+    add("--checkpoint-seconds", type=float, metavar="S", default=30.0, help="least time between checkpoints [30]")
+    add("--deterministic", action="store_true", help="only deterministic kernels, on CUDA too (slower)")
+    add("--json", action="store_true", help="print one JSON object and nothing else")
+    add("--debug", action="store_true", help="show the traceback of an error")
+
+
+def _count(text: str) -> int:
+    if int(text) < 1:
+        raise argparse.ArgumentTypeError(f"must be 1 or more, not {text}")
+    return int(text)
+
+
+def _runs(command: str, given: Mapping[str, Sequence[str] | None]) -> list[Settings]:
+    """Return the runs that the options ask for."""
+    varied: dict[str, Sequence[Value]] = {}
+    for name, texts in given.items():
+        values = [part.strip() for text in texts or () for part in text.split(",")]
+        if values:
+            varied[name] = [_value(name, value) for value in values]
+    common = {name: value for name, value in _START[command].items() if name not in varied}
+    if "imbalance" not in varied:
+        builtin = all(name in NAMES for name in varied.get("data", ["digits"]))
+        common["imbalance"] = 50.0 if builtin or command == "stream" else None
+    if command == "train" and "fraction" in varied:
+        common["scenario"] = "arrival"
+    return grid(common, **varied)
+
+
+def _train(words: argparse.Namespace) -> int:
+    command: str = words.command
+    runs = _runs(command, {name: getattr(words, name) for name in _settings_of(command)})
+    if words.deterministic:
+        torch.use_deterministic_algorithms(True)
+        torch.backends.cudnn.benchmark = False
+    conduct = Conduct(
+        out=Path(words.out),
+        device=_device(words.device),
+        resume=words.resume,
+        together=words.together,
+        workers=words.workers,
+        keep_samples=words.keep_samples,
+        checkpoint_seconds=words.checkpoint_seconds,
+        parallel=words.parallel,
+        tensorboard=words.tensorboard,
+    )
+    pairs = {name: open_data(name, data_dir=words.data_dir) for name in dict.fromkeys(run.data for run in runs)}
+    first = os.environ.get("RANK", "0") == "0"
+    console = Console(stderr=True)
+    quiet = words.json or not first
+    progress = display.Quiet() if quiet else display.Screen(console) if console.is_terminal else display.Lines()
+    try:
+        results = train(runs, pairs, conduct, progress)
+    finally:
+        progress.close()
+    if words.json and first:
+        print(json.dumps({"runs": results}, ensure_ascii=False))
+    elif first:
+        _report(results, conduct.out)
+    return 1 if any(each.get("failed_at_epoch") for each in results) else 0
+
+
+def _bench(words: argparse.Namespace) -> int:
+    from aol.bench import measure
+
+    device = _device(words.device)
+    runs = [int(_number("runs", text, int)) for text in words.runs.split(",")]
+    rows = measure.measure(
+        device,
+        runs=runs,
+        scale=words.scale,
+        epochs=words.epochs,
+        workers=words.workers,
+        say=lambda text: print(text, file=sys.stderr, flush=True),
+    )
+    if words.out:
+        measure.write(rows, device, Path(words.out))
+    print(json.dumps({"rows": [vars(row) for row in rows]}) if words.json else measure.table(rows, device))
+    return 0
+
+
+def _report(results: Sequence[dict[str, Json]], out: Path) -> None:
+    """Print the table over seeds, where the records are, and what failed."""
+    stream = any("second_half_mean" in str(each["accuracy"]) for each in results)
+    figure = "second_half_mean" if stream else "tail_mean"
+    console = Console()
+    rows = compare(results, figure)
+    named = any(row.circumstances for row in rows)
+    head = ["method", "seeds", "test %", "± seeds", "against none", "95 % interval"]
+    table = Table(*(["with", *head] if named else head))
+    for row in rows:
+        spread = "" if row.spread != row.spread else f"{100 * row.spread:.2f}"
+        difference = "" if row.difference is None else f"{100 * row.difference:+.2f}"
+        interval = "" if row.interval is None else f"{100 * row.interval[0]:+.2f} to {100 * row.interval[1]:+.2f}"
+        cells = [row.method, str(row.seeds), f"{100 * row.mean:.2f}", spread, difference, interval]
+        table.add_row(*([row.circumstances, *cells] if named else cells))
+    console.print(table)
+    what = "the second half of the stream" if stream else "the last 5 % of epochs"
+    console.print(f"Test accuracy, mean over {what}. Differences are paired by seed, intervals bootstrapped.")
+    for each in results:
+        if each.get("failed_at_epoch"):
+            console.print(f"Failed: {each['method']}: its loss was not finite in epoch {each['failed_at_epoch']}.")
+    console.print(f"Records of every epoch and class: {out}/runs/", soft_wrap=True)
+
+
+def _device(name: str) -> torch.device:
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        device = torch.device(name)
+        device = torch.empty(0, device=device).device
+    except (RuntimeError, AssertionError) as error:
+        raise WrongSettingsError(f"--device {name} cannot be used here: {str(error).splitlines()[0]}") from error
+    if name == "cuda":
+        device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    return device
+
+
+class _Parser(argparse.ArgumentParser):
+    """Wrong words become an error like any other, instead of a page of usage."""
+
+    def error(self, message: str) -> NoReturn:
+        raise WrongSettingsError(f"{message}; see {self.prog} --help.")
+
+
+def _parser() -> argparse.ArgumentParser:
+    about = "Age of Learning: train with, and look at, how long a model has kept getting something wrong."
+    parser = _Parser("aol", description=about, allow_abbrev=False)
+    parser.add_argument("--version", action="version", version=f"aol {__version__}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    several = "Every setting takes several values with commas between them; each combination is a run."
+    for name, text in (("train", "Train on a whole set, or on what arrives of it."), ("stream", "Train on a stream.")):
+        command = commands.add_parser(name, help=text, description=f"{text} {several}", allow_abbrev=False)
+        _add_settings(command, name)
+        _add_conduct(command)
+    bench = commands.add_parser("bench", help="Speed and memory of the engine on this machine.", allow_abbrev=False)
+    bench.add_argument("--runs", default="1,16,64", metavar="VALUES", help="how many runs together [1,16,64]")
+    bench.add_argument("--scale", type=float, default=1.0, metavar="S", help="size of the data against CIFAR-10's [1]")
+    bench.add_argument("--epochs", type=_count, default=3, metavar="N", help="epochs that are timed [3]")
+    bench.add_argument("--workers", type=int, default=2, metavar="N", help="workers of the straightforward loop [2]")
+    bench.add_argument("--device", default="auto", metavar="NAME", help="auto, cpu, cuda ... [auto]")
+    bench.add_argument("--out", metavar="FILE", help="write the figures here as JSON")
+    bench.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
+    bench.add_argument("--debug", action="store_true", help="show the traceback of an error")
+    commands.add_parser("data", help="Data sets: where they are, fetching, checking, packing.", add_help=False)
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command line and return its exit status."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        if words[:1] == ["data"]:
+            return data_commands.main(words[1:])
+        found = _parser().parse_args(words)
+        return _bench(found) if found.command == "bench" else _train(found)
+    except SystemExit as stop:  # --help and --version
+        return int(stop.code or 0)
+    except KeyboardInterrupt:
+        return _refuse("stopped; add --resume to go on from the last checkpoint.", 130, False)
+    except OSError as error:
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        text = "the disk is full; the last checkpoint is whole: make room, then add --resume." if full else str(error)
+        return _refuse(text, 1 if full else 2, "--debug" in words)
+    except (ValueError, TypeError) as error:
+        return _refuse(str(error), 2, "--debug" in words)
+    except (RuntimeError, ImportError) as error:
+        return _refuse(str(error), 1, "--debug" in words)
+
+
+def _refuse(text: str, status: int, debug: bool) -> int:
+    if debug:
+        traceback.print_exc()
+    print(f"aol: {' '.join(text.split())}", file=sys.stderr)
+    return status

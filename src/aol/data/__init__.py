@@ -1,0 +1,63 @@
+"""Data sets: named ones in memory, folders of any size decoded on the fly, augmentation where the pixels lie.
+
+Assumes torch and numpy alone; scikit-learn, Pillow, pyarrow and lmdb are imported when a set needs them.
+"""
+
+from aol.data.augment import Draws, crop_flip, draw, evaluation_batch, training_batch
+from aol.data.check import FileState, Report, check
+from aol.data.crops import RandomResizedCrop, ResizeCenterCrop, Transform, crops_for
+from aol.data.download import UnreachableError
+from aol.data.errors import DataError
+from aol.data.get import get
+from aol.data.images import (
+    IMAGENET,
+    Augmentation,
+    ImageSet,
+    Normalisation,
+    Pair,
+    centred,
+    mean_std,
+    split_per_class,
+)
+from aol.data.named import NAMES, Listing, find, list_sets
+from aol.data.opening import load, open_data
+from aol.data.pack import Packed, pack
+from aol.data.stored import Records, StoredImages, damaged, into_memory
+
+__all__ = [
+    "IMAGENET",
+    "NAMES",
+    "Augmentation",
+    "DataError",
+    "Draws",
+    "FileState",
+    "ImageSet",
+    "Listing",
+    "Normalisation",
+    "Packed",
+    "Pair",
+    "RandomResizedCrop",
+    "Records",
+    "Report",
+    "ResizeCenterCrop",
+    "StoredImages",
+    "Transform",
+    "UnreachableError",
+    "centred",
+    "check",
+    "crop_flip",
+    "crops_for",
+    "damaged",
+    "draw",
+    "evaluation_batch",
+    "find",
+    "get",
+    "into_memory",
+    "list_sets",
+    "load",
+    "mean_std",
+    "open_data",
+    "pack",
+    "split_per_class",
+    "training_batch",
+]

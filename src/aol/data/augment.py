@@ -1,0 +1,124 @@
+"""Crop, flip and normalisation of small images, for a whole batch of R runs at once and where the pixels lie.
+
+Assumes one uint8 tensor [N, C, H, W] on the training device. All randomness is drawn beforehand, an epoch
+at a time, so that a batch is a pure function of (indices, shifts, flips): no host work, no synchronisation,
+fit for a CUDA graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from aol.data.images import Augmentation, Normalisation
+
+
+class Draws(NamedTuple):
+    """What happens to each sample: `row`, `column` int64 in 0..2·pad, `flip` bool; all of one shape.
+
+    A row or column of `pad` does not shift.
+
+    >>> Draws(*(torch.zeros(2, 6) for _ in range(3))).batch(slice(0, 4)).row.shape
+    torch.Size([2, 4])
+    """
+
+    row: Tensor
+    column: Tensor
+    flip: Tensor
+
+    def batch(self, positions: slice | Tensor) -> Draws:
+        """Give the draws at some positions of the last axis."""
+        return Draws(self.row[..., positions], self.column[..., positions], self.flip[..., positions])
+
+    def to(self, device: torch.device | str) -> Draws:
+        """Give the draws on a device."""
+        return Draws(self.row.to(device), self.column.to(device), self.flip.to(device))
+
+
+def draw(
+    samples: int,
+    augmentation: Augmentation,
+    *,
+    generator: torch.Generator | Sequence[torch.Generator],
+) -> Draws:
+    """Draw shifts and flips for `samples` samples: [samples], or [R, samples] from R generators.
+
+    With one generator a run, a run's draws are the same alone and among others. They lie on the generator's
+    device.
+
+    >>> one, two = torch.Generator().manual_seed(1), torch.Generator().manual_seed(2)
+    >>> draw(5, Augmentation(pad=4, flip=True), generator=[one, two]).row.shape
+    torch.Size([2, 5])
+    """
+    if not isinstance(generator, torch.Generator):
+        rows = [draw(samples, augmentation, generator=g) for g in generator]
+        return Draws(*(torch.stack(parts) for parts in zip(*rows, strict=True)))
+    span = 2 * augmentation.pad + 1
+    device = generator.device
+    row = torch.randint(span, (samples,), generator=generator, device=device)
+    column = torch.randint(span, (samples,), generator=generator, device=device)
+    if augmentation.flip:
+        flip = torch.randint(2, (samples,), generator=generator, device=device).bool()
+    else:
+        flip = torch.zeros(samples, dtype=torch.bool, device=device)
+    return Draws(row, column, flip)
+
+
+def crop_flip(images: Tensor, index: Tensor, draws: Draws, *, pad: int) -> Tensor:
+    """Gather, shift over black and mirror: uint8 [N, C, H, W] and int64 [...] give uint8 [..., C, H, W].
+
+    Equal, image by image, to padding all sides with `pad` zeros, cutting H×W at (row, column), then
+    mirroring.
+
+    >>> images = torch.tensor([[[[1, 2], [3, 4]]]], dtype=torch.uint8)
+    >>> d = Draws(torch.tensor([0, 1]), torch.tensor([1, 1]), torch.tensor([False, True]))
+    >>> crop_flip(images, torch.tensor([0, 0]), d, pad=1).tolist()
+    [[[[0, 0], [1, 2]]], [[[2, 1], [4, 3]]]]
+    """
+    _, channels, height, width = images.shape
+    device = images.device
+    flat = index.reshape(-1, 1)
+    across = torch.arange(width, device=device)
+    column = torch.where(draws.flip.reshape(-1, 1), width - 1 - across, across)
+    column = column + (draws.column.reshape(-1, 1) - pad)  # [n, W]
+    row = torch.arange(height, device=device) + (draws.row.reshape(-1, 1) - pad)  # [n, H]
+    inside = ((row >= 0) & (row < height)).unsqueeze(2) & ((column >= 0) & (column < width)).unsqueeze(1)
+    row, column = row.clamp(0, height - 1), column.clamp(0, width - 1)
+    out = images[
+        flat.view(-1, 1, 1, 1),
+        torch.arange(channels, device=device).view(1, -1, 1, 1),
+        row.view(-1, 1, height, 1),
+        column.view(-1, 1, 1, width),
+    ]
+    return out.mul_(inside.unsqueeze(1)).view(*index.shape, channels, height, width)
+
+
+def training_batch(images: Tensor, index: Tensor, draws: Draws, *, pad: int, normalisation: Normalisation) -> Tensor:
+    """Give the augmented network input of a batch: indices [R, B] (or [B]) give float32 [R, B, C, H, W].
+
+    Padding is black before normalisation, as in the usual pipeline.
+
+    >>> from aol.data.images import centred
+    >>> images = torch.full((5, 1, 4, 4), 128, dtype=torch.uint8)
+    >>> index = torch.tensor([[0, 4, 2]])
+    >>> d = draw(3, Augmentation(pad=0, flip=True), generator=[torch.Generator().manual_seed(0)])
+    >>> training_batch(images, index, d, pad=0, normalisation=centred(1)).unique()
+    tensor([0.])
+    """
+    if not (index.shape == draws.row.shape == draws.column.shape == draws.flip.shape):
+        raise ValueError(f"index and draws must have one shape, got {list(index.shape)} and {list(draws.row.shape)}")
+    return normalisation(crop_flip(images, index, draws, pad=pad))
+
+
+def evaluation_batch(images: Tensor, index: Tensor | slice, *, normalisation: Normalisation) -> Tensor:
+    """Give the network input of a batch as it is: indices [...] give float32 [..., C, H, W].
+
+    >>> from aol.data.images import centred
+    >>> images = torch.zeros(5, 1, 2, 2, dtype=torch.uint8)
+    >>> evaluation_batch(images, slice(0, 2), normalisation=centred(1)).shape
+    torch.Size([2, 1, 2, 2])
+    """
+    return normalisation(images[index])

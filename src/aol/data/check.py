@@ -1,0 +1,139 @@
+"""`aol data check`: says where a data set is, how large it is, and which of its files is wrong.
+
+Assumes nothing of the set. Built-in sets are compared with their published checksums, packed ones with
+their own; other folders are checked for layout, classes and labels, and decoded as a whole only on request.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from aol.data.digits import load_digits
+from aol.data.errors import DataError
+from aol.data.images import ImageSet, Pair
+from aol.data.named import NAMES, OFFICIAL, find, missing_message, official
+from aol.data.official import Official, member_problem
+from aol.data.opening import open_data, open_records
+from aol.data.packed import PackedRecords, wrong_records
+from aol.data.stored import Records, StoredImages, damaged
+
+Progress = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True)
+class FileState:
+    """One file of a set: its bytes on disk and what is wrong with it, or None."""
+
+    path: str
+    bytes: int
+    problem: str | None
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a check found. `problems` is empty when all is well; `sizes` counts the images of each split."""
+
+    name: str
+    kind: str
+    where: str | None
+    problems: list[str]
+    sizes: dict[str, int] = field(default_factory=dict)
+    classes: int = 0
+    shape: tuple[int, int, int] | None = None
+    files: list[FileState] = field(default_factory=list)
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing is wrong."""
+        return not self.problems
+
+
+def check(
+    name_or_folder: str | os.PathLike[str],
+    *,
+    data_dir: str | os.PathLike[str] | None = None,
+    decode: bool = False,
+    workers: int = 4,
+    progress: Progress | None = None,
+) -> Report:
+    """Check a data set. `decode` also decodes every image of a folder, Parquet, LMDB or packed set.
+
+    >>> check("digits").sizes
+    {'train': 1438, 'test': 359}
+    """
+    word = os.fspath(name_or_folder)
+    if word == "digits":
+        return _loaded("digits", "built-in", "inside scikit-learn", load_digits(), [])
+    if word in NAMES:
+        return _check_named(word, data_dir)
+    root = Path(word).expanduser().absolute()
+    for known in OFFICIAL.values():
+        if root.is_dir() and all(known.present(root)):
+            return _check_official(known, root)
+    if not root.exists():
+        open_data(word, data_dir)  # says what is wrong with the word
+    try:
+        kind, splits = open_records(root)
+    except (DataError, FileNotFoundError) as reason:
+        return Report(root.name, "unknown", str(root), [str(reason)])
+    problems: list[str] = []
+    for split, records in splits.items():
+        problems += _split_problems(split, records, decode=decode, workers=workers, progress=progress)
+    return Report(
+        name=root.name,
+        kind=kind,
+        where=str(root),
+        problems=problems,
+        sizes={split: len(records.labels) for split, records in splits.items()},
+        classes=len(splits["train"].classes),
+    )
+
+
+def _split_problems(
+    split: str, records: Records, *, decode: bool, workers: int, progress: Progress | None
+) -> list[str]:
+    def report(done: int, total: int) -> None:
+        if progress is not None:
+            progress(split, done, total)
+
+    if decode:
+        return damaged(StoredImages(records), workers=workers, progress=report)
+    if isinstance(records, PackedRecords):
+        return wrong_records(records, workers=workers, progress=report)
+    return []
+
+
+def _check_named(name: str, data_dir: str | os.PathLike[str] | None) -> Report:
+    known = official(name)
+    folder = find(name, data_dir=data_dir)
+    if folder is None:
+        return Report(name, "built-in", None, [missing_message(known, data_dir)])
+    return _check_official(known, folder)
+
+
+def _check_official(known: Official, folder: Path) -> Report:
+    files = []
+    for member in known.members:
+        path = known.member_file(folder, member.name)
+        assert path is not None  # the caller saw every member
+        files.append(FileState(str(path), path.stat().st_size, member_problem(path, member)))
+    problems = [f"{f.path}: {f.problem}" for f in files if f.problem is not None]
+    if problems:
+        return Report(known.name, "built-in", str(folder), problems, files=files)
+    return _loaded(known.name, "built-in", str(folder), known.load(folder), files)
+
+
+def _loaded(name: str, kind: str, where: str, pair: Pair[ImageSet], files: list[FileState]) -> Report:
+    return Report(
+        name=name,
+        kind=kind,
+        where=where,
+        problems=[],
+        sizes={"train": len(pair.train), "test": len(pair.test)},
+        classes=pair.num_classes,
+        shape=pair.train.shape,
+        files=files,
+    )

@@ -1,0 +1,39 @@
+"""What goes wrong with data, in one sentence that names the file or the argument.
+
+Assumes nothing. Optional packages are imported through `need`, so that a missing one is such a sentence too.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from types import ModuleType
+
+
+class DataError(ValueError):
+    """Data that cannot be trained on: the message names the file and what is wrong with it.
+
+    >>> raise DataError("cat/3.png: not an image")
+    Traceback (most recent call last):
+    ...
+    aol.data.errors.DataError: cat/3.png: not an image
+    """
+
+
+def need(module: str, *, package: str, extra: str, why: str) -> ModuleType:
+    """Import an optional module, or say in one sentence what to install.
+
+    >>> need("zlib", package="zlib", extra="images", why="checksums").crc32(b"aol")
+    271917598
+    >>> need("no_such_module", package="nosuch", extra="images", why="decoding images")
+    Traceback (most recent call last):
+    ...
+    ModuleNotFoundError: decoding images needs nosuch, which is not installed: pip install 'aol[images]'
+    """
+    try:
+        return import_module(module)
+    except ModuleNotFoundError as missing:
+        if missing.name is not None and missing.name.split(".")[0] != module.split(".")[0]:
+            raise  # the package is there but one of its own requirements is not: say that instead
+        raise ModuleNotFoundError(
+            f"{why} needs {package}, which is not installed: pip install 'aol[{extra}]'", name=missing.name
+        ) from None

@@ -1,0 +1,147 @@
+"""Image folders: `root/train/CLASS/image` beside `root/val` or `root/test`, or `root/CLASS/image` alone.
+
+Assumes class folders hold images at any depth; other files and hidden ones are passed over. Class numbers
+follow the sorted folder names. ImageNet-1k (train/n01440764/*.JPEG) and Places365 (train/airfield/*.jpg)
+have this layout.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from aol.data.decode import EXTENSIONS
+from aol.data.errors import DataError
+from aol.data.images import split_per_class
+from aol.data.stored import Chosen, Records
+
+TEST_FRACTION = 0.2
+TEST_SEED = 0
+TEST_FOLDERS = ("test", "val", "validation", "valid")
+
+
+class FileNames:
+    """Many file names in two arrays: a list of a million strings would be copied into every worker.
+
+    >>> FileNames(["a.png", "b/c.png"])[1]
+    'b/c.png'
+    """
+
+    def __init__(self, names: Sequence[str]) -> None:
+        encoded = [os.fsencode(name) for name in names]
+        self._ends = np.cumsum([len(name) for name in encoded], dtype=np.int64)
+        self._bytes = np.frombuffer(b"".join(encoded), np.uint8)
+
+    def __len__(self) -> int:
+        return len(self._ends)
+
+    def __getitem__(self, index: int) -> str:
+        start = int(self._ends[index - 1]) if index else 0
+        return os.fsdecode(self._bytes[start : int(self._ends[index])].tobytes())
+
+
+class FolderRecords:
+    """The images of one split folder, in the order of sorted class and file names."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self.name = name
+        self._folder = str(folder)
+        self.classes = tuple(class_folders(folder))
+        if not self.classes:
+            raise DataError(f"{folder}: no class folders in it")
+        names: list[str] = []
+        counts = []
+        for label in self.classes:
+            found = sorted(_images(os.path.join(self._folder, label), label))
+            if not found:
+                raise DataError(f"{folder / label}: an empty class folder, no image in it")
+            names += found
+            counts.append(len(found))
+        self._names = FileNames(names)
+        self.labels = torch.arange(len(counts)).repeat_interleave(torch.tensor(counts))
+
+    def encoded(self, index: int) -> bytes:
+        """Read the file at a position."""
+        with open(self.source(index), "rb") as file:
+            return file.read()
+
+    def source(self, index: int) -> str:
+        """Give the path of the file at a position."""
+        return os.path.join(self._folder, self._names[index])
+
+    def stamp(self, index: int) -> str:
+        """Give name, size and time of the file at a position."""
+        state = os.stat(self.source(index))
+        return f"{self._names[index]}:{state.st_size}:{state.st_mtime_ns}"
+
+
+def class_folders(folder: Path) -> list[str]:
+    """Give the sorted names of the folders in a folder, hidden ones left out."""
+    with os.scandir(folder) as entries:
+        return sorted(e.name for e in entries if e.is_dir() and not e.name.startswith("."))
+
+
+def _images(folder: str, prefix: str) -> Iterator[str]:
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.name.startswith("."):
+                continue
+            if entry.is_dir():
+                yield from _images(entry.path, f"{prefix}/{entry.name}")
+            elif entry.name.lower().endswith(EXTENSIONS):
+                yield f"{prefix}/{entry.name}"
+
+
+def open_folder(root: Path) -> dict[str, Records]:
+    """Open a folder's splits: `train`, `test` and, where both `test` and `val` have labels, `validation`.
+
+    A `test` folder without class folders (ImageNet's is unlabelled) gives way to `val`. A root that holds
+    class folders alone is split: one fifth of each class, drawn with seed 0, is the test split.
+    """
+    if not (root / "train").is_dir():
+        records = FolderRecords(root, f"{root.name}/train")
+        if len(records.classes) < 2:
+            raise DataError(f"{root}: neither a train folder nor at least two class folders in it")
+        try:
+            kept, held = split_per_class(records.labels, TEST_FRACTION, seed=TEST_SEED)
+        except DataError:
+            few = int(torch.bincount(records.labels).argmin())
+            raise DataError(
+                f"{root / records.classes[few]}: a single image; without train and test folders, every class "
+                "needs at least two"
+            ) from None
+        return {
+            "train": Chosen(records, kept, f"{root.name}/train"),
+            "test": Chosen(records, held, f"{root.name}/test"),
+        }
+    labelled = [name for name in TEST_FOLDERS if (root / name).is_dir() and class_folders(root / name)]
+    if not labelled:
+        raise DataError(f"{root}: has a train folder but no test or val folder with class folders beside it")
+    splits: dict[str, Records] = {"train": FolderRecords(root / "train", f"{root.name}/train")}
+    for role, name in zip(("test", "validation"), labelled, strict=False):
+        splits[role] = FolderRecords(root / name, f"{root.name}/{name}")
+        same_classes(splits["train"], splits[role], root / "train", root / name)
+    return splits
+
+
+def same_classes(train: Records, other: Records, train_at: Path, other_at: Path) -> None:
+    """Raise `DataError` unless two splits name the same classes in the same order."""
+    if train.classes == other.classes:
+        return
+    lacking = [c for c in train.classes if c not in set(other.classes)]
+    foreign = [c for c in other.classes if c not in set(train.classes)]
+    said = []
+    if lacking:
+        said.append(f"{other_at} lacks {_some(lacking)} of {train_at}")
+    if foreign:
+        said.append(f"{other_at} has {_some(foreign)}, which {train_at} has not")
+    raise DataError("classes differ: " + (" and ".join(said) or f"{other_at} orders them unlike {train_at}"))
+
+
+def _some(names: Sequence[str]) -> str:
+    listed = ", ".join(repr(n) for n in names[:3])
+    return listed if len(names) <= 3 else f"{listed} and {len(names) - 3} more"

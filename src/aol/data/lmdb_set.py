@@ -1,0 +1,154 @@
+"""LMDB: one environment a split, `train.lmdb` beside `val.lmdb` or `test.lmdb`; `.lmdb` may be left out.
+
+Assumes lmdb, imported on first use, and the keys `num-samples` (decimal), `image-000000001`,
+`label-000000001` (encoded image, decimal label; counted from 1 or from 0) and, if given, `classes` (a JSON
+list of names).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from pathlib import Path
+from types import ModuleType
+from typing import Protocol
+
+import torch
+
+from aol.data.errors import DataError, need
+from aol.data.folder import TEST_FOLDERS, same_classes
+from aol.data.images import check_labels
+from aol.data.stored import Records
+
+
+class _Transaction(Protocol):
+    def get(self, key: bytes) -> bytes | None: ...
+    def __enter__(self) -> _Transaction: ...
+    def __exit__(self, *_: object) -> None: ...
+
+
+class _Environment(Protocol):
+    def begin(self) -> _Transaction: ...
+    def close(self) -> None: ...
+
+
+# LMDB allows one environment a file and process; threads share it, each with a transaction of its own.
+_environments: dict[str, _Environment] = {}
+_lock = threading.Lock()
+
+
+def _forget_inherited() -> None:
+    # A forked worker may not use the parent's environments, nor open the files again while it holds them.
+    global _lock
+    _lock = threading.Lock()
+    for environment in _environments.values():
+        environment.close()
+    _environments.clear()
+
+
+os.register_at_fork(after_in_child=_forget_inherited)
+
+
+def _lmdb() -> ModuleType:
+    return need("lmdb", package="lmdb", extra="lmdb", why="reading LMDB")
+
+
+def _environment(path: str) -> _Environment:
+    with _lock:
+        if path not in _environments:
+            lmdb = _lmdb()
+            try:
+                _environments[path] = lmdb.open(
+                    path,
+                    subdir=os.path.isdir(path),
+                    readonly=True,
+                    lock=False,
+                    readahead=False,
+                    max_readers=1024,
+                )
+            except lmdb.Error as reason:
+                raise DataError(f"{path}: not an LMDB environment ({reason})") from None
+        return _environments[path]
+
+
+class LmdbRecords:
+    """The records of one LMDB environment."""
+
+    def __init__(self, path: Path, name: str) -> None:
+        self.name, self._path = name, str(path.absolute())
+        data = path / "data.mdb" if path.is_dir() else path
+        self._stamp = f"{data.stat().st_size}:{data.stat().st_mtime_ns}"
+        with _environment(self._path).begin() as view:
+            count = _number(view.get(b"num-samples"), f"{self._path}: key 'num-samples'")
+            if count < 1:
+                raise DataError(f"{self._path}: no records in it")
+            self._first = 0 if view.get(b"label-%09d" % 0) is not None else 1
+            self.labels = torch.tensor(
+                [
+                    _number(view.get(b"label-%09d" % n), f"{self._path}: key 'label-{n:09d}'")
+                    for n in range(self._first, self._first + count)
+                ],
+                dtype=torch.int64,
+            )
+            names = view.get(b"classes")
+        try:
+            listed = json.loads(names) if names is not None else None
+        except ValueError:
+            raise DataError(f"{self._path}: key 'classes' is not a JSON list") from None
+        self.named = listed is not None
+        self.classes: tuple[str, ...] = (
+            tuple(str(n) for n in listed)
+            if listed is not None
+            else tuple(str(n) for n in range(int(self.labels.max()) + 1))
+        )
+
+    def encoded(self, index: int) -> bytes:
+        """Read the encoded image at a position."""
+        with _environment(self._path).begin() as view:
+            content = view.get(b"image-%09d" % (index + self._first))
+        if content is None:
+            raise DataError(f"{self.source(index)}: no such key")
+        return bytes(content)
+
+    def source(self, index: int) -> str:
+        """Name the environment and key of a position."""
+        return f"{self._path} (image-{index + self._first:09d})"
+
+    def stamp(self, index: int) -> str:
+        """Give the environment's size and time with the position."""
+        return f"{self._stamp}:{index}"
+
+
+def _number(value: bytes | None, what: str) -> int:
+    if value is None:
+        raise DataError(f"{what} is missing")
+    try:
+        return int(bytes(value))
+    except ValueError:
+        raise DataError(f"{what} is not a whole number: {bytes(value)[:20]!r}") from None
+
+
+def lmdb_split(root: Path, name: str) -> Path | None:
+    """Give the LMDB environment of a split, or None."""
+    for path in (root / f"{name}.lmdb", root / name):
+        if path.is_file() or (path / "data.mdb").is_file():
+            return path
+    return None
+
+
+def open_lmdb(root: Path) -> dict[str, Records]:
+    """Open the splits of a folder of LMDB environments."""
+    train = lmdb_split(root, "train")
+    others = [path for name in TEST_FOLDERS if (path := lmdb_split(root, name)) is not None]
+    if train is None or not others:
+        raise DataError(f"{root}: train.lmdb and test.lmdb (or val.lmdb) must both be there")
+    opened = {"train": LmdbRecords(train, f"{root.name}/train")}
+    for role, path in zip(("test", "validation"), others, strict=False):
+        opened[role] = LmdbRecords(path, f"{root.name}/{path.stem}")
+    for records in opened.values():
+        if records.named and opened["train"].named:
+            same_classes(opened["train"], records, train, Path(records.source(0).split(" (")[0]))
+        records.classes = opened["train"].classes
+        check_labels(records.labels, len(records.classes), records.name)
+    return dict(opened)

@@ -1,0 +1,162 @@
+"""The packed format: a few large files that are quick to read at random and need no extra package but Pillow.
+
+    manifest.json      format, version, classes, the splits and their shards; written last, atomically
+    train-00000.bin    encoded images (JPEG, PNG, …), one after another, nothing between them
+    train-00000.npy    one row a record: offset u8, length u4, crc32 u4, label i4 (little-endian)
+    train-00000.json   what the shard was made from; written when the other two are whole
+
+Assumes the manifest is there: without it the packing has not finished. Each record's checksum is compared
+when read.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import zlib
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import TypedDict
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from aol.data.errors import DataError
+from aol.data.images import check_labels
+from aol.data.stored import PerThread, Progress, Records
+
+FORMAT, VERSION = "aol-packed", 1
+MANIFEST = "manifest.json"
+ROW = np.dtype([("offset", "<u8"), ("length", "<u4"), ("crc32", "<u4"), ("label", "<i4")])
+
+
+class Shard(TypedDict):
+    """What is known of one shard: `fingerprint` of its source, and sizes and checksum of its own files."""
+
+    file: str
+    records: int
+    bytes: int
+    index_crc32: int
+    fingerprint: str
+
+
+class Manifest(TypedDict):
+    """What `manifest.json` holds. `size` and `quality` are None where images were kept as they were."""
+
+    format: str
+    version: int
+    classes: list[str]
+    size: int | None
+    quality: int | None
+    splits: dict[str, list[Shard]]
+
+
+def read_manifest(root: Path) -> Manifest:
+    """Read the manifest of a packed set; a missing, foreign or damaged one is named."""
+    path = root / MANIFEST
+    try:
+        manifest: Manifest = json.loads(path.read_text())
+        known = manifest["format"] == FORMAT and manifest["version"] == VERSION
+        _ = manifest["classes"], manifest["splits"]["train"], manifest["splits"]["test"]
+    except FileNotFoundError:
+        raise FileNotFoundError(f"{path}: no such file; the packing has not finished") from None
+    except (ValueError, KeyError, TypeError):
+        raise DataError(f"{path}: not the manifest of a packed data set") from None
+    if not known:
+        raise DataError(f"{path}: format {manifest['format']} version {manifest['version']} is not known here")
+    return manifest
+
+
+def read_index(root: Path, shard: Shard) -> npt.NDArray[np.void]:
+    """Read and check the index of a shard, and the size of the file it points into."""
+    path = root / f"{shard['file']}.npy"
+    data = root / f"{shard['file']}.bin"
+    try:
+        content = path.read_bytes()
+        size = data.stat().st_size
+    except FileNotFoundError as missing:
+        raise FileNotFoundError(f"{missing.filename}: no such file; pack the set again") from None
+    if zlib.crc32(content) != shard["index_crc32"]:
+        raise DataError(f"{path}: damaged, its checksum is not the manifest's; pack the set again")
+    if size != shard["bytes"]:
+        raise DataError(f"{data}: {size:,} bytes instead of {shard['bytes']:,}; pack the set again")
+    rows: npt.NDArray[np.void] = np.load(path, allow_pickle=False)
+    if rows.dtype != ROW or len(rows) != shard["records"]:
+        raise DataError(f"{path}: not the index of {shard['records']} records")
+    return rows
+
+
+def _map(path: str) -> mmap.mmap:
+    with open(path, "rb") as file:
+        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+
+
+class PackedRecords:
+    """One split of a packed set: memory-mapped, a shard opened when first read from."""
+
+    def __init__(self, root: Path, shards: list[Shard], classes: tuple[str, ...], name: str) -> None:
+        self.name, self.classes = name, classes
+        indices = [read_index(root, shard) for shard in shards]
+        if not indices or not sum(len(rows) for rows in indices):
+            raise DataError(f"{root}: no records in split {name}")
+        self._rows = np.concatenate(indices)
+        self._ends = np.cumsum([0, *(len(rows) for rows in indices)])
+        self.labels = torch.from_numpy(self._rows["label"].astype(np.int64))
+        check_labels(self.labels, len(classes), name)
+        self._paths = [str(root / f"{shard['file']}.bin") for shard in shards]
+        self._maps = [PerThread(partial(_map, path)) for path in self._paths]
+
+    def _shard(self, index: int) -> int:
+        return int(np.searchsorted(self._ends, index, side="right")) - 1
+
+    def encoded(self, index: int) -> bytes:
+        """Read a record and compare its checksum."""
+        row = self._rows[index]
+        start = int(row["offset"])
+        content = self._maps[self._shard(index)]()[start : start + int(row["length"])]
+        if zlib.crc32(content) != int(row["crc32"]):
+            raise DataError(f"{self.source(index)}: damaged, its checksum is wrong; pack the set again")
+        return content
+
+    def source(self, index: int) -> str:
+        """Name the shard and record of a position."""
+        shard = self._shard(index)
+        return f"{self._paths[shard]} (record {index - int(self._ends[shard])})"
+
+    def stamp(self, index: int) -> str:
+        """Give the checksum and length of a record."""
+        row = self._rows[index]
+        return f"{int(row['crc32'])}:{int(row['length'])}"
+
+
+def open_packed(root: Path) -> dict[str, Records]:
+    """Open the splits of a packed set."""
+    manifest = read_manifest(root)
+    classes = tuple(manifest["classes"])
+    return {
+        split: PackedRecords(root, shards, classes, f"{root.name}/{split}")
+        for split, shards in manifest["splits"].items()
+    }
+
+
+def wrong_records(records: PackedRecords, *, workers: int = 4, progress: Progress | None = None) -> list[str]:
+    """Read every record of a split; give a sentence for each whose checksum is wrong. Nothing is decoded."""
+
+    def scan(shard: int) -> list[str]:
+        found = []
+        for index in range(int(records._ends[shard]), int(records._ends[shard + 1])):
+            try:
+                records.encoded(index)
+            except DataError as reason:
+                found.append(str(reason))
+        return found
+
+    found: list[str] = []
+    with ThreadPoolExecutor(max(1, workers)) as pool:
+        for shard, said in enumerate(pool.map(scan, range(len(records._paths)))):
+            found += said
+            if progress is not None:
+                progress(int(records._ends[shard + 1]), len(records.labels))
+    return found

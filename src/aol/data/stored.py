@@ -1,0 +1,264 @@
+"""A large split, decoded on the fly: encoded records from any kind of storage as one torch data set.
+
+Assumes records that open their files lazily, once a process and thread, and can be pickled into worker
+processes.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Generic, Protocol, TypeVar
+
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from aol.data.crops import Transform, sample_generator
+from aol.data.decode import decode, open_image
+from aol.data.errors import DataError
+from aol.data.images import ImageSet
+
+H = TypeVar("H")
+Progress = Callable[[int, int], None]
+_IN_MEMORY_LIMIT = 8 << 30
+_BLOCK = 64
+
+
+class Records(Protocol):
+    """What a kind of storage provides: encoded images by position, their labels, and names for messages."""
+
+    name: str
+    classes: tuple[str, ...]
+
+    @property
+    def labels(self) -> Tensor:
+        """Give all labels, int64 [N], known without decoding an image."""
+        ...
+
+    def encoded(self, index: int) -> bytes:
+        """Read the encoded image at a position."""
+        ...
+
+    def source(self, index: int) -> str:
+        """Name the file, or the record in a file, that a position stands for."""
+        ...
+
+    def stamp(self, index: int) -> str:
+        """Give what changes when the record does: packing compares it to see what is still up to date."""
+        ...
+
+
+class PerThread(Generic[H]):
+    """A handle opened on first use in each thread of each process, and never carried into another.
+
+    >>> handle = PerThread(list)
+    >>> handle() is handle()
+    True
+    """
+
+    def __init__(self, opener: Callable[[], H]) -> None:
+        self._opener = opener
+        self._local = threading.local()
+
+    def __call__(self) -> H:
+        """Give this thread's handle."""
+        if getattr(self._local, "pid", None) != os.getpid():  # a fork inherits the parent's handle: open anew
+            self._local.handle = self._opener()
+            self._local.pid = os.getpid()
+        handle: H = self._local.handle
+        return handle
+
+    def __reduce__(self) -> tuple[type[PerThread[H]], tuple[Callable[[], H]]]:
+        return PerThread, (self._opener,)
+
+
+class Chosen:
+    """Some records of another set, in a given order.
+
+    Positions count within the choice; names and stamps are those of the records chosen.
+    """
+
+    def __init__(self, records: Records, index: Tensor, name: str) -> None:
+        self.name, self.classes = name, records.classes
+        self._records, self._index = records, index
+
+    @property
+    def labels(self) -> Tensor:
+        """Give the labels of the chosen records."""
+        return self._records.labels[self._index]
+
+    def encoded(self, index: int) -> bytes:
+        """Read the encoded image at a position of the choice."""
+        return self._records.encoded(int(self._index[index]))
+
+    def source(self, index: int) -> str:
+        """Name the record at a position of the choice."""
+        return self._records.source(int(self._index[index]))
+
+    def stamp(self, index: int) -> str:
+        """Give the stamp of the record at a position of the choice."""
+        return self._records.stamp(int(self._index[index]))
+
+
+class StoredImages(Dataset[tuple[Tensor, int, int]]):
+    """A split whose images are decoded when asked for: item i is (uint8 [3, H, W], label, i).
+
+    What a transform draws depends on (seed, epoch, i) alone. `set_epoch` also reaches workers that stay
+    alive between epochs. Normalisation is left to the training device: a quarter of the bytes travel there.
+
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from PIL import Image
+    >>> from aol.data import open_data
+    >>> root = Path(tempfile.mkdtemp())
+    >>> for folder in ("train/cat", "train/dog", "val/cat", "val/dog"):
+    ...     (root / folder).mkdir(parents=True)
+    ...     Image.new("RGB", (9, 7)).save(root / folder / "0.png")
+    >>> train = open_data(root, size=32).train
+    >>> image, label, index = train[1]
+    >>> image.shape, label, index
+    (torch.Size([3, 32, 32]), 1, 1)
+    """
+
+    def __init__(self, records: Records, transform: Transform | None = None, *, seed: int = 0) -> None:
+        if seed < 0:
+            raise ValueError(f"seed must be at least 0, got {seed}")
+        self.records, self.transform, self.seed = records, transform, seed
+        self.labels = records.labels
+        self._epoch = torch.zeros(1, dtype=torch.int64).share_memory_()  # type: ignore[no-untyped-call]
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @property
+    def name(self) -> str:
+        """Give the name of the split, for messages."""
+        return self.records.name
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Give the names of the classes."""
+        return self.records.classes
+
+    @property
+    def num_classes(self) -> int:
+        """How many classes there are."""
+        return len(self.records.classes)
+
+    @property
+    def counts(self) -> Tensor:
+        """Count the images of each class: int64 [C]."""
+        return torch.bincount(self.labels, minlength=self.num_classes)
+
+    @property
+    def shape(self) -> tuple[int, int, int] | None:
+        """Give channels, height and width of one item; None without a transform, where sizes differ."""
+        return None if self.transform is None else (3, self.transform.size, self.transform.size)
+
+    @property
+    def epoch(self) -> int:
+        """Give the epoch that the next items are drawn for."""
+        return int(self._epoch)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch, in every worker process too; call it before iterating over a loader."""
+        if epoch < 0:
+            raise ValueError(f"epoch must be at least 0, got {epoch}")
+        self._epoch.fill_(epoch)
+
+    def with_transform(self, transform: Transform | None, *, seed: int | None = None) -> StoredImages:
+        """Give the same records seen through another transform, for instance the training set unaugmented."""
+        return StoredImages(self.records, transform, seed=self.seed if seed is None else seed)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int, int]:
+        index = int(index)
+        if not 0 <= index < len(self):
+            raise IndexError(f"index {index} is outside 0..{len(self) - 1} of {self.name}")
+        image = decode(self.records.encoded(index), self.records.source(index))
+        if self.transform is not None:
+            image = self.transform(image, sample_generator(self.seed, self.epoch, index))
+        return image.contiguous(), int(self.labels[index]), index
+
+
+def damaged(split: StoredImages, *, workers: int = 4, progress: Progress | None = None) -> list[str]:
+    """Decode every image of a split and give one sentence for each that cannot be.
+
+    Threads, not processes: Pillow decodes with Python's lock released.
+
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from PIL import Image
+    >>> from aol.data import open_data
+    >>> root = Path(tempfile.mkdtemp())
+    >>> for folder in ("train/cat", "train/dog", "val/cat", "val/dog"):
+    ...     (root / folder).mkdir(parents=True)
+    ...     Image.new("RGB", (9, 7)).save(root / folder / "0.png")
+    >>> _ = (root / "val/dog/0.png").write_bytes(b"hello")
+    >>> damaged(open_data(root).test)[0].endswith("val/dog/0.png: not an image")
+    True
+    """
+
+    def problems(block: range) -> list[str]:
+        found = []
+        for index in block:
+            try:
+                open_image(split.records.encoded(index), split.records.source(index))
+            except (DataError, OSError) as reason:
+                found.append(str(reason))
+        return found
+
+    found: list[str] = []
+    blocks = _blocks(len(split))
+    with ThreadPoolExecutor(max(1, workers)) as pool:
+        for block, said in zip(blocks, pool.map(problems, blocks), strict=True):
+            found += said
+            if progress is not None:
+                progress(block.stop, len(split))
+    return found
+
+
+def _blocks(count: int) -> list[range]:
+    # A million single tasks would cost more memory than the images they read.
+    return [range(start, min(start + _BLOCK, count)) for start in range(0, count, _BLOCK)]
+
+
+def into_memory(split: StoredImages, *, workers: int = 4) -> ImageSet:
+    """Decode a whole split of equal-sized small images into one tensor.
+
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from PIL import Image
+    >>> from aol.data import open_data
+    >>> root = Path(tempfile.mkdtemp())
+    >>> for folder in ("train/cat", "train/dog", "val/cat", "val/dog"):
+    ...     (root / folder).mkdir(parents=True)
+    ...     Image.new("RGB", (9, 7)).save(root / folder / "0.png")
+    >>> into_memory(open_data(root).train).images.shape
+    torch.Size([2, 3, 7, 9])
+    """
+    plain = split.with_transform(None)
+    channels, height, width = plain[0][0].shape
+    size = len(plain) * channels * height * width
+    if size > _IN_MEMORY_LIMIT:
+        raise DataError(
+            f"{split.name}: {size / 2**30:.1f} GiB of pixels are too many for memory; open it with open_data"
+        )
+    images = torch.empty(len(plain), channels, height, width, dtype=torch.uint8)
+
+    def place(block: range) -> None:
+        for index in block:
+            image = plain[index][0]
+            if image.shape != images.shape[1:]:
+                raise DataError(
+                    f"{split.records.source(index)}: {image.shape[-1]}×{image.shape[-2]} pixels, but the "
+                    f"first image has {width}×{height}; images held in memory must all have one size"
+                )
+            images[index] = image
+
+    with ThreadPoolExecutor(max(1, workers)) as pool:
+        for _ in pool.map(place, _blocks(len(plain))):
+            pass
+    return ImageSet(images, split.labels, split.classes, split.name)

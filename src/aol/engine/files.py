@@ -1,0 +1,80 @@
+"""Files that are whole or not there: atomic writes, checkpoints that are safe to load, a folder held by one process."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import io
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+
+FORMAT = 1
+
+
+class FolderInUseError(RuntimeError):
+    """Another process is writing to the folder."""
+
+
+class DamagedCheckpointError(RuntimeError):
+    """A checkpoint that cannot be read."""
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Write a file so that it is either as before or complete, whatever happens; a full disk is an OSError."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(name, 0o644)
+        os.replace(name, path)
+    except BaseException:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(name)
+        raise
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def save_checkpoint(path: Path, state: dict[str, object]) -> None:
+    """Write tensors and primitives as a checkpoint."""
+    buffer = io.BytesIO()
+    torch.save({"format": FORMAT, **state}, buffer)
+    write_atomically(path, buffer.getbuffer())  # type: ignore[arg-type]
+
+
+def load_checkpoint(path: Path, device: torch.device) -> dict[str, object]:
+    """Read a checkpoint; nothing in it is ever executed."""
+    try:
+        state = torch.load(path, map_location=device, weights_only=True)
+    except Exception as error:  # whatever a damaged file makes the reader raise
+        raise DamagedCheckpointError(f"{path} is damaged and cannot be resumed from: {error}") from error
+    if not isinstance(state, dict) or state.get("format") != FORMAT:
+        raise DamagedCheckpointError(f"{path} is no checkpoint of this version of aol.")
+    return state
+
+
+@contextlib.contextmanager
+def held(folder: Path, rank: int = 0) -> Iterator[None]:
+    """Hold a folder for this process; another that wants it is refused. A killed process lets go by dying.
+
+    Processes that share the runs of one folder hold it by rank.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / f".lock-{rank}").open("a+") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise FolderInUseError(
+                f"{folder} is in use by another aol process; wait for it, or choose another --out."
+            ) from error
+        yield

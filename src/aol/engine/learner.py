@@ -1,0 +1,238 @@
+"""R networks and their optimiser as one: a training step, a clean forward pass, and all their state.
+
+Assumes batches that are there already. One process, or several that share every batch (data parallel, R = 1).
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from aol import _distributed, nets
+from aol.engine.settings import Settings
+from aol.losses import focal_loss, is_correct, sigmoid_bias, softmax_loss, weighted_mean
+
+
+class Alone(nn.Module):
+    """One network behind the face of a stack: images `[1, B, ...]` or `[B, ...]` to logits `[1, B, K]`."""
+
+    num_runs = 1
+
+    def __init__(self, network: nets.Network) -> None:
+        super().__init__()
+        self.network = network
+
+    @property
+    def head(self) -> nn.Module:
+        """The last linear layer."""
+        return self.network.get_submodule("head")
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return logits `[1, B, K]`."""
+        logits: Tensor = self.network(images[0] if images.dim() == 5 else images)
+        return logits[None]
+
+    def unstack(self, run: int) -> dict[str, Tensor]:
+        """Copy the network's state out."""
+        return {name: value.detach().clone() for name, value in self.network.state_dict().items()}
+
+
+def build(runs: Sequence[Settings], *, num_classes: int, shape: tuple[int, int, int]) -> nets.Stacked | Alone:
+    """Return the runs' networks as one, each started from its own seed, sigmoid heads at -log(C - 1)."""
+    made = []
+    for run in runs:
+        net = nets.make(
+            network_name(run.net, shape),
+            num_classes=num_classes,
+            in_channels=shape[0],
+            image_size=shape[1],
+            seed=run.seed,
+        )
+        if run.loss != "softmax":
+            bias = net.get_submodule("head").get_parameter("bias")
+            nn.init.constant_(bias, sigmoid_bias(num_classes))
+        made.append(net)
+    return Alone(made[0]) if len(made) == 1 else nets.stack(made)
+
+
+def network_name(name: str, shape: tuple[int, int, int]) -> str:
+    """Return the network meant by "auto": the small CNN below 32 pixels, ResNet-32 up to 64, ResNet-34 above.
+
+    >>> network_name("auto", (3, 32, 32))
+    'resnet32'
+    """
+    if name != "auto":
+        return name
+    return "cnn" if shape[1] < 32 else "resnet32" if shape[1] <= 64 else "resnet34"
+
+
+def rate_at(settings: Settings, step: int, steps_per_epoch: int) -> float:
+    """Return the learning rate of a step, both counted from zero.
+
+    "paper": the base rate after a linear warm-up; a hundredth of it from 80 % of the epochs on, a ten-thousandth from
+    90 % (of 200: epochs 160 and 180, counted from one). "cosine" falls to zero; "fixed" stays.
+
+    >>> run = Settings(epochs=200, lr=0.1)
+    >>> [round(rate_at(run, 10 * epoch, 10), 6) for epoch in (0, 5, 158, 159, 179)]
+    [0.002, 0.1, 0.1, 0.001, 1e-05]
+    """
+    epoch = step // steps_per_epoch + 1
+    warm = (
+        settings.warmup * steps_per_epoch if not (settings.schedule == "fixed" and settings.scenario == "stream") else 0
+    )
+    rate = settings.lr
+    if step < warm:
+        rate *= (step + 1) / warm
+    elif settings.schedule == "cosine":
+        total = settings.epochs * steps_per_epoch
+        rate *= 0.5 * (1 + math.cos(math.pi * (step - warm) / max(1, total - warm)))
+    elif settings.schedule == "paper":
+        if 10 * epoch >= 9 * settings.epochs:
+            rate *= 1e-4
+        elif 10 * epoch >= 8 * settings.epochs:
+            rate *= 1e-2
+    return rate
+
+
+class Learner:
+    """R networks that learn side by side; what differs between them is in `runs`."""
+
+    def __init__(
+        self, runs: Sequence[Settings], *, num_classes: int, shape: tuple[int, int, int], device: torch.device
+    ) -> None:
+        self.runs = runs
+        self.settings = runs[0]
+        self.device = device
+        self.net = build(runs, num_classes=num_classes, shape=shape).to(device)
+        self.net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self._averaged = copy.deepcopy(self.net).requires_grad_(False) if self.settings.average else None
+        self._parallel: nn.Module = self.net
+        if _distributed.world()[1] > 1:
+            self._parallel = nn.parallel.DistributedDataParallel(self.net)
+        self._optimiser = self._make_optimiser()
+        self._by_loss = _rows_by_loss(runs, device)
+        self.by_count = torch.tensor([run.divide_by == "count" for run in runs], device=device)
+
+    def _make_optimiser(self) -> torch.optim.Optimizer:
+        s = self.settings
+        bias = self.net.head.get_parameter("bias")
+        rest = [parameter for parameter in self.net.parameters() if parameter is not bias]
+        # Sigmoid heads keep their bias out of the decay; runs of both kinds may share it, so `step` sees to it.
+        groups = [{"params": rest, "weight_decay": s.weight_decay}, {"params": [bias], "weight_decay": 0.0}]
+        decays = torch.tensor([s.weight_decay * (run.loss == "softmax") for run in self.runs], device=self.device)
+        self._bias_decay = decays.repeat_interleave(bias.numel() // len(self.runs))
+        # The rate is a tensor of each group's own, so that a captured step reads it anew every time.
+        for group in groups:
+            group["lr"] = torch.tensor(s.lr, device=self.device)
+        if s.optimiser == "adamw":
+            return torch.optim.AdamW(groups, betas=(s.momentum, 0.999), fused=True)
+        return torch.optim.SGD(groups, momentum=s.momentum, fused=True)
+
+    def step(
+        self, images: Tensor, label: Tensor, weight: Tensor, rate: Tensor, total: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Take one optimiser step on `images [R, B, C, H, W]`; return the losses `[R]` and which were right `[R, B]`.
+
+        `total [R]`, where given, is what the weighted losses are divided by: the weight of the whole batch, of which
+        this process may hold only a part.
+        """
+        self.net.train()
+        logits = self._forward(self._parallel, images)
+        loss = self._losses(logits, label)
+        if total is None:
+            total = torch.where(self.by_count, float(loss.shape[1]), weight.sum(1))
+        mean = weighted_mean(loss, weight, total=total)
+        self._optimiser.zero_grad(set_to_none=True)
+        mean.sum().backward()  # type: ignore[no-untyped-call]
+        self._update(rate)
+        return mean.detach(), is_correct(logits, label)
+
+    def _update(self, rate: Tensor) -> None:
+        bias = self.net.head.get_parameter("bias")
+        with torch.no_grad():
+            if self.settings.optimiser == "adamw":
+                bias.mul_(1 - rate * self._bias_decay)
+            elif bias.grad is not None:
+                bias.grad.add_(self._bias_decay * bias)
+        for group in self._optimiser.param_groups:
+            group["lr"].copy_(rate)
+        self._optimiser.step()
+        if self._averaged is not None:
+            pairs = list(zip(self._averaged.state_dict().values(), self.net.state_dict().values(), strict=True))
+            smooth = [pair for pair in pairs if pair[0].is_floating_point()]
+            torch._foreach_lerp_([old for old, _ in smooth], [new for _, new in smooth], 1 - self.settings.average)
+            for old, new in pairs:
+                if not old.is_floating_point():
+                    old.copy_(new)
+
+    def _losses(self, logits: Tensor, label: Tensor) -> Tensor:
+        parts = [
+            (
+                rows,
+                softmax_loss(logits[rows], label[rows])
+                if gamma is None
+                else focal_loss(logits[rows], label[rows], gamma),
+            )
+            for gamma, rows in self._by_loss
+        ]
+        if len(parts) == 1:
+            return parts[0][1]
+        order = torch.cat([rows for rows, _ in parts]).argsort()
+        return torch.cat([loss for _, loss in parts])[order]
+
+    def _forward(self, net: nn.Module, images: Tensor) -> Tensor:
+        with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.settings.precision == "bf16"):
+            logits: Tensor = net(images)
+        return logits
+
+    @torch.no_grad()
+    def predict(self, images: Tensor, *, averaged: bool = False) -> Tensor:
+        """Return logits `[R, B, K]` in evaluation mode, of the networks themselves or of their averages."""
+        net = self._averaged if averaged and self._averaged is not None else self.net
+        net.eval()
+        return self._forward(net, images).float()
+
+    @property
+    def has_average(self) -> bool:
+        """Whether an average of the weights over time is kept."""
+        return self._averaged is not None
+
+    def agree(self) -> None:
+        """Give all processes the running statistics of the first one: each has only seen its part of the batches."""
+        if _distributed.world()[1] > 1:
+            for net in filter(None, (self.net, self._averaged)):
+                for buffer in net.buffers():
+                    torch.distributed.broadcast(buffer, 0)
+
+    def tensors(self) -> Iterator[Tensor]:
+        """Yield all that a step changes."""
+        for net in filter(None, (self.net, self._averaged)):
+            yield from net.state_dict().values()
+        for state in self._optimiser.state.values():
+            yield from (value for value in state.values() if isinstance(value, Tensor))
+        yield from (group["lr"] for group in self._optimiser.param_groups)
+
+    def state_dict(self) -> dict[str, object]:
+        """Return networks, averages and optimiser as tensors and primitives."""
+        averaged = None if self._averaged is None else self._averaged.state_dict()
+        return {"net": self.net.state_dict(), "averaged": averaged, "optimiser": self._optimiser.state_dict()}
+
+    def load_state_dict(self, state: dict[str, object]) -> None:
+        """Take over another learner's state."""
+        self.net.load_state_dict(state["net"])  # type: ignore[arg-type]
+        if self._averaged is not None:
+            self._averaged.load_state_dict(state["averaged"])  # type: ignore[arg-type]
+        self._optimiser.load_state_dict(state["optimiser"])  # type: ignore[arg-type]
+
+
+def _rows_by_loss(runs: Sequence[Settings], device: torch.device) -> list[tuple[float | None, Tensor]]:
+    """Return the rows of each loss: γ of the focal loss (0 for sigmoid), or None for softmax."""
+    kinds: dict[float | None, list[int]] = {}
+    for row, run in enumerate(runs):
+        gamma = None if run.loss == "softmax" else 0.0 if run.loss == "sigmoid" else run.gamma
+        kinds.setdefault(gamma, []).append(row)
+    return [(gamma, torch.tensor(rows, device=device)) for gamma, rows in kinds.items()]

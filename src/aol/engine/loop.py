@@ -1,0 +1,201 @@
+"""What offline, arrival and stream training have in common: an epoch after the other, readings, records, state.
+
+A loop trains one stack of runs. It knows nothing of folders: whoever drives it saves its state between two epochs. All
+randomness is a function of (seed, epoch), so that a state taken between epochs is all that a resumed run needs.
+"""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from aol import _distributed, _seeds
+from aol.ages import ClassAges, SampleAges
+from aol.data.images import split_per_class
+from aol.engine.history import History
+from aol.engine.learner import Learner, rate_at
+from aol.engine.passes import CleanPass, Readings, Trained, TrainPass
+from aol.engine.settings import Settings
+from aol.engine.source import AnyPair, sources
+from aol.engine.weighting import Weighting
+from aol.longtail import long_tail
+from aol.sampling import draw
+from aol.weights import ErrorRates
+
+_ORDER = 1  # the place of this use in the path of a seed
+
+
+class Loop(ABC):
+    """One stack of runs on its way through its epochs."""
+
+    ages: SampleAges | ClassAges
+
+    def __init__(
+        self,
+        runs: Sequence[Settings],
+        pair: AnyPair,
+        *,
+        device: torch.device,
+        workers: int = 0,
+        keep_samples: bool = False,
+    ) -> None:
+        self.runs, self.settings, self.device = list(runs), runs[0], device
+        self.classes, self.num_classes = pair.classes, pair.num_classes
+        self.keep_samples = keep_samples
+        s, shape = self.settings, pair.train.shape
+        if shape is None:
+            raise ValueError(f"The images of {pair.name} have no common size.")
+        self.train, self.test = sources(
+            pair, normalisation=s.normalisation, augment=s.augment, workers=workers, device=device
+        )
+        labels = self.train.labels.cpu()
+        pools = [_pool(run, labels) for run in runs]
+        self.pool = torch.stack([kept for kept, _ in pools]).to(device)  # [R, n]: places in the data set
+        self.held_out = torch.stack([held for _, held in pools]).to(device)  # [R, v]: for validation
+        self.labels = self.train.labels[self.pool[0]]  # [n]: the same in all runs, as a pool is ordered by class
+        self.learner = Learner(runs, num_classes=self.num_classes, shape=shape, device=device)
+        self.weighting = Weighting(runs, device)
+        self.history = History(len(runs), self.num_classes)
+        rho = torch.tensor([run.rho for run in runs])
+        self.error_rates = ErrorRates(self.num_classes, rho=rho, device=device)
+        self.test_ages = SampleAges(self.test.labels, num_classes=self.num_classes, rho=rho, device=device)
+        self._train_pass: TrainPass | None = None
+        self._clean_passes: dict[str, CleanPass] = {}
+        self.epoch = 0
+        self.failed = [0] * len(runs)  # the epoch, counted from one, whose loss was not finite; zero while all is well
+
+    @property
+    def done(self) -> bool:
+        """Whether all epochs are over."""
+        return self.epoch >= self.settings.epochs
+
+    def run_epoch(self) -> None:
+        """Train for one epoch, read what is to be read, write it down and move on."""
+        start = time.perf_counter()
+        trained, by_class = self._learn()
+        by_epoch: dict[str, Tensor | float] = {
+            "epoch": self.epoch + 1,
+            "lr": trained.rate,
+            "train_loss": trained.loss,
+            **self._train_readings(by_class),
+        }
+        if (self.epoch + 1) % self.settings.eval_every == 0 or self.epoch + 1 == self.settings.epochs:
+            by_epoch |= self._test_readings(by_class)
+        for row, finite in enumerate(trained.loss.isfinite().tolist()):
+            if not finite and not self.failed[row]:
+                self.failed[row] = self.epoch + 1
+        seconds = time.perf_counter() - start
+        speed = trained.images * len(self.runs) / seconds
+        self.history.add({**by_epoch, "seconds": seconds, "images_per_second": speed}, by_class, self._sample_ages())
+        self.epoch += 1
+
+    @abstractmethod
+    def _learn(self) -> tuple[Trained, dict[str, Tensor]]:
+        """Do one epoch's training and age what is to be aged; return readings by class."""
+
+    def _train_readings(self, by_class: dict[str, Tensor]) -> dict[str, Tensor | float]:
+        count, accuracy = by_class["train_count"], by_class["train_accuracy"]
+        return {"train_accuracy": (count * accuracy).nansum(1) / count.sum(1)}
+
+    def _sample_ages(self) -> Tensor | None:
+        """Return the ages of all samples, `[R, n]`, where they are to be kept."""
+        return None
+
+    def _test_readings(self, by_class: dict[str, Tensor]) -> dict[str, Tensor | float]:
+        every = torch.arange(self.test.labels.numel(), device=self.device)
+        readings = self._look_at("test", every)
+        rank, world = _distributed.world()
+        self.test_ages.observe(every[rank::world], readings.correct)
+        self.test_ages.advance()
+        by_class |= {**readings.by_class("test"), "test_age": self.test_ages.class_age}
+        found: dict[str, Tensor | float] = {"test_accuracy": readings.accuracy}
+        if self.learner.has_average:
+            found["averaged_accuracy"] = self._look_at("averaged", every).accuracy
+        if self.held_out.numel():
+            found["validation_accuracy"] = self._look_at("validation", self.held_out).accuracy
+        return found
+
+    def _look_at(self, what: str, index: Tensor, times: Tensor | None = None, *, most: int | None = None) -> Readings:
+        """Take a clean pass: over what was trained on ("train"), "validation", "test", or test by "averaged" nets."""
+        if what not in self._clean_passes:
+            self._clean_passes[what] = CleanPass(
+                self.learner,
+                self.test if what in ("test", "averaged") else self.train,
+                num_classes=self.num_classes,
+                size=most or index.shape[-1],
+                shared=index.dim() == 1,
+                averaged=what == "averaged",
+            )
+        return self._clean_passes[what](index, times)
+
+    def _train_on(self, place: Tensor, position: Tensor, weight: Tensor) -> Trained:
+        """Take one pass over `place [R, m]` in that order, with `weight [R, m]`."""
+        if self._train_pass is None:
+            listens = self.settings.signal == "train"
+            self._train_pass = TrainPass(
+                self.learner,
+                self.train,
+                num_classes=self.num_classes,
+                size=place.shape[1],
+                observe=self._hear if listens else None,
+                heard=self._heard,
+            )
+        steps = self._train_pass.steps
+        rates = [rate_at(self.settings, self.epoch * steps + step, steps) for step in range(steps)]
+        seeds = [run.seed for run in self.runs]
+        return self._train_pass(place, position, weight, rates=rates, epoch=self.epoch, seeds=seeds)
+
+    @abstractmethod
+    def _hear(self, position: Tensor, label: Tensor, right: Tensor) -> None:
+        """Take the answers of a training batch for the signal, each `[R, B]`."""
+
+    def _heard(self) -> Iterator[Tensor]:
+        """Yield the tensors that `_hear` changes."""
+        yield from self.error_rates.pending()
+        yield from self.ages.pending()
+
+    def _orders(self, weight: Tensor) -> Tensor:
+        """Return each run's order of `weight [R, m]`'s places: shuffled, or drawn by weight where it resamples."""
+        rows = []
+        for run, own in zip(self.runs, weight, strict=True):
+            generator = _seeds.generator(run.seed, _ORDER, self.epoch, device=self.device)
+            if run.mechanism == "resample":
+                rows.append(draw(own, own.numel(), generator=generator))
+            else:
+                rows.append(torch.randperm(own.numel(), generator=generator, device=self.device))
+        return torch.stack(rows)
+
+    def _states(self) -> dict[str, SampleAges | ErrorRates | Learner | History]:
+        return {
+            "learner": self.learner,
+            "history": self.history,
+            "test_ages": self.test_ages,
+            "error_rates": self.error_rates,
+        }
+
+    def state_dict(self) -> dict[str, object]:
+        """Return everything: networks, optimiser, ages, records."""
+        states: dict[str, object] = {name: state.state_dict() for name, state in self._states().items()}
+        return {"epoch": self.epoch, "failed": list(self.failed), **states}
+
+    def load_state_dict(self, state: dict[str, object]) -> None:
+        """Go on where another loop of the same runs stood."""
+        for name, mine in self._states().items():
+            mine.load_state_dict(state[name])  # type: ignore[arg-type]
+        self.epoch = int(state["epoch"])  # type: ignore[call-overload]
+        self.failed = list(state["failed"])  # type: ignore[call-overload]
+
+
+def _pool(run: Settings, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Return a run's training samples, ordered by class, and those held out for validation, as places in the data."""
+    kept, held = torch.arange(labels.numel()), torch.empty(0, dtype=torch.int64)
+    if run.validation:
+        kept, held = split_per_class(labels, run.validation, seed=run.seed)
+    shifting = run.scenario == "stream" and run.stream == "shifting"  # such a stream makes its own long tails
+    if run.imbalance is not None and not shifting:
+        kept = kept[long_tail(labels[kept], run.imbalance, profile=run.profile, seed=run.seed)]
+    return kept[labels[kept].argsort(stable=True)], held

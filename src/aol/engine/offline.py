@@ -1,0 +1,95 @@
+"""Offline training, and training where only a part of the set arrives each epoch.
+
+An epoch: weights from the ages so far → order → one training pass → one clean pass over the same samples → ages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from aol import _distributed
+from aol.ages import SampleAges
+from aol.engine.loop import Loop
+from aol.engine.passes import Trained
+from aol.engine.settings import Settings
+from aol.engine.source import AnyPair
+from aol.streams import Arrivals
+
+
+class OfflineLoop(Loop):
+    """Trains on the whole set every epoch or, in the scenario "arrival", on what arrives."""
+
+    ages: SampleAges
+
+    def __init__(
+        self,
+        runs: Sequence[Settings],
+        pair: AnyPair,
+        *,
+        device: torch.device,
+        workers: int = 0,
+        keep_samples: bool = False,
+    ) -> None:
+        super().__init__(runs, pair, device=device, workers=workers, keep_samples=keep_samples)
+        s = self.settings
+        arrives = s.scenario == "arrival"
+        self.counts = torch.bincount(self.labels, minlength=self.num_classes)
+        self.ages = SampleAges(
+            self.labels,
+            num_classes=self.num_classes,
+            rho=torch.tensor([run.rho for run in runs]),
+            fuse=s.fuse,
+            absent="grow" if arrives else "keep",
+            device=device,
+        )
+        self._arrivals = [Arrivals(self.labels, s.fraction, steps=s.epochs, seed=run.seed) for run in runs if arrives]
+
+    def _learn(self) -> tuple[Trained, dict[str, Tensor]]:
+        by_class, by_sample = self._weights()
+        here = self._here()
+        position = here.gather(1, self._orders(by_sample.gather(1, here)))
+        weight = by_sample.gather(1, position).masked_fill(self.weighting.resampled, 1.0)
+        place = self.pool.gather(1, position)
+
+        trained = self._train_on(place, position, weight)
+        signal = self.settings.signal
+        readings = {"train_count": trained.count, "train_accuracy": trained.right / trained.count}
+        if signal == "eval":
+            readings = self._look(here)
+        if signal != "none":
+            self.ages.advance()
+            self.error_rates.advance()
+            readings["age"] = self.ages.class_age
+        return trained, {**readings, "weight": by_class}
+
+    def _here(self) -> Tensor:
+        """Return the positions that are trained on this epoch, `int64 [R, m]`."""
+        if self._arrivals:
+            return torch.stack([arrivals[self.epoch] for arrivals in self._arrivals]).to(self.device)
+        return torch.arange(self.labels.numel(), device=self.device).expand(len(self.runs), -1)
+
+    def _weights(self) -> tuple[Tensor, Tensor]:
+        by_class = self.weighting.by_class(self.counts, self.ages.class_weight, self.error_rates.class_weight)
+        own = self.ages.sample_weight if self.weighting.any_sample_level else None
+        return by_class, self.weighting.by_sample(by_class, own, self.labels)
+
+    def _look(self, here: Tensor) -> dict[str, Tensor]:
+        """Classify what was trained on, unaugmented; tell the ages."""
+        found = self._look_at("train", self.pool.gather(1, here))
+        rank, world = _distributed.world()
+        mine = here[:, rank::world]
+        self._hear(mine, self.labels[mine], found.correct)
+        return {"train_count": found.count, **found.by_class("train")}
+
+    def _hear(self, position: Tensor, label: Tensor, right: Tensor) -> None:
+        self.ages.observe(position, right)
+        self.error_rates.observe(label, right)
+
+    def _sample_ages(self) -> Tensor | None:
+        return self.ages.age if self.keep_samples else None
+
+    def _states(self):  # type: ignore[no-untyped-def]
+        return {**super()._states(), "ages": self.ages}

@@ -1,0 +1,257 @@
+"""What a run is: every setting, checked; grids of them; and which runs can be trained together as one stack.
+
+Knows words and numbers, no tensors. Two runs with the same `Settings` are the same run.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from typing import TypeAlias
+
+from aol import _check
+from aol.longtail import PROFILES
+
+Value: TypeAlias = str | float | int | bool | None
+
+WEIGHTINGS = ("none", "cb", "aol", "cb+aol", "frequency", "error")
+# What may differ between the runs of a stack; all else is common to them.
+PER_RUN = (
+    "weighting", "rho", "beta", "power", "temper", "level", "mechanism", "loss", "gamma", "divide_by", "seed",
+)  # fmt: skip
+
+
+class WrongSettingsError(ValueError):
+    """A setting, or a combination of settings, that cannot be run; the message names it."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """All settings of one run. Units: epochs, samples, fractions; the rate is per step.
+
+    >>> Settings(weighting="aol", rho=0.3).run_id == Settings(weighting="aol", rho=0.3, beta=0.5).run_id
+    True
+    """
+
+    # What is learnt from
+    scenario: str = "offline"
+    data: str = "digits"
+    imbalance: float | None = 50.0
+    profile: str = "exp"
+    validation: float = 0.0
+    fraction: float = 1.0
+    stream: str = "shifting"
+    period: int = 10
+    memory: str = "all"
+    # How
+    net: str = "auto"
+    epochs: int = 30
+    batch_size: int = 128
+    optimiser: str = "sgd"
+    lr: float = 0.1
+    momentum: float = 0.9
+    weight_decay: float = 2e-4
+    schedule: str = "paper"
+    warmup: int = 5
+    average: float = 0.0
+    precision: str = "fp32"
+    normalisation: str = "centred"
+    augment: bool = True
+    # What age does
+    weighting: str = "none"
+    rho: float = 0.5
+    beta: float = 0.9999
+    power: float = 0.5
+    temper: float = 1.0
+    level: str = "class"
+    fuse: str = "ema"
+    mechanism: str = "reweight"
+    loss: str = "softmax"
+    gamma: float = 1.0
+    divide_by: str = "auto"
+    signal: str = "eval"
+    threshold: float | None = None
+    # Whence and how often
+    seed: int = 0
+    eval_every: int = 1
+
+    def __post_init__(self) -> None:
+        try:
+            self._check()
+        except (TypeError, ValueError) as error:
+            raise WrongSettingsError(str(error)) from error
+        for name, value in self._canonical().items():
+            object.__setattr__(self, name, value)
+
+    def _check(self) -> None:
+        words = {
+            "scenario": ("offline", "arrival", "stream"), "profile": PROFILES, "stream": ("access", "shifting"),
+            "optimiser": ("sgd", "adamw"), "schedule": ("paper", "cosine", "fixed"), "precision": ("fp32", "bf16"),
+            "normalisation": ("centred", "standardised"), "weighting": WEIGHTINGS, "level": ("class", "sample"),
+            "fuse": ("ema", "mean"), "mechanism": ("reweight", "resample"), "loss": ("softmax", "sigmoid", "focal"),
+            "divide_by": ("auto", "weight", "count"), "signal": ("eval", "train", "none"),
+        }  # fmt: skip
+        for name, allowed in words.items():
+            _check.choice(name, getattr(self, name), allowed)
+        for name, least in (
+            ("epochs", 1),
+            ("batch_size", 1),
+            ("period", 1),
+            ("warmup", 0),
+            ("seed", 0),
+            ("eval_every", 1),
+        ):
+            _check.whole(name, getattr(self, name), least)
+        for name in ("rho", "momentum", "average"):
+            _check.number(name, getattr(self, name), 0.0, 1.0)
+        for name in ("lr", "weight_decay", "power", "temper", "gamma"):
+            _check.number(name, getattr(self, name), 0.0, 1e6)
+        _check.rates("beta", self.beta, 0.0, 1.0, open_above=True)
+        _check.number("fraction", self.fraction, 0.0, 1.0, open_below=True)
+        if self.imbalance is not None:
+            _check.number("imbalance", self.imbalance, 1.0, 1e9)
+        if self.threshold is not None:
+            _check.number("threshold", self.threshold, 0.0, 1.0)
+        if not 0.0 <= self.validation < 1.0 or not self.average < 1.0:
+            raise ValueError(f"validation and average must lie in [0, 1), not {self.validation} and {self.average}.")
+        memory_capacity(self.memory)
+        ages = self.weighting in ("aol", "cb+aol", "error")
+        if ages and self.signal == "none":
+            raise ValueError(f"signal='none' tracks no ages, and weighting={self.weighting!r} needs them.")
+        if self.scenario == "stream" and self.level == "sample" and "aol" in self.weighting:
+            raise ValueError("level='sample' needs samples that come back: on a stream only 'class' is possible.")
+        if self.scenario == "stream" and self.stream == "shifting" and self.imbalance is None:
+            raise ValueError("imbalance must be given for stream='shifting'.")
+
+    def _canonical(self) -> dict[str, Value]:
+        """Return the settings that cannot matter here, at their defaults, so that equal runs are equal."""
+        start = {field.name: field.default for field in fields(self)}
+        idle: set[str] = set()
+        if self.weighting not in ("aol", "cb+aol", "error"):
+            idle |= {"rho"}
+        if "aol" not in self.weighting:
+            idle |= {"level"}
+        if "cb" not in self.weighting:
+            idle |= {"beta"}
+        if self.weighting != "frequency":
+            idle |= {"power"}
+        if self.weighting == "none":
+            idle |= {"temper"}
+        if self.loss != "focal":
+            idle |= {"gamma"}
+        if self.scenario == "offline":
+            idle |= {"fraction"}
+        if self.scenario != "stream":
+            idle |= {"stream", "period", "memory", "threshold"}
+        elif self.stream == "access":
+            idle |= {"period"}
+        else:
+            idle |= {"fraction"}
+        if self.schedule == "fixed" and self.scenario == "stream":
+            idle |= {"warmup"}
+        if self.imbalance is None:
+            idle |= {"profile"}
+        found: dict[str, Value] = {name: start[name] for name in idle}  # type: ignore[misc]
+        if self.divide_by == "auto":  # what the released code does
+            found["divide_by"] = "weight" if self.loss == "softmax" else "count"
+        return found
+
+    def as_dict(self) -> dict[str, Value]:
+        """Return every setting by name."""
+        return asdict(self)
+
+    @property
+    def run_id(self) -> str:
+        """A name that follows from the settings alone."""
+        text = json.dumps(self.as_dict(), sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+    @property
+    def method(self) -> str:
+        """What is done about the imbalance, in a few words; the same for all seeds.
+
+        >>> Settings(weighting="cb+aol", rho=0.3, mechanism="resample", loss="sigmoid").method
+        'cb+aol β=0.9999 ρ=0.3 class resample sigmoid'
+        """
+        words = [self.weighting]
+        if "cb" in self.weighting:
+            words.append(f"β={self.beta:g}")
+        if self.weighting == "frequency":
+            words.append(f"p={self.power:g}")
+        if self.weighting in ("aol", "cb+aol", "error"):
+            words.append(f"ρ={self.rho:g}")
+        if "aol" in self.weighting:
+            words.append(self.level)
+        if self.temper != 1.0:
+            words.append(f"temper={self.temper:g}")
+        if self.mechanism != "reweight":
+            words.append(self.mechanism)
+        if self.loss != "softmax":
+            words.append(self.loss)
+        return " ".join(words)
+
+    @property
+    def stack_key(self) -> tuple[tuple[str, Value], ...]:
+        """What runs must have in common to be trained as one."""
+        return tuple((name, value) for name, value in self.as_dict().items() if name not in PER_RUN)
+
+
+def memory_capacity(memory: str) -> int | None:
+    """Return the capacity of "reservoir:K"; None for "all" and "none".
+
+    >>> memory_capacity("reservoir:10000")
+    10000
+    """
+    if memory in ("all", "none"):
+        return None
+    kind, _, size = memory.partition(":")
+    if kind != "reservoir" or not size.isdigit() or int(size) < 1:
+        raise ValueError(f"memory must be 'all', 'none' or 'reservoir:K' with K of 1 or more, not {memory!r}.")
+    return int(size)
+
+
+def grid(common: Mapping[str, Value], **varied: Sequence[Value]) -> list[Settings]:
+    """Return one `Settings` for every combination of the varied values; those that come out equal, once.
+
+    >>> [run.method for run in grid({}, weighting=["none", "aol"], rho=[0.1, 0.9])]
+    ['none', 'aol ρ=0.1 class', 'aol ρ=0.9 class']
+    """
+    known = {field.name for field in fields(Settings)}
+    for name in (*common, *varied):
+        if name not in known:
+            raise WrongSettingsError(f"There is no setting called {name!r}.")
+    for name, values in varied.items():
+        if not values:
+            raise WrongSettingsError(f"{name} must have at least one value.")
+    base: dict[str, Value] = dict(common)
+    runs = []
+    for values in itertools.product(*varied.values()):
+        named = base | dict(zip(varied, values, strict=True))
+        runs.append(Settings(**named))  # type: ignore[arg-type]
+    return list(dict.fromkeys(runs))
+
+
+def stacks(runs: Iterable[Settings], most: int) -> list[list[Settings]]:
+    """Group runs that can be trained as one, at most `most` together and about equally many in each.
+
+    >>> [len(stack) for stack in stacks(grid({}, seed=range(10)), most=4)]
+    [4, 3, 3]
+    """
+    groups: dict[object, list[Settings]] = {}
+    for run in runs:
+        groups.setdefault(run.stack_key, []).append(run)
+    found = []
+    for group in groups.values():
+        parts = -(-len(group) // most)
+        sizes = [len(group) // parts + (part < len(group) % parts) for part in range(parts)]
+        ends = list(itertools.accumulate(sizes))
+        found += [group[end - size : end] for end, size in zip(ends, sizes, strict=True)]
+    return found
+
+
+def with_seed(run: Settings, seed: int) -> Settings:
+    """Return the same run from another seed."""
+    return replace(run, seed=seed)

@@ -1,0 +1,136 @@
+"""Where batches come from: a set that lies on the device as one tensor, or a large one decoded by worker processes.
+
+A source hands out network input for given samples, run by run; which samples, and in which order, is not its affair.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader
+
+from aol import _seeds
+from aol.data import augment
+from aol.data.images import Augmentation, ImageSet, Normalisation, Pair
+from aol.data.stored import StoredImages
+
+AnyPair: TypeAlias = Pair[ImageSet] | Pair[StoredImages]
+
+
+class OnDevice:
+    """A set small enough to lie on the training device; crop, flip and normalisation happen there.
+
+    What happens to a sample depends on its run's seed, the epoch and its place in the order, not on its neighbours.
+    """
+
+    def __init__(
+        self, images: ImageSet, normalisation: Normalisation, augmentation: Augmentation | None, device: torch.device
+    ) -> None:
+        moved = images.to(device)
+        self.labels = moved.labels
+        self._pixels = moved.images
+        self._normalisation = normalisation
+        self._augmentation = augmentation
+        self._draws: augment.Draws | None = None
+
+    def prepare(self, size: int, mine: Tensor, *, epoch: int, seeds: Sequence[int]) -> None:
+        """Draw what will happen to each of `size` places of an epoch's order; this process shows `mine` of them."""
+        if self._augmentation is None:
+            return
+        generators = [_seeds.generator(seed, _AUGMENT, epoch, device=self._pixels.device) for seed in seeds]
+        drawn = augment.draw(size, self._augmentation, generator=generators).batch(mine)
+        if self._draws is None or self._draws.row.shape != drawn.row.shape:
+            self._draws = drawn
+        else:  # in place: a captured batch reads from here
+            for old, new in zip(self._draws, drawn, strict=True):
+                old.copy_(new)
+
+    def shown(self, index: Tensor, at: Tensor) -> Tensor:
+        """Return samples `index [R, B]` as network input, with what was drawn for the places `at [B]` of the order."""
+        if self._augmentation is None or self._draws is None:
+            return self.plain(index)
+        drawn = augment.Draws(*(each.index_select(1, at) for each in self._draws))
+        return augment.training_batch(
+            self._pixels, index, drawn, pad=self._augmentation.pad, normalisation=self._normalisation
+        )
+
+    def plain(self, index: Tensor) -> Tensor:
+        """Return samples as they are: `[..., C, H, W]` of `index [...]`."""
+        return augment.evaluation_batch(self._pixels, index, normalisation=self._normalisation)
+
+
+class FromStorage:
+    """A set of any size, decoded on the fly in worker processes. One run at a time.
+
+    Args:
+        train: items through the training transform; its draws depend on (seed, epoch, sample), not on the worker.
+        clean: the same records through the evaluation transform.
+        workers: how many processes decode.
+    """
+
+    def __init__(
+        self,
+        train: StoredImages,
+        clean: StoredImages,
+        normalisation: Normalisation,
+        *,
+        workers: int,
+        device: torch.device,
+    ) -> None:
+        self.labels = train.labels.to(device)
+        self._train, self._clean = train, clean
+        self._normalisation = normalisation
+        self._workers, self._device = workers, device
+
+    def train(self, order: Tensor, mine: Tensor, *, batch: int, epoch: int, seeds: Sequence[int]) -> Iterator[Tensor]:
+        """Yield augmented batches `[1, B, C, H, W]` of `order [1, n]`; this process shows the places `mine` of it."""
+        (seed,) = seeds
+        seen = self._train.with_transform(self._train.transform, seed=seed)
+        seen.set_epoch(epoch)
+        for images in self._load(seen, order[0, mine], batch):
+            yield images[None]
+
+    def clean(self, index: Tensor, *, batch: int) -> Iterator[Tensor]:
+        """Yield batches as they are, `[B, C, H, W]`, or `[1, B, C, H, W]` of `index [1, n]`."""
+        for images in self._load(self._clean, index.reshape(-1), batch):
+            yield images if index.dim() == 1 else images[None]
+
+    def _load(self, records: StoredImages, index: Tensor, batch: int) -> Iterator[Tensor]:
+        order = index.tolist()
+        batches = [order[start : start + batch] for start in range(0, len(order), batch)]
+        loader: DataLoader[tuple[Tensor, int, int]] = DataLoader(
+            records,
+            batch_sampler=batches,
+            num_workers=self._workers,
+            pin_memory=self._device.type == "cuda",
+        )
+        for images, _, _ in loader:
+            yield self._normalisation(images.to(self._device, non_blocking=True))
+
+
+_AUGMENT = 2  # the place of this use in the path of a seed; orders are 1, networks 0
+
+
+Source: TypeAlias = OnDevice | FromStorage
+
+
+def sources(
+    pair: AnyPair, *, normalisation: str, augment: bool, workers: int, device: torch.device
+) -> tuple[Source, Source]:
+    """Return the training and the test split of a data set as sources."""
+    scale = pair.normalisation if normalisation == "centred" else pair.standardised
+    train, test = pair.train, pair.test
+    if isinstance(train, ImageSet) and isinstance(test, ImageSet):
+        change = pair.augmentation if augment else None
+        return OnDevice(train, scale, change, device), OnDevice(test, scale, None, device)
+    if not isinstance(train, StoredImages) or not isinstance(test, StoredImages):
+        raise TypeError("A data set must have both splits in memory, or both in storage.")
+    plain = train.with_transform(test.transform)
+    shown = train if augment else plain
+    return (
+        FromStorage(shown, plain, scale, workers=workers, device=device),
+        FromStorage(test, test, scale, workers=workers, device=device),
+    )

@@ -1,0 +1,125 @@
+"""Training on a stream: one pass over what each step shows; class ages from what the memory holds.
+
+A step: its samples enter the memory → one training pass over them → one clean pass over the memory → ages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from aol import _distributed
+from aol.ages import ClassAges
+from aol.engine.loop import Loop
+from aol.engine.passes import Trained
+from aol.engine.settings import Settings, memory_capacity
+from aol.engine.source import AnyPair
+from aol.memory import Reservoir
+from aol.streams import LimitedAccess, ShiftingTail
+
+
+class StreamLoop(Loop):
+    """Trains R runs on streams of their own. Readings called "train" are of the memory, its repeats counted."""
+
+    ages: ClassAges
+
+    def __init__(
+        self,
+        runs: Sequence[Settings],
+        pair: AnyPair,
+        *,
+        device: torch.device,
+        workers: int = 0,
+        keep_samples: bool = False,
+    ) -> None:
+        super().__init__(runs, pair, device=device, workers=workers, keep_samples=keep_samples)
+        s = self.settings
+        threshold: str | float = "median" if s.threshold is None else s.threshold
+        rho = torch.tensor([run.rho for run in runs])
+        self.ages = ClassAges(self.num_classes, rho=rho, threshold=threshold, device=device)
+        self._streams = [_stream(run, self.labels) for run in runs]
+        capacity = memory_capacity(s.memory)
+        self._reservoirs = [Reservoir(capacity, seed=run.seed) for run in runs] if capacity else []
+        # How often each sample is remembered: all that an estimate of accuracy needs to know of a memory.
+        self._remembered = torch.zeros((len(runs), self.labels.numel()), dtype=torch.int64, device=device)
+
+    def _learn(self) -> tuple[Trained, dict[str, Tensor]]:
+        shown = torch.stack([stream[self.epoch] for stream in self._streams])
+        self._remember(shown)
+        shown = shown.to(self.device)
+        label = self.labels[shown]
+        counts = torch.zeros((len(self.runs), self.num_classes), dtype=torch.int64, device=self.device)
+        counts.scatter_add_(1, label, torch.ones_like(label))
+        by_class = self.weighting.by_class(counts, self.ages.class_weight, self.error_rates.class_weight)
+        order = self._orders(by_class.gather(1, label))
+        position = shown.gather(1, order)
+        weight = by_class.gather(1, self.labels[position]).masked_fill(self.weighting.resampled, 1.0)
+
+        trained = self._train_on(self.pool.gather(1, position), position, weight)
+        signal = self.settings.signal
+        readings = {"train_count": trained.count, "train_accuracy": trained.right / trained.count}
+        if signal == "eval":
+            readings = self._look()
+        if signal != "none":
+            self.ages.advance()
+            self.error_rates.advance()
+            readings["age"] = self.ages.ema
+        return trained, {**readings, "weight": by_class}
+
+    def _remember(self, shown: Tensor) -> None:
+        memory, size = self.settings.memory, self.labels.numel()
+        if self._reservoirs:
+            for reservoir, indices in zip(self._reservoirs, shown, strict=True):
+                reservoir.add(indices)
+            held = [torch.bincount(reservoir.indices, minlength=size) for reservoir in self._reservoirs]
+            self._remembered = torch.stack(held).to(self.device)
+            return
+        if memory == "none":
+            self._remembered.zero_()
+        shown = shown.to(self.device)
+        self._remembered.scatter_add_(1, shown, torch.ones_like(shown))
+
+    def _look(self) -> dict[str, Tensor]:
+        """Classify each remembered sample once, unaugmented; tell the ages as often as it is remembered."""
+        known = self._remembered > 0
+        most = int(known.sum(1).max())
+        # Known samples first; runs that know fewer are filled up with others, which count zero times.
+        index = known.to(torch.int8).argsort(dim=1, descending=True, stable=True)[:, :most]
+        times = self._remembered.gather(1, index)
+        found = self._look_at("train", self.pool.gather(1, index), times, most=known.shape[1])
+        rank, world = _distributed.world()
+        label, often = self.labels[index[:, rank::world]], times[:, rank::world]
+        self.ages.observe(label, found.correct, times=often)
+        self.error_rates.observe(label, found.correct, times=often)
+        return {"train_count": found.count, **found.by_class("train")}
+
+    def _hear(self, position: Tensor, label: Tensor, right: Tensor) -> None:
+        self.ages.observe(label, right)
+        self.error_rates.observe(label, right)
+
+    def _train_readings(self, by_class: dict[str, Tensor]) -> dict[str, Tensor | float]:
+        return {**super()._train_readings(by_class), "threshold": self.ages.threshold}
+
+    def _states(self):  # type: ignore[no-untyped-def]
+        return {**super()._states(), "ages": self.ages}
+
+    def state_dict(self) -> dict[str, object]:
+        """Return everything: networks, optimiser, ages, records, memory."""
+        memory = [reservoir.state_dict() for reservoir in self._reservoirs]
+        return {**super().state_dict(), "reservoirs": memory, "remembered": self._remembered.to(torch.int32)}
+
+    def load_state_dict(self, state: dict[str, object]) -> None:
+        """Go on where another loop of the same runs stood."""
+        super().load_state_dict(state)
+        for reservoir, mine in zip(self._reservoirs, state["reservoirs"], strict=True):  # type: ignore[call-overload]
+            reservoir.load_state_dict(mine)
+        self._remembered = state["remembered"].to(self.device, torch.int64)  # type: ignore[attr-defined]
+
+
+def _stream(run: Settings, labels: Tensor) -> LimitedAccess | ShiftingTail:
+    if run.stream == "access":
+        return LimitedAccess(labels, run.fraction, steps=run.epochs, seed=run.seed)
+    assert run.imbalance is not None
+    return ShiftingTail(labels, run.imbalance, period=run.period, steps=run.epochs, seed=run.seed, profile=run.profile)

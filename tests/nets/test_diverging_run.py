@@ -1,0 +1,100 @@
+"""One run of a stack with NaN or infinite values: the others must not notice."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from small_nets import SMALL, images, labels, losses, several, sgd
+from torch import Tensor
+
+from aol.nets import Stacked, stack
+
+RUNS, BAD = 3, 1
+DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
+
+
+def poison(stacked: Stacked, x: Tensor, scale: Tensor, where: str, value: float) -> None:
+    if where == "weights":
+        for parameter in stacked.parameters():
+            stacked.run_view(parameter.data)[BAD] = value
+    elif where == "one weight":
+        stacked.run_view(next(stacked.parameters()).data)[BAD, 0, 0, 0, 0] = value
+    elif where == "statistics":
+        for buffer in stacked.buffers():
+            if buffer.is_floating_point():
+                stacked.run_view(buffer)[BAD] = value
+    elif where == "images":
+        x[BAD] = value
+    else:
+        scale[BAD] = value
+
+
+def three_steps(
+    name: str, device: str, where: str | None, value: float, channels_last: bool
+) -> dict[str, list[Tensor]]:
+    """What three steps leave in the good runs: logits, gradients, then parameters and statistics."""
+    stacked = stack(several(name, RUNS)).to(device)
+    if channels_last:
+        stacked = stacked.to(memory_format=torch.channels_last)
+    optimiser, scale = sgd(stacked), torch.ones(RUNS, device=device)
+    good = [run for run in range(RUNS) if run != BAD]
+    seen: dict[str, list[Tensor]] = {"logits": [], "gradients": [], "states": []}
+    for step in range(3):
+        x, y = images(name, RUNS, seed=step).to(device), labels(RUNS, seed=step).to(device)
+        if where is not None:
+            poison(stacked, x, scale, where, value)
+        optimiser.zero_grad()
+        logits = stacked(x)
+        (losses(logits, y) * scale).sum().backward()
+        optimiser.step()
+        seen["logits"].append(logits.detach()[good])
+        seen["gradients"] += [stacked.run_view(p.grad)[good].clone() for p in stacked.parameters()]
+    seen["states"] = [value for run in good for value in stacked.unstack(run).values()]
+    with torch.no_grad():
+        x = images(name, RUNS).to(device)
+        seen["logits"] += [stacked.eval()(x)[good], stacked(x[0])[good]]  # own images, then shared ones
+    return seen
+
+
+@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize("where", ["weights", "one weight", "statistics", "images", "loss"])
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+@pytest.mark.parametrize("channels_last", [False, True])
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_diverging_run_does_not_touch_its_neighbours(
+    name: str, where: str, value: float, channels_last: bool, device: str
+) -> None:
+    clean = three_steps(name, device, None, value, channels_last)
+    beside = three_steps(name, device, where, value, channels_last)
+    for what, values in clean.items():
+        for ours, theirs in zip(beside[what], values, strict=True):
+            assert torch.isfinite(ours).all(), what
+            if device == "cpu":
+                assert torch.equal(ours, theirs), what
+            else:
+                torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_the_diverging_run_itself_shows_it(name: str) -> None:
+    stacked = stack(several(name, RUNS))
+    x = images(name, RUNS)
+    x[BAD] = float("nan")
+    logits = stacked(x)
+    assert torch.isnan(logits[BAD]).all()
+    losses(logits, labels(RUNS)).sum().backward()
+    assert all(torch.isnan(stacked.run_view(p.grad)[BAD]).any() for p in [stacked.head.weight])
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_a_failed_run_can_be_frozen_and_put_right_again(name: str) -> None:
+    nets = several(name, RUNS)
+    stacked = stack(nets)
+    x = images(name, RUNS)
+    before = copy.deepcopy(stacked.eval()(x).detach())
+    for parameter in stacked.parameters():
+        stacked.run_view(parameter.data)[BAD] = float("nan")
+    stacked.load(BAD, nets[BAD].state_dict())
+    assert torch.equal(stacked(x), before)
