@@ -7,9 +7,10 @@ import re
 import sys
 from pathlib import Path
 
-import ages
 import reservoir
 from measuring import RESULTS, Record, in_words
+
+import ages
 
 HERE = Path(__file__).parent
 

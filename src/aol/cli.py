@@ -13,27 +13,27 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import NoReturn
 
 import torch
 from rich.console import Console
-from rich.table import Table
 
 from aol._version import __version__
+from aol.data import DataError, open_data
 from aol.data import commands as data_commands
-from aol.data import open_data
 from aol.data.named import NAMES
 from aol.engine import display
-from aol.engine.results import Json, compare
 from aol.engine.settings import Settings, Value, WrongSettingsError, grid
 from aol.engine.training import Conduct, train
 
-_DEFAULTS: Mapping[str, Value] = Settings().as_dict()
+_DEFAULTS: Mapping[str, Value] = {field.name: field.default for field in fields(Settings)}  # type: ignore[misc]
 
 # What each setting means; the order is that of --help.
 _COMMON = {
     "data": "built-in: digits, fashion-mnist, cifar10, cifar100; or a folder: images by class, LMDB, Parquet, packed",
+    "image_size": "pixels a side to which the images of a folder are cropped (default: 224)",
     "imbalance": "largest class over smallest; 'none' takes the set as it is (default: 50 for built-in sets)",
     "profile": "shape of the long tail: exp, step",
     "weighting": "none, cb, aol, cb+aol, frequency, error",
@@ -77,13 +77,20 @@ _START: Mapping[str, Mapping[str, Value]] = {
     "train": {},
     "stream": {"scenario": "stream", "schedule": "fixed", "epochs": 100, "fraction": 0.05, "rho": 0.1, "warmup": 0},
 }
+# What to look at when a command is done.
+_NEXT = {
+    "train": "aol stream --weighting none,cb,aol --seed 0,1,2 --out runs/stream",
+    "stream": "aol train --weighting none,cb,aol --level class,sample --seed 0,1,2 --out runs/offline",
+}
+# What may be missing, and the kind of number it is otherwise.
+_OPTIONAL: Mapping[str, Callable[[str], float]] = {"imbalance": float, "threshold": float, "image_size": int}
 
 
 def _value(name: str, text: str) -> Value:
     """Return the value of a setting from its text."""
     default = _DEFAULTS[name]
-    if name in ("imbalance", "threshold"):
-        return None if text == "none" else _number(name, text, float)
+    if name in _OPTIONAL:
+        return None if text == "none" else _number(name, text, _OPTIONAL[name])
     if isinstance(default, bool):
         if text not in ("true", "false"):
             raise WrongSettingsError(f"--{_dashed(name)} must be true or false, not {text!r}.")
@@ -105,15 +112,19 @@ def _dashed(name: str) -> str:
     return name.replace("_", "-")
 
 
+def _flag(command: str, name: str) -> str:
+    return "--steps" if command == "stream" and name == "epochs" else f"--{_dashed(name)}"
+
+
 def _settings_of(command: str) -> dict[str, str]:
     return {**_COMMON, **(_TRAIN if command == "train" else _STREAM)}
 
 
 def _add_settings(parser: argparse.ArgumentParser, command: str) -> None:
     for name, text in _settings_of(command).items():
-        flag = "--steps" if command == "stream" and name == "epochs" else f"--{_dashed(name)}"
+        flag = _flag(command, name)
         default = {**_DEFAULTS, **_START[command]}[name]
-        shown = "" if name in ("imbalance", "threshold") else f" [{str(default).lower()}]"
+        shown = "" if name in _OPTIONAL else f" [{str(default).lower()}]"
         text = ("steps of the stream" if flag == "--steps" else text) + shown
         parser.add_argument(flag, dest=name, action="append", metavar="VALUES", help=text.replace("%", "%%"))
 
@@ -123,22 +134,36 @@ def _add_conduct(parser: argparse.ArgumentParser) -> None:
     add("--data-dir", metavar="FOLDER", help="where data sets lie, besides $AOL_DATA and the cache folder")
     add("--out", metavar="FOLDER", default="runs/latest", help="folder for records and checkpoints [runs/latest]")
     add("--resume", action="store_true", help="go on with what is in --out")
+    add("--fresh", action="store_true", help="delete the runs in --out and start again")
     add("--device", metavar="NAME", default="auto", help="auto, cpu, cuda, cuda:1 ... [auto]")
-    add("--together", type=_count, metavar="N", help="the most runs trained as one")
-    add("--workers", type=int, metavar="N", default=0, help="processes that decode images of a large set [0]")
+    add("--together", type=_count(1), metavar="N", help="the most runs trained as one; default: what suits the device")
+    add("--workers", type=_count(0), metavar="N", default=0, help="processes that decode images of a large set [0]")
     add("--parallel", choices=("data", "runs"), default="data", help="what processes of torchrun share [data]")
     add("--keep-samples", action="store_true", help="keep the age of every sample at every epoch")
     add("--tensorboard", action="store_true", help="write TensorBoard event files too")
-    add("--checkpoint-seconds", type=float, metavar="S", default=30.0, help="least time between checkpoints [30]")
+    add("--checkpoint-seconds", type=_seconds, metavar="S", default=30.0, help="least time between checkpoints [30]")
     add("--deterministic", action="store_true", help="only deterministic kernels, on CUDA too (slower)")
     add("--json", action="store_true", help="print one JSON object and nothing else")
     add("--debug", action="store_true", help="show the traceback of an error")
 
 
-def _count(text: str) -> int:
-    if int(text) < 1:
-        raise argparse.ArgumentTypeError(f"must be 1 or more, not {text}")
-    return int(text)
+def _count(least: int) -> Callable[[str], int]:
+    def count(text: str) -> int:
+        if not text.isdecimal() or int(text) < least:
+            raise argparse.ArgumentTypeError(f"must be a whole number of {least} or more, not {text!r}")
+        return int(text)
+
+    return count
+
+
+def _seconds(text: str) -> float:
+    try:
+        found = float(text)
+    except ValueError:
+        found = -1.0
+    if not 0.0 <= found < float("inf"):
+        raise argparse.ArgumentTypeError(f"must be a number of 0 or more, not {text!r}")
+    return found
 
 
 def _runs(command: str, given: Mapping[str, Sequence[str] | None]) -> list[Settings]:
@@ -154,19 +179,25 @@ def _runs(command: str, given: Mapping[str, Sequence[str] | None]) -> list[Setti
         common["imbalance"] = 50.0 if builtin or command == "stream" else None
     if command == "train" and "fraction" in varied:
         common["scenario"] = "arrival"
-    return grid(common, **varied)
+    try:
+        return grid(common, **varied)
+    except WrongSettingsError as error:  # in the words of the command line
+        name, _, rest = str(error).partition(" ")
+        raise WrongSettingsError(f"{_flag(command, name)} {rest}" if name in given else str(error)) from error
 
 
 def _train(words: argparse.Namespace) -> int:
     command: str = words.command
     runs = _runs(command, {name: getattr(words, name) for name in _settings_of(command)})
     if words.deterministic:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # else cuBLAS has no deterministic kernels
         torch.use_deterministic_algorithms(True)
         torch.backends.cudnn.benchmark = False
     conduct = Conduct(
         out=Path(words.out),
         device=_device(words.device),
         resume=words.resume,
+        fresh=words.fresh,
         together=words.together,
         workers=words.workers,
         keep_samples=words.keep_samples,
@@ -184,9 +215,9 @@ def _train(words: argparse.Namespace) -> int:
     finally:
         progress.close()
     if words.json and first:
-        print(json.dumps({"runs": results}, ensure_ascii=False))
+        print(json.dumps({"runs": results}, ensure_ascii=False, allow_nan=False))
     elif first:
-        _report(results, conduct.out)
+        display.report(results, conduct.out, try_next=_NEXT[command])
     return 1 if any(each.get("failed_at_epoch") for each in results) else 0
 
 
@@ -207,30 +238,6 @@ def _bench(words: argparse.Namespace) -> int:
         measure.write(rows, device, Path(words.out))
     print(json.dumps({"rows": [vars(row) for row in rows]}) if words.json else measure.table(rows, device))
     return 0
-
-
-def _report(results: Sequence[dict[str, Json]], out: Path) -> None:
-    """Print the table over seeds, where the records are, and what failed."""
-    stream = any("second_half_mean" in str(each["accuracy"]) for each in results)
-    figure = "second_half_mean" if stream else "tail_mean"
-    console = Console()
-    rows = compare(results, figure)
-    named = any(row.circumstances for row in rows)
-    head = ["method", "seeds", "test %", "± seeds", "against none", "95 % interval"]
-    table = Table(*(["with", *head] if named else head))
-    for row in rows:
-        spread = "" if row.spread != row.spread else f"{100 * row.spread:.2f}"
-        difference = "" if row.difference is None else f"{100 * row.difference:+.2f}"
-        interval = "" if row.interval is None else f"{100 * row.interval[0]:+.2f} to {100 * row.interval[1]:+.2f}"
-        cells = [row.method, str(row.seeds), f"{100 * row.mean:.2f}", spread, difference, interval]
-        table.add_row(*([row.circumstances, *cells] if named else cells))
-    console.print(table)
-    what = "the second half of the stream" if stream else "the last 5 % of epochs"
-    console.print(f"Test accuracy, mean over {what}. Differences are paired by seed, intervals bootstrapped.")
-    for each in results:
-        if each.get("failed_at_epoch"):
-            console.print(f"Failed: {each['method']}: its loss was not finite in epoch {each['failed_at_epoch']}.")
-    console.print(f"Records of every epoch and class: {out}/runs/", soft_wrap=True)
 
 
 def _device(name: str) -> torch.device:
@@ -268,7 +275,7 @@ def _parser() -> argparse.ArgumentParser:
     bench = commands.add_parser("bench", help="Speed and memory of the engine on this machine.", allow_abbrev=False)
     bench.add_argument("--runs", default="1,16,64", metavar="VALUES", help="how many runs together [1,16,64]")
     bench.add_argument("--scale", type=float, default=1.0, metavar="S", help="size of the data against CIFAR-10's [1]")
-    bench.add_argument("--epochs", type=_count, default=3, metavar="N", help="epochs that are timed [3]")
+    bench.add_argument("--epochs", type=_count(1), default=3, metavar="N", help="epochs that are timed [3]")
     bench.add_argument("--workers", type=int, default=2, metavar="N", help="workers of the straightforward loop [2]")
     bench.add_argument("--device", default="auto", metavar="NAME", help="auto, cpu, cuda ... [auto]")
     bench.add_argument("--out", metavar="FILE", help="write the figures here as JSON")
@@ -291,13 +298,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return _refuse("stopped; add --resume to go on from the last checkpoint.", 130, False)
     except OSError as error:
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
         text = "the disk is full; the last checkpoint is whole: make room, then add --resume." if full else str(error)
-        return _refuse(text, 1 if full else 2, "--debug" in words)
+        return _refuse(text, 2 if isinstance(error, FileNotFoundError) else 1, "--debug" in words)
+    except DataError as error:
+        return _refuse(str(error), 1, "--debug" in words)
     except (ValueError, TypeError) as error:
         return _refuse(str(error), 2, "--debug" in words)
     except (RuntimeError, ImportError) as error:
         return _refuse(str(error), 1, "--debug" in words)
+    except Exception as error:
+        text = f"{type(error).__name__}: {error} (a mistake in aol; --debug shows where)"
+        return _refuse(text, 1, "--debug" in words)
 
 
 def _refuse(text: str, status: int, debug: bool) -> int:

@@ -1,9 +1,11 @@
-"""How a run looks while it goes on: a live table on a terminal, plain lines elsewhere, nothing with --json."""
+"""How runs look: while they go on, a live table on a terminal, plain lines elsewhere; when they are over, a table."""
 
 from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Sequence
+from pathlib import Path
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -11,6 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from aol.engine.loop import Loop
+from aol.engine.results import Json, compare, settings_of
 
 _MOST_ROWS = 24  # runs shown while they train; all are in the records
 
@@ -96,7 +99,8 @@ class Screen(Quiet):
         train, test = loop.history.epoch("train_accuracy")[-1], loop.history.epoch("test_accuracy")[-1]
         loss, age = loop.history.epoch("train_loss")[-1], loop.history.by_class("age")[-1]
         for row, run in enumerate(loop.runs[:_MOST_ROWS]):
-            oldest = age[row].nan_to_num(0.0).argmax()
+            oldest = int(age[row].nan_to_num(0.0).argmax())
+            known = not bool(age[row].isnan().all())
             state = f"failed at epoch {loop.failed[row]}" if loop.failed[row] else f"{float(loss[row]):.3f}"
             table.add_row(
                 run.method,
@@ -104,7 +108,7 @@ class Screen(Quiet):
                 state,
                 _percent(float(train[row])),
                 _percent(float(test[row])),
-                f"{loop.classes[int(oldest)]} ({float(age[row, oldest]):.1f})",
+                f"{loop.classes[oldest]} ({float(age[row, oldest]):.1f})" if known else "",
             )
         if len(loop.runs) > _MOST_ROWS:
             table.add_row(f"and {len(loop.runs) - _MOST_ROWS} more")
@@ -117,3 +121,33 @@ class Screen(Quiet):
 
 def _percent(value: float) -> str:
     return "" if value != value else f"{100 * value:.1f}"
+
+
+def report(results: Sequence[dict[str, Json]], out: Path, *, try_next: str) -> None:
+    """Print the table over seeds, what failed, where the records are, and what to try next."""
+    stream = any("second_half_mean" in str(each["accuracy"]) for each in results)
+    figure = "second_half_mean" if stream else "tail_mean"
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console.width = 120
+    rows = compare(results, figure)
+    named = any(row.circumstances for row in rows)
+    head = ["method", "seeds", "test %", "spread", "against none", "95 % interval"]
+    table = Table(*(["with", *head] if named else head))
+    for row in rows:
+        spread = "" if row.spread != row.spread else f"{100 * row.spread:.2f}"
+        difference = "" if row.difference is None else f"{100 * row.difference:+.2f}"
+        interval = "" if row.interval is None else f"{100 * row.interval[0]:+.2f} to {100 * row.interval[1]:+.2f}"
+        cells = [row.method, str(row.seeds), f"{100 * row.mean:.2f}", spread, difference, interval]
+        table.add_row(*([row.circumstances, *cells] if named else cells))
+    console.print(table)
+    what = "the second half of the stream" if stream else "the last 5 % of epochs"
+    spread = "spread is the standard deviation over seeds, differences are paired by seed, intervals bootstrapped."
+    lines = [f"Test accuracy, mean over {what}; {spread}"]
+    for each, run in ((each, settings_of(each)) for each in results):
+        if epoch := each.get("failed_at_epoch"):
+            lines.append(f"Failed: {run.method}, seed {run.seed}: its loss was not finite in epoch {epoch}.")
+    lines.append(f"Records of every epoch and class: {out / 'runs'}; one folder a run, named in its result.json.")
+    lines.append(f"Try next: {try_next}")
+    for line in lines:
+        console.print(line, soft_wrap=True, markup=False)

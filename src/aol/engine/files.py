@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 
 FORMAT = 1
+_PART = ".part"
 
 
 class FolderInUseError(RuntimeError):
@@ -23,10 +24,14 @@ class DamagedCheckpointError(RuntimeError):
     """A checkpoint that cannot be read."""
 
 
+class UnusableFolderError(ValueError):
+    """A path that cannot become the folder of some runs."""
+
+
 def write_atomically(path: Path, content: bytes) -> None:
     """Write a file so that it is either as before or complete, whatever happens; a full disk is an OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=_PART)
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(content)
@@ -45,6 +50,12 @@ def write_atomically(path: Path, content: bytes) -> None:
         os.close(folder)
 
 
+def sweep(folder: Path) -> None:
+    """Remove half-written files of a process that was killed; only for who holds the folder."""
+    for left in folder.glob(f".*{_PART}"):
+        left.unlink()
+
+
 def save_checkpoint(path: Path, state: dict[str, object]) -> None:
     """Write tensors and primitives as a checkpoint."""
     buffer = io.BytesIO()
@@ -52,14 +63,15 @@ def save_checkpoint(path: Path, state: dict[str, object]) -> None:
     write_atomically(path, buffer.getbuffer())  # type: ignore[arg-type]
 
 
-def load_checkpoint(path: Path, device: torch.device) -> dict[str, object]:
-    """Read a checkpoint; nothing in it is ever executed."""
+def load_checkpoint(path: Path) -> dict[str, object]:
+    """Read a checkpoint, onto the CPU; nothing in it is ever executed."""
+    again = "delete it and add --resume: its runs then start again, those that are over stay"
     try:
-        state = torch.load(path, map_location=device, weights_only=True)
+        state = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # whatever a damaged file makes the reader raise
-        raise DamagedCheckpointError(f"{path} is damaged and cannot be resumed from: {error}") from error
+        raise DamagedCheckpointError(f"{path} is damaged and cannot be resumed from; {again}.") from error
     if not isinstance(state, dict) or state.get("format") != FORMAT:
-        raise DamagedCheckpointError(f"{path} is no checkpoint of this version of aol.")
+        raise DamagedCheckpointError(f"{path} is no checkpoint of this version of aol; {again}.")
     return state
 
 
@@ -69,8 +81,14 @@ def held(folder: Path, rank: int = 0) -> Iterator[None]:
 
     Processes that share the runs of one folder hold it by rank.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / f".lock-{rank}").open("a+") as file:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        file = (folder / f".lock-{rank}").open("a+")
+    except (FileExistsError, NotADirectoryError) as error:
+        raise UnusableFolderError(f"--out {folder} is, or lies in, a file and not a folder.") from error
+    except PermissionError as error:
+        raise UnusableFolderError(f"--out {folder} cannot be written to: permission denied.") from error
+    with file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:

@@ -72,7 +72,7 @@ class History:
 
     def load_state_dict(self, state: dict[str, object]) -> None:
         """Take over the records of another history."""
-        rows = {name: list(value.unbind()) if isinstance(value, Tensor) else [] for name, value in state.items()}
+        rows = {name: list(value.cpu().unbind()) if isinstance(value, Tensor) else [] for name, value in state.items()}
         self._by_epoch, self._by_class, self._ages = rows["by_epoch"], rows["by_class"], rows["ages"]
 
     def write(self, folder: Path, run: int, classes: Sequence[str]) -> None:

@@ -201,6 +201,13 @@ class Learner:
         """Whether an average of the weights over time is kept."""
         return self._averaged is not None
 
+    def networks(self, run: int) -> dict[str, dict[str, Tensor]]:
+        """Return the state of one run's network and, where there is one, of its average, by name, on the CPU."""
+        found = {"network": self.net.unstack(run)}
+        if self._averaged is not None:
+            found["network-averaged"] = self._averaged.unstack(run)
+        return {name: {key: value.cpu().contiguous() for key, value in state.items()} for name, state in found.items()}
+
     def agree(self) -> None:
         """Give all processes the running statistics of the first one: each has only seen its part of the batches."""
         if _distributed.world()[1] > 1:

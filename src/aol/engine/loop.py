@@ -13,14 +13,14 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from aol import _distributed, _seeds
+from aol import _check, _distributed, _seeds
 from aol.ages import ClassAges, SampleAges
 from aol.data.images import split_per_class
 from aol.engine.history import History
 from aol.engine.learner import Learner, rate_at
 from aol.engine.passes import CleanPass, Readings, Trained, TrainPass
 from aol.engine.settings import Settings
-from aol.engine.source import AnyPair, sources
+from aol.engine.source import AnyPair, shape_of, sources
 from aol.engine.weighting import Weighting
 from aol.longtail import long_tail
 from aol.sampling import draw
@@ -46,14 +46,18 @@ class Loop(ABC):
         self.runs, self.settings, self.device = list(runs), runs[0], device
         self.classes, self.num_classes = pair.classes, pair.num_classes
         self.keep_samples = keep_samples
-        s, shape = self.settings, pair.train.shape
-        if shape is None:
-            raise ValueError(f"The images of {pair.name} have no common size.")
+        s = self.settings
+        shape = shape_of(pair, s.image_size)
         self.train, self.test = sources(
-            pair, normalisation=s.normalisation, augment=s.augment, workers=workers, device=device
+            pair,
+            image_size=s.image_size,
+            normalisation=s.normalisation,
+            augment=s.augment,
+            workers=workers,
+            device=device,
         )
         labels = self.train.labels.cpu()
-        pools = [_pool(run, labels) for run in runs]
+        pools = [pool(run, labels) for run in runs]
         self.pool = torch.stack([kept for kept, _ in pools]).to(device)  # [R, n]: places in the data set
         self.held_out = torch.stack([held for _, held in pools]).to(device)  # [R, v]: for validation
         self.labels = self.train.labels[self.pool[0]]  # [n]: the same in all runs, as a pool is ordered by class
@@ -70,12 +74,13 @@ class Loop(ABC):
 
     @property
     def done(self) -> bool:
-        """Whether all epochs are over."""
-        return self.epoch >= self.settings.epochs
+        """Whether all epochs are over, or no run is left that is worth going on with."""
+        return self.epoch >= self.settings.epochs or all(self.failed)
 
     def run_epoch(self) -> None:
         """Train for one epoch, read what is to be read, write it down and move on."""
         start = time.perf_counter()
+        self._finite = torch.ones(len(self.runs), dtype=torch.bool, device=self.device)
         trained, by_class = self._learn()
         by_epoch: dict[str, Tensor | float] = {
             "epoch": self.epoch + 1,
@@ -85,7 +90,7 @@ class Loop(ABC):
         }
         if (self.epoch + 1) % self.settings.eval_every == 0 or self.epoch + 1 == self.settings.epochs:
             by_epoch |= self._test_readings(by_class)
-        for row, finite in enumerate(trained.loss.isfinite().tolist()):
+        for row, finite in enumerate((trained.loss.isfinite() & self._finite).tolist()):
             if not finite and not self.failed[row]:
                 self.failed[row] = self.epoch + 1
         seconds = time.perf_counter() - start
@@ -130,7 +135,9 @@ class Loop(ABC):
                 shared=index.dim() == 1,
                 averaged=what == "averaged",
             )
-        return self._clean_passes[what](index, times)
+        found = self._clean_passes[what](index, times)
+        self._finite &= found.loss.isfinite().all(1)  # what the last step spoilt, whose own loss was still finite
+        return found
 
     def _train_on(self, place: Tensor, position: Tensor, weight: Tensor) -> Trained:
         """Take one pass over `place [R, m]` in that order, with `weight [R, m]`."""
@@ -180,17 +187,23 @@ class Loop(ABC):
     def state_dict(self) -> dict[str, object]:
         """Return everything: networks, optimiser, ages, records."""
         states: dict[str, object] = {name: state.state_dict() for name, state in self._states().items()}
-        return {"epoch": self.epoch, "failed": list(self.failed), **states}
+        return {**self._identity(), "epoch": self.epoch, "failed": list(self.failed), **states}
+
+    def _identity(self) -> dict[str, object]:
+        return {"runs": [run.run_id for run in self.runs], "keep_samples": self.keep_samples}
 
     def load_state_dict(self, state: dict[str, object]) -> None:
         """Go on where another loop of the same runs stood."""
+        if state.get("keep_samples") != self.keep_samples:
+            raise ValueError("These runs were begun with the other choice of --keep-samples: repeat it.")
+        _check.same_settings("loop", self._identity(), state)
         for name, mine in self._states().items():
             mine.load_state_dict(state[name])  # type: ignore[arg-type]
         self.epoch = int(state["epoch"])  # type: ignore[call-overload]
         self.failed = list(state["failed"])  # type: ignore[call-overload]
 
 
-def _pool(run: Settings, labels: Tensor) -> tuple[Tensor, Tensor]:
+def pool(run: Settings, labels: Tensor) -> tuple[Tensor, Tensor]:
     """Return a run's training samples, ordered by class, and those held out for validation, as places in the data."""
     kept, held = torch.arange(labels.numel()), torch.empty(0, dtype=torch.int64)
     if run.validation:

@@ -63,7 +63,7 @@ class OfflineLoop(Loop):
             self.ages.advance()
             self.error_rates.advance()
             readings["age"] = self.ages.class_age
-        return trained, {**readings, "weight": by_class}
+        return trained, {**readings, "weight": self.weighting.mean_by_class(by_class, by_sample, self.labels)}
 
     def _here(self) -> Tensor:
         """Return the positions that are trained on this epoch, `int64 [R, m]`."""

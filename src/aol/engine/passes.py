@@ -17,7 +17,8 @@ from aol.engine.learner import Learner
 from aol.engine.source import OnDevice, Source
 from aol.losses import is_correct, loss_total, softmax_loss
 
-_LOOKED_AT = {"cpu": 4096, "cuda": 65536}  # images of all runs together in one evaluation batch
+# The most images, and pixels, of all runs together in one evaluation batch.
+_LOOKED_AT = {"cpu": (4096, 1 << 22), "cuda": (65536, 1 << 26)}
 Observe = Callable[[Tensor, Tensor, Tensor], None]
 
 
@@ -218,7 +219,8 @@ class CleanPass:
         self._learner, self._source, self._averaged, self._shared = learner, source, averaged, shared
         device, runs = learner.device, len(learner.runs)
         self._rank, self._world = _distributed.world()
-        self._batch = max(64, _LOOKED_AT.get(device.type, 4096) // runs)
+        images, pixels = _LOOKED_AT.get(device.type, _LOOKED_AT["cpu"])
+        self._batch = max(16, min(images, pixels // source.area) // runs)
         self._fixed = device.type == "cuda"  # a graph has one size: the last batch is filled up with what counts not
         own = -(-size // self._world)
         self._batch = min(self._batch, max(1, own))

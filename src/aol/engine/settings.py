@@ -1,6 +1,6 @@
 """What a run is: every setting, checked; grids of them; and which runs can be trained together as one stack.
 
-Knows words and numbers, no tensors. Two runs with the same `Settings` are the same run.
+Knows words and numbers, no tensors. Two runs with the same `Settings` are the same run and have the same `run_id`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from typing import TypeAlias
 
-from aol import _check
+from aol import _check, nets
 from aol.longtail import PROFILES
 
 Value: TypeAlias = str | float | int | bool | None
@@ -39,6 +39,7 @@ class Settings:
     # What is learnt from
     scenario: str = "offline"
     data: str = "digits"
+    image_size: int | None = None
     imbalance: float | None = 50.0
     profile: str = "exp"
     validation: float = 0.0
@@ -93,6 +94,7 @@ class Settings:
             "normalisation": ("centred", "standardised"), "weighting": WEIGHTINGS, "level": ("class", "sample"),
             "fuse": ("ema", "mean"), "mechanism": ("reweight", "resample"), "loss": ("softmax", "sigmoid", "focal"),
             "divide_by": ("auto", "weight", "count"), "signal": ("eval", "train", "none"),
+            "net": ("auto", *nets.names()),
         }  # fmt: skip
         for name, allowed in words.items():
             _check.choice(name, getattr(self, name), allowed)
@@ -105,18 +107,24 @@ class Settings:
             ("eval_every", 1),
         ):
             _check.whole(name, getattr(self, name), least)
-        for name in ("rho", "momentum", "average"):
+        for name in ("rho", "momentum"):
             _check.number(name, getattr(self, name), 0.0, 1.0)
         for name in ("lr", "weight_decay", "power", "temper", "gamma"):
             _check.number(name, getattr(self, name), 0.0, 1e6)
-        _check.rates("beta", self.beta, 0.0, 1.0, open_above=True)
+        for name in ("beta", "validation", "average"):
+            if _check.number(name, getattr(self, name), 0.0, 1.0) == 1.0:
+                raise ValueError(f"{name} must be a number in [0, 1), not 1.")
         _check.number("fraction", self.fraction, 0.0, 1.0, open_below=True)
+        if self.image_size is not None:
+            _check.whole("image_size", self.image_size, 1)
+        if not isinstance(self.augment, bool):
+            raise TypeError(f"augment must be true or false, not {_check.shown(self.augment)}.")
         if self.imbalance is not None:
             _check.number("imbalance", self.imbalance, 1.0, 1e9)
         if self.threshold is not None:
             _check.number("threshold", self.threshold, 0.0, 1.0)
-        if not 0.0 <= self.validation < 1.0 or not self.average < 1.0:
-            raise ValueError(f"validation and average must lie in [0, 1), not {self.validation} and {self.average}.")
+        if self.seed >= 2**63:
+            raise ValueError(f"seed must be below 2 ** 63, not {self.seed}.")
         memory_capacity(self.memory)
         ages = self.weighting in ("aol", "cb+aol", "error")
         if ages and self.signal == "none":
@@ -155,8 +163,12 @@ class Settings:
         if self.imbalance is None:
             idle |= {"profile"}
         found: dict[str, Value] = {name: start[name] for name in idle}  # type: ignore[misc]
+        for name, default in start.items():  # 50 and 50.0 are one value and must not make two names
+            value = getattr(self, name)
+            if name not in idle and value is not None and (isinstance(default, float) or name == "threshold"):
+                found[name] = float(value)
         if self.divide_by == "auto":  # what the released code does
-            found["divide_by"] = "weight" if self.loss == "softmax" else "count"
+            found["divide_by"] = _usual_divisor(self.loss)
         return found
 
     def as_dict(self) -> dict[str, Value]:
@@ -191,12 +203,20 @@ class Settings:
             words.append(self.mechanism)
         if self.loss != "softmax":
             words.append(self.loss)
+        if self.loss == "focal":
+            words.append(f"γ={self.gamma:g}")
+        if self.divide_by != _usual_divisor(self.loss):
+            words.append(f"divided by {self.divide_by}")
         return " ".join(words)
 
     @property
     def stack_key(self) -> tuple[tuple[str, Value], ...]:
         """What runs must have in common to be trained as one."""
         return tuple((name, value) for name, value in self.as_dict().items() if name not in PER_RUN)
+
+
+def _usual_divisor(loss: str) -> str:
+    return "weight" if loss == "softmax" else "count"
 
 
 def memory_capacity(memory: str) -> int | None:

@@ -10,12 +10,15 @@ from typing import TypeAlias
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Dataset
 
 from aol import _seeds
 from aol.data import augment
+from aol.data.crops import crops_for
+from aol.data.errors import DataError
 from aol.data.images import Augmentation, ImageSet, Normalisation, Pair
 from aol.data.stored import StoredImages
+from aol.engine.settings import WrongSettingsError
 
 AnyPair: TypeAlias = Pair[ImageSet] | Pair[StoredImages]
 
@@ -32,6 +35,7 @@ class OnDevice:
         moved = images.to(device)
         self.labels = moved.labels
         self._pixels = moved.images
+        self.area = moved.shape[1] * moved.shape[2]
         self._normalisation = normalisation
         self._augmentation = augmentation
         self._draws: augment.Draws | None = None
@@ -81,6 +85,8 @@ class FromStorage:
         device: torch.device,
     ) -> None:
         self.labels = train.labels.to(device)
+        assert clean.transform is not None
+        self.area = clean.transform.size**2
         self._train, self._clean = train, clean
         self._normalisation = normalisation
         self._workers, self._device = workers, device
@@ -101,14 +107,35 @@ class FromStorage:
     def _load(self, records: StoredImages, index: Tensor, batch: int) -> Iterator[Tensor]:
         order = index.tolist()
         batches = [order[start : start + batch] for start in range(0, len(order), batch)]
-        loader: DataLoader[tuple[Tensor, int, int]] = DataLoader(
-            records,
+        loader: DataLoader[Tensor | DataError] = DataLoader(
+            _Guarded(records),
             batch_sampler=batches,
             num_workers=self._workers,
             pin_memory=self._device.type == "cuda",
+            collate_fn=_collate,
         )
-        for images, _, _ in loader:
+        for images in loader:
+            if isinstance(images, DataError):
+                raise images
             yield self._normalisation(images.to(self._device, non_blocking=True))
+
+
+class _Guarded(Dataset[Tensor | DataError]):
+    """Hands a damaged image's error over like an item: raised in a worker it would arrive as a page of traceback."""
+
+    def __init__(self, records: StoredImages) -> None:
+        self._records = records
+
+    def __getitem__(self, index: int) -> Tensor | DataError:
+        try:
+            return self._records[index][0]
+        except DataError as error:
+            return error
+
+
+def _collate(items: list[Tensor | DataError]) -> Tensor | DataError:
+    wrong = [item for item in items if isinstance(item, DataError)]
+    return wrong[0] if wrong else torch.stack([item for item in items if isinstance(item, Tensor)])
 
 
 _AUGMENT = 2  # the place of this use in the path of a seed; orders are 1, networks 0
@@ -117,8 +144,21 @@ _AUGMENT = 2  # the place of this use in the path of a seed; orders are 1, netwo
 Source: TypeAlias = OnDevice | FromStorage
 
 
+def shape_of(pair: AnyPair, image_size: int | None) -> tuple[int, int, int]:
+    """Return channels, height and width of network input; `image_size` is for sets that are cropped to any size."""
+    if isinstance(pair.train, StoredImages) and image_size is not None:
+        return (3, image_size, image_size)
+    if image_size is not None and pair.train.shape is not None and image_size != pair.train.shape[1]:
+        raise WrongSettingsError(
+            f"image_size is for folders of images: those of {pair.name} are {pair.train.shape[1]} pixels wide."
+        )
+    if pair.train.shape is None:
+        raise WrongSettingsError(f"The images of {pair.name} have no common size: image_size must be given.")
+    return pair.train.shape
+
+
 def sources(
-    pair: AnyPair, *, normalisation: str, augment: bool, workers: int, device: torch.device
+    pair: AnyPair, *, image_size: int | None, normalisation: str, augment: bool, workers: int, device: torch.device
 ) -> tuple[Source, Source]:
     """Return the training and the test split of a data set as sources."""
     scale = pair.normalisation if normalisation == "centred" else pair.standardised
@@ -128,6 +168,9 @@ def sources(
         return OnDevice(train, scale, change, device), OnDevice(test, scale, None, device)
     if not isinstance(train, StoredImages) or not isinstance(test, StoredImages):
         raise TypeError("A data set must have both splits in memory, or both in storage.")
+    if image_size is not None:
+        crop, centre = crops_for(image_size)
+        train, test = train.with_transform(crop), test.with_transform(centre)
     plain = train.with_transform(test.transform)
     shown = train if augment else plain
     return (

@@ -1,7 +1,7 @@
 """From a list of runs to a folder of results: stacks, one after the other, resumable at any moment.
 
-The folder: `runs.json` (what was asked for), `stack-K/checkpoint.pt` (while stack K is under way), and for each run
-`runs/ID/` with `settings.json`, `epochs.csv`, `classes.csv`, `network.safetensors` and, last, `result.json`.
+The folder: `runs.json` (what was asked for), `stacks.json` (what is trained as one), `stack-K/checkpoint.pt` (while
+stack K is under way), and for each run `runs/ID/` with its records; `result.json`, written last, says that it is over.
 """
 
 from __future__ import annotations
@@ -20,13 +20,15 @@ import torch.distributed as dist
 
 from aol import nets
 from aol.data.images import ImageSet
-from aol.engine.files import held, load_checkpoint, save_checkpoint, write_atomically
+from aol.engine.events import Events, check_tensorboard
+from aol.engine.files import held, load_checkpoint, save_checkpoint, sweep, write_atomically
+from aol.engine.folder import checkpoint_path, note_stacks, prepare, recall_stacks, run_folder
 from aol.engine.learner import network_name
-from aol.engine.loop import Loop
+from aol.engine.loop import Loop, pool
 from aol.engine.offline import OfflineLoop
 from aol.engine.results import Json, read_result, result, versions, write_result
 from aol.engine.settings import Settings, WrongSettingsError, stacks
-from aol.engine.source import AnyPair
+from aol.engine.source import AnyPair, shape_of
 from aol.engine.streaming import StreamLoop
 
 
@@ -51,6 +53,7 @@ class Conduct:
         out: the folder for everything that is written.
         device: where to train.
         resume: go on with what is in `out`.
+        fresh: delete the runs in `out` first.
         together: the most runs in a stack; by default as many as the device likes.
         workers: processes that decode images of a large set.
         keep_samples: keep the age of every sample at every epoch.
@@ -62,12 +65,17 @@ class Conduct:
     out: Path
     device: torch.device
     resume: bool = False
+    fresh: bool = False
     together: int | None = None
     workers: int = 0
     keep_samples: bool = False
     checkpoint_seconds: float = 30.0
     parallel: str = "data"
     tensorboard: bool = False
+
+    def __post_init__(self) -> None:
+        if self.resume and self.fresh:
+            raise WrongSettingsError("--resume and --fresh contradict each other: go on, or delete and start again.")
 
 
 def train(
@@ -80,17 +88,24 @@ def train(
     rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     out = conduct.out
     shared = world > 1 and conduct.parallel == "data"
+    check(runs, pairs, conduct)
     with _processes(shared, conduct.device), _claimed(out, rank, shared):
         if rank == 0:
-            _prepare(runs, conduct)
-        _wait(world, conduct.parallel, out)
-        groups = _group(runs, pairs, conduct, shared, progress)
+            prepare(runs, out, resume=conduct.resume, fresh=conduct.fresh)
+            if recall_stacks(runs, out) is None:
+                note_stacks(group(runs, pairs, conduct, shared, progress), out)
+        _meet(world, shared)
+        groups = recall_stacks(runs, out) or []
+        if shared and any(len(stack) > 1 for stack in groups):
+            raise WrongSettingsError(f"{out} was begun by one process with runs trained together: resume it with one.")
         mine = range(len(groups)) if shared or world == 1 else range(rank, len(groups), world)
         for number in mine:
-            if any(read_result(_folder(out, run)) is None for run in groups[number]):
+            if any(read_result(run_folder(out, run)) is None for run in groups[number]):
                 _train_stack(groups, number, pairs, conduct, progress, write=rank == 0 or not shared)
+            elif rank == 0 or not shared:
+                _remove_checkpoint(out, number)  # of a process that was killed just before it would have done so
     _wait_for_results(runs, out, world, conduct.parallel)
-    found = [read_result(_folder(out, run)) for run in runs]
+    found = [read_result(run_folder(out, run)) for run in runs]
     return [each for each in found if each is not None]
 
 
@@ -103,38 +118,45 @@ def _train_stack(
     *,
     write: bool,
 ) -> None:
-    group = groups[number]
-    kind = StreamLoop if group[0].scenario == "stream" else OfflineLoop
+    stack = groups[number]
+    kind = StreamLoop if stack[0].scenario == "stream" else OfflineLoop
     loop = kind(
-        group,
-        pairs[group[0].data],
+        stack,
+        pairs[stack[0].data],
         device=conduct.device,
         workers=conduct.workers,
         keep_samples=conduct.keep_samples,
     )
-    path = conduct.out / f"stack-{number}" / "checkpoint.pt"
+    path = checkpoint_path(conduct.out, number)
+    folders = [run_folder(conduct.out, run) for run in stack]
+    if write:
+        for folder in (path.parent, *folders):
+            sweep(folder)
     if path.exists():
-        loop.load_state_dict(load_checkpoint(path, conduct.device))
+        loop.load_state_dict(load_checkpoint(path))
     progress.begin(number, len(groups), loop)
+    events = Events(folders, loop) if write and conduct.tensorboard else None
     saved = time.monotonic()
     while not loop.done:
         loop.run_epoch()
         progress.epoch(loop)
+        if events:
+            events.epoch()
         if write and not loop.done and time.monotonic() - saved >= conduct.checkpoint_seconds:
             save_checkpoint(path, loop.state_dict())
             _write_records(loop, conduct)
             saved = time.monotonic()
+    if events:
+        events.close()
     if write:
         _write_records(loop, conduct)
         _finish(loop, conduct)
-        path.unlink(missing_ok=True)
-        if path.parent.exists():
-            path.parent.rmdir()
+        _remove_checkpoint(conduct.out, number)
 
 
 def _write_records(loop: Loop, conduct: Conduct) -> None:
     for row, run in enumerate(loop.runs):
-        folder = _folder(conduct.out, run)
+        folder = run_folder(conduct.out, run)
         write_atomically(folder / "settings.json", (json.dumps(run.as_dict(), indent=1) + "\n").encode())
         loop.history.write(folder, row, loop.classes)
         if conduct.keep_samples:
@@ -145,84 +167,82 @@ def _finish(loop: Loop, conduct: Conduct) -> None:
     from safetensors.torch import save
 
     for row, run in enumerate(loop.runs):
-        folder = _folder(conduct.out, run)
-        state = {name: value.cpu().contiguous() for name, value in loop.learner.net.unstack(row).items()}
-        write_atomically(folder / "network.safetensors", save(state))
-        if conduct.tensorboard:
-            _write_events(loop, row, folder)
+        folder = run_folder(conduct.out, run)
+        for name, state in loop.learner.networks(row).items():
+            write_atomically(folder / f"{name}.safetensors", save(state))
         write_result(folder, result(loop, row, folder, versions(conduct.device)))
 
 
-def _write_events(loop: Loop, row: int, folder: Path) -> None:
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError as error:
+def _remove_checkpoint(out: Path, number: int) -> None:
+    path = checkpoint_path(out, number)
+    path.unlink(missing_ok=True)
+    if path.parent.exists():
+        path.parent.rmdir()
+
+
+def check(runs: Sequence[Settings], pairs: dict[str, AnyPair], conduct: Conduct) -> None:
+    """Raise what can be known to be wrong before anything is written or trained."""
+    if conduct.tensorboard:
+        check_tensorboard()
+    if conduct.keep_samples and any(run.scenario == "stream" or run.signal == "none" for run in runs):
         raise WrongSettingsError(
-            "--tensorboard needs the package tensorboard: pip install 'aol[tensorboard]'."
-        ) from error
-    with SummaryWriter(str(folder / "tensorboard")) as writer:
-        for name in ("train_loss", "train_accuracy", "test_accuracy", "lr"):
-            for epoch, value in enumerate(loop.history.epoch(name)[:, row].tolist(), 1):
-                if value == value:
-                    writer.add_scalar(name, value, epoch)
-        for epoch, ages in enumerate(loop.history.by_class("age")[:, row], 1):
-            named = {f"{place}": float(age) for place, age in enumerate(ages)}
-            writer.add_scalars("class_age", named, epoch)
+            "--keep-samples keeps the ages of samples: a stream has those of classes only, and signal='none' has none."
+        )
+    for run in {run.stack_key: run for run in runs}.values():
+        pair = pairs[run.data]
+        shape_of(pair, run.image_size)
+        pool(run, pair.train.labels)
+    for run in {(run.data, run.net, run.image_size): run for run in runs}.values():
+        _network(run, pairs[run.data])
 
 
-def _folder(out: Path, run: Settings) -> Path:
-    return out / "runs" / run.run_id
+def _network(run: Settings, pair: AnyPair) -> nets.Network:
+    shape = shape_of(pair, run.image_size)
+    name = network_name(run.net, shape)
+    try:
+        return nets.make(name, num_classes=pair.num_classes, in_channels=shape[0], image_size=shape[1], seed=run.seed)
+    except ValueError as error:
+        raise WrongSettingsError(f"net {name} does not fit the images of {pair.name}: {error}.") from error
 
 
-def _prepare(runs: Sequence[Settings], conduct: Conduct) -> None:
-    """Note what was asked for, or see that it is what was asked for before."""
-    for left in conduct.out.rglob(".*.part"):  # half a file, of a process that was killed while writing
-        left.unlink()
-    path = conduct.out / "runs.json"
-    wanted = [run.as_dict() for run in runs]
-    if path.exists():
-        if not conduct.resume:
-            raise WrongSettingsError(
-                f"{conduct.out} holds runs already: add --resume to go on with them, or choose another --out."
-            )
-        if json.loads(path.read_text()) != wanted:
-            raise WrongSettingsError(
-                f"{conduct.out} holds other runs than these: repeat its settings, or choose another --out."
-            )
-        return
-    write_atomically(path, (json.dumps(wanted, indent=1) + "\n").encode())
-
-
-def _group(
+def group(
     runs: Sequence[Settings], pairs: dict[str, AnyPair], conduct: Conduct, shared: bool, progress: Progress
 ) -> list[list[Settings]]:
     """Return the stacks: one run each where networks, data or processes do not allow more, with a sentence why."""
-    together = conduct.together or (64 if conduct.device.type == "cuda" else 8)
-    found = []
-    for name in dict.fromkeys((run.data, run.net) for run in runs):
-        some = [run for run in runs if (run.data, run.net) == name]
-        most, pair = together, pairs[name[0]]
-        shape = pair.train.shape
+    found: list[list[Settings]] = []
+    said: set[str] = set()
+    for key in dict.fromkeys(run.stack_key for run in runs):
+        some = [run for run in runs if run.stack_key == key]
+        pair = pairs[some[0].data]
+        shape = shape_of(pair, some[0].image_size)
+        most = conduct.together or likely_best(conduct.device, shape, some[0].batch_size)
         reason = None
-        if shape is not None and len(some) > 1:
-            if shared:
-                reason = "several processes share every batch"
-            elif not isinstance(pair.train, ImageSet):
-                reason = f"{pair.name} is decoded on the fly"
-            else:
-                net = nets.make(
-                    network_name(name[1], shape),
-                    num_classes=pair.num_classes,
-                    in_channels=shape[0],
-                    image_size=shape[1],
-                    seed=0,
-                )
-                reason = nets.obstacle(net)
-        if reason:
+        if shared:
+            reason = "several processes share every batch"
+        elif not isinstance(pair.train, ImageSet):
+            reason = f"{pair.name} is decoded on the fly"
+        else:
+            reason = nets.obstacle(_network(some[0], pair))
+        if reason and len(some) > 1 and reason not in said:
+            said.add(reason)
             progress.say(f"Runs are trained one after the other: {reason}.")
-            most = 1
-        found += stacks(some, most)
+        found += stacks(some, 1 if reason else most)
     return found
+
+
+def likely_best(device: torch.device, shape: tuple[int, int, int], batch_size: int) -> int:
+    """Return how many runs train best as one: on a CPU as measured by `benchmarks/engine.py`.
+
+    Small images leave a core idle between many small operations, which a stack shares; large ones do not.
+
+    >>> [likely_best(torch.device("cpu"), (1, side, side), size) for side, size in ((8, 16), (8, 128), (32, 128))]
+    [8, 4, 1]
+    """
+    if device.type == "cuda":
+        return 64
+    if shape[1] * shape[2] > 256:
+        return 1
+    return 8 if batch_size <= 64 else 4
 
 
 @contextmanager
@@ -248,15 +268,17 @@ def _claimed(out: Path, rank: int, shared: bool) -> Iterator[None]:
         yield
 
 
-def _wait(world: int, parallel: str, out: Path) -> None:
+def _meet(world: int, shared: bool) -> None:
     """Let the first process look at the folder before the others read it."""
-    if world > 1 and parallel == "data":
+    if shared:
         dist.barrier()
-    while world > 1 and not (out / "runs.json").exists():
-        time.sleep(0.05)
+    elif world > 1:  # they share only the list of runs, and have nothing more to say to each other while they train
+        dist.init_process_group("gloo")
+        dist.barrier()
+        dist.destroy_process_group()
 
 
 def _wait_for_results(runs: Sequence[Settings], out: Path, world: int, parallel: str) -> None:
     """Where processes share the list of runs, wait for the others: torchrun ends all of them if one dies."""
-    while world > 1 and parallel == "runs" and any(read_result(_folder(out, run)) is None for run in runs):
+    while world > 1 and parallel == "runs" and any(read_result(run_folder(out, run)) is None for run in runs):
         time.sleep(0.2)

@@ -42,12 +42,23 @@ class Weighting:
         ]
         if error_weight is not None:
             parts.append(torch.where(self._error, error_weight, one))
-        return temper(combine(*parts), self._temper)
+        # At sample level the sample's own weight is still to come: `by_sample` tempers the product, once.
+        return temper(combine(*parts), self._temper.masked_fill(self._by_sample.squeeze(1), 1.0))
 
     def by_sample(self, class_weight: Tensor, sample_weight: Tensor | None, label: Tensor) -> Tensor:
         """Return sample weights `float32 [R, n]`: those of the class, or for runs at sample level the sample's own."""
         found = gather(class_weight, label)
         if sample_weight is None:
             return found
-        own = combine(torch.where(self._cb, found, torch.ones_like(found)), sample_weight)
-        return torch.where(self._by_sample, temper(own, self._temper), found)
+        own = temper(combine(found, sample_weight), self._temper)
+        return torch.where(self._by_sample, own, found)
+
+    def mean_by_class(self, class_weight: Tensor, sample_weight: Tensor, label: Tensor) -> Tensor:
+        """Return class weights `[R, C]` to write down: for runs at sample level, the mean over the class's samples."""
+        if not self.any_sample_level:
+            return class_weight
+        label = label.expand_as(sample_weight)
+        total = torch.zeros_like(class_weight, dtype=torch.float64).scatter_add_(1, label, sample_weight.double())
+        count = torch.zeros_like(total).scatter_add_(1, label, torch.ones_like(sample_weight, dtype=torch.float64))
+        mean = (total / count).nan_to_num(1.0).to(class_weight.dtype)
+        return torch.where(self._by_sample, mean, class_weight)
