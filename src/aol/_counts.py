@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Self
+
 import torch
 from torch import Tensor
 
@@ -129,6 +131,13 @@ class ClassCounts:
         }
         self.epoch = epoch
         vars(self).update(found)
+
+    def to(self, device: torch.device | str) -> Self:
+        """Move the state to a device, and return it."""
+        for name, value in vars(self).items():
+            if isinstance(value, Tensor):
+                setattr(self, name, value.to(device))
+        return self
 
     def __repr__(self) -> str:
         runs = "" if self._single else f", runs={self._rho.numel()}"

@@ -38,7 +38,8 @@ class SampleAges:
         fuse: how ages become one number: "ema", or "mean" of all so far (`rho` then only matters by being 0 or not).
         absent: "keep" leaves samples that were not observed as they are; "grow" is the rule for sparse arrivals: a
             sample counts from its first observation on, and every epoch without one makes it older by one.
-        store: "full" keeps 8 bytes a sample and run: int32 ages (to 2^29; with mean fusion to 2^15) and float32 EMA.
+        store: "full" keeps 8 bytes a sample and run: int32 ages (to 2^29) and float32 EMA
+            (with mean fusion ages to 2^15, and a mean that weighs no epoch below 1 in 2^14).
             "compact" keeps 4: ages to 8191, and an EMA in float16 that is off by at most 2^-11 / rho of the largest
             value it has had.
         ids: the samples' own names, all text or all whole numbers. `observe` and `weight` then take those.
