@@ -22,13 +22,17 @@ Record: TypeAlias = dict[str, Any]  # as JSON has it
 
 
 def seconds(work: Callable[[], object], repeats: int) -> list[float]:
-    """Return how long each of several calls takes, after one that is not counted."""
+    """Return the CPU time of each of several calls, after one that is not counted.
+
+    CPU time, because other work on the same cores does not count in it; with one thread it is what a clock would show
+    on an idle machine.
+    """
     work()
     found = []
     for _ in range(repeats):
-        began = time.perf_counter()
+        began = time.process_time()
         work()
-        found.append(time.perf_counter() - began)
+        found.append(time.process_time() - began)
     return found
 
 
@@ -90,7 +94,7 @@ def in_words(setting: Record, repeats: int) -> str:
     """Return the line that stands above every table."""
     return (
         f"{setting['cpu']}, {setting['cores']} cores, {setting['threads']} thread(s); Python {setting['python']}, "
-        f"torch {setting['torch']}, NumPy {setting['numpy']}, aol {setting['aol']}; median of {repeats}; "
+        f"torch {setting['torch']}, NumPy {setting['numpy']}, aol {setting['aol']}; CPU time, median of {repeats}; "
         f"load {setting['load_before']} at the start."
     )
 
