@@ -18,8 +18,9 @@ $(BIN)/.docs-ready: $(BIN)/.ready
 	$(BIN)/python -m pip install --quiet torch==2.13.0 --editable '.[docs]'
 	touch $@
 
-demo: $(BIN)/.ready  ## long-tailed digits: plain, class-balanced and AoL training, several seeds, one table
-	$(BIN)/python examples/digits.py
+demo: $(BIN)/.ready  ## the main job: long-tailed digits, plain, class-balanced and AoL, five seeds, one table
+	$(BIN)/aol train --weighting none,cb,aol --level class,sample --seed 0,1,2,3,4 --batch-size 32 --epochs 60 \
+		--out runs/demo --fresh
 
 test: $(BIN)/.ready  ## all tests and doctests
 	$(BIN)/python -m pytest

@@ -76,7 +76,11 @@ COMPACT = Layout(torch.int16, torch.float16, age_bits=13)
 def write_marks(words: Tensor, index: Tensor, right: Tensor, layout: Layout) -> None:
     """Mark `words [R, N]` at `index [R, B]` or `[B]`; of a repeated index the last one counts."""
     if words.device.type == "cpu":
-        assign(words, index, right, layout)
+        # In parts that fit the cache, in order: scratch memory stays small, and the last of repeats still counts.
+        step = max(1, (1 << 16) // words.shape[0])
+        for start in range(0, index.shape[-1], step):
+            part = slice(start, start + step)
+            assign(words, index[..., part], right[:, part], layout)
     else:
         scatter(words, index, right, layout)
 

@@ -15,8 +15,8 @@ from aol.ages import _store
 from aol.ages.rules import age_step, blend, mean_one
 from aol.ids import IdMap, Ids
 
-# Samples folded at once: large enough to keep the device busy, small enough that the scratch memory does not count.
-_CHUNK = 1 << 20
+# Samples folded at once: what fits a core's cache; a GPU takes more, to be kept busy. Scratch memory does not count.
+_CHUNK = 1 << 16
 
 
 class SampleAges:
@@ -254,7 +254,7 @@ class SampleAges:
         return (self._rho == 0)[:, None]
 
     def _parts(self) -> Iterator[slice]:
-        step = max(1, _CHUNK // self._rho.numel())
+        step = max(1, _CHUNK * (1 if self.device.type == "cpu" else 64) // self._rho.numel())
         for start in range(0, self.num_samples, step):
             yield slice(start, min(start + step, self.num_samples))
 
