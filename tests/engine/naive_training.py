@@ -1,0 +1,277 @@
+"""Training as the protocol tells it, in plain Python, one run and one sample at a time.
+
+Only draws (long tails, streams, orders, reservoirs) and initial networks are taken from the library.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from statistics import mean, median
+
+import torch
+from torch import Tensor
+from torch.func import functional_call
+
+from aol import _seeds, nets
+from aol.data.images import ImageSet, Pair, split_per_class
+from aol.engine import Settings
+from aol.longtail import long_tail
+from aol.memory import Reservoir
+from aol.streams import Arrivals, LimitedAccess, ShiftingTail
+
+Draw = Callable[[list[float]], list[int]]
+
+
+@dataclass
+class Told:
+    """What the naive run saw, epoch by epoch."""
+
+    rate: list[float] = field(default_factory=list)
+    loss: list[float] = field(default_factory=list)
+    age: list[list[int]] = field(default_factory=list)
+    class_age: list[list[float]] = field(default_factory=list)
+    weight: list[list[float]] = field(default_factory=list)
+    train: list[list[float]] = field(default_factory=list)
+    test: list[float] = field(default_factory=list)
+    test_age: list[list[int]] = field(default_factory=list)
+    threshold: list[float] = field(default_factory=list)
+
+
+def one_mean(values: list[float]) -> list[float]:
+    known = [v for v in values if v == v]
+    middle = mean(known) if known else math.nan
+    return [v / middle if v == v and middle else 1.0 for v in values]
+
+
+def loss_of(z: Tensor, y: int, run: Settings) -> Tensor:
+    if run.loss == "softmax":
+        return z.logsumexp(0) - z[y]
+    p = 1 / (1 + (-z).exp())
+    gamma = run.gamma if run.loss == "focal" else 0.0
+    parts = [
+        -((1 - p[k]) ** gamma) * p[k].log() if k == y else -(p[k] ** gamma) * (1 - p[k]).log() for k in range(len(z))
+    ]
+    return torch.stack(parts).sum()
+
+
+def rate_of(run: Settings, step: int, steps: int) -> float:
+    epoch = step // steps + 1
+    if run.scenario == "stream" and run.schedule == "fixed":
+        return run.lr
+    if step < run.warmup * steps:
+        return run.lr * (step + 1) / (run.warmup * steps)
+    if run.schedule == "cosine":
+        whole, done = (run.epochs - run.warmup) * steps, step - run.warmup * steps
+        return run.lr * (1 + math.cos(math.pi * done / whole)) / 2
+    if run.schedule == "paper":
+        return run.lr * (1e-4 if epoch >= 0.9 * run.epochs else 1e-2 if epoch >= 0.8 * run.epochs else 1.0)
+    return run.lr
+
+
+class Naive:
+    """One run."""
+
+    def __init__(self, run: Settings, pair: Pair[ImageSet], draw: Draw | None = None) -> None:
+        self.run, self.pair, self.draw, self.told = run, pair, draw, Told()
+        self.classes = pair.num_classes
+        self.net = nets.make("cnn", num_classes=self.classes, in_channels=1, image_size=8, seed=run.seed)
+        if run.loss != "softmax":
+            self.net.head.bias.data.fill_(-math.log(self.classes - 1))  # type: ignore[union-attr, operator]
+        self.speed: dict[str, Tensor] = {}
+        self.averaged = {name: value.clone() for name, value in self.net.state_dict().items()}
+        labels = pair.train.labels
+        kept = torch.arange(labels.numel())
+        if run.validation:
+            kept, self.held = split_per_class(labels, run.validation, seed=run.seed)
+        if run.imbalance and not (run.scenario == "stream" and run.stream == "shifting"):
+            kept = kept[long_tail(labels[kept], run.imbalance, profile=run.profile, seed=run.seed)]
+        self.pool = sorted(kept.tolist(), key=lambda i: int(labels[i]))
+        self.labels = [int(labels[i]) for i in self.pool]
+        self.count = [self.labels.count(c) for c in range(self.classes)]
+        size = len(self.pool)
+        self.age, self.ema = [1] * size, [math.nan] * size
+        self.class_ages, self.class_ema = [1] * self.classes, [math.nan] * self.classes
+        self.error = [math.nan] * self.classes
+        self.test_ages = [1] * len(pair.test)
+
+    # One step, one look
+
+    def images(self, source: ImageSet, places: list[int]) -> Tensor:
+        n = self.pair.normalisation if self.run.normalisation == "centred" else self.pair.standardised
+        return torch.stack([source.images[i].float() * n.scale[0] + n.shift[0] for i in places])
+
+    def right(self, source: ImageSet, places: list[int], state: dict[str, Tensor] | None = None) -> list[bool]:
+        self.net.eval()
+        with torch.no_grad():
+            logits = functional_call(self.net, state or dict(self.net.state_dict()), (self.images(source, places),))
+        return [int(z.argmax()) == int(source.labels[i]) for z, i in zip(logits, places, strict=True)]
+
+    def learn(self, order: list[int], weights: list[float]) -> list[bool]:
+        """Train on positions of the pool in this order; return the answers given while training."""
+        run, answers, losses = self.run, [], []
+        steps = math.ceil(len(order) / run.batch_size)
+        for step in range(steps):
+            part = order[step * run.batch_size : (step + 1) * run.batch_size]
+            rate = rate_of(run, len(self.told.rate) * steps + step, steps)
+            self.net.train()
+            logits = self.net(self.images(self.pair.train, [self.pool[i] for i in part]))
+            terms = [weights[i] * loss_of(z, self.labels[i], run) for z, i in zip(logits, part, strict=True)]
+            divisor = sum(weights[i] for i in part) if run.divide_by == "weight" else len(part)
+            loss = torch.stack(terms).sum() / (divisor or 1.0)  # no weight at all: a loss of zero
+            answers += [int(z.argmax()) == self.labels[i] for z, i in zip(logits, part, strict=True)]
+            losses.append(loss.item())
+            self.net.zero_grad()
+            loss.backward()
+            for name, parameter in self.net.named_parameters():
+                decay = 0.0 if name == "head.bias" and run.loss != "softmax" else run.weight_decay
+                slope = parameter.grad + decay * parameter.detach()  # type: ignore[operator]
+                self.speed[name] = slope + run.momentum * self.speed.get(name, torch.zeros_like(slope))
+                parameter.data -= rate * self.speed[name]
+            for name, value in self.net.state_dict().items():
+                old = self.averaged[name]
+                new = run.average * old + (1 - run.average) * value if value.is_floating_point() else value.clone()
+                self.averaged[name] = new
+        self.told.rate.append(rate)
+        self.told.loss.append(mean(losses))
+        return answers
+
+    # Weights
+
+    def class_weights(self, counts: list[int], ages: list[float]) -> list[float]:
+        run, found = self.run, [1.0] * self.classes
+        if "cb" in run.weighting:
+            cb = [(1 - run.beta) / (1 - run.beta**n) if n else math.nan for n in counts]
+            found = [a * b for a, b in zip(found, one_mean(cb), strict=True)]
+        if run.weighting == "frequency":
+            found = one_mean([n**-run.power if n else math.nan for n in counts])
+        if "aol" in run.weighting and run.level == "class" and run.rho > 0:
+            found = [a * b for a, b in zip(found, one_mean(ages), strict=True)]
+        if run.weighting == "error" and run.rho > 0:
+            found = one_mean(self.error)
+        return one_mean(found)
+
+    def sample_weights(self) -> list[float]:
+        by_class = self.class_weights(self.count, self.mean_ages())
+        found = [by_class[label] for label in self.labels]
+        if "aol" in self.run.weighting and self.run.level == "sample":
+            own = one_mean(self.ema) if self.run.rho > 0 else [1.0] * len(found)
+            found = one_mean([a * b for a, b in zip(found, own, strict=True)])
+            return one_mean([w**self.run.temper for w in found])
+        tempered = one_mean([w**self.run.temper for w in by_class])
+        return [tempered[label] for label in self.labels]
+
+    def mean_ages(self) -> list[float]:
+        found = []
+        for c in range(self.classes):
+            known = [e for e, label in zip(self.ema, self.labels, strict=True) if label == c and e == e]
+            found.append(mean(known) if known else math.nan)
+        return found
+
+    def rates(self, labels: list[int], right: list[bool]) -> list[float]:
+        found = []
+        for c in range(self.classes):
+            own = [r for r, label in zip(right, labels, strict=True) if label == c]
+            found.append(mean(own) if own else math.nan)
+        return found
+
+    def note_errors(self, accuracy: list[float]) -> None:
+        for c, r in enumerate(accuracy):
+            if r == r:
+                before = self.error[c] if self.error[c] == self.error[c] else 1 - r
+                self.error[c] = (1 - self.run.rho) * before + self.run.rho * (1 - r)
+
+    def look_at_test(self) -> None:
+        right = self.right(self.pair.test, list(range(len(self.pair.test))))
+        self.told.test.append(mean(right))
+        self.test_ages = [1 if r else a + 1 for a, r in zip(self.test_ages, right, strict=True)]
+        self.told.test_age.append(list(self.test_ages))
+
+    def order(self, epoch: int, weights: list[float]) -> list[int]:
+        if self.run.mechanism == "resample":
+            assert self.draw is not None
+            return self.draw(weights)
+        return torch.randperm(len(weights), generator=_seeds.generator(self.run.seed, 1, epoch)).tolist()
+
+    # The three loops
+
+    def offline(self) -> Told:
+        run, told = self.run, self.told
+        arrivals = run.scenario == "arrival"
+        for epoch in range(run.epochs):
+            weights = self.sample_weights()
+            here = list(range(len(self.pool)))
+            if arrivals:
+                draws = Arrivals(torch.tensor(self.labels), run.fraction, steps=run.epochs, seed=run.seed)
+                here = draws[epoch].tolist()
+            order = [here[i] for i in self.order(epoch, [weights[i] for i in here])]
+            heard = self.learn(order, [1.0] * len(weights) if run.mechanism == "resample" else weights)
+            seen, right = order, heard
+            if run.signal == "eval":
+                seen, right = here, self.right(self.pair.train, [self.pool[i] for i in here])
+            told.train.append(self.rates([self.labels[i] for i in seen], right))
+            if run.signal != "none":
+                self.note_errors(told.train[-1])
+                self.grow_older(dict(zip(seen, right, strict=True)), absent=arrivals)
+            told.age.append([0 if arrivals and e != e else a for a, e in zip(self.age, self.ema, strict=True)])
+            told.class_age.append(self.mean_ages())
+            by_class = [
+                mean(w for w, label in zip(weights, self.labels, strict=True) if label == c)
+                for c in range(self.classes)
+            ]
+            told.weight.append(by_class)
+            self.look_at_test()
+        return told
+
+    def grow_older(self, answers: dict[int, bool], *, absent: bool) -> None:
+        for i in range(len(self.pool)):
+            known = self.ema[i] == self.ema[i]
+            if i not in answers and not (absent and known):
+                continue
+            self.age[i] = 1 if answers.get(i, False) else self.age[i] + 1
+            before = self.ema[i] if known else float(self.age[i])
+            self.ema[i] = (1 - self.run.rho) * before + self.run.rho * self.age[i]
+
+    def stream(self) -> Told:
+        run, told = self.run, self.told
+        labels = torch.tensor(self.labels)
+        shown = (
+            LimitedAccess(labels, run.fraction, steps=run.epochs, seed=run.seed)
+            if run.stream == "access"
+            else ShiftingTail(labels, run.imbalance or 1, period=run.period, steps=run.epochs, seed=run.seed)
+        )
+        kept: list[int] = []
+        reservoir = Reservoir(int(run.memory.partition(":")[2]), seed=run.seed) if ":" in run.memory else None
+        for step in range(run.epochs):
+            here = shown[step].tolist()
+            if reservoir is not None:  # the subset enters the memory
+                reservoir.add(here)
+                kept = reservoir.indices.tolist()
+            else:
+                kept = kept + here if run.memory == "all" else here
+            counts = [sum(self.labels[i] == c for i in here) for c in range(self.classes)]
+            raw = self.class_weights(counts, self.class_ema if step else [1.0] * self.classes)
+            weight = one_mean([w**run.temper for w in raw])
+            told.weight.append(weight)
+            by_sample = [weight[label] for label in self.labels]
+            order = [here[i] for i in self.order(step, [by_sample[i] for i in here])]
+            heard = self.learn(order, [1.0] * len(by_sample) if run.mechanism == "resample" else by_sample)  # train
+            seen, right = order, heard
+            if run.signal == "eval":  # evaluate on the memory
+                seen, right = kept, self.right(self.pair.train, [self.pool[i] for i in kept])
+            accuracy = self.rates([self.labels[i] for i in seen], right)
+            told.train.append(accuracy)
+            known = [r for r in accuracy if r == r]
+            tau = median(known) if run.threshold is None else run.threshold
+            told.threshold.append(tau)
+            self.note_errors(accuracy)
+            for c, r in enumerate(accuracy):  # update
+                if r == r:
+                    self.class_ages[c] = self.class_ages[c] + 1 if r < tau else 1
+                now = float(self.class_ages[c])
+                self.class_ema[c] = now if step == 0 else (1 - run.rho) * self.class_ema[c] + run.rho * now
+            told.class_age.append(list(self.class_ema))
+            told.age.append(list(self.class_ages))
+            self.look_at_test()
+        return told

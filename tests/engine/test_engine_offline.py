@@ -1,0 +1,245 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from naive_training import Naive, Told
+from tiny_runs import make_loop, network, settings, tiny_pair
+from torch import Tensor
+
+from aol.engine import Settings
+from aol.engine import loop as loop_module
+from aol.engine.learner import rate_at
+from aol.engine.loop import Loop
+
+REWEIGHTED = [
+    {},
+    {"weighting": "aol", "rho": 0.3},
+    {"weighting": "aol", "rho": 1.0, "level": "sample"},
+    {"weighting": "aol", "rho": 0.0},
+    {"weighting": "cb", "beta": 0.9},
+    {"weighting": "cb+aol", "beta": 0.9, "rho": 0.5},
+    {"weighting": "cb+aol", "beta": 0.9, "rho": 0.5, "level": "sample", "temper": 0.5},
+    {"weighting": "frequency", "power": 0.7, "temper": 2.0},
+    {"weighting": "error", "rho": 0.5},
+    {"weighting": "aol", "rho": 0.6, "temper": 0.5},
+    {"weighting": "aol", "rho": 0.6, "loss": "sigmoid"},
+    {"weighting": "aol", "rho": 0.6, "loss": "sigmoid", "divide_by": "weight"},
+    {"weighting": "aol", "rho": 0.6, "divide_by": "count"},
+    {"weighting": "cb", "beta": 0.99, "loss": "focal", "gamma": 2.0},
+]
+COMMON = [
+    {"signal": "train"},
+    {"signal": "none"},
+    {"scenario": "arrival", "fraction": 0.3},
+    {"scenario": "arrival", "fraction": 0.1, "signal": "train"},
+    {"validation": 0.2, "average": 0.8},
+    {"normalisation": "standardised", "schedule": "cosine"},
+    {"profile": "step", "schedule": "fixed", "warmup": 0},
+    {"imbalance": None, "batch_size": 1000, "momentum": 0.0, "weight_decay": 0.1},
+]
+
+
+def close(found: Tensor, told: object, tolerance: float = 2e-4) -> None:
+    wanted = torch.tensor(told, dtype=torch.float64)
+    torch.testing.assert_close(found.to(torch.float64), wanted, rtol=tolerance, atol=tolerance, equal_nan=True)
+
+
+def same_story(loop: Loop, naive: Naive, ages: list[Tensor], row: int) -> None:
+    told, history = naive.told, loop.history
+    assert [values[row].tolist() for values in ages] == told.age
+    close(history.epoch("lr")[:, row], told.rate, 1e-12)
+    close(history.epoch("train_loss")[:, row], told.loss)
+    close(history.by_class("weight")[:, row], told.weight)
+    close(history.by_class("train_accuracy")[:, row], told.train, 1e-6)
+    close(history.epoch("test_accuracy")[:, row], told.test, 1e-9)
+    if naive.run.signal != "none":
+        close(history.by_class("age")[:, row], told.class_age, 1e-5)
+    for name, value in naive.net.state_dict().items():
+        torch.testing.assert_close(network(loop, row)[name], value, rtol=2e-3, atol=2e-4, msg=name)
+
+
+def tell(loop: Loop) -> list[Tensor]:
+    ages = []
+    while not loop.done:
+        loop.run_epoch()
+        ages.append(loop.ages.age.clone())  # type: ignore[attr-defined]
+    return ages
+
+
+@pytest.mark.parametrize("given", [*REWEIGHTED, *COMMON], ids=str)
+def test_one_run_is_what_the_protocol_says(given: dict[str, object]) -> None:
+    run = settings(**given)
+    naive = Naive(run, tiny_pair())
+    naive.offline()
+    loop = make_loop([run])
+    same_story(loop, naive, tell(loop), 0)
+
+
+@pytest.mark.parametrize("common", [{}, *COMMON], ids=str)
+def test_runs_of_every_kind_trained_as_one_are_what_the_protocol_says(common: dict[str, object]) -> None:
+    kinds = [kind for kind in REWEIGHTED if common.get("signal") != "none" or kind.get("weighting") in (None, "cb")]
+    runs = [settings(**(kind | common), seed=seed) for seed, kind in enumerate(kinds)]
+    loop = make_loop(runs)
+    ages = tell(loop)
+    for row in range(0, len(runs), 1 if not common else 5):
+        naive = Naive(runs[row], tiny_pair())
+        naive.offline()
+        same_story(loop, naive, ages, row)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"weighting": "none"},
+        {"weighting": "aol", "rho": 0.5},
+        {"weighting": "aol", "rho": 0.5, "level": "sample"},
+        {"weighting": "cb", "beta": 0.9},
+        {"weighting": "aol", "rho": 0.0},
+        {"weighting": "aol", "scenario": "arrival", "fraction": 0.3},
+    ],
+    ids=str,
+)
+def test_resampling_draws_by_the_weights_and_weighs_nothing(
+    given: dict[str, object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = settings(mechanism="resample", **given)
+    drawn: list[tuple[Tensor, Tensor]] = []
+    real = loop_module.draw
+
+    def noted(weight: Tensor, number: int, *, generator: torch.Generator) -> Tensor:
+        found = real(weight, number, generator=generator)
+        drawn.append((weight.clone(), found))
+        return found
+
+    monkeypatch.setattr(loop_module, "draw", noted)
+    loop = make_loop([run])
+    ages = tell(loop)
+    epochs = iter(drawn)
+
+    def draw(weights: list[float]) -> list[int]:
+        given_weight, found = next(epochs)
+        close(given_weight, weights, 1e-4)
+        assert found.numel() == len(weights)
+        return found.tolist()  # type: ignore[no-any-return]
+
+    naive = Naive(run, tiny_pair(), draw)
+    naive.offline()
+    assert next(epochs, None) is None
+    same_story(loop, naive, ages, 0)
+
+
+def test_resampling_with_the_training_signal_lets_the_last_answer_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = settings(mechanism="resample", weighting="aol", signal="train", epochs=3)
+    monkeypatch.setattr(loop_module, "draw", lambda weight, number, generator: torch.arange(number) // 2)
+    loop = make_loop([run])
+    naive = Naive(run, tiny_pair(), lambda weights: [i // 2 for i in range(len(weights))])
+    naive.offline()
+    same_story(loop, naive, tell(loop), 0)
+    assert set(loop.ages.age[0, 25:].tolist()) == {1}  # type: ignore[attr-defined]  # never drawn, never observed
+
+
+def test_the_first_epoch_has_weights_of_one_and_each_later_one_those_of_the_ages_before() -> None:
+    loop = make_loop([settings(weighting="aol", rho=0.5)])
+    before = torch.ones(3)
+    for _ in range(4):
+        loop.run_epoch()
+        assert torch.equal(loop.history.by_class("weight")[-1, 0], before)
+        before = loop.ages.class_weight[0]  # type: ignore[attr-defined]
+    assert before.std() > 0.01
+
+
+def test_an_absent_sample_grows_older_and_one_never_seen_has_no_age() -> None:
+    run = settings(scenario="arrival", fraction=0.05, weighting="aol", epochs=3)
+    loop = make_loop([run], keep_samples=True)
+    before = torch.zeros(49, dtype=torch.int16)
+    for epoch in range(3):
+        loop.run_epoch()
+        here = loop._arrivals[0][epoch]  # type: ignore[attr-defined]
+        absent = torch.ones(49, dtype=torch.bool).index_fill(0, here, False)
+        now = loop.history.ages()[-1, 0]  # type: ignore[index]
+        assert torch.equal(now[absent & (before > 0)], before[absent & (before > 0)] + 1)
+        assert bool((now[absent & (before == 0)] == 0).all())
+        first = here[before[here] == 0]
+        assert set(now[first].tolist()) <= {1, 2}
+        before = now
+    unseen = [c for c in range(3) if not bool((before[loop.labels == c] > 0).any())]
+    for c in range(3):
+        age = float(loop.history.by_class("age")[-1, 0, c])
+        assert math.isnan(age) == (c in unseen)
+
+
+def test_the_schedule_of_200_epochs_warms_up_by_step_and_falls_at_160_and_180() -> None:
+    run = Settings(epochs=200, lr=0.1)
+    steps = 7
+    rates = [rate_at(run, step, steps) for step in range(200 * steps)]
+    assert rates[:35] == pytest.approx([0.1 * (step + 1) / 35 for step in range(35)])
+    assert rates[35 : 159 * steps] == [0.1] * (159 * steps - 35)
+    assert rates[159 * steps : 179 * steps] == pytest.approx([0.001] * (20 * steps))
+    assert rates[179 * steps :] == pytest.approx([0.00001] * (21 * steps))
+
+
+def test_sigmoid_heads_start_low_and_only_softmax_heads_decay_their_bias() -> None:
+    losses = ("softmax", "sigmoid", "focal")
+    for optimiser in ("sgd", "adamw"):
+        runs = [settings(loss=loss, weight_decay=0.5, momentum=0.9, optimiser=optimiser) for loss in losses]
+        learner = make_loop(runs).learner
+        start = [learner.networks(row)["network"]["head.bias"] for row in range(3)]
+        assert start[1].tolist() == start[2].tolist() == pytest.approx([-math.log(2)] * 3)
+        assert start[0].tolist() != start[1].tolist()
+        nothing = torch.zeros(3, 4)
+        learner.step(torch.zeros(3, 4, 1, 8, 8), torch.zeros(3, 4, dtype=torch.int64), nothing, 0.1)
+        bias = [learner.networks(row)["network"]["head.bias"] for row in range(3)]
+        torch.testing.assert_close(bias[0], start[0] * (1 - 0.1 * 0.5))
+        assert torch.equal(bias[1], start[1])
+        assert torch.equal(bias[2], start[2])
+
+
+def test_the_averaged_copy_follows_the_weights_and_is_read_beside_them() -> None:
+    run = settings(average=0.7, epochs=3)
+    loop = make_loop([run])
+    tell(loop)
+    naive = Naive(run, tiny_pair())
+    naive.offline()
+    saved = loop.learner.networks(0)["network-averaged"]
+    for name, value in naive.averaged.items():
+        torch.testing.assert_close(saved[name], value, rtol=1e-3, atol=1e-4)
+    everything = list(range(len(naive.pair.test)))
+    right = naive.right(naive.pair.test, everything, naive.averaged)
+    assert float(loop.history.epoch("averaged_accuracy")[-1, 0]) == pytest.approx(sum(right) / len(right))
+
+
+def test_validation_is_held_out_of_the_whole_pool_before_the_long_tail_is_made() -> None:
+    loop = make_loop([settings(validation=0.2), settings(validation=0.2, seed=1)])
+    labels = tiny_pair().train.labels
+    for row in range(2):
+        held, kept = loop.held_out[row], loop.pool[row]
+        assert torch.bincount(labels[held]).tolist() == [6, 6, 6]
+        assert torch.bincount(labels[kept]).tolist() == [24, 10, 4]
+        assert not set(held.tolist()) & set(kept.tolist())
+    assert set(loop.held_out[0].tolist()) != set(loop.held_out[1].tolist())
+    loop.run_epoch()
+    naive = Naive(loop.runs[1], tiny_pair())
+    naive.run = loop.runs[1]
+    naive.net.load_state_dict(network(loop, 1))
+    right = naive.right(naive.pair.train, loop.held_out[1].tolist())
+    assert float(loop.history.epoch("validation_accuracy")[-1, 1]) == pytest.approx(sum(right) / 18)
+
+
+def test_test_readings_come_every_so_many_epochs_and_in_the_last() -> None:
+    loop = make_loop([settings(eval_every=2, weighting="aol")])
+    tell(loop)
+    assert loop.history.epoch("test_accuracy")[:, 0].isnan().tolist() == [True, False, True, False, False]
+    assert not bool(loop.history.by_class("age").isnan().any())
+    assert loop.test_ages.epoch == 3
+
+
+def test_ages_of_test_samples_are_those_of_the_naive_run() -> None:
+    run = settings(weighting="aol")
+    naive = Naive(run, tiny_pair())
+    told: Told = naive.offline()
+    loop = make_loop([run])
+    for epoch in range(run.epochs):
+        loop.run_epoch()
+        assert loop.test_ages.age[0].tolist() == told.test_age[epoch]

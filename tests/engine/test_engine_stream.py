@@ -1,0 +1,108 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from naive_training import Naive
+from test_engine_offline import close, same_story
+from tiny_runs import make_loop, stream_settings, tiny_pair
+from torch import Tensor
+
+from aol.engine.loop import Loop
+
+MEMORIES = ("all", "reservoir:20", "none")
+KINDS = [
+    {},
+    {"weighting": "aol"},
+    {"weighting": "aol", "rho": 0.0},
+    {"weighting": "cb", "beta": 0.9},
+    {"weighting": "cb+aol", "beta": 0.9, "temper": 0.5},
+    {"weighting": "frequency"},
+    {"weighting": "error"},
+]
+
+
+def tell(loop: Loop) -> list[Tensor]:
+    ages = []
+    while not loop.done:
+        loop.run_epoch()
+        ages.append(loop.ages.age.clone())  # type: ignore[attr-defined]
+    return ages
+
+
+@pytest.mark.parametrize("stream", ["access", "shifting"])
+@pytest.mark.parametrize("memory", MEMORIES)
+@pytest.mark.parametrize("kinds", [KINDS[1:2], KINDS], ids=["one run", "several runs"])
+def test_a_stream_is_what_the_protocol_says(stream: str, memory: str, kinds: list[dict[str, object]]) -> None:
+    runs = [stream_settings(stream=stream, memory=memory, seed=seed, **kind) for seed, kind in enumerate(kinds)]
+    loop = make_loop(runs)
+    ages = tell(loop)
+    for row, run in enumerate(runs):
+        naive = Naive(run, tiny_pair())
+        naive.stream()
+        same_story(loop, naive, ages, row)
+        close(loop.history.epoch("threshold")[:, row], naive.told.threshold, 1e-9)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"signal": "train", "weighting": "aol"},
+        {"threshold": 0.9, "weighting": "aol"},
+        {"period": 1, "imbalance": 20.0, "weighting": "aol"},
+        {"stream": "access", "fraction": 0.02, "weighting": "aol", "epochs": 8},
+        {"schedule": "paper", "warmup": 2, "loss": "sigmoid", "weighting": "aol"},
+        {"validation": 0.2, "weighting": "error"},
+    ],
+    ids=str,
+)
+def test_other_streams_are_what_the_protocol_says(given: dict[str, object]) -> None:
+    run = stream_settings(**given)
+    naive = Naive(run, tiny_pair())
+    naive.stream()
+    loop = make_loop([run])
+    same_story(loop, naive, tell(loop), 0)
+
+
+def test_a_step_trains_on_its_own_subset_only_and_looks_at_the_whole_memory() -> None:
+    loop = make_loop([stream_settings(stream="access", fraction=0.2, memory="all", augment=True)])
+    trained: list[Tensor] = []
+    looked: list[Tensor] = []
+    learn, look = loop.train.train, loop.train.clean
+    loop.train.train = lambda order, mine, **k: (trained.append(order), learn(order, mine, **k))[1]  # type: ignore
+    loop.train.clean = lambda index, **k: (looked.append(index), look(index, **k))[1]  # type: ignore
+    everything: set[int] = set()
+    for step in range(5):
+        loop.run_epoch()
+        shown = loop.pool[0, loop._streams[0][step]]  # type: ignore[attr-defined]
+        everything |= set(shown.tolist())
+        assert sorted(trained[-1][0].tolist()) == sorted(shown.tolist())
+        assert sorted(looked[-1][0].tolist()) == sorted(everything)
+        assert float(loop.history.by_class("train_count")[-1, 0].sum()) == 10 * (step + 1)  # repeats are counted
+    assert len(trained) == len(looked) == 5  # one clean pass a step
+
+
+def test_the_order_of_classes_stays_for_a_period_and_the_subset_does_not() -> None:
+    loop = make_loop([stream_settings(period=2, memory="none", epochs=4)])
+    counts, subsets = [], []
+    for step in range(4):
+        loop.run_epoch()
+        counts.append(loop.history.by_class("train_count")[-1, 0].tolist())
+        subsets.append(set(loop._streams[0][step].tolist()))  # type: ignore[attr-defined]
+    assert counts[0] == counts[1]
+    assert counts[2] == counts[3]
+    assert sorted(counts[0]) == sorted(counts[2]) == [6, 13, 30]
+    assert subsets[0] != subsets[1]
+
+
+def test_a_class_that_the_memory_does_not_hold_keeps_its_age() -> None:
+    run = stream_settings(stream="access", fraction=0.02, memory="none", weighting="aol", epochs=6, seed=1)
+    loop = make_loop([run])
+    before = loop.ages.age[0]  # type: ignore[attr-defined]
+    unseen = 0
+    for _ in range(6):
+        loop.run_epoch()
+        now, count = loop.ages.age[0], loop.history.by_class("train_count")[-1, 0]  # type: ignore[attr-defined]
+        assert torch.equal(now[count == 0], before[count == 0])
+        unseen += int((count == 0).sum())
+        before = now
+    assert unseen > 0
