@@ -33,7 +33,7 @@ types: $(BIN)/.ready
 	$(BIN)/mypy
 
 bench: $(BIN)/.ready  ## speed and memory of the library on this machine; writes benchmarks/results/
-	$(BIN)/python benchmarks/ages.py
+	$(BIN)/python benchmarks/sample_ages.py
 	$(BIN)/python benchmarks/reservoir.py
 	$(BIN)/python benchmarks/stacked.py
 	$(BIN)/python benchmarks/page.py

@@ -8,9 +8,8 @@ import sys
 from pathlib import Path
 
 import reservoir
+import sample_ages
 from measuring import RESULTS, Record, in_words
-
-import ages
 
 HERE = Path(__file__).parent
 
@@ -51,7 +50,7 @@ def pages() -> dict[Path, str]:
     """Return both pages as they should be."""
     aged, kept = (json.loads((RESULTS / f"{name}.json").read_text()) for name in ("ages", "reservoir"))
     here, front = HERE / "README.md", HERE.parent / "README.md"
-    tables = between(here.read_text(), "ages", ages.text(aged))
+    tables = between(here.read_text(), "ages", sample_ages.text(aged))
     return {
         here: between(tables, "reservoir", reservoir.text(kept)),
         front: between(front.read_text(), "costs", costs(aged, kept)),

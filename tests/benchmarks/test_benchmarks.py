@@ -12,7 +12,7 @@ import pytest
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 SMALL = {
-    "ages": ["--samples", "3000", "--compared", "500", "--epochs", "4", "--batch", "1024", "--repeats", "2"],
+    "sample_ages": ["--samples", "3000", "--compared", "500", "--epochs", "4", "--batch", "1024", "--repeats", "2"],
     "reservoir": ["--steps", "100", "1000", "--capacities", "50", "--repeats", "2"],
 }
 KNOWN = {"cpu", "cores", "threads", "load_before", "system", "python", "torch", "numpy", "aol"}
@@ -26,7 +26,7 @@ def measured(name: str, out: Path) -> tuple[str, dict[str, object]]:
 
 
 def test_ages_are_measured_for_both_stores_and_beside_the_history(tmp_path: Path) -> None:
-    printed, record = measured("ages", tmp_path / "new" / "ages.json")
+    printed, record = measured("sample_ages", tmp_path / "new" / "ages.json")
     assert record["machine"].keys() == KNOWN
     assert [case["store"] for case in record["large"]] == ["full"] * 4 + ["compact"] * 4
     (pair,) = record["compared"]
