@@ -48,7 +48,7 @@ def costs(aged: Record, kept: Record) -> str:
 
 def pages() -> dict[Path, str]:
     """Return both pages as they should be."""
-    aged, kept = (json.loads((RESULTS / f"{name}.json").read_text()) for name in ("ages", "reservoir"))
+    aged, kept = (json.loads((RESULTS / f"{name}.json").read_text()) for name in ("sample_ages", "reservoir"))
     here, front = HERE / "README.md", HERE.parent / "README.md"
     tables = between(here.read_text(), "ages", sample_ages.text(aged))
     return {

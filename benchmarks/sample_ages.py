@@ -115,7 +115,7 @@ def apart(kind: str, **settings: object) -> dict[str, object]:
 
 
 def main(words: list[str] | None = None) -> int:
-    parser = options("Measure the time and memory of sample ages.", "ages.json")
+    parser = options("Measure the time and memory of sample ages.", "sample_ages.json")
     parser.add_argument("--samples", type=int, default=10_000_000, help="samples of the large set")
     parser.add_argument("--compared", type=int, nargs="+", default=[100_000, 1_000_000], help="sizes to compare at")
     parser.add_argument("--epochs", type=int, default=200, help="epochs of history at the comparison")
