@@ -1,0 +1,276 @@
+"""Tensors in, kernels launched, tensors out: shapes, grids and tile sizes, one function a kernel.
+
+Assumes maps [R, B, H, W, C], contiguous, and tables [rows, R·C] in fp32. Nothing here waits for the device.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import triton  # type: ignore[import]
+from torch import Tensor
+
+from aol.nets.fused import conv, norm, stem
+from aol.nets.fused.pieces import NORM_BACK, NORM_RELU, RAW
+
+
+@dataclass
+class Tile:
+    """How a kernel is cut: pixels a program, warps a program, loads in flight."""
+
+    pixels: int = 128
+    warps: int = 4
+    stages: int = 3
+
+
+# By kernel and channels of the product's depth; what is not listed takes the default. Tuned on an H200 by
+# benchmarks/kernels.py; tests make tiles small.
+TILES: dict[tuple[str, int], Tile] = {
+    ("backward_weight", 32): Tile(64, 4, 3),
+    ("backward_weight", 64): Tile(64, 8, 3),
+    ("stem_backward_weight", 0): Tile(128, 4, 2),
+    ("stem_forward", 0): Tile(128, 4, 1),
+    ("block_end", 0): Tile(128, 4, 1),
+    ("pool_backward", 0): Tile(128, 4, 1),
+}
+PROGRAMS = 800  # about six a multiprocessor of an H200: chunks of a weight gradient are cut to give so many
+FINISH = 64  # tiles whose sums a finishing program reads at once
+
+
+def tile_for(kernel: str, channels: int = 0) -> Tile:
+    """Look up the cut of a kernel."""
+    return TILES.get((kernel, channels), Tile())
+
+
+def _options(tile: Tile) -> dict[str, int]:
+    return {"num_warps": tile.warps, "num_stages": tile.stages}
+
+
+def taps(channels: int) -> int:
+    """Taps a product: with few channels a row of three (padded to four) makes a product deep enough."""
+    return 4 if channels == 16 else 1
+
+
+def _slots(channels: int) -> int:
+    return 12 if taps(channels) == 4 else 9
+
+
+@dataclass(frozen=True)
+class Partials:
+    """Two sums of each channel from every tile, [R, tiles, 2, C], of `total` pixels a run."""
+
+    values: Tensor
+    pixels: int
+    total: int
+
+    @staticmethod
+    def empty(like: Tensor, runs: int, total: int, channels: int, pixels: int) -> Partials:
+        """Make room for the sums of all tiles; every one of them is written."""
+        shape = (runs, triton.cdiv(total, pixels), 2, channels)
+        return Partials(torch.empty(shape, dtype=torch.float32, device=like.device), pixels, total)
+
+
+def pack(weight: Tensor, runs: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """fp32 weights [R·N, C, 3, 3] → those of the forward and of the backward product, in `dtype`."""
+    n, c = weight.shape[0] // runs, weight.shape[1]
+    ahead = torch.empty((runs, _slots(c), c, n), dtype=dtype, device=weight.device)
+    back = torch.empty((runs, _slots(n), n, c), dtype=dtype, device=weight.device)
+    norm.pack_weights[(12, runs)](weight, ahead, back, C=c, N=n, TAPS_F=taps(c), TAPS_B=taps(n))
+    return ahead, back
+
+
+def conv_forward(
+    x: Tensor,
+    weights: Tensor,
+    stride: int,
+    *,
+    entry: Tensor | None = None,
+    table: Tensor | None = None,
+    shortcut: Tensor | None = None,
+) -> tuple[Tensor, Partials | None]:
+    """x [R, B, H, W, C] → y [R, B, H', W', N]: raw with its moments, or finished where `table` says how.
+
+    `entry` is the table of a norm (with relu) to take x through first; `shortcut` is what a block adds.
+    """
+    runs, batch, height, width, c = x.shape
+    n = weights.shape[3]
+    tile = tile_for("forward", c)
+    out = torch.empty((runs, batch, height // stride, width // stride, n), dtype=x.dtype, device=x.device)
+    total = batch * (height // stride) * (width // stride)
+    partials = Partials.empty(x, runs, total, n, tile.pixels) if table is None else None
+    side = 0
+    if shortcut is not None and shortcut.shape[4] != n:
+        side = (n - shortcut.shape[4]) // 2
+    leave = conv.STATISTICS if table is None else conv.ACTIVATE if shortcut is None else conv.ADD_ACTIVATE
+    conv.conv_forward[(triton.cdiv(total, tile.pixels), runs)](
+        x, entry if entry is not None else x, weights, out, partials.values if partials else out,
+        table if table is not None else x, shortcut if shortcut is not None else x, runs, batch,
+        H=height, W=width, C=c, N=n, STRIDE=stride, ENTRY=(RAW if entry is None else NORM_RELU).value,
+        EXIT=leave.value, SIDE=side, TAPS=taps(c), PIXELS=tile.pixels, **_options(tile),
+    )  # fmt: skip
+    return out, partials
+
+
+def conv_backward_input(
+    grad: Tensor,
+    y: Tensor,
+    through: Tensor,
+    weights: Tensor,
+    below: Tensor,
+    table: Tensor,
+    *,
+    shortcut: Tensor | None = None,
+    x: Tensor | None = None,
+) -> tuple[Tensor, Partials]:
+    """Gradient of a convolution's output, before its norm, → gradient below the relu that made its input.
+
+    `through` are the norm's backward coefficients for (grad, y). `below` is what the relu's own norm saw and
+    `table` that norm's; `shortcut` the gradient that joins above the relu, whose output is x.
+    """
+    runs, batch, height, width, n = below.shape
+    c = grad.shape[4]
+    tile = tile_for("backward_input", c)
+    out = torch.empty_like(below)
+    total = batch * height * width
+    partials = Partials.empty(grad, runs, total, n, tile.pixels)
+    stride = height // grad.shape[2]
+    side = (c - n) // 2 if shortcut is not None and shortcut.shape[4] != n else 0
+    conv.conv_backward_input[(triton.cdiv(total, tile.pixels), runs)](
+        grad, y, through, weights, out, partials.values, shortcut if shortcut is not None else grad,
+        x if x is not None else below, below, table, runs, batch, H=height, W=width, C=c, N=n, STRIDE=stride,
+        ENTRY=NORM_BACK.value, RESIDUAL=shortcut is not None, SIDE=side, TAPS=taps(c), PIXELS=tile.pixels,
+        **_options(tile),
+    )  # fmt: skip
+    return out, partials
+
+
+def _chunks(runs: int, tiles: int, split: int) -> int:
+    return max(1, min(tiles, triton.cdiv(PROGRAMS, split * runs)))
+
+
+def conv_backward_weight(
+    x: Tensor, grad: Tensor, y: Tensor, through: Tensor, *, entry: Tensor | None = None
+) -> Tensor:
+    """Input x (through `entry` if given) and gradient of the output → gradient of the weights [R·N, C, 3, 3]."""
+    runs, batch, height, width, c = x.shape
+    n = grad.shape[4]
+    tile = tile_for("backward_weight", c)
+    tiles = triton.cdiv(batch * grad.shape[2] * grad.shape[3], tile.pixels)
+    chunks = _chunks(runs, tiles, 3)
+    partial = torch.empty((runs, chunks, 9 * c, n), dtype=torch.float32, device=x.device)
+    conv.conv_backward_weight[(3 * chunks, runs)](
+        x, entry if entry is not None else x, grad, y, through, partial, runs, batch, chunks, H=height, W=width,
+        C=c, N=n, STRIDE=height // grad.shape[2], ENTRY=(RAW if entry is None else NORM_RELU).value,
+        EXIT=NORM_BACK.value, PIXELS=tile.pixels, **_options(tile),
+    )  # fmt: skip
+    out = torch.empty((runs * n, c, 3, 3), dtype=torch.float32, device=x.device)
+    norm.add_chunks[(9, runs)](partial, out, chunks, ROWS=9 * c, PADDED=9 * c, N=n, TAPWISE=True, BLOCK=c)
+    return out
+
+
+def _image_strides(images: Tensor) -> tuple[int, ...]:
+    return images.stride() if images.dim() == 5 else (0, *images.stride())
+
+
+def _depth(channels: int) -> int:
+    return max(16, triton.next_power_of_2(9 * channels))
+
+
+def stem_forward(
+    images: Tensor, weight: Tensor, runs: int, dtype: torch.dtype, *, table: Tensor | None = None
+) -> tuple[Tensor, Partials | None]:
+    """Images [R, B, C, H, W] or shared [B, C, H, W] → y [R, B, H, W, N], raw with moments or finished."""
+    batch, c, height, width = images.shape[-4:]
+    n = weight.shape[0] // runs
+    tile = tile_for("stem_forward")
+    out = torch.empty((runs, batch, height, width, n), dtype=dtype, device=images.device)
+    total = batch * height * width
+    partials = Partials.empty(images, runs, total, n, tile.pixels) if table is None else None
+    stem.stem_forward[(triton.cdiv(total, tile.pixels), runs)](
+        images, weight, out, partials.values if partials else out, table if table is not None else weight, runs,
+        batch, *_image_strides(images), H=height, W=width, C=c, N=n, K=_depth(c),
+        EXIT=(conv.STATISTICS if table is None else conv.ACTIVATE).value, PIXELS=tile.pixels, **_options(tile),
+    )  # fmt: skip
+    return out, partials
+
+
+def stem_backward_weight(images: Tensor, grad: Tensor, y: Tensor, through: Tensor) -> Tensor:
+    """Images and gradient of the stem's output → gradient of its weights [R·N, C, 3, 3]."""
+    runs, batch, height, width, n = grad.shape
+    c = images.shape[-3]
+    tile = tile_for("stem_backward_weight")
+    chunks = _chunks(runs, triton.cdiv(batch * height * width, tile.pixels), 1)
+    depth = _depth(c)
+    partial = torch.empty((runs, chunks, depth, n), dtype=torch.float32, device=grad.device)
+    stem.stem_backward_weight[(chunks, runs)](
+        images, grad, y, through, partial, runs, batch, chunks, *_image_strides(images), H=height, W=width,
+        C=c, N=n, K=depth, PIXELS=tile.pixels, **_options(tile),
+    )  # fmt: skip
+    out = torch.empty((runs * n, c, 3, 3), dtype=torch.float32, device=grad.device)
+    norm.add_chunks[(1, runs)](partial, out, chunks, ROWS=9 * c, PADDED=depth, N=n, TAPWISE=False, BLOCK=depth)
+    return out
+
+
+def norm_table(weight: Tensor, bias: Tensor, mean: Tensor, var: Tensor, eps: float, runs: int) -> Tensor:
+    """Scale, shift, mean and 1/σ [4, R·N] of a norm that uses its running statistics."""
+    return _finish(None, weight, bias, mean, var, 0.0, eps, runs)
+
+
+def finish_forward(
+    partials: Partials, weight: Tensor, bias: Tensor, mean: Tensor, var: Tensor, momentum: float, eps: float
+) -> Tensor:
+    """Scale, shift, mean and 1/σ [4, R·N] of the batch; the running mean and variance are moved in place."""
+    return _finish(partials, weight, bias, mean, var, momentum, eps, partials.values.shape[0])
+
+
+def _finish(
+    partials: Partials | None, weight: Tensor, bias: Tensor, mean: Tensor, var: Tensor, momentum: float, eps: float,
+    runs: int,
+) -> Tensor:  # fmt: skip
+    rows = weight.shape[0]
+    table = torch.empty((4, rows), dtype=torch.float32, device=weight.device)
+    norm.finish_forward[(runs,)](
+        partials.values if partials else weight, weight, bias, mean, var, table, rows,
+        partials.values.shape[1] if partials else 0, partials.total if partials else 0, momentum, eps,
+        N=rows // runs, PIXELS=partials.pixels if partials else 1, TRAINING=partials is not None, BLOCK=FINISH,
+    )  # fmt: skip
+    return table
+
+
+def finish_backward(partials: Partials, table: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Sums of the tiles → gradients of the norm's weight and bias, and its backward coefficients [3, R·N]."""
+    runs, tiles, _, n = partials.values.shape
+    weight_grad, bias_grad = torch.empty_like(table[0]), torch.empty_like(table[0])
+    through = torch.empty_like(table[:3])
+    norm.finish_backward[(runs,)](
+        partials.values, table, weight_grad, bias_grad, through, runs * n, tiles, partials.total, N=n, BLOCK=FINISH
+    )
+    return weight_grad, bias_grad, through
+
+
+def block_end(y: Tensor, table: Tensor, shortcut: Tensor | None) -> Tensor:
+    """relu(norm(y) + shortcut), where the shortcut may be a map twice as large with fewer channels."""
+    runs, batch, height, width, n = y.shape
+    tile = tile_for("block_end")
+    out = torch.empty_like(y)
+    side = (n - shortcut.shape[4]) // 2 if shortcut is not None else 0
+    norm.block_end[(triton.cdiv(batch * height * width, tile.pixels), runs)](
+        y, table, shortcut if shortcut is not None else y, out, runs, batch, H=height, W=width, N=n,
+        SHORT=shortcut is not None, SIDE=side, PIXELS=tile.pixels, **_options(tile),
+    )  # fmt: skip
+    return out
+
+
+def pool_backward(pooled: Tensor, x: Tensor, below: Tensor, table: Tensor) -> tuple[Tensor, Partials]:
+    """Gradient [R, B, N] of the global mean of x → gradient below the relu that made x."""
+    runs, batch, height, width, n = x.shape
+    tile = tile_for("pool_backward")
+    out = torch.empty_like(x)
+    total = batch * height * width
+    partials = Partials.empty(x, runs, total, n, tile.pixels)
+    norm.pool_backward[(triton.cdiv(total, tile.pixels), runs)](
+        pooled, x, below, table, out, partials.values, runs, batch, H=height, W=width, N=n, PIXELS=tile.pixels,
+        **_options(tile),
+    )  # fmt: skip
+    return out, partials
