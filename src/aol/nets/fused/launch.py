@@ -11,7 +11,7 @@ import torch
 import triton  # type: ignore[import]
 from torch import Tensor
 
-from aol.nets.fused import conv, norm, stem
+from aol.nets.fused import conv, norm, rows, stem
 from aol.nets.fused.pieces import NORM_BACK, NORM_RELU, RAW
 
 
@@ -27,6 +27,10 @@ class Tile:
 # By kernel and channels of the product's depth; what is not listed takes the default. Tuned on an H200 by
 # benchmarks/kernels.py; tests make tiles small.
 TILES: dict[tuple[str, int], Tile] = {
+    ("forward_rows", 16): Tile(128, 4, 3),
+    ("forward_rows", 32): Tile(128, 8, 2),
+    ("backward_input_rows", 16): Tile(128, 4, 3),
+    ("backward_input_rows", 32): Tile(128, 8, 2),
     ("backward_weight", 32): Tile(64, 4, 3),
     ("backward_weight", 64): Tile(64, 8, 3),
     ("stem_backward_weight", 0): Tile(128, 4, 2),
@@ -35,6 +39,8 @@ TILES: dict[tuple[str, int], Tile] = {
     ("pool_backward", 0): Tile(128, 4, 1),
 }
 PROGRAMS = 800  # about six a multiprocessor of an H200: chunks of a weight gradient are cut to give so many
+FEWEST = 200  # programs below which walking whole images leaves multiprocessors idle
+ROW_CHANNELS = (16, 32)  # with more, three rows of weights and sums do not fit
 FINISH = 64  # tiles whose sums a finishing program reads at once
 
 
@@ -49,7 +55,19 @@ def _options(tile: Tile) -> dict[str, int]:
 
 def taps(channels: int) -> int:
     """Taps a product: with few channels a row of three (padded to four) makes a product deep enough."""
-    return 4 if channels == 16 else 1
+    return 4 if channels in ROW_CHANNELS else 1
+
+
+def _by_rows(kernel: str, like: Tensor, channels: int) -> Tile | None:
+    """Decide whether the kernel may walk down whole images of maps like `like`, and how many at once."""
+    runs, batch, _, width, n = like.shape
+    if n != channels or channels not in ROW_CHANNELS:
+        return None
+    tile = tile_for(kernel, channels)
+    images = tile.pixels // width
+    if tile.pixels % width or runs * triton.cdiv(batch, max(images, 1)) < FEWEST:
+        return None
+    return tile
 
 
 def _slots(channels: int) -> int:
@@ -95,19 +113,24 @@ def conv_forward(
     """
     runs, batch, height, width, c = x.shape
     n = weights.shape[3]
-    tile = tile_for("forward", c)
+    by_rows = _by_rows("forward_rows", x, n) if stride == 1 else None
+    tile = by_rows or tile_for("forward", c)
     out = torch.empty((runs, batch, height // stride, width // stride, n), dtype=x.dtype, device=x.device)
     total = batch * (height // stride) * (width // stride)
-    partials = Partials.empty(x, runs, total, n, tile.pixels) if table is None else None
+    each = tile.pixels * height if by_rows else tile.pixels
+    partials = Partials.empty(x, runs, total, n, each) if table is None else None
     side = 0
     if shortcut is not None and shortcut.shape[4] != n:
         side = (n - shortcut.shape[4]) // 2
     leave = conv.STATISTICS if table is None else conv.ACTIVATE if shortcut is None else conv.ADD_ACTIVATE
-    conv.conv_forward[(triton.cdiv(total, tile.pixels), runs)](
+    kernel, cut = (
+        (rows.conv_forward_rows, {}) if by_rows else (conv.conv_forward, {"STRIDE": stride, "TAPS": taps(c)})
+    )
+    kernel[(triton.cdiv(total, each), runs)](
         x, entry if entry is not None else x, weights, out, partials.values if partials else out,
         table if table is not None else x, shortcut if shortcut is not None else x, runs, batch,
-        H=height, W=width, C=c, N=n, STRIDE=stride, ENTRY=(RAW if entry is None else NORM_RELU).value,
-        EXIT=leave.value, SIDE=side, TAPS=taps(c), PIXELS=tile.pixels, **_options(tile),
+        H=height, W=width, C=c, N=n, ENTRY=(RAW if entry is None else NORM_RELU).value,
+        EXIT=leave.value, SIDE=side, PIXELS=tile.pixels, **cut, **_options(tile),
     )  # fmt: skip
     return out, partials
 
@@ -130,17 +153,23 @@ def conv_backward_input(
     """
     runs, batch, height, width, n = below.shape
     c = grad.shape[4]
-    tile = tile_for("backward_input", c)
+    by_rows = _by_rows("backward_input_rows", below, c) if grad.shape == below.shape else None
+    tile = by_rows or tile_for("backward_input", c)
     out = torch.empty_like(below)
     total = batch * height * width
-    partials = Partials.empty(grad, runs, total, n, tile.pixels)
+    each = tile.pixels * height if by_rows else tile.pixels
+    partials = Partials.empty(grad, runs, total, n, each)
     stride = height // grad.shape[2]
     side = (c - n) // 2 if shortcut is not None and shortcut.shape[4] != n else 0
-    conv.conv_backward_input[(triton.cdiv(total, tile.pixels), runs)](
+    kernel, cut = (
+        (rows.conv_backward_input_rows, {})
+        if by_rows
+        else (conv.conv_backward_input, {"STRIDE": stride, "SIDE": side, "TAPS": taps(c)})
+    )
+    kernel[(triton.cdiv(total, each), runs)](
         grad, y, through, weights, out, partials.values, shortcut if shortcut is not None else grad,
-        x if x is not None else below, below, table, runs, batch, H=height, W=width, C=c, N=n, STRIDE=stride,
-        ENTRY=NORM_BACK.value, RESIDUAL=shortcut is not None, SIDE=side, TAPS=taps(c), PIXELS=tile.pixels,
-        **_options(tile),
+        x if x is not None else below, below, table, runs, batch, H=height, W=width, C=c, N=n,
+        ENTRY=NORM_BACK.value, RESIDUAL=shortcut is not None, PIXELS=tile.pixels, **cut, **_options(tile),
     )  # fmt: skip
     return out, partials
 
