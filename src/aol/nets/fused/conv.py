@@ -94,7 +94,7 @@ def conv_forward(
     if EXIT == STATISTICS:
         partial_ptr += (run * tl.num_programs(0) + tile) * 2 * N
         count = tl.minimum(PIXELS, total - tile * PIXELS)
-        leave_moments(y.to(tl.float32), live, tl.arange(0, N), count, partial_ptr, N)
+        leave_moments(acc, live, tl.arange(0, N), count, partial_ptr, N)
 
 
 @triton.jit
@@ -154,8 +154,8 @@ def conv_backward_input(
         closed = tl.load(x_ptr + here, mask=live, other=0.0).to(tl.float32) <= 0
     else:
         closed = below * tl.load(s_ptr + run * N + n) + tl.load(s_ptr + (runs + run) * N + n) <= 0
-    grad = tl.where(closed | (live == 0), 0.0, grad).to(out_ptr.dtype.element_ty)
-    tl.store(out_ptr + here, grad, mask=live)
+    grad = tl.where(closed | (live == 0), 0.0, grad)
+    tl.store(out_ptr + here, grad.to(out_ptr.dtype.element_ty), mask=live)
     leave_gradient_sums(grad, below, s_ptr + (2 * runs + run) * N, partial_ptr, run, tile, N)
 
 
@@ -163,7 +163,6 @@ def conv_backward_input(
 def leave_gradient_sums(grad, below, mean_ptr, partial_ptr, run, tile, N: tl.constexpr):
     """Write Σ g and Σ g·(below − mean) of a tile; `grad` is zero where there is no pixel."""
     n = tl.arange(0, N)
-    grad = grad.to(tl.float32)
     partial_ptr += (run * tl.num_programs(0) + tile) * 2 * N
     tl.store(partial_ptr + n, tl.sum(grad, 0))
     tl.store(partial_ptr + N + n, tl.sum(grad * (below - tl.load(mean_ptr + n)[None, :]), 0))

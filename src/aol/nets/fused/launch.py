@@ -29,8 +29,8 @@ class Tile:
 TILES: dict[tuple[str, int], Tile] = {
     ("forward_rows", 16): Tile(128, 4, 3),
     ("forward_rows", 32): Tile(128, 8, 2),
-    ("backward_input_rows", 16): Tile(128, 4, 3),
-    ("backward_input_rows", 32): Tile(128, 8, 2),
+    ("backward_rows", 16): Tile(64, 4, 2),
+    ("backward_rows", 32): Tile(64, 8, 2),
     ("backward_weight", 32): Tile(64, 4, 3),
     ("backward_weight", 64): Tile(64, 8, 3),
     ("stem_backward_weight", 0): Tile(128, 4, 2),
@@ -41,6 +41,8 @@ TILES: dict[tuple[str, int], Tile] = {
 PROGRAMS = 800  # about six a multiprocessor of an H200: chunks of a weight gradient are cut to give so many
 FEWEST = 200  # programs below which walking whole images leaves multiprocessors idle
 ROW_CHANNELS = (16, 32)  # with more, three rows of weights and sums do not fit
+FUSED_CHANNELS = (16, 32)  # where one kernel gives both gradients of a convolution
+ORDERS = {"plain": 0, "tapwise": 1, "turned": 2}
 FINISH = 64  # tiles whose sums a finishing program reads at once
 
 
@@ -135,6 +137,51 @@ def conv_forward(
     return out, partials
 
 
+def conv_backward(
+    grad: Tensor,
+    y: Tensor,
+    through: Tensor,
+    weights: Tensor,
+    below: Tensor,
+    table: Tensor,
+    *,
+    shortcut: Tensor | None = None,
+    x: Tensor | None = None,
+) -> tuple[Tensor, Partials, Tensor]:
+    """Gradient of a convolution's output, before its norm, → that below the relu before it; sums; its weights'.
+
+    `through` are the norm's backward coefficients for (grad, y). `below` is what the norm before the relu saw
+    and `table` that norm's. At a block's start x is the relu's output, kept, and `shortcut` the gradient that
+    joins above the relu; elsewhere the relu's output is made again from `below`.
+    """
+    tile = None
+    if grad.shape == below.shape:
+        tile = _by_rows("backward_rows", below, grad.shape[4])
+    if tile is None:
+        weight_grad = conv_backward_weight(
+            below if x is None else x, grad, y, through, entry=table if x is None else None
+        )
+        out, partials = conv_backward_input(grad, y, through, weights, below, table, shortcut=shortcut, x=x)
+        return out, partials, weight_grad
+    fused = grad.shape[4] in FUSED_CHANNELS
+    runs, batch, height, width, n = below.shape
+    out = torch.empty_like(below)
+    partials = Partials.empty(grad, runs, batch * height * width, n, tile.pixels * height)
+    tiles = partials.values.shape[1]
+    sums = torch.empty((runs, tiles if fused else 1, 9 * n, n), dtype=torch.float32, device=grad.device)
+    rows.conv_backward_rows[(tiles, runs)](
+        grad, y, through, weights, out, partials.values, shortcut if shortcut is not None else grad,
+        x if x is not None else below, below, table, sums, runs, batch, H=height, W=width, C=n, N=n,
+        ENTRY=NORM_BACK.value, RESIDUAL=x is not None, WEIGHTS=fused, PIXELS=tile.pixels, **_options(tile),
+    )  # fmt: skip
+    if fused:
+        return out, partials, _add_chunks(sums, n, "turned")
+    weight_grad = conv_backward_weight(
+        below if x is None else x, grad, y, through, entry=table if x is None else None
+    )
+    return out, partials, weight_grad
+
+
 def conv_backward_input(
     grad: Tensor,
     y: Tensor,
@@ -146,32 +193,34 @@ def conv_backward_input(
     shortcut: Tensor | None = None,
     x: Tensor | None = None,
 ) -> tuple[Tensor, Partials]:
-    """Gradient of a convolution's output, before its norm, → gradient below the relu that made its input.
-
-    `through` are the norm's backward coefficients for (grad, y). `below` is what the relu's own norm saw and
-    `table` that norm's; `shortcut` the gradient that joins above the relu, whose output is x.
-    """
+    """Give the gradient of the input alone, as `conv_backward`, with any stride."""
     runs, batch, height, width, n = below.shape
     c = grad.shape[4]
-    by_rows = _by_rows("backward_input_rows", below, c) if grad.shape == below.shape else None
-    tile = by_rows or tile_for("backward_input", c)
+    tile = tile_for("backward_input", c)
     out = torch.empty_like(below)
     total = batch * height * width
-    each = tile.pixels * height if by_rows else tile.pixels
-    partials = Partials.empty(grad, runs, total, n, each)
-    stride = height // grad.shape[2]
-    side = (c - n) // 2 if shortcut is not None and shortcut.shape[4] != n else 0
-    kernel, cut = (
-        (rows.conv_backward_input_rows, {})
-        if by_rows
-        else (conv.conv_backward_input, {"STRIDE": stride, "SIDE": side, "TAPS": taps(c)})
-    )
-    kernel[(triton.cdiv(total, each), runs)](
+    partials = Partials.empty(grad, runs, total, n, tile.pixels)
+    conv.conv_backward_input[(triton.cdiv(total, tile.pixels), runs)](
         grad, y, through, weights, out, partials.values, shortcut if shortcut is not None else grad,
         x if x is not None else below, below, table, runs, batch, H=height, W=width, C=c, N=n,
-        ENTRY=NORM_BACK.value, RESIDUAL=shortcut is not None, PIXELS=tile.pixels, **cut, **_options(tile),
+        STRIDE=height // grad.shape[2], ENTRY=NORM_BACK.value, RESIDUAL=shortcut is not None,
+        SIDE=(c - n) // 2, TAPS=taps(c), PIXELS=tile.pixels, **_options(tile),
     )  # fmt: skip
     return out, partials
+
+
+def _add_chunks(sums: Tensor, channels: int, order: str) -> Tensor:
+    """Add partial sums [R, chunks, rows, N] in order → weight gradients; `order` says what the rows are."""
+    runs, chunks, padded, n = sums.shape
+    rows_ = 9 * channels
+    outputs = channels if order == "turned" else n
+    inputs = n if order == "turned" else channels
+    out = torch.empty((runs * outputs, inputs, 3, 3), dtype=torch.float32, device=sums.device)
+    block = padded if order == "plain" else channels
+    norm.add_chunks[(1 if order == "plain" else 9, runs)](
+        sums, out, chunks, ROWS=rows_, PADDED=padded, N=n, ORDER=ORDERS[order], BLOCK=block
+    )
+    return out
 
 
 def _chunks(runs: int, tiles: int, split: int) -> int:
@@ -193,9 +242,7 @@ def conv_backward_weight(
         C=c, N=n, STRIDE=height // grad.shape[2], ENTRY=(RAW if entry is None else NORM_RELU).value,
         EXIT=NORM_BACK.value, PIXELS=tile.pixels, **_options(tile),
     )  # fmt: skip
-    out = torch.empty((runs * n, c, 3, 3), dtype=torch.float32, device=x.device)
-    norm.add_chunks[(9, runs)](partial, out, chunks, ROWS=9 * c, PADDED=9 * c, N=n, TAPWISE=True, BLOCK=c)
-    return out
+    return _add_chunks(partial, c, "tapwise")
 
 
 def _image_strides(images: Tensor) -> tuple[int, ...]:
@@ -236,9 +283,7 @@ def stem_backward_weight(images: Tensor, grad: Tensor, y: Tensor, through: Tenso
         images, grad, y, through, partial, runs, batch, chunks, *_image_strides(images), H=height, W=width,
         C=c, N=n, K=depth, PIXELS=tile.pixels, **_options(tile),
     )  # fmt: skip
-    out = torch.empty((runs * n, c, 3, 3), dtype=torch.float32, device=grad.device)
-    norm.add_chunks[(1, runs)](partial, out, chunks, ROWS=9 * c, PADDED=depth, N=n, TAPWISE=False, BLOCK=depth)
-    return out
+    return _add_chunks(partial, c, "plain")
 
 
 def norm_table(weight: Tensor, bias: Tensor, mean: Tensor, var: Tensor, eps: float, runs: int) -> Tensor:

@@ -96,15 +96,15 @@ def backward(plan: Plan, images: Tensor, tape: _Tape, grad: Tensor) -> list[Tens
         first, second = tape.units[2 * number + 1], tape.units[2 * number + 2]
         x, under = tape.ends[number], tape.units[2 * number]
         weight_grad, bias_grad, through = launch.finish_backward(partials, second.table)
-        conv_grad = launch.conv_backward_weight(first.y, g, second.y, through, entry=first.table)
+        inner, partials, conv_grad = launch.conv_backward(
+            g, second.y, through, second.back, first.y, first.table
+        )
         found += [bias_grad, weight_grad, conv_grad]
-        inner, partials = launch.conv_backward_input(g, second.y, through, second.back, first.y, first.table)
         weight_grad, bias_grad, through = launch.finish_backward(partials, first.table)
-        conv_grad = launch.conv_backward_weight(x, inner, first.y, through)
-        found += [bias_grad, weight_grad, conv_grad]
-        g, partials = launch.conv_backward_input(
+        g, partials, conv_grad = launch.conv_backward(
             inner, first.y, through, first.back, under.y, under.table, shortcut=g, x=x
         )
+        found += [bias_grad, weight_grad, conv_grad]
     weight_grad, bias_grad, through = launch.finish_backward(partials, tape.units[0].table)
     found += [bias_grad, weight_grad, launch.stem_backward_weight(images, g, tape.units[0].y, through)]
     return found[::-1]

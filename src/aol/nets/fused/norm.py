@@ -164,8 +164,8 @@ def pool_backward(
     here = run * total * N + pixel * N + n
     grad = tl.load(pooled_ptr + (run * batch + pixel // (H * W)) * N + n, mask=live, other=0.0) / (H * W)
     closed = tl.load(x_ptr + here, mask=live, other=0.0).to(tl.float32) <= 0
-    grad = tl.where(closed, 0.0, grad).to(out_ptr.dtype.element_ty)
-    tl.store(out_ptr + here, grad, mask=live)
+    grad = tl.where(closed, 0.0, grad)
+    tl.store(out_ptr + here, grad.to(out_ptr.dtype.element_ty), mask=live)
     below = tl.load(below_ptr + here, mask=live, other=0.0).to(tl.float32)
     leave_gradient_sums(grad, below, s_ptr + (2 * runs + run) * N, partial_ptr, run, tile, N)
 
@@ -208,13 +208,15 @@ def add_chunks(
     ROWS: tl.constexpr,
     PADDED: tl.constexpr,
     N: tl.constexpr,
-    TAPWISE: tl.constexpr,
+    ORDER: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """Sum [R, chunks, PADDED, N] over chunks, in order → weight gradients [R·N, ROWS].
+    """Sum [R, chunks, PADDED, N] over chunks, in order → weight gradients [R, outputs, inputs, 3, 3].
 
-    TAPWISE: rows come as (tap, channel) and leave as (channel, tap).
+    Rows come as (input, tap) with ORDER 0, as (tap, input) with 1, both with outputs as columns; with 2 as
+    (tap, output) with inputs as columns, and a row's three taps from right to left.
     """
+    CHANNELS: tl.constexpr = ROWS // 9
     run = tl.program_id(1).to(tl.int64)
     k = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)[:, None]
     n = tl.arange(0, N)[None, :]
@@ -222,5 +224,12 @@ def add_chunks(
     total = tl.zeros([BLOCK, N], tl.float32)
     for chunk in range(chunks):
         total += tl.load(partial_ptr + ((run * chunks + chunk) * PADDED + k) * N + n, mask=there, other=0.0)
-    to = (k % (ROWS // 9)) * 9 + k // (ROWS // 9) if TAPWISE else k
-    tl.store(out_ptr + (run * N + n) * ROWS + to, total, mask=there)
+    out_ptr += run * N * ROWS
+    tap = k // CHANNELS
+    if ORDER == 0:
+        to = n * ROWS + k
+    elif ORDER == 1:
+        to = n * ROWS + (k % CHANNELS) * 9 + tap
+    else:
+        to = ((k % CHANNELS) * N + n) * 9 + (tap // 3) * 3 + 2 - tap % 3
+    tl.store(out_ptr + to, total, mask=there)

@@ -101,9 +101,8 @@ def conv_forward_rows(
         tl.store(out_ptr + row * (W * N), y, mask=live)
         if EXIT == STATISTICS:
             # Sums of what is left after each column's first value: no large squares to cancel.
-            away = y.to(tl.float32)
-            origin = away if H == 1 else tl.where(row == 0, away, origin)
-            away = away - origin
+            origin = tl.where(row == 0, done, origin)
+            away = done - origin
             moved += away
             squares += away * away
     if EXIT == STATISTICS:
@@ -118,7 +117,7 @@ def conv_forward_rows(
 
 
 @triton.jit
-def conv_backward_input_rows(
+def conv_backward_rows(
     g_ptr,
     y_ptr,
     v_ptr,
@@ -129,6 +128,7 @@ def conv_backward_input_rows(
     x_ptr,
     below_ptr,
     s_ptr,
+    weight_ptr,
     runs,
     batch,
     H: tl.constexpr,
@@ -137,9 +137,14 @@ def conv_backward_input_rows(
     N: tl.constexpr,
     ENTRY: tl.constexpr,
     RESIDUAL: tl.constexpr,
+    WEIGHTS: tl.constexpr,
     PIXELS: tl.constexpr,
 ):
-    """As `conv_backward_input`, stride 1; a program takes PIXELS // W whole images."""
+    """As `conv_backward_input`, stride 1, and with WEIGHTS the weights' gradient from the same reads.
+
+    That gradient is left as partial sums [R, tiles, 3, 3, C, N], the columns of taps from right to left: a row
+    of the gradient's surroundings [pixels, 4·C], transposed, times the input's rows above, beside and below.
+    """
     tile = tl.program_id(0)
     run = tl.program_id(1).to(tl.int64)
     total = batch * H * W
@@ -150,6 +155,7 @@ def conv_backward_input_rows(
     start, there, channel = row_start(first_image, batch, H, W, C, PIXELS)
     v0, v1, v2 = vectors(v_ptr + run * C, runs * C, channel, ENTRY)
 
+    dtype = out_ptr.dtype.element_ty
     n = tl.arange(0, N)[None, :]
     pixel = tl.arange(0, PIXELS)[:, None]
     image = first_image + pixel // W
@@ -165,24 +171,59 @@ def conv_backward_input_rows(
     following = product(a, w0, zeros)
     plain = zeros
     moment = zeros
+    # Rows of the convolution's input: `input0` is the one whose gradient is about to be complete.
+    input0, below0 = conv_input(x_ptr, below_ptr, here, live, scale, shift, RESIDUAL)
+    if WEIGHTS:
+        input1, below1 = conv_input(x_ptr, below_ptr, here + W * N, live & (H > 1), scale, shift, RESIDUAL)
+        above = tl.zeros([4 * C, N], tl.float32)
+        beside = product(tl.trans(a), input0.to(dtype), above)
+        under = product(tl.trans(a), input1.to(dtype), above)
     for row in range(H):
-        under = there & (row + 1 < H)
-        a = read(g_ptr, y_ptr, start + (row + 1) * (W * C), under, v0, v1, v2, ENTRY)
+        a = read(g_ptr, y_ptr, start + (row + 1) * (W * C), there & (row + 1 < H), v0, v1, v2, ENTRY)
         grad = product(a, w2, current)
         current = product(a, w1, following)
         following = product(a, w0, zeros)
         at = here + row * (W * N)
-        below = tl.load(below_ptr + at, mask=live, other=0.0).to(tl.float32)
+        if WEIGHTS:
+            input2, below2 = conv_input(
+                x_ptr, below_ptr, at + 2 * W * N, live & (row + 2 < H), scale, shift, RESIDUAL
+            )
+            turned = tl.trans(a)
+            above = product(turned, input0.to(dtype), above)
+            beside = product(turned, input1.to(dtype), beside)
+            under = product(turned, input2.to(dtype), under)
         if RESIDUAL:
             grad += tl.load(short_ptr + at, mask=live, other=0.0)
-            closed = tl.load(x_ptr + at, mask=live, other=0.0).to(tl.float32) <= 0
-        else:
-            closed = below * scale + shift <= 0
-        kept = tl.where(closed, 0.0, grad).to(out_ptr.dtype.element_ty)
-        tl.store(out_ptr + at, kept, mask=live)
-        grad = kept.to(tl.float32)
+        grad = tl.where(input0 <= 0, 0.0, grad)
+        tl.store(out_ptr + at, grad.to(dtype), mask=live)
         plain += grad
-        moment += grad * (below - mean)
+        moment += grad * (below0.to(tl.float32) - mean)
+        if WEIGHTS:
+            input0 = input1
+            input1 = input2
+            below0 = below1
+            below1 = below2
+        else:
+            input0, below0 = conv_input(
+                x_ptr, below_ptr, at + W * N, live & (row + 1 < H), scale, shift, RESIDUAL
+            )
     partial_ptr += (run * tl.num_programs(0) + tile) * 2 * N + tl.arange(0, N)
     tl.store(partial_ptr, tl.sum(tl.where(live, plain, 0.0), 0))
     tl.store(partial_ptr + N, tl.sum(tl.where(live, moment, 0.0), 0))
+    if WEIGHTS:
+        k = tl.arange(0, 4 * C)[:, None]
+        weight_ptr += (run * tl.num_programs(0) + tile) * 9 * C * N + k * N + n
+        tl.store(weight_ptr, above, mask=k < 3 * C)
+        tl.store(weight_ptr + 3 * C * N, beside, mask=k < 3 * C)
+        tl.store(weight_ptr + 6 * C * N, under, mask=k < 3 * C)
+
+
+@triton.jit
+def conv_input(x_ptr, below_ptr, at, live, scale, shift, RESIDUAL: tl.constexpr):
+    """Read a row of a convolution's input and of what the norm before it saw: read where it was kept, or made."""
+    below = tl.load(below_ptr + at, mask=live, other=0.0)
+    if RESIDUAL:
+        found = tl.load(x_ptr + at, mask=live, other=0.0)
+    else:
+        found = tl.where(live, relu(below.to(tl.float32) * scale + shift), 0.0).to(below.dtype)
+    return found, below

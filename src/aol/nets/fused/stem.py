@@ -70,7 +70,7 @@ def stem_forward(
     if EXIT == STATISTICS:
         partial_ptr += (run * tl.num_programs(0) + tile) * 2 * N
         count = tl.minimum(PIXELS, total - tile * PIXELS)
-        leave_moments(y.to(tl.float32), live[:, None], tl.arange(0, N), count, partial_ptr, N)
+        leave_moments(acc, live[:, None], tl.arange(0, N), count, partial_ptr, N)
 
 
 @triton.jit
