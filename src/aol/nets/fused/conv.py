@@ -29,9 +29,9 @@ def shortcut(x_ptr, b, h, w, n, live, H: tl.constexpr, W: tl.constexpr, N: tl.co
         there = live & (n >= SIDE) & (n < SIDE + CHANNELS)
         corner = ((b * 2 * H + 2 * h) * 2 * W + 2 * w) * CHANNELS + n - SIDE
         x = tl.load(x_ptr + corner, mask=there, other=0.0).to(tl.float32)
-        x += tl.load(x_ptr + corner + CHANNELS, mask=there, other=0.0)
-        x += tl.load(x_ptr + corner + 2 * W * CHANNELS, mask=there, other=0.0)
-        x += tl.load(x_ptr + corner + 2 * W * CHANNELS + CHANNELS, mask=there, other=0.0)
+        x += tl.load(x_ptr + corner + CHANNELS, mask=there, other=0.0).to(tl.float32)
+        x += tl.load(x_ptr + corner + 2 * W * CHANNELS, mask=there, other=0.0).to(tl.float32)
+        x += tl.load(x_ptr + corner + 2 * W * CHANNELS + CHANNELS, mask=there, other=0.0).to(tl.float32)
         x = x * 0.25
     return x
 
@@ -45,7 +45,7 @@ def leave_moments(y, live, n, count, partial_ptr, N: tl.constexpr):
     tl.store(partial_ptr + N + n, tl.sum(away * away, 0))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["runs", "batch"])
 def conv_forward(
     x_ptr,
     v_ptr,
@@ -67,7 +67,7 @@ def conv_forward(
     TAPS: tl.constexpr,
     PIXELS: tl.constexpr,
 ):
-    """x [R, B, H, W, C] → y [R, B, H/STRIDE, W/STRIDE, N]; v and s: tables [·, R, C] and [·, R, N]."""
+    """Convolve x [R, B, H, W, C] → y [R, B, H/STRIDE, W/STRIDE, N]; v and s: tables [·, R, C] and [·, R, N]."""
     OUT_H: tl.constexpr = H // STRIDE
     OUT_W: tl.constexpr = W // STRIDE
     tile = tl.program_id(0)
@@ -97,7 +97,7 @@ def conv_forward(
         leave_moments(acc, live, tl.arange(0, N), count, partial_ptr, N)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["runs", "batch"])
 def conv_backward_input(
     g_ptr,
     y_ptr,
@@ -146,11 +146,12 @@ def conv_backward_input(
     below = tl.load(below_ptr + here, mask=live, other=0.0).to(tl.float32)
     if RESIDUAL:
         if SIDE == 0:
-            grad += tl.load(short_ptr + here, mask=live, other=0.0)
+            grad += tl.load(short_ptr + here, mask=live, other=0.0).to(tl.float32)
         else:
             b, h, w = place(pixel[:, None], H, W)
             up = ((b * IN_H + h // 2) * IN_W + w // 2) * C + SIDE + n
-            grad += 0.25 * tl.load(short_ptr + run * batch * IN_H * IN_W * C + up, mask=live, other=0.0)
+            short_ptr += run * batch * IN_H * IN_W * C
+            grad += 0.25 * tl.load(short_ptr + up, mask=live, other=0.0).to(tl.float32)
         closed = tl.load(x_ptr + here, mask=live, other=0.0).to(tl.float32) <= 0
     else:
         closed = below * tl.load(s_ptr + run * N + n) + tl.load(s_ptr + (runs + run) * N + n) <= 0
@@ -168,7 +169,7 @@ def leave_gradient_sums(grad, below, mean_ptr, partial_ptr, run, tile, N: tl.con
     tl.store(partial_ptr + N + n, tl.sum(grad * (below - tl.load(mean_ptr + n)[None, :]), 0))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["runs", "batch", "chunks"])
 def conv_backward_weight(
     x_ptr,
     s_ptr,

@@ -5,97 +5,20 @@ Assumes maps [R, B, H, W, C], contiguous, and tables [rows, R·C] in fp32. Nothi
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
-import triton  # type: ignore[import]
 from torch import Tensor
 
 from aol.nets.fused import conv, norm, rows, stem
+from aol.nets.fused import tiles as cuts
 from aol.nets.fused.pieces import NORM_BACK, NORM_RELU, RAW
-
-
-@dataclass
-class Tile:
-    """How a kernel is cut: pixels a program, warps a program, loads in flight."""
-
-    pixels: int = 128
-    warps: int = 4
-    stages: int = 3
-
-
-# By kernel and channels of the product's depth; what is not listed takes the default. Tuned on an H200 by
-# benchmarks/kernels.py; tests make tiles small.
-TILES: dict[tuple[str, int], Tile] = {
-    ("forward_rows", 16): Tile(128, 4, 3),
-    ("forward_rows", 32): Tile(128, 8, 2),
-    ("backward_rows", 16): Tile(64, 4, 2),
-    ("backward_rows", 32): Tile(64, 8, 2),
-    ("backward_weight", 32): Tile(64, 4, 3),
-    ("backward_weight", 64): Tile(64, 8, 3),
-    ("stem_backward_weight", 0): Tile(128, 4, 2),
-    ("stem_forward", 0): Tile(128, 4, 1),
-    ("block_end", 0): Tile(128, 4, 1),
-    ("pool_backward", 0): Tile(128, 4, 1),
-}
-PROGRAMS = 800  # about six a multiprocessor of an H200: chunks of a weight gradient are cut to give so many
-FEWEST = 200  # programs below which walking whole images leaves multiprocessors idle
-ROW_CHANNELS = (16, 32)  # with more, three rows of weights and sums do not fit
-FUSED_CHANNELS = (16, 32)  # where one kernel gives both gradients of a convolution
-ORDERS = {"plain": 0, "tapwise": 1, "turned": 2}
-FINISH = 64  # tiles whose sums a finishing program reads at once
-
-
-def tile_for(kernel: str, channels: int = 0) -> Tile:
-    """Look up the cut of a kernel."""
-    return TILES.get((kernel, channels), Tile())
-
-
-def _options(tile: Tile) -> dict[str, int]:
-    return {"num_warps": tile.warps, "num_stages": tile.stages}
-
-
-def taps(channels: int) -> int:
-    """Taps a product: with few channels a row of three (padded to four) makes a product deep enough."""
-    return 4 if channels in ROW_CHANNELS else 1
-
-
-def _by_rows(kernel: str, like: Tensor, channels: int) -> Tile | None:
-    """Decide whether the kernel may walk down whole images of maps like `like`, and how many at once."""
-    runs, batch, _, width, n = like.shape
-    if n != channels or channels not in ROW_CHANNELS:
-        return None
-    tile = tile_for(kernel, channels)
-    images = tile.pixels // width
-    if tile.pixels % width or runs * triton.cdiv(batch, max(images, 1)) < FEWEST:
-        return None
-    return tile
-
-
-def _slots(channels: int) -> int:
-    return 12 if taps(channels) == 4 else 9
-
-
-@dataclass(frozen=True)
-class Partials:
-    """Two sums of each channel from every tile, [R, tiles, 2, C], of `total` pixels a run."""
-
-    values: Tensor
-    pixels: int
-    total: int
-
-    @staticmethod
-    def empty(like: Tensor, runs: int, total: int, channels: int, pixels: int) -> Partials:
-        """Make room for the sums of all tiles; every one of them is written."""
-        shape = (runs, triton.cdiv(total, pixels), 2, channels)
-        return Partials(torch.empty(shape, dtype=torch.float32, device=like.device), pixels, total)
+from aol.nets.fused.tiles import ORDERS, Partials, cdiv, options, slots, taps, tile_for, walk
 
 
 def pack(weight: Tensor, runs: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """fp32 weights [R·N, C, 3, 3] → those of the forward and of the backward product, in `dtype`."""
     n, c = weight.shape[0] // runs, weight.shape[1]
-    ahead = torch.empty((runs, _slots(c), c, n), dtype=dtype, device=weight.device)
-    back = torch.empty((runs, _slots(n), n, c), dtype=dtype, device=weight.device)
+    ahead = torch.empty((runs, slots(c), c, n), dtype=dtype, device=weight.device)
+    back = torch.empty((runs, slots(n), n, c), dtype=dtype, device=weight.device)
     norm.pack_weights[(12, runs)](weight, ahead, back, C=c, N=n, TAPS_F=taps(c), TAPS_B=taps(n))
     return ahead, back
 
@@ -109,13 +32,13 @@ def conv_forward(
     table: Tensor | None = None,
     shortcut: Tensor | None = None,
 ) -> tuple[Tensor, Partials | None]:
-    """x [R, B, H, W, C] → y [R, B, H', W', N]: raw with its moments, or finished where `table` says how.
+    """Convolve x [R, B, H, W, C] → y [R, B, H', W', N]: raw with its moments, or finished where `table` says how.
 
     `entry` is the table of a norm (with relu) to take x through first; `shortcut` is what a block adds.
     """
     runs, batch, height, width, c = x.shape
     n = weights.shape[3]
-    by_rows = _by_rows("forward_rows", x, n) if stride == 1 else None
+    by_rows = walk("forward_rows", x, n) if stride == 1 else None
     tile = by_rows or tile_for("forward", c)
     out = torch.empty((runs, batch, height // stride, width // stride, n), dtype=x.dtype, device=x.device)
     total = batch * (height // stride) * (width // stride)
@@ -125,14 +48,12 @@ def conv_forward(
     if shortcut is not None and shortcut.shape[4] != n:
         side = (n - shortcut.shape[4]) // 2
     leave = conv.STATISTICS if table is None else conv.ACTIVATE if shortcut is None else conv.ADD_ACTIVATE
-    kernel, cut = (
-        (rows.conv_forward_rows, {}) if by_rows else (conv.conv_forward, {"STRIDE": stride, "TAPS": taps(c)})
-    )
-    kernel[(triton.cdiv(total, each), runs)](
+    kernel, cut = (rows.conv_forward_rows, {}) if by_rows else (conv.conv_forward, {"STRIDE": stride, "TAPS": taps(c)})
+    kernel[(cdiv(total, each), runs)](
         x, entry if entry is not None else x, weights, out, partials.values if partials else out,
         table if table is not None else x, shortcut if shortcut is not None else x, runs, batch,
         H=height, W=width, C=c, N=n, ENTRY=(RAW if entry is None else NORM_RELU).value,
-        EXIT=leave.value, SIDE=side, PIXELS=tile.pixels, **cut, **_options(tile),
+        EXIT=leave.value, SIDE=side, PIXELS=tile.pixels, **cut, **options(tile, x.dtype),
     )  # fmt: skip
     return out, partials
 
@@ -156,14 +77,14 @@ def conv_backward(
     """
     tile = None
     if grad.shape == below.shape:
-        tile = _by_rows("backward_rows", below, grad.shape[4])
+        tile = walk("backward_rows", below, grad.shape[4])
     if tile is None:
         weight_grad = conv_backward_weight(
             below if x is None else x, grad, y, through, entry=table if x is None else None
         )
         out, partials = conv_backward_input(grad, y, through, weights, below, table, shortcut=shortcut, x=x)
         return out, partials, weight_grad
-    fused = grad.shape[4] in FUSED_CHANNELS
+    fused = grad.shape[4] in cuts.FUSED_CHANNELS
     runs, batch, height, width, n = below.shape
     out = torch.empty_like(below)
     partials = Partials.empty(grad, runs, batch * height * width, n, tile.pixels * height)
@@ -172,13 +93,11 @@ def conv_backward(
     rows.conv_backward_rows[(tiles, runs)](
         grad, y, through, weights, out, partials.values, shortcut if shortcut is not None else grad,
         x if x is not None else below, below, table, sums, runs, batch, H=height, W=width, C=n, N=n,
-        ENTRY=NORM_BACK.value, RESIDUAL=x is not None, WEIGHTS=fused, PIXELS=tile.pixels, **_options(tile),
+        ENTRY=NORM_BACK.value, RESIDUAL=x is not None, WEIGHTS=fused, PIXELS=tile.pixels, **options(tile, grad.dtype),
     )  # fmt: skip
     if fused:
         return out, partials, _add_chunks(sums, n, "turned")
-    weight_grad = conv_backward_weight(
-        below if x is None else x, grad, y, through, entry=table if x is None else None
-    )
+    weight_grad = conv_backward_weight(below if x is None else x, grad, y, through, entry=table if x is None else None)
     return out, partials, weight_grad
 
 
@@ -200,11 +119,11 @@ def conv_backward_input(
     out = torch.empty_like(below)
     total = batch * height * width
     partials = Partials.empty(grad, runs, total, n, tile.pixels)
-    conv.conv_backward_input[(triton.cdiv(total, tile.pixels), runs)](
+    conv.conv_backward_input[(cdiv(total, tile.pixels), runs)](
         grad, y, through, weights, out, partials.values, shortcut if shortcut is not None else grad,
         x if x is not None else below, below, table, runs, batch, H=height, W=width, C=c, N=n,
         STRIDE=height // grad.shape[2], ENTRY=NORM_BACK.value, RESIDUAL=shortcut is not None,
-        SIDE=(c - n) // 2, TAPS=taps(c), PIXELS=tile.pixels, **_options(tile),
+        SIDE=(c - n) // 2, TAPS=taps(c), PIXELS=tile.pixels, **options(tile, grad.dtype),
     )  # fmt: skip
     return out, partials
 
@@ -224,23 +143,21 @@ def _add_chunks(sums: Tensor, channels: int, order: str) -> Tensor:
 
 
 def _chunks(runs: int, tiles: int, split: int) -> int:
-    return max(1, min(tiles, triton.cdiv(PROGRAMS, split * runs)))
+    return max(1, min(tiles, cdiv(cuts.PROGRAMS, split * runs)))
 
 
-def conv_backward_weight(
-    x: Tensor, grad: Tensor, y: Tensor, through: Tensor, *, entry: Tensor | None = None
-) -> Tensor:
+def conv_backward_weight(x: Tensor, grad: Tensor, y: Tensor, through: Tensor, *, entry: Tensor | None = None) -> Tensor:
     """Input x (through `entry` if given) and gradient of the output → gradient of the weights [R·N, C, 3, 3]."""
     runs, batch, height, width, c = x.shape
     n = grad.shape[4]
     tile = tile_for("backward_weight", c)
-    tiles = triton.cdiv(batch * grad.shape[2] * grad.shape[3], tile.pixels)
+    tiles = cdiv(batch * grad.shape[2] * grad.shape[3], tile.pixels)
     chunks = _chunks(runs, tiles, 3)
     partial = torch.empty((runs, chunks, 9 * c, n), dtype=torch.float32, device=x.device)
     conv.conv_backward_weight[(3 * chunks, runs)](
         x, entry if entry is not None else x, grad, y, through, partial, runs, batch, chunks, H=height, W=width,
         C=c, N=n, STRIDE=height // grad.shape[2], ENTRY=(RAW if entry is None else NORM_RELU).value,
-        EXIT=NORM_BACK.value, PIXELS=tile.pixels, **_options(tile),
+        EXIT=NORM_BACK.value, PIXELS=tile.pixels, **options(tile, x.dtype),
     )  # fmt: skip
     return _add_chunks(partial, c, "tapwise")
 
@@ -250,7 +167,7 @@ def _image_strides(images: Tensor) -> tuple[int, ...]:
 
 
 def _depth(channels: int) -> int:
-    return max(16, triton.next_power_of_2(9 * channels))
+    return max(16, 1 << (9 * channels - 1).bit_length())
 
 
 def stem_forward(
@@ -263,10 +180,11 @@ def stem_forward(
     out = torch.empty((runs, batch, height, width, n), dtype=dtype, device=images.device)
     total = batch * height * width
     partials = Partials.empty(images, runs, total, n, tile.pixels) if table is None else None
-    stem.stem_forward[(triton.cdiv(total, tile.pixels), runs)](
+    stem.stem_forward[(cdiv(total, tile.pixels), runs)](
         images, weight, out, partials.values if partials else out, table if table is not None else weight, runs,
         batch, *_image_strides(images), H=height, W=width, C=c, N=n, K=_depth(c),
-        EXIT=(conv.STATISTICS if table is None else conv.ACTIVATE).value, PIXELS=tile.pixels, **_options(tile),
+        EXIT=(conv.STATISTICS if table is None else conv.ACTIVATE).value, PIXELS=tile.pixels,
+        **options(tile, dtype),
     )  # fmt: skip
     return out, partials
 
@@ -276,12 +194,12 @@ def stem_backward_weight(images: Tensor, grad: Tensor, y: Tensor, through: Tenso
     runs, batch, height, width, n = grad.shape
     c = images.shape[-3]
     tile = tile_for("stem_backward_weight")
-    chunks = _chunks(runs, triton.cdiv(batch * height * width, tile.pixels), 1)
+    chunks = _chunks(runs, cdiv(batch * height * width, tile.pixels), 1)
     depth = _depth(c)
     partial = torch.empty((runs, chunks, depth, n), dtype=torch.float32, device=grad.device)
     stem.stem_backward_weight[(chunks, runs)](
         images, grad, y, through, partial, runs, batch, chunks, *_image_strides(images), H=height, W=width,
-        C=c, N=n, K=depth, PIXELS=tile.pixels, **_options(tile),
+        C=c, N=n, K=depth, PIXELS=tile.pixels, **options(tile, grad.dtype),
     )  # fmt: skip
     return _add_chunks(partial, c, "plain")
 
@@ -307,18 +225,18 @@ def _finish(
     norm.finish_forward[(runs,)](
         partials.values if partials else weight, weight, bias, mean, var, table, rows,
         partials.values.shape[1] if partials else 0, partials.total if partials else 0, momentum, eps,
-        N=rows // runs, PIXELS=partials.pixels if partials else 1, TRAINING=partials is not None, BLOCK=FINISH,
+        N=rows // runs, PIXELS=partials.pixels if partials else 1, TRAINING=partials is not None, BLOCK=cuts.FINISH,
     )  # fmt: skip
     return table
 
 
 def finish_backward(partials: Partials, table: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Sums of the tiles → gradients of the norm's weight and bias, and its backward coefficients [3, R·N]."""
+    """Turn the tiles' sums into gradients of the norm's weight and bias, and its backward coefficients [3, R·N]."""
     runs, tiles, _, n = partials.values.shape
     weight_grad, bias_grad = torch.empty_like(table[0]), torch.empty_like(table[0])
     through = torch.empty_like(table[:3])
     norm.finish_backward[(runs,)](
-        partials.values, table, weight_grad, bias_grad, through, runs * n, tiles, partials.total, N=n, BLOCK=FINISH
+        partials.values, table, weight_grad, bias_grad, through, runs * n, tiles, partials.total, N=n, BLOCK=cuts.FINISH
     )
     return weight_grad, bias_grad, through
 
@@ -329,9 +247,9 @@ def block_end(y: Tensor, table: Tensor, shortcut: Tensor | None) -> Tensor:
     tile = tile_for("block_end")
     out = torch.empty_like(y)
     side = (n - shortcut.shape[4]) // 2 if shortcut is not None else 0
-    norm.block_end[(triton.cdiv(batch * height * width, tile.pixels), runs)](
+    norm.block_end[(cdiv(batch * height * width, tile.pixels), runs)](
         y, table, shortcut if shortcut is not None else y, out, runs, batch, H=height, W=width, N=n,
-        SHORT=shortcut is not None, SIDE=side, PIXELS=tile.pixels, **_options(tile),
+        SHORT=shortcut is not None, SIDE=side, PIXELS=tile.pixels, **options(tile, y.dtype),
     )  # fmt: skip
     return out
 
@@ -343,8 +261,8 @@ def pool_backward(pooled: Tensor, x: Tensor, below: Tensor, table: Tensor) -> tu
     out = torch.empty_like(x)
     total = batch * height * width
     partials = Partials.empty(x, runs, total, n, tile.pixels)
-    norm.pool_backward[(triton.cdiv(total, tile.pixels), runs)](
+    norm.pool_backward[(cdiv(total, tile.pixels), runs)](
         pooled, x, below, table, out, partials.values, runs, batch, H=height, W=width, N=n, PIXELS=tile.pixels,
-        **_options(tile),
+        **options(tile, x.dtype),
     )  # fmt: skip
     return out, partials

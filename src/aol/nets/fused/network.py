@@ -13,6 +13,7 @@ from torch import Tensor
 
 from aol.nets.fused import launch
 from aol.nets.fused.plan import Plan, Unit
+from aol.nets.fused.tiles import Partials
 
 
 def _norm_of(unit: Unit) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -58,7 +59,7 @@ class _Tape:
     ends: list[Tensor] = field(default_factory=list)  # output of the stem, then of every block
 
 
-def _finished(unit: Unit, partials: launch.Partials | None) -> Tensor:
+def _finished(unit: Unit, partials: Partials | None) -> Tensor:
     assert partials is not None
     assert unit.norm.momentum is not None
     return launch.finish_forward(partials, *_norm_of(unit), unit.norm.momentum, unit.norm.eps)
@@ -83,7 +84,8 @@ def record(plan: Plan, images: Tensor, dtype: torch.dtype) -> tuple[Tensor, _Tap
         assert entry is not None
         x = launch.block_end(y, entry, x)
         tape.ends.append(x)
-    torch._foreach_add_([unit.norm.num_batches_tracked for unit in plan.units], 1)
+    counts = [count for unit in plan.units if (count := unit.norm.num_batches_tracked) is not None]
+    torch._foreach_add_(counts, 1)
     return x.mean((2, 3), dtype=torch.float32), tape
 
 
@@ -96,9 +98,7 @@ def backward(plan: Plan, images: Tensor, tape: _Tape, grad: Tensor) -> list[Tens
         first, second = tape.units[2 * number + 1], tape.units[2 * number + 2]
         x, under = tape.ends[number], tape.units[2 * number]
         weight_grad, bias_grad, through = launch.finish_backward(partials, second.table)
-        inner, partials, conv_grad = launch.conv_backward(
-            g, second.y, through, second.back, first.y, first.table
-        )
+        inner, partials, conv_grad = launch.conv_backward(g, second.y, through, second.back, first.y, first.table)
         found += [bias_grad, weight_grad, conv_grad]
         weight_grad, bias_grad, through = launch.finish_backward(partials, first.table)
         g, partials, conv_grad = launch.conv_backward(

@@ -11,7 +11,7 @@ from aol.nets.fused.conv import leave_gradient_sums, shortcut
 from aol.nets.fused.pieces import place, relu
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows", "tiles", "total"])
 def finish_forward(
     partial_ptr,
     weight_ptr,
@@ -71,7 +71,7 @@ def finish_forward(
     tl.store(table_ptr + 3 * rows + here, deviation)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows", "tiles", "total"])
 def finish_backward(
     partial_ptr,
     table_ptr,
@@ -108,7 +108,7 @@ def finish_backward(
     tl.store(out_ptr + 2 * rows + here, -scale * bias_grad / total - beta * mean)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["runs", "batch"])
 def block_end(
     y_ptr,
     s_ptr,
@@ -139,7 +139,7 @@ def block_end(
     tl.store(out_ptr + here, relu(y).to(out_ptr.dtype.element_ty), mask=live)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["runs", "batch"])
 def pool_backward(
     pooled_ptr,
     x_ptr,
@@ -200,7 +200,7 @@ def pack_weights(
             tl.store(backward_ptr + ((run * 12 + slot) * N + n) * C + c, zeros)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["chunks"])
 def add_chunks(
     partial_ptr,
     out_ptr,

@@ -5,7 +5,7 @@ row above, which is then complete. Per pixel this is a sixth of the instructions
 these networks are so thin that instructions, not memory, bound the latter.
 """
 # mypy: ignore-errors
-# ruff: noqa: N803, N806
+# ruff: noqa: N803
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def row_start(first_image, batch, H: tl.constexpr, W: tl.constexpr, C: tl.conste
     return (image * H * W)[:, None] * C + column * C + (k % C)[None, :], there, k % C
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["runs", "batch"])
 def conv_forward_rows(
     x_ptr,
     v_ptr,
@@ -116,7 +116,7 @@ def conv_forward_rows(
         tl.store(partial_ptr + N, tl.sum(tl.where(live, deviations, 0.0), 0))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["runs", "batch"])
 def conv_backward_rows(
     g_ptr,
     y_ptr,
@@ -185,16 +185,14 @@ def conv_backward_rows(
         following = product(a, w0, zeros)
         at = here + row * (W * N)
         if WEIGHTS:
-            input2, below2 = conv_input(
-                x_ptr, below_ptr, at + 2 * W * N, live & (row + 2 < H), scale, shift, RESIDUAL
-            )
+            input2, below2 = conv_input(x_ptr, below_ptr, at + 2 * W * N, live & (row + 2 < H), scale, shift, RESIDUAL)
             turned = tl.trans(a)
             above = product(turned, input0.to(dtype), above)
             beside = product(turned, input1.to(dtype), beside)
             under = product(turned, input2.to(dtype), under)
         if RESIDUAL:
-            grad += tl.load(short_ptr + at, mask=live, other=0.0)
-        grad = tl.where(input0 <= 0, 0.0, grad)
+            grad += tl.load(short_ptr + at, mask=live, other=0.0).to(tl.float32)
+        grad = tl.where(input0.to(tl.float32) <= 0, 0.0, grad)
         tl.store(out_ptr + at, grad.to(dtype), mask=live)
         plain += grad
         moment += grad * (below0.to(tl.float32) - mean)
@@ -204,9 +202,7 @@ def conv_backward_rows(
             below0 = below1
             below1 = below2
         else:
-            input0, below0 = conv_input(
-                x_ptr, below_ptr, at + W * N, live & (row + 1 < H), scale, shift, RESIDUAL
-            )
+            input0, below0 = conv_input(x_ptr, below_ptr, at + W * N, live & (row + 1 < H), scale, shift, RESIDUAL)
     partial_ptr += (run * tl.num_programs(0) + tile) * 2 * N + tl.arange(0, N)
     tl.store(partial_ptr, tl.sum(tl.where(live, plain, 0.0), 0))
     tl.store(partial_ptr + N, tl.sum(tl.where(live, moment, 0.0), 0))

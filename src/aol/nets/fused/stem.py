@@ -3,7 +3,7 @@
 Images [R, B, C, H, W] come in any layout and type (strides are arguments; a run's stride of zero shares them).
 """
 # mypy: ignore-errors
-# ruff: noqa: N803, N806
+# ruff: noqa: N803
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def image_patches(
     return tl.load(x_ptr + offset, mask=there, other=0.0)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["runs", "batch"])
 def stem_forward(
     x_ptr,
     w_ptr,
@@ -73,7 +73,7 @@ def stem_forward(
         leave_moments(acc, live[:, None], tl.arange(0, N), count, partial_ptr, N)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["runs", "batch", "chunks"])
 def stem_backward_weight(
     x_ptr,
     g_ptr,
