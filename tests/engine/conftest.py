@@ -3,7 +3,15 @@ from __future__ import annotations
 import pytest
 
 from aol import nets
+from aol.cli import main
 from aol.nets.cnn import CNN
+
+
+@pytest.fixture(scope="session")
+def _loaded(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Train once here, so that what torch and others load late is there in every fork of this process."""
+    out = str(tmp_path_factory.mktemp("loaded"))
+    assert main(["train", "--epochs", "2", "--seed", "0,1", "--checkpoint-seconds", "0", "--out", out, "--json"]) == 0
 
 
 @pytest.fixture(autouse=True)

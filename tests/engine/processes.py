@@ -1,0 +1,101 @@
+"""Processes that really run `aol`, to be killed, compared and listened to."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from aol.cli import main
+
+TIMES = ("seconds", "images_per_second")
+SRC = Path(__file__).resolve().parents[2] / "src"
+
+
+class Said(NamedTuple):
+    status: int
+    out: str
+    err: str
+
+
+def environment(**more: str) -> dict[str, str]:
+    own = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE", "LOCAL_RANK")}
+    paths = os.pathsep.join(filter(None, (str(SRC), own.get("PYTHONPATH", ""))))
+    return own | {"OMP_NUM_THREADS": "1", "PYTHONPATH": paths, "COLUMNS": "120"} | more
+
+
+def aol(*words: str | Path, cwd: Path | None = None, **more: str) -> Said:
+    """Run the command line in a process of its own."""
+    command = [sys.executable, "-m", "aol", *map(str, words)]
+    done = subprocess.run(
+        command, capture_output=True, text=True, cwd=cwd, env=environment(**more), timeout=120, check=False
+    )
+    return Said(done.returncode, done.stdout, done.stderr)
+
+
+def torchrun(*words: str | Path, processes: int = 2) -> Said:
+    """Run the command line in several processes that talk to each other."""
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
+    command = [*launch, "-m", "aol", *map(str, words)]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment(), timeout=120, check=False)
+    return Said(done.returncode, done.stdout, done.stderr)
+
+
+def forked(words: list[str], before: Callable[[], None] = lambda: None, log: Path | None = None) -> int:
+    """Start the command line in a copy of this process, which saves the seconds of importing; return its id.
+
+    What it says on standard error goes to `log`.
+    """
+    child = os.fork()
+    if child:
+        return child
+    status = 70
+    try:
+        with open(os.devnull, "w") as nowhere, open(log or os.devnull, "w", buffering=1) as heard:
+            sys.stdout, sys.stderr = nowhere, heard
+            before()
+            status = main(words)
+    finally:
+        os._exit(status)
+
+
+def status_of(child: int) -> int:
+    """Wait for a child: its exit status, or minus the signal that ended it."""
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def killed_after(seconds: float, words: list[str]) -> int:
+    child = forked(words)
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if (done := os.waitpid(child, os.WNOHANG))[0]:
+            return os.waitstatus_to_exitcode(done[1])
+        time.sleep(0.002)
+    os.kill(child, signal.SIGKILL)
+    return status_of(child)
+
+
+def told(folder: Path) -> dict[str, object]:
+    """Return everything that runs left behind, without the times: names of files, and what is in them."""
+    found: dict[str, object] = {}
+    for path in sorted(folder.rglob("*")):
+        name = str(path.relative_to(folder))
+        if path.is_dir() or path.name.startswith(".lock") or "tensorboard" in name:
+            continue
+        if path.suffix == ".csv":
+            with path.open() as file:
+                rows = [{k: v for k, v in row.items() if k not in TIMES} for row in csv.DictReader(file)]
+            found[name] = rows
+        elif path.name == "result.json":
+            result = json.loads(path.read_text())
+            found[name] = {k: v for k, v in result.items() if k not in ("seconds", "out")}
+        else:
+            found[name] = path.read_bytes()
+    return found

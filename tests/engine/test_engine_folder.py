@@ -1,0 +1,233 @@
+"""What a folder refuses, what it survives: a full disk, damage, a second process."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from processes import forked, status_of, told
+
+from aol.cli import main
+
+pytestmark = pytest.mark.usefixtures("_loaded")
+QUICK = ["--checkpoint-seconds", "0", "--batch-size", "128"]
+
+
+def words(out: Path, *more: str, epochs: int = 6) -> list[str]:
+    return ["train", "--epochs", str(epochs), "--weighting", "aol", "--out", str(out), *QUICK, *more]
+
+
+def wait_for(path: Path) -> None:
+    end = time.monotonic() + 60
+    while not path.exists():
+        assert time.monotonic() < end, path
+        time.sleep(0.002)
+
+
+def begun(out: Path, *more: str, epochs: int = 6) -> None:
+    """Start a run and kill it after a checkpoint."""
+    child = forked(words(out, *more, epochs=epochs))
+    wait_for(out / "stack-0" / "checkpoint.pt")
+    os.kill(child, signal.SIGKILL)
+    assert status_of(child) == -signal.SIGKILL
+
+
+@pytest.fixture
+def said(capsys: pytest.CaptureFixture[str]) -> object:
+    def run(*given: str) -> tuple[int, str]:
+        status = main(list(given))
+        captured = capsys.readouterr()
+        return status, captured.err
+
+    return run
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path | None]:
+    """A disk of 4 MB of its own, or None where this process may not mount one."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(disk)]
+    mounted = shutil.which("mount") and subprocess.run(mount, capture_output=True, check=False).returncode == 0
+    yield disk if mounted else None
+    if mounted:
+        subprocess.run(["umount", str(disk)], check=True)
+
+
+def fill(path: Path) -> None:
+    with path.open("wb", buffering=0) as filler, contextlib.suppress(OSError):
+        while True:
+            filler.write(b"\0" * 4096)
+
+
+def test_a_full_disk_stops_the_run_in_a_sentence_and_leaves_the_checkpoint_whole(
+    small_disk: Path | None, tmp_path: Path
+) -> None:
+    log = tmp_path / "log"
+    out = (small_disk or tmp_path) / "runs"
+    checkpoint = out / "stack-0" / "checkpoint.pt"
+    if small_disk is not None:
+        child = forked(words(out, epochs=25), log=log)
+        wait_for(checkpoint)
+        fill(small_disk / "filler")
+        assert status_of(child) == 1
+        (small_disk / "filler").unlink()
+    else:  # the nearest thing that needs no rights: files may not grow beyond a limit
+        begun(out, epochs=25)
+        limit = (2000, resource.RLIM_INFINITY)
+        child = forked(words(out, "--resume", epochs=25), lambda: resource.setrlimit(resource.RLIMIT_FSIZE, limit), log)
+        assert status_of(child) == 1
+    lines = log.read_text().splitlines()
+    assert lines[-1] == "aol: the disk is full; the last checkpoint is whole: make room, then add --resume."
+    assert "Traceback" not in log.read_text()
+    assert torch.load(checkpoint, weights_only=True)["epoch"] >= 1
+    assert not list(out.rglob("*.part"))
+    assert status_of(forked(words(out, "--resume", epochs=25))) == 0
+    assert status_of(forked(words(tmp_path / "straight", epochs=25))) == 0
+    assert told(out) == told(tmp_path / "straight")
+
+
+def test_a_file_that_may_not_grow_counts_as_a_full_disk(tmp_path: Path) -> None:
+    limit = (2000, resource.RLIM_INFINITY)
+    log = tmp_path / "log"
+    child = forked(words(tmp_path / "a"), lambda: resource.setrlimit(resource.RLIMIT_FSIZE, limit), log)
+    assert status_of(child) == 1
+    assert log.read_text().splitlines()[-1].startswith("aol: the disk is full")
+    assert not list(tmp_path.rglob("*.part"))
+
+
+@pytest.mark.parametrize("damage", ["cut short", "garbage", "another format", "a pickle that runs code"])
+def test_a_damaged_checkpoint_is_named_with_what_to_do(damage: str, tmp_path: Path, said) -> None:  # type: ignore
+    out = tmp_path / "a"
+    begun(out)
+    path = out / "stack-0" / "checkpoint.pt"
+    whole = path.read_bytes()
+    if damage == "cut short":
+        path.write_bytes(whole[: len(whole) // 2])
+    elif damage == "garbage":
+        path.write_bytes(b"\0garbage" * 1000)
+    elif damage == "another format":
+        torch.save({"format": 0}, path)
+    else:
+        torch.save({"format": 1, "epoch": forked}, path)
+    status, err = said(*words(out, "--resume"))
+    what = "is no checkpoint of this version of aol" if damage == "another format" else (
+        "is damaged and cannot be resumed from"
+    )  # fmt: skip
+    again = "delete it and add --resume: its runs then start again, those that are over stay."
+    assert (status, err.splitlines()[-1]) == (1, f"aol: {path} {what}; {again}")
+    path.unlink()
+    assert said(*words(out, "--resume"))[0] == 0
+    assert said(*words(tmp_path / "b"))[0] == 0
+    assert told(out) == told(tmp_path / "b")
+
+
+def test_checkpoints_hold_tensors_and_plain_values_alone(tmp_path: Path) -> None:
+    begun(tmp_path, "--average", "0.9", "--keep-samples")
+    state = torch.load(tmp_path / "stack-0" / "checkpoint.pt", weights_only=True)
+    assert {"learner", "history", "ages", "test_ages", "error_rates", "epoch", "runs", "failed"} <= state.keys()
+
+
+def test_runs_are_neither_overwritten_nor_mixed_with_others(tmp_path: Path, said) -> None:  # type: ignore
+    assert said(*words(tmp_path, epochs=1))[0] == 0
+    before = told(tmp_path)
+    ways = "add --resume to go on with them, --fresh to delete them, or choose another --out."
+    assert said(*words(tmp_path, epochs=1)) == (2, f"aol: {tmp_path} holds runs already: {ways}\n")
+    other = f"aol: {tmp_path} holds other runs: repeat their settings, or choose another --out.\n"
+    assert said(*words(tmp_path, "--resume", epochs=2)) == (2, other)
+    assert said(*words(tmp_path, "--resume", "--seed", "0,1", epochs=1)) == (2, other)
+    assert told(tmp_path) == before
+
+
+def test_what_is_over_is_not_trained_again(tmp_path: Path, said) -> None:  # type: ignore
+    assert said(*words(tmp_path, epochs=1))[0] == 0
+    stamps = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*") if path.is_file()}
+    status, err = said(*words(tmp_path, "--resume", epochs=1))
+    assert (status, err) == (0, "")
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*") if path.is_file()} == stamps
+
+
+def test_a_folder_in_which_nothing_was_trained_yet_is_free(tmp_path: Path, said) -> None:  # type: ignore
+    child = forked(words(tmp_path, "--checkpoint-seconds", "1000", epochs=500))
+    wait_for(tmp_path / "stacks.json")
+    os.kill(child, signal.SIGKILL)
+    status_of(child)
+    assert said(*words(tmp_path, "--seed", "3", epochs=1))[0] == 0
+
+
+def test_wrong_words_leave_no_trace_in_the_folder(tmp_path: Path, said) -> None:  # type: ignore
+    status, err = said(*words(tmp_path, "--net", "resnet34"))
+    assert status == 2
+    assert (
+        err
+        == "aol: net resnet34 does not fit the images of digits: image_size must be at least 32 for resnet34, got 8.\n"
+    )
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_second_process_on_the_same_folder_is_refused_until_the_first_one_ends(tmp_path: Path, said) -> None:  # type: ignore
+    child = forked(words(tmp_path, epochs=2000))
+    wait_for(tmp_path / "stack-0" / "checkpoint.pt")
+    message = f"aol: {tmp_path} is in use by another aol process; wait for it, or choose another --out.\n"
+    for more in ([], ["--resume"], ["--fresh"]):
+        assert said(*words(tmp_path, *more, epochs=2000)) == (1, message)
+    os.kill(child, signal.SIGKILL)
+    status_of(child)
+    assert (tmp_path / "stack-0" / "checkpoint.pt").exists()
+    assert said(*words(tmp_path, "--fresh", epochs=1))[0] == 0
+
+
+def test_fresh_deletes_runs_and_nothing_else(tmp_path: Path, said) -> None:  # type: ignore
+    out = tmp_path / "a"
+    assert said(*words(out, "--seed", "1,2", epochs=1))[0] == 0
+    (out / "notes.txt").write_text("mine")
+    assert said(*words(out, "--fresh", "--seed", "3", epochs=1))[0] == 0
+    assert len(list((out / "runs").iterdir())) == 1
+    assert (out / "notes.txt").read_text() == "mine"
+    other = tmp_path / "thesis"
+    (other / "runs").mkdir(parents=True)
+    (other / "runs" / "chapter").write_text("one")
+    status, err = said(*words(other, "--fresh"))
+    assert (status, err) == (
+        2,
+        f"aol: --fresh deletes only what aol made, but {other} holds no runs: choose another --out.\n",
+    )
+    assert (other / "runs" / "chapter").read_text() == "one"
+    assert said(*words(out, "--fresh", "--resume"))[0] == 2
+
+
+def test_a_file_in_the_place_of_the_folder_is_refused(tmp_path: Path, said) -> None:  # type: ignore
+    (tmp_path / "file").write_text("mine")
+    for out in (tmp_path / "file", tmp_path / "file" / "below"):
+        message = f"aol: --out {out} is, or lies in, a file and not a folder.\n"
+        assert said(*words(out)) == (2, message)
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_a_folder_that_may_not_be_written_is_refused(
+    tmp_path: Path,
+    said,
+    monkeypatch: pytest.MonkeyPatch,  # type: ignore
+) -> None:
+    def refuse(*given: object, **named: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "mkdir", refuse)  # whoever runs the tests may be allowed everything
+    out = tmp_path / "closed"
+    assert said(*words(out)) == (2, f"aol: --out {out} cannot be written to: permission denied.\n")
+
+
+def test_damaged_notes_are_refused(tmp_path: Path, said) -> None:  # type: ignore
+    assert said(*words(tmp_path, epochs=1))[0] == 0
+    (tmp_path / "runs.json").write_text("{")
+    status, err = said(*words(tmp_path, "--resume", epochs=1))
+    assert (status, err) == (2, f"aol: {tmp_path / 'runs.json'} is damaged; choose another --out.\n")

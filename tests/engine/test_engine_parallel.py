@@ -1,0 +1,150 @@
+"""Two processes against one: data parallel, and runs shared out."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from processes import forked, status_of, told, torchrun
+from safetensors.torch import load_file
+
+from aol.cli import main
+
+pytestmark = pytest.mark.usefixtures("_loaded")
+
+
+def processes(words: list[str], world: int = 2) -> list[int]:
+    """Start what torchrun would start."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    children = []
+    for rank in range(world):
+        place = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world), "MASTER_ADDR": "127.0.0.1"}
+
+        def before(place: dict[str, str] = place) -> None:
+            torch.set_num_threads(1)
+            os.environ.update({**place, "MASTER_PORT": port})
+
+        children.append(forked(words, before))
+    return children
+
+
+def in_parallel(*words: str | Path) -> list[int]:
+    return [status_of(child) for child in processes([str(word) for word in words])]
+
+
+def alone(*words: str | Path) -> int:
+    return status_of(forked([str(word) for word in words]))
+
+
+def networks(out: Path) -> dict[str, dict[str, torch.Tensor]]:
+    return {str(path.relative_to(out)): load_file(path) for path in out.rglob("network*.safetensors")}
+
+
+def records(out: Path, name: str) -> dict[str, list[dict[str, str]]]:
+    return {key: rows for key, rows in told(out).items() if key.endswith(name)}  # type: ignore[misc]
+
+
+# 545 samples in batches of 101: the last one has 40, and an odd batch is shared unevenly by two.
+VIT = ["--net", "vit", "--batch-size", "101", "--lr", "0.02", "--warmup", "0"]
+SHARED = {
+    "both divisors": ["train", "--epochs", "3", "--weighting", "aol", "--divide-by", "weight,count", "--keep-samples"],
+    "sigmoid, resampled": [
+        "train",
+        "--epochs",
+        "3",
+        "--weighting",
+        "aol",
+        "--loss",
+        "sigmoid",
+        "--mechanism",
+        "resample",
+    ],
+    "training signal": ["train", "--epochs", "3", "--weighting", "aol", "--signal", "train", "--average", "0.5"],
+    "arrival": ["train", "--epochs", "3", "--weighting", "aol", "--level", "sample", "--fraction", "0.5"],
+    "reservoir": ["stream", "--steps", "3", "--weighting", "aol", "--memory", "reservoir:300"],
+    "all": ["stream", "--steps", "3", "--weighting", "cb+aol", "--stream", "access", "--fraction", "0.3"],
+}
+
+
+@pytest.mark.parametrize("kind", SHARED)
+def test_two_processes_that_share_every_batch_train_the_network_of_one(kind: str, tmp_path: Path) -> None:
+    one, two = tmp_path / "one", tmp_path / "two"
+    assert alone(*SHARED[kind], *VIT, "--out", one, "--together", "1") == 0
+    assert in_parallel(*SHARED[kind], *VIT, "--out", two) == [0, 0]
+    mine, theirs = networks(one), networks(two)
+    assert mine.keys() == theirs.keys()
+    assert len(mine) >= 1
+    for name, state in mine.items():
+        for key, value in state.items():
+            torch.testing.assert_close(theirs[name][key], value, rtol=1e-5, atol=2e-6, msg=f"{name} {key}")
+    for before, after in zip(records(one, "classes.csv").values(), records(two, "classes.csv").values(), strict=True):
+        for column in ("age", "train_count", "train_accuracy", "test_accuracy", "test_age"):
+            assert [row[column] for row in before] == [row[column] for row in after], column
+        weights = [torch.tensor([float(row["weight"]) for row in rows]) for rows in (before, after)]
+        torch.testing.assert_close(*weights, rtol=1e-5, atol=1e-6)
+    for before, after in zip(records(one, "epochs.csv").values(), records(two, "epochs.csv").values(), strict=True):
+        losses = [torch.tensor([float(row["train_loss"]) for row in rows]) for rows in (before, after)]
+        torch.testing.assert_close(*losses, rtol=1e-5, atol=1e-6)
+    for path in one.rglob("samples.safetensors"):
+        assert torch.equal(load_file(path)["age"], load_file(two / path.relative_to(one))["age"])
+
+
+def test_a_batch_norm_network_trains_and_resumes_data_parallel(tmp_path: Path) -> None:
+    words = [
+        "train",
+        "--epochs",
+        "6",
+        "--weighting",
+        "aol",
+        "--average",
+        "0.5",
+        "--checkpoint-seconds",
+        "0",
+        "--resume",
+    ]
+    assert in_parallel(*words, "--out", tmp_path / "straight") == [0, 0]
+    children = processes([*words, "--out", str(tmp_path / "killed")])
+    while not (tmp_path / "killed" / "stack-0" / "checkpoint.pt").exists():
+        time.sleep(0.002)
+    for child in children:
+        os.kill(child, signal.SIGKILL)
+        status_of(child)
+    assert in_parallel(*words, "--out", tmp_path / "killed") == [0, 0]
+    assert told(tmp_path / "killed") == told(tmp_path / "straight")
+    states = networks(tmp_path / "straight")
+    assert len(states) == 2
+    assert all(bool(value.isfinite().all()) for state in states.values() for value in state.values())
+
+
+def test_runs_shared_out_over_processes_are_those_of_one_process(tmp_path: Path) -> None:
+    words = ["train", "--epochs", "2", "--weighting", "none,aol", "--seed", "0,1,2", "--together", "2"]
+    assert alone(*words, "--out", tmp_path / "one") == 0
+    assert in_parallel(*words, "--parallel", "runs", "--out", tmp_path / "two") == [0, 0]
+    assert told(tmp_path / "one") == told(tmp_path / "two")
+
+
+def test_runs_begun_together_by_one_process_are_not_taken_over_by_two(tmp_path: Path) -> None:
+    words = ["train", "--epochs", "400", "--seed", "0,1", "--checkpoint-seconds", "0", "--out", str(tmp_path)]
+    child = forked(words)
+    while not (tmp_path / "stack-0" / "checkpoint.pt").exists():
+        time.sleep(0.002)
+    os.kill(child, signal.SIGKILL)
+    status_of(child)
+    assert in_parallel(*words, "--resume") == [2, 2]
+
+
+def test_torchrun_prints_one_json_object_for_all_its_processes(tmp_path: Path) -> None:
+    said = torchrun("train", "--epochs", "1", "--weighting", "none,aol", "--json", "--out", tmp_path)
+    assert said.status == 0, said.err
+    assert [run["config"]["weighting"] for run in json.loads(said.out)["runs"]] == ["none", "aol"]
+    assert (
+        main(["train", "--epochs", "1", "--weighting", "none,aol", "--resume", "--json", "--out", str(tmp_path)]) == 0
+    )

@@ -1,0 +1,123 @@
+"""Processes killed with kill -9, at random moments and at every moment that matters, and what is left of them."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeAlias
+
+import pytest
+from processes import forked, killed_after, status_of, told
+
+Straight: TypeAlias = Callable[[str, int], tuple[dict[str, object], float]]
+pytestmark = pytest.mark.usefixtures("_loaded")
+KINDS = {
+    "offline": "train --epochs 6 --weighting aol --average 0.9 --keep-samples --validation 0.2",
+    "resample": "train --epochs 6 --weighting aol --mechanism resample --level sample",
+    "arrival": "train --epochs 6 --weighting aol --fraction 0.4 --keep-samples",
+    "all": "stream --steps 6 --weighting aol --stream access --fraction 0.3 --memory all",
+    "reservoir": "stream --steps 6 --weighting aol --memory reservoir:100",
+    "none": "stream --steps 6 --weighting cb+aol --memory none",
+}
+
+
+def words(kind: str, runs: int, out: Path, *more: str) -> list[str]:
+    seeds = ",".join(map(str, range(runs)))
+    often = ["--seed", seeds, "--checkpoint-seconds", "0", "--batch-size", "128", "--out", str(out)]
+    return [*KINDS[kind].split(), *often, *more]
+
+
+@pytest.fixture(scope="module")
+def straight(_loaded: None, tmp_path_factory: pytest.TempPathFactory) -> Straight:
+    """What uninterrupted runs leave behind, and how long they take; each trained once."""
+    known: dict[tuple[str, int], tuple[dict[str, object], float]] = {}
+
+    def run(kind: str, runs: int) -> tuple[dict[str, object], float]:
+        if (kind, runs) not in known:
+            out = tmp_path_factory.mktemp("straight")
+            start = time.monotonic()
+            assert status_of(forked(words(kind, runs, out))) == 0
+            known[kind, runs] = told(out), time.monotonic() - start
+        return known[kind, runs]
+
+    return run
+
+
+@pytest.mark.parametrize("runs", [1, 3])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_run_killed_at_random_moments_ends_as_if_it_had_not_been(
+    kind: str, runs: int, tmp_path: Path, straight: Straight
+) -> None:
+    wanted, seconds = straight(kind, runs)
+    moments = random.Random(f"{kind} {runs}")
+    killed = 0
+    while killed < 3:
+        if killed_after(moments.uniform(0.1, 0.6) * seconds, words(kind, runs, tmp_path, "--resume")) < 0:
+            killed += 1
+        else:  # it was quicker than the first time: again from the start, with less patience
+            shutil.rmtree(tmp_path)
+            killed, seconds = 0, seconds / 2
+    assert status_of(forked(words(kind, runs, tmp_path, "--resume"))) == 0
+    assert told(tmp_path) == wanted
+
+
+CHANGES = [  # the call, whether it still happens, and the how-manieth of a process is its last
+    ("replace", False, 1), ("fsync", False, 3), ("replace", True, 3), ("replace", False, 14), ("fsync", True, 5),
+    ("unlink", True, 1), ("replace", False, 24), ("replace", True, 12), ("rmdir", False, 1), ("rmdir", True, 1),
+]  # fmt: skip
+
+
+def test_a_run_killed_around_changes_to_its_folder_ends_as_if_it_had_not_been(
+    tmp_path: Path, straight: Straight
+) -> None:
+    deaths = 0
+    for call, happens, nth in CHANGES:
+
+        def arm(call: str = call, happens: bool = happens, nth: int = nth) -> None:
+            real, calls = getattr(os, call), iter(range(1, 10**6))
+
+            def deadly(*given: object, **named: object) -> object:
+                last = next(calls) == nth
+                if not last or happens:
+                    found = real(*given, **named)
+                if last:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                return found
+
+            setattr(os, call, deadly)
+
+        deaths += status_of(forked(words("reservoir", 3, tmp_path, "--resume"), arm)) == -signal.SIGKILL
+    assert deaths >= 8
+    assert status_of(forked(words("reservoir", 3, tmp_path, "--resume"))) == 0
+    assert told(tmp_path) == straight("reservoir", 3)[0]
+
+
+def test_a_run_resumed_among_a_different_number_of_others_stays_where_it_was_begun(tmp_path: Path) -> None:
+    base = [
+        "train",
+        "--epochs",
+        "5",
+        "--seed",
+        "0,1,2,3,4,5,6,7,8,9",
+        "--batch-size",
+        "256",
+        "--checkpoint-seconds",
+        "0",
+    ]
+    base += ["--out", str(tmp_path / "a")]
+    child = forked([*base, "--together", "4"])
+    checkpoint = tmp_path / "a" / "stack-1" / "checkpoint.pt"
+    while not checkpoint.exists():
+        time.sleep(0.005)
+    os.kill(child, signal.SIGKILL)
+    assert status_of(child) == -signal.SIGKILL
+    shutil.copytree(tmp_path / "a", tmp_path / "b")
+    assert status_of(forked([*base, "--resume", "--together", "3"])) == 0
+    base[-1] = str(tmp_path / "b")
+    assert status_of(forked([*base, "--resume", "--together", "4"])) == 0
+    assert told(tmp_path / "a") == told(tmp_path / "b")
