@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import math
+import warnings
 from collections.abc import Iterator, Sequence
 
 import torch
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 from aol import _distributed, nets
 from aol.engine.settings import Settings
 from aol.losses import focal_loss, is_correct, sigmoid_bias, softmax_loss, weighted_mean
+from aol.nets import fused
 
 
 class Alone(nn.Module):
@@ -41,8 +43,13 @@ class Alone(nn.Module):
         return {name: value.detach().clone() for name, value in self.network.state_dict().items()}
 
 
-def build(runs: Sequence[Settings], *, num_classes: int, shape: tuple[int, int, int]) -> nets.Stacked | Alone:
-    """Return the runs' networks as one, each started from its own seed, sigmoid heads at -log(C - 1)."""
+def build(
+    runs: Sequence[Settings], *, num_classes: int, shape: tuple[int, int, int], alone: bool
+) -> nets.Stacked | Alone:
+    """Return the runs' networks as one, each started from its own seed, sigmoid heads at -log(C - 1).
+
+    With `alone`, a single network is left as it is; elsewhere it becomes a stack of one, if it can, for its kernels.
+    """
     made = []
     for run in runs:
         net = nets.make(
@@ -56,7 +63,8 @@ def build(runs: Sequence[Settings], *, num_classes: int, shape: tuple[int, int, 
             bias = net.get_submodule("head").get_parameter("bias")
             nn.init.constant_(bias, sigmoid_bias(num_classes))
         made.append(net)
-    return Alone(made[0]) if len(made) == 1 else nets.stack(made)
+    single = len(made) == 1 and (alone or not nets.can_stack(made[0]))
+    return Alone(made[0]) if single else nets.stack(made)
 
 
 def network_name(name: str, shape: tuple[int, int, int]) -> str:
@@ -107,15 +115,33 @@ class Learner:
         self.runs = runs
         self.settings = runs[0]
         self.device = device
-        self.net = build(runs, num_classes=num_classes, shape=shape).to(device)
+        self._shape = shape
+        alone = device.type != "cuda" or _distributed.world()[1] > 1
+        self.net = build(runs, num_classes=num_classes, shape=shape, alone=alone).to(device)
         self.net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self._averaged = copy.deepcopy(self.net).requires_grad_(False) if self.settings.average else None
-        self._parallel: nn.Module = self.net
+        self._forwards = {False: self._quickest(self.net)}
+        if self._averaged is not None:
+            self._forwards[True] = self._quickest(self._averaged)
+        self._learning = self._forwards[False]
         if _distributed.world()[1] > 1:
-            self._parallel = nn.parallel.DistributedDataParallel(self.net)
+            self._learning = nn.parallel.DistributedDataParallel(self.net)
         self._optimiser = self._make_optimiser()
         self._by_loss = _rows_by_loss(runs, device)
         self.by_count = torch.tensor([run.divide_by == "count" for run in runs], device=device)
+
+    def _quickest(self, net: nets.Stacked | Alone) -> nn.Module:
+        """Return what computes these networks fastest here: our kernels where they can, the network itself elsewhere."""
+        if not isinstance(net, nets.Stacked) or self.settings.precision != "bf16" or not fused.can_fuse(net):
+            return net
+        quick = fused.fuse(net).eval()
+        try:
+            with torch.no_grad():
+                quick(torch.zeros((1, *self._shape), device=self.device))
+        except (RuntimeError, OSError, ImportError) as error:  # no compiler for the kernels, say
+            warnings.warn(f"Plain PyTorch instead of aol's kernels, which fail here: {error}", stacklevel=2)
+            return net
+        return quick
 
     def _make_optimiser(self) -> torch.optim.Optimizer:
         s = self.settings
@@ -140,8 +166,8 @@ class Learner:
         `total [R]`, where given, is what the weighted losses are divided by: the weight of the whole batch, of which
         this process may hold only a part.
         """
-        self.net.train()
-        logits = self._forward(self._parallel, images)
+        self._learning.train()
+        logits = self._forward(self._learning, images)
         loss = self._losses(logits, label)
         if total is None:
             total = torch.where(self.by_count, float(loss.shape[1]), weight.sum(1))
@@ -192,9 +218,7 @@ class Learner:
     @torch.no_grad()
     def predict(self, images: Tensor, *, averaged: bool = False) -> Tensor:
         """Return logits `[R, B, K]` in evaluation mode, of the networks themselves or of their averages."""
-        net = self._averaged if averaged and self._averaged is not None else self.net
-        net.eval()
-        return self._forward(net, images).float()
+        return self._forward(self._forwards[averaged].eval(), images).float()
 
     @property
     def has_average(self) -> bool:
