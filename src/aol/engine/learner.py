@@ -131,7 +131,7 @@ class Learner:
         self.by_count = torch.tensor([run.divide_by == "count" for run in runs], device=device)
 
     def _quickest(self, net: nets.Stacked | Alone) -> nn.Module:
-        """Return what computes these networks fastest here: our kernels where they can, the network itself elsewhere."""
+        """Return what computes these networks fastest here: our kernels where they can, else itself."""
         if not isinstance(net, nets.Stacked) or self.settings.precision != "bf16" or not fused.can_fuse(net):
             return net
         quick = fused.fuse(net).eval()
