@@ -129,7 +129,7 @@ def _add_settings(parser: argparse.ArgumentParser, command: str) -> None:
         parser.add_argument(flag, dest=name, action="append", metavar="VALUES", help=text.replace("%", "%%"))
 
 
-def _add_conduct(parser: argparse.ArgumentParser) -> None:
+def _add_conduct(parser: argparse.ArgumentParser, command: str) -> None:
     add = parser.add_argument_group("how it is carried out (changes no result)").add_argument
     add("--data-dir", metavar="FOLDER", help="where data sets lie, besides $AOL_DATA and the cache folder")
     add("--out", metavar="FOLDER", default="runs/latest", help="folder for records and checkpoints [runs/latest]")
@@ -139,7 +139,8 @@ def _add_conduct(parser: argparse.ArgumentParser) -> None:
     add("--together", type=_count(1), metavar="N", help="the most runs trained as one; default: what suits the device")
     add("--workers", type=_count(0), metavar="N", default=0, help="processes that decode images of a large set [0]")
     add("--parallel", choices=("data", "runs"), default="data", help="what processes of torchrun share [data]")
-    add("--keep-samples", action="store_true", help="keep the age of every sample at every epoch")
+    if command == "train":  # on a stream only classes have ages
+        add("--keep-samples", action="store_true", help="keep the age of every sample at every epoch")
     add("--tensorboard", action="store_true", help="write TensorBoard event files too")
     add("--checkpoint-seconds", type=_seconds, metavar="S", default=30.0, help="least time between checkpoints [30]")
     add("--deterministic", action="store_true", help="only deterministic kernels, on CUDA too (slower)")
@@ -200,7 +201,7 @@ def _train(words: argparse.Namespace) -> int:
         fresh=words.fresh,
         together=words.together,
         workers=words.workers,
-        keep_samples=words.keep_samples,
+        keep_samples=command == "train" and words.keep_samples,
         checkpoint_seconds=words.checkpoint_seconds,
         parallel=words.parallel,
         tensorboard=words.tensorboard,
@@ -245,6 +246,11 @@ def _device(name: str) -> torch.device:
         name = "cuda" if torch.cuda.is_available() else "cpu"
     try:
         device = torch.device(name)
+    except RuntimeError as error:
+        raise WrongSettingsError(f"--device must be auto, cpu, cuda or cuda:N, not {name!r}.") from error
+    if device.type not in ("cpu", "cuda"):
+        raise WrongSettingsError(f"--device must be auto, cpu, cuda or cuda:N, not {name!r}.")
+    try:
         device = torch.empty(0, device=device).device
     except (RuntimeError, AssertionError) as error:
         raise WrongSettingsError(f"--device {name} cannot be used here: {str(error).splitlines()[0]}") from error
@@ -271,7 +277,7 @@ def _parser() -> argparse.ArgumentParser:
     for name, text in (("train", "Train on a whole set, or on what arrives of it."), ("stream", "Train on a stream.")):
         command = commands.add_parser(name, help=text, description=f"{text} {several}", allow_abbrev=False)
         _add_settings(command, name)
-        _add_conduct(command)
+        _add_conduct(command, name)
     bench = commands.add_parser("bench", help="Speed and memory of the engine on this machine.", allow_abbrev=False)
     bench.add_argument("--runs", default="1,16,64", metavar="VALUES", help="how many runs together [1,16,64]")
     bench.add_argument("--scale", type=float, default=1.0, metavar="S", help="size of the data against CIFAR-10's [1]")

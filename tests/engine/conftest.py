@@ -1,10 +1,9 @@
 from __future__ import annotations
 
 import pytest
+from tiny_runs import small_networks
 
-from aol import nets
 from aol.cli import main
-from aol.nets.cnn import CNN
 
 
 @pytest.fixture(scope="session")
@@ -15,7 +14,6 @@ def _loaded(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 
 @pytest.fixture(autouse=True)
-def _small_network(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make `cnn` a quarter as wide in this process; processes that tests start have the real one."""
-    entry = nets._Entry(lambda classes, channels, size: CNN(classes, channels, width=4), 8, smallest=4)
-    monkeypatch.setitem(nets._NETWORKS, "cnn", entry)
+def _small_networks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make networks small in this process and its forks; processes that tests start anew have the real ones."""
+    small_networks(monkeypatch)

@@ -227,6 +227,16 @@ def test_validation_is_held_out_of_the_whole_pool_before_the_long_tail_is_made()
     assert float(loop.history.epoch("validation_accuracy")[-1, 1]) == pytest.approx(sum(right) / 18)
 
 
+def test_bfloat16_is_used_where_asked_for_and_losses_stay_in_full_precision() -> None:
+    loops = [make_loop([settings(precision=precision, epochs=3)]) for precision in ("fp32", "bf16")]
+    for loop in loops:
+        tell(loop)
+    full, half = (loop.history.epoch("train_loss")[:, 0] for loop in loops)
+    assert not torch.equal(full, half)
+    torch.testing.assert_close(full, half, rtol=0.05, atol=0.02)
+    assert all(value.dtype != torch.bfloat16 for value in network(loops[1]).values())
+
+
 def test_test_readings_come_every_so_many_epochs_and_in_the_last() -> None:
     loop = make_loop([settings(eval_every=2, weighting="aol")])
     tell(loop)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch import Tensor
 
+from aol import nets
 from aol.data.images import Augmentation, ImageSet, Pair, centred, mean_std
 from aol.engine import OfflineLoop, Settings, StreamLoop
 from aol.engine.loop import Loop
+from aol.nets.cnn import CNN
+from aol.nets.vit import ViT
 
 CPU = torch.device("cpu")
 CLASSES = ("a", "b", "c")
@@ -50,6 +54,13 @@ def stream_settings(**given: object) -> Settings:
         "scenario": "stream", "schedule": "fixed", "warmup": 0, "rho": 0.3, "fraction": 0.3, "period": 2,
     }  # fmt: skip
     return settings(**(start | given))
+
+
+def small_networks(monkeypatch: pytest.MonkeyPatch) -> None:
+    cnn = nets._Entry(lambda classes, channels, size: CNN(classes, channels, width=4), 8, smallest=4)
+    vit = nets._Entry(lambda classes, channels, size: ViT(classes, channels, image_size=size, width=24, depth=2), 32, 4)
+    monkeypatch.setitem(nets._NETWORKS, "cnn", cnn)
+    monkeypatch.setitem(nets._NETWORKS, "vit", vit)
 
 
 def make_loop(runs: list[Settings], pair: Pair[ImageSet] | None = None, **conduct: bool) -> Loop:

@@ -48,7 +48,8 @@ class Lines(Quiet):
     def begin(self, stack: int, stacks: int, loop: Loop) -> None:
         """Print what begins."""
         at = f", from epoch {loop.epoch + 1}" if loop.epoch else ""
-        self.say(f"stack {stack + 1} of {stacks}: {len(loop.runs)} runs together{at}")
+        runs = f"{len(loop.runs)} runs together" if len(loop.runs) > 1 else "one run"
+        self.say(f"stack {stack + 1} of {stacks}: {runs}{at}")
 
     def epoch(self, loop: Loop) -> None:
         """Print where it stands, if the last word was a while ago."""

@@ -18,6 +18,8 @@ from aol.engine.settings import Settings
 from aol.losses import focal_loss, is_correct, sigmoid_bias, softmax_loss, weighted_mean
 from aol.nets import fused
 
+_FEWEST_FUSED = 8  # below, our kernels leave most of a GPU idle while training (measured on one H200)
+
 
 class Alone(nn.Module):
     """One network behind the face of a stack: images `[1, B, ...]` or `[B, ...]` to logits `[1, B, K]`."""
@@ -123,7 +125,7 @@ class Learner:
         self._forwards = {False: self._quickest(self.net)}
         if self._averaged is not None:
             self._forwards[True] = self._quickest(self._averaged)
-        self._learning = self._forwards[False]
+        self._learning = self._forwards[False] if len(runs) >= _FEWEST_FUSED else self.net
         if _distributed.world()[1] > 1:
             self._learning = nn.parallel.DistributedDataParallel(self.net)
         self._optimiser = self._make_optimiser()

@@ -161,7 +161,8 @@ def _number(value: Tensor) -> float | None:
 
 
 def _numbers(values: Tensor) -> list[Json]:
-    return [_number(value) for value in values]
+    """Return float32 values with the digits they have."""
+    return [None if (found := _number(value)) is None else float(f"{found:.7g}") for value in values]
 
 
 def settings_of(value: dict[str, Json]) -> Settings:

@@ -1,0 +1,117 @@
+"""A folder in ImageNet's layout, from files to results: decoded on the fly, packed, and damaged."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from aol.cli import main
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "data"))
+from tiny_sets import image_folder, tiny_lmdb, tiny_parquet
+
+SMALL = ["--image-size", "32", "--net", "resnet32", "--epochs", "1", "--batch-size", "5", "--lr", "0.01"]
+
+
+def trained(data: Path, out: Path, capsys: pytest.CaptureFixture[str], *more: str) -> list[dict[str, object]]:
+    status = main(["train", "--data", str(data), *(more or SMALL), "--out", str(out), "--json"])
+    said = capsys.readouterr()
+    assert status == 0, said.err
+    return json.loads(said.out)["runs"]  # type: ignore[no-any-return]
+
+
+def network(out: Path) -> dict[str, torch.Tensor]:
+    (path,) = out.rglob("network.safetensors")
+    return load_file(path)
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return image_folder(tmp_path_factory.mktemp("photos"))
+
+
+def test_a_folder_trains_and_so_does_its_packing_to_the_same_network(
+    photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (run,) = trained(photos, tmp_path / "a", capsys, *SMALL, "--weighting", "aol", "--workers", "2")
+    assert run["config"]["imbalance"] is None  # type: ignore[index]  # a folder is taken as it is
+    assert len(run["per_class_accuracy"]) == 3  # type: ignore[arg-type]
+    assert main(["data", "pack", str(photos), str(tmp_path / "packed")]) == 0
+    capsys.readouterr()
+    trained(tmp_path / "packed", tmp_path / "b", capsys, *SMALL, "--weighting", "aol")
+    mine, theirs = network(tmp_path / "a"), network(tmp_path / "b")
+    assert all(torch.equal(value, theirs[name]) for name, value in mine.items())
+
+
+def test_the_large_network_trains_at_its_own_size(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    photos = image_folder(tmp_path / "photos", classes=("cat", "dog"), per_class={"train": 2, "val": 1})
+    (run,) = trained(photos, tmp_path / "out", capsys, "--net", "resnet34", "--epochs", "1", "--batch-size", "4")
+    assert run["config"]["image_size"] is None  # type: ignore[index]
+    assert network(tmp_path / "out")["head.weight"].shape == (2, 512)
+
+
+@pytest.mark.parametrize("make", [tiny_parquet, tiny_lmdb])
+def test_other_layouts_train_too(make: object, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = make(tmp_path / "data")  # type: ignore[operator]
+    (run,) = trained(data, tmp_path / "out", capsys)
+    assert len(run["class_age"]) == 3  # type: ignore[arg-type]
+
+
+def test_a_stream_of_a_folder_runs(photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--stream", "access", "--fraction", "0.5", "--image-size", "32", "--net", "resnet32", "--steps", "2"]
+    status = main(["stream", "--data", str(photos), *words, "--imbalance", "2", "--out", str(tmp_path), "--json"])
+    assert status == 0
+    assert len(json.loads(capsys.readouterr().out)["runs"]) == 1
+
+
+def test_several_runs_on_a_folder_are_trained_one_after_the_other_with_a_message(
+    photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["train", "--data", str(photos), *SMALL, "--seed", "0,1", "--out", str(tmp_path)]
+    assert main(words) == 0
+    first = capsys.readouterr().err.splitlines()[0]
+    assert first == f"Runs are trained one after the other: {photos.name} is decoded on the fly."
+
+
+def test_networks_that_cannot_be_stacked_are_trained_one_after_the_other_with_a_message(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["train", "--net", "vit", "--epochs", "1", "--seed", "0,1", "--out", str(tmp_path)]) == 0
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0].startswith("Runs are trained one after the other: ")
+    assert lines[1] == "stack 1 of 2: one run"
+
+
+@pytest.mark.parametrize("workers", ["0", "2"])
+@pytest.mark.parametrize("split", ["train", "val"])
+def test_a_damaged_image_is_one_line_that_names_the_file(
+    split: str, workers: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    photos = image_folder(tmp_path / "photos")
+    bad = photos / split / "n01443537" / "n01443537_1.JPEG"
+    bad.write_bytes(bad.read_bytes()[:200])
+    words = ["train", "--data", str(photos), *SMALL, "--workers", workers, "--out", str(tmp_path / "out"), "--json"]
+    assert main(words) == 1
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.count("\n") == 1
+    assert said.err.startswith("aol: ")
+    assert str(bad.relative_to(photos)) in said.err
+
+
+def test_a_class_without_images_is_named_before_anything_is_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    photos = image_folder(tmp_path / "photos")
+    for image in (photos / "train" / "n01443537").iterdir():
+        image.unlink()
+    assert main(["train", "--data", str(photos), *SMALL, "--out", str(tmp_path / "out")]) == 1
+    said = capsys.readouterr().err
+    assert "n01443537" in said
+    assert said.count("\n") == 1
+    assert not (tmp_path / "out").exists()
