@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 # One thread: two OpenMP threads on two busy cores are erratic.
 export OMP_NUM_THREADS := 1
 
-.PHONY: demo test lint types bench docs clean
+.PHONY: demo test test-gpu lint types bench docs clean
 
 # torch first and alone: with it in place, the rest of the requirements are satisfied by that build.
 $(BIN)/.ready: pyproject.toml
@@ -18,8 +18,9 @@ $(BIN)/.docs-ready: $(BIN)/.ready
 	$(BIN)/python -m pip install --quiet torch==2.13.0 --editable '.[docs]'
 	touch $@
 
-demo: $(BIN)/.ready  ## long-tailed digits: plain, class-balanced and AoL training, several seeds, one table
-	$(BIN)/python examples/digits.py
+demo: $(BIN)/.ready  ## the main job: long-tailed digits, plain, class-balanced and AoL, five seeds, one table
+	$(BIN)/aol train --weighting none,cb,aol --level class,sample --seed 0,1,2,3,4 --batch-size 32 --epochs 60 \
+		--out runs/demo --fresh
 
 test: $(BIN)/.ready  ## all tests and doctests
 	$(BIN)/python -m pytest
@@ -32,12 +33,16 @@ types: $(BIN)/.ready
 	$(BIN)/mypy
 
 bench: $(BIN)/.ready  ## speed and memory of the library on this machine; writes benchmarks/results/
-	$(BIN)/python benchmarks/ages.py
+	$(BIN)/python benchmarks/sample_ages.py
 	$(BIN)/python benchmarks/reservoir.py
 	$(BIN)/python benchmarks/stacked.py
+	$(BIN)/python benchmarks/page.py
 
 docs: $(BIN)/.docs-ready  ## the documentation site, into site/
 	$(BIN)/mkdocs build --strict
 
 clean:
 	rm -rf $(VENV) site build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+
+test-gpu:  ## on a machine with CUDA and its own PyTorch: what CI cannot see
+	PYTHONPATH=src $(PYTHON) -m pytest tests/gpu tests/nets/test_diverging_run.py

@@ -5,6 +5,7 @@ Nothing here changes state; callers check everything first and write afterwards.
 
 from __future__ import annotations
 
+import hashlib
 import numbers
 from collections.abc import Sequence
 from typing import TypeAlias
@@ -23,8 +24,8 @@ Rate: TypeAlias = float | Tensor | npt.NDArray[np.floating] | Sequence[float]
 def shown(value: object) -> str:
     """Name a value in a few words, for a message."""
     if isinstance(value, Tensor | np.ndarray):
-        kind = "tensor" if isinstance(value, Tensor) else "array"
-        return f"a {kind} of {value.dtype} with shape {list(value.shape)}"
+        kind = "a tensor" if isinstance(value, Tensor) else "an array"
+        return f"{kind} of {value.dtype} with shape {list(value.shape)}"
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:57]}..."
 
@@ -35,7 +36,7 @@ def _tensor(name: str, value: object, wanted: str, device: torch.device | None) 
             # By way of NumPy, because torch would round Python's floats to float32.
             value = np.asarray(value, order="C")
             value = value if value.flags.writeable else value.copy()
-        return torch.as_tensor(value, device=device)
+        return torch.as_tensor(value, device=device).detach()  # ages and weights are no part of any graph
     except (TypeError, ValueError, RuntimeError, OverflowError) as error:
         raise TypeError(f"{name} must be {wanted}, not {shown(value)}.") from error
 
@@ -60,6 +61,25 @@ def truths(name: str, value: object, *, device: torch.device | None = None) -> T
     if found.is_floating_point() or found.is_complex():
         raise TypeError(f"{name} must be {wanted}, not {shown(found)}.")
     return found.to(torch.bool)
+
+
+def real(name: str, value: object, *, device: torch.device | None = None) -> Tensor:
+    """Return `value` as a tensor of its own number type, or raise TypeError when it holds anything but numbers."""
+    wanted = "numbers (a tensor, an array or a list)"
+    found = _tensor(name, value, wanted, device)
+    if found.is_complex() or found.dtype == torch.bool:
+        raise TypeError(f"{name} must be {wanted}, not {shown(value)}.")
+    return found
+
+
+def broadcasts(name: str, value: Tensor, other: str, shape: torch.Size) -> None:
+    """Raise ValueError unless `value` can go with a tensor of that shape."""
+    try:
+        np.broadcast_shapes(value.shape, shape)
+    except ValueError as error:
+        raise ValueError(
+            f"{name} must have a shape that goes with {other} {list(shape)}, not {list(value.shape)}."
+        ) from error
 
 
 def finite(name: str, value: object, *, device: torch.device | None = None) -> Tensor:
@@ -109,18 +129,22 @@ def number(name: str, value: object, low: float, high: float, *, open_below: boo
     wanted = f"a number in {'(' if open_below else '['}{low:g}, {high:g}]"
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise TypeError(f"{name} must be {wanted}, not {shown(value)}.")
-    found = float(value)
+    try:
+        found = float(value)
+    except OverflowError:
+        found = float("nan")  # beyond all bounds
     if not low <= found <= high or (open_below and found == low):
-        raise ValueError(f"{name} must be {wanted}, not {found:g}.")
+        raise ValueError(f"{name} must be {wanted}, not {shown(value)}.")
     return found
 
 
-def whole(name: str, value: object, low: int) -> int:
-    """Return one whole number of at least `low` as an int."""
+def whole(name: str, value: object, low: int, high: int | None = None) -> int:
+    """Return one whole number of at least `low`, and at most `high` if that is given, as an int."""
+    wanted = f"a whole number of {low} or more" if high is None else f"a whole number from {low} to {high}"
     if isinstance(value, bool) or not isinstance(value, numbers.Integral):
-        raise TypeError(f"{name} must be a whole number of {low} or more, not {shown(value)}.")
-    if int(value) < low:
-        raise ValueError(f"{name} must be a whole number of {low} or more, not {value}.")
+        raise TypeError(f"{name} must be {wanted}, not {shown(value)}.")
+    if int(value) < low or (high is not None and int(value) > high):
+        raise ValueError(f"{name} must be {wanted}, not {shown(value)}.")
     return int(value)
 
 
@@ -129,6 +153,16 @@ def choice(name: str, value: object, allowed: Sequence[str]) -> str:
     if not isinstance(value, str) or value not in allowed:
         raise ValueError(f"{name} must be one of {', '.join(map(repr, allowed))}, not {shown(value)}.")
     return value
+
+
+def device(value: torch.device | str | None) -> torch.device | None:
+    """Return a device that is there, or raise ValueError."""
+    if value is None:
+        return None
+    try:
+        return torch.empty(0, device=value).device
+    except (RuntimeError, TypeError, AssertionError, NotImplementedError) as error:
+        raise ValueError(f"device must be one that this machine has, not {shown(value)}.") from error
 
 
 def labels(value: object, num_classes: int | None, device: torch.device | None) -> tuple[Tensor, int]:
@@ -155,6 +189,11 @@ def within(name: str, index: Tensor, size: int, what: str) -> None:
         raise IndexError(f"{name} must lie in 0 to {size - 1} ({what}), not {int(stray)}.")
 
 
+def fingerprint(value: Tensor) -> str:
+    """Return a text that tells one tensor from any other of its type."""
+    return hashlib.sha256(value.cpu().numpy().tobytes()).hexdigest()
+
+
 def same_settings(what: str, mine: dict[str, object], given: object) -> None:
     """Raise ValueError unless a state dict was written by an object of the same settings."""
     if not isinstance(given, dict):
@@ -162,7 +201,9 @@ def same_settings(what: str, mine: dict[str, object], given: object) -> None:
     for key, value in mine.items():
         if key not in given:
             raise ValueError(f"This is no state of {what}: it has no {key!r}.")
-        if given[key] != value:
+        if isinstance(given[key], Tensor | np.ndarray) or given[key] != value:
+            if key in ("labels", "ids"):  # kept as fingerprints, which tell a reader nothing
+                raise ValueError(f"This state does not fit: it was made with other {key} than those of this {what}.")
             raise ValueError(f"This state does not fit: its {key} is {given[key]!r}, that of this {what} {value!r}.")
 
 

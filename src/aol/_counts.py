@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Self
+
 import torch
 from torch import Tensor
 
@@ -13,6 +15,7 @@ class ClassCounts:
 
     def __init__(self, num_classes: int, *, rho: _check.Rate, device: torch.device | str | None) -> None:
         rate = _check.rates("rho", rho, 0.0, 1.0)
+        device = _check.device(device)
         self.num_classes = _check.whole("num_classes", num_classes, 1)
         self.epoch = 0
         self._single = rate.dim() == 0
@@ -52,10 +55,15 @@ class ClassCounts:
         self._right.scatter_add_(1, where, once * right.reshape(self._rho.numel(), -1))
         self._total.scatter_add_(1, where, once)
 
+    def pending(self) -> tuple[Tensor, ...]:
+        """Return the tensors that `observe` writes to, in place: what a captured graph of it changes."""
+        return self._right, self._total
+
     def _accuracy(self, group: _distributed.Group, sync: bool) -> Tensor:
-        """Return the accuracies over all processes, `float64 [R, C]`, NaN where unseen, and start counting anew."""
+        """Return the accuracies over all processes, `float64 [R, C]`, NaN where unseen."""
         counts = torch.stack((self._right, self._total))
         if sync:
+            _distributed.agree(type(self).__name__, self.epoch, self._settings(), self.device, group)
             counts = _distributed.total(counts, group)
         stray = bool(counts[1, :, -1].any())
         if stray:
@@ -65,9 +73,11 @@ class ClassCounts:
                 f"{self._unknown()}, but observe() was given another since the last advance(). It was left out; the "
                 "step is not over: call advance() again to go on without it."
             )
+        return counts[0, :, :-1].to(torch.float64) / counts[1, :, :-1]
+
+    def _count_anew(self) -> None:
         self._right.zero_()
         self._total.zero_()
-        return counts[0, :, :-1].to(torch.float64) / counts[1, :, :-1]
 
     def _unknown(self) -> str:
         last = self.num_classes - 1
@@ -121,6 +131,13 @@ class ClassCounts:
         }
         self.epoch = epoch
         vars(self).update(found)
+
+    def to(self, device: torch.device | str) -> Self:
+        """Move the state to a device, and return it."""
+        for name, value in vars(self).items():
+            if isinstance(value, Tensor):
+                setattr(self, name, value.to(device))
+        return self
 
     def __repr__(self) -> str:
         runs = "" if self._single else f", runs={self._rho.numel()}"

@@ -5,6 +5,7 @@ Without an initialised `torch.distributed`, or with one process, every function 
 
 from __future__ import annotations
 
+import hashlib
 from typing import TypeAlias
 
 import torch
@@ -47,6 +48,20 @@ def gather(value: Tensor, group: Group = None) -> list[Tensor]:
     found = [torch.empty_like(moved) for _ in range(size)]
     dist.all_gather(found, moved, group=group)
     return [each.to(value.device) for each in found]
+
+
+def agree(what: str, epoch: int, settings: dict[str, object], device: torch.device, group: Group = None) -> None:
+    """Raise ValueError on every process unless all of them have the same settings and epoch."""
+    if world(group)[1] == 1:
+        return
+    mark = int.from_bytes(hashlib.sha256(repr(settings).encode()).digest()[:7], "big")
+    found = torch.stack(gather(torch.tensor([mark, epoch], device=device), group)).cpu()
+    if bool((found[:, 0] != found[0, 0]).any()):
+        raise ValueError(
+            f"Processes disagree: each must hold {what} of the same settings and labels. Mine: {settings}."
+        )
+    if bool((found[:, 1] != found[0, 1]).any()):
+        raise ValueError(f"Processes disagree: their {what} are at the epochs {found[:, 1].tolist()}.")
 
 
 def gather_lists(values: tuple[Tensor, ...], lengths: list[int], group: Group = None) -> list[tuple[Tensor, ...]]:

@@ -222,6 +222,25 @@ def _train(words: argparse.Namespace) -> int:
     return 1 if any(each.get("failed_at_epoch") for each in results) else 0
 
 
+def _bench(words: argparse.Namespace) -> int:
+    from aol.bench import measure
+
+    device = _device(words.device)
+    runs = [int(_number("runs", text, int)) for text in words.runs.split(",")]
+    rows = measure.measure(
+        device,
+        runs=runs,
+        scale=words.scale,
+        epochs=words.epochs,
+        workers=words.workers,
+        say=lambda text: print(text, file=sys.stderr, flush=True),
+    )
+    if words.out:
+        measure.write(rows, device, Path(words.out))
+    print(json.dumps({"rows": [vars(row) for row in rows]}) if words.json else measure.table(rows, device))
+    return 0
+
+
 def _device(name: str) -> torch.device:
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
@@ -259,6 +278,15 @@ def _parser() -> argparse.ArgumentParser:
         command = commands.add_parser(name, help=text, description=f"{text} {several}", allow_abbrev=False)
         _add_settings(command, name)
         _add_conduct(command, name)
+    bench = commands.add_parser("bench", help="Speed and memory of the engine on this machine.", allow_abbrev=False)
+    bench.add_argument("--runs", default="1,16,64", metavar="VALUES", help="how many runs together [1,16,64]")
+    bench.add_argument("--scale", type=float, default=1.0, metavar="S", help="size of the data against CIFAR-10's [1]")
+    bench.add_argument("--epochs", type=_count(1), default=3, metavar="N", help="epochs that are timed [3]")
+    bench.add_argument("--workers", type=int, default=2, metavar="N", help="workers of the straightforward loop [2]")
+    bench.add_argument("--device", default="auto", metavar="NAME", help="auto, cpu, cuda ... [auto]")
+    bench.add_argument("--out", metavar="FILE", help="write the figures here as JSON")
+    bench.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
+    bench.add_argument("--debug", action="store_true", help="show the traceback of an error")
     commands.add_parser("data", help="Data sets: where they are, fetching, checking, packing.", add_help=False)
     return parser
 
@@ -269,7 +297,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         if words[:1] == ["data"]:
             return data_commands.main(words[1:])
-        return _train(_parser().parse_args(words))
+        found = _parser().parse_args(words)
+        return _bench(found) if found.command == "bench" else _train(found)
     except SystemExit as stop:  # --help and --version
         return int(stop.code or 0)
     except KeyboardInterrupt:

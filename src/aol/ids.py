@@ -23,23 +23,27 @@ def _keys(name: str, ids: object) -> tuple[_Kind, npt.NDArray[np.generic]]:
         ids = ids.detach().cpu().numpy()
     if isinstance(ids, str | bytes):
         raise TypeError(f"{name} must be a sequence of ids, not the single text {_check.shown(ids)}.")
-    given = np.asarray(ids)
-    if given.dtype.kind in "fO" and not isinstance(ids, np.ndarray):
-        given = np.asarray(ids, dtype=object)  # numbers on both sides of 2**63 would else become floats
-    if given.ndim != 1:
-        raise ValueError(f"{name} must be a vector of ids, not {_check.shown(given)}.")
+    given = ids if isinstance(ids, np.ndarray) else np.asarray(ids)
     if given.size == 0:
         return "number", given.astype(np.int64)
     if given.dtype.kind == "i" or (given.dtype.kind == "u" and int(given.max()) < 2**63):
         return "number", given.astype(np.int64)
-    if given.dtype.kind == "U":
-        return "text", np.char.encode(given, "utf-8")
-    types = set(map(type, given)) if given.dtype.kind == "O" else set()
-    if given.dtype.kind == "u" or types == {int}:
+    if given.dtype.kind == "u":
         return "large number", given.astype(str).astype("S")
-    if types == {str}:
-        return "text", np.char.encode(given.astype(str), "utf-8")
-    raise TypeError(f"{name} must be all text or all whole numbers, not {_check.shown(ids)}.")
+    if given.dtype.kind in "fUO" and not isinstance(ids, np.ndarray):
+        given = np.asarray(ids, dtype=object)  # NumPy would make text of [1, "a"], and floats of [-1, 2**63]
+    types = {np.str_} if given.dtype.kind == "U" else set(map(type, given.flat))
+    if all(issubclass(each, str) for each in types):
+        text = given.astype(str)
+        if given.dtype.kind == "O" and int(np.char.str_len(text).sum()) != sum(map(len, given.flat)):
+            raise ValueError(f"{name} must not end in the character NUL.")  # NumPy would cut it off
+        return "text", np.char.encode(text, "utf-8", "surrogatepass")  # file names may hold lone surrogates
+    if any(not issubclass(each, int | np.integer) or issubclass(each, bool) for each in types):
+        raise TypeError(f"{name} must be all text or all whole numbers, not {_check.shown(ids)}.")
+    try:
+        return "number", given.astype(np.int64)
+    except OverflowError:
+        return "large number", given.astype(str).astype("S")
 
 
 class IdMap:
@@ -57,6 +61,8 @@ class IdMap:
 
     def __init__(self, ids: Ids) -> None:
         self._kind, keys = _keys("ids", ids)
+        if keys.ndim != 1:
+            raise ValueError(f"ids must be a vector of ids, not {_check.shown(keys)}.")
         self._order = np.argsort(keys, kind="stable")
         self._sorted = keys[self._order]
         twice = np.flatnonzero(self._sorted[1:] == self._sorted[:-1])
@@ -67,30 +73,35 @@ class IdMap:
         return len(self._sorted)
 
     def index(self, ids: Ids) -> Tensor:
-        """Return the positions of these ids, `int64 [B]`; an id that was not in the list is an IndexError."""
-        kind, keys = _keys("ids", ids)
+        """Return the positions of these ids, `int64` of their shape; an id that is not in the list is an IndexError."""
+        return self.find("ids", ids)
+
+    def find(self, name: str, ids: object) -> Tensor:
+        """Do what `index` does for an argument of another name, which errors then call it by."""
+        kind, keys = _keys(name, ids)
         if keys.size == 0:
-            return torch.empty(0, dtype=torch.int64)
-        if kind != self._kind and {kind, self._kind} == {"number", "large number"}:
-            # A batch of small numbers for a set of large ones, or the other way round: compare as text.
-            keys = keys.astype(str).astype("S") if kind == "number" else keys
-            known = self._sorted if self._kind == "large number" else np.empty(0, dtype="S1")
+            return torch.empty(keys.shape, dtype=torch.int64)
+        if kind == "number" and self._kind == "large number":
+            keys = keys.astype(str).astype("S")
+        elif kind == "large number" and self._kind == "number":
+            raise self._unknown(name, next(key for key in keys.flat if not -(2**63) <= int(key) < 2**63))
         elif kind != self._kind:
-            raise TypeError(f"ids must be {self._kind}s like those of this map, not {kind}s.")
-        else:
-            known = self._sorted
-        place = np.searchsorted(known, keys)
-        found = place < len(known)
-        found[found] = known[place[found]] == keys[found]
+            raise TypeError(f"{name} must be {self._kind}s like the ids of this map, not {kind}s.")
+        place = np.searchsorted(self._sorted, keys)
+        found = place < len(self)
+        found[found] = self._sorted[place[found]] == keys[found]
         if not found.all():
-            raise IndexError(f"{self._name(keys[~found][0])} is not among the {len(self)} ids of this map.")
+            raise self._unknown(name, keys[~found][0])
         return torch.from_numpy(self._order[place].astype(np.int64))
+
+    def _unknown(self, name: str, key: object) -> IndexError:
+        return IndexError(f"{name} must name known samples, but {self._name(key)} is not among the {len(self)} ids.")
 
     def digest(self) -> str:
         """Return a fingerprint of the ids in their order."""
         keys = self._sorted[np.argsort(self._order)]
         return hashlib.sha256(self._kind.encode() + str(keys.dtype).encode() + keys.tobytes()).hexdigest()
 
-    @staticmethod
-    def _name(key: object) -> str:
-        return repr(key.decode()) if isinstance(key, bytes) else str(key)
+    def _name(self, key: object) -> str:
+        text = key.decode("utf-8", "surrogatepass") if isinstance(key, bytes) else str(key)
+        return repr(text) if self._kind == "text" else text

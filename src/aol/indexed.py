@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping, Sequence
 
 from torch.utils.data import Dataset, IterableDataset
@@ -37,10 +38,7 @@ class Indexed(Dataset[object]):
         return len(self.dataset)
 
     def __getitem__(self, index: int) -> object:
-        place = int(index)
-        if not -len(self) <= place < len(self):
-            raise IndexError(f"index must lie in 0 to {len(self) - 1}, not {place}.")
-        place %= len(self)
+        place = self._place(index)
         return self._named(self.dataset[place], place)
 
     def __getitems__(self, indices: Sequence[int]) -> list[object]:
@@ -48,8 +46,18 @@ class Indexed(Dataset[object]):
         many = getattr(self.dataset, "__getitems__", None)
         if many is None:
             return [self[index] for index in indices]
-        places = [int(index) for index in indices]
+        places = [self._place(index) for index in indices]
         return [self._named(item, place) for item, place in zip(many(places), places, strict=True)]
+
+    def _place(self, index: object) -> int:
+        """Return an index as counted from the front."""
+        try:
+            place = operator.index(index)  # type: ignore[arg-type]
+        except TypeError as error:
+            raise TypeError(f"index must be a whole number, not {_check.shown(index)}.") from error
+        if not -len(self) <= place < len(self):
+            raise IndexError(f"index must lie in 0 to {len(self) - 1}, not {place}.")
+        return place % len(self)
 
     def _named(self, item: object, index: int) -> object:
         if isinstance(item, Mapping):

@@ -27,7 +27,7 @@ def long_tail_counts(largest: int, num_classes: int, imbalance: float, profile: 
     >>> long_tail_counts(100, 5, 10, "step").tolist()
     [100, 100, 10, 10, 10]
     """
-    return _shares(_check.whole("largest", largest, 1), num_classes, imbalance, profile)
+    return _shares(_check.whole("largest", largest, 1, 2**53), num_classes, imbalance, profile)
 
 
 def long_tail(labels: _check.Integers, imbalance: float, *, profile: str = "exp", seed: int = 0) -> Tensor:

@@ -27,8 +27,8 @@ def softmax_loss(logits: Tensor, target: Tensor) -> Tensor:
     >>> softmax_loss(torch.tensor([[0.0, 0.0], [3.0, 0.0]]), torch.tensor([0, 1]))
     tensor([0.6931, 3.0486])
     """
-    with _full_precision(logits):
-        z = _logits(logits)
+    z = _logits(logits)
+    with _full_precision(z):
         label, soft = _target(z, target)
         if soft is not None:
             return -(soft * z.log_softmax(-1)).sum(-1)
@@ -61,8 +61,10 @@ def focal_loss(logits: Tensor, target: Tensor, gamma: float = 1.0) -> Tensor:
     tensor([0.3466])
     """
     gamma = _check.number("gamma", gamma, 0.0, math.inf)
-    with _full_precision(logits):
-        z = _logits(logits)
+    if gamma == math.inf:
+        raise ValueError("gamma must be finite, not inf.")
+    z = _logits(logits)
+    with _full_precision(z):
         label, soft = _target(z, target)
         if label is not None:
             soft = F.one_hot(label, z.shape[-1]).to(z.dtype)
@@ -98,7 +100,7 @@ def weighted_mean(
     _check.choice("divide_by", divide_by, ("weight", "count"))
     if not isinstance(loss, Tensor) or not loss.is_floating_point() or loss.dim() not in (1, 2):
         raise TypeError(f"loss must be a floating-point tensor [B] or [R, B], not {_check.shown(loss)}.")
-    weight = torch.as_tensor(weight, device=loss.device).detach()
+    weight = (weight if isinstance(weight, Tensor) else _check.real("weight", weight)).to(loss.device).detach()
     if weight.dim() > loss.dim() or weight.shape != loss.shape[loss.dim() - weight.dim() :] or weight.dim() == 0:
         raise ValueError(f"weight must have the shape of loss, {list(loss.shape)}, not {list(weight.shape)}.")
     with _full_precision(loss):
@@ -107,7 +109,9 @@ def weighted_mean(
         summed = (weight * value.masked_fill(weight == 0, 0.0)).sum(-1)
         if total is None:
             total = weight.sum(-1) if divide_by == "weight" else float(value.shape[-1])
-        divisor = torch.as_tensor(total, device=value.device).detach().to(value.dtype)
+        divisor = _check.real("total", total, device=value.device).to(value.dtype)
+        if divisor.shape not in (torch.Size([]), summed.shape):
+            raise ValueError(f"total must be one number{' a run' * summed.dim()}, not {_check.shown(divisor)}.")
         return summed / divisor.masked_fill(divisor == 0, 1.0)
 
 
@@ -133,6 +137,7 @@ def loss_total(
     parts = [weights] if isinstance(weights, Tensor) else list(weights)
     if not parts:
         raise ValueError("weights must hold the weights of at least one micro-batch; an empty tensor will do.")
+    parts = [part if isinstance(part, Tensor) else _check.real("weights", part) for part in parts]
     if divide_by == "count":
         parts = [torch.ones_like(part) for part in parts]
     summed = torch.stack([part.detach().to(torch.float64).sum(-1) for part in parts]).sum(0)
@@ -154,6 +159,8 @@ def sigmoid_bias_(layer: nn.Linear) -> nn.Linear:
     >>> sigmoid_bias_(nn.Linear(4, 3)).bias.data
     tensor([-0.6931, -0.6931, -0.6931])
     """
+    if not isinstance(layer, nn.Linear):
+        raise TypeError(f"layer must be an nn.Linear, not {_check.shown(layer)}.")
     if layer.bias is None:
         raise ValueError("layer must have a bias to start.")
     nn.init.constant_(layer.bias, sigmoid_bias(layer.out_features))
@@ -168,7 +175,7 @@ def is_correct(logits: Tensor, target: Tensor) -> Tensor:
     >>> is_correct(torch.tensor([[2.0, 1.0], [0.0, torch.nan]]), torch.tensor([0, 1]))
     tensor([ True, False])
     """
-    z = _logits(logits.detach())
+    z = _logits(logits).detach()
     label, soft = _target(z, target)
     if soft is not None:
         label = soft.argmax(-1)
@@ -187,10 +194,11 @@ def _logits(logits: Tensor) -> Tensor:
 
 def _target(z: Tensor, target: Tensor) -> tuple[Tensor | None, Tensor | None]:
     """Return labels of the shape of the loss, or soft targets of the shape of the logits; the other one is None."""
-    given = torch.as_tensor(target, device=z.device)
+    given = (target if isinstance(target, Tensor) else _check.real("target", target)).to(z.device)
     soft = given.is_floating_point()
     shape = z.shape if soft else z.shape[:-1]
-    if given.shape != shape and given.shape != shape[1:]:
+    shared = shape[1:] if z.dim() == 3 else shape  # one batch for all runs
+    if given.shape not in (shape, shared):
         ways = "soft targets" if soft else "labels"
         raise ValueError(
             f"target must be {ways} {list(shape)} to go with logits {list(z.shape)}, not {list(given.shape)}."

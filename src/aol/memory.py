@@ -112,7 +112,10 @@ class Reservoir:
             raise ValueError(f"This state of Reservoir is damaged: {items.numel()} indices of {seen} seen.")
         mine = self._generator.get_state()
         drawn = _check.state_tensor("Reservoir", state, "generator", mine.shape, mine.dtype, mine.device)
-        self._generator.set_state(drawn)
+        try:
+            self._generator.set_state(drawn)
+        except RuntimeError as error:
+            raise ValueError(f"This state of Reservoir is damaged: 'generator' is none of torch: {error}.") from error
         self.seen, self._items = seen, items
 
     def __getstate__(self) -> dict[str, object]:

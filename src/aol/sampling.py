@@ -41,6 +41,33 @@ def draw(weight: Tensor, num_samples: int, *, generator: torch.Generator) -> Ten
     return torch.searchsorted(ladder, point, right=True)
 
 
+class Pass(Iterator[int]):
+    """One pass over an order, which can say whether it is over.
+
+    torchdata takes states of samplers while the last batch is on its way. By then a sampler may stand at the front of
+    the next epoch, and only the pass knows that nothing of its own is left.
+    """
+
+    def __init__(self, indices: Iterator[int]) -> None:
+        self._indices = indices
+        self._over = False
+
+    def __next__(self) -> int:
+        for index in self._indices:
+            return index
+        self._over = True
+        raise StopIteration
+
+    def state_dict(self) -> dict[str, object]:
+        """Return whether the pass is over; where it stands is the sampler's to say."""
+        return {"over": self._over}
+
+    def load_state_dict(self, state: dict[str, object]) -> None:
+        """Be over, before it began, if the other pass was."""
+        if state["over"]:
+            self._indices, self._over = iter(()), True
+
+
 class EpochSampler(Sampler[int]):
     """What every sampler here can do: share an order among processes, move on by epochs, stop and go on anywhere.
 
@@ -73,14 +100,18 @@ class EpochSampler(Sampler[int]):
         self.even = even
         if (rank is None) != (world_size is None):
             raise ValueError("rank and world_size must be given together.")
-        if rank is not None and world_size is not None and not 0 <= rank < world_size:
-            raise ValueError(f"rank must lie in 0 to world_size - 1 = {world_size - 1}, not {rank}.")
-        self._place = None if rank is None or world_size is None else (rank, world_size)
+        self._place = None
+        if rank is not None and world_size is not None:
+            self._place = _check.whole("rank", rank, 0), _check.whole("world_size", world_size, 1)
+            if rank >= world_size:
+                raise ValueError(f"rank must lie in 0 to world_size - 1 = {world_size - 1}, not {rank}.")
         self.epoch = 0
         self._begun = 0  # where in the global order the pass now under way began
         self._position = 0  # how much of the global order has been handed out
         self._order: Tensor | None = None  # never written to: states share it
         self._resume = False
+        # Epoch, beginning and order of the last pass, once it is over: a loader that fetches ahead still works on it.
+        self._over: tuple[int, int, Tensor] | None = None
 
     def _draw(self) -> Tensor:
         """Return the order of this epoch, `int64 [num_samples]`."""
@@ -95,6 +126,7 @@ class EpochSampler(Sampler[int]):
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch of the next pass; the epoch that a loaded state is in the middle of is left there."""
         epoch = _check.whole("epoch", epoch, 0)
+        self._over = None
         if epoch != self.epoch:
             self.epoch, self._position, self._order, self._resume = epoch, 0, None, False
 
@@ -103,11 +135,14 @@ class EpochSampler(Sampler[int]):
         most = -(-self.num_samples // world)
         return most if self.even else len(range(rank, self.num_samples, world))
 
-    def __iter__(self) -> Iterator[int]:
+    def __iter__(self) -> Pass:
+        return Pass(self._pass())
+
+    def _pass(self) -> Iterator[int]:
         if not self._resume or self._order is None:
             small = torch.int32 if self.num_samples < 2**31 else torch.int64
             self._position, self._order = 0, self._draw().to(small)
-        self._resume = False
+        self._resume, self._over = False, None
         self._begun = self._position
         rank, world = self._world()
         order, begun = self._order, self._begun
@@ -122,6 +157,7 @@ class EpochSampler(Sampler[int]):
                 handed += 1
                 self._position = min(begun + handed * world, self.num_samples)
                 yield int(index)
+        self._over = self.epoch, begun, order
         self.epoch += 1
         self._position, self._begun, self._order = 0, 0, None
 
@@ -129,14 +165,21 @@ class EpochSampler(Sampler[int]):
         return {"kind": type(self).__name__, "num_samples": self.num_samples, "seed": self.seed}
 
     def state_dict(self, *, consumed: int | None = None) -> dict[str, object]:
-        """Return where this sampler stands. `consumed`: how many samples of this pass this process really used."""
-        position = self._position
+        """Return where this sampler stands.
+
+        `consumed`: how many samples of this pass (the last one begun) this process really used.
+        """
+        epoch, position, order = self.epoch, self._position, self._order
         if consumed is not None:
             used = _check.whole("consumed", consumed, 0) * self._world()[1]
-            position = min(self._begun + used, self.num_samples)
+            if self._over is None:
+                position = min(self._begun + used, self.num_samples)
+            elif self._over[1] + used < self.num_samples:
+                epoch, position, order = self._over[0], self._over[1] + used, self._over[2]
+            if position and order is None:
+                raise ValueError(f"consumed must be 0 before a pass has begun, not {consumed}.")
         # By reference: a loader that takes a state every step must not copy the whole order every step.
-        order = self._order if position else None
-        return {**self._settings(), "epoch": self.epoch, "position": position, "order": order}
+        return {**self._settings(), "epoch": epoch, "position": position, "order": order if position else None}
 
     def load_state_dict(self, state: dict[str, object]) -> None:
         """Go on where another sampler of the same settings stood."""
@@ -149,17 +192,18 @@ class EpochSampler(Sampler[int]):
             raise ValueError(f"This state of {what} is damaged: 'order' must hold {self.num_samples} numbers.")
         self.epoch, self._position, self._begun = epoch, position, position
         self._order = order.clone() if isinstance(order, Tensor) and position else None
-        self._resume = position > 0
+        self._resume, self._over = position > 0, None
 
 
 @runtime_checkable
 class Weighted(Protocol):
-    """What a sampler asks of ages: how many samples there are, and the weights of some of them."""
+    """What a sampler asks of ages: how many samples there are, and the weight of each."""
 
     num_samples: int
 
-    def weight(self, index: Tensor, /) -> Tensor:
-        """Return `float [B]` for `index int64 [B]`."""
+    @property
+    def weights(self) -> Tensor:
+        """The weights, `float [N]`."""
 
 
 class AgeSampler(EpochSampler):
@@ -192,20 +236,17 @@ class AgeSampler(EpochSampler):
         if not isinstance(ages, Weighted) and not callable(ages):
             raise TypeError(f"ages must be SampleAges or a function that returns weights, not {_check.shown(ages)}.")
         self._ages = ages
-        if num_samples is None:
-            num_samples = ages.num_samples if isinstance(ages, Weighted) else self._weights().numel()
+        if num_samples is None or isinstance(ages, Weighted):
+            size = self._weights().numel()  # here, so that ages which cannot be drawn from are refused at once
+            num_samples = size if num_samples is None else num_samples
         super().__init__(num_samples, seed=seed, even=even, rank=rank, world_size=world_size)
 
     def _weights(self) -> Tensor:
-        if isinstance(self._ages, Weighted):
-            size = self._ages.num_samples
-            parts = [torch.arange(start, min(start + _PART, size)) for start in range(0, size, _PART)]
-            found = torch.cat([torch.as_tensor(self._ages.weight(part)).cpu() for part in parts], dim=-1)
-        else:
-            found = torch.as_tensor(self._ages()).cpu()
+        given = self._ages.weights if isinstance(self._ages, Weighted) else self._ages()
+        found = _check.real("ages", given).cpu()
         if found.dim() != 1:
             raise ValueError(
-                f"A sampler needs one weight a sample, not {list(found.shape)}; for many runs at once use aol.draw."
+                f"ages must give a sampler one weight a sample, not {list(found.shape)}; for runs use aol.draw."
             )
         return found
 

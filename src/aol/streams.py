@@ -5,6 +5,7 @@ Streams hand out indices into the labels they were given, ascending, as `int64` 
 
 from __future__ import annotations
 
+import numbers
 from collections.abc import Iterator
 
 import torch
@@ -38,9 +39,16 @@ class Stream:
         return self.steps
 
     def __getitem__(self, step: int) -> Tensor:
-        if not -self.steps <= step < self.steps:
-            raise IndexError(f"step must lie in 0 to {self.steps - 1}, not {step}.")
-        return self._indices(step % self.steps)
+        return self._indices(self._step(step))
+
+    def _step(self, step: object) -> int:
+        """Return a step as counted from the front."""
+        if isinstance(step, bool) or not isinstance(step, numbers.Integral):
+            raise TypeError(f"step must be a whole number, not {_check.shown(step)}.")
+        found = int(step)
+        if not -self.steps <= found < self.steps:
+            raise IndexError(f"step must lie in 0 to {self.steps - 1}, not {found}.")
+        return found % self.steps
 
     def __iter__(self) -> Iterator[Tensor]:
         start = self.step if self._resume else 0
@@ -143,17 +151,24 @@ class ShiftingTail(Stream):
         smallest = int(torch.bincount(self._labels, minlength=self.num_classes).min())
         if smallest == 0:
             raise ValueError(f"labels must hold every class from 0 to {self.num_classes - 1}.")
+        self._labels_digest = _check.fingerprint(self._labels)
         self._by_rank = long_tail_counts(smallest, self.num_classes, imbalance, profile)
         self.imbalance, self.profile = float(imbalance), profile
 
     def ranks(self, step: int) -> Tensor:
         """Return each class's rank at a step, 0 for the head, `int64 [C]`."""
-        return torch.randperm(self.num_classes, generator=_seeds.generator(self.seed, 0, step // self.period))
+        turn = self._step(step) // self.period
+        return torch.randperm(self.num_classes, generator=_seeds.generator(self.seed, 0, turn))
 
     def _indices(self, step: int) -> Tensor:
         counts = self._by_rank[self.ranks(step)]
         return keep_per_class(self._labels, counts, _seeds.generator(self.seed, 1, step))
 
     def _settings(self) -> dict[str, object]:
-        shape = {"imbalance": self.imbalance, "period": self.period, "profile": self.profile}
+        shape = {
+            "labels": self._labels_digest,
+            "imbalance": self.imbalance,
+            "period": self.period,
+            "profile": self.profile,
+        }
         return {**super()._settings(), **shape}

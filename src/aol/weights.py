@@ -28,8 +28,7 @@ def class_balanced_weight(counts: _check.Integers, beta: _check.Rate) -> Tensor:
     tensor([2.0000e-06, 2.0000e+00])
     """
     number = _check.finite("counts", counts)
-    rate = _check.rates("beta", beta, 0.0, 1.0, open_above=True, device=number.device)
-    rate = rate[:, None] if rate.dim() else rate
+    rate = _a_row_each("beta", _check.rates("beta", beta, 0.0, 1.0, open_above=True), number)
     # 1 - β^n = -expm1(n log β) keeps its digits where β^n rounds to one. A constant 1 - β in front divides out.
     effective = -torch.expm1(number * torch.log1p(rate - 1))
     return mean_one(torch.where(number > 0, 1 / effective, torch.nan))
@@ -48,11 +47,18 @@ def frequency_weight(counts: _check.Integers, power: _check.Rate) -> Tensor:
     tensor([0.6667, 1.3333])
     """
     number = _check.finite("counts", counts)
-    rate = _check.rates("power", power, 0.0, torch.inf, device=number.device)
-    rate = rate[:, None] if rate.dim() else rate
+    rate = _a_row_each("power", _check.rates("power", power, 0.0, torch.inf), number)
     log = number.masked_fill(number == 0, torch.nan).log()
-    fewest = log.nan_to_num(torch.inf).amin(-1, keepdim=True)
-    return mean_one(torch.exp(-rate * (log - fewest)))
+    above = log - log.nan_to_num(torch.inf).amin(-1, keepdim=True)
+    return mean_one(torch.exp(torch.where(above == 0, 0.0, -rate * above)))  # an infinite power times zero is NaN
+
+
+def _a_row_each(name: str, rate: Tensor, value: Tensor) -> Tensor:
+    """Return one setting, or a vector of them as a column: each then goes with a row of `value`."""
+    column = rate.to(value.device)[:, None] if rate.dim() else rate.to(value.device)
+    if value.dim() > 1 and rate.numel() not in (1, value.shape[-2]):
+        raise ValueError(f"{name} must be one number, or one for each of {value.shape[-2]} runs, not {rate.numel()}.")
+    return column
 
 
 def error_rate_weight(accuracy: _check.Numbers) -> Tensor:
@@ -65,7 +71,9 @@ def error_rate_weight(accuracy: _check.Numbers) -> Tensor:
     >>> error_rate_weight([0.9, 0.7, float("nan")])
     tensor([0.5000, 1.5000, 1.0000])
     """
-    known = torch.as_tensor(accuracy, dtype=torch.float64)
+    known = _check.real("accuracy", accuracy).to(torch.float64)
+    if known.dim() == 0 or known.shape[-1] == 0:
+        raise ValueError(f"accuracy must hold one number a class, not {_check.shown(accuracy)}.")
     if bool(((known < 0) | (known > 1)).any()):
         raise ValueError("accuracy must lie in [0, 1], or be NaN where it is unknown.")
     return mean_one(1 - known)
@@ -89,7 +97,7 @@ class ErrorRates(ClassCounts):
 
     def __init__(self, num_classes: int, *, rho: _check.Rate = 0.3, device: torch.device | str | None = None) -> None:
         super().__init__(num_classes, rho=rho, device=device)
-        self._rate = torch.full((self._rho.numel(), self.num_classes), torch.nan, device=self.device)
+        self._rate = torch.full_like(self._total[:, :-1], torch.nan, dtype=torch.float32)
 
     @property
     def error_rate(self) -> Tensor:
@@ -111,6 +119,7 @@ class ErrorRates(ClassCounts):
         before = torch.where(self._rate.isnan(), now.to(torch.float32), self._rate)
         folded = blend(before, now, self._rho[:, None])
         self._rate = torch.where(now.isnan(), self._rate, folded)
+        self._count_anew()
         self.epoch += 1
 
     def _class_weight(self) -> Tensor:
@@ -125,13 +134,20 @@ def combine(*weights: _check.Numbers) -> Tensor:
     """
     if not weights:
         raise ValueError("combine needs at least one weight.")
-    product = _check.finite("weight", weights[0])
+    product = _to_one(_check.finite("weight", weights[0]))
     for weight in weights[1:]:
-        factor = _check.finite("weight", weight, device=product.device)
+        factor = _to_one(_check.finite("weight", weight, device=product.device))
         if factor.shape[-1] != product.shape[-1]:
             raise ValueError(f"weights must be equally many, not {product.shape[-1]} and {factor.shape[-1]}.")
-        product = product * factor
+        _check.broadcasts("weight", factor, "the others", product.shape)
+        product = _to_one(product * factor)
     return mean_one(product)
+
+
+def _to_one(weight: Tensor) -> Tensor:
+    """Return weights scaled so that the largest is one, which no product of them can outgrow."""
+    largest = weight.amax(-1, keepdim=True)
+    return weight / largest.masked_fill(largest == 0, 1.0)
 
 
 def temper(weight: _check.Numbers, power: _check.Rate) -> Tensor:
@@ -142,11 +158,9 @@ def temper(weight: _check.Numbers, power: _check.Rate) -> Tensor:
     >>> temper(torch.tensor([0.2, 1.8]), 0.5)
     tensor([0.5000, 1.5000])
     """
-    base = _check.finite("weight", weight)
-    rate = _check.rates("power", power, 0.0, torch.inf, device=base.device)
-    rate = rate[:, None] if rate.dim() else rate
-    largest = base.amax(-1, keepdim=True)
-    return mean_one((base / largest).nan_to_num(1.0) ** rate)
+    base = _to_one(_check.finite("weight", weight))
+    rate = _a_row_each("power", _check.rates("power", power, 0.0, torch.inf), base)
+    return mean_one(base**rate)
 
 
 def cap(weight: _check.Numbers, limit: float) -> Tensor:
@@ -158,7 +172,7 @@ def cap(weight: _check.Numbers, limit: float) -> Tensor:
     tensor([0.5000, 0.5000, 2.0000])
     """
     limit = _check.number("limit", limit, 1.0, float("inf"))
-    level = mean_one(_check.finite("weight", weight)).to(torch.float64)
+    level = mean_one(_to_one(_check.finite("weight", weight))).to(torch.float64)
     if limit == float("inf"):
         return level.to(torch.float32)
     size = level.shape[-1]
@@ -172,7 +186,7 @@ def cap(weight: _check.Numbers, limit: float) -> Tensor:
     return (level * factor.gather(-1, first)).clamp_max(limit).to(torch.float32)
 
 
-def gather(weight: Tensor, index: _check.Integers) -> Tensor:
+def gather(weight: _check.Numbers, index: _check.Integers) -> Tensor:
     """Return the weight of each index or label.
 
     `weight` is `[K]` or `[R, K]`, `index` is `[B]` or `[R, B]`; the result is `[B]`, or `[R, B]` if either has runs.
@@ -181,14 +195,15 @@ def gather(weight: Tensor, index: _check.Integers) -> Tensor:
     tensor([[1.5000, 1.5000, 0.5000],
             [1.0000, 1.0000, 1.0000]])
     """
+    weight = _check.real("weight", weight)
     where = _check.integers("index", index)
-    if where.device.type == "cpu":
-        _check.within("index", where, weight.shape[-1], "places of weight")
-    where = where.to(weight.device)
     if weight.dim() not in (1, 2) or where.dim() not in (1, 2):
         raise ValueError(
             f"weight and index must have 1 or 2 dimensions, not {list(weight.shape)} and {list(where.shape)}."
         )
+    if where.device.type == "cpu":
+        _check.within("index", where, weight.shape[-1], "places of weight")
+    where = where.to(weight.device)
     if weight.dim() == 1:
         return weight[where]
     if where.dim() == 2 and where.shape[0] != weight.shape[0]:

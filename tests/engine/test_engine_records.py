@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from processes import aol, forked, status_of, told
 from safetensors.torch import load_file
 from tiny_runs import settings, small_networks
 
@@ -19,6 +18,7 @@ from aol.data import open_data
 from aol.engine import OfflineLoop, Settings
 from aol.engine.history import CLASS, EPOCH, History
 from aol.engine.results import accuracies, compare
+from processes import aol, forked, status_of, told
 
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "records.md"
 WORDS = ["train", "--epochs", "4", "--weighting", "aol", "--seed", "3,4", "--average", "0.5", "--validation", "0.2",

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 import pytest
+
 from processes import forked, killed_after, status_of, told
 
 Straight: TypeAlias = Callable[[str, int], tuple[dict[str, object], float]]

@@ -76,14 +76,17 @@ COMPACT = Layout(torch.int16, torch.float16, age_bits=13)
 def write_marks(words: Tensor, index: Tensor, right: Tensor, layout: Layout) -> None:
     """Mark `words [R, N]` at `index [R, B]` or `[B]`; of a repeated index the last one counts."""
     if words.device.type == "cpu":
-        _assign(words, index, right, layout)
-        return
-    index = index.expand(words.shape[0], -1)
-    right = last_of_repeats(index, right)
-    words.scatter_(1, index, layout.mark(words.gather(1, index), right))
+        # In parts that fit the cache, in order: scratch memory stays small, and the last of repeats still counts.
+        step = max(1, (1 << 16) // words.shape[0])
+        for start in range(0, index.shape[-1], step):
+            part = slice(start, start + step)
+            assign(words, index[..., part], right[:, part], layout)
+    else:
+        scatter(words, index, right, layout)
 
 
-def _assign(words: Tensor, index: Tensor, right: Tensor, layout: Layout) -> None:
+def assign(words: Tensor, index: Tensor, right: Tensor, layout: Layout) -> None:
+    """Do what `write_marks` does by way of NumPy, for the CPU."""
     # NumPy promises that of repeated indices the last assignment stays; torch's scatter promises nothing.
     table = words.numpy()
     if index.dim() == 1:
@@ -96,6 +99,13 @@ def _assign(words: Tensor, index: Tensor, right: Tensor, layout: Layout) -> None
         return
     rows = torch.arange(words.shape[0])[:, None]
     table[rows.numpy(), index.numpy()] = layout.mark(words.gather(1, index), right).numpy()
+
+
+def scatter(words: Tensor, index: Tensor, right: Tensor, layout: Layout) -> None:
+    """Do what `write_marks` does on any device, without waiting for it."""
+    index = index.expand(words.shape[0], -1)
+    right = last_of_repeats(index, right)
+    words.scatter_(1, index, layout.mark(words.gather(1, index), right))
 
 
 def last_of_repeats(index: Tensor, value: Tensor) -> Tensor:

@@ -20,8 +20,9 @@ def age_step(age: Tensor, correct: _check.Truths) -> Tensor:
     >>> age_step(torch.tensor([1, 1, 4]), torch.tensor([True, False, False]))
     tensor([1, 2, 5])
     """
-    age = age if isinstance(age, Tensor) else torch.as_tensor(age)
+    age = _check.real("age", age)
     right = _check.truths("correct", correct, device=age.device)
+    _check.broadcasts("correct", right, "age", age.shape)
     return torch.where(right, torch.ones_like(age), age + 1)
 
 
@@ -53,7 +54,9 @@ def ema_step(ema: Tensor, age: Tensor, rho: _check.Rate) -> Tensor:
                 f"rho must be one number, or one a row of ema {list(ema.shape)}, not {_check.shown(rate)}."
             )
         rate = rate.view(-1, *[1] * (ema.dim() - 1))
-    return blend(ema, torch.as_tensor(age, device=ema.device), rate.to(ema.device))
+    now = _check.real("age", age, device=ema.device)
+    _check.broadcasts("age", now, "ema", ema.shape)
+    return blend(ema, now, rate.to(ema.device))
 
 
 def blend(ema: Tensor, age: Tensor, rate: Tensor) -> Tensor:

@@ -5,7 +5,6 @@ Inside, every state has a run axis; a single number as `rho` only hides it from 
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator
 
 import torch
@@ -16,8 +15,8 @@ from aol.ages import _store
 from aol.ages.rules import age_step, blend, mean_one
 from aol.ids import IdMap, Ids
 
-# Samples folded at once: large enough to keep the device busy, small enough that the scratch memory does not count.
-_CHUNK = 1 << 20
+# Samples folded at once: what fits a core's cache; a GPU takes more, to be kept busy. Scratch memory does not count.
+_CHUNK = 1 << 16
 
 
 class SampleAges:
@@ -39,8 +38,10 @@ class SampleAges:
         fuse: how ages become one number: "ema", or "mean" of all so far (`rho` then only matters by being 0 or not).
         absent: "keep" leaves samples that were not observed as they are; "grow" is the rule for sparse arrivals: a
             sample counts from its first observation on, and every epoch without one makes it older by one.
-        store: "full" keeps 8 bytes a sample and run: int32 ages (to 2^29; with mean fusion to 2^15) and float32 EMA.
-            "compact" keeps 4: ages to 8191, and an EMA in float16 whose relative error stays below 2^-11 / rho.
+        store: "full" keeps 8 bytes a sample and run: int32 ages (to 2^29) and float32 EMA
+            (with mean fusion ages to 2^15, and a mean that weighs no epoch below 1 in 2^14).
+            "compact" keeps 4: ages to 8191, and an EMA in float16 that is off by at most 2^-11 / rho of the largest
+            value it has had.
         ids: the samples' own names, all text or all whole numbers. `observe` and `weight` then take those.
         device: where the state lives; by default with `labels`.
 
@@ -79,13 +80,12 @@ class SampleAges:
         self.store = _check.choice("store", store, ("full", "compact"))
         if self.fuse == "mean" and self.store == "compact":
             raise ValueError('fuse="mean" must count epochs and needs store="full", not "compact".')
-        home = torch.device(device) if device is not None else None
-        found, self.num_classes = _check.labels(labels, num_classes, home)
+        found, self.num_classes = _check.labels(labels, num_classes, _check.device(device))
         self.num_samples = found.numel()
         self._ids = None if ids is None else IdMap(ids)
         if self._ids is not None and len(self._ids) != self.num_samples:
             raise ValueError(f"ids must name all {self.num_samples} samples, not {len(self._ids)}.")
-        self._labels_digest = hashlib.sha256(found.cpu().numpy().tobytes()).hexdigest()
+        self._labels_digest = _check.fingerprint(found)
         small = torch.uint8 if self.num_classes <= 256 else torch.int32
         self._labels = found.to(small)
         self._single = rate.dim() == 0
@@ -143,6 +143,16 @@ class SampleAges:
         """Smoothed ages over their mean, `float32 [N]`; one for a sample never seen."""
         return self._out(self._relative(self._ema))
 
+    @property
+    def weights(self) -> Tensor:
+        """What the loss or the sampler should use for every sample, in their order, `float32 [N]`, by `level`."""
+        if self.level == "sample":
+            return self.sample_weight
+        weight = self._class_weight()
+        # In parts: an index as wide as torch wants it would take twice as much memory as the result.
+        found = [weight.index_select(1, self._labels[part].to(torch.int64)) for part in self._parts()]
+        return self._out(torch.cat(found, dim=1))
+
     def weight(self, index: _check.Integers | Ids) -> Tensor:
         """Return what the loss or the sampler should use for these samples, `float32 [B]` or `[R, B]`, by `level`.
 
@@ -192,6 +202,10 @@ class SampleAges:
             self._fold(part)
             self._tally(part)
 
+    def pending(self) -> tuple[Tensor, ...]:
+        """Return the tensors that `observe` writes to, in place: what a captured graph of it changes."""
+        return self._words, self._stray
+
     def _fold(self, part: slice) -> None:
         layout, word, ema = self._layout, self._words[:, part], self._ema[:, part]
         age = layout.age(word)
@@ -240,20 +254,19 @@ class SampleAges:
         return (self._rho == 0)[:, None]
 
     def _parts(self) -> Iterator[slice]:
-        step = max(1, _CHUNK // self._rho.numel())
+        step = max(1, _CHUNK * (1 if self.device.type == "cpu" else 64) // self._rho.numel())
         for start in range(0, self.num_samples, step):
             yield slice(start, min(start + step, self.num_samples))
 
     def _exchange(self, group: _distributed.Group) -> None:
         """Give every process the observations of all; where two processes saw one sample, the higher rank counts."""
+        _distributed.agree("SampleAges", self.epoch, self._settings(), self.device, group)
         words = self._words[:, :-1]
         mine = self._layout.observed(words).flatten().nonzero().squeeze(1)
         right = self._layout.right(words).flatten()[mine].to(torch.uint8)
         mine = mine.to(torch.int32 if words.numel() < 2**31 else torch.int64)
-        header = torch.tensor([mine.numel(), int(self._stray), self.epoch, *words.shape], device=self.device)
+        header = torch.tensor([mine.numel(), int(self._stray)], device=self.device)
         headers = torch.stack(_distributed.gather(header, group)).cpu()
-        if bool((headers[:, 2:] != headers[0, 2:]).any()):
-            raise ValueError(f"Processes disagree on (epoch, runs, samples): {headers[:, 2:].tolist()}.")
         if bool(headers[:, 1].any()):
             self._report_stray()
         for index, bit in _distributed.gather_lists((mine, right), headers[:, 0].tolist(), group):
@@ -270,7 +283,7 @@ class SampleAges:
     def _index(self, index: object) -> tuple[Tensor, Tensor | None]:
         """Return positions on the state's device and, where they were there already, which lie outside the set."""
         if self._ids is not None:
-            index = self._ids.index(index)  # type: ignore[arg-type]
+            index = self._ids.find("index", index)
         found = _check.integers("index", index)
         runs = self._rho.numel()
         if found.dim() != 1 and (self._single or found.dim() != 2 or found.shape[0] != runs):
@@ -312,10 +325,15 @@ class SampleAges:
         epoch = _check.state_whole(what, state, "epoch")
         word = _check.state_tensor(what, state, "word", shape, self._layout.word, self.device)
         ema = _check.state_tensor(what, state, "ema", shape, self._layout.ema, self.device)
+        stray = state.get("stray")
+        if not isinstance(stray, bool):
+            raise ValueError(
+                f"This state of {what} is damaged: 'stray' must be true or false, not {_check.shown(stray)}."
+            )
         self.epoch = epoch
         self._words[:, :-1] = word
         self._ema = ema
-        self._stray.fill_(bool(state.get("stray", False)))
+        self._stray.fill_(stray)
         self._sums.zero_()
         self._seen.zero_()
         for part in self._parts():
@@ -323,9 +341,10 @@ class SampleAges:
 
     def to(self, device: torch.device | str) -> SampleAges:
         """Move the state to a device, and return it."""
+        home = _check.device(device)
         for name, value in vars(self).items():
             if isinstance(value, Tensor):
-                setattr(self, name, value.to(device))
+                setattr(self, name, value.to(home))
         return self
 
     def __repr__(self) -> str:

@@ -29,7 +29,8 @@ class ClassAges(ClassCounts):
         rho: how fast the smoothed age follows, in [0, 1]. `rho = 0` means uniform weights. A vector of R numbers gives
             every state and weight a leading run axis, and `observe` then takes `correct [R, B]`.
         threshold: τ: "median" of the observed classes' accuracies (of an even number, halfway between the middle two),
-            a number in [0, 1], or a function from the accuracies `float64 [C]`, NaN where unseen, to a number.
+            a number in [0, 1], or a function from the accuracies `float64 [C]`, NaN where unseen, to a number. A step
+            that observed nothing does not ask it.
         device: where the state lives.
 
     Under `torch.distributed` each process observes its share and `advance`, collective, adds up the counts. Repeats
@@ -105,6 +106,7 @@ class ClassAges(ClassCounts):
         """
         accuracy = self._accuracy(group, sync)
         tau = self._threshold(accuracy)
+        self._count_anew()  # not before the threshold is known: a function of the user's may fail
         observed = ~accuracy.isnan()
         stepped = age_step(self._age, accuracy >= tau[:, None])
         self._age = torch.where(observed, stepped, self._age)
@@ -116,8 +118,8 @@ class ClassAges(ClassCounts):
 
     def _threshold(self, accuracy: Tensor) -> Tensor:
         if callable(self._rule):
-            found = [torch.as_tensor(self._rule(row.clone()), dtype=torch.float64) for row in accuracy]
-            return torch.stack([each.reshape(()) for each in found]).to(accuracy.device)
+            found = [torch.nan if bool(row.isnan().all()) else _one(self._rule(row.clone())) for row in accuracy]
+            return torch.tensor(found, dtype=torch.float64, device=accuracy.device)
         if isinstance(self._rule, str):
             return _median(accuracy)
         return torch.full_like(accuracy[:, 0], self._rule)
@@ -128,6 +130,14 @@ class ClassAges(ClassCounts):
     def _settings(self) -> dict[str, object]:
         rule = "a function" if callable(self._rule) else self._rule
         return {**super()._settings(), "threshold": rule}
+
+
+def _one(answer: object) -> float:
+    """Return what a user's threshold function answered, if it is one finite number."""
+    found = _check.real("The answer of the threshold function", answer)
+    if found.numel() != 1 or not bool(found.isfinite()):
+        raise ValueError(f"The answer of the threshold function must be one finite number, not {_check.shown(answer)}.")
+    return float(found)
 
 
 def _median(value: Tensor) -> Tensor:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +16,9 @@ from torch import Tensor, nn
 from aol import _distributed, nets
 from aol.engine.settings import Settings
 from aol.losses import focal_loss, is_correct, sigmoid_bias, softmax_loss, weighted_mean
+from aol.nets import fused
+
+_FEWEST_FUSED = 8  # below, our kernels leave most of a GPU idle while training (measured on one H200)
 
 
 class Alone(nn.Module):
@@ -41,8 +45,13 @@ class Alone(nn.Module):
         return {name: value.detach().clone() for name, value in self.network.state_dict().items()}
 
 
-def build(runs: Sequence[Settings], *, num_classes: int, shape: tuple[int, int, int]) -> nets.Stacked | Alone:
-    """Return the runs' networks as one, each started from its own seed, sigmoid heads at -log(C - 1)."""
+def build(
+    runs: Sequence[Settings], *, num_classes: int, shape: tuple[int, int, int], alone: bool
+) -> nets.Stacked | Alone:
+    """Return the runs' networks as one, each started from its own seed, sigmoid heads at -log(C - 1).
+
+    With `alone`, a single network is left as it is; elsewhere it becomes a stack of one, if it can, for its kernels.
+    """
     made = []
     for run in runs:
         net = nets.make(
@@ -56,7 +65,8 @@ def build(runs: Sequence[Settings], *, num_classes: int, shape: tuple[int, int, 
             bias = net.get_submodule("head").get_parameter("bias")
             nn.init.constant_(bias, sigmoid_bias(num_classes))
         made.append(net)
-    return Alone(made[0]) if len(made) == 1 else nets.stack(made)
+    single = len(made) == 1 and (alone or not nets.can_stack(made[0]))
+    return Alone(made[0]) if single else nets.stack(made)
 
 
 def network_name(name: str, shape: tuple[int, int, int]) -> str:
@@ -106,16 +116,34 @@ class Learner:
     ) -> None:
         self.runs = runs
         self.settings = runs[0]
-        self._device = device
-        self.net = build(runs, num_classes=num_classes, shape=shape).to(device)
+        self.device = device
+        self._shape = shape
+        alone = device.type != "cuda" or _distributed.world()[1] > 1
+        self.net = build(runs, num_classes=num_classes, shape=shape, alone=alone).to(device)
         self.net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self._averaged = copy.deepcopy(self.net).requires_grad_(False) if self.settings.average else None
-        self._parallel: nn.Module = self.net
+        self._forwards = {False: self._quickest(self.net)}
+        if self._averaged is not None:
+            self._forwards[True] = self._quickest(self._averaged)
+        self._learning = self._forwards[False] if len(runs) >= _FEWEST_FUSED else self.net
         if _distributed.world()[1] > 1:
-            self._parallel = nn.parallel.DistributedDataParallel(self.net)
+            self._learning = nn.parallel.DistributedDataParallel(self.net)
         self._optimiser = self._make_optimiser()
         self._by_loss = _rows_by_loss(runs, device)
         self.by_count = torch.tensor([run.divide_by == "count" for run in runs], device=device)
+
+    def _quickest(self, net: nets.Stacked | Alone) -> nn.Module:
+        """Return what computes these networks fastest here: our kernels where they can, else itself."""
+        if not isinstance(net, nets.Stacked) or self.settings.precision != "bf16" or not fused.can_fuse(net):
+            return net
+        quick = fused.fuse(net).eval()
+        try:
+            with torch.no_grad():
+                quick(torch.zeros((1, *self._shape), device=self.device))
+        except (RuntimeError, OSError, ImportError) as error:  # no compiler for the kernels, say
+            warnings.warn(f"Plain PyTorch instead of aol's kernels, which fail here: {error}", stacklevel=2)
+            return net
+        return quick
 
     def _make_optimiser(self) -> torch.optim.Optimizer:
         s = self.settings
@@ -123,22 +151,25 @@ class Learner:
         rest = [parameter for parameter in self.net.parameters() if parameter is not bias]
         # Sigmoid heads keep their bias out of the decay; runs of both kinds may share it, so `step` sees to it.
         groups = [{"params": rest, "weight_decay": s.weight_decay}, {"params": [bias], "weight_decay": 0.0}]
-        decays = torch.tensor([s.weight_decay * (run.loss == "softmax") for run in self.runs], device=self._device)
+        decays = torch.tensor([s.weight_decay * (run.loss == "softmax") for run in self.runs], device=self.device)
         self._bias_decay = decays.repeat_interleave(bias.numel() // len(self.runs))
+        # The rate is a tensor of each group's own, so that a captured step reads it anew every time.
+        for group in groups:
+            group["lr"] = torch.tensor(s.lr, device=self.device)
         if s.optimiser == "adamw":
-            return torch.optim.AdamW(groups, lr=s.lr, betas=(s.momentum, 0.999))
-        return torch.optim.SGD(groups, lr=s.lr, momentum=s.momentum)
+            return torch.optim.AdamW(groups, betas=(s.momentum, 0.999), fused=True)
+        return torch.optim.SGD(groups, momentum=s.momentum, fused=True)
 
     def step(
-        self, images: Tensor, label: Tensor, weight: Tensor, rate: float, total: Tensor | None = None
+        self, images: Tensor, label: Tensor, weight: Tensor, rate: Tensor, total: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
         """Take one optimiser step on `images [R, B, C, H, W]`; return the losses `[R]` and which were right `[R, B]`.
 
         `total [R]`, where given, is what the weighted losses are divided by: the weight of the whole batch, of which
         this process may hold only a part.
         """
-        self.net.train()
-        logits = self._forward(self._parallel, images)
+        self._learning.train()
+        logits = self._forward(self._learning, images)
         loss = self._losses(logits, label)
         if total is None:
             total = torch.where(self.by_count, float(loss.shape[1]), weight.sum(1))
@@ -148,7 +179,7 @@ class Learner:
         self._update(rate)
         return mean.detach(), is_correct(logits, label)
 
-    def _update(self, rate: float) -> None:
+    def _update(self, rate: Tensor) -> None:
         bias = self.net.head.get_parameter("bias")
         with torch.no_grad():
             if self.settings.optimiser == "adamw":
@@ -156,15 +187,15 @@ class Learner:
             elif bias.grad is not None:
                 bias.grad.add_(self._bias_decay * bias)
         for group in self._optimiser.param_groups:
-            group["lr"] = rate
+            group["lr"].copy_(rate)
         self._optimiser.step()
         if self._averaged is not None:
-            with torch.no_grad():
-                for mine, now in zip(self._averaged.state_dict().values(), self.net.state_dict().values(), strict=True):
-                    if now.is_floating_point():
-                        mine.lerp_(now, 1 - self.settings.average)
-                    else:
-                        mine.copy_(now)
+            pairs = list(zip(self._averaged.state_dict().values(), self.net.state_dict().values(), strict=True))
+            smooth = [pair for pair in pairs if pair[0].is_floating_point()]
+            torch._foreach_lerp_([old for old, _ in smooth], [new for _, new in smooth], 1 - self.settings.average)
+            for old, new in pairs:
+                if not old.is_floating_point():
+                    old.copy_(new)
 
     def _losses(self, logits: Tensor, label: Tensor) -> Tensor:
         parts = [
@@ -182,16 +213,14 @@ class Learner:
         return torch.cat([loss for _, loss in parts])[order]
 
     def _forward(self, net: nn.Module, images: Tensor) -> Tensor:
-        with torch.autocast(self._device.type, dtype=torch.bfloat16, enabled=self.settings.precision == "bf16"):
+        with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.settings.precision == "bf16"):
             logits: Tensor = net(images)
         return logits
 
     @torch.no_grad()
     def predict(self, images: Tensor, *, averaged: bool = False) -> Tensor:
         """Return logits `[R, B, K]` in evaluation mode, of the networks themselves or of their averages."""
-        net = self._averaged if averaged and self._averaged is not None else self.net
-        net.eval()
-        return self._forward(net, images).float()
+        return self._forward(self._forwards[averaged].eval(), images).float()
 
     @property
     def has_average(self) -> bool:
@@ -211,6 +240,14 @@ class Learner:
             for net in filter(None, (self.net, self._averaged)):
                 for buffer in net.buffers():
                     torch.distributed.broadcast(buffer, 0)
+
+    def tensors(self) -> Iterator[Tensor]:
+        """Yield all that a step changes."""
+        for net in filter(None, (self.net, self._averaged)):
+            yield from net.state_dict().values()
+        for state in self._optimiser.state.values():
+            yield from (value for value in state.values() if isinstance(value, Tensor))
+        yield from (group["lr"] for group in self._optimiser.param_groups)
 
     def state_dict(self) -> dict[str, object]:
         """Return networks, averages and optimiser as tensors and primitives."""

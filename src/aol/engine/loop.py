@@ -8,43 +8,31 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
 
 from aol import _check, _distributed, _seeds
-from aol.ages import SampleAges
+from aol.ages import ClassAges, SampleAges
 from aol.data.images import split_per_class
-from aol.engine.clean import Readings, clean_pass
 from aol.engine.history import History
 from aol.engine.learner import Learner, rate_at
+from aol.engine.passes import CleanPass, Readings, Trained, TrainPass
 from aol.engine.settings import Settings
-from aol.engine.source import AnyPair, Source, shape_of, sources
+from aol.engine.source import AnyPair, shape_of, sources
 from aol.engine.weighting import Weighting
 from aol.longtail import long_tail
-from aol.losses import loss_total
 from aol.sampling import draw
 from aol.weights import ErrorRates
 
 _ORDER = 1  # the place of this use in the path of a seed
-Observe = Callable[[Tensor, Tensor, Tensor], None]
-
-
-@dataclass(frozen=True)
-class Trained:
-    """What one training pass says: the mean loss `[R]`, right answers and samples by class `[R, C]`, the last rate."""
-
-    loss: Tensor
-    right: Tensor
-    count: Tensor
-    rate: float
-    images: int
 
 
 class Loop(ABC):
     """One stack of runs on its way through its epochs."""
+
+    ages: SampleAges | ClassAges
 
     def __init__(
         self,
@@ -79,6 +67,8 @@ class Loop(ABC):
         rho = torch.tensor([run.rho for run in runs])
         self.error_rates = ErrorRates(self.num_classes, rho=rho, device=device)
         self.test_ages = SampleAges(self.test.labels, num_classes=self.num_classes, rho=rho, device=device)
+        self._train_pass: TrainPass | None = None
+        self._clean_passes: dict[str, CleanPass] = {}
         self.epoch = 0
         self.failed = [0] * len(runs)  # the epoch, counted from one, whose loss was not finite; zero while all is well
 
@@ -120,65 +110,60 @@ class Loop(ABC):
         """Return the ages of all samples, `[R, n]`, where they are to be kept."""
         return None
 
-    def _read(self, source: Source, index: Tensor, *, times: Tensor | None = None, averaged: bool = False) -> Readings:
-        """Take a clean pass; what the last step spoilt, whose own loss was still finite, shows in its losses."""
-        found = clean_pass(self.learner, source, index, num_classes=self.num_classes, times=times, averaged=averaged)
-        self._finite &= found.loss.isfinite().all(1)
-        return found
-
     def _test_readings(self, by_class: dict[str, Tensor]) -> dict[str, Tensor | float]:
         every = torch.arange(self.test.labels.numel(), device=self.device)
-        readings = self._read(self.test, every)
+        readings = self._look_at("test", every)
         rank, world = _distributed.world()
         self.test_ages.observe(every[rank::world], readings.correct)
         self.test_ages.advance()
-        by_class |= {
-            "test_accuracy": readings.class_accuracy,
-            "test_loss": readings.class_loss,
-            "test_margin": readings.class_margin,
-            "test_age": self.test_ages.class_age,
-        }
+        by_class |= {**readings.by_class("test"), "test_age": self.test_ages.class_age}
         found: dict[str, Tensor | float] = {"test_accuracy": readings.accuracy}
         if self.learner.has_average:
-            found["averaged_accuracy"] = self._read(self.test, every, averaged=True).accuracy
+            found["averaged_accuracy"] = self._look_at("averaged", every).accuracy
         if self.held_out.numel():
-            found["validation_accuracy"] = self._read(self.train, self.held_out).accuracy
+            found["validation_accuracy"] = self._look_at("validation", self.held_out).accuracy
         return found
 
-    def _train_on(self, place: Tensor, weight: Tensor, observe: Observe | None) -> Trained:
-        """Take one pass over `place [R, m]` in that order, with `weight [R, m]`.
+    def _look_at(self, what: str, index: Tensor, times: Tensor | None = None, *, most: int | None = None) -> Readings:
+        """Take a clean pass: over what was trained on ("train"), "validation", "test", or test by "averaged" nets."""
+        if what not in self._clean_passes:
+            self._clean_passes[what] = CleanPass(
+                self.learner,
+                self.test if what in ("test", "averaged") else self.train,
+                num_classes=self.num_classes,
+                size=most or index.shape[-1],
+                shared=index.dim() == 1,
+                averaged=what == "averaged",
+            )
+        found = self._clean_passes[what](index, times)
+        self._finite &= found.loss.isfinite().all(1)  # what the last step spoilt, whose own loss was still finite
+        return found
 
-        `observe(part, label, right)`, where given, hears of each batch: its places in the order, labels, and answers.
-        """
-        s, size = self.settings, place.shape[1]
-        rank, world = _distributed.world()
-        steps = -(-size // s.batch_size)
-        mine, real = _share(size, s.batch_size, rank, world, self.device)
-        share = -(-s.batch_size // world)
-        own, own_weight = place[:, mine], weight[:, mine] * real
-        sums = torch.zeros((2, len(self.runs), self.num_classes), dtype=torch.float64, device=self.device)
-        losses = torch.zeros(len(self.runs), dtype=torch.float64, device=self.device)
-        rate = 0.0
+    def _train_on(self, place: Tensor, position: Tensor, weight: Tensor) -> Trained:
+        """Take one pass over `place [R, m]` in that order, with `weight [R, m]`."""
+        if self._train_pass is None:
+            listens = self.settings.signal == "train"
+            self._train_pass = TrainPass(
+                self.learner,
+                self.train,
+                num_classes=self.num_classes,
+                size=place.shape[1],
+                observe=self._hear if listens else None,
+                heard=self._heard,
+            )
+        steps = self._train_pass.steps
+        rates = [rate_at(self.settings, self.epoch * steps + step, steps) for step in range(steps)]
         seeds = [run.seed for run in self.runs]
-        for step, images in enumerate(self.train.train(place, mine, batch=share, epoch=self.epoch, seeds=seeds)):
-            part = slice(step * share, step * share + images.shape[1])
-            rate = rate_at(s, self.epoch * steps + step, steps)
-            label = self.train.labels[own[:, part]]
-            total = self._total(own_weight[:, part], real[part]) if world > 1 else None
-            loss, right = self.learner.step(images, label, own_weight[:, part], rate, total)
-            losses += loss
-            counted = real[part].to(torch.float64).expand(len(self.runs), -1)
-            sums.scatter_add_(2, label.expand(2, -1, -1), torch.stack((right * counted, counted)))
-            if observe is not None:
-                observe(mine[part][real[part]], label[:, real[part]], right[:, real[part]])
-        self.learner.agree()
-        sums, losses = _distributed.total(sums), _distributed.total(losses)
-        return Trained(losses / world / steps, sums[0], sums[1], rate, size)
+        return self._train_pass(place, position, weight, rates=rates, epoch=self.epoch, seeds=seeds)
 
-    def _total(self, weight: Tensor, real: Tensor) -> Tensor:
-        """Return what each run's losses are divided by, over all processes."""
-        by_count = loss_total(real.to(weight.dtype).expand_as(weight))
-        return torch.where(self.learner.by_count, by_count, loss_total(weight))
+    @abstractmethod
+    def _hear(self, position: Tensor, label: Tensor, right: Tensor) -> None:
+        """Take the answers of a training batch for the signal, each `[R, B]`."""
+
+    def _heard(self) -> Iterator[Tensor]:
+        """Yield the tensors that `_hear` changes."""
+        yield from self.error_rates.pending()
+        yield from self.ages.pending()
 
     def _orders(self, weight: Tensor) -> Tensor:
         """Return each run's order of `weight [R, m]`'s places: shuffled, or drawn by weight where it resamples."""
@@ -227,22 +212,3 @@ def pool(run: Settings, labels: Tensor) -> tuple[Tensor, Tensor]:
     if run.imbalance is not None and not shifting:
         kept = kept[long_tail(labels[kept], run.imbalance, profile=run.profile, seed=run.seed)]
     return kept[labels[kept].argsort(stable=True)], held
-
-
-def _share(size: int, batch: int, rank: int, world: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Return the places of an order that one process shows, and which of them are real: each batch is shared out.
-
-    A batch that cannot be shared evenly is filled up with its own first places, which then count for nothing.
-
-    >>> [_share(5, 4, rank, 2, torch.device("cpu"))[0].tolist() for rank in (0, 1)]
-    [[0, 2, 4], [1, 3, 4]]
-    >>> _share(5, 4, 1, 2, torch.device("cpu"))[1].tolist()
-    [True, True, False]
-    """
-    places, real = [], []
-    for start in range(0, size, batch):
-        own = torch.arange(start + rank, min(start + batch, size), world)
-        most = -(-(min(start + batch, size) - start) // world)
-        places.append(torch.cat((own, torch.full((most - own.numel(),), start))))
-        real.append(torch.arange(most) < own.numel())
-    return torch.cat(places).to(device), torch.cat(real).to(device)

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from aol import _distributed
 from aol.ages import SampleAges
-from aol.engine.loop import Loop, Trained
+from aol.engine.loop import Loop
+from aol.engine.passes import Trained
 from aol.engine.settings import Settings
 from aol.engine.source import AnyPair
 from aol.streams import Arrivals
@@ -20,6 +21,8 @@ from aol.streams import Arrivals
 
 class OfflineLoop(Loop):
     """Trains on the whole set every epoch or, in the scenario "arrival", on what arrives."""
+
+    ages: SampleAges
 
     def __init__(
         self,
@@ -51,12 +54,8 @@ class OfflineLoop(Loop):
         weight = by_sample.gather(1, position).masked_fill(self.weighting.resampled, 1.0)
         place = self.pool.gather(1, position)
 
-        def hear(part: Tensor, label: Tensor, right: Tensor) -> None:
-            self.ages.observe(position[:, part], right)
-            self.error_rates.observe(label, right)
-
+        trained = self._train_on(place, position, weight)
         signal = self.settings.signal
-        trained = self._train_on(place, weight, hear if signal == "train" else None)
         readings = {"train_count": trained.count, "train_accuracy": trained.right / trained.count}
         if signal == "eval":
             readings = self._look(here)
@@ -79,17 +78,15 @@ class OfflineLoop(Loop):
 
     def _look(self, here: Tensor) -> dict[str, Tensor]:
         """Classify what was trained on, unaugmented; tell the ages."""
-        found = self._read(self.train, self.pool.gather(1, here))
+        found = self._look_at("train", self.pool.gather(1, here))
         rank, world = _distributed.world()
         mine = here[:, rank::world]
-        self.ages.observe(mine, found.correct)
-        self.error_rates.observe(self.labels[mine], found.correct)
-        return {
-            "train_count": found.count,
-            "train_accuracy": found.class_accuracy,
-            "train_loss": found.class_loss,
-            "train_margin": found.class_margin,
-        }
+        self._hear(mine, self.labels[mine], found.correct)
+        return {"train_count": found.count, **found.by_class("train")}
+
+    def _hear(self, position: Tensor, label: Tensor, right: Tensor) -> None:
+        self.ages.observe(position, right)
+        self.error_rates.observe(label, right)
 
     def _sample_ages(self) -> Tensor | None:
         return self.ages.age if self.keep_samples else None

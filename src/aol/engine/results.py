@@ -142,7 +142,7 @@ def _circumstances(run: Settings, runs: Sequence[Settings]) -> str:
     """Return the settings, besides the method, that tell these runs apart, as few as will do."""
     keys = {other.stack_key: dict(other.stack_key) for other in runs}
     telling = [name for name, _ in run.stack_key if len({key[name] for key in keys.values()}) > 1]
-    for name in list(telling):
+    for name in reversed(telling):
         rest = [other for other in telling if other != name]
         if len({tuple(key[other] for other in rest) for key in keys.values()}) == len(keys):
             telling = rest

@@ -6,7 +6,7 @@ A source hands out network input for given samples, run by run; which samples, a
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -21,19 +21,6 @@ from aol.data.stored import StoredImages
 from aol.engine.settings import WrongSettingsError
 
 AnyPair: TypeAlias = Pair[ImageSet] | Pair[StoredImages]
-
-
-class Source(Protocol):
-    """One split, as network input; `area` is the number of pixels of an image."""
-
-    labels: Tensor
-    area: int
-
-    def train(self, order: Tensor, mine: Tensor, *, batch: int, epoch: int, seeds: Sequence[int]) -> Iterator[Tensor]:
-        """Yield augmented batches `[R, B, C, H, W]` of `order [R, n]`; this process shows the places `mine` of it."""
-
-    def clean(self, index: Tensor, *, batch: int) -> Iterator[Tensor]:
-        """Yield batches as they are: `[B, C, H, W]` of `index [n]` for all runs, or `[R, B, C, H, W]` of `[R, n]`."""
 
 
 class OnDevice:
@@ -51,31 +38,32 @@ class OnDevice:
         self.area = moved.shape[1] * moved.shape[2]
         self._normalisation = normalisation
         self._augmentation = augmentation
+        self._draws: augment.Draws | None = None
 
-    def train(self, order: Tensor, mine: Tensor, *, batch: int, epoch: int, seeds: Sequence[int]) -> Iterator[Tensor]:
-        """Yield augmented batches `[R, B, C, H, W]` of `order [R, n]`; this process shows the places `mine` of it."""
-        index = order[:, mine]
+    def prepare(self, size: int, mine: Tensor, *, epoch: int, seeds: Sequence[int]) -> None:
+        """Draw what will happen to each of `size` places of an epoch's order; this process shows `mine` of them."""
         if self._augmentation is None:
-            yield from self.clean(index, batch=batch)
             return
-        device = self._pixels.device
-        generators = [_seeds.generator(seed, _AUGMENT, epoch, device=device) for seed in seeds]
-        draws = augment.draw(order.shape[1], self._augmentation, generator=generators).batch(mine)
-        for start in range(0, index.shape[1], batch):
-            part = slice(start, start + batch)
-            yield augment.training_batch(
-                self._pixels,
-                index[:, part],
-                draws.batch(part),
-                pad=self._augmentation.pad,
-                normalisation=self._normalisation,
-            )
+        generators = [_seeds.generator(seed, _AUGMENT, epoch, device=self._pixels.device) for seed in seeds]
+        drawn = augment.draw(size, self._augmentation, generator=generators).batch(mine)
+        if self._draws is None or self._draws.row.shape != drawn.row.shape:
+            self._draws = drawn
+        else:  # in place: a captured batch reads from here
+            for old, new in zip(self._draws, drawn, strict=True):
+                old.copy_(new)
 
-    def clean(self, index: Tensor, *, batch: int) -> Iterator[Tensor]:
-        """Yield batches as they are: `[B, C, H, W]` of `index [n]` for all runs, or `[R, B, C, H, W]` of `[R, n]`."""
-        for start in range(0, index.shape[-1], batch):
-            part = index[..., start : start + batch]
-            yield augment.evaluation_batch(self._pixels, part, normalisation=self._normalisation)
+    def shown(self, index: Tensor, at: Tensor) -> Tensor:
+        """Return samples `index [R, B]` as network input, with what was drawn for the places `at [B]` of the order."""
+        if self._augmentation is None or self._draws is None:
+            return self.plain(index)
+        drawn = augment.Draws(*(each.index_select(1, at) for each in self._draws))
+        return augment.training_batch(
+            self._pixels, index, drawn, pad=self._augmentation.pad, normalisation=self._normalisation
+        )
+
+    def plain(self, index: Tensor) -> Tensor:
+        """Return samples as they are: `[..., C, H, W]` of `index [...]`."""
+        return augment.evaluation_batch(self._pixels, index, normalisation=self._normalisation)
 
 
 class FromStorage:
@@ -151,6 +139,9 @@ def _collate(items: list[Tensor | DataError]) -> Tensor | DataError:
 
 
 _AUGMENT = 2  # the place of this use in the path of a seed; orders are 1, networks 0
+
+
+Source: TypeAlias = OnDevice | FromStorage
 
 
 def shape_of(pair: AnyPair, image_size: int | None) -> tuple[int, int, int]:

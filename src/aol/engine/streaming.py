@@ -12,7 +12,8 @@ from torch import Tensor
 
 from aol import _distributed
 from aol.ages import ClassAges
-from aol.engine.loop import Loop, Trained
+from aol.engine.loop import Loop
+from aol.engine.passes import Trained
 from aol.engine.settings import Settings, memory_capacity
 from aol.engine.source import AnyPair
 from aol.memory import Reservoir
@@ -21,6 +22,8 @@ from aol.streams import LimitedAccess, ShiftingTail
 
 class StreamLoop(Loop):
     """Trains R runs on streams of their own. Readings called "train" are of the memory, its repeats counted."""
+
+    ages: ClassAges
 
     def __init__(
         self,
@@ -54,12 +57,8 @@ class StreamLoop(Loop):
         position = shown.gather(1, order)
         weight = by_class.gather(1, self.labels[position]).masked_fill(self.weighting.resampled, 1.0)
 
-        def hear(part: Tensor, label: Tensor, right: Tensor) -> None:
-            self.ages.observe(label, right)
-            self.error_rates.observe(label, right)
-
+        trained = self._train_on(self.pool.gather(1, position), position, weight)
         signal = self.settings.signal
-        trained = self._train_on(self.pool.gather(1, position), weight, hear if signal == "train" else None)
         readings = {"train_count": trained.count, "train_accuracy": trained.right / trained.count}
         if signal == "eval":
             readings = self._look()
@@ -89,17 +88,16 @@ class StreamLoop(Loop):
         # Known samples first; runs that know fewer are filled up with others, which count zero times.
         index = known.to(torch.int8).argsort(dim=1, descending=True, stable=True)[:, :most]
         times = self._remembered.gather(1, index)
-        found = self._read(self.train, self.pool.gather(1, index), times=times)
+        found = self._look_at("train", self.pool.gather(1, index), times, most=known.shape[1])
         rank, world = _distributed.world()
         label, often = self.labels[index[:, rank::world]], times[:, rank::world]
         self.ages.observe(label, found.correct, times=often)
         self.error_rates.observe(label, found.correct, times=often)
-        return {
-            "train_count": found.count,
-            "train_accuracy": found.class_accuracy,
-            "train_loss": found.class_loss,
-            "train_margin": found.class_margin,
-        }
+        return {"train_count": found.count, **found.by_class("train")}
+
+    def _hear(self, position: Tensor, label: Tensor, right: Tensor) -> None:
+        self.ages.observe(label, right)
+        self.error_rates.observe(label, right)
 
     def _train_readings(self, by_class: dict[str, Tensor]) -> dict[str, Tensor | float]:
         return {**super()._train_readings(by_class), "threshold": self.ages.threshold}

@@ -1,0 +1,127 @@
+"""Whole training steps and evaluation passes of R stacked ResNet-32s, for benchmarks/kernels.py."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from statistics import median
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from aol.nets import make, stack
+from aol.nets.fused import FusedStack
+
+BATCH = 128
+DEVICE = "cuda"
+
+
+def step_time(net: nn.Module, forward_: Callable[[Tensor], Tensor], x: Tensor, y: Tensor) -> float:
+    """Milliseconds of one training step, captured and replayed."""
+    sgd = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9, weight_decay=2e-4)
+
+    def step() -> None:
+        sgd.zero_grad(set_to_none=True)
+        logits = forward_(x).float()
+        F.cross_entropy(logits.flatten(0, 1), y.flatten(), reduction="none").view(y.shape).mean(1).sum().backward()
+        sgd.step()
+
+    return replayed(step)
+
+
+def replayed(work: Callable[[], object]) -> float:
+    """Milliseconds of a captured graph of `work`, the median of twenty."""
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            work()
+    torch.cuda.current_stream().wait_stream(side)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        work()
+    times = []
+    for _ in range(24):
+        a, b = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        a.record()
+        graph.replay()
+        b.record()
+        torch.cuda.synchronize()
+        times.append(a.elapsed_time(b))
+    return median(times[4:])
+
+
+def network_time(way: str, runs: int) -> dict[str, object]:
+    """Time a training step (or, where the way says so, an evaluation pass) of `runs` ResNet-32s."""
+    nets = [make("resnet32", num_classes=10, seed=run) for run in range(runs)]
+    net = stack(nets).cuda()
+    evaluating = way.endswith("evaluation")
+    batch = 4 * BATCH if evaluating else BATCH
+    x = torch.randn(batch, 32, 32, runs, 3, device=DEVICE).permute(3, 0, 4, 1, 2)
+    y = torch.randint(10, (runs, batch), device=DEVICE)
+    target: Callable[[Tensor], Tensor]
+    if way.startswith("fused"):
+        target = FusedStack(net)
+    else:
+        net = net.to(memory_format=torch.channels_last)
+        inner = torch.compile(net) if way.startswith("compiled") else net
+
+        def target(images: Tensor) -> Tensor:
+            with torch.autocast("cuda", torch.bfloat16, cache_enabled=False):
+                return inner(images)  # type: ignore[no-any-return]
+
+    if evaluating:
+        net.eval()
+        if isinstance(target, nn.Module):
+            target.eval()
+        with torch.no_grad():
+            ms = replayed(lambda: target(x))
+    else:
+        ms = step_time(net, target, x, y)
+    return {"way": way, "runs": runs, "batch": batch, "ms": ms, "thousand_images_a_second": runs * batch / ms}
+
+
+def profile(runs: int) -> list[dict[str, object]]:
+    """Where a fused step's time goes, by kernel."""
+    net = stack([make("resnet32", num_classes=10, seed=run) for run in range(runs)]).cuda()
+    fused = FusedStack(net)
+    x = torch.randn(runs, BATCH, 3, 32, 32, device=DEVICE)
+    for _ in range(2):
+        fused(x).square().sum().backward()
+    torch.cuda.synchronize()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as seen:
+        fused(x).square().sum().backward()
+        torch.cuda.synchronize()
+    rows = sorted(seen.key_averages(), key=lambda e: -e.self_device_time_total)[:16]
+    return [{"kernel": e.key[:60], "ms": e.self_device_time_total / 1e3, "calls": e.count} for e in rows]
+
+
+def network_errors() -> dict[str, float]:
+    """Give the worst relative error of logits and gradients of a whole ResNet-32 against the plain path in fp64.
+
+    For maps in fp32 and bf16; beside them what autocast does, which bf16 may be measured by.
+    """
+    first = stack([make("resnet32", num_classes=10, seed=run) for run in range(2)]).cuda()
+    x = torch.randn(2, 9, 3, 32, 32, device=DEVICE)
+    weights = torch.randn(2, 9, 10, device=DEVICE, dtype=torch.float64)
+
+    def gradients(net: nn.Module, logits: Tensor) -> list[Tensor]:
+        (logits.double() * weights).sum().backward()
+        return [logits.detach(), *(p.grad for p in net.parameters() if p.grad is not None)]
+
+    oracle = copy.deepcopy(first).double()
+    wanted = gradients(oracle, oracle(x.double()))
+    plain = copy.deepcopy(first)
+    with torch.autocast("cuda", torch.bfloat16):
+        logits = plain(x)
+    found = {"autocast": gradients(plain, logits)}
+    for dtype in (torch.float32, torch.bfloat16):
+        fused = FusedStack(copy.deepcopy(first), dtype=dtype)
+        found[f"fused {dtype}"] = gradients(fused, fused(x))
+    errors: dict[str, float] = {}
+    for name, values in found.items():
+        away = [float((a.double() - b).norm() / b.norm()) for a, b in zip(values, wanted, strict=True)]
+        errors |= {f"network {name} logits": away[0], f"network {name} worst gradient": max(away[1:])}
+    return errors

@@ -1,0 +1,67 @@
+"""Put the recorded figures into `benchmarks/README.md` and the README, between their marks."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+
+import reservoir
+import sample_ages
+from measuring import RESULTS, Record, in_words
+
+HERE = Path(__file__).parent
+
+
+def between(page: str, mark: str, text: str) -> str:
+    """Return a page with the text between two marks replaced."""
+    whole = re.compile(rf"(<!-- {mark} -->\n).*?(<!-- end of {mark} -->)", re.S)
+    if not whole.search(page):
+        raise ValueError(f"The page has no marks for {mark!r}.")
+    return whole.sub(lambda found: f"{found[1]}\n{text}\n\n{found[2]}", page)
+
+
+def costs(aged: Record, kept: Record) -> str:
+    """Return the few figures of the README."""
+    cases = {(case["store"], case["shuffled"], bool(case["batch"])): case for case in aged["large"]}
+    full, mixed, compact = (cases["full", False, True], cases["full", True, True], cases["compact", False, True])
+    own, other = aged["compared"][-1]["library"], aged["compared"][-1]["history"]
+    most = max(kept["cases"], key=lambda case: (case["step"], case["capacity"]))
+    add, loop = most["library"]["median_s"], most["loop"]["median_s"]
+    lines = [
+        f"- One epoch of {full['samples']:,} samples (`observe` all, `advance`, all weights): {full['median_s']:.2f} s"
+        f" in order, {mixed['median_s']:.2f} s shuffled, in calls of {full['batch']:,}.",
+        f"- State: {full['state_bytes'] / 1e6:.0f} MB, or {compact['state_bytes'] / 1e6:.0f} MB with"
+        ' `store="compact"`, labels included.',
+        f"- A training step of {aged['step']['batch']} samples: {aged['step']['median_s'] * 1e6:.0f} µs for `weight`"
+        " and `observe`.",
+        f"- Beside keeping and refolding the whole history, {own['samples']:,} samples, {aged['epochs']} epochs:"
+        f" {own['state_bytes'] / 1e6:.0f} MB in place of {other['state_bytes'] / 1e6:.0f} MB;"
+        f" {own['median_s'] * 1e3:.0f} ms in place of {other['median_s'] * 1e3:.0f} ms in the last epoch,"
+        f" {own['whole_s']:.1f} s and {other['whole_s']:.1f} s over all. The gain is memory more than time.",
+        f"- `Reservoir.add` of {most['step']:,} indices: {add * 1e3:.0f} ms, {loop / add:.0f} times as fast as a Python"
+        " loop.",
+    ]
+    return "\n".join([f"`make bench`, on {in_words(aged['machine'], aged['repeats'])}", "", *lines])
+
+
+def pages() -> dict[Path, str]:
+    """Return both pages as they should be."""
+    aged, kept = (json.loads((RESULTS / f"{name}.json").read_text()) for name in ("sample_ages", "reservoir"))
+    here, front = HERE / "README.md", HERE.parent / "README.md"
+    tables = between(here.read_text(), "ages", sample_ages.text(aged))
+    return {
+        here: between(tables, "reservoir", reservoir.text(kept)),
+        front: between(front.read_text(), "costs", costs(aged, kept)),
+    }
+
+
+def main() -> int:
+    for path, text in pages().items():
+        path.write_text(text)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

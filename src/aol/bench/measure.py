@@ -1,0 +1,158 @@
+"""What is measured: whole epochs of the engine (data, augmentation, steps, evaluation, ages, records), and rivals.
+
+Pixels are random and as large as CIFAR-10's: speed does not depend on what they show. Figures are medians over epochs
+after the first, which pays for compilation and capture.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+
+from aol import nets
+from aol.bench.straightforward import seconds_per_epoch
+from aol.data.images import Augmentation, ImageSet, Pair, centred
+from aol.engine.learner import network_name
+from aol.engine.loop import Loop
+from aol.engine.offline import OfflineLoop
+from aol.engine.results import versions
+from aol.engine.settings import Settings, Value, grid
+from aol.engine.streaming import StreamLoop
+from aol.longtail import long_tail_counts
+
+_TABLE_RUNS, _TABLE_EPOCHS = 54, 200  # the grid of one column of the paper's offline table
+
+
+@dataclass(frozen=True)
+class Row:
+    """One figure: what, its value and unit, from how many epochs, and the memory it took at most, in GiB."""
+
+    what: str
+    value: float
+    unit: str
+    n: int
+    memory_gib: float | None = None
+
+
+def random_pair(*, train: int, test: int, size: int = 32, channels: int = 3) -> Pair[ImageSet]:
+    """Return a data set of the given size, 10 classes, with random pixels."""
+    generator = torch.Generator().manual_seed(0)
+
+    def split(per_class: int, name: str) -> ImageSet:
+        pixels = torch.randint(256, (10 * per_class, channels, size, size), generator=generator, dtype=torch.uint8)
+        labels = torch.arange(10).repeat_interleave(per_class)
+        return ImageSet(pixels, labels, tuple("0123456789"), name)
+
+    scale = centred(channels)
+    return Pair(
+        "random", split(train // 10, "train"), split(test // 10, "test"), tuple("0123456789"), scale, scale,
+        Augmentation(pad=4, flip=True),
+    )  # fmt: skip
+
+
+class _Bench:
+    def __init__(self, device: torch.device, *, scale: float, epochs: int, say: Callable[[str], None]) -> None:
+        self.device, self.epochs, self._say = device, epochs, say
+        self.pair = random_pair(train=10 * max(10, int(5000 * scale)), test=10 * max(10, int(1000 * scale)))
+        self.rows: list[Row] = []
+        precision = "bf16" if device.type == "cuda" else "fp32"
+        self.common: dict[str, Value] = {"data": "random", "imbalance": 100.0, "precision": precision, "epochs": 200}
+
+    def add(self, what: str, value: float, unit: str, n: int, memory: float | None = None) -> None:
+        self.rows.append(Row(what, value, unit, n, memory))
+        self._say(f"{what}: {value:,.4g} {unit}")
+
+    def loop(self, runs: Sequence[Settings]) -> tuple[float, float, float | None]:
+        """Return the median seconds of an epoch, its images per second, and the most memory, of a stack of runs."""
+        if self.device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(self.device)
+        kind = StreamLoop if runs[0].scenario == "stream" else OfflineLoop
+        loop: Loop = kind(runs, self.pair, device=self.device)
+        for _ in range(self.epochs + 1):
+            loop.run_epoch()
+        seconds = statistics.median(loop.history.epoch("seconds")[1:, 0].tolist())
+        speed = statistics.median(loop.history.epoch("images_per_second")[1:, 0].tolist())
+        memory = torch.cuda.max_memory_allocated(self.device) / 2**30 if self.device.type == "cuda" else None
+        return seconds, speed, memory
+
+    def together(self, number: int, **settings: Value) -> tuple[float, float, float | None]:
+        common = self.common | {"weighting": "aol"} | settings
+        return self.loop(grid(common, seed=range(number)))
+
+
+def measure(
+    device: torch.device, *, runs: Sequence[int], scale: float, epochs: int, workers: int, say: Callable[[str], None]
+) -> list[Row]:
+    """Measure everything and return the rows; `scale` shrinks the data set for a small machine."""
+    bench = _Bench(device, scale=scale, epochs=epochs, say=say)
+    images = int(long_tail_counts(bench.pair.train.labels.numel() // 10, 10, 100).sum())
+    plain = _straightforward(bench, workers)
+    for number in runs:
+        seconds, _, memory = bench.together(number, signal="eval")
+        bench.add(f"engine, {number} runs together, ages from a clean pass", seconds, "s an epoch", epochs, memory)
+        bench.add(
+            f"engine, {number} runs together, straightforward loop over engine", plain * number / seconds, "×", epochs
+        )
+        stacks = -(-_TABLE_RUNS // number)
+        each = -(-_TABLE_RUNS // stacks)
+        total = stacks * seconds * (each / number) * _TABLE_EPOCHS / 60
+        bench.add(f"{_TABLE_RUNS} runs × {_TABLE_EPOCHS} epochs from that epoch", total, "min (extrapolated)", epochs)
+    most = max(runs)
+    base, _, _ = bench.together(most, weighting="none", signal="none", eval_every=1000)
+    bench.add(f"training alone, {most} runs", images * most / base, "images/s", epochs)
+    for signal in ("eval", "train"):
+        seconds, _, _ = bench.together(most, signal=signal, eval_every=1000)
+        bench.add(
+            f"cost of ages over plain training, signal {signal}, {most} runs", 100 * (seconds / base - 1), "%", epochs
+        )
+    stream: dict[str, Value] = {"scenario": "stream", "schedule": "fixed", "memory": "all", "eval_every": 1000}
+    seconds, _, memory = bench.together(most, **stream)
+    bench.add(f"a step of a Period-10 stream, {most} runs", seconds, "s", epochs, memory)
+    return bench.rows
+
+
+def _straightforward(bench: _Bench, workers: int) -> float:
+    from aol.longtail import long_tail
+
+    train, test = bench.pair.train, bench.pair.test
+    kept = long_tail(train.labels, 100.0)
+    net = nets.make(network_name("auto", train.shape), num_classes=10, in_channels=3, image_size=32, seed=0)
+    taken = seconds_per_epoch(
+        net,
+        (train.images[kept], train.labels[kept]),
+        (test.images, test.labels),
+        epochs=2,
+        workers=workers,
+        device=bench.device,
+    )
+    bench.add("straightforward loop, one run", taken[-1], "s an epoch", 1)
+    return taken[-1]
+
+
+def table(rows: Sequence[Row], device: torch.device) -> str:
+    """Return the rows as a Markdown table, with hardware and versions."""
+    head = ", ".join(f"{name} {value}" for name, value in versions(device).items())
+    lines = [
+        f"{head}, {os.cpu_count()} CPU cores, {platform.system()}",
+        "",
+        "| what | figure | n | memory |",
+        "| --- | --- | --- | --- |",
+    ]
+    for row in rows:
+        memory = "" if row.memory_gib is None else f"{row.memory_gib:.1f} GiB"
+        lines.append(f"| {row.what} | {row.value:,.4g} {row.unit} | {row.n} | {memory} |")
+    return "\n".join(lines)
+
+
+def write(rows: Sequence[Row], device: torch.device, path: Path) -> None:
+    """Write the rows as JSON, with hardware and versions."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    found = {"versions": versions(device), "cores": os.cpu_count(), "rows": [asdict(row) for row in rows]}
+    path.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n")

@@ -1,0 +1,83 @@
+"""A piece of work on tensors that stay where they are: captured once as a CUDA graph and replayed, or simply called.
+
+Everything such a piece reads and writes must keep its place in memory between calls, and nothing in it may wait for the
+device. Without CUDA it is a plain call, so that both kinds of device run the same lines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+_WARM_UPS = 3  # calls before the capture: kernels are chosen and compiled, buffers of the optimiser made
+
+
+class Captured:
+    """A function without arguments and result.
+
+    Args:
+        work: what to do.
+        device: where its tensors lie.
+        touched: gives the tensors it changes; they are put back after the warm-up calls that a capture needs.
+        capture: False for work that cannot be captured, such as talking to other processes.
+    """
+
+    def __init__(
+        self,
+        work: Callable[[], None],
+        *,
+        device: torch.device,
+        touched: Callable[[], Iterable[Tensor]],
+        capture: bool = True,
+    ) -> None:
+        self._work, self._touched = work, touched
+        self._device = device
+        self._capture = capture and device.type == "cuda"
+        self._graph: torch.cuda.CUDAGraph | None = None
+
+    def __call__(self) -> None:
+        """Do it once."""
+        if not self._capture:
+            self._work()
+            return
+        if self._graph is None:
+            self._graph = self._record()
+        self._graph.replay()
+
+    def _record(self) -> torch.cuda.CUDAGraph:
+        with torch.cuda.device(self._device):
+            side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+            side.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(side):
+                for _ in range(_WARM_UPS):
+                    with put_back(self._touched):
+                        self._work()
+            torch.cuda.current_stream().wait_stream(side)
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                self._work()
+        return graph
+
+
+@contextmanager
+def put_back(tensors: Callable[[], Iterable[Tensor]]) -> Iterator[None]:
+    """Give tensors their old values again afterwards; those that come into being in between become zero.
+
+    Zero is where optimisers start their averages.
+
+    >>> value = torch.ones(2)
+    >>> with put_back(lambda: [value]):
+    ...     _ = value.mul_(5)
+    >>> value
+    tensor([1., 1.])
+    """
+    before = {tensor.data_ptr(): (tensor, tensor.detach().clone()) for tensor in tensors() if tensor.numel()}
+    yield
+    with torch.no_grad():
+        for tensor in tensors():
+            if tensor.numel():
+                _, old = before.get(tensor.data_ptr(), (tensor, None))
+                tensor.zero_() if old is None else tensor.copy_(old)

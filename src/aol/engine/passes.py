@@ -1,0 +1,296 @@
+"""One pass over samples: training, or looking. Each batch reads from buffers that hold the whole pass, at a cursor.
+
+So a batch is work on tensors that stay where they are (`capture.py`), and an epoch never waits for the device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from aol import _distributed
+from aol.engine.capture import Captured
+from aol.engine.learner import Learner
+from aol.engine.source import OnDevice, Source
+from aol.losses import is_correct, loss_total, softmax_loss
+
+# The most images, and pixels, of all runs together in one evaluation batch.
+_LOOKED_AT = {"cpu": (4096, 1 << 22), "cuda": (65536, 1 << 26)}
+Observe = Callable[[Tensor, Tensor, Tensor], None]
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What a training pass says: the mean loss `[R]`, right answers and samples by class `[R, C]`, the last rate."""
+
+    loss: Tensor
+    right: Tensor
+    count: Tensor
+    rate: float
+    images: int
+
+
+class TrainPass:
+    """Takes one pass over m samples a run, again and again.
+
+    Args:
+        learner: who learns.
+        source: where images come from.
+        num_classes: C.
+        size: m, the same in every pass.
+        observe: hears of each batch: positions, labels and which were right, each `[R, B]`; None if nobody listens.
+        heard: gives the tensors that `observe` changes.
+    """
+
+    def __init__(
+        self,
+        learner: Learner,
+        source: Source,
+        *,
+        num_classes: int,
+        size: int,
+        observe: Observe | None,
+        heard: Callable[[], Iterable[Tensor]],
+    ) -> None:
+        self._learner, self._source, self._observe, self._heard = learner, source, observe, heard
+        device, runs = learner.device, len(learner.runs)
+        self._size, self._batch = size, learner.settings.batch_size
+        rank, self._world = _distributed.world()
+        self._mine, self._real = share(size, self._batch, rank, self._world, device)
+        self._share = -(-self._batch // self._world)
+        shape = (runs, self._mine.numel())
+        self._place = torch.zeros(shape, dtype=torch.int64, device=device)
+        self._position = torch.zeros_like(self._place)
+        self._weight = torch.zeros(shape, device=device)
+        self._rates = torch.zeros(self.steps, device=device)
+        self._cursor = torch.zeros((), dtype=torch.int64, device=device)
+        self._step = torch.zeros_like(self._cursor)
+        self._losses = torch.zeros(runs, dtype=torch.float64, device=device)
+        self._sums = torch.zeros((2, runs, num_classes), dtype=torch.float64, device=device)
+        self._batches: dict[int, Captured] = {}
+
+    @property
+    def steps(self) -> int:
+        """How many optimiser steps a pass takes."""
+        return -(-self._size // self._batch)
+
+    def __call__(
+        self,
+        place: Tensor,
+        position: Tensor,
+        weight: Tensor,
+        *,
+        rates: Sequence[float],
+        epoch: int,
+        seeds: Sequence[int],
+    ) -> Trained:
+        """Train on `place [R, m]` in that order: places in the data set, with their `position` for who observes."""
+        self._place.copy_(place[:, self._mine])
+        self._position.copy_(position[:, self._mine])
+        self._weight.copy_(weight[:, self._mine] * self._real)
+        self._rates.copy_(torch.tensor(rates))
+        for tally in (self._cursor, self._step, self._losses, self._sums):
+            tally.zero_()
+        if isinstance(self._source, OnDevice):
+            self._source.prepare(self._size, self._mine, epoch=epoch, seeds=seeds)
+            for size in self._sizes():
+                self._captured(size)()
+        else:
+            images = self._source.train(place, self._mine, batch=self._share, epoch=epoch, seeds=seeds)
+            for size, shown in zip(self._sizes(), images, strict=True):
+                self._work(size, shown)
+        self._learner.agree()
+        sums, losses = _distributed.total(self._sums), _distributed.total(self._losses)
+        return Trained(losses / self._world / self.steps, sums[0].clone(), sums[1].clone(), rates[-1], self._size)
+
+    def _sizes(self) -> Iterator[int]:
+        left = self._mine.numel()
+        while left > 0:
+            yield min(self._share, left)
+            left -= self._share
+
+    def _captured(self, size: int) -> Captured:
+        if size not in self._batches:
+            self._batches[size] = Captured(
+                lambda: self._work(size), device=self._learner.device, touched=self._touched, capture=self._world == 1
+            )
+        return self._batches[size]
+
+    def _touched(self) -> Iterator[Tensor]:
+        yield from (self._cursor, self._step, self._losses, self._sums)
+        yield from self._learner.tensors()
+        yield from self._heard()
+
+    def _work(self, size: int, images: Tensor | None = None) -> None:
+        """Train on the next batch."""
+        at = self._cursor + torch.arange(size, device=self._cursor.device)
+        place, weight = self._place.index_select(1, at), self._weight.index_select(1, at)
+        label = self._source.labels[place]
+        if images is None:
+            assert isinstance(self._source, OnDevice)
+            images = self._source.shown(place, at)
+        real = self._real.index_select(0, at)
+        total = self._total(weight, real) if self._world > 1 else None
+        rate = self._rates.index_select(0, self._step[None])[0]
+        loss, right = self._learner.step(images, label, weight, rate, total)
+        self._losses += loss
+        counted = real.to(torch.float64).expand(label.shape)
+        self._sums.scatter_add_(2, label.expand(2, -1, -1), torch.stack((right * counted, counted)))
+        if self._observe is not None:
+            position = self._position.index_select(1, at)
+            if self._world > 1:  # what only fills up a batch is not to be counted
+                position, label, right = (each[:, real] for each in (position, label, right))
+            self._observe(position, label, right)
+        self._cursor += size
+        self._step += 1
+
+    def _total(self, weight: Tensor, real: Tensor) -> Tensor:
+        """Return what each run's losses are divided by, over all processes."""
+        by_count = loss_total(real.to(weight.dtype).expand_as(weight))
+        return torch.where(self._learner.by_count, by_count, loss_total(weight))
+
+
+def share(size: int, batch: int, rank: int, world: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Return the places of an order that one process shows, and which of them are real: each batch is shared out.
+
+    A batch that cannot be shared evenly is filled up with its own first place, which then counts for nothing.
+
+    >>> [share(5, 4, rank, 2, torch.device("cpu"))[0].tolist() for rank in (0, 1)]
+    [[0, 2, 4], [1, 3, 4]]
+    >>> share(5, 4, 1, 2, torch.device("cpu"))[1].tolist()
+    [True, True, False]
+    """
+    places, real = [], []
+    for start in range(0, size, batch):
+        stop = min(start + batch, size)
+        own = torch.arange(start + rank, stop, world) if start + rank < stop else torch.empty(0, dtype=torch.int64)
+        most = -(-(stop - start) // world)
+        places.append(torch.cat((own, torch.full((most - own.numel(),), start))))
+        real.append(torch.arange(most) < own.numel())
+    return torch.cat(places).to(device), torch.cat(real).to(device)
+
+
+@dataclass(frozen=True)
+class Readings:
+    """What a clean pass says of n samples: `correct [R, n]`, and sums by class `[R, C]`, float64."""
+
+    correct: Tensor
+    right: Tensor
+    count: Tensor
+    loss: Tensor
+    margin: Tensor
+
+    @property
+    def accuracy(self) -> Tensor:
+        """The share of right answers of each run, `[R]`."""
+        return self.right.sum(1) / self.count.sum(1)
+
+    def by_class(self, split: str) -> dict[str, Tensor]:
+        """Return accuracy, loss and margin of each class, `[R, C]`, NaN where there was no sample, by their names."""
+        sums = {"accuracy": self.right, "loss": self.loss, "margin": self.margin}
+        return {f"{split}_{name}": value / self.count for name, value in sums.items()}
+
+
+class CleanPass:
+    """Classifies samples in evaluation mode, unaugmented, and sums up by class.
+
+    Args:
+        learner: whose networks answer.
+        source: where images come from.
+        num_classes: C.
+        size: the most samples of a pass.
+        shared: whether all runs look at the same samples.
+        averaged: whether the averages of the networks answer.
+    """
+
+    def __init__(
+        self,
+        learner: Learner,
+        source: Source,
+        *,
+        num_classes: int,
+        size: int,
+        shared: bool,
+        averaged: bool = False,
+    ) -> None:
+        self._learner, self._source, self._averaged, self._shared = learner, source, averaged, shared
+        device, runs = learner.device, len(learner.runs)
+        self._rank, self._world = _distributed.world()
+        images, pixels = _LOOKED_AT.get(device.type, _LOOKED_AT["cpu"])
+        self._batch = max(16, min(images, pixels // source.area) // runs)
+        self._fixed = device.type == "cuda"  # a graph has one size: the last batch is filled up with what counts not
+        own = -(-size // self._world)
+        self._batch = min(self._batch, max(1, own))
+        room = -(-own // self._batch) * self._batch
+        self._index = torch.zeros(room if shared else (runs, room), dtype=torch.int64, device=device)
+        self._times = torch.zeros((runs, room), dtype=torch.float64, device=device)
+        self._correct = torch.zeros((runs, room), dtype=torch.bool, device=device)
+        self._sums = torch.zeros((4, runs, num_classes), dtype=torch.float64, device=device)
+        self._cursor = torch.zeros((), dtype=torch.int64, device=device)
+        self._batches: dict[int, Captured] = {}
+
+    def __call__(self, index: Tensor, times: Tensor | None = None) -> Readings:
+        """Classify `index [n]`, common to all runs, or `[R, n]`: places in the data set.
+
+        `times [R, n]` says how often each counts in the sums (zero for padding); by default once. Processes share the
+        samples and each gets the sums of all; `correct` is only known for this process's own share,
+        `index[..., rank::world]`.
+        """
+        index = index[..., self._rank :: self._world]
+        size = index.shape[-1]
+        self._index[..., :size] = index
+        self._index[..., size:] = 0
+        self._times[:, :size] = 1.0 if times is None else times[:, self._rank :: self._world].to(torch.float64)
+        self._times[:, size:] = 0.0
+        self._cursor.zero_()
+        self._sums.zero_()
+        if isinstance(self._source, OnDevice):
+            for start in range(0, size, self._batch):
+                self._captured(self._batch if self._fixed else min(self._batch, size - start))()
+        else:
+            for images in self._source.clean(index, batch=self._batch):
+                self._work(images.shape[-4], images)
+        sums = _distributed.total(self._sums)
+        return Readings(self._correct[:, :size].clone(), *sums.clone().unbind())
+
+    def _captured(self, size: int) -> Captured:
+        if size not in self._batches:
+            self._batches[size] = Captured(
+                lambda: self._work(size),
+                device=self._learner.device,
+                touched=lambda: (self._cursor, self._sums, self._correct),
+            )
+        return self._batches[size]
+
+    def _work(self, size: int, images: Tensor | None = None) -> None:
+        """Look at the next batch."""
+        at = self._cursor + torch.arange(size, device=self._cursor.device)
+        index = self._index.index_select(-1, at)
+        if images is None:
+            assert isinstance(self._source, OnDevice)
+            images = self._source.plain(index)
+        logits = self._learner.predict(images, averaged=self._averaged)
+        label = self._source.labels[index].expand(logits.shape[0], -1)
+        right = is_correct(logits, label)
+        times = self._times.index_select(1, at)
+        once = torch.ones_like(times)
+        readings = torch.stack((right.to(torch.float64), once, softmax_loss(logits, label), margin(logits, label)))
+        # A sample that does not count must not spoil a sum with a NaN either.
+        value = (readings * times).masked_fill(times == 0, 0.0)
+        self._sums.scatter_add_(2, label.expand(4, -1, -1), value)
+        self._correct.index_copy_(1, at, right)
+        self._cursor += size
+
+
+def margin(logits: Tensor, label: Tensor) -> Tensor:
+    """Return the true class's logit minus the best other one, `[R, B]`; positive where the answer is right.
+
+    >>> margin(torch.tensor([[[1.0, 3.0, 2.0]]]), torch.tensor([[1]]))
+    tensor([[1.]])
+    """
+    true = logits.gather(-1, label[..., None])
+    others = logits.scatter(-1, label[..., None], -torch.inf)
+    return (true - others.amax(-1, keepdim=True)).squeeze(-1)

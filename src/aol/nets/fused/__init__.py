@@ -1,0 +1,109 @@
+"""R stacked ResNets on one GPU, in Triton kernels that fuse convolutions, batch norms and activations.
+
+Assumes a `Stacked` network, whose parameters and buffers are used as they are: the plain forward pass, its state
+dict and its optimiser go on working. Needs Triton and a GPU only when run; `obstacle` says what is missing.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from aol.nets.fused.plan import CannotFuse, plan
+from aol.nets.layers import split_runs
+from aol.nets.stacked import Stacked
+
+__all__ = ["CannotFuse", "FusedStack", "can_fuse", "fuse", "obstacle"]
+
+
+def obstacle(net: nn.Module) -> str | None:
+    """Why the kernels cannot run `net` here, in words; None if they can.
+
+    >>> obstacle(nn.Linear(2, 2))
+    'not a stack of residual networks'
+    """
+    try:
+        plan(net)
+    except CannotFuse as reason:
+        return str(reason)
+    if importlib.util.find_spec("triton") is None:
+        return "Triton is not installed"
+    devices = {value.device.type for value in net.state_dict().values()}
+    if devices != {"cuda"} and os.environ.get("TRITON_INTERPRET") != "1":
+        return f"the network lies on {', '.join(sorted(devices))}, not on a GPU"
+    return None
+
+
+def can_fuse(net: nn.Module) -> bool:
+    """Whether `fuse` can run `net` here; `obstacle` says why not.
+
+    >>> can_fuse(nn.Linear(2, 2))
+    False
+    """
+    return obstacle(net) is None
+
+
+def fuse(stacked: Stacked, *, dtype: torch.dtype = torch.bfloat16) -> FusedStack:
+    """Wrap a stacked ResNet for the kernels; raises CannotFuse with the reason where they cannot run it.
+
+    >>> from aol.nets import make, stack
+    >>> fuse(stack([make("cnn", num_classes=2, seed=0)]))
+    Traceback (most recent call last):
+    ...
+    aol.nets.fused.plan.CannotFuse: not a stack of residual networks
+    """
+    if reason := obstacle(stacked):
+        raise CannotFuse(reason)
+    return FusedStack(stacked, dtype=dtype)
+
+
+class FusedStack(nn.Module):
+    """A `Stacked` ResNet run by kernels: images [R, B, C, H, W], or [B, C, H, W] for all → logits [R, B, K], fp32.
+
+    Maps are kept in `dtype`, everything is added in fp32. It holds no values of its own: training it trains
+    `stacked`. Not training, gradients are not to be had from the kernels: where one is asked for, the plain
+    forward pass answers.
+    """
+
+    def __init__(self, stacked: Stacked, *, dtype: torch.dtype = torch.bfloat16) -> None:
+        super().__init__()
+        self.stacked = stacked
+        self.dtype = dtype
+        self.num_runs = stacked.num_runs
+        self.training = stacked.training
+        self._plan = plan(stacked)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Images → logits [R, B, K]."""
+        self._check(images)
+        from aol.nets.fused import network  # Triton is needed from here on, not before
+
+        if self.training:
+            found = network.Features.apply(self._plan, self.dtype, images, *self._plan.parameters())  # type: ignore[no-untyped-call]
+            features = cast(Tensor, found)
+        elif torch.is_grad_enabled():
+            return cast(Tensor, self.stacked(images))
+        else:
+            features = network.evaluate(self._plan, images, self.dtype)
+        head = self.stacked.head
+        weight = split_runs(head.weight, self.num_runs).transpose(1, 2)
+        with torch.autocast(features.device.type, enabled=False):
+            if head.bias is None:
+                return torch.bmm(features, weight)
+            return torch.baddbmm(split_runs(head.bias, self.num_runs)[:, None], features, weight)
+
+    def _check(self, images: Tensor) -> None:
+        channels = self._plan.stem.conv.in_channels
+        own = images.dim() == 5 and images.shape[0] == self.num_runs
+        if not (own or images.dim() == 4) or images.shape[-3] != channels:
+            allowed = f"[{self.num_runs}, B, {channels}, H, W] or [B, {channels}, H, W]"
+            raise ValueError(f"images must be {allowed}, got {list(images.shape)}")
+        multiple = 2**self._plan.halvings
+        if images.shape[-1] % multiple or images.shape[-2] % multiple:
+            raise ValueError(
+                f"height and width must be multiples of {multiple}, got {images.shape[-2]}×{images.shape[-1]}"
+            )

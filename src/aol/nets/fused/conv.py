@@ -1,0 +1,226 @@
+"""3×3 convolutions of R runs in Triton: forward, gradient of the input, gradient of the weights.
+
+Each takes the batch norm (and activation) before it on its way in, and leaves on its way out what the next
+batch norm needs to be finished: its two sums of each channel, one pair a program, always added in one order.
+"""
+# mypy: ignore-errors
+# ruff: noqa: N803, N806
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from aol.nets.fused.pieces import convolved, neighbour, place, product, read, relu, vectors
+
+# What a convolution does with its result.
+STATISTICS: tl.constexpr = tl.constexpr(0)  # write it raw, with mean and squared deviations of each channel
+ACTIVATE: tl.constexpr = tl.constexpr(1)  # write relu(scale·y + shift)
+ADD_ACTIVATE: tl.constexpr = tl.constexpr(2)  # write relu(scale·y + shift + shortcut)
+
+
+@triton.jit
+def shortcut(x_ptr, b, h, w, n, live, H: tl.constexpr, W: tl.constexpr, N: tl.constexpr, SIDE: tl.constexpr):
+    """Read the shortcut at a pixel of H×W: x itself, or if SIDE > 0 the 2×2 mean, SIDE zero channels around."""
+    if SIDE == 0:
+        x = tl.load(x_ptr + ((b * H + h) * W + w) * N + n, mask=live, other=0.0).to(tl.float32)
+    else:
+        CHANNELS: tl.constexpr = N - 2 * SIDE
+        there = live & (n >= SIDE) & (n < SIDE + CHANNELS)
+        corner = ((b * 2 * H + 2 * h) * 2 * W + 2 * w) * CHANNELS + n - SIDE
+        x = tl.load(x_ptr + corner, mask=there, other=0.0).to(tl.float32)
+        x += tl.load(x_ptr + corner + CHANNELS, mask=there, other=0.0).to(tl.float32)
+        x += tl.load(x_ptr + corner + 2 * W * CHANNELS, mask=there, other=0.0).to(tl.float32)
+        x += tl.load(x_ptr + corner + 2 * W * CHANNELS + CHANNELS, mask=there, other=0.0).to(tl.float32)
+        x = x * 0.25
+    return x
+
+
+@triton.jit
+def leave_moments(y, live, n, count, partial_ptr, N: tl.constexpr):
+    """Write mean and sum of squared deviations of each channel of a tile: no large squares to cancel."""
+    mean = tl.sum(tl.where(live, y, 0.0), 0) / count
+    away = tl.where(live, y - mean[None, :], 0.0)
+    tl.store(partial_ptr + n, mean)
+    tl.store(partial_ptr + N + n, tl.sum(away * away, 0))
+
+
+@triton.jit(do_not_specialize=["runs", "batch"])
+def conv_forward(
+    x_ptr,
+    v_ptr,
+    w_ptr,
+    out_ptr,
+    partial_ptr,
+    s_ptr,
+    short_ptr,
+    runs,
+    batch,
+    H: tl.constexpr,
+    W: tl.constexpr,
+    C: tl.constexpr,
+    N: tl.constexpr,
+    STRIDE: tl.constexpr,
+    ENTRY: tl.constexpr,
+    EXIT: tl.constexpr,
+    SIDE: tl.constexpr,
+    TAPS: tl.constexpr,
+    PIXELS: tl.constexpr,
+):
+    """Convolve x [R, B, H, W, C] → y [R, B, H/STRIDE, W/STRIDE, N]; v and s: tables [·, R, C] and [·, R, N]."""
+    OUT_H: tl.constexpr = H // STRIDE
+    OUT_W: tl.constexpr = W // STRIDE
+    tile = tl.program_id(0)
+    run = tl.program_id(1).to(tl.int64)
+    total = batch * OUT_H * OUT_W
+    pixel = tile * PIXELS + tl.arange(0, PIXELS)
+    live = pixel < total
+    n = tl.arange(0, N)[None, :]
+    x_ptr += run * batch * H * W * C
+    acc = convolved(
+        x_ptr, x_ptr, v_ptr + run * C, runs * C, w_ptr + run * (9 if TAPS == 1 else 12) * C * N, pixel, live,
+        H, W, OUT_H, OUT_W, C, N, STRIDE, 1, ENTRY, TAPS, PIXELS,
+    )  # fmt: skip
+    live = live[:, None]
+    if EXIT != STATISTICS:
+        acc = acc * tl.load(s_ptr + run * N + n) + tl.load(s_ptr + (runs + run) * N + n)
+        if EXIT == ADD_ACTIVATE:
+            b, h, w = place(pixel[:, None], OUT_H, OUT_W)
+            short_ptr += run * total * 4 * (N - 2 * SIDE) if SIDE > 0 else run * total * N
+            acc += shortcut(short_ptr, b, h, w, n, live, OUT_H, OUT_W, N, SIDE)
+        acc = relu(acc)
+    y = acc.to(out_ptr.dtype.element_ty)
+    tl.store(out_ptr + run * total * N + pixel[:, None] * N + n, y, mask=live)
+    if EXIT == STATISTICS:
+        partial_ptr += (run * tl.num_programs(0) + tile) * 2 * N
+        count = tl.minimum(PIXELS, total - tile * PIXELS)
+        leave_moments(acc, live, tl.arange(0, N), count, partial_ptr, N)
+
+
+@triton.jit(do_not_specialize=["runs", "batch"])
+def conv_backward_input(
+    g_ptr,
+    y_ptr,
+    v_ptr,
+    w_ptr,
+    out_ptr,
+    partial_ptr,
+    short_ptr,
+    x_ptr,
+    below_ptr,
+    s_ptr,
+    runs,
+    batch,
+    H: tl.constexpr,
+    W: tl.constexpr,
+    C: tl.constexpr,
+    N: tl.constexpr,
+    STRIDE: tl.constexpr,
+    ENTRY: tl.constexpr,
+    RESIDUAL: tl.constexpr,
+    SIDE: tl.constexpr,
+    TAPS: tl.constexpr,
+    PIXELS: tl.constexpr,
+):
+    """Gradient g and map y [R, B, H/STRIDE, W/STRIDE, C] of an output → gradient [R, B, H, W, N] below the relu.
+
+    `below` is what the norm before that relu saw, whose sums Σ g and Σ g·(below − mean) are left behind. With
+    RESIDUAL the shortcut's gradient is added first and the relu's output x tells where it let through;
+    without, scale·below + shift does. s: table of that norm, rows scale, shift, mean.
+    """
+    IN_H: tl.constexpr = H // STRIDE
+    IN_W: tl.constexpr = W // STRIDE
+    tile = tl.program_id(0)
+    run = tl.program_id(1).to(tl.int64)
+    total = batch * H * W
+    pixel = tile * PIXELS + tl.arange(0, PIXELS)
+    live = pixel < total
+    n = tl.arange(0, N)[None, :]
+    move = run * batch * IN_H * IN_W * C
+    grad = convolved(
+        g_ptr + move, y_ptr + move, v_ptr + run * C, runs * C, w_ptr + run * (9 if TAPS == 1 else 12) * C * N,
+        pixel, live, IN_H, IN_W, H, W, C, N, 1, STRIDE, ENTRY, TAPS, PIXELS,
+    )  # fmt: skip
+    live = live[:, None]
+    here = run * total * N + pixel[:, None] * N + n
+    below = tl.load(below_ptr + here, mask=live, other=0.0).to(tl.float32)
+    if RESIDUAL:
+        if SIDE == 0:
+            grad += tl.load(short_ptr + here, mask=live, other=0.0).to(tl.float32)
+        else:
+            b, h, w = place(pixel[:, None], H, W)
+            up = ((b * IN_H + h // 2) * IN_W + w // 2) * C + SIDE + n
+            short_ptr += run * batch * IN_H * IN_W * C
+            grad += 0.25 * tl.load(short_ptr + up, mask=live, other=0.0).to(tl.float32)
+        closed = tl.load(x_ptr + here, mask=live, other=0.0).to(tl.float32) <= 0
+    else:
+        closed = below * tl.load(s_ptr + run * N + n) + tl.load(s_ptr + (runs + run) * N + n) <= 0
+    grad = tl.where(closed | (live == 0), 0.0, grad)
+    tl.store(out_ptr + here, grad.to(out_ptr.dtype.element_ty), mask=live)
+    leave_gradient_sums(grad, below, s_ptr + (2 * runs + run) * N, partial_ptr, run, tile, N)
+
+
+@triton.jit
+def leave_gradient_sums(grad, below, mean_ptr, partial_ptr, run, tile, N: tl.constexpr):
+    """Write Σ g and Σ g·(below − mean) of a tile; `grad` is zero where there is no pixel."""
+    n = tl.arange(0, N)
+    partial_ptr += (run * tl.num_programs(0) + tile) * 2 * N
+    tl.store(partial_ptr + n, tl.sum(grad, 0))
+    tl.store(partial_ptr + N + n, tl.sum(grad * (below - tl.load(mean_ptr + n)[None, :]), 0))
+
+
+@triton.jit(do_not_specialize=["runs", "batch", "chunks"])
+def conv_backward_weight(
+    x_ptr,
+    s_ptr,
+    g_ptr,
+    y_ptr,
+    v_ptr,
+    out_ptr,
+    runs,
+    batch,
+    chunks,
+    H: tl.constexpr,
+    W: tl.constexpr,
+    C: tl.constexpr,
+    N: tl.constexpr,
+    STRIDE: tl.constexpr,
+    ENTRY: tl.constexpr,
+    EXIT: tl.constexpr,
+    PIXELS: tl.constexpr,
+):
+    """Input x [R, B, H, W, C] through ENTRY, output's gradient through EXIT → partial sums [R, chunks, 9, C, N].
+
+    A program takes one row of three taps over its chunk of the pixels: a product of [4·C, pixels] (the fourth
+    tap is padding) with [pixels, N].
+    """
+    OUT_H: tl.constexpr = H // STRIDE
+    OUT_W: tl.constexpr = W // STRIDE
+    K: tl.constexpr = 4 * C
+    chunk = tl.program_id(0) // 3
+    dy = tl.program_id(0) % 3 - 1
+    run = tl.program_id(1).to(tl.int64)
+    total = batch * OUT_H * OUT_W
+    tiles = tl.cdiv(total, PIXELS)
+    each = tl.cdiv(tiles, chunks)
+    k = tl.arange(0, K)
+    n = tl.arange(0, N)
+    dx = (k // C)[None, :] - 1
+    channel = k % C
+    s0, s1, s2 = vectors(s_ptr + run * C, runs * C, channel, ENTRY)
+    v0, v1, v2 = vectors(v_ptr + run * N, runs * N, n, EXIT)
+    x_ptr += run * batch * H * W * C
+    g_ptr += run * total * N
+    y_ptr += run * total * N
+    acc = tl.zeros([K, N], tl.float32)
+    for tile in range(chunk * each, tl.minimum(tiles, (chunk + 1) * each)):
+        pixel = tile * PIXELS + tl.arange(0, PIXELS)
+        live = pixel < total
+        b, h, w = place(pixel[:, None], OUT_H, OUT_W)
+        source, there = neighbour(b, h, w, dy, dx, H, W, STRIDE, 1)
+        there = there & live[:, None] & (dx < 2)
+        a = read(x_ptr, x_ptr, source * C + channel[None, :], there, s0, s1, s2, ENTRY)
+        g = read(g_ptr, y_ptr, pixel[:, None] * N + n[None, :], live[:, None], v0, v1, v2, EXIT)
+        acc = product(tl.trans(a), g, acc)
+    out_ptr += ((run * chunks + chunk) * 9 + (dy + 1) * 3) * C * N
+    tl.store(out_ptr + k[:, None] * N + n[None, :], acc, mask=k[:, None] < 3 * C)

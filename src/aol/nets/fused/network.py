@@ -1,0 +1,131 @@
+"""The whole network as two passes of kernels: forward (training or not) and backward, by hand.
+
+Assumes a `Plan`. Between convolutions lies only what is needed: raw outputs, block ends, and tables of the norms.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from aol.nets.fused import launch
+from aol.nets.fused.plan import Plan, Unit
+from aol.nets.fused.tiles import Partials
+
+
+def _norm_of(unit: Unit) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    norm = unit.norm
+    assert norm.weight is not None
+    assert norm.bias is not None
+    assert norm.running_mean is not None
+    assert norm.running_var is not None
+    return norm.weight.detach(), norm.bias.detach(), norm.running_mean, norm.running_var
+
+
+def evaluate(plan: Plan, images: Tensor, dtype: torch.dtype) -> Tensor:
+    """Images → features [R, B, C] with running statistics: every norm, relu and shortcut inside a convolution."""
+
+    def table(unit: Unit) -> Tensor:
+        return launch.norm_table(*_norm_of(unit), unit.norm.eps, plan.runs)
+
+    def weights(unit: Unit) -> Tensor:
+        return launch.pack(unit.conv.weight.detach(), plan.runs, dtype)[0]
+
+    stem = plan.stem
+    x, _ = launch.stem_forward(images, stem.conv.weight.detach(), plan.runs, dtype, table=table(stem))
+    for first, second in plan.blocks:
+        inner, _ = launch.conv_forward(x, weights(first), first.stride, table=table(first))
+        x, _ = launch.conv_forward(inner, weights(second), 1, table=table(second), shortcut=x)
+    return x.mean((2, 3), dtype=torch.float32)
+
+
+@dataclass
+class _Kept:
+    """What the backward pass needs of a unit: its raw output, its norm's table, its packed weights."""
+
+    y: Tensor
+    table: Tensor
+    back: Tensor
+
+
+@dataclass
+class _Tape:
+    """What the backward pass needs of the network."""
+
+    units: list[_Kept] = field(default_factory=list)
+    ends: list[Tensor] = field(default_factory=list)  # output of the stem, then of every block
+
+
+def _finished(unit: Unit, partials: Partials | None) -> Tensor:
+    assert partials is not None
+    assert unit.norm.momentum is not None
+    return launch.finish_forward(partials, *_norm_of(unit), unit.norm.momentum, unit.norm.eps)
+
+
+def record(plan: Plan, images: Tensor, dtype: torch.dtype) -> tuple[Tensor, _Tape]:
+    """Images → features [R, B, C] with the batch's statistics, moving the running ones, and the tape."""
+    tape = _Tape()
+    y, partials = launch.stem_forward(images, plan.stem.conv.weight.detach(), plan.runs, dtype)
+    table = _finished(plan.stem, partials)
+    tape.units.append(_Kept(y, table, y))
+    x = launch.block_end(y, table, None)
+    tape.ends.append(x)
+    for block in plan.blocks:
+        inner, entry = x, None
+        for unit in block:
+            ahead, back = launch.pack(unit.conv.weight.detach(), plan.runs, dtype)
+            y, partials = launch.conv_forward(inner, ahead, unit.stride, entry=entry)
+            entry = _finished(unit, partials)
+            tape.units.append(_Kept(y, entry, back))
+            inner = y
+        assert entry is not None
+        x = launch.block_end(y, entry, x)
+        tape.ends.append(x)
+    counts = [count for unit in plan.units if (count := unit.norm.num_batches_tracked) is not None]
+    torch._foreach_add_(counts, 1)
+    return x.mean((2, 3), dtype=torch.float32), tape
+
+
+def backward(plan: Plan, images: Tensor, tape: _Tape, grad: Tensor) -> list[Tensor]:
+    """Gradient [R, B, C] of the features → gradients of `plan.parameters()`, in their order."""
+    last = tape.units[-1]
+    g, partials = launch.pool_backward(grad.contiguous(), tape.ends[-1], last.y, last.table)
+    found: list[Tensor] = []  # from the last unit to the first, each unit's three in reverse
+    for number in reversed(range(len(plan.blocks))):
+        first, second = tape.units[2 * number + 1], tape.units[2 * number + 2]
+        x, under = tape.ends[number], tape.units[2 * number]
+        weight_grad, bias_grad, through = launch.finish_backward(partials, second.table)
+        inner, partials, conv_grad = launch.conv_backward(g, second.y, through, second.back, first.y, first.table)
+        found += [bias_grad, weight_grad, conv_grad]
+        weight_grad, bias_grad, through = launch.finish_backward(partials, first.table)
+        g, partials, conv_grad = launch.conv_backward(
+            inner, first.y, through, first.back, under.y, under.table, shortcut=g, x=x
+        )
+        found += [bias_grad, weight_grad, conv_grad]
+    weight_grad, bias_grad, through = launch.finish_backward(partials, tape.units[0].table)
+    found += [bias_grad, weight_grad, launch.stem_backward_weight(images, g, tape.units[0].y, through)]
+    return found[::-1]
+
+
+class Features(torch.autograd.Function):
+    """Images → features as one node of the graph; its inputs are the plan's parameters."""
+
+    @staticmethod
+    def forward(ctx: Any, plan: Plan, dtype: torch.dtype, images: Tensor, *parameters: Tensor) -> Tensor:
+        """Run the training pass and keep its tape."""
+        features, tape = record(plan, images, dtype)
+        ctx.plan, ctx.count = plan, len(tape.units)
+        kept = [tensor for unit in tape.units for tensor in (unit.y, unit.table, unit.back)]
+        ctx.save_for_backward(images, *kept, *tape.ends)
+        return features
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        """Run the backward kernels; images get no gradient."""
+        images, *kept = ctx.saved_tensors
+        units = [_Kept(*kept[3 * i : 3 * i + 3]) for i in range(ctx.count)]
+        tape = _Tape(units, kept[3 * ctx.count :])
+        return None, None, None, *backward(ctx.plan, images, tape, grads[0])

@@ -1,0 +1,235 @@
+"""The small kernels between convolutions: finishing batch norms, block ends, packing and unpacking weights."""
+# mypy: ignore-errors
+# ruff: noqa: N803, N806
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from aol.nets.fused.conv import leave_gradient_sums, shortcut
+from aol.nets.fused.pieces import place, relu
+
+
+@triton.jit(do_not_specialize=["rows", "tiles", "total"])
+def finish_forward(
+    partial_ptr,
+    weight_ptr,
+    bias_ptr,
+    running_mean_ptr,
+    running_var_ptr,
+    table_ptr,
+    rows,
+    tiles,
+    total,
+    momentum,
+    eps,
+    N: tl.constexpr,
+    PIXELS: tl.constexpr,
+    TRAINING: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """Merge the tiles' moments into the table [4, R, N] of scale, shift, mean, 1/σ; move the running statistics.
+
+    Not training: the table from the running statistics. Deviations are merged by Chan's rule, so a mean far
+    from zero costs no digits.
+    """
+    run = tl.program_id(0)
+    n = tl.arange(0, N)
+    here = run * N + n
+    if TRAINING:
+        start = partial_ptr + run.to(tl.int64) * tiles * 2 * N
+        mean_sum = tl.zeros([BLOCK, N], tl.float32)
+        for first in range(0, tiles, BLOCK):
+            tile = first + tl.arange(0, BLOCK)[:, None]
+            count = tl.maximum(tl.minimum(PIXELS, total - tile * PIXELS), 0).to(tl.float32)
+            mean_sum += count * tl.load(start + tile * 2 * N + n[None, :], mask=tile < tiles, other=0.0)
+        mean = tl.sum(mean_sum, 0) / total
+        squares = tl.zeros([BLOCK, N], tl.float32)
+        for first in range(0, tiles, BLOCK):
+            tile = first + tl.arange(0, BLOCK)[:, None]
+            there = tile < tiles
+            count = tl.maximum(tl.minimum(PIXELS, total - tile * PIXELS), 0).to(tl.float32)
+            away = tl.load(start + tile * 2 * N + n[None, :], mask=there, other=0.0) - mean[None, :]
+            squares += tl.load(start + tile * 2 * N + N + n[None, :], mask=there, other=0.0)
+            squares += tl.where(there, count * away * away, 0.0)
+        deviations = tl.sum(squares, 0)
+        var = deviations / total
+        unbiased = deviations / tl.maximum(total - 1, 1)
+        old_mean = tl.load(running_mean_ptr + here)
+        old_var = tl.load(running_var_ptr + here)
+        tl.store(running_mean_ptr + here, old_mean + momentum * (mean - old_mean))
+        tl.store(running_var_ptr + here, old_var + momentum * (unbiased - old_var))
+    else:
+        mean = tl.load(running_mean_ptr + here)
+        var = tl.load(running_var_ptr + here)
+    deviation = 1.0 / tl.sqrt(var + eps)
+    scale = tl.load(weight_ptr + here) * deviation
+    tl.store(table_ptr + here, scale)
+    tl.store(table_ptr + rows + here, tl.load(bias_ptr + here) - mean * scale)
+    tl.store(table_ptr + 2 * rows + here, mean)
+    tl.store(table_ptr + 3 * rows + here, deviation)
+
+
+@triton.jit(do_not_specialize=["rows", "tiles", "total"])
+def finish_backward(
+    partial_ptr,
+    table_ptr,
+    weight_grad_ptr,
+    bias_grad_ptr,
+    out_ptr,
+    rows,
+    tiles,
+    total,
+    N: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """Add the tiles' sums: the norm's own gradients, and (α, β, δ) with dy = α·g + β·y + δ, a table [3, R, N]."""
+    run = tl.program_id(0)
+    n = tl.arange(0, N)
+    here = run * N + n
+    start = partial_ptr + run.to(tl.int64) * tiles * 2 * N
+    plain = tl.zeros([BLOCK, N], tl.float32)
+    moment = tl.zeros([BLOCK, N], tl.float32)
+    for first in range(0, tiles, BLOCK):
+        tile = first + tl.arange(0, BLOCK)[:, None]
+        plain += tl.load(start + tile * 2 * N + n[None, :], mask=tile < tiles, other=0.0)
+        moment += tl.load(start + tile * 2 * N + N + n[None, :], mask=tile < tiles, other=0.0)
+    scale = tl.load(table_ptr + here)
+    mean = tl.load(table_ptr + 2 * rows + here)
+    deviation = tl.load(table_ptr + 3 * rows + here)
+    bias_grad = tl.sum(plain, 0)
+    weight_grad = tl.sum(moment, 0) * deviation
+    tl.store(bias_grad_ptr + here, bias_grad)
+    tl.store(weight_grad_ptr + here, weight_grad)
+    beta = -scale * deviation * weight_grad / total
+    tl.store(out_ptr + here, scale)
+    tl.store(out_ptr + rows + here, beta)
+    tl.store(out_ptr + 2 * rows + here, -scale * bias_grad / total - beta * mean)
+
+
+@triton.jit(do_not_specialize=["runs", "batch"])
+def block_end(
+    y_ptr,
+    s_ptr,
+    short_ptr,
+    out_ptr,
+    runs,
+    batch,
+    H: tl.constexpr,
+    W: tl.constexpr,
+    N: tl.constexpr,
+    SHORT: tl.constexpr,
+    SIDE: tl.constexpr,
+    PIXELS: tl.constexpr,
+):
+    """relu(scale·y + shift + shortcut), [R, B, H, W, N] → the same shape; without SHORT nothing is added."""
+    run = tl.program_id(1).to(tl.int64)
+    total = batch * H * W
+    pixel = tl.program_id(0) * PIXELS + tl.arange(0, PIXELS)[:, None]
+    n = tl.arange(0, N)[None, :]
+    live = pixel < total
+    here = run * total * N + pixel * N + n
+    y = tl.load(y_ptr + here, mask=live, other=0.0).to(tl.float32)
+    y = y * tl.load(s_ptr + run * N + n) + tl.load(s_ptr + (runs + run) * N + n)
+    if SHORT:
+        b, h, w = place(pixel, H, W)
+        short_ptr += run * total * 4 * (N - 2 * SIDE) if SIDE > 0 else run * total * N
+        y += shortcut(short_ptr, b, h, w, n, live, H, W, N, SIDE)
+    tl.store(out_ptr + here, relu(y).to(out_ptr.dtype.element_ty), mask=live)
+
+
+@triton.jit(do_not_specialize=["runs", "batch"])
+def pool_backward(
+    pooled_ptr,
+    x_ptr,
+    below_ptr,
+    s_ptr,
+    out_ptr,
+    partial_ptr,
+    runs,
+    batch,
+    H: tl.constexpr,
+    W: tl.constexpr,
+    N: tl.constexpr,
+    PIXELS: tl.constexpr,
+):
+    """Gradient [R, B, N] of the mean over places → gradient [R, B, H, W, N] below the last relu, with its sums."""
+    tile = tl.program_id(0)
+    run = tl.program_id(1).to(tl.int64)
+    total = batch * H * W
+    pixel = tile * PIXELS + tl.arange(0, PIXELS)[:, None]
+    n = tl.arange(0, N)[None, :]
+    live = pixel < total
+    here = run * total * N + pixel * N + n
+    grad = tl.load(pooled_ptr + (run * batch + pixel // (H * W)) * N + n, mask=live, other=0.0) / (H * W)
+    closed = tl.load(x_ptr + here, mask=live, other=0.0).to(tl.float32) <= 0
+    grad = tl.where(closed, 0.0, grad)
+    tl.store(out_ptr + here, grad.to(out_ptr.dtype.element_ty), mask=live)
+    below = tl.load(below_ptr + here, mask=live, other=0.0).to(tl.float32)
+    leave_gradient_sums(grad, below, s_ptr + (2 * runs + run) * N, partial_ptr, run, tile, N)
+
+
+@triton.jit
+def pack_weights(
+    w_ptr, forward_ptr, backward_ptr, C: tl.constexpr, N: tl.constexpr, TAPS_F: tl.constexpr, TAPS_B: tl.constexpr
+):
+    """fp32 weights [R·N, C, 3, 3] → [R, slots, C, N] for the forward pass, flipped [R, slots, N, C] for the backward.
+
+    Slots are 9, or 12 where a row of taps is padded to four; the padding is written here, as zeros.
+    """
+    slot = tl.program_id(0)
+    run = tl.program_id(1).to(tl.int64)
+    c = tl.arange(0, C)[:, None]
+    n = tl.arange(0, N)[None, :]
+    dtype = forward_ptr.dtype.element_ty
+    from_ = w_ptr + run * N * C * 9 + (n * C + c) * 9
+    dy = slot // 4
+    dx = slot % 4
+    if dx < 3:
+        weights = tl.load(from_ + dy * 3 + dx).to(dtype)
+        slot_f = slot if TAPS_F == 4 else dy * 3 + dx
+        slot_b = (2 - dy) * TAPS_B + 2 - dx if TAPS_B == 4 else (2 - dy) * 3 + 2 - dx
+        tl.store(forward_ptr + ((run * 3 * (4 if TAPS_F == 4 else 3) + slot_f) * C + c) * N + n, weights)
+        tl.store(backward_ptr + ((run * 3 * (4 if TAPS_B == 4 else 3) + slot_b) * N + n) * C + c, weights)
+    else:
+        zeros = tl.zeros([C, N], dtype)
+        if TAPS_F == 4:
+            tl.store(forward_ptr + ((run * 12 + slot) * C + c) * N + n, zeros)
+        if TAPS_B == 4:
+            tl.store(backward_ptr + ((run * 12 + slot) * N + n) * C + c, zeros)
+
+
+@triton.jit(do_not_specialize=["chunks"])
+def add_chunks(
+    partial_ptr,
+    out_ptr,
+    chunks,
+    ROWS: tl.constexpr,
+    PADDED: tl.constexpr,
+    N: tl.constexpr,
+    ORDER: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """Sum [R, chunks, PADDED, N] over chunks, in order → weight gradients [R, outputs, inputs, 3, 3].
+
+    Rows come as (input, tap) with ORDER 0, as (tap, input) with 1, both with outputs as columns; with 2 as
+    (tap, output) with inputs as columns, and a row's three taps from right to left.
+    """
+    CHANNELS: tl.constexpr = ROWS // 9
+    run = tl.program_id(1).to(tl.int64)
+    k = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)[:, None]
+    n = tl.arange(0, N)[None, :]
+    there = k < ROWS
+    total = tl.zeros([BLOCK, N], tl.float32)
+    for chunk in range(chunks):
+        total += tl.load(partial_ptr + ((run * chunks + chunk) * PADDED + k) * N + n, mask=there, other=0.0)
+    out_ptr += run * N * ROWS
+    tap = k // CHANNELS
+    if ORDER == 0:
+        to = n * ROWS + k
+    elif ORDER == 1:
+        to = n * ROWS + (k % CHANNELS) * 9 + tap
+    else:
+        to = ((k % CHANNELS) * N + n) * 9 + (tap // 3) * 3 + 2 - tap % 3
+    tl.store(out_ptr + to, total, mask=there)

@@ -1,0 +1,225 @@
+"""Stride-1 convolutions that walk down the rows of a few images, so that a row is read and normed once, not thrice.
+
+A program holds three output rows at once: an input row adds its three taps to the row below, its own and the
+row above, which is then complete. Per pixel this is a sixth of the instructions of a tile read tap by tap, and
+these networks are so thin that instructions, not memory, bound the latter.
+"""
+# mypy: ignore-errors
+# ruff: noqa: N803
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from aol.nets.fused.conv import ADD_ACTIVATE, STATISTICS, shortcut
+from aol.nets.fused.pieces import product, read, relu, vectors
+
+
+@triton.jit
+def row_weights(w_ptr, C: tl.constexpr, N: tl.constexpr):
+    """Weights of the three rows of taps, each [4·C, N], the fourth tap zero."""
+    at = w_ptr + tl.arange(0, 4 * C)[:, None] * N + tl.arange(0, N)[None, :]
+    return tl.load(at), tl.load(at + 4 * C * N), tl.load(at + 8 * C * N)
+
+
+@triton.jit
+def row_start(first_image, batch, H: tl.constexpr, W: tl.constexpr, C: tl.constexpr, PIXELS: tl.constexpr):
+    """Where the surroundings [PIXELS, 4·C] of row 0 begin in each image, which of them exist, and their channels."""
+    pixel = tl.arange(0, PIXELS)
+    image = first_image + pixel // W
+    k = tl.arange(0, 4 * C)
+    column = (pixel % W)[:, None] + (k // C)[None, :] - 1
+    there = (image < batch)[:, None] & (column >= 0) & (column < W) & (k < 3 * C)[None, :]
+    return (image * H * W)[:, None] * C + column * C + (k % C)[None, :], there, k % C
+
+
+@triton.jit(do_not_specialize=["runs", "batch"])
+def conv_forward_rows(
+    x_ptr,
+    v_ptr,
+    w_ptr,
+    out_ptr,
+    partial_ptr,
+    s_ptr,
+    short_ptr,
+    runs,
+    batch,
+    H: tl.constexpr,
+    W: tl.constexpr,
+    C: tl.constexpr,
+    N: tl.constexpr,
+    ENTRY: tl.constexpr,
+    EXIT: tl.constexpr,
+    SIDE: tl.constexpr,
+    PIXELS: tl.constexpr,
+):
+    """As `conv_forward`, stride 1; a program takes PIXELS // W whole images."""
+    tile = tl.program_id(0)
+    run = tl.program_id(1).to(tl.int64)
+    total = batch * H * W
+    first_image = tile * (PIXELS // W)
+    x_ptr += run * total * C
+    w0, w1, w2 = row_weights(w_ptr + run * 12 * C * N, C, N)
+    start, there, channel = row_start(first_image, batch, H, W, C, PIXELS)
+    v0, v1, v2 = vectors(v_ptr + run * C, runs * C, channel, ENTRY)
+
+    n = tl.arange(0, N)[None, :]
+    pixel = tl.arange(0, PIXELS)[:, None]
+    image = first_image + pixel // W
+    live = image < batch
+    here = run * total * N + (image * H * W + pixel % W) * N + n
+    out_ptr += here
+    if EXIT != STATISTICS:
+        scale = tl.load(s_ptr + run * N + n)
+        shift = tl.load(s_ptr + (runs + run) * N + n)
+        if SIDE > 0:
+            short_ptr += run * total * 4 * (N - 2 * SIDE)
+        else:
+            short_ptr += run * total * N
+
+    # Row 0 knows nothing above it; it and row 1 are begun by the first input row.
+    a = read(x_ptr, x_ptr, start, there, v0, v1, v2, ENTRY)
+    zeros = tl.zeros([PIXELS, N], tl.float32)
+    current = product(a, w1, zeros)
+    following = product(a, w0, zeros)
+    origin = zeros
+    moved = zeros
+    squares = zeros
+    for row in range(H):
+        below = there & (row + 1 < H)
+        a = read(x_ptr, x_ptr, start + (row + 1) * (W * C), below, v0, v1, v2, ENTRY)
+        done = product(a, w2, current)
+        current = product(a, w1, following)
+        following = product(a, w0, zeros)
+        if EXIT != STATISTICS:
+            done = done * scale + shift
+            if EXIT == ADD_ACTIVATE:
+                done += shortcut(short_ptr, image, row, pixel % W, n, live, H, W, N, SIDE)
+            done = relu(done)
+        y = done.to(out_ptr.dtype.element_ty)
+        tl.store(out_ptr + row * (W * N), y, mask=live)
+        if EXIT == STATISTICS:
+            # Sums of what is left after each column's first value: no large squares to cancel.
+            origin = tl.where(row == 0, done, origin)
+            away = done - origin
+            moved += away
+            squares += away * away
+    if EXIT == STATISTICS:
+        partial_ptr += (run * tl.num_programs(0) + tile) * 2 * N + tl.arange(0, N)
+        columns = tl.minimum(PIXELS // W, batch - first_image) * W
+        column_mean = origin + moved / H
+        mean = tl.sum(tl.where(live, column_mean, 0.0), 0) / columns
+        apart = column_mean - mean[None, :]
+        deviations = squares - moved * moved / H + H * apart * apart
+        tl.store(partial_ptr, mean)
+        tl.store(partial_ptr + N, tl.sum(tl.where(live, deviations, 0.0), 0))
+
+
+@triton.jit(do_not_specialize=["runs", "batch"])
+def conv_backward_rows(
+    g_ptr,
+    y_ptr,
+    v_ptr,
+    w_ptr,
+    out_ptr,
+    partial_ptr,
+    short_ptr,
+    x_ptr,
+    below_ptr,
+    s_ptr,
+    weight_ptr,
+    runs,
+    batch,
+    H: tl.constexpr,
+    W: tl.constexpr,
+    C: tl.constexpr,
+    N: tl.constexpr,
+    ENTRY: tl.constexpr,
+    RESIDUAL: tl.constexpr,
+    WEIGHTS: tl.constexpr,
+    PIXELS: tl.constexpr,
+):
+    """As `conv_backward_input`, stride 1, and with WEIGHTS the weights' gradient from the same reads.
+
+    That gradient is left as partial sums [R, tiles, 3, 3, C, N], the columns of taps from right to left: a row
+    of the gradient's surroundings [pixels, 4·C], transposed, times the input's rows above, beside and below.
+    """
+    tile = tl.program_id(0)
+    run = tl.program_id(1).to(tl.int64)
+    total = batch * H * W
+    first_image = tile * (PIXELS // W)
+    g_ptr += run * total * C
+    y_ptr += run * total * C
+    w0, w1, w2 = row_weights(w_ptr + run * 12 * C * N, C, N)
+    start, there, channel = row_start(first_image, batch, H, W, C, PIXELS)
+    v0, v1, v2 = vectors(v_ptr + run * C, runs * C, channel, ENTRY)
+
+    dtype = out_ptr.dtype.element_ty
+    n = tl.arange(0, N)[None, :]
+    pixel = tl.arange(0, PIXELS)[:, None]
+    image = first_image + pixel // W
+    live = image < batch
+    here = run * total * N + (image * H * W + pixel % W) * N + n
+    scale = tl.load(s_ptr + run * N + n)
+    shift = tl.load(s_ptr + (runs + run) * N + n)
+    mean = tl.load(s_ptr + (2 * runs + run) * N + n)
+
+    a = read(g_ptr, y_ptr, start, there, v0, v1, v2, ENTRY)
+    zeros = tl.zeros([PIXELS, N], tl.float32)
+    current = product(a, w1, zeros)
+    following = product(a, w0, zeros)
+    plain = zeros
+    moment = zeros
+    # Rows of the convolution's input: `input0` is the one whose gradient is about to be complete.
+    input0, below0 = conv_input(x_ptr, below_ptr, here, live, scale, shift, RESIDUAL)
+    if WEIGHTS:
+        input1, below1 = conv_input(x_ptr, below_ptr, here + W * N, live & (H > 1), scale, shift, RESIDUAL)
+        above = tl.zeros([4 * C, N], tl.float32)
+        beside = product(tl.trans(a), input0.to(dtype), above)
+        under = product(tl.trans(a), input1.to(dtype), above)
+    for row in range(H):
+        a = read(g_ptr, y_ptr, start + (row + 1) * (W * C), there & (row + 1 < H), v0, v1, v2, ENTRY)
+        grad = product(a, w2, current)
+        current = product(a, w1, following)
+        following = product(a, w0, zeros)
+        at = here + row * (W * N)
+        if WEIGHTS:
+            input2, below2 = conv_input(x_ptr, below_ptr, at + 2 * W * N, live & (row + 2 < H), scale, shift, RESIDUAL)
+            turned = tl.trans(a)
+            above = product(turned, input0.to(dtype), above)
+            beside = product(turned, input1.to(dtype), beside)
+            under = product(turned, input2.to(dtype), under)
+        if RESIDUAL:
+            grad += tl.load(short_ptr + at, mask=live, other=0.0).to(tl.float32)
+        grad = tl.where(input0.to(tl.float32) <= 0, 0.0, grad)
+        tl.store(out_ptr + at, grad.to(dtype), mask=live)
+        plain += grad
+        moment += grad * (below0.to(tl.float32) - mean)
+        if WEIGHTS:
+            input0 = input1
+            input1 = input2
+            below0 = below1
+            below1 = below2
+        else:
+            input0, below0 = conv_input(x_ptr, below_ptr, at + W * N, live & (row + 1 < H), scale, shift, RESIDUAL)
+    partial_ptr += (run * tl.num_programs(0) + tile) * 2 * N + tl.arange(0, N)
+    tl.store(partial_ptr, tl.sum(tl.where(live, plain, 0.0), 0))
+    tl.store(partial_ptr + N, tl.sum(tl.where(live, moment, 0.0), 0))
+    if WEIGHTS:
+        k = tl.arange(0, 4 * C)[:, None]
+        weight_ptr += (run * tl.num_programs(0) + tile) * 9 * C * N + k * N + n
+        tl.store(weight_ptr, above, mask=k < 3 * C)
+        tl.store(weight_ptr + 3 * C * N, beside, mask=k < 3 * C)
+        tl.store(weight_ptr + 6 * C * N, under, mask=k < 3 * C)
+
+
+@triton.jit
+def conv_input(x_ptr, below_ptr, at, live, scale, shift, RESIDUAL: tl.constexpr):
+    """Read a row of a convolution's input and of what the norm before it saw: read where it was kept, or made."""
+    below = tl.load(below_ptr + at, mask=live, other=0.0)
+    if RESIDUAL:
+        found = tl.load(x_ptr + at, mask=live, other=0.0)
+    else:
+        found = tl.where(live, relu(below.to(tl.float32) * scale + shift), 0.0).to(below.dtype)
+    return found, below

@@ -1,0 +1,97 @@
+"""How kernels are cut for the device: tile sizes by kernel and channels, and the sums tiles leave behind."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from aol.nets.fused.pieces import INTERPRETED
+
+
+@dataclass
+class Tile:
+    """How a kernel is cut: pixels and warps a program, loads in flight, most registers a thread (0: any)."""
+
+    pixels: int = 128
+    warps: int = 4
+    stages: int = 3
+    registers: int = 0
+
+
+# By kernel and channels of the product's depth; what is not listed takes the default. Tuned on an H200 by
+# benchmarks/kernels.py; tests make tiles small.
+TILES: dict[tuple[str, int], Tile] = {
+    ("forward_rows", 16): Tile(128, 4, 3),
+    ("forward_rows", 32): Tile(128, 8, 2),
+    ("backward_rows", 16): Tile(64, 4, 2),
+    ("backward_rows", 32): Tile(64, 8, 2),
+    ("backward_weight", 32): Tile(64, 4, 3),
+    ("backward_weight", 64): Tile(64, 8, 3),
+    ("stem_backward_weight", 0): Tile(128, 4, 2),
+    ("stem_forward", 0): Tile(128, 4, 1),
+    ("block_end", 0): Tile(128, 4, 1),
+    ("pool_backward", 0): Tile(128, 4, 1),
+}
+PROGRAMS = 800  # about six a multiprocessor of an H200: chunks of a weight gradient are cut to give so many
+FEWEST = 200  # programs below which walking whole images leaves multiprocessors idle
+ROW_CHANNELS = (16, 32)  # with more, three rows of weights and sums do not fit
+FUSED_CHANNELS: tuple[int, ...] = (16, 32)  # where one kernel gives both gradients of a convolution
+ORDERS = {"plain": 0, "tapwise": 1, "turned": 2}
+FINISH = 64  # tiles whose sums a finishing program reads at once
+
+
+def cdiv(a: int, b: int) -> int:
+    """Divide, rounding up: how many pieces of b it takes to cover a."""
+    return -(-a // b)
+
+
+def tile_for(kernel: str, channels: int = 0) -> Tile:
+    """Look up the cut of a kernel."""
+    return TILES.get((kernel, channels), Tile())
+
+
+def options(tile: Tile, dtype: torch.dtype = torch.bfloat16) -> dict[str, int]:
+    """Say to the compiler how a program of this tile is to be made; fp32 maps leave no room for loads ahead."""
+    if dtype == torch.float32:
+        return {"num_warps": tile.warps, "num_stages": 1}
+    cap = {"maxnreg": tile.registers} if tile.registers and not INTERPRETED.value else {}
+    return {"num_warps": tile.warps, "num_stages": tile.stages, **cap}
+
+
+def taps(channels: int) -> int:
+    """Taps a product: with few channels a row of three (padded to four) makes a product deep enough."""
+    return 4 if channels in ROW_CHANNELS else 1
+
+
+def walk(kernel: str, like: Tensor, channels: int) -> Tile | None:
+    """Decide whether the kernel may walk down whole images of maps like `like`, and how many at once."""
+    runs, batch, _, width, n = like.shape
+    if n != channels or channels not in ROW_CHANNELS:
+        return None
+    tile = tile_for(kernel, channels)
+    images = tile.pixels // width
+    if tile.pixels % width or runs * cdiv(batch, max(images, 1)) < FEWEST:
+        return None
+    return tile
+
+
+def slots(channels: int) -> int:
+    """Count the places of taps in packed weights, padding included."""
+    return 12 if taps(channels) == 4 else 9
+
+
+@dataclass(frozen=True)
+class Partials:
+    """Two sums of each channel from every tile, [R, tiles, 2, C], of `total` pixels a run."""
+
+    values: Tensor
+    pixels: int
+    total: int
+
+    @staticmethod
+    def empty(like: Tensor, runs: int, total: int, channels: int, pixels: int) -> Partials:
+        """Make room for the sums of all tiles; every one of them is written."""
+        shape = (runs, cdiv(total, pixels), 2, channels)
+        return Partials(torch.empty(shape, dtype=torch.float32, device=like.device), pixels, total)

@@ -1,0 +1,56 @@
+"""The benchmarks run at small sizes, print their tables and write records that say what they belong to."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+SMALL = {
+    "sample_ages": ["--samples", "3000", "--compared", "500", "--epochs", "4", "--batch", "1024", "--repeats", "2"],
+    "reservoir": ["--steps", "100", "1000", "--capacities", "50", "--repeats", "2"],
+}
+KNOWN = {"cpu", "cores", "threads", "load_before", "system", "python", "torch", "numpy", "aol"}
+
+
+def measured(name: str, out: Path) -> tuple[str, dict[str, object]]:
+    command = [sys.executable, str(BENCHMARKS / f"{name}.py"), *SMALL[name], "--out", str(out)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    return done.stdout, json.loads(out.read_text())
+
+
+def test_ages_are_measured_for_both_stores_and_beside_the_history(tmp_path: Path) -> None:
+    printed, record = measured("sample_ages", tmp_path / "new" / "ages.json")
+    assert record["machine"].keys() == KNOWN
+    assert [case["store"] for case in record["large"]] == ["full"] * 4 + ["compact"] * 4
+    (pair,) = record["compared"]
+    assert pair["history"]["state_bytes"] == 4 * 500 * 4
+    assert pair["library"]["state_bytes"] < pair["history"]["state_bytes"]
+    assert "all epochs" in printed
+
+
+def test_the_reservoir_is_measured_beside_the_loop(tmp_path: Path) -> None:
+    printed, record = measured("reservoir", tmp_path / "reservoir.json")
+    assert record["machine"].keys() == KNOWN
+    assert [(case["step"], case["capacity"]) for case in record["cases"]] == [(100, 50), (1000, 50)]
+    assert all(case["library"]["median_s"] > 0 and case["loop"]["median_s"] > 0 for case in record["cases"])
+    assert "one at a time" in printed
+
+
+def test_the_pages_show_the_committed_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    page = importlib.import_module("page")
+    for path, text in page.pages().items():
+        assert path.read_text() == text, f"{path.name} is out of date: run benchmarks/page.py"
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_the_committed_record_belongs_to_the_benchmark(name: str) -> None:
+    record = json.loads((BENCHMARKS / "results" / f"{name}.json").read_text())
+    assert record["machine"].keys() == KNOWN

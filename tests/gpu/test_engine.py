@@ -1,0 +1,65 @@
+"""The engine on a CUDA device: a captured step is the step, and many runs are the runs."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from aol.data import open_data
+from aol.engine import OfflineLoop, StreamLoop, grid
+from aol.engine.capture import Captured
+from aol.engine.settings import Value
+
+CUDA = torch.device("cuda")
+
+
+def run(
+    loop_kind: type[OfflineLoop] | type[StreamLoop], common: dict[str, Value], **varied: list[Value]
+) -> OfflineLoop | StreamLoop:
+    loop = loop_kind(
+        grid({"epochs": 3, "net": "cnn", "warmup": 0, **common}, **varied), open_data("digits"), device=CUDA
+    )  # type: ignore[arg-type]
+    while not loop.done:
+        loop.run_epoch()
+    return loop
+
+
+@pytest.mark.parametrize("signal", ["eval", "train"])
+@pytest.mark.parametrize("scenario", ["offline", "arrival", "stream"])
+def test_captured_steps_equal_plain_ones(scenario: str, signal: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    kind = StreamLoop if scenario == "stream" else OfflineLoop
+    common: dict[str, Value] = {"scenario": scenario, "signal": signal, "fraction": 0.5, "average": 0.5}
+    varied: dict[str, list[Value]] = {"weighting": ["none", "aol"], "loss": ["softmax", "sigmoid"], "seed": [0, 1]}
+    captured = run(kind, common, **varied)
+    monkeypatch.setattr(Captured, "__call__", lambda self: self._work())
+    plain = run(kind, common, **varied)
+    assert torch.equal(captured.history.epoch("epoch"), plain.history.epoch("epoch"))
+    torch.testing.assert_close(
+        captured.history.epoch("train_loss"), plain.history.epoch("train_loss"), rtol=1e-2, atol=1e-2
+    )
+    first, second = captured.history.by_class("weight")[0], plain.history.by_class("weight")[0]
+    assert torch.equal(first, second)
+
+
+def test_a_run_learns_alone_as_it_does_among_others() -> None:
+    common: dict[str, Value] = {"epochs": 2, "lr": 0.01}
+    many = run(OfflineLoop, common, weighting=["none", "aol"], seed=[0, 1, 2])
+    alone = run(OfflineLoop, common, weighting=["none"], seed=[0])
+    torch.testing.assert_close(
+        many.history.epoch("train_loss")[:, 0], alone.history.epoch("train_loss")[:, 0], rtol=1e-2, atol=1e-3
+    )
+
+
+def test_state_taken_on_the_device_goes_on_there() -> None:
+    whole = run(OfflineLoop, {"epochs": 4, "lr": 0.01}, weighting=["aol"], seed=[0, 1])
+    runs = whole.runs
+    half = OfflineLoop(runs, open_data("digits"), device=CUDA)
+    half.run_epoch()
+    half.run_epoch()
+    rest = OfflineLoop(runs, open_data("digits"), device=CUDA)
+    rest.load_state_dict(half.state_dict())
+    while not rest.done:
+        rest.run_epoch()
+    torch.testing.assert_close(
+        rest.history.epoch("train_loss"), whole.history.epoch("train_loss"), rtol=1e-2, atol=1e-3
+    )

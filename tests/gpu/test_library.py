@@ -1,0 +1,78 @@
+"""The library on a CUDA device: the same numbers as on the CPU, and no waiting where none is promised."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+import torch
+
+import aol
+
+
+@contextmanager
+def no_waiting() -> Iterator[None]:
+    torch.cuda.synchronize()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+@pytest.mark.parametrize("rho", [0.3, torch.tensor([0.0, 0.3, 1.0])], ids=["single", "runs"])
+@pytest.mark.parametrize("store", ["full", "compact"])
+@pytest.mark.parametrize("absent", ["keep", "grow"])
+def test_sample_ages_agree_with_the_cpu_and_never_wait(rho: float | torch.Tensor, store: str, absent: str) -> None:
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.randint(7, (500,), generator=generator)
+    here = aol.SampleAges(labels, rho=rho, store=store, absent=absent)
+    there = aol.SampleAges(labels, rho=rho, store=store, absent=absent, device="cuda")
+    shape = (200,) if isinstance(rho, float) else (3, 200)
+    for _ in range(6):
+        for _ in range(3):
+            index = torch.randint(500, (200,), generator=generator)  # with repeats: the last one counts
+            right = torch.rand(shape, generator=generator) < 0.4
+            here.observe(index, right)
+            on_device = index.cuda(), right.cuda()
+            with no_waiting():
+                there.observe(*on_device)
+                there.weight(on_device[0])
+        here.advance()
+        there.advance()
+        assert torch.equal(here.age, there.age.cpu())
+        assert torch.equal(here.ema.nan_to_num(-1), there.ema.cpu().nan_to_num(-1))
+        assert torch.equal(here.class_weight, there.class_weight.cpu())
+
+
+def test_a_stray_index_on_the_device_is_reported_and_loses_nothing() -> None:
+    ages = aol.SampleAges([0, 1, 1], rho=0.5, device="cuda")
+    ages.observe(torch.tensor([0, 7, -1], device="cuda"), torch.tensor([False, True, True], device="cuda"))
+    with pytest.raises(IndexError, match="outside"):
+        ages.advance()
+    ages.advance()
+    assert ages.age.tolist() == [2, 1, 1]
+
+
+def test_class_ages_agree_with_the_cpu_and_never_wait() -> None:
+    generator = torch.Generator().manual_seed(0)
+    here, there = aol.ClassAges(5, rho=0.2), aol.ClassAges(5, rho=0.2, device="cuda")
+    for _ in range(6):
+        label, right = torch.randint(5, (64,), generator=generator), torch.rand(64, generator=generator) < 0.5
+        here.observe(label, right)
+        on_device = label.cuda(), right.cuda()
+        with no_waiting():
+            there.observe(*on_device)
+            there.weight(on_device[0])
+        here.advance()
+        there.advance()
+        assert torch.equal(here.age, there.age.cpu())
+        assert torch.equal(here.class_weight, there.class_weight.cpu())
+
+
+def test_losses_are_float32_under_autocast() -> None:
+    logits, target = torch.randn(4, 8, 10, device="cuda"), torch.randint(10, (8,), device="cuda")
+    with torch.autocast("cuda", dtype=torch.bfloat16):
+        loss = aol.weighted_mean(aol.softmax_loss(logits.bfloat16(), target), torch.ones(8, device="cuda"))
+    assert loss.dtype == torch.float32

@@ -1,0 +1,117 @@
+"""The kernels against plain PyTorch in fp64, run by Triton's interpreter: no GPU needed, tiny maps."""
+
+from __future__ import annotations
+
+import copy
+import os
+
+import pytest
+import torch
+
+pytest.importorskip("triton")
+if os.environ.get("TRITON_INTERPRET") != "1":
+    pytest.skip("needs TRITON_INTERPRET=1", allow_module_level=True)
+
+from fused_nets import cuts, error, errors_of_a_step, images, loss, stacked, twins
+
+BY_TILES, BY_ROWS = 10**9, 0
+SHARP = 2e-5
+
+
+@pytest.mark.parametrize("fewest", [BY_TILES, BY_ROWS])
+@pytest.mark.parametrize(("batch", "pixels"), [(3, 32), (1, 128)])
+def test_a_step_in_fp32_equals_the_plain_one(fewest: int, batch: int, pixels: int) -> None:
+    fused, oracle = twins(stacked(2), torch.float32)
+    with cuts(pixels, fewest):
+        errors = errors_of_a_step(fused, oracle, images(2, batch))
+    assert max(errors.values()) < SHARP, errors
+
+
+@pytest.mark.parametrize("fewest", [BY_TILES, BY_ROWS])
+def test_two_blocks_a_stage_and_rows_longer_than_wide(fewest: int) -> None:
+    fused, oracle = twins(stacked(1, (2, 2)), torch.float32)
+    with cuts(16, fewest):
+        errors = errors_of_a_step(fused, oracle, images(1, 2)[..., :4])
+    assert max(errors.values()) < SHARP, errors
+
+
+def test_bf16_maps_stay_close() -> None:
+    fused, oracle = twins(stacked(2), torch.bfloat16)
+    with cuts():
+        errors = errors_of_a_step(fused, oracle, images(2, 2))
+    assert errors["logits"] < 0.02, errors
+    assert max(errors.values()) < 0.2, errors  # two images: one relu that flips shows in a gradient
+
+
+@pytest.mark.parametrize("fewest", [BY_TILES, BY_ROWS])
+def test_evaluation_uses_running_statistics_and_leaves_them(fewest: int) -> None:
+    fused, oracle = twins(stacked(2, (1, 2)).eval(), torch.float32)
+    before = copy.deepcopy(fused.stacked.state_dict())
+    x = images(2, 3)
+    with torch.no_grad(), cuts(64, fewest):
+        assert error(fused(x), oracle(x.double())) < SHARP
+    for name, value in fused.stacked.state_dict().items():
+        assert torch.equal(value, before[name]), name
+
+
+def test_evaluation_with_gradients_takes_the_plain_path() -> None:
+    fused, oracle = twins(stacked(1, (1,)).eval(), torch.float32)
+    x = images(1, 2)
+    loss(fused(x)).backward()
+    loss(oracle(x.double())).backward()
+    for value, wanted in zip(fused.parameters(), oracle.parameters(), strict=True):
+        assert value.grad is not None
+        assert wanted.grad is not None
+        assert error(value.grad, wanted.grad) < SHARP
+
+
+def test_all_runs_may_share_images_of_any_layout() -> None:
+    fused, oracle = twins(stacked(2, (1,), channels=1), torch.float32)
+    x = images(1, 3, channels=1)[0].transpose(2, 3)
+    with cuts(32):
+        errors = errors_of_a_step(fused, oracle, x)
+    assert max(errors.values()) < SHARP, errors
+
+
+def test_a_mean_far_from_zero_costs_no_digits() -> None:
+    net = stacked(1, (1,))
+    first = net.network.stages[0][0]  # type: ignore[index,union-attr]
+    with torch.no_grad():
+        first.conv1.weight.abs_()
+        first.conv2.weight.copy_(first.conv2.weight.abs() + 30)
+        first.norm1.bias.fill_(300.0)
+    fused, oracle = twins(net, torch.float32)
+    x = images(1, 3)
+    with cuts(32):
+        fused(x)
+    oracle(x.double())
+    found, wanted = first.norm2, oracle.network.stages[0][0].norm2  # type: ignore[index,union-attr]
+    assert error(found.running_var, wanted.running_var) < 1e-3
+
+
+@pytest.mark.parametrize("fewest", [BY_TILES, BY_ROWS])
+def test_a_run_that_diverged_stays_alone_and_shows_it(fewest: int) -> None:
+    net = stacked(2)
+    healthy = copy.deepcopy(net)
+    with torch.no_grad():
+        net.run_view(net.network.stages[0][0].conv1.weight)[0, 0, 0, 0, 0] = float("nan")  # type: ignore[index,union-attr,arg-type]
+    x = images(2, 2)
+    with cuts(32, fewest):
+        sick, well = twins(net, torch.float32)[0], twins(healthy, torch.float32)[0]
+        found, wanted = sick(x), well(x)
+        loss(found).backward()
+        loss(wanted).backward()
+    assert found[0].isnan().all()
+    assert torch.equal(found[1], wanted[1])
+    for (name, value), other in zip(net.named_parameters(), healthy.parameters(), strict=True):
+        assert value.grad is not None
+        assert other.grad is not None
+        assert error(net.run_view(value.grad)[1], healthy.run_view(other.grad)[1]) < 1e-6, name
+    for name, value in net.named_buffers():
+        assert torch.equal(net.run_view(value)[1], healthy.run_view(healthy.get_buffer(name))[1]), name
+
+
+def test_parameters_are_shared_with_the_stack() -> None:
+    net = stacked(2, (1,))
+    fused, _ = twins(net, torch.float32)
+    assert {id(p) for p in fused.parameters()} == {id(p) for p in net.parameters()}

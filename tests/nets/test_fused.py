@@ -1,0 +1,51 @@
+"""What the kernels accept and why not: needs neither Triton nor a GPU."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+import torch
+from torch import nn
+
+from aol.nets import make, stack
+from aol.nets.fused import CannotFuse, FusedStack, can_fuse, fuse, obstacle
+from aol.nets.fused.plan import plan
+from aol.nets.resnet_cifar import resnet32, resnet34_cifar
+
+
+def test_importing_it_needs_no_triton() -> None:
+    assert all(sys.modules[name].__file__ for name in ("aol.nets.fused", "aol.nets.fused.plan"))
+
+
+def test_resnet32_is_read_as_a_stem_and_fifteen_blocks() -> None:
+    found = plan(stack([make("resnet32", num_classes=10, seed=seed) for seed in range(2)]))
+    assert (found.runs, len(found.blocks), len(found.units), found.halvings) == (2, 15, 31, 2)
+    assert len(found.parameters()) == 3 * 31
+
+
+@pytest.mark.parametrize(
+    ("net", "reason"),
+    [
+        (nn.Linear(2, 2), "not a stack"),
+        (stack([make("cnn", num_classes=2, seed=0)]), "not a stack of residual networks"),
+        (stack([resnet34_cifar(2, blocks=(1, 1), width=16)]), "shortcut with parameters"),
+        (stack([resnet32(2, blocks=(1,), width=8)]), "has 8 channels"),
+        (stack([resnet32(2, 9, blocks=(1,))]), "more than 7 channels"),
+    ],
+)
+def test_a_network_the_kernels_do_not_know_is_refused_with_a_reason(net: nn.Module, reason: str) -> None:
+    assert reason in (obstacle(net) or "")
+    assert not can_fuse(net)
+
+
+def test_fuse_raises_the_reason() -> None:
+    with pytest.raises(CannotFuse, match="residual"):
+        fuse(stack([make("cnn", num_classes=2, seed=0)]))
+
+
+@pytest.mark.parametrize("shape", [(3, 2, 3, 8, 8), (2, 2, 1, 8, 8), (2, 3, 8), (2, 2, 3, 6, 8)])
+def test_images_of_a_wrong_shape_are_refused(shape: tuple[int, ...]) -> None:
+    fused = FusedStack(stack([resnet32(2, blocks=(1, 1, 1)) for _ in range(2)]))
+    with pytest.raises(ValueError, match="must be"):
+        fused(torch.zeros(shape))

@@ -1,0 +1,107 @@
+"""Arguments are checked with one voice: the name, what was given, and what is allowed."""
+
+from __future__ import annotations
+
+import fractions
+
+import numpy as np
+import pytest
+import torch
+
+from aol import _check
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        [1, 2],
+        (1, 2),
+        range(1, 3),
+        np.array([1, 2], dtype=np.uint8),
+        np.array([2, 1])[::-1],
+        np.array([1, 9, 2, 9])[::2],
+        torch.tensor([1, 2], dtype=torch.int8),
+        torch.tensor([[1, 9], [2, 9]])[:, 0],
+        [torch.tensor(1), torch.tensor(2)],
+        [np.int32(1), np.int32(2)],
+    ],
+)
+def test_whole_numbers_come_in_any_kind(value):
+    found = _check.integers("it", value)
+    assert found.dtype == torch.int64
+    assert found.tolist() == [1, 2]
+
+
+@pytest.mark.parametrize(
+    "value", [[1.0], [True], ["1"], "1", None, [None], {1: 2}, {1}, object(), [[1], [1, 2]], [1j], [2**64]]
+)
+def test_what_is_no_whole_number_is_a_type_error(value):
+    with pytest.raises(TypeError, match=r"^it must be whole numbers .*, not .*\.$"):
+        _check.integers("it", value)
+
+
+def test_nothing_at_all_is_no_whole_number_but_no_error_either():
+    for value in ([], (), range(0), torch.zeros(0, dtype=torch.int64), np.zeros(0, dtype=np.int32)):
+        assert _check.integers("it", value).shape == (0,)
+        assert _check.integers("it", value).dtype == torch.int64
+    with pytest.raises(TypeError, match="it"):
+        _check.integers("it", torch.zeros(0))
+
+
+@pytest.mark.parametrize(
+    "value", [[True, False], [1, 0], np.array([True, False]), torch.tensor([2, 0], dtype=torch.uint8)]
+)
+def test_truths_are_bools_or_whole_numbers(value):
+    assert _check.truths("it", value).tolist() == [True, False]
+
+
+@pytest.mark.parametrize("value", [[0.5], ["yes"], None, [1j]])
+def test_what_is_no_truth_is_a_type_error(value):
+    with pytest.raises(TypeError, match=r"^it must be true or false .*, not .*\.$"):
+        _check.truths("it", value)
+
+
+def test_a_python_float_is_not_rounded_to_float32_on_its_way():
+    assert _check.finite("it", [0.1]).item() == 0.1
+    assert _check.rates("it", 0.1, 0, 1).item() == 0.1
+    assert _check.rates("it", [0.1], 0, 1).tolist() == [0.1]
+
+
+def test_a_number_may_be_of_any_real_kind():
+    for value in (0.5, np.float32(0.5), np.float64(0.5), fractions.Fraction(1, 2)):
+        assert _check.number("it", value, 0, 1) == 0.5
+    with pytest.raises(ValueError, match=r"it must be a number in \(0, 1\], not 0\."):
+        _check.number("it", 0, 0, 1, open_below=True)
+
+
+def test_a_message_shows_large_things_in_few_words():
+    with pytest.raises(TypeError) as caught:
+        _check.whole("it", "x" * 10_000, 1)
+    assert len(str(caught.value)) < 150
+    with pytest.raises(ValueError, match=r"a tensor of torch\.int64 with shape") as caught:
+        _check.labels(torch.zeros(1000, 1000, dtype=torch.int64), None, None)
+    assert len(str(caught.value)) < 150
+
+
+def test_the_first_stray_index_is_shown():
+    with pytest.raises(IndexError, match=r"it must lie in 0 to 4 \(places\), not 5\."):
+        _check.within("it", torch.tensor([1, 5]), 5, "places")
+    with pytest.raises(IndexError, match="not -3"):
+        _check.within("it", torch.tensor([9, -3]), 5, "places")
+    _check.within("it", torch.tensor([], dtype=torch.int64), 5, "places")
+    _check.within("it", torch.tensor([0, 4]), 5, "places")
+
+
+def test_labels_are_copied():
+    given = torch.tensor([0, 1])
+    found, classes = _check.labels(given, None, None)
+    given[0] = 7
+    assert found.tolist() == [0, 1]
+    assert classes == 2
+
+
+def test_a_device_must_be_there():
+    assert _check.device(None) is None
+    assert _check.device("cpu") == torch.device("cpu")
+    with pytest.raises(ValueError, match="device must be one that this machine has, not 'cuda:99'"):
+        _check.device("cuda:99")

@@ -1,0 +1,119 @@
+"""Two and three processes over gloo against one: the same numbers to the last bit, or the same error on all of them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import scenarios
+from processes import Processes
+
+STATES = {
+    "class level": {"rho": 0.3},
+    "sample level": {"rho": 0.3, "level": "sample"},
+    "mean": {"fuse": "mean"},
+    "grow": {"rho": 0.3, "absent": "grow"},
+    "mean and grow": {"fuse": "mean", "absent": "grow"},
+    "compact": {"rho": 0.3, "store": "compact"},
+    "rho 0 and 1": {"rho": [0.0, 1.0]},
+    "runs": {"rho": [0.3, 0.7, 0.05], "absent": "grow"},
+    "runs with samples of their own": {"rho": [0.3, 0.7], "own": True, "level": "sample"},
+    "as a padding sampler shows them": {"rho": 0.3, "padded": True},
+    "runs as a padding sampler shows them": {"rho": [0.3, 0.6], "padded": True},
+}
+
+
+@pytest.fixture(scope="module", params=[2, 3])
+def processes(request):
+    made = Processes(request.param)
+    yield made
+    made.stop()
+
+
+@pytest.mark.parametrize("settings", STATES.values(), ids=STATES)
+def test_sample_ages_agree_with_one_process_to_the_last_bit(processes, settings):
+    alone = scenarios.sample_ages(0, processes.world, alone=True, **settings)
+    for found in processes.run("sample_ages", **settings):
+        assert found == alone
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"kind": "ClassAges", "rho": 0.3},
+        {"kind": "ClassAges", "rho": 0.3, "threshold": 0.45},
+        {"kind": "ClassAges", "rho": [0.3, 0.0]},
+        {"kind": "ClassAges", "rho": [0.3, 1.0], "own": True},
+        {"kind": "ErrorRates", "rho": 0.3},
+        {"kind": "ErrorRates", "rho": [0.3, 0.9], "own": True},
+    ],
+    ids=str,
+)
+def test_class_states_agree_with_one_process_to_the_last_bit(processes, settings):
+    alone = scenarios.class_states(0, processes.world, alone=True, **settings)
+    for found in processes.run("class_states", **settings):
+        assert found == alone
+
+
+def test_an_index_beyond_two_to_the_24_arrives_as_it_was_sent(processes):
+    wanted = [2**24 + 1 + 2 * rank for rank in range(processes.world)]
+    assert processes.run("far_index") == [wanted] * processes.world
+
+
+def test_without_sync_a_process_keeps_to_itself_and_with_a_group_to_the_group(processes):
+    for rank, (alone, classes, pair) in enumerate(processes.run("apart")):
+        own = [2 if i == rank else 1 for i in range(3)]
+        assert alone == own
+        assert classes == own
+        assert pair == ([2, 2, 1] if rank < 2 else [1, 1, 1])
+
+
+@pytest.mark.parametrize("case", ["samples", "labels", "rho", "epoch", "classes", "runs", "class epoch"])
+def test_processes_at_odds_are_told_so_on_all_of_them(processes, case):
+    for rank, (first, second, epoch) in enumerate(processes.run("errors", case=case)):
+        assert first.startswith("ValueError: Processes disagree")
+        assert second == first
+        assert epoch == (rank if "epoch" in case else 0)
+
+
+@pytest.mark.parametrize("case", ["stray index", "stray label"])
+def test_a_stray_on_one_process_is_reported_on_all_and_then_left_out(processes, case):
+    for first, second, epoch in processes.run("errors", case=case):
+        assert first.startswith(f"IndexError: {case.split()[1]} must")
+        assert second == "went on"
+        assert epoch == 1
+
+
+@pytest.mark.parametrize("kind", ["ShuffledSampler", "AgeSampler"])
+@pytest.mark.parametrize("even", [True, False])
+def test_processes_share_the_order_of_one(processes, kind, even):
+    world = processes.world
+    (whole, _, begun, rest), *_ = [scenarios.samplers(0, 1, kind=kind, even=even)]
+    second = begun + rest
+    found = processes.run("samplers", kind=kind, even=even)
+    for rank, (first, length, begun, rest) in enumerate(found):
+        assert length == len(first)
+        for order, got in ((whole, first), (second, begun + rest)):
+            padded = order + order[: -len(order) % world] if even else order
+            assert got == padded[rank::world]
+
+
+@pytest.mark.parametrize("divide_by", ["weight", "count"])
+@pytest.mark.parametrize("loss", ["softmax", "sigmoid", "focal"])
+def test_micro_batches_under_ddp_add_up_to_one_large_batch(processes, divide_by, loss):
+    alone = scenarios.gradients(0, processes.world, divide_by=divide_by, loss=loss, alone=True)
+    for found in processes.run("gradients", divide_by=divide_by, loss=loss):
+        for mine, wanted in zip(found, alone, strict=True):
+            np.testing.assert_allclose(mine, wanted, rtol=1e-12, atol=1e-14)
+
+
+def test_no_weight_anywhere_under_ddp_gives_gradients_of_zero(processes):
+    for mean, *gradients in processes.run("gradients", divide_by="weight", loss="softmax", nothing=True):
+        assert mean == 0.0
+        assert all(not np.any(gradient) for gradient in gradients)
+
+
+def test_a_failing_process_is_shown_and_the_others_are_not_left_hanging(processes):
+    with pytest.raises(AssertionError, match="has no attribute 'nothing_of_that_name'"):
+        processes.run("nothing_of_that_name")
+    assert len(processes.run("samplers", kind="ShuffledSampler", even=True)) == processes.world

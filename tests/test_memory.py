@@ -1,0 +1,188 @@
+from __future__ import annotations
+
+import itertools
+import time
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import aol
+from oracle import ReservoirOracle
+
+
+def test_keep_all_keeps_all_in_order_with_repeats():
+    memory = aol.KeepAll()
+    for part in ([3, 1], [], [3], np.array([7], dtype=np.uint8), torch.tensor([0, 1], dtype=torch.int32), range(2)):
+        memory.add(part)
+    assert memory.indices.tolist() == [3, 1, 3, 7, 0, 1, 0, 1]
+    assert memory.indices.dtype == torch.int64
+    assert len(memory) == 8
+
+
+def test_keep_all_takes_no_more_than_twice_its_content():
+    memory = aol.KeepAll()
+    for start in range(0, 10_000, 10):
+        memory.add(range(start, start + 10))
+    assert memory.indices.equal(torch.arange(10_000))
+    assert memory._items.numel() <= 2 * 10_000
+
+
+@given(st.lists(st.lists(st.integers(0, 2**62), max_size=12), max_size=8), st.integers(1, 10), st.integers(0, 99))
+def test_how_a_stream_is_cut_into_calls_makes_no_difference(parts, capacity, seed):
+    once, often = aol.Reservoir(capacity, seed=seed), aol.Reservoir(capacity, seed=seed)
+    everything = list(itertools.chain(*parts))
+    once.add(everything)
+    for part in parts:
+        often.add(part)
+    assert once.indices.equal(often.indices)
+    assert once.seen == often.seen == len(everything)
+    assert len(once) == min(capacity, len(everything))
+    if len(everything) <= capacity:
+        assert once.indices.tolist() == everything
+    assert set(once.indices.tolist()) <= set(everything)
+
+
+class SameDraws:
+    """Gives the one-at-a-time rule the library's own random numbers, so that the two must agree item by item.
+
+    The library draws a place among n and calls it the slot if it is below K: that is one draw for both questions of
+    the rule, whether the item enters (probability K/n) and which slot it takes (uniform, given that it enters).
+    """
+
+    def __init__(self, seed: int, capacity: int) -> None:
+        self.generator, self.nth = aol._seeds.generator(seed), capacity
+
+    def random(self) -> float:
+        self.nth += 1
+        self.point = torch.rand(1, dtype=torch.float64, generator=self.generator).item()
+        return self.point
+
+    def integers(self, capacity: int) -> int:
+        return int(self.point * self.nth)
+
+
+@given(st.integers(1, 12), st.integers(0, 120), st.integers(0, 10**6))
+def test_a_reservoir_equals_the_one_at_a_time_rule_under_the_same_draws(capacity, size, seed):
+    memory, truth = aol.Reservoir(capacity, seed=seed), ReservoirOracle(capacity, SameDraws(seed, capacity))
+    memory.add(range(size))
+    truth.add(range(size))
+    assert memory.indices.tolist() == truth.items
+
+
+def kept_how_often(make, capacity: int, size: int, trials: int) -> np.ndarray:
+    counts = np.zeros(size)
+    for trial in range(trials):
+        counts[make(trial)] += 1
+    return counts
+
+
+def test_every_position_of_the_stream_is_kept_equally_often():
+    capacity, size, trials = 6, 40, 4000
+
+    def kept(seed):
+        memory = aol.Reservoir(capacity, seed=seed)
+        memory.add(range(25))
+        memory.add(range(25, size))
+        return memory.indices.numpy()
+
+    counts = kept_how_often(kept, capacity, size, trials)
+    expected = trials * capacity / size
+    # Counts of one trial exclude each other a little; corrected for that the sum is chi-square with 39 degrees.
+    chi_square = ((counts - expected) ** 2 / expected).sum() * (size - 1) / (size - capacity)
+    assert 17.3 < chi_square < 72.1  # 99.9 % on both sides: too even would be wrong as well
+
+
+def test_every_slot_of_a_full_reservoir_is_replaced_equally_often():
+    counts = np.zeros(5)
+    for seed in range(3000):
+        memory = aol.Reservoir(5, seed=seed)
+        memory.add(range(6))
+        counts += (memory.indices == 5).numpy()
+    entered = counts.sum()
+    assert abs(entered - 3000 * 5 / 6) < 4 * (3000 * 5 / 36) ** 0.5
+    assert ((counts - entered / 5) ** 2 / (entered / 5)).sum() < 18.5  # 99.9 % of chi-square with 4 degrees
+
+
+def test_the_naive_rule_and_the_library_keep_the_same_on_average():
+    rng = np.random.default_rng(0)
+
+    def naive(_):
+        memory = ReservoirOracle(4, rng)
+        memory.add(range(20))
+        return memory.items
+
+    def library(seed):
+        memory = aol.Reservoir(4, seed=seed)
+        memory.add(range(20))
+        return memory.indices.numpy()
+
+    ours, theirs = (kept_how_often(make, 4, 20, 2000) for make in (library, naive))
+    assert ((ours - theirs) ** 2 / (ours + theirs)).sum() < 43.8  # 99.9 % of chi-square with 19 degrees
+
+
+def test_a_million_indices_are_added_in_well_under_a_second():
+    memory, indices = aol.Reservoir(10_000, seed=1), torch.arange(1_000_000)
+    memory.add(range(10_000))
+    best = min(timed(lambda: memory.add(indices)) for _ in range(3))
+    assert best < 0.5
+    assert memory.seen == 3_010_000
+    assert len(memory) == 10_000
+
+
+def timed(function) -> float:
+    start = time.perf_counter()
+    function()
+    return time.perf_counter() - start
+
+
+@pytest.mark.parametrize("stop", range(0, 30, 3))
+def test_a_reservoir_left_anywhere_goes_on_there(stop):
+    whole, begun, other = (aol.Reservoir(5, seed=3) for _ in range(3))
+    whole.add(range(30))
+    begun.add(range(stop))
+    other.add(range(17))  # whatever it held before is gone
+    other.load_state_dict(begun.state_dict())
+    other.add(range(stop, 30))
+    assert other.indices.equal(whole.indices)
+    assert other.seen == 30
+
+
+def test_a_capacity_far_beyond_the_stream_takes_no_memory():
+    memory = aol.Reservoir(10**15)
+    memory.add([4, 2])
+    assert memory.indices.tolist() == [4, 2]
+
+
+@pytest.mark.parametrize("memory", [aol.KeepAll(), aol.Reservoir(3)])
+@pytest.mark.parametrize(
+    ("given", "error"),
+    [
+        ([0.5], TypeError),
+        ([True], TypeError),
+        ("abc", TypeError),
+        (None, TypeError),
+        ([[1]], ValueError),
+        (3, ValueError),
+        ([-1], IndexError),
+    ],
+)
+def test_what_is_no_vector_of_indices_is_refused(memory, given, error):
+    with pytest.raises(error, match="indices"):
+        memory.add(given)
+    assert len(memory) == 0
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "named"),
+    [
+        (lambda: aol.Reservoir(0), ValueError, "capacity"),
+        (lambda: aol.Reservoir(2.5), TypeError, "capacity"),
+        (lambda: aol.Reservoir(5, seed=-1), ValueError, "seed"),
+    ],
+)
+def test_bad_input_names_the_argument(call, error, named):
+    with pytest.raises(error, match=named):
+        call()

@@ -1,0 +1,269 @@
+"""Draws by weight, and an order that is the same on any number of processes and can be left and taken up anywhere."""
+
+from __future__ import annotations
+
+import io
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.utils.data import DataLoader
+
+import aol
+from aol import sampling
+
+
+def generator(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def aged(size: int = 12) -> aol.SampleAges:
+    ages = aol.SampleAges([i % 3 for i in range(size)], rho=0.5, level="sample")
+    for step in range(3):
+        ages.observe(range(size), [(i * 7 + step) % 4 == 0 for i in range(size)])
+        ages.advance()
+    return ages
+
+
+def make(kind: str, size: int = 12, **more):
+    return aol.ShuffledSampler(size, **more) if kind == "shuffled" else aol.AgeSampler(aged(size), **more)
+
+
+both = pytest.mark.parametrize("kind", ["shuffled", "age"])
+
+
+def through_a_file(state):
+    file = io.BytesIO()
+    torch.save(state, file)
+    file.seek(0)
+    return torch.load(file, weights_only=True)
+
+
+@both
+def test_every_epoch_has_an_order_of_its_own_that_depends_on_the_seed_alone(kind):
+    first, again, other = make(kind, seed=3), make(kind, seed=3), make(kind, seed=4)
+    orders = [list(first) for _ in range(4)]
+    assert orders == [list(again) for _ in range(4)]
+    assert len({tuple(order) for order in orders}) == 4
+    assert list(other) != orders[0]
+    again.set_epoch(2)
+    assert list(again) == orders[2]
+    assert again.epoch == 3
+    again.set_epoch(0)
+    assert list(again) == orders[0]
+
+
+@both
+@pytest.mark.parametrize("even", [True, False])
+@pytest.mark.parametrize("size", [1, 2, 7, 12])
+@pytest.mark.parametrize("world", [1, 2, 3, 5])
+def test_processes_share_one_global_order(kind, even, size, world):
+    whole = list(make(kind, size))
+    shares = []
+    for rank in range(world):
+        sampler = make(kind, size, even=even, rank=rank, world_size=world)
+        share = list(sampler)
+        assert len(sampler) == len(share)
+        shares.append(share)
+    if even:
+        most = -(-size // world)
+        assert [len(share) for share in shares] == [most] * world
+        padded = (whole * (world + 1))[: most * world]  # from the front of the order again
+    else:
+        padded = whole
+    assert shares == [padded[rank::world] for rank in range(world)]
+
+
+@both
+@pytest.mark.parametrize("even", [True, False])
+@pytest.mark.parametrize(("before", "after"), [(1, 1), (1, 3), (2, 2), (3, 1), (3, 5), (5, 2)])
+def test_an_epoch_left_anywhere_goes_on_there_on_any_number_of_processes(kind, even, before, after):
+    size = 13
+    whole = list(make(kind, size))
+    for taken in range(1, -(-size // before) + 1):
+        states = []
+        for rank in range(before):
+            sampler = make(kind, size, even=even, rank=rank, world_size=before)
+            share = iter(sampler)
+            for _ in range(min(taken, len(sampler))):
+                next(share)
+            states.append(sampler.state_dict())
+        state = through_a_file(states[0])
+        position = min(taken * before, size)
+        assert state["position"] == position
+        rest = []
+        for rank in range(after):
+            sampler = make(kind, size, even=even, rank=rank, world_size=after)
+            sampler.load_state_dict(state)
+            sampler.set_epoch(0)  # as a loop does; the epoch is already there and stays where it is
+            rest.append(list(sampler))
+            assert sampler.epoch == 1
+        left = whole[position:]
+        if even and len(left) % after:
+            left += (whole * after)[: after - len(left) % after]
+        assert rest == [left[rank::after] for rank in range(after)]
+
+
+@both
+def test_after_a_resumed_epoch_the_next_one_is_whole_again(kind):
+    reference = make(kind)
+    orders = [list(reference) for _ in range(3)]
+    sampler, other = make(kind), make(kind)
+    list(sampler)
+    share = iter(sampler)
+    started = [next(share) for _ in range(5)]
+    other.load_state_dict(sampler.state_dict())
+    assert started + list(other) == orders[1]
+    assert list(other) == orders[2]
+
+
+@both
+def test_a_pass_that_is_broken_off_starts_over(kind):
+    sampler = make(kind)
+    share = iter(sampler)
+    first = [next(share) for _ in range(3)]
+    assert list(sampler)[:3] == first
+    assert sampler.epoch == 1
+
+
+@both
+def test_a_state_taken_between_epochs_starts_the_next_one(kind):
+    sampler, other = make(kind), make(kind)
+    list(sampler)
+    other.load_state_dict(through_a_file(sampler.state_dict()))
+    assert other.epoch == 1
+    assert list(other) == list(sampler)
+
+
+def test_an_epoch_goes_on_with_the_weights_it_began_with():
+    ages = aged()
+    sampler, other = (aol.AgeSampler(ages, seed=2) for _ in range(2))
+    whole = list(aol.AgeSampler(ages, seed=2))
+    share = iter(sampler)
+    begun = [next(share) for _ in range(4)]
+    for _ in range(30):
+        ages.observe(range(12), [i != 3 for i in range(12)])
+        ages.advance()
+    other.load_state_dict(sampler.state_dict())
+    assert begun + list(other) == whole
+    assert begun + list(share) == whole
+    assert list(other).count(3) > 5  # the next epoch reads the weights anew
+
+
+def test_an_order_in_small_parts_is_the_same(monkeypatch):
+    whole = list(aol.ShuffledSampler(50, seed=1))
+    monkeypatch.setattr(sampling, "_PART", 7)
+    assert list(aol.ShuffledSampler(50, seed=1)) == whole
+
+
+@pytest.mark.parametrize("level", ["class", "sample"])
+def test_a_sampler_draws_from_ages_that_know_their_samples_by_name(level):
+    ages = aol.SampleAges([0, 0, 1], ids=["a", "b", "c"], level=level, rho=1.0)
+    for _ in range(60):
+        ages.observe(["a", "b", "c"], [True, True, False])
+        ages.advance()
+    drawn = list(aol.AgeSampler(ages, num_samples=200))
+    assert drawn.count(2) > 180
+
+
+@given(st.integers(1, 30), st.sampled_from(["class", "sample"]), st.integers(1, 9))
+@settings(max_examples=30)
+def test_the_weights_of_all_are_the_weights_of_each(size, level, chunk):
+    ages = aol.SampleAges([i % 3 for i in range(size)], rho=[0.2, 0.9], level=level)
+    for step in range(3):
+        right = torch.rand(2, size, generator=generator(step)) < 0.5
+        ages.observe(range(size), right)
+        ages.advance()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("aol.ages.sample._CHUNK", chunk)
+        assert ages.weights.equal(ages.weight(range(size)))
+
+
+@both
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("batches", [1, 2, 3, 4])
+def test_a_plain_loader_that_fetches_ahead_goes_on_behind_what_was_used(kind, workers, batches):
+    whole = list(make(kind, 14))
+    sampler = make(kind, 14)
+    loader = DataLoader(
+        range(14), batch_size=4, sampler=sampler, num_workers=workers, prefetch_factor=3 if workers else None
+    )
+    used, seen = 0, []
+    for batch in loader:
+        used += len(batch)
+        seen += batch.tolist()
+        if used >= 4 * batches:
+            break
+    other = make(kind, 14)
+    other.load_state_dict(through_a_file(sampler.state_dict(consumed=used)))
+    rest = list(other) if used < 14 else []
+    assert seen + rest == whole
+    assert (other.epoch, list(other)) == (1, list(make_at(kind, 1)))
+
+
+def make_at(kind: str, epoch: int):
+    sampler = make(kind, 14)
+    sampler.set_epoch(epoch)
+    return sampler
+
+
+def test_consumed_counts_from_where_a_resumed_pass_began_and_on_all_processes():
+    whole = list(aol.ShuffledSampler(20))
+    first = aol.ShuffledSampler(20, rank=0, world_size=2)
+    share = iter(first)
+    for _ in range(6):
+        next(share)
+    second = aol.ShuffledSampler(20, rank=1, world_size=2)
+    second.load_state_dict(first.state_dict(consumed=3))
+    share = iter(second)
+    for _ in range(5):
+        next(share)
+    third = aol.ShuffledSampler(20, rank=0, world_size=1)
+    third.load_state_dict(second.state_dict(consumed=2))
+    assert list(third) == whole[10:]
+
+
+def test_consumed_before_any_pass_must_be_zero():
+    sampler = aol.ShuffledSampler(5)
+    assert sampler.state_dict(consumed=0)["position"] == 0
+    with pytest.raises(ValueError, match="consumed"):
+        sampler.state_dict(consumed=2)
+    with pytest.raises(TypeError, match="consumed"):
+        sampler.state_dict(consumed=1.5)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "named"),
+    [
+        (lambda: aol.ShuffledSampler(0), ValueError, "num_samples"),
+        (lambda: aol.ShuffledSampler([]), ValueError, "num_samples"),
+        (lambda: aol.ShuffledSampler(2.5), TypeError, "num_samples"),
+        (lambda: aol.ShuffledSampler(5, seed=-1), ValueError, "seed"),
+        (lambda: aol.ShuffledSampler(5, seed=1.5), TypeError, "seed"),
+        (lambda: aol.ShuffledSampler(5, rank=0), ValueError, "rank"),
+        (lambda: aol.ShuffledSampler(5, world_size=2), ValueError, "world_size"),
+        (lambda: aol.ShuffledSampler(5, rank=2, world_size=2), ValueError, "rank"),
+        (lambda: aol.ShuffledSampler(5, rank=-1, world_size=2), ValueError, "rank"),
+        (lambda: aol.ShuffledSampler(5, rank=0.5, world_size=2), TypeError, "rank"),
+        (lambda: aol.ShuffledSampler(5, rank=0, world_size="2"), TypeError, "world_size"),
+        (lambda: aol.ShuffledSampler(5).set_epoch(-1), ValueError, "epoch"),
+        (lambda: aol.ShuffledSampler(5).set_epoch("1"), TypeError, "epoch"),
+        (lambda: aol.AgeSampler([1.0, 2.0]), TypeError, "ages"),
+        (lambda: aol.AgeSampler(aol.ClassAges(3)), TypeError, "ages"),
+        (lambda: aol.AgeSampler(aol.SampleAges([0, 1], rho=[0.1, 0.2])), ValueError, "ages"),
+        (lambda: aol.AgeSampler(lambda: "abc"), TypeError, "ages"),
+        (lambda: aol.AgeSampler(lambda: torch.ones(2, 2)), ValueError, "ages"),
+        (lambda: aol.AgeSampler(aged(), num_samples=0), ValueError, "num_samples"),
+        (lambda: aol.AgeSampler(aged(), num_samples=True), TypeError, "num_samples"),
+    ],
+)
+def test_bad_input_names_the_argument(call, error, named):
+    with pytest.raises(error, match=named):
+        call()
+
+
+def test_sizes_may_be_data_sets_or_numpy_numbers():
+    assert len(aol.ShuffledSampler(["a", "b", "c"])) == 3
+    assert len(aol.ShuffledSampler(np.int64(4))) == 4
