@@ -26,7 +26,7 @@ from aol.longtail import long_tail
 from aol.sampling import draw
 from aol.weights import ErrorRates
 
-_ORDER = 1  # the place of this use in the path of a seed
+_ORDER = 1_000_001  # the place of this use in the path of a seed, where no step of a stream ever comes
 
 
 class Loop(ABC):

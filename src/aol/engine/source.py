@@ -138,7 +138,7 @@ def _collate(items: list[Tensor | DataError]) -> Tensor | DataError:
     return wrong[0] if wrong else torch.stack([item for item in items if isinstance(item, Tensor)])
 
 
-_AUGMENT = 2  # the place of this use in the path of a seed; orders are 1, networks 0
+_AUGMENT = 1_000_002  # the place of this use in the path of a seed; orders are 1,000,001
 
 
 Source: TypeAlias = OnDevice | FromStorage
