@@ -192,7 +192,7 @@ class Naive:
         if self.run.mechanism == "resample":
             assert self.draw is not None
             return self.draw(weights)
-        return torch.randperm(len(weights), generator=_seeds.generator(self.run.seed, 1, epoch)).tolist()
+        return torch.randperm(len(weights), generator=_seeds.generator(self.run.seed, 1_000_001, epoch)).tolist()
 
     # The three loops
 

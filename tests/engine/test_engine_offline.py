@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 from naive_training import Naive, Told
-from tiny_runs import make_loop, network, settings, tiny_pair
+from tiny_runs import make_loop, network, same_network, settings, tiny_pair
 from torch import Tensor
 
 from aol.engine import Settings
@@ -56,8 +56,7 @@ def same_story(loop: Loop, naive: Naive, ages: list[Tensor], row: int) -> None:
     close(history.epoch("test_accuracy")[:, row], told.test, 1e-9)
     if naive.run.signal != "none":
         close(history.by_class("age")[:, row], told.class_age, 1e-5)
-    for name, value in naive.net.state_dict().items():
-        torch.testing.assert_close(network(loop, row)[name], value, rtol=2e-3, atol=2e-4, msg=name)
+    same_network(network(loop, row), naive.net.state_dict())
 
 
 def tell(loop: Loop) -> list[Tensor]:
@@ -203,8 +202,7 @@ def test_the_averaged_copy_follows_the_weights_and_is_read_beside_them() -> None
     naive = Naive(run, tiny_pair())
     naive.offline()
     saved = loop.learner.networks(0)["network-averaged"]
-    for name, value in naive.averaged.items():
-        torch.testing.assert_close(saved[name], value, rtol=1e-3, atol=1e-4)
+    same_network(saved, naive.averaged)
     everything = list(range(len(naive.pair.test)))
     right = naive.right(naive.pair.test, everything, naive.averaged)
     assert float(loop.history.epoch("averaged_accuracy")[-1, 0]) == pytest.approx(sum(right) / len(right))

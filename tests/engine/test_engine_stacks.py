@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
-from tiny_runs import make_loop, network, run_to_end, settings, stream_settings, tiny_pair
+from tiny_runs import make_loop, network, run_to_end, same_network, settings, stream_settings, tiny_pair
 from torch import Tensor
 
 from aol import _seeds
@@ -71,8 +71,7 @@ def test_a_run_among_others_is_the_run_alone(name: str) -> None:
         weights = [loop.history.by_class("weight")[:, r] for loop, r in ((alone, 0), (together, row))]
         assert torch.equal(weights[0][0], weights[1][0])
         torch.testing.assert_close(weights[0], weights[1], rtol=1e-5, atol=1e-5)
-        for key, value in network(alone).items():
-            torch.testing.assert_close(network(together, row)[key], value, rtol=2e-3, atol=2e-4)
+        same_network(network(together, row), network(alone))
 
 
 @pytest.mark.parametrize("name", SETS)
@@ -106,8 +105,8 @@ def test_augmented_batches_are_padded_cut_and_mirrored_by_the_draws_of_their_run
     images = torch.cat(seen, 1)
     raw = tiny_pair().train.images
     for row, seed in enumerate((5, 6)):
-        order = torch.randperm(49, generator=_seeds.generator(seed, 1, 0))
-        generator = _seeds.generator(seed, 2, 0)
+        order = torch.randperm(49, generator=_seeds.generator(seed, 1_000_001, 0))
+        generator = _seeds.generator(seed, 1_000_002, 0)
         top = torch.randint(3, (49,), generator=generator)
         left = torch.randint(3, (49,), generator=generator)
         mirrored = torch.randint(2, (49,), generator=generator)

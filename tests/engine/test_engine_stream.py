@@ -7,6 +7,7 @@ from test_engine_offline import close, same_story
 from tiny_runs import make_loop, stream_settings, tiny_pair
 from torch import Tensor
 
+from aol import _seeds
 from aol.engine.loop import Loop
 
 MEMORIES = ("all", "reservoir:20", "none")
@@ -112,3 +113,13 @@ def test_a_class_that_the_memory_does_not_hold_keeps_its_age() -> None:
         unseen += int((count == 0).sum())
         before = now
     assert unseen > 0
+
+
+def test_the_order_of_a_step_is_not_drawn_from_what_chose_its_samples() -> None:
+    loop = make_loop([stream_settings(memory="none", epochs=3)])
+    stream = loop._streams[0]  # type: ignore[attr-defined]
+    for step in range(3):
+        loop.epoch = step
+        order = loop._orders(torch.ones(1, stream.num_samples))[0]
+        for path in ((), (0,), (1,), (step,), (0, step // 2), (1, step)):  # all that a stream or a memory draws from
+            assert not torch.equal(order, torch.randperm(stream.num_samples, generator=_seeds.generator(0, *path)))

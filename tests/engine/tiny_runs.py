@@ -41,9 +41,9 @@ def tiny_pair() -> Pair[ImageSet]:
 
 
 def settings(**given: object) -> Settings:
-    """Settings that fit the tiny data: 49 samples in batches of 16, the last of one."""
+    """Settings that fit the tiny data: 49 samples in batches of 15, the last of four."""
     start: dict[str, object] = {
-        "data": "tiny", "net": "cnn", "imbalance": 5.0, "epochs": 5, "batch_size": 16, "lr": 0.05, "warmup": 1,
+        "data": "tiny", "net": "cnn", "imbalance": 5.0, "epochs": 5, "batch_size": 15, "lr": 0.02, "warmup": 1,
         "augment": False,
     }  # fmt: skip
     return Settings(**(start | given))  # type: ignore[arg-type]
@@ -76,3 +76,11 @@ def run_to_end(loop: Loop) -> Loop:
 
 def network(loop: Loop, row: int = 0) -> dict[str, Tensor]:
     return loop.learner.networks(row)["network"]
+
+
+def same_network(found: dict[str, Tensor], wanted: dict[str, Tensor]) -> None:
+    """Assert equality but for rounding, which on rare occasions carries an activation across the kink of a ReLU."""
+    assert found.keys() == wanted.keys()
+    differences = [(found[name].double() - value.double()).abs().flatten() for name, value in wanted.items()]
+    assert float(torch.cat(differences).median()) < 2e-6
+    assert float(torch.cat(differences).max()) < 5e-3
