@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 # One thread: two OpenMP threads on two busy cores are erratic.
 export OMP_NUM_THREADS := 1
 
-.PHONY: demo test test-gpu lint types bench docs clean
+.PHONY: demo test test-gpu test-kernels lint types bench docs clean
 
 # torch first and alone: with it in place, the rest of the requirements are satisfied by that build.
 $(BIN)/.ready: pyproject.toml
@@ -46,3 +46,13 @@ clean:
 
 test-gpu:  ## on a machine with CUDA and its own PyTorch: what CI cannot see
 	PYTHONPATH=src $(PYTHON) -m pytest tests/gpu tests/nets/test_diverging_run.py
+
+# The kernels' own environment: Triton is no dependency, and its interpreter runs them without a GPU.
+$(VENV)-kernels/.ready: pyproject.toml
+	$(PYTHON) -m venv $(VENV)-kernels
+	$(VENV)-kernels/bin/python -m pip install --quiet torch==2.13.0
+	$(VENV)-kernels/bin/python -m pip install --quiet torch==2.13.0 triton --editable '.[test]'
+	touch $@
+
+test-kernels: $(VENV)-kernels/.ready  ## the Triton kernels, by Triton's interpreter
+	TRITON_INTERPRET=1 $(VENV)-kernels/bin/python -m pytest tests/nets/fused src/aol/nets/fused
