@@ -91,33 +91,3 @@ def test_shapes_that_do_not_match_are_refused() -> None:
         evaluation_batch(images, torch.tensor([0]), normalisation=centred(3))
     with pytest.raises(ValueError, match="pad must be at least 0"):
         Augmentation(-1, True)
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_a_cuda_graph_replays_a_batch() -> None:
-    images = torch.randint(256, (64, 3, 32, 32), dtype=torch.uint8)
-    generators = [torch.Generator().manual_seed(r) for r in range(5)]
-    draws = draw(32, Augmentation(4, True), generator=generators)
-    index = torch.randint(64, (5, 32))
-    expected = [
-        training_batch(images, index[:, at], draws.batch(at), pad=4, normalisation=centred(3))
-        for at in (slice(0, 16), slice(16, 32))
-    ]
-    on_device, there = images.cuda(), draws.to("cuda")
-    now = there.batch(slice(0, 16))
-    static_draws = Draws(*(part.clone() for part in now))
-    static_index = index[:, :16].cuda().contiguous()
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        training_batch(on_device, static_index, static_draws, pad=4, normalisation=centred(3))
-    torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        out = training_batch(on_device, static_index, static_draws, pad=4, normalisation=centred(3))
-    for at, wanted in zip((slice(0, 16), slice(16, 32)), expected, strict=True):
-        static_index.copy_(index[:, at])
-        for held, part in zip(static_draws, there.batch(at), strict=True):
-            held.copy_(part)
-        graph.replay()
-        assert torch.equal(out.cpu(), wanted)

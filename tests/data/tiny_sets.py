@@ -9,7 +9,6 @@ import pickle
 from pathlib import Path
 
 import numpy as np
-import pytest
 from PIL import Image
 
 
@@ -50,7 +49,8 @@ def parquet_set(
     root: Path, splits: dict[str, list[list[tuple[bytes, int]]]], names: list[str] | None, group: int = 3
 ) -> Path:
     """Hugging Face's layout: root/data/SPLIT-00000-of-00002.parquet."""
-    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    import pyarrow as pa
+    import pyarrow.parquet as pq
 
     (root / "data").mkdir(parents=True)
     image = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
@@ -76,7 +76,7 @@ def tiny_parquet(root: Path) -> Path:
 
 
 def lmdb_set(root: Path, splits: dict[str, list[tuple[bytes, int]]], names: list[str] | None, first: int = 1) -> Path:
-    lmdb = pytest.importorskip("lmdb")
+    import lmdb
 
     root.mkdir(parents=True, exist_ok=True)
     for split, rows in splits.items():
