@@ -59,7 +59,8 @@ class Conduct:
         workers: processes that decode images of a large set.
         keep_samples: keep the age of every sample at every epoch.
         checkpoint_seconds: the least time between two checkpoints.
-        parallel: what several processes started by torchrun share: every batch ("data") or the list of "runs".
+        parallel: what several processes started by torchrun share: every batch ("data") or the list of "runs". Sharing
+            batches equals one process to rounding, except that batch norm sees each process's own share, as in DDP.
         tensorboard: write event files too.
     """
 
