@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from aol.nets.fused import launch, tiles
+from aol.nets.fused import launch, launch_back, tiles
 
 Results = dict[str, Tensor]
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"  # a CPU only with the interpreter, to check
@@ -81,7 +81,7 @@ def normed(x: Tensor, of: Tensor, runs: int) -> Tensor:
 
 def weights(shape: Shape) -> tuple[Tensor, tuple[Tensor, Tensor]]:
     plain = (torch.randn(shape.runs * shape.n, shape.c, 3, 3, device=DEVICE) / (9 * shape.c) ** 0.5).bfloat16().float()
-    return plain, launch.pack(plain, shape.runs, torch.bfloat16)
+    return plain, launch.pack(plain, shape.runs, torch.bfloat16, shape.stride)
 
 
 def moments(partials: tiles.Partials, channels: int) -> Results:
@@ -139,7 +139,7 @@ def backward(shape: Shape, *, residual: bool) -> Case:
     short = noise(*shape.above) if residual else None
 
     def call() -> Results:
-        out, partials, grad = launch.conv_backward(g, y, through, packed, below, before, shortcut=short, x=x)
+        out, partials, grad = launch_back.conv_backward(g, y, through, packed, below, before, shortcut=short, x=x)
         return {"input": out, "weight": grad, "sums": partials.values if shape.batch > 16 else partials.values.sum(1)}
 
     def reference() -> Results:
@@ -201,7 +201,7 @@ def stem(runs: int, batch: int, size: int = 32, n: int = 16) -> tuple[Case, Case
 
     return (
         Case(lambda: {"y": launch.stem_forward(x, plain, runs, torch.bfloat16)[0]}, ahead, 2 * (x.numel() + y.numel())),
-        Case(lambda: {"weight": launch.stem_backward_weight(x, g, y, through)}, back, 2 * (x.numel() + 2 * y.numel())),
+        Case(lambda: {"weight": launch_back.stem_backward_weight(x, g, y, through)}, back, 2 * (x.numel() + 2 * y.numel())),
     )
 
 
@@ -211,7 +211,7 @@ def pool(shape: Shape) -> Case:
     x, below, before = noise(*shape.above), noise(*shape.above), table(shape.runs, shape.n)
 
     def call() -> Results:
-        out, partials = launch.pool_backward(grad, x, below, before)
+        out, partials = launch_back.pool_backward(grad, x, below, before)
         return {"input": out, "sums": partials.values if shape.batch > 16 else partials.values.sum(1)}
 
     def reference() -> Results:

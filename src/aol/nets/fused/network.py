@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from aol.nets.fused import launch
+from aol.nets.fused import launch, launch_back
 from aol.nets.fused.plan import Plan, Unit
 from aol.nets.fused.tiles import Partials
 
@@ -32,7 +32,7 @@ def evaluate(plan: Plan, images: Tensor, dtype: torch.dtype) -> Tensor:
         return launch.norm_table(*_norm_of(unit), unit.norm.eps, plan.runs)
 
     def weights(unit: Unit) -> Tensor:
-        return launch.pack(unit.conv.weight.detach(), plan.runs, dtype)[0]
+        return launch.pack(unit.conv.weight.detach(), plan.runs, dtype, unit.stride)[0]
 
     stem = plan.stem
     x, _ = launch.stem_forward(images, stem.conv.weight.detach(), plan.runs, dtype, table=table(stem))
@@ -76,7 +76,7 @@ def record(plan: Plan, images: Tensor, dtype: torch.dtype) -> tuple[Tensor, _Tap
     for block in plan.blocks:
         inner, entry = x, None
         for unit in block:
-            ahead, back = launch.pack(unit.conv.weight.detach(), plan.runs, dtype)
+            ahead, back = launch.pack(unit.conv.weight.detach(), plan.runs, dtype, unit.stride)
             y, partials = launch.conv_forward(inner, ahead, unit.stride, entry=entry)
             entry = _finished(unit, partials)
             tape.units.append(_Kept(y, entry, back))
@@ -92,21 +92,21 @@ def record(plan: Plan, images: Tensor, dtype: torch.dtype) -> tuple[Tensor, _Tap
 def backward(plan: Plan, images: Tensor, tape: _Tape, grad: Tensor) -> list[Tensor]:
     """Gradient [R, B, C] of the features → gradients of `plan.parameters()`, in their order."""
     last = tape.units[-1]
-    g, partials = launch.pool_backward(grad.contiguous(), tape.ends[-1], last.y, last.table)
+    g, partials = launch_back.pool_backward(grad.contiguous(), tape.ends[-1], last.y, last.table)
     found: list[Tensor] = []  # from the last unit to the first, each unit's three in reverse
     for number in reversed(range(len(plan.blocks))):
         first, second = tape.units[2 * number + 1], tape.units[2 * number + 2]
         x, under = tape.ends[number], tape.units[2 * number]
-        weight_grad, bias_grad, through = launch.finish_backward(partials, second.table)
-        inner, partials, conv_grad = launch.conv_backward(g, second.y, through, second.back, first.y, first.table)
+        weight_grad, bias_grad, through = launch_back.finish_backward(partials, second.table)
+        inner, partials, conv_grad = launch_back.conv_backward(g, second.y, through, second.back, first.y, first.table)
         found += [bias_grad, weight_grad, conv_grad]
-        weight_grad, bias_grad, through = launch.finish_backward(partials, first.table)
-        g, partials, conv_grad = launch.conv_backward(
+        weight_grad, bias_grad, through = launch_back.finish_backward(partials, first.table)
+        g, partials, conv_grad = launch_back.conv_backward(
             inner, first.y, through, first.back, under.y, under.table, shortcut=g, x=x
         )
         found += [bias_grad, weight_grad, conv_grad]
-    weight_grad, bias_grad, through = launch.finish_backward(partials, tape.units[0].table)
-    found += [bias_grad, weight_grad, launch.stem_backward_weight(images, g, tape.units[0].y, through)]
+    weight_grad, bias_grad, through = launch_back.finish_backward(partials, tape.units[0].table)
+    found += [bias_grad, weight_grad, launch_back.stem_backward_weight(images, g, tape.units[0].y, through)]
     return found[::-1]
 
 

@@ -119,8 +119,6 @@ def conv_forward_rows(
 @triton.jit(do_not_specialize=["runs", "batch"])
 def conv_backward_rows(
     g_ptr,
-    y_ptr,
-    v_ptr,
     w_ptr,
     out_ptr,
     partial_ptr,
@@ -135,12 +133,11 @@ def conv_backward_rows(
     W: tl.constexpr,
     C: tl.constexpr,
     N: tl.constexpr,
-    ENTRY: tl.constexpr,
     RESIDUAL: tl.constexpr,
     WEIGHTS: tl.constexpr,
     PIXELS: tl.constexpr,
 ):
-    """As `conv_backward_input`, stride 1, and with WEIGHTS the weights' gradient from the same reads.
+    """As `back.conv_backward_input`, and with WEIGHTS the weights' gradient from the same reads.
 
     That gradient is left as partial sums [R, tiles, 3, 3, C, N], the columns of taps from right to left: a row
     of the gradient's surroundings [pixels, 4·C], transposed, times the input's rows above, beside and below.
@@ -150,10 +147,8 @@ def conv_backward_rows(
     total = batch * H * W
     first_image = tile * (PIXELS // W)
     g_ptr += run * total * C
-    y_ptr += run * total * C
     w0, w1, w2 = row_weights(w_ptr + run * 12 * C * N, C, N)
-    start, there, channel = row_start(first_image, batch, H, W, C, PIXELS)
-    v0, v1, v2 = vectors(v_ptr + run * C, runs * C, channel, ENTRY)
+    start, there, _ = row_start(first_image, batch, H, W, C, PIXELS)
 
     dtype = out_ptr.dtype.element_ty
     n = tl.arange(0, N)[None, :]
@@ -165,7 +160,7 @@ def conv_backward_rows(
     shift = tl.load(s_ptr + (runs + run) * N + n)
     mean = tl.load(s_ptr + (2 * runs + run) * N + n)
 
-    a = read(g_ptr, y_ptr, start, there, v0, v1, v2, ENTRY)
+    a = tl.load(g_ptr + start, mask=there, other=0.0)
     zeros = tl.zeros([PIXELS, N], tl.float32)
     current = product(a, w1, zeros)
     following = product(a, w0, zeros)
@@ -179,11 +174,13 @@ def conv_backward_rows(
         beside = product(tl.trans(a), input0.to(dtype), above)
         under = product(tl.trans(a), input1.to(dtype), above)
     for row in range(H):
-        a = read(g_ptr, y_ptr, start + (row + 1) * (W * C), there & (row + 1 < H), v0, v1, v2, ENTRY)
+        at = here + row * (W * N)
+        if RESIDUAL:
+            short = tl.load(short_ptr + at, mask=live, other=0.0)
+        a = tl.load(g_ptr + start + (row + 1) * (W * C), mask=there & (row + 1 < H), other=0.0)
         grad = product(a, w2, current)
         current = product(a, w1, following)
         following = product(a, w0, zeros)
-        at = here + row * (W * N)
         if WEIGHTS:
             input2, below2 = conv_input(x_ptr, below_ptr, at + 2 * W * N, live & (row + 2 < H), scale, shift, RESIDUAL)
             turned = tl.trans(a)
@@ -191,7 +188,7 @@ def conv_backward_rows(
             beside = product(turned, input1.to(dtype), beside)
             under = product(turned, input2.to(dtype), under)
         if RESIDUAL:
-            grad += tl.load(short_ptr + at, mask=live, other=0.0).to(tl.float32)
+            grad += short.to(tl.float32)
         grad = tl.where(input0.to(tl.float32) <= 0, 0.0, grad)
         tl.store(out_ptr + at, grad.to(dtype), mask=live)
         plain += grad
