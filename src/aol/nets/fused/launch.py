@@ -39,6 +39,8 @@ def conv_forward(
 
     `entry` is the table of a norm (with relu) to take x through first; `shortcut` is what a block adds.
     """
+    if entry is not None and x.shape[4] in cuts.MADE_CHANNELS:
+        x, entry = block_end(x, entry, None), None
     runs, batch, height, width, c = x.shape
     n = weights.shape[3]
     by_rows = walk("forward_rows", x, n) if stride == 1 else None

@@ -41,18 +41,15 @@ def conv_backward(
     if tile is None:
         found = conv_backward_input(dy, weights, below, table, shortcut=shortcut, x=x)
         return *found, conv_backward_weight(x, dy, below, table)
-    fused = dy.shape[4] in cuts.FUSED_CHANNELS
     runs, batch, height, width, n = below.shape
     out = torch.empty_like(below)
     partials = Partials.empty(dy, runs, batch * height * width, n, tile.pixels * height)
-    tiles = partials.values.shape[1]
-    sums = torch.empty((runs, tiles if fused else 1, 9 * n, n), dtype=torch.float32, device=dy.device)
-    rows.conv_backward_rows[(tiles, runs)](
+    rows.conv_backward_rows[(partials.values.shape[1], runs)](
         dy, weights, out, partials.values, shortcut if shortcut is not None else dy, x if x is not None else below,
-        below, table, sums, runs, batch, H=height, W=width, C=n, N=n, RESIDUAL=x is not None, WEIGHTS=fused,
-        PIXELS=tile.pixels, **options(tile, dy.dtype),
+        below, table, runs, batch, H=height, W=width, C=n, N=n, RESIDUAL=x is not None, PIXELS=tile.pixels,
+        **options(tile, dy.dtype),
     )  # fmt: skip
-    return out, partials, _add_chunks(sums, n, "turned") if fused else conv_backward_weight(x, dy, below, table)
+    return out, partials, conv_backward_weight(x, dy, below, table)
 
 
 def norm_backward(grad: Tensor, y: Tensor, through: Tensor) -> Tensor:

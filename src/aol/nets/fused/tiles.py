@@ -31,13 +31,14 @@ TILES: dict[tuple[str, int], Tile] = {
     ("forward_rows", 32): Tile(64, 4, 3),
     ("backward_rows", 16): Tile(64, 4, 3),
     ("backward_rows", 32): Tile(64, 4, 3),
+    ("backward_input", 64): Tile(64, 4, 3),
     ("backward_weight", 16): Tile(64, 4, 3, resident=5),
-    ("backward_weight", 32): Tile(64, 4, 3, resident=3),
-    ("backward_weight", 64): Tile(64, 4, 3, resident=3),
-    ("halving_input", 32): Tile(128, 4, 3),
-    ("halving_input", 64): Tile(64, 4, 3),
-    ("halving_weight", 16): Tile(64, 4, 3, resident=4),
-    ("halving_weight", 32): Tile(64, 4, 3, resident=2),
+    ("backward_weight", 32): Tile(64, 4, 2, resident=3),
+    ("backward_weight", 64): Tile(64, 4, 2, resident=3),
+    ("halving_input", 32): Tile(64, 4, 3),
+    ("halving_input", 64): Tile(64, 8, 3),
+    ("halving_weight", 16): Tile(64, 4, 3, resident=6),
+    ("halving_weight", 32): Tile(64, 4, 3, resident=3),
     ("norm_backward", 0): Tile(128, 4, 1),
     ("stem_backward_weight", 0): Tile(128, 4, 2, resident=4),
     ("stem_forward", 0): Tile(128, 4, 1),
@@ -46,8 +47,8 @@ TILES: dict[tuple[str, int], Tile] = {
 }
 PROCESSORS = 132  # multiprocessors of an H200
 FEWEST = 200  # programs below which walking whole images leaves multiprocessors idle
+MADE_CHANNELS: tuple[int, ...] = (32, 64)  # where relu(norm(y)) is written for the next convolution, not made in it
 ROW_CHANNELS = (16, 32)  # with more, three rows of weights and sums do not fit
-FUSED_CHANNELS: tuple[int, ...] = ()  # where one kernel gives both gradients of a convolution
 ORDERS = {"plain": 0, "tapwise": 1, "turned": 2}
 FINISH = 64  # tiles whose sums a finishing program reads at once
 
