@@ -168,6 +168,40 @@ def backward(shape: Shape, *, residual: bool) -> Case:
     return Case(call, reference, 2 * ((3 if residual else 2) * inputs + (3 if residual else 2) * outputs))
 
 
+def backward_parts(shape: Shape, *, residual: bool) -> dict[str, Callable[[], object]]:
+    """Make the three kernels of `backward` to be timed alone; the last with the adding of its chunks."""
+    g, y, below = noise(*shape.above), noise(*shape.above), noise(*shape.below)
+    through, before = table(shape.runs, shape.n)[:3].contiguous(), table(shape.runs, shape.c)
+    _, packed = weights(shape)[1]
+    x = noise(*shape.below).relu() if residual else None
+    if shape.stride == 2:
+        assert x is not None
+        return {
+            "dy": lambda: launch_back.norm_backward(g, y, through),
+            "input": lambda: launch_back.halving_backward_input(g, packed, below, before, y, x),
+            "weight": lambda: launch_back.halving_backward_weight(x, g),
+        }
+    short = y if residual else None
+    return {
+        "dy": lambda: launch_back.norm_backward(g, y, through),
+        "input": lambda: launch_back.conv_backward_input(g, packed, below, before, shortcut=short, x=x),
+        "weight": lambda: launch_back.conv_backward_weight(x, g, below, before),
+    }
+
+
+def all_parts(runs: int, batch: int, size: int) -> dict[str, Callable[[], dict[str, Callable[[], object]]]]:
+    """List builders of the parts of every stage's backward pass, by the names of `all_cases` and `other_cases`."""
+    found: dict[str, Callable[[], dict[str, Callable[[], object]]]] = {}
+    for c in (16, 32, 64):
+        shape = Shape(runs, batch, size * 16 // c, c, c)
+        found[f"backward{c}.inner"] = partial(backward_parts, shape, residual=False)
+        found[f"backward{c}.start"] = partial(backward_parts, shape, residual=True)
+        if c < 64:
+            half = Shape(runs, batch, size * 16 // c, c, 2 * c)
+            found[f"halving{c}.backward"] = partial(backward_parts, half, residual=True)
+    return found
+
+
 def end(shape: Shape) -> Case:
     """Make a block's end: norm, shortcut, relu."""
     y, x, after = noise(*shape.above), noise(*shape.below), table(shape.runs, shape.n)
@@ -201,7 +235,11 @@ def stem(runs: int, batch: int, size: int = 32, n: int = 16) -> tuple[Case, Case
 
     return (
         Case(lambda: {"y": launch.stem_forward(x, plain, runs, torch.bfloat16)[0]}, ahead, 2 * (x.numel() + y.numel())),
-        Case(lambda: {"weight": launch_back.stem_backward_weight(x, g, y, through)}, back, 2 * (x.numel() + 2 * y.numel())),
+        Case(
+            lambda: {"weight": launch_back.stem_backward_weight(x, g, y, through)},
+            back,
+            2 * (x.numel() + 2 * y.numel()),
+        ),
     )
 
 

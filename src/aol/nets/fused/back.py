@@ -49,7 +49,7 @@ def conv_backward_input(
     TAPS: tl.constexpr,
     PIXELS: tl.constexpr,
 ):
-    """dy [R, B, H, W, C] of an output → gradient [R, B, H, W, N] below the relu before the convolution.
+    """Gradient dy [R, B, H, W, C] of an output → gradient [R, B, H, W, N] below the relu before the convolution.
 
     `below` is what the norm before that relu saw, whose sums Σ g and Σ g·(below − mean) are left behind. With
     RESIDUAL the shortcut's gradient is added first and the relu's output x tells where it let through;
@@ -151,7 +151,7 @@ def weight_thin(
     ENTRY: tl.constexpr,
     PIXELS: tl.constexpr,
 ):
-    """dy [R, B, H, W, C] and input x [R, B, H, W, N] through ENTRY, stride 1 → sums [R, chunks, 9, C, N].
+    """Gradient dy [R, B, H, W, C] and input x [R, B, H, W, N] through ENTRY, stride 1 → sums [R, chunks, 9, C, N].
 
     A program takes all taps over its chunk of the pixels: dy and its neighbours left and right [pixels, 4·C] (the
     fourth is padding), transposed, times the input above, beside and below. A row's taps come from right to left.

@@ -37,19 +37,8 @@ def conv_backward(
         assert x is not None
         assert shortcut is not None
         return *halving_backward_input(dy, weights, below, table, shortcut, x), halving_backward_weight(x, dy)
-    tile = walk("backward_rows", below, dy.shape[4])
-    if tile is None:
-        found = conv_backward_input(dy, weights, below, table, shortcut=shortcut, x=x)
-        return *found, conv_backward_weight(x, dy, below, table)
-    runs, batch, height, width, n = below.shape
-    out = torch.empty_like(below)
-    partials = Partials.empty(dy, runs, batch * height * width, n, tile.pixels * height)
-    rows.conv_backward_rows[(partials.values.shape[1], runs)](
-        dy, weights, out, partials.values, shortcut if shortcut is not None else dy, x if x is not None else below,
-        below, table, runs, batch, H=height, W=width, C=n, N=n, RESIDUAL=x is not None, PIXELS=tile.pixels,
-        **options(tile, dy.dtype),
-    )  # fmt: skip
-    return out, partials, conv_backward_weight(x, dy, below, table)
+    found = conv_backward_input(dy, weights, below, table, shortcut=shortcut, x=x)
+    return *found, conv_backward_weight(x, dy, below, table)
 
 
 def norm_backward(grad: Tensor, y: Tensor, through: Tensor) -> Tensor:
@@ -67,17 +56,19 @@ def norm_backward(grad: Tensor, y: Tensor, through: Tensor) -> Tensor:
 def conv_backward_input(
     dy: Tensor, weights: Tensor, below: Tensor, table: Tensor, *, shortcut: Tensor | None, x: Tensor | None
 ) -> tuple[Tensor, Partials]:
-    """Give the gradient of the input alone, as `conv_backward`, by tiles of pixels."""
+    """Give the gradient below the relu and its sums, as `conv_backward`; stride 1, by rows or by tiles of pixels."""
     runs, batch, height, width, n = below.shape
     c = dy.shape[4]
-    tile = tile_for("backward_input", c)
+    by_rows = walk("backward_rows", below, c)
+    tile = by_rows or tile_for("backward_input", c)
+    each = tile.pixels * height if by_rows else tile.pixels
     out = torch.empty_like(below)
-    total = batch * height * width
-    partials = Partials.empty(dy, runs, total, n, tile.pixels)
-    back.conv_backward_input[(cdiv(total, tile.pixels), runs)](
+    partials = Partials.empty(dy, runs, batch * height * width, n, each)
+    kernel, cut = (rows.conv_backward_rows, {}) if by_rows else (back.conv_backward_input, {"TAPS": taps(c)})
+    kernel[(partials.values.shape[1], runs)](
         dy, weights, out, partials.values, shortcut if shortcut is not None else dy,
         x if x is not None else below, below, table, runs, batch, H=height, W=width, C=c, N=n,
-        RESIDUAL=x is not None, TAPS=taps(c), PIXELS=tile.pixels, **options(tile, dy.dtype),
+        RESIDUAL=x is not None, PIXELS=tile.pixels, **cut, **options(tile, dy.dtype),
     )  # fmt: skip
     return out, partials
 

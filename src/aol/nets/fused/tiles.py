@@ -29,6 +29,7 @@ class Tile:
 TILES: dict[tuple[str, int], Tile] = {
     ("forward_rows", 16): Tile(64, 4, 3),
     ("forward_rows", 32): Tile(64, 4, 3),
+    ("forward", 32): Tile(64, 4, 3),
     ("backward_rows", 16): Tile(64, 4, 3),
     ("backward_rows", 32): Tile(64, 4, 3),
     ("backward_input", 64): Tile(64, 4, 3),
