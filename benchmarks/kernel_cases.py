@@ -98,7 +98,8 @@ def forward(shape: Shape, *, entry: bool) -> Case:
     plain, (packed, _) = weights(shape)
 
     def call() -> Results:
-        y, partials = launch.conv_forward(x, packed, shape.stride, entry=before if entry else None)
+        read, through = launch.activated(x, before) if entry else (x, None)
+        y, partials = launch.conv_forward(read, packed, shape.stride, entry=through)
         assert partials is not None
         return {"y": y} if shape.batch > 16 else {"y": y, **moments(partials, shape.n)}
 
@@ -137,9 +138,12 @@ def backward(shape: Shape, *, residual: bool) -> Case:
     plain, (_, packed) = weights(shape)
     x = noise(*shape.below).relu() if residual else None
     short = noise(*shape.above) if residual else None
+    made = launch.block_end(below, before, None) if shape.c in tiles.MADE_CHANNELS and not residual else None
 
     def call() -> Results:
-        out, partials, grad = launch_back.conv_backward(g, y, through, packed, below, before, shortcut=short, x=x)
+        out, partials, grad = launch_back.conv_backward(
+            g, y, through, packed, below, before, shortcut=short, x=x, made=made
+        )
         return {"input": out, "weight": grad, "sums": partials.values if shape.batch > 16 else partials.values.sum(1)}
 
     def reference() -> Results:
@@ -186,6 +190,7 @@ def backward_parts(shape: Shape, *, residual: bool) -> dict[str, Callable[[], ob
         "dy": lambda: launch_back.norm_backward(g, y, through),
         "input": lambda: launch_back.conv_backward_input(g, packed, below, before, shortcut=short, x=x),
         "weight": lambda: launch_back.conv_backward_weight(x, g, below, before),
+        "weight, input made": lambda: launch_back.conv_backward_weight(below, g, below, before),
     }
 
 

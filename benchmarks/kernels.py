@@ -94,6 +94,20 @@ def parts(failures: list[str]) -> dict[str, dict[str, float]]:
     return found
 
 
+def entries(failures: list[str]) -> dict[str, float]:
+    """Time a convolution behind a norm and relu: made inside it, or written first."""
+    found: dict[str, float] = {}
+    usual = tiles.MADE_CHANNELS
+    for c in STAGES:
+        for name, made in (("inside", ()), ("written", (c,))):
+            tiles.MADE_CHANNELS = made
+            build = all_cases(RUNS, BATCH, 32, (c,))[f"forward{c}.norm"]
+            found[f"{c} {name}"] = guarded(f"entry {c}", lambda b=build: round(bench(b().call), 3), failures)
+            torch.cuda.empty_cache()
+    tiles.MADE_CHANNELS = usual
+    return found
+
+
 def cudnn(failures: list[str]) -> dict[str, float]:
     """Time grouped convolutions of the same shapes, and a batch norm with relu, channels last in bf16."""
     found: dict[str, float] = {}
@@ -154,6 +168,7 @@ def main() -> None:
     report["sweep"] = tune(bandwidth, failures) if chosen.sweep else []
     report["kernels"] = timed(bandwidth, failures)
     report["parts"] = parts(failures)
+    report["entries"] = entries(failures)
     report["cudnn"] = cudnn(failures)
     print(f"kernels timed by {elapsed():.0f} s", flush=True)
     ways = [("compiled", 64), ("fused", 64), ("fused", 16), ("fused", 8), ("fused", 1), ("fused evaluation", 64)]
@@ -189,6 +204,7 @@ def show(report: dict[str, Any], worst: list[tuple[str, float]]) -> None:
         print(f"  {row['kernel']:40s} {row['all']}")
     for name, measured in report["parts"].items():
         print(f"  {name:24s} {measured}")
+    print(f"norm and relu before a convolution, ms: {report['entries']}")
     print(f"cuDNN, ms: { {name: round(ms, 3) for name, ms in report['cudnn'].items()} }")
     print(f"{'kernel':26s} {'ms':>8s} {'floor':>8s} {'× floor':>8s}")
     for row in report["kernels"]:

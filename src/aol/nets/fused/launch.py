@@ -39,8 +39,6 @@ def conv_forward(
 
     `entry` is the table of a norm (with relu) to take x through first; `shortcut` is what a block adds.
     """
-    if entry is not None and x.shape[4] in cuts.MADE_CHANNELS:
-        x, entry = block_end(x, entry, None), None
     runs, batch, height, width, c = x.shape
     n = weights.shape[3]
     by_rows = walk("forward_rows", x, n) if stride == 1 else None
@@ -61,6 +59,13 @@ def conv_forward(
         EXIT=leave.value, SIDE=side, PIXELS=tile.pixels, **cut, **options(tile, x.dtype),
     )  # fmt: skip
     return out, partials
+
+
+def activated(y: Tensor, table: Tensor) -> tuple[Tensor, Tensor | None]:
+    """Give what the next convolution reads, and through which norm: relu(norm(y)) made here, or y to be made there."""
+    if y.shape[4] in cuts.MADE_CHANNELS:
+        return block_end(y, table, None), None
+    return y, table
 
 
 def image_strides(images: Tensor) -> tuple[int, ...]:

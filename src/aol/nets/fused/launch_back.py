@@ -25,12 +25,13 @@ def conv_backward(
     *,
     shortcut: Tensor | None = None,
     x: Tensor | None = None,
+    made: Tensor | None = None,
 ) -> tuple[Tensor, Partials, Tensor]:
     """Gradient of a convolution's output, behind its norm, → that below the relu before it; sums; its weights'.
 
     `through` are the norm's backward coefficients for (grad, y). `below` is what the norm before the relu saw
     and `table` that norm's. At a block's start x is the relu's output, kept, and `shortcut` the gradient that
-    joins above the relu; elsewhere the relu's output is made again from `below`.
+    joins above the relu; elsewhere the relu's output is `made`, or made again from `below`.
     """
     dy = norm_backward(grad, y, through)
     if dy.shape != below.shape:
@@ -38,7 +39,7 @@ def conv_backward(
         assert shortcut is not None
         return *halving_backward_input(dy, weights, below, table, shortcut, x), halving_backward_weight(x, dy)
     found = conv_backward_input(dy, weights, below, table, shortcut=shortcut, x=x)
-    return *found, conv_backward_weight(x, dy, below, table)
+    return *found, conv_backward_weight(made if x is None else x, dy, below, table)
 
 
 def norm_backward(grad: Tensor, y: Tensor, through: Tensor) -> Tensor:

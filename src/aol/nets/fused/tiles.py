@@ -48,7 +48,7 @@ TILES: dict[tuple[str, int], Tile] = {
 }
 PROCESSORS = 132  # multiprocessors of an H200
 FEWEST = 200  # programs below which walking whole images leaves multiprocessors idle
-MADE_CHANNELS: tuple[int, ...] = (32, 64)  # where relu(norm(y)) is written for the next convolution, not made in it
+MADE_CHANNELS: tuple[int, ...] = (16, 32, 64)  # where relu(norm(y)) is written for the next convolution, and kept
 ROW_CHANNELS = (16, 32)  # with more, three rows of weights and sums do not fit
 ORDERS = {"plain": 0, "tapwise": 1, "turned": 2}
 FINISH = 64  # tiles whose sums a finishing program reads at once
