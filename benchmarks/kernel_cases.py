@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from aol.nets.fused import launch, tiles
+from aol.nets.fused import launch, launch_back, tiles
 
 Results = dict[str, Tensor]
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"  # a CPU only with the interpreter, to check
@@ -81,7 +81,7 @@ def normed(x: Tensor, of: Tensor, runs: int) -> Tensor:
 
 def weights(shape: Shape) -> tuple[Tensor, tuple[Tensor, Tensor]]:
     plain = (torch.randn(shape.runs * shape.n, shape.c, 3, 3, device=DEVICE) / (9 * shape.c) ** 0.5).bfloat16().float()
-    return plain, launch.pack(plain, shape.runs, torch.bfloat16)
+    return plain, launch.pack(plain, shape.runs, torch.bfloat16, shape.stride)
 
 
 def moments(partials: tiles.Partials, channels: int) -> Results:
@@ -98,7 +98,8 @@ def forward(shape: Shape, *, entry: bool) -> Case:
     plain, (packed, _) = weights(shape)
 
     def call() -> Results:
-        y, partials = launch.conv_forward(x, packed, shape.stride, entry=before if entry else None)
+        read, through = launch.activated(x, before) if entry else (x, None)
+        y, partials = launch.conv_forward(read, packed, shape.stride, entry=through)
         assert partials is not None
         return {"y": y} if shape.batch > 16 else {"y": y, **moments(partials, shape.n)}
 
@@ -137,9 +138,12 @@ def backward(shape: Shape, *, residual: bool) -> Case:
     plain, (_, packed) = weights(shape)
     x = noise(*shape.below).relu() if residual else None
     short = noise(*shape.above) if residual else None
+    made = launch.block_end(below, before, None) if shape.c in tiles.MADE_CHANNELS and not residual else None
 
     def call() -> Results:
-        out, partials, grad = launch.conv_backward(g, y, through, packed, below, before, shortcut=short, x=x)
+        out, partials, grad = launch_back.conv_backward(
+            g, y, through, packed, below, before, shortcut=short, x=x, made=made
+        )
         return {"input": out, "weight": grad, "sums": partials.values if shape.batch > 16 else partials.values.sum(1)}
 
     def reference() -> Results:
@@ -166,6 +170,41 @@ def backward(shape: Shape, *, residual: bool) -> Case:
 
     inputs, outputs = below.numel(), g.numel()
     return Case(call, reference, 2 * ((3 if residual else 2) * inputs + (3 if residual else 2) * outputs))
+
+
+def backward_parts(shape: Shape, *, residual: bool) -> dict[str, Callable[[], object]]:
+    """Make the three kernels of `backward` to be timed alone; the last with the adding of its chunks."""
+    g, y, below = noise(*shape.above), noise(*shape.above), noise(*shape.below)
+    through, before = table(shape.runs, shape.n)[:3].contiguous(), table(shape.runs, shape.c)
+    _, packed = weights(shape)[1]
+    x = noise(*shape.below).relu() if residual else None
+    if shape.stride == 2:
+        assert x is not None
+        return {
+            "dy": lambda: launch_back.norm_backward(g, y, through),
+            "input": lambda: launch_back.halving_backward_input(g, packed, below, before, y, x),
+            "weight": lambda: launch_back.halving_backward_weight(x, g),
+        }
+    short = y if residual else None
+    return {
+        "dy": lambda: launch_back.norm_backward(g, y, through),
+        "input": lambda: launch_back.conv_backward_input(g, packed, below, before, shortcut=short, x=x),
+        "weight": lambda: launch_back.conv_backward_weight(x, g, below, before),
+        "weight, input made": lambda: launch_back.conv_backward_weight(below, g, below, before),
+    }
+
+
+def all_parts(runs: int, batch: int, size: int) -> dict[str, Callable[[], dict[str, Callable[[], object]]]]:
+    """List builders of the parts of every stage's backward pass, by the names of `all_cases` and `other_cases`."""
+    found: dict[str, Callable[[], dict[str, Callable[[], object]]]] = {}
+    for c in (16, 32, 64):
+        shape = Shape(runs, batch, size * 16 // c, c, c)
+        found[f"backward{c}.inner"] = partial(backward_parts, shape, residual=False)
+        found[f"backward{c}.start"] = partial(backward_parts, shape, residual=True)
+        if c < 64:
+            half = Shape(runs, batch, size * 16 // c, c, 2 * c)
+            found[f"halving{c}.backward"] = partial(backward_parts, half, residual=True)
+    return found
 
 
 def end(shape: Shape) -> Case:
@@ -201,7 +240,11 @@ def stem(runs: int, batch: int, size: int = 32, n: int = 16) -> tuple[Case, Case
 
     return (
         Case(lambda: {"y": launch.stem_forward(x, plain, runs, torch.bfloat16)[0]}, ahead, 2 * (x.numel() + y.numel())),
-        Case(lambda: {"weight": launch.stem_backward_weight(x, g, y, through)}, back, 2 * (x.numel() + 2 * y.numel())),
+        Case(
+            lambda: {"weight": launch_back.stem_backward_weight(x, g, y, through)},
+            back,
+            2 * (x.numel() + 2 * y.numel()),
+        ),
     )
 
 
@@ -211,7 +254,7 @@ def pool(shape: Shape) -> Case:
     x, below, before = noise(*shape.above), noise(*shape.above), table(shape.runs, shape.n)
 
     def call() -> Results:
-        out, partials = launch.pool_backward(grad, x, below, before)
+        out, partials = launch_back.pool_backward(grad, x, below, before)
         return {"input": out, "sums": partials.values if shape.batch > 16 else partials.values.sum(1)}
 
     def reference() -> Results:

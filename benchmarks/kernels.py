@@ -3,7 +3,7 @@
 Every kernel is checked against fp64 on random inputs and timed beside cuDNN and the floor of the bytes it moves;
 then whole training steps of R stacked ResNet-32s are timed three ways. Prints tables and writes JSON.
 
-    python benchmarks/kernels.py [--out FILE] [--budget SECONDS] [--check-only]
+    python benchmarks/kernels.py [--out FILE] [--budget SECONDS] [--sweep] [--check-only]
 
 Without a GPU, `TRITON_INTERPRET=1 … --check-only` checks the kernels on tiny maps.
 """
@@ -12,89 +12,21 @@ from __future__ import annotations
 
 import argparse
 import json
-import time
-import traceback
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
 from functools import partial
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 import triton
-from kernel_cases import DEVICE, Case, all_cases, other_cases
-from kernel_steps import BATCH, network_errors, network_time, profile
+from kernel_cases import DEVICE, Case, all_cases, all_parts, other_cases
+from kernel_prepare import RUNS, SWEEP, Cut, cases, check, elapsed, guarded, limited, prepare_all, put
+from kernel_steps import BATCH, network_time, profile
 
 from aol.nets.fused import tiles
 
-START = time.perf_counter()
-RUNS = 64
 STAGES = {16: 32, 32: 16, 64: 8}  # channels → size of the map
-Cut = tuple[int, int, int, int]  # pixels, warps, stages, registers
-
-# What is tried for each kernel: (kernel, channels) → cuts. The quickest is used for the steps below.
-SWEEP: dict[tuple[str, int], list[Cut]] = {
-    ("forward_rows", 16): [
-        (128, 4, 3, 0), (128, 4, 2, 0), (64, 4, 3, 0), (128, 4, 3, 128), (128, 8, 2, 0), (256, 8, 2, 0),
-    ],
-    ("forward_rows", 32): [(128, 8, 2, 0), (128, 8, 2, 128), (64, 4, 3, 0), (64, 4, 2, 0), (128, 4, 2, 0)],
-    ("backward_rows", 16): [
-        (64, 4, 2, 0), (64, 4, 1, 0), (64, 4, 2, 168), (64, 4, 2, 128), (128, 8, 2, 128), (64, 8, 2, 0),
-    ],
-    ("backward_rows", 32): [(64, 8, 2, 0), (64, 8, 2, 128), (64, 4, 2, 0), (128, 8, 2, 0)],
-    ("forward", 64): [(128, 4, 3, 0), (128, 8, 3, 0), (64, 4, 3, 0), (128, 4, 4, 0)],
-    ("backward_input", 64): [(128, 4, 3, 0), (128, 8, 3, 0), (128, 8, 2, 0), (64, 4, 3, 0)],
-    ("backward_weight", 64): [(64, 8, 3, 0), (64, 8, 2, 0), (128, 8, 2, 0), (32, 8, 3, 0)],
-}  # fmt: skip
-
-
-def cases(kernel: str, channels: int) -> dict[str, Case]:
-    """Make the full-size cases a kernel is tuned on."""
-    made = all_cases(RUNS, BATCH, 32, (channels,))
-    kind = kernel.split("_")[0]
-    return {name: build() for name, build in made.items() if name.startswith(kind)}
-
-
-def put(kernel: str, channels: int, cut: Cut) -> None:
-    tiles.TILES[kernel, channels] = tiles.Tile(*cut)
-
-
-def compile_only(job: tuple[str, int, Cut | None]) -> str:
-    """Fill Triton's cache from a process of its own, so that compilers run side by side."""
-    kind, size, cut = job
-    usual = dict(tiles.TILES), tiles.FEWEST
-    try:
-        if kind == "check":
-            for build in list(check_cases(small=False).values())[size::10]:
-                build().call()
-        elif kind == "errors":
-            network_errors()
-        elif cut is None:
-            network_time(kind, size)
-        else:
-            put(kind, size, cut)
-            for case in cases(kind, size).values():
-                case.call()
-        torch.cuda.synchronize()
-    except Exception as error:
-        return f"{job}: {type(error).__name__}: {str(error)[:200]}"
-    finally:
-        tiles.TILES.clear()
-        tiles.TILES.update(usual[0])
-        tiles.FEWEST = usual[1]
-    return ""
-
-
-def compile_all(failures: list[str]) -> None:
-    jobs: list[tuple[str, int, Cut | None]] = [("errors", 0, None)]
-    jobs += [("fused", 64, None), ("fused evaluation", 64, None), ("fused", 1, None)]
-    jobs += [("check", part, None) for part in range(10)]
-    jobs += [(kernel, channels, cut) for (kernel, channels), cuts in SWEEP.items() for cut in cuts]
-    with ProcessPoolExecutor(12, mp_context=get_context("spawn")) as workers:
-        failures += filter(None, workers.map(compile_only, jobs))
-    print(f"compiled by {elapsed():.0f} s", flush=True)
 
 
 def bench(call: Callable[[], object], rep: int = 30) -> float:
@@ -104,52 +36,6 @@ def bench(call: Callable[[], object], rep: int = 30) -> float:
 
 def times_of(made: dict[str, Case]) -> dict[str, float]:
     return {name: bench(case.call) for name, case in made.items()}
-
-
-def elapsed() -> float:
-    return time.perf_counter() - START
-
-
-def guarded(name: str, work: Callable[[], Any], failures: list[str]) -> Any:
-    try:
-        return work()
-    except Exception:
-        failures.append(f"{name}: {traceback.format_exc(limit=-3)[-900:]}")
-        print(f"FAILED {name}: {failures[-1]}", flush=True)
-        if DEVICE == "cuda":
-            torch.cuda.empty_cache()
-        return None
-
-
-def check_cases(small: bool) -> dict[str, Callable[[], Case]]:
-    """List the cases to check, each made for the way it is named for: by tiles or by rows."""
-
-    def walking(fewest: int, build: Callable[[], Case]) -> Case:
-        tiles.FEWEST = fewest
-        return build()
-
-    runs, batch, size = (2, 3, 8) if small else (3, 9, 32)
-    made = {f"tiles.{name}": build for name, build in all_cases(runs, batch, size, (16, 32, 64)).items()}
-    made |= other_cases(runs, batch, size)
-    found = {name: partial(walking, 10**9, build) for name, build in made.items()}
-    by_rows = all_cases(runs, batch, size, (16, 32))
-    return found | {f"rows.{name}": partial(walking, 0, build) for name, build in by_rows.items()}
-
-
-def check(failures: list[str], small: bool) -> dict[str, float]:
-    """Relative error of every result of every kernel on fresh random inputs, an odd batch among them."""
-    found: dict[str, float] = {}
-
-    def one(name: str, build: Callable[[], Case]) -> None:
-        case = build()
-        results = case.call()
-        for key, value in case.reference().items():
-            away = results[key].double().reshape(-1) - value.double().reshape(-1)
-            found[f"{name}.{key}"] = float(torch.nan_to_num(away.norm() / value.double().norm(), nan=float("inf")))
-
-    for name, build in check_cases(small).items():
-        guarded(name, partial(one, name, build), failures)
-    return found
 
 
 def tune(bandwidth: float, failures: list[str]) -> list[dict[str, object]]:
@@ -173,7 +59,7 @@ def tune(bandwidth: float, failures: list[str]) -> list[dict[str, object]]:
         put(kernel, channels, best)
         for name, case in made.items():
             row = {
-                "kernel": name if kernel != "backward_weight" else f"{name} again",
+                "kernel": f"{name} ({kernel})",
                 "ms": times[best][name],
                 "floor": case.moved / bandwidth * 1e3,
             }
@@ -183,11 +69,9 @@ def tune(bandwidth: float, failures: list[str]) -> list[dict[str, object]]:
     return rows
 
 
-def others(bandwidth: float, failures: list[str]) -> list[dict[str, object]]:
-    """Time what is not tuned: strided convolutions, ends, stem, pooling, evaluation."""
-    made = other_cases(RUNS, BATCH, 32)
-    within = all_cases(RUNS, BATCH, 32, tuple(STAGES))
-    made |= {name: build for name, build in within.items() if name.startswith("finished")}
+def timed(bandwidth: float, failures: list[str]) -> list[dict[str, object]]:
+    """Time every case with the cuts in use."""
+    made = all_cases(RUNS, BATCH, 32, tuple(STAGES)) | other_cases(RUNS, BATCH, 32)
     rows: list[dict[str, object]] = []
 
     def one(name: str, build: Callable[[], Case]) -> None:
@@ -200,17 +84,27 @@ def others(bandwidth: float, failures: list[str]) -> list[dict[str, object]]:
     return rows
 
 
-def ways_back(failures: list[str]) -> dict[str, float]:
-    """Time both gradients of thin convolutions in one kernel, in two that walk rows or tiles, and all by tiles."""
+def parts(failures: list[str]) -> dict[str, dict[str, float]]:
+    """Time the kernels of each backward case alone."""
+    found: dict[str, dict[str, float]] = {}
+    for name, build in all_parts(RUNS, BATCH, 32).items():
+        measured = guarded(name, lambda b=build: {part: bench(call) for part, call in b().items()}, failures)
+        found[name] = {part: round(ms, 3) for part, ms in (measured or {}).items()}
+        torch.cuda.empty_cache()
+    return found
+
+
+def entries(failures: list[str]) -> dict[str, float]:
+    """Time a convolution behind a norm and relu: made inside it, or written first."""
     found: dict[str, float] = {}
-    usual = tiles.FUSED_CHANNELS, tiles.FEWEST
-    for channels in tiles.FUSED_CHANNELS:
-        for name, fused, fewest in (("one", usual[0], 0), ("rows and tiles", (), 0), ("tiles", (), 10**9)):
-            tiles.FUSED_CHANNELS, tiles.FEWEST = fused, fewest
-            measured = guarded(f"back {name}", lambda c=channels: times_of(cases("backward_rows", c)), failures) or {}
-            found |= {f"{case} {name}": ms for case, ms in measured.items()}
+    usual = tiles.MADE_CHANNELS
+    for c in STAGES:
+        for name, made in (("inside", ()), ("written", (c,))):
+            tiles.MADE_CHANNELS = made
+            build = all_cases(RUNS, BATCH, 32, (c,))[f"forward{c}.norm"]
+            found[f"{c} {name}"] = guarded(f"entry {c}", lambda b=build: round(bench(b().call), 3), failures)
             torch.cuda.empty_cache()
-        tiles.FUSED_CHANNELS, tiles.FEWEST = usual
+    tiles.MADE_CHANNELS = usual
     return found
 
 
@@ -250,48 +144,47 @@ def copy_bandwidth() -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "kernels.json")
-    parser.add_argument("--budget", type=float, default=225, help="seconds after which no further variant is begun")
+    parser.add_argument("--budget", type=float, default=200, help="seconds after which no further variant is begun")
+    parser.add_argument("--sweep", action="store_true", help="try other cuts of the kernels, and use the quickest")
     parser.add_argument("--check-only", action="store_true")
     chosen = parser.parse_args()
     failures: list[str] = []
-    few = tiles.FEWEST
     if DEVICE == "cuda":
-        guarded("compiling", partial(compile_all, failures), failures)
-    report: dict[str, Any] = {"errors": check(failures, small=DEVICE == "cpu")}
-    tiles.FEWEST = few
-    if DEVICE == "cuda":
-        report["errors"] |= guarded("network", network_errors, failures) or {}
-    worst = sorted(report["errors"].items(), key=lambda item: -item[1])
-    print(f"checked by {elapsed():.0f} s; worst relative errors: {worst[:6]}", flush=True)
+        report: dict[str, Any] = {
+            "errors": guarded("preparing", partial(prepare_all, failures, chosen.sweep), failures)
+        }
+    else:
+        report = {"errors": check(failures, small=True)}
+    worst = sorted((report["errors"] or {}).items(), key=lambda item: -item[1])
+    print(f"worst relative errors: {worst[:6]}", flush=True)
     if chosen.check_only:
-        assert not failures and worst[0][1] < 1e-2, (failures, worst[:6])  # noqa: PT018
+        assert not failures, failures
+        assert worst[0][1] < 1e-2, worst[:6]
         return
     torch.backends.cudnn.benchmark = True
     bandwidth = copy_bandwidth()
     device = torch.cuda.get_device_properties(0)
     report |= {"device": device.name, "torch": torch.__version__, "triton": triton.__version__, "bandwidth": bandwidth}
-    report["kernels"] = tune(bandwidth, failures) + others(bandwidth, failures)
-    report["ways_back"] = ways_back(failures)
+    report["sweep"] = tune(bandwidth, failures) if chosen.sweep else []
+    report["kernels"] = timed(bandwidth, failures)
+    report["parts"] = parts(failures)
+    report["entries"] = entries(failures)
     report["cudnn"] = cudnn(failures)
     print(f"kernels timed by {elapsed():.0f} s", flush=True)
-    ways = [
-        ("fused", 64),
-        ("fused", 16),
-        ("fused", 1),
-        ("fused evaluation", 64),
-        ("plain", 64),
-        ("plain evaluation", 64),
-    ]
-    ways += [("compiled", 64), ("plain", 16), ("plain", 1), ("compiled", 16), ("compiled", 1)]
+    ways = [("compiled", 64), ("fused", 64), ("fused", 16), ("fused", 8), ("fused", 1), ("fused evaluation", 64)]
+    ways += [("plain", 64), ("plain evaluation", 64), ("plain", 16), ("plain", 8), ("plain", 1)]
     report["steps"] = []
     for way, runs in ways:
-        if elapsed() > chosen.budget - (60 if way == "compiled" else 5):
+        left = chosen.budget - elapsed()
+        if left < 5:
             failures.append(f"{way} {runs}: no time left")
             continue
-        row = guarded(f"{way} {runs}", partial(network_time, way, runs), failures)
+        work = partial(network_time, way, runs)
+        if way == "compiled":
+            work = partial(limited, way, runs, min(90, max(left - 40, 1)))
+        row = guarded(f"{way} {runs}", work, failures)
         if row:
             report["steps"].append(row)
-        torch._dynamo.reset()
         torch.cuda.empty_cache()
         if (way, runs) == ("fused", 64):
             report["profile"] = guarded("profile", partial(profile, 64), failures) or []
@@ -307,15 +200,16 @@ def show(report: dict[str, Any], worst: list[tuple[str, float]]) -> None:
     print(f"\n{report['device']}, {versions}, copy {report['bandwidth'] / 1e12:.2f} TB/s")
     for row in report.get("profile", []):
         print(f"  {row['kernel']:60s} {row['ms']:8.3f} ms {row['calls']:4d}×")
-    for row in report["kernels"]:
-        if "all" in row:
-            print(f"  {row['kernel']:24s} {row['all']}")
-    print(f"back, ms: { {name: round(ms, 3) for name, ms in report['ways_back'].items()} }")
+    for row in report["sweep"]:
+        print(f"  {row['kernel']:40s} {row['all']}")
+    for name, measured in report["parts"].items():
+        print(f"  {name:24s} {measured}")
+    print(f"norm and relu before a convolution, ms: {report['entries']}")
     print(f"cuDNN, ms: { {name: round(ms, 3) for name, ms in report['cudnn'].items()} }")
-    print(f"{'kernel':26s} {'ms':>8s} {'floor':>8s} {'× floor':>8s}  cut")
+    print(f"{'kernel':26s} {'ms':>8s} {'floor':>8s} {'× floor':>8s}")
     for row in report["kernels"]:
         ratio = row["ms"] / row["floor"]
-        print(f"{row['kernel']:26s} {row['ms']:8.3f} {row['floor']:8.3f} {ratio:8.2f}  {row.get('cut', '')}")
+        print(f"{row['kernel']:26s} {row['ms']:8.3f} {row['floor']:8.3f} {ratio:8.2f}")
     for failure in report["failures"]:
         print("failed:", failure[:300].replace("\n", " | "))
     print("worst errors:", [(name, f"{value:.1e}") for name, value in worst[:5]])

@@ -83,7 +83,8 @@ def cuts(pixels: int | None = None, fewest: int = 0) -> Iterator[None]:
     default = tiles.tile_for("none")
     try:
         if pixels is not None:
-            kinds = ("forward", "backward_input", "backward_weight", "forward_rows", "backward_rows")
+            kinds = ("forward", "forward_rows", "backward_input", "backward_rows", "backward_weight")
+            kinds += ("halving_input", "halving_weight")
             for key in {*table, *((kind, c) for kind in kinds for c in (16, 32, 64))}:
                 tiles.TILES[key] = replace(table.get(key, default), pixels=pixels)
         tiles.FEWEST = fewest

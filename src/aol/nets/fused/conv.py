@@ -1,7 +1,7 @@
-"""3×3 convolutions of R runs in Triton: forward, gradient of the input, gradient of the weights.
+"""3×3 convolutions of R runs in Triton, and the sums of each channel that convolutions and gradients leave behind.
 
-Each takes the batch norm (and activation) before it on its way in, and leaves on its way out what the next
-batch norm needs to be finished: its two sums of each channel, one pair a program, always added in one order.
+A convolution takes the batch norm (and activation) before it on its way in, and leaves on its way out what the
+next batch norm needs to be finished: two sums of each channel, one pair a program, always added in one order.
 """
 # mypy: ignore-errors
 # ruff: noqa: N803, N806
@@ -11,7 +11,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from aol.nets.fused.pieces import convolved, neighbour, place, product, read, relu, vectors
+from aol.nets.fused.pieces import convolved, place, relu
 
 # What a convolution does with its result.
 STATISTICS: tl.constexpr = tl.constexpr(0)  # write it raw, with mean and squared deviations of each channel
@@ -79,7 +79,7 @@ def conv_forward(
     x_ptr += run * batch * H * W * C
     acc = convolved(
         x_ptr, x_ptr, v_ptr + run * C, runs * C, w_ptr + run * (9 if TAPS == 1 else 12) * C * N, pixel, live,
-        H, W, OUT_H, OUT_W, C, N, STRIDE, 1, ENTRY, TAPS, PIXELS,
+        H, W, OUT_H, OUT_W, C, N, STRIDE, ENTRY, TAPS, PIXELS,
     )  # fmt: skip
     live = live[:, None]
     if EXIT != STATISTICS:
@@ -97,69 +97,6 @@ def conv_forward(
         leave_moments(acc, live, tl.arange(0, N), count, partial_ptr, N)
 
 
-@triton.jit(do_not_specialize=["runs", "batch"])
-def conv_backward_input(
-    g_ptr,
-    y_ptr,
-    v_ptr,
-    w_ptr,
-    out_ptr,
-    partial_ptr,
-    short_ptr,
-    x_ptr,
-    below_ptr,
-    s_ptr,
-    runs,
-    batch,
-    H: tl.constexpr,
-    W: tl.constexpr,
-    C: tl.constexpr,
-    N: tl.constexpr,
-    STRIDE: tl.constexpr,
-    ENTRY: tl.constexpr,
-    RESIDUAL: tl.constexpr,
-    SIDE: tl.constexpr,
-    TAPS: tl.constexpr,
-    PIXELS: tl.constexpr,
-):
-    """Gradient g and map y [R, B, H/STRIDE, W/STRIDE, C] of an output → gradient [R, B, H, W, N] below the relu.
-
-    `below` is what the norm before that relu saw, whose sums Σ g and Σ g·(below − mean) are left behind. With
-    RESIDUAL the shortcut's gradient is added first and the relu's output x tells where it let through;
-    without, scale·below + shift does. s: table of that norm, rows scale, shift, mean.
-    """
-    IN_H: tl.constexpr = H // STRIDE
-    IN_W: tl.constexpr = W // STRIDE
-    tile = tl.program_id(0)
-    run = tl.program_id(1).to(tl.int64)
-    total = batch * H * W
-    pixel = tile * PIXELS + tl.arange(0, PIXELS)
-    live = pixel < total
-    n = tl.arange(0, N)[None, :]
-    move = run * batch * IN_H * IN_W * C
-    grad = convolved(
-        g_ptr + move, y_ptr + move, v_ptr + run * C, runs * C, w_ptr + run * (9 if TAPS == 1 else 12) * C * N,
-        pixel, live, IN_H, IN_W, H, W, C, N, 1, STRIDE, ENTRY, TAPS, PIXELS,
-    )  # fmt: skip
-    live = live[:, None]
-    here = run * total * N + pixel[:, None] * N + n
-    below = tl.load(below_ptr + here, mask=live, other=0.0).to(tl.float32)
-    if RESIDUAL:
-        if SIDE == 0:
-            grad += tl.load(short_ptr + here, mask=live, other=0.0).to(tl.float32)
-        else:
-            b, h, w = place(pixel[:, None], H, W)
-            up = ((b * IN_H + h // 2) * IN_W + w // 2) * C + SIDE + n
-            short_ptr += run * batch * IN_H * IN_W * C
-            grad += 0.25 * tl.load(short_ptr + up, mask=live, other=0.0).to(tl.float32)
-        closed = tl.load(x_ptr + here, mask=live, other=0.0).to(tl.float32) <= 0
-    else:
-        closed = below * tl.load(s_ptr + run * N + n) + tl.load(s_ptr + (runs + run) * N + n) <= 0
-    grad = tl.where(closed | (live == 0), 0.0, grad)
-    tl.store(out_ptr + here, grad.to(out_ptr.dtype.element_ty), mask=live)
-    leave_gradient_sums(grad, below, s_ptr + (2 * runs + run) * N, partial_ptr, run, tile, N)
-
-
 @triton.jit
 def leave_gradient_sums(grad, below, mean_ptr, partial_ptr, run, tile, N: tl.constexpr):
     """Write Σ g and Σ g·(below − mean) of a tile; `grad` is zero where there is no pixel."""
@@ -167,60 +104,3 @@ def leave_gradient_sums(grad, below, mean_ptr, partial_ptr, run, tile, N: tl.con
     partial_ptr += (run * tl.num_programs(0) + tile) * 2 * N
     tl.store(partial_ptr + n, tl.sum(grad, 0))
     tl.store(partial_ptr + N + n, tl.sum(grad * (below - tl.load(mean_ptr + n)[None, :]), 0))
-
-
-@triton.jit(do_not_specialize=["runs", "batch", "chunks"])
-def conv_backward_weight(
-    x_ptr,
-    s_ptr,
-    g_ptr,
-    y_ptr,
-    v_ptr,
-    out_ptr,
-    runs,
-    batch,
-    chunks,
-    H: tl.constexpr,
-    W: tl.constexpr,
-    C: tl.constexpr,
-    N: tl.constexpr,
-    STRIDE: tl.constexpr,
-    ENTRY: tl.constexpr,
-    EXIT: tl.constexpr,
-    PIXELS: tl.constexpr,
-):
-    """Input x [R, B, H, W, C] through ENTRY, output's gradient through EXIT → partial sums [R, chunks, 9, C, N].
-
-    A program takes one row of three taps over its chunk of the pixels: a product of [4·C, pixels] (the fourth
-    tap is padding) with [pixels, N].
-    """
-    OUT_H: tl.constexpr = H // STRIDE
-    OUT_W: tl.constexpr = W // STRIDE
-    K: tl.constexpr = 4 * C
-    chunk = tl.program_id(0) // 3
-    dy = tl.program_id(0) % 3 - 1
-    run = tl.program_id(1).to(tl.int64)
-    total = batch * OUT_H * OUT_W
-    tiles = tl.cdiv(total, PIXELS)
-    each = tl.cdiv(tiles, chunks)
-    k = tl.arange(0, K)
-    n = tl.arange(0, N)
-    dx = (k // C)[None, :] - 1
-    channel = k % C
-    s0, s1, s2 = vectors(s_ptr + run * C, runs * C, channel, ENTRY)
-    v0, v1, v2 = vectors(v_ptr + run * N, runs * N, n, EXIT)
-    x_ptr += run * batch * H * W * C
-    g_ptr += run * total * N
-    y_ptr += run * total * N
-    acc = tl.zeros([K, N], tl.float32)
-    for tile in range(chunk * each, tl.minimum(tiles, (chunk + 1) * each)):
-        pixel = tile * PIXELS + tl.arange(0, PIXELS)
-        live = pixel < total
-        b, h, w = place(pixel[:, None], OUT_H, OUT_W)
-        source, there = neighbour(b, h, w, dy, dx, H, W, STRIDE, 1)
-        there = there & live[:, None] & (dx < 2)
-        a = read(x_ptr, x_ptr, source * C + channel[None, :], there, s0, s1, s2, ENTRY)
-        g = read(g_ptr, y_ptr, pixel[:, None] * N + n[None, :], live[:, None], v0, v1, v2, EXIT)
-        acc = product(tl.trans(a), g, acc)
-    out_ptr += ((run * chunks + chunk) * 9 + (dy + 1) * 3) * C * N
-    tl.store(out_ptr + k[:, None] * N + n[None, :], acc, mask=k[:, None] < 3 * C)

@@ -1,4 +1,4 @@
-"""Tensors in, kernels launched, tensors out: shapes, grids and tile sizes, one function a kernel.
+"""The forward pass: tensors in, kernels launched, tensors out; shapes, grids, tile sizes, one function a kernel.
 
 Assumes maps [R, B, H, W, C], contiguous, and tables [rows, R·C] in fp32. Nothing here waits for the device.
 """
@@ -10,16 +10,19 @@ from torch import Tensor
 
 from aol.nets.fused import conv, norm, rows, stem
 from aol.nets.fused import tiles as cuts
-from aol.nets.fused.pieces import NORM_BACK, NORM_RELU, RAW
-from aol.nets.fused.tiles import ORDERS, Partials, cdiv, options, slots, taps, tile_for, walk
+from aol.nets.fused.pieces import NORM_RELU, RAW
+from aol.nets.fused.tiles import Partials, cdiv, options, slots, taps, tile_for, walk
 
 
-def pack(weight: Tensor, runs: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+def pack(weight: Tensor, runs: int, dtype: torch.dtype, stride: int = 1) -> tuple[Tensor, Tensor]:
     """fp32 weights [R·N, C, 3, 3] → those of the forward and of the backward product, in `dtype`."""
     n, c = weight.shape[0] // runs, weight.shape[1]
     ahead = torch.empty((runs, slots(c), c, n), dtype=dtype, device=weight.device)
-    back = torch.empty((runs, slots(n), n, c), dtype=dtype, device=weight.device)
-    norm.pack_weights[(12, runs)](weight, ahead, back, C=c, N=n, TAPS_F=taps(c), TAPS_B=taps(n))
+    shape = (runs, slots(n), n, c) if stride == 1 else (runs, 4, n, 4 * c)
+    back = torch.empty(shape, dtype=dtype, device=weight.device)
+    norm.pack_weights[(12 if stride == 1 else 16, runs)](
+        weight, ahead, back, C=c, N=n, TAPS_F=taps(c), TAPS_B=taps(n), STRIDE=stride
+    )
     return ahead, back
 
 
@@ -58,115 +61,20 @@ def conv_forward(
     return out, partials
 
 
-def conv_backward(
-    grad: Tensor,
-    y: Tensor,
-    through: Tensor,
-    weights: Tensor,
-    below: Tensor,
-    table: Tensor,
-    *,
-    shortcut: Tensor | None = None,
-    x: Tensor | None = None,
-) -> tuple[Tensor, Partials, Tensor]:
-    """Gradient of a convolution's output, before its norm, → that below the relu before it; sums; its weights'.
-
-    `through` are the norm's backward coefficients for (grad, y). `below` is what the norm before the relu saw
-    and `table` that norm's. At a block's start x is the relu's output, kept, and `shortcut` the gradient that
-    joins above the relu; elsewhere the relu's output is made again from `below`.
-    """
-    tile = None
-    if grad.shape == below.shape:
-        tile = walk("backward_rows", below, grad.shape[4])
-    if tile is None:
-        weight_grad = conv_backward_weight(
-            below if x is None else x, grad, y, through, entry=table if x is None else None
-        )
-        out, partials = conv_backward_input(grad, y, through, weights, below, table, shortcut=shortcut, x=x)
-        return out, partials, weight_grad
-    fused = grad.shape[4] in cuts.FUSED_CHANNELS
-    runs, batch, height, width, n = below.shape
-    out = torch.empty_like(below)
-    partials = Partials.empty(grad, runs, batch * height * width, n, tile.pixels * height)
-    tiles = partials.values.shape[1]
-    sums = torch.empty((runs, tiles if fused else 1, 9 * n, n), dtype=torch.float32, device=grad.device)
-    rows.conv_backward_rows[(tiles, runs)](
-        grad, y, through, weights, out, partials.values, shortcut if shortcut is not None else grad,
-        x if x is not None else below, below, table, sums, runs, batch, H=height, W=width, C=n, N=n,
-        ENTRY=NORM_BACK.value, RESIDUAL=x is not None, WEIGHTS=fused, PIXELS=tile.pixels, **options(tile, grad.dtype),
-    )  # fmt: skip
-    if fused:
-        return out, partials, _add_chunks(sums, n, "turned")
-    weight_grad = conv_backward_weight(below if x is None else x, grad, y, through, entry=table if x is None else None)
-    return out, partials, weight_grad
+def activated(y: Tensor, table: Tensor) -> tuple[Tensor, Tensor | None]:
+    """Give what the next convolution reads, and through which norm: relu(norm(y)) made here, or y to be made there."""
+    if y.shape[4] in cuts.MADE_CHANNELS:
+        return block_end(y, table, None), None
+    return y, table
 
 
-def conv_backward_input(
-    grad: Tensor,
-    y: Tensor,
-    through: Tensor,
-    weights: Tensor,
-    below: Tensor,
-    table: Tensor,
-    *,
-    shortcut: Tensor | None = None,
-    x: Tensor | None = None,
-) -> tuple[Tensor, Partials]:
-    """Give the gradient of the input alone, as `conv_backward`, with any stride."""
-    runs, batch, height, width, n = below.shape
-    c = grad.shape[4]
-    tile = tile_for("backward_input", c)
-    out = torch.empty_like(below)
-    total = batch * height * width
-    partials = Partials.empty(grad, runs, total, n, tile.pixels)
-    conv.conv_backward_input[(cdiv(total, tile.pixels), runs)](
-        grad, y, through, weights, out, partials.values, shortcut if shortcut is not None else grad,
-        x if x is not None else below, below, table, runs, batch, H=height, W=width, C=c, N=n,
-        STRIDE=height // grad.shape[2], ENTRY=NORM_BACK.value, RESIDUAL=shortcut is not None,
-        SIDE=(c - n) // 2, TAPS=taps(c), PIXELS=tile.pixels, **options(tile, grad.dtype),
-    )  # fmt: skip
-    return out, partials
-
-
-def _add_chunks(sums: Tensor, channels: int, order: str) -> Tensor:
-    """Add partial sums [R, chunks, rows, N] in order → weight gradients; `order` says what the rows are."""
-    runs, chunks, padded, n = sums.shape
-    rows_ = 9 * channels
-    outputs = channels if order == "turned" else n
-    inputs = n if order == "turned" else channels
-    out = torch.empty((runs * outputs, inputs, 3, 3), dtype=torch.float32, device=sums.device)
-    block = padded if order == "plain" else channels
-    norm.add_chunks[(1 if order == "plain" else 9, runs)](
-        sums, out, chunks, ROWS=rows_, PADDED=padded, N=n, ORDER=ORDERS[order], BLOCK=block
-    )
-    return out
-
-
-def _chunks(runs: int, tiles: int, split: int) -> int:
-    return max(1, min(tiles, cdiv(cuts.PROGRAMS, split * runs)))
-
-
-def conv_backward_weight(x: Tensor, grad: Tensor, y: Tensor, through: Tensor, *, entry: Tensor | None = None) -> Tensor:
-    """Input x (through `entry` if given) and gradient of the output → gradient of the weights [R·N, C, 3, 3]."""
-    runs, batch, height, width, c = x.shape
-    n = grad.shape[4]
-    tile = tile_for("backward_weight", c)
-    tiles = cdiv(batch * grad.shape[2] * grad.shape[3], tile.pixels)
-    chunks = _chunks(runs, tiles, 3)
-    partial = torch.empty((runs, chunks, 9 * c, n), dtype=torch.float32, device=x.device)
-    conv.conv_backward_weight[(3 * chunks, runs)](
-        x, entry if entry is not None else x, grad, y, through, partial, runs, batch, chunks, H=height, W=width,
-        C=c, N=n, STRIDE=height // grad.shape[2], ENTRY=(RAW if entry is None else NORM_RELU).value,
-        EXIT=NORM_BACK.value, PIXELS=tile.pixels, **options(tile, x.dtype),
-    )  # fmt: skip
-    return _add_chunks(partial, c, "tapwise")
-
-
-def _image_strides(images: Tensor) -> tuple[int, ...]:
+def image_strides(images: Tensor) -> tuple[int, ...]:
+    """Strides of [R, B, C, H, W]; images that all runs share lie zero apart."""
     return images.stride() if images.dim() == 5 else (0, *images.stride())
 
 
-def _depth(channels: int) -> int:
+def depth(channels: int) -> int:
+    """Length of a patch of 3×3 pixels, padded to what a product takes."""
     return max(16, 1 << (9 * channels - 1).bit_length())
 
 
@@ -182,26 +90,11 @@ def stem_forward(
     partials = Partials.empty(images, runs, total, n, tile.pixels) if table is None else None
     stem.stem_forward[(cdiv(total, tile.pixels), runs)](
         images, weight, out, partials.values if partials else out, table if table is not None else weight, runs,
-        batch, *_image_strides(images), H=height, W=width, C=c, N=n, K=_depth(c),
+        batch, *image_strides(images), H=height, W=width, C=c, N=n, K=depth(c),
         EXIT=(conv.STATISTICS if table is None else conv.ACTIVATE).value, PIXELS=tile.pixels,
         **options(tile, dtype),
     )  # fmt: skip
     return out, partials
-
-
-def stem_backward_weight(images: Tensor, grad: Tensor, y: Tensor, through: Tensor) -> Tensor:
-    """Images and gradient of the stem's output → gradient of its weights [R·N, C, 3, 3]."""
-    runs, batch, height, width, n = grad.shape
-    c = images.shape[-3]
-    tile = tile_for("stem_backward_weight")
-    chunks = _chunks(runs, cdiv(batch * height * width, tile.pixels), 1)
-    depth = _depth(c)
-    partial = torch.empty((runs, chunks, depth, n), dtype=torch.float32, device=grad.device)
-    stem.stem_backward_weight[(chunks, runs)](
-        images, grad, y, through, partial, runs, batch, chunks, *_image_strides(images), H=height, W=width,
-        C=c, N=n, K=depth, PIXELS=tile.pixels, **options(tile, grad.dtype),
-    )  # fmt: skip
-    return _add_chunks(partial, c, "plain")
 
 
 def norm_table(weight: Tensor, bias: Tensor, mean: Tensor, var: Tensor, eps: float, runs: int) -> Tensor:
@@ -230,17 +123,6 @@ def _finish(
     return table
 
 
-def finish_backward(partials: Partials, table: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Turn the tiles' sums into gradients of the norm's weight and bias, and its backward coefficients [3, R·N]."""
-    runs, tiles, _, n = partials.values.shape
-    weight_grad, bias_grad = torch.empty_like(table[0]), torch.empty_like(table[0])
-    through = torch.empty_like(table[:3])
-    norm.finish_backward[(runs,)](
-        partials.values, table, weight_grad, bias_grad, through, runs * n, tiles, partials.total, N=n, BLOCK=cuts.FINISH
-    )
-    return weight_grad, bias_grad, through
-
-
 def block_end(y: Tensor, table: Tensor, shortcut: Tensor | None) -> Tensor:
     """relu(norm(y) + shortcut), where the shortcut may be a map twice as large with fewer channels."""
     runs, batch, height, width, n = y.shape
@@ -252,17 +134,3 @@ def block_end(y: Tensor, table: Tensor, shortcut: Tensor | None) -> Tensor:
         SHORT=shortcut is not None, SIDE=side, PIXELS=tile.pixels, **options(tile, y.dtype),
     )  # fmt: skip
     return out
-
-
-def pool_backward(pooled: Tensor, x: Tensor, below: Tensor, table: Tensor) -> tuple[Tensor, Partials]:
-    """Gradient [R, B, N] of the global mean of x → gradient below the relu that made x."""
-    runs, batch, height, width, n = x.shape
-    tile = tile_for("pool_backward")
-    out = torch.empty_like(x)
-    total = batch * height * width
-    partials = Partials.empty(x, runs, total, n, tile.pixels)
-    norm.pool_backward[(cdiv(total, tile.pixels), runs)](
-        pooled, x, below, table, out, partials.values, runs, batch, H=height, W=width, N=n, PIXELS=tile.pixels,
-        **options(tile, x.dtype),
-    )  # fmt: skip
-    return out, partials

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from aol.nets.fused import launch
+from aol.nets.fused import launch, launch_back, tiles
 from aol.nets.fused.plan import Plan, Unit
 from aol.nets.fused.tiles import Partials
 
@@ -32,7 +32,7 @@ def evaluate(plan: Plan, images: Tensor, dtype: torch.dtype) -> Tensor:
         return launch.norm_table(*_norm_of(unit), unit.norm.eps, plan.runs)
 
     def weights(unit: Unit) -> Tensor:
-        return launch.pack(unit.conv.weight.detach(), plan.runs, dtype)[0]
+        return launch.pack(unit.conv.weight.detach(), plan.runs, dtype, unit.stride)[0]
 
     stem = plan.stem
     x, _ = launch.stem_forward(images, stem.conv.weight.detach(), plan.runs, dtype, table=table(stem))
@@ -44,11 +44,15 @@ def evaluate(plan: Plan, images: Tensor, dtype: torch.dtype) -> Tensor:
 
 @dataclass
 class _Kept:
-    """What the backward pass needs of a unit: its raw output, its norm's table, its packed weights."""
+    """What the backward pass needs of a unit: its raw output, its norm's table, its packed weights, what follows.
+
+    `read` is what the convolution after a block's first unit read: y itself, or relu(norm(y)) where that is made.
+    """
 
     y: Tensor
     table: Tensor
     back: Tensor
+    read: Tensor
 
 
 @dataclass
@@ -57,6 +61,7 @@ class _Tape:
 
     units: list[_Kept] = field(default_factory=list)
     ends: list[Tensor] = field(default_factory=list)  # output of the stem, then of every block
+    made: tuple[int, ...] = tiles.MADE_CHANNELS  # channels of the units whose `read` is made
 
 
 def _finished(unit: Unit, partials: Partials | None) -> Tensor:
@@ -67,22 +72,22 @@ def _finished(unit: Unit, partials: Partials | None) -> Tensor:
 
 def record(plan: Plan, images: Tensor, dtype: torch.dtype) -> tuple[Tensor, _Tape]:
     """Images → features [R, B, C] with the batch's statistics, moving the running ones, and the tape."""
-    tape = _Tape()
+    tape = _Tape(made=tiles.MADE_CHANNELS)
     y, partials = launch.stem_forward(images, plan.stem.conv.weight.detach(), plan.runs, dtype)
     table = _finished(plan.stem, partials)
-    tape.units.append(_Kept(y, table, y))
+    tape.units.append(_Kept(y, table, y, y))
     x = launch.block_end(y, table, None)
     tape.ends.append(x)
     for block in plan.blocks:
-        inner, entry = x, None
+        read: Tensor = x
+        entry: Tensor | None = None
         for unit in block:
-            ahead, back = launch.pack(unit.conv.weight.detach(), plan.runs, dtype)
-            y, partials = launch.conv_forward(inner, ahead, unit.stride, entry=entry)
-            entry = _finished(unit, partials)
-            tape.units.append(_Kept(y, entry, back))
-            inner = y
-        assert entry is not None
-        x = launch.block_end(y, entry, x)
+            ahead, back = launch.pack(unit.conv.weight.detach(), plan.runs, dtype, unit.stride)
+            y, partials = launch.conv_forward(read, ahead, unit.stride, entry=entry)
+            table = _finished(unit, partials)
+            read, entry = launch.activated(y, table) if unit is block[0] else (y, None)
+            tape.units.append(_Kept(y, table, back, read))
+        x = launch.block_end(y, table, x)
         tape.ends.append(x)
     counts = [count for unit in plan.units if (count := unit.norm.num_batches_tracked) is not None]
     torch._foreach_add_(counts, 1)
@@ -92,21 +97,24 @@ def record(plan: Plan, images: Tensor, dtype: torch.dtype) -> tuple[Tensor, _Tap
 def backward(plan: Plan, images: Tensor, tape: _Tape, grad: Tensor) -> list[Tensor]:
     """Gradient [R, B, C] of the features → gradients of `plan.parameters()`, in their order."""
     last = tape.units[-1]
-    g, partials = launch.pool_backward(grad.contiguous(), tape.ends[-1], last.y, last.table)
+    g, partials = launch_back.pool_backward(grad.contiguous(), tape.ends[-1], last.y, last.table)
     found: list[Tensor] = []  # from the last unit to the first, each unit's three in reverse
     for number in reversed(range(len(plan.blocks))):
         first, second = tape.units[2 * number + 1], tape.units[2 * number + 2]
         x, under = tape.ends[number], tape.units[2 * number]
-        weight_grad, bias_grad, through = launch.finish_backward(partials, second.table)
-        inner, partials, conv_grad = launch.conv_backward(g, second.y, through, second.back, first.y, first.table)
+        weight_grad, bias_grad, through = launch_back.finish_backward(partials, second.table)
+        made = first.read if first.y.shape[4] in tape.made else None
+        inner, partials, conv_grad = launch_back.conv_backward(
+            g, second.y, through, second.back, first.y, first.table, made=made
+        )
         found += [bias_grad, weight_grad, conv_grad]
-        weight_grad, bias_grad, through = launch.finish_backward(partials, first.table)
-        g, partials, conv_grad = launch.conv_backward(
+        weight_grad, bias_grad, through = launch_back.finish_backward(partials, first.table)
+        g, partials, conv_grad = launch_back.conv_backward(
             inner, first.y, through, first.back, under.y, under.table, shortcut=g, x=x
         )
         found += [bias_grad, weight_grad, conv_grad]
-    weight_grad, bias_grad, through = launch.finish_backward(partials, tape.units[0].table)
-    found += [bias_grad, weight_grad, launch.stem_backward_weight(images, g, tape.units[0].y, through)]
+    weight_grad, bias_grad, through = launch_back.finish_backward(partials, tape.units[0].table)
+    found += [bias_grad, weight_grad, launch_back.stem_backward_weight(images, g, tape.units[0].y, through)]
     return found[::-1]
 
 
@@ -117,8 +125,8 @@ class Features(torch.autograd.Function):
     def forward(ctx: Any, plan: Plan, dtype: torch.dtype, images: Tensor, *parameters: Tensor) -> Tensor:
         """Run the training pass and keep its tape."""
         features, tape = record(plan, images, dtype)
-        ctx.plan, ctx.count = plan, len(tape.units)
-        kept = [tensor for unit in tape.units for tensor in (unit.y, unit.table, unit.back)]
+        ctx.plan, ctx.count, ctx.made = plan, len(tape.units), tape.made
+        kept = [tensor for unit in tape.units for tensor in (unit.y, unit.table, unit.back, unit.read)]
         ctx.save_for_backward(images, *kept, *tape.ends)
         return features
 
@@ -126,6 +134,6 @@ class Features(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         """Run the backward kernels; images get no gradient."""
         images, *kept = ctx.saved_tensors
-        units = [_Kept(*kept[3 * i : 3 * i + 3]) for i in range(ctx.count)]
-        tape = _Tape(units, kept[3 * ctx.count :])
+        units = [_Kept(*kept[4 * i : 4 * i + 4]) for i in range(ctx.count)]
+        tape = _Tape(units, kept[4 * ctx.count :], ctx.made)
         return None, None, None, *backward(ctx.plan, images, tape, grads[0])

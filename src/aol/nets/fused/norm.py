@@ -172,11 +172,14 @@ def pool_backward(
 
 @triton.jit
 def pack_weights(
-    w_ptr, forward_ptr, backward_ptr, C: tl.constexpr, N: tl.constexpr, TAPS_F: tl.constexpr, TAPS_B: tl.constexpr
-):
+    w_ptr, forward_ptr, backward_ptr, C: tl.constexpr, N: tl.constexpr, TAPS_F: tl.constexpr, TAPS_B: tl.constexpr,
+    STRIDE: tl.constexpr,
+):  # fmt: skip
     """fp32 weights [R·N, C, 3, 3] → [R, slots, C, N] for the forward pass, flipped [R, slots, N, C] for the backward.
 
-    Slots are 9, or 12 where a row of taps is padded to four; the padding is written here, as zeros.
+    Slots are 9, or 12 where a row of taps is padded to four; the padding is written here, as zeros. With STRIDE 2
+    the backward ones are [R, 4, N, 4, C]: what a pixel, its neighbour right, down and across give to each of the
+    four pixels below the first, of which the even row and column see only the middle tap.
     """
     slot = tl.program_id(0)
     run = tl.program_id(1).to(tl.int64)
@@ -186,17 +189,27 @@ def pack_weights(
     from_ = w_ptr + run * N * C * 9 + (n * C + c) * 9
     dy = slot // 4
     dx = slot % 4
-    if dx < 3:
+    if STRIDE == 2:
+        # To rows 2h and 2h + 1 go taps 1 and 2 from row h, none and 0 from row h + 1; columns alike.
+        down, odd_row, right, odd_column = slot // 8, (slot // 2) % 2, (slot // 4) % 2, slot % 2
+        there = (down <= odd_row) & (right <= odd_column)
+        tap = (1 + odd_row - 2 * down) * 3 + 1 + odd_column - 2 * right
+        weights = tl.load(from_ + tl.where(there, tap, 0))
+        weights = tl.where(there, weights, 0.0).to(dtype)
+        place_ = ((run * 4 + slot // 4) * N + n) * 4 + slot % 4
+        tl.store(backward_ptr + place_ * C + c, weights)
+    if (dx < 3) & (dy < 3):
         weights = tl.load(from_ + dy * 3 + dx).to(dtype)
         slot_f = slot if TAPS_F == 4 else dy * 3 + dx
         slot_b = (2 - dy) * TAPS_B + 2 - dx if TAPS_B == 4 else (2 - dy) * 3 + 2 - dx
         tl.store(forward_ptr + ((run * 3 * (4 if TAPS_F == 4 else 3) + slot_f) * C + c) * N + n, weights)
-        tl.store(backward_ptr + ((run * 3 * (4 if TAPS_B == 4 else 3) + slot_b) * N + n) * C + c, weights)
-    else:
+        if STRIDE == 1:
+            tl.store(backward_ptr + ((run * 3 * (4 if TAPS_B == 4 else 3) + slot_b) * N + n) * C + c, weights)
+    elif dy < 3:
         zeros = tl.zeros([C, N], dtype)
         if TAPS_F == 4:
             tl.store(forward_ptr + ((run * 12 + slot) * C + c) * N + n, zeros)
-        if TAPS_B == 4:
+        if (TAPS_B == 4) & (STRIDE == 1):
             tl.store(backward_ptr + ((run * 12 + slot) * N + n) * C + c, zeros)
 
 

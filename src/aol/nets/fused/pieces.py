@@ -46,19 +46,11 @@ def place(pixel, H: tl.constexpr, W: tl.constexpr):
 
 
 @triton.jit
-def neighbour(b, h, w, dy, dx, H: tl.constexpr, W: tl.constexpr, STEP: tl.constexpr, SPLIT: tl.constexpr):
-    """Pixel (h·STEP + dy, w·STEP + dx) / SPLIT of a map H×W, and whether it exists.
-
-    STEP is a convolution's stride; SPLIT undoes one: only every SPLIT-th place has a source.
-    """
+def neighbour(b, h, w, dy, dx, H: tl.constexpr, W: tl.constexpr, STEP: tl.constexpr):
+    """Pixel (h·STEP + dy, w·STEP + dx) of a map H×W, and whether it exists; STEP is a convolution's stride."""
     row = h * STEP + dy
     column = w * STEP + dx
-    there = (row >= 0) & (column >= 0)
-    if SPLIT == 2:
-        there = there & (((row | column) & 1) == 0)
-        row = row >> 1
-        column = column >> 1
-    there = there & (row < H) & (column < W)
+    there = (row >= 0) & (column >= 0) & (row < H) & (column < W)
     return (b * H + row) * W + column, there
 
 
@@ -105,7 +97,6 @@ def convolved(
     C: tl.constexpr,
     N: tl.constexpr,
     STEP: tl.constexpr,
-    SPLIT: tl.constexpr,
     ENTRY: tl.constexpr,
     TAPS: tl.constexpr,
     PIXELS: tl.constexpr,
@@ -127,10 +118,10 @@ def convolved(
         if TAPS == 4:
             dy = group - 1
             dx = (k // C)[None, :] - 1
-            source, there = neighbour(b, h, w, dy, dx, H, W, STEP, SPLIT)
+            source, there = neighbour(b, h, w, dy, dx, H, W, STEP)
             there = there & live[:, None] & (dx < 2)
         else:
-            source, there = neighbour(b, h, w, group // 3 - 1, group % 3 - 1, H, W, STEP, SPLIT)
+            source, there = neighbour(b, h, w, group // 3 - 1, group % 3 - 1, H, W, STEP)
             there = there & live[:, None]
         a = read(x_ptr, y_ptr, source * C + channel[None, :], there, v0, v1, v2, ENTRY)
         weights = tl.load(w_ptr + (group * K + k)[:, None] * N + n[None, :])

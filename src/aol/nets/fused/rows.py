@@ -24,6 +24,12 @@ def row_weights(w_ptr, C: tl.constexpr, N: tl.constexpr):
 
 
 @triton.jit
+def added(rolling, fresh):
+    """Add, but not inside the product: sums that change places between rows must not lie in its accumulators."""
+    return tl.fma(fresh, 1.0, rolling)
+
+
+@triton.jit
 def row_start(first_image, batch, H: tl.constexpr, W: tl.constexpr, C: tl.constexpr, PIXELS: tl.constexpr):
     """Where the surroundings [PIXELS, 4·C] of row 0 begin in each image, which of them exist, and their channels."""
     pixel = tl.arange(0, PIXELS)
@@ -89,8 +95,8 @@ def conv_forward_rows(
     for row in range(H):
         below = there & (row + 1 < H)
         a = read(x_ptr, x_ptr, start + (row + 1) * (W * C), below, v0, v1, v2, ENTRY)
-        done = product(a, w2, current)
-        current = product(a, w1, following)
+        done = added(current, product(a, w2, zeros))
+        current = added(following, product(a, w1, zeros))
         following = product(a, w0, zeros)
         if EXIT != STATISTICS:
             done = done * scale + shift
@@ -119,8 +125,6 @@ def conv_forward_rows(
 @triton.jit(do_not_specialize=["runs", "batch"])
 def conv_backward_rows(
     g_ptr,
-    y_ptr,
-    v_ptr,
     w_ptr,
     out_ptr,
     partial_ptr,
@@ -128,32 +132,23 @@ def conv_backward_rows(
     x_ptr,
     below_ptr,
     s_ptr,
-    weight_ptr,
     runs,
     batch,
     H: tl.constexpr,
     W: tl.constexpr,
     C: tl.constexpr,
     N: tl.constexpr,
-    ENTRY: tl.constexpr,
     RESIDUAL: tl.constexpr,
-    WEIGHTS: tl.constexpr,
     PIXELS: tl.constexpr,
 ):
-    """As `conv_backward_input`, stride 1, and with WEIGHTS the weights' gradient from the same reads.
-
-    That gradient is left as partial sums [R, tiles, 3, 3, C, N], the columns of taps from right to left: a row
-    of the gradient's surroundings [pixels, 4·C], transposed, times the input's rows above, beside and below.
-    """
+    """As `back.conv_backward_input`; a program takes PIXELS // W whole images."""
     tile = tl.program_id(0)
     run = tl.program_id(1).to(tl.int64)
     total = batch * H * W
     first_image = tile * (PIXELS // W)
     g_ptr += run * total * C
-    y_ptr += run * total * C
     w0, w1, w2 = row_weights(w_ptr + run * 12 * C * N, C, N)
-    start, there, channel = row_start(first_image, batch, H, W, C, PIXELS)
-    v0, v1, v2 = vectors(v_ptr + run * C, runs * C, channel, ENTRY)
+    start, there, _ = row_start(first_image, batch, H, W, C, PIXELS)
 
     dtype = out_ptr.dtype.element_ty
     n = tl.arange(0, N)[None, :]
@@ -165,61 +160,34 @@ def conv_backward_rows(
     shift = tl.load(s_ptr + (runs + run) * N + n)
     mean = tl.load(s_ptr + (2 * runs + run) * N + n)
 
-    a = read(g_ptr, y_ptr, start, there, v0, v1, v2, ENTRY)
+    a = tl.load(g_ptr + start, mask=there, other=0.0)
     zeros = tl.zeros([PIXELS, N], tl.float32)
     current = product(a, w1, zeros)
     following = product(a, w0, zeros)
     plain = zeros
     moment = zeros
-    # Rows of the convolution's input: `input0` is the one whose gradient is about to be complete.
-    input0, below0 = conv_input(x_ptr, below_ptr, here, live, scale, shift, RESIDUAL)
-    if WEIGHTS:
-        input1, below1 = conv_input(x_ptr, below_ptr, here + W * N, live & (H > 1), scale, shift, RESIDUAL)
-        above = tl.zeros([4 * C, N], tl.float32)
-        beside = product(tl.trans(a), input0.to(dtype), above)
-        under = product(tl.trans(a), input1.to(dtype), above)
+    # Of the row whose gradient is about to be complete, read one row ahead.
+    below = tl.load(below_ptr + here, mask=live, other=0.0)
+    passed = tl.load(x_ptr + here, mask=live, other=0.0) if RESIDUAL else below
     for row in range(H):
-        a = read(g_ptr, y_ptr, start + (row + 1) * (W * C), there & (row + 1 < H), v0, v1, v2, ENTRY)
-        grad = product(a, w2, current)
-        current = product(a, w1, following)
-        following = product(a, w0, zeros)
         at = here + row * (W * N)
-        if WEIGHTS:
-            input2, below2 = conv_input(x_ptr, below_ptr, at + 2 * W * N, live & (row + 2 < H), scale, shift, RESIDUAL)
-            turned = tl.trans(a)
-            above = product(turned, input0.to(dtype), above)
-            beside = product(turned, input1.to(dtype), beside)
-            under = product(turned, input2.to(dtype), under)
         if RESIDUAL:
-            grad += tl.load(short_ptr + at, mask=live, other=0.0).to(tl.float32)
-        grad = tl.where(input0.to(tl.float32) <= 0, 0.0, grad)
+            short = tl.load(short_ptr + at, mask=live, other=0.0)
+        a = tl.load(g_ptr + start + (row + 1) * (W * C), mask=there & (row + 1 < H), other=0.0)
+        grad = added(current, product(a, w2, zeros))
+        current = added(following, product(a, w1, zeros))
+        following = product(a, w0, zeros)
+        if RESIDUAL:
+            grad += short.to(tl.float32)
+            closed = passed.to(tl.float32) <= 0
+        else:
+            closed = below.to(tl.float32) * scale + shift <= 0
+        grad = tl.where(closed, 0.0, grad)
         tl.store(out_ptr + at, grad.to(dtype), mask=live)
         plain += grad
-        moment += grad * (below0.to(tl.float32) - mean)
-        if WEIGHTS:
-            input0 = input1
-            input1 = input2
-            below0 = below1
-            below1 = below2
-        else:
-            input0, below0 = conv_input(x_ptr, below_ptr, at + W * N, live & (row + 1 < H), scale, shift, RESIDUAL)
+        moment += grad * (below.to(tl.float32) - mean)
+        below = tl.load(below_ptr + at + W * N, mask=live & (row + 1 < H), other=0.0)
+        passed = tl.load(x_ptr + at + W * N, mask=live & (row + 1 < H), other=0.0) if RESIDUAL else below
     partial_ptr += (run * tl.num_programs(0) + tile) * 2 * N + tl.arange(0, N)
     tl.store(partial_ptr, tl.sum(tl.where(live, plain, 0.0), 0))
     tl.store(partial_ptr + N, tl.sum(tl.where(live, moment, 0.0), 0))
-    if WEIGHTS:
-        k = tl.arange(0, 4 * C)[:, None]
-        weight_ptr += (run * tl.num_programs(0) + tile) * 9 * C * N + k * N + n
-        tl.store(weight_ptr, above, mask=k < 3 * C)
-        tl.store(weight_ptr + 3 * C * N, beside, mask=k < 3 * C)
-        tl.store(weight_ptr + 6 * C * N, under, mask=k < 3 * C)
-
-
-@triton.jit
-def conv_input(x_ptr, below_ptr, at, live, scale, shift, RESIDUAL: tl.constexpr):
-    """Read a row of a convolution's input and of what the norm before it saw: read where it was kept, or made."""
-    below = tl.load(below_ptr + at, mask=live, other=0.0)
-    if RESIDUAL:
-        found = tl.load(x_ptr + at, mask=live, other=0.0)
-    else:
-        found = tl.where(live, relu(below.to(tl.float32) * scale + shift), 0.0).to(below.dtype)
-    return found, below

@@ -12,32 +12,44 @@ from aol.nets.fused.pieces import INTERPRETED
 
 @dataclass
 class Tile:
-    """How a kernel is cut: pixels and warps a program, loads in flight, most registers a thread (0: any)."""
+    """How a kernel is cut: pixels and warps a program, loads in flight, most registers a thread (0: any).
+
+    `resident`: programs that fit on a multiprocessor at once, for sums over pixels cut into that many.
+    """
 
     pixels: int = 128
     warps: int = 4
     stages: int = 3
     registers: int = 0
+    resident: int = 6
 
 
 # By kernel and channels of the product's depth; what is not listed takes the default. Tuned on an H200 by
 # benchmarks/kernels.py; tests make tiles small.
 TILES: dict[tuple[str, int], Tile] = {
-    ("forward_rows", 16): Tile(128, 4, 3),
-    ("forward_rows", 32): Tile(128, 8, 2),
-    ("backward_rows", 16): Tile(64, 4, 2),
-    ("backward_rows", 32): Tile(64, 8, 2),
-    ("backward_weight", 32): Tile(64, 4, 3),
-    ("backward_weight", 64): Tile(64, 8, 3),
-    ("stem_backward_weight", 0): Tile(128, 4, 2),
+    ("forward_rows", 16): Tile(64, 4, 3),
+    ("forward_rows", 32): Tile(64, 4, 3),
+    ("forward", 32): Tile(64, 4, 3),
+    ("backward_rows", 16): Tile(64, 4, 3),
+    ("backward_rows", 32): Tile(64, 4, 3),
+    ("backward_input", 64): Tile(64, 4, 3),
+    ("backward_weight", 16): Tile(64, 4, 3, resident=5),
+    ("backward_weight", 32): Tile(64, 4, 2, resident=3),
+    ("backward_weight", 64): Tile(64, 4, 2, resident=3),
+    ("halving_input", 32): Tile(64, 4, 3),
+    ("halving_input", 64): Tile(64, 8, 3),
+    ("halving_weight", 16): Tile(64, 4, 3, resident=6),
+    ("halving_weight", 32): Tile(64, 4, 3, resident=3),
+    ("norm_backward", 0): Tile(128, 4, 1),
+    ("stem_backward_weight", 0): Tile(128, 4, 2, resident=4),
     ("stem_forward", 0): Tile(128, 4, 1),
     ("block_end", 0): Tile(128, 4, 1),
     ("pool_backward", 0): Tile(128, 4, 1),
 }
-PROGRAMS = 800  # about six a multiprocessor of an H200: chunks of a weight gradient are cut to give so many
+PROCESSORS = 132  # multiprocessors of an H200
 FEWEST = 200  # programs below which walking whole images leaves multiprocessors idle
+MADE_CHANNELS: tuple[int, ...] = (16, 32, 64)  # where relu(norm(y)) is written for the next convolution, and kept
 ROW_CHANNELS = (16, 32)  # with more, three rows of weights and sums do not fit
-FUSED_CHANNELS: tuple[int, ...] = (16, 32)  # where one kernel gives both gradients of a convolution
 ORDERS = {"plain": 0, "tapwise": 1, "turned": 2}
 FINISH = 64  # tiles whose sums a finishing program reads at once
 
