@@ -100,7 +100,7 @@ def check(failures: list[str], small: bool, part: slice = slice(None)) -> dict[s
 def prepare(job: tuple[str, int, Cut | None]) -> tuple[str, dict[str, float]]:
     """Fill Triton's cache from a process of its own, so that compilers run side by side; checks give their errors."""
     kind, size, cut = job
-    usual = dict(tiles.TILES), tiles.FEWEST
+    usual = dict(tiles.TILES), tiles.FEWEST, tiles.MADE_CHANNELS
     failures: list[str] = []
     errors: dict[str, float] = {}
     try:
@@ -108,6 +108,10 @@ def prepare(job: tuple[str, int, Cut | None]) -> tuple[str, dict[str, float]]:
             errors = check(failures, small=False, part=slice(size, None, PARTS))
         elif kind == "errors":
             errors = network_errors()
+        elif kind == "inside":
+            tiles.MADE_CHANNELS = ()
+            all_cases(RUNS, BATCH, 32, (size,))[f"forward{size}.norm"]().call()
+            all_cases(RUNS, BATCH, 32, (size,))[f"backward{size}.inner"]().call()
         elif cut is None:
             network_time(kind, size)
         else:
@@ -120,7 +124,7 @@ def prepare(job: tuple[str, int, Cut | None]) -> tuple[str, dict[str, float]]:
     finally:
         tiles.TILES.clear()
         tiles.TILES.update(usual[0])
-        tiles.FEWEST = usual[1]
+        tiles.FEWEST, tiles.MADE_CHANNELS = usual[1:]
         torch.cuda.empty_cache()
     return "; ".join(failures), errors
 
@@ -129,6 +133,7 @@ def prepare_all(failures: list[str], sweep: bool) -> dict[str, float]:
     """Compile and check everything, many at once; torch.compile's cache is filled at the same time."""
     jobs: list[tuple[str, int, Cut | None]] = [("errors", 0, None)]
     jobs += [("fused", 64, None), ("fused evaluation", 64, None), ("fused", 1, None)]
+    jobs += [("inside", c, None) for c in (16, 32, 64)]
     jobs += [("check", part, None) for part in range(PARTS)]
     if sweep:
         jobs += [(kernel, channels, cut) for (kernel, channels), cuts in SWEEP.items() for cut in cuts[1:]]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from dataclasses import replace
 from statistics import median
 
 import torch
@@ -11,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from aol.nets import make, stack
-from aol.nets.fused import FusedStack
+from aol.nets.fused import FusedStack, tiles
 
 BATCH = 128
 DEVICE = "cuda"
@@ -117,9 +118,18 @@ def network_errors() -> dict[str, float]:
     with torch.autocast("cuda", torch.bfloat16):
         logits = plain(x)
     found = {"autocast": gradients(plain, logits)}
-    for dtype in (torch.float32, torch.bfloat16):
+    usual = dict(tiles.TILES)
+    for dtype in (torch.bfloat16, torch.float32):
+        if (
+            dtype == torch.float32
+        ):  # products without tensor cores, written out: small ones, or they compile for minutes
+            kinds = ("forward", "backward_input")
+            for key in {*usual, *((kind, c) for kind in kinds for c in (16, 32, 64))}:
+                tiles.TILES[key] = replace(tiles.tile_for(*key), pixels=32)
         fused = FusedStack(copy.deepcopy(first), dtype=dtype)
         found[f"fused {dtype}"] = gradients(fused, fused(x))
+    tiles.TILES.clear()
+    tiles.TILES.update(usual)
     errors: dict[str, float] = {}
     for name, values in found.items():
         away = [float((a.double() - b).norm() / b.norm()) for a, b in zip(values, wanted, strict=True)]
