@@ -36,6 +36,7 @@ bench: $(BIN)/.ready  ## speed and memory of the library on this machine; writes
 	$(BIN)/python benchmarks/sample_ages.py
 	$(BIN)/python benchmarks/reservoir.py
 	$(BIN)/python benchmarks/stacked.py
+	$(BIN)/python benchmarks/engine.py
 	$(BIN)/python benchmarks/page.py
 
 docs: $(BIN)/.docs-ready  ## the documentation site, into site/

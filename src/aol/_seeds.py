@@ -18,8 +18,8 @@ def generator(base: int, *path: int, device: torch.device | str = "cpu") -> torc
 
     >>> torch.rand(1, generator=generator(7, 3)).equal(torch.rand(1, generator=generator(7, 3)))
     True
-    >>> torch.rand(1, generator=generator(7, 3)).equal(torch.rand(1, generator=generator(3, 7)))
+    >>> torch.rand(1, generator=generator(7, 0)).equal(torch.rand(1, generator=generator(7)))
     False
     """
-    (state,) = np.random.SeedSequence([base, *path]).generate_state(1, np.uint64)
+    (state,) = np.random.SeedSequence(base, spawn_key=path).generate_state(1, np.uint64)
     return torch.Generator(device).manual_seed(int(state))

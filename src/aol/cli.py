@@ -130,7 +130,7 @@ def _add_settings(parser: argparse.ArgumentParser, command: str) -> None:
 
 
 def _add_conduct(parser: argparse.ArgumentParser, command: str) -> None:
-    add = parser.add_argument_group("how it is carried out (changes no result)").add_argument
+    add = parser.add_argument_group("how it is carried out").add_argument
     add("--data-dir", metavar="FOLDER", help="where data sets lie, besides $AOL_DATA and the cache folder")
     add("--out", metavar="FOLDER", default="runs/latest", help="folder for records and checkpoints [runs/latest]")
     add("--resume", action="store_true", help="go on with what is in --out")
@@ -164,6 +164,17 @@ def _seconds(text: str) -> float:
         found = -1.0
     if not 0.0 <= found < float("inf"):
         raise argparse.ArgumentTypeError(f"must be a number of 0 or more, not {text!r}")
+    return found
+
+
+def _counts(text: str) -> list[int]:
+    return [_count(1)(part.strip()) for part in text.split(",")]
+
+
+def _positive(text: str) -> float:
+    found = _seconds(text)
+    if found == 0.0:
+        raise argparse.ArgumentTypeError("must be above 0")
     return found
 
 
@@ -226,10 +237,9 @@ def _bench(words: argparse.Namespace) -> int:
     from aol.bench import measure
 
     device = _device(words.device)
-    runs = [int(_number("runs", text, int)) for text in words.runs.split(",")]
     rows = measure.measure(
         device,
-        runs=runs,
+        runs=words.runs,
         scale=words.scale,
         epochs=words.epochs,
         workers=words.workers,
@@ -279,10 +289,16 @@ def _parser() -> argparse.ArgumentParser:
         _add_settings(command, name)
         _add_conduct(command, name)
     bench = commands.add_parser("bench", help="Speed and memory of the engine on this machine.", allow_abbrev=False)
-    bench.add_argument("--runs", default="1,16,64", metavar="VALUES", help="how many runs together [1,16,64]")
-    bench.add_argument("--scale", type=float, default=1.0, metavar="S", help="size of the data against CIFAR-10's [1]")
+    bench.add_argument(
+        "--runs", type=_counts, default=[1, 16, 64], metavar="VALUES", help="how many runs together [1,16,64]"
+    )
+    bench.add_argument(
+        "--scale", type=_positive, default=1.0, metavar="S", help="size of the data against CIFAR-10's [1]"
+    )
     bench.add_argument("--epochs", type=_count(1), default=3, metavar="N", help="epochs that are timed [3]")
-    bench.add_argument("--workers", type=int, default=2, metavar="N", help="workers of the straightforward loop [2]")
+    bench.add_argument(
+        "--workers", type=_count(0), default=2, metavar="N", help="workers of the straightforward loop [2]"
+    )
     bench.add_argument("--device", default="auto", metavar="NAME", help="auto, cpu, cuda ... [auto]")
     bench.add_argument("--out", metavar="FILE", help="write the figures here as JSON")
     bench.add_argument("--json", action="store_true", help="print one JSON object and nothing else")

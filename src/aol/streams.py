@@ -133,7 +133,7 @@ class ShiftingTail(Stream):
 
     >>> stream = ShiftingTail(torch.arange(400) % 4, 10, period=2, steps=4)
     >>> [stream.counts(step).tolist() for step in range(4)]
-    [[100, 10, 46, 21], [100, 10, 46, 21], [10, 100, 46, 21], [10, 100, 46, 21]]
+    [[46, 21, 10, 100], [46, 21, 10, 100], [100, 21, 10, 46], [100, 21, 10, 46]]
     """
 
     def __init__(

@@ -18,8 +18,6 @@ from aol.engine.settings import Settings
 from aol.losses import focal_loss, is_correct, sigmoid_bias, softmax_loss, weighted_mean
 from aol.nets import fused
 
-_FEWEST_FUSED = 8  # below, our kernels leave most of a GPU idle while training (measured on one H200)
-
 
 class Alone(nn.Module):
     """One network behind the face of a stack: images `[1, B, ...]` or `[B, ...]` to logits `[1, B, K]`."""
@@ -84,16 +82,14 @@ def rate_at(settings: Settings, step: int, steps_per_epoch: int) -> float:
     """Return the learning rate of a step, both counted from zero.
 
     "paper": the base rate after a linear warm-up; a hundredth of it from 80 % of the epochs on, a ten-thousandth from
-    90 % (of 200: epochs 160 and 180, counted from one). "cosine" falls to zero; "fixed" stays.
+    90 % (of 200: epochs 160 and 180, counted from one). "cosine" falls to zero; "fixed" stays, from the first step.
 
     >>> run = Settings(epochs=200, lr=0.1)
     >>> [round(rate_at(run, 10 * epoch, 10), 6) for epoch in (0, 5, 158, 159, 179)]
     [0.002, 0.1, 0.1, 0.001, 1e-05]
     """
     epoch = step // steps_per_epoch + 1
-    warm = (
-        settings.warmup * steps_per_epoch if not (settings.schedule == "fixed" and settings.scenario == "stream") else 0
-    )
+    warm = settings.warmup * steps_per_epoch
     rate = settings.lr
     if step < warm:
         rate *= (step + 1) / warm
@@ -120,12 +116,12 @@ class Learner:
         self._shape = shape
         alone = device.type != "cuda" or _distributed.world()[1] > 1
         self.net = build(runs, num_classes=num_classes, shape=shape, alone=alone).to(device)
-        self.net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self._averaged = copy.deepcopy(self.net).requires_grad_(False) if self.settings.average else None
+        # The first copy decides for both; plain convolutions like channels last, our kernels read weights in order.
         self._forwards = {False: self._quickest(self.net)}
         if self._averaged is not None:
             self._forwards[True] = self._quickest(self._averaged)
-        self._learning = self._forwards[False] if len(runs) >= _FEWEST_FUSED else self.net
+        self._learning = self._forwards[False]
         if _distributed.world()[1] > 1:
             self._learning = nn.parallel.DistributedDataParallel(self.net)
         self._optimiser = self._make_optimiser()
@@ -134,15 +130,16 @@ class Learner:
 
     def _quickest(self, net: nets.Stacked | Alone) -> nn.Module:
         """Return what computes these networks fastest here: our kernels where they can, else itself."""
-        if not isinstance(net, nets.Stacked) or self.settings.precision != "bf16" or not fused.can_fuse(net):
-            return net
+        wanted = self.settings.precision == "bf16" and fused.worth_training(len(self.runs))
+        if not isinstance(net, nets.Stacked) or not wanted or not fused.can_fuse(net):
+            return net.to(memory_format=torch.channels_last)  # type: ignore[call-overload,no-any-return]
         quick = fused.fuse(net).eval()
         try:
             with torch.no_grad():
                 quick(torch.zeros((1, *self._shape), device=self.device))
         except (RuntimeError, OSError, ImportError) as error:  # no compiler for the kernels, say
             warnings.warn(f"Plain PyTorch instead of aol's kernels, which fail here: {error}", stacklevel=2)
-            return net
+            return net.to(memory_format=torch.channels_last)  # type: ignore[call-overload,no-any-return]
         return quick
 
     def _make_optimiser(self) -> torch.optim.Optimizer:
@@ -260,6 +257,8 @@ class Learner:
         if self._averaged is not None:
             self._averaged.load_state_dict(state["averaged"])  # type: ignore[arg-type]
         self._optimiser.load_state_dict(state["optimiser"])  # type: ignore[arg-type]
+        for group in self._optimiser.param_groups:  # which a loaded state leaves where it was saved
+            group["lr"] = group["lr"].to(self.device)
 
 
 def _rows_by_loss(runs: Sequence[Settings], device: torch.device) -> list[tuple[float | None, Tensor]]:

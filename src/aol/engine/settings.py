@@ -9,7 +9,7 @@ import hashlib
 import itertools
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields
 from typing import TypeAlias
 
 from aol import _check, nets
@@ -158,8 +158,6 @@ class Settings:
             idle |= {"period"}
         else:
             idle |= {"fraction"}
-        if self.schedule == "fixed" and self.scenario == "stream":
-            idle |= {"warmup"}
         if self.imbalance is None:
             idle |= {"profile"}
         found: dict[str, Value] = {name: start[name] for name in idle}  # type: ignore[misc]
@@ -167,6 +165,8 @@ class Settings:
             value = getattr(self, name)
             if name not in idle and value is not None and (isinstance(default, float) or name == "threshold"):
                 found[name] = float(value)
+        if self.schedule == "fixed":
+            found["warmup"] = 0
         if self.divide_by == "auto":  # what the released code does
             found["divide_by"] = _usual_divisor(self.loss)
         return found
@@ -270,8 +270,3 @@ def stacks(runs: Iterable[Settings], most: int) -> list[list[Settings]]:
         ends = list(itertools.accumulate(sizes))
         found += [group[end - size : end] for end, size in zip(ends, sizes, strict=True)]
     return found
-
-
-def with_seed(run: Settings, seed: int) -> Settings:
-    """Return the same run from another seed."""
-    return replace(run, seed=seed)

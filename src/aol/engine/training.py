@@ -48,7 +48,7 @@ class Progress(Protocol):
 
 @dataclass(frozen=True)
 class Conduct:
-    """How runs are carried out; none of it changes their results.
+    """How runs are carried out: what makes no difference to what is learnt, but for rounding.
 
     Args:
         out: the folder for everything that is written.
@@ -95,7 +95,7 @@ def train(
         if rank == 0:
             prepare(runs, out, resume=conduct.resume, fresh=conduct.fresh)
             if recall_stacks(runs, out) is None:
-                note_stacks(group(runs, pairs, conduct, shared, progress), out)
+                note_stacks(group(runs, pairs, conduct, world, progress), out)
         _meet(world, shared)
         groups = recall_stacks(runs, out) or []
         if shared and any(len(stack) > 1 for stack in groups):
@@ -106,7 +106,7 @@ def train(
                 _train_stack(groups, number, pairs, conduct, progress, write=rank == 0 or not shared)
             elif rank == 0 or not shared:
                 _remove_checkpoint(out, number)  # of a process that was killed just before it would have done so
-    _wait_for_results(runs, out, world, conduct.parallel)
+        _wait_for_results(runs, out, world, conduct.parallel)  # still holding the folder
     found = [read_result(run_folder(out, run)) for run in runs]
     return [each for each in found if each is not None]
 
@@ -208,9 +208,13 @@ def _network(run: Settings, pair: AnyPair) -> nets.Network:
 
 
 def group(
-    runs: Sequence[Settings], pairs: dict[str, AnyPair], conduct: Conduct, shared: bool, progress: Progress
+    runs: Sequence[Settings], pairs: dict[str, AnyPair], conduct: Conduct, world: int, progress: Progress
 ) -> list[list[Settings]]:
-    """Return the stacks: one run each where networks, data or processes do not allow more, with a sentence why."""
+    """Return the stacks: one run each where networks, data or processes do not allow more, with a sentence why.
+
+    Processes that share the runs get a stack each, at least.
+    """
+    shared = world > 1 and conduct.parallel == "data"
     found: list[list[Settings]] = []
     said: set[str] = set()
     for key in dict.fromkeys(run.stack_key for run in runs):
@@ -218,7 +222,9 @@ def group(
         pair = pairs[some[0].data]
         shape = shape_of(pair, some[0].image_size)
         most = conduct.together or likely_best(conduct.device, shape, some[0].batch_size)
-        reason = None
+        reason: str | None
+        if conduct.parallel == "runs":
+            most = min(most, -(-len(some) // world))
         if shared:
             reason = "several processes share every batch"
         elif not isinstance(pair.train, ImageSet):

@@ -34,6 +34,8 @@ def obstacle(net: nn.Module) -> str | None:
         return str(reason)
     if importlib.util.find_spec("triton") is None:
         return "Triton is not installed"
+    if not all(value.is_contiguous() for value in net.state_dict().values()):
+        return "its weights do not lie in their plain order (channels last, say)"
     devices = {value.device.type for value in net.state_dict().values()}
     if devices != {"cuda"} and os.environ.get("TRITON_INTERPRET") != "1":
         return f"the network lies on {', '.join(sorted(devices))}, not on a GPU"
