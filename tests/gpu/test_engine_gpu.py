@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 
+from aol.bench.measure import random_pair
 from aol.data import open_data
-from aol.engine import OfflineLoop, StreamLoop, grid
+from aol.engine import OfflineLoop, StreamLoop, grid, learner
 from aol.engine.capture import Captured
+from aol.engine.files import load_checkpoint, save_checkpoint
 from aol.engine.settings import Value
 
 CUDA = torch.device("cuda")
@@ -50,16 +54,32 @@ def test_a_run_learns_alone_as_it_does_among_others() -> None:
     )
 
 
-def test_state_taken_on_the_device_goes_on_there() -> None:
+def test_state_taken_on_the_device_goes_on_there(tmp_path: Path) -> None:
     whole = run(OfflineLoop, {"epochs": 4, "lr": 0.01}, weighting=["aol"], seed=[0, 1])
     runs = whole.runs
     half = OfflineLoop(runs, open_data("digits"), device=CUDA)
     half.run_epoch()
     half.run_epoch()
     rest = OfflineLoop(runs, open_data("digits"), device=CUDA)
-    rest.load_state_dict(half.state_dict())
+    save_checkpoint(tmp_path / "checkpoint.pt", half.state_dict())
+    rest.load_state_dict(load_checkpoint(tmp_path / "checkpoint.pt"))
     while not rest.done:
         rest.run_epoch()
     torch.testing.assert_close(
         rest.history.epoch("train_loss"), whole.history.epoch("train_loss"), rtol=1e-2, atol=1e-3
     )
+
+
+def test_the_kernels_learn_what_plain_pytorch_learns(monkeypatch: pytest.MonkeyPatch) -> None:
+    common: dict[str, Value] = {"data": "random", "precision": "bf16", "epochs": 2, "lr": 0.01}
+    pair = random_pair(train=2000, test=500)
+
+    def losses() -> torch.Tensor:
+        loop = OfflineLoop(grid(common, seed=list(range(8))), pair, device=CUDA)
+        while not loop.done:
+            loop.run_epoch()
+        return loop.history.epoch("train_loss")
+
+    by_kernels = losses()
+    monkeypatch.setattr(learner.fused, "can_fuse", lambda net: False)
+    torch.testing.assert_close(by_kernels, losses(), rtol=2e-2, atol=2e-2)

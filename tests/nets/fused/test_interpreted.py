@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import copy
-import os
 
 import pytest
 import torch
 
-pytest.importorskip("triton")
-if os.environ.get("TRITON_INTERPRET") != "1":
-    pytest.skip("needs TRITON_INTERPRET=1", allow_module_level=True)
-
+from aol.nets.fused import obstacle as fused_nets_obstacle
 from fused_nets import cuts, error, errors_of_a_step, images, loss, stacked, twins
 
 BY_TILES, BY_ROWS = 10**9, 0
@@ -116,3 +112,9 @@ def test_parameters_are_shared_with_the_stack() -> None:
     net = stacked(2, (1,))
     fused, _ = twins(net, torch.float32)
     assert {id(p) for p in fused.parameters()} == {id(p) for p in net.parameters()}
+
+
+def test_weights_in_another_order_in_memory_are_refused() -> None:
+    net = stacked(2).to(memory_format=torch.channels_last)
+    assert "plain order" in str(fused_nets_obstacle(net))
+    assert fused_nets_obstacle(net.to(memory_format=torch.contiguous_format)) is None
