@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import pty
@@ -177,6 +178,11 @@ def test_plain_lines_where_there_is_no_terminal(tmp_path: Path, capsys: pytest.C
     assert "Try next: aol stream " in said.out
 
 
+def hears_control_c() -> None:
+    """Undo what a shell does to what it starts in the background, as these tests may be: it makes it deaf to Ctrl-C."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def on_a_terminal(words: list[str], when: Path | None = None, keys: bytes = b"") -> tuple[int, str, bool]:
     """Run on a pseudo-terminal, press keys once a file is there; status, what was drawn, and whether modes are back."""
     master, slave = pty.openpty()
@@ -184,7 +190,7 @@ def on_a_terminal(words: list[str], when: Path | None = None, keys: bytes = b"")
     env = os.environ | {"PYTHONPATH": str(SRC), "OMP_NUM_THREADS": "1", "TERM": "xterm-256color"}
     process = subprocess.Popen(
         [sys.executable, "-m", "aol", *words], stdin=slave, stdout=slave, stderr=slave, env=env,
-        preexec_fn=lambda: (os.setsid(), __import__("fcntl").ioctl(0, termios.TIOCSCTTY, 0)),
+        preexec_fn=lambda: (hears_control_c(), os.setsid(), fcntl.ioctl(0, termios.TIOCSCTTY, 0)),
     )  # fmt: skip
     drawn, end = b"", time.monotonic() + 90
     while time.monotonic() < end:
@@ -224,7 +230,7 @@ def test_control_c_is_one_line_and_can_be_resumed_from(tmp_path: Path) -> None:
     assert drawn.rindex("\x1b[?25h") > drawn.rindex("\x1b[?25l")
     process = subprocess.Popen(
         [sys.executable, "-m", "aol", *words, "--resume"], stderr=subprocess.PIPE, text=True,
-        env=os.environ | {"PYTHONPATH": str(SRC), "OMP_NUM_THREADS": "1"},
+        env=os.environ | {"PYTHONPATH": str(SRC), "OMP_NUM_THREADS": "1"}, preexec_fn=hears_control_c,
     )  # fmt: skip
     assert process.stderr is not None
     first = process.stderr.readline()
