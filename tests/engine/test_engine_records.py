@@ -181,7 +181,7 @@ def test_differences_are_paired_by_seed_and_runs_of_other_settings_are_kept_apar
     assert rows["aol ρ=0.5 class"].difference == pytest.approx(0.15)
 
 
-GOLDEN = {
+GOLDEN = {  # method and seed: accuracy on test, age of each class; torch 2.13.0 on an x86-64 CPU
     ("none", 0): (0.487, [1.0, 1.17, 1.31, 1.82, 1.23, 4.98, 6.03, 6.03, 6.03, 6.03]),
     ("none", 1): (0.504, [1.0, 1.0, 1.14, 1.31, 1.2, 5.05, 6.03, 6.03, 6.03, 6.03]),
     ("none", 2): (0.524, [1.0, 1.04, 1.32, 1.71, 1.89, 4.88, 5.14, 6.03, 6.03, 6.03]),
