@@ -83,7 +83,7 @@ def _obtain(known: Official, download: Download, folder: Path, progress: Progres
     except UnreachableError as reason:
         raise UnreachableError(
             f"{reason}; without a network, put {download.name} from {download.url} into {folder} "
-            f"and run `aol data get {known.name}` again"
+            f"and give the same command again"
         ) from None
 
 

@@ -176,8 +176,9 @@ class Loop(ABC):
                 rows.append(torch.randperm(own.numel(), generator=generator, device=self.device))
         return torch.stack(rows)
 
-    def _states(self) -> dict[str, SampleAges | ErrorRates | Learner | History]:
+    def _states(self) -> dict[str, SampleAges | ClassAges | ErrorRates | Learner | History]:
         return {
+            "ages": self.ages,
             "learner": self.learner,
             "history": self.history,
             "test_ages": self.test_ages,

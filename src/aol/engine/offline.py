@@ -90,6 +90,3 @@ class OfflineLoop(Loop):
 
     def _sample_ages(self) -> Tensor | None:
         return self.ages.age if self.keep_samples else None
-
-    def _states(self):  # type: ignore[no-untyped-def]
-        return {**super()._states(), "ages": self.ages}

@@ -102,9 +102,6 @@ class StreamLoop(Loop):
     def _train_readings(self, by_class: dict[str, Tensor]) -> dict[str, Tensor | float]:
         return {**super()._train_readings(by_class), "threshold": self.ages.threshold}
 
-    def _states(self):  # type: ignore[no-untyped-def]
-        return {**super()._states(), "ages": self.ages}
-
     def state_dict(self) -> dict[str, object]:
         """Return everything: networks, optimiser, ages, records, memory."""
         memory = [reservoir.state_dict() for reservoir in self._reservoirs]
