@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 import torch.nn.functional as F
-from tiny_runs import make_loop, network, run_to_end, same_network, settings, stream_settings, tiny_pair
+from tiny_runs import CPU, make_loop, network, run_to_end, same_network, settings, stream_settings, tiny_pair
 from torch import Tensor
 
 from aol import _seeds
-from aol.engine import Settings
+from aol.engine import OfflineLoop, Settings
 from aol.engine.loop import Loop
 from aol.engine.settings import stacks
 
@@ -185,3 +187,14 @@ def test_stacks_are_alike_in_all_but_what_may_differ_and_no_run_is_lost() -> Non
     assert [len(stack) for stack in found] == [3, 2, 3, 2]
     assert sorted(run.run_id for stack in found for run in stack) == sorted(run.run_id for run in runs)
     assert all(len({run.batch_size for run in stack}) == 1 for stack in found)
+
+
+@pytest.mark.parametrize("runs", [1, 2])
+def test_the_validation_split_of_a_set_that_brings_one_is_read(runs: int) -> None:
+    pair = tiny_pair()
+    loop = OfflineLoop([settings(seed=seed) for seed in range(runs)], replace(pair, validation=pair.test), device=CPU)
+    loop.run_epoch()
+    read = loop.history.epoch("validation_accuracy")
+    assert torch.equal(read, loop.history.epoch("test_accuracy"))  # the same images, so the same figure
+    own = OfflineLoop([settings(validation=0.2)], replace(pair, validation=pair.test), device=CPU)
+    assert own.held_out.shape == (1, 18)  # what was asked for comes first

@@ -9,6 +9,8 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -48,18 +50,24 @@ class Loop(ABC):
         self.keep_samples = keep_samples
         s = self.settings
         shape = shape_of(pair, s.image_size)
-        self.train, self.test = sources(
-            pair,
+        seen = partial(
+            sources,
             image_size=s.image_size,
             normalisation=s.normalisation,
             augment=s.augment,
             workers=workers,
             device=device,
         )
+        self.train, self.test = seen(pair)
         labels = self.train.labels.cpu()
         pools = [pool(run, labels) for run in runs]
         self.pool = torch.stack([kept for kept, _ in pools]).to(device)  # [R, n]: places in the data set
         self.held_out = torch.stack([held for _, held in pools]).to(device)  # [R, v]: for validation
+        self._validation = self.train
+        if pair.validation is not None and not s.validation:  # the set brings its own: [v], the same for all runs
+            own = replace(pair, train=pair.validation, test=pair.validation)  # type: ignore[arg-type]
+            self._validation = seen(own)[1]
+            self.held_out = torch.arange(self._validation.labels.numel(), device=device)
         self.labels = self.train.labels[self.pool[0]]  # [n]: the same in all runs, as a pool is ordered by class
         self.learner = Learner(runs, num_classes=self.num_classes, shape=shape, device=device)
         self.weighting = Weighting(runs, device)
@@ -127,9 +135,10 @@ class Loop(ABC):
     def _look_at(self, what: str, index: Tensor, times: Tensor | None = None, *, most: int | None = None) -> Readings:
         """Take a clean pass: over what was trained on ("train"), "validation", "test", or test by "averaged" nets."""
         if what not in self._clean_passes:
+            source = {"train": self.train, "validation": self._validation}.get(what, self.test)
             self._clean_passes[what] = CleanPass(
                 self.learner,
-                self.test if what in ("test", "averaged") else self.train,
+                source,
                 num_classes=self.num_classes,
                 size=most or index.shape[-1],
                 shared=index.dim() == 1,
