@@ -5,6 +5,7 @@ An order is a function of (seed, epoch, weights). Processes share it out; a stat
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sized
 from typing import Protocol, runtime_checkable
 
@@ -68,7 +69,7 @@ class Pass(Iterator[int]):
             self._indices, self._over = iter(()), True
 
 
-class EpochSampler(Sampler[int]):
+class EpochSampler(Sampler[int], ABC):
     """What every sampler here can do: share an order among processes, move on by epochs, stop and go on anywhere.
 
     Args:
@@ -113,9 +114,9 @@ class EpochSampler(Sampler[int]):
         # Epoch, beginning and order of the last pass, once it is over: a loader that fetches ahead still works on it.
         self._over: tuple[int, int, Tensor] | None = None
 
+    @abstractmethod
     def _draw(self) -> Tensor:
         """Return the order of this epoch, `int64 [num_samples]`."""
-        raise NotImplementedError
 
     def _generator(self) -> torch.Generator:
         return _seeds.generator(self.seed, self.epoch)

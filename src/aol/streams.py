@@ -6,6 +6,7 @@ Streams hand out indices into the labels they were given, ascending, as `int64` 
 from __future__ import annotations
 
 import numbers
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 
 import torch
@@ -15,7 +16,7 @@ from aol import _check, _seeds
 from aol.longtail import keep_per_class, long_tail_counts
 
 
-class Stream:
+class Stream(ABC):
     """What every stream can do: iterate from the start, look at any step, stop and go on anywhere.
 
     `stream[t]` is step t. After `load_state_dict` the next iteration goes on behind the last step handed out; later
@@ -31,9 +32,9 @@ class Stream:
         self.step = 0
         self._resume = False
 
+    @abstractmethod
     def _indices(self, step: int) -> Tensor:
         """Return the indices of one step."""
-        raise NotImplementedError
 
     def __len__(self) -> int:
         return self.steps

@@ -4,11 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-
-pytest.importorskip("triton")
-if not torch.cuda.is_available():
-    pytest.skip("needs a GPU", allow_module_level=True)
-
 from fused_nets import cuts, error, errors_of_a_step, images, loss, stacked, twins
 
 

@@ -117,7 +117,7 @@ class Learner:
         alone = device.type != "cuda" or _distributed.world()[1] > 1
         self.net = build(runs, num_classes=num_classes, shape=shape, alone=alone).to(device)
         self._averaged = copy.deepcopy(self.net).requires_grad_(False) if self.settings.average else None
-        # The first copy decides for both; plain convolutions like channels last, our kernels read weights in order.
+        # Plain convolutions like channels last; our kernels read weights in their plain order.
         self._forwards = {False: self._quickest(self.net)}
         if self._averaged is not None:
             self._forwards[True] = self._quickest(self._averaged)
