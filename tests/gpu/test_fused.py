@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+
 from fused_nets import cuts, error, errors_of_a_step, images, loss, stacked, twins
 
 
