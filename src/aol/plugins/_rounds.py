@@ -11,7 +11,6 @@ from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-import torch
 from sklearn import get_config
 from sklearn.base import BaseEstimator
 from sklearn.pipeline import Pipeline
@@ -20,7 +19,6 @@ from sklearn.utils.validation import check_array
 
 from aol import _check
 from aol.ages import SampleAges
-from aol.ages.rules import mean_one
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 Indices: TypeAlias = npt.NDArray[np.int64]
@@ -56,16 +54,15 @@ class Samples:
         return self.class_mean(ages.ema.numpy().astype(np.float64))
 
     def age_factor(self, ages: SampleAges) -> Floats:
-        """Return what age does to each sample's weight, `[N]`, up to a common factor; one where there is no age yet."""
+        """Return each sample's weight by age, `[N]`, up to a common factor; without an age, the mean of the others."""
         if float(ages.rho) == 0 or ages.epoch == 0:
             return np.ones(len(self.y))
         if ages.level == "class":
-            weight = mean_one(torch.from_numpy(self.class_age(ages)))
-            return weight.numpy().astype(np.float64)[self.code]
-        ema = ages.ema.numpy().astype(np.float64)
-        seen = ~np.isnan(ema) & (self.given > 0)
-        mean = np.average(ema[seen], weights=self.given[seen]) if seen.any() else 1.0
-        return np.where(np.isnan(ema), 1.0, ema / mean)
+            age = self.class_age(ages)
+            return np.where(np.isnan(age), np.nanmean(age), age)[self.code]
+        age = ages.ema.numpy().astype(np.float64)
+        seen = ~np.isnan(age) & (self.given > 0)
+        return np.where(np.isnan(age), np.average(age[seen], weights=self.given[seen]), age)
 
 
 def keep_sum(weight: Floats, factor: Floats) -> Floats:
