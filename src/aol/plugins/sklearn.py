@@ -209,7 +209,7 @@ class AgedClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
             right[index] = answer == samples.y[index]
         (seen,) = np.nonzero(~np.isnan(right))
         rounds.ages.observe(seen, right[seen] > 0)
-        rounds.ages.advance()
+        rounds.ages.advance(sync=False)  # a matter of this process alone
         rounds.scores.append(float(np.nanmean(samples.class_mean(right))))
         return rounds.scores[-1]
 
@@ -339,4 +339,4 @@ def _step(ages: ClassAges, model: BaseEstimator, samples: Samples) -> None:
     """End a step of a stream: classes that are answered worse than the threshold grow older."""
     counted = samples.given > 0
     ages.observe(samples.code[counted], (model.predict(samples.X) == samples.y)[counted])
-    ages.advance()
+    ages.advance(sync=False)
