@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from importlib.metadata import version
 from pathlib import Path
 
@@ -14,12 +15,27 @@ from measuring import Record, machine, table
 sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
 from comparison import interval
 
-Figures = Mapping[str, Sequence[float]]  # of each measure, one a seed
-
 
 def setting(*packages: str) -> dict[str, object]:
     """Return the hardware and versions that figures belong to."""
     return machine() | {"packages": {name: version(name) for name in packages}}
+
+
+def compare(
+    one_seed: Callable[..., list[Record]], jobs: Sequence[tuple[object, ...]], keys: Sequence[str], processes: int
+) -> list[Record]:
+    """Run all jobs, some at a time, and return their runs as cases: one for each value of `keys`, a figure a seed.
+
+    A job is one seed and returns a run for each method.
+    """
+    with ProcessPoolExecutor(processes) as pool:
+        runs = [run for job in pool.map(one_seed, *zip(*jobs, strict=True)) for run in job]
+    cases: dict[tuple[object, ...], Record] = {}
+    for run in runs:
+        case = cases.setdefault(tuple(run[key] for key in keys), {key: run[key] for key in keys})
+        for name in [name for name in run if name not in keys]:
+            case.setdefault(name, []).append(run[name])
+    return list(cases.values())
 
 
 def write_cases(record: Record, out: Path) -> None:

@@ -10,10 +10,9 @@ import random
 import sys
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
 from typing import TYPE_CHECKING, TypeAlias
 
-from comparing import Record, belongs_to, setting, tables, write_cases
+from comparing import Record, belongs_to, compare, setting, tables, write_cases
 from measuring import options
 
 if TYPE_CHECKING:
@@ -148,20 +147,8 @@ def main(words: list[str] | None = None) -> int:
     given = parser.parse_args(words)
     before = setting("river")
     jobs = [(stream, given.samples, seed) for stream in STREAMS for seed in range(given.seeds)]
-    with ProcessPoolExecutor(given.processes) as pool:
-        runs = [run for job in pool.map(one_seed, *zip(*jobs, strict=True)) for run in job]
-    cases: dict[tuple[str, str, str], Record] = {}
-    for run in runs:
-        key = {name: run[name] for name in ("stream", "model", "method")}
-        case = cases.setdefault(tuple(key.values()), key | {name: [] for name in (*MEASURES, "seconds")})
-        for name in (*MEASURES, "seconds"):
-            case[name].append(run[name])
-    record: Record = {
-        "machine": before,
-        "seeds": given.seeds,
-        "samples": given.samples,
-        "cases": list(cases.values()),
-    }
+    cases = compare(one_seed, jobs, ("stream", "model", "method"), given.processes)
+    record: Record = {"machine": before, "seeds": given.seeds, "samples": given.samples, "cases": cases}
     print(text(record))
     write_cases(record, given.out)
     return 0
