@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 # One thread: two OpenMP threads on two busy cores are erratic.
 export OMP_NUM_THREADS := 1
 
-.PHONY: demo test test-gpu test-kernels lint types bench docs clean
+.PHONY: demo test test-gpu test-kernels test-plugins test-avalanche lint types bench docs clean
 
 # torch first and alone: with it in place, the rest of the requirements are satisfied by that build.
 $(BIN)/.ready: pyproject.toml
@@ -57,3 +57,16 @@ $(VENV)-kernels/.ready: pyproject.toml
 
 test-kernels: $(VENV)-kernels/.ready  ## the Triton kernels, by Triton's interpreter
 	TRITON_INTERPRET=1 $(VENV)-kernels/bin/python -m pytest tests/nets/fused src/aol/nets/fused
+
+# Each host of a plug-in has its own environment: they do not all go together. A host that is missing fails its tests.
+test-plugins: test-avalanche  ## the plug-ins, each against its real host
+
+$(VENV)-avalanche/.ready: pyproject.toml
+	$(PYTHON) -m venv $(VENV)-avalanche
+	$(VENV)-avalanche/bin/python -m pip install --quiet torch==2.13.0
+	$(VENV)-avalanche/bin/python -m pip install --quiet torch==2.13.0 torchvision==0.28.0 avalanche-lib==0.6.0 \
+		--editable '.[test,avalanche]'
+	touch $@
+
+test-avalanche: $(VENV)-avalanche/.ready
+	AOL_HOST=avalanche $(VENV)-avalanche/bin/python -m pytest tests/plugins/avalanche src/aol/plugins/avalanche.py tests/docs
