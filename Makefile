@@ -69,4 +69,4 @@ $(VENV)-avalanche/.ready: pyproject.toml
 	touch $@
 
 test-avalanche: $(VENV)-avalanche/.ready
-	AOL_HOST=avalanche $(VENV)-avalanche/bin/python -m pytest tests/plugins/avalanche src/aol/plugins/avalanche.py tests/docs
+	AOL_HOST=avalanche $(VENV)-avalanche/bin/python -m pytest tests/plugins/avalanche src/aol/plugins/avalanche.py tests/docs/test_blocks.py
