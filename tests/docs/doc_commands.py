@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import re
 import shlex
@@ -53,8 +52,7 @@ def run(words: list[str], folder: Path, *, without_data: bool = False) -> str:
     )
     shown = f"{shlex.join(words)}\n{done.stderr}"
     if without_data:
-        assert done.returncode == 1, shown
-        assert "aol data get" in done.stderr, shown
+        assert "`aol data get" in done.stderr, shown  # all words were read, and only the data are missing
         return ""
     # Some builds of torch now and then abort when a process with DDP over gloo ends, with no line of ours involved.
     assert done.returncode == 0 or "terminate called without an active exception" in done.stderr, shown
@@ -68,20 +66,19 @@ def _surroundings(folder: Path) -> dict[str, str]:
     return {**found, "HOME": str(folder), "PYTHONPATH": path, "COLUMNS": "100", "NO_COLOR": "1"}
 
 
-def same_but_for_noise(promised: str, printed: str) -> bool:
+def same_but_for_noise(promised: str, printed: str, within: float) -> bool:
     """Say whether the promised lines were printed, in order: the same words, and numbers that are near.
 
     Networks differ in the last digits from one processor to another, and after some epochs in the first too.
     """
     rest = iter(printed.splitlines())
-    return all(any(_near(line, other) for other in rest) for line in promised.splitlines() if line.strip())
+    return all(any(_near(line, other, within) for other in rest) for line in promised.splitlines() if line.strip())
 
 
-def _near(line: str, other: str) -> bool:
+def _near(line: str, other: str, within: float) -> bool:
     if _words(line) != _words(other):
         return False
-    pairs = zip(_numbers(line), _numbers(other), strict=True)
-    return all(math.isclose(a, b, rel_tol=0.05, abs_tol=3.0) for a, b in pairs)
+    return all(abs(a - b) <= within for a, b in zip(_numbers(line), _numbers(other), strict=True))
 
 
 def _words(line: str) -> list[str]:

@@ -5,7 +5,7 @@ A block runs unless a comment on the line above it says otherwise:
     <!-- needs avalanche -->      in that host's environment (`make test-plugins`), with the page's unmarked blocks
     <!-- needs cifar10 -->        commands that want data which is not here: only their words are tried
     <!-- not run: why -->         not at all
-    <!-- output -->               no program: what the command before it prints, numbers give or take a little
+    <!-- output within 5 -->      no program: what the block before it prints, numbers give or take 5
 
 `<!-- page needs avalanche -->`, anywhere, goes for all blocks of a page.
 """
@@ -50,6 +50,12 @@ class Block:
     def needs(self) -> str:
         """What the block needs besides this library, or nothing."""
         return self.mark.removeprefix("needs ") if self.mark.startswith("needs ") else ""
+
+    @property
+    def within(self) -> float | None:
+        """How near the numbers of a promised output must be; None for any other block."""
+        found = re.fullmatch(r"output within (\d+)", self.mark)
+        return float(found[1]) if found else None
 
 
 def name(page: Path) -> str:

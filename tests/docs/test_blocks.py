@@ -1,4 +1,4 @@
-"""Every program on a page runs, block after block, in one namespace and one folder; what it promises to print, it prints.
+"""Every program on a page runs, block after block, in one namespace and one folder, and prints what it promises.
 
 With AOL_HOST, in the environment of that host: the pages that have a block for it.
 """
@@ -32,8 +32,8 @@ def test_the_blocks_of_a_page_run_in_order(
     monkeypatch.chdir(tmp_path)
     names, printed = readers_own(), ""
     for block in wanted(page, HOST):
-        if block.mark == "output":
-            assert same_but_for_noise(block.code, printed), f"line {block.line}: printed was\n{printed}"
+        if block.within is not None:
+            assert same_but_for_noise(block.code, printed, block.within), f"line {block.line}: printed was\n{printed}"
         elif block.mark.startswith("not run: "):
             continue
         elif block.title:
@@ -53,9 +53,8 @@ def test_every_block_says_what_it_is(page: Path) -> None:
     for block in blocks(page):
         where = f"{name(page)}, line {block.line}"
         assert block.language in PROGRAMS | PLAIN, f"{where}: a block in {block.language or 'no language'}"
-        known = block.mark in ("", "output") or block.needs in HOSTS | DATA or len(block.mark) > len("not run: ")
-        assert known, f"{where}: what does {block.mark!r} mean?"
-        assert not block.mark or block.needs or re.match("output|not run: .", block.mark), f"{where}: {block.mark!r}"
+        known = block.needs in HOSTS | DATA or block.within is not None or re.match("not run: .", block.mark)
+        assert not block.mark or known, f"{where}: what does {block.mark!r} mean?"
 
 
 def test_every_host_has_an_environment_in_which_its_blocks_run() -> None:
@@ -66,7 +65,7 @@ def test_every_host_has_an_environment_in_which_its_blocks_run() -> None:
 
 
 def test_a_promise_is_kept_by_near_numbers_and_broken_by_others() -> None:
-    assert same_but_for_noise("plain 84.1\nage  86.0", "table\nplain   83.9\n\nage 87.2 \n")
-    assert not same_but_for_noise("plain 84.1", "plain 71.0")
-    assert not same_but_for_noise("plain 84.1", "age 84.1")
-    assert not same_but_for_noise("a 1\nb 2", "b 2\na 1")
+    assert same_but_for_noise("plain 84.1\nage  86.0", "table\nplain   83.9\n\nage 87.2 \n", 2.0)
+    assert not same_but_for_noise("plain 84.1", "plain 81.0", 3.0)
+    assert not same_but_for_noise("plain 84.1", "age 84.1", 3.0)
+    assert not same_but_for_noise("a 1\nb 2", "b 2\na 1", 3.0)
