@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import sys
-import time
 
 import torch
 from avalanche.benchmarks import benchmark_from_datasets
@@ -16,7 +15,7 @@ from avalanche.benchmarks.utils import as_classification_dataset
 from avalanche.training import Naive
 from avalanche.training.plugins import EvaluationPlugin, ReplayPlugin
 from avalanche.training.storage_policy import ReservoirSamplingBuffer
-from comparison import CLASSES, FOOTNOTE, Digits, accuracy, digits, network, options, table, tail_mean
+from comparison import CLASSES, FOOTNOTE, Digits, accuracy, digits, each_seed, network, stream_options, table, tail_mean
 from torch import nn
 from torch.utils.data import TensorDataset
 
@@ -75,24 +74,10 @@ def train(method: str, seed: int, steps: int, imbalance: float, period: int, cap
 
 
 def main(words: list[str] | None = None) -> int:
-    parser = options(
-        "Train along a stream with a shifting long tail in Avalanche, with several weightings, and compare them.",
-        steps=(100, 1, "experiences of each stream"),
-        seeds=(10, 2, "runs of each method"),
-        imbalance=(50.0, 1, "the largest class of an experience over the smallest"),
-        period=(10, 1, "experiences between two orders of the classes"),
-        capacity=(300, 1, "samples in the reservoir"),
-    )
-    given = parser.parse_args(words)
-    logging.captureWarnings(True)  # Avalanche warns of its own old names at every call, whatever the filters say
-    logging.getLogger("py.warnings").setLevel(logging.ERROR)
-    began = time.perf_counter()
-    results: dict[str, list[dict[str, float]]] = {method: [] for method in METHODS}
-    for seed in range(given.seeds):
-        for method in METHODS:
-            run = train(method, seed, given.steps, given.imbalance, given.period, given.capacity)
-            results[method].append(run)
-        print(f"seed {seed + 1} of {given.seeds}, {time.perf_counter() - began:.0f} s", file=sys.stderr)
+    about = "Train along a stream with a shifting long tail in Avalanche, with several weightings, and compare them."
+    given = stream_options(about).parse_args(words)
+    settings = (given.steps, given.imbalance, given.period, given.capacity)
+    results = each_seed(METHODS, given.seeds, lambda method, seed: train(method, seed, *settings))
 
     print(f"\nDigits in Avalanche, a long tail of imbalance {given.imbalance:g} that shifts every ", end="")
     print(f"{given.period} experiences,\nreservoir of {given.capacity}, {given.steps} experiences, ", end="")
@@ -103,4 +88,6 @@ def main(words: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    logging.captureWarnings(True)  # Avalanche warns of its own old names at every call, whatever the filters say
+    logging.getLogger("py.warnings").setLevel(logging.ERROR)
     sys.exit(main())
