@@ -168,7 +168,7 @@ class AgePlugin(SupervisedPlugin):
 
     def after_training_exp(self, strategy: SupervisedTemplate, **kwargs: object) -> None:
         """Fill the memory, examine the model on it, and advance the ages."""
-        if not self._weighed:
+        if not self._weighed and len(strategy.experience.dataset):
             warnings.warn(
                 f"{type(strategy).__name__} asked its criterion for no loss between after_forward and before_backward "
                 "in this experience: ages advance, but weigh nothing.",
