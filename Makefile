@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 # One thread: two OpenMP threads on two busy cores are erratic.
 export OMP_NUM_THREADS := 1
 
-.PHONY: demo test test-gpu test-kernels lint types bench docs clean
+.PHONY: demo test test-gpu test-kernels test-plugins test-avalanche lint types bench docs clean
 
 # torch first and alone: with it in place, the rest of the requirements are satisfied by that build.
 $(BIN)/.ready: pyproject.toml
@@ -57,3 +57,41 @@ $(VENV)-kernels/.ready: pyproject.toml
 
 test-kernels: $(VENV)-kernels/.ready  ## the Triton kernels, by Triton's interpreter
 	TRITON_INTERPRET=1 $(VENV)-kernels/bin/python -m pytest tests/nets/fused src/aol/nets/fused
+
+# Each host of a plug-in has its own environment: they do not all go together. A host that is missing fails its tests.
+test-plugins: test-avalanche  ## the plug-ins, each against its real host
+
+$(VENV)-avalanche/.ready: pyproject.toml
+	$(PYTHON) -m venv $(VENV)-avalanche
+	$(VENV)-avalanche/bin/python -m pip install --quiet torch==2.13.0
+	$(VENV)-avalanche/bin/python -m pip install --quiet torch==2.13.0 torchvision==0.28.0 avalanche-lib==0.6.0 \
+		--editable '.[test,avalanche]'
+	touch $@
+
+test-avalanche: $(VENV)-avalanche/.ready
+	AOL_HOST=avalanche $(VENV)-avalanche/bin/python -m pytest tests/plugins/avalanche src/aol/plugins/avalanche.py tests/docs/test_blocks.py
+
+# scikit-learn's neighbours go together: one environment for skorch, River and boosted trees.
+.PHONY: test-skorch test-river test-trees bench-plugins
+test-plugins: test-skorch test-river test-trees
+
+$(VENV)-sklearns/.ready: pyproject.toml
+	$(PYTHON) -m venv $(VENV)-sklearns
+	$(VENV)-sklearns/bin/python -m pip install --quiet torch==2.13.0
+	$(VENV)-sklearns/bin/python -m pip install --quiet torch==2.13.0 skorch==1.4.0 river==0.26.1 lightgbm==4.7.0 \
+		xgboost==3.2.0 pandas --editable '.[test,skorch,river,boosting]'
+	touch $@
+
+test-skorch: $(VENV)-sklearns/.ready
+	AOL_HOST=skorch $(VENV)-sklearns/bin/python -m pytest tests/plugins/skorch src/aol/plugins/skorch.py tests/docs/test_blocks.py
+
+test-river: $(VENV)-sklearns/.ready
+	AOL_HOST=river $(VENV)-sklearns/bin/python -m pytest tests/plugins/river src/aol/plugins/river.py tests/docs/test_blocks.py
+
+test-trees: $(VENV)-sklearns/.ready  # and scikit-learn's own checks again, now with pandas
+	AOL_HOST=sklearn $(VENV)-sklearns/bin/python -m pytest tests/plugins/trees tests/plugins/sklearn/test_sklearn_checks.py tests/docs/test_blocks.py
+
+bench-plugins: $(VENV)-sklearns/.ready  ## ages beside their rivals on streams and tables; about an hour
+	$(VENV)-sklearns/bin/python benchmarks/river_streams.py
+	$(VENV)-sklearns/bin/python benchmarks/tabular.py
+	$(BIN)/python benchmarks/page.py
