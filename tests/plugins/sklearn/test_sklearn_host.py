@@ -207,6 +207,7 @@ BAD = {
     'cv="oob" is for method="fit"': {"cv": "oob", "method": "partial_fit"},
     'cv="oob" needs an estimator that keeps out-of-bag votes': {"cv": "oob"},
     "k-fold cross-validation requires at least one train/test split": {"cv": 1},
+    "cv must give at least one fold, and gave none.": {"cv": []},
     "estimator must take sample_weight in fit, which KNeighborsClassifier does not.": {
         "estimator": KNeighborsClassifier()
     },
