@@ -89,7 +89,7 @@ test-river: $(VENV)-sklearns/.ready
 	AOL_HOST=river $(VENV)-sklearns/bin/python -m pytest tests/plugins/river src/aol/plugins/river.py tests/docs/test_blocks.py
 
 test-trees: $(VENV)-sklearns/.ready  # and scikit-learn's own checks again, now with pandas
-	AOL_HOST=sklearn $(VENV)-sklearns/bin/python -m pytest tests/plugins/trees tests/plugins/sklearn/test_sklearn_checks.py tests/docs/test_blocks.py
+	AOL_HOST=sklearn SCIPY_ARRAY_API=1 $(VENV)-sklearns/bin/python -m pytest tests/plugins/trees tests/plugins/sklearn/test_sklearn_checks.py tests/docs/test_blocks.py
 
 bench-plugins: $(VENV)-sklearns/.ready  ## ages beside their rivals on streams and tables; about an hour
 	$(VENV)-sklearns/bin/python benchmarks/river_streams.py

@@ -121,6 +121,6 @@ def test_the_benchmark_writes_a_record_that_says_what_it_belongs_to(tmp_path, mo
     assert tabular.main([*words, "--out", str(tmp_path / "new" / "tabular.json")]) == 0
     record = json.loads((tmp_path / "new" / "tabular.json").read_text())
     assert record["machine"]["packages"].keys() == {"scikit-learn", "lightgbm", "xgboost"}
-    assert len(record["cases"]) == 2 * 5
+    assert len(record["cases"]) == 2 * 6
     assert all(len(case["balanced_accuracy"]) == len(case["seconds"]) == 2 for case in record["cases"])
     assert "| wine  | AoL class " in capsys.readouterr().out
