@@ -18,9 +18,9 @@ import torch
 from torch import Tensor
 
 from aol._version import __version__
-from aol.engine.files import write_atomically
 from aol.engine.loop import Loop
 from aol.engine.settings import Settings, Value
+from aol.records.files import write_atomically
 
 Json: TypeAlias = "str | float | int | bool | list[Json] | dict[str, Json] | None"
 

@@ -1,0 +1,283 @@
+"""What one run has to tell, whoever wrote it: `aol train`, `aol stream`, or a loop of one's own with `aol.Recorder`.
+
+Assumes the files of docs/records.md, of runs that are over or still under way. Everything here is a NumPy array.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from aol.engine.settings import Value
+from aol.records import bits
+from aol.records.about import About, read_about, read_json
+from aol.records.samples import FILE, SampleTable, read_samples
+from aol.records.tables import Floats, read_classes, read_epochs
+from aol.report import suspicion
+from aol.report.pictures import pictures_of
+
+Ints = npt.NDArray[np.int64]
+Shorts = npt.NDArray[np.int32]
+Reals = npt.NDArray[np.float32]
+
+
+class NoRecordsError(ValueError):
+    """A path without records; the message names it."""
+
+
+@dataclass(frozen=True)
+class Samples:
+    """What is known of each training sample after the last epoch; every array is `[N]`.
+
+    Args:
+        index: the sample's place in the data set's training split.
+        label: its class.
+        prediction: the class answered when it was last seen; -1 where that is not known.
+        confidence: the probability given to the label then; NaN where not known.
+        top: the probability given to the prediction then; NaN where not known.
+        mean_confidence: the probability given to the label, mean over all epochs; NaN where not known.
+        age: epochs since the last right answer, counted from one; 0 where never seen.
+        ema: the smoothed age; NaN where never seen.
+        suspicion: how likely the label is wrong, for ranking: 0 to 1, larger is more suspicious.
+        answers: right or wrong, at every epoch.
+        pictures: gives the picture of a row, or None.
+    """
+
+    index: Ints
+    label: Ints
+    prediction: Shorts
+    confidence: Reals
+    top: Reals
+    mean_confidence: Reals
+    age: Shorts
+    ema: Reals
+    suspicion: Reals
+    answers: bits.Answers
+    pictures: Callable[[int], bytes | None] = field(default=lambda _: None)
+
+    def __len__(self) -> int:
+        return len(self.label)
+
+    def history(self, rows: npt.ArrayLike) -> Shorts:
+        """Return the ages of some samples after each epoch, `int32 [E, len(rows)]`; 0 before the first sight."""
+        return self.answers.ages(np.asarray(rows, dtype=np.int64))
+
+    def picture(self, row: int) -> bytes | None:
+        """Return a small picture of a sample as the bytes of a PNG or JPEG; None where the data is not at hand."""
+        return self.pictures(int(row))
+
+    @cached_property
+    def _over_time(self) -> tuple[Shorts, Shorts]:
+        seen_times, begun = np.zeros(len(self), np.int32), np.zeros(len(self), np.int32)
+        before = np.ones(len(self), np.int32)
+        for seen, _, age in self.answers.epochs():
+            seen_times += seen
+            begun += (before <= 1) & (age > 1)
+            before = age
+        return seen_times, begun
+
+    @property
+    def seen(self) -> Shorts:
+        """In how many epochs each sample was seen."""
+        return self._over_time[0]
+
+    @property
+    def episodes(self) -> Shorts:
+        """How many error episodes each sample has had: unbroken stretches of age above one, the last maybe open."""
+        return self._over_time[1]
+
+
+@dataclass(frozen=True)
+class Story:
+    """What one run has to tell. E epochs are over, of C classes.
+
+    Args:
+        name: short, and unique among the stories shown together: method and seed.
+        method: what was done about the imbalance; the same for all seeds.
+        seed: of the run, where it has one.
+        folder: where the records lie.
+        settings: every setting by name.
+        versions: of what the figures depend on.
+        command: what to type to repeat the run, where that is known.
+        classes: their names.
+        counts: how many training samples each has, `int64 [C]`.
+        epochs: the epochs that are over, counted from one, `int64 [E]`.
+        planned: how many epochs there will be, where that is known.
+        curves: readings by epoch, `float64 [E]`, NaN where not read: test_accuracy, train_loss, lr and so on.
+        by_class: readings by epoch and class, `float64 [E, C]`: age, weight, test_accuracy and so on.
+        samples: what is known of each sample, where that was kept.
+        finished: whether the run is over.
+        failed_at: the epoch in which the loss was not finite, if there was one.
+    """
+
+    name: str
+    method: str
+    seed: int | None
+    folder: Path
+    settings: dict[str, Value]
+    versions: dict[str, str]
+    command: str | None
+    classes: list[str]
+    counts: Ints
+    epochs: Ints
+    planned: int | None
+    curves: dict[str, Floats]
+    by_class: dict[str, Floats]
+    samples: Samples | None
+    finished: bool
+    failed_at: int | None = None
+
+    @property
+    def head_first(self) -> Ints:
+        """The classes from the most to the fewest training samples; equal ones in their own order."""
+        order: Ints = np.argsort(-self.counts, kind="stable")
+        return order
+
+
+def load(*paths: str | os.PathLike[str]) -> list[Story]:
+    """Return the stories of all runs in some folders: of `--out`, of one run, or of a `Recorder`; or folders of those.
+
+    Runs of which nothing is written yet are left out, so the list may be empty. Names are made unique.
+    """
+    folders = [folder for path in paths for folder in _folders(Path(path))]
+    found = [_read(folder) for folder in dict.fromkeys(folder.resolve() for folder in folders)]
+    return _named([story for story in found if story is not None])
+
+
+def _folders(path: Path) -> list[Path]:
+    """Return the folders of runs in a folder, in the order in which they were asked for."""
+    if not path.exists():
+        raise NoRecordsError(f"{path}: no such folder.")
+    if not path.is_dir():
+        raise NoRecordsError(f"{path}: a file, not the folder of a run.")
+    found = list(_search(path, 5))
+    if not found:
+        raise NoRecordsError(f"{path}: no records of a run in it.")
+    return [folder for folder in found if (folder / "epochs.csv").is_file()]
+
+
+def _search(folder: Path, depth: int) -> Iterator[Path]:
+    """Yield the folders that are, or will be, a run's."""
+    if (folder / "epochs.csv").is_file() or (folder / "about.json").is_file():
+        yield folder
+        return
+    asked = folder / "runs.json"
+    inside = sorted(each for each in folder.iterdir() if each.is_dir() and not each.is_symlink())
+    if asked.is_file():
+        yield folder  # a promise, if nothing else
+        yield from _in_order(folder / "runs", asked)
+    elif depth:
+        for each in inside:
+            if not each.name.startswith("."):
+                yield from _search(each, depth - 1)
+
+
+def _in_order(runs: Path, asked: Path) -> Iterator[Path]:
+    """Yield the folders of runs in the order of the settings in `runs.json`."""
+    try:
+        wanted = [json.dumps(each, sort_keys=True) for each in json.loads(asked.read_text())]
+    except ValueError:
+        wanted = []
+    place = {text: number for number, text in enumerate(wanted)}
+    there = sorted(runs.iterdir()) if runs.is_dir() else []
+
+    def rank(folder: Path) -> int:
+        return place.get(json.dumps(read_json(folder / "settings.json"), sort_keys=True), len(place))
+
+    yield from sorted((folder for folder in there if (folder / "epochs.csv").is_file()), key=rank)
+
+
+def _read(folder: Path) -> Story | None:
+    """Read the records of one run; while it goes on, files may be an epoch apart, and the shorter one counts."""
+    settings: dict[str, Value] = dict(read_json(folder / "settings.json") or {})  # type: ignore[arg-type]
+    curves = read_epochs(folder / "epochs.csv")
+    classes, by_class = read_classes(folder / "classes.csv")
+    table = read_samples(folder / FILE)
+    length = min(
+        len(curves["epoch"]), len(by_class["epoch"]), len(curves["epoch"]) if table is None else len(table.answers)
+    )
+    if length == 0:
+        return None
+    curves = {name: values[:length] for name, values in curves.items()}
+    by_class = {name: values[:length] for name, values in by_class.items()}
+    about = read_about(folder) or _guess(folder, settings, classes, by_class)
+    result = read_json(folder / "result.json")
+    failed = (result or {}).get("failed_at_epoch")
+    return Story(
+        name=about.method if about.seed is None else f"{about.method}, seed {about.seed}",
+        method=about.method,
+        seed=about.seed,
+        folder=folder,
+        settings=settings,
+        versions=about.versions,
+        command=about.command,
+        classes=classes,
+        counts=np.asarray(about.counts, dtype=np.int64),
+        epochs=curves.pop("epoch").astype(np.int64),
+        planned=about.epochs,
+        curves={name: values for name, values in curves.items() if not np.isnan(values).all()},
+        by_class={name: values for name, values in by_class.items() if name != "epoch" and not np.isnan(values).all()},
+        samples=None if table is None else _samples(table, folder, about),
+        finished=result is not None,
+        failed_at=failed if isinstance(failed, int) else None,
+    )
+
+
+def _guess(folder: Path, settings: dict[str, Value], classes: list[str], by_class: dict[str, Floats]) -> About:
+    """Say what can be known of a run of which nobody said what it is."""
+    counts = np.nan_to_num(by_class.get("train_count", np.zeros((1, len(classes))))[0])
+    seed = settings.get("seed")
+    return About(
+        method=folder.name,
+        seed=seed if isinstance(seed, int) else None,
+        classes=classes,
+        counts=counts.astype(int).tolist(),
+    )
+
+
+def _samples(table: SampleTable, folder: Path, about: About) -> Samples:
+    columns = {name: value for name, value in table.columns.items() if name != "times"}
+    return Samples(
+        **columns,  # type: ignore[arg-type]
+        suspicion=suspicion.score(table),
+        answers=table.answers,
+        pictures=pictures_of(folder, about, table),
+    )
+
+
+def _named(stories: list[Story]) -> list[Story]:
+    """Give every story a name of its own: by the settings in which those of one name differ, else by number."""
+    found: list[Story] = []
+    for story in stories:
+        same = [other for other in stories if other.name == story.name]
+        words = [f"{key}={story.settings.get(key)}" for key in _telling(same)]
+        found.append(replace(story, name=" ".join([story.name, *words])))
+    often, number = Counter(story.name for story in found), Counter[str]()
+    for place, story in enumerate(found):
+        if often[story.name] > 1:
+            number[story.name] += 1
+            found[place] = replace(story, name=f"{story.name} ({number[story.name]})")
+    return found
+
+
+def _telling(stories: list[Story]) -> list[str]:
+    """Return the names of the settings that tell stories apart, as few as will do."""
+    keys = dict.fromkeys(key for story in stories for key in story.settings)
+
+    def apart(names: list[str]) -> int:
+        return len({tuple(repr(story.settings.get(name)) for name in names) for story in stories})
+
+    telling = [key for key in keys if apart([key]) > 1]
+    for key in reversed(telling):
+        rest = [other for other in telling if other != key]
+        if apart(rest) == apart(telling):
+            telling = rest
+    return telling
