@@ -74,11 +74,11 @@ def _labels(story: Story) -> Iterator[Advice]:
         return
     likely = likely_mislabelled(story.samples)
     if likely.any():
-        share = likely.mean()
+        count = int(likely.sum())
+        these = f"{count:,} samples ({likely.mean():.2%}) have" if count > 1 else "One sample has"
         text = (
-            f"{int(likely.sum()):,} samples ({share:.2%}) have been wrong for long while the model is sure of another "
-            "class. Look at them first: mend or drop wrong labels, then train again. Weights by sample would push "
-            "hardest on just these."
+            f"{these} been wrong for long while the model is sure of another class. Look there first: mend or drop wrong "
+            "labels, then train again. Weights by sample would push hardest on wrong labels."
         )
         yield Advice("labels", text, see="errors")
 

@@ -18,7 +18,7 @@ from aol.engine.results import Json
 from aol.report.page.codec import as_script
 
 # In this order: each may use what stands before it.
-SCRIPTS = ("data", "state", "charts", "runs", "curves", "heatmap", "classes", "samples", "main")
+SCRIPTS = ("data", "state", "charts", "runs", "curves", "heatmap", "heatsteer", "classes", "samples", "main")
 
 
 @cache
@@ -26,7 +26,7 @@ def chart_library() -> str:
     """Return Vega with Vega-Embed, which brings the interpreter that does without `eval`, as one script."""
     bundle: str = need(
         "vl_convert", package="vl-convert-python", extra="report", why="the report page"
-    ).javascript_bundle("window.vega = vega; window.vegaEmbed = vegaEmbed;")
+    ).javascript_bundle("window.vegaEmbed = vegaEmbed;")
     # It is a module: its names must not become global ones.
     return _closed(f'(function () {{ "use strict";\n{bundle}\n}})();')
 

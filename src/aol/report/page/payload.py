@@ -78,6 +78,7 @@ def _summary(story: Story) -> dict[str, Json]:
         "finished": story.finished,
         "failed": story.failed_at,
         "planned": story.planned,
+        "passed": len(story.epochs),
         "settings": {_short(key): value for key, value in story.settings.items()},
         "versions": {_short(key): str(value) for key, value in story.versions.items()},
         "command": story.command,

@@ -35,21 +35,30 @@ def trend(values: Floats) -> Floats:
     return last_known(values) - last_known(values[:earlier])
 
 
+def wrong_now(samples: Samples) -> Masks:
+    """Return which samples got another class than their label as the last answer, `bool [N]`."""
+    found: Masks = (samples.prediction >= 0) & (samples.prediction != samples.label)
+    return found
+
+
 def likely_mislabelled(samples: Samples) -> Masks:
     """Return which samples are old in spite of a sure answer, `bool [N]`.
 
-    Wrong now, with over half of the probability on another class, and wrong without a break for a quarter of the epochs
-    that are over, and for three at least.
+    Wrong now, with over half of the probability on another class; wrong without a break for a quarter of the epochs
+    that are over, and for three at least; and of a class of which at least half is right: where a class has not been
+    learnt, its samples are old whatever their labels.
     """
-    least = max(3, len(samples.answers) // 4)
-    sure = (samples.prediction >= 0) & (samples.prediction != samples.label) & (np.nan_to_num(samples.top) > 0.5)
-    found: Masks = sure & (samples.age > least)
+    wrong = wrong_now(samples)
+    size = int(samples.label.max()) + 1 if len(samples) else 0
+    share = np.bincount(samples.label[wrong], minlength=size) / np.maximum(1, np.bincount(samples.label))
+    long = samples.age > max(3, len(samples.answers) // 4)
+    found: Masks = wrong & long & (np.nan_to_num(samples.top) > 0.5) & (share[samples.label] <= 0.5)
     return found
 
 
 def confusion(samples: Samples, num_classes: int) -> tuple[Ints, Floats]:
     """Return what each class is mostly mistaken for and that answer's share of its wrong ones, both `[C]`; else −1."""
-    wrong = (samples.prediction >= 0) & (samples.prediction != samples.label)
+    wrong = wrong_now(samples)
     pairs, counts = np.unique(
         samples.label[wrong] * num_classes + samples.prediction[wrong].astype(np.int64), return_counts=True
     )

@@ -12,7 +12,7 @@ import numpy as np
 
 from aol.engine.results import Json
 from aol.report.page.codec import rounded, steps
-from aol.report.page.reading import Ints, likely_mislabelled
+from aol.report.page.reading import Ints, likely_mislabelled, wrong_now
 from aol.report.story import Samples
 
 EPOCHS = 400  # of an age history; the last ones
@@ -60,9 +60,10 @@ def oldest_first(samples: Samples) -> Ints:
 
 
 def doubtful_first(samples: Samples) -> Ints:
-    """Return the rows of likely label errors, the most suspicious first."""
-    rows = np.flatnonzero(likely_mislabelled(samples))
-    return rows[np.lexsort((-samples.age[rows], -samples.suspicion[rows]))]
+    """Return the rows that are wrong now: likely label errors first, and the more suspicious first among each."""
+    rows = np.flatnonzero(wrong_now(samples))
+    likely = likely_mislabelled(samples)[rows]
+    return rows[np.lexsort((-samples.age[rows], -samples.suspicion[rows], ~likely))]
 
 
 def choose(order: Ints, label: Ints, most: int, num_classes: int) -> Ints:
@@ -83,9 +84,9 @@ def choose(order: Ints, label: Ints, most: int, num_classes: int) -> Ints:
 
 def describe(samples: Samples, num_classes: int, *, most: int, album: Album, pictures: int) -> dict[str, Json]:
     """Return what the page says of a run's samples: rows of columns, and which rows are oldest and most doubtful."""
-    doubtful = doubtful_first(samples)
+    likely = likely_mislabelled(samples)
     old = choose(oldest_first(samples), samples.label, most, num_classes)
-    doubted = choose(doubtful, samples.label, most // 2, num_classes)
+    doubted = choose(doubtful_first(samples), samples.label, most // 2, num_classes)
     rows = np.unique(np.concatenate((old, doubted)))
     place = {int(row): number for number, row in enumerate(rows)}
     ages = samples.history(rows)
@@ -93,10 +94,11 @@ def describe(samples: Samples, num_classes: int, *, most: int, album: Album, pic
         "total": len(samples),
         "wrong": int((samples.age > 1).sum()),
         "unseen": int((samples.age == 0).sum()),
-        "likely": len(doubtful),
+        "likely": int(likely.sum()),
         "ages": _histogram(samples.age),
         "oldest": [place[int(row)] for row in old],
         "doubtful": [place[int(row)] for row in doubted],
+        "isLikely": likely[rows].astype(int).tolist(),
         "index": samples.index[rows].tolist(),
         "label": samples.label[rows].tolist(),
         "prediction": samples.prediction[rows].tolist(),
@@ -107,6 +109,7 @@ def describe(samples: Samples, num_classes: int, *, most: int, album: Album, pic
         "ema": rounded(samples.ema[rows], 4),
         "suspicion": rounded(samples.suspicion[rows], 4),
         "wrongEpochs": (ages > 1).sum(0).tolist(),
+        "historyEpochs": EPOCHS,
         "history": [steps(column) for column in ages[-EPOCHS:].T],
         "picture": _pictures(samples, rows, [*_mixed(doubted, old)][:pictures], album),
     }
