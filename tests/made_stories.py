@@ -18,7 +18,7 @@ PAYLOADS = [
     "<script>window.hacked=1</script>",
     "</script><script>window.hacked=2</script>",
     "<img src=x onerror='window.hacked=3'>",
-    "\"><svg onload=window.hacked=4>",
+    '"><svg onload=window.hacked=4>',
     "' onmouseover='window.hacked=5",
     "line\u2028break\u2029end",
     "<!--<script>",

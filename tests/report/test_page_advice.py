@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from made_stories import make_story
 
 from aol.report.page.advice import advise
 from aol.report.story import Story
+from made_stories import make_story
 
 
 def kinds(story: Story) -> dict[str, list[int]]:

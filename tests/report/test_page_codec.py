@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from made_stories import PAYLOADS
 
 from aol.report.page.codec import as_script, pack, spread, steps
+from made_stories import PAYLOADS
 
 
 def unpacked(packed: dict[str, object]) -> list[float]:
@@ -35,7 +35,9 @@ def restored(coded: list[object], length: int) -> list[int]:
     return ages[:length]
 
 
-@pytest.mark.parametrize(("bits", "power", "error"), [(16, 1.0, 1e-5), (16, 0.5, 4e-5), (8, 1.0, 2.1e-3), (8, 0.5, 4.1e-3)])
+@pytest.mark.parametrize(
+    ("bits", "power", "error"), [(16, 1.0, 1e-5), (16, 0.5, 4e-5), (8, 1.0, 2.1e-3), (8, 0.5, 4.1e-3)]
+)
 def test_packed_numbers_come_back_to_what_a_screen_can_show(bits: int, power: float, error: float) -> None:
     values = np.random.default_rng(0).normal(size=500)
     values[7] = np.nan

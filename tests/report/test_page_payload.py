@@ -6,13 +6,13 @@ from datetime import datetime
 
 import numpy as np
 import pytest
-from made_stories import PAYLOADS, grey_png, make_large_story, make_story
 from test_page_codec import restored, unpacked
 
 from aol.report.page.codec import as_script
 from aol.report.page.payload import payload
 from aol.report.page.reading import confusion, last_known, likely_mislabelled, trend
 from aol.report.page.samples import Album, choose, doubtful_first, oldest_first
+from made_stories import PAYLOADS, grey_png, make_large_story, make_story
 
 
 def test_it_is_json_and_says_when_and_what() -> None:
@@ -95,7 +95,8 @@ def test_confusion_counts_like_a_loop() -> None:
     samples = replace(samples, prediction=rng.integers(-1, 6, len(samples)).astype(np.int32))
     answer, share = confusion(samples, 6)
     for label in range(6):
-        wrong = [int(p) for p, own in zip(samples.prediction, samples.label, strict=True) if own == label and p not in (-1, own)]
+        answers = samples.prediction[samples.label == label].tolist()
+        wrong = [each for each in answers if each not in (-1, label)]
         counts = {each: wrong.count(each) for each in set(wrong)}
         assert share[label] == pytest.approx(max(counts.values()) / len(wrong))
         assert counts[int(answer[label])] == max(counts.values())

@@ -51,7 +51,9 @@ def report(
         Path | None, typer.Option(metavar="FILE", help=f"The page; else {PAGE} in RUN, or here for several.")
     ] = None,
     figures: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Write figures for a paper into it.")] = None,
-    format: Annotated[str, typer.Option(metavar="KINDS", help="Of the figures: png, pdf, svg; several with commas.")] = "png",  # noqa: A002
+    kinds: Annotated[
+        str, typer.Option("--format", metavar="KINDS", help="Of the figures: png, pdf, svg; several with commas.")
+    ] = "png",
     export: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write the table of samples: .csv or .parquet.")
     ] = None,
@@ -68,7 +70,7 @@ def report(
     page = write
     if write is None and (follow or show or not (figures or export)):
         page = runs[0] / PAGE if len(runs) == 1 else Path(PAGE)
-    wanted = Wanted(runs, page, figures, _formats(format), _table(export))
+    wanted = Wanted(runs, page, figures, _formats(kinds), _table(export))
     _check_page(page)
     if follow:
         _follow(wanted, every, show, as_json)
@@ -112,9 +114,9 @@ def _write(wanted: Wanted, stories: list[Story]) -> None:
 
         wanted.note("figures", *draw(stories, wanted.figures, wanted.formats))
     if wanted.table is not None:
+        places = _table_places(stories, wanted.table)
         from aol.report.export import export
 
-        places = _table_places(stories, wanted.table)
         for story, place in places:
             export(story, place)
         wanted.note("tables", *(place for _, place in places))

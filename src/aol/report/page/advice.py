@@ -9,7 +9,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from aol.report.page.reading import Floats, Ints, Masks, confusion, last_known, likely_mislabelled
 from aol.report.story import Story
@@ -40,7 +39,7 @@ def advise(story: Story) -> list[Advice]:
 
 def _course(story: Story) -> Iterator[Advice]:
     if story.failed_at is not None:
-        text = f"The loss was not finite in epoch {story.failed_at}: lower --lr, or train in fp32. What follows is moot."
+        text = f"The loss was not finite in epoch {story.failed_at}: lower --lr, or train in fp32."
         yield Advice("failed", text, see="curves")
     elif not story.finished:
         of = f" of {story.planned}" if story.planned else ""
@@ -77,8 +76,8 @@ def _labels(story: Story) -> Iterator[Advice]:
         count = int(likely.sum())
         these = f"{count:,} samples ({likely.mean():.2%}) have" if count > 1 else "One sample has"
         text = (
-            f"{these} been wrong for long while the model is sure of another class. Look there first: mend or drop wrong "
-            "labels, then train again. Weights by sample would push hardest on wrong labels."
+            f"{these} been wrong for long while the model is sure of another class. Look there first: mend or drop "
+            "wrong labels, then train again. Weights by sample would push hardest on wrong labels."
         )
         yield Advice("labels", text, see="errors")
 
@@ -169,8 +168,8 @@ def _likely_share(story: Story) -> Floats:
         return np.zeros(len(story.classes))
     likely = likely_mislabelled(story.samples)
     counts = np.bincount(story.samples.label, minlength=len(story.classes))
-    found: npt.NDArray[np.float64] = np.bincount(story.samples.label[likely], minlength=len(story.classes))
-    return found / np.maximum(counts, 1)
+    found: Floats = np.bincount(story.samples.label[likely], minlength=len(story.classes)) / np.maximum(counts, 1)
+    return found
 
 
 def _taken_for(story: Story, classes: Masks) -> str:

@@ -83,9 +83,9 @@ def spread(size: int, points: int) -> npt.NDArray[np.int64]:
 
 
 def as_script(value: Json) -> str:
-    """Return JSON that can stand inside a `<script type="application/json">`: no sign in it can end the element.
+    r"""Return JSON that can stand inside a `<script type="application/json">`: no sign in it can end the element.
 
     >>> as_script({"name": "</script>"})
-    '{"name":"\\\\u003c/script>"}'
+    '{"name":"\\u003c/script>"}'
     """
     return json.dumps(value, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")

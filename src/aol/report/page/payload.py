@@ -12,7 +12,7 @@ import numpy as np
 
 from aol._version import __version__
 from aol.engine.results import Json
-from aol.report.page.advice import advise
+from aol.report.page.advice import Advice, advise
 from aol.report.page.codec import pack, rounded, spread
 from aol.report.page.reading import confusion, last_known, trend
 from aol.report.page.samples import EPOCHS, Album, describe
@@ -26,6 +26,7 @@ POINTS = 500  # of a curve
 SAMPLES = 2400  # rows of samples, all runs together
 PICTURES = 900  # asked for, all runs together
 ROOM = 1_200_000  # bytes of pictures
+CHIPS = 12  # classes that a piece of advice names
 NAME = 200  # letters of a name
 
 # Readings by class that the page shows, the most wanted first, and whether small values are kept apart.
@@ -85,7 +86,7 @@ def _summary(story: Story) -> dict[str, Json]:
         "epochs": story.epochs[kept].tolist(),
         "curves": curves,
         "lastAccuracy": _number(last_known(accuracy[:, None])[0]) if len(accuracy) else None,
-        "tailAccuracy": _number(np.nanmean(tail)) if np.isfinite(tail).any() else None,
+        "tailAccuracy": _number(float(np.nanmean(tail))) if np.isfinite(tail).any() else None,
         "details": False,
     }
 
@@ -94,27 +95,27 @@ def _details(story: Story, runs: int, album: Album, notes: list[str]) -> dict[st
     found: dict[str, Json] = {
         "details": True,
         "counts": story.counts.tolist(),
-        "advice": [
-            {"kind": each.kind, "text": each.text, "classes": list(each.classes)[:12], "see": each.see,
-             "more": max(0, len(each.classes) - 12)}
-            for each in advise(story)
-        ],
+        "advice": [_sentence(each) for each in advise(story)],
         "last": {name: pack(last_known(story.by_class[name])) for name in READINGS if name in story.by_class},
         "trend": pack(trend(story.by_class["age"])) if "age" in story.by_class else None,
         "byClass": _over_time(story, CELLS // runs, notes),
         "confused": None,
         "samples": None,
-    }  # fmt: skip
+    }
     if story.samples is not None:
         num_classes = len(story.classes)
         answer, share = confusion(story.samples, num_classes)
         found["confused"] = {"answer": answer.tolist(), "share": rounded(share, 2)}
-        about = describe(
-            story.samples, num_classes, most=SAMPLES // (2 * runs), album=album, pictures=PICTURES // runs
-        )
+        about = describe(story.samples, num_classes, most=SAMPLES // (2 * runs), album=album, pictures=PICTURES // runs)
         found["samples"] = about
         _note_samples(story, about, album, notes)
     return found
+
+
+def _sentence(advice: Advice) -> dict[str, Json]:
+    first: list[Json] = list(advice.classes[:CHIPS])
+    more = len(advice.classes) - len(first)
+    return {"kind": advice.kind, "text": advice.text, "classes": first, "see": advice.see, "more": more}
 
 
 def _over_time(story: Story, room: int, notes: list[str]) -> dict[str, Json]:
@@ -162,5 +163,3 @@ def _short(text: str) -> str:
 
 def _number(value: float) -> Json:
     return rounded(np.array([value]))[0]
-
-

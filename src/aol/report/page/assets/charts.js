@@ -125,9 +125,8 @@ async function lineChart(host, { title, series, share, height = 190 }) {
 function hover(host, view, read, leave = () => {}) {
   const surface = host.querySelector("svg");
   surface.addEventListener("pointermove", (event) => {
-    const [x, y] = within(view, surface, event);
-    const inside = x >= 0 && y >= 0 && x <= view.width() && y <= view.height();
-    if (inside) tip(event, read(x, y));
+    const at = inPlot(view, surface, event);
+    if (at) tip(event, read(...at));
     else { tip(event, null); leave(); }
   });
   surface.addEventListener("pointerleave", (event) => { tip(event, null); leave(); });
@@ -139,6 +138,14 @@ function within(view, surface, event) {
   const [left, top] = view.origin();
   const ratio = surface.width.baseVal.value / box.width || 1;
   return [(event.clientX - box.left) * ratio - left, (event.clientY - box.top) * ratio - top];
+}
+
+// The same, but nothing where the pointer is off the plot; a little beside it still counts.
+function inPlot(view, surface, event, slack = 10) {
+  const [x, y] = within(view, surface, event);
+  const [width, height] = [view.width(), view.height()];
+  if (x < -slack || y < -slack || x > width + slack || y > height + slack) return null;
+  return [Math.min(width, Math.max(0, x)), Math.min(height, Math.max(0, y))];
 }
 
 function nearest(sorted, value) {

@@ -115,7 +115,7 @@ function heatSpec(host, run, order, extent, scale) {
         },
       },
       {
-        type: "rect", from: { data: "cursor" },
+        type: "rect", from: { data: "cursor" }, interactive: false,
         encode: {
           update: {
             x: { scale: "x", field: "x0" }, x2: { scale: "x", field: "x1" }, y: { scale: "y", field: "y0" },
@@ -142,7 +142,6 @@ function drawHeatControls() {
 
 async function drawHeat() {
   const runs = heatRuns();
-  if (!heatReadings().includes(state.reading) && heatReadings().length) state.reading = heatReadings()[0];
   part("heatmap").hidden = !heatReadings().length;
   const hosts = hostsIn("heat-charts", runs.length);
   heat.maps = [];

@@ -39,22 +39,30 @@ function steer(map) {
   host.setAttribute("aria-roledescription", "heatmap");
   host.setAttribute("aria-label", `${spoken(state.reading)} of every class over epochs, ${map.run.name}. Arrow keys `
     + "move, plus and minus zoom, 0 shows all, Enter chooses the class.");
-  hover(host, view, (x, y) => {
+  const read = (x, y) => {
     const cell = cellAt(map, x, y);
     pointTo(cell);
     return heatLines(cell);
-  });
+  };
+  hover(host, view, read);
   host.onkeydown = (event) => steerByKey(event, map);
   surface.addEventListener("dblclick", () => zoomBy(4));
-  surface.addEventListener("pointerdown", (event) => boxZoom(event, map, surface));
+  surface.addEventListener("pointerdown", (event) => {
+    if (event.pointerType !== "touch") return boxZoom(event, map, surface);
+    const at = inPlot(view, surface, event); // a finger scrolls the page; where it taps, it reads
+    return at && tip(event, read(...at));
+  });
 }
 
 // A box drawn with the pointer becomes what is in view; a click without one chooses the class.
 function boxZoom(event, map, surface) {
-  if (event.button !== 0 || event.pointerType === "touch") return;
-  const [startX, startY] = within(map.view, surface, event);
-  const inside = startX >= 0 && startY >= 0 && startX <= map.view.width() && startY <= map.view.height();
-  if (!inside) return;
+  clearTimeout(heat.click); // two clicks zoom; only a single one chooses
+  heat.double = Date.now() - (heat.pressed || 0) < 400;
+  heat.pressed = Date.now();
+  if (event.button !== 0) return;
+  const start = inPlot(map.view, surface, event, 0);
+  if (!start) return;
+  const [startX, startY] = start;
   const box = element("div", { class: "box" });
   const begin = [event.clientX, event.clientY];
   const move = (next) => {
@@ -67,21 +75,24 @@ function boxZoom(event, map, surface) {
   const end = (next) => {
     removeEventListener("pointermove", move);
     removeEventListener("pointerup", end);
+    removeEventListener("pointercancel", end);
     box.remove();
+    if (next.type === "pointercancel") return;
     const [endX, endY] = within(map.view, surface, next);
     const far = Math.abs(endX - startX) > 6 && Math.abs(endY - startY) > 6;
     const [one, two] = [cellAt(map, startX, startY), cellAt(map, endX, endY)];
     if (far) {
       choose({ zoom: [Math.min(one.epoch, two.epoch), Math.max(one.epoch, two.epoch),
         Math.min(one.row, two.row), Math.max(one.row, two.row)] });
-    } else if (Math.hypot(endX - startX, endY - startY) < 4 && next.detail < 2) {
-      choose({ klass: map.order[one.row] });
+    } else if (Math.hypot(endX - startX, endY - startY) < 4) {
+      if (!heat.double) heat.click = setTimeout(() => choose({ klass: map.order[one.row] }), 250);
     }
   };
   event.preventDefault();
   map.host.focus({ preventScroll: true });
   addEventListener("pointermove", move);
   addEventListener("pointerup", end);
+  addEventListener("pointercancel", end);
 }
 
 // Show half, or twice, of what is in view, about the cursor or the middle.

@@ -51,6 +51,7 @@ function drawForRun() {
 
 function start() {
   recall();
+  if (!heatReadings().includes(state.reading)) state.reading = heatReadings()[0] ?? "age";
   listen();
   drawHead();
   drawAbout();
@@ -75,7 +76,7 @@ function start() {
   follow(["run", "shown"], drawSettings);
   follow(["run"], drawLinks);
   stayFresh();
-  document.documentElement.dataset.ready = "yes";
+  document.documentElement.dataset.ready = String(Math.round(performance.now())); // milliseconds since it was opened
 }
 
 // While runs go on, an open page loads itself again now and then: when it can be seen, and nobody is at work on it.
@@ -87,7 +88,7 @@ function stayFresh() {
     requestAnimationFrame(() => scrollTo({ top: Number(kept), behavior: "instant" }));
   }
   if (!DATA.refresh) return;
-  let [paused, busy] = [remembered(() => sessionStorage.getItem("aol-paused")) === "yes", 0];
+  let [paused, busy] = [remembered(() => sessionStorage.getItem("aol-paused")) === "yes", Date.now()];
   const pause = part("live-pause");
   const say = () => {
     part("live").hidden = false;

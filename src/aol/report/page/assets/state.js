@@ -60,15 +60,15 @@ function recall() {
   for (const name of ["reading", "order", "sort", "theme", "curve", "find", "down", "unsure", "zoom"]) {
     try {
       const value = JSON.parse(words.get(name));
-      if (value !== null && (typeof value === typeof DEFAULTS[name] || (name === "zoom" && isZoom(value)))) {
-        state[name] = value;
-      }
+      if (isChoice(name, value)) state[name] = value;
     } catch { /* not ours */ }
   }
 }
 
-function isZoom(value) {
-  return Array.isArray(value) && value.length === 4 && value.every((each) => typeof each === "number");
+const CHOICES = { order: ["count", "age", "name"], theme: ["auto", "light", "dark"] };
+function isChoice(name, value) {
+  if (name === "zoom") return Array.isArray(value) && value.length === 4 && value.every(Number.isFinite);
+  return typeof value === typeof DEFAULTS[name] && (!CHOICES[name] || CHOICES[name].includes(value));
 }
 
 // Elements: text is always text, never markup.
