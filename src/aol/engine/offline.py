@@ -47,7 +47,7 @@ class OfflineLoop(Loop):
             device=device,
         )
         if keep_samples:
-            self.samples = SampleRecord(len(runs), self.labels.numel(), device=device)
+            self.samples = SampleRecord(len(runs), self.labels.numel(), absent=self.ages.absent, device=device)
         self._arrivals = [Arrivals(self.labels, s.fraction, steps=s.epochs, seed=run.seed) for run in runs if arrives]
 
     def _learn(self) -> tuple[Trained, dict[str, Tensor]]:

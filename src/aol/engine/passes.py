@@ -15,7 +15,8 @@ from aol import _distributed
 from aol.engine.capture import Captured
 from aol.engine.learner import Learner
 from aol.engine.source import OnDevice, Source
-from aol.losses import is_correct, loss_total, softmax_loss
+from aol.losses import loss_total
+from aol.records.readings import readings
 from aol.records.samples import ANSWER, answer
 
 # The most images, and pixels, of all runs together in one evaluation batch.
@@ -260,7 +261,7 @@ class CleanPass:
                 self._work(images.shape[-4], images)
         sums = _distributed.total(self._sums)
         answers = self._answers[..., :size].clone() if self._answers.numel() else None
-        right, count, loss, margin = sums.clone()
+        count, right, loss, margin = sums.clone()
         return Readings(self._correct[:, :size].clone(), right, count, loss, margin, answers)
 
     def _captured(self, size: int) -> Captured:
@@ -281,25 +282,12 @@ class CleanPass:
             images = self._source.plain(index)
         logits = self._learner.predict(images, averaged=self._averaged)
         label = self._source.labels[index].expand(logits.shape[0], -1)
-        right = is_correct(logits, label)
+        found = readings(logits, label)
         times = self._times.index_select(1, at)
-        once = torch.ones_like(times)
-        readings = torch.stack((right.to(torch.float64), once, softmax_loss(logits, label), margin(logits, label)))
         # A sample that does not count must not spoil a sum with a NaN either.
-        value = (readings * times).masked_fill(times == 0, 0.0)
+        value = (found * times).masked_fill(times == 0, 0.0)
         self._sums.scatter_add_(2, label.expand(4, -1, -1), value)
-        self._correct.index_copy_(1, at, right)
+        self._correct.index_copy_(1, at, found[1] > 0)
         if self._answers.numel():
             self._answers.index_copy_(2, at, answer(logits, label))
         self._cursor += size
-
-
-def margin(logits: Tensor, label: Tensor) -> Tensor:
-    """Return the true class's logit minus the best other one, `[R, B]`; positive where the answer is right.
-
-    >>> margin(torch.tensor([[[1.0, 3.0, 2.0]]]), torch.tensor([[1]]))
-    tensor([[1.]])
-    """
-    true = logits.gather(-1, label[..., None])
-    others = logits.scatter(-1, label[..., None], -torch.inf)
-    return (true - others.amax(-1, keepdim=True)).squeeze(-1)

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+import platform
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 
+import torch
+
+from aol._version import __version__
 from aol.records.files import write_atomically
 from aol.records.tables import DamagedRecordsError
 
@@ -42,7 +46,12 @@ class About:
 
     def write(self, folder: Path) -> None:
         """Write it into the folder of a run."""
-        write_atomically(folder / FILE, (json.dumps(asdict(self), indent=1, ensure_ascii=False) + "\n").encode())
+        write_atomically(folder / FILE, as_json(asdict(self)))
+
+
+def as_json(value: object) -> bytes:
+    """Return a value as a file's content."""
+    return (json.dumps(value, indent=1, ensure_ascii=False) + "\n").encode()
 
 
 def read_about(folder: Path) -> About | None:
@@ -72,3 +81,9 @@ def read_json(path: Path) -> dict[str, object] | None:
     if not isinstance(found, dict):
         raise DamagedRecordsError(f"{path}: not a JSON object.")
     return found
+
+
+def versions(device: torch.device) -> dict[str, str]:
+    """Return what a figure depends on besides its settings."""
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else f"{platform.machine()} CPU"
+    return {"aol": __version__, "torch": torch.__version__, "python": platform.python_version(), "device": name}

@@ -57,7 +57,7 @@ class Answers:
         place = np.arange(self.size) if rows is None else np.asarray(rows, dtype=np.int64)
         if place.size and not 0 <= place.min() <= place.max() < self.size:
             raise IndexError(f"rows must lie in 0 to {self.size - 1}, not {int(place.min())} to {int(place.max())}.")
-        age = np.full(place.size, 0 if self.grows else 1, np.int32) if self.start is None else self.start[place]
+        age = self._first(place)
         everything = np.ones(place.size, bool)
         for epoch in range(len(self)):
             seen = everything if self.seen is None else self._bits(self.seen[epoch], rows)
@@ -65,6 +65,16 @@ class Answers:
             older = seen | (age > 0) if self.grows else seen
             age = np.where(right, 1, np.where(older, np.maximum(age, 1) + 1, age)).astype(np.int32)
             yield seen, right, age
+
+    def last(self) -> Ints:
+        """Return the ages of all samples after the last epoch."""
+        age = self._first(np.arange(self.size))
+        for _, _, age in self.epochs():  # noqa: B007 (the last one is wanted)
+            pass
+        return age
+
+    def _first(self, place: npt.NDArray[np.int64]) -> Ints:
+        return np.full(place.size, 0 if self.grows else 1, np.int32) if self.start is None else self.start[place]
 
     def ages(self, rows: npt.NDArray[np.int64]) -> Ints:
         """Return the ages of some samples after every epoch, `int32 [E, len(rows)]`; 0 where never seen."""

@@ -22,6 +22,7 @@ from aol.data.decode import open_image
 from aol.data.errors import need
 from aol.records.about import About
 from aol.records.samples import SampleTable
+from aol.records.thumbnails import read_thumbnails
 
 SIDE = 96  # the most pixels a side
 _QUALITY = 85
@@ -32,9 +33,10 @@ def pictures_of(folder: Path, about: About, table: SampleTable) -> Callable[[int
 
     @cache
     def source() -> Callable[[int], bytes | None]:
-        if about.data is None:
-            return lambda _: None
-        return _from_data(about, table)
+        kept = read_thumbnails(folder)
+        if kept:
+            return lambda row: png(kept[row]) if row in kept else None
+        return _from_data(about, table) if about.data is not None else lambda _: None
 
     return lambda row: source()(row)
 

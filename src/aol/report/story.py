@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -19,10 +19,10 @@ import numpy.typing as npt
 from aol.engine.settings import Value
 from aol.records import bits
 from aol.records.about import About, read_about, read_json
-from aol.records.samples import FILE, SampleTable, read_samples
-from aol.records.tables import Floats, read_classes, read_epochs
-from aol.report import suspicion
+from aol.records.samples import FILE, IDS, SampleTable, read_samples
+from aol.records.tables import DamagedRecordsError, Floats, read_classes, read_epochs
 from aol.report.pictures import pictures_of
+from aol.report.suspicion import suspicion
 
 Ints = npt.NDArray[np.int64]
 Shorts = npt.NDArray[np.int32]
@@ -43,12 +43,13 @@ class Samples:
         prediction: the class answered when it was last seen; -1 where that is not known.
         confidence: the probability given to the label then; NaN where not known.
         top: the probability given to the prediction then; NaN where not known.
-        mean_confidence: the probability given to the label, mean over all epochs; NaN where not known.
+        mean_confidence: the probability given to the label, mean over the epochs that saw it; NaN where not known.
+        mean_other: the largest probability given to another class, mean over the same epochs; NaN where not known.
         age: epochs since the last right answer, counted from one; 0 where never seen.
         ema: the smoothed age; NaN where never seen.
-        suspicion: how likely the label is wrong, for ranking: 0 to 1, larger is more suspicious.
         answers: right or wrong, at every epoch.
         pictures: gives the picture of a row, or None.
+        ids: the samples' own names, where they have some.
     """
 
     index: Ints
@@ -57,11 +58,12 @@ class Samples:
     confidence: Reals
     top: Reals
     mean_confidence: Reals
+    mean_other: Reals
     age: Shorts
     ema: Reals
-    suspicion: Reals
     answers: bits.Answers
     pictures: Callable[[int], bytes | None] = field(default=lambda _: None)
+    ids: Sequence[str | int] | None = None
 
     def __len__(self) -> int:
         return len(self.label)
@@ -74,15 +76,20 @@ class Samples:
         """Return a small picture of a sample as the bytes of a PNG or JPEG; None where the data is not at hand."""
         return self.pictures(int(row))
 
+    def id(self, row: int) -> str:
+        """Return what a sample is called: its own name, else its place in the data."""
+        return str(self.index[row] if self.ids is None else self.ids[row])
+
     @cached_property
-    def _over_time(self) -> tuple[Shorts, Shorts]:
-        seen_times, begun = np.zeros(len(self), np.int32), np.zeros(len(self), np.int32)
+    def _over_time(self) -> tuple[Shorts, Shorts, Shorts]:
+        seen_times, wrong_times, begun = (np.zeros(len(self), np.int32) for _ in range(3))
         before = np.ones(len(self), np.int32)
-        for seen, _, age in self.answers.epochs():
+        for seen, right, age in self.answers.epochs():
             seen_times += seen
+            wrong_times += seen & ~right
             begun += (before <= 1) & (age > 1)
             before = age
-        return seen_times, begun
+        return seen_times, wrong_times, begun
 
     @property
     def seen(self) -> Shorts:
@@ -90,9 +97,19 @@ class Samples:
         return self._over_time[0]
 
     @property
+    def wrong(self) -> Shorts:
+        """In how many epochs each sample was seen and answered wrongly."""
+        return self._over_time[1]
+
+    @property
     def episodes(self) -> Shorts:
         """How many error episodes each sample has had: unbroken stretches of age above one, the last maybe open."""
-        return self._over_time[1]
+        return self._over_time[2]
+
+    @cached_property
+    def suspicion(self) -> Reals:
+        """How likely each label is wrong, for ranking: 0 to 1, larger is more suspicious; see `suspicion.py`."""
+        return suspicion(self.wrong, self.seen, self.mean_other)
 
 
 @dataclass(frozen=True)
@@ -244,13 +261,25 @@ def _guess(folder: Path, settings: dict[str, Value], classes: list[str], by_clas
 
 
 def _samples(table: SampleTable, folder: Path, about: About) -> Samples:
-    columns = {name: value for name, value in table.columns.items() if name != "times"}
+    columns = {name: value for name, value in table.columns.items() if name not in ("times", "other")}
     return Samples(
         **columns,  # type: ignore[arg-type]
-        suspicion=suspicion.score(table),
         answers=table.answers,
         pictures=pictures_of(folder, about, table),
+        ids=_ids(folder, len(table)),
     )
+
+
+def _ids(folder: Path, size: int) -> list[str | int] | None:
+    try:
+        found = json.loads((folder / IDS).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except ValueError as error:
+        raise DamagedRecordsError(f"{folder / IDS}: not a whole JSON file.") from error
+    if not isinstance(found, list) or len(found) != size:
+        raise DamagedRecordsError(f"{folder / IDS}: not the names of {size} samples.")
+    return found
 
 
 def _named(stories: list[Story]) -> list[Story]:
