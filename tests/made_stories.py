@@ -65,9 +65,9 @@ def make_samples(counts: np.ndarray, epochs: int, rng: np.random.Generator, wron
         confidence=confidence,
         top=top,
         mean_confidence=mean,
+        mean_other=np.where(np.arange(size) < wrong_labels, 0.9, 0.4 * (1.0 - mean)).astype(np.float32),
         age=age,
         ema=ema,
-        suspicion=(1.0 - mean).astype(np.float32),
         answers=answers,
         pictures=lambda row: grey_png(row % 256),
     )
@@ -140,9 +140,9 @@ def make_large_story(classes: int = 1000, epochs: int = 200, size: int = 1_000_0
         confidence=1 - top,
         top=top,
         mean_confidence=1 - top,
+        mean_other=rng.random(size).astype(np.float32),
         age=age,
         ema=age.astype(np.float32),
-        suspicion=rng.random(size).astype(np.float32),
         answers=Answers(rng.integers(0, 256, (epochs, -(-size // 8)), dtype=np.uint8), None, size),
         pictures=lambda row: rng.bytes(0) or grey_png(row % 256, 64) + bytes(rng.integers(0, 256, 2000, np.uint8)),
     )

@@ -138,8 +138,8 @@ def test_likely_label_errors_come_with_reasons(page: Page) -> None:
     table = page.locator("#error-table tbody tr")
     assert sorted(rows(page, "#error-table", 0)) == ["0", "12", "3", "6", "9"]
     assert table.first.locator("td").last.inner_text() == (
-        "Wrong after 12 of 12 epochs, the last 12 in a row. "
-        "The model gives “class 1” 97 % and the label “class 0” 1 %; over all epochs the label got 0 % on average."
+        "Wrong in 12 of 12 epochs, the last 12 in a row. On average another class got 90 %, the label 0 %. "
+        "Now “class 1” gets 97 %, the label “class 0” 1 %."
     )
     page.get_by_label("also less clear ones").check()
     assert table.count() > 5

@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from aol.records.bits import Answers, pack
 from aol.report.page.advice import advise
 from aol.report.story import Story
 from made_stories import make_story
@@ -99,8 +100,8 @@ def test_one_class_no_ages_and_nothing_known_give_a_sentence_too() -> None:
 def test_a_class_that_is_not_learnt_has_no_likely_label_errors() -> None:
     story = make_story(epochs=12)
     assert story.samples is not None
-    of_first = story.samples.label == 0
-    prediction = np.where(of_first, 1, story.samples.prediction).astype(np.int32)
-    lost = replace(story, samples=replace(story.samples, prediction=prediction))
+    right = np.array([[age == 1 for age in row] for row in story.samples.history(np.arange(len(story.samples)))])
+    right[:, story.samples.label == 0] = False
+    lost = replace(story, samples=replace(story.samples, answers=Answers(pack(right), None, len(story.samples))))
     assert "labels" in kinds(story)
     assert "labels" not in kinds(lost)

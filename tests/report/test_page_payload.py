@@ -54,19 +54,20 @@ def test_histories_and_counts_of_samples_are_those_of_the_story() -> None:
     samples = story.samples
     assert samples is not None
     found = payload([story])["runs"][0]["samples"]  # type: ignore[index,call-overload]
-    rows = {int(index): row for row, index in enumerate(samples.index)}
-    for place, index in enumerate(found["index"]):
-        row = rows[index]
+    rows = {str(index): row for row, index in enumerate(samples.index)}
+    for place, name in enumerate(found["id"]):
+        row = rows[name]
         assert restored(found["history"][place], 9) == samples.history([row])[:, 0].tolist()
         assert found["label"][place] == samples.label[row]
         assert found["age"][place] == samples.age[row]
         assert found["wrongEpochs"][place] == (samples.history([row])[:, 0] > 1).sum()
+        assert found["seenEpochs"][place] == 9
     assert found["wrong"] == (samples.age > 1).sum()
     assert sum(count for _, _, count in found["ages"]) == len(samples)
     for low, high, count in found["ages"]:
         assert count == ((samples.age >= low) & (samples.age <= high)).sum()
     assert found["likely"] == 5
-    first = [found["index"][place] for place in found["doubtful"][:5]]
+    first = [int(found["id"][place]) for place in found["doubtful"][:5]]
     assert sorted(first) == [0, 3, 6, 9, 12]
 
 
@@ -119,7 +120,7 @@ def test_likely_label_errors_are_old_sure_and_of_a_learnt_class() -> None:
     assert samples is not None
     assert np.flatnonzero(likely_mislabelled(samples)).tolist() == [0, 1, 2, 3, 4]
     assert set(doubtful_first(samples)[:5].tolist()) == {0, 1, 2, 3, 4}
-    unsure = replace(samples, top=np.full(len(samples), 0.4, np.float32))
+    unsure = replace(samples, mean_other=np.full(len(samples), 0.4, np.float32))
     assert not likely_mislabelled(unsure).any()
 
 

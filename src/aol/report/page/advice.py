@@ -74,9 +74,9 @@ def _labels(story: Story) -> Iterator[Advice]:
     likely = likely_mislabelled(story.samples)
     if likely.any():
         count = int(likely.sum())
-        these = f"{count:,} samples ({likely.mean():.2%}) have" if count > 1 else "One sample has"
+        these = f"{count:,} samples ({likely.mean():.2%}) were" if count > 1 else "One sample was"
         text = (
-            f"{these} been wrong for long while the model is sure of another class. Look there first: mend or drop "
+            f"{these} wrong most of the time while the model was sure of another class. Look there first: mend or drop "
             "wrong labels, then train again. Weights by sample would push hardest on wrong labels."
         )
         yield Advice("labels", text, see="errors")

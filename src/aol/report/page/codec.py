@@ -46,7 +46,7 @@ def steps(ages: Ints) -> Json:
     Ages that do anything but start, go back to one, grow by one or stay are given as they are, `[E]`.
 
     >>> steps(np.array([1, 2, 3, 1, 1, 2]))
-    [1, 'WgE=']
+    [1, 'WgI=']
     >>> steps(np.array([1, 5]))
     [[1, 5]]
     """

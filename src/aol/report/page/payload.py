@@ -139,7 +139,7 @@ def _over_time(story: Story, room: int, notes: list[str]) -> dict[str, Json]:
 
 
 def _note_samples(story: Story, about: dict[str, Json], album: Album, notes: list[str]) -> None:
-    shown, total, name = about["index"], about["total"], _short(story.name)
+    shown, total, name = about["id"], about["total"], _short(story.name)
     assert isinstance(shown, list)
     assert isinstance(total, int)
     if len(shown) < total:

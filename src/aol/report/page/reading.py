@@ -11,6 +11,8 @@ Floats = npt.NDArray[np.floating]
 Ints = npt.NDArray[np.integer]
 Masks = npt.NDArray[np.bool_]
 
+SUSPICIOUS = 0.5
+
 
 def last_known(values: Floats) -> Floats:
     """Return the last value of each column that is a number, `[E, C] → [C]`; NaN where there is none.
@@ -42,17 +44,16 @@ def wrong_now(samples: Samples) -> Masks:
 
 
 def likely_mislabelled(samples: Samples) -> Masks:
-    """Return which samples are old in spite of a sure answer, `bool [N]`.
+    """Return which samples have a likely label error, `bool [N]`: wrong in most epochs, and sure of another class.
 
-    Wrong now, with over half of the probability on another class; wrong without a break for a quarter of the epochs
-    that are over, and for three at least; and of a class of which at least half is right: where a class has not been
-    learnt, its samples are old whatever their labels.
+    A suspicion above one half says both. It must come from three epochs at least, and from a class that was right more
+    often than not: where a class has not been learnt, its samples are suspicious whatever their labels.
     """
-    wrong = wrong_now(samples)
     size = int(samples.label.max()) + 1 if len(samples) else 0
-    share = np.bincount(samples.label[wrong], minlength=size) / np.maximum(1, np.bincount(samples.label))
-    long = samples.age > max(3, len(samples.answers) // 4)
-    found: Masks = wrong & long & (np.nan_to_num(samples.top) > 0.5) & (share[samples.label] <= 0.5)
+    wrong = np.bincount(samples.label, weights=samples.wrong, minlength=size)
+    seen = np.bincount(samples.label, weights=samples.seen, minlength=size)
+    learnt = wrong <= 0.5 * seen
+    found: Masks = (samples.suspicion > SUSPICIOUS) & (samples.seen >= 3) & learnt[samples.label]
     return found
 
 

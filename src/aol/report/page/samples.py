@@ -12,10 +12,11 @@ import numpy as np
 
 from aol.engine.results import Json
 from aol.report.page.codec import rounded, steps
-from aol.report.page.reading import Ints, likely_mislabelled, wrong_now
+from aol.report.page.reading import Ints, likely_mislabelled
 from aol.report.story import Samples
 
 EPOCHS = 400  # of an age history; the last ones
+_LETTERS = 120  # of a sample's own name
 _BARS = 60  # of the histogram of ages
 _KINDS = {b"\x89PNG\r\n\x1a\n": "png", b"\xff\xd8\xff": "jpeg", b"RIFF": "webp", b"GIF8": "gif"}
 
@@ -60,8 +61,8 @@ def oldest_first(samples: Samples) -> Ints:
 
 
 def doubtful_first(samples: Samples) -> Ints:
-    """Return the rows that are wrong now: likely label errors first, and the more suspicious first among each."""
-    rows = np.flatnonzero(wrong_now(samples))
+    """Return the rows that were ever wrong: likely label errors first, and the more suspicious first among each."""
+    rows = np.flatnonzero(samples.suspicion > 0)
     likely = likely_mislabelled(samples)[rows]
     return rows[np.lexsort((-samples.age[rows], -samples.suspicion[rows], ~likely))]
 
@@ -99,7 +100,7 @@ def describe(samples: Samples, num_classes: int, *, most: int, album: Album, pic
         "oldest": [place[int(row)] for row in old],
         "doubtful": [place[int(row)] for row in doubted],
         "isLikely": likely[rows].astype(int).tolist(),
-        "index": samples.index[rows].tolist(),
+        "id": [samples.id(int(row))[:_LETTERS] for row in rows],
         "label": samples.label[rows].tolist(),
         "prediction": samples.prediction[rows].tolist(),
         "age": samples.age[rows].tolist(),
@@ -108,7 +109,9 @@ def describe(samples: Samples, num_classes: int, *, most: int, album: Album, pic
         "average": rounded(samples.mean_confidence[rows], 3),
         "ema": rounded(samples.ema[rows], 4),
         "suspicion": rounded(samples.suspicion[rows], 4),
-        "wrongEpochs": (ages > 1).sum(0).tolist(),
+        "other": rounded(samples.mean_other[rows], 3),
+        "wrongEpochs": samples.wrong[rows].tolist(),
+        "seenEpochs": samples.seen[rows].tolist(),
         "historyEpochs": EPOCHS,
         "history": [steps(column) for column in ages[-EPOCHS:].T],
         "picture": _pictures(samples, rows, [*_mixed(doubted, old)][:pictures], album),

@@ -26,9 +26,9 @@ function drawCurves() {
     ["test_accuracy", curveOf("test_accuracy")], ["age", meanAge], [chosen, curveOf(chosen)],
   ].filter(([name, read]) => name && shownRuns().some((run) => read(run).some(([, value]) => known(value))));
   const hosts = hostsIn("curve-charts", charts.length);
-  charts.forEach(([name, read], place) => lineChart(hosts[place], {
+  return Promise.all(charts.map(([name, read], place) => lineChart(hosts[place], {
     title: name === "age" ? "Mean class age" : spoken(name), share: isShare(name), series: series(shownRuns(), read),
-  }));
+  })));
 }
 
 // Which line is which run.
@@ -66,8 +66,8 @@ function drawClassCurves() {
   if (!box.children.length) box.append(element("div", {}), element("div", { class: "grid", id: "class-curves" }));
   box.firstChild.replaceChildren(...title);
   const hosts = hostsIn("class-curves", names.length);
-  names.forEach((name, place) => lineChart(hosts[place], {
+  return Promise.all(names.map((name, place) => lineChart(hosts[place], {
     title: spoken(name), share: isShare(name), height: 140,
     series: series(runs, (each) => column(each, name, state.klass)),
-  }));
+  })));
 }

@@ -75,18 +75,32 @@ function start() {
   follow(["run", "klass", "unsure"], drawErrors);
   follow(["run", "shown"], drawSettings);
   follow(["run"], drawLinks);
-  stayFresh();
-  document.documentElement.dataset.ready = String(Math.round(performance.now())); // milliseconds since it was opened
+  Promise.allSettled(drawing).then((all) => {
+    for (const { reason } of all) if (reason) console.error(reason);
+    recallPlace();
+    stayFresh();
+    document.documentElement.dataset.ready = String(Math.round(performance.now())); // milliseconds since it was opened
+  });
+}
+
+// Where the viewer was before a reload: a section, and how far from the top of the window it began.
+const PLACE = `aol-place:${location.pathname}`;
+function rememberPlace() {
+  const sections = [...document.querySelectorAll("main > section")].filter((each) => !each.hidden);
+  const at = sections.findLast((each) => each.getBoundingClientRect().top <= 80);
+  const place = at ? [at.id, at.getBoundingClientRect().top] : null;
+  remembered(() => sessionStorage.setItem(PLACE, JSON.stringify(place)));
+}
+
+function recallPlace() {
+  const place = remembered(() => JSON.parse(sessionStorage.getItem(PLACE)));
+  remembered(() => sessionStorage.removeItem(PLACE));
+  const section = place && part(place[0]);
+  if (section) scrollTo({ top: section.getBoundingClientRect().top + scrollY - place[1], behavior: "instant" });
 }
 
 // While runs go on, an open page loads itself again now and then: when it can be seen, and nobody is at work on it.
 function stayFresh() {
-  const key = `aol-scroll:${location.pathname}`;
-  const kept = remembered(() => sessionStorage.getItem(key));
-  if (kept !== null) {
-    remembered(() => sessionStorage.removeItem(key));
-    requestAnimationFrame(() => scrollTo({ top: Number(kept), behavior: "instant" }));
-  }
   if (!DATA.refresh) return;
   let [paused, busy] = [remembered(() => sessionStorage.getItem("aol-paused")) === "yes", Date.now()];
   const pause = part("live-pause");
@@ -106,7 +120,7 @@ function stayFresh() {
   }
   setInterval(() => {
     if (paused || document.hidden || Date.now() - busy < 3000) return;
-    remembered(() => sessionStorage.setItem(key, String(scrollY)));
+    rememberPlace();
     location.reload();
   }, 1000 * DATA.refresh);
   say();

@@ -6,14 +6,13 @@ const ofClass = (samples) => (row) => state.klass < 0 || samples.label[row] === 
 function pictureOf(samples, row) {
   const place = samples.picture[row];
   if (place < 0) return element("div", { class: "nopicture", "aria-hidden": "true" }, "no picture");
-  return element("img", { src: DATA.pictures[place], alt: `sample ${samples.index[row]}` });
+  return element("img", { src: DATA.pictures[place], alt: `sample ${samples.id[row]}` });
 }
 
 function historyOf(run, samples, row) {
   const size = historyLength(run);
   const ages = agesOf(samples.history[row], size);
-  const wrong = samples.wrongEpochs[row];
-  const label = `age over the last ${times(size, "epoch")}, at most ${Math.max(...ages)}; wrong after ${times(wrong, "epoch")}`;
+  const label = `age over the last ${times(size, "epoch")}, at most ${Math.max(...ages)}`;
   return sparkline(ages, { width: 128, height: 28, low: 0, steps: true, label });
 }
 
@@ -28,6 +27,8 @@ function answerOf(run, samples, row) {
   return `${run.names[answer] ?? answer}${known(samples.top[row]) ? ` (${percent(samples.top[row], 0)})` : ""}`;
 }
 
+const wrongOf = (samples, row) => `${samples.wrongEpochs[row]} of ${times(samples.seenEpochs[row], "epoch")}`;
+
 function card(run, samples, row) {
   const wrong = samples.age[row] > 1;
   const lines = [["Label", run.names[samples.label[row]]], ["Answer", answerOf(run, samples, row)],
@@ -36,8 +37,7 @@ function card(run, samples, row) {
     element("div", { class: "row" }, pictureOf(samples, row), element("dl", {},
       lines.flatMap(([name, value]) => [element("dt", {}, name), element("dd", {}, value)]))),
     historyOf(run, samples, row),
-    element("p", { class: "quiet" }, `sample ${samples.index[row]}, wrong after ${samples.wrongEpochs[row]} of `
-      + `${times(run.passed, "epoch")}`));
+    element("p", { class: "quiet" }, `sample ${samples.id[row]}, wrong in ${wrongOf(samples, row)}`));
 }
 
 function drawGallery() {
@@ -55,34 +55,38 @@ function drawGallery() {
 }
 
 function evidence(run, samples, row) {
-  const label = run.names[samples.label[row]];
-  const answer = run.names[samples.prediction[row]] ?? String(samples.prediction[row]);
-  const age = samples.age[row];
-  const sure = known(samples.top[row])
-    ? `The model gives “${answer}” ${percent(samples.top[row], 0)} and the label “${label}” ${percent(samples.confidence[row], 0)}`
-    : `The model answers “${answer}”, not “${label}”`;
-  const average = known(samples.average[row]) ? `; over all epochs the label got ${percent(samples.average[row], 0)} on average` : "";
-  return `Wrong after ${samples.wrongEpochs[row]} of ${times(run.passed, "epoch")}, the last ${whole(age - 1)} in a row. `
-    + `${sure}${average}.`;
+  const [label, answer] = [samples.label[row], samples.prediction[row]];
+  const named = (place) => `“${run.names[place] ?? place}”`;
+  const said = [`Wrong in ${wrongOf(samples, row)}${samples.age[row] > 2 ? `, the last ${whole(samples.age[row] - 1)} in a row` : ""}.`];
+  if (known(samples.other[row])) {
+    said.push(`On average another class got ${percent(samples.other[row], 0)}, the label ${percent(samples.average[row], 0)}.`);
+  }
+  if (answer === label) said.push("Right at last: perhaps learnt by heart.");
+  else if (answer >= 0) {
+    said.push(known(samples.top[row])
+      ? `Now ${named(answer)} gets ${percent(samples.top[row], 0)}, the label ${named(label)} ${percent(samples.confidence[row], 0)}.`
+      : `Now it is taken for ${named(answer)}.`);
+  }
+  return said.join(" ");
 }
 
 function drawErrors() {
   const [run, samples] = [current(), samplesOf()];
   if (!samples) return;
   const rows = samples.doubtful.filter(ofClass(samples)).filter((row) => state.unsure || samples.isLikely[row]);
-  fill("error-about", `Samples that have been wrong for long while the model is sure of another class, in classes that it `
-    + `has otherwise learnt. ${times(samples.likely, "such sample")} in ${run.name}. The model may be the one that is `
-    + "wrong: look before you change a label.");
+  fill("error-about", `${times(samples.likely, "sample")} of ${run.name} with a score above one half, in classes that were `
+    + "otherwise learnt. The score is how often the label was missed, times the mean probability of the best other class. "
+    + "The model may be the one that is wrong: look before you change a label.");
   const tick = element("input", { type: "checkbox", id: "unsure", onchange: (event) => choose({ unsure: event.target.checked }) });
   tick.checked = state.unsure;
   keepingFocus(() => fill("error-controls", element("label", { class: "tick" }, tick, " also less clear ones"),
-    rows.length ? element("span", {}, "Numbers of these samples ", copyButton(rows.map((row) => samples.index[row]).join("\n"))) : []));
+    rows.length ? element("span", {}, "Numbers of these samples ", copyButton(rows.map((row) => samples.id[row]).join("\n"))) : []));
   const first = rows.slice(0, tables.errors);
   const head = ["Sample", "Label", "Answer", "Score", "Age history", "Why"];
   fill("error-table", element("caption", { class: "unseen" }, `Likely label errors of ${run.name}`),
     element("thead", {}, element("tr", {}, head.map((name) => element("th", { scope: "col" }, name)))),
     element("tbody", {}, first.map((row) => element("tr", { class: samples.isLikely[row] ? "" : "unsure" },
-      element("td", { class: "picture" }, pictureOf(samples, row), element("div", {}, `${samples.index[row]}`)),
+      element("td", { class: "picture" }, pictureOf(samples, row), element("div", {}, samples.id[row])),
       element("td", {}, run.names[samples.label[row]]), element("td", {}, answerOf(run, samples, row)),
       element("td", { class: "number" }, known(samples.suspicion[row]) ? samples.suspicion[row].toFixed(3) : ""),
       element("td", {}, historyOf(run, samples, row)), element("td", { class: "why" }, evidence(run, samples, row))))));

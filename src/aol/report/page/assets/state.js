@@ -20,9 +20,10 @@ function firstOfEachMethod() {
 }
 
 // Call `draw` now and whenever one of the named choices changes.
+const drawing = []; // what was begun at the start, as promises
 function follow(names, draw) {
   listeners.push([names, draw]);
-  draw();
+  drawing.push(draw());
 }
 
 function choose(changes) {
