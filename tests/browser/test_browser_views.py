@@ -40,7 +40,7 @@ def map_picture(page: Page, place: int) -> np.ndarray:
 def test_runs_stand_side_by_side(page: Page, stories: list[Story]) -> None:
     assert rows(page, "#run-table", 1) == [story.name for story in stories]
     for place, story in enumerate(stories):
-        assert f"{100 * story.curves['test_accuracy'][-1]:.1f} %" in rows(page, "#run-table", 3)[place]
+        assert f"{100 * story.curves['test_accuracy'][-1]:.1f}%" in rows(page, "#run-table", 3)[place]
     assert page.locator("#heat-charts .chart").count() == 2
     page.get_by_label("Show aol").uncheck()
     settle(page)
@@ -86,7 +86,7 @@ def test_the_class_table_shows_the_last_readings(page: Page, stories: list[Story
         place = story.classes.index(cells["Class"])
         assert cells["Samples"] == str(story.counts[place])
         assert float(cells["Age"]) == pytest.approx(story.by_class["age"][-1, place], abs=0.006)
-        assert cells["Test accuracy"] == f"{100 * story.by_class['test_accuracy'][-1, place]:.1f} %"
+        assert cells["Test accuracy"] == f"{100 * story.by_class['test_accuracy'][-1, place]:.1f}%"
         margin = float(cells["Margin"].replace("−", "-"))
         assert margin == pytest.approx(story.by_class["train_margin"][-1, place], abs=0.006)
         assert row.locator("svg.spark path").get_attribute("d").count("L") >= 10  # type: ignore[union-attr]
@@ -126,7 +126,7 @@ def test_the_gallery_shows_pictures_labels_answers_and_histories(page: Page, sto
     assert samples is not None
     first = page.locator("#gallery li").first
     assert "class 0" in first.inner_text()
-    assert "class 1 (97 %)" in first.inner_text()
+    assert "class 1 (97%)" in first.inner_text()
     assert "13" in first.locator("dd").nth(2).inner_text()
     assert page.evaluate("() => [...document.images].every(each => each.complete && each.naturalWidth === 8)")
     ages = [int(card.locator("dd").nth(2).inner_text().split(",")[0]) for card in page.locator("#gallery li").all()]
@@ -138,8 +138,8 @@ def test_likely_label_errors_come_with_reasons(page: Page) -> None:
     table = page.locator("#error-table tbody tr")
     assert sorted(rows(page, "#error-table", 0)) == ["0", "12", "3", "6", "9"]
     assert table.first.locator("td").last.inner_text() == (
-        "Wrong in 12 of 12 epochs, the last 12 in a row. On average another class got 90 %, the label 0 %. "
-        "Now “class 1” gets 97 %, the label “class 0” 1 %."
+        "Wrong in 12 of 12 epochs, the last 12 in a row. On average another class got 90%, the label 0%. "
+        "Now “class 1” gets 97%, the label “class 0” 1%."
     )
     page.get_by_label("also less clear ones").check()
     assert table.count() > 5
@@ -181,7 +181,7 @@ def test_other_readings_and_orders_can_be_drawn(page: Page, stories: list[Story]
     point_at_cell(page, 0, 11, 2, 12, 6)
     lines = page.locator("#tip").inner_text().splitlines()
     assert lines[0].startswith("class 2,")
-    assert lines[1].endswith(f"test accuracy {100 * stories[0].by_class['test_accuracy'][11, 2]:.1f} %")
+    assert lines[1].endswith(f"test accuracy {100 * stories[0].by_class['test_accuracy'][11, 2]:.1f}%")
 
 
 def test_a_box_zooms_in_and_a_double_click_zooms_out(page: Page) -> None:
@@ -223,7 +223,7 @@ def test_curves_read_all_runs_at_one_epoch(page: Page, stories: list[Story]) -> 
     assert box is not None
     page.mouse.move(box["x"] + box["width"] - 8, box["y"] + box["height"] / 2)
     lines = page.locator("#tip").inner_text().splitlines()
-    assert lines == ["epoch 12"] + [f"{s.name}: {100 * s.curves['test_accuracy'][-1]:.1f} %" for s in stories]
+    assert lines == ["epoch 12"] + [f"{s.name}: {100 * s.curves['test_accuracy'][-1]:.1f}%" for s in stories]
     page.get_by_label("Third chart").select_option(label="Training accuracy")
     settle(page)
     assert "Training accuracy" in page.locator("#curve-charts").inner_text()

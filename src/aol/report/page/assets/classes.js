@@ -1,6 +1,7 @@
 // The classes of one run: age against number of samples, and a table that can be sorted and searched.
 
 const ROWS = 100; // of a table at first; the rest on request
+const NAMED = 30; // points of a chart that carry their names
 const tables = { classes: ROWS, gallery: 48, errors: 50 };
 
 const CLASS_COLUMNS = [
@@ -132,7 +133,7 @@ async function drawScatter() {
   host.classList.add("wide");
   if (!run || !run.last.age) return;
   const rows = run.names.map((_, place) => ({
-    place, count: Math.max(1, run.counts[place]), age: run.last.age[place],
+    place, name: run.names[place], count: Math.max(1, run.counts[place]), age: run.last.age[place],
     right: run.last.test_accuracy ? run.last.test_accuracy[place] : NaN,
   })).filter((row) => known(row.age));
   if (!rows.length) return clearChart(host);
@@ -182,6 +183,14 @@ function scatterSpec(host, rows, coloured, name) {
           strokeWidth: { signal: "datum.chosen ? 3 : 1" },
         },
       },
-    }],
+    }, ...(rows.length > NAMED ? [] : [{ // with few classes there is room for their names
+      type: "text", from: { data: "rows" },
+      encode: {
+        enter: {
+          x: { scale: "x", field: "count", offset: 8 }, y: { scale: "y", field: "age", offset: -6 },
+          text: { field: "name" }, fontSize: { value: 11 }, fill: { value: "var(--quiet)" }, limit: { value: 120 },
+        },
+      },
+    }])],
   };
 }

@@ -80,7 +80,7 @@ function classOrder(run, by) {
 
 const known = (value) => value !== null && value !== undefined && Number.isFinite(value);
 const whole = (value) => (known(value) ? Math.round(value).toLocaleString("en") : "");
-const percent = (value, digits = 1) => (known(value) ? `${(100 * value).toFixed(digits)} %` : "");
+const percent = (value, digits = 1) => (known(value) ? `${(100 * value).toFixed(digits)}%` : "");
 
 function short(value) {
   if (!known(value)) return "";

@@ -29,7 +29,7 @@ function oldestClass(run) {
 const RUN_COLUMNS = [
   ["Epochs", (run) => whole(run.epochs[run.epochs.length - 1]), true],
   ["Test accuracy, last", (run) => percent(run.lastAccuracy), true],
-  ["Mean of last 5 %", (run) => percent(run.tailAccuracy), true],
+  ["Mean of last 5%", (run) => percent(run.tailAccuracy), true],
   ["Mean class age", (run) => (run.details ? short(meanOf(run.last.age)) : ""), true],
   ["Oldest class", oldestClass, false],
   ["Samples wrong now", (run) => (run.samples ? `${whole(run.samples.wrong)} of ${whole(run.samples.total)}` : ""), true],
@@ -125,12 +125,12 @@ function drawLinks() {
   }, section.dataset.link)));
 }
 
-function copyButton(text) {
+function copyButton(text, label = "Copy") {
   const button = element("button", { type: "button", onclick: async () => {
     const done = await copy(text);
     button.textContent = done ? "Copied" : "Select and copy it by hand";
-    setTimeout(() => { button.textContent = "Copy"; }, 2000);
-  } }, "Copy");
+    setTimeout(() => { button.textContent = label; }, 2000);
+  } }, label);
   return button;
 }
 
@@ -152,8 +152,8 @@ async function copy(text) {
 const said = (value) => (value === null || value === undefined ? "none" : String(value));
 
 function pairs(title, entries) {
-  return element("div", { class: "card" }, element("h3", {}, title), element("dl", {},
-    entries.flatMap(([name, value]) => [element("dt", {}, name), element("dd", {}, said(value))])));
+  return element("div", { class: "card" }, element("h3", {}, title), element("dl", { class: "columns" },
+    entries.map(([name, value]) => element("div", {}, element("dt", {}, name), element("dd", {}, said(value))))));
 }
 
 // In what the shown runs differ, one column a run.

@@ -80,7 +80,7 @@ function drawErrors() {
   const tick = element("input", { type: "checkbox", id: "unsure", onchange: (event) => choose({ unsure: event.target.checked }) });
   tick.checked = state.unsure;
   keepingFocus(() => fill("error-controls", element("label", { class: "tick" }, tick, " also less clear ones"),
-    rows.length ? element("span", {}, "Numbers of these samples ", copyButton(rows.map((row) => samples.id[row]).join("\n"))) : []));
+    rows.length ? copyButton(rows.map((row) => samples.id[row]).join("\n"), "Copy the ids of these samples") : []));
   const first = rows.slice(0, tables.errors);
   const head = ["Sample", "Label", "Answer", "Score", "Age history", "Why"];
   fill("error-table", element("caption", { class: "unseen" }, `Likely label errors of ${run.name}`),
