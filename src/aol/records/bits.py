@@ -6,7 +6,7 @@ Knows arrays and nothing else. Bit `i % 8` of byte `i // 8`, counted from the lo
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -65,6 +65,10 @@ class Answers:
             older = seen | (age > 0) if self.grows else seen
             age = np.where(right, 1, np.where(older, np.maximum(age, 1) + 1, age)).astype(np.int32)
             yield seen, right, age
+
+    def first(self, epochs: int) -> Answers:
+        """Return the answers of the first few epochs."""
+        return replace(self, right=self.right[:epochs], seen=None if self.seen is None else self.seen[:epochs])
 
     def last(self) -> Ints:
         """Return the ages of all samples after the last epoch."""

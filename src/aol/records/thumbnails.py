@@ -33,10 +33,10 @@ def thumbnail(image: object) -> Tensor:
     torch.Size([3, 64, 32])
     """
     if hasattr(image, "convert"):
-        image = np.asarray(image.convert("RGB"))
+        image = image.convert("RGB")
     wanted = "an image: [H, W], [C, H, W] or [H, W, C] with 1, 3 or 4 channels, not empty"
     try:
-        found = torch.as_tensor(image).detach().cpu()
+        found = torch.as_tensor(image if isinstance(image, Tensor) else np.array(image)).detach().cpu()
     except (TypeError, ValueError, RuntimeError) as error:
         raise TypeError(f"images must give {wanted}, not {_check.shown(image)}.") from error
     if found.dim() == 2:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -21,16 +21,14 @@ from aol.records import bits
 from aol.records.about import About, read_about, read_json
 from aol.records.samples import FILE, IDS, SampleTable, read_samples
 from aol.records.tables import DamagedRecordsError, Floats, read_classes, read_epochs
+from aol.report.finding import NoRecordsError as NoRecordsError
+from aol.report.finding import run_folders
 from aol.report.pictures import pictures_of
 from aol.report.suspicion import suspicion
 
 Ints = npt.NDArray[np.int64]
 Shorts = npt.NDArray[np.int32]
 Reals = npt.NDArray[np.float32]
-
-
-class NoRecordsError(ValueError):
-    """A path without records; the message names it."""
 
 
 @dataclass(frozen=True)
@@ -164,52 +162,9 @@ def load(*paths: str | os.PathLike[str]) -> list[Story]:
 
     Runs of which nothing is written yet are left out, so the list may be empty. Names are made unique.
     """
-    folders = [folder for path in paths for folder in _folders(Path(path))]
+    folders = [folder for path in paths for folder in run_folders(Path(path))]
     found = [_read(folder) for folder in dict.fromkeys(folder.resolve() for folder in folders)]
     return _named([story for story in found if story is not None])
-
-
-def _folders(path: Path) -> list[Path]:
-    """Return the folders of runs in a folder, in the order in which they were asked for."""
-    if not path.exists():
-        raise NoRecordsError(f"{path}: no such folder.")
-    if not path.is_dir():
-        raise NoRecordsError(f"{path}: a file, not the folder of a run.")
-    found = list(_search(path, 5))
-    if not found:
-        raise NoRecordsError(f"{path}: no records of a run in it.")
-    return [folder for folder in found if (folder / "epochs.csv").is_file()]
-
-
-def _search(folder: Path, depth: int) -> Iterator[Path]:
-    """Yield the folders that are, or will be, a run's."""
-    if (folder / "epochs.csv").is_file() or (folder / "about.json").is_file():
-        yield folder
-        return
-    asked = folder / "runs.json"
-    inside = sorted(each for each in folder.iterdir() if each.is_dir() and not each.is_symlink())
-    if asked.is_file():
-        yield folder  # a promise, if nothing else
-        yield from _in_order(folder / "runs", asked)
-    elif depth:
-        for each in inside:
-            if not each.name.startswith("."):
-                yield from _search(each, depth - 1)
-
-
-def _in_order(runs: Path, asked: Path) -> Iterator[Path]:
-    """Yield the folders of runs in the order of the settings in `runs.json`."""
-    try:
-        wanted = [json.dumps(each, sort_keys=True) for each in json.loads(asked.read_text())]
-    except ValueError:
-        wanted = []
-    place = {text: number for number, text in enumerate(wanted)}
-    there = sorted(runs.iterdir()) if runs.is_dir() else []
-
-    def rank(folder: Path) -> int:
-        return place.get(json.dumps(read_json(folder / "settings.json"), sort_keys=True), len(place))
-
-    yield from sorted((folder for folder in there if (folder / "epochs.csv").is_file()), key=rank)
 
 
 def _read(folder: Path) -> Story | None:
@@ -242,7 +197,7 @@ def _read(folder: Path) -> Story | None:
         planned=about.epochs,
         curves={name: values for name, values in curves.items() if not np.isnan(values).all()},
         by_class={name: values for name, values in by_class.items() if name != "epoch" and not np.isnan(values).all()},
-        samples=None if table is None else _samples(table, folder, about),
+        samples=None if table is None else _samples(table, length, folder, about),
         finished=result is not None,
         failed_at=failed if isinstance(failed, int) else None,
     )
@@ -260,11 +215,14 @@ def _guess(folder: Path, settings: dict[str, Value], classes: list[str], by_clas
     )
 
 
-def _samples(table: SampleTable, folder: Path, about: About) -> Samples:
+def _samples(table: SampleTable, epochs: int, folder: Path, about: About) -> Samples:
     columns = {name: value for name, value in table.columns.items() if name not in ("times", "other")}
+    answers = table.answers.first(epochs)
+    if len(answers) < len(table.answers):
+        columns["age"] = answers.last()
     return Samples(
         **columns,  # type: ignore[arg-type]
-        answers=table.answers,
+        answers=answers,
         pictures=pictures_of(folder, about, table),
         ids=_ids(folder, len(table)),
     )
