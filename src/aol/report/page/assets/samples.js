@@ -83,7 +83,7 @@ function drawErrors() {
     rows.length ? copyButton(rows.map((row) => samples.id[row]).join("\n"), "Copy the ids of these samples") : []));
   const first = rows.slice(0, tables.errors);
   const head = ["Sample", "Label", "Answer", "Score", "Age history", "Why"];
-  fill("error-table", element("caption", { class: "unseen" }, `Likely label errors of ${run.name}`),
+  fill("error-table", element("caption", {}, `${run.name}, the most suspicious first`),
     element("thead", {}, element("tr", {}, head.map((name) => element("th", { scope: "col" }, name)))),
     element("tbody", {}, first.map((row) => element("tr", { class: samples.isLikely[row] ? "" : "unsure" },
       element("td", { class: "picture" }, pictureOf(samples, row), element("div", {}, samples.id[row])),
