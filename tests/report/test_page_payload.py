@@ -64,6 +64,8 @@ def test_histories_and_counts_of_samples_are_those_of_the_story() -> None:
         assert found["wrongEpochs"][place] == (samples.history([row])[:, 0] > 1).sum()
         assert found["seenEpochs"][place] == 9
     assert found["wrong"] == (samples.age > 1).sum()
+    unknown = replace(samples, prediction=np.full(len(samples), -1, np.int32))
+    assert payload([replace(story, samples=unknown)])["runs"][0]["samples"]["wrong"] == found["wrong"]  # type: ignore[index,call-overload]
     assert sum(count for _, _, count in found["ages"]) == len(samples)
     for low, high, count in found["ages"]:
         assert count == ((samples.age >= low) & (samples.age <= high)).sum()

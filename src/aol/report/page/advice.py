@@ -63,11 +63,13 @@ def _course(story: Story) -> Iterator[Advice]:
     if len(mean) > 2 * fifth and np.isfinite(mean[[-1, -1 - fifth]]).all():
         change = float(mean[-1] / mean[-1 - fifth] - 1.0)
         if abs(change) >= _MOVED:
-            way, then = (
-                ("falling", "more epochs may pay")
+            same = "classes" if story.samples is None else "samples"
+            then = (
+                "more epochs may pay"
                 if change < 0
-                else ("growing", "the same samples stay wrong, and more epochs alone will not mend them")
+                else f"the same {same} stay wrong, and time alone does not mend them"
             )
+            way = "falling" if change < 0 else "growing"
             text = f"The mean class age is still {way}, {change:+.0%} over the last {fifth} epochs: {then}."
             yield Advice("course", text, see="curves")
 

@@ -47,7 +47,7 @@ function drawGallery() {
   const rows = samples.oldest.filter(ofClass(samples));
   const which = state.klass < 0 ? "all classes" : `class “${run.names[state.klass]}”`;
   fill("sample-about", `${run.name}, ${which}: ${times(rows.length, "sample")} on this page, the oldest first. `
-    + `Of all ${whole(samples.total)} samples, ${whole(samples.wrong)} are wrong now`
+    + `Of all ${whole(samples.total)} samples, ${whole(samples.wrong)} were wrong when last seen`
     + `${samples.unseen ? ` and ${whole(samples.unseen)} were never seen` : ""}.`);
   const first = rows.slice(0, tables.gallery);
   fill("gallery", first.map((row) => card(run, samples, row)));
