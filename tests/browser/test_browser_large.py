@@ -116,16 +116,15 @@ def test_runs_of_different_data_do_not_mix(open_page: Open, tmp_path: Path) -> N
     assert page.locator("#gallery li").count() == 24
 
 
-@pytest.mark.parametrize("width", [1280, 360])
-def test_names_without_end_and_from_right_to_left_stay_inside_the_page(
-    open_page: Open, tmp_path: Path, width: int
-) -> None:
+def test_names_without_end_and_from_right_to_left_stay_inside_the_page(open_page: Open, tmp_path: Path) -> None:
     names = ["x" * 1000, "שלום עולם", "a b" * 50]
     write_page([make_story("n" * 300, names=names, counts=[9, 5, 4])], tmp_path / "long.html")
-    page = open_page(tmp_path / "long.html", viewport={"width": width, "height": 800})
+    page = open_page(tmp_path / "long.html")
     page.locator("#class-table tbody button").first.click()
-    settle(page)
-    assert page.evaluate("() => document.documentElement.scrollWidth") == width
+    for width in (1280, 360):
+        page.set_viewport_size({"width": width, "height": 800})
+        page.wait_for_timeout(300)
+        assert page.evaluate("() => document.documentElement.scrollWidth") == width
 
 
 def test_figures_that_are_not_numbers_and_classes_without_samples_are_passed_over(

@@ -230,7 +230,7 @@ def test_a_page_can_be_told_to_wait(open_page: Open, tmp_path: Path) -> None:
     page = open_page(path)
     page.get_by_role("button", name="Pause").click()
     page.evaluate("() => { window.same = true; }")
-    page.wait_for_timeout(4500)
+    page.wait_for_timeout(3600)
     assert page.evaluate("() => window.same")
     expect(page.locator("#live")).to_contain_text("this page waits")
 
