@@ -117,7 +117,7 @@ class Samples:
     @cached_property
     def suspicion(self) -> Reals:
         """How likely each label is wrong, for ranking: 0 to 1, larger is more suspicious; see `suspicion.py`."""
-        return suspicion(self.wrong, self.seen, self.mean_other)
+        return suspicion(self.label, self.wrong, self.seen, self.mean_confidence, self.mean_other)
 
 
 @dataclass(frozen=True)

@@ -44,9 +44,9 @@ def wrong_now(samples: Samples) -> Masks:
 
 
 def likely_mislabelled(samples: Samples) -> Masks:
-    """Return which samples have a likely label error, `bool [N]`: wrong in most epochs, and sure of another class.
+    """Return which samples have a likely label error, `bool [N]`: another class was surer, over the epochs, by far.
 
-    A suspicion above one half says both. It must come from three epochs at least, and from a class that was right more
+    That is a suspicion above one half. It must come from three epochs at least, and from a class that was right more
     often than not: where a class has not been learnt, its samples are suspicious whatever their labels.
     """
     size = int(samples.label.max()) + 1 if len(samples) else 0

@@ -62,7 +62,7 @@ def oldest_first(samples: Samples) -> Ints:
 
 def doubtful_first(samples: Samples) -> Ints:
     """Return the rows that were ever wrong: likely label errors first, and the more suspicious first among each."""
-    rows = np.flatnonzero(samples.suspicion > 0)
+    rows = np.flatnonzero(samples.wrong > 0)
     likely = likely_mislabelled(samples)[rows]
     return rows[np.lexsort((-samples.age[rows], -samples.suspicion[rows], ~likely))]
 
