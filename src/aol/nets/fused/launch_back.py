@@ -127,9 +127,10 @@ def _add_chunks(sums: Tensor, channels: int, order: str) -> Tensor:
     outputs = channels if order == "turned" else n
     inputs = n if order == "turned" else channels
     out = torch.empty((runs * outputs, inputs, 3, 3), dtype=torch.float32, device=sums.device)
-    block = padded if order == "plain" else channels
-    norm.add_chunks[(1 if order == "plain" else 9, runs)](
-        sums, out, chunks, ROWS=9 * channels, PADDED=padded, N=n, ORDER=ORDERS[order], BLOCK=block
+    group = cuts.power_over(min(chunks, 64))
+    each = max(16, 2048 // group)
+    norm.add_chunks[(cdiv(9 * channels * n, each), runs)](
+        sums, out, chunks, ROWS=9 * channels, PADDED=padded, N=n, ORDER=ORDERS[order], GROUP=group, EACH=each
     )
     return out
 
@@ -160,8 +161,9 @@ def finish_backward(partials: Partials, table: Tensor) -> tuple[Tensor, Tensor, 
     weight_grad, bias_grad = torch.empty_like(table[0]), torch.empty_like(table[0])
     through = torch.empty_like(table[:3])
     norm.finish_backward[(runs,)](
-        partials.values, table, weight_grad, bias_grad, through, runs * n, tiles, partials.total, N=n, BLOCK=cuts.FINISH
-    )
+        partials.values, table, weight_grad, bias_grad, through, runs * n, tiles, partials.total, N=n,
+        **cuts.finishing(tiles, n),
+    )  # fmt: skip
     return weight_grad, bias_grad, through
 
 
