@@ -127,8 +127,8 @@ def _add_chunks(sums: Tensor, channels: int, order: str) -> Tensor:
     outputs = channels if order == "turned" else n
     inputs = n if order == "turned" else channels
     out = torch.empty((runs * outputs, inputs, 3, 3), dtype=torch.float32, device=sums.device)
-    group = cuts.power_over(min(chunks, 64))
-    each = max(16, 2048 // group)
+    group = cuts.power_over(min(chunks, 256))
+    each = 4096 // group
     norm.add_chunks[(cdiv(9 * channels * n, each), runs)](
         sums, out, chunks, ROWS=9 * channels, PADDED=padded, N=n, ORDER=ORDERS[order], GROUP=group, EACH=each
     )

@@ -51,7 +51,7 @@ FEWEST = 200  # programs below which walking whole images leaves multiprocessors
 MADE_CHANNELS: tuple[int, ...] = (16, 32, 64)  # where relu(norm(y)) is written for the next convolution, and kept
 ROW_CHANNELS = (16, 32)  # with more, three rows of weights and sums do not fit
 ORDERS = {"plain": 0, "tapwise": 1, "turned": 2}
-FINISH = 8192  # the most sums of tiles a finishing program reads at once: one run alone has a thousand tiles
+FINISH = 16384  # the most sums of tiles a finishing program reads at once: one run alone has a thousand tiles
 
 
 def cdiv(a: int, b: int) -> int:
@@ -102,10 +102,10 @@ def finishing(tiles: int, channels: int) -> dict[str, int]:
     """Say how many tiles' sums a finishing program reads at once, and by how many warps.
 
     >>> finishing(64, 16), finishing(1024, 16)
-    ({'BLOCK': 64, 'num_warps': 4}, {'BLOCK': 512, 'num_warps': 8})
+    ({'BLOCK': 64, 'num_warps': 4}, {'BLOCK': 1024, 'num_warps': 16})
     """
     block = min(power_over(tiles), FINISH // channels)
-    return {"BLOCK": block, "num_warps": 8 if block * channels > 2048 else 4}
+    return {"BLOCK": block, "num_warps": min(16, max(4, block * channels // 512))}
 
 
 def slots(channels: int) -> int:
