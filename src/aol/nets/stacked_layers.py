@@ -98,7 +98,7 @@ class StackedConv2d(nn.Module):
         """[B, R·C_in, H, W], or [B, C_in, H, W] shared → [B, R·C_out, H', W']."""
         shared = self.takes_shared and x.shape[1] == self.in_channels
         groups = 1 if shared else self.runs * self.groups
-        weight = self.weight
+        weight: Tensor = self.weight
         contained = self.runs > 1 and not shared and (x.is_cuda if self.contains is None else self.contains)
         if contained:
             sick = _not_finite(x, self.runs)
