@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from aol.nets.fused import back, norm, rows, stem
+from aol.nets.fused import back, norm, rows, stage, stem
 from aol.nets.fused import tiles as cuts
 from aol.nets.fused.launch import depth, image_strides
 from aol.nets.fused.pieces import NORM_RELU, RAW
@@ -33,6 +33,10 @@ def conv_backward(
     and `table` that norm's. At a block's start x is the relu's output, kept, and `shortcut` the gradient that
     joins above the relu; elsewhere the relu's output is `made`, or made again from `below`.
     """
+    if stage.fits(y, below.shape[4]) and y.shape == below.shape:
+        read = below if x is None else x
+        out, partials, sums = stage.backward(grad, y, through, weights, read, below, table, shortcut=shortcut)
+        return out, partials, _add_chunks(sums, y.shape[4], "tapwise")
     dy = norm_backward(grad, y, through)
     if dy.shape != below.shape:
         assert x is not None
