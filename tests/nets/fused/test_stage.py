@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import shutil
 import subprocess
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
@@ -17,7 +18,15 @@ from aol.nets.fused import stage
 
 HERE = Path(__file__).parent
 BF16, FP32 = torch.bfloat16, torch.float32
-CASES = [(16, 32, 1), (32, 16, 2), (32, 16, 1), (64, 8, 4), (64, 8, 2)]  # channels, side, images a group
+MAPS = [0, 1 << 30]  # few images and many are cut differently
+
+
+def shapes(choose: Callable[[int, int], stage.Shape]) -> list[stage.Shape]:
+    return sorted({choose(channels, maps) for channels in stage.SIDES for maps in MAPS}, key=lambda shape: shape.key)
+
+
+def named(shape: stage.Shape) -> str:
+    return "-".join(map(str, shape.key))
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -80,14 +89,14 @@ def near(found: Tensor, wanted: Tensor, least: float = 4e-3) -> None:
     assert float(away) < least, float(away)
 
 
-@pytest.mark.parametrize(("c", "s", "images"), CASES)
+@pytest.mark.parametrize("shape", shapes(stage.forward_shape), ids=named)
 @pytest.mark.parametrize("entry", [False, True])
 def test_a_convolution_leaves_its_output_and_the_moments_of_each_channel(
-    c: int, s: int, images: int, entry: bool, folder: Path
+    shape: stage.Shape, entry: bool, folder: Path
 ) -> None:
+    c, s = shape.channels, shape.side
     source = generator()
-    runs, batch, each = 2, 3, 2  # chunks of two images and of one: a group that is not full
-    shape = stage.Shape(c, s, images, stage.FORWARD_WARPS)
+    runs, batch, each = 2, 3, 2  # chunks of two images and of one: groups one after the other, and not full
     library = compiled(folder, shape, ("FORWARD", "PACK", f"ENTRY={int(entry)}", "EXIT=0", "BORDER=0"))
     x = maps(runs, batch, c, s, source) + 0.5
     weight = torch.randn((runs * c, c, 3, 3), generator=source) / (3 * c**0.5)
@@ -110,16 +119,19 @@ def test_a_convolution_leaves_its_output_and_the_moments_of_each_channel(
 
 
 @pytest.mark.parametrize(
-    ("c", "s", "images", "border"),
-    [(*case, border) for case in CASES for border in (None, 0, "half") if border != "half" or case[0] > 16],
+    ("shape", "border"),
+    [
+        pytest.param(shape, border, id=f"{named(shape)}-{border}")
+        for shape in shapes(stage.forward_shape)
+        for border in (None, 0, "half")
+        if border != "half" or shape.channels > 16  # the first stage has no larger one before it
+    ],
 )
-def test_a_convolution_finishes_a_block_on_its_way_out(
-    c: int, s: int, images: int, border: object, folder: Path
-) -> None:
+def test_a_convolution_finishes_a_block_on_its_way_out(shape: stage.Shape, border: object, folder: Path) -> None:
+    c, s = shape.channels, shape.side
     source = generator()
     runs, batch = 2, 2
     side = c // 4 if border == "half" else 0
-    shape = stage.Shape(c, s, images, stage.FORWARD_WARPS)
     library = compiled(
         folder, shape, ("FORWARD", "PACK", "ENTRY=0", f"EXIT={1 if border is None else 2}", f"BORDER={side}")
     )
@@ -140,12 +152,12 @@ def test_a_convolution_finishes_a_block_on_its_way_out(
         near(out[run], wanted.relu())
 
 
-@pytest.mark.parametrize(("c", "s", "images"), CASES)
+@pytest.mark.parametrize("shape", shapes(stage.backward_shape), ids=named)
 @pytest.mark.parametrize("inner", [False, True])
-def test_one_pass_gives_both_gradients_and_their_sums(c: int, s: int, images: int, inner: bool, folder: Path) -> None:
+def test_one_pass_gives_both_gradients_and_their_sums(shape: stage.Shape, inner: bool, folder: Path) -> None:
+    c, s = shape.channels, shape.side
     source = generator()
     runs, batch, each = 2, 3, 2
-    shape = stage.Shape(c, s, images, stage.backward_warps(c))
     library = compiled(folder, shape, ("BACKWARD", "PACK", f"INNER={int(inner)}"))
     g, y, x, short, under = (maps(runs, batch, c, s, source) for _ in range(5))
     weight = torch.randn((runs * c, c, 3, 3), generator=source) / (3 * c**0.5)

@@ -25,7 +25,7 @@ __device__ __forceinline__ void load_transposed(u32 (&r)[4], const void *p) {
 }
 
 __device__ __forceinline__ void multiply(float (&d)[4], const u32 (&a)[4], u32 b0, u32 b1) {
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
                  "{%0, %1, %2, %3};"
                  : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
@@ -35,6 +35,14 @@ __device__ __forceinline__ u32 packed(float low, float high) {
     u32 r;
     asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
     return r;
+}
+
+__device__ __forceinline__ void copy_ahead(void *to, const void *from) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(to)), "l"(from) : "memory");
+}
+
+__device__ __forceinline__ void wait_for_copies() {
+    asm volatile("cp.async.commit_group;\ncp.async.wait_group 0;" ::: "memory");
 }
 
 __device__ __forceinline__ float exchanged(float x, int mask) { return __shfl_xor_sync(0xffffffffu, x, mask); }
@@ -52,8 +60,9 @@ __device__ __forceinline__ float exchanged(float x, int mask) { return __shfl_xo
 #define TILE (PLANES * PLANE)
 #define WEIGHTS (9 * DEPTH * DEPTH * 32)  // 16-byte pieces of packed weights, a lane's share of a 16×16 product each
 #define UNITS (I * PIXELS * PLANES)       // 16-byte pieces of I images
-#define TURNS ((UNITS + THREADS - 1) / THREADS)
+#define TURNS (UNITS / THREADS)           // pieces a thread; a turn of all threads takes whole rows
 #define ROWS_OF_TILES (I * PIXELS / 16)
+static_assert(UNITS % THREADS == 0 && (THREADS / PLANES) % S == 0, "a turn takes whole rows");
 
 __device__ __forceinline__ float low(u32 x) { return __uint_as_float(x << 16); }
 __device__ __forceinline__ float high(u32 x) { return __uint_as_float(x & 0xffff0000u); }
@@ -113,10 +122,21 @@ __device__ __forceinline__ uint4 before_norm(uint4 g, uint4 y, const Eight &v0, 
     return make_uint4(gs[0], gs[1], gs[2], gs[3]);
 }
 
-// Where piece `unit` of a group goes in a tile, and whether its image exists.
-__device__ __forceinline__ int spot(int unit) { return (unit % PLANES) * PLANE + place(unit / PLANES); }
-__device__ __forceinline__ bool there(int unit, int images) {
-    return unit < UNITS && unit / PLANES < images * PIXELS;
+// Where the piece of a thread's turn goes in a tile, and whether its image exists.
+__device__ __forceinline__ int first_spot() { return (threadIdx.x % PLANES) * PLANE + place(threadIdx.x / PLANES); }
+__device__ __forceinline__ int further(int turn) { return place(turn * (THREADS / PLANES)) - place(0); }
+__device__ __forceinline__ bool there(int turn, int images) {
+    return (turn * THREADS + threadIdx.x) / PLANES < images * PIXELS;
+}
+
+// Begin to read a thread's pieces of some images; the same thread takes them from there.
+__device__ __forceinline__ void read_ahead(uint4 *staged, const uint4 *from, int images) {
+#pragma unroll
+    for (int turn = 0; turn < TURNS; turn++)
+        if (there(turn, images)) {
+            int unit = turn * THREADS + threadIdx.x;
+            copy_ahead(staged + unit, from + unit);
+        }
 }
 
 // The product of a tile with packed weights for MT × 16 pixels and NT × 16 channels, added over nine taps.
@@ -163,8 +183,7 @@ __device__ __forceinline__ void four(float (&v)[4], const float (&sums)[2][4], i
     v[2] = sums[1][2 * half], v[3] = sums[1][2 * half + 1];
 }
 
-__device__ __forceinline__ void read_four(float (&v)[4], const uint2 *from) {
-    uint2 x = *from;
+__device__ __forceinline__ void unpack_four(float (&v)[4], uint2 x) {
     v[0] = low(x.x), v[1] = high(x.x), v[2] = low(x.y), v[3] = high(x.y);
 }
 
@@ -200,18 +219,39 @@ __device__ __forceinline__ void merge(float &count, float &mean, float &deviatio
 }
 
 #ifdef FORWARD
+// What the shortcut brings to four channels of a pixel: itself, or if BORDER > 0 the mean of 2 × 2 pixels of a map with
+// fewer channels, zeros on both sides of them.
+__device__ __forceinline__ uint2 passed_by(const uint2 *shortcut, u64 image, int pixel, int quarter) {
+#if BORDER == 0
+    return shortcut[(image * PIXELS + pixel) * (C / 4) + quarter];
+#else
+    int own = quarter - BORDER / 4, narrow = (C - 2 * BORDER) / 4, inside = pixel % PIXELS;
+    if (own < 0 || own >= narrow) return make_uint2(0, 0);
+    u64 corner = ((image + pixel / PIXELS) * 2 * S + inside / S * 2) * 2 * S + inside % S * 2;
+    float s[4], sum[4] = {0.f, 0.f, 0.f, 0.f};
+#pragma unroll
+    for (int c = 0; c < 4; c++) {
+        unpack_four(s, shortcut[(corner + c / 2 * 2 * S + c % 2) * narrow + own]);
+#pragma unroll
+        for (int i = 0; i < 4; i++) sum[i] += 0.25f * s[i];
+    }
+    return pack_four(sum);
+#endif
+}
+
 extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) forward(
     const uint4 *x, const float *entry, const uint4 *weights, uint2 *out, float *partial, const float *table,
     const uint2 *shortcut, int runs, int batch, int each) {
     SHARED;
-    uint4 *tile = shared_memory, *packed_weights = tile + TILE;
-    float *coefficient = (float *)(packed_weights + WEIGHTS);
+    uint4 *tile = shared_memory, *packed_weights = tile + TILE, *staged = packed_weights + WEIGHTS;
+    float *coefficient = (float *)(staged + UNITS);
     int run = blockIdx.y, lane = LANE, warp = threadIdx.x / 32;
     int start = blockIdx.x * each, stop = min(batch, start + each);
     int column = warp % F_ACROSS * F_NT, down = warp / F_ACROSS * F_EACH;
+    x += (u64)run * batch * PIXELS * PLANES;
+    read_ahead(staged, x + (u64)start * PIXELS * PLANES, min(I, stop - start));
     clear(tile);
     take_weights(packed_weights, weights, run);
-    x += (u64)run * batch * PIXELS * PLANES;
 #if ENTRY
     take_table(coefficient, entry, 2, runs, run);
 #endif
@@ -235,28 +275,43 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) forward(
 #endif
     for (int first = start; first < stop; first += I) {
         int images = min(I, stop - first);
+        u64 here = ((u64)run * batch + first) * PIXELS;
+        uint2 *to = out + here * (C / 4);
+        wait_for_copies();
         __syncthreads();  // all have read the images before, or cleared the border
-        uint4 held[TURNS];
-#pragma unroll
-        for (int turn = 0; turn < TURNS; turn++) {
-            int unit = turn * THREADS + threadIdx.x;
-            held[turn] = make_uint4(0, 0, 0, 0);
-            if (there(unit, images)) held[turn] = x[(u64)first * PIXELS * PLANES + unit];
-        }
+        {
 #if ENTRY
-        Eight scale_in = coefficients(coefficient, 0), shift_in = coefficients(coefficient, 1);
+            Eight scale_in = coefficients(coefficient, 0), shift_in = coefficients(coefficient, 1);
 #endif
+            int spot = first_spot();
 #pragma unroll
-        for (int turn = 0; turn < TURNS; turn++) {
-            int unit = turn * THREADS + threadIdx.x;
+            for (int turn = 0; turn < TURNS; turn++)
+                if (there(turn, images)) {
+                    uint4 piece = staged[turn * THREADS + threadIdx.x];
 #if ENTRY
-            held[turn] = normed(held[turn], scale_in, shift_in);
+                    piece = normed(piece, scale_in, shift_in);
 #endif
-            if (there(unit, images)) tile[spot(unit)] = held[turn];
+                    tile[spot + further(turn)] = piece;
+                }
         }
+        if (first + I < stop) read_ahead(staged, x + (u64)(first + I) * PIXELS * PLANES, min(I, stop - first - I));
         __syncthreads();
         for (int row = down; row < down + F_EACH; row += F_MT) {
             if (row * 16 >= images * PIXELS) break;
+#if EXIT == ADD_ACTIVATE
+            uint2 beside[F_MT][2][F_NT];
+#pragma unroll
+            for (int m = 0; m < F_MT; m++)
+#pragma unroll
+                for (int half = 0; half < 2; half++)
+#pragma unroll
+                    for (int n = 0; n < F_NT; n++) {
+                        int pixel = (row + m) * 16 + lane / 4 + 8 * half, quarter = (column + n) * 4 + lane % 4;
+                        beside[m][half][n] = make_uint2(0, 0);
+                        if (pixel < images * PIXELS)
+                            beside[m][half][n] = passed_by(shortcut, (u64)run * batch + first, pixel, quarter);
+                    }
+#endif
             float sums[F_MT][F_NT][2][4];
             convolve<F_MT, F_NT>(sums, tile, packed_weights, row, column);
 #pragma unroll
@@ -265,7 +320,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) forward(
                 for (int half = 0; half < 2; half++) {
                     int pixel = (row + m) * 16 + lane / 4 + 8 * half;
                     if (pixel >= images * PIXELS) continue;
-                    u64 at = ((u64)run * batch + first) * PIXELS + pixel;
 #if EXIT == STATISTICS
                     count++;
 #endif
@@ -273,7 +327,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) forward(
                     for (int n = 0; n < F_NT; n++) {
                         float v[4];
                         four(v, sums[m][n], half);
-                        int quarter = (column + n) * 4 + lane % 4;
 #if EXIT == STATISTICS
 #pragma unroll
                         for (int i = 0; i < 4; i++) {
@@ -286,34 +339,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) forward(
 #pragma unroll
                         for (int i = 0; i < 4; i++) v[i] = v[i] * scale[n][i] + shift[n][i];
 #if EXIT == ADD_ACTIVATE
-#if BORDER == 0
                         float s[4];
-                        read_four(s, shortcut + at * (C / 4) + quarter);
+                        unpack_four(s, beside[m][half][n]);
 #pragma unroll
                         for (int i = 0; i < 4; i++) v[i] += s[i];
-#else
-                        // The mean of 2 × 2 pixels of a map with fewer channels, zeros on both sides of them.
-                        int own = quarter - BORDER / 4, narrow = (C - 2 * BORDER) / 4;
-                        if (own >= 0 && own < narrow) {
-                            int inside = pixel % PIXELS;
-                            u64 image = (u64)run * batch + first + pixel / PIXELS;
-                            u64 corner = (image * 2 * S + inside / S * 2) * 2 * S + inside % S * 2;
-                            float s[4], sum[4] = {0.f, 0.f, 0.f, 0.f};
-#pragma unroll
-                            for (int c = 0; c < 4; c++) {
-                                read_four(s, shortcut + (corner + c / 2 * 2 * S + c % 2) * narrow + own);
-#pragma unroll
-                                for (int i = 0; i < 4; i++) sum[i] += s[i];
-                            }
-#pragma unroll
-                            for (int i = 0; i < 4; i++) v[i] += 0.25f * sum[i];
-                        }
-#endif
 #endif
 #pragma unroll
                         for (int i = 0; i < 4; i++) v[i] = relu(v[i]);
 #endif
-                        out[at * (C / 4) + quarter] = pack_four(v);
+                        to[pixel * (C / 4) + (column + n) * 4 + lane % 4] = pack_four(v);
                     }
                 }
         }
@@ -363,53 +397,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) forward(
 #define B_ACROSS (DEPTH / B_NT)
 #define B_DOWN (WARPS / B_ACROSS)
 #define B_EACH (ROWS_OF_TILES / B_DOWN)
-#define B_MT (B_EACH < 2 ? B_EACH : 2)
+#ifndef B_MOST
+#define B_MOST 2
+#endif
+#define B_MT (B_EACH < B_MOST ? B_EACH : B_MOST)
 #define SQUARES (DEPTH * DEPTH)      // 16 × 16 pieces of a tap's gradient
 #define SPLIT (WARPS / SQUARES)      // warps that share a piece, each with its part of the pixels
 #define SUMS (9 * C * C)
 
 #ifdef BACKWARD
-// Gradients before the norm, four pieces in flight; zeros where an image is missing: they add nothing to the weights.
-__device__ __forceinline__ void fill(uint4 *tile, const uint4 *g, const uint4 *y, int images, const float *table) {
-    Eight v0 = coefficients(table, 0), v1 = coefficients(table, 1), v2 = coefficients(table, 2);
-    for (int base = threadIdx.x; base < UNITS; base += 4 * THREADS) {
-        uint4 one[4], two[4];
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            one[i] = two[i] = make_uint4(0, 0, 0, 0);
-            if (there(base + i * THREADS, images)) one[i] = g[base + i * THREADS], two[i] = y[base + i * THREADS];
-        }
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            int unit = base + i * THREADS;
-            if (there(unit, images)) one[i] = before_norm(one[i], two[i], v0, v1, v2);
-            if (unit < UNITS) tile[spot(unit)] = one[i];
-        }
-    }
-}
-
-__device__ __forceinline__ void fill_inputs(uint4 *tile, const uint4 *x, int images, const float *table) {
-#if INNER
-    Eight scale = coefficients(table, 0), shift = coefficients(table, 1);
-#endif
-    for (int base = threadIdx.x; base < UNITS; base += 4 * THREADS) {
-        uint4 held[4];
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            held[i] = make_uint4(0, 0, 0, 0);
-            if (there(base + i * THREADS, images)) held[i] = x[base + i * THREADS];
-        }
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            int unit = base + i * THREADS;
-#if INNER
-            if (there(unit, images)) held[i] = normed(held[i], scale, shift);
-#endif
-            if (unit < UNITS) tile[spot(unit)] = held[i];
-        }
-    }
-}
-
 // g and y: gradient behind the norm of the convolution's output y. x: what the convolution read, or with INNER what
 // relu(norm(x)) of it was. below: what the norm before that relu saw (with INNER, x itself). Out: the gradient before
 // that relu, its sums Σ g and Σ g · (below − mean), and the sums [9, C, C] of the gradient of the weights.
@@ -419,15 +415,21 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) backward(
     int each) {
     SHARED;
     uint4 *grads = shared_memory, *inputs = grads + TILE, *packed_weights = inputs + TILE;
-    float *coefficient = (float *)(packed_weights + WEIGHTS);  // three rows for the gradient, three of the norm below
+    uint4 *staged = packed_weights + WEIGHTS;              // g, y and x of the images to come
+    float *coefficient = (float *)(staged + 3 * UNITS);  // three rows for the gradient, three of the norm below
     int run = blockIdx.y, lane = LANE, warp = threadIdx.x / 32;
     int start = blockIdx.x * each, stop = min(batch, start + each);
     int column = warp % B_ACROSS * B_NT, down = warp / B_ACROSS * B_EACH;
     int square = warp % SQUARES, part = warp / SQUARES;
+    u64 origin = (u64)run * batch * PIXELS;
+    g += (origin + (u64)start * PIXELS) * PLANES, y += (origin + (u64)start * PIXELS) * PLANES;
+    x += (origin + (u64)start * PIXELS) * PLANES;
+    read_ahead(staged, g, min(I, stop - start));
+    read_ahead(staged + UNITS, y, min(I, stop - start));
+    read_ahead(staged + 2 * UNITS, x, min(I, stop - start));
     clear(grads);
     clear(inputs);
     take_weights(packed_weights, weights, run);
-    u64 origin = (u64)run * batch * PIXELS;
     take_table(coefficient, through, 3, runs, run);
     take_table(coefficient + 3 * C, table, 3, runs, run);
     float plain[B_NT][4], moment[B_NT][4];
@@ -444,12 +446,64 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) backward(
     for (int first = start; first < stop; first += I) {
         int images = min(I, stop - first);
         u64 here = origin + (u64)first * PIXELS;
+        uint2 *to = out + here * (C / 4);
+        const uint2 *from_below = below + here * (C / 4), *from_shortcut = shortcut + here * (C / 4);
+        wait_for_copies();
         __syncthreads();
-        fill(grads, g + here * PLANES, y + here * PLANES, images, coefficient);
-        fill_inputs(inputs, x + here * PLANES, images, coefficient + 3 * C);
+        {
+            Eight v0 = coefficients(coefficient, 0), v1 = coefficients(coefficient, 1);
+            Eight v2 = coefficients(coefficient, 2);
+            int spot = first_spot();
+#pragma unroll
+            for (int turn = 0; turn < TURNS; turn++) {
+                uint4 *own = staged + turn * THREADS + threadIdx.x;
+                uint4 dy = make_uint4(0, 0, 0, 0);  // where an image is missing: adds nothing to the weights
+                if (there(turn, images)) dy = before_norm(own[0], own[UNITS], v0, v1, v2);
+                grads[spot + further(turn)] = dy;
+            }
+#if INNER
+            Eight scale = coefficients(coefficient, 3), shift = coefficients(coefficient, 4);
+#endif
+#pragma unroll
+            for (int turn = 0; turn < TURNS; turn++) {
+                uint4 read = make_uint4(0, 0, 0, 0);
+                if (there(turn, images)) {
+                    read = staged[2 * UNITS + turn * THREADS + threadIdx.x];
+#if INNER
+                    read = normed(read, scale, shift);
+#endif
+                }
+                inputs[spot + further(turn)] = read;
+            }
+        }
+        if (first + I < stop) {
+            int coming = min(I, stop - first - I);
+            u64 next = (u64)(first + I - start) * PIXELS * PLANES;
+            read_ahead(staged, g + next, coming);
+            read_ahead(staged + UNITS, y + next, coming);
+            read_ahead(staged + 2 * UNITS, x + next, coming);
+        }
         __syncthreads();
         for (int row = down; row < down + B_EACH; row += B_MT) {
             if (row * 16 >= images * PIXELS) break;
+            uint2 under[B_MT][2][B_NT];
+#if !INNER
+            uint2 beside[B_MT][2][B_NT];
+#endif
+#pragma unroll
+            for (int m = 0; m < B_MT; m++)
+#pragma unroll
+                for (int half = 0; half < 2; half++)
+#pragma unroll
+                    for (int n = 0; n < B_NT; n++) {
+                        int pixel = (row + m) * 16 + lane / 4 + 8 * half;
+                        int at = pixel * (C / 4) + (column + n) * 4 + lane % 4;
+                        bool real = pixel < images * PIXELS;
+                        under[m][half][n] = real ? from_below[at] : make_uint2(0, 0);
+#if !INNER
+                        beside[m][half][n] = real ? from_shortcut[at] : make_uint2(0, 0);
+#endif
+                    }
             float sums[B_MT][B_NT][2][4];
             convolve<B_MT, B_NT>(sums, grads, packed_weights, row, column);
 #pragma unroll
@@ -458,17 +512,16 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) backward(
                 for (int half = 0; half < 2; half++) {
                     int pixel = (row + m) * 16 + lane / 4 + 8 * half;
                     if (pixel >= images * PIXELS) continue;
-                    u64 at = here + pixel;
 #pragma unroll
                     for (int n = 0; n < B_NT; n++) {
-                        float v[4], under[4], open[4];
+                        float v[4], b[4], open[4];
                         four(v, sums[m][n], half);
                         int quarter = (column + n) * 4 + lane % 4;
-                        read_four(under, below + at * (C / 4) + quarter);
-                        read_four(open, (const uint2 *)(inputs + quarter / 2 * PLANE + place(pixel)) + quarter % 2);
+                        unpack_four(b, under[m][half][n]);
+                        unpack_four(open, ((uint2 *)(inputs + quarter / 2 * PLANE + place(pixel)))[quarter % 2]);
 #if !INNER
                         float s[4];
-                        read_four(s, shortcut + at * (C / 4) + quarter);
+                        unpack_four(s, beside[m][half][n]);
 #endif
 #pragma unroll
                         for (int i = 0; i < 4; i++) {
@@ -477,9 +530,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) backward(
 #endif
                             v[i] = open[i] <= 0.f ? 0.f : v[i];
                             plain[n][i] += v[i];
-                            moment[n][i] += v[i] * (under[i] - coefficient[5 * C + quarter * 4 + i]);
+                            moment[n][i] += v[i] * (b[i] - coefficient[5 * C + quarter * 4 + i]);
                         }
-                        out[at * (C / 4) + quarter] = pack_four(v);
+                        to[pixel * (C / 4) + quarter] = pack_four(v);
                     }
                 }
         }

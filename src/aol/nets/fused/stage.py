@@ -18,18 +18,8 @@ from aol.nets.fused.tiles import PROCESSORS, Partials, cdiv
 
 SOURCE = Path(__file__).with_name("stage.cu")
 SIDES = {16: 32, 32: 16, 64: 8}  # channels → side of the maps that fit
-FORWARD_WARPS = 8
 SUMS = 9
 enabled = True  # benchmarks and tests turn these kernels off, to see what they are worth
-
-
-def backward_warps(channels: int) -> int:
-    """Warps of a block in the backward pass: with 64 channels sixteen share the gradient of the weights.
-
-    >>> backward_warps(16), backward_warps(64)
-    (8, 16)
-    """
-    return 16 if channels == 64 else 8
 
 
 @dataclass(frozen=True)
@@ -71,14 +61,19 @@ class Shape:
         return planes * ((pixels + 7) // 8 * 8 + 8 // planes)
 
     @property
+    def _units(self) -> int:
+        return self.images * self.side**2 * self.channels // 8
+
+    @property
     def forward_bytes(self) -> int:
         """Shared memory of a block in the forward pass."""
-        return 16 * (self._tile + self.weights) + 4 * 2 * self.channels
+        return 16 * (self._tile + self.weights + self._units) + 4 * 2 * self.channels
 
     @property
     def backward_bytes(self) -> int:
         """Shared memory of a block in the backward pass; at its end the sums [9, C, C] lie there."""
-        return max(16 * (2 * self._tile + self.weights) + 4 * 6 * self.channels, 4 * SUMS * self.channels**2)
+        work = 16 * (2 * self._tile + self.weights + 3 * self._units) + 4 * 6 * self.channels
+        return max(work, 4 * SUMS * self.channels**2)
 
     def chunks(self, runs: int, batch: int) -> tuple[int, int]:
         """Cut a batch so that all blocks run at once: how many chunks, and how many images each.
@@ -91,25 +86,33 @@ class Shape:
         return cdiv(batch, each), each
 
 
-# Images a block takes at once, and blocks a multiprocessor: for many runs, and for few.
-FORWARD = {16: ((1, 3), (1, 3)), 32: ((2, 2), (1, 2)), 64: ((2, 2), (2, 2))}
-BACKWARD = {16: ((1, 2), (1, 2)), 32: ((2, 2), (1, 2)), 64: ((4, 1), (2, 1))}
+# Images a block takes at once, its warps, and blocks a multiprocessor: for many maps, and for few.
+Cut = tuple[int, int, int]
+FORWARD: dict[int, tuple[Cut, Cut]] = {
+    16: ((1, 8, 3), (1, 8, 3)),
+    32: ((2, 8, 2), (1, 8, 2)),
+    64: ((4, 16, 1), (2, 16, 1)),
+}
+BACKWARD: dict[int, tuple[Cut, Cut]] = {
+    16: ((1, 16, 1), (1, 16, 1)),
+    32: ((2, 16, 1), (1, 16, 1)),
+    64: ((2, 16, 1), (2, 16, 1)),
+}
 
 
 def forward_shape(channels: int, maps: int) -> Shape:
     """Choose how `maps` images (of all runs) of so many channels are cut in the forward pass."""
-    return _shape(FORWARD[channels], channels, FORWARD_WARPS, maps)
+    return _shape(FORWARD[channels], channels, maps)
 
 
 def backward_shape(channels: int, maps: int) -> Shape:
     """Choose how `maps` images (of all runs) of so many channels are cut in the backward pass."""
-    return _shape(BACKWARD[channels], channels, backward_warps(channels), maps)
+    return _shape(BACKWARD[channels], channels, maps)
 
 
-def _shape(cuts: tuple[tuple[int, int], tuple[int, int]], channels: int, warps: int, maps: int) -> Shape:
-    many, few = cuts
-    images, resident = many if maps >= many[0] * many[1] * PROCESSORS else few
-    return Shape(channels, SIDES[channels], images, warps, resident)
+def _shape(cuts: tuple[Cut, Cut], channels: int, maps: int) -> Shape:
+    (images, _, resident), _ = cuts
+    return Shape(channels, SIDES[channels], *cuts[maps < images * resident * PROCESSORS])
 
 
 def fits(x: Tensor, channels: int, stride: int = 1) -> bool:
