@@ -74,6 +74,18 @@ __device__ __forceinline__ int place(int pixel) {
     return image * AREA + (inside / S + 1) * PITCH + inside % S + 1;
 }
 
+// Pixels come sixteen at a time, the rows of a product. They are counted down the rows of a strip sixteen pixels wide,
+// so that a warp which takes several in a row needs each of its inputs once for three rows of taps.
+#define STRIPS (S / 16)
+__device__ __forceinline__ int pixel_of(int sixteen, int within) {
+#if S >= 16
+    int strip = sixteen / S;
+    return strip / STRIPS * PIXELS + sixteen % S * S + strip % STRIPS * 16 + within;
+#else
+    return sixteen * 16 + within;
+#endif
+}
+
 __device__ __forceinline__ void clear(uint4 *tile) {
     for (int i = threadIdx.x; i < TILE; i += THREADS) tile[i] = make_uint4(0, 0, 0, 0);
 }
@@ -141,20 +153,50 @@ __device__ __forceinline__ void read_ahead(uint4 *staged, const uint4 *from, int
 
 // The product of a tile with packed weights for MT × 16 pixels and NT × 16 channels, added over nine taps.
 // A lane's four sums of a 16 × 16 product: rows lane / 4 and lane / 4 + 8, channels 4 · (lane % 4) .. + 3.
-template <int MT, int NT>
+// DOWN: the pixels are of MT rows, one below the other, and weights of all taps are held, for one row of inputs at a time.
+template <int MT, int NT, bool DOWN>
 __device__ __forceinline__ void convolve(
-    float (&sums)[MT][NT][2][4], const uint4 *tile, const uint4 *weights, int first_row, int first_column) {
+    float (&sums)[MT][NT][2][4], const uint4 *tile, const uint4 *weights, int first, int first_column) {
     int lane = LANE;
     int row = lane % 8 + 8 * (lane / 8 % 2);
-    const uint4 *at[MT];
 #pragma unroll
-    for (int m = 0; m < MT; m++) {
-        at[m] = tile + (lane / 16) * PLANE + place((first_row + m) * 16 + row);
+    for (int m = 0; m < MT; m++)
 #pragma unroll
         for (int n = 0; n < NT; n++)
 #pragma unroll
             for (int i = 0; i < 4; i++) sums[m][n][0][i] = sums[m][n][1][i] = 0.f;
+    if (DOWN) {
+        const uint4 *at = tile + (lane / 16) * PLANE + place(pixel_of(first, row));
+#pragma unroll
+        for (int k = 0; k < DEPTH; k++) {
+            uint4 b[9][NT];
+#pragma unroll
+            for (int tap = 0; tap < 9; tap++)
+#pragma unroll
+                for (int n = 0; n < NT; n++) b[tap][n] = weights[((tap * DEPTH + k) * DEPTH + first_column + n) * 32 + lane];
+#pragma unroll
+            for (int i = -1; i <= MT; i++)
+#pragma unroll
+                for (int dx = -1; dx <= 1; dx++) {
+                    u32 a[4];
+                    load_matrices(a, at + i * PITCH + dx + 2 * k * PLANE);
+#pragma unroll
+                    for (int dy = -1; dy <= 1; dy++) {
+                        if (i - dy < 0 || i - dy >= MT) continue;
+#pragma unroll
+                        for (int n = 0; n < NT; n++) {
+                            const uint4 &w = b[3 * dy + dx + 4][n];
+                            multiply(sums[i - dy][n][0], a, w.x, w.y);
+                            multiply(sums[i - dy][n][1], a, w.z, w.w);
+                        }
+                    }
+                }
+        }
+        return;
     }
+    const uint4 *at[MT];
+#pragma unroll
+    for (int m = 0; m < MT; m++) at[m] = tile + (lane / 16) * PLANE + place(pixel_of(first + m, row));
 #pragma unroll
     for (int tap = 0; tap < 9; tap++) {
         int shift = (tap / 3 - 1) * PITCH + tap % 3 - 1;
@@ -202,6 +244,7 @@ __device__ __forceinline__ uint2 pack_four(const float (&v)[4]) {
 #define F_DOWN (WARPS / F_ACROSS)        // and in the pixels
 #define F_EACH (ROWS_OF_TILES / F_DOWN)  // rows of 16 pixels a warp
 #define F_MT (F_EACH < 4 ? F_EACH : 4)
+#define F_WALK (C == 16)                 // with more channels the weights of all taps do not fit
 
 // Mean and squared deviations of values seen one by one: what is left after the first value is added up.
 struct Moments {
@@ -297,7 +340,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) forward(
         if (first + I < stop) read_ahead(staged, x + (u64)(first + I) * PIXELS * PLANES, min(I, stop - first - I));
         __syncthreads();
         for (int row = down; row < down + F_EACH; row += F_MT) {
-            if (row * 16 >= images * PIXELS) break;
+            if (pixel_of(row, 0) >= images * PIXELS) break;
 #if EXIT == ADD_ACTIVATE
             uint2 beside[F_MT][2][F_NT];
 #pragma unroll
@@ -306,19 +349,19 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) forward(
                 for (int half = 0; half < 2; half++)
 #pragma unroll
                     for (int n = 0; n < F_NT; n++) {
-                        int pixel = (row + m) * 16 + lane / 4 + 8 * half, quarter = (column + n) * 4 + lane % 4;
+                        int pixel = pixel_of(row + m, lane / 4 + 8 * half), quarter = (column + n) * 4 + lane % 4;
                         beside[m][half][n] = make_uint2(0, 0);
                         if (pixel < images * PIXELS)
                             beside[m][half][n] = passed_by(shortcut, (u64)run * batch + first, pixel, quarter);
                     }
 #endif
             float sums[F_MT][F_NT][2][4];
-            convolve<F_MT, F_NT>(sums, tile, packed_weights, row, column);
+            convolve<F_MT, F_NT, F_WALK>(sums, tile, packed_weights, row, column);
 #pragma unroll
             for (int m = 0; m < F_MT; m++)
 #pragma unroll
                 for (int half = 0; half < 2; half++) {
-                    int pixel = (row + m) * 16 + lane / 4 + 8 * half;
+                    int pixel = pixel_of(row + m, lane / 4 + 8 * half);
                     if (pixel >= images * PIXELS) continue;
 #if EXIT == STATISTICS
                     count++;
@@ -393,19 +436,77 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) forward(
 
 // --------------------------------------------------------------------------------------------------------- backward
 
-#define B_NT (C == 16 ? 1 : 2)
+#define B_NT (C == 64 ? 2 : 1)
 #define B_ACROSS (DEPTH / B_NT)
 #define B_DOWN (WARPS / B_ACROSS)
 #define B_EACH (ROWS_OF_TILES / B_DOWN)
-#ifndef B_MOST
-#define B_MOST 2
-#endif
+#define B_MOST (C == 64 ? 2 : 4)
 #define B_MT (B_EACH < B_MOST ? B_EACH : B_MOST)
-#define SQUARES (DEPTH * DEPTH)      // 16 × 16 pieces of a tap's gradient
-#define SPLIT (WARPS / SQUARES)      // warps that share a piece, each with its part of the pixels
+#define B_WALK (C < 64)
+#define W_NT (C == 16 ? 1 : 2)                   // a warp sums up 16 × 16·W_NT of a tap's gradient
+#define PIECES (DEPTH * (DEPTH / W_NT))
+#define SPLIT (WARPS / PIECES)                   // warps that share a piece, each with its part of the pixels
+#define W_EACH (ROWS_OF_TILES / SPLIT)
+#define W_LONGEST 8                              // rows at once: all are unrolled
+#define W_ROWS (W_EACH < W_LONGEST ? W_EACH : W_LONGEST)
 #define SUMS (9 * C * C)
 
 #ifdef BACKWARD
+// Inputs of each tap, transposed, times the gradients: over this warp's part of the pixels. Down a strip, an input row
+// meets the gradients of the rows above, beside and below it, which are held.
+__device__ __forceinline__ void add_weight_gradients(
+    float (&kept)[9][W_NT][2][4], const uint4 *grads, const uint4 *inputs, int piece, int part) {
+    int lane = LANE, matrix = lane / 8;
+    const uint4 *from_grads = grads + (piece / DEPTH * W_NT * 2 + matrix / 2) * PLANE;
+    const uint4 *from_inputs = inputs + (piece % DEPTH * 2 + matrix % 2) * PLANE;
+    for (int first = part * W_EACH; first < (part + 1) * W_EACH; first += W_ROWS) {
+#if S >= 16
+        const uint4 *g_at = from_grads + place(pixel_of(first, matrix % 2 * 8 + lane % 8));
+        const uint4 *x_at = from_inputs + place(pixel_of(first, matrix / 2 * 8 + lane % 8));
+        u32 b[3][W_NT][4];
+#pragma unroll
+        for (int i = -1; i <= W_ROWS; i++) {
+            if (i + 1 < W_ROWS)
+#pragma unroll
+                for (int n = 0; n < W_NT; n++) load_transposed(b[(i + 1) % 3][n], g_at + (i + 1) * PITCH + 2 * n * PLANE);
+#pragma unroll
+            for (int dx = -1; dx <= 1; dx++) {
+                u32 a[4];
+                load_transposed(a, x_at + i * PITCH + dx);
+#pragma unroll
+                for (int dy = -1; dy <= 1; dy++) {
+                    if (i - dy < 0 || i - dy >= W_ROWS) continue;
+#pragma unroll
+                    for (int n = 0; n < W_NT; n++) {
+                        const u32 (&g)[4] = b[(i - dy) % 3][n];
+                        multiply(kept[3 * dy + dx + 4][n][0], a, g[0], g[1]);
+                        multiply(kept[3 * dy + dx + 4][n][1], a, g[2], g[3]);
+                    }
+                }
+            }
+        }
+#else
+#pragma unroll
+        for (int i = 0; i < W_ROWS; i++) {
+            const uint4 *x_at = from_inputs + place(pixel_of(first + i, matrix / 2 * 8 + lane % 8));
+            u32 a[4], b[W_NT][4];
+#pragma unroll
+            for (int n = 0; n < W_NT; n++)
+                load_transposed(b[n], from_grads + place(pixel_of(first + i, matrix % 2 * 8 + lane % 8)) + 2 * n * PLANE);
+#pragma unroll
+            for (int tap = 0; tap < 9; tap++) {
+                load_transposed(a, x_at + (tap / 3 - 1) * PITCH + tap % 3 - 1);
+#pragma unroll
+                for (int n = 0; n < W_NT; n++) {
+                    multiply(kept[tap][n][0], a, b[n][0], b[n][1]);
+                    multiply(kept[tap][n][1], a, b[n][2], b[n][3]);
+                }
+            }
+        }
+#endif
+    }
+}
+
 // g and y: gradient behind the norm of the convolution's output y. x: what the convolution read, or with INNER what
 // relu(norm(x)) of it was. below: what the norm before that relu saw (with INNER, x itself). Out: the gradient before
 // that relu, its sums Σ g and Σ g · (below − mean), and the sums [9, C, C] of the gradient of the weights.
@@ -420,7 +521,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) backward(
     int run = blockIdx.y, lane = LANE, warp = threadIdx.x / 32;
     int start = blockIdx.x * each, stop = min(batch, start + each);
     int column = warp % B_ACROSS * B_NT, down = warp / B_ACROSS * B_EACH;
-    int square = warp % SQUARES, part = warp / SQUARES;
+    int piece = warp % PIECES, part = warp / PIECES;
     u64 origin = (u64)run * batch * PIXELS;
     g += (origin + (u64)start * PIXELS) * PLANES, y += (origin + (u64)start * PIXELS) * PLANES;
     x += (origin + (u64)start * PIXELS) * PLANES;
@@ -437,11 +538,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) backward(
     for (int n = 0; n < B_NT; n++)
 #pragma unroll
         for (int i = 0; i < 4; i++) plain[n][i] = moment[n][i] = 0.f;
-    float kept[9][2][4];
+    float kept[9][W_NT][2][4];
 #pragma unroll
     for (int tap = 0; tap < 9; tap++)
 #pragma unroll
-        for (int i = 0; i < 4; i++) kept[tap][0][i] = kept[tap][1][i] = 0.f;
+        for (int n = 0; n < W_NT; n++)
+#pragma unroll
+            for (int i = 0; i < 4; i++) kept[tap][n][0][i] = kept[tap][n][1][i] = 0.f;
 
     for (int first = start; first < stop; first += I) {
         int images = min(I, stop - first);
@@ -485,7 +588,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) backward(
         }
         __syncthreads();
         for (int row = down; row < down + B_EACH; row += B_MT) {
-            if (row * 16 >= images * PIXELS) break;
+            if (pixel_of(row, 0) >= images * PIXELS) break;
             uint2 under[B_MT][2][B_NT];
 #if !INNER
             uint2 beside[B_MT][2][B_NT];
@@ -496,7 +599,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) backward(
                 for (int half = 0; half < 2; half++)
 #pragma unroll
                     for (int n = 0; n < B_NT; n++) {
-                        int pixel = (row + m) * 16 + lane / 4 + 8 * half;
+                        int pixel = pixel_of(row + m, lane / 4 + 8 * half);
                         int at = pixel * (C / 4) + (column + n) * 4 + lane % 4;
                         bool real = pixel < images * PIXELS;
                         under[m][half][n] = real ? from_below[at] : make_uint2(0, 0);
@@ -505,12 +608,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) backward(
 #endif
                     }
             float sums[B_MT][B_NT][2][4];
-            convolve<B_MT, B_NT>(sums, grads, packed_weights, row, column);
+            convolve<B_MT, B_NT, B_WALK>(sums, grads, packed_weights, row, column);
 #pragma unroll
             for (int m = 0; m < B_MT; m++)
 #pragma unroll
                 for (int half = 0; half < 2; half++) {
-                    int pixel = (row + m) * 16 + lane / 4 + 8 * half;
+                    int pixel = pixel_of(row + m, lane / 4 + 8 * half);
                     if (pixel >= images * PIXELS) continue;
 #pragma unroll
                     for (int n = 0; n < B_NT; n++) {
@@ -536,20 +639,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) backward(
                     }
                 }
         }
-        // The gradient of the weights: inputs of each tap, transposed, times the gradients.
-        int chunk_in = square / DEPTH * 2, chunk_out = square % DEPTH * 2, matrix = lane / 8;
-        for (int row = part; row < ROWS_OF_TILES; row += SPLIT) {
-            if (row * 16 >= images * PIXELS) break;
-            u32 b[4], a[4];
-            load_transposed(b, grads + (chunk_out + matrix / 2) * PLANE + place(row * 16 + matrix % 2 * 8 + lane % 8));
-            const uint4 *at = inputs + (chunk_in + matrix % 2) * PLANE + place(row * 16 + matrix / 2 * 8 + lane % 8);
-#pragma unroll
-            for (int tap = 0; tap < 9; tap++) {
-                load_transposed(a, at + (tap / 3 - 1) * PITCH + tap % 3 - 1);
-                multiply(kept[tap][0], a, b[0], b[1]);
-                multiply(kept[tap][1], a, b[2], b[3]);
-            }
-        }
+        add_weight_gradients(kept, grads, inputs, piece, part);
     }
     __syncthreads();
     float *board = (float *)grads;  // [9, C, C], added by one part of the pixels after the other
@@ -558,12 +648,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) backward(
 #pragma unroll
             for (int tap = 0; tap < 9; tap++)
 #pragma unroll
-                for (int i = 0; i < 8; i++) {
-                    int in = square / DEPTH * 16 + lane / 4 + i % 4 / 2 * 8;
-                    int to = square % DEPTH * 16 + i / 4 * 8 + lane % 4 * 2 + i % 2;
-                    float *sum = board + (tap * C + in) * C + to;
-                    *sum = kept[tap][i / 4][i % 4] + (turn ? *sum : 0.f);
-                }
+                for (int n = 0; n < W_NT; n++)
+#pragma unroll
+                    for (int i = 0; i < 8; i++) {
+                        int in = piece % DEPTH * 16 + lane / 4 + i % 4 / 2 * 8;
+                        int to = (piece / DEPTH * W_NT + n) * 16 + i / 4 * 8 + lane % 4 * 2 + i % 2;
+                        float *sum = board + (tap * C + in) * C + to;
+                        *sum = kept[tap][n][i / 4][i % 4] + (turn ? *sum : 0.f);
+                    }
         }
         __syncthreads();
     }

@@ -89,14 +89,14 @@ class Shape:
 # Images a block takes at once, its warps, and blocks a multiprocessor: for many maps, and for few.
 Cut = tuple[int, int, int]
 FORWARD: dict[int, tuple[Cut, Cut]] = {
-    16: ((1, 8, 3), (1, 8, 3)),
+    16: ((1, 8, 2), (1, 8, 2)),
     32: ((2, 8, 2), (1, 8, 2)),
     64: ((4, 16, 1), (2, 16, 1)),
 }
 BACKWARD: dict[int, tuple[Cut, Cut]] = {
-    16: ((1, 16, 1), (1, 16, 1)),
-    32: ((2, 16, 1), (1, 16, 1)),
-    64: ((2, 16, 1), (2, 16, 1)),
+    16: ((1, 8, 1), (1, 8, 1)),
+    32: ((2, 8, 1), (1, 8, 1)),
+    64: ((2, 8, 1), (2, 8, 1)),
 }
 
 
