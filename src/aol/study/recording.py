@@ -14,7 +14,7 @@ from aol.study.records import BY_CLASS, CURVES, Numbers, Record, rounded
 def records_of(loop: Loop, keep: tuple[str, ...] = ()) -> list[Record]:
     """Return the record of every run of a loop that is over, in its order; `keep` as in `Study`."""
     hardware = versions(loop.device)
-    seconds = float(loop.history.epoch("seconds").sum()) / len(loop.runs)
+    seconds = float(loop.history.epoch("seconds")[:, 0].sum()) / len(loop.runs)
     found = []
     for row, run in enumerate(loop.runs):
         ages = true_age(loop.history.by_class("age")[:, row], run)
