@@ -2,7 +2,7 @@
 
     PYTHONPATH=src python benchmarks/stage_kernels.py [--runs 64] [--out FILE]
 
-Times are medians, the cache flushed in between; steps are replayed CUDA graphs. `--profile` names the kernels of a step.
+Times are medians, the cache flushed in between; steps are replayed CUDA graphs. `--profile` names a step's kernels.
 """
 
 from __future__ import annotations
@@ -47,6 +47,13 @@ def cases(channels: int, runs: int) -> dict[str, Callable[[], object]]:
     }
 
 
+def copy_bandwidth() -> float:
+    """Bytes a second of a large copy, read and written."""
+    one = torch.randn(2**28, device="cuda")
+    two = torch.empty_like(one)
+    return 2 * one.nbytes / microseconds(lambda: two.copy_(one)) * 1e6
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=64)
@@ -54,10 +61,7 @@ def main() -> None:
     parser.add_argument("--profile", action="store_true")
     chosen = parser.parse_args()
     device = torch.cuda.get_device_properties(0)
-    copied = torch.randn(2**28, device="cuda")
-    other = torch.empty_like(copied)
-    bandwidth = 2 * copied.nbytes / microseconds(lambda: other.copy_(copied)) * 1e6
-    del copied, other
+    bandwidth = copy_bandwidth()
     kernels = []
     for channels, side in stage.SIDES.items():
         bytes_of_a_map = 2 * chosen.runs * BATCH * side * side * channels
