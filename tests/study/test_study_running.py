@@ -246,7 +246,7 @@ def test_a_run_too_large_for_memory_is_said_and_the_others_go_on(
     part = ["--only", "imbalance=20", "--only", "method=none"]
     assert main(words(written(tmp_path), tmp_path, *part, "--json")) == 1
     found = said(capsys)
-    assert (found["done"], found["missing"], len(found["too_large"])) == (0, 3, 3)  # type: ignore[arg-type]
+    assert (found["done"], found["missing"], len(found["untrained"])) == (0, 3, 3)  # type: ignore[arg-type]
     assert work_left(tmp_path) == []
 
 
@@ -259,7 +259,7 @@ def test_a_stack_begun_on_a_larger_device_is_left_to_one(
         _memory_for(1, patch)
         assert main(words(study, tmp_path, "--together", "1", "--json")) == 1
         found = said(capsys)
-    kept = len(found["too_large"])  # type: ignore[arg-type]
+    kept = len(found["untrained"])  # type: ignore[arg-type]
     assert kept in (2, 3)
     assert (found["left_behind"], found["done"]) == (kept, RUNS // 2 - kept)
     assert len(list(tmp_path.glob("work/stacks/*/checkpoint.pt"))) == 1
