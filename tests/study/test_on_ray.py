@@ -23,6 +23,7 @@ from aol.study import Store
 from aol.study.claims import Claims, Stack, TakenOverError, turn_of
 from aol.study.on_ray import Conditions, Job, train_job
 from aol.study.records import decoded
+from data.tiny_sets import image_folder
 from engine.running import aol, environment
 
 HERE = Conditions({}, None, "cpu", 0, 0.0)
@@ -169,11 +170,15 @@ def test_what_a_killed_planner_began_is_finished_without_the_cluster(tmp_path: P
 
 @on_a_cluster
 def test_what_a_worker_raises_is_said_in_a_line(tmp_path: Path, address: str) -> None:
-    study = written(tmp_path, SHORT.replace("epochs = 6", 'epochs = 6\ndata = "here"'))
-    folder = tmp_path / "digits"
-    said = aol("study", "run", study, "--out", tmp_path / "out", "--data", f"here={folder}", "--ray", address)
-    assert said.status == 2
-    assert said.err.count("\n") == 1
+    photos = image_folder(tmp_path / "photos")
+    damaged = next((photos / "train").rglob("*.JPEG"))
+    damaged.write_bytes(b"no image")
+    text = SHORT.replace("epochs = 6", 'epochs = 1\ndata = "photos"\nimage_size = 32\nlr = 0.01')
+    study = written(tmp_path, text.replace("imbalance = [20, 5]", 'imbalance = ["none"]').replace("0.1\n", "0.0\n"))
+    said = aol("study", "run", study, "--out", tmp_path / "out", "--data", f"photos={photos}", "--ray", address)
+    assert said.status == 1
+    assert str(damaged) in said.err.splitlines()[-1]
+    assert "Traceback" not in said.err
     assert list(Store(tmp_path / "out")) == []
 
 
