@@ -115,6 +115,38 @@ def test_a_study_killed_at_random_moments_ends_as_if_it_had_not_been(
     assert work_left(tmp_path) == []
 
 
+CHANGES = [  # the call, whether it still happens, and the how-manieth of a process is its last
+    ("symlink", False, 1), ("symlink", True, 2), ("mkdir", False, 3), ("mkdir", True, 3), ("replace", True, 3),
+    ("replace", False, 1), ("replace", True, 9), ("replace", False, 30), ("unlink", False, 1), ("unlink", True, 2),
+    ("rmdir", False, 1), ("rmdir", True, 1), ("replace", True, 25), ("symlink", True, 4), ("replace", False, 14),
+]  # fmt: skip
+
+
+def test_a_study_killed_around_changes_to_its_folder_ends_as_if_it_had_not_been(
+    straight: tuple[Path, float], tmp_path: Path
+) -> None:
+    study, deaths = written(tmp_path), 0
+    for call, happens, nth in CHANGES:
+
+        def arm(call: str = call, happens: bool = happens, nth: int = nth) -> None:
+            real, calls = getattr(os, call), iter(range(1, 10**6))
+
+            def deadly(*given: object, **named: object) -> object:
+                last = next(calls) == nth
+                found = real(*given, **named) if not last or happens else None
+                if last:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                return found
+
+            setattr(os, call, deadly)
+
+        deaths += status_of(forked(words(study, tmp_path), arm)) == -signal.SIGKILL
+    assert deaths >= 12
+    assert status_of(forked(words(study, tmp_path))) == 0
+    assert told(tmp_path).keys() == told(straight[0]).keys()
+    assert work_left(tmp_path) == []
+
+
 def test_a_stack_that_was_killed_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
     study, log = written(tmp_path), tmp_path / "log"
     begun(study, tmp_path)
@@ -295,7 +327,7 @@ def test_a_study_that_keeps_more_does_a_run_again_that_kept_less(
         ages = record.over_time["age"]
         assert (len(ages), len(ages[0])) == (2, 10)
         both = [(ages[0][each] + ages[1][each]) / 2 for each in range(10)]
-        assert record.by_class["mean_age"] == pytest.approx(both, rel=1e-5)
+        assert record.by_class["mean_age"] == pytest.approx(both, rel=1e-3)
 
 
 @pytest.mark.parametrize("make", [image_folder, tiny_lmdb])
