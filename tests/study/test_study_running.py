@@ -8,7 +8,7 @@ import random
 import shutil
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -22,6 +22,7 @@ from aol.engine.display import Quiet
 from aol.engine.loop import Loop
 from aol.study import Store, load
 from aol.study import training as stack_training
+from data.tiny_sets import image_folder, tiny_lmdb
 from engine.running import forked, killed_after, status_of
 
 pytestmark = pytest.mark.usefixtures("_warm")
@@ -111,6 +112,38 @@ def test_a_study_killed_at_random_moments_ends_as_if_it_had_not_been(
             killed, seconds, study = 0, seconds / 2, written(tmp_path)
     assert status_of(forked(words(study, tmp_path))) == 0
     assert told(tmp_path) == told(wanted)
+    assert work_left(tmp_path) == []
+
+
+CHANGES = [  # the call, whether it still happens, and the how-manieth of a process is its last
+    ("symlink", False, 1), ("symlink", True, 2), ("mkdir", False, 3), ("mkdir", True, 3), ("replace", True, 3),
+    ("replace", False, 1), ("replace", True, 9), ("replace", False, 30), ("unlink", False, 1), ("unlink", True, 2),
+    ("rmdir", False, 1), ("rmdir", True, 1), ("replace", True, 25), ("symlink", True, 4), ("replace", False, 14),
+]  # fmt: skip
+
+
+def test_a_study_killed_around_changes_to_its_folder_ends_as_if_it_had_not_been(
+    straight: tuple[Path, float], tmp_path: Path
+) -> None:
+    study, deaths = written(tmp_path), 0
+    for call, happens, nth in CHANGES:
+
+        def arm(call: str = call, happens: bool = happens, nth: int = nth) -> None:
+            real, calls = getattr(os, call), iter(range(1, 10**6))
+
+            def deadly(*given: object, **named: object) -> object:
+                last = next(calls) == nth
+                found = real(*given, **named) if not last or happens else None
+                if last:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                return found
+
+            setattr(os, call, deadly)
+
+        deaths += status_of(forked(words(study, tmp_path), arm)) == -signal.SIGKILL
+    assert deaths >= 12
+    assert status_of(forked(words(study, tmp_path))) == 0
+    assert told(tmp_path).keys() == told(straight[0]).keys()
     assert work_left(tmp_path) == []
 
 
@@ -246,7 +279,7 @@ def test_a_run_too_large_for_memory_is_said_and_the_others_go_on(
     part = ["--only", "imbalance=20", "--only", "method=none"]
     assert main(words(written(tmp_path), tmp_path, *part, "--json")) == 1
     found = said(capsys)
-    assert (found["done"], found["missing"], len(found["too_large"])) == (0, 3, 3)  # type: ignore[arg-type]
+    assert (found["done"], found["missing"], len(found["untrained"])) == (0, 3, 3)  # type: ignore[arg-type]
     assert work_left(tmp_path) == []
 
 
@@ -259,7 +292,7 @@ def test_a_stack_begun_on_a_larger_device_is_left_to_one(
         _memory_for(1, patch)
         assert main(words(study, tmp_path, "--together", "1", "--json")) == 1
         found = said(capsys)
-    kept = len(found["too_large"])  # type: ignore[arg-type]
+    kept = len(found["untrained"])  # type: ignore[arg-type]
     assert kept in (2, 3)
     assert (found["left_behind"], found["done"]) == (kept, RUNS // 2 - kept)
     assert len(list(tmp_path.glob("work/stacks/*/checkpoint.pt"))) == 1
@@ -294,4 +327,22 @@ def test_a_study_that_keeps_more_does_a_run_again_that_kept_less(
         ages = record.over_time["age"]
         assert (len(ages), len(ages[0])) == (2, 10)
         both = [(ages[0][each] + ages[1][each]) / 2 for each in range(10)]
-        assert record.by_class["mean_age"] == pytest.approx(both, rel=1e-5)
+        assert record.by_class["mean_age"] == pytest.approx(both, rel=1e-3)
+
+
+@pytest.mark.parametrize("make", [image_folder, tiny_lmdb])
+def test_the_large_scale_study_runs_on_a_folder_or_lmdb_given_for_its_name(
+    make: Callable[[Path], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    photos = make(tmp_path / "photos")
+    part = ["--only", "data=imagenet1k", "--only", "imbalance=10", "--only", "method=none", "--only", "rho=0.1"]
+    small = {
+        "epochs": "2", "image_size": "32", "net": "resnet32", "batch_size": "4", "memory": "reservoir:20",
+        "validation": "0.25",
+    }  # fmt: skip
+    changed = [word for name, value in small.items() for word in ("--set", f"{name}={value}")]
+    given = ["--data", f"imagenet1k={photos}", "--precision", "fp32", "--seeds", "1", "--json"]
+    assert main(words("large-scale", tmp_path / "out", *part, *changed, *given)) == 0
+    assert said(capsys)["trained"] == 2  # one seed, and one more try
+    assert {record.settings.data for record in Store(tmp_path / "out")} == {"imagenet1k"}
+    assert {record.trained_together for record in Store(tmp_path / "out")} == {1}

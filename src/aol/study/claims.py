@@ -119,13 +119,7 @@ class Claims:
 
         `wanted` is asked of a run when it is tied: another process may just have finished it, and let it go.
         """
-        folder = self._stacks / secrets.token_hex(6)
-        self._bound.mkdir(parents=True, exist_ok=True)
-        begun = folder.with_name(f".{folder.name}")  # others see it when it has a holder, and not before
-        begun.mkdir(parents=True)
-        _introduce(begun, 1)
-        begun.rename(folder)
-        self._hold(folder, 1)
+        folder = self._begin()
         got = tuple(run for run in runs if self._tie(run, folder.name, wanted))
         stack = Stack(folder, got, keep)
         if not got or not self.holds(stack):
@@ -146,7 +140,7 @@ class Claims:
 
     def holds(self, stack: Stack) -> bool:
         """Whether this process still holds a stack."""
-        return stack.name in self._mine and _turn(stack.folder) == self._mine[stack.name]
+        return stack.name in self._mine and turn_of(stack.folder) == self._mine[stack.name]
 
     def check(self, stack: Stack) -> None:
         """Raise `TakenOverError` unless this process still holds the stack."""
@@ -203,6 +197,19 @@ class Claims:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def _begin(self) -> Path:
+        """Make the folder of a new stack, and hold it."""
+        self._bound.mkdir(parents=True, exist_ok=True)
+        while True:
+            folder = self._stacks / secrets.token_hex(6)
+            folder.mkdir(parents=True)
+            try:
+                _introduce(folder, 1)
+            except (FileExistsError, FileNotFoundError):  # another took it for the remains of a stack
+                continue
+            self._hold(folder, 1)
+            return folder
+
     def _tie(self, run: Settings, stack: str, wanted: Callable[[Settings], bool]) -> bool:
         link = self._bound / run.run_id
         try:
@@ -244,24 +251,28 @@ class Claims:
                     _overwrite(self._stacks / name / "beat", f"{turn} {beats}")
 
     def _seen(self, folder: Path) -> Held:
-        turn = _turn(folder)
+        turn = turn_of(folder)
         who, listed = _read(folder / f"holder-{turn}"), _read(folder / "runs.json")
-        runs, keep = listed.get("runs", []), listed.get("keep", [])
-        stack = Stack(folder, tuple(Settings(**each) for each in runs), tuple(keep))
+        try:
+            runs = tuple(Settings(**each) for each in listed.get("runs", []))
+        except (TypeError, ValueError):  # of another version of this library: none that we could go on with
+            runs = ()
+        stack = Stack(folder, runs, tuple(listed.get("keep", [])))
         alive = True if self._mine.get(folder.name) == turn else self._alive(folder, turn, who)
         return Held(stack, turn, str(who.get("host", "?")), int(who.get("pid", 0)), alive)
 
     def _alive(self, folder: Path, turn: int, who: dict[str, object]) -> bool | None:
         """Return whether the holder of a stack is there; None if it must be watched for longer to tell."""
+        if turn == 0:  # its holder died while it removed the folder, or before it had written its name there
+            return False
         with contextlib.suppress(OSError):
             if (folder / "released").read_text() == str(turn):
                 return False
         if (seen := hosts.alive(who)) is not None:
             return seen
-        try:
-            beat = f"{turn} {(folder / 'beat').read_text()}"
-        except OSError:
-            return None
+        beat = f"{turn} "
+        with contextlib.suppress(OSError):  # none yet: that, too, can be watched
+            beat += (folder / "beat").read_text()
         now = time.monotonic()
         last, since, moved = self._watched.get(folder.name, ("", now, False))
         if beat != last:
@@ -279,7 +290,7 @@ def _introduce(folder: Path, turn: int) -> None:
     _overwrite(folder / "beat", f"{turn} 0")
 
 
-def _turn(folder: Path) -> int:
+def turn_of(folder: Path) -> int:
     """Return the number of the last holder; zero for a folder that is gone."""
     return max((int(path.name[7:]) for path in _entries(folder) if path.name.startswith("holder-")), default=0)
 

@@ -30,7 +30,7 @@ def records_of(loop: Loop, keep: tuple[str, ...] = ()) -> list[Record]:
                 seconds=float(f"{seconds:.4g}"),
                 trained_together=len(loop.runs),
                 failed_at_epoch=loop.failed[row] or None,
-                over_time={name: [rounded(age) for age in ages.tolist()] for name in keep if ages is not None},
+                over_time={name: [rounded(age, 4) for age in ages.tolist()] for name in keep if ages is not None},
             )
         )
     return found

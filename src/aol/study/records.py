@@ -25,7 +25,6 @@ BY_CLASS = (
     "test_margin", "test_age",
 )  # fmt: skip
 _FORMAT = 1
-_DIGITS = 6
 
 
 class DamagedRecordError(ValueError):
@@ -65,13 +64,13 @@ class Record:
         return self.settings.run_id
 
 
-def rounded(values: Iterable[float]) -> Numbers:
-    """Return numbers with six significant digits, None for those that are not finite.
+def rounded(values: Iterable[float], digits: int = 6) -> Numbers:
+    """Return numbers with so many significant digits, None for those that are not finite.
 
     >>> rounded([0.123456789, float("nan"), 7.0])
     [0.123457, None, 7.0]
     """
-    return [float(f"{value:.{_DIGITS}g}") if math.isfinite(value) else None for value in values]
+    return [float(f"{value:.{digits}g}") if math.isfinite(value) else None for value in values]
 
 
 def encoded(record: Record) -> bytes:
