@@ -1,0 +1,141 @@
+"""A study and its records become a table: lines, corrected p-values, verdicts, and what it all was run on.
+
+Assumes records that were checked when they were read. Everything here follows from study and records alone, so that the
+same records always make the same table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from aol.engine.settings import Settings, Value, WrongSettingsError
+from aol.study import figures
+from aol.study.correlations import Correlation, correlations
+from aol.study.intervals import holm
+from aol.study.lines import Line, Records, is_claim, lines
+from aol.study.records import Record, Store
+from aol.study.spec import Cell, Study
+from aol.study.verdict import Claim, Verdict, claim, judge
+
+Group = tuple[tuple[str, Value], ...]
+
+
+@dataclass(frozen=True)
+class Table:
+    """A study as far as its records go.
+
+    Args:
+        study: what was planned.
+        figure: what of the test curve is shown.
+        records: the runs that are there.
+        damaged: files that were not used, and why.
+        lines: a method in a cell each, in the order of the study.
+        p_values: of the lines' gains, corrected over all lines of the table; None where there is no test.
+        verdicts: on the table as a whole, one for each method of the paper.
+        groups: on groups of cells, which differ in one axis only, corrected over all of them; empty if there is one.
+        rivals: each method of the paper against each other method, corrected over all of them.
+        correlations: by cell, where nothing is compared.
+    """
+
+    study: Study
+    figure: str
+    records: Records
+    damaged: Sequence[tuple[str, str]]
+    lines: Sequence[Line]
+    p_values: Sequence[float | None]
+    verdicts: Sequence[Verdict]
+    groups: Sequence[tuple[Group, Verdict]]
+    rivals: Sequence[Verdict]
+    correlations: Sequence[tuple[Cell, Sequence[Correlation]]]
+
+    @property
+    def runs_planned(self) -> int:
+        """How many runs the study has."""
+        return len(self.study.all_runs())
+
+    @property
+    def tests(self) -> int:
+        """How many comparisons the p-values of the lines are corrected for."""
+        return sum(p is not None for p in self.p_values)
+
+    def line(self, cell: Cell, method: str) -> Line:
+        """Return one line."""
+        return next(line for line in self.lines if line.cell == cell and line.method == method)
+
+
+def read_records(study: Study, store: Store) -> tuple[dict[Settings, Record], list[tuple[str, str]]]:
+    """Return the records of a study's runs that are there, and the files that must not be used, with the reason."""
+    runs = study.all_runs()
+    found = {run: record for run in runs if (record := store.get(run.run_id)) is not None}
+    missing = [run.run_id for run in runs if run not in found]
+    return found, [(path.name, reason) for path, reason in store.damaged(missing)]
+
+
+def make_table(
+    study: Study, records: Records, *, figure: str | None = None, damaged: Sequence[tuple[str, str]] = ()
+) -> Table:
+    """Return the table of a study; by default of the figure that its settings are chosen by."""
+    wanted = study.figure if figure is None else figure
+    _check_figure(study, wanted)
+    found = lines(study, records, wanted)
+    gains = [line.gain if line.gain is not None and line.gain.seeds > 1 else None for line in found]
+    adjusted = iter(holm([gain.p for gain in gains if gain is not None]))
+    methods = [method.name for method in study.methods if method.name != study.baseline]
+    claims = [name for name in methods if is_claim(name)]
+    return Table(
+        study=study,
+        figure=wanted,
+        records=records,
+        damaged=tuple(damaged),
+        lines=tuple(found),
+        p_values=tuple(None if gain is None else next(adjusted) for gain in gains),
+        verdicts=judge([claim(found, name) for name in claims]),
+        groups=_groups(study, found, claims),
+        rivals=judge([claim(found, name, rival) for name in claims for rival in methods if not is_claim(rival)]),
+        correlations=() if methods else _correlations(study, records),
+    )
+
+
+def _check_figure(study: Study, figure: str) -> None:
+    allowed = (*figures.PLAIN, *figures.AVERAGED)
+    if figure not in allowed:
+        raise WrongSettingsError(f"figure must be one of {', '.join(allowed)}, not {figure!r}.")
+    cell = study.cells_list()[0]
+    run = study.run(cell, study.method(study.baseline), {}, study.seeds[0])
+    if "second_half_mean" in figure and run.scenario != "stream":
+        raise WrongSettingsError(f"figure {figure} is for streams; {study.name} has last, tail_mean and best.")
+    if figure.startswith("averaged_") and run.average == 0.0:
+        raise WrongSettingsError(f"figure {figure} needs an averaged network, and {study.name} has none (average).")
+
+
+def axis(study: Study) -> str | None:
+    """Return the axis of cells along which a table is averaged first: the one of numbers with the most values."""
+    numbers = {name: values for name, values in study.cells.items() if not any(isinstance(v, str) for v in values)}
+    return max(numbers, key=lambda name: len(numbers[name]), default=None)
+
+
+def group_of(study: Study, cell: Cell) -> Group:
+    """Return what cells of one group have in common: all but the axis of numbers."""
+    along = axis(study)
+    return tuple((name, value) for name, value in cell.items() if name != along)
+
+
+def _groups(study: Study, found: Sequence[Line], claims: Sequence[str]) -> list[tuple[Group, Verdict]]:
+    names = list(dict.fromkeys(group_of(study, line.cell) for line in found))
+    if len(names) < 2:
+        return []
+    parts: Mapping[Group, list[Line]] = {
+        name: [line for line in found if group_of(study, line.cell) == name] for name in names
+    }
+    asked: list[tuple[Group, Claim]] = [(name, claim(parts[name], method)) for method in claims for name in names]
+    verdicts = judge([each for _, each in asked])
+    return [(name, verdict) for (name, _), verdict in zip(asked, verdicts, strict=True)]
+
+
+def _correlations(study: Study, records: Records) -> list[tuple[Cell, list[Correlation]]]:
+    found = []
+    for cell in study.cells_list():
+        runs = study.runs(cell, study.method(study.baseline))
+        found.append((cell, correlations([records[run] for run in runs if run in records])))
+    return [(cell, each) for cell, each in found if each]
