@@ -15,6 +15,7 @@ import numpy as np
 from scipy import stats
 
 from aol.study.records import Numbers, Record
+from aol.study.verdict import ALPHA, FAILS, HOLDS, OPEN
 
 # The paper's names, and where a record has them.
 SIGNALS = {
@@ -24,11 +25,14 @@ SIGNALS = {
     "loss_test": "test_loss",
     "margin_test": "test_margin",
 }
+# What the paper finds: classes that are old are less accurate, lose more, and have smaller margins.
+SIGNS = {"accuracy_test": -1.0, "loss_train": 1.0, "margin_train": -1.0, "loss_test": 1.0, "margin_test": -1.0}
+LEAST = 0.1
 
 
 @dataclass(frozen=True)
 class Correlation:
-    """Pearson's r over `classes` classes, averaged over `seeds` runs; p of no correlation, two-sided."""
+    """Pearson's r over `classes` classes, averaged over `seeds` runs; p of no correlation; the paper's r, if any."""
 
     signal: str
     r: float
@@ -37,6 +41,8 @@ class Correlation:
     p: float
     classes: int
     seeds: int
+    p_corrected: float = 1.0
+    paper: float | None = None
 
 
 def pearson(first: Numbers, second: Numbers) -> tuple[float, int] | None:
@@ -91,3 +97,26 @@ def correlations(records: Sequence[Record]) -> list[Correlation]:
             r, low, high, p = fisher([value for value, _ in known], classes)
             found.append(Correlation(signal, r, low, high, p, classes, len(known)))
     return found
+
+
+def judge_correlations(found: Sequence[Correlation]) -> tuple[str, str]:
+    """Return the verdict on all correlations of a table, and its sentence.
+
+    It holds when all have the paper's sign and a corrected p-value below 5 %. It does not hold when one has the other
+    sign by that measure, or is shown to be weaker than half of the paper's, or than 0.1. All else: not enough runs.
+    """
+    if not found:
+        return OPEN, f"{OPEN}: no run has the ages of its classes."
+    held = weak = inside = known = 0
+    for each in found:
+        sign, p, paper = SIGNS[each.signal], each.p_corrected, each.paper
+        strongest = max(sign * each.low, sign * each.high)
+        held += p < ALPHA and sign * each.r > 0
+        weak += (p < ALPHA and sign * each.r < 0) or strongest < max(LEAST, 0.5 * abs(paper or 0.0))
+        known += paper is not None
+        inside += paper is not None and each.low <= paper <= each.high
+    word = FAILS if weak else HOLDS if held == len(found) else OPEN
+    text = f"{word}: {held} of {len(found)} correlations have the paper's sign with a corrected p-value below 5 %"
+    if weak:
+        text += f", and {weak} point the other way or are weaker than half of the paper's"
+    return word, text + (f"; the paper's figure lies in our interval for {inside} of {known}." if known else ".")

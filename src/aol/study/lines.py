@@ -19,7 +19,14 @@ from aol.study.published import Published, published, published_gains
 from aol.study.records import Record
 from aol.study.selection import Figures, best_on_test, choose, choose_without_each
 from aol.study.spec import Cell, Method, Study, Variant
-from aol.study.tries import BestOfTries, best_of_tries, chance_of_reaching, gain_over_tries
+from aol.study.tries import (
+    BestOfTries,
+    best_of_tries,
+    chance_of_reaching,
+    gain_over_luck,
+    gain_over_tries,
+    luck_of_runs,
+)
 
 Records = Mapping[Settings, Record]
 LETTERS = {"rho": "ρ", "beta": "β", "power": "p", "gamma": "γ"}
@@ -29,7 +36,9 @@ LETTERS = {"rho": "ρ", "beta": "β", "power": "p", "gamma": "γ"}
 class Optimistic:
     """The best of a grid on test, one a seed, beside the best of as many baseline runs.
 
-    `left` is what the grid's best has above that, `reached` how often so many baseline runs alone are as good.
+    `left` is what the grid's best has above that, `reached` how often so many baseline runs alone are as good. Those
+    runs differ in all that a seed decides, data too, while the runs of a grid share a seed: that is hard on the grid.
+    `within` is what the grid's gain has above the luck of runs of one seed; None with a single seed.
     """
 
     tries: int
@@ -39,6 +48,8 @@ class Optimistic:
     left: float
     interval: tuple[float, float] | None
     reached: float | None
+    within: float | None
+    within_interval: tuple[float, float] | None
 
 
 @dataclass(frozen=True)
@@ -180,6 +191,8 @@ def _optimistic(
     pool, tries = baseline_pool(study, records, figure, cell), int(tests.shape[1])
     theirs = best_of_tries(pool, tries)
     left, interval = gain_over_tries(best.tolist(), theirs)
+    luck = luck_of_runs(tests)
+    within = (None, None) if luck is None else gain_over_luck((best - plain).tolist(), tries, luck)
     chances = [chance_of_reaching(pool, tries, float(value)) for value in best] if tries <= len(pool) else []
     return Optimistic(
         tries=tries,
@@ -189,6 +202,8 @@ def _optimistic(
         left=left,
         interval=interval,
         reached=statistics.fmean(chances) if chances else None,
+        within=within[0],
+        within_interval=within[1],
     )
 
 

@@ -46,7 +46,7 @@ def published(table: str | None, run: Settings) -> Published | None:
 
     >>> found = published("offline", Settings(data="cifar10", imbalance=400, weighting="aol", rho=0.1))
     >>> found.accuracy, found.setting
-    (0.6394, 'ρ=0.7 class')
+    (0.6394, 'ρ=0.6 sample')
     """
     wanted = _place(table, run) if table is not None else None
     if table is None or wanted is None:

@@ -7,13 +7,14 @@ same records always make the same table.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from aol.engine.settings import Settings, Value, WrongSettingsError
 from aol.study import figures
 from aol.study.correlations import Correlation, correlations
 from aol.study.intervals import holm
 from aol.study.lines import Line, Records, is_claim, lines
+from aol.study.published import published_correlations
 from aol.study.records import Record, Store
 from aol.study.spec import Cell, Study
 from aol.study.verdict import Claim, Verdict, claim, judge
@@ -59,9 +60,10 @@ class Table:
         """How many comparisons the p-values of the lines are corrected for."""
         return sum(p is not None for p in self.p_values)
 
-    def line(self, cell: Cell, method: str) -> Line:
-        """Return one line."""
-        return next(line for line in self.lines if line.cell == cell and line.method == method)
+    @property
+    def correlation_list(self) -> list[Correlation]:
+        """The correlations of all cells."""
+        return [each for _, own in self.correlations for each in own]
 
 
 def read_records(study: Study, store: Store) -> tuple[dict[Settings, Record], list[tuple[str, str]]]:
@@ -134,8 +136,13 @@ def _groups(study: Study, found: Sequence[Line], claims: Sequence[str]) -> list[
 
 
 def _correlations(study: Study, records: Records) -> list[tuple[Cell, list[Correlation]]]:
-    found = []
+    """Return the correlations of every cell that has some, with the paper's, corrected over all of them."""
+    found: list[tuple[Cell, Correlation]] = []
     for cell in study.cells_list():
         runs = study.runs(cell, study.method(study.baseline))
-        found.append((cell, correlations([records[run] for run in runs if run in records])))
-    return [(cell, each) for cell, each in found if each]
+        paper = published_correlations(runs[0].imbalance) if study.paper else {}
+        own = correlations([records[run] for run in runs if run in records])
+        found += [(cell, replace(each, paper=paper.get(each.signal))) for each in own]
+    corrected = zip(found, holm([each.p for _, each in found]), strict=True)
+    done = [(cell, replace(each, p_corrected=p)) for (cell, each), p in corrected]
+    return [(cell, own) for cell in study.cells_list() if (own := [each for other, each in done if other == cell])]

@@ -92,18 +92,53 @@ def best_of_tries(values: Sequence[float], tries: int) -> BestOfTries:
     return BestOfTries(tries, runs, mean, error, extrapolated)
 
 
+def luck_of_runs(figures: npt.NDArray[np.float64]) -> tuple[float, int] | None:
+    """Return the spread of runs that share a seed, from figures `[S, K]`, a row a seed, and its degrees of freedom.
+
+    What a seed does to all settings and what a setting does on all seeds are taken out; the rest is luck:
+    `√(Σ(x - row mean - column mean + mean)² / ((S - 1)(K - 1)))`. None for a single row or column.
+
+    >>> luck_of_runs(np.array([[1.0, 2.0], [2.0, 5.0]]))
+    (1.0, 1)
+    """
+    seeds, settings = figures.shape
+    freedom = (seeds - 1) * (settings - 1)
+    if freedom < 1:
+        return None
+    rest = figures - figures.mean(1, keepdims=True) - figures.mean(0, keepdims=True) + figures.mean()
+    return math.sqrt(float((rest**2).sum()) / freedom), freedom
+
+
+def gain_over_luck(
+    gains: Sequence[float], tries: int, luck: tuple[float, int]
+) -> tuple[float, tuple[float, float] | None]:
+    """Return what the gain of a grid's best, one a seed, has above the luck of as many tries with the same seed.
+
+    `mean gain - c(k) · s`, where s is `luck_of_runs` and c(k) `normal_best`; Welch's interval of 95 %.
+    """
+    found = _values(gains)
+    lift, (spread, freedom) = normal_best(tries), luck
+    return _welch(found, lift * spread, (lift * spread) ** 2 / (2.0 * freedom), freedom)
+
+
+def _welch(
+    found: npt.NDArray[np.float64], mean: float, variance: float, freedom: int
+) -> tuple[float, tuple[float, float] | None]:
+    difference = float(found.mean()) - mean
+    ours = float(found.var(ddof=1)) / found.size if found.size > 1 else 0.0
+    if found.size < 2 or ours + variance == 0.0:
+        return difference, None
+    both = (ours + variance) ** 2 / (ours**2 / (found.size - 1) + variance**2 / freedom)
+    half = float(stats.t.ppf(0.975, both)) * math.sqrt(ours + variance)
+    return difference, (difference - half, difference + half)
+
+
 def gain_over_tries(best: Sequence[float], baseline: BestOfTries) -> tuple[float, tuple[float, float] | None]:
-    """Return how far the best of the grid, one a seed, lies above the baseline's best of as many tries, and its interval.
+    """Return how far the best of a grid, one a seed, lies above the baseline's best of as many tries; its interval.
 
     Welch's interval of 95 %: the two are taken as independent. None where either side has a single run.
     """
     found = _values(best)
-    difference = float(found.mean()) - baseline.mean
-    if found.size < 2 or baseline.error is None:
-        return difference, None
-    ours, theirs = float(found.var(ddof=1)) / found.size, baseline.error**2
-    if ours + theirs == 0.0:
-        return difference, None
-    freedom = (ours + theirs) ** 2 / (ours**2 / (found.size - 1) + theirs**2 / (baseline.runs - 1))
-    half = float(stats.t.ppf(0.975, freedom)) * math.sqrt(ours + theirs)
-    return difference, (difference - half, difference + half)
+    if baseline.error is None:
+        return float(found.mean()) - baseline.mean, None
+    return _welch(found, baseline.mean, baseline.error**2, baseline.runs - 1)

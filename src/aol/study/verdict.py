@@ -1,9 +1,9 @@
 """Holds, does not hold, or not enough runs: the rule, and its sentence.
 
 A claim is that a method gains over the baseline, on average over cells. It *holds* when the gain is above zero and its
-p-value, corrected, is below 5 %. It *does not hold* when the gain is below zero by the same measure, or when it is shown
-to be smaller than matters: than half a point, or than half of what the paper has, whichever is more. All else, and
-anything with fewer than three whole seeds, is *not enough runs*. Knows lines of a table, no records.
+p-value, corrected, is below 5 %. It *does not hold* when the gain is below zero by the same measure, or is shown to be
+smaller than matters: than half a point, or than half of what the paper has, whichever is more. All else, and anything
+with fewer than three whole seeds, is *not enough runs*. Knows lines of a table, no records.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def judge(claims: Sequence[Claim]) -> list[Verdict]:
             continue
         p, p_small = next(two_sided), next(below)
         word = word_for(each.gain.mean, p, p_small)
-        found.append(Verdict(each, word, p, f"{word}: {_reason(each, each.gain, word, p)}"))
+        found.append(Verdict(each, word, p, f"{word}, with {_reason(each, each.gain, word, p)}"))
     return found
 
 
@@ -138,7 +138,8 @@ def _reason(claim: Claim, gain: Gain, word: str, p: float) -> str:
         least = "half of the paper's gain" if half else "half a point"
         return f"{text}: less than {least} ({points(claim.margin)}){_beside_paper(claim, gain)}."
     needed = gain.seeds_needed(claim.settings)
-    more = "" if needed is None or needed <= gain.seeds else f"; a gain of this size would show with about {needed} seeds"
+    enough = needed is None or needed <= gain.seeds
+    more = "" if enough else f"; a gain of this size would show with about {needed} seeds"
     return f"{text}{_beside_paper(claim, gain)}{more}."
 
 
