@@ -121,14 +121,7 @@ def _train_stack(
     write: bool,
 ) -> None:
     stack = groups[number]
-    kind = StreamLoop if stack[0].scenario == "stream" else OfflineLoop
-    loop = kind(
-        stack,
-        pairs[stack[0].data],
-        device=conduct.device,
-        workers=conduct.workers,
-        keep_samples=conduct.keep_samples,
-    )
+    loop = loop_for(stack, pairs, conduct)
     path = checkpoint_path(conduct.out, number)
     folders = [run_folder(conduct.out, run) for run in stack]
     if write:
@@ -154,6 +147,18 @@ def _train_stack(
         _write_records(loop, conduct)
         _finish(loop, conduct)
         _remove_checkpoint(conduct.out, number)
+
+
+def loop_for(stack: Sequence[Settings], pairs: dict[str, AnyPair], conduct: Conduct) -> Loop:
+    """Return the loop that trains a stack, before its first epoch."""
+    kind = StreamLoop if stack[0].scenario == "stream" else OfflineLoop
+    return kind(
+        stack,
+        pairs[stack[0].data],
+        device=conduct.device,
+        workers=conduct.workers,
+        keep_samples=conduct.keep_samples,
+    )
 
 
 def _write_records(loop: Loop, conduct: Conduct) -> None:

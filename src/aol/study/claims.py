@@ -1,0 +1,306 @@
+"""Who trains what, where several processes or machines share one folder: stacks of runs, each held by one process.
+
+`FOLDER/work/bound/RUN` says which stack a run belongs to: a symbolic link, made in one step and by one process only.
+`FOLDER/work/stacks/STACK/` holds the stack: `runs.json`, `checkpoint.pt`, `holder-N` (who has held it; the highest N
+holds it now), `beat` (a counter that the holder moves on), `epoch` (where it stands).
+
+Assumes a file system on which making a file, a folder or a link happens once, as on every local disk and on NFS. No
+locks, which many shared folders do not pass on to other machines; and no clocks, which differ between machines: a
+holder is dead when its process is known to be gone from this machine, or when its counter has stood still for as long
+as a watcher's own clock says. A successor makes `holder-(N+1)`, which only one can. One that was taken for dead wrongly
+(a laptop asleep) sees that file before it writes anything.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import shutil
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from aol.engine.files import write_atomically
+from aol.engine.settings import Settings
+from aol.study import hosts
+
+BEAT_SECONDS = 5.0
+PATIENCE = 60.0
+
+
+class TakenOverError(RuntimeError):
+    """Another process took this one for dead and holds its stack now."""
+
+
+@dataclass(frozen=True)
+class Stack:
+    """Some runs that are trained as one, what is to be kept of them, and the folder where they stand meanwhile."""
+
+    folder: Path
+    runs: tuple[Settings, ...]
+    keep: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """The name of its folder."""
+        return self.folder.name
+
+    @property
+    def checkpoint(self) -> Path:
+        """Where everything is that is needed to go on."""
+        return self.folder / "checkpoint.pt"
+
+    def stand(self) -> int:
+        """Return after which epoch its trainer last was; zero at the start."""
+        try:
+            return int(json.loads((self.folder / "epoch").read_text())["epoch"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return 0
+
+    def note(self, epoch: int) -> None:
+        """Write down after which epoch its trainer is, and who that is."""
+        _overwrite(self.folder / "epoch", json.dumps({"epoch": epoch, **hosts.myself()}))
+
+
+@dataclass(frozen=True)
+class Held:
+    """A stack as others see it.
+
+    Args:
+        stack: with no runs if its holder has not written them down yet, or died before it did.
+        turn: how many have held it.
+        host: of the last holder.
+        pid: of the last holder.
+        alive: whether it is held: True, False if it is free to be taken, None if that is not known yet.
+    """
+
+    stack: Stack
+    turn: int
+    host: str
+    pid: int
+    alive: bool | None
+
+
+@dataclass
+class Claims:
+    """The stacks of a folder as one process sees and holds them.
+
+    Args:
+        folder: of the study's results.
+        patience: seconds after which a holder elsewhere that shows no life is taken for dead.
+        beat_seconds: between two signs of life of this process.
+    """
+
+    folder: Path
+    patience: float = PATIENCE
+    beat_seconds: float = BEAT_SECONDS
+    _mine: dict[str, int] = field(default_factory=dict)
+    _watched: dict[str, tuple[str, float, bool]] = field(default_factory=dict)
+    _over: threading.Event = field(default_factory=threading.Event)
+    _heart: threading.Thread | None = None
+
+    @property
+    def _stacks(self) -> Path:
+        return self.folder / "work" / "stacks"
+
+    @property
+    def _bound(self) -> Path:
+        return self.folder / "work" / "bound"
+
+    def bind(self, runs: Sequence[Settings], keep: tuple[str, ...] = ()) -> Stack | None:
+        """Make a stack of those of the runs that belong to no other, and hold it; None if all do."""
+        folder = self._stacks / secrets.token_hex(6)
+        self._bound.mkdir(parents=True, exist_ok=True)
+        begun = folder.with_name(f".{folder.name}")  # others see it when it has a holder, and not before
+        begun.mkdir(parents=True)
+        _introduce(begun, 1)
+        begun.rename(folder)
+        self._hold(folder, 1)
+        got = tuple(run for run in runs if self._tie(run.run_id, folder.name))
+        stack = Stack(folder, got, keep)
+        if not got or not self.holds(stack):
+            self.dissolve(stack)
+            return None
+        content = {"keep": list(keep), "runs": [run.as_dict() for run in got]}
+        write_atomically(folder / "runs.json", (json.dumps(content) + "\n").encode())
+        return stack
+
+    def take_over(self, held: Held) -> bool:
+        """Hold a stack that is free; False if another was quicker."""
+        try:
+            _introduce(held.stack.folder, held.turn + 1)
+        except (FileExistsError, FileNotFoundError):  # taken, or removed, in the meantime
+            return False
+        self._hold(held.stack.folder, held.turn + 1)
+        return True
+
+    def holds(self, stack: Stack) -> bool:
+        """Whether this process still holds a stack."""
+        return stack.name in self._mine and _turn(stack.folder) == self._mine[stack.name]
+
+    def check(self, stack: Stack) -> None:
+        """Raise `TakenOverError` unless this process still holds the stack."""
+        if not self.holds(stack):
+            self._mine.pop(stack.name, None)
+            raise TakenOverError(f"Another process has taken over {len(stack.runs)} runs of this one, and goes on.")
+
+    def release(self, stack: Stack) -> None:
+        """Let go of a stack, with its checkpoint: the next process may take it at once."""
+        turn = self._mine.pop(stack.name, None)
+        if turn is not None and stack.folder.exists():
+            _overwrite(stack.folder / "released", str(turn))
+
+    def dissolve(self, stack: Stack) -> None:
+        """Free the runs of a stack that this process holds, and remove all that is left of it."""
+        for path in self._links():
+            if _target(path) == stack.name:
+                path.unlink(missing_ok=True)
+        self._mine.pop(stack.name, None)
+        shutil.rmtree(stack.folder, ignore_errors=True)
+
+    def look(self) -> list[Held]:
+        """Return all stacks of the folder, those of this process too."""
+        found = []
+        for folder in _entries(self._stacks):
+            with contextlib.suppress(FileNotFoundError):  # finished and removed while we look
+                found.append(self._seen(folder))
+        return found
+
+    def tidy(self) -> None:
+        """Undo ties to stacks that are gone."""
+        for path in self._links():
+            target = _target(path)
+            if target is not None and not (self._stacks / target).exists():
+                self._undo(path, target)
+
+    def bound(self) -> dict[str, str]:
+        """Return the stack of each run that belongs to one, by run id."""
+        ties = ((path.name, _target(path)) for path in self._links())
+        return {name: target for name, target in ties if target is not None}
+
+    def close(self) -> None:
+        """Let go of everything."""
+        for name in list(self._mine):
+            self.release(Stack(self._stacks / name, ()))
+        self._over.set()
+        if self._heart is not None:
+            self._heart.join()
+            self._heart = None
+
+    def __enter__(self) -> Claims:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _tie(self, run_id: str, stack: str) -> bool:
+        try:
+            os.symlink(stack, self._bound / run_id)
+        except FileExistsError:
+            return False
+        return True
+
+    def _undo(self, path: Path, target: str) -> None:
+        """Remove a tie to a stack that is gone, and never one that another process has made in its place."""
+        caught = path.with_name(f".{path.name}-{secrets.token_hex(4)}")
+        with contextlib.suppress(FileNotFoundError):
+            path.rename(caught)
+            if _target(caught) == target:
+                caught.unlink()
+            else:
+                caught.rename(path)
+
+    def _links(self) -> list[Path]:
+        return _entries(self._bound)
+
+    def _hold(self, folder: Path, turn: int) -> None:
+        self._mine[folder.name] = turn
+        if self._heart is None:
+            self._over.clear()
+            self._heart = threading.Thread(target=self._live, name="aol-beat", daemon=True)
+            self._heart.start()
+
+    def _live(self) -> None:
+        """Move on the counters of all stacks that are held, until told to stop."""
+        beats = 0
+        while not self._over.wait(self.beat_seconds):
+            beats += 1
+            for name, turn in list(self._mine.items()):
+                with contextlib.suppress(OSError):  # removed, or a disk that is full for now
+                    _overwrite(self._stacks / name / "beat", f"{turn} {beats}")
+
+    def _seen(self, folder: Path) -> Held:
+        turn = _turn(folder)
+        who, listed = _read(folder / f"holder-{turn}"), _read(folder / "runs.json")
+        runs, keep = listed.get("runs", []), listed.get("keep", [])
+        stack = Stack(folder, tuple(Settings(**each) for each in runs), tuple(keep))
+        alive = True if self._mine.get(folder.name) == turn else self._alive(folder, turn, who)
+        return Held(stack, turn, str(who.get("host", "?")), int(who.get("pid", 0)), alive)
+
+    def _alive(self, folder: Path, turn: int, who: dict[str, object]) -> bool | None:
+        """Return whether the holder of a stack is there; None if it must be watched for longer to tell."""
+        with contextlib.suppress(OSError):
+            if (folder / "released").read_text() == str(turn):
+                return False
+        if (seen := hosts.alive(who)) is not None:
+            return seen
+        try:
+            beat = f"{turn} {(folder / 'beat').read_text()}"
+        except OSError:
+            return None
+        now = time.monotonic()
+        last, since, moved = self._watched.get(folder.name, ("", now, False))
+        if beat != last:
+            self._watched[folder.name] = (beat, now, bool(last))
+            return True if last else None
+        if now - since >= self.patience:
+            return False
+        return True if moved and now - since < 3 * self.beat_seconds else None
+
+
+def _introduce(folder: Path, turn: int) -> None:
+    """Write down that this process is the holder of that turn, which only one can be."""
+    with (folder / f"holder-{turn}").open("x") as file:
+        json.dump(hosts.myself(), file)
+    _overwrite(folder / "beat", f"{turn} 0")
+
+
+def _turn(folder: Path) -> int:
+    """Return the number of the last holder; zero for a folder that is gone."""
+    return max((int(path.name[7:]) for path in _entries(folder) if path.name.startswith("holder-")), default=0)
+
+
+def _entries(folder: Path) -> list[Path]:
+    """Return what is in a folder, in order, without files that are still being written; nothing if it is gone."""
+    try:
+        return sorted(path for path in folder.iterdir() if not path.name.startswith("."))
+    except FileNotFoundError:
+        return []
+
+
+def _target(path: Path) -> str | None:
+    try:
+        return os.readlink(path)
+    except OSError:
+        return None
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """Return what a small file of ours says; nothing if it is not there or half written."""
+    try:
+        found = json.loads(path.read_text())
+    except (FileNotFoundError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _overwrite(path: Path, text: str) -> None:
+    """Write a small file that readers see as it was or as it is; it need not outlive a power cut."""
+    part = path.with_name(f".{path.name}-{os.getpid()}-{threading.get_ident()}")
+    part.write_text(text)
+    os.replace(part, path)

@@ -1,0 +1,290 @@
+"""The words `aol study list`, `run`, `status` and `gather`: words to calls, results to lines or JSON.
+
+Assumes it is mounted on the main command, which turns errors into one line. Exit status: 0 done, 1 a run failed, 2 the
+words were wrong.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import errno
+import json
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from aol._words import DEFAULTS, Parser, count, seconds, setting_value, usable_device
+from aol.data import open_data
+from aol.data.named import NAMES
+from aol.engine.settings import Settings, Value, WrongSettingsError
+from aol.engine.source import AnyPair
+from aol.engine.training import Conduct
+from aol.study.claims import Claims
+from aol.study.gathering import gather
+from aol.study.plan import Standing, by_cell, standing
+from aol.study.progress import Display, Lines, Screen, spoken
+from aol.study.records import Store
+from aol.study.running import Stop, Work, run_here
+from aol.study.spec import Study, builtin_names, load
+
+
+def add_study(parser: argparse.ArgumentParser) -> None:
+    """Add the words that say which study, or which part of one, is meant, and where its results are."""
+    add = parser.add_argument
+    add("study", metavar="STUDY", help="a built-in study (aol study list) or a TOML file")
+    add("--out", metavar="FOLDER", default="results", help="folder of the records [results]")
+    add(
+        "--only",
+        action="append",
+        default=[],
+        metavar="NAME=VALUES",
+        help="only these cells, methods or settings: data=cifar10, imbalance=200,50, method=none,aol, rho=0.5",
+    )
+    add("--seeds", metavar="VALUES", help="these seeds instead of the study's")
+    add("--set", action="append", default=[], metavar="NAME=VALUE", help="another common setting: epochs=20")
+    add("--precision", choices=("fp32", "bf16"), help="the same as --set precision=...")
+    add("--json", action="store_true", help="print one JSON object and nothing else")
+    add("--debug", action="store_true", help="show the traceback of an error")
+
+
+def chosen(words: argparse.Namespace) -> Study:
+    """Return the study, or the part of one, that the words mean. Other settings or seeds are other runs."""
+    study = load(words.study)
+    changed = dict(_pair("--set", text) for text in words.set)
+    if words.precision:
+        changed["precision"] = words.precision
+    if changed:
+        study = study.with_settings(**{name: _setting("--set", name, text) for name, text in changed.items()})
+    if words.seeds is not None:
+        study = dataclasses.replace(study, seeds=tuple(_seed(text) for text in words.seeds.split(",")))
+    only: dict[str, list[Value]] = {}
+    for name, text in (_pair("--only", text) for text in words.only):
+        values = [part.strip() for part in text.split(",")]
+        only.setdefault(name, []).extend(
+            values if name == "method" else [_setting("--only", name, value) for value in values]
+        )
+    return study.only(**only) if only else study
+
+
+def _pair(option: str, text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals or not name.strip() or not value.strip():
+        raise WrongSettingsError(f"{option} must be NAME=VALUE, not {text!r}.")
+    return name.strip().replace("-", "_"), value.strip()
+
+
+def _setting(option: str, name: str, text: str) -> Value:
+    if name not in DEFAULTS:
+        raise WrongSettingsError(f"{option}: {name!r} is no setting of a run.")
+    return setting_value(name, text)
+
+
+def _seed(text: str) -> int:
+    if not text.strip().isdecimal():
+        raise WrongSettingsError(f"--seeds must be whole numbers with commas between them, not {text.strip()!r}.")
+    return int(text)
+
+
+def _opener(folders: Mapping[str, str], data_dir: str | None) -> Callable[[Sequence[Settings]], dict[str, AnyPair]]:
+    """Return what opens the data sets of some runs: by name, or from the folder that was given for a name."""
+
+    def opened(runs: Sequence[Settings]) -> dict[str, AnyPair]:
+        found: dict[str, AnyPair] = {}
+        for name in dict.fromkeys(run.data for run in runs):
+            if name not in folders and name not in NAMES and not Path(name).exists():
+                raise WrongSettingsError(
+                    f"The data set {name} must be given: --data {name}=FOLDER; or leave it out with --only data=..."
+                )
+            found[name] = open_data(folders.get(name, name), data_dir=data_dir)
+        return found
+
+    return opened
+
+
+def _run(words: argparse.Namespace) -> int:
+    study, store = chosen(words), Store(words.out)
+    display = _display(words, study)
+    stop = Stop(None if words.limit_minutes is None else 60 * words.limit_minutes)
+    folders = dict(_pair("--data", text) for text in words.data)
+    start = time.monotonic()
+    try:
+        with Claims(store.folder) as claims:
+            work = Work(study, store, claims, _conduct(words), _opener(folders, words.data_dir), display)
+            run_here(work, stop)
+            found = standing(study, store, claims)
+    finally:
+        display.close()
+    summary = {
+        **_counts(study, store, found),
+        "trained": work.trained,
+        "seconds": round(time.monotonic() - start, 3),
+        "stopped": stop.asked.is_set() or stop.before(0.0),
+        "too_large": work.untrained,
+    }
+    if words.json:
+        print(json.dumps(summary))
+    else:
+        _report(study, store, found)
+        print(f"{work.trained} runs in {spoken(time.monotonic() - start)}.")
+    return 143 if stop.asked.is_set() else 1 if found.failed or work.untrained else 0
+
+
+def _conduct(words: argparse.Namespace) -> Conduct:
+    return Conduct(
+        out=Path(words.out),
+        device=usable_device(words.device),
+        together=words.together,
+        workers=words.workers,
+        checkpoint_seconds=words.checkpoint_seconds,
+    )
+
+
+def _display(words: argparse.Namespace, study: Study) -> Display:
+    console = Console(stderr=True)
+    if words.json:
+        return Display()
+    return Screen(console, study.name) if console.is_terminal else Lines()
+
+
+def _status(words: argparse.Namespace) -> int:
+    study, store = chosen(words), Store(words.out)
+    found = standing(study, store, Claims(store.folder))
+    if words.json:
+        print(json.dumps(_counts(study, store, found)))
+    else:
+        _report(study, store, found)
+    return 0
+
+
+def _counts(study: Study, store: Store, found: Standing) -> dict[str, object]:
+    return {
+        "study": study.name,
+        "out": str(store.folder),
+        "runs": len(found.runs),
+        "done": len(found.done),
+        "under_way": len(found.under_way),
+        "left_behind": len(found.left_behind),
+        "missing": len(found.missing),
+        "failed": found.failed,
+        "damaged": [{"file": str(path), "why": why} for path, why in found.damaged.values()],
+        "stacks": [
+            {
+                "runs": len(held.stack.runs),
+                "epoch": held.stack.stand(),
+                "epochs": held.stack.runs[0].epochs,
+                "host": held.host,
+                "pid": held.pid,
+                "alive": held.alive,
+            }
+            for held in found.stacks
+        ],
+    }
+
+
+def _report(study: Study, store: Store, found: Standing) -> None:
+    """Print where a study stands: a line a cell, then what is under way, what is wrong, and what to do next."""
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console.width = 120
+    table = Table(*study.cells, "done", "of")
+    for cell, done, runs in by_cell(study, found.done):
+        words_of = [f"{value:g}" if isinstance(value, float) else str(value) for value in cell.values()]
+        table.add_row(*words_of, str(done), str(runs))
+    console.print(f"{study.name}: {study.title}", soft_wrap=True, markup=False)
+    console.print(table)
+    lines = [
+        f"{len(found.done)} of {len(found.runs)} runs done, {len(found.under_way)} under way, "
+        f"{len(found.left_behind)} left behind, {len(found.missing)} missing, {len(found.damaged)} damaged; "
+        f"records in {store.folder / 'records'}."
+    ]
+    for held in found.stacks:
+        state = {True: "under way", False: "left behind", None: "under way, if it is still there,"}[held.alive]
+        epoch = f"epoch {held.stack.stand()} of {held.stack.runs[0].epochs}"
+        lines.append(f"{len(held.stack.runs)} runs {state} after {epoch}: process {held.pid} on {held.host}.")
+    lines += [f"Damaged: {path}: {why}." for path, why in found.damaged.values()]
+    for name, at in found.failed.items():
+        run = found.runs[name]
+        lines.append(f"Diverged: {run.method}, seed {run.seed} ({name}): its loss was not finite in epoch {at}.")
+    if len(found.done) < len(found.runs):
+        lines.append("What is missing, damaged or left behind is done by the next `aol study run` with the same words.")
+    for line in lines:
+        console.print(line, soft_wrap=True, markup=False)
+
+
+def _list(words: argparse.Namespace) -> int:
+    studies = [load(name) for name in builtin_names(smoke=False)]
+    if words.json:
+        found = [{"name": each.name, "title": each.title, "runs": len(each.all_runs())} for each in studies]
+        print(json.dumps({"studies": found}))
+        return 0
+    for each in studies:
+        print(f"{each.name:<20} {len(each.all_runs()):>5} runs  {each.title}")
+    print("Each also as NAME-smoke: the same methods, in seconds, on digits.")
+    return 0
+
+
+def _gather(words: argparse.Namespace) -> int:
+    store = Store(words.out)
+    found = gather([Path(source) for source in words.sources], store)
+    if words.json:
+        refused = [{"file": name, "why": why} for name, why in found.refused]
+        print(json.dumps({"new": found.new, "known": found.known, "refused": refused}))
+    else:
+        print(f"{found.new} new records in {store.folder / 'records'}, {found.known} were there already.")
+        for name, why in found.refused:
+            print(f"Not taken: {name}: {why}.", file=sys.stderr)
+    return 1 if found.refused else 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = Parser("aol study", description="Whole tables of runs, from a file or built in.", allow_abbrev=False)
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    listing = commands.add_parser("list", help="The built-in studies.", allow_abbrev=False)
+    listing.set_defaults(act=_list)
+    run = commands.add_parser("run", help="Train what is missing; the same words go on.", allow_abbrev=False)
+    add_study(run)
+    _add_conduct(run)
+    run.set_defaults(act=_run)
+    status = commands.add_parser("status", help="What is done, under way, missing, damaged.", allow_abbrev=False)
+    add_study(status)
+    status.set_defaults(act=_status)
+    take = commands.add_parser("gather", help="Take over records from elsewhere, verified.", allow_abbrev=False)
+    take.add_argument("sources", nargs="+", metavar="FROM", help="a folder, a record or a tar archive of records")
+    take.add_argument("--out", metavar="FOLDER", default="results", help="folder of the records [results]")
+    take.set_defaults(act=_gather)
+    for each in (listing, take):
+        each.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
+        each.add_argument("--debug", action="store_true", help="show the traceback of an error")
+    return parser
+
+
+def _add_conduct(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument_group("how it is carried out").add_argument
+    add("--data-dir", metavar="FOLDER", help="where data sets lie, besides $AOL_DATA and the cache folder")
+    add("--data", action="append", default=[], metavar="NAME=FOLDER", help="the folder of a data set of the study")
+    add("--device", metavar="NAME", default="auto", help="auto, cpu, cuda, cuda:1 ... [auto]")
+    add("--together", type=count(1), metavar="N", help="the most runs trained as one; default: what suits the device")
+    add("--workers", type=count(0), metavar="N", default=0, help="processes that decode images of a large set [0]")
+    add("--limit-minutes", type=seconds, metavar="M", help="stop after so long, with all that was done kept")
+    add("--checkpoint-seconds", type=seconds, metavar="S", default=60.0, help="least time between checkpoints [60]")
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the words after `aol study` and return the exit status."""
+    words = _parser().parse_args(list(arguments))
+    try:
+        status: int = words.act(words)
+    except KeyboardInterrupt:
+        print("aol: stopped; the same command goes on from the last checkpoint.", file=sys.stderr)
+        return 130
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise
+        print("aol: the disk is full; what was written is whole: make room, and repeat the command.", file=sys.stderr)
+        return 1
+    return status
