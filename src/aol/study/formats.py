@@ -17,8 +17,11 @@ from aol.study import notes
 from aol.study.rows import as_rows
 from aol.study.sheets import Sheet, sheets
 from aol.study.table import Table
+from aol.study.verdict import FAILS, HOLDS, OPEN
 
 TEX_ROWS = 40
+# By the word of a verdict; "does not hold" comes before "holds" would be found in it.
+STYLES = {FAILS: "red", OPEN: "yellow", HOLDS: "green"}
 _TEX = {
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
     "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"$<$", ">": r"$>$", "|": r"$|$",
@@ -36,30 +39,40 @@ def sentences(table: Table, *, optimistic: bool) -> list[str]:
 
 def as_text(table: Table, *, optimistic: bool = False, width: int = 80) -> str:
     """Return a table for a terminal, `width` characters wide where that is possible."""
-    blocks = [_text(sheet, width) for sheet in sheets(table, optimistic=optimistic)]
-    said = "\n".join(textwrap.fill(each, width) for each in sentences(table, optimistic=optimistic))
-    return "\n\n".join([*blocks, said]) + "\n"
+    return "\n".join(line for _, line in styled_lines(table, optimistic=optimistic, width=width)) + "\n"
 
 
-def _text(sheet: Sheet, width: int) -> str:
+def styled_lines(table: Table, *, optimistic: bool, width: int) -> list[tuple[str, str]]:
+    """Return the lines of a table for a terminal, each with its style: heads and cells bold, verdicts in colour."""
+    found: list[tuple[str, str]] = []
+    for sheet in sheets(table, optimistic=optimistic):
+        found += [*_text(sheet, width), ("", "")]
+    judged = notes.verdicts(table)
+    for each in sentences(table, optimistic=optimistic):
+        style = next((style for word, style in STYLES.items() if word in each), "") if each in judged else ""
+        found += [(style, line) for line in textwrap.wrap(each, width)]
+    return found
+
+
+def _text(sheet: Sheet, width: int) -> list[tuple[str, str]]:
     rows = [row for _, section in sheet.sections for row in section]
     sizes = [max(len(row[place]) for row in (sheet.head, *rows)) for place in range(len(sheet.head))]
     gap = 2 if sum(sizes) + 2 * (len(sizes) - 1) <= width else 1
     room = width - sum(sizes[1:]) - gap * (len(sizes) - 1)
     sizes[0] = max(10, min(sizes[0], room))
 
-    def line(row: tuple[str, ...]) -> list[str]:
+    def lines(row: tuple[str, ...]) -> list[str]:
         first, *more = textwrap.wrap(row[0], sizes[0]) or [""]
         numbers = [text.rjust(size) for text, size in zip(row[1:], sizes[1:], strict=True)]
         return [(" " * gap).join([first.ljust(sizes[0]), *numbers]).rstrip(), *more]
 
-    found = [*textwrap.wrap(sheet.title, width), "", *line(sheet.head)]
-    found.append("─" * min(width, max(len(each) for each in found[-1:])))
-    for name, section in sheet.sections:
-        found += [name] if name else []
-        found += [each for row in section for each in line(row)]
-        found.append("")
-    return "\n".join(found).rstrip()
+    found = [("bold", line) for line in (*textwrap.wrap(sheet.title, width), "", *lines(sheet.head))]
+    found.append(("", "─" * (sum(sizes) + gap * (len(sizes) - 1))))
+    for place, (name, section) in enumerate(sheet.sections):
+        found += [("", "")] if place else []
+        found += [("bold", line) for line in textwrap.wrap(name, width)]
+        found += [("", line) for row in section for line in lines(row)]
+    return found
 
 
 def as_markdown(table: Table, *, optimistic: bool = False) -> str:

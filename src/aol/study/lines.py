@@ -54,7 +54,10 @@ class Optimistic:
 
 @dataclass(frozen=True)
 class Line:
-    """One method in one cell. `values` are by seed, in the order of `seeds`: those seeds that are whole."""
+    """One method in one cell. `values` and `differences` are by seed, in the order of `seeds`: those that are whole.
+
+    `gain` is the paired difference to the baseline; None for the baseline itself and where no seed is whole.
+    """
 
     cell: Cell
     method: str
@@ -68,6 +71,7 @@ class Line:
     failed: int
     values: tuple[float, ...]
     differences: tuple[float, ...]
+    gain: Gain | None
     optimistic: Optimistic | None
     paper: Published | None
     paper_gains: tuple[float, ...] | None
@@ -82,11 +86,6 @@ class Line:
     def spread(self) -> float | None:
         """The standard deviation over seeds."""
         return statistics.stdev(self.values) if len(self.values) > 1 else None
-
-    @property
-    def gain(self) -> Gain | None:
-        """The paired difference to the baseline; None for the baseline itself and where no seed is whole."""
-        return paired_gain(self.differences, settings=self.settings) if self.differences else None
 
     @property
     def paper_gain(self) -> float | None:
@@ -122,6 +121,7 @@ def _line(study: Study, records: Records, figure: str, cell: Cell, method: Metho
     plain = [value for seed in seeds if (value := base[seed]) is not None]
     own = choose_without_each(validation) if kept else np.array([], dtype=np.intp)
     values = [float(row[place]) for row, place in zip(tests, own, strict=True)]
+    differences = () if is_base else tuple(value - low for value, low in zip(values, plain, strict=True))
     example = planned[0]
     reference = study.run(cell, baseline, {}, study.seeds[0])
     gains = None if is_base else published_gains(study.paper, example, reference)
@@ -137,7 +137,8 @@ def _line(study: Study, records: Records, figure: str, cell: Cell, method: Metho
         runs_planned=len(planned),
         failed=sum(record.failed_at_epoch is not None for record in there),
         values=tuple(values),
-        differences=() if is_base else tuple(value - low for value, low in zip(values, plain, strict=True)),
+        differences=differences,
+        gain=paired_gain(differences, settings=len(variants)) if differences else None,
         optimistic=None if is_base or not kept else _optimistic(study, records, figure, cell, method, seeds, tests),
         paper=published(study.paper, example),
         paper_gains=None if gains is None else tuple(gains),

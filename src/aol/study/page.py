@@ -15,7 +15,7 @@ from aol.study.reasons import reasons
 from aol.study.records import Store
 from aol.study.sheets import NONE, sheets
 from aol.study.spec import Study, builtin_names, load
-from aol.study.table import Table, make_table, read_records
+from aol.study.table import Table, make_table, recorded_table
 from aol.study.verdict import OPEN, points, span
 
 HEAD = """# Results
@@ -36,18 +36,21 @@ def page(folder: Path, studies: Sequence[Study] | None = None) -> str:
     """Return the page for all records of a folder; by default of the built-in studies."""
     store = Store(folder)
     chosen = [load(name) for name in builtin_names(smoke=False)] if studies is None else list(studies)
-    tables = []
-    for study in chosen:
-        records, damaged = read_records(study, store)
-        if records or damaged:
-            tables.append(make_table(study, records, damaged=damaged))
+    records = {record.settings: record for record in store}
+    tables = [recorded_table(study, store, records) for study in chosen]
+    tables = [table for table in tables if table.records or table.damaged]
     words = [notes.GAIN.format(base="the baseline"), notes.PAPER, notes.OPTIMISTIC.format(base="the baseline")]
     head = HEAD.format(folder=folder.as_posix(), legend=_listed([*words, notes.CORRELATIONS]))
     if not tables:
         return f"{head}\n{NOTHING.format(folder=folder.as_posix())}"
-    shown = [table for table in tables if has_figures(table)]
-    parts = [head, _summary(tables), *(_section(table, folder) for table in shown)]
-    return "\n".join(parts)
+    sections = [_section(table, folder) for table in tables if has_figures(table) and not _larger(table, tables)]
+    return "\n".join([head, _summary(tables), *sections])
+
+
+def _larger(table: Table, tables: Sequence[Table]) -> Table | None:
+    """Return a table that has all the runs of this one, and more of them: one section is enough for both."""
+    own = set(table.records)
+    return next((other for other in tables if has_figures(other) and own < set(other.records)), None)
 
 
 def has_figures(table: Table) -> bool:
@@ -58,7 +61,9 @@ def has_figures(table: Table) -> bool:
 def _summary(tables: Sequence[Table]) -> str:
     rows = ["| table | verdict | gain of aol | in the paper | runs |", "| --- | --- | ---: | ---: | ---: |"]
     for table in tables:
-        name = f"[{table.study.name}](#{table.study.name})" if has_figures(table) else table.study.name
+        larger = _larger(table, tables)
+        name = f"[{table.study.name}](#{table.study.name})" if has_figures(table) and not larger else table.study.name
+        name += f", part of [{larger.study.name}](#{larger.study.name})" if larger else ""
         word, gain, paper = _in_short(table)
         rows.append(f"| {name} | {word} | {gain} | {paper} | {len(table.records)} of {table.runs_planned} |")
     return "\n".join(rows) + "\n"
@@ -91,9 +96,22 @@ def _section(table: Table, folder: Path) -> str:
     how = [*notes.missing(table), *notes.by_figure([table, *others]), *notes.specifics(table, optimistic=True)]
     blocks.append(_listed(how))
     blocks.append(f"Run on: {markdown_text(notes.hardware(table))} To repeat it, where the data are:")
-    place = folder.as_posix()
-    blocks.append(f"```sh\naol study run {study.name} --out {place}\naol study show {study.name} --out {place}\n```")
+    words = " ".join([study.name, *_part(table), "--out", folder.as_posix()])
+    blocks.append(f"```sh\naol study run {words}\naol study show {words} --optimistic\n```")
     return "\n\n".join(blocks) + "\n"
+
+
+def _part(table: Table) -> list[str]:
+    """Return the words that mean the cells and seeds that have runs, where those are not all or not the study's own."""
+    study, words = table.study, []
+    run = [cell for cell in study.cells_list() if any(line.runs for line in table.lines if line.cell == cell)]
+    for name, values in study.cells.items():
+        own = [value for value in values if any(cell[name] == value for cell in run)]
+        if len(own) < len(values):
+            words += ["--only", f"{name}={','.join(str(value) for value in own)}"]
+    if study.name in builtin_names() and study.seeds != load(study.name).seeds:
+        words += ["--seeds", ",".join(str(seed) for seed in study.seeds)]
+    return words
 
 
 def _listed(sentences: Sequence[str]) -> str:

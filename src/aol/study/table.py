@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from aol.engine.settings import Settings, Value, WrongSettingsError
+from aol.engine.settings import Value, WrongSettingsError
 from aol.study import figures
 from aol.study.correlations import Correlation, correlations
 from aol.study.intervals import holm
 from aol.study.lines import Line, Records, is_claim, lines
 from aol.study.published import published_correlations
-from aol.study.records import Record, Store
+from aol.study.records import Store
 from aol.study.spec import Cell, Study
 from aol.study.verdict import Claim, Verdict, claim, judge
 
@@ -66,12 +66,29 @@ class Table:
         return [each for _, own in self.correlations for each in own]
 
 
-def read_records(study: Study, store: Store) -> tuple[dict[Settings, Record], list[tuple[str, str]]]:
-    """Return the records of a study's runs that are there, and the files that must not be used, with the reason."""
-    runs = study.all_runs()
-    found = {run: record for run in runs if (record := store.get(run.run_id)) is not None}
-    missing = [run.run_id for run in runs if run not in found]
-    return found, [(path.name, reason) for path, reason in store.damaged(missing)]
+def recorded_table(
+    study: Study, store: Store, records: Records | None = None, *, figure: str | None = None, more_seeds: bool = True
+) -> Table:
+    """Return the table of a study from the records of a folder, which are read here unless they are given.
+
+    Seeds that are not in the study, but were run for it, count as well unless `more_seeds` is false: no run that is
+    there is left out.
+    """
+    known = {record.settings: record for record in store} if records is None else records
+    whole = with_recorded_seeds(study, known) if more_seeds else study
+    runs = whole.all_runs()
+    missing = [run.run_id for run in runs if run not in known]
+    damaged = [(path.name, reason) for path, reason in store.damaged(missing)]
+    return make_table(whole, {run: known[run] for run in runs if run in known}, figure=figure, damaged=damaged)
+
+
+def with_recorded_seeds(study: Study, records: Records) -> Study:
+    """Return the study with every seed that any of its compared methods was run with; its own seeds first."""
+    compared = [method for method in study.methods if method.name != study.baseline] or list(study.methods)
+    cells = study.cells_list()
+    wanted = {replace(run, seed=0) for cell in cells for each in compared for run in study.runs(cell, each, (0,))}
+    found = sorted({run.seed for run in records if run.seed not in study.seeds and replace(run, seed=0) in wanted})
+    return replace(study, seeds=(*study.seeds, *found)) if found else study
 
 
 def make_table(
