@@ -28,6 +28,7 @@ SIGNALS = {
 # What the paper finds: classes that are old are less accurate, lose more, and have smaller margins.
 SIGNS = {"accuracy_test": -1.0, "loss_train": 1.0, "margin_train": -1.0, "loss_test": 1.0, "margin_test": -1.0}
 LEAST = 0.1
+CLAIM = "class age against accuracy, loss and margin"
 
 
 @dataclass(frozen=True)
@@ -106,7 +107,7 @@ def judge_correlations(found: Sequence[Correlation]) -> tuple[str, str]:
     sign by that measure, or is shown to be weaker than half of the paper's, or than 0.1. All else: not enough runs.
     """
     if not found:
-        return OPEN, f"{OPEN}: no run has the ages of its classes."
+        return OPEN, f"{CLAIM}: {OPEN}: no run has the ages of its classes."
     held = weak = inside = known = 0
     for each in found:
         sign, p, paper = SIGNS[each.signal], each.p_corrected, each.paper
@@ -116,7 +117,7 @@ def judge_correlations(found: Sequence[Correlation]) -> tuple[str, str]:
         known += paper is not None
         inside += paper is not None and each.low <= paper <= each.high
     word = FAILS if weak else HOLDS if held == len(found) else OPEN
-    text = f"{word}: {held} of {len(found)} correlations have the paper's sign with a corrected p-value below 5 %"
+    text = f"{CLAIM}: {word}: {held} of {len(found)} correlations have the paper's sign with a corrected p below 5 %"
     if weak:
         text += f", and {weak} point the other way or are weaker than half of the paper's"
     return word, text + (f"; the paper's figure lies in our interval for {inside} of {known}." if known else ".")

@@ -23,8 +23,8 @@ TEX_ROWS = 40
 # By the word of a verdict; "does not hold" comes before "holds" would be found in it.
 STYLES = {FAILS: "red", OPEN: "yellow", HOLDS: "green"}
 _TEX = {
-    "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
-    "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"$<$", ">": r"$>$", "|": r"$|$",
+    "\\": r"$\backslash$", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
+    "~": r"\~{}", "^": r"\^{}", "<": r"$<$", ">": r"$>$", "|": r"$|$",
     "±": r"$\pm$", "−": r"$-$", "–": r"--", "ρ": r"$\rho$", "β": r"$\beta$", "γ": r"$\gamma$", "²": r"$^2$",
     "×": r"$\times$", "·": r"$\cdot$", "…": r"\ldots{}", "√": r"$\surd$", '"': "''",
 }  # fmt: skip
@@ -142,7 +142,7 @@ def _pages(sheet: Sheet) -> list[Sheet]:
 def _latex(sheet: Sheet, caption: str, label: str, under: str) -> str:
     columns = "l" + "r" * (len(sheet.head) - 1)
     found = [r"\begin{table}", r"\centering", rf"\caption{{{tex_text(caption)}}}", rf"\label{{tab:{tex_label(label)}}}"]
-    found += [rf"\begin{{tabular}}{{{columns}}}", r"\toprule", _latex_row(sheet.head)]
+    found += [r"\smallskip", rf"\begin{{tabular}}{{{columns}}}", r"\toprule", _latex_row(sheet.head)]
     for title, section in sheet.sections:
         found.append(r"\midrule")
         if title:

@@ -75,11 +75,11 @@ class Gain:
         """Return how many seeds would tell a gain of this size and spread from none; None where that is over 1000."""
         if self.spread is None or self.spread == 0.0 or self.mean == 0.0:
             return None
-        for seeds in range(3, MOST_SEEDS + 1):
-            error = self.spread * math.sqrt(inflation(seeds, settings) / seeds)
-            if float(stats.t.ppf(0.5 + LEVEL / 2, seeds - 1)) * error < abs(self.mean):
-                return seeds
-        return None
+        seeds = np.arange(3, MOST_SEEDS + 1)
+        wider = np.array([inflation(int(each), settings) for each in seeds])
+        half = stats.t.ppf(0.5 + LEVEL / 2, seeds - 1) * self.spread * np.sqrt(wider / seeds)
+        enough = np.flatnonzero(half < abs(self.mean))
+        return int(seeds[enough[0]]) if enough.size else None
 
 
 def paired_gain(differences: Sequence[float], *, settings: int = 1) -> Gain:

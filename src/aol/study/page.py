@@ -37,8 +37,10 @@ def page(folder: Path, studies: Sequence[Study] | None = None) -> str:
     store = Store(folder)
     chosen = [load(name) for name in builtin_names(smoke=False)] if studies is None else list(studies)
     records = {record.settings: record for record in store}
-    tables = [recorded_table(study, store, records) for study in chosen]
-    tables = [table for table in tables if table.records or table.damaged]
+    tables = []
+    for study in chosen if store.ids() else []:
+        table = recorded_table(study, store, records)
+        tables += [table] if table.records or table.damaged else []
     words = [notes.GAIN.format(base="the baseline"), notes.PAPER, notes.OPTIMISTIC.format(base="the baseline")]
     head = HEAD.format(folder=folder.as_posix(), legend=_listed([*words, notes.CORRELATIONS]))
     if not tables:

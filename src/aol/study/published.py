@@ -48,10 +48,7 @@ def published(table: str | None, run: Settings) -> Published | None:
     >>> found.accuracy, found.setting
     (0.6394, 'ρ=0.6 sample')
     """
-    wanted = _place(table, run) if table is not None else None
-    if table is None or wanted is None:
-        return None
-    found = [row for row in rows(table) if all(row[name] == value for name, value in wanted.items())]
+    found = _rows_of(table, run)
     if not found:
         return None
     values = [float(row["accuracy"]) / 100.0 for row in found]
@@ -62,19 +59,17 @@ def published(table: str | None, run: Settings) -> Published | None:
 
 def published_gains(table: str | None, run: Settings, baseline: Settings) -> list[float] | None:
     """Return the paper's gain over the baseline, seed by seed where it has seeds, or None."""
-    places = [_place(table, each) for each in (run, baseline)] if table is not None else [None]
-    if table is None or None in places:
-        return None
-    ours, theirs = ({_key(row): float(row["accuracy"]) for row in rows(table) if _fits(row, place)} for place in places)
-    return [round((ours[key] - theirs[key]) / 100.0, 10) for key in ours if key in theirs] or None
+    theirs = {row.get("seed"): float(row["accuracy"]) for row in _rows_of(table, baseline)}
+    pairs = [(float(row["accuracy"]), theirs.get(row.get("seed"))) for row in _rows_of(table, run)]
+    return [round((ours - base) / 100.0, 10) for ours, base in pairs if base is not None] or None
 
 
-def _fits(row: Row, place: Mapping[str, str] | None) -> bool:
-    return place is not None and all(row[name] == value for name, value in place.items())
-
-
-def _key(row: Row) -> str:
-    return row.get("seed", "")
+def _rows_of(table: str | None, run: Settings) -> list[Row]:
+    """Return the rows of a table for the method and the cell of a run."""
+    if table is None:
+        return []
+    known, wanted = rows(table), _place(table, run)
+    return [row for row in known if wanted is not None and all(row[name] == wanted[name] for name in wanted)]
 
 
 def published_correlations(imbalance: float | None) -> dict[str, float]:

@@ -134,12 +134,11 @@ def _reason(claim: Claim, gain: Gain, word: str, p: float) -> str:
     if word == FAILS and gain.mean < 0 and p < ALPHA:
         return f"{text}: a loss{_beside_paper(claim, gain)}."
     if word == FAILS:
-        half = claim.margin > LEAST_GAIN
-        least = "half of the paper's gain" if half else "half a point"
-        return f"{text}: less than {least} ({points(claim.margin)}){_beside_paper(claim, gain)}."
+        least = "half of the paper's gain" if claim.margin > LEAST_GAIN else "what matters"
+        return f"{text}: less than {points(claim.margin)}, {least}{_beside_paper(claim, gain)}."
     needed = gain.seeds_needed(claim.settings)
     enough = needed is None or needed <= gain.seeds
-    more = "" if enough else f"; a gain of this size would show with about {needed} seeds"
+    more = "" if enough else f"; a difference of this size would show with about {needed} seeds"
     return f"{text}{_beside_paper(claim, gain)}{more}."
 
 
