@@ -87,7 +87,7 @@ def test_a_part_of_a_study_holds_its_baseline_and_what_was_asked_for(tmp_path: P
     ("chosen", "sentence"),
     [
         ({"data": ["digits"]}, "tiny can be restricted by imbalance, loss, rho, level, method; there is no 'data'."),
-        ({"imbalance": [11]}, "tiny has imbalance 10, None; there is no 11."),
+        ({"imbalance": [11]}, "tiny has imbalance 10, none; there is no 11."),
         ({"method": ["cb"]}, "tiny has no method called 'cb', only none, aol, frequency."),
     ],
 )

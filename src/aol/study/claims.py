@@ -20,7 +20,7 @@ import secrets
 import shutil
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -112,8 +112,13 @@ class Claims:
     def _bound(self) -> Path:
         return self.folder / "work" / "bound"
 
-    def bind(self, runs: Sequence[Settings], keep: tuple[str, ...] = ()) -> Stack | None:
-        """Make a stack of those of the runs that belong to no other, and hold it; None if all do."""
+    def bind(
+        self, runs: Sequence[Settings], keep: tuple[str, ...] = (), *, wanted: Callable[[Settings], bool]
+    ) -> Stack | None:
+        """Make a stack of those of the runs that belong to no other, and hold it; None if all do.
+
+        `wanted` is asked of a run when it is tied: another process may just have finished it, and let it go.
+        """
         folder = self._stacks / secrets.token_hex(6)
         self._bound.mkdir(parents=True, exist_ok=True)
         begun = folder.with_name(f".{folder.name}")  # others see it when it has a holder, and not before
@@ -121,7 +126,7 @@ class Claims:
         _introduce(begun, 1)
         begun.rename(folder)
         self._hold(folder, 1)
-        got = tuple(run for run in runs if self._tie(run.run_id, folder.name))
+        got = tuple(run for run in runs if self._tie(run, folder.name, wanted))
         stack = Stack(folder, got, keep)
         if not got or not self.holds(stack):
             self.dissolve(stack)
@@ -198,12 +203,16 @@ class Claims:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _tie(self, run_id: str, stack: str) -> bool:
+    def _tie(self, run: Settings, stack: str, wanted: Callable[[Settings], bool]) -> bool:
+        link = self._bound / run.run_id
         try:
-            os.symlink(stack, self._bound / run_id)
+            os.symlink(stack, link)
         except FileExistsError:
             return False
-        return True
+        if wanted(run):
+            return True
+        link.unlink()
+        return False
 
     def _undo(self, path: Path, target: str) -> None:
         """Remove a tie to a stack that is gone, and never one that another process has made in its place."""

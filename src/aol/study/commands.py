@@ -21,6 +21,7 @@ from rich.table import Table
 from aol._words import DEFAULTS, Parser, count, seconds, setting_value, usable_device
 from aol.data import open_data
 from aol.data.named import NAMES
+from aol.engine.files import usable
 from aol.engine.settings import Settings, Value, WrongSettingsError
 from aol.engine.source import AnyPair
 from aol.engine.training import Conduct
@@ -31,7 +32,7 @@ from aol.study.plan import Standing, by_cell, standing
 from aol.study.progress import Display, Lines, Screen, spoken
 from aol.study.records import Store
 from aol.study.running import Stop, Work, run_here
-from aol.study.spec import Study, builtin_names, load
+from aol.study.spec import Study, builtin_names, load, shown
 
 
 def add_study(parser: argparse.ArgumentParser) -> None:
@@ -82,7 +83,10 @@ def _pair(option: str, text: str) -> tuple[str, str]:
 def _setting(option: str, name: str, text: str) -> Value:
     if name not in DEFAULTS:
         raise WrongSettingsError(f"{option}: {name!r} is no setting of a run.")
-    return setting_value(name, text)
+    try:
+        return setting_value(name, text)
+    except WrongSettingsError as error:  # in the words that were used
+        raise WrongSettingsError(f"{option} {str(error).removeprefix('--')}") from error
 
 
 def _seed(text: str) -> int:
@@ -113,6 +117,8 @@ def _run(words: argparse.Namespace) -> int:
     stop = Stop(None if words.limit_minutes is None else 60 * words.limit_minutes)
     folders = dict(_pair("--data", text) for text in words.data)
     start = time.monotonic()
+    with usable(store.folder):
+        (store.folder / "records").mkdir(parents=True, exist_ok=True)
     try:
         with Claims(store.folder) as claims:
             work = Work(study, store, claims, _conduct(words), _opener(folders, words.data_dir), display)
@@ -124,14 +130,15 @@ def _run(words: argparse.Namespace) -> int:
         **_counts(study, store, found),
         "trained": work.trained,
         "seconds": round(time.monotonic() - start, 3),
-        "stopped": stop.asked.is_set() or stop.before(0.0),
+        "stopped": stop.came,
         "too_large": work.untrained,
     }
     if words.json:
         print(json.dumps(summary))
     else:
         _report(study, store, found)
-        print(f"{work.trained} runs in {spoken(time.monotonic() - start)}.")
+        stopped = " Stopped before the end: the same command goes on from here." if stop.came else ""
+        print(f"{work.trained} runs in {spoken(time.monotonic() - start)}.{stopped}")
     return 143 if stop.asked.is_set() else 1 if found.failed or work.untrained else 0
 
 
@@ -194,8 +201,7 @@ def _report(study: Study, store: Store, found: Standing) -> None:
         console.width = 120
     table = Table(*study.cells, "done", "of")
     for cell, done, runs in by_cell(study, found.done):
-        words_of = [f"{value:g}" if isinstance(value, float) else str(value) for value in cell.values()]
-        table.add_row(*words_of, str(done), str(runs))
+        table.add_row(*(shown(value) for value in cell.values()), str(done), str(runs))
     console.print(f"{study.name}: {study.title}", soft_wrap=True, markup=False)
     console.print(table)
     lines = [
@@ -231,6 +237,8 @@ def _list(words: argparse.Namespace) -> int:
 
 def _gather(words: argparse.Namespace) -> int:
     store = Store(words.out)
+    with usable(store.folder):
+        (store.folder / "records").mkdir(parents=True, exist_ok=True)
     found = gather([Path(source) for source in words.sources], store)
     if words.json:
         refused = [{"file": name, "why": why} for name, why in found.refused]

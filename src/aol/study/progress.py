@@ -44,11 +44,13 @@ class Tally:
         self.others = 0  # how many other processes are at it; taken to be as fast as this one
 
     def begin(self, runs: Iterable[Settings], epoch: int) -> None:
-        """Note that runs begin, or go on after an epoch, here or elsewhere."""
+        """Note that runs begin here, or go on after an epoch."""
         self._start = self._start or time.monotonic()
-        for run in runs:
-            if run.run_id in self._cost:
-                self._past[run.run_id] = epoch
+        self.elsewhere(runs, epoch)
+
+    def elsewhere(self, runs: Iterable[Settings], epoch: int) -> None:
+        """Note how far runs are that another process trains."""
+        self._past |= {run.run_id: epoch for run in runs if run.run_id in self._cost}
 
     def epoch(self, runs: Iterable[Settings], epoch: int) -> None:
         """Note that runs, after this epoch, are that far."""

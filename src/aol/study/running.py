@@ -35,11 +35,13 @@ class Stop:
 
     limit: float | None = None
     asked: threading.Event = field(default_factory=threading.Event)
+    came: bool = False  # whether it was time, at some point
     _start: float = field(default_factory=time.monotonic)
 
     def before(self, seconds: float) -> bool:
         """Return whether there is no time left for something that takes so long."""
-        return self.asked.is_set() or self.left() < seconds
+        self.came = self.came or self.asked.is_set() or self.left() < seconds
+        return self.came
 
     def left(self) -> float:
         """Return the seconds that are left, infinitely many if there is no limit."""
@@ -94,15 +96,16 @@ class Work:
 
     def left(self) -> list[Settings]:
         """Return the runs without a record, in the order of the study."""
-        found = []
-        for run in self._runs:
-            if run.run_id not in self._done:
-                record = self.store.get(run.run_id)
-                if record is not None and enough(record, self.study.keep):
-                    self._done.add(run.run_id)
-                else:
-                    found.append(run)
-        return found
+        return [run for run in self._runs if self._lacks(run)]
+
+    def _lacks(self, run: Settings) -> bool:
+        if run.run_id in self._done:
+            return False
+        record = self.store.get(run.run_id)
+        if record is None or not enough(record, self.study.keep):
+            return True
+        self._done.add(run.run_id)
+        return False
 
     def next_stack(self) -> Stack | None:
         """Return a stack for this process: one that was left behind, or a new one; None if there is none to be had."""
@@ -127,8 +130,9 @@ class Work:
             some = [run for run in free if run.stack_key == key]
             most = self._most.get(key, self.conduct.together)
             (first, *_) = group(some, self.pairs, replace(self.conduct, together=most), 1, _Said(self.display))
-            if stack := self.claims.bind(first, self.study.keep):
+            if stack := self.claims.bind(first, self.study.keep, wanted=self._lacks):
                 return stack
+            left = [run for run in left if self._lacks(run)]
         return None
 
     def wait_for_others(self) -> bool:
@@ -142,7 +146,7 @@ class Work:
         others = [each.stack for each in self.claims.look() if each.alive and not self.claims.holds(each.stack)]
         self.tally.others = len(others)
         for stack in others:
-            self.tally.begin(stack.runs, stack.stand())
+            self.tally.elsewhere(stack.runs, stack.stand())
         self.tally.finish(run for run in self._runs if run.run_id in self._done)
 
     def finish(self, stack: Stack, records: Sequence[Record]) -> None:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from aol.engine.settings import Value
 from aol.study.spec import Method, Study
 
-_EPOCHS = 4
+_EPOCHS = 3
 _SEEDS = 2
 _LARGEST = 50.0  # imbalance, of some 140 images a class
 # What must be different on 1,347 images of 8 x 8 pixels.

@@ -105,7 +105,7 @@ class Study:
         try:
             return Settings(**chosen)  # type: ignore[arg-type]
         except WrongSettingsError as error:
-            place = " ".join(f"{name}={value}" for name, value in {**cell, **variant}.items())
+            place = " ".join(f"{name}={shown(value)}" for name, value in {**cell, **variant}.items())
             raise WrongSettingsError(f"{self.name}, method {method.name}, {place}: {error}") from error
 
     def runs(self, cell: Cell, method: Method, seeds: Sequence[int] | None = None) -> list[Settings]:
@@ -140,8 +140,8 @@ class Study:
             known = cells.get(name, ()) if name in cells else tuple(v for each in grids for v in each.grid[name])
             for value in values:
                 if value not in known:
-                    has = ", ".join(str(each) for each in dict.fromkeys(known))
-                    raise WrongSettingsError(f"{self.name} has {name} {has}; there is no {value!r}.")
+                    has = ", ".join(shown(each) for each in dict.fromkeys(known))
+                    raise WrongSettingsError(f"{self.name} has {name} {has}; there is no {shown(value)}.")
             if name in cells:
                 cells[name] = tuple(value for value in cells[name] if value in values)
             methods = [_narrowed(each, name, values) for each in methods]
@@ -156,6 +156,15 @@ class Study:
             if name in self.cells or any(name in method.grid for method in self.methods):
                 raise WrongSettingsError(f"{name} varies in {self.name}: restrict it, instead of setting it.")
         return replace(self, common={**self.common, **changed})
+
+
+def shown(value: Value) -> str:
+    """Return the value of a setting as a word.
+
+    >>> shown(200.0), shown(None), shown("all")
+    ('200', 'none', 'all')
+    """
+    return "none" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _narrowed(method: Method, name: str, values: Sequence[Value]) -> Method:
