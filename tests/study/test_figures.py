@@ -56,6 +56,11 @@ def test_a_run_that_diverged_counts_as_chance_in_every_figure(figure: str) -> No
     assert on_validation(run, figure) == pytest.approx(0.1)
 
 
+def test_a_run_that_diverged_before_any_reading_counts_as_nothing() -> None:
+    run = replace(record(Settings(epochs=4), 0.9, failed=1), by_class={}, curves={})
+    assert on_test(run, "last") == 0.0
+
+
 def test_every_figure_has_its_words_and_the_best_epoch_is_called_optimistic() -> None:
     assert all(meaning(figure) for figure in (*PLAIN, *AVERAGED))
     assert [figure for figure in PLAIN if "optimistic" in meaning(figure)] == ["best"]

@@ -46,12 +46,16 @@ def on_validation(record: Record, figure: str) -> float | None:
 
 
 def _figure(record: Record, figure: str, curve: str) -> float | None:
+    stream = record.settings.scenario == "stream"
+    if record.failed_at_epoch is not None:  # before the curve: one that failed at once has none
+        return _chance(record) if figure != "second_half_mean" or stream else None
     values = record.curves.get(curve)
     if not values:
         return None
-    stream = record.settings.scenario == "stream"
-    if record.failed_at_epoch is not None:
-        known = figure != "second_half_mean" or stream
-        return 1.0 / max(1, len(record.by_class["test_accuracy"])) if known else None
     read = torch.tensor([math.nan if value is None else value for value in values], dtype=torch.float64)
     return accuracies(read, stream=stream).get(figure)
+
+
+def _chance(record: Record) -> float:
+    classes = max((len(values) for values in record.by_class.values()), default=0)
+    return 1.0 / classes if classes else 0.0

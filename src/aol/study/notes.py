@@ -105,7 +105,9 @@ def specifics(table: Table, *, optimistic: bool) -> list[str]:
     if any(line.differences and line.settings > 1 for line in table.lines):
         found[0] += f" Settings are chosen by {study.figure} on validation."
     if table.tests:
-        found.append(f"p: corrected for the {table.tests} comparisons of the table (Holm).")
+        one = "p: the table has one comparison, and needs no correction."
+        many = f"p: corrected for the {table.tests} comparisons of the table (Holm)."
+        found.append(one if table.tests == 1 else many)
     if any(len(line.seeds) == 1 and line.settings > 1 for line in table.lines):
         found.append("With one seed a setting is chosen on that seed's own validation, which flatters it.")
     if table.figure.endswith("best"):

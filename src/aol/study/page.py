@@ -41,7 +41,9 @@ def page(folder: Path, studies: Sequence[Study] | None = None) -> str:
     for study in chosen if store.ids() else []:
         table = recorded_table(study, store, records)
         tables += [table] if table.records or table.damaged else []
-    words = [notes.GAIN.format(base="the baseline"), notes.PAPER, notes.OPTIMISTIC.format(base="the baseline")]
+    names = {study.baseline for study in chosen}
+    base = names.pop() if len(names) == 1 else "the baseline"
+    words = [notes.GAIN.format(base=base), notes.PAPER, notes.OPTIMISTIC.format(base=base)]
     head = HEAD.format(folder=folder.as_posix(), legend=_listed([*words, notes.CORRELATIONS]))
     if not tables:
         return f"{head}\n{NOTHING.format(folder=folder.as_posix())}"
@@ -67,7 +69,9 @@ def _summary(tables: Sequence[Table]) -> str:
         name = f"[{table.study.name}](#{table.study.name})" if has_figures(table) and not larger else table.study.name
         name += f", part of [{larger.study.name}](#{larger.study.name})" if larger else ""
         word, gain, paper = _in_short(table)
-        rows.append(f"| {name} | {word} | {gain} | {paper} | {len(table.records)} of {table.runs_planned} |")
+        runs = f"{len(table.records)} of {table.runs_planned}"
+        runs += f", {len(table.damaged)} damaged" if table.damaged else ""
+        rows.append(f"| {name} | {word} | {gain} | {paper} | {runs} |")
     return "\n".join(rows) + "\n"
 
 
@@ -110,7 +114,7 @@ def _part(table: Table) -> list[str]:
     for name, values in study.cells.items():
         own = [value for value in values if any(cell[name] == value for cell in run)]
         if len(own) < len(values):
-            words += ["--only", f"{name}={','.join(str(value) for value in own)}"]
+            words += ["--only", f"{name}={','.join('none' if each is None else str(each) for each in own)}"]
     if study.name in builtin_names() and study.seeds != load(study.name).seeds:
         words += ["--seeds", ",".join(str(seed) for seed in study.seeds)]
     return words
