@@ -1,7 +1,7 @@
 """How often intervals of 95 % hold the truth with few seeds, and what gain a choice of settings makes up.
 
-Nothing is trained: accuracies are drawn from a normal distribution, and no setting is better than the baseline. The table
-is that of docs/statistics.md. `python benchmarks/coverage.py`
+Nothing is trained: accuracies are drawn from a normal distribution, and no setting is better than the baseline. The
+tables are those of docs/statistics.md.
 """
 
 from __future__ import annotations
