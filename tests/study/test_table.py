@@ -66,6 +66,14 @@ def test_a_figure_that_the_study_has_not_is_refused(figure: str, words: str) -> 
         make_table(study(), {}, figure=figure)
 
 
+def test_a_baseline_with_a_grid_is_refused() -> None:
+    plan = study()
+    with pytest.raises(ValueError, match="made-up: the baseline aol must have one setting, not 3"):
+        make_table(replace(plan, baseline="aol"), {})
+    one = make_table(replace(plan.only(rho=[0.5]), baseline="aol"), _known(plan))
+    assert [len(line.seeds) for line in one.lines] == [3, 3, 3]
+
+
 def test_seeds_that_were_run_beyond_the_plan_count(tmp_path: Path) -> None:
     plan = study(seeds=(1, 2))
     store = Store(tmp_path)

@@ -20,7 +20,7 @@ from aol.study.verdict import FAILS, HOLDS, OPEN, Claim, claim, judge, p_text, p
 
 
 def _claim(gain: Gain | None, *, paper: float | None = None, cells: int = 1) -> Claim:
-    return Claim("aol", "baseline", cells if gain else 0, cells, 1, (1, 2, 3), gain, paper)
+    return Claim("aol", None, cells if gain else 0, cells, 1, (1, 2, 3), gain, paper)
 
 
 def _gain(mean: float, error: float, seeds: int = 6) -> Gain:

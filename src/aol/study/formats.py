@@ -20,7 +20,7 @@ from aol.study.table import Table
 from aol.study.verdict import FAILS, HOLDS, OPEN
 
 TEX_ROWS = 40
-# By the word of a verdict; "does not hold" comes before "holds" would be found in it.
+# By the word of a verdict.
 STYLES = {FAILS: "red", OPEN: "yellow", HOLDS: "green"}
 _TEX = {
     "\\": r"$\backslash$", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",

@@ -101,49 +101,66 @@ def lines(study: Study, records: Records, figure: str) -> list[Line]:
     return found
 
 
+@dataclass(frozen=True)
+class _Whole:
+    """The seeds of a method in a cell that are whole: test and validation figures `[S, K]`, the baseline's `[S]`."""
+
+    seeds: tuple[int, ...]
+    test: Figures
+    validation: Figures
+    plain: Figures
+    problem: str | None
+
+
+def _whole(study: Study, records: Records, figure: str, cell: Cell, method: Method, variants: list[Variant]) -> _Whole:
+    grid = {seed: [study.run(cell, method, variant, seed) for variant in variants] for seed in study.seeds}
+    test = {seed: [_test(records, run, figure) for run in row] for seed, row in grid.items()}
+    plain = {seed: _test(records, baseline_run(study, cell, seed), figure) for seed in study.seeds}
+    seeds = tuple(seed for seed in study.seeds if None not in test[seed] and plain[seed] is not None)
+    validation, problem = _validation(records, [grid[seed] for seed in seeds], study.figure)
+    kept = seeds if problem is None else ()
+    tests = np.array([test[seed] for seed in kept], dtype=np.float64).reshape(len(kept), len(variants))
+    return _Whole(kept, tests, validation, np.array([plain[seed] for seed in kept], dtype=np.float64), problem)
+
+
 def _line(study: Study, records: Records, figure: str, cell: Cell, method: Method) -> Line:
-    baseline = study.method(study.baseline)
+    is_base = method.name == study.baseline
     variants = _distinct(study, cell, method)
-    grid = [[study.run(cell, method, variant, seed) for variant in variants] for seed in study.seeds]
-    base = {seed: _test(records, study.run(cell, baseline, {}, seed), figure) for seed in study.seeds}
-    is_base = method.name == baseline.name
-    planned = [run for row in grid for run in row]
-    if is_base:
-        planned += study.runs(cell, method, study.extra_seeds)
+    whole = _whole(study, records, figure, cell, method, variants)
+    planned = [study.run(cell, method, variant, seed) for variant in variants for seed in study.seeds]
+    planned += study.runs(cell, method, study.extra_seeds) if is_base else []
     there = [records[run] for run in planned if run in records]
-    test = [[_test(records, run, figure) for run in row] for row in grid]
-    kept = [place for place, seed in enumerate(study.seeds) if None not in test[place] and base[seed] is not None]
-    validation, problem = _validation(records, [grid[place] for place in kept], study.figure)
-    if problem is not None:
-        kept = []
-    tests: Figures = np.array([test[place] for place in kept], dtype=np.float64)
-    seeds = tuple(study.seeds[place] for place in kept)
-    plain = [value for seed in seeds if (value := base[seed]) is not None]
-    own = choose_without_each(validation) if kept else np.array([], dtype=np.intp)
-    values = [float(row[place]) for row, place in zip(tests, own, strict=True)]
-    differences = () if is_base else tuple(value - low for value, low in zip(values, plain, strict=True))
-    example = planned[0]
-    reference = study.run(cell, baseline, {}, study.seeds[0])
-    gains = None if is_base else published_gains(study.paper, example, reference)
+    own = choose_without_each(whole.validation) if whole.seeds else np.array([], dtype=np.intp)
+    values = whole.test[np.arange(len(own)), own]
+    differences = () if is_base else tuple((values - whole.plain).tolist())
+    first = choose(whole.validation) if whole.seeds else 0
+    reference = baseline_run(study, cell, study.seeds[0])
+    gains = None if is_base else published_gains(study.paper, planned[0], reference)
     return Line(
         cell=cell,
         method=method.name,
         settings=len(variants),
-        setting=shown(variants[choose(validation) if kept else 0]) if kept or len(variants) == 1 else "",
+        setting=shown(variants[first]) if whole.seeds or len(variants) == 1 else "",
         choices=tuple(shown(variants[place]) for place in own),
-        seeds=seeds,
+        seeds=whole.seeds,
         planned=len(study.seeds),
         runs=len(there),
         runs_planned=len(planned),
         failed=sum(record.failed_at_epoch is not None for record in there),
-        values=tuple(values),
+        values=tuple(values.tolist()),
         differences=differences,
         gain=paired_gain(differences, settings=len(variants)) if differences else None,
-        optimistic=None if is_base or not kept else _optimistic(study, records, figure, cell, method, seeds, tests),
-        paper=published(study.paper, example),
+        optimistic=_optimistic(study, records, figure, cell, method, whole) if differences else None,
+        paper=published(study.paper, planned[0]),
         paper_gains=None if gains is None else tuple(gains),
-        problem=problem,
+        problem=whole.problem,
     )
+
+
+def baseline_run(study: Study, cell: Cell, seed: int) -> Settings:
+    """Return the baseline's run in a cell."""
+    baseline = study.method(study.baseline)
+    return study.run(cell, baseline, baseline.variants()[0], seed)
 
 
 def _test(records: Records, run: Settings, figure: str) -> float | None:
@@ -173,32 +190,32 @@ def baseline_pool(study: Study, records: Records, figure: str, cell: Cell) -> li
 
 
 def _optimistic(
-    study: Study, records: Records, figure: str, cell: Cell, method: Method, seeds: Sequence[int], tests: Figures
+    study: Study, records: Records, figure: str, cell: Cell, method: Method, whole: _Whole
 ) -> Optimistic | None:
     """Return the best of a grid on test beside the baseline's best of as many tries; None without a grid.
 
     As in the paper, age's grid holds ρ = 0, which is no weighting by the same mechanism: one try more.
     """
-    if tests.shape[1] == 1:
+    if whole.test.shape[1] == 1:
         return None
-    baseline = study.method(study.baseline)
-    plain = np.array([_test(records, study.run(cell, baseline, {}, seed), figure) for seed in seeds], dtype=np.float64)
+    tests = whole.test
     if is_claim(method.name):
-        runs = [replace(study.run(cell, method, method.variants()[0], seed), weighting="none") for seed in seeds]
+        runs = [replace(study.run(cell, method, method.variants()[0], seed), weighting="none") for seed in whole.seeds]
         zero = [_test(records, run, figure) for run in runs]
         if None not in zero:
             tests = np.column_stack([np.array(zero, dtype=np.float64), tests])
     best = np.take_along_axis(tests, best_on_test(tests)[:, None], axis=1)[:, 0]
+    gains = best - whole.plain
     pool, tries = baseline_pool(study, records, figure, cell), int(tests.shape[1])
     theirs = best_of_tries(pool, tries)
     left, interval = gain_over_tries(best.tolist(), theirs)
     luck = luck_of_runs(tests)
-    within = (None, None) if luck is None else gain_over_luck((best - plain).tolist(), tries, luck)
+    within = (None, None) if luck is None else gain_over_luck(gains.tolist(), tries, luck)
     chances = [chance_of_reaching(pool, tries, float(value)) for value in best] if tries <= len(pool) else []
     return Optimistic(
         tries=tries,
         mean=float(best.mean()),
-        gain=float((best - plain).mean()),
+        gain=float(gains.mean()),
         baseline=theirs,
         left=left,
         interval=interval,

@@ -13,7 +13,7 @@ from aol.engine.settings import Value, WrongSettingsError
 from aol.study import figures
 from aol.study.correlations import Correlation, correlations
 from aol.study.intervals import holm
-from aol.study.lines import Line, Records, is_claim, lines
+from aol.study.lines import Line, Records, baseline_run, is_claim, lines
 from aol.study.published import published_correlations
 from aol.study.records import Store
 from aol.study.spec import Cell, Study
@@ -96,7 +96,7 @@ def make_table(
 ) -> Table:
     """Return the table of a study; by default of the figure that its settings are chosen by."""
     wanted = study.figure if figure is None else figure
-    _check_figure(study, wanted)
+    _check(study, wanted)
     found = lines(study, records, wanted)
     gains = [line.gain if line.gain is not None and line.gain.seeds > 1 else None for line in found]
     adjusted = iter(holm([gain.p for gain in gains if gain is not None]))
@@ -116,12 +116,14 @@ def make_table(
     )
 
 
-def _check_figure(study: Study, figure: str) -> None:
+def _check(study: Study, figure: str) -> None:
     allowed = (*figures.PLAIN, *figures.AVERAGED)
     if figure not in allowed:
         raise WrongSettingsError(f"figure must be one of {', '.join(allowed)}, not {figure!r}.")
-    cell = study.cells_list()[0]
-    run = study.run(cell, study.method(study.baseline), {}, study.seeds[0])
+    tried = len(study.method(study.baseline).variants())
+    if tried > 1:
+        raise WrongSettingsError(f"{study.name}: the baseline {study.baseline} must have one setting, not {tried}.")
+    run = baseline_run(study, study.cells_list()[0], study.seeds[0])
     if "second_half_mean" in figure and run.scenario != "stream":
         raise WrongSettingsError(f"figure {figure} is for streams; {study.name} has last, tail_mean and best.")
     if figure.startswith("averaged_") and run.average == 0.0:

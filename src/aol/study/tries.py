@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 import numpy.typing as npt
@@ -50,6 +51,7 @@ def chance_of_reaching(values: Sequence[float], tries: int, level: float) -> flo
     return 1.0 - math.comb(below, tries) / math.comb(ordered.size, tries)
 
 
+@cache
 def normal_best(tries: int) -> float:
     """Return the expected largest of `tries` standard normal values, to six digits.
 

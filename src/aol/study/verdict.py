@@ -23,10 +23,13 @@ LEAST_GAIN = 0.005
 
 @dataclass(frozen=True)
 class Claim:
-    """The gain of a method, averaged over the cells with at least three whole seeds, on the seeds these share."""
+    """The gain of a method, averaged over the cells with at least three whole seeds, on the seeds these share.
+
+    `over` is the method that it is compared with; None for the baseline.
+    """
 
     method: str
-    over: str
+    over: str | None
     cells: int
     cells_planned: int
     settings: int
@@ -50,26 +53,21 @@ class Verdict:
     sentence: str
 
 
-def claim(lines: Sequence[Line], method: str, over: str = "baseline") -> Claim:
-    """Return the gain of a method over the baseline or over another method, averaged over the cells of these lines."""
+def claim(lines: Sequence[Line], method: str, over: str | None = None) -> Claim:
+    """Return the gain of a method over the baseline, or over another method, averaged over the cells of these lines."""
     mine = [line for line in lines if line.method == method]
     theirs = {_place(line): line for line in lines if line.method == over}
-    pairs = [(line, theirs.get(_place(line))) for line in mine]
-    whole = [
-        (line, other)
-        for line, other in pairs
-        if len(line.seeds if over == "baseline" else _shared([line] + ([other] if other else []))) >= LEAST_SEEDS
-        and (over == "baseline" or other is not None)
-    ]
-    seeds = _shared([each for pair in whole for each in pair if each is not None])
-    gain, settings = None, 1
-    if whole and len(seeds) >= LEAST_SEEDS:
-        by_cell = [[_gain(line, other, seed) for seed in seeds] for line, other in whole]
-        settings = max(each.settings for pair in whole for each in pair if each is not None)
-        gain = paired_gain([statistics.fmean(column) for column in zip(*by_cell, strict=True)], settings=settings)
-    paper = [line.paper_gain for line, _ in whole or pairs]
+    cells = [[line] if over is None else [line, theirs[_place(line)]] for line in mine]
+    whole = [cell for cell in cells if len(_shared(cell)) >= LEAST_SEEDS]
+    taking_part = [line for cell in whole for line in cell]
+    seeds, gain = _shared(taking_part), None
+    settings = max((line.settings for line in taking_part), default=1)
+    if len(seeds) >= LEAST_SEEDS:
+        by_seed = [statistics.fmean(_difference(cell, seed) for cell in whole) for seed in seeds]
+        gain = paired_gain(by_seed, settings=settings)
+    paper = [cell[0].paper_gain for cell in whole or cells]
     known = [value for value in paper if value is not None]
-    mean = statistics.fmean(known) if known and len(known) == len(paper) and over == "baseline" else None
+    mean = statistics.fmean(known) if known and len(known) == len(paper) and over is None else None
     return Claim(method, over, len(whole), len(mine), settings, seeds if gain else (), gain, mean)
 
 
@@ -82,11 +80,12 @@ def _shared(lines: Sequence[Line]) -> tuple[int, ...]:
     return tuple(seed for seed in first if all(seed in line.seeds for line in lines))
 
 
-def _gain(line: Line, other: Line | None, seed: int) -> float:
-    mine = line.seeds.index(seed)
-    if other is None:
-        return line.differences[mine]
-    return line.values[mine] - other.values[other.seeds.index(seed)]
+def _difference(cell: Sequence[Line], seed: int) -> float:
+    """Return what a method has above the baseline, or above the other method of a pair, with one seed."""
+    first, *other = cell
+    if not other:
+        return first.differences[first.seeds.index(seed)]
+    return first.values[first.seeds.index(seed)] - other[0].values[other[0].seeds.index(seed)]
 
 
 def judge(claims: Sequence[Claim]) -> list[Verdict]:
