@@ -27,7 +27,7 @@ def test_the_interval_and_p_value_are_those_of_students_t() -> None:
 
 def test_a_choice_among_settings_widens_the_interval() -> None:
     values = [0.012, -0.003, 0.027, 0.008]
-    fixed, chosen = paired_gain(values), paired_gain(values, settings=5)
+    fixed, chosen = paired_gain(values), paired_gain(values, chosen=1)
     assert fixed.interval is not None
     assert chosen.interval is not None
     ratio = (chosen.interval[1] - chosen.mean) / (fixed.interval[1] - fixed.mean)
@@ -67,7 +67,7 @@ def _chosen(seeds: int, settings: int, shared: float) -> list[Gain]:
         own = choose_without_each(validation)
         differences = test[np.arange(seeds), own] - rng.standard_normal(seeds)
         spread = float(differences.std(ddof=1))
-        error = spread * math.sqrt(inflation(seeds, settings) / seeds)
+        error = spread * math.sqrt(inflation(seeds, 1) / seeds)
         found.append(Gain(float(differences.mean()), seeds, spread, error))
     return found
 
@@ -81,6 +81,23 @@ def test_the_interval_after_a_choice_covers_at_least_at_its_nominal_rate(
     covered = sum(gain.interval is not None and gain.interval[0] <= 0.0 <= gain.interval[1] for gain in gains)
     assert covered / TIMES >= 0.95 - 0.010
     assert float(np.mean([gain.mean for gain in gains])) == pytest.approx(0.0, abs=0.06)  # no gain is made up
+
+
+@pytest.mark.parametrize(("seeds", "settings"), [(3, 10), (5, 22), (10, 22)])
+def test_with_both_sides_chosen_the_interval_covers_at_least_at_its_nominal_rate(seeds: int, settings: int) -> None:
+    rng = np.random.default_rng(seeds)
+    hits = {0: 0, 1: 0, 2: 0}
+    for _ in range(TIMES):
+        sides = rng.standard_normal((2, seeds, settings))
+        ours, theirs = (side[np.arange(seeds), choose_without_each(side)] for side in sides)
+        mean, spread = float((ours - theirs).mean()), float((ours - theirs).std(ddof=1))
+        for chosen in hits:
+            ends = Gain(mean, seeds, spread, spread * math.sqrt(inflation(seeds, chosen) / seeds)).interval
+            assert ends is not None
+            hits[chosen] += ends[0] <= 0.0 <= ends[1]
+    assert hits[2] / TIMES >= 0.95 - 0.010
+    assert hits[1] / TIMES < hits[2] / TIMES
+    assert hits[0] / TIMES < 0.93
 
 
 def test_without_the_widening_it_would_not_cover() -> None:
@@ -120,21 +137,21 @@ def test_among_many_comparisons_without_effect_any_is_found_at_most_at_the_nomin
     assert found / times == pytest.approx(0.05, abs=0.017)
 
 
-@pytest.mark.parametrize("settings", [1, 10])
-def test_the_seeds_that_are_needed_are_the_fewest_that_would_do(settings: int) -> None:
-    gain = paired_gain([0.010, 0.020, 0.003, 0.016], settings=settings)
-    needed = gain.seeds_needed(settings)
+@pytest.mark.parametrize("chosen", [0, 1, 2])
+def test_the_seeds_that_are_needed_are_the_fewest_that_would_do(chosen: int) -> None:
+    gain = paired_gain([0.010, 0.020, 0.003, 0.016], chosen=chosen)
+    needed = gain.seeds_needed()
     assert needed is not None
     for seeds in (needed - 1, needed):
         assert gain.spread is not None
-        half = stats.t.ppf(0.975, seeds - 1) * gain.spread * math.sqrt(inflation(seeds, settings) / seeds)
+        half = stats.t.ppf(0.975, seeds - 1) * gain.spread * math.sqrt(inflation(seeds, chosen) / seeds)
         assert (half < gain.mean) == (seeds == needed)
 
 
 def test_a_gain_that_no_number_of_seeds_could_show_has_no_such_number() -> None:
-    assert paired_gain([0.01, -0.01, 0.0100001]).seeds_needed(1) is not None
-    assert paired_gain([0.01, -0.01]).seeds_needed(1) is None
-    assert paired_gain([0.01, -0.0099999999]).seeds_needed(1) is None
+    assert paired_gain([0.01, -0.01, 0.0100001]).seeds_needed() is not None
+    assert paired_gain([0.01, -0.01]).seeds_needed() is None
+    assert paired_gain([0.01, -0.0099999999]).seeds_needed() is None
 
 
 def test_one_seed_has_no_interval_and_no_evidence() -> None:

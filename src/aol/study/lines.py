@@ -149,7 +149,7 @@ def _line(study: Study, records: Records, figure: str, cell: Cell, method: Metho
         failed=sum(record.failed_at_epoch is not None for record in there),
         values=tuple(values.tolist()),
         differences=differences,
-        gain=paired_gain(differences, settings=len(variants)) if differences else None,
+        gain=paired_gain(differences, chosen=int(len(variants) > 1)) if differences else None,
         optimistic=_optimistic(study, records, figure, cell, method, whole) if differences else None,
         paper=published(study.paper, planned[0]),
         paper_gains=None if gains is None else tuple(gains),

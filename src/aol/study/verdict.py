@@ -32,7 +32,6 @@ class Claim:
     over: str | None
     cells: int
     cells_planned: int
-    settings: int
     seeds: tuple[int, ...]
     gain: Gain | None
     paper_gain: float | None
@@ -61,14 +60,14 @@ def claim(lines: Sequence[Line], method: str, over: str | None = None) -> Claim:
     whole = [cell for cell in cells if len(_shared(cell)) >= LEAST_SEEDS]
     taking_part = [line for cell in whole for line in cell]
     seeds, gain = _shared(taking_part), None
-    settings = max((line.settings for line in taking_part), default=1)
     if len(seeds) >= LEAST_SEEDS:
         by_seed = [statistics.fmean(_difference(cell, seed) for cell in whole) for seed in seeds]
-        gain = paired_gain(by_seed, settings=settings)
+        sides = zip(*whole, strict=True)  # the method's lines, and the other's
+        gain = paired_gain(by_seed, chosen=sum(any(line.settings > 1 for line in side) for side in sides))
     paper = [cell[0].paper_gain for cell in whole or cells]
     known = [value for value in paper if value is not None]
     mean = statistics.fmean(known) if known and len(known) == len(paper) and over is None else None
-    return Claim(method, over, len(whole), len(mine), settings, seeds if gain else (), gain, mean)
+    return Claim(method, over, len(whole), len(mine), seeds if gain else (), gain, mean)
 
 
 def _place(line: Line) -> tuple[tuple[str, object], ...]:
@@ -135,7 +134,7 @@ def _reason(claim: Claim, gain: Gain, word: str, p: float) -> str:
     if word == FAILS:
         least = "half of the paper's gain" if claim.margin > LEAST_GAIN else "what matters"
         return f"{text}: less than {points(claim.margin)}, {least}{_beside_paper(claim, gain)}."
-    needed = gain.seeds_needed(claim.settings)
+    needed = gain.seeds_needed()
     enough = needed is None or needed <= gain.seeds
     more = "" if enough else f"; a difference of this size would show with about {needed} seeds"
     return f"{text}{_beside_paper(claim, gain)}{more}."
