@@ -24,7 +24,7 @@ def inflation(seeds: int, chosen: int) -> float:
 
     Each seed's setting is chosen on the other seeds, so that no gain is made up. But the choices share runs, and the
     differences are no longer independent: two of them have a correlation r, and the variance of their mean is larger
-    than their spread tells by `(1 + (n - 1) r) / (1 - r)`. With one side chosen that is at most about `1 + √n / 3`: when
+    than their spread tells by `(1 + (n - 1) r) / (1 - r)`. With one side chosen that is about `1 + √n / 3` at most: if
     all settings are equally good and luck on validation is luck on test, by simulation, for up to 20 seeds and 22
     settings. With both sides of a comparison chosen (`chosen` = 2), r is twice that.
 
