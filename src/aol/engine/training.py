@@ -21,6 +21,7 @@ import torch.distributed as dist
 
 from aol import nets
 from aol.data.images import ImageSet
+from aol.engine import room
 from aol.engine.events import Events, check_tensorboard
 from aol.engine.files import held, load_checkpoint, save_checkpoint, sweep, write_atomically
 from aol.engine.folder import checkpoint_path, note_stacks, prepare, recall_stacks, run_folder
@@ -239,6 +240,9 @@ def group(
         if reason and len(some) > 1 and reason not in said:
             said.add(reason)
             progress.say(f"Runs are trained one after the other: {reason}.")
+        if conduct.device.type == "cuda" and not conduct.together and not reason and len(some) > 1:
+            each = room.step_bytes(some[0], shape, pair.num_classes, conduct.device)
+            most = room.runs_that_fit(torch.cuda.mem_get_info(conduct.device)[0], each, most)
         found += stacks(some, 1 if reason else most)
     return found
 
