@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 # One thread: two OpenMP threads on two busy cores are erratic.
 export OMP_NUM_THREADS := 1
 
-.PHONY: demo test test-gpu test-kernels lint types bench docs clean
+.PHONY: demo test test-gpu test-kernels test-ray lint types bench docs clean
 
 # torch first and alone: with it in place, the rest of the requirements are satisfied by that build.
 $(BIN)/.ready: pyproject.toml
@@ -57,3 +57,13 @@ $(VENV)-kernels/.ready: pyproject.toml
 
 test-kernels: $(VENV)-kernels/.ready  ## the Triton kernels, by Triton's interpreter
 	TRITON_INTERPRET=1 $(VENV)-kernels/bin/python -m pytest tests/nets/fused src/aol/nets/fused
+
+# Ray's own environment: it is an extra, and large.
+$(VENV)-ray/.ready: pyproject.toml
+	$(PYTHON) -m venv $(VENV)-ray
+	$(VENV)-ray/bin/python -m pip install --quiet torch==2.13.0
+	$(VENV)-ray/bin/python -m pip install --quiet torch==2.13.0 --editable '.[ray,test]'
+	touch $@
+
+test-ray: $(VENV)-ray/.ready  ## studies on a real Ray cluster of this machine, whose workers are killed
+	$(VENV)-ray/bin/python -m pytest tests/study/test_on_ray.py

@@ -81,6 +81,9 @@ def test_a_part_of_a_study_holds_its_baseline_and_what_was_asked_for(tmp_path: P
         "aol ρ=0.5 sample sigmoid",
     }
     assert set(part.all_runs()) <= set(study.all_runs())
+    assert len(part.extra_seeds) == 2  # as many as settings are left
+    plain = study.only(method=["none"])
+    assert set(plain.all_runs()) == {run for run in study.all_runs() if run.weighting == "none"}
 
 
 @pytest.mark.parametrize(

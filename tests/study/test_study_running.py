@@ -8,7 +8,7 @@ import random
 import shutil
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -22,6 +22,7 @@ from aol.engine.display import Quiet
 from aol.engine.loop import Loop
 from aol.study import Store, load
 from aol.study import training as stack_training
+from data.tiny_sets import image_folder, tiny_lmdb
 from engine.running import forked, killed_after, status_of
 
 pytestmark = pytest.mark.usefixtures("_warm")
@@ -246,7 +247,7 @@ def test_a_run_too_large_for_memory_is_said_and_the_others_go_on(
     part = ["--only", "imbalance=20", "--only", "method=none"]
     assert main(words(written(tmp_path), tmp_path, *part, "--json")) == 1
     found = said(capsys)
-    assert (found["done"], found["missing"], len(found["too_large"])) == (0, 3, 3)  # type: ignore[arg-type]
+    assert (found["done"], found["missing"], len(found["untrained"])) == (0, 3, 3)  # type: ignore[arg-type]
     assert work_left(tmp_path) == []
 
 
@@ -259,7 +260,7 @@ def test_a_stack_begun_on_a_larger_device_is_left_to_one(
         _memory_for(1, patch)
         assert main(words(study, tmp_path, "--together", "1", "--json")) == 1
         found = said(capsys)
-    kept = len(found["too_large"])  # type: ignore[arg-type]
+    kept = len(found["untrained"])  # type: ignore[arg-type]
     assert kept in (2, 3)
     assert (found["left_behind"], found["done"]) == (kept, RUNS // 2 - kept)
     assert len(list(tmp_path.glob("work/stacks/*/checkpoint.pt"))) == 1
@@ -295,3 +296,21 @@ def test_a_study_that_keeps_more_does_a_run_again_that_kept_less(
         assert (len(ages), len(ages[0])) == (2, 10)
         both = [(ages[0][each] + ages[1][each]) / 2 for each in range(10)]
         assert record.by_class["mean_age"] == pytest.approx(both, rel=1e-5)
+
+
+@pytest.mark.parametrize("make", [image_folder, tiny_lmdb])
+def test_the_large_scale_study_runs_on_a_folder_or_lmdb_given_for_its_name(
+    make: Callable[[Path], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    photos = make(tmp_path / "photos")
+    part = ["--only", "data=imagenet1k", "--only", "imbalance=10", "--only", "method=none", "--only", "rho=0.1"]
+    small = {
+        "epochs": "2", "image_size": "32", "net": "resnet32", "batch_size": "4", "memory": "reservoir:20",
+        "validation": "0.25",
+    }  # fmt: skip
+    changed = [word for name, value in small.items() for word in ("--set", f"{name}={value}")]
+    given = ["--data", f"imagenet1k={photos}", "--precision", "fp32", "--seeds", "1", "--json"]
+    assert main(words("large-scale", tmp_path / "out", *part, *changed, *given)) == 0
+    assert said(capsys)["trained"] == 2  # one seed, and one more try
+    assert {record.settings.data for record in Store(tmp_path / "out")} == {"imagenet1k"}
+    assert {record.trained_together for record in Store(tmp_path / "out")} == {1}

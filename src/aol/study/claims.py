@@ -146,7 +146,7 @@ class Claims:
 
     def holds(self, stack: Stack) -> bool:
         """Whether this process still holds a stack."""
-        return stack.name in self._mine and _turn(stack.folder) == self._mine[stack.name]
+        return stack.name in self._mine and turn_of(stack.folder) == self._mine[stack.name]
 
     def check(self, stack: Stack) -> None:
         """Raise `TakenOverError` unless this process still holds the stack."""
@@ -244,7 +244,7 @@ class Claims:
                     _overwrite(self._stacks / name / "beat", f"{turn} {beats}")
 
     def _seen(self, folder: Path) -> Held:
-        turn = _turn(folder)
+        turn = turn_of(folder)
         who, listed = _read(folder / f"holder-{turn}"), _read(folder / "runs.json")
         runs, keep = listed.get("runs", []), listed.get("keep", [])
         stack = Stack(folder, tuple(Settings(**each) for each in runs), tuple(keep))
@@ -279,7 +279,7 @@ def _introduce(folder: Path, turn: int) -> None:
     _overwrite(folder / "beat", f"{turn} 0")
 
 
-def _turn(folder: Path) -> int:
+def turn_of(folder: Path) -> int:
     """Return the number of the last holder; zero for a folder that is gone."""
     return max((int(path.name[7:]) for path in _entries(folder) if path.name.startswith("holder-")), default=0)
 

@@ -28,6 +28,7 @@ from aol.engine.training import Conduct
 from aol.study import showing
 from aol.study.claims import Claims
 from aol.study.gathering import gather
+from aol.study.on_ray import Cluster, Conditions, ray_package, run_on
 from aol.study.plan import Standing, by_cell, standing
 from aol.study.progress import Display, Lines, Screen, spoken
 from aol.study.records import Store
@@ -112,7 +113,9 @@ def _opener(folders: Mapping[str, str], data_dir: str | None) -> Callable[[Seque
 
 
 def _run(words: argparse.Namespace) -> int:
-    study, store = chosen(words), Store(words.out)
+    study, store = chosen(words), Store(Path(words.out).expanduser().absolute())
+    if words.ray is not None:
+        ray_package()
     display = _display(words, study)
     stop = Stop(None if words.limit_minutes is None else 60 * words.limit_minutes)
     folders = dict(_pair("--data", text) for text in words.data)
@@ -122,7 +125,10 @@ def _run(words: argparse.Namespace) -> int:
     try:
         with Claims(store.folder) as claims:
             work = Work(study, store, claims, _conduct(words), _opener(folders, words.data_dir), display)
-            run_here(work, stop)
+            if words.ray is None:
+                run_here(work, stop)
+            else:
+                _run_on_ray(words, work, stop, folders)
             found = standing(study, store, claims)
     finally:
         display.close()
@@ -131,7 +137,7 @@ def _run(words: argparse.Namespace) -> int:
         "trained": work.trained,
         "seconds": round(time.monotonic() - start, 3),
         "stopped": stop.came,
-        "too_large": work.untrained,
+        "untrained": work.untrained,
     }
     if words.json:
         print(json.dumps(summary))
@@ -142,10 +148,18 @@ def _run(words: argparse.Namespace) -> int:
     return 143 if stop.asked.is_set() else 1 if found.failed or work.untrained else 0
 
 
+def _run_on_ray(words: argparse.Namespace, work: Work, stop: Stop, folders: Mapping[str, str]) -> None:
+    where = {name: str(Path(folder).expanduser().absolute()) for name, folder in folders.items()}
+    data_dir = None if words.data_dir is None else str(Path(words.data_dir).expanduser().absolute())
+    conditions = Conditions(where, data_dir, words.device, words.workers, words.checkpoint_seconds)
+    with Cluster(words.ray) as cluster:
+        run_on(cluster, work, stop, conditions)
+
+
 def _conduct(words: argparse.Namespace) -> Conduct:
     return Conduct(
         out=Path(words.out),
-        device=usable_device(words.device),
+        device=usable_device("cpu" if words.ray is not None else words.device),
         together=words.together,
         workers=words.workers,
         checkpoint_seconds=words.checkpoint_seconds,
@@ -280,6 +294,13 @@ def _add_conduct(parser: argparse.ArgumentParser) -> None:
     add("--device", metavar="NAME", default="auto", help="auto, cpu, cuda, cuda:1 ... [auto]")
     add("--together", type=count(1), metavar="N", help="the most runs trained as one; default: what suits the device")
     add("--workers", type=count(0), metavar="N", default=0, help="processes that decode images of a large set [0]")
+    add(
+        "--ray",
+        nargs="?",
+        const="local",
+        metavar="ADDRESS",
+        help="train on a Ray cluster: at ADDRESS, at 'auto', or without it a new one on this machine",
+    )
     add("--limit-minutes", type=seconds, metavar="M", help="stop after so long, with all that was done kept")
     add("--checkpoint-seconds", type=seconds, metavar="S", default=60.0, help="least time between checkpoints [60]")
 

@@ -81,7 +81,7 @@ class Work:
     ) -> None:
         self.study, self.store, self.claims, self.conduct, self.display = study, store, claims, conduct, display
         self.trained = 0
-        self.untrained: dict[str, str] = {}  # runs that do not fit into memory, by id, and why
+        self.untrained: dict[str, str] = {}  # runs that cannot be trained here, by id, and why
         self._runs = study.all_runs()
         self._done: set[str] = set()
         self._most: dict[object, int] = {}  # how many together, where that was found to be too many
@@ -163,13 +163,11 @@ class Work:
         """Train fewer together from now on, of runs like these; a stack that was begun is left to a larger device."""
         size = len(stack.runs)
         if stack.checkpoint.exists():
-            self._aside.add(stack.name)
-            self.untrained |= {run.run_id: reason for run in stack.runs}
             self.display.say(
                 f"{size} runs were begun together on a larger device and do not fit into the memory of this one; they "
-                f"wait for such a device, or delete {stack.folder} to begin them again. ({reason})"
+                f"wait for such a device, or delete {stack.folder} to begin them again."
             )
-            self.claims.release(stack)
+            self.set_aside(stack, reason)
             return
         if size == 1:
             self.untrained[stack.runs[0].run_id] = reason
@@ -178,6 +176,13 @@ class Work:
             self._most[stack.runs[0].stack_key] = half = -(-size // 2)
             self.display.say(f"{size} runs together do not fit into memory: trying {half} together. ({reason})")
         self.claims.dissolve(stack)
+
+    def set_aside(self, stack: Stack, reason: str) -> None:
+        """Leave a stack, as it is, to another process."""
+        self._aside.add(stack.name)
+        self.untrained |= {run.run_id: reason for run in stack.runs}
+        self.display.say(f"{len(stack.runs)} runs are left as they are: {reason}")
+        self.claims.release(stack)
 
 
 class _Said:

@@ -126,29 +126,36 @@ class Study:
     def only(self, **chosen: Sequence[Value]) -> Study:
         """Return the part of the study with these cells, methods (`method=...`) or settings of grids.
 
+        The baseline is always a part of it, with as many tries as the grids that are left have settings.
+
         >>> load("period-10").only(imbalance=[200], method=["none", "aol"], rho=[0.5]).cells_list()
         [{'data': 'cifar10', 'imbalance': 200}]
         """
+        named = chosen.pop("method", None)
+        wanted = None if named is None else {self.method(str(name)).name for name in named} | {self.baseline}
         cells, methods = dict(self.cells), list(self.methods)
-        if "method" in chosen:
-            methods = [self.method(str(value)) for value in chosen.pop("method")]
         for name, values in chosen.items():
-            grids = [each for each in methods if name in each.grid]
-            if name not in cells and not grids:
-                axes = ", ".join([*cells, *dict.fromkeys(axis for each in methods for axis in each.grid), "method"])
-                raise WrongSettingsError(f"{self.name} can be restricted by {axes}; there is no {name!r}.")
-            known = cells.get(name, ()) if name in cells else tuple(v for each in grids for v in each.grid[name])
-            for value in values:
-                if value not in known:
-                    has = ", ".join(shown(each) for each in dict.fromkeys(known))
-                    raise WrongSettingsError(f"{self.name} has {name} {has}; there is no {shown(value)}.")
+            self._check_part(name, values)
             if name in cells:
                 cells[name] = tuple(value for value in cells[name] if value in values)
             methods = [_narrowed(each, name, values) for each in methods]
             methods = [each for each in methods if all(each.grid.values())]
-        if self.baseline not in [method.name for method in methods]:
-            methods.insert(0, self.method(self.baseline))
-        return replace(self, cells=cells, methods=tuple(methods))
+        tries = len(replace(self, cells=cells, methods=tuple(methods)).extra_seeds)
+        methods = [each for each in methods if wanted is None or each.name in wanted]
+        return replace(self, cells=cells, methods=tuple(methods), tries_seeds=tries)
+
+    def _check_part(self, name: str, values: Sequence[Value]) -> None:
+        """Raise if there are no such cells or settings."""
+        grids = [method.grid[name] for method in self.methods if name in method.grid]
+        if name not in self.cells and not grids:
+            axes = [*self.cells, *(axis for method in self.methods for axis in method.grid), "method"]
+            names = ", ".join(dict.fromkeys(axes))
+            raise WrongSettingsError(f"{self.name} can be restricted by {names}; there is no {name!r}.")
+        known = [*self.cells.get(name, ()), *itertools.chain(*grids)]
+        for value in values:
+            if value not in known:
+                has = ", ".join(shown(each) for each in dict.fromkeys(known))
+                raise WrongSettingsError(f"{self.name} has {name} {has}; there is no {shown(value)}.")
 
     def with_settings(self, **changed: Value) -> Study:
         """Return the study with other common settings: other runs, under other ids."""
