@@ -110,7 +110,7 @@ def _add_conduct(parser: argparse.ArgumentParser, command: str) -> None:
     add("--workers", type=count(0), metavar="N", default=0, help="processes that decode images of a large set [0]")
     add("--parallel", choices=("data", "runs"), default="data", help="what processes of torchrun share [data]")
     if command == "train":  # on a stream only classes have ages
-        add("--keep-samples", action="store_true", help="keep the age of every sample at every epoch")
+        add("--keep-samples", action="store_true", help="keep each sample's answers, and so its age, at every epoch")
     add("--tensorboard", action="store_true", help="write TensorBoard event files too")
     add("--checkpoint-seconds", type=seconds, metavar="S", default=30.0, help="least time between checkpoints [30]")
     add("--deterministic", action="store_true", help="only deterministic kernels, on CUDA too (slower)")
@@ -167,6 +167,7 @@ def _train(words: argparse.Namespace) -> int:
         checkpoint_seconds=words.checkpoint_seconds,
         parallel=words.parallel,
         tensorboard=words.tensorboard,
+        data_dir=words.data_dir,
     )
     pairs = {name: open_data(name, data_dir=words.data_dir) for name in dict.fromkeys(run.data for run in runs)}
     first = os.environ.get("RANK", "0") == "0"

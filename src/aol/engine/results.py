@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import math
-import platform
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,10 +16,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from aol._version import __version__
-from aol.engine.files import write_atomically
 from aol.engine.loop import Loop
 from aol.engine.settings import Settings, Value
+from aol.records.about import versions as versions
+from aol.records.files import write_atomically
 
 Json: TypeAlias = "str | float | int | bool | list[Json] | dict[str, Json] | None"
 
@@ -72,12 +71,6 @@ def result(loop: Loop, run: int, folder: Path, hardware: dict[str, str]) -> dict
         if not bool(values.isnan().all()):
             found[name] = dict(accuracies(values, stream=stream))
     return found
-
-
-def versions(device: torch.device) -> dict[str, str]:
-    """Return what a figure depends on besides its settings."""
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else f"{platform.machine()} CPU"
-    return {"aol": __version__, "torch": torch.__version__, "python": platform.python_version(), "device": name}
 
 
 def write_result(folder: Path, value: dict[str, Json]) -> None:

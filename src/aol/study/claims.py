@@ -25,8 +25,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from aol.engine.files import write_atomically
 from aol.engine.settings import Settings
+from aol.records.files import write_atomically
 from aol.study import hosts
 
 BEAT_SECONDS = 5.0

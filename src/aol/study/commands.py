@@ -21,10 +21,10 @@ from rich.table import Table
 from aol._words import DEFAULTS, Parser, count, seconds, setting_value, usable_device
 from aol.data import open_data
 from aol.data.named import NAMES
-from aol.engine.files import usable
 from aol.engine.settings import Settings, Value, WrongSettingsError
 from aol.engine.source import AnyPair
 from aol.engine.training import Conduct
+from aol.records.files import usable
 from aol.study import showing
 from aol.study.claims import Claims
 from aol.study.gathering import gather

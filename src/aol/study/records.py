@@ -14,8 +14,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TypeAlias
 
-from aol.engine.files import write_atomically
 from aol.engine.settings import Settings
+from aol.records.files import write_atomically
 
 Numbers: TypeAlias = list[float | None]
 

@@ -13,8 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from aol._words import Parser
-from aol.engine.files import write_atomically
 from aol.engine.settings import WrongSettingsError
+from aol.records.files import write_atomically
 from aol.study.records import Store
 from aol.study.spec import Study
 
