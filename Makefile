@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 # One thread: two OpenMP threads on two busy cores are erratic.
 export OMP_NUM_THREADS := 1
 
-.PHONY: demo test test-gpu test-kernels test-ray lint types bench docs clean
+.PHONY: demo test test-browser test-gpu test-kernels test-ray lint types bench docs clean
 
 # torch first and alone: with it in place, the rest of the requirements are satisfied by that build.
 $(BIN)/.ready: pyproject.toml
@@ -24,6 +24,13 @@ demo: $(BIN)/.ready  ## the main job: long-tailed digits, plain, class-balanced 
 
 test: $(BIN)/.ready  ## all tests and doctests
 	$(BIN)/python -m pytest
+
+$(BIN)/.browser-ready: $(BIN)/.ready
+	$(BIN)/python -m pip install --quiet torch==2.13.0 --editable '.[browser]'
+	touch $@
+
+test-browser: $(BIN)/.browser-ready  ## the report page, driven in Chromium
+	chromium=$$(.ci/chromium) && AOL_CHROMIUM=$$chromium $(BIN)/python -m pytest tests/browser
 
 lint: $(BIN)/.ready
 	$(BIN)/ruff check .

@@ -1,4 +1,4 @@
-"""Triton's kernels are collected where they can run: doctests with Triton, tests by interpreter or on a GPU."""
+"""What needs Triton, a GPU or a browser is collected where it can run: see `make test-kernels` and `test-browser`."""
 
 from __future__ import annotations
 
@@ -20,3 +20,5 @@ if not triton or os.environ.get("TRITON_INTERPRET") != "1":
     collect_ignore.append(str(ROOT / "tests" / "nets" / "fused"))
 if not triton or not torch.cuda.is_available():
     collect_ignore.append(str(ROOT / "tests" / "gpu"))
+if "AOL_CHROMIUM" not in os.environ:
+    collect_ignore.append(str(ROOT / "tests" / "browser"))

@@ -26,6 +26,7 @@ from aol.data.named import NAMES
 from aol.engine import display
 from aol.engine.settings import Settings, Value, WrongSettingsError, grid
 from aol.engine.training import Conduct, train
+from aol.report import commands as report_commands
 from aol.study import commands as study_commands
 
 # What each setting means; the order is that of --help.
@@ -230,6 +231,7 @@ def _parser() -> argparse.ArgumentParser:
     bench.add_argument("--debug", action="store_true", help="show the traceback of an error")
     commands.add_parser("study", help="Whole tables: which runs they need, running them, showing them.", add_help=False)
     commands.add_parser("data", help="Data sets: where they are, fetching, checking, packing.", add_help=False)
+    commands.add_parser("report", help="One page that shows where runs have been wrong; figures.", add_help=False)
     return parser
 
 
@@ -241,6 +243,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return data_commands.main(words[1:])
         if words[:1] == ["study"]:
             return study_commands.main(words[1:])
+        if words[:1] == ["report"]:
+            return report_commands.main(words[1:])
         found = _parser().parse_args(words)
         return _bench(found) if found.command == "bench" else _train(found)
     except SystemExit as stop:  # --help and --version
