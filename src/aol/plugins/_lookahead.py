@@ -5,6 +5,7 @@ Knows PyTorch's `DataLoader` and the samplers; asks for the loop's progress, and
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Iterator
 from typing import TypedDict
@@ -55,9 +56,10 @@ class AgeLoader:
         self._key, self._progress = key, progress
         self._iterator: Iterator[object] | None = None  # of this name, because Lightning ends its workers by it
         self._ahead: deque[object] = deque()  # fetched, not handed out
-        self._keys: deque[Key] = deque()  # of what was fetched and is not done with
+        self._keys: deque[tuple[Key, int]] = deque()  # of what was fetched and is not done with
+        self._left: float = math.inf  # samples of this pass yet to be fetched, without those that fill it up
         self._begun: tuple[int, int] | None = None  # the progress at which this pass began
-        self._skip = 0
+        self._skip = self._skipped = 0  # of an order that cannot resume: batches to leave out, and left out
 
     @property
     def sampler(self) -> Sampler[int]:
@@ -76,25 +78,33 @@ class AgeLoader:
         # A generator: nothing is drawn before the first batch is asked for, however early the iterator was made.
         if self._iterator is None:
             self.batches._iterator = None  # persistent workers that Lightning has ended
-        self._iterator = iter(self.batches)
+        self._begun, self._left = self._progress(), _share(self.sampler)
         self._ahead.clear()
         self._keys.clear()
-        self._begun = self._progress()
-        for _ in range(self._skip):
+        self._iterator = iter(self.batches)
+        skip, self._skip = self._skip, 0
+        for _ in range(skip):
             next(self._iterator, None)
-        self._skip = 0
+        self._skipped = skip
         while self._ahead or self._fetch():
             yield self._ahead.popleft()
 
     def _fetch(self) -> bool:
-        for batch in self._iterator or ():
+        if self._iterator is None:
+            return False
+        for batch in self._iterator:
+            key = self._key(batch)
             self._ahead.append(batch)
-            self._keys.append(self._key(batch))
+            self._keys.append((key, int(max(0, min(len(key), self._left)))))
+            self._left -= len(key)
             return True
         return False
 
-    def keys(self, number: int) -> list[Key]:
-        """Return the keys of the batch being trained on and of those behind it: so many, or all there are."""
+    def keys(self, number: int) -> list[tuple[Key, int]]:
+        """Return the keys of the batch being trained on and of those behind it: so many, or all there are.
+
+        Beside each stands how many of its samples are real: those at its end only fill up a round of processes.
+        """
         while len(self._keys) < number and self._fetch():
             pass
         return list(self._keys)[:number]
@@ -109,7 +119,7 @@ class AgeLoader:
         now, begun, sampler = self._progress(), self._begun, self.sampler
         used = now[1] - begun[1] if now and begun and now[0] == begun[0] else None
         if not isinstance(sampler, EpochSampler):
-            return {"batches": now[1] if now and used is not None else 0}
+            return {"batches": 0 if used is None else self._skipped + used}
         if used is not None:
             return {"sampler": sampler.state_dict(consumed=used * (self.batches.batch_size or 1))}
         front = {"epoch": now[0] if now else sampler.epoch, "position": 0, "order": None}
@@ -121,3 +131,17 @@ class AgeLoader:
             self.sampler.load_state_dict(state.get("sampler"))  # type: ignore[arg-type]
         else:
             self._skip = _check.state_whole("AgeLoader", state, "batches")
+
+
+def _share(sampler: Sampler[int]) -> float:
+    """Return how many samples of the coming pass are this process's own, without those that make processes even.
+
+    >>> from aol import ShuffledSampler
+    >>> _share(ShuffledSampler(5, rank=1, world_size=2)), len(ShuffledSampler(5, rank=1, world_size=2))
+    (2, 3)
+    """
+    if not isinstance(sampler, EpochSampler):
+        return math.inf
+    begin = sampler._position if sampler._resume else 0
+    rank, world = sampler._world()
+    return len(range(begin + rank, sampler.num_samples, world))

@@ -20,10 +20,10 @@ from aol.plugins._training import Ages, InOrder, Key, by_position, evaluating, o
 from aol.sampling import AgeSampler, ShuffledSampler
 
 try:
-    from lightning.pytorch import Callback, LightningModule, Trainer
+    from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
 except ModuleNotFoundError:
     try:
-        from pytorch_lightning import Callback, LightningModule, Trainer
+        from pytorch_lightning import Callback, LightningDataModule, LightningModule, Trainer
     except ModuleNotFoundError as missing:
         raise ModuleNotFoundError(
             "aol.plugins.lightning needs lightning, which is not installed: pip install 'aol[lightning]'",
@@ -83,8 +83,8 @@ class AgeOfLearning(Callback):  # type: ignore[misc]
         self._restored = False
 
     @classmethod
-    def of(cls, module: LightningModule) -> AgeOfLearning:
-        """Return the callback of the Trainer that a module is in: for its `training_step`."""
+    def of(cls, module: LightningModule | LightningDataModule) -> AgeOfLearning:
+        """Return the callback of the Trainer that a module or data module is in: for `training_step`."""
         for callback in module.trainer.callbacks:
             if isinstance(callback, cls):
                 return callback
@@ -110,7 +110,7 @@ class AgeOfLearning(Callback):  # type: ignore[misc]
                 (`AgeSampler`), or one of your own.
             options: as `DataLoader` takes them.
         """
-        if isinstance(dataset, IterableDataset):
+        if isinstance(dataset, IterableDataset) and not by_position(self.ages):
             return AgeLoader(DataLoader(dataset, **options), self._key, self._progress)
         data = self._indexed(dataset)
         size = len(data)  # type: ignore[arg-type]
@@ -132,13 +132,13 @@ class AgeOfLearning(Callback):  # type: ignore[misc]
         With accumulation and several processes, Σw goes over all that makes one optimiser step: the parts add up to
         the gradient of one large batch. The mean of the parts is its loss. Collective.
         """
-        weight = self.weight(key)
         trainer = self._trainer
         parts = 1 if trainer is None else trainer.accumulate_grad_batches
-        if parts == 1:
+        real = self._real(key)
+        loss, weight = loss[:real], self.weight(key[:real])
+        if trainer is None or parts == 1:
             return weighted_mean(loss, weight, total=loss_total(weight, divide_by=self.divide_by))
         if self._total is None:
-            assert trainer is not None
             self._total = loss_total(self._step_weights(trainer, key), divide_by=self.divide_by)
         return weighted_mean(loss, weight, total=self._total / parts)  # Lightning divides by the number of parts
 
@@ -146,7 +146,8 @@ class AgeOfLearning(Callback):  # type: ignore[misc]
         """Note which answers of a training batch were right: `signal="training"`. Collective."""
         if self.signal != "training":
             raise ValueError('observe is for signal="training"; with "pass" the callback looks by itself.')
-        observe_together(self.ages, key, correct)
+        real = self._real(key)
+        observe_together(self.ages, key[:real], correct[:real])
 
     # Hooks
 
@@ -278,27 +279,35 @@ class AgeOfLearning(Callback):  # type: ignore[misc]
         return found[0] if found else None
 
     def _progress(self) -> tuple[int, int] | None:
-        """Return the epoch and how many of its batches were trained on."""
+        """Return the epoch and how many of its batches were trained on; after the last one, the front of the next."""
         if self._trainer is None:
             return None
-        loop = self._trainer.fit_loop
-        return loop.epoch_progress.current.processed, loop.epoch_loop.batch_progress.current.processed
+        epoch = self._trainer.fit_loop.epoch_progress.current.processed
+        batches = self._trainer.fit_loop.epoch_loop.batch_progress
+        over = batches.is_last_batch and batches.current.processed == batches.current.ready
+        return (epoch + 1, 0) if over else (epoch, batches.current.processed)
+
+    def _real(self, key: Key) -> int:
+        """Return how many samples of the batch being trained on are its own: others only make processes even."""
+        loader = None if self._trainer is None else self._loader(self._trainer)
+        now = [] if loader is None else loader.keys(1)
+        return now[0][1] if now and len(now[0][0]) == len(key) else len(key)
 
     def _step_weights(self, trainer: Trainer, key: Key) -> list[Tensor]:
         """Return the weights of all batches, from this one on, that make one optimiser step."""
-        parts = trainer.accumulate_grad_batches
-        number = min(parts - self._batch % parts, trainer.num_training_batches - self._batch)
+        parts, last = trainer.accumulate_grad_batches, trainer.num_training_batches
+        number = min(parts - self._batch % parts, last - self._batch)
         loader = self._loader(trainer)
         if loader is None:
             raise ValueError(
                 f"accumulate_grad_batches={parts} needs the loader of AgeOfLearning.loader(), which looks ahead."
             )
         keys = loader.keys(int(number))
-        if len(keys) < number and trainer.num_training_batches < float("inf"):
+        if len(keys) < number and last < float("inf"):
             raise ValueError("accumulate_grad_batches needs a loader that lasts as long as the epoch.")
-        if len(keys[0]) != len(key):
-            raise ValueError(f"key must be that of the whole batch, {len(keys[0])}, not {len(key)}.")
-        return [self.weight(each) for each in keys]
+        if len(keys[0][0]) != len(key):
+            raise ValueError(f"key must be that of the whole batch, {len(keys[0][0])}, not {len(key)}.")
+        return [self.weight(each[:real]) for each, real in keys]
 
 
 def _leaves(loaders: object) -> Iterable[object]:
