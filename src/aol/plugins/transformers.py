@@ -246,6 +246,8 @@ class AgeMixin:
             logger.warning(f"{checkpoint} holds no {STATE_NAME}: the ages go on as they are.")
             return
         state = torch.load(path, map_location="cpu", weights_only=True)
+        if not isinstance(state, dict) or not {"ages", "open"} <= state.keys():
+            raise ValueError(f"{STATE_NAME} in {checkpoint} is damaged: it must hold ages and open.")
         self.ages.load_state_dict(state["ages"])
         self._open, self._resumed = bool(state["open"]), True
 

@@ -120,7 +120,7 @@ def made(ages, *, kind: type[Trainer] = Recorded, model=None, data=None, args: d
     return found
 
 
-def trained(ages, *, checkpoint: str | None = None, **options) -> Trainer:
+def trained(ages, *, checkpoint: str | bool | None = None, **options) -> Trainer:
     found = made(ages, **options)
     found.train(resume_from_checkpoint=checkpoint)
     return found
