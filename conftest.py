@@ -1,4 +1,8 @@
-"""Triton's kernels are collected where they can run: doctests with Triton, tests by interpreter or on a GPU."""
+"""Kernels and plug-ins are collected where they can run.
+
+Kernels: doctests with Triton, tests by interpreter or on a GPU. Plug-ins: in the environment of the host that AOL_HOST
+names (`make test-plugins`), and nowhere else: elsewhere the host may be another version, or not there.
+"""
 
 from __future__ import annotations
 
@@ -20,3 +24,11 @@ if not triton or os.environ.get("TRITON_INTERPRET") != "1":
     collect_ignore.append(str(ROOT / "tests" / "nets" / "fused"))
 if not triton or not torch.cuda.is_available():
     collect_ignore.append(str(ROOT / "tests" / "gpu"))
+
+HOSTS = [
+    "lightning",
+    "transformers",
+]
+for host in HOSTS:
+    if os.environ.get("AOL_HOST") != host:
+        collect_ignore += [str(ROOT / "src" / "aol" / "plugins" / f"{host}.py"), str(ROOT / "tests" / "plugins" / host)]

@@ -1,1 +1,1 @@
-"""One file a host: ages in the tools people already use. A file needs its host, and knows this library's lower rooms."""
+"""One file a host: ages in the tools people already use. Each knows its host and the lower rooms."""

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TypedDict
 
 import torch
-from torch.utils.data import DataLoader, Dataset, Sampler
+from torch.utils.data import DataLoader, Dataset
 
 from aol import _check
 from aol.plugins._training import Key
@@ -62,7 +62,7 @@ class AgeLoader:
         self._skip = self._skipped = 0  # of an order that cannot resume: batches to leave out, and left out
 
     @property
-    def sampler(self) -> Sampler[int]:
+    def sampler(self) -> Iterable[int]:
         """The order; Lightning tells it the epoch."""
         return self.batches.sampler
 
@@ -133,7 +133,7 @@ class AgeLoader:
             self._skip = _check.state_whole("AgeLoader", state, "batches")
 
 
-def _share(sampler: Sampler[int]) -> float:
+def _share(sampler: Iterable[int]) -> float:
     """Return how many samples of the coming pass are this process's own, without those that make processes even.
 
     >>> from aol import ShuffledSampler

@@ -31,7 +31,7 @@ except ModuleNotFoundError:
         ) from missing
 
 
-class AgeOfLearning(Callback):  # type: ignore[misc]
+class AgeOfLearning(Callback):
     r"""Keeps ages along `Trainer.fit`, saves and restores them with its checkpoints, and gives the module its weights.
 
     Args:
@@ -48,8 +48,8 @@ class AgeOfLearning(Callback):  # type: ignore[misc]
         every: advance after so many optimiser steps, and not at the end of an epoch: for streams without one.
         divide_by: "weight" or "count", the divisor of `weighted_mean`.
 
-    Give batches by `loader`: it adds the index, resumes in mid-epoch, has the same order on any number of processes, and
-    looks ahead, which `weighted_mean` needs under `accumulate_grad_batches`.
+    Give batches by `loader`: it adds the index, resumes in mid-epoch, has the same order on any number of processes,
+    and looks ahead, which `weighted_mean` needs under `accumulate_grad_batches`.
 
     >>> import aol
     >>> aging = AgeOfLearning(aol.SampleAges([0, 0, 1]))
@@ -106,8 +106,10 @@ class AgeOfLearning(Callback):  # type: ignore[misc]
 
         Args:
             dataset: map-style or, with ages of classes, iterable.
-            shuffle, resample, seed, sampler: the order: shuffled, or as it is, or drawn with replacement by weight
-                (`AgeSampler`), or one of your own.
+            shuffle: in a new order each epoch, or always in that of the data set.
+            resample: draw with replacement, by weight (`AgeSampler`).
+            seed: of the order.
+            sampler: an order of your own; on several processes it must share itself out.
             options: as `DataLoader` takes them.
         """
         if isinstance(dataset, IterableDataset) and not by_position(self.ages):

@@ -33,8 +33,8 @@ STATE_NAME = "ages.pt"  # in a checkpoint
 logger = logging.get_logger(__name__)
 
 
-class AgeMixin:
-    """What makes a Trainer an `AgeTrainer`: put it before any Trainer class.
+class AgeTrainer(Trainer):
+    """The Trainer of Transformers, with its loss weighted by age, or its samples drawn by age.
 
     Args:
         ages: `SampleAges` of the training set, in its order; or `ClassAges` or `ErrorRates`, kept of labels.
@@ -46,7 +46,8 @@ class AgeMixin:
         every: advance after so many optimiser steps, and not at the end of an epoch: for streams without one.
         divide_by: "weight" or "count": Σwℓ / Σw or Σwℓ / B, over all that makes one optimiser step.
 
-    All other arguments are the Trainer's. A `compute_loss_func` must return one loss a sample, `[B]`.
+    All other arguments are the Trainer's. A `compute_loss_func` must return one loss a sample, `[B]`. It goes with any
+    other Trainer: `class Mine(AgeTrainer, Seq2SeqTrainer): ...`.
     """
 
     loss_is_scaled_for_ga = True
@@ -107,10 +108,7 @@ class AgeMixin:
         if is_training and by_position(self.ages):
             given, dataset = dataset, self._indexed(dataset, description)
             order = None if sampler_fn is None else lambda _: sampler_fn(given)
-        found: DataLoader[object] = super()._get_dataloader(  # type: ignore[misc]
-            dataset, description, batch_size, order, is_training, dataloader_key
-        )
-        return found
+        return super()._get_dataloader(dataset, description, batch_size, order, is_training, dataloader_key)
 
     def _indexed(self, dataset: Dataset[object], description: str) -> Dataset[object]:
         if hasattr(dataset, "column_names"):  # before it is hidden in there, so that no unused column is ever read
@@ -120,21 +118,20 @@ class AgeMixin:
     def _get_collator_with_removed_columns(
         self, data_collator: Callable[[list[object]], object], description: str | None = None
     ) -> Callable[[list[object]], object]:
-        return WithKey(super()._get_collator_with_removed_columns(data_collator, description))  # type: ignore[misc]
+        return _WithKey(super()._get_collator_with_removed_columns(data_collator, description))
 
     def _get_train_sampler(self, train_dataset: Dataset[object] | None = None) -> Sampler[int] | None:
         if self.resample:
             seed = self.args.seed if self.args.data_seed is None else self.args.data_seed
             # As if alone: Accelerate shares out batches by itself.
             return AgeSampler(self.ages, seed=seed, rank=0, world_size=1)  # type: ignore[arg-type]
-        found: Sampler[int] | None = super()._get_train_sampler(train_dataset)  # type: ignore[misc]
-        return found
+        return super()._get_train_sampler(train_dataset)
 
     def get_batch_samples(
         self, epoch_iterator: Iterator[MutableMapping[str, Tensor]], num_batches: int, device: torch.device
     ) -> tuple[list[MutableMapping[str, Tensor]], Tensor | int | None]:
         """Return the batches of one optimiser step, and find out what their losses are to be divided by."""
-        batches, items = super().get_batch_samples(epoch_iterator, num_batches, device)  # type: ignore[misc]
+        batches, items = super().get_batch_samples(epoch_iterator, num_batches, device)
         for batch in batches:
             if "labels" not in batch:
                 raise ValueError(f"Batches must hold labels, not only {', '.join(_without(batch, KEY))}.")
@@ -166,10 +163,9 @@ class AgeMixin:
         return_outputs: bool = False,
         num_items_in_batch: Tensor | int | None = None,
     ) -> Tensor | tuple[Tensor, object]:
-        """Return the part of Σwℓ / Σw that this batch has in the loss of its optimiser step; in evaluation, the mean."""
+        """Return the part of Σwℓ / Σw that a batch has in the loss of its optimiser step; in evaluation, the mean."""
         if KEY not in inputs:
-            plain: Tensor = super().compute_loss(model, inputs, return_outputs, num_items_in_batch)  # type: ignore[misc]
-            return plain
+            return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
         key, labels = inputs[KEY], inputs["labels"]
         outputs = model(**_without(inputs, KEY, "labels"))
         losses = self._losses(outputs, labels, num_items_in_batch)
@@ -214,7 +210,7 @@ class AgeMixin:
         loader = DataLoader(
             self._indexed(data, "clean pass") if by_position(self.ages) else data,
             batch_size=self.args.eval_batch_size,
-            sampler=InOrder(len(data), seed=0, even=False),
+            sampler=InOrder(len(data), seed=0, even=False),  # type: ignore[arg-type]
             collate_fn=self._get_collator_with_removed_columns(self.data_collator, "clean pass"),
             num_workers=self.args.dataloader_num_workers,
             pin_memory=self.args.dataloader_pin_memory,
@@ -233,12 +229,12 @@ class AgeMixin:
     # Checkpoints
 
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
-        super()._save_optimizer_and_scheduler(output_dir)  # type: ignore[misc]
+        super()._save_optimizer_and_scheduler(output_dir)
         if self.args.should_save:
             torch.save({"ages": self.ages.state_dict(), "open": self._open}, os.path.join(output_dir, STATE_NAME))
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
-        super()._load_optimizer_and_scheduler(checkpoint)  # type: ignore[misc]
+        super()._load_optimizer_and_scheduler(checkpoint)
         if checkpoint is None:
             return
         path = os.path.join(checkpoint, STATE_NAME)
@@ -252,14 +248,7 @@ class AgeMixin:
         self._open, self._resumed = bool(state["open"]), True
 
 
-class AgeTrainer(AgeMixin, Trainer):  # type: ignore[misc]
-    """The Trainer of Transformers, with its loss weighted by age or its samples drawn by age.
-
-    Takes what `AgeMixin` and `Trainer` take. For another Trainer: `class Mine(AgeMixin, SomeTrainer): ...`.
-    """
-
-
-class WithKey:
+class _WithKey:
     """A collator around another one, which never sees the key of a sample."""
 
     def __init__(self, collate: Callable[[list[object]], object]) -> None:
@@ -277,10 +266,10 @@ class WithKey:
         return batch
 
 
-class _Folding(TrainerCallback):  # type: ignore[misc]
+class _Folding(TrainerCallback):
     """Tells a trainer when to fold."""
 
-    def __init__(self, trainer: AgeMixin) -> None:
+    def __init__(self, trainer: AgeTrainer) -> None:
         self.trainer = trainer
 
     def on_train_begin(

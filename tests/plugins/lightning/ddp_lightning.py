@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 from lightning.pytorch import Callback
-from small_lightning import DATA, LABELS, Net, labelled, sample_ages, trainer
+from small_lightning import DATA, LABELS, Net, labelled, trainer
 from torch.utils.data import TensorDataset
 
 import aol

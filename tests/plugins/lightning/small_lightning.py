@@ -5,11 +5,12 @@ from __future__ import annotations
 import logging
 import os
 import warnings
+from collections.abc import Iterator
 
 import torch
 from lightning.pytorch import LightningModule, Trainer
 from torch import Tensor, nn
-from torch.utils.data import TensorDataset
+from torch.utils.data import IterableDataset, TensorDataset
 
 import aol
 from aol.plugins.lightning import AgeOfLearning
@@ -18,6 +19,7 @@ SAMPLES, CLASSES = 60, 3
 
 logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
 warnings.filterwarnings("ignore", module="lightning")
+os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
 
 
 def labelled(samples: int = SAMPLES) -> tuple[Tensor, Tensor]:
@@ -119,4 +121,16 @@ def plain_loop(
     return model.weights(), losses
 
 
-os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+def fitted(aging: AgeOfLearning, model: Net | None = None, *, loader=None, callbacks=(), **options) -> Net:
+    """Fit a module, with the loader of the callback unless another is given."""
+    model = model or Net(aging.signal)
+    loader = aging.loader(DATA, batch_size=16, seed=2) if loader is None else loader
+    trainer(aging, *callbacks, **options).fit(model, loader)
+    return model
+
+
+class Stream(IterableDataset):
+    """Samples in the order of their numbers, without a length."""
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        return iter(zip(IMAGES, LABELS, strict=True))

@@ -86,4 +86,3 @@ def test_two_processes_resume_in_mid_epoch_as_if_they_had_not_stopped(outcomes: 
         assert found["losses"].numel() == 15 - SETTINGS[number]["stop"]
         for key in ("age", "ema", "weights"):
             assert same(found[key], whole[rank][key])
-

@@ -1,4 +1,4 @@
-"""A small text set, a model built from its config, and trainers that print nothing: what the Transformers tests share."""
+"""A small text set, a model built from its config, and quiet trainers: what the Transformers tests share."""
 
 from __future__ import annotations
 
@@ -103,9 +103,9 @@ class Recorded(AgeTrainer):
         return batches, items
 
 
-
-
-def made(ages, *, kind: type[Trainer] = Recorded, model=None, data=None, args: dict | None = None, **options) -> Trainer:
+def made(
+    ages, *, kind: type[Trainer] = Recorded, model=None, data=None, args: dict | None = None, **options
+) -> Trainer:
     """Return a trainer of the small set; `ages` None makes it one that knows no ages."""
     mine = {} if ages is None else {"ages": ages}
     found = kind(

@@ -31,9 +31,7 @@ def run(signal: str, resample: bool, out: Path, checkpoint: Path | bool | None =
 
 
 @pytest.mark.parametrize(("signal", "resample"), [("pass", False), ("pass", True), ("training", True)])
-def test_a_run_resumed_from_any_step_ends_as_if_it_had_not_stopped(
-    signal: str, resample: bool, tmp_path: Path
-) -> None:
+def test_a_run_resumed_from_any_step_ends_as_if_it_had_not_stopped(signal: str, resample: bool, tmp_path: Path) -> None:
     ages, whole = run(signal, resample, tmp_path / "whole")
     assert (ages.epoch, whole.state.global_step) == (3, 12)
     wrong = []
@@ -66,9 +64,7 @@ def test_ages_that_advance_by_steps_resume(tmp_path: Path) -> None:
     ages, whole = one(tmp_path / "whole")
     assert ages.epoch == 4
     for step in (2, 6, 7):
-        again, resumed = one(
-            tmp_path / "again", str(tmp_path / "whole" / f"checkpoint-{step}"), save_strategy="no"
-        )
+        again, resumed = one(tmp_path / "again", str(tmp_path / "whole" / f"checkpoint-{step}"), save_strategy="no")
         assert torch.equal(again.ema, ages.ema)
         assert losses(resumed) == losses(whole)
 
