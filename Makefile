@@ -5,7 +5,8 @@ BIN := $(VENV)/bin
 # One thread: two OpenMP threads on two busy cores are erratic.
 export OMP_NUM_THREADS := 1
 
-.PHONY: demo test test-browser test-gpu test-kernels test-ray lint types bench docs clean
+.PHONY: demo test test-browser test-gpu test-kernels test-plugins test-lightning test-transformers test-ray lint types \
+	bench docs clean
 
 # torch first and alone: with it in place, the rest of the requirements are satisfied by that build.
 $(BIN)/.ready: pyproject.toml
@@ -74,3 +75,19 @@ $(VENV)-ray/.ready: pyproject.toml
 
 test-ray: $(VENV)-ray/.ready  ## studies on a real Ray cluster of this machine, whose workers are killed
 	$(VENV)-ray/bin/python -m pytest tests/study/test_on_ray.py
+
+# Each host of a plug-in has an environment in which it goes together. A host that is missing fails its tests.
+test-plugins: test-lightning test-transformers  ## the plug-ins, each against its real host
+
+$(VENV)-trainers/.ready: pyproject.toml
+	$(PYTHON) -m venv $(VENV)-trainers
+	$(VENV)-trainers/bin/python -m pip install --quiet torch==2.13.0
+	$(VENV)-trainers/bin/python -m pip install --quiet torch==2.13.0 lightning==2.6.6 transformers==5.22.2 \
+		accelerate==1.15.0 datasets==5.2.0 --editable '.[test,lightning,transformers]'
+	touch $@
+
+test-lightning: $(VENV)-trainers/.ready
+	AOL_HOST=lightning $(VENV)-trainers/bin/python -m pytest tests/plugins/lightning src/aol/plugins/lightning.py tests/docs/test_blocks.py
+
+test-transformers: $(VENV)-trainers/.ready
+	AOL_HOST=transformers $(VENV)-trainers/bin/python -m pytest tests/plugins/transformers src/aol/plugins/transformers.py tests/docs/test_blocks.py
