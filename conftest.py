@@ -1,8 +1,8 @@
 """What needs Triton, a GPU, a browser or a plug-in's host is collected where it can run.
 
-Kernels: doctests with Triton, tests by interpreter or on a GPU. The page: where AOL_CHROMIUM names a browser. Plug-ins: in
-the environment of the host that AOL_HOST names (`make test-plugins`), and nowhere else: elsewhere the host may be another
-version, or not there.
+Kernels: doctests with Triton, tests by interpreter or on a GPU. The page: where AOL_CHROMIUM names a browser. Plug-ins:
+in the environment of the host that AOL_HOST names (`make test-plugins`), and nowhere else: elsewhere the host may be
+another version, or not there.
 """
 
 from __future__ import annotations
