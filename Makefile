@@ -5,8 +5,8 @@ BIN := $(VENV)/bin
 # One thread: two OpenMP threads on two busy cores are erratic.
 export OMP_NUM_THREADS := 1
 
-.PHONY: demo test test-browser test-gpu test-kernels test-plugins test-lightning test-transformers test-ray lint types \
-	bench docs clean
+.PHONY: demo test test-browser test-gpu test-kernels test-plugins test-avalanche test-lightning test-transformers \
+	test-ray lint types bench docs clean
 
 # torch first and alone: with it in place, the rest of the requirements are satisfied by that build.
 $(BIN)/.ready: pyproject.toml
@@ -77,7 +77,7 @@ test-ray: $(VENV)-ray/.ready  ## studies on a real Ray cluster of this machine, 
 	$(VENV)-ray/bin/python -m pytest tests/study/test_on_ray.py
 
 # Each host of a plug-in has an environment in which it goes together. A host that is missing fails its tests.
-test-plugins: test-lightning test-transformers  ## the plug-ins, each against its real host
+test-plugins: test-avalanche test-lightning test-transformers  ## the plug-ins, each against its real host
 
 $(VENV)-trainers/.ready: pyproject.toml
 	$(PYTHON) -m venv $(VENV)-trainers
@@ -91,3 +91,13 @@ test-lightning: $(VENV)-trainers/.ready
 
 test-transformers: $(VENV)-trainers/.ready
 	AOL_HOST=transformers $(VENV)-trainers/bin/python -m pytest tests/plugins/transformers src/aol/plugins/transformers.py tests/docs/test_blocks.py
+
+$(VENV)-avalanche/.ready: pyproject.toml
+	$(PYTHON) -m venv $(VENV)-avalanche
+	$(VENV)-avalanche/bin/python -m pip install --quiet torch==2.13.0
+	$(VENV)-avalanche/bin/python -m pip install --quiet torch==2.13.0 torchvision==0.28.0 avalanche-lib==0.6.0 \
+		--editable '.[test,avalanche]'
+	touch $@
+
+test-avalanche: $(VENV)-avalanche/.ready
+	AOL_HOST=avalanche $(VENV)-avalanche/bin/python -m pytest tests/plugins/avalanche src/aol/plugins/avalanche.py tests/docs/test_blocks.py

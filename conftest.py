@@ -29,6 +29,7 @@ if "AOL_CHROMIUM" not in os.environ:
     collect_ignore.append(str(ROOT / "tests" / "browser"))
 
 HOSTS = [
+    "avalanche",
     "lightning",
     "transformers",
 ]
