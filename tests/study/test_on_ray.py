@@ -20,9 +20,10 @@ from tiny_studies import RUNS, SHORT, told, work_left, written
 
 from aol.engine.settings import Settings
 from aol.study import Store
-from aol.study.claims import Claims, Stack, TakenOverError, turn_of
+from aol.study.claims import Claims, TakenOverError
 from aol.study.on_ray import Conditions, Job, train_job
 from aol.study.records import decoded
+from aol.study.stacks import Stack, turn_of
 from data.tiny_sets import image_folder
 from engine.running import aol, environment
 

@@ -23,11 +23,11 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from aol.engine.settings import Settings
 from aol.records.files import write_atomically
 from aol.study import hosts
+from aol.study.stacks import Stack, entries, introduce, overwrite, read, turn_of
 
 BEAT_SECONDS = 5.0
 PATIENCE = 60.0
@@ -35,36 +35,6 @@ PATIENCE = 60.0
 
 class TakenOverError(RuntimeError):
     """Another process took this one for dead and holds its stack now."""
-
-
-@dataclass(frozen=True)
-class Stack:
-    """Some runs that are trained as one, what is to be kept of them, and the folder where they stand meanwhile."""
-
-    folder: Path
-    runs: tuple[Settings, ...]
-    keep: tuple[str, ...] = ()
-
-    @property
-    def name(self) -> str:
-        """The name of its folder."""
-        return self.folder.name
-
-    @property
-    def checkpoint(self) -> Path:
-        """Where everything is that is needed to go on."""
-        return self.folder / "checkpoint.pt"
-
-    def stand(self) -> int:
-        """Return after which epoch its trainer last was; zero at the start."""
-        try:
-            return int(json.loads((self.folder / "epoch").read_text())["epoch"])
-        except (OSError, ValueError, KeyError, TypeError):
-            return 0
-
-    def note(self, epoch: int) -> None:
-        """Write down after which epoch its trainer is, and who that is."""
-        _overwrite(self.folder / "epoch", json.dumps({"epoch": epoch, **hosts.myself()}))
 
 
 @dataclass(frozen=True)
@@ -102,6 +72,7 @@ class Claims:
     _mine: dict[str, int] = field(default_factory=dict)
     _watched: dict[str, tuple[str, float, bool]] = field(default_factory=dict)
     _over: threading.Event = field(default_factory=threading.Event)
+    _beating: threading.Lock = field(default_factory=threading.Lock)
     _heart: threading.Thread | None = None
 
     @property
@@ -132,7 +103,7 @@ class Claims:
     def take_over(self, held: Held) -> bool:
         """Hold a stack that is free; False if another was quicker."""
         try:
-            _introduce(held.stack.folder, held.turn + 1)
+            introduce(held.stack.folder, held.turn + 1)
         except (FileExistsError, FileNotFoundError):  # taken, or removed, in the meantime
             return False
         self._hold(held.stack.folder, held.turn + 1)
@@ -152,20 +123,22 @@ class Claims:
         """Let go of a stack, with its checkpoint: the next process may take it at once."""
         turn = self._mine.pop(stack.name, None)
         if turn is not None and stack.folder.exists():
-            _overwrite(stack.folder / "released", str(turn))
+            overwrite(stack.folder / "released", str(turn))
 
     def dissolve(self, stack: Stack) -> None:
         """Free the runs of a stack that this process holds, and remove all that is left of it."""
+        (stack.folder / "runs.json").unlink(missing_ok=True)  # first: what is left without runs is only removed
         for path in self._links():
             if _target(path) == stack.name:
                 path.unlink(missing_ok=True)
-        self._mine.pop(stack.name, None)
+        with self._beating:
+            self._mine.pop(stack.name, None)
         shutil.rmtree(stack.folder, ignore_errors=True)
 
     def look(self) -> list[Held]:
         """Return all stacks of the folder, those of this process too."""
         found = []
-        for folder in _entries(self._stacks):
+        for folder in entries(self._stacks):
             with contextlib.suppress(FileNotFoundError):  # finished and removed while we look
                 found.append(self._seen(folder))
         return found
@@ -204,7 +177,7 @@ class Claims:
             folder = self._stacks / secrets.token_hex(6)
             folder.mkdir(parents=True)
             try:
-                _introduce(folder, 1)
+                introduce(folder, 1)
             except (FileExistsError, FileNotFoundError):  # another took it for the remains of a stack
                 continue
             self._hold(folder, 1)
@@ -232,7 +205,7 @@ class Claims:
                 caught.rename(path)
 
     def _links(self) -> list[Path]:
-        return _entries(self._bound)
+        return entries(self._bound)
 
     def _hold(self, folder: Path, turn: int) -> None:
         self._mine[folder.name] = turn
@@ -247,12 +220,13 @@ class Claims:
         while not self._over.wait(self.beat_seconds):
             beats += 1
             for name, turn in list(self._mine.items()):
-                with contextlib.suppress(OSError):  # removed, or a disk that is full for now
-                    _overwrite(self._stacks / name / "beat", f"{turn} {beats}")
+                with self._beating, contextlib.suppress(OSError):  # a disk that is full for now
+                    if name in self._mine:
+                        overwrite(self._stacks / name / "beat", f"{turn} {beats}")
 
     def _seen(self, folder: Path) -> Held:
         turn = turn_of(folder)
-        who, listed = _read(folder / f"holder-{turn}"), _read(folder / "runs.json")
+        who, listed = read(folder / f"holder-{turn}"), read(folder / "runs.json")
         try:
             runs = tuple(Settings(**each) for each in listed.get("runs", []))
         except (TypeError, ValueError):  # of another version of this library: none that we could go on with
@@ -283,44 +257,8 @@ class Claims:
         return True if moved and now - since < 3 * self.beat_seconds else None
 
 
-def _introduce(folder: Path, turn: int) -> None:
-    """Write down that this process is the holder of that turn, which only one can be."""
-    with (folder / f"holder-{turn}").open("x") as file:
-        json.dump(hosts.myself(), file)
-    _overwrite(folder / "beat", f"{turn} 0")
-
-
-def turn_of(folder: Path) -> int:
-    """Return the number of the last holder; zero for a folder that is gone."""
-    return max((int(path.name[7:]) for path in _entries(folder) if path.name.startswith("holder-")), default=0)
-
-
-def _entries(folder: Path) -> list[Path]:
-    """Return what is in a folder, in order, without files that are still being written; nothing if it is gone."""
-    try:
-        return sorted(path for path in folder.iterdir() if not path.name.startswith("."))
-    except FileNotFoundError:
-        return []
-
-
 def _target(path: Path) -> str | None:
     try:
         return os.readlink(path)
     except OSError:
         return None
-
-
-def _read(path: Path) -> dict[str, Any]:
-    """Return what a small file of ours says; nothing if it is not there or half written."""
-    try:
-        found = json.loads(path.read_text())
-    except (FileNotFoundError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
-def _overwrite(path: Path, text: str) -> None:
-    """Write a small file that readers see as it was or as it is; it need not outlive a power cut."""
-    part = path.with_name(f".{path.name}-{os.getpid()}-{threading.get_ident()}")
-    part.write_text(text)
-    os.replace(part, path)

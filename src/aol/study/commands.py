@@ -16,7 +16,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from rich.console import Console
-from rich.table import Table
 
 from aol._words import DEFAULTS, Parser, count, seconds, setting_value, usable_device
 from aol.data import open_data
@@ -29,11 +28,12 @@ from aol.study import showing
 from aol.study.claims import Claims
 from aol.study.gathering import gather
 from aol.study.on_ray import Cluster, Conditions, ray_package, run_on
-from aol.study.plan import Standing, by_cell, standing
+from aol.study.plan import standing
 from aol.study.progress import Display, Lines, Screen, spoken
 from aol.study.records import Store
+from aol.study.reporting import counts, report
 from aol.study.running import Stop, Work, run_here
-from aol.study.spec import Study, builtin_names, load, shown
+from aol.study.spec import Study, builtin_names, load
 
 
 def add_study(parser: argparse.ArgumentParser) -> None:
@@ -133,7 +133,7 @@ def _run(words: argparse.Namespace) -> int:
     finally:
         display.close()
     summary = {
-        **_counts(study, store, found),
+        **counts(study, store, found),
         "trained": work.trained,
         "seconds": round(time.monotonic() - start, 3),
         "stopped": stop.came,
@@ -142,9 +142,10 @@ def _run(words: argparse.Namespace) -> int:
     if words.json:
         print(json.dumps(summary))
     else:
-        _report(study, store, found)
+        report(study, store, found)
         stopped = " Stopped before the end: the same command goes on from here." if stop.came else ""
-        print(f"{work.trained} runs in {spoken(time.monotonic() - start)}.{stopped}")
+        many = "1 run" if work.trained == 1 else f"{work.trained} runs"
+        print(f"{many} in {spoken(time.monotonic() - start)}.{stopped}")
     return 143 if stop.asked.is_set() else 1 if found.failed or work.untrained else 0
 
 
@@ -177,64 +178,10 @@ def _status(words: argparse.Namespace) -> int:
     study, store = chosen(words), Store(words.out)
     found = standing(study, store, Claims(store.folder))
     if words.json:
-        print(json.dumps(_counts(study, store, found)))
+        print(json.dumps(counts(study, store, found)))
     else:
-        _report(study, store, found)
+        report(study, store, found)
     return 0
-
-
-def _counts(study: Study, store: Store, found: Standing) -> dict[str, object]:
-    return {
-        "study": study.name,
-        "out": str(store.folder),
-        "runs": len(found.runs),
-        "done": len(found.done),
-        "under_way": len(found.under_way),
-        "left_behind": len(found.left_behind),
-        "missing": len(found.missing),
-        "failed": found.failed,
-        "damaged": [{"file": str(path), "why": why} for path, why in found.damaged.values()],
-        "stacks": [
-            {
-                "runs": len(held.stack.runs),
-                "epoch": held.stack.stand(),
-                "epochs": held.stack.runs[0].epochs,
-                "host": held.host,
-                "pid": held.pid,
-                "alive": held.alive,
-            }
-            for held in found.stacks
-        ],
-    }
-
-
-def _report(study: Study, store: Store, found: Standing) -> None:
-    """Print where a study stands: a line a cell, then what is under way, what is wrong, and what to do next."""
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console.width = 120
-    table = Table(*study.cells, "done", "of")
-    for cell, done, runs in by_cell(study, found.done):
-        table.add_row(*(shown(value) for value in cell.values()), str(done), str(runs))
-    console.print(f"{study.name}: {study.title}", soft_wrap=True, markup=False)
-    console.print(table)
-    lines = [
-        f"{len(found.done)} of {len(found.runs)} runs done, {len(found.under_way)} under way, "
-        f"{len(found.left_behind)} left behind, {len(found.missing)} missing, {len(found.damaged)} damaged; "
-        f"records in {store.folder / 'records'}."
-    ]
-    for held in found.stacks:
-        state = {True: "under way", False: "left behind", None: "under way, if it is still there,"}[held.alive]
-        epoch = f"epoch {held.stack.stand()} of {held.stack.runs[0].epochs}"
-        lines.append(f"{len(held.stack.runs)} runs {state} after {epoch}: process {held.pid} on {held.host}.")
-    lines += [f"Damaged: {path}: {why}." for path, why in found.damaged.values()]
-    for name, at in found.failed.items():
-        run = found.runs[name]
-        lines.append(f"Diverged: {run.method}, seed {run.seed} ({name}): its loss was not finite in epoch {at}.")
-    if len(found.done) < len(found.runs):
-        lines.append("What is missing, damaged or left behind is done by the next `aol study run` with the same words.")
-    for line in lines:
-        console.print(line, soft_wrap=True, markup=False)
 
 
 def _list(words: argparse.Namespace) -> int:

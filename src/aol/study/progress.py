@@ -70,7 +70,7 @@ class Tally:
         """Return how far the study is."""
         left = sum(cost * (1 - self._past[name] / self._epochs[name]) for name, cost in self._cost.items())
         seconds = None
-        if self._start is not None and self._worked > 0:
+        if self._start is not None and self._worked > 0 and left > 0:
             seconds = left * (time.monotonic() - self._start) / self._worked / (1 + self.others)
         part = sum(self._past[name] for name in self._epochs) / max(1, sum(self._epochs.values()))
         return Going(len(self._over), len(self._epochs), part, seconds)

@@ -19,11 +19,12 @@ from aol.engine.loop import Loop
 from aol.engine.settings import Settings
 from aol.engine.source import AnyPair
 from aol.engine.training import Conduct, check, group
-from aol.study.claims import Claims, Stack, TakenOverError
+from aol.study.claims import Claims, TakenOverError
 from aol.study.plan import enough
 from aol.study.progress import Display, Tally
 from aol.study.records import Record, Store
 from aol.study.spec import Study
+from aol.study.stacks import Stack
 from aol.study.training import TooLargeError, train_stack
 
 Opened = Callable[[Sequence[Settings]], dict[str, AnyPair]]
@@ -157,6 +158,7 @@ class Work:
             self._done.add(record.run_id)
         self.trained += len(records)
         self.tally.finish(stack.runs)
+        self.display.show(self.tally.standing(), "")
         self.claims.dissolve(stack)
 
     def split(self, stack: Stack, reason: str) -> None:
