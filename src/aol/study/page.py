@@ -30,8 +30,8 @@ never on the run that is judged. *Holds*, *does not hold* and *not enough runs* 
 {legend}
 """
 NOTHING = (
-    "There are no records of these studies yet. `aol study run NAME --out {folder}` makes them; `aol study list` has the "
-    "names.\n"
+    "There are no records of these studies yet. `aol study run NAME --out {folder}` makes them; `aol study list` has "
+    "the names.\n"
 )
 
 
