@@ -48,7 +48,7 @@ def test_the_page_has_verdict_tables_hardware_and_the_command(tmp_path: Path) ->
 
 
 def test_without_records_the_page_says_so(tmp_path: Path) -> None:
-    assert "There are no records yet." in page(tmp_path)
+    assert "There are no records of these studies yet." in page(tmp_path)
 
 
 def test_a_study_without_a_whole_seed_is_listed_and_has_no_table(tmp_path: Path) -> None:

@@ -125,7 +125,8 @@ def test_the_page_of_a_study_that_was_run(ran: tuple[str, str], tmp_path: Path) 
         (["show", "period-10", "--format", "pdf"], "argument --format: invalid choice: 'pdf'"),
         (["show", "period-10", "--format", "csv", "--json"], "--json and --format csv contradict each other."),
         (["show", "period-10", "--write", "no/such/table.md"], "--write: there is no folder no/such."),
-        (["show", "period-10", "--write", "."], "--write: . is a folder."),
+        (["show", "period-10", "--write", "."], "--write: . is no plain file."),
+        (["show", "period-10", "--write", "/dev/null"], "--write: /dev/null is no plain file."),
         (["show", "period-10", "--seeds", "x"], "--seeds must be whole numbers"),
         (["page", "nothing"], "There is no study 'nothing'"),
     ],
@@ -150,7 +151,7 @@ def test_no_records_are_no_crash(
     assert main(["study", "show", "period-10"]) == 0
     assert "0 of 130 runs are there." in capsys.readouterr().out
     assert main(["study", "page"]) == 0
-    assert "There are no records yet." in capsys.readouterr().out
+    assert "There are no records of these studies yet." in capsys.readouterr().out
 
 
 def test_a_damaged_record_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

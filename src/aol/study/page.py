@@ -29,7 +29,10 @@ never on the run that is judged. *Holds*, *does not hold* and *not enough runs* 
 
 {legend}
 """
-NOTHING = "There are no records yet. `aol study run NAME --out {folder}` makes them; `aol study list` has the names.\n"
+NOTHING = (
+    "There are no records of these studies yet. `aol study run NAME --out {folder}` makes them; `aol study list` has "
+    "the names.\n"
+)
 
 
 def page(folder: Path, studies: Sequence[Study] | None = None) -> str:

@@ -104,7 +104,7 @@ def _give(text: str, file: str | None) -> None:
     path = Path(file)
     if not path.parent.is_dir():
         raise WrongSettingsError(f"--write: there is no folder {path.parent}.")
-    if path.is_dir():
-        raise WrongSettingsError(f"--write: {path} is a folder.")
+    if path.exists() and not path.is_file():  # a folder, or a device, which the new file would take the place of
+        raise WrongSettingsError(f"--write: {path} is no plain file.")
     write_atomically(path, text.encode())
     print(f"Written: {path}", file=sys.stderr)
