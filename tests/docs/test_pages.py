@@ -34,6 +34,11 @@ def blocks(page: Path) -> list[tuple[int, str, str]]:
     ]
 
 
+def host(page: Path) -> bool:
+    """Return whether a page needs the host of a plug-in: `test_blocks.py` runs it there."""
+    return "<!-- page needs " in page.read_text()
+
+
 def readers_own() -> dict[str, object]:
     """Return what the pages say is the reader's own."""
     generator = torch.Generator().manual_seed(0)
@@ -44,7 +49,7 @@ def readers_own() -> dict[str, object]:
     return {"dataset": dataset, "labels": labels, "model": model, "optimizer": optimizer}
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page)], ids=name)
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page) and not host(page)], ids=name)
 def test_the_python_blocks_of_a_page_run_in_order(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -96,7 +101,7 @@ def test_every_public_name_is_in_the_reference() -> None:
     import aol
 
     reference = "\n".join(page.read_text() for page in (ROOT / "docs" / "reference").glob("*.md"))
-    listed = set(re.findall(r"^::: aol\.(\w+)$", reference, re.M))
+    listed = set(re.findall(r"^::: aol\.(\w+)$", reference, re.M))  # plug-ins, with more dots, are not looked for
     assert listed == set(aol.__all__) - {"__version__"}
 
 
