@@ -34,9 +34,11 @@ class Classifier(lightning.LightningModule):
         self.curve: list[float] = []
 
     def forward(self, x: Tensor) -> Tensor:
+        """Return the logits."""
         return self.net(x)
 
     def training_step(self, batch: list[Tensor], batch_idx: int) -> Tensor:
+        """Return the weighted loss."""
         x, y, index = batch
         losses = aol.softmax_loss(self(x), y)
         if self.aged:
@@ -44,10 +46,12 @@ class Classifier(lightning.LightningModule):
         return aol.weighted_mean(losses, self.class_weight[y])
 
     def validation_step(self, batch: list[Tensor], batch_idx: int) -> None:
+        """Note the test accuracy of this epoch."""
         images, labels = batch
         self.curve.append(accuracy(self.net, images, labels))
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
+        """Return plain SGD with momentum."""
         return torch.optim.SGD(self.parameters(), lr=0.1, momentum=0.9, weight_decay=2e-4)
 
 
@@ -83,8 +87,8 @@ def train(method: str, seed: int, epochs: int, imbalance: float) -> dict[str, fl
 def main(words: list[str] | None = None) -> int:
     parser = options(
         "Train on long-tailed digits in Lightning and compare weightings.",
-        epochs=(30, 1, "epochs of each run"),
-        seeds=(5, 2, "runs of each method"),
+        epochs=(60, 1, "epochs of each run"),
+        seeds=(10, 2, "runs of each method"),
         imbalance=(50.0, 1, "the largest class over the smallest"),
     )
     given = parser.parse_args(words)

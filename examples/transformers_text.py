@@ -12,6 +12,7 @@ import platform
 import sys
 import tempfile
 import time
+from functools import cache
 from pathlib import Path
 
 import torch
@@ -56,7 +57,9 @@ def docstrings(package: str) -> list[str]:
     return sorted({" ".join(text.split()) for text in texts if len(text.split()) >= 4})
 
 
+@cache
 def corpus() -> tuple[list[str], Tensor]:
+    """Return all texts and the number of the package of each."""
     found = [docstrings(package) for package in PACKAGES]
     return [text for texts in found for text in texts], torch.cat(
         [torch.full((len(texts),), label) for label, texts in enumerate(found)]
@@ -105,6 +108,7 @@ class Accuracies(TrainerCallback):
         self.curve: list[float] = []
 
     def on_evaluate(self, args, state, control, metrics, **kwargs) -> None:
+        """Note it."""
         self.curve.append(metrics["eval_accuracy"])
 
 
@@ -163,7 +167,7 @@ def main(words: list[str] | None = None) -> int:
     parser = options(
         "Train a small BERT on docstrings, long-tailed, and compare weightings.",
         epochs=(10, 1, "epochs of each run"),
-        seeds=(3, 2, "runs of each method"),
+        seeds=(10, 2, "runs of each method"),
         imbalance=(20.0, 1, "the largest class over the smallest"),
     )
     given = parser.parse_args(words)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from lightning.pytorch import Callback
-from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.callbacks import ModelCheckpoint, OnExceptionCheckpoint
 from small_lightning import DATA, Net, same_state, sample_ages, trainer
 from torch.utils.data import DataLoader
 
@@ -116,6 +116,26 @@ def test_lightnings_own_checkpoints_every_few_steps_resume(tmp_path: Path) -> No
     assert [each.name for each in paths] == ["step=10.ckpt", "step=5.ckpt"]
     for path in paths:
         assert not differ((aging, model), run("training", False, checkpoint=path, limit_val_batches=0))
+
+
+@pytest.mark.parametrize("step", [0, 2, 3, 6, 8])
+def test_what_an_exception_leaves_behind_resumes(step: int, tmp_path: Path) -> None:
+    class Fail(Net):
+        def training_step(self, batch, batch_idx):
+            loss = super().training_step(batch, batch_idx)
+            if self.trainer.global_step == step:
+                raise RuntimeError("down")
+            return loss
+
+    options = {"limit_val_batches": 0}
+    saving = OnExceptionCheckpoint(tmp_path)
+    aging = AgeOfLearning(sample_ages())
+    loader = aging.loader(DATA, batch_size=BATCH, resample=True, seed=4)
+    with pytest.raises(RuntimeError, match="down"):
+        trainer(aging, saving, enable_checkpointing=True, **options).fit(Fail(), loader)
+    path = tmp_path / "on_exception.ckpt"
+    again = run("pass", True, checkpoint=path, **options)
+    assert not differ(run("pass", True, **options), again)
 
 
 def test_a_checkpoint_of_other_labels_is_refused(tmp_path: Path) -> None:
