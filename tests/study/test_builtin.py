@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import json
 from collections import Counter
 from importlib import resources
@@ -148,7 +149,7 @@ def test_the_heatmap_study_logs_ages_and_does_not_use_them() -> None:
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in ("correlations", "large-scale")])
 def test_cifar_is_trained_as_the_protocol_says(name: str) -> None:
     study = load(name)
-    assert set(study.seeds) == ({42, 1024, 2026} if name == "period-10-seeds" else {42})
+    assert set(study.seeds) == ({42, 1024, 2026} if name in ("period-10-seeds", "precision") else {42})
     for run in study.all_runs():
         assert (run.net, run.epochs, run.batch_size, run.optimiser) == ("resnet32", 200, 128, "sgd")
         assert (run.lr, run.momentum, run.weight_decay) == (0.1, 0.9, 2e-4)
@@ -159,7 +160,16 @@ def test_cifar_is_trained_as_the_protocol_says(name: str) -> None:
         assert not streams or run.loss == "softmax"
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name not in ("correlations", "heatmaps")])
+def test_bf16_is_compared_with_fp32_run_by_run() -> None:
+    study = load("precision")
+    runs = {(run.precision, run.seed): run for run in study.all_runs()}
+    assert study.baseline == "fp32"
+    assert set(runs) == {(precision, seed) for precision in ("fp32", "bf16") for seed in study.seeds}
+    for seed in study.seeds:
+        assert dataclasses.replace(runs["bf16", seed], precision="fp32") == runs["fp32", seed]
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in ("correlations", "heatmaps", "precision")])
 def test_whatever_is_chosen_is_chosen_on_validation_and_beside_its_rivals(name: str) -> None:
     study = load(name)
     assert all(run.validation > 0 for run in study.all_runs())
