@@ -1,4 +1,7 @@
-"""Trains on as many processes as told, started by Lightning itself, and saves what came of it: for the tests."""
+"""Trains on as many processes as told, started by Lightning itself, and saves what came of it: for the tests.
+
+A setting with `stop` is run a second time, from the checkpoint of that step.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +16,6 @@ from torch.utils.data import TensorDataset
 
 import aol
 from aol.plugins.lightning import AgeOfLearning
-
-torch.set_num_threads(1)
 
 
 class SaveStep(Callback):
@@ -35,9 +36,9 @@ def run(
     parts: int = 1,
     uneven: bool = False,
     classes: bool = False,
+    ids: bool = False,
     stop: int | None = None,
     resume: bool = False,
-    ids: bool = False,
 ) -> None:
     """Train; the batch of a step is 12 however many processes and parts share it. 61 samples do not split evenly."""
     images, labels = labelled(61) if uneven else (DATA.tensors[0], LABELS)
@@ -64,13 +65,19 @@ def run(
     if processes > 1 and losses.numel():
         torch.distributed.all_reduce(losses)
     found = {"age": ages.age, "ema": ages.ema, "weights": model.weights(), "losses": losses / processes}
-    torch.save(found, out / f"{processes}-{fitting.global_rank}.pt")
+    torch.save(found, out / f"{processes}-{fitting.global_rank}{'-resumed' * resume}.pt")
+
+
+def run_all(out: Path, processes: int, settings: list[dict]) -> None:
+    """Train with each setting, into folders that are numbered."""
+    for number, options in enumerate(settings):
+        folder = out / str(number)
+        folder.mkdir(parents=True, exist_ok=True)
+        run(folder, processes, **options)
+        if "stop" in options:
+            run(folder, processes, **{**options, "stop": None}, resume=True)
 
 
 if __name__ == "__main__":
-    torch.manual_seed(0)
-    where = Path(sys.argv[1])
-    for number, options in enumerate(json.loads(sys.argv[3])):
-        folder = where / str(number)
-        folder.mkdir(parents=True, exist_ok=True)
-        run(folder, int(sys.argv[2]), **options)
+    torch.set_num_threads(1)
+    run_all(Path(sys.argv[1]), int(sys.argv[2]), json.loads(sys.argv[3]))
