@@ -114,7 +114,7 @@ class Correlation:
 
 
 def correlation(x: Floats, y: Floats) -> Correlation | None:
-    r"""Return Pearson's r with Fisher's interval; None where it is not defined. Pairs with a NaN are left out.
+    r"""Return Pearson's r with Fisher's interval; None where it says nothing: below 3 pairs, or no spread. NaNs go.
 
     .. math:: \tanh\left(\operatorname{artanh} r \pm \frac{z_{0.975}}{\sqrt{n - 3}}\right)
 
@@ -124,7 +124,7 @@ def correlation(x: Floats, y: Floats) -> Correlation | None:
     """
     known = np.isfinite(x) & np.isfinite(y)
     x, y, n = x[known], y[known], int(known.sum())
-    if n < 2 or np.ptp(x) == 0 or np.ptp(y) == 0:
+    if n < 3 or np.ptp(x) == 0 or np.ptp(y) == 0:
         return None
     dx, dy = x - x.mean(), y - y.mean()
     r = float(np.clip((dx @ dy) / math.sqrt((dx @ dx) * (dy @ dy)), -1.0, 1.0))

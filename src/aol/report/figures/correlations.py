@@ -44,7 +44,7 @@ def against_age(story: Story) -> tuple[Floats, dict[str, Floats]] | None:
 def correlations(story: Story) -> Figure | None:
     """Return scatter plots of age against accuracy, loss, margin and size; None where there are no ages or tests."""
     found = against_age(story)
-    if found is None:
+    if found is None or len(story.classes) < 3:
         return None
     age, others = found
     rows = -(-len(others) // 2)
@@ -65,8 +65,9 @@ def _scatter(panel: Axes, age: Floats, values: Floats, name: str) -> None:
     panel.set_ylabel(name)
     style.few(panel, x=4)
     if name == "samples" and values.max() >= 20 * values.min():
-        style.logarithmic(panel)
-        values = np.log10(values)  # as it is drawn
+        style.logarithmic(panel, "y")
+        panel.set_ylabel("samples (log scale)")
+        values = np.log10(values)  # r is of what is drawn
     else:
         style.few(panel, y=4)
     found = correlation(age, values)

@@ -36,16 +36,22 @@ def lifetimes(story: Story) -> Figure | None:
         return None
     labels = [f"{part.name}: {each.count:,} episodes, {int(each.open.sum()):,} still open" for part, each, _ in found]
     figure, (axes,) = style.panels(1.75 + style.legend_height(labels))
+    longest = max(int(survival.t[-1]) for _, _, survival in found)
+    first = 0.8 if longest > 20 else 0.0  # most errors are short, some live for ever: then a log scale
     for number, ((_, each, survival), label) in enumerate(zip(found, labels, strict=True)):
         colour, line = style.COLOURS[number], style.LINES[number]
-        axes.step(survival.t, survival.share, where="post", color=colour, linestyle=line, label=label)
-        axes.fill_between(survival.t, survival.low, survival.high, step="post", color=colour, alpha=0.18, linewidth=0)
-        censored = np.flatnonzero(each.open[: len(survival.t)])
-        axes.plot(censored, survival.share[censored], "|", color=colour, markersize=4, markeredgewidth=0.7)
+        t = np.maximum(survival.t, first)
+        axes.step(t, survival.share, where="post", color=colour, linestyle=line, label=label)
+        axes.fill_between(t, survival.low, survival.high, step="post", color=colour, alpha=0.18, linewidth=0)
+        censored = np.flatnonzero(each.open[: len(t)])
+        axes.plot(t[censored], survival.share[censored], "|", color=colour, markersize=4, markeredgewidth=0.7)
     axes.set_xlabel("epochs since the error began")
     axes.set_ylabel("share of errors still alive")
     axes.set_ylim(0, 1.02)
-    axes.set_xlim(left=0)
-    style.few(axes, x=6, whole=True)
+    axes.set_xlim(left=first)
+    if first:
+        style.logarithmic(axes, "x")
+    else:
+        style.few(axes, x=6, whole=True)
     style.legend(figure, labels)
     return figure

@@ -40,16 +40,17 @@ def observation(story: Story) -> Figure | None:
     order = story.head_first
     figure, axes = style.panels(2.7, 3, 1, share_x=True)
     rows = {"samples": story.counts.astype(float), "mean age\n(epochs)": age, "test\naccuracy (%)": 100 * accuracy}
+    counts = story.counts[story.counts > 0]
+    wide = bool(counts.size) and counts.max() >= 20 * counts.min()
     for number, (panel, (name, values)) in enumerate(zip(axes, rows.items(), strict=True)):
-        _draw(panel, values[order], style.COLOURS[number])
+        _draw(panel, values[order], style.COLOURS[number], bars=len(order) <= 50 and not (wide and number == 0))
         panel.set_ylabel(name)
         style.few(panel, y=3)
-    counts = story.counts[story.counts > 0]
-    if counts.size and counts.max() >= 20 * counts.min():
-        style.logarithmic(axes[0])
+    if wide:
+        style.logarithmic(axes[0], "y")
     else:
         axes[0].set_ylim(bottom=0)
-    axes[1].set_ylim(bottom=min(1.0, float(np.nanmin(age, initial=1.0))))
+    axes[1].set_ylim(bottom=1.0)
     axes[2].set_ylim(0, 105)
     found_r = correlation(age, accuracy)
     if found_r is not None:
@@ -61,12 +62,13 @@ def observation(story: Story) -> Figure | None:
     return figure
 
 
-def _draw(panel: Axes, values: Floats, colour: str) -> None:
+def _draw(panel: Axes, values: Floats, colour: str, *, bars: bool) -> None:
+    """Draw a value a class: bars where they can stand on zero and are wide enough, else a line."""
     place = np.arange(len(values))
-    if len(values) <= 50:
+    if bars:
         panel.bar(place, np.nan_to_num(values), color=colour, width=0.75)
     else:
-        panel.plot(place, values, color=colour, linewidth=0.8)
+        panel.plot(place, values, color=colour, linewidth=0.8, marker="o" if len(values) <= 50 else "None")
     panel.margins(x=0.01)
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import re
+import warnings
 from collections.abc import Callable, Sequence
 from functools import cache, wraps
 from pathlib import Path
@@ -81,7 +82,9 @@ def save(figure: Figure, folder: Path, name: str, formats: Sequence[str]) -> lis
         nothing = {"png": {"Software": None}, "pdf": {"CreationDate": None, "Producer": None, "Creator": None}}
         metadata = {**nothing, "svg": {"Date": None}}[kind]
         buffer = io.BytesIO()
-        with matplotlib().rc_context(_rules()):
+        with matplotlib().rc_context(_rules()), warnings.catch_warnings():
+            # A name in a script that no font here has is drawn as boxes; a warning a letter would not help.
+            warnings.filterwarnings("ignore", message="Glyph .* missing from font")
             figure.savefig(buffer, format=kind, metadata=metadata)
         path = folder / f"{name}.{kind}"
         write_atomically(path, buffer.getvalue())
@@ -98,7 +101,7 @@ def file_name(*words: str) -> str:
     text = "-".join(words)
     for letter, name in (("ρ", "rho-"), ("β", "beta-"), ("γ", "gamma-")):
         text = text.replace(letter, name)
-    return re.sub(r"\.{2,}|-{2,}", "-", re.sub(r"[^A-Za-z0-9.]+", "-", text)).strip("-.")[:120]
+    return re.sub(r"(?:[^A-Za-z0-9.]|\.(?![0-9]))+", "-", text).strip("-.")[:120]
 
 
 def short(text: str, most: int = 18) -> str:
@@ -111,14 +114,14 @@ def short(text: str, most: int = 18) -> str:
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
-def logarithmic(axes: Axes) -> None:
-    """Give the vertical axis a logarithmic scale with plain numbers on it."""
+def logarithmic(axes: Axes, which: str) -> None:
+    """Give the axis "x" or "y" a logarithmic scale with plain numbers on it."""
     ticker = matplotlib("ticker")
-    axes.set_yscale("log")
-    low, high = axes.get_ylim()
-    axes.yaxis.set_major_locator(ticker.LogLocator(subs=(1.0,) if high > 100 * low else (1.0, 2.0, 5.0)))
-    axes.yaxis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{value:,.6g}"))
-    axes.yaxis.set_minor_formatter(ticker.NullFormatter())
+    axes.set(**{f"{which}scale": "log"})
+    axis, (low, high) = (axes.xaxis, axes.get_xlim()) if which == "x" else (axes.yaxis, axes.get_ylim())
+    axis.set_major_locator(ticker.LogLocator(subs=(1.0,) if high > 1000 * low else (1.0, 2.0, 5.0)))
+    axis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{value:,.6g}"))
+    axis.set_minor_formatter(ticker.NullFormatter())
 
 
 def legend(figure: Figure, names: Sequence[str]) -> None:
