@@ -41,7 +41,7 @@ bench: $(BIN)/.ready  ## speed and memory of the library on this machine; writes
 	$(BIN)/python benchmarks/page.py
 
 docs: $(BIN)/.docs-ready  ## the documentation site, into site/
-	$(BIN)/mkdocs build --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 clean:
 	rm -rf $(VENV) $(VENV)-* site build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
@@ -86,3 +86,24 @@ $(VENV)-avalanche/.ready: $(BIN)/.ready
 
 test-avalanche: $(VENV)-avalanche/.ready
 	AOL_HOST=avalanche $(VENV)-avalanche/bin/python -m pytest tests/plugins/avalanche src/aol/plugins/avalanche.py tests/docs/test_blocks.py
+
+# scikit-learn's neighbours go together: one environment for skorch, River and boosted trees.
+.PHONY: test-skorch test-river test-trees bench-plugins
+test-plugins: test-skorch test-river test-trees
+
+$(VENV)-sklearns/.ready: $(BIN)/.ready
+	.ci/layer $(VENV) $(VENV)-sklearns skorch==1.4.0 river==0.26.1 lightgbm==4.7.0 xgboost==3.2.0 pandas
+
+test-skorch: $(VENV)-sklearns/.ready
+	AOL_HOST=skorch $(VENV)-sklearns/bin/python -m pytest tests/plugins/skorch src/aol/plugins/skorch.py tests/docs/test_blocks.py
+
+test-river: $(VENV)-sklearns/.ready
+	AOL_HOST=river $(VENV)-sklearns/bin/python -m pytest tests/plugins/river src/aol/plugins/river.py tests/docs/test_blocks.py
+
+test-trees: $(VENV)-sklearns/.ready  # and scikit-learn's own checks again, now with pandas
+	AOL_HOST=sklearn $(VENV)-sklearns/bin/python -m pytest tests/plugins/trees tests/plugins/sklearn/test_sklearn_checks.py tests/docs/test_blocks.py
+
+bench-plugins: $(VENV)-sklearns/.ready  ## ages beside their rivals on streams and tables; about an hour
+	$(VENV)-sklearns/bin/python benchmarks/river_streams.py
+	$(VENV)-sklearns/bin/python benchmarks/tabular.py
+	$(BIN)/python benchmarks/page.py

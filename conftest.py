@@ -31,8 +31,12 @@ if "AOL_CHROMIUM" not in os.environ:
 HOSTS = [
     "avalanche",
     "lightning",
+    "river",
+    "skorch",
     "transformers",
 ]
 for host in HOSTS:
     if os.environ.get("AOL_HOST") != host:
         collect_ignore += [str(ROOT / "src" / "aol" / "plugins" / f"{host}.py"), str(ROOT / "tests" / "plugins" / host)]
+if os.environ.get("AOL_HOST") != "sklearn":  # scikit-learn is always there; these are its neighbours
+    collect_ignore.append(str(ROOT / "tests" / "plugins" / "trees"))

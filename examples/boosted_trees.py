@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import argparse
 import sys
-import time
 import warnings
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from comparison import FOOTNOTE, options, table
+from comparison import FOOTNOTE, each_seed, options, table
 from sklearn.base import ClassifierMixin
 from sklearn.datasets import load_breast_cancer, load_digits, load_wine
 from sklearn.ensemble import HistGradientBoostingClassifier
@@ -95,12 +94,8 @@ def main(words: list[str] | None = None) -> int:
     parser.add_argument("--data", choices=DATA, default="digits", help="the table")
     parser.add_argument("--model", choices=MODELS, default="hist", help="whose trees")
     given: argparse.Namespace = parser.parse_args(words)
-    began = time.perf_counter()
-    results: dict[str, list[dict[str, float]]] = {method: [] for method in METHODS}
-    for seed in range(given.seeds):
-        for method in METHODS:
-            results[method].append(run(given.data, given.model, method, given.imbalance, given.rounds, seed))
-        print(f"seed {seed + 1} of {given.seeds}, {time.perf_counter() - began:.0f} s", file=sys.stderr)
+    settings = (given.imbalance, given.rounds)
+    results = each_seed(METHODS, given.seeds, lambda how, seed: run(given.data, given.model, how, *settings, seed))
     print(f"\n{given.data}, imbalance {given.imbalance:g}, {given.model}, {TREES} trees a class, ", end="")
     print(f"{given.rounds} rounds, {given.seeds} seeds, in % of the test part\n")
     print(table(results, "none"))

@@ -9,6 +9,8 @@ import pytest
 
 EXTRAS = {
     "avalanche": "avalanche",
+    "river": "river",
+    "skorch": "skorch",
 }
 
 

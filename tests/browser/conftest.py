@@ -52,7 +52,7 @@ def open_page(browser: Browser) -> Iterator[Open]:
 
 
 def _watch(url: str, path: Path, troubles: list[str]) -> None:
-    if not url.startswith("data:") and url.partition("#")[0] != path.as_uri():
+    if not url.startswith(("data:", "about:")) and url.partition("#")[0] != path.as_uri():
         troubles.append(f"request: {url}")
 
 

@@ -6,6 +6,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from opened import Open, settle
 from playwright.sync_api import Page
@@ -113,3 +114,32 @@ def test_runs_of_different_data_do_not_mix(open_page: Open, tmp_path: Path) -> N
     assert page.locator("#pick-class").input_value() == ""
     assert page.locator("#class-table tbody tr").count() == 3
     assert page.locator("#gallery li").count() == 24
+
+
+def test_names_without_end_and_from_right_to_left_stay_inside_the_page(open_page: Open, tmp_path: Path) -> None:
+    names = ["x" * 1000, "שלום עולם", "a b" * 50]
+    write_page([make_story("n" * 300, names=names, counts=[9, 5, 4])], tmp_path / "long.html")
+    page = open_page(tmp_path / "long.html")
+    page.locator("#class-table tbody button").first.click()
+    for width in (1280, 360):
+        page.set_viewport_size({"width": width, "height": 800})
+        page.wait_for_timeout(300)
+        assert page.evaluate("() => document.documentElement.scrollWidth") == width
+
+
+def test_figures_that_are_not_numbers_and_classes_without_samples_are_passed_over(
+    open_page: Open, tmp_path: Path
+) -> None:
+    lost = make_story("lost", failed_at=3)
+    lost.by_class["age"][:] = np.nan
+    lost.by_class["weight"][:] = np.inf
+    lost.curves["test_accuracy"][:] = np.nan
+    write_page([lost, make_story("absent", counts=[50, 20, 0, 0, 0, 4])], tmp_path / "odd.html")
+    page = open_page(tmp_path / "odd.html")
+    assert "failed in epoch 3" in page.locator("#run-table").inner_text()
+    assert "not finite in epoch 3" in page.locator("#advice-list").inner_text()
+    assert "NaN" not in page.locator("main").inner_text()
+    page.locator("#pick-run").select_option(label="absent")
+    settle(page)
+    assert page.locator("#class-table tbody tr").count() == 6
+    assert "NaN" not in page.locator("main").inner_text()

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from datetime import datetime
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -63,6 +64,8 @@ def test_histories_and_counts_of_samples_are_those_of_the_story() -> None:
         assert found["wrongEpochs"][place] == (samples.history([row])[:, 0] > 1).sum()
         assert found["seenEpochs"][place] == 9
     assert found["wrong"] == (samples.age > 1).sum()
+    unknown = replace(samples, prediction=np.full(len(samples), -1, np.int32))
+    assert payload([replace(story, samples=unknown)])["runs"][0]["samples"]["wrong"] == found["wrong"]  # type: ignore[index,call-overload]
     assert sum(count for _, _, count in found["ages"]) == len(samples)
     for low, high, count in found["ages"]:
         assert count == ((samples.age >= low) & (samples.age <= high)).sum()
@@ -171,3 +174,16 @@ def test_text_of_every_kind_is_kept_as_it_is() -> None:
 def test_names_without_end_are_cut() -> None:
     found = payload([make_story(names=["x" * 5000, "y"], counts=[5, 5])])
     assert len(found["classSets"][0][0]) == 200  # type: ignore[index,call-overload]
+
+
+def test_classes_of_one_name_can_be_told_apart() -> None:
+    found = payload([make_story(names=["cat", "cat", "x" * 300 + "a", "x" * 300 + "b"], counts=[5] * 4)])
+    names = found["classSets"][0]  # type: ignore[index]
+    assert names[:2] == ["cat", "cat (2)"]  # type: ignore[index]
+    assert len(set(names)) == 4  # type: ignore[arg-type]
+
+
+def test_settings_of_any_kind_are_shown_as_text() -> None:
+    odd: dict[str, object] = {"lr": float("nan"), "layers": [1, 2], "path": Path("x"), "deep": {"a": 1}, "on": True}
+    run = payload([make_story(settings=odd)])["runs"][0]  # type: ignore[index]
+    assert run["settings"] == {"lr": "nan", "layers": "[1, 2]", "path": "x", "deep": "{'a': 1}", "on": True}  # type: ignore[index]

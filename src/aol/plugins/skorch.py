@@ -235,7 +235,7 @@ class AgeOfLearning(Callback):
         setattr(criterion, "reduction", reduction)  # noqa: B010
         if loss is None or self.weight_ is None:
             return None  # the criterion has failed, and says so itself
-        return weighted(loss, self.weight_, reduction, _own_weight(criterion, given[1]))
+        return _weighted(loss, self.weight_, reduction, _own_weight(criterion, given[1]))
 
     def __getstate__(self) -> dict[str, object]:
         # A net keeps its criterion itself, and knows how to bring it to another device.
@@ -256,10 +256,10 @@ def _owner(hook: object) -> object:
     return getattr(hook, "__self__", None)
 
 
-def weighted(loss: Tensor, weight: Tensor, reduction: str, own: Tensor | None = None) -> Tensor:
+def _weighted(loss: Tensor, weight: Tensor, reduction: str, own: Tensor | None = None) -> Tensor:
     """Return a batch of losses by weight, reduced as the criterion would have done; `own` are its own weights.
 
-    >>> weighted(torch.tensor([1.0, 3.0]), torch.tensor([3.0, 1.0]), "mean")
+    >>> _weighted(torch.tensor([1.0, 3.0]), torch.tensor([3.0, 1.0]), "mean")
     tensor(1.5000)
     """
     weight = weight.to(loss.device, loss.dtype)
@@ -299,7 +299,7 @@ def _labels(net: NeuralNet, dataset: Dataset[object] | None) -> npt.NDArray[np.i
     return whole
 
 
-class IndexedBatch(tuple[object, ...]):
+class _IndexedBatch(tuple[object, ...]):
     """A batch as it was, that says which samples of the data set it holds."""
 
     samples: Tensor
@@ -331,9 +331,9 @@ class IndexedLoader(DataLoader[object]):
         collate = _Collate(collate_fn or default_collate)
         super().__init__(Indexed(dataset), collate_fn=collate, **kwargs)  # type: ignore[arg-type]
 
-    def __iter__(self) -> Iterator[IndexedBatch]:  # type: ignore[override]
+    def __iter__(self) -> Iterator[_IndexedBatch]:  # type: ignore[override]
         for items, samples in super().__iter__():
-            yield IndexedBatch(items, samples)
+            yield _IndexedBatch(items, samples)
 
 
 class _Collate:

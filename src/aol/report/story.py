@@ -104,6 +104,16 @@ class Samples:
         """How many error episodes each sample has had: unbroken stretches of age above one, the last maybe open."""
         return self._over_time[2]
 
+    def class_age(self, num_classes: int) -> Floats:
+        """Return the mean age of each class's seen samples after each epoch, unsmoothed: `float64 [E, C]`."""
+        rows = []
+        for _, _, age in self.answers.epochs():
+            known = age > 0
+            total = np.bincount(self.label[known], weights=age[known], minlength=num_classes)
+            count = np.bincount(self.label[known], minlength=num_classes)
+            rows.append(np.divide(total, count, out=np.full(num_classes, np.nan), where=count > 0))
+        return np.stack(rows)
+
     @cached_property
     def suspicion(self) -> Reals:
         """How likely each label is wrong, for ranking: 0 to 1, larger is more suspicious; see `suspicion.py`."""
@@ -245,7 +255,7 @@ def _named(stories: list[Story]) -> list[Story]:
     found: list[Story] = []
     for story in stories:
         same = [other for other in stories if other.name == story.name]
-        words = [f"{key}={story.settings.get(key)}" for key in _telling(same)]
+        words = [f"{key}={story.settings.get(key)}" for key in telling(same)]
         found.append(replace(story, name=" ".join([story.name, *words])))
     often, number = Counter(story.name for story in found), Counter[str]()
     for place, story in enumerate(found):
@@ -255,7 +265,7 @@ def _named(stories: list[Story]) -> list[Story]:
     return found
 
 
-def _telling(stories: list[Story]) -> list[str]:
+def telling(stories: list[Story]) -> list[str]:
     """Return the names of the settings that tell stories apart, as few as will do."""
     keys = dict.fromkeys(key for story in stories for key in story.settings)
 

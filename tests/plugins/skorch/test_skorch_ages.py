@@ -12,7 +12,7 @@ from small_nets import Small, aged, by_hand, net, parameters, skewed
 from torch import nn
 from torch.utils.data import Subset, TensorDataset
 
-from aol.plugins.skorch import AgeOfLearning, IndexedLoader, weighted
+from aol.plugins.skorch import AgeOfLearning, IndexedLoader, _weighted
 
 X, y = skewed()
 
@@ -190,21 +190,21 @@ def test_mean_fusion_reaches_the_ages():
 @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
 def test_losses_are_reduced_as_the_criterion_would_have_done(reduction):
     loss, weight = torch.tensor([1.0, 2.0, 6.0]), torch.tensor([1.0, 1.0, 4.0])
-    found = weighted(loss, weight, reduction)
+    found = _weighted(loss, weight, reduction)
     assert found.tolist() == pytest.approx({"mean": 27 / 6, "sum": 27.0, "none": [0.5, 1.0, 12.0]}[reduction])
-    even = weighted(loss, torch.ones(3), reduction)
+    even = _weighted(loss, torch.ones(3), reduction)
     assert even.tolist() == pytest.approx({"mean": 3.0, "sum": 9.0, "none": [1.0, 2.0, 6.0]}[reduction])
 
 
 def test_losses_of_several_numbers_a_sample_count_as_their_mean():
     loss = torch.tensor([[1.0, 3.0], [5.0, 7.0]])
-    assert float(weighted(loss, torch.tensor([1.0, 3.0]), "mean")) == pytest.approx((2 + 18) / 4)
-    assert weighted(loss, torch.tensor([0.5, 1.5]), "none").tolist() == [[0.5, 1.5], [7.5, 10.5]]
+    assert float(_weighted(loss, torch.tensor([1.0, 3.0]), "mean")) == pytest.approx((2 + 18) / 4)
+    assert _weighted(loss, torch.tensor([0.5, 1.5]), "none").tolist() == [[0.5, 1.5], [7.5, 10.5]]
 
 
 def test_a_loss_that_is_one_number_gets_one_clear_sentence():
     with pytest.raises(ValueError, match="must give one loss for each of 2 samples"):
-        weighted(torch.tensor(3.0), torch.ones(2), "mean")
+        _weighted(torch.tensor(3.0), torch.ones(2), "mean")
 
 
 class NoReduction(nn.Module):

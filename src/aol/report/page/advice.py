@@ -44,32 +44,34 @@ def _course(story: Story) -> Iterator[Advice]:
     elif not story.finished:
         of = f" of {story.planned}" if story.planned else ""
         yield Advice("running", f"{int(story.epochs[-1])}{of} epochs are over; what follows may change.", see="curves")
-    right = _last(story, "train_accuracy")
     ages = story.by_class.get("age")
-    if ages is None or len(ages) == 0:
+    if ages is None or not len(ages):
         return
-    with np.errstate(invalid="ignore"):
-        mean = np.array([np.nanmean(row) if np.isfinite(row).any() else np.nan for row in ages])
+    mean = np.array([np.nanmean(row) if np.isfinite(row).any() else np.nan for row in ages])
+    right = _last(story, "train_accuracy")
     if right is not None and right >= _LEARNT and last_known(mean[:, None])[0] < 1.1:
-        yield Advice(
-            "learnt",
+        text = (
             f"The training set is right ({right:.1%}), so ages are close to one and weights from ages close to equal. "
             "What is still wrong on test is generalisation: weights from counts (--weighting cb or frequency), more "
-            "data or stronger regularisation are worth a try before ages.",
-            see="curves",
+            "data or stronger regularisation are worth a try before ages."
         )
-        return
+        yield Advice("learnt", text, see="curves")
+    else:
+        yield from _movement(mean, "classes" if story.samples is None else "samples")
+
+
+def _movement(mean: Floats, things: str) -> Iterator[Advice]:
+    """Say whether the mean class age `[E]` still moves at the end."""
     fifth = max(1, len(mean) // 5)
-    if len(mean) > 2 * fifth and np.isfinite(mean[[-1, -1 - fifth]]).all():
-        change = float(mean[-1] / mean[-1 - fifth] - 1.0)
-        if abs(change) >= _MOVED:
-            way, then = (
-                ("falling", "more epochs may pay")
-                if change < 0
-                else ("growing", "the same samples stay wrong, and more epochs alone will not mend them")
-            )
-            text = f"The mean class age is still {way}, {change:+.0%} over the last {fifth} epochs: {then}."
-            yield Advice("course", text, see="curves")
+    if len(mean) <= 2 * fifth or not np.isfinite(mean[[-1, -1 - fifth]]).all():
+        return
+    change = float(mean[-1] / mean[-1 - fifth] - 1.0)
+    if abs(change) < _MOVED:
+        return
+    way = "falling" if change < 0 else "growing"
+    then = "more epochs may pay" if change < 0 else f"the same {things} stay wrong, and time alone does not mend them"
+    text = f"The mean class age is still {way}, {change:+.0%} over the last {fifth} epochs: {then}."
+    yield Advice("course", text, see="curves")
 
 
 def _labels(story: Story) -> Iterator[Advice]:

@@ -5,6 +5,7 @@ Assumes stories. What does not fit is thinned evenly or left out, and a note say
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from datetime import datetime
 
@@ -43,7 +44,7 @@ def payload(stories: Sequence[Story], *, refresh: float | None = None, now: date
     album, names, notes = Album(ROOM), list[list[str]](), list[str]()
     runs: list[Json] = []
     for place, story in enumerate(stories):
-        classes = [_short(name) for name in story.classes]
+        classes = _unlike(story.classes)
         if classes not in names:
             names.append(classes)
         run = _summary(story) | {"set": names.index(classes)}
@@ -80,7 +81,7 @@ def _summary(story: Story) -> dict[str, Json]:
         "failed": story.failed_at,
         "planned": story.planned,
         "passed": len(story.epochs),
-        "settings": {_short(key): value for key, value in story.settings.items()},
+        "settings": {_short(key): _plain(value) for key, value in story.settings.items()},
         "versions": {_short(key): str(value) for key, value in story.versions.items()},
         "command": story.command,
         "epochs": story.epochs[kept].tolist(),
@@ -159,6 +160,31 @@ def _spoken(name: str) -> str:
 
 def _short(text: str) -> str:
     return text if len(text) <= NAME else text[: NAME - 1] + "…"
+
+
+def _unlike(names: Sequence[str]) -> list[str]:
+    """Return names that can be told apart: the second of one name, and of one beginning, gets a number.
+
+    >>> _unlike(["cat", "dog", "cat"])
+    ['cat', 'dog', 'cat (2)']
+    """
+    found: dict[str, None] = {}
+    for name in map(_short, names):
+        number = 2
+        chosen = name
+        while chosen in found:
+            chosen, number = f"{name} ({number})", number + 1
+        found[chosen] = None
+    return list(found)
+
+
+def _plain(value: object) -> Json:
+    """Return a setting as JSON knows it; whatever else a loop of one's own may have noted becomes text."""
+    if value is None or isinstance(value, str | bool | int):
+        return value
+    if isinstance(value, float) and math.isfinite(value):
+        return value
+    return str(value)
 
 
 def _number(value: float) -> Json:

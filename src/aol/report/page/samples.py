@@ -12,7 +12,7 @@ import numpy as np
 
 from aol.engine.results import Json
 from aol.report.page.codec import rounded, steps
-from aol.report.page.reading import Ints, likely_mislabelled
+from aol.report.page.reading import Ints, likely_mislabelled, wrong_now
 from aol.report.story import Samples
 
 EPOCHS = 400  # of an age history; the last ones
@@ -93,7 +93,7 @@ def describe(samples: Samples, num_classes: int, *, most: int, album: Album, pic
     ages = samples.history(rows)
     return {
         "total": len(samples),
-        "wrong": int((samples.age > 1).sum()),
+        "wrong": int(np.where(samples.prediction < 0, samples.age > 1, wrong_now(samples)).sum()),
         "unseen": int((samples.age == 0).sum()),
         "likely": int(likely.sum()),
         "ages": _histogram(samples.age),

@@ -145,7 +145,7 @@ async function drawHeat() {
   part("heatmap").hidden = !heatReadings().length;
   const hosts = hostsIn("heat-charts", runs.length);
   heat.maps = [];
-  if (!runs.length) {
+  if (!runs.length || !current().names.length) {
     fill("heat-readout", "Tick a run with this reading to see it.");
     clearChart(part("heat-legend"));
     return;

@@ -32,7 +32,7 @@ const RUN_COLUMNS = [
   ["Mean of last 5%", (run) => percent(run.tailAccuracy), true],
   ["Mean class age", (run) => (run.details ? short(meanOf(run.last.age)) : ""), true],
   ["Oldest class", oldestClass, false],
-  ["Samples wrong now", (run) => (run.samples ? `${whole(run.samples.wrong)} of ${whole(run.samples.total)}` : ""), true],
+  ["Samples still wrong", (run) => (run.samples ? `${whole(run.samples.wrong)} of ${whole(run.samples.total)}` : ""), true],
   ["Likely label errors", (run) => (run.samples ? whole(run.samples.likely) : ""), true],
   ["State", statusOf, false],
 ];

@@ -47,7 +47,7 @@ function drawGallery() {
   const rows = samples.oldest.filter(ofClass(samples));
   const which = state.klass < 0 ? "all classes" : `class “${run.names[state.klass]}”`;
   fill("sample-about", `${run.name}, ${which}: ${times(rows.length, "sample")} on this page, the oldest first. `
-    + `Of all ${whole(samples.total)} samples, ${whole(samples.wrong)} are wrong now`
+    + `Of all ${whole(samples.total)} samples, ${whole(samples.wrong)} were wrong when last seen`
     + `${samples.unseen ? ` and ${whole(samples.unseen)} were never seen` : ""}.`);
   const first = rows.slice(0, tables.gallery);
   fill("gallery", first.map((row) => card(run, samples, row)));
@@ -83,7 +83,7 @@ function drawErrors() {
     rows.length ? copyButton(rows.map((row) => samples.id[row]).join("\n"), "Copy the ids of these samples") : []));
   const first = rows.slice(0, tables.errors);
   const head = ["Sample", "Label", "Answer", "Score", "Age history", "Why"];
-  fill("error-table", element("caption", { class: "unseen" }, `Likely label errors of ${run.name}`),
+  fill("error-table", element("caption", {}, `${run.name}, the most suspicious first`),
     element("thead", {}, element("tr", {}, head.map((name) => element("th", { scope: "col" }, name)))),
     element("tbody", {}, first.map((row) => element("tr", { class: samples.isLikely[row] ? "" : "unsure" },
       element("td", { class: "picture" }, pictureOf(samples, row), element("div", {}, samples.id[row])),
