@@ -111,7 +111,7 @@ class AgeTrainer(Trainer):
         return super()._get_dataloader(dataset, description, batch_size, order, is_training, dataloader_key)
 
     def _indexed(self, dataset: Dataset[object], description: str) -> Dataset[object]:
-        if hasattr(dataset, "column_names"):  # before it is hidden in there, so that no unused column is ever read
+        if hasattr(dataset, "remove_columns"):  # before it is hidden in there, so that no unused column is ever read
             dataset = self._remove_unused_columns(dataset, description)
         return Indexed(dataset, key=KEY)
 
@@ -133,15 +133,23 @@ class AgeTrainer(Trainer):
         """Return the batches of one optimiser step, and find out what their losses are to be divided by."""
         batches, items = super().get_batch_samples(epoch_iterator, num_batches, device)
         for batch in batches:
-            if "labels" not in batch:
-                raise ValueError(f"Batches must hold labels, not only {', '.join(_without(batch, KEY))}.")
-            batch.setdefault(KEY, batch["labels"])
+            batch[KEY] = self._key(batch)
         if batches:
             batches[-1][KEY] = batches[-1][KEY][: self._real(batches[-1])]
             self._open = True
         weights = [self._weight(batch[KEY]) for batch in batches]
         self._total = loss_total(weights or torch.empty(0), divide_by=self.divide_by)
         return batches, items
+
+    def _key(self, batch: Mapping[str, Tensor]) -> Tensor:
+        """Return what ages are kept of, as a batch has it: places, or labels."""
+        if "labels" not in batch:
+            raise ValueError(f"Batches must hold labels, not only {', '.join(_without(batch, KEY))}.")
+        if not by_position(self.ages):
+            return batch["labels"]
+        if KEY not in batch:
+            raise ValueError("Samples of train_dataset must be mappings, such as {'input_ids': ..., 'label': ...}.")
+        return batch[KEY]
 
     def _real(self, batch: Mapping[str, Tensor]) -> int:
         """Return how many samples of the last batch of a step are its own: Accelerate fills up the last round."""
@@ -151,7 +159,8 @@ class AgeTrainer(Trainer):
             padded = False
         if not padded or not self.accelerator.gradient_state.end_of_dataloader:
             return size
-        left = len(self.train_dataset) % (size * processes) or size * processes
+        round_of_all = self._train_batch_size * (1 if self.accelerator.split_batches else processes)
+        left = len(self.train_dataset) % round_of_all or round_of_all
         return max(0, min(size, left - size * self.accelerator.process_index))
 
     # The loss
@@ -224,7 +233,7 @@ class AgeTrainer(Trainer):
                 labels = inputs["labels"]
                 with self.compute_loss_context_manager():
                     outputs = self.model(**_without(inputs, KEY, "labels"))
-                self.ages.observe(inputs.get(KEY, labels), self._right(outputs, labels))
+                self.ages.observe(self._key(inputs), self._right(outputs, labels))
 
     # Checkpoints
 

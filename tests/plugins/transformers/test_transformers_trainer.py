@@ -166,6 +166,14 @@ def test_batches_without_labels_are_refused() -> None:
         trained(sample_ages(), data_collator=collate)
 
 
+def test_samples_that_cannot_carry_their_place_are_refused() -> None:
+    def collate(features):
+        return padded([each[0] for each in features])
+
+    with pytest.raises(ValueError, match="Samples of train_dataset must be mappings"):
+        trained(sample_ages(), data=[(each,) for each in DATA], data_collator=collate)
+
+
 def test_ages_must_be_given() -> None:
     with pytest.raises(TypeError, match="ages"):
         AgeTrainer(model=network(), args=arguments(), train_dataset=DATA)
