@@ -21,6 +21,7 @@ from torch.utils.data import DataLoader, Dataset, default_collate
 from aol import _check
 from aol.ages import SampleAges
 from aol.indexed import Indexed
+from aol.losses import weighted_mean
 
 try:
     from skorch import NeuralNet
@@ -263,17 +264,14 @@ def _weighted(loss: Tensor, weight: Tensor, reduction: str, own: Tensor | None =
     tensor(1.5000)
     """
     weight = weight.to(loss.device, loss.dtype)
-    if loss.dim() == 0 or loss.shape[0] != weight.shape[0]:
-        raise ValueError(
-            f"The criterion must give one loss for each of {weight.shape[0]} samples, not {list(loss.shape)}."
-        )
+    if loss.dim() == 0 or len(loss) != len(weight):
+        raise ValueError(f"The criterion must give one loss for each of {len(weight)} samples, not {list(loss.shape)}.")
     if reduction == "none":
         return loss * (weight / weight.mean()).view(-1, *[1] * (loss.dim() - 1))
     each = loss.flatten(1).mean(1) if loss.dim() > 1 else loss
     if reduction == "sum":
-        return (each * weight).sum()
-    total = weight.sum() if own is None else (weight * own).sum()
-    return (each * weight).sum() / total
+        return weighted_mean(each, weight, total=1.0)
+    return weighted_mean(each, weight, total=None if own is None else (weight * own).sum())
 
 
 def _own_weight(criterion: nn.Module, target: Tensor) -> Tensor | None:
