@@ -158,3 +158,21 @@ def test_watch_follows_a_run_to_its_end_and_ctrl_c_leaves_a_page_that_stands_sti
         watcher.kill()
         watcher.wait()
     assert sorted(os.listdir(tmp_path)) == ["out", "page.html"]
+
+
+def test_a_real_run_becomes_a_page_figures_and_tables(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "out"
+    words = ["--data", "digits", "--weighting", "none,aol", "--epochs", "3", "--keep-samples", "--out", str(out)]
+    assert cli.main(["train", *words]) == 0
+    capsys.readouterr()
+    more = ["--figures", str(tmp_path / "figures"), "--export", str(tmp_path / "table.csv")]
+    assert main([str(out), "--write", str(tmp_path / "page.html"), "--json", *more]) == 0
+    written = json.loads(capsys.readouterr().out)
+    assert written["page"] == [str(tmp_path / "page.html")]
+    assert len(written["tables"]) == 2
+    assert all(Path(path).stat().st_size > 0 for paths in written.values() for path in paths)
+    runs = page_data(tmp_path / "page.html")["runs"]
+    for run, table in zip(runs, written["tables"], strict=True):  # type: ignore[call-overload]
+        rows = Path(table).read_text().splitlines()[1:]
+        assert run["samples"]["total"] == len(rows) == sum(run["counts"])
+        assert min(run["samples"]["picture"]) >= 0  # every sample that is shown has its picture

@@ -43,6 +43,21 @@ def same_size(ages: Ages, size: int) -> None:
         raise ValueError(f"ages must have the {size} samples of the training set, not {ages.num_samples}.")
 
 
+def anything_observed(ages: Ages) -> bool:
+    """Return whether there is anything for `advance` to fold.
+
+    >>> ages = ClassAges(2)
+    >>> anything_observed(ages)
+    False
+    >>> ages.observe([1], [True])
+    >>> anything_observed(ages)
+    True
+    """
+    if isinstance(ages, SampleAges):
+        return bool(ages._layout.observed(ages._words).any())
+    return bool(ages._total.any())
+
+
 class InOrder(EpochSampler):
     """Every sample once, in the order of the data set, shared among processes.
 

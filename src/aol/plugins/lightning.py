@@ -16,7 +16,17 @@ from aol import _check
 from aol.indexed import Indexed
 from aol.losses import is_correct, loss_total, weighted_mean
 from aol.plugins._lookahead import AgeLoader, LoaderOptions
-from aol.plugins._training import Ages, InOrder, Key, by_position, evaluating, observe_together, same_size, single
+from aol.plugins._training import (
+    Ages,
+    InOrder,
+    Key,
+    anything_observed,
+    by_position,
+    evaluating,
+    observe_together,
+    same_size,
+    single,
+)
 from aol.sampling import AgeSampler, ShuffledSampler
 
 try:
@@ -112,6 +122,7 @@ class AgeOfLearning(Callback):
             sampler: an order of your own; on several processes it must share itself out.
             options: as `DataLoader` takes them.
         """
+        options.setdefault("generator", torch.Generator().manual_seed(seed))  # leaves the global one alone
         if isinstance(dataset, IterableDataset) and not by_position(self.ages):
             return AgeLoader(DataLoader(dataset, **options), self._key, self._progress)
         data = self._indexed(dataset)
@@ -121,7 +132,6 @@ class AgeOfLearning(Callback):
             sampler = ShuffledSampler(size, seed=seed) if shuffle else InOrder(size, seed=seed)
             if resample:
                 sampler = AgeSampler(self.ages, seed=seed)  # type: ignore[arg-type]
-        options.setdefault("generator", torch.Generator().manual_seed(seed))  # leaves the global one alone
         return AgeLoader(DataLoader(data, sampler=sampler, **options), self._key, self._progress)
 
     def weight(self, key: Key) -> Tensor:
@@ -134,14 +144,13 @@ class AgeOfLearning(Callback):
         With accumulation and several processes, Σw goes over all that makes one optimiser step: the parts add up to
         the gradient of one large batch. The mean of the parts is its loss. Collective.
         """
-        trainer = self._trainer
-        parts = 1 if trainer is None else trainer.accumulate_grad_batches
+        parts = self._at_work().accumulate_grad_batches
         real = self._real(key)
         loss, weight = loss[:real], self.weight(key[:real])
-        if trainer is None or parts == 1:
+        if parts == 1:
             return weighted_mean(loss, weight, total=loss_total(weight, divide_by=self.divide_by))
         if self._total is None:
-            self._total = loss_total(self._step_weights(trainer, key), divide_by=self.divide_by)
+            self._total = loss_total(self._step_weights(key), divide_by=self.divide_by)
         return weighted_mean(loss, weight, total=self._total / parts)  # Lightning divides by the number of parts
 
     def observe(self, key: Key, correct: Tensor) -> None:
@@ -222,6 +231,8 @@ class AgeOfLearning(Callback):
     def _fold(self, trainer: Trainer, module: LightningModule) -> None:
         if self.signal == "pass":
             self._look(trainer, module)
+        elif not anything_observed(self.ages):
+            raise ValueError('Nothing was observed: with signal="training", training_step must call observe.')
         self.ages.advance(sync=self.signal == "pass")  # what was observed in training is known to all already
         self._open, self._step = None, trainer.global_step
 
@@ -280,6 +291,11 @@ class AgeOfLearning(Callback):
             raise ValueError(f"AgeOfLearning can follow one loader of its own, not {len(found)}.")
         return found[0] if found else None
 
+    def _at_work(self) -> Trainer:
+        if self._trainer is None:
+            raise ValueError("AgeOfLearning must be among the callbacks of the Trainer.")
+        return self._trainer
+
     def _progress(self) -> tuple[int, int] | None:
         """Return the epoch and how many of its batches were trained on; after the last one, the front of the next."""
         if self._trainer is None:
@@ -291,12 +307,13 @@ class AgeOfLearning(Callback):
 
     def _real(self, key: Key) -> int:
         """Return how many samples of the batch being trained on are its own: others only make processes even."""
-        loader = None if self._trainer is None else self._loader(self._trainer)
+        loader = self._loader(self._at_work())
         now = [] if loader is None else loader.keys(1)
         return now[0][1] if now and len(now[0][0]) == len(key) else len(key)
 
-    def _step_weights(self, trainer: Trainer, key: Key) -> list[Tensor]:
+    def _step_weights(self, key: Key) -> list[Tensor]:
         """Return the weights of all batches, from this one on, that make one optimiser step."""
+        trainer = self._at_work()
         parts, last = trainer.accumulate_grad_batches, trainer.num_training_batches
         number = min(parts - self._batch % parts, last - self._batch)
         loader = self._loader(trainer)

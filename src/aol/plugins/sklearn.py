@@ -198,6 +198,8 @@ class AgedClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
             folds = check_cv(self.cv, samples.y, classifier=True)
             found = folds.split(samples.X, samples.y, **routed["splitter"]["split"])
             parts = [(np.asarray(train), np.asarray(test)) for train, test in found]
+            if not parts:
+                raise ValueError("cv must give at least one fold, and gave none.")
             if self.method == "partial_fit":
                 parts.append((None, samples.code[:0]))  # the kept one learns along, and is asked nothing
         return _Rounds(parts, [None] * len(parts), ages, [])
@@ -278,8 +280,10 @@ class AgedClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         if not np.array_equal(known[code], label):
             raise ValueError(f"y must hold only classes announced on the first call, {_check.shown(known.tolist())}.")
         given = check_weight(sample_weight, len(label))
-        if not stream and np.count_nonzero(np.bincount(code, given)) < 2:
-            raise ValueError("AgedClassifier needs samples of two classes or more that have a weight, not of 1 class.")
+        weighty = np.count_nonzero(np.bincount(code, given))
+        if not stream and weighty < 2:
+            some = "1 class" if weighty else "no class"
+            raise ValueError(f"AgedClassifier needs samples of two classes or more that have a weight, not of {some}.")
         self.classes_: Labels = known
         return Samples(X, label, known, code, given)
 

@@ -44,7 +44,9 @@ def table(rows: Iterable[Sequence[str]]) -> bytes:
 def read_epochs(path: Path) -> dict[str, Floats]:
     """Read a table with a row an epoch: `float64 [E]` a column, NaN where a cell is empty."""
     head, rows = _rows(path)
-    values = _numbers(path, rows)
+    if head[0] != "epoch":
+        raise DamagedRecordsError(f"{path}: not a table of epochs.")
+    values = _numbers(path, rows, len(head))
     return {name: values[:, place] for place, name in enumerate(head)}
 
 
@@ -60,7 +62,7 @@ def read_classes(path: Path) -> tuple[list[str], dict[str, Floats]]:
         names.append(row[2])
     if not names or len(rows) % len(names):
         raise DamagedRecordsError(f"{path}: {len(rows)} rows do not fit {len(names)} classes.")
-    values = _numbers(path, [[row[0], *row[3:]] for row in rows]).reshape(-1, len(names), len(head) - 2)
+    values = _numbers(path, [[row[0], *row[3:]] for row in rows], len(head) - 2).reshape(-1, len(names), len(head) - 2)
     return names, {name: values[:, :, place] for place, name in enumerate(["epoch", *head[3:]])}
 
 
@@ -75,8 +77,9 @@ def _rows(path: Path) -> tuple[list[str], list[list[str]]]:
     return rows[0], rows[1:]
 
 
-def _numbers(path: Path, rows: list[list[str]]) -> Floats:
+def _numbers(path: Path, rows: list[list[str]], width: int) -> Floats:
     try:
-        return np.array([[float(cell) if cell else math.nan for cell in row] for row in rows], dtype=np.float64)
+        found = np.array([[float(cell) if cell else math.nan for cell in row] for row in rows], dtype=np.float64)
+        return found.reshape(-1, width)
     except ValueError as error:
         raise DamagedRecordsError(f"{path}: {error}.") from error

@@ -41,6 +41,14 @@ def methods(stories: Sequence[Story]) -> list[Method]:
     return named
 
 
+def by_sizes(found: Sequence[Method]) -> list[list[Method]]:
+    """Return methods by the sizes of their classes: only on classes of equal sizes are head and tail the same."""
+    groups: dict[tuple[int, ...], list[Method]] = {}
+    for method in found:
+        groups.setdefault(tuple(np.sort(method.runs[0].counts).tolist()), []).append(method)
+    return list(groups.values())
+
+
 def is_stream(story: Story) -> bool:
     """Whether an epoch of this run is a step of a stream."""
     return story.settings.get("scenario") == "stream"

@@ -212,6 +212,20 @@ def test_ages_of_classes_follow_an_iterable_stream_by_optimiser_steps(tmp_path: 
         assert torch.equal(resumed.weights(), model.weights())
 
 
+def test_an_epoch_in_which_a_stream_shows_nothing_is_no_step() -> None:
+    class Once(Stream):
+        shown = False
+
+        def __iter__(self):
+            left, self.shown = () if self.shown else super().__iter__(), True
+            return iter(left)
+
+    aging = AgeOfLearning(aol.ClassAges(CLASSES), signal="training")
+    model = fitted(aging, loader=aging.loader(Once(), batch_size=10))
+    assert len(model.seen) == 6
+    assert aging.ages.epoch == 1
+
+
 def test_a_stream_whose_part_changes_each_epoch_ages_classes_on_a_memory() -> None:
     stream = aol.ShiftingTail(LABELS, imbalance=4, period=2, steps=4)
     shown = list(stream)

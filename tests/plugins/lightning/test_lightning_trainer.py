@@ -266,3 +266,14 @@ def test_a_part_of_a_batch_cannot_be_weighed_under_accumulation() -> None:
     loader = aging.loader(DATA, batch_size=8)
     with pytest.raises(ValueError, match="key must be that of the whole batch, 8, not 2"):
         fitted(aging, Half(), loader=loader, accumulate_grad_batches=2)
+
+
+def test_a_module_that_hands_over_no_answers_is_told() -> None:
+    with pytest.raises(ValueError, match="Nothing was observed"):
+        fitted(AgeOfLearning(sample_ages(), signal="training"), Net("pass"))
+
+
+def test_a_callback_without_a_trainer_says_so() -> None:
+    aging = AgeOfLearning(sample_ages())
+    with pytest.raises(ValueError, match="must be among the callbacks"):
+        aging.weighted_mean(torch.ones(2), torch.tensor([0, 1]))

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import pickle
+import subprocess
+import sys
+from inspect import signature
 
 import numpy as np
 import pytest
@@ -21,6 +24,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC
 from sklearn.tree import DecisionTreeClassifier
+from sklearn.utils.class_weight import compute_class_weight
 
 import aol
 from aol.plugins.sklearn import AgedClassifier
@@ -168,11 +172,12 @@ def test_a_balance_of_classes_multiplies_with_their_ages():
 
 
 def test_an_estimator_that_balances_by_itself_would_undo_ages_and_is_refused():
-    # Why it must be refused: weighted counts are balanced away, whatever the ages were.
-    weight = np.array([1.0, 4.0, 9.0])[y]
-    one = LogisticRegression(class_weight="balanced").fit(X, y)
-    two = LogisticRegression(class_weight="balanced").fit(X, y, sample_weight=weight * len(y) / weight.sum())
-    assert one.coef_ == pytest.approx(two.coef_, abs=1e-2)
+    if "sample_weight" in signature(compute_class_weight).parameters:  # scikit-learn 1.7 and newer
+        # Why it must be refused: weighted counts are balanced away, whatever the ages were.
+        weight = np.array([1.0, 4.0, 9.0])[y]
+        one = LogisticRegression(class_weight="balanced").fit(X, y)
+        two = LogisticRegression(class_weight="balanced").fit(X, y, sample_weight=weight * len(y) / weight.sum())
+        assert one.coef_ == pytest.approx(two.coef_, abs=1e-2)
     for estimator in (
         LogisticRegression(class_weight="balanced"),
         RandomForestClassifier(class_weight="balanced_subsample"),
@@ -202,6 +207,7 @@ BAD = {
     'cv="oob" is for method="fit"': {"cv": "oob", "method": "partial_fit"},
     'cv="oob" needs an estimator that keeps out-of-bag votes': {"cv": "oob"},
     "k-fold cross-validation requires at least one train/test split": {"cv": 1},
+    "cv must give at least one fold, and gave none.": {"cv": []},
     "estimator must take sample_weight in fit, which KNeighborsClassifier does not.": {
         "estimator": KNeighborsClassifier()
     },
@@ -248,6 +254,13 @@ def test_other_samples_after_a_warm_start_are_refused():
     model = AgedClassifier(GaussianNB(), warm_start=True).fit(X, y)
     with pytest.raises(ValueError, match="y must be the same"):
         model.fit(X[::-1], y[::-1])
+
+
+def test_a_host_that_is_too_old_gets_one_clear_sentence():
+    program = "import sklearn.utils; del sklearn.utils.Tags; import aol.plugins.sklearn"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 1
+    assert "aol.plugins.sklearn needs scikit-learn 1.6 or newer" in done.stderr.splitlines()[-1]
 
 
 def test_a_class_of_one_sample_is_never_answered_rightly_by_folds_and_only_grows_older():

@@ -105,8 +105,9 @@ def test_resampling_draws_by_the_weights_of_the_epoch_before() -> None:
     assert sorted(steps[8]) != sorted(set(steps[8]))
 
 
-@pytest.mark.parametrize("divide_by", ["weight", "count"])
-@pytest.mark.parametrize(("batch_size", "parts"), [(8, 2), (4, 4), (5, 3)])
+@pytest.mark.parametrize(
+    ("batch_size", "parts", "divide_by"), [(8, 2, "weight"), (4, 4, "count"), (5, 3, "weight"), (5, 3, "count")]
+)
 def test_accumulated_parts_make_the_step_of_one_large_batch(batch_size: int, parts: int, divide_by: str) -> None:
     def run(size: int, number: int) -> tuple[aol.SampleAges, Trainer]:
         ages = sample_ages()

@@ -20,7 +20,7 @@ from aol.report.figures.observation import observation
 from aol.report.figures.sweep import sweep
 from aol.report.figures.trajectories import trajectories
 from aol.report.story import Story
-from aol.report.summary import Method, methods
+from aol.report.summary import Method, by_sizes, methods
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -45,7 +45,8 @@ def draw(stories: Sequence[Story], folder: str | os.PathLike[str], formats: Sequ
     """Draw every figure that the stories allow into a folder, in each format, and return the files.
 
     Figures of one run (heatmap, observation, correlations, weights, survival) are drawn for the first run of every
-    method; the others (accuracy, head-middle-tail, sweep) show all methods together. What is not recorded is not drawn.
+    method; the others (accuracy, head-middle-tail, sweep) show all methods together, head-middle-tail those on classes
+    of the same sizes. What is not recorded is not drawn.
     """
     wrong = [kind for kind in formats if kind not in style.FORMATS]
     if wrong or not formats:
@@ -57,8 +58,11 @@ def draw(stories: Sequence[Story], folder: str | os.PathLike[str], formats: Sequ
     found = methods(stories)
     written: list[Path] = []
     for name, shown in OF_ALL.items():
-        figure = shown(found) if found else None
-        written += style.save(figure, place, name, formats) if figure is not None else []
+        groups = by_sizes(found) if shown is head_middle_tail else [found] if found else []
+        for number, group in enumerate(groups, 1):
+            figure = shown(group)
+            word = name if number == 1 else f"{name}-{number}"
+            written += style.save(figure, place, word, formats) if figure is not None else []
     taken: set[str] = set()
     for method in found:
         word = style.file_name(method.name) or "run"

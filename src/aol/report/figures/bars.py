@@ -29,11 +29,9 @@ def by_part(method: Method, found: list[Part]) -> list[tuple[float, float]]:
 
 @style.styled
 def head_middle_tail(methods: list[Method]) -> Figure | None:
-    """Return bars of test accuracy by part of the classes; None where it was not read, or classes differ."""
-    counts = methods[0].runs[0].counts
-    same = [method for method in methods if (np.sort(method.runs[0].counts) == np.sort(counts)).all()]
-    shown = [method for method, own in zip(same, outstanding(same), strict=True) if own]
-    found = parts(counts)
+    """Return bars of test accuracy by part of the classes, whose sizes are the same throughout; None where not read."""
+    shown = [method for method, own in zip(methods, outstanding(methods), strict=True) if own]
+    found = parts(methods[0].runs[0].counts)
     heights = {method.name: (method, by_part(method, parts(method.runs[0].counts))) for method in shown}
     heights = {name: (method, each) for name, (method, each) in heights.items() if not np.isnan(each[-1][0])}
     if not heights:
