@@ -151,7 +151,8 @@ class AgeTrainer(Trainer):
             padded = False
         if not padded or not self.accelerator.gradient_state.end_of_dataloader:
             return size
-        left = len(self.train_dataset) % (size * processes) or size * processes
+        round_of_all = self._train_batch_size * (1 if self.accelerator.split_batches else processes)
+        left = len(self.train_dataset) % round_of_all or round_of_all
         return max(0, min(size, left - size * self.accelerator.process_index))
 
     # The loss

@@ -41,7 +41,7 @@ def padded(features: list[dict]) -> dict[str, Tensor]:
     assert all(set(each) == {"input_ids", "attention_mask", "label"} for each in features)
 
     def column(name: str) -> Tensor:
-        return nn.utils.rnn.pad_sequence([torch.tensor(each[name]) for each in features], batch_first=True)
+        return torch.tensor([each[name] + [0] * (8 - len(each[name])) for each in features])
 
     labels = torch.tensor([each["label"] for each in features])
     return {"input_ids": column("input_ids"), "attention_mask": column("attention_mask"), "labels": labels}

@@ -11,10 +11,13 @@ import ddp_transformers
 import pytest
 import torch
 
+SPLIT = {"accelerator_config": {"split_batches": True}, "per_device_train_batch_size": 12}
 SETTINGS = [
     {"signal": "pass"},
     {"signal": "pass", "samples": 61, "parts": 2},  # does not split evenly: Accelerate shows a few samples twice
     {"signal": "training", "samples": 67},
+    {"signal": "training", "samples": 67, "args": {"accelerator_config": {"dispatch_batches": True}}},
+    {"signal": "training", "samples": 67, "args": SPLIT},
     {"signal": "training", "samples": 50, "args": {"dataloader_drop_last": True}},
     {"signal": "pass", "samples": 53, "resample": True, "parts": 3},
     {"signal": "training", "samples": 61, "classes": True},
