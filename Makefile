@@ -23,8 +23,8 @@ demo: $(BIN)/.ready  ## the main job: long-tailed digits, plain, class-balanced 
 	$(BIN)/aol train --weighting none,cb,aol --level class,sample --seed 0,1,2,3,4 --batch-size 32 --epochs 60 \
 		--out runs/demo --fresh
 
-test: $(BIN)/.ready  ## all tests and doctests
-	$(BIN)/python -m pytest
+test: $(BIN)/.ready  ## all tests and doctests, a file at a time on two cores
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile
 
 lint: $(BIN)/.ready
 	$(BIN)/ruff check .
