@@ -47,7 +47,8 @@ clean:
 	rm -rf $(VENV) $(VENV)-* site build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
 test-gpu:  ## on a machine with CUDA and its own PyTorch: what CI cannot see
-	PYTHONPATH=src $(PYTHON) -m pytest tests/gpu tests/nets/test_diverging_run.py
+	PYTHONPATH=src $(PYTHON) -m pytest tests/gpu
+	PYTHONPATH=src $(PYTHON) -m pytest tests/nets/test_diverging_run.py -k cuda
 
 # Environments on top of $(VENV): what only one kind of test needs does not reach the others. Each needs $(BIN)/.ready.
 # Triton is no dependency, and its interpreter runs the kernels without a GPU.
