@@ -1,4 +1,9 @@
-"""What needs Triton, a GPU or a browser is collected where it can run: see `make test-kernels` and `test-browser`."""
+"""What needs Triton, a GPU, a browser or a plug-in's host is collected where it can run.
+
+Kernels: doctests with Triton, tests by interpreter or on a GPU. The page: where AOL_CHROMIUM names a browser. Plug-ins:
+in the environment of the host that AOL_HOST names (`make test-plugins`), and nowhere else: elsewhere the host may be
+another version, or not there.
+"""
 
 from __future__ import annotations
 
@@ -22,3 +27,16 @@ if not triton or not torch.cuda.is_available():
     collect_ignore.append(str(ROOT / "tests" / "gpu"))
 if "AOL_CHROMIUM" not in os.environ:
     collect_ignore.append(str(ROOT / "tests" / "browser"))
+
+HOSTS = [
+    "avalanche",
+    "lightning",
+    "river",
+    "skorch",
+    "transformers",
+]
+for host in HOSTS:
+    if os.environ.get("AOL_HOST") != host:
+        collect_ignore += [str(ROOT / "src" / "aol" / "plugins" / f"{host}.py"), str(ROOT / "tests" / "plugins" / host)]
+if os.environ.get("AOL_HOST") != "sklearn":  # scikit-learn is always there; these are its neighbours
+    collect_ignore.append(str(ROOT / "tests" / "plugins" / "trees"))

@@ -1,4 +1,4 @@
-"""Put the recorded figures into `benchmarks/README.md` and the README, between their marks."""
+"""Put the recorded figures into `benchmarks/README.md`, the README and the pages of hosts, between their marks."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ import sys
 from pathlib import Path
 
 import reservoir
+import river_streams
 import sample_ages
+import tabular
 from measuring import RESULTS, Record, in_words
 
 HERE = Path(__file__).parent
@@ -47,13 +49,19 @@ def costs(aged: Record, kept: Record) -> str:
 
 
 def pages() -> dict[Path, str]:
-    """Return both pages as they should be."""
-    aged, kept = (json.loads((RESULTS / f"{name}.json").read_text()) for name in ("sample_ages", "reservoir"))
-    here, front = HERE / "README.md", HERE.parent / "README.md"
+    """Return all pages as they should be."""
+    aged, kept, streams, trees = (
+        json.loads((RESULTS / f"{name}.json").read_text())
+        for name in ("sample_ages", "reservoir", "river_streams", "tabular")
+    )
+    here, front, guides = HERE / "README.md", HERE.parent / "README.md", HERE.parent / "docs" / "how-to"
+    river, boosted = guides / "river.md", guides / "boosted-trees.md"
     tables = between(here.read_text(), "ages", sample_ages.text(aged))
     return {
         here: between(tables, "reservoir", reservoir.text(kept)),
         front: between(front.read_text(), "costs", costs(aged, kept)),
+        river: between(river.read_text(), "river", river_streams.text(streams)),
+        boosted: between(boosted.read_text(), "tabular", tabular.text(trees)),
     }
 
 

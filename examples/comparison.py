@@ -1,11 +1,13 @@
-"""What the examples share: long-tailed digits, a small network, options, and a table of paired differences."""
+"""What the examples share: long-tailed digits, a small network, options, runs, and a table of paired differences."""
 
 from __future__ import annotations
 
 import argparse
+import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NoReturn
+from typing import NoReturn, TypeVar
 
 import numpy as np
 import torch
@@ -14,6 +16,8 @@ from torch import Tensor, nn
 
 CLASSES = 10
 FOOTNOTE = "* The interval leaves out zero. It is not corrected for comparing several methods at once."
+
+Run = TypeVar("Run")
 
 
 @dataclass(frozen=True)
@@ -61,6 +65,17 @@ def interval(differences: Sequence[float], draws: int = 10_000, level: float = 0
     return float(low), float(high)
 
 
+def each_seed(methods: Sequence[str], seeds: int, train: Callable[[str, int], Run]) -> dict[str, list[Run]]:
+    """Return the runs of each method, in the order of seeds; standard error says how far it is."""
+    began = time.perf_counter()
+    runs: dict[str, list[Run]] = {method: [] for method in methods}
+    for seed in range(seeds):
+        for method in methods:
+            runs[method].append(train(method, seed))
+        print(f"seed {seed + 1} of {seeds}, {time.perf_counter() - began:.0f} s", file=sys.stderr)
+    return runs
+
+
 def table(results: Mapping[str, Sequence[Mapping[str, float]]], baseline: str) -> str:
     """Return the results as text: mean and spread over seeds, and the difference to the baseline, paired by seed."""
     measures = list(results[baseline][0])
@@ -86,6 +101,18 @@ def options(description: str, **defaults: tuple[int | float, int | float, str]) 
     for name, (default, least, text) in defaults.items():
         parser.add_argument(f"--{name}", type=_at_least(type(default), least), default=default, help=text)
     return parser
+
+
+def stream_options(description: str) -> argparse.ArgumentParser:
+    """Return the options of a stream whose long tail shifts."""
+    return options(
+        description,
+        steps=(100, 1, "steps of each stream"),
+        seeds=(10, 2, "runs of each method"),
+        imbalance=(50.0, 1, "the largest class of a step over the smallest"),
+        period=(10, 1, "steps between two orders of the classes"),
+        capacity=(300, 1, "samples in the reservoir"),
+    )
 
 
 class _Parser(argparse.ArgumentParser):

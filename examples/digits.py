@@ -8,13 +8,12 @@ one, whose order is the method), so that differences are paired. Settings are de
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Callable
 from statistics import mean
 from typing import NamedTuple
 
 import torch
-from comparison import CLASSES, FOOTNOTE, accuracy, digits, network, options, table, tail_mean
+from comparison import CLASSES, FOOTNOTE, accuracy, digits, each_seed, network, options, table, tail_mean
 from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -110,12 +109,7 @@ def main(words: list[str] | None = None) -> int:
         imbalance=(50.0, 1, "the largest class over the smallest"),
     )
     given = parser.parse_args(words)
-    began = time.perf_counter()
-    runs: dict[str, list[Run]] = {method: [] for method in METHODS}
-    for seed in range(given.seeds):
-        for method in METHODS:
-            runs[method].append(train(method, seed, given.epochs, given.imbalance))
-        print(f"seed {seed + 1} of {given.seeds}, {time.perf_counter() - began:.0f} s", file=sys.stderr)
+    runs = each_seed(METHODS, given.seeds, lambda method, seed: train(method, seed, given.epochs, given.imbalance))
 
     pool = digits(0).labels
     counts = torch.bincount(pool[aol.long_tail(pool, given.imbalance)])

@@ -8,10 +8,9 @@ values; none was tuned on these data.
 from __future__ import annotations
 
 import sys
-import time
 
 import torch
-from comparison import CLASSES, FOOTNOTE, accuracy, digits, network, options, table, tail_mean
+from comparison import CLASSES, FOOTNOTE, accuracy, digits, each_seed, network, stream_options, table, tail_mean
 
 import aol
 
@@ -58,22 +57,10 @@ def train(method: str, seed: int, steps: int, imbalance: float, period: int, cap
 
 
 def main(words: list[str] | None = None) -> int:
-    parser = options(
-        "Train along a stream with a shifting long tail, with several weightings, and compare them.",
-        steps=(100, 1, "steps of each stream"),
-        seeds=(10, 2, "runs of each method"),
-        imbalance=(50.0, 1, "the largest class of a step over the smallest"),
-        period=(10, 1, "steps between two orders of the classes"),
-        capacity=(300, 1, "samples in the reservoir"),
-    )
-    given = parser.parse_args(words)
-    began = time.perf_counter()
-    results: dict[str, list[dict[str, float]]] = {method: [] for method in METHODS}
-    for seed in range(given.seeds):
-        for method in METHODS:
-            run = train(method, seed, given.steps, given.imbalance, given.period, given.capacity)
-            results[method].append(run)
-        print(f"seed {seed + 1} of {given.seeds}, {time.perf_counter() - began:.0f} s", file=sys.stderr)
+    about = "Train along a stream with a shifting long tail, with several weightings, and compare them."
+    given = stream_options(about).parse_args(words)
+    settings = (given.steps, given.imbalance, given.period, given.capacity)
+    results = each_seed(METHODS, given.seeds, lambda method, seed: train(method, seed, *settings))
 
     print(f"\nDigits, a long tail of imbalance {given.imbalance:g} that shifts every {given.period} steps, ", end="")
     print(f"reservoir of {given.capacity},\n{given.steps} steps, {given.seeds} seeds, test accuracy in %\n")

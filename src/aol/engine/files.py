@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from aol.records.files import write_atomically as write_atomically
+from aol.records.files import write_atomically
 
 FORMAT = 2
 

@@ -126,7 +126,7 @@ def compare(results: Sequence[dict[str, Json]], figure: str) -> list[Row]:
         pairs = np.array([value - base[seed] for seed, value in by_seed.items() if seed in base])
         spread = float(values.std(ddof=1)) if values.size > 1 else math.nan
         difference = float(pairs.mean()) if pairs.size else None
-        interval = _bootstrap(pairs) if pairs.size > 2 else None
+        interval = bootstrap_interval(pairs) if pairs.size > 2 else None
         rows.append(Row(*key, values.size, float(values.mean()), spread, difference, interval))
     return rows
 
@@ -142,7 +142,8 @@ def _circumstances(run: Settings, runs: Sequence[Settings]) -> str:
     return " ".join(f"{name}={keys[run.stack_key][name]}" for name in telling)
 
 
-def _bootstrap(values: np.ndarray[tuple[int], np.dtype[np.float64]]) -> tuple[float, float]:
+def bootstrap_interval(values: np.ndarray[tuple[int], np.dtype[np.float64]]) -> tuple[float, float]:
+    """Return the percentile bootstrap's interval of 95 % for a mean; from few values it is too narrow."""
     draws = np.random.default_rng(0).choice(values, size=(10_000, values.size)).mean(1)
     low, high = np.quantile(draws, [0.025, 0.975])
     return float(low), float(high)

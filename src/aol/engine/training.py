@@ -22,6 +22,7 @@ import torch.distributed as dist
 from aol import nets
 from aol.ages import SampleAges
 from aol.data.images import ImageSet
+from aol.engine import room
 from aol.engine.events import Events, check_tensorboard
 from aol.engine.files import load_checkpoint, save_checkpoint
 from aol.engine.folder import checkpoint_path, note_stacks, prepare, recall_stacks, run_folder
@@ -128,14 +129,7 @@ def _train_stack(
     write: bool,
 ) -> None:
     stack = groups[number]
-    kind = StreamLoop if stack[0].scenario == "stream" else OfflineLoop
-    loop = kind(
-        stack,
-        pairs[stack[0].data],
-        device=conduct.device,
-        workers=conduct.workers,
-        keep_samples=conduct.keep_samples,
-    )
+    loop = loop_for(stack, pairs, conduct)
     path = checkpoint_path(conduct.out, number)
     folders = [run_folder(conduct.out, run) for run in stack]
     if write:
@@ -161,6 +155,18 @@ def _train_stack(
         _write_records(loop, conduct)
         _finish(loop, conduct)
         _remove_checkpoint(conduct.out, number)
+
+
+def loop_for(stack: Sequence[Settings], pairs: dict[str, AnyPair], conduct: Conduct) -> Loop:
+    """Return the loop that trains a stack, before its first epoch."""
+    kind = StreamLoop if stack[0].scenario == "stream" else OfflineLoop
+    return kind(
+        stack,
+        pairs[stack[0].data],
+        device=conduct.device,
+        workers=conduct.workers,
+        keep_samples=conduct.keep_samples,
+    )
 
 
 def _write_records(loop: Loop, conduct: Conduct) -> None:
@@ -267,6 +273,9 @@ def group(
         if reason and len(some) > 1 and reason not in said:
             said.add(reason)
             progress.say(f"Runs are trained one after the other: {reason}.")
+        if conduct.device.type == "cuda" and not conduct.together and not reason and len(some) > 1:
+            each = room.step_bytes(some[0], shape, pair.num_classes, conduct.device)
+            most = room.runs_that_fit(torch.cuda.mem_get_info(conduct.device)[0], each, most)
         found += stacks(some, 1 if reason else most)
     return found
 

@@ -49,18 +49,25 @@ def sweep(folder: Path) -> None:
 
 
 @contextlib.contextmanager
+def usable(folder: Path) -> Iterator[None]:
+    """Say in a sentence why a folder cannot be made or written to."""
+    try:
+        yield
+    except (FileExistsError, NotADirectoryError) as error:
+        raise UnusableFolderError(f"--out {folder} is, or lies in, a file and not a folder.") from error
+    except PermissionError as error:
+        raise UnusableFolderError(f"--out {folder} cannot be written to: permission denied.") from error
+
+
+@contextlib.contextmanager
 def held(folder: Path, rank: int = 0) -> Iterator[None]:
     """Hold a folder for this process; another that wants it is refused. A killed process lets go by dying.
 
     Processes that share the runs of one folder hold it by rank.
     """
-    try:
+    with usable(folder):
         folder.mkdir(parents=True, exist_ok=True)
         file = (folder / f".lock-{rank}").open("a+")
-    except (FileExistsError, NotADirectoryError) as error:
-        raise UnusableFolderError(f"--out {folder} is, or lies in, a file and not a folder.") from error
-    except PermissionError as error:
-        raise UnusableFolderError(f"--out {folder} cannot be written to: permission denied.") from error
     with file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

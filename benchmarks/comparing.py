@@ -1,0 +1,95 @@
+"""What comparisons of methods share: cases with one figure a seed, their record, and tables of paired differences."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from importlib.metadata import version
+from pathlib import Path
+
+import numpy as np
+from measuring import Record, machine, table
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
+from comparison import interval
+
+
+def setting(*packages: str) -> dict[str, object]:
+    """Return the hardware and versions that figures belong to."""
+    return machine() | {"packages": {name: version(name) for name in packages}}
+
+
+def compare(
+    one_seed: Callable[..., list[Record]], jobs: Sequence[tuple[object, ...]], keys: Sequence[str], processes: int
+) -> list[Record]:
+    """Run all jobs, some at a time, and return their runs as cases: one for each value of `keys`, a figure a seed.
+
+    A job is one seed and returns a run for each method.
+    """
+    with ProcessPoolExecutor(processes) as pool:
+        runs = [run for job in pool.map(one_seed, *zip(*jobs, strict=True)) for run in job]
+    cases: dict[tuple[object, ...], Record] = {}
+    for run in runs:
+        case = cases.setdefault(tuple(run[key] for key in keys), {key: run[key] for key in keys})
+        for name in [name for name in run if name not in keys]:
+            case.setdefault(name, []).append(run[name])
+    return list(cases.values())
+
+
+def write_cases(record: Record, out: Path) -> None:
+    """Write a record with one line a case, so that a reader and a diff can see it."""
+    head = json.dumps({key: value for key, value in record.items() if key != "cases"}, indent=2, ensure_ascii=False)
+    lines = ",\n    ".join(json.dumps(case, ensure_ascii=False) for case in record["cases"])
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(f'{head.rstrip("}").rstrip()},\n  "cases": [\n    {lines}\n  ]\n}}\n')
+
+
+def belongs_to(record: Record) -> str:
+    """Return the line that stands above the tables: n, hardware and versions."""
+    found = record["machine"]
+    packages = ", ".join(f"{name} {number}" for name, number in found["packages"].items())
+    return (
+        f"{record['seeds']} seeds; {found['cpu']}, {found['cores']} cores; Python {found['python']}, {packages}, "
+        f"NumPy {found['numpy']}, torch {found['torch']}, aol {found['aol']}."
+    )
+
+
+def cell(now: Sequence[float], before: Sequence[float] | None) -> str:
+    """Return a mean in percent, and its difference to another, starred where the interval leaves out zero.
+
+    >>> cell([0.61, 0.62], [0.5, 0.52])
+    '61.5 (+10.5*)'
+    """
+    mean = f"{100 * np.mean(now):.1f}"
+    if before is None:
+        return mean
+    apart = 100 * (np.asarray(now) - np.asarray(before))
+    low, high = interval(apart)
+    return f"{mean} ({apart.mean():+.1f}{'' if low <= 0 <= high else '*'})"
+
+
+def tables(record: Record, *, rows: tuple[str, str], column: str, measures: Mapping[str, str], baseline: str) -> str:
+    """Return one table a measure: a row for each pair of `rows`, a column for each value of `column`.
+
+    The second of `rows` is the method; its `baseline` is what the others are compared with, seed by seed.
+    """
+    found = {(case[rows[0]], case[rows[1]], case[column]): case for case in record["cases"]}
+    outer, inner, across = (list(dict.fromkeys(key[i] for key in found)) for i in range(3))
+    parts = []
+    for measure, title in measures.items():
+        lines = [
+            {rows[0]: group, rows[1]: method}
+            | {
+                each: cell(
+                    found[group, method, each][measure],
+                    None if method == baseline else found[group, baseline, each][measure],
+                )
+                for each in across
+            }
+            for group in outer
+            for method in inner
+        ]
+        parts.append(f"**{title}**\n\n{table(lines)}")
+    return "\n\n".join(parts)

@@ -1,0 +1,65 @@
+"""Ages for boosted trees of three makes, on three imbalanced tables: `examples/boosted_trees.py`, all of it."""
+
+from __future__ import annotations
+
+import sys
+import time
+
+from comparing import Record, belongs_to, compare, setting, tables, write_cases
+from measuring import options
+
+MEASURES = {"balanced_accuracy": "Balanced accuracy, %", "worst_class": "Recall of the worst class, %"}
+TABLES = ("breast_cancer", "digits", "wine")
+MODELS = ("hist", "lightgbm", "xgboost")
+
+
+def one_seed(table: str, model: str, imbalance: float, rounds: int, seed: int) -> list[Record]:
+    import boosted_trees
+
+    runs: list[Record] = []
+    for method in boosted_trees.METHODS:
+        began = time.process_time()
+        found = boosted_trees.run(table, model, method, imbalance, rounds, seed)
+        figures = {name.replace(" ", "_"): round(value / 100, 5) for name, value in found.items()}
+        seconds = round(time.process_time() - began, 2)
+        runs.append({"table": table, "model": model, "method": method, **figures, "seconds": seconds})
+    return runs
+
+
+def main(words: list[str] | None = None) -> int:
+    parser = options("Compare ages with balanced classes for boosted trees on imbalanced tables.", "tabular.json")
+    parser.add_argument("--imbalance", type=float, default=20.0, help="largest class of a training part over smallest")
+    parser.add_argument("--rounds", type=int, default=5, help="rounds of AgedClassifier")
+    parser.add_argument("--seeds", type=int, default=10, help="splits of each table")
+    parser.add_argument("--tables", nargs="+", choices=TABLES, default=list(TABLES), help="which tables")
+    parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS), help="whose trees")
+    parser.add_argument("--processes", type=int, default=1, help="seeds at a time")
+    given = parser.parse_args(words)
+    before = setting("scikit-learn", "lightgbm", "xgboost")
+    jobs = [
+        (table, model, given.imbalance, given.rounds, seed)
+        for table in given.tables
+        for model in given.models
+        for seed in range(given.seeds)
+    ]
+    cases = compare(one_seed, jobs, ("table", "model", "method"), given.processes)
+    record: Record = {
+        "machine": before,
+        "seeds": given.seeds,
+        "imbalance": given.imbalance,
+        "rounds": given.rounds,
+        "cases": cases,
+    }
+    print(text(record))
+    write_cases(record, given.out)
+    return 0
+
+
+def text(record: Record) -> str:
+    """Return the tables of a record."""
+    shown = tables(record, rows=("table", "method"), column="model", measures=MEASURES, baseline="none")
+    return f"{belongs_to(record)}\n\n{shown}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

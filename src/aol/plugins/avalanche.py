@@ -1,0 +1,315 @@
+"""Class ages in Avalanche: a plug-in that weighs the loss, examines a memory after each experience, and ages classes.
+
+It assumes a supervised strategy whose criterion can give the loss of each sample, and labels below the number of
+classes that the ages announce. What it draws comes from a seed of its own: a strategy's own draws stay as they were.
+"""
+
+from __future__ import annotations
+
+import inspect
+import random
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from aol import _check, _seeds
+from aol.ages import ClassAges
+from aol.losses import is_correct, weighted_mean
+from aol.weights import ErrorRates
+
+try:
+    from avalanche.benchmarks.utils import AvalancheDataset
+    from avalanche.core import SupervisedPlugin
+    from avalanche.evaluation import PluginMetric
+    from avalanche.evaluation.metric_results import MetricValue
+    from avalanche.training.storage_policy import ExemplarsBuffer
+    from avalanche.training.templates import SupervisedTemplate
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError("aol.plugins.avalanche needs Avalanche: pip install 'aol[avalanche]'") from error
+except RuntimeError as error:  # what torchvision says when it was built for another PyTorch
+    raise ImportError(
+        f"Avalanche could not be imported: {error}. If this names torchvision, install torch and torchvision together, "
+        "from one place, in versions that belong to each other."
+    ) from error
+
+
+class AgePlugin(SupervisedPlugin):
+    r"""Weighs a strategy's loss by the ages of classes, and ages them after each experience.
+
+    After training on an experience, its samples enter the memory, the model answers the whole memory in evaluation
+    mode, and the ages advance. The weights that follow serve the next experience. The memory is examined, not trained
+    on, unless another plug-in replays it.
+
+    .. math:: L = \frac{\sum_{i \in B} w_{y_i} \ell_i}{\sum_{i \in B} w_{y_i}}
+
+    Args:
+        ages: a `ClassAges`, or an `ErrorRates` to compare with, of as many classes as there will ever be.
+        memory: one of Avalanche's buffers, to estimate accuracies on. The plug-in fills it, unless another plug-in of
+            the strategy holds the same buffer: then that one does, and has to stand before this one. None: the
+            accuracies are estimated on the experience just trained on.
+        every: examine the memory after each so many experiences. Streams of very small experiences want more than one.
+        batch_size: how many samples the model answers at once when it is examined; makes no difference to the result.
+        divide_by: "weight" or "count", as in `aol.weighted_mean`.
+        seed: of the draws that fill the memory, whatever else a program draws.
+
+    The criterion must have an attribute `reduction`, as those of PyTorch have, or be a function that takes it. Only the
+    loss of training is weighed: evaluation, and what other plug-ins ask the criterion, stay as they are.
+
+    Avalanche's checkpoints hold all of it.
+
+    >>> from avalanche.benchmarks import benchmark_from_datasets
+    >>> from avalanche.benchmarks.utils import as_classification_dataset
+    >>> from avalanche.training import Naive
+    >>> from torch.utils.data import TensorDataset
+    >>> data = TensorDataset(torch.eye(3).repeat(8, 1), torch.arange(3).repeat(8))
+    >>> data.targets = data.tensors[1].tolist()
+    >>> benchmark = benchmark_from_datasets(train=[as_classification_dataset(data)] * 2)
+    >>> model = torch.nn.Linear(3, 3, bias=False)
+    >>> _ = torch.nn.init.zeros_(model.weight)  # answers 0 to everything, and learns nothing
+    >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    >>> plugin = AgePlugin(ClassAges(3, rho=0.5, threshold=0.5))
+    >>> strategy = Naive(model=model, optimizer=optimizer, plugins=[plugin], evaluator=None)
+    >>> _ = strategy.train(benchmark.train_stream)
+    >>> plugin.ages.age
+    tensor([1, 3, 3], dtype=torch.int32)
+    """
+
+    def __init__(
+        self,
+        ages: ClassAges | ErrorRates,
+        *,
+        memory: ExemplarsBuffer | None = None,
+        every: int = 1,
+        batch_size: int = 256,
+        divide_by: str = "weight",
+        seed: int = 0,
+    ) -> None:
+        super().__init__()
+        if not isinstance(ages, ClassAges | ErrorRates):
+            raise TypeError(f"ages must be an aol.ClassAges or an aol.ErrorRates, not {_check.shown(ages)}.")
+        if ages.rho.dim():
+            raise ValueError(f"ages must be of one run, for a strategy is one, not {ages!r}.")
+        if memory is not None and not isinstance(memory, ExemplarsBuffer):
+            raise TypeError(
+                "memory must be one of Avalanche's buffers (avalanche.training.storage_policy) or None, "
+                f"not {_check.shown(memory)}."
+            )
+        self.ages = ages
+        self.memory = memory
+        self.every = _check.whole("every", every, 1)
+        self.batch_size = _check.whole("batch_size", batch_size, 1)
+        self.divide_by = _check.choice("divide_by", divide_by, ("weight", "count"))
+        # States of generators, which pickle, in place of generators, which do not: checkpoints keep the whole plug-in.
+        self._torch_draws = _seeds.generator(_seeds.seed(seed)).get_state()
+        self._python_draws = random.Random(seed).getstate()
+        self._experiences = 0
+        self._weighed = 0
+        self._plain: Callable[..., Tensor] | None = None
+
+    # Weighing the loss
+
+    def before_training(self, strategy: SupervisedTemplate, **kwargs: object) -> None:
+        """Look whether the strategy can be weighed, before anything is trained."""
+        if sum(isinstance(each, AgePlugin) for each in strategy.plugins) > 1:
+            raise ValueError("plugins must hold one AgePlugin at most: two would weigh one loss twice.")
+        self._restore(strategy)
+        _per_sample(strategy._criterion)
+        self._filler(strategy)
+        self.ages.to(strategy.device)
+
+    def before_training_exp(self, strategy: SupervisedTemplate, **kwargs: object) -> None:
+        """Count anew how many losses were weighed."""
+        self._weighed = 0
+
+    def after_forward(self, strategy: SupervisedTemplate, **kwargs: object) -> None:
+        """Put the weighted criterion in place, for the next loss that is asked for, and that one only."""
+        if self._plain is None:
+            self._plain = strategy._criterion
+            strategy._criterion = partial(self._once, strategy)
+
+    def before_backward(self, strategy: SupervisedTemplate, **kwargs: object) -> None:
+        """Put the strategy's own criterion back, should nobody have asked."""
+        self._restore(strategy)
+
+    def before_eval(self, strategy: SupervisedTemplate, **kwargs: object) -> None:
+        """Put the strategy's own criterion back, should training have been broken off."""
+        self._restore(strategy)
+
+    def _restore(self, strategy: SupervisedTemplate) -> None:
+        if self._plain is not None:
+            strategy._criterion, self._plain = self._plain, None
+
+    def _once(self, strategy: SupervisedTemplate, output: Tensor, label: Tensor) -> Tensor:
+        self._restore(strategy)  # first: whoever asks next, or after an error, asks the strategy's own
+        return self._weigh(strategy._criterion, output, label)
+
+    def _weigh(self, criterion: Callable[..., Tensor], output: Tensor, label: Tensor) -> Tensor:
+        loss = _per_sample(criterion)(output, label)
+        if loss.shape != label.shape:
+            raise ValueError(
+                f"The criterion must give one loss a sample, {list(label.shape)}, when its reduction is 'none', "
+                f"not {list(loss.shape)}."
+            )
+        weight = self.ages.weight(label)
+        self._weighed += 1
+        if getattr(criterion, "reduction", "mean") == "sum":
+            return weighted_mean(loss, weight, total=1.0)
+        own = getattr(criterion, "weight", None)  # class weights of the criterion's own are in its losses already
+        if isinstance(own, Tensor) and self.divide_by == "weight":
+            return weighted_mean(loss, weight, total=(weight * own[label]).sum())
+        return weighted_mean(loss, weight, divide_by=self.divide_by)
+
+    # Ageing
+
+    def after_training_exp(self, strategy: SupervisedTemplate, **kwargs: object) -> None:
+        """Fill the memory, examine the model on it, and advance the ages."""
+        if not self._weighed and len(strategy.experience.dataset):
+            warnings.warn(
+                f"{type(strategy).__name__} asked its criterion for no loss between after_forward and before_backward "
+                "in this experience: ages advance, but weigh nothing.",
+                stacklevel=2,
+            )
+        if self.memory is not None and self._filler(strategy) is None:
+            with self._own_draws():
+                _fill(self.memory, strategy)
+        self._experiences += 1
+        if self._experiences % self.every == 0:
+            self._examine(strategy, kwargs.get("num_workers", 0))
+            self.ages.advance()
+
+    def _filler(self, strategy: SupervisedTemplate) -> SupervisedPlugin | None:
+        """Return the other plug-in that holds the memory, or raise if it would fill it too late."""
+        if self.memory is None:
+            return None
+        plugins = list(strategy.plugins)
+        for place, other in enumerate(plugins):
+            if other is not self and _holds(other, self.memory):
+                if place > plugins.index(self):
+                    raise ValueError(
+                        f"plugins must have {type(other).__name__}, which fills the memory, before AgePlugin, "
+                        "which examines it."
+                    )
+                return other
+        return None
+
+    @torch.no_grad()
+    def _examine(self, strategy: SupervisedTemplate, num_workers: object) -> None:
+        # The strategy's own forward pass: it knows about tasks, heads and whatever a subclass has made of it.
+        data = strategy.experience.dataset if self.memory is None else self.memory.buffer
+        modes = {module: module.training for module in strategy.model.modules()}
+        before = strategy.mbatch
+        strategy.model.eval()
+        try:
+            for strategy.mbatch in self._batches(data, num_workers) if len(data) else ():
+                strategy._unpack_minibatch()
+                self.ages.observe(strategy.mb_y, is_correct(strategy.forward(), strategy.mb_y))
+        finally:
+            strategy.mbatch = before
+            for module, mode in modes.items():
+                module.training = mode
+
+    def _batches(self, data: AvalancheDataset, num_workers: object) -> torch.utils.data.DataLoader[list[Tensor]]:
+        return torch.utils.data.DataLoader(
+            data.eval(),  # the evaluation transforms
+            batch_size=self.batch_size,
+            num_workers=_check.whole("num_workers", num_workers, 0),
+            collate_fn=getattr(data, "collate_fn", None),
+            generator=torch.Generator(),  # a loader draws one number, even in order; not from the strategy's
+        )
+
+    @contextmanager
+    def _own_draws(self) -> Iterator[None]:
+        """Let Avalanche's buffers, which draw from the global generators, draw from this plug-in's."""
+        theirs, pythons = torch.get_rng_state(), random.getstate()
+        torch.set_rng_state(self._torch_draws)
+        random.setstate(self._python_draws)
+        try:
+            yield
+        finally:
+            self._torch_draws, self._python_draws = torch.get_rng_state(), random.getstate()
+            torch.set_rng_state(theirs)
+            random.setstate(pythons)
+
+
+class AgeMetric(PluginMetric[dict[int, float]]):
+    """The smoothed age of each class after each experience, for Avalanche's evaluator and its loggers.
+
+    Finds the strategy's `AgePlugin` by itself; a strategy without one, or with error rates, publishes nothing.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._last: dict[int, float] = {}
+
+    def reset(self) -> None:
+        """Forget the last values."""
+        self._last = {}
+
+    def result(self) -> dict[int, float]:
+        """Return the last smoothed age of each class."""
+        return dict(self._last)
+
+    def after_training_exp(self, strategy: SupervisedTemplate) -> list[MetricValue]:
+        """Publish one value a class."""
+        for plugin in strategy.plugins:
+            if isinstance(plugin, AgePlugin) and isinstance(plugin.ages, ClassAges):
+                self._last = dict(enumerate(plugin.ages.ema.tolist()))
+        step = strategy.clock.train_iterations
+        return [MetricValue(self, f"{self}/Class{label:03d}", age, step) for label, age in self._last.items()]
+
+    def __str__(self) -> str:
+        return "Smoothed_Age"
+
+
+def _holds(plugin: object, memory: ExemplarsBuffer) -> bool:
+    return any(value is memory for value in getattr(plugin, "__dict__", {}).values())
+
+
+@runtime_checkable
+class _Reducing(Protocol):
+    reduction: str
+
+    def __call__(self, output: Tensor, label: Tensor, /) -> Tensor: ...
+
+
+def _per_sample(criterion: object) -> Callable[..., Tensor]:
+    """Return a function that gives the loss of each sample, by a criterion that usually gives their mean."""
+    if isinstance(criterion, _Reducing) and criterion.reduction in ("mean", "sum"):
+        return partial(_unreduced, criterion)
+    if callable(criterion) and _takes_reduction(criterion):
+        return partial(criterion, reduction="none")
+    raise TypeError(
+        "The strategy's criterion must be able to give the loss of each sample: an object whose attribute reduction is "
+        f"'mean' or 'sum', or a function that takes reduction, not {_check.shown(criterion)}."
+    )
+
+
+def _takes_reduction(criterion: Callable[..., Tensor]) -> bool:
+    try:
+        return "reduction" in inspect.signature(criterion).parameters
+    except (TypeError, ValueError):  # some compiled functions keep theirs to themselves
+        return False
+
+
+def _unreduced(criterion: _Reducing, output: Tensor, label: Tensor) -> Tensor:
+    # On the object itself and not on a copy: some criteria learn about classes along the stream.
+    usual = criterion.reduction
+    criterion.reduction = "none"
+    try:
+        found: Tensor = criterion(output, label)
+    finally:
+        criterion.reduction = usual
+    return found
+
+
+def _fill(memory: ExemplarsBuffer, strategy: SupervisedTemplate) -> None:
+    """Offer the experience to the memory, in the old way to buffers that know no other."""
+    if type(memory).update is not ExemplarsBuffer.update:
+        memory.update(strategy)
+    else:
+        memory.post_adapt(strategy, strategy.experience)

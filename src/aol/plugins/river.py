@@ -1,0 +1,284 @@
+"""Ages for River: a classifier around any other of River's, for streams whose hard classes change.
+
+It knows River and this library's ages. On a stream samples do not come back, so ages are those of classes, and a step
+is a number of samples. Between two steps it only counts: memory is O(classes), and what `memory` keeps.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+import random
+from collections import Counter
+from collections.abc import Hashable, Iterator
+from typing import TYPE_CHECKING, TypeAlias
+
+from torch import Tensor
+
+from aol import _check
+from aol.ages import ClassAges
+from aol.ages.stream import Threshold
+
+try:
+    from river import base, compose, linear_model, multiclass, naive_bayes, utils
+except ImportError as error:
+    raise ModuleNotFoundError("aol.plugins.river needs River: pip install 'aol[river]'") from error
+
+if TYPE_CHECKING:
+    from narwhals.typing import IntoDataFrame, IntoSeries
+
+Features: TypeAlias = dict[Hashable, object]
+
+
+class AgedClassifier(base.Wrapper, base.MiniBatchClassifier):
+    r"""Weighs the samples of a stream by how long their class has been answered worse than the others.
+
+    Every `step` samples, each class seen in them has an accuracy $r_c$. Below the threshold $\tau$ its age grows by
+    one, otherwise it is one again; a class not seen stays as it is. One that appears later starts with an age of one.
+
+    .. math::
+        a_c \leftarrow \begin{cases} a_c + 1 & r_c < \tau \\ 1 & r_c \ge \tau \end{cases} \qquad
+        \bar a_c \leftarrow (1 - \rho)\, \bar a_c + \rho\, a_c \qquad
+        w_c = \frac{\bar a_c}{\frac{1}{C} \sum_k \bar a_k}
+
+    A sample is answered before it is learned, so accuracies are honest, at the cost of one prediction more.
+
+    Args:
+        classifier: any classifier of River, or a pipeline that ends in one.
+        step: samples between two looks at the accuracies.
+        rho: how fast the smoothed age follows, in [0, 1]; 0 means weights of one.
+        threshold: "median" of the accuracies of the classes seen, a number in [0, 1], or a function; as in
+            `aol.ClassAges`.
+        mechanism: "reweight" hands weights to `learn_one` as `w`; "resample" learns a sample as often as a Poisson
+            distribution with that mean says, as River's samplers do, but a class's first sample at least once. "auto"
+            reweighs where the classifier has a `w`, and resamples elsewhere.
+        memory: how many samples to keep, each ever seen with the same probability. At the end of a step the classifier
+            is then examined on these, in place of the answers given along the way. 0 keeps none.
+        seed: of the draws; None for other draws every time.
+
+    `learn_many` answers the whole batch before it learns it, by the classifier's own `learn_many`; a step ends with the
+    batch that fills it. A classifier without one is given the rows one by one.
+
+    >>> from river import evaluate, linear_model, metrics, preprocessing, datasets
+    >>> model = preprocessing.StandardScaler() | AgedClassifier(linear_model.LogisticRegression(), step=50)
+    >>> evaluate.progressive_val_score(datasets.Phishing(), model, metrics.BalancedAccuracy())
+    BalancedAccuracy: 89.15%
+    >>> {label: round(age, 2) for label, age in model["AgedClassifier"].class_age.items()}
+    {True: 1.59, False: 2.03}
+    """
+
+    def __init__(
+        self,
+        classifier: base.Classifier,
+        step: int = 100,
+        rho: float = 0.1,
+        threshold: Threshold = "median",
+        mechanism: str = "auto",
+        memory: int = 0,
+        seed: int | None = None,
+    ) -> None:
+        if not isinstance(classifier, base.Classifier):
+            raise TypeError(f"classifier must be a classifier of River, not {_check.shown(classifier)}.")
+        ClassAges(1, rho=_check.number("rho", rho, 0.0, 1.0), threshold=threshold)  # says what is wrong with them
+        self.classifier = classifier
+        self.step = _check.whole("step", step, 1)
+        self.rho = rho
+        self.threshold = threshold
+        self.mechanism = _check.choice("mechanism", mechanism, ("auto", "reweight", "resample"))
+        self.memory = _check.whole("memory", memory, 0)
+        self.seed = seed
+        self._reweigh = mechanism != "resample" and _takes_weight(classifier)
+        if mechanism == "reweight" and not self._reweigh:
+            raise ValueError(f'mechanism="reweight" needs a w in learn_one, which {classifier} does not have.')
+        self._rng = random.Random(seed)
+        self._since = 0  # samples of the present step
+        self._offered = 0  # to the memory
+        self._place: dict[Hashable, int] = {}  # of each class among the ages, in the order they came
+        self._right: Counter[Hashable] = Counter()
+        self._total: Counter[Hashable] = Counter()
+        self._ages: ClassAges | None = None
+        self._weight: dict[Hashable, float] = {}
+        self._kept: list[tuple[Features, Hashable]] = []
+
+    # What is known
+
+    @property
+    def class_age(self) -> dict[Hashable, float]:
+        """The smoothed age of each class, after the last whole step."""
+        ages = [] if self._ages is None else self._ages.ema.tolist()
+        return {label: ages[place] if place < len(ages) else 1.0 for label, place in self._place.items()}
+
+    @property
+    def class_weight(self) -> dict[Hashable, float]:
+        """What the samples of each class weigh now; their mean over the classes of the last step is one."""
+        return {label: self._weight.get(label, 1.0) for label in self._place}
+
+    # One sample at a time
+
+    def predict_one(self, x: Features, **kwargs: object) -> Hashable:
+        """Return the classifier's answer."""
+        return self.classifier.predict_one(x, **kwargs)
+
+    def predict_proba_one(self, x: Features, **kwargs: object) -> dict[Hashable, float]:
+        """Return the classifier's probabilities; weights shift them towards the aged."""
+        return self.classifier.predict_proba_one(x, **kwargs)
+
+    def learn_one(self, x: Features, y: Hashable, *, w: float = 1.0, **kwargs: object) -> None:
+        """Look how the sample is answered, then learn it by the weight of its class; `w` multiplies."""
+        answer = None if self.memory else self.classifier.predict_one(x)
+        weight = self._weigh(y, w)
+        if self._reweigh:
+            self.classifier.learn_one(x, y, w=weight, **kwargs)
+        else:
+            for _ in range(self._times(weight, y)):
+                self.classifier.learn_one(x, y, **kwargs)
+        self._note(x, y, answer)
+        self._end_of_step(1)
+
+    def _weigh(self, y: Hashable, w: float) -> float:
+        if not 0 <= w < math.inf:
+            raise ValueError(f"w must be a number of 0 or more, not {_check.shown(w)}.")
+        return w * self._weight.get(y, 1.0)
+
+    def _times(self, weight: float, y: Hashable) -> int:
+        drawn = utils.random.poisson(weight, rng=self._rng) if weight < 500 else round(weight)  # exp(-weight) vanishes
+        return drawn if y in self._place or weight == 0 else max(drawn, 1)
+
+    def _note(self, x: Features, y: Hashable, answer: Hashable) -> None:
+        self._place.setdefault(y, len(self._place))
+        if not self.memory:
+            self._count(y, answer)
+            return
+        # The n-th sample enters a full memory with probability memory / n, in place of any other.
+        self._offered += 1
+        place = len(self._kept) if len(self._kept) < self.memory else self._rng.randrange(self._offered)
+        if place < self.memory:
+            self._kept[place : place + 1] = [(dict(x), y)]
+
+    def _count(self, y: Hashable, answer: Hashable) -> None:
+        self._total[y] += 1
+        self._right[y] += bool(answer == y)
+
+    def _end_of_step(self, samples: int) -> None:
+        """Once a step is full: classes that were answered worse than the threshold grow older."""
+        self._since += samples
+        if self._since < self.step:
+            return
+        for x, y in self._kept:
+            self._count(y, self.classifier.predict_one(x))
+        ages = _grown(self._ages, len(self._place), self.rho, self.threshold)
+        for y, total in self._total.items():
+            c, right = self._place[y], self._right[y]
+            ages.observe([c, c], [True, False], times=[right, total - right])
+        ages.advance(sync=False)  # a matter of this process alone
+        weight = ages.class_weight.tolist()
+        self._ages, self._weight = ages, {label: weight[place] for label, place in self._place.items()}
+        self._right.clear()
+        self._total.clear()
+        self._since = 0
+
+    # Many at a time
+
+    def predict_many(self, X: IntoDataFrame, **kwargs: object) -> IntoSeries:
+        """Return the classifier's answers, as a series of the kind of `X`."""
+        if _learns_many(self.classifier):
+            return self.classifier.predict_many(X, **kwargs)
+        frame = utils.dataframe.into_frame(X)
+        answers = [self.predict_one(x, **kwargs) for x in frame.iter_rows(named=True)]
+        return utils.dataframe.to_native_series(answers, name=None, like=frame)
+
+    def predict_proba_many(self, X: IntoDataFrame, **kwargs: object) -> IntoDataFrame:
+        """Return the classifier's probabilities, a column a class."""
+        if _learns_many(self.classifier):
+            return self.classifier.predict_proba_many(X, **kwargs)
+        frame = utils.dataframe.into_frame(X)
+        answers = [self.predict_proba_one(x, **kwargs) for x in frame.iter_rows(named=True)]
+        labels = dict.fromkeys(label for answer in answers for label in answer)
+        columns = {label: [answer.get(label, 0.0) for answer in answers] for label in labels}
+        return utils.dataframe.to_native_frame(columns, like=frame)
+
+    def learn_many(self, X: IntoDataFrame, y: IntoSeries, *, w: float | IntoSeries = 1.0, **kwargs: object) -> None:
+        """Look how a batch is answered, then learn it by the weights of its classes; `w` multiplies."""
+        frame, series = utils.dataframe.into_frame(X), utils.dataframe.into_series(y)
+        rows, labels = list(frame.iter_rows(named=True)), series.to_list()
+        given = [float(w)] * len(rows) if isinstance(w, int | float) else utils.dataframe.into_series(w).to_list()
+        if len(labels) != len(rows) or len(given) != len(rows):
+            raise ValueError(f"X, y and w must be equally long, not {len(rows)}, {len(labels)} and {len(given)}.")
+        if not _learns_many(self.classifier):
+            for x, label, each in zip(rows, labels, given, strict=True):
+                self.learn_one(x, label, w=each, **kwargs)
+            return
+        answers: list[Hashable] = [None] * len(rows)
+        if not self.memory:  # before it has learned anything, not every classifier can answer a batch
+            some = utils.dataframe.into_series(self.classifier.predict_many(X)).to_list() if self._place else None
+            answers = some or [self.classifier.predict_one(x) for x in rows]
+        weights = [self._weigh(label, each) for label, each in zip(labels, given, strict=True)]
+        if self._reweigh:
+            weight = utils.dataframe.to_native_series(weights, name="w", like=frame)
+            self.classifier.learn_many(X, y, w=weight, **kwargs)
+        else:
+            drawn = [i for i, label in enumerate(labels) for _ in range(self._times(weights[i], label))]
+            if drawn:
+                self.classifier.learn_many(frame[drawn].to_native(), series[drawn].to_native(), **kwargs)
+        for x, label, answer in zip(rows, labels, answers, strict=True):
+            self._note(x, label, answer)
+        self._end_of_step(len(rows))
+
+    # The host's conventions
+
+    @property
+    def _wrapped_model(self) -> base.Classifier:
+        return self.classifier
+
+    @classmethod
+    def _unit_test_params(cls) -> Iterator[dict[str, object]]:
+        yield {"classifier": linear_model.LogisticRegression(), "step": 20}
+        yield {"classifier": naive_bayes.GaussianNB(), "step": 20, "memory": 30}
+
+    def _unit_test_skips(self) -> set[str]:
+        # Answering a batch before learning it is deliberately not what learn_one does row by row.
+        batches = {"check_learn_many_matches_learn_one"} if _learns_many(self.classifier) else set()
+        return self.classifier._unit_test_skips() | batches
+
+
+def _takes_weight(model: base.Classifier) -> bool:
+    """Return whether a classifier learns by weight: some take a `w` among other words and ignore it.
+
+    >>> _takes_weight(linear_model.LogisticRegression()), _takes_weight(naive_bayes.GaussianNB())
+    (True, False)
+    """
+    model = getattr(model, "_last_step", model)  # of a pipeline
+    if isinstance(model, multiclass.OneVsRestClassifier | multiclass.OneVsOneClassifier):
+        return _takes_weight(model.classifier)
+    return "w" in inspect.signature(model.learn_one).parameters
+
+
+def _learns_many(model: base.Classifier) -> bool:
+    """Return whether a classifier, or every step of a pipeline, takes whole batches."""
+    if isinstance(model, compose.Pipeline):
+        *before, last = model.steps.values()
+        return all(hasattr(each, "transform_many") for each in before) and _learns_many(last)
+    if isinstance(model, multiclass.OneVsRestClassifier):
+        return _learns_many(model.classifier)
+    return isinstance(model, base.MiniBatchClassifier)
+
+
+def _grown(ages: ClassAges | None, classes: int, rho: float, threshold: Threshold) -> ClassAges:
+    """Return ages for so many classes: those there were as they are, new ones with an age of one.
+
+    >>> few = ClassAges(1, rho=0.5, threshold=0.5)
+    >>> few.observe([0], [False])
+    >>> few.advance()
+    >>> _grown(few, 3, 0.5, 0.5).age
+    tensor([2, 1, 1], dtype=torch.int32)
+    """
+    new = ClassAges(classes, rho=rho, threshold=threshold)
+    if ages is None:
+        return new
+    state = new.state_dict()
+    for name, before in ages.state_dict().items():
+        now = state[name]
+        if isinstance(now, Tensor) and isinstance(before, Tensor):
+            now[..., : before.shape[-1]] = before  # nothing is pending: the column for stray labels is zero
+    new.load_state_dict({**state, "epoch": ages.epoch})
+    return new

@@ -1,0 +1,346 @@
+"""Ages for scikit-learn: a classifier around any other that takes `sample_weight`, fitted in rounds.
+
+It knows scikit-learn and this library's ages, and holds to the host's conventions: nothing is checked before `fit`,
+what is learned ends in an underscore; `clone`, pipelines, searches and metadata routing work.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+from sklearn import get_config
+from sklearn.base import BaseEstimator, ClassifierMixin, MetaEstimatorMixin, clone
+from sklearn.model_selection import check_cv
+from sklearn.utils import column_or_1d, indexable
+from sklearn.utils.class_weight import compute_class_weight
+from sklearn.utils.metadata_routing import MetadataRouter, MethodMapping, process_routing
+from sklearn.utils.metaestimators import available_if
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.parallel import Parallel, delayed
+from sklearn.utils.validation import check_is_fitted
+
+from aol import _check
+from aol.ages import ClassAges, SampleAges
+from aol.ages.stream import Threshold
+from aol.plugins._rounds import (
+    Answers,
+    Floats,
+    Indices,
+    Labels,
+    Part,
+    Samples,
+    check_estimator,
+    check_weight,
+    keep_sum,
+    train_part,
+)
+
+try:
+    from sklearn.utils import Tags, get_tags
+    from sklearn.utils.validation import validate_data
+except ImportError as error:
+    raise ImportError("aol.plugins.sklearn needs scikit-learn 1.6 or newer: pip install -U scikit-learn") from error
+
+
+@dataclass
+class _Rounds:
+    """What one round leaves to the next, and one `fit` to the next with `warm_start`."""
+
+    parts: list[Part]
+    learners: list[BaseEstimator | None]  # of each part; None: to be made anew
+    ages: SampleAges
+    scores: list[float]
+
+
+def _has(method: str) -> Callable[[AgedClassifier], bool]:
+    def check(self: AgedClassifier) -> bool:
+        getattr(getattr(self, "estimator_", self.estimator), method)  # its AttributeError says who lacks what
+        return True
+
+    return check
+
+
+class AgedClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
+    r"""Fits a classifier in rounds: each time, what has been answered wrongly for long weighs more.
+
+    A round fits the estimator with the present weights, looks at which samples are answered rightly, and lets the
+    others grow older. The first round has weights of one. From your weights $s$ and the smoothed ages $\bar a$:
+
+    .. math::
+        w_i = s_i \, u_i \, \frac{\sum_j s_j}{\sum_j s_j u_j}, \qquad
+        u_i = \frac{\sum_{j: y_j = y_i} s_j \bar a_j}{\sum_{j: y_j = y_i} s_j} \;\text{("class")}
+        \quad \text{or} \quad u_i = \bar a_i \;\text{("sample")}
+
+    Weights keep their sum, and so regularisation its meaning. A sample of weight two counts as two, of zero as none.
+
+    Args:
+        estimator: any classifier whose `fit` takes `sample_weight`; of a `Pipeline`, its last step.
+        rounds: how often to fit and look, at least 1. One round is the estimator alone.
+        rho: how fast the smoothed age follows, in [0, 1]; 0 means weights of one.
+        level: weigh by the age of a sample's "class", or of the "sample" itself.
+        cv: whose answers count. Folds (a number, a splitter or an iterable, as elsewhere in scikit-learn): those of
+            estimators that were not fitted on the sample. "oob": the same, from `oob_decision_function_` of a forest
+            or a bag. "train": those on the training set itself; cheap, and of no use with an estimator that knows its
+            training set by heart, as trees do.
+        method: "fit" starts anew each round; "partial_fit" goes on, and a round is an epoch.
+        keep: the estimator of the "last" round, or of the "best" by the balanced accuracy of the answers, which is
+            then a little optimistic. "best" needs folds or "oob": answers on the training set choose nothing.
+        class_weight: a dict or "balanced": weights of classes, multiplied with those of ages.
+        threshold: of this object's own `partial_fit`, as in `aol.ClassAges`.
+        warm_start: further calls of `fit` go on for `rounds` more, with the same samples.
+        n_jobs: folds fitted at once.
+
+    Attributes:
+        estimator_: the fitted estimator that answers.
+        round_: the round it is from, counted from 1.
+        ages_: rounds since a sample was last answered rightly, counted from one, after the last round.
+        class_age_: the smoothed age of each class of `classes_`.
+        sample_weight_: what `estimator_` was fitted with.
+        scores_: the balanced accuracy of each round's answers.
+
+    With folds, a round costs one fit a fold, and the kept estimator one more on everything.
+
+    >>> from sklearn.datasets import load_iris
+    >>> from sklearn.naive_bayes import GaussianNB
+    >>> X, y = load_iris(return_X_y=True)
+    >>> model = AgedClassifier(GaussianNB(), rounds=3).fit(X, y)
+    >>> model.class_age_.round(2)
+    array([1.  , 1.14, 1.18])
+    """
+
+    def __init__(
+        self,
+        estimator: BaseEstimator,
+        *,
+        rounds: int = 5,
+        rho: float = 0.5,
+        level: str = "class",
+        cv: int | str | object | Iterable[tuple[Indices, Indices]] = 5,
+        method: str = "fit",
+        keep: str = "last",
+        class_weight: dict[object, float] | str | None = None,
+        threshold: Threshold = "median",
+        warm_start: bool = False,
+        n_jobs: int | None = None,
+    ) -> None:
+        self.estimator = estimator
+        self.rounds = rounds
+        self.rho = rho
+        self.level = level
+        self.cv = cv
+        self.method = method
+        self.keep = keep
+        self.class_weight = class_weight
+        self.threshold = threshold
+        self.warm_start = warm_start
+        self.n_jobs = n_jobs
+
+    # Learning
+
+    def fit(self, X: object, y: object, sample_weight: object = None, **params: object) -> Self:
+        """Fit in rounds. `sample_weight` multiplies; with metadata routing, `params` go to the splitter (`groups`)."""
+        self._check_settings("fit")
+        samples = self._check_samples(X, y, sample_weight)
+        base = samples.given * self._class_factor(samples)
+        rounds = self._start(samples, params)
+        best, kept = -1.0, None
+        for _ in range(self.rounds):
+            weight = keep_sum(base, samples.age_factor(rounds.ages))
+            trained = Parallel(n_jobs=self.n_jobs)(
+                delayed(train_part)(self._or_new(learner), self.method, self.cv == "oob", samples, weight, part)
+                for learner, part in zip(rounds.learners, rounds.parts, strict=True)
+            )
+            score = self._look(rounds, samples, [answers for _, answers in trained])
+            whole = trained[-1][0] if rounds.parts[-1][0] is None else None
+            if self.method == "partial_fit":
+                rounds.learners = [learner for learner, _ in trained]
+                whole = copy.deepcopy(whole)  # it is going to learn on
+            if self.keep == "last" or score > best:
+                best, kept = score, (len(rounds.scores), weight, whole)
+        assert kept is not None
+        self.round_, self.sample_weight_, whole = kept
+        if whole is None:
+            whole, _ = train_part(
+                self._or_new(None), "fit", False, samples, self.sample_weight_, (None, samples.code[:0])
+            )
+        self.estimator_ = whole
+        self.ages_ = rounds.ages.age.numpy()
+        self.class_age_ = samples.class_age(rounds.ages)
+        self.scores_ = np.array(rounds.scores)
+        self._rounds = rounds if self.warm_start else None
+        self._stream: ClassAges | None = None
+        return self
+
+    def _or_new(self, learner: BaseEstimator | None) -> BaseEstimator:
+        return clone(self.estimator) if learner is None else learner
+
+    def _start(self, samples: Samples, params: dict[str, object]) -> _Rounds:
+        if params and not get_config()["enable_metadata_routing"]:
+            raise TypeError(
+                f"fit takes {', '.join(params)} only with sklearn.set_config(enable_metadata_routing=True)."
+            )
+        routed = process_routing(self, "fit", **params)
+        ages = SampleAges(samples.code, num_classes=len(samples.classes), rho=self.rho, level=self.level)
+        before: _Rounds | None = getattr(self, "_rounds", None) if self.warm_start else None
+        if before is not None:
+            state, fresh = before.ages.state_dict(), ages.state_dict()
+            if state["labels"] != fresh["labels"]:
+                raise ValueError("warm_start goes on with the samples of the fit before: y must be the same.")
+            ages.load_state_dict({**state, "rho": fresh["rho"]})
+            learners = before.learners if self.method == "partial_fit" else [None] * len(before.parts)
+            return _Rounds(before.parts, copy.deepcopy(learners), ages, before.scores.copy())
+        parts: list[Part] = [(None, np.arange(len(samples.y)))]
+        if not isinstance(self.cv, str):
+            folds = check_cv(self.cv, samples.y, classifier=True)
+            found = folds.split(samples.X, samples.y, **routed["splitter"]["split"])
+            parts = [(np.asarray(train), np.asarray(test)) for train, test in found]
+            if not parts:
+                raise ValueError("cv must give at least one fold, and gave none.")
+            if self.method == "partial_fit":
+                parts.append((None, samples.code[:0]))  # the kept one learns along, and is asked nothing
+        return _Rounds(parts, [None] * len(parts), ages, [])
+
+    def _look(self, rounds: _Rounds, samples: Samples, answers: list[Answers]) -> float:
+        """Let what was answered wrongly grow older, and return the balanced accuracy."""
+        right = np.full(len(samples.y), np.nan)
+        for index, answer in answers:
+            right[index] = answer == samples.y[index]
+        (seen,) = np.nonzero(~np.isnan(right))
+        rounds.ages.observe(seen, right[seen] > 0)
+        rounds.ages.advance(sync=False)  # a matter of this process alone
+        rounds.scores.append(float(np.nanmean(samples.class_mean(right))))
+        return rounds.scores[-1]
+
+    @available_if(_has("partial_fit"))
+    def partial_fit(self, X: object, y: object, classes: object = None, sample_weight: object = None) -> Self:
+        """Take one step of a stream, whose samples do not come back: look, let classes grow older, then learn.
+
+        Ages are those of classes, by `threshold`. The step's samples are answered before they are learned, unless
+        `cv="train"`. `classes` must be given on the first call, as everywhere in scikit-learn.
+        """
+        self._check_settings("partial_fit")
+        model = getattr(self, "estimator_", None)
+        if model is None and classes is None:
+            raise ValueError("classes must be passed on the first call to partial_fit.")
+        samples = self._check_samples(X, y, sample_weight, stream=True, classes=classes)
+        ages: ClassAges | None = copy.deepcopy(getattr(self, "_stream", None))  # an error leaves it as it was
+        if ages is None:
+            ages = ClassAges(len(self.classes_), rho=self.rho, threshold=self.threshold)
+        if model is not None and self.cv != "train":
+            _step(ages, model, samples)
+        model = self._or_new(model)
+        aged = ages.class_weight.numpy().astype(np.float64)[samples.code]
+        weight = keep_sum(samples.given * self._class_factor(samples), aged)
+        model.partial_fit(samples.X, samples.y, classes=self.classes_, sample_weight=weight)
+        if self.cv == "train":
+            _step(ages, model, samples)
+        self.estimator_, self._stream, self._rounds = model, ages, None
+        self.class_age_ = ages.ema.numpy().astype(np.float64)
+        for name in ("ages_", "sample_weight_", "scores_", "round_"):
+            self.__dict__.pop(name, None)  # those of an earlier fit
+        return self
+
+    # What was given
+
+    def _check_settings(self, caller: str) -> None:
+        _check.whole("rounds", self.rounds, 1)
+        _check.number("rho", self.rho, 0.0, 1.0)
+        _check.choice("level", self.level, ("class", "sample"))
+        _check.choice("method", self.method, ("fit", "partial_fit"))
+        _check.choice("keep", self.keep, ("last", "best"))
+        if isinstance(self.cv, str):
+            _check.choice("cv", self.cv, ("train", "oob"))
+        if isinstance(self.class_weight, str):
+            _check.choice("class_weight", self.class_weight, ("balanced",))
+        if caller == "fit" and self.keep == "best" and self.cv == "train":
+            raise ValueError('keep="best" needs answers on other samples than those fitted on: folds or "oob" as cv.')
+        if self.cv == "oob" and "partial_fit" in (caller, self.method):
+            raise ValueError('cv="oob" is for method="fit": what is fitted by partial_fit has no bags.')
+        if caller == "partial_fit" and self.level == "sample":
+            raise ValueError('partial_fit sees a sample once, which then has no age: level must be "class".')
+        check_estimator(self.estimator, self.method if caller == "fit" else caller)
+
+    def _check_samples(
+        self, X: object, y: object, sample_weight: object, *, stream: bool = False, classes: object = None
+    ) -> Samples:
+        """Return checked data; learn `classes_` and what the features are called."""
+        if y is None:
+            raise ValueError("AgedClassifier requires y to be passed, but the target y is None.")
+        anew = not (stream and hasattr(self, "estimator_"))
+        X, y = indexable(X, y)
+        validate_data(self, X, reset=anew, skip_check_array=True)
+        check_classification_targets(y)
+        label: Labels = column_or_1d(y, warn=True)
+        known: Labels = np.unique(label if classes is None else column_or_1d(classes)) if anew else self.classes_
+        code = np.searchsorted(known, label).clip(0, len(known) - 1)
+        if not np.array_equal(known[code], label):
+            raise ValueError(f"y must hold only classes announced on the first call, {_check.shown(known.tolist())}.")
+        given = check_weight(sample_weight, len(label))
+        weighty = np.count_nonzero(np.bincount(code, given))
+        if not stream and weighty < 2:
+            some = "1 class" if weighty else "no class"
+            raise ValueError(f"AgedClassifier needs samples of two classes or more that have a weight, not of {some}.")
+        self.classes_: Labels = known
+        return Samples(X, label, known, code, given)
+
+    def _class_factor(self, samples: Samples) -> Floats:
+        if self.class_weight is None:
+            return np.ones(len(samples.y))
+        if self.class_weight == "balanced":
+            mass = np.bincount(samples.code, samples.given, len(self.classes_))
+            factor = np.divide(samples.given.sum(), mass, out=np.ones_like(mass), where=mass > 0)
+            return (factor / np.count_nonzero(mass))[samples.code]
+        return compute_class_weight(self.class_weight, classes=self.classes_, y=samples.y)[samples.code]
+
+    # Answering
+
+    def predict(self, X: object) -> Labels:
+        """Return the class of each sample."""
+        check_is_fitted(self)
+        return self.estimator_.predict(X)
+
+    @available_if(_has("predict_proba"))
+    def predict_proba(self, X: object) -> Floats:
+        """Return the probability of each class, as the estimator sees it: weights shift it towards the aged."""
+        check_is_fitted(self)
+        return self.estimator_.predict_proba(X)
+
+    @available_if(_has("predict_log_proba"))
+    def predict_log_proba(self, X: object) -> Floats:
+        """Return the logarithm of `predict_proba`."""
+        check_is_fitted(self)
+        return self.estimator_.predict_log_proba(X)
+
+    @available_if(_has("decision_function"))
+    def decision_function(self, X: object) -> Floats:
+        """Return the estimator's decision function."""
+        check_is_fitted(self)
+        return self.estimator_.decision_function(X)
+
+    # The host's conventions
+
+    def get_metadata_routing(self) -> MetadataRouter:
+        """Return who takes what: this object `sample_weight`, the splitter `groups`."""
+        router = MetadataRouter(owner=self).add_self_request(self)
+        splitter = None if isinstance(self.cv, str) else check_cv(self.cv, classifier=True)
+        return router.add(splitter=splitter, method_mapping=MethodMapping().add(caller="fit", callee="split"))
+
+    def __sklearn_tags__(self) -> Tags:
+        tags, inner = super().__sklearn_tags__(), get_tags(self.estimator)
+        tags.input_tags = inner.input_tags
+        tags.non_deterministic = inner.non_deterministic
+        if inner.classifier_tags is not None:
+            tags.classifier_tags.multi_class = inner.classifier_tags.multi_class
+            tags.classifier_tags.poor_score = inner.classifier_tags.poor_score
+        return tags
+
+
+def _step(ages: ClassAges, model: BaseEstimator, samples: Samples) -> None:
+    """End a step of a stream: classes that are answered worse than the threshold grow older."""
+    counted = samples.given > 0
+    ages.observe(samples.code[counted], (model.predict(samples.X) == samples.y)[counted])
+    ages.advance(sync=False)

@@ -1,0 +1,342 @@
+"""Ages for skorch: a callback that looks at the answers after each epoch and weighs the loss of the next.
+
+It knows skorch and this library's ages. The net is left as it is: weights enter where the criterion is called, during
+training batches alone, and the ages lie at `net.ages_`, where `save_params`, `load_params` and `Checkpoint` find them.
+"""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from typing import Self
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset, default_collate
+
+from aol import _check
+from aol.ages import SampleAges
+from aol.indexed import Indexed
+from aol.losses import weighted_mean
+
+try:
+    from skorch import NeuralNet
+    from skorch.callbacks import Callback
+    from skorch.dataset import unpack_data
+    from skorch.utils import data_from_dataset, to_numpy
+except ImportError as error:
+    raise ModuleNotFoundError("aol.plugins.skorch needs skorch: pip install 'aol[skorch]'") from error
+
+
+class AgeOfLearning(Callback):
+    r"""Weighs the training loss by how long samples, or their classes, have been answered wrongly.
+
+    At the end of an epoch the net, in evaluation mode, answers its training set: right sets a sample's age to one,
+    wrong adds one. In the next epoch the loss of a batch is
+
+    .. math:: L = \frac{\sum_{i \in B} w_i \ell_i}{\sum_{i \in B} w_i}
+
+    in place of the mean. A criterion with `reduction="sum"` gives $\sum w_i \ell_i$, and one with "none" the vector
+    $w_i \ell_i / \bar w$, which a `get_loss` of yours may weigh further. Validation is never weighed.
+
+    Args:
+        rho: how fast the smoothed age follows, in [0, 1]; 0 means weights of one.
+        level: weigh by the age of a sample's "class", or of the "sample" itself. "sample" must know which samples are
+            in a batch: give the net `iterator_train=IndexedLoader`.
+        fuse: how ages become one number: "ema", or "mean" of all so far.
+
+    Attributes:
+        ages_: the `aol.SampleAges` of the training set (without skorch's validation part), in its order.
+
+    The callback itself becomes `net.ages_`: `net.save_params(f_ages=...)`, `Checkpoint(f_ages=...)` and `load_params`
+    keep and restore the ages. It must stand before a `Checkpoint` that does so. The column `class_age` of the history
+    is the smoothed age of the oldest class.
+
+    >>> from skorch import NeuralNetClassifier
+    >>> from sklearn.datasets import load_iris
+    >>> X, y = load_iris(return_X_y=True)
+    >>> _ = torch.manual_seed(0)
+    >>> model = nn.Sequential(nn.Linear(4, 3), nn.Softmax(-1))
+    >>> net = NeuralNetClassifier(model, max_epochs=5, verbose=0, callbacks=[AgeOfLearning(rho=0.5)])
+    >>> _ = net.fit(X.astype("float32"), y)
+    >>> net.ages_.class_age
+    tensor([2.2281, 3.9281, 3.1312])
+    """
+
+    ages_: SampleAges | None
+    pending_: dict[str, object]  # loaded, and waiting for the training set
+
+    def __init__(self, rho: float = 0.5, level: str = "class", fuse: str = "ema") -> None:
+        self.rho = rho
+        self.level = level
+        self.fuse = fuse
+
+    # What is known
+
+    @property
+    def class_age(self) -> Tensor:
+        """The smoothed age of each class, `float32 [C]`."""
+        return self._known().class_age
+
+    @property
+    def class_weight(self) -> Tensor:
+        """What the samples of each class weigh in the next epoch, at class level, `float32 [C]`."""
+        return self._known().class_weight
+
+    def _known(self) -> SampleAges:
+        ages: SampleAges | None = getattr(self, "ages_", None)
+        if ages is None:
+            raise AttributeError("There are no ages before the first epoch.")
+        return ages
+
+    def state_dict(self) -> dict[str, object]:
+        """Return the ages as tensors and primitives; what was loaded and not yet used is handed on."""
+        return self.pending_ if self.ages_ is None else self.ages_.state_dict()
+
+    def load_state_dict(self, state: dict[str, object]) -> None:
+        """Go on with these ages; before training has begun, as soon as it does."""
+        ages: SampleAges | None = getattr(self, "ages_", None)
+        if ages is not None and state:
+            ages.load_state_dict(state)
+        else:
+            self.ages_, self.pending_ = None, state
+
+    # What happens
+
+    def initialize(self) -> Self:
+        """Forget all ages, as skorch does when a net is initialized anew."""
+        self.ages_, self.pending_ = None, {}
+        self.weight_: Tensor | None = None  # of the batch in hand
+        self.plain_: nn.Module | None = None  # the criterion, and its copy with weights behind it
+        self.hooked_: nn.Module | None = None
+        return self
+
+    def on_train_begin(self, net: NeuralNet, X: object = None, y: object = None, **kwargs: object) -> None:
+        """Check the settings, and say where the ages are."""
+        _check.number("rho", self.rho, 0.0, 1.0)
+        _check.choice("level", self.level, ("class", "sample"))
+        _check.choice("fuse", self.fuse, ("ema", "mean"))
+        self._check_order(net)
+        if not hasattr(net.criterion_, "reduction"):
+            raise TypeError(
+                "AgeOfLearning needs a criterion with a reduction, as those of PyTorch have, to see the loss of each "
+                f"sample; {type(net.criterion_).__name__} has none."
+            )
+        self._detach(net)  # of a training that broke off
+        net.ages_ = self
+        self.met_ = False
+
+    def _check_order(self, net: NeuralNet) -> None:
+        names = [name for name, each in net.callbacks_]
+        own = next(i for i, (_, each) in enumerate(net.callbacks_) if each is self)
+        for name, each in net.callbacks_[:own]:
+            if getattr(each, "f_ages", None) is not None or getattr(each, "f_pickle", None) is not None:
+                raise ValueError(
+                    f"{names[own]} must stand before {name} among the callbacks: what {name} keeps would hold the ages "
+                    "of the epoch before."
+                )
+
+    def on_epoch_begin(
+        self,
+        net: NeuralNet,
+        dataset_train: Dataset[object] | None = None,
+        dataset_valid: object = None,
+        **kwargs: object,
+    ) -> None:
+        """Meet the training set, once a training."""
+        if self.met_:
+            return
+        self.labels_ = _labels(net, dataset_train)
+        ages = SampleAges(self.labels_, rho=self.rho, level=self.level, fuse=self.fuse)
+        if self.pending_:
+            ages.load_state_dict(self.pending_)
+        elif self.ages_ is not None:
+            before = self.ages_.state_dict()
+            if before["labels"] == ages.state_dict()["labels"]:
+                ages.load_state_dict({**before, "rho": ages.state_dict()["rho"]})
+            else:
+                warnings.warn("These are other samples than before: their ages start anew.", stacklevel=2)
+        self.ages_, self.pending_, self.met_ = ages, {}, True
+
+    def on_batch_begin(self, net: NeuralNet, batch: object = None, training: bool = False, **kwargs: object) -> None:
+        """Weigh a training batch."""
+        ages = self._known()
+        if not training or ages.epoch == 0 or self.rho == 0:
+            return  # weights of one: the criterion's own mean, to the last bit
+        self._attach(net)
+        if self.level == "class":
+            _, y = unpack_data(batch)
+            self.weight_ = ages.class_weight[torch.as_tensor(y).cpu().long()]
+            return
+        samples = getattr(batch, "samples", None)
+        if samples is None:
+            raise ValueError(
+                'level="sample" must know which samples are in a batch: give the net '
+                "iterator_train=aol.plugins.skorch.IndexedLoader."
+            )
+        self.weight_ = ages.weight(samples)
+
+    def on_batch_end(self, net: NeuralNet, batch: object = None, training: bool = False, **kwargs: object) -> None:
+        """Stop weighing: what else is asked of the criterion is none of our business."""
+        self.weight_ = None
+
+    def on_epoch_end(
+        self,
+        net: NeuralNet,
+        dataset_train: Dataset[object] | None = None,
+        dataset_valid: object = None,
+        **kwargs: object,
+    ) -> None:
+        """Look at the answers, and let what is wrong grow older."""
+        ages = self._known()
+        answers = np.asarray(net.predict(dataset_train))
+        if answers.shape != self.labels_.shape:
+            raise TypeError(
+                f"AgeOfLearning needs a net whose predict gives a class for each sample, {list(self.labels_.shape)}, "
+                f"not {list(answers.shape)}."
+            )
+        ages.observe(np.arange(len(answers)), answers == self.labels_)
+        ages.advance(sync=False)  # every process has answered everything
+        net.history.record("class_age", float(ages.class_age.nan_to_num(0.0).max()))
+
+    def on_train_end(self, net: NeuralNet, X: object = None, y: object = None, **kwargs: object) -> None:
+        """Leave the criterion as it was."""
+        self._detach(net)
+
+    # Where weights enter
+
+    def _attach(self, net: NeuralNet) -> None:
+        """Put the weights behind the net's criterion: behind a copy of it, for a criterion may serve others too."""
+        if net.criterion_ is not self.hooked_:
+            self.plain_ = net.criterion_
+            self.hooked_ = _without_own_hooks(net.criterion_)
+            self.hooked_.register_forward_pre_hook(self._before_loss)
+            self.hooked_.register_forward_hook(self._after_loss, always_call=True)
+            net.criterion_ = self.hooked_
+
+    def _detach(self, net: NeuralNet) -> None:
+        if self.hooked_ is not None and net.criterion_ is self.hooked_:
+            net.criterion_ = self.plain_
+        self.weight_ = self.plain_ = self.hooked_ = None
+
+    def _before_loss(self, criterion: nn.Module, given: tuple[Tensor, Tensor]) -> None:
+        self.reduction_: str | None = None
+        if self.weight_ is not None:
+            self.reduction_ = str(criterion.reduction)
+            setattr(criterion, "reduction", "none")  # noqa: B010  what is said of modules does not know of it
+
+    def _after_loss(self, criterion: nn.Module, given: tuple[Tensor, Tensor], loss: Tensor | None) -> Tensor | None:
+        reduction, self.reduction_ = self.reduction_, None
+        if reduction is None:
+            return None  # not a training batch: what it was stays
+        setattr(criterion, "reduction", reduction)  # noqa: B010
+        if loss is None or self.weight_ is None:
+            return None  # the criterion has failed, and says so itself
+        return _weighted(loss, self.weight_, reduction, _own_weight(criterion, given[1]))
+
+    def __getstate__(self) -> dict[str, object]:
+        # A net keeps its criterion itself, and knows how to bring it to another device.
+        return {**self.__dict__, "plain_": None, "hooked_": None}
+
+
+def _without_own_hooks(criterion: nn.Module) -> nn.Module:
+    """Return a criterion with the same parameters and hooks, but for those that another training has left there."""
+    found = copy.copy(criterion)
+    for name, hooks in list(vars(criterion).items()):
+        if name.startswith("_forward") and isinstance(hooks, dict):
+            kept = {key: hook for key, hook in hooks.items() if not isinstance(_owner(hook), AgeOfLearning)}
+            found.__dict__[name] = OrderedDict(kept)
+    return found
+
+
+def _owner(hook: object) -> object:
+    return getattr(hook, "__self__", None)
+
+
+def _weighted(loss: Tensor, weight: Tensor, reduction: str, own: Tensor | None = None) -> Tensor:
+    """Return a batch of losses by weight, reduced as the criterion would have done; `own` are its own weights.
+
+    >>> _weighted(torch.tensor([1.0, 3.0]), torch.tensor([3.0, 1.0]), "mean")
+    tensor(1.5000)
+    """
+    weight = weight.to(loss.device, loss.dtype)
+    if loss.dim() == 0 or len(loss) != len(weight):
+        raise ValueError(f"The criterion must give one loss for each of {len(weight)} samples, not {list(loss.shape)}.")
+    if reduction == "none":
+        return loss * (weight / weight.mean()).view(-1, *[1] * (loss.dim() - 1))
+    each = loss.flatten(1).mean(1) if loss.dim() > 1 else loss
+    if reduction == "sum":
+        return weighted_mean(each, weight, total=1.0)
+    return weighted_mean(each, weight, total=None if own is None else (weight * own).sum())
+
+
+def _own_weight(criterion: nn.Module, target: Tensor) -> Tensor | None:
+    """Return what a criterion with weights of its own divides by, where it does so: those of the labels."""
+    if not isinstance(criterion, nn.NLLLoss | nn.CrossEntropyLoss) or target.is_floating_point():
+        return None
+    kept = (target != criterion.ignore_index).float()
+    return kept if criterion.weight is None else kept * criterion.weight[target.clamp_min(0)]
+
+
+def _labels(net: NeuralNet, dataset: Dataset[object] | None) -> npt.NDArray[np.int64]:
+    """Return the label of each sample of a data set, read from it where it shows them, else item by item."""
+    try:
+        y = data_from_dataset(dataset)[1]
+    except AttributeError:
+        y = None
+    if y is None:
+        y = torch.cat([torch.as_tensor(unpack_data(batch)[1]) for batch in net.get_iterator(dataset, training=False)])
+    found = np.asarray(to_numpy(y))
+    whole = found.astype(np.int64) if found.dtype.kind in "biuf" else None
+    if found.ndim != 1 or whole is None or not np.array_equal(whole, found):
+        raise TypeError(f"y must hold one class for each sample, 0 to C - 1, not {_check.shown(found)}.")
+    return whole
+
+
+class _IndexedBatch(tuple[object, ...]):
+    """A batch as it was, that says which samples of the data set it holds."""
+
+    samples: Tensor
+
+    def __new__(cls, items: Sequence[object], samples: Tensor) -> Self:
+        """Take the batch and the place of each sample."""
+        batch = super().__new__(cls, items)
+        batch.samples = samples
+        return batch
+
+
+class IndexedLoader(DataLoader[object]):
+    """PyTorch's `DataLoader`, whose batches say which samples they hold: skorch's `iterator_train` for sample level.
+
+    >>> batch = next(iter(IndexedLoader([(0.5, 1), (0.25, 0)], batch_size=2)))
+    >>> batch
+    (tensor([0.5000, 0.2500], dtype=torch.float64), tensor([1, 0]))
+    >>> batch.samples
+    tensor([0, 1])
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset[object],
+        *,
+        collate_fn: Callable[[list[object]], Sequence[object]] | None = None,
+        **kwargs: object,
+    ) -> None:
+        collate = _Collate(collate_fn or default_collate)
+        super().__init__(Indexed(dataset), collate_fn=collate, **kwargs)  # type: ignore[arg-type]
+
+    def __iter__(self) -> Iterator[_IndexedBatch]:  # type: ignore[override]
+        for items, samples in super().__iter__():
+            yield _IndexedBatch(items, samples)
+
+
+class _Collate:
+    def __init__(self, collate_fn: Callable[[list[object]], Sequence[object]]) -> None:
+        self.collate_fn = collate_fn
+
+    def __call__(self, items: list[Sequence[object]]) -> tuple[Sequence[object], Tensor]:
+        return self.collate_fn([item[:-1] for item in items]), torch.tensor([item[-1] for item in items])

@@ -1,0 +1,356 @@
+"""The host's conventions: searches, pipelines, routing, clones, pickles, labels of any kind, sparse data, streams."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+from inspect import signature
+
+import numpy as np
+import pytest
+import sklearn
+from scipy import sparse
+from sklearn.base import clone
+from sklearn.datasets import make_classification
+from sklearn.ensemble import BaggingClassifier, HistGradientBoostingClassifier, RandomForestClassifier
+from sklearn.exceptions import NotFittedError
+from sklearn.linear_model import LogisticRegression, SGDClassifier
+from sklearn.metrics.pairwise import rbf_kernel
+from sklearn.model_selection import GridSearchCV, GroupKFold, StratifiedKFold, cross_val_score
+from sklearn.naive_bayes import GaussianNB
+from sklearn.neighbors import KNeighborsClassifier
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.svm import SVC
+from sklearn.tree import DecisionTreeClassifier
+from sklearn.utils.class_weight import compute_class_weight
+
+import aol
+from aol.plugins.sklearn import AgedClassifier
+from oracle import mean
+
+X, y = make_classification(150, 6, n_informative=4, n_classes=3, weights=[0.7, 0.2, 0.1], class_sep=0.7, random_state=5)
+NAMES = np.array(["often", "seldom", "rarely"])[y]
+
+
+@pytest.fixture
+def routing():
+    with sklearn.config_context(enable_metadata_routing=True):
+        yield
+
+
+def test_a_grid_search_reaches_the_wrapper_and_what_it_wraps():
+    grid = {"rho": [0.1, 1.0], "level": ["class", "sample"], "estimator__C": [0.1, 1.0]}
+    search = GridSearchCV(AgedClassifier(LogisticRegression(), rounds=2, cv=2), grid, cv=3, error_score="raise")
+    search.fit(X, y)
+    assert len(search.cv_results_["params"]) == 8
+    best = search.best_estimator_
+    assert best.get_params()["estimator__C"] == best.estimator_.C == search.best_params_["estimator__C"]
+
+
+def test_it_works_in_a_pipeline_and_around_one():
+    inside = make_pipeline(StandardScaler(), AgedClassifier(LogisticRegression())).fit(X, y)
+    around = AgedClassifier(make_pipeline(StandardScaler(), LogisticRegression())).fit(X, y)
+    deeper = AgedClassifier(make_pipeline(StandardScaler(), make_pipeline(StandardScaler(), GaussianNB()))).fit(X, y)
+    assert around.sample_weight_.std() > 0.05
+    assert deeper.sample_weight_.std() > 0.05
+    by_hand = LogisticRegression().fit(StandardScaler().fit_transform(X), y, sample_weight=around.sample_weight_)
+    assert around.estimator_[-1].coef_ == pytest.approx(by_hand.coef_)
+    assert np.mean(inside.predict(X) == around.predict(X)) > 0.95
+    assert cross_val_score(inside, X, y, cv=3).min() > 0.4
+
+
+@pytest.mark.usefixtures("routing")
+def test_metadata_routing_hands_weights_to_the_wrapper_and_groups_to_its_splitter():
+    groups = np.arange(len(y)) % 7
+    given = np.random.default_rng(0).uniform(0.5, 2.0, len(y))
+    model = AgedClassifier(LogisticRegression(), rounds=2, cv=GroupKFold(3)).set_fit_request(sample_weight=True)
+    model.set_score_request(sample_weight=False)
+    direct = clone(model).fit(X, y, sample_weight=given, groups=groups)
+    folds = list(GroupKFold(3).split(X, y, groups))
+    by_hand = AgedClassifier(LogisticRegression(), rounds=2, cv=folds).fit(X, y, sample_weight=given)
+    assert np.array_equal(direct.sample_weight_, by_hand.sample_weight_)
+    scaler = StandardScaler().set_fit_request(sample_weight=False)
+    piped = make_pipeline(scaler, clone(model)).fit(X, y, sample_weight=given, groups=groups)
+    assert piped[-1].sample_weight_.sum() == pytest.approx(given.sum())
+    search = GridSearchCV(clone(model), {"rho": [0.2, 0.8]}, cv=2, error_score="raise")
+    search.fit(X, y, sample_weight=given, groups=groups)
+    assert search.best_estimator_.sample_weight_.sum() == pytest.approx(given.sum())
+
+
+@pytest.mark.usefixtures("routing")
+def test_a_pipeline_inside_asks_for_weights_itself_under_routing():
+    steps = StandardScaler().set_fit_request(sample_weight=False), LogisticRegression()
+    model = AgedClassifier(make_pipeline(*steps))
+    with pytest.raises(ValueError, match="not explicitly set as requested"):
+        model.fit(X, y)
+    steps[1].set_fit_request(sample_weight=True)
+    model.fit(X, y)
+    with sklearn.config_context(enable_metadata_routing=False):
+        plain = AgedClassifier(make_pipeline(StandardScaler(), LogisticRegression())).fit(X, y)
+    assert np.array_equal(model.sample_weight_, plain.sample_weight_)
+
+
+def test_groups_without_routing_get_a_clear_sentence():
+    with pytest.raises(TypeError, match=r"fit takes groups only with sklearn.set_config"):
+        AgedClassifier(LogisticRegression(), cv=GroupKFold(3)).fit(X, y, groups=np.arange(len(y)))
+
+
+def test_labels_may_be_words_truths_or_odd_numbers():
+    by_number = AgedClassifier(GaussianNB()).fit(X, y)
+    for labels in (NAMES, NAMES.astype(object), y * 10.0 - 7, y.tolist()):
+        model = AgedClassifier(GaussianNB()).fit(X, labels)
+        assert set(model.predict(X)) <= set(labels)
+        order = np.unique(np.asarray(labels), return_inverse=True)[1]
+        for c in range(3):
+            assert model.class_age_[order[y == c][0]] == pytest.approx(by_number.class_age_[c])
+    assert AgedClassifier(GaussianNB()).fit(X, y > 0).predict(X).dtype == bool
+
+
+@pytest.mark.parametrize("form", [sparse.csr_array, sparse.csc_array, sparse.coo_array, sparse.csr_matrix])
+def test_sparse_data_give_the_same(form):
+    dense = AgedClassifier(LogisticRegression()).fit(X, y)
+    model = AgedClassifier(LogisticRegression()).fit(form(X), y)
+    assert np.array_equal(model.ages_, dense.ages_)
+    assert model.predict_proba(form(X)) == pytest.approx(dense.predict_proba(X), abs=1e-3)
+
+
+def test_a_precomputed_kernel_is_cut_in_both_directions():
+    kernel = rbf_kernel(X, gamma=0.1)
+    given = AgedClassifier(SVC(kernel="precomputed"), cv=3).fit(kernel, y)
+    computed = AgedClassifier(SVC(gamma=0.1), cv=3).fit(X, y)
+    assert np.array_equal(given.ages_, computed.ages_)
+    assert np.array_equal(given.predict(kernel), computed.predict(X))
+
+
+def test_missing_values_pass_if_the_estimator_takes_them():
+    holes = X.copy()
+    holes[::7, 0] = np.nan
+    model = AgedClassifier(HistGradientBoostingClassifier(max_iter=5), rounds=2, cv=2).fit(holes, y)
+    assert model.__sklearn_tags__().input_tags.allow_nan
+    with pytest.raises(ValueError, match="Input X contains NaN"):
+        AgedClassifier(LogisticRegression()).fit(holes, y)
+
+
+def test_a_pickle_answers_and_goes_on_alike():
+    model = AgedClassifier(SGDClassifier(loss="log_loss", random_state=0), method="partial_fit", warm_start=True)
+    twin = pickle.loads(pickle.dumps(model.fit(X, y)))
+    assert np.array_equal(twin.predict_proba(X), model.predict_proba(X))
+    assert np.array_equal(twin.fit(X, y).predict_proba(X), model.fit(X, y).predict_proba(X))
+    assert np.array_equal(twin.ages_, model.ages_)
+
+
+def test_a_clone_has_the_settings_and_nothing_learned():
+    model = AgedClassifier(LogisticRegression(C=3), rounds=2, rho=0.25).fit(X, y)
+    copied = clone(model).set_params(estimator__C=7)
+    assert (copied.estimator.C, model.estimator.C, copied.rho) == (7, 3, 0.25)
+    with pytest.raises(NotFittedError):
+        copied.predict(X)
+    assert not hasattr(model.estimator, "coef_")  # what was given is never fitted itself
+
+
+def test_it_offers_what_its_estimator_offers():
+    assert not hasattr(AgedClassifier(SVC()), "predict_proba")
+    assert not hasattr(AgedClassifier(LogisticRegression()), "partial_fit")
+    assert hasattr(AgedClassifier(SVC()), "decision_function")
+    assert hasattr(AgedClassifier(GaussianNB()), "partial_fit")
+
+
+def test_a_balance_of_classes_multiplies_with_their_ages():
+    plain = AgedClassifier(GaussianNB(), rounds=1).fit(X, y)
+    assert np.array_equal(plain.sample_weight_, np.ones(len(y)))
+    counts = np.bincount(y)
+    for given in ("balanced", {c: len(y) / 3 / counts[c] for c in range(3)}):
+        model = AgedClassifier(GaussianNB(), rounds=1, class_weight=given).fit(X, y)
+        assert model.sample_weight_ == pytest.approx((len(y) / 3 / counts)[y])
+    both = AgedClassifier(GaussianNB(), rounds=2, rho=1.0, class_weight="balanced").fit(X, y)
+    first = AgedClassifier(GaussianNB(), rounds=1, class_weight="balanced").fit(X, y)
+    age = np.array([mean(first.ages_[y == c].tolist()) for c in range(3)])
+    wanted = (age / counts)[y]
+    assert both.sample_weight_ == pytest.approx(wanted * len(y) / wanted.sum(), rel=1e-5)
+
+
+def test_an_estimator_that_balances_by_itself_would_undo_ages_and_is_refused():
+    if "sample_weight" in signature(compute_class_weight).parameters:  # scikit-learn 1.7 and newer
+        # Why it must be refused: weighted counts are balanced away, whatever the ages were.
+        weight = np.array([1.0, 4.0, 9.0])[y]
+        one = LogisticRegression(class_weight="balanced").fit(X, y)
+        two = LogisticRegression(class_weight="balanced").fit(X, y, sample_weight=weight * len(y) / weight.sum())
+        assert one.coef_ == pytest.approx(two.coef_, abs=1e-2)
+    for estimator in (
+        LogisticRegression(class_weight="balanced"),
+        RandomForestClassifier(class_weight="balanced_subsample"),
+        make_pipeline(StandardScaler(), LogisticRegression(class_weight="balanced")),
+    ):
+        with pytest.raises(ValueError, match=r'must not balance classes itself.*give class_weight="balanced" to Aged'):
+            AgedClassifier(estimator).fit(X, y)
+
+
+class Unweighted(GaussianNB):
+    """Learns on, but not by weight."""
+
+    def partial_fit(self, X, y, classes=None):
+        return super().partial_fit(X, y, classes)
+
+
+BAD = {
+    "rounds must be a whole number of 1 or more, not 0.": {"rounds": 0},
+    "rounds must be a whole number of 1 or more, not 2.5.": {"rounds": 2.5},
+    r"rho must be a number in \[0, 1\], not 2.": {"rho": 2},
+    "level must be one of 'class', 'sample', not 'batch'.": {"level": "batch"},
+    "method must be one of 'fit', 'partial_fit', not 'refit'.": {"method": "refit"},
+    "keep must be one of 'last', 'best', not 'first'.": {"keep": "first"},
+    "cv must be one of 'train', 'oob', not 'loo'.": {"cv": "loo"},
+    "class_weight must be one of 'balanced', not 'even'.": {"class_weight": "even"},
+    'keep="best" needs answers on other samples than those fitted on': {"keep": "best", "cv": "train"},
+    'cv="oob" is for method="fit"': {"cv": "oob", "method": "partial_fit"},
+    'cv="oob" needs an estimator that keeps out-of-bag votes': {"cv": "oob"},
+    "k-fold cross-validation requires at least one train/test split": {"cv": 1},
+    "cv must give at least one fold, and gave none.": {"cv": []},
+    "estimator must take sample_weight in fit, which KNeighborsClassifier does not.": {
+        "estimator": KNeighborsClassifier()
+    },
+    "estimator must take sample_weight in partial_fit, which Unweighted does not.": {
+        "estimator": Unweighted(),
+        "method": "partial_fit",
+    },
+    "estimator must be a classifier with fit and predict, not <class": {"estimator": GaussianNB},
+    "estimator must be a classifier with partial_fit and predict, not LogisticRegression": {
+        "estimator": LogisticRegression(),
+        "method": "partial_fit",
+    },
+}
+
+
+@pytest.mark.parametrize("reason", BAD)
+def test_wrong_settings_get_one_clear_sentence_at_fit(reason):
+    model = AgedClassifier(**{"estimator": GaussianNB(), **BAD[reason]})
+    with pytest.raises((ValueError, TypeError), match=reason):
+        model.fit(X, y)
+
+
+@pytest.mark.parametrize(
+    ("labels", "weight", "reason"),
+    [
+        (np.zeros(len(y)), None, "needs samples of two classes or more that have a weight, not of 1 class"),
+        (y, (y == 1).astype(float), "needs samples of two classes or more that have a weight, not of 1 class"),
+        (y, np.zeros(len(y)), "at least one that is not zero"),
+        (y, -np.ones(len(y)), "no number below zero"),
+        (y, np.full(len(y), np.nan), "Input sample_weight contains NaN"),
+        (y, np.ones(3), r"one number for each of 150 samples, not \[3\]"),
+        (None, None, "requires y to be passed"),
+        (X[:, 0], None, "Unknown label type: continuous"),
+        (y[:-1], None, "inconsistent numbers of samples"),
+        (np.stack([y, y], 1), None, "y should be a 1d array"),
+    ],
+)
+def test_wrong_data_get_one_clear_sentence(labels, weight, reason):
+    with pytest.raises(ValueError, match=reason):
+        AgedClassifier(GaussianNB()).fit(X, labels, sample_weight=weight)
+
+
+def test_other_samples_after_a_warm_start_are_refused():
+    model = AgedClassifier(GaussianNB(), warm_start=True).fit(X, y)
+    with pytest.raises(ValueError, match="y must be the same"):
+        model.fit(X[::-1], y[::-1])
+
+
+def test_a_host_that_is_too_old_gets_one_clear_sentence():
+    program = "import sklearn.utils; del sklearn.utils.Tags; import aol.plugins.sklearn"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 1
+    assert "aol.plugins.sklearn needs scikit-learn 1.6 or newer" in done.stderr.splitlines()[-1]
+
+
+def test_a_class_of_one_sample_is_never_answered_rightly_by_folds_and_only_grows_older():
+    lone = np.append(y, 3)
+    more = np.vstack([X, [[9.0] * 6]])
+    with pytest.warns(UserWarning, match="least populated class"):
+        model = AgedClassifier(DecisionTreeClassifier(random_state=0), rounds=4).fit(more, lone)
+    assert model.ages_[-1] == 5
+    assert model.predict([[9.0] * 6]) == [3]
+
+
+def test_an_ensemble_that_has_a_length_is_no_false_value():
+    assert AgedClassifier(BaggingClassifier(n_estimators=3), rounds=2, cv=2).fit(X, y).round_ == 2
+
+
+# Streams: the wrapper's own partial_fit
+
+
+def steps(seed=0, number=8):
+    rng = np.random.default_rng(seed)
+    return [rng.choice(len(y), 40, replace=False) for _ in range(number)]
+
+
+@pytest.mark.parametrize("cv", [5, "train"])
+def test_a_stream_agrees_with_class_ages_fed_by_hand(cv):
+    model = AgedClassifier(SGDClassifier(loss="log_loss", random_state=0), rho=0.25, cv=cv)
+    twin, ages = SGDClassifier(loss="log_loss", random_state=0), aol.ClassAges(3, rho=0.25)
+    for number, index in enumerate(steps()):
+        if cv == 5 and number:
+            ages.observe(y[index], twin.predict(X[index]) == y[index])
+            ages.advance()
+        weight = ages.class_weight.numpy().astype(float)[y[index]]
+        twin.partial_fit(X[index], y[index], classes=[0, 1, 2], sample_weight=weight * len(index) / weight.sum())
+        if cv == "train":
+            ages.observe(y[index], twin.predict(X[index]) == y[index])
+            ages.advance()
+        model.partial_fit(X[index], y[index], classes=[0, 1, 2])
+        assert model.class_age_ == pytest.approx(ages.ema.numpy())
+        assert model.estimator_.coef_ == pytest.approx(twin.coef_)
+    assert np.ptp(model.class_age_) > 0.3
+
+
+def test_a_stream_goes_on_from_a_fit_and_a_fit_forgets_the_stream():
+    model = AgedClassifier(SGDClassifier(random_state=0), method="partial_fit", cv="train").fit(X, y)
+    before = model.estimator_.t_
+    model.partial_fit(X, y)
+    assert model.estimator_.t_ > before
+    assert not hasattr(model, "ages_")
+    assert model.class_age_.max() <= 2
+    model.fit(X, y)
+    assert hasattr(model, "ages_")
+
+
+def test_a_step_with_only_some_classes_leaves_the_others_as_they_are():
+    model = AgedClassifier(GaussianNB()).partial_fit(X, NAMES, classes=np.unique(NAMES))
+    some = NAMES == "often"
+    before = dict(zip(model.classes_, model.class_age_, strict=True))
+    model.partial_fit(X[some], NAMES[some])
+    assert model.class_age_[1] == before["rarely"]
+
+
+@pytest.mark.parametrize(
+    ("words", "kind", "labels", "reason"),
+    [
+        ({}, {}, y, "classes must be passed on the first call to partial_fit"),
+        ({"classes": [0, 1]}, {}, y, r"only classes announced on the first call, \[0, 1\]"),
+        ({"classes": [0, 1, 2]}, {"level": "sample"}, y, 'level must be "class"'),
+        ({"classes": [0, 1, 2]}, {"cv": "oob"}, y, 'cv="oob" is for method="fit"'),
+        ({"classes": [0, 1, 2]}, {"threshold": "mean"}, y, "threshold must be one of 'median', not 'mean'"),
+    ],
+)
+def test_a_wrong_step_gets_one_clear_sentence(words, kind, labels, reason):
+    with pytest.raises(ValueError, match=reason):
+        AgedClassifier(GaussianNB(), **kind).partial_fit(X, labels, **words)
+
+
+def test_a_step_that_fails_leaves_the_ages_as_they_were():
+    model = AgedClassifier(SGDClassifier(random_state=0)).partial_fit(X, y, classes=[0, 1, 2]).partial_fit(X, y)
+    before = model.class_age_.copy()
+    holes = X.copy()
+    holes[0] = np.nan
+    with pytest.raises(ValueError, match="NaN"):
+        model.partial_fit(holes, y)
+    good = AgedClassifier(SGDClassifier(random_state=0)).partial_fit(X, y, classes=[0, 1, 2]).partial_fit(X, y)
+    assert np.array_equal(model.class_age_, before)
+    assert np.array_equal(model.partial_fit(X, y).class_age_, good.partial_fit(X, y).class_age_)
+
+
+def test_shuffled_folds_are_drawn_once_for_all_rounds():
+    model = AgedClassifier(GaussianNB(), cv=StratifiedKFold(3, shuffle=True), warm_start=True).fit(X, y)
+    first = [test.tolist() for _, test in model._rounds.parts]
+    model.fit(X, y)
+    assert [test.tolist() for _, test in model._rounds.parts] == first

@@ -1,0 +1,33 @@
+"""A plug-in whose host is not there says how to install it, and the library itself asks for none."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+EXTRAS = {
+    "avalanche": "avalanche",
+    "river": "river",
+    "skorch": "skorch",
+}
+
+
+def run(program: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+
+
+@pytest.mark.parametrize("plugin", EXTRAS)
+def test_a_plug_in_without_its_host_says_how_to_install_it(plugin: str) -> None:
+    done = run(f"import sys; sys.modules[{plugin!r}] = None; import aol.plugins.{plugin}")
+    assert done.returncode == 1
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith("ModuleNotFoundError: ")
+    assert f"pip install 'aol[{EXTRAS[plugin]}]'" in last
+
+
+def test_the_library_imports_no_host() -> None:
+    hosts = [f"aol.plugins.{plugin}" for plugin in EXTRAS] + list(EXTRAS)
+    done = run(f"import sys, aol, aol.plugins; print([host for host in {hosts} if host in sys.modules])")
+    assert done.stdout.strip() == "[]", done.stderr
