@@ -32,6 +32,15 @@ def single(ages: object) -> Ages:
     return ages
 
 
+def settings(signal: str, every: int | None, divide_by: str) -> tuple[str, int | None, str]:
+    """Return what hosts have in common: the signal, after how many steps to advance, and the divisor."""
+    return (
+        _check.choice("signal", signal, ("pass", "training")),
+        None if every is None else _check.whole("every", every, 1),
+        _check.choice("divide_by", divide_by, ("weight", "count")),
+    )
+
+
 def by_position(ages: Ages) -> bool:
     """Return whether ages know samples by their place in the data set, and not by ids or classes."""
     return isinstance(ages, SampleAges) and ages._ids is None

@@ -25,6 +25,7 @@ from aol.plugins._training import (
     evaluating,
     observe_together,
     same_size,
+    settings,
     single,
 )
 from aol.sampling import AgeSampler, ShuffledSampler
@@ -80,9 +81,7 @@ class AgeOfLearning(Callback):
         divide_by: str = "weight",
     ) -> None:
         self.ages = single(ages)
-        self.signal = _check.choice("signal", signal, ("pass", "training"))
-        self.every = None if every is None else _check.whole("every", every, 1)
-        self.divide_by = _check.choice("divide_by", divide_by, ("weight", "count"))
+        self.signal, self.every, self.divide_by = settings(signal, every, divide_by)
         self._clean, self._answer, self._place = clean, answer, key
         self._home = self.ages.device
         self._trainer: Trainer | None = None

@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler
 from aol import _check
 from aol.indexed import Indexed
 from aol.losses import is_correct, loss_total, softmax_loss, weighted_mean
-from aol.plugins._training import Ages, InOrder, by_position, evaluating, observe_together, same_size, single
+from aol.plugins._training import Ages, InOrder, by_position, evaluating, observe_together, same_size, settings, single
 from aol.sampling import AgeSampler
 
 try:
@@ -65,9 +65,7 @@ class AgeTrainer(Trainer):
         **kwargs: object,
     ) -> None:
         self.ages = single(ages)
-        self.signal = _check.choice("signal", signal, ("pass", "training"))
-        self.every = None if every is None else _check.whole("every", every, 1)
-        self.divide_by = _check.choice("divide_by", divide_by, ("weight", "count"))
+        self.signal, self.every, self.divide_by = settings(signal, every, divide_by)
         if resample and every is not None:
             raise ValueError("every cannot go with resample: an order is drawn once an epoch.")
         self.resample, self.clean_dataset = resample, clean_dataset

@@ -89,17 +89,6 @@ def sample_ages(**options) -> aol.SampleAges:
     return aol.SampleAges(LABELS, num_classes=CLASSES, **{"rho": 0.5, "level": "sample", **options})
 
 
-def same_state(first: aol.SampleAges, second: aol.SampleAges) -> bool:
-    """Return whether two ages hold the same, to the last bit."""
-    one, two = first.state_dict(), second.state_dict()
-    return one.keys() == two.keys() and all(
-        torch.equal(one[key].nan_to_num(-1.0), two[key].nan_to_num(-1.0))
-        if isinstance(one[key], Tensor)
-        else one[key] == two[key]
-        for key in one
-    )
-
-
 def plain_loop(
     ages: aol.SampleAges, order: aol.ShuffledSampler | aol.AgeSampler, *, epochs: int = 3, batch_size: int = 16
 ) -> tuple[Tensor, list[float]]:

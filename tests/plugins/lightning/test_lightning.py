@@ -18,7 +18,6 @@ from small_lightning import (
     Stream,
     fitted,
     plain_loop,
-    same_state,
     sample_ages,
     trainer,
 )
@@ -27,6 +26,7 @@ from torch.utils.data import TensorDataset
 
 import aol
 from aol.plugins.lightning import AgeOfLearning
+from plugin_checks import same_state
 
 # Training
 

@@ -14,6 +14,8 @@ import ddp_lightning
 import pytest
 import torch
 
+from plugin_checks import check_two_processes_are_one, same
+
 SETTINGS = [
     {"signal": "pass"},
     {"signal": "pass", "resample": True, "parts": 3},
@@ -40,11 +42,6 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-def same(first: torch.Tensor, second: torch.Tensor) -> bool:
-    """Return whether two tensors hold the same, also where there is no value."""
-    return torch.equal(first.nan_to_num(-1.0), second.nan_to_num(-1.0))
-
-
 def loaded(out: Path, number: int, name: str) -> dict[str, torch.Tensor]:
     """Return an outcome: "2-1" is that of the second of two processes."""
     return torch.load(out / str(number) / f"{name}.pt", weights_only=True)
@@ -52,13 +49,7 @@ def loaded(out: Path, number: int, name: str) -> dict[str, torch.Tensor]:
 
 @pytest.mark.parametrize("number", range(len(SETTINGS)), ids=lambda number: str(SETTINGS[number]))
 def test_two_processes_train_as_one(outcomes: Path, number: int) -> None:
-    one, two, other = (loaded(outcomes, number, name) for name in ("1-0", "2-0", "2-1"))
-    for key in ("age", "ema"):
-        assert same(two[key], other[key])
-        assert same(one[key], two[key])
-    assert one["age"].max() > 1
-    torch.testing.assert_close(one["weights"], two["weights"])
-    torch.testing.assert_close(one["losses"], two["losses"])
+    check_two_processes_are_one(*(loaded(outcomes, number, name) for name in ("1-0", "2-0", "2-1")))
 
 
 def test_two_processes_resume_in_mid_epoch_as_if_they_had_not_stopped(outcomes: Path) -> None:

@@ -124,14 +124,3 @@ def trained(ages, *, checkpoint: str | bool | None = None, **options) -> Trainer
     found = made(ages, **options)
     found.train(resume_from_checkpoint=checkpoint)
     return found
-
-
-def same_state(first: aol.SampleAges, second: aol.SampleAges) -> bool:
-    """Return whether two ages hold the same, to the last bit."""
-    one, two = first.state_dict(), second.state_dict()
-    return one.keys() == two.keys() and all(
-        torch.equal(one[key].nan_to_num(-1.0), two[key].nan_to_num(-1.0))
-        if isinstance(one[key], Tensor)
-        else one[key] == two[key]
-        for key in one
-    )

@@ -13,7 +13,6 @@ from small_transformers import (
     made,
     network,
     padded,
-    same_state,
     sample_ages,
     texts,
     trained,
@@ -23,6 +22,7 @@ from torch.nn import functional as F
 from transformers import Trainer
 
 import aol
+from plugin_checks import same_state
 
 PLAIN_SGD = {"max_grad_norm": 0.0, "lr_scheduler_type": "constant", "optim": "sgd", "learning_rate": 0.3}
 

@@ -11,6 +11,8 @@ import ddp_transformers
 import pytest
 import torch
 
+from plugin_checks import check_two_processes_are_one, same
+
 SPLIT = {"accelerator_config": {"split_batches": True}, "per_device_train_batch_size": 12}
 SETTINGS = [
     {"signal": "pass"},
@@ -45,19 +47,9 @@ def loaded(out: Path, number: int, name: str) -> dict[str, torch.Tensor]:
     return torch.load(out / str(number) / f"{name}.pt", weights_only=True)
 
 
-def same(first: torch.Tensor, second: torch.Tensor) -> bool:
-    return torch.equal(first.nan_to_num(-1.0), second.nan_to_num(-1.0))
-
-
 @pytest.mark.parametrize("number", range(len(SETTINGS)), ids=lambda number: str(SETTINGS[number]))
 def test_two_processes_train_as_one(outcomes: Path, number: int) -> None:
-    one, two, other = (loaded(outcomes, number, name) for name in ("1-0", "2-0", "2-1"))
-    for key in ("age", "ema"):
-        assert same(two[key], other[key])
-        assert same(one[key], two[key])
-    assert one["ema"].nan_to_num(0.0).max() > 1
-    torch.testing.assert_close(one["losses"], two["losses"], atol=1e-5, rtol=1e-5)
-    torch.testing.assert_close(one["weights"], two["weights"], atol=1e-5, rtol=1e-4)
+    check_two_processes_are_one(*(loaded(outcomes, number, name) for name in ("1-0", "2-0", "2-1")))
 
 
 @pytest.mark.parametrize("number", RESUMED, ids=lambda number: str(SETTINGS[number]))
