@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
 import numpy as np
@@ -50,6 +50,8 @@ except ImportError as error:
 class _Rounds:
     """What one round leaves to the next, and one `fit` to the next with `warm_start`."""
 
+    labels: Labels
+    method: str
     parts: list[Part]
     learners: list[BaseEstimator | None]  # of each part; None: to be made anew
     ages: SampleAges
@@ -145,7 +147,7 @@ class AgedClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         """Fit in rounds. `sample_weight` multiplies; with metadata routing, `params` go to the splitter (`groups`)."""
         self._check_settings("fit")
         samples = self._check_samples(X, y, sample_weight)
-        base = samples.given * self._class_factor(samples)
+        base = self._base(samples)
         rounds = self._start(samples, params)
         best, kept = -1.0, None
         for _ in range(self.rounds):
@@ -187,12 +189,10 @@ class AgedClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         ages = SampleAges(samples.code, num_classes=len(samples.classes), rho=self.rho, level=self.level)
         before: _Rounds | None = getattr(self, "_rounds", None) if self.warm_start else None
         if before is not None:
-            state, fresh = before.ages.state_dict(), ages.state_dict()
-            if state["labels"] != fresh["labels"]:
-                raise ValueError("warm_start goes on with the samples of the fit before: y must be the same.")
-            ages.load_state_dict({**state, "rho": fresh["rho"]})
-            learners = before.learners if self.method == "partial_fit" else [None] * len(before.parts)
-            return _Rounds(before.parts, copy.deepcopy(learners), ages, before.scores.copy())
+            if self.method != before.method or not np.array_equal(samples.y, before.labels):
+                raise ValueError("warm_start goes on with what the fit before had: y and method must be the same.")
+            ages.load_state_dict({**before.ages.state_dict(), "rho": ages.state_dict()["rho"]})
+            return replace(before, ages=ages, learners=copy.deepcopy(before.learners), scores=before.scores.copy())
         parts: list[Part] = [(None, np.arange(len(samples.y)))]
         if not isinstance(self.cv, str):
             folds = check_cv(self.cv, samples.y, classifier=True)
@@ -202,7 +202,7 @@ class AgedClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
                 raise ValueError("cv must give at least one fold, and gave none.")
             if self.method == "partial_fit":
                 parts.append((None, samples.code[:0]))  # the kept one learns along, and is asked nothing
-        return _Rounds(parts, [None] * len(parts), ages, [])
+        return _Rounds(samples.y, self.method, parts, [None] * len(parts), ages, [])
 
     def _look(self, rounds: _Rounds, samples: Samples, answers: list[Answers]) -> float:
         """Let what was answered wrongly grow older, and return the balanced accuracy."""
@@ -220,7 +220,8 @@ class AgedClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         """Take one step of a stream, whose samples do not come back: look, let classes grow older, then learn.
 
         Ages are those of classes, by `threshold`. The step's samples are answered before they are learned, unless
-        `cv="train"`. `classes` must be given on the first call, as everywhere in scikit-learn.
+        `cv="train"`. `classes` must be given on the first call, as everywhere in scikit-learn. A `class_weight` of
+        "balanced" balances each step by itself.
         """
         self._check_settings("partial_fit")
         model = getattr(self, "estimator_", None)
@@ -234,7 +235,7 @@ class AgedClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
             _step(ages, model, samples)
         model = self._or_new(model)
         aged = ages.class_weight.numpy().astype(np.float64)[samples.code]
-        weight = keep_sum(samples.given * self._class_factor(samples), aged)
+        weight = keep_sum(self._base(samples), aged)
         model.partial_fit(samples.X, samples.y, classes=self.classes_, sample_weight=weight)
         if self.cv == "train":
             _step(ages, model, samples)
@@ -287,14 +288,20 @@ class AgedClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         self.classes_: Labels = known
         return Samples(X, label, known, code, given)
 
-    def _class_factor(self, samples: Samples) -> Floats:
+    def _base(self, samples: Samples) -> Floats:
+        """Return what samples weigh without their ages: `sample_weight` times `class_weight`."""
         if self.class_weight is None:
-            return np.ones(len(samples.y))
+            return samples.given
         if self.class_weight == "balanced":
             mass = np.bincount(samples.code, samples.given, len(self.classes_))
             factor = np.divide(samples.given.sum(), mass, out=np.ones_like(mass), where=mass > 0)
-            return (factor / np.count_nonzero(mass))[samples.code]
-        return compute_class_weight(self.class_weight, classes=self.classes_, y=samples.y)[samples.code]
+            return samples.given * (factor / np.count_nonzero(mass))[samples.code]
+        found = (
+            samples.given * compute_class_weight(self.class_weight, classes=self.classes_, y=samples.y)[samples.code]
+        )
+        if not found.any():
+            raise ValueError("class_weight must leave at least one sample with a weight that is not zero.")
+        return found
 
     # Answering
 

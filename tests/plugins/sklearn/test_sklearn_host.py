@@ -203,6 +203,7 @@ BAD = {
     "keep must be one of 'last', 'best', not 'first'.": {"keep": "first"},
     "cv must be one of 'train', 'oob', not 'loo'.": {"cv": "loo"},
     "class_weight must be one of 'balanced', not 'even'.": {"class_weight": "even"},
+    "class_weight must leave at least one sample with a weight": {"class_weight": {0: 0.0, 1: 0.0, 2: 0.0}},
     'keep="best" needs answers on other samples than those fitted on': {"keep": "best", "cv": "train"},
     'cv="oob" is for method="fit"': {"cv": "oob", "method": "partial_fit"},
     'cv="oob" needs an estimator that keeps out-of-bag votes': {"cv": "oob"},
@@ -252,8 +253,11 @@ def test_wrong_data_get_one_clear_sentence(labels, weight, reason):
 
 def test_other_samples_after_a_warm_start_are_refused():
     model = AgedClassifier(GaussianNB(), warm_start=True).fit(X, y)
-    with pytest.raises(ValueError, match="y must be the same"):
-        model.fit(X[::-1], y[::-1])
+    for labels in (y[::-1], NAMES):
+        with pytest.raises(ValueError, match="y and method must be the same"):
+            model.fit(X, labels)
+    with pytest.raises(ValueError, match="y and method must be the same"):
+        model.set_params(method="partial_fit").fit(X, y)
 
 
 def test_a_host_that_is_too_old_gets_one_clear_sentence():
