@@ -177,8 +177,31 @@ def test_records_are_not_overwritten_and_a_folder_has_one_recorder(tmp_path: Pat
         aol.Recorder(tmp_path, aol.SampleAges([0, 1]), resume=True)
     with pytest.raises(DamagedRecordsError, match="holds records of other samples"):
         aol.Recorder(tmp_path, aol.SampleAges(LABELS.flip(0), num_classes=4), resume=True)
-    with pytest.raises(ValueError, match="is, or lies in, a file"):
+    with pytest.raises(ValueError, match=r"folder .*epochs.csv is, or lies in, a file"):
         aol.Recorder(tmp_path / "epochs.csv", ages)
+
+
+def test_a_recorder_that_was_closed_writes_no_more(tmp_path: Path) -> None:
+    ages = aol.SampleAges(LABELS, num_classes=4)
+    recorder = aol.Recorder(tmp_path, ages, command="make train")
+    epoch_of(ages, recorder, 0)
+    recorder.close()
+    recorder.close()
+    ages.advance()
+    with pytest.raises(ValueError, match="that was closed"):
+        recorder.advance()
+    (story,) = load(tmp_path)
+    assert story.finished
+    assert story.command == "make train"
+
+
+def test_every_run_of_many_has_pictures_of_its_own(tmp_path: Path) -> None:
+    ages = aol.SampleAges(LABELS, num_classes=4, rho=[0.2, 0.8])
+    recorder = aol.Recorder(tmp_path, ages, images=torch.arange(30, dtype=torch.uint8)[:, None, None].expand(30, 4, 4))
+    epoch_of(ages, recorder, 0)
+    for story in load(tmp_path):
+        assert story.samples is not None
+        assert story.samples.picture(3) is not None
 
 
 def test_advance_comes_after_the_ages_own(tmp_path: Path) -> None:
@@ -256,5 +279,6 @@ def test_a_network_that_diverged_is_recorded_as_unknown(tmp_path: Path) -> None:
     assert np.isnan(story.by_class["train_loss"][1]).all()
     assert story.samples is not None
     assert np.isnan(story.samples.confidence).all()
+    assert (story.samples.prediction == -1).all()
     assert not np.isnan(story.samples.mean_other).any()
     assert json.loads((tmp_path / "about.json").read_text())["counts"] == torch.bincount(LABELS, minlength=4).tolist()

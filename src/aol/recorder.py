@@ -6,8 +6,6 @@ Knows ages and files, and nothing of how a network is trained.
 from __future__ import annotations
 
 import os
-import shlex
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -52,6 +50,7 @@ class Recorder:
         epochs: how many there will be, where that is known.
         images: shows the samples, for the gallery: an array `[N, ...]`, or a function from a sample's position to an
             image. Thumbnails are kept of the oldest and the most suspicious few only.
+        command: what to type to repeat the run; by default how this program was started, if that was a file.
         resume: go on with the records in `folder`, if there are any. Those of epochs after the ages' own are dropped.
         group: the processes that share the run, where not all do.
 
@@ -85,6 +84,7 @@ class Recorder:
         counts: _check.Integers | None = None,
         epochs: int | None = None,
         images: arguments.Images | Callable[[int], object] | None = None,
+        command: str | None = None,
         resume: bool = False,
         group: _distributed.Group = None,
     ) -> None:
@@ -99,7 +99,7 @@ class Recorder:
         self._planned = None if epochs is None else _check.whole("epochs", epochs, 1)
         self._settings = arguments.settings(settings or {})
         self._counts = None if counts is None else arguments.counts(counts, ages.num_classes)
-        self._thumbnails = None if images is None else arguments.thumbnails(images, ages)
+        self._command = arguments.command(command)
         self._train, self._test = (ClassReadings(self._runs, ages.num_classes, ages.device) for _ in range(2))
         self._samples: SampleRecord | None = None
         if isinstance(ages, SampleAges):
@@ -108,15 +108,16 @@ class Recorder:
         self._weight, self._weight_of = self._class_weight(), ages.epoch
         self._clock = time.monotonic()
         self._folders = [self.folder] if single else [self.folder / f"run-{run}" for run in range(self._runs)]
+        self._thumbnails = [] if images is None else [arguments.thumbnails(images, ages) for _ in self._folders]
         self._diaries = [Diary(self._classes) for _ in self._folders]
         self._writes = _distributed.world(group)[0] == 0
-        self._held = ExitStack()
+        self._held, self._closed = ExitStack(), False
         if self._writes:
             self._claim(resume)
 
     def _claim(self, resume: bool) -> None:
         """Hold the folder and read what is in it, or refuse."""
-        self._held.enter_context(held(self.folder))
+        self._held.enter_context(held(self.folder, called="folder"))
         try:
             if not resume and any((folder / EPOCHS).exists() for folder in self._folders):
                 raise ValueError(
@@ -165,6 +166,8 @@ class Recorder:
         `train_loss`, `lr`, and by class `test_accuracy`, `test_loss`, `test_margin`.
         """
         ages = self._ages
+        if self._closed:
+            raise ValueError("advance() of a recorder that was closed: make another with resume=True to go on.")
         if ages.epoch == self._at:
             raise ValueError("advance() of a recorder comes after ages.advance(), once an epoch: no epoch has passed.")
         given_curves, given_by_class = self._figures(figures)
@@ -190,10 +193,11 @@ class Recorder:
 
     def close(self) -> None:
         """Say that the run is over, and let go of the folder."""
-        if self._writes and self._at:
+        if self._writes and self._at and not self._closed:
             for run, folder in enumerate(self._folders):
                 over = {"method": self._method(run), "seed": self._seed, "epochs": self._at, "failed_at_epoch": None}
                 write_atomically(folder / "result.json", as_json(over))
+        self._closed = True
         self._held.close()
 
     def __enter__(self) -> Self:
@@ -205,6 +209,7 @@ class Recorder:
         if kind is None:
             self.close()
         else:  # not over: it can be resumed
+            self._closed = True
             self._held.close()
 
     # What is read
@@ -297,19 +302,19 @@ class Recorder:
             counts=self._diaries[run].total("train_count") if counts is None else counts,
             epochs=self._planned,
             versions=versions(self._ages.device),
-            command=shlex.join([Path(sys.executable).name, *sys.argv]) if sys.argv[0].endswith(".py") else None,
+            command=self._command,
         )
 
     def _write_samples(self, folder: Path, run: int) -> None:
         ages = self._ages
         if self._samples is None or not isinstance(ages, SampleAges):
             return
-        if ages.ids is not None and not (folder / IDS).exists():
+        if ages._ids is not None and not (folder / IDS).exists():
             write_atomically(folder / IDS, as_json(ages.ids))
         age, ema = (value.reshape(self._runs, -1)[run].cpu() for value in (ages.age, ages.ema))
         index = torch.arange(ages.num_samples)
         kept = self._samples.tensors(run)
         write_samples(folder / FILE, kept, index=index, label=ages.labels, age=age, ema=ema, absent=ages.absent)
-        if self._thumbnails is not None:
-            self._thumbnails.keep(worth_seeing(ages.labels.cpu(), ema, kept["mean_other"] - kept["mean_confidence"]))
-            self._thumbnails.write(folder)
+        for pictures in self._thumbnails[run : run + 1]:
+            pictures.keep(worth_seeing(ages.labels.cpu(), ema, kept["mean_other"] - kept["mean_confidence"]))
+            pictures.write(folder)

@@ -30,6 +30,7 @@ def test_what_is_kept_of_an_answer_is_softmax_by_hand() -> None:
 def test_a_network_that_diverged_answers_nothing() -> None:
     found = answer(torch.full((1, 1, 3), torch.nan), torch.tensor([[0]]))
     assert bool(found[1:3].isnan().all())
+    assert found[0].item() == -1
 
 
 def observed(epochs: int, size: int, seed: int, sparse: bool = True):

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Protocol, TypeAlias
 
 import torch
@@ -60,3 +63,11 @@ def thumbnails(images: Images | Callable[[int], object], ages: SampleAges | Clas
     show = images if callable(images) else images.__getitem__
     thumbnail(show(0))  # better now than after an hour
     return Thumbnails(show)
+
+
+def command(value: str | None) -> str | None:
+    """Return what the user types to repeat the run, or how this program was started."""
+    if value is not None:
+        return text("command", value)
+    started = sys.argv[:1]
+    return shlex.join([Path(sys.executable).name, *sys.argv]) if started and started[0].endswith(".py") else None

@@ -49,23 +49,23 @@ def sweep(folder: Path) -> None:
 
 
 @contextlib.contextmanager
-def usable(folder: Path) -> Iterator[None]:
-    """Say in a sentence why a folder cannot be made or written to."""
+def usable(folder: Path, called: str = "--out") -> Iterator[None]:
+    """Say in a sentence why a folder cannot be made or written to; `called` is what the user calls it."""
     try:
         yield
     except (FileExistsError, NotADirectoryError) as error:
-        raise UnusableFolderError(f"--out {folder} is, or lies in, a file and not a folder.") from error
+        raise UnusableFolderError(f"{called} {folder} is, or lies in, a file and not a folder.") from error
     except PermissionError as error:
-        raise UnusableFolderError(f"--out {folder} cannot be written to: permission denied.") from error
+        raise UnusableFolderError(f"{called} {folder} cannot be written to: permission denied.") from error
 
 
 @contextlib.contextmanager
-def held(folder: Path, rank: int = 0) -> Iterator[None]:
+def held(folder: Path, rank: int = 0, *, called: str = "--out") -> Iterator[None]:
     """Hold a folder for this process; another that wants it is refused. A killed process lets go by dying.
 
     Processes that share the runs of one folder hold it by rank.
     """
-    with usable(folder):
+    with usable(folder, called):
         folder.mkdir(parents=True, exist_ok=True)
         file = (folder / f".lock-{rank}").open("a+")
     with file:
@@ -73,6 +73,6 @@ def held(folder: Path, rank: int = 0) -> Iterator[None]:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             raise FolderInUseError(
-                f"{folder} is in use by another aol process; wait for it, or choose another --out."
+                f"{folder} is in use by another aol process; wait for it, or choose another {called}."
             ) from error
         yield

@@ -55,8 +55,8 @@ class ClassReadings:
 
     def add(self, logits: Tensor, label: Tensor) -> None:
         """Add the answers `logits [R, B, C]` to samples of the classes `label [R, B]`."""
-        found = readings(logits, label)
-        self._sums.scatter_add_(2, label.expand(found.shape[0], -1, -1), found)
+        found = readings(logits, label).to(self._sums.device)
+        self._sums.scatter_add_(2, label.to(self._sums.device).expand(found.shape[0], -1, -1), found)
 
     def take(self, group: _distributed.Group = None) -> Tensor:
         """Return the sums of all processes, `[4, R, C]`, and start anew."""

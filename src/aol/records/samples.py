@@ -38,7 +38,7 @@ def answer(logits: Tensor, label: Tensor) -> Tensor:
     top, prediction = probability.max(-1)
     confidence = probability.gather(-1, label[..., None]).squeeze(-1)
     other = probability.scatter(-1, label[..., None], 0.0).amax(-1)
-    return torch.stack((prediction.to(torch.float32), confidence, top, other))
+    return torch.stack((prediction.to(torch.float32).masked_fill(top.isnan(), -1.0), confidence, top, other))
 
 
 class SampleRecord:
@@ -73,13 +73,14 @@ class SampleRecord:
 
     def observe(self, position: Tensor, answers: Tensor | None) -> None:
         """Note the answers `[4, R, B]` to the samples at `position [B]` or `[R, B]`; None: seen, answer unknown."""
-        place = position.expand(self._now.shape[0], -1)
+        place = position.to(self._now.device).expand(self._now.shape[0], -1)
         self._now.scatter_(1, place, True)
         if answers is not None:
-            self._answer.scatter_(2, place.expand(len(ANSWER), -1, -1), answers.to(self._answer.dtype))
+            self._answer.scatter_(2, place.expand(len(ANSWER), -1, -1), answers.to(self._answer))
 
     def advance(self, age: Tensor, *, skipped: int = 0, group: _distributed.Group = None) -> None:
         """End the epoch, after which the ages are `age [R, N]`; so many before it were not observed at all."""
+        age = age.to(self._now.device)  # which may have been another when this was made
         self._exchange(group)
         if not bool(self._now.any()):  # nobody said who was seen: then who may have been
             self._now = age > 0 if self._grows else (age == 1) | (age != self._age)
