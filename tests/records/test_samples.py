@@ -107,6 +107,17 @@ def test_an_epoch_of_which_only_ages_are_known_is_guessed_from_them() -> None:
     assert record.answers(0).ages(np.arange(3)).tolist() == [[2, 1, 2], [3, 1, 1], [3, 2, 2]]
 
 
+def test_answers_of_before_do_not_count_again_where_only_ages_are_known() -> None:
+    record = SampleRecord(1, 1, absent="keep", device=CPU)
+    record.observe(torch.tensor([0]), answer(torch.tensor([[[0.0, 1.0986123]]]), torch.tensor([[0]])))
+    record.advance(torch.tensor([[2]]))
+    record.advance(torch.tensor([[3]]))
+    record.observe(torch.tensor([0]), answer(torch.tensor([[[0.0, 0.0]]]), torch.tensor([[0]])))
+    record.advance(torch.tensor([[1]]))
+    assert record.tensors(0)["times"].tolist() == [2]
+    assert record.tensors(0)["mean_confidence"].tolist() == pytest.approx([0.375])
+
+
 def filled(epochs: int, runs: int = 2) -> SampleRecord:
     labels = torch.arange(11) % 3
     ages = aol.SampleAges(labels, rho=[0.5] * runs)

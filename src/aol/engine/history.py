@@ -72,10 +72,11 @@ class History:
         if not self._by_epoch:
             return
         epochs = torch.stack(self._by_epoch)[:, :, run]
-        write_atomically(folder / "epochs.csv", table([EPOCH, *(cells(row.tolist()) for row in epochs)]))
         blocks = torch.stack(self._by_class)[:, :, run]
         rows: list[Sequence[str]] = [("epoch", "class", "name", *CLASS)]
         for row, block in zip(epochs, blocks, strict=True):
             for place, values in enumerate(block.T.tolist()):
                 rows.append([str(int(row[0])), str(place), classes[place], *cells(values)])
         write_atomically(folder / "classes.csv", table(rows))
+        # Last, so that whoever finds it finds the rest.
+        write_atomically(folder / "epochs.csv", table([EPOCH, *(cells(row.tolist()) for row in epochs)]))

@@ -173,7 +173,6 @@ def _write_records(loop: Loop, conduct: Conduct) -> None:
     for row, run in enumerate(loop.runs):
         folder = run_folder(conduct.out, run)
         write_atomically(folder / "settings.json", (json.dumps(run.as_dict(), indent=1) + "\n").encode())
-        loop.history.write(folder, row, loop.classes)
         about(loop, row, conduct).write(folder)
         if loop.samples is not None and isinstance(loop.ages, SampleAges):
             write_samples(
@@ -185,6 +184,7 @@ def _write_records(loop: Loop, conduct: Conduct) -> None:
                 ema=loop.ages.ema[row],
                 absent=loop.ages.absent,
             )
+        loop.history.write(folder, row, loop.classes)  # last: whoever reads it while runs go on finds the rest
 
 
 def about(loop: Loop, row: int, conduct: Conduct) -> About:

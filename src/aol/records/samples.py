@@ -82,13 +82,13 @@ class SampleRecord:
         """End the epoch, after which the ages are `age [R, N]`; so many before it were not observed at all."""
         age = age.to(self._now.device)  # which may have been another when this was made
         self._exchange(group)
+        known = self._now & ~self._answer[1].isnan()
         if not bool(self._now.any()):  # nobody said who was seen: then who may have been
             self._now = age > 0 if self._grows else (age == 1) | (age != self._age)
         right = self._now & (age == 1)
         if skipped:
             older = self._now | (age > 1) if self._grows else self._now
             self._skip(skipped, torch.where(right, 1, torch.where(older, age - 1, age)))
-        known = self._now & ~self._answer[1].isnan()
         self._times += known
         for mean, name in zip(self._mean, _MEANS, strict=True):
             mean += torch.where(known, (self._answer[ANSWER.index(name)] - mean) / self._times, 0.0)
