@@ -167,7 +167,7 @@ def main(words: list[str] | None = None) -> int:
     parser = options(
         "Train a small BERT on docstrings, long-tailed, and compare weightings.",
         epochs=(10, 1, "epochs of each run"),
-        seeds=(10, 2, "runs of each method"),
+        seeds=(5, 2, "runs of each method"),
         imbalance=(20.0, 1, "the largest class over the smallest"),
     )
     given = parser.parse_args(words)
