@@ -20,14 +20,13 @@ from sklearn.datasets import load_breast_cancer, load_digits, load_wine
 from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.metrics import balanced_accuracy_score, recall_score
 from sklearn.model_selection import train_test_split
-from sklearn.utils.class_weight import compute_sample_weight
 
 import aol
 from aol.plugins.sklearn import AgedClassifier
 
 DATA = {"breast_cancer": load_breast_cancer, "digits": load_digits, "wine": load_wine}
 MODELS = ("hist", "lightgbm", "xgboost")
-METHODS = ("none", "balanced", "AoL class", "AoL sample", "AoL class x balanced")
+METHODS = ("none", "balanced", "frequency^-1.5", "AoL class", "AoL sample", "AoL class x balanced")
 TREES = 50
 LEAF = 5  # samples a leaf must hold: the usual 20 is more than some classes have
 
@@ -75,7 +74,9 @@ def run(data: str, model: str, method: str, imbalance: float, rounds: int, seed:
             warnings.filterwarnings("ignore", "The least populated class")  # fewer samples than folds, and said so
             answers = aged.fit(fitted.features, fitted.labels).predict(test.features)
     else:
-        weight = compute_sample_weight("balanced" if method == "balanced" else None, fitted.labels)
+        power = {"none": 0.0, "balanced": 1.0, "frequency^-1.5": 1.5}[method]
+        weight = aol.frequency_weight(np.bincount(fitted.labels), power).numpy().astype(np.float64)[fitted.labels]
+        weight *= len(weight) / weight.sum()  # as class_weight="balanced" does
         answers = estimator.fit(fitted.features, fitted.labels, sample_weight=weight).predict(test.features)
     recall = recall_score(test.labels, answers, average=None)
     return {
