@@ -78,9 +78,9 @@ def cases(data: str, part: str) -> Iterator[Case]:
                     plain = imbalance == 1.0 and not memorises
                     yield Case(data, 1438, 60, noise, rate, imbalance, memorises, crossed and plain, seed)
             elif data == "fashion-mnist" and (part == "report" or rate == 0.1):
-                yield Case(data, 3000, 30, noise, rate, 1.0, False, crossed, seed)
+                yield Case(data, 3000, 20, noise, rate, 1.0, False, crossed, seed)
             elif data == "cifar10" and rate == 0.1:
-                yield Case(data, 3000, 30, noise, rate, 1.0, False, False, seed)
+                yield Case(data, 3000, 20, noise, rate, 1.0, False, False, seed)
 
 
 def plant(case: Case, pair: Pair[ImageSet]) -> tuple[Pair[ImageSet], Ints]:

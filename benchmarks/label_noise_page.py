@@ -48,6 +48,37 @@ def paired(cases: list[Record], one: str, other: str) -> str:
     return f"{one} against {other}: " + "; ".join(words)
 
 
+# What the guide shows: the name in the record, and in words.
+SHOWN = {
+    "aol suspicion": "**the score**",
+    "loss": "loss, last epoch",
+    "margin": "margin, last epoch",
+    "cleanlab confident learning": "cleanlab's confident learning, last epoch",
+    "cleanlab, cross-validated, confident learning": "the same, cross-validated: five more trainings",
+    "area under margin (AUM)": "mean logit margin (AUM)",
+    "area under age": "mean age",
+    "share wrong": "share of epochs wrong",
+    "EMA of age": "smoothed age, last epoch",
+    "suspicion + 0.2 share wrong": "the score and the share of epochs wrong",
+}
+
+
+def text(record: Record) -> str:
+    """Return the table of the guide, with what it belongs to."""
+    cases = [case for case in record["cases"] if case["part"] == "report"]
+    machine = record["machine"]
+    rows = table(cases, list(SHOWN))
+    for name, words in SHOWN.items():
+        rows = rows.replace(f"| {name} |", f"| {words} |")
+    about = (
+        f"`python benchmarks/label_noise.py`, on {machine['cpu']}; Python {machine['python']}, "
+        f"torch {machine['torch']}, cleanlab {machine['cleanlab']}, aol {machine['aol']}. Scores were chosen on other seeds; CIFAR-10 was not "
+        "looked at before. Differences in average precision, with bootstrap intervals over runs:"
+    )
+    rivals = ("loss", "margin", "cleanlab confident learning", "suspicion + 0.2 share wrong")
+    return "\n".join([rows, "", about, "", *(f"- {paired(cases, 'aol suspicion', rival)}" for rival in rivals)])
+
+
 def tables(record: Record) -> str:
     """Return the tables of both parts, and the paired differences that matter."""
     found = []

@@ -75,8 +75,9 @@ function drawErrors() {
   if (!samples) return;
   const rows = samples.doubtful.filter(ofClass(samples)).filter((row) => state.unsure || samples.isLikely[row]);
   fill("error-about", `${times(samples.likely, "sample")} of ${run.name} with a score above one half, in classes that were `
-    + "otherwise learnt. The score is how often the label was missed, times the mean probability of the best other class. "
-    + "The model may be the one that is wrong: look before you change a label.");
+    + "otherwise learnt. The score is how much likelier another class was than the label, mean over all epochs, beside what "
+    + "is usual in the class. Age by itself adds nothing to it. The model may be the one that is wrong: look before you "
+    + "change a label.");
   const tick = element("input", { type: "checkbox", id: "unsure", onchange: (event) => choose({ unsure: event.target.checked }) });
   tick.checked = state.unsure;
   keepingFocus(() => fill("error-controls", element("label", { class: "tick" }, tick, " also less clear ones"),
