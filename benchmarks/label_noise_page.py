@@ -72,8 +72,9 @@ def text(record: Record) -> str:
         rows = rows.replace(f"| {name} |", f"| {words} |")
     about = (
         f"`python benchmarks/label_noise.py`, on {machine['cpu']}; Python {machine['python']}, "
-        f"torch {machine['torch']}, cleanlab {machine['cleanlab']}, aol {machine['aol']}. Scores were chosen on other seeds; CIFAR-10 was not "
-        "looked at before. Differences in average precision, with bootstrap intervals over runs:"
+        f"torch {machine['torch']}, cleanlab {machine['cleanlab']}, aol {machine['aol']}. "
+        "Scores were chosen on other seeds; CIFAR-10 was not looked at before. "
+        "Differences in average precision, with bootstrap intervals over runs:"
     )
     rivals = ("loss", "margin", "cleanlab confident learning", "suspicion + 0.2 share wrong")
     return "\n".join([rows, "", about, "", *(f"- {paired(cases, 'aol suspicion', rival)}" for rival in rivals)])
