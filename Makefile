@@ -5,7 +5,8 @@ BIN := $(VENV)/bin
 # One thread: two OpenMP threads on two busy cores are erratic.
 export OMP_NUM_THREADS := 1
 
-.PHONY: demo test test-gpu test-kernels test-plugins test-avalanche lint types bench docs clean
+.PHONY: demo test test-browser test-gpu test-kernels test-plugins test-avalanche test-lightning test-transformers \
+	test-ray lint types bench docs clean
 
 # torch first and alone: with it in place, the rest of the requirements are satisfied by that build.
 $(BIN)/.ready: pyproject.toml
@@ -22,8 +23,8 @@ demo: $(BIN)/.ready  ## the main job: long-tailed digits, plain, class-balanced 
 	$(BIN)/aol train --weighting none,cb,aol --level class,sample --seed 0,1,2,3,4 --batch-size 32 --epochs 60 \
 		--out runs/demo --fresh
 
-test: $(BIN)/.ready  ## all tests and doctests
-	$(BIN)/python -m pytest
+test: $(BIN)/.ready  ## all tests and doctests, a file at a time on two cores
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile
 
 lint: $(BIN)/.ready
 	$(BIN)/ruff check .
@@ -40,33 +41,49 @@ bench: $(BIN)/.ready  ## speed and memory of the library on this machine; writes
 	$(BIN)/python benchmarks/page.py
 
 docs: $(BIN)/.docs-ready  ## the documentation site, into site/
-	$(BIN)/mkdocs build --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 clean:
-	rm -rf $(VENV) site build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-* site build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
 test-gpu:  ## on a machine with CUDA and its own PyTorch: what CI cannot see
-	PYTHONPATH=src $(PYTHON) -m pytest tests/gpu tests/nets/test_diverging_run.py
+	PYTHONPATH=src $(PYTHON) -m pytest tests/gpu
+	PYTHONPATH=src $(PYTHON) -m pytest tests/nets/test_diverging_run.py -k cuda
 
-# The kernels' own environment: Triton is no dependency, and its interpreter runs them without a GPU.
-$(VENV)-kernels/.ready: pyproject.toml
-	$(PYTHON) -m venv $(VENV)-kernels
-	$(VENV)-kernels/bin/python -m pip install --quiet torch==2.13.0
-	$(VENV)-kernels/bin/python -m pip install --quiet torch==2.13.0 triton --editable '.[test]'
-	touch $@
+# Environments on top of $(VENV): what only one kind of test needs does not reach the others. Each needs $(BIN)/.ready.
+# Triton is no dependency, and its interpreter runs the kernels without a GPU.
+$(VENV)-kernels/.ready: $(BIN)/.ready
+	.ci/layer $(VENV) $(VENV)-kernels triton
 
-test-kernels: $(VENV)-kernels/.ready  ## the Triton kernels, by Triton's interpreter
+test-kernels: $(VENV)-kernels/.ready  ## the kernels without a GPU: by Triton's interpreter, and thread by thread
 	TRITON_INTERPRET=1 $(VENV)-kernels/bin/python -m pytest tests/nets/fused src/aol/nets/fused
 
-# Each host of a plug-in has its own environment: they do not all go together. A host that is missing fails its tests.
-test-plugins: test-avalanche  ## the plug-ins, each against its real host
+$(VENV)-ray/.ready: $(BIN)/.ready
+	.ci/layer $(VENV) $(VENV)-ray ray==2.60.0
 
-$(VENV)-avalanche/.ready: pyproject.toml
-	$(PYTHON) -m venv $(VENV)-avalanche
-	$(VENV)-avalanche/bin/python -m pip install --quiet torch==2.13.0
-	$(VENV)-avalanche/bin/python -m pip install --quiet torch==2.13.0 torchvision==0.28.0 avalanche-lib==0.6.0 \
-		--editable '.[test,avalanche]'
-	touch $@
+test-ray: $(VENV)-ray/.ready  ## studies on a real Ray cluster of this machine, whose workers are killed
+	$(VENV)-ray/bin/python -m pytest tests/study/test_on_ray.py
+
+$(VENV)-browser/.ready: $(BIN)/.ready
+	.ci/layer $(VENV) $(VENV)-browser 'playwright>=1.49'
+
+test-browser: $(VENV)-browser/.ready  ## the report page, driven in Chromium
+	chromium=$$(.ci/chromium) && AOL_CHROMIUM=$$chromium $(VENV)-browser/bin/python -m pytest tests/browser
+
+# Each host of a plug-in has an environment in which it goes together. A host that is missing fails its tests.
+test-plugins: test-avalanche test-lightning test-transformers  ## the plug-ins, each against its real host
+
+$(VENV)-trainers/.ready: $(BIN)/.ready
+	.ci/layer $(VENV) $(VENV)-trainers lightning==2.6.6 transformers==5.22.2 accelerate==1.15.0 datasets==5.2.0
+
+test-lightning: $(VENV)-trainers/.ready
+	AOL_HOST=lightning $(VENV)-trainers/bin/python -m pytest tests/plugins/lightning src/aol/plugins/lightning.py tests/docs/test_blocks.py
+
+test-transformers: $(VENV)-trainers/.ready
+	AOL_HOST=transformers $(VENV)-trainers/bin/python -m pytest tests/plugins/transformers src/aol/plugins/transformers.py tests/docs/test_blocks.py
+
+$(VENV)-avalanche/.ready: $(BIN)/.ready
+	.ci/layer $(VENV) $(VENV)-avalanche torchvision==0.28.0 avalanche-lib==0.6.0
 
 test-avalanche: $(VENV)-avalanche/.ready
 	AOL_HOST=avalanche $(VENV)-avalanche/bin/python -m pytest tests/plugins/avalanche src/aol/plugins/avalanche.py tests/docs/test_blocks.py
@@ -75,12 +92,8 @@ test-avalanche: $(VENV)-avalanche/.ready
 .PHONY: test-skorch test-river test-trees bench-plugins
 test-plugins: test-skorch test-river test-trees
 
-$(VENV)-sklearns/.ready: pyproject.toml
-	$(PYTHON) -m venv $(VENV)-sklearns
-	$(VENV)-sklearns/bin/python -m pip install --quiet torch==2.13.0
-	$(VENV)-sklearns/bin/python -m pip install --quiet torch==2.13.0 skorch==1.4.0 river==0.26.1 lightgbm==4.7.0 \
-		xgboost==3.2.0 pandas --editable '.[test,skorch,river,boosting]'
-	touch $@
+$(VENV)-sklearns/.ready: $(BIN)/.ready
+	.ci/layer $(VENV) $(VENV)-sklearns skorch==1.4.0 river==0.26.1 lightgbm==4.7.0 xgboost==3.2.0 pandas
 
 test-skorch: $(VENV)-sklearns/.ready
 	AOL_HOST=skorch $(VENV)-sklearns/bin/python -m pytest tests/plugins/skorch src/aol/plugins/skorch.py tests/docs/test_blocks.py

@@ -1,7 +1,8 @@
-"""Kernels and plug-ins are collected where they can run.
+"""What needs Triton, a GPU, a browser or a plug-in's host is collected where it can run.
 
-Kernels: doctests with Triton, tests by interpreter or on a GPU. Plug-ins: in the environment of the host that AOL_HOST
-names (`make test-plugins`), and nowhere else: elsewhere the host may be another version, or not there.
+Kernels: doctests with Triton, tests by interpreter or on a GPU. The page: where AOL_CHROMIUM names a browser. Plug-ins:
+in the environment of the host that AOL_HOST names (`make test-plugins`), and nowhere else: elsewhere the host may be
+another version, or not there.
 """
 
 from __future__ import annotations
@@ -24,11 +25,15 @@ if not triton or os.environ.get("TRITON_INTERPRET") != "1":
     collect_ignore.append(str(ROOT / "tests" / "nets" / "fused"))
 if not triton or not torch.cuda.is_available():
     collect_ignore.append(str(ROOT / "tests" / "gpu"))
+if "AOL_CHROMIUM" not in os.environ:
+    collect_ignore.append(str(ROOT / "tests" / "browser"))
 
 HOSTS = [
     "avalanche",
+    "lightning",
     "river",
     "skorch",
+    "transformers",
 ]
 for host in HOSTS:
     if os.environ.get("AOL_HOST") != host:

@@ -7,6 +7,7 @@ import re
 import sys
 from pathlib import Path
 
+import label_noise_page
 import reservoir
 import river_streams
 import sample_ages
@@ -50,18 +51,19 @@ def costs(aged: Record, kept: Record) -> str:
 
 def pages() -> dict[Path, str]:
     """Return all pages as they should be."""
-    aged, kept, streams, trees = (
+    aged, kept, streams, trees, labels = (
         json.loads((RESULTS / f"{name}.json").read_text())
-        for name in ("sample_ages", "reservoir", "river_streams", "tabular")
+        for name in ("sample_ages", "reservoir", "river_streams", "tabular", "label_noise")
     )
     here, front, guides = HERE / "README.md", HERE.parent / "README.md", HERE.parent / "docs" / "how-to"
-    river, boosted = guides / "river.md", guides / "boosted-trees.md"
+    river, boosted, report = guides / "river.md", guides / "boosted-trees.md", guides / "report.md"
     tables = between(here.read_text(), "ages", sample_ages.text(aged))
     return {
         here: between(tables, "reservoir", reservoir.text(kept)),
         front: between(front.read_text(), "costs", costs(aged, kept)),
         river: between(river.read_text(), "river", river_streams.text(streams)),
         boosted: between(boosted.read_text(), "tabular", tabular.text(trees)),
+        report: between(report.read_text(), "labels", label_noise_page.text(labels)),
     }
 
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import scenarios
+from aol.report.story import load
 from processes import Processes
 
 STATES = {
@@ -117,3 +118,34 @@ def test_a_failing_process_is_shown_and_the_others_are_not_left_hanging(processe
     with pytest.raises(AssertionError, match="has no attribute 'nothing_of_that_name'"):
         processes.run("nothing_of_that_name")
     assert len(processes.run("samplers", kind="ShuffledSampler", even=True)) == processes.world
+
+
+RECORDED = {
+    "keep": {"rho": 0.3},
+    "grow": {"rho": 0.3, "absent": "grow"},
+    "runs": {"rho": [0.3, 0.7]},
+    "classes": {"kind": "ClassAges", "rho": 0.3},
+}
+
+
+@pytest.mark.parametrize("settings", RECORDED.values(), ids=RECORDED)
+def test_what_several_processes_record_is_what_one_would_have(processes, settings, tmp_path):
+    scenarios.recorder(0, processes.world, alone=True, folder=str(tmp_path / "one"), **settings)
+    processes.run("recorder", folder=str(tmp_path / "many"), **settings)
+    one, many = load(tmp_path / "one"), load(tmp_path / "many")
+    assert len(one) == len(many) == np.size(settings["rho"])
+    for mine, theirs in zip(one, many, strict=True):
+        assert theirs.finished
+        assert mine.by_class.keys() == theirs.by_class.keys()
+        for name, values in mine.by_class.items():
+            np.testing.assert_allclose(theirs.by_class[name], values, rtol=1e-5, err_msg=name)
+        for name in mine.curves.keys() - {"seconds"}:
+            np.testing.assert_allclose(theirs.curves[name], mine.curves[name], rtol=1e-5, err_msg=name)
+        if mine.samples is None:
+            continue
+        rows = np.arange(len(mine.samples))
+        assert (mine.samples.history(rows) == theirs.samples.history(rows)).all()
+        for name in ("seen", "wrong", "episodes", "prediction"):
+            assert (getattr(mine.samples, name) == getattr(theirs.samples, name)).all(), name
+        for name in ("confidence", "top", "mean_confidence", "mean_other"):
+            np.testing.assert_allclose(getattr(theirs.samples, name), getattr(mine.samples, name), rtol=1e-5)

@@ -19,6 +19,7 @@ from aol.losses import (
     weighted_mean,
 )
 from aol.memory import KeepAll, Reservoir
+from aol.recorder import Recorder
 from aol.sampling import AgeSampler, ShuffledSampler, draw
 from aol.streams import Arrivals, LimitedAccess, ShiftingTail
 from aol.weights import (
@@ -41,6 +42,7 @@ __all__ = [
     "Indexed",
     "KeepAll",
     "LimitedAccess",
+    "Recorder",
     "Reservoir",
     "SampleAges",
     "ShiftingTail",

@@ -12,23 +12,22 @@ import json
 import os
 import sys
 import traceback
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NoReturn
 
 import torch
 from rich.console import Console
 
 from aol._version import __version__
+from aol._words import DEFAULTS, OPTIONAL, Parser, count, dashed, seconds, setting_value, usable_device
 from aol.data import DataError, open_data
 from aol.data import commands as data_commands
 from aol.data.named import NAMES
 from aol.engine import display
 from aol.engine.settings import Settings, Value, WrongSettingsError, grid
 from aol.engine.training import Conduct, train
-
-_DEFAULTS: Mapping[str, Value] = {field.name: field.default for field in fields(Settings)}  # type: ignore[misc]
+from aol.report import commands as report_commands
+from aol.study import commands as study_commands
 
 # What each setting means; the order is that of --help.
 _COMMON = {
@@ -82,38 +81,10 @@ _NEXT = {
     "train": "aol stream --weighting none,cb,aol --seed 0,1,2 --out runs/stream",
     "stream": "aol train --weighting none,cb,aol --level class,sample --seed 0,1,2 --out runs/offline",
 }
-# What may be missing, and the kind of number it is otherwise.
-_OPTIONAL: Mapping[str, Callable[[str], float]] = {"imbalance": float, "threshold": float, "image_size": int}
-
-
-def _value(name: str, text: str) -> Value:
-    """Return the value of a setting from its text."""
-    default = _DEFAULTS[name]
-    if name in _OPTIONAL:
-        return None if text == "none" else _number(name, text, _OPTIONAL[name])
-    if isinstance(default, bool):
-        if text not in ("true", "false"):
-            raise WrongSettingsError(f"--{_dashed(name)} must be true or false, not {text!r}.")
-        return text == "true"
-    if isinstance(default, int):
-        return _number(name, text, int)
-    return _number(name, text, float) if isinstance(default, float) else text
-
-
-def _number(name: str, text: str, kind: Callable[[str], float]) -> float:
-    try:
-        return kind(text)
-    except ValueError:
-        what = "a whole number" if kind is int else "a number"
-        raise WrongSettingsError(f"--{_dashed(name)} must be {what}, not {text!r}.") from None
-
-
-def _dashed(name: str) -> str:
-    return name.replace("_", "-")
 
 
 def _flag(command: str, name: str) -> str:
-    return "--steps" if command == "stream" and name == "epochs" else f"--{_dashed(name)}"
+    return "--steps" if command == "stream" and name == "epochs" else f"--{dashed(name)}"
 
 
 def _settings_of(command: str) -> dict[str, str]:
@@ -123,8 +94,8 @@ def _settings_of(command: str) -> dict[str, str]:
 def _add_settings(parser: argparse.ArgumentParser, command: str) -> None:
     for name, text in _settings_of(command).items():
         flag = _flag(command, name)
-        default = {**_DEFAULTS, **_START[command]}[name]
-        shown = "" if name in _OPTIONAL else f" [{str(default).lower()}]"
+        default = {**DEFAULTS, **_START[command]}[name]
+        shown = "" if name in OPTIONAL else f" [{str(default).lower()}]"
         text = ("steps of the stream" if flag == "--steps" else text) + shown
         parser.add_argument(flag, dest=name, action="append", metavar="VALUES", help=text.replace("%", "%%"))
 
@@ -136,43 +107,24 @@ def _add_conduct(parser: argparse.ArgumentParser, command: str) -> None:
     add("--resume", action="store_true", help="go on with what is in --out")
     add("--fresh", action="store_true", help="delete the runs in --out and start again")
     add("--device", metavar="NAME", default="auto", help="auto, cpu, cuda, cuda:1 ... [auto]")
-    add("--together", type=_count(1), metavar="N", help="the most runs trained as one; default: what suits the device")
-    add("--workers", type=_count(0), metavar="N", default=0, help="processes that decode images of a large set [0]")
+    add("--together", type=count(1), metavar="N", help="the most runs trained as one; default: what suits the device")
+    add("--workers", type=count(0), metavar="N", default=0, help="processes that decode images of a large set [0]")
     add("--parallel", choices=("data", "runs"), default="data", help="what processes of torchrun share [data]")
     if command == "train":  # on a stream only classes have ages
-        add("--keep-samples", action="store_true", help="keep the age of every sample at every epoch")
+        add("--keep-samples", action="store_true", help="keep each sample's answers, and so its age, at every epoch")
     add("--tensorboard", action="store_true", help="write TensorBoard event files too")
-    add("--checkpoint-seconds", type=_seconds, metavar="S", default=30.0, help="least time between checkpoints [30]")
+    add("--checkpoint-seconds", type=seconds, metavar="S", default=30.0, help="least time between checkpoints [30]")
     add("--deterministic", action="store_true", help="only deterministic kernels, on CUDA too (slower)")
     add("--json", action="store_true", help="print one JSON object and nothing else")
     add("--debug", action="store_true", help="show the traceback of an error")
 
 
-def _count(least: int) -> Callable[[str], int]:
-    def count(text: str) -> int:
-        if not text.isdecimal() or int(text) < least:
-            raise argparse.ArgumentTypeError(f"must be a whole number of {least} or more, not {text!r}")
-        return int(text)
-
-    return count
-
-
-def _seconds(text: str) -> float:
-    try:
-        found = float(text)
-    except ValueError:
-        found = -1.0
-    if not 0.0 <= found < float("inf"):
-        raise argparse.ArgumentTypeError(f"must be a number of 0 or more, not {text!r}")
-    return found
-
-
 def _counts(text: str) -> list[int]:
-    return [_count(1)(part.strip()) for part in text.split(",")]
+    return [count(1)(part.strip()) for part in text.split(",")]
 
 
 def _positive(text: str) -> float:
-    found = _seconds(text)
+    found = seconds(text)
     if found == 0.0:
         raise argparse.ArgumentTypeError("must be above 0")
     return found
@@ -184,7 +136,7 @@ def _runs(command: str, given: Mapping[str, Sequence[str] | None]) -> list[Setti
     for name, texts in given.items():
         values = [part.strip() for text in texts or () for part in text.split(",")]
         if values:
-            varied[name] = [_value(name, value) for value in values]
+            varied[name] = [setting_value(name, value) for value in values]
     common = {name: value for name, value in _START[command].items() if name not in varied}
     if "imbalance" not in varied:
         builtin = all(name in NAMES for name in varied.get("data", ["digits"]))
@@ -207,7 +159,7 @@ def _train(words: argparse.Namespace) -> int:
         torch.backends.cudnn.benchmark = False
     conduct = Conduct(
         out=Path(words.out),
-        device=_device(words.device),
+        device=usable_device(words.device),
         resume=words.resume,
         fresh=words.fresh,
         together=words.together,
@@ -216,6 +168,7 @@ def _train(words: argparse.Namespace) -> int:
         checkpoint_seconds=words.checkpoint_seconds,
         parallel=words.parallel,
         tensorboard=words.tensorboard,
+        data_dir=words.data_dir,
     )
     pairs = {name: open_data(name, data_dir=words.data_dir) for name in dict.fromkeys(run.data for run in runs)}
     first = os.environ.get("RANK", "0") == "0"
@@ -236,7 +189,7 @@ def _train(words: argparse.Namespace) -> int:
 def _bench(words: argparse.Namespace) -> int:
     from aol.bench import measure
 
-    device = _device(words.device)
+    device = usable_device(words.device)
     rows = measure.measure(
         device,
         runs=words.runs,
@@ -251,36 +204,9 @@ def _bench(words: argparse.Namespace) -> int:
     return 0
 
 
-def _device(name: str) -> torch.device:
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        device = torch.device(name)
-    except RuntimeError as error:
-        raise WrongSettingsError(f"--device must be auto, cpu, cuda or cuda:N, not {name!r}.") from error
-    if device.type not in ("cpu", "cuda"):
-        raise WrongSettingsError(f"--device must be auto, cpu, cuda or cuda:N, not {name!r}.")
-    try:
-        device = torch.empty(0, device=device).device
-    except (RuntimeError, AssertionError) as error:
-        raise WrongSettingsError(f"--device {name} cannot be used here: {str(error).splitlines()[0]}") from error
-    if name == "cuda":
-        device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
-    if device.type == "cuda":
-        torch.cuda.set_device(device)
-    return device
-
-
-class _Parser(argparse.ArgumentParser):
-    """Wrong words become an error like any other, instead of a page of usage."""
-
-    def error(self, message: str) -> NoReturn:
-        raise WrongSettingsError(f"{message}; see {self.prog} --help.")
-
-
 def _parser() -> argparse.ArgumentParser:
     about = "Age of Learning: train with, and look at, how long a model has kept getting something wrong."
-    parser = _Parser("aol", description=about, allow_abbrev=False)
+    parser = Parser("aol", description=about, allow_abbrev=False)
     parser.add_argument("--version", action="version", version=f"aol {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     several = "Every setting takes several values with commas between them; each combination is a run."
@@ -295,15 +221,17 @@ def _parser() -> argparse.ArgumentParser:
     bench.add_argument(
         "--scale", type=_positive, default=1.0, metavar="S", help="size of the data against CIFAR-10's [1]"
     )
-    bench.add_argument("--epochs", type=_count(1), default=3, metavar="N", help="epochs that are timed [3]")
+    bench.add_argument("--epochs", type=count(1), default=3, metavar="N", help="epochs that are timed [3]")
     bench.add_argument(
-        "--workers", type=_count(0), default=2, metavar="N", help="workers of the straightforward loop [2]"
+        "--workers", type=count(0), default=2, metavar="N", help="workers of the straightforward loop [2]"
     )
     bench.add_argument("--device", default="auto", metavar="NAME", help="auto, cpu, cuda ... [auto]")
     bench.add_argument("--out", metavar="FILE", help="write the figures here as JSON")
     bench.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
     bench.add_argument("--debug", action="store_true", help="show the traceback of an error")
+    commands.add_parser("study", help="Whole tables: which runs they need, running them, showing them.", add_help=False)
     commands.add_parser("data", help="Data sets: where they are, fetching, checking, packing.", add_help=False)
+    commands.add_parser("report", help="One page that shows where runs have been wrong; figures.", add_help=False)
     return parser
 
 
@@ -313,6 +241,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         if words[:1] == ["data"]:
             return data_commands.main(words[1:])
+        if words[:1] == ["study"]:
+            return study_commands.main(words[1:])
+        if words[:1] == ["report"]:
+            return report_commands.main(words[1:])
         found = _parser().parse_args(words)
         return _bench(found) if found.command == "bench" else _train(found)
     except SystemExit as stop:  # --help and --version

@@ -72,6 +72,17 @@ class IdMap:
     def __len__(self) -> int:
         return len(self._sorted)
 
+    def ids(self) -> list[str] | list[int]:
+        """Return the ids in the order given.
+
+        >>> IdMap(["b", "a"]).ids()
+        ['b', 'a']
+        """
+        keys = self._sorted[np.argsort(self._order)].tolist()
+        if self._kind == "text":
+            return [key.decode("utf-8", "surrogatepass") for key in keys]
+        return [int(key) for key in keys]
+
     def index(self, ids: Ids) -> Tensor:
         """Return the positions of these ids, `int64` of their shape; an id that is not in the list is an IndexError."""
         return self.find("ids", ids)

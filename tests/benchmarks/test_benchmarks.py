@@ -54,3 +54,14 @@ def test_the_pages_show_the_committed_records(monkeypatch: pytest.MonkeyPatch) -
 def test_the_committed_record_belongs_to_the_benchmark(name: str) -> None:
     record = json.loads((BENCHMARKS / "results" / f"{name}.json").read_text())
     assert record["machine"].keys() == KNOWN
+
+
+def test_few_seeds_are_simulated(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    few_seeds = importlib.import_module("few_seeds")
+    monkeypatch.setattr(few_seeds, "TIMES", 200)
+    few_seeds.main()
+    rows = [line.strip("| ").split(" | ") for line in capsys.readouterr().out.splitlines() if line.startswith("| 1")]
+    assert [row[:2] for row in rows[1:]] == [["10", "on its own"], ["10", "on all"], ["10", "on the others"]]
+    made_up = [float(row[2]) for row in rows[1:]]
+    assert made_up[0] > made_up[1] > abs(made_up[2])

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import shlex
 import subprocess
 import sys
 import tomllib
+from contextlib import chdir, redirect_stderr, redirect_stdout
 from pathlib import Path
+from unittest import mock
 
 from doc_pages import ROOT
 
+from aol.cli import main
+
 _NUMBER = re.compile(r"[-+−]?\d+(?:\.\d+)?")
 _TARGETS = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.M))
+_PROGRAMS = {
+    "python": [],
+    "torchrun": ["-m", "torch.distributed.run", "--standalone"],  # each on a port of its own
+}
 _EXTRAS = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"])
 
 
@@ -30,33 +39,35 @@ def run(words: list[str], folder: Path, *, without_data: bool = False) -> str:
         assert set(rest) <= _TARGETS, f"the Makefile has no target {rest}"
         return ""
     if first == "pip":
-        asked = {
-            extra.strip() for word in rest for found in re.findall(r"\[(.*)\]", word) for extra in found.split(",")
-        }
+        asked = set(re.findall(r"[\w-]+", " ".join(re.findall(r"\[(.*?)\]", " ".join(rest)))))
         assert asked <= _EXTRAS, f"pyproject.toml has no extras {asked - _EXTRAS}"
         return ""
-    programs = {
-        "aol": ["-m", "aol"],
-        "python": [],
-        "torchrun": ["-m", "torch.distributed.run", "--standalone"],  # each on a port of its own
-    }
-    assert first in programs, f"no way is known to run {first!r}: mark the block, or teach doc_commands.py"
-    here = [str(ROOT / word) if word.startswith("examples/") else word for word in rest]
-    done = subprocess.run(
-        [sys.executable, *programs[first], *here],
-        cwd=folder,
-        env=_surroundings(folder),
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    shown = f"{shlex.join(words)}\n{done.stderr}"
-    if without_data:
-        assert "`aol data get" in done.stderr, shown  # all words were read, and only the data are missing
-        return ""
+    assert first in ("aol", *_PROGRAMS), f"no way is known to run {first!r}: mark the block, or teach doc_commands.py"
+    started = _here(rest, folder) if first == "aol" else _apart([*_PROGRAMS[first], *rest], folder)
+    status, printed, errors = started
+    if without_data and "`aol data get" in errors:  # all words were read, and nothing but the data is missing
+        return printed
     # Some builds of torch now and then abort when a process with DDP over gloo ends, with no line of ours involved.
-    assert done.returncode == 0 or "terminate called without an active exception" in done.stderr, shown
-    return done.stdout
+    assert status == 0 or "terminate called without an active exception" in errors, f"{shlex.join(words)}\n{errors}"
+    return printed
+
+
+def _here(words: list[str], folder: Path) -> tuple[int, str, str]:
+    """Run `aol` in this process: a new one would spend most of its time on importing torch."""
+    out, err = io.StringIO(), io.StringIO()
+    surroundings = mock.patch.dict(os.environ, _surroundings(folder), clear=True)
+    with surroundings, chdir(folder), redirect_stdout(out), redirect_stderr(err):
+        status = main(words)
+    return status, out.getvalue(), err.getvalue()
+
+
+def _apart(words: list[str], folder: Path) -> tuple[int, str, str]:
+    there = [str(ROOT / word) if word.startswith("examples/") else word for word in words]
+    surroundings = _surroundings(folder)
+    done = subprocess.run(
+        [sys.executable, *there], cwd=folder, env=surroundings, capture_output=True, text=True, timeout=300
+    )
+    return done.returncode, done.stdout, done.stderr
 
 
 def _surroundings(folder: Path) -> dict[str, str]:

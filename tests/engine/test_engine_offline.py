@@ -152,12 +152,16 @@ def test_the_first_epoch_has_weights_of_one_and_each_later_one_those_of_the_ages
 def test_an_absent_sample_grows_older_and_one_never_seen_has_no_age() -> None:
     run = settings(scenario="arrival", fraction=0.05, weighting="aol", epochs=3)
     loop = make_loop([run], keep_samples=True)
-    before = torch.zeros(49, dtype=torch.int16)
+    before = torch.zeros(49, dtype=torch.int32)
     for epoch in range(3):
         loop.run_epoch()
         here = loop._arrivals[0][epoch]  # type: ignore[attr-defined]
         absent = torch.ones(49, dtype=torch.bool).index_fill(0, here, False)
-        now = loop.history.ages()[-1, 0]  # type: ignore[index]
+        answers = loop.samples.answers(0)  # type: ignore[union-attr]
+        now = torch.from_numpy(answers.last())
+        assert torch.equal(now, loop.ages.age[0])  # type: ignore[attr-defined]
+        seen = [seen for seen, _, _ in answers.epochs()][-1]
+        assert seen.nonzero()[0].tolist() == here.tolist()
         assert torch.equal(now[absent & (before > 0)], before[absent & (before > 0)] + 1)
         assert bool((now[absent & (before == 0)] == 0).all())
         first = here[before[here] == 0]

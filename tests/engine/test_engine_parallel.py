@@ -94,7 +94,11 @@ def test_two_processes_that_share_every_batch_train_the_network_of_one(kind: str
         losses = [torch.tensor([float(row["train_loss"]) for row in rows]) for rows in (before, after)]
         torch.testing.assert_close(*losses, rtol=1e-5, atol=1e-6)
     for path in one.rglob("samples.safetensors"):
-        assert torch.equal(load_file(path)["age"], load_file(two / path.relative_to(one))["age"])
+        mine_kept, their_kept = load_file(path), load_file(two / path.relative_to(one))
+        for name in ("age", "right", "prediction", "times"):
+            assert torch.equal(mine_kept[name], their_kept[name]), name
+        for name in ("ema", "confidence", "top", "other", "mean_confidence", "mean_other"):
+            torch.testing.assert_close(their_kept[name], mine_kept[name], rtol=1e-4, atol=1e-5, msg=name)
 
 
 def test_a_batch_norm_network_trains_and_resumes_data_parallel(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import signal
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from running import aol, forked, status_of, told
@@ -23,6 +24,7 @@ from aol.data import open_data
 from aol.engine import OfflineLoop, Settings
 from aol.engine.history import CLASS, EPOCH, History
 from aol.engine.results import accuracies, compare
+from aol.records.samples import read_samples
 
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "records.md"
 WORDS = ["train", "--epochs", "4", "--weighting", "aol", "--seed", "3,4", "--average", "0.5", "--validation", "0.2",
@@ -50,7 +52,7 @@ def run_of(out: Path, seed: int) -> Path:
 
 def test_every_file_column_and_key_is_documented(out: Path) -> None:
     text = DOCS.read_text()
-    sections = dict(re.findall(r"### (\S+)\n(.*?)(?=\n###|\Z)", text, re.S))
+    sections = dict(re.findall(r"### (\S+)\n(.*?)(?=\n##|\Z)", text, re.S))
 
     def described(section: str) -> list[str]:
         cells = re.findall(r"^\| (`[^|]+) \|", sections[section], re.M)
@@ -59,7 +61,9 @@ def test_every_file_column_and_key_is_documented(out: Path) -> None:
     folder = run_of(out, 3)
     assert described("epochs.csv") == list(table(folder / "epochs.csv")[0])
     assert described("classes.csv") == list(table(folder / "classes.csv")[0])
-    assert set(described("samples.safetensors")) == load_file(folder / "samples.safetensors").keys()
+    told_apart = {"seen", "start"}  # not in every file
+    assert set(described("samples.safetensors")) - told_apart == load_file(folder / "samples.safetensors").keys()
+    assert set(described("about.json")) == json.loads((folder / "about.json").read_text()).keys()
     assert set(described("result.json")) == json.loads((folder / "result.json").read_text()).keys()
     for path in [*folder.iterdir(), *out.iterdir()]:
         assert f"`{path.name}" in text.replace("`runs/ID/`", "`runs`").replace(".lock-K", ".lock-0"), path.name
@@ -92,23 +96,43 @@ def test_values_that_are_not_finite_are_empty_and_whole_ones_have_no_point(tmp_p
 
 def test_ages_of_samples_are_those_of_a_second_run_and_agree_with_the_classes(out: Path) -> None:
     folder = run_of(out, 4)
-    kept = load_file(folder / "samples.safetensors")
-    assert kept["age"].dtype == torch.int16
+    kept, read = load_file(folder / "samples.safetensors"), read_samples(folder / "samples.safetensors")
+    assert read is not None
     config = json.loads((folder / "settings.json").read_text())
     loop = OfflineLoop([Settings(**config)], open_data("digits"), device=torch.device("cpu"))
-    ages = []
+    rows, ages = [], read.answers.ages(np.arange(len(read)))
     while not loop.done:
         loop.run_epoch()
-        ages.append(loop.ages.age[0].to(torch.int16))
-    assert torch.equal(kept["age"], torch.stack(ages))
+        rows.append(loop.ages.age[0])
+    assert torch.equal(torch.from_numpy(ages), torch.stack(rows))
+    assert torch.equal(kept["age"], rows[-1])
+    assert torch.equal(kept["ema"], loop.ages.ema[0])
     assert torch.equal(kept["index"], loop.pool[0])
     assert torch.equal(kept["label"], open_data("digits").train.labels[kept["index"]])
-    ema = kept["age"][0].float()
-    for row in kept["age"][1:]:
+    ema = ages[0].astype(float)
+    for row in ages[1:]:
         ema = 0.5 * ema + 0.5 * row
-    rows = table(folder / "classes.csv")[-10:]
-    for c, row in enumerate(rows):
-        assert float(row["age"]) == pytest.approx(float(ema[kept["label"] == c].mean()), abs=1e-5)
+    assert kept["ema"].numpy() == pytest.approx(ema, abs=1e-5)
+    for c, line in enumerate(table(folder / "classes.csv")[-10:]):
+        assert float(line["age"]) == pytest.approx(float(kept["ema"][kept["label"] == c].mean()), abs=1e-5)
+
+
+def test_answers_to_samples_are_those_of_the_saved_network(out: Path) -> None:
+    folder, train = run_of(out, 3), open_data("digits").train
+    kept = load_file(folder / "samples.safetensors")
+    net = nets.make("cnn", num_classes=10, in_channels=1, image_size=8, seed=0)
+    net.load_state_dict(load_file(folder / "network.safetensors"))
+    net.eval()
+    with torch.no_grad():
+        probability = net(train.images[kept["index"]].float() / 128 - 1).softmax(1)
+    label = kept["label"]
+    for row, each in enumerate(probability):
+        others = [float(p) for c, p in enumerate(each) if c != int(label[row])]
+        assert int(kept["prediction"][row]) == int(each.argmax())
+        found = [float(kept[name][row]) for name in ("confidence", "top", "other")]
+        assert found == pytest.approx([float(each[label[row]]), float(each.max()), max(others)], abs=1e-5)
+    assert torch.equal(kept["times"], torch.full_like(kept["times"], 4))
+    assert torch.equal(kept["age"] == 1, kept["prediction"] == label)
 
 
 def test_saved_networks_answer_as_the_records_say(out: Path) -> None:

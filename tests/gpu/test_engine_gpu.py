@@ -9,7 +9,7 @@ import torch
 
 from aol.bench.measure import random_pair
 from aol.data import open_data
-from aol.engine import OfflineLoop, StreamLoop, grid, learner
+from aol.engine import OfflineLoop, StreamLoop, grid, learner, room
 from aol.engine.capture import Captured
 from aol.engine.files import load_checkpoint, save_checkpoint
 from aol.engine.settings import Value
@@ -83,3 +83,36 @@ def test_the_kernels_learn_what_plain_pytorch_learns(monkeypatch: pytest.MonkeyP
     by_kernels = losses()
     monkeypatch.setattr(learner.fused, "can_fuse", lambda net: False)
     torch.testing.assert_close(by_kernels, losses(), rtol=2e-2, atol=2e-2)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_deterministic_runs_repeat_themselves_to_the_last_bit(precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    pair = random_pair(train=2000, test=500)
+    runs = grid({"data": "random", "precision": precision, "epochs": 2, "weighting": "aol"}, seed=[0, 1, 2])
+
+    def once() -> list[torch.Tensor]:
+        loop = OfflineLoop(runs, pair, device=CUDA)
+        while not loop.done:
+            loop.run_epoch()
+        return [loop.history.epoch("train_loss"), *(value.clone() for value in loop.learner.tensors())]
+
+    torch.use_deterministic_algorithms(True)
+    try:
+        first, second = once(), once()
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+
+
+def test_as_many_runs_are_trained_together_as_there_is_room_for() -> None:
+    run = grid({"data": "random", "precision": "bf16", "net": "resnet32"}, seed=[0])[0]
+    each = room.step_bytes(run, (3, 32, 32), 10, CUDA)
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    many = learner.Learner([run] * 8, num_classes=10, shape=(3, 32, 32), device=CUDA)
+    batch = torch.zeros((8, run.batch_size, 3, 32, 32), device=CUDA)
+    label, weight = torch.zeros((8, 128), dtype=torch.int64, device=CUDA), torch.ones((8, 128), device=CUDA)
+    for _ in range(2):
+        many.step(batch, label, weight, torch.zeros((), device=CUDA))
+    assert torch.cuda.max_memory_allocated() - before == pytest.approx(8 * each, rel=0.15)

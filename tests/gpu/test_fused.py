@@ -5,6 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
+from aol.data import augment
+from aol.data.images import Augmentation, centred
+from aol.nets.fused import images as read
+from aol.nets.fused import launch, launch_back, stage
 from fused_nets import cuts, error, errors_of_a_step, images, loss, stacked, twins
 
 
@@ -69,3 +73,54 @@ def test_a_step_can_be_captured_and_replayed() -> None:
 def loss_of(net: torch.nn.Module, x: torch.Tensor) -> torch.Tensor:
     logits = net(x)
     return (logits * logits).sum()
+
+
+def relative(found: torch.Tensor, wanted: torch.Tensor) -> float:
+    assert torch.isfinite(found.float()).all()
+    return float((found.double() - wanted.double()).norm() / wanted.double().norm())
+
+
+@pytest.mark.parametrize("channels", [16, 32, 64])
+@pytest.mark.parametrize(("runs", "batch"), [(1, 5), (1, 128), (70, 37)])
+def test_kernels_of_whole_images_do_what_those_of_tiles_do(
+    channels: int, runs: int, batch: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    side = stage.SIDES[channels]
+
+    def maps() -> torch.Tensor:
+        return torch.randn((runs, batch, side, side, channels), device="cuda").to(torch.bfloat16)
+
+    x, y, grad, shortcut, under = (maps() for _ in range(5))
+    weight = torch.randn((runs * channels, channels, 3, 3), device="cuda") / (3 * channels**0.5)
+    table, through = (torch.rand((rows, runs * channels), device="cuda") for rows in (4, 3))
+    assert stage.fits(x, channels)
+    ahead, back = stage.pack(weight, runs)
+    tiled, tiled_back = launch.pack(weight, runs, torch.bfloat16)
+    for settings in ({}, {"entry": table}, {"table": table}, {"table": table, "shortcut": shortcut}):
+        found, partials = stage.forward(x, ahead, **settings)
+        wanted, sums = launch.conv_forward(x, tiled, 1, **settings)
+        assert relative(found, wanted) < 5e-3
+        if partials is not None and sums is not None:
+            statistics = [launch.finish_forward(p, *(torch.ones_like(table[0]) for _ in range(4)), 0.1, 1e-5)
+                          for p in (partials, sums)]  # fmt: skip
+            assert relative(*statistics) < 1e-3
+    for settings in ({"below": under, "shortcut": shortcut, "x": x}, {"below": x}):
+        found = launch_back.conv_backward(grad, y, through, back, table=table, **settings)
+        monkeypatch.setattr(stage, "enabled", False)
+        wanted = launch_back.conv_backward(grad, y, through, tiled_back, table=table, **settings)
+        monkeypatch.setattr(stage, "enabled", True)
+        assert relative(found[0], wanted[0]) < 1e-2
+        assert relative(found[1].values.sum(1), wanted[1].values.sum(1)) < 1e-2
+        assert relative(found[2], wanted[2]) < 1e-2
+
+
+def test_images_are_read_as_by_plain_operations() -> None:
+    pixels = torch.randint(256, (50, 3, 32, 32), dtype=torch.uint8, device="cuda")
+    index = torch.randint(50, (4, 9), device="cuda")
+    generators = [torch.Generator("cuda").manual_seed(seed) for seed in range(4)]
+    draws = augment.draw(9, Augmentation(pad=4, flip=True), generator=generators)
+    normal = centred(3)
+    numbers = {"scale": torch.tensor(normal.scale, device="cuda"), "shift": torch.tensor(normal.shift, device="cuda")}
+    wanted = augment.training_batch(pixels, index, draws, pad=4, normalisation=normal)
+    assert torch.equal(read.batch(pixels, index, draws, pad=4, **numbers), wanted)
+    assert torch.equal(read.batch(pixels, index, None, pad=0, **numbers), normal(pixels[index]))

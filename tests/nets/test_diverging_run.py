@@ -10,6 +10,7 @@ from small_nets import SMALL, images, labels, losses, several, sgd
 from torch import Tensor
 
 from aol.nets import Stacked, stack
+from aol.nets.stacked_layers import StackedConv2d
 
 RUNS, BAD = 3, 1
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
@@ -62,10 +63,17 @@ def three_steps(
 @pytest.mark.parametrize("where", ["weights", "one weight", "statistics", "images", "loss"])
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
 @pytest.mark.parametrize("channels_last", [False, True])
-@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize(("device", "contains"), [*((device, None) for device in DEVICES), ("cpu", True)])
 def test_a_diverging_run_does_not_touch_its_neighbours(
-    name: str, where: str, value: float, channels_last: bool, device: str
+    name: str,
+    where: str,
+    value: float,
+    channels_last: bool,
+    device: str,
+    contains: bool | None,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(StackedConv2d, "contains", contains)
     clean = three_steps(name, device, None, value, channels_last)
     beside = three_steps(name, device, where, value, channels_last)
     for what, values in clean.items():
@@ -78,7 +86,43 @@ def test_a_diverging_run_does_not_touch_its_neighbours(
 
 
 @pytest.mark.parametrize("name", SMALL)
-def test_the_diverging_run_itself_shows_it(name: str) -> None:
+def test_runs_that_are_kept_apart_learn_the_same(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = three_steps(name, "cpu", None, 0.0, False)
+    monkeypatch.setattr(StackedConv2d, "contains", True)
+    apart = three_steps(name, "cpu", None, 0.0, False)
+    for what, values in plain.items():
+        for ours, theirs in zip(apart[what], values, strict=True):
+            assert torch.equal(ours, theirs), what
+
+
+def test_without_the_guard_a_mixing_convolution_lets_a_run_reach_its_neighbours(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The convolution of CUDA as it was seen: all runs through one dense product, neighbours weighed with zeros."""
+    dense = torch.nn.functional.conv2d
+
+    def mixing(x: Tensor, weight: Tensor, bias: Tensor | None, *rest: object) -> Tensor:
+        *geometry, groups = rest
+        blocks = [part.movedim(1, 0) for part in weight.chunk(groups)]
+        block = torch.zeros(x.shape[1], weight.shape[0], *weight.shape[2:])
+        for group, part in enumerate(blocks):
+            rows, columns = part.shape[:2]
+            block[group * rows : (group + 1) * rows, group * columns : (group + 1) * columns] = part
+        return dense(x, block.movedim(1, 0), bias, *geometry)
+
+    monkeypatch.setattr(torch.nn.functional, "conv2d", mixing)
+    finite = {}
+    for contains in (False, True):
+        monkeypatch.setattr(StackedConv2d, "contains", contains)
+        seen = three_steps("resnet32", "cpu", "one weight", float("nan"), False)
+        finite[contains] = all(bool(torch.isfinite(value).all()) for values in seen.values() for value in values)
+    assert finite == {False: False, True: True}
+
+
+@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize("contains", [None, True])
+def test_the_diverging_run_itself_shows_it(name: str, contains: bool | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(StackedConv2d, "contains", contains)
     stacked = stack(several(name, RUNS))
     x = images(name, RUNS)
     x[BAD] = float("nan")

@@ -119,6 +119,16 @@ class SampleAges:
         return self._ema.device
 
     @property
+    def labels(self) -> Tensor:
+        """The class of each sample, `int64 [N]`."""
+        return self._labels.to(torch.int64)
+
+    @property
+    def ids(self) -> list[str] | list[int] | None:
+        """The samples' own names, in their order, where they have some."""
+        return None if self._ids is None else self._ids.ids()
+
+    @property
     def age(self) -> Tensor:
         """Epochs since the last right answer, counted from one, `int32 [N]`; 0 where never seen with absent="grow"."""
         return self._out(self._layout.age(self._words[:, :-1]))

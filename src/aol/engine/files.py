@@ -1,59 +1,19 @@
-"""Files that are whole or not there: atomic writes, checkpoints that are safe to load, a folder held by one process."""
+"""Checkpoints that are whole or not there, and safe to load."""
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import io
-import os
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import torch
 
-FORMAT = 1
-_PART = ".part"
+from aol.records.files import write_atomically
 
-
-class FolderInUseError(RuntimeError):
-    """Another process is writing to the folder."""
+FORMAT = 2
 
 
 class DamagedCheckpointError(RuntimeError):
     """A checkpoint that cannot be read."""
-
-
-class UnusableFolderError(ValueError):
-    """A path that cannot become the folder of some runs."""
-
-
-def write_atomically(path: Path, content: bytes) -> None:
-    """Write a file so that it is either as before or complete, whatever happens; a full disk is an OSError."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=_PART)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(name, 0o644)
-        os.replace(name, path)
-    except BaseException:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(name)
-        raise
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
-
-
-def sweep(folder: Path) -> None:
-    """Remove half-written files of a process that was killed; only for who holds the folder."""
-    for left in folder.glob(f".*{_PART}"):
-        left.unlink()
 
 
 def save_checkpoint(path: Path, state: dict[str, object]) -> None:
@@ -73,26 +33,3 @@ def load_checkpoint(path: Path) -> dict[str, object]:
     if not isinstance(state, dict) or state.get("format") != FORMAT:
         raise DamagedCheckpointError(f"{path} is no checkpoint of this version of aol; {again}.")
     return state
-
-
-@contextlib.contextmanager
-def held(folder: Path, rank: int = 0) -> Iterator[None]:
-    """Hold a folder for this process; another that wants it is refused. A killed process lets go by dying.
-
-    Processes that share the runs of one folder hold it by rank.
-    """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        file = (folder / f".lock-{rank}").open("a+")
-    except (FileExistsError, NotADirectoryError) as error:
-        raise UnusableFolderError(f"--out {folder} is, or lies in, a file and not a folder.") from error
-    except PermissionError as error:
-        raise UnusableFolderError(f"--out {folder} cannot be written to: permission denied.") from error
-    with file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise FolderInUseError(
-                f"{folder} is in use by another aol process; wait for it, or choose another --out."
-            ) from error
-        yield

@@ -11,8 +11,8 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from aol.engine.files import sweep, write_atomically
 from aol.engine.settings import Settings, WrongSettingsError
+from aol.records.files import sweep, write_atomically
 
 
 def run_folder(out: Path, run: Settings) -> Path:

@@ -1,12 +1,10 @@
-"""What a stack of runs has to tell, epoch by epoch, and how it is written down: plain CSV and safetensors.
+"""What a stack of runs has to tell, epoch by epoch, and how it is written down: plain CSV.
 
-`epochs.csv` has a row an epoch, `classes.csv` a row an epoch and class, `samples.safetensors` the ages of all samples.
+`epochs.csv` has a row an epoch, `classes.csv` a row an epoch and class.
 """
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,7 +12,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from aol.engine.files import write_atomically
+from aol.records.files import write_atomically
+from aol.records.tables import cells, table
 
 # By epoch: one number a run.
 EPOCH = (
@@ -35,13 +34,12 @@ class History:
         self._runs, self._classes = num_runs, num_classes
         self._by_epoch: list[Tensor] = []
         self._by_class: list[Tensor] = []
-        self._ages: list[Tensor] = []
 
     def __len__(self) -> int:
         return len(self._by_epoch)
 
-    def add(self, by_epoch: dict[str, Tensor | float], by_class: dict[str, Tensor], ages: Tensor | None = None) -> None:
-        """Note one epoch; what is not given is NaN. `ages [R, N]`, where wanted, are kept as int16."""
+    def add(self, by_epoch: dict[str, Tensor | float], by_class: dict[str, Tensor]) -> None:
+        """Note one epoch; what is not given is NaN."""
         row = torch.full((len(EPOCH), self._runs), math.nan, dtype=torch.float64)
         for name, value in by_epoch.items():
             row[EPOCH.index(name)] = torch.as_tensor(value, dtype=torch.float64, device="cpu")
@@ -50,8 +48,6 @@ class History:
             block[CLASS.index(name)] = values.to("cpu", torch.float32)
         self._by_epoch.append(row)
         self._by_class.append(block)
-        if ages is not None:
-            self._ages.append(ages.clamp_max(32767).to("cpu", torch.int16))
 
     def epoch(self, name: str) -> Tensor:
         """Return one reading over time, `float64 [E, R]`."""
@@ -61,59 +57,26 @@ class History:
         """Return one reading by class over time, `float32 [E, R, C]`."""
         return torch.stack(self._by_class)[:, CLASS.index(name)]
 
-    def ages(self) -> Tensor | None:
-        """Return the ages of all samples over time, `int16 [E, R, N]`, where they were asked for."""
-        return torch.stack(self._ages) if self._ages else None
-
     def state_dict(self) -> dict[str, object]:
         """Return all records as tensors."""
-        names = {"by_epoch": self._by_epoch, "by_class": self._by_class, "ages": self._ages}
+        names = {"by_epoch": self._by_epoch, "by_class": self._by_class}
         return {name: torch.stack(rows) if rows else None for name, rows in names.items()}
 
     def load_state_dict(self, state: dict[str, object]) -> None:
         """Take over the records of another history."""
         rows = {name: list(value.cpu().unbind()) if isinstance(value, Tensor) else [] for name, value in state.items()}
-        self._by_epoch, self._by_class, self._ages = rows["by_epoch"], rows["by_class"], rows["ages"]
+        self._by_epoch, self._by_class = rows["by_epoch"], rows["by_class"]
 
     def write(self, folder: Path, run: int, classes: Sequence[str]) -> None:
         """Write the records of one run."""
         if not self._by_epoch:
             return
         epochs = torch.stack(self._by_epoch)[:, :, run]
-        write_atomically(folder / "epochs.csv", _table(EPOCH, [_cells(row) for row in epochs]))
         blocks = torch.stack(self._by_class)[:, :, run]
-        rows = []
+        rows: list[Sequence[str]] = [("epoch", "class", "name", *CLASS)]
         for row, block in zip(epochs, blocks, strict=True):
-            for place, values in enumerate(block.T):
-                rows.append([str(int(row[0])), str(place), classes[place], *_cells(values)])
-        write_atomically(folder / "classes.csv", _table(("epoch", "class", "name", *CLASS), rows))
-
-    def write_samples(self, folder: Path, run: int, index: Tensor, label: Tensor) -> None:
-        """Write the ages of all samples of one run, `int16 [E, N]`, with each sample's place in the data and label."""
-        from safetensors.torch import save
-
-        ages = self.ages()
-        if ages is not None:
-            tensors = {
-                "age": ages[:, run].contiguous(),
-                "index": index.cpu().contiguous(),
-                "label": label.cpu().contiguous(),
-            }
-            write_atomically(folder / "samples.safetensors", save(tensors))
-
-
-def _cells(values: Tensor) -> list[str]:
-    """Return numbers as text: whole ones without a point, unknown ones as nothing."""
-    return ["" if math.isnan(v) else str(int(v)) if v == int(v) else f"{v:.7g}" for v in _finite(values)]
-
-
-def _finite(values: Tensor) -> list[float]:
-    return [math.nan if math.isinf(value) else float(value) for value in values.tolist()]
-
-
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> bytes:
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(head)
-    writer.writerows(rows)
-    return text.getvalue().encode()
+            for place, values in enumerate(block.T.tolist()):
+                rows.append([str(int(row[0])), str(place), classes[place], *cells(values)])
+        write_atomically(folder / "classes.csv", table(rows))
+        # Last, so that whoever finds it finds the rest.
+        write_atomically(folder / "epochs.csv", table([EPOCH, *(cells(row.tolist()) for row in epochs)]))

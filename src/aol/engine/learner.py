@@ -130,7 +130,7 @@ class Learner:
 
     def _quickest(self, net: nets.Stacked | Alone) -> nn.Module:
         """Return what computes these networks fastest here: our kernels where they can, else itself."""
-        wanted = self.settings.precision == "bf16" and fused.worth_training(len(self.runs))
+        wanted = self.settings.precision == "bf16"
         if not isinstance(net, nets.Stacked) or not wanted or not fused.can_fuse(net):
             return net.to(memory_format=torch.channels_last)  # type: ignore[call-overload,no-any-return]
         quick = fused.fuse(net).eval()

@@ -25,6 +25,7 @@ from aol.engine.settings import Settings
 from aol.engine.source import AnyPair, shape_of, sources
 from aol.engine.weighting import Weighting
 from aol.longtail import long_tail
+from aol.records.samples import SampleRecord
 from aol.sampling import draw
 from aol.weights import ErrorRates
 
@@ -35,6 +36,7 @@ class Loop(ABC):
     """One stack of runs on its way through its epochs."""
 
     ages: SampleAges | ClassAges
+    samples: SampleRecord | None = None  # where what was answered to each sample is kept
 
     def __init__(
         self,
@@ -103,7 +105,7 @@ class Loop(ABC):
                 self.failed[row] = self.epoch + 1
         seconds = time.perf_counter() - start
         speed = trained.images * len(self.runs) / seconds
-        self.history.add({**by_epoch, "seconds": seconds, "images_per_second": speed}, by_class, self._sample_ages())
+        self.history.add({**by_epoch, "seconds": seconds, "images_per_second": speed}, by_class)
         self.epoch += 1
 
     @abstractmethod
@@ -113,10 +115,6 @@ class Loop(ABC):
     def _train_readings(self, by_class: dict[str, Tensor]) -> dict[str, Tensor | float]:
         count, accuracy = by_class["train_count"], by_class["train_accuracy"]
         return {"train_accuracy": (count * accuracy).nansum(1) / count.sum(1)}
-
-    def _sample_ages(self) -> Tensor | None:
-        """Return the ages of all samples, `[R, n]`, where they are to be kept."""
-        return None
 
     def _test_readings(self, by_class: dict[str, Tensor]) -> dict[str, Tensor | float]:
         every = torch.arange(self.test.labels.numel(), device=self.device)
@@ -143,6 +141,7 @@ class Loop(ABC):
                 size=most or index.shape[-1],
                 shared=index.dim() == 1,
                 averaged=what == "averaged",
+                keep=what == "train" and self.keep_samples,
             )
         found = self._clean_passes[what](index, times)
         self._finite &= found.loss.isfinite().all(1)  # what the last step spoilt, whose own loss was still finite
@@ -185,8 +184,10 @@ class Loop(ABC):
                 rows.append(torch.randperm(own.numel(), generator=generator, device=self.device))
         return torch.stack(rows)
 
-    def _states(self) -> dict[str, SampleAges | ClassAges | ErrorRates | Learner | History]:
+    def _states(self) -> dict[str, SampleAges | ClassAges | ErrorRates | Learner | History | SampleRecord]:
+        kept: dict[str, SampleRecord] = {} if self.samples is None else {"samples": self.samples}
         return {
+            **kept,
             "ages": self.ages,
             "learner": self.learner,
             "history": self.history,

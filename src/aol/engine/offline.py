@@ -16,6 +16,7 @@ from aol.engine.loop import Loop
 from aol.engine.passes import Trained
 from aol.engine.settings import Settings
 from aol.engine.source import AnyPair
+from aol.records.samples import SampleRecord
 from aol.streams import Arrivals
 
 
@@ -45,6 +46,8 @@ class OfflineLoop(Loop):
             absent="grow" if arrives else "keep",
             device=device,
         )
+        if keep_samples:
+            self.samples = SampleRecord(len(runs), self.labels.numel(), absent=self.ages.absent, device=device)
         self._arrivals = [Arrivals(self.labels, s.fraction, steps=s.epochs, seed=run.seed) for run in runs if arrives]
 
     def _learn(self) -> tuple[Trained, dict[str, Tensor]]:
@@ -63,6 +66,10 @@ class OfflineLoop(Loop):
             self.ages.advance()
             self.error_rates.advance()
             readings["age"] = self.ages.class_age
+        if self.samples is not None:
+            if signal == "train":  # answers that were given on the way are not kept, only whether they were right
+                self.samples.observe(position, None)
+            self.samples.advance(self.ages.age)
         return trained, {**readings, "weight": self.weighting.mean_by_class(by_class, by_sample, self.labels)}
 
     def _here(self) -> Tensor:
@@ -82,11 +89,10 @@ class OfflineLoop(Loop):
         rank, world = _distributed.world()
         mine = here[:, rank::world]
         self._hear(mine, self.labels[mine], found.correct)
+        if self.samples is not None:
+            self.samples.observe(mine, found.answers)
         return {"train_count": found.count, **found.by_class("train")}
 
     def _hear(self, position: Tensor, label: Tensor, right: Tensor) -> None:
         self.ages.observe(position, right)
         self.error_rates.observe(label, right)
-
-    def _sample_ages(self) -> Tensor | None:
-        return self.ages.age if self.keep_samples else None

@@ -15,7 +15,9 @@ from aol import _distributed
 from aol.engine.capture import Captured
 from aol.engine.learner import Learner
 from aol.engine.source import OnDevice, Source
-from aol.losses import is_correct, loss_total, softmax_loss
+from aol.losses import loss_total
+from aol.records.readings import readings
+from aol.records.samples import ANSWER, answer
 
 # The most images, and pixels, of all runs together in one evaluation batch.
 _LOOKED_AT = {"cpu": (4096, 1 << 22), "cuda": (65536, 1 << 26)}
@@ -175,13 +177,14 @@ def share(size: int, batch: int, rank: int, world: int, device: torch.device) ->
 
 @dataclass(frozen=True)
 class Readings:
-    """What a clean pass says of n samples: `correct [R, n]`, and sums by class `[R, C]`, float64."""
+    """What a clean pass says of n samples: `correct [R, n]`, sums by class `[R, C]`, float64, and answers if kept."""
 
     correct: Tensor
     right: Tensor
     count: Tensor
     loss: Tensor
     margin: Tensor
+    answers: Tensor | None = None
 
     @property
     def accuracy(self) -> Tensor:
@@ -204,6 +207,7 @@ class CleanPass:
         size: the most samples of a pass.
         shared: whether all runs look at the same samples.
         averaged: whether the averages of the networks answer.
+        keep: whether what was answered to each sample is wanted too.
     """
 
     def __init__(
@@ -215,6 +219,7 @@ class CleanPass:
         size: int,
         shared: bool,
         averaged: bool = False,
+        keep: bool = False,
     ) -> None:
         self._learner, self._source, self._averaged, self._shared = learner, source, averaged, shared
         device, runs = learner.device, len(learner.runs)
@@ -229,6 +234,7 @@ class CleanPass:
         self._times = torch.zeros((runs, room), dtype=torch.float64, device=device)
         self._correct = torch.zeros((runs, room), dtype=torch.bool, device=device)
         self._sums = torch.zeros((4, runs, num_classes), dtype=torch.float64, device=device)
+        self._answers = torch.zeros((len(ANSWER), runs, room if keep else 0), device=device)
         self._cursor = torch.zeros((), dtype=torch.int64, device=device)
         self._batches: dict[int, Captured] = {}
 
@@ -254,14 +260,16 @@ class CleanPass:
             for images in self._source.clean(index, batch=self._batch):
                 self._work(images.shape[-4], images)
         sums = _distributed.total(self._sums)
-        return Readings(self._correct[:, :size].clone(), *sums.clone().unbind())
+        answers = self._answers[..., :size].clone() if self._answers.numel() else None
+        count, right, loss, margin = sums.clone()
+        return Readings(self._correct[:, :size].clone(), right, count, loss, margin, answers)
 
     def _captured(self, size: int) -> Captured:
         if size not in self._batches:
             self._batches[size] = Captured(
                 lambda: self._work(size),
                 device=self._learner.device,
-                touched=lambda: (self._cursor, self._sums, self._correct),
+                touched=lambda: (self._cursor, self._sums, self._correct, self._answers),
             )
         return self._batches[size]
 
@@ -274,23 +282,12 @@ class CleanPass:
             images = self._source.plain(index)
         logits = self._learner.predict(images, averaged=self._averaged)
         label = self._source.labels[index].expand(logits.shape[0], -1)
-        right = is_correct(logits, label)
+        found = readings(logits, label)
         times = self._times.index_select(1, at)
-        once = torch.ones_like(times)
-        readings = torch.stack((right.to(torch.float64), once, softmax_loss(logits, label), margin(logits, label)))
         # A sample that does not count must not spoil a sum with a NaN either.
-        value = (readings * times).masked_fill(times == 0, 0.0)
+        value = (found * times).masked_fill(times == 0, 0.0)
         self._sums.scatter_add_(2, label.expand(4, -1, -1), value)
-        self._correct.index_copy_(1, at, right)
+        self._correct.index_copy_(1, at, found[1] > 0)
+        if self._answers.numel():
+            self._answers.index_copy_(2, at, answer(logits, label))
         self._cursor += size
-
-
-def margin(logits: Tensor, label: Tensor) -> Tensor:
-    """Return the true class's logit minus the best other one, `[R, B]`; positive where the answer is right.
-
-    >>> margin(torch.tensor([[[1.0, 3.0, 2.0]]]), torch.tensor([[1]]))
-    tensor([[1.]])
-    """
-    true = logits.gather(-1, label[..., None])
-    others = logits.scatter(-1, label[..., None], -torch.inf)
-    return (true - others.amax(-1, keepdim=True)).squeeze(-1)

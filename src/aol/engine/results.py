@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import math
-import platform
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,10 +16,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from aol._version import __version__
-from aol.engine.files import write_atomically
 from aol.engine.loop import Loop
 from aol.engine.settings import Settings, Value
+from aol.records.about import versions as versions
+from aol.records.files import write_atomically
 
 Json: TypeAlias = "str | float | int | bool | list[Json] | dict[str, Json] | None"
 
@@ -72,12 +71,6 @@ def result(loop: Loop, run: int, folder: Path, hardware: dict[str, str]) -> dict
         if not bool(values.isnan().all()):
             found[name] = dict(accuracies(values, stream=stream))
     return found
-
-
-def versions(device: torch.device) -> dict[str, str]:
-    """Return what a figure depends on besides its settings."""
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else f"{platform.machine()} CPU"
-    return {"aol": __version__, "torch": torch.__version__, "python": platform.python_version(), "device": name}
 
 
 def write_result(folder: Path, value: dict[str, Json]) -> None:
@@ -133,7 +126,7 @@ def compare(results: Sequence[dict[str, Json]], figure: str) -> list[Row]:
         pairs = np.array([value - base[seed] for seed, value in by_seed.items() if seed in base])
         spread = float(values.std(ddof=1)) if values.size > 1 else math.nan
         difference = float(pairs.mean()) if pairs.size else None
-        interval = _bootstrap(pairs) if pairs.size > 2 else None
+        interval = bootstrap_interval(pairs) if pairs.size > 2 else None
         rows.append(Row(*key, values.size, float(values.mean()), spread, difference, interval))
     return rows
 
@@ -149,7 +142,8 @@ def _circumstances(run: Settings, runs: Sequence[Settings]) -> str:
     return " ".join(f"{name}={keys[run.stack_key][name]}" for name in telling)
 
 
-def _bootstrap(values: np.ndarray[tuple[int], np.dtype[np.float64]]) -> tuple[float, float]:
+def bootstrap_interval(values: np.ndarray[tuple[int], np.dtype[np.float64]]) -> tuple[float, float]:
+    """Return the percentile bootstrap's interval of 95 % for a mean; from few values it is too narrow."""
     draws = np.random.default_rng(0).choice(values, size=(10_000, values.size)).mean(1)
     low, high = np.quantile(draws, [0.025, 0.975])
     return float(low), float(high)

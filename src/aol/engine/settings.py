@@ -177,8 +177,13 @@ class Settings:
 
     @property
     def run_id(self) -> str:
-        """A name that follows from the settings alone."""
-        text = json.dumps(self.as_dict(), sort_keys=True)
+        """A name that follows from the settings alone.
+
+        Those at their defaults do not enter, so that a setting which is added later renames no run of before.
+        """
+        start = {field.name: field.default for field in fields(self)}
+        told = {name: value for name, value in self.as_dict().items() if value != start[name]}
+        text = json.dumps(told, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
     @property

@@ -6,6 +6,7 @@ A source hands out network input for given samples, run by run; which samples, a
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from importlib.util import find_spec
 from typing import TypeAlias
 
 import torch
@@ -39,6 +40,9 @@ class OnDevice:
         self._normalisation = normalisation
         self._augmentation = augmentation
         self._draws: augment.Draws | None = None
+        self._scale = torch.tensor(normalisation.scale, device=device)
+        self._shift = torch.tensor(normalisation.shift, device=device)
+        self._by_kernel = device.type == "cuda" and find_spec("triton") is not None and moved.images.is_contiguous()
 
     def prepare(self, size: int, mine: Tensor, *, epoch: int, seeds: Sequence[int]) -> None:
         """Draw what will happen to each of `size` places of an epoch's order; this process shows `mine` of them."""
@@ -57,13 +61,22 @@ class OnDevice:
         if self._augmentation is None or self._draws is None:
             return self.plain(index)
         drawn = augment.Draws(*(each.index_select(1, at) for each in self._draws))
-        return augment.training_batch(
-            self._pixels, index, drawn, pad=self._augmentation.pad, normalisation=self._normalisation
-        )
+        pad = self._augmentation.pad
+        if self._by_kernel:
+            return self._gathered(index, drawn, pad)
+        return augment.training_batch(self._pixels, index, drawn, pad=pad, normalisation=self._normalisation)
 
     def plain(self, index: Tensor) -> Tensor:
         """Return samples as they are: `[..., C, H, W]` of `index [...]`."""
+        if self._by_kernel:
+            return self._gathered(index, None, 0)
         return augment.evaluation_batch(self._pixels, index, normalisation=self._normalisation)
+
+    def _gathered(self, index: Tensor, draws: augment.Draws | None, pad: int) -> Tensor:
+        from aol.nets.fused import images  # needs Triton
+
+        found: Tensor = images.batch(self._pixels, index, draws, pad=pad, scale=self._scale, shift=self._shift)
+        return found
 
 
 class FromStorage:

@@ -20,9 +20,11 @@ import torch
 import torch.distributed as dist
 
 from aol import nets
+from aol.ages import SampleAges
 from aol.data.images import ImageSet
+from aol.engine import room
 from aol.engine.events import Events, check_tensorboard
-from aol.engine.files import held, load_checkpoint, save_checkpoint, sweep, write_atomically
+from aol.engine.files import load_checkpoint, save_checkpoint
 from aol.engine.folder import checkpoint_path, note_stacks, prepare, recall_stacks, run_folder
 from aol.engine.learner import network_name
 from aol.engine.loop import Loop, pool
@@ -31,6 +33,10 @@ from aol.engine.results import Json, read_result, result, versions, write_result
 from aol.engine.settings import Settings, WrongSettingsError, stacks
 from aol.engine.source import AnyPair, shape_of
 from aol.engine.streaming import StreamLoop
+from aol.engine.words import command
+from aol.records.about import About
+from aol.records.files import held, sweep, write_atomically
+from aol.records.samples import FILE, write_samples
 
 
 class Progress(Protocol):
@@ -57,11 +63,12 @@ class Conduct:
         fresh: delete the runs in `out` first.
         together: the most runs in a stack; by default as many as the device likes.
         workers: processes that decode images of a large set.
-        keep_samples: keep the age of every sample at every epoch.
+        keep_samples: keep what was answered to every sample at every epoch, and so its age.
         checkpoint_seconds: the least time between two checkpoints.
         parallel: what several processes started by torchrun share: every batch ("data") or the list of "runs". Sharing
             batches equals one process to rounding, except that batch norm sees each process's own share, as in DDP.
         tensorboard: write event files too.
+        data_dir: where the data sets were looked for.
     """
 
     out: Path
@@ -74,6 +81,7 @@ class Conduct:
     checkpoint_seconds: float = 30.0
     parallel: str = "data"
     tensorboard: bool = False
+    data_dir: str | None = None
 
     def __post_init__(self) -> None:
         if self.resume and self.fresh:
@@ -121,14 +129,7 @@ def _train_stack(
     write: bool,
 ) -> None:
     stack = groups[number]
-    kind = StreamLoop if stack[0].scenario == "stream" else OfflineLoop
-    loop = kind(
-        stack,
-        pairs[stack[0].data],
-        device=conduct.device,
-        workers=conduct.workers,
-        keep_samples=conduct.keep_samples,
-    )
+    loop = loop_for(stack, pairs, conduct)
     path = checkpoint_path(conduct.out, number)
     folders = [run_folder(conduct.out, run) for run in stack]
     if write:
@@ -156,13 +157,51 @@ def _train_stack(
         _remove_checkpoint(conduct.out, number)
 
 
+def loop_for(stack: Sequence[Settings], pairs: dict[str, AnyPair], conduct: Conduct) -> Loop:
+    """Return the loop that trains a stack, before its first epoch."""
+    kind = StreamLoop if stack[0].scenario == "stream" else OfflineLoop
+    return kind(
+        stack,
+        pairs[stack[0].data],
+        device=conduct.device,
+        workers=conduct.workers,
+        keep_samples=conduct.keep_samples,
+    )
+
+
 def _write_records(loop: Loop, conduct: Conduct) -> None:
     for row, run in enumerate(loop.runs):
         folder = run_folder(conduct.out, run)
         write_atomically(folder / "settings.json", (json.dumps(run.as_dict(), indent=1) + "\n").encode())
-        loop.history.write(folder, row, loop.classes)
-        if conduct.keep_samples:
-            loop.history.write_samples(folder, row, loop.pool[row], loop.labels)
+        about(loop, row, conduct).write(folder)
+        if loop.samples is not None and isinstance(loop.ages, SampleAges):
+            write_samples(
+                folder / FILE,
+                loop.samples.tensors(row),
+                index=loop.pool[row],
+                label=loop.labels,
+                age=loop.ages.age[row],
+                ema=loop.ages.ema[row],
+                absent=loop.ages.absent,
+            )
+        loop.history.write(folder, row, loop.classes)  # last: whoever reads it while runs go on finds the rest
+
+
+def about(loop: Loop, row: int, conduct: Conduct) -> About:
+    """Return what a run is, for whoever reads its records."""
+    run = loop.runs[row]
+    return About(
+        method=run.method,
+        seed=run.seed,
+        classes=list(loop.classes),
+        counts=torch.bincount(loop.labels, minlength=loop.num_classes).tolist(),
+        epochs=run.epochs,
+        versions=versions(conduct.device),
+        command=command(run, data_dir=conduct.data_dir, keep_samples=conduct.keep_samples),
+        data=run.data,
+        data_dir=conduct.data_dir,
+        directory=os.getcwd(),
+    )
 
 
 def _finish(loop: Loop, conduct: Conduct) -> None:
@@ -234,6 +273,9 @@ def group(
         if reason and len(some) > 1 and reason not in said:
             said.add(reason)
             progress.say(f"Runs are trained one after the other: {reason}.")
+        if conduct.device.type == "cuda" and not conduct.together and not reason and len(some) > 1:
+            each = room.step_bytes(some[0], shape, pair.num_classes, conduct.device)
+            most = room.runs_that_fit(torch.cuda.mem_get_info(conduct.device)[0], each, most)
         found += stacks(some, 1 if reason else most)
     return found
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import torch
 import torch.nn.functional as F
@@ -38,17 +38,51 @@ def _optional(values: Sequence[Tensor | None]) -> nn.Parameter | None:
     return _parameter(present) if present else None
 
 
+def _not_finite(x: Tensor, runs: int) -> Tensor:
+    """Which runs of a map [B, R·C, H, W] hold a value that is not finite, [R]; their sums show it."""
+    return (
+        split_runs(x.detach(), runs, axis=1)
+        .sum((0, *range(2, x.dim() + 1)), dtype=torch.float32)
+        .isfinite()
+        .logical_not()
+    )
+
+
+def _without(x: Tensor, sick: Tensor, axis: int, value: float) -> Tensor:
+    """Put `value` in the place of sick runs, which lie side by side along `axis`."""
+    each = sick.repeat_interleave(x.shape[axis] // sick.numel())
+    return torch.where(each.view([-1 if a == axis else 1 for a in range(x.dim())]), value, x)
+
+
+class _ContainGradient(torch.autograd.Function):
+    """Itself; on the way back, runs whose gradient is not finite get none."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, runs: int) -> Tensor:
+        ctx.runs = runs
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        return _without(grads[0], _not_finite(grads[0], ctx.runs), 1, 0.0), None
+
+
 class StackedConv2d(nn.Module):
     """R convolutions as one grouped convolution: [B, R·C_in, H, W] → [B, R·C_out, H', W'].
 
     With `takes_shared`, a map of C_in channels is one that all runs share: one dense convolution then gives
     all R outputs, and the map need not be copied for each run.
 
+    On CUDA, grouped convolutions multiply the maps of neighbouring runs with zeros, and NaN times zero is NaN. There
+    (or where `contains` says so) a run that is not finite enters as zeros, and leaves as NaN by its own weights.
+
     >>> conv = StackedConv2d([nn.Conv2d(3, 4, 3) for _ in range(5)])
     >>> conv.takes_shared = True
     >>> conv(torch.zeros(2, 15, 8, 8)).shape, conv(torch.zeros(2, 3, 8, 8)).shape
     (torch.Size([2, 20, 6, 6]), torch.Size([2, 20, 6, 6]))
     """
+
+    contains: bool | None = None  # whether a run that diverges is kept from its neighbours; None: where needed
 
     def __init__(self, layers: Sequence[nn.Conv2d]) -> None:
         super().__init__()
@@ -64,7 +98,15 @@ class StackedConv2d(nn.Module):
         """[B, R·C_in, H, W], or [B, C_in, H, W] shared → [B, R·C_out, H', W']."""
         shared = self.takes_shared and x.shape[1] == self.in_channels
         groups = 1 if shared else self.runs * self.groups
-        return F.conv2d(x, self.weight, self.bias, self.stride, self.padding, self.dilation, groups)
+        weight: Tensor = self.weight
+        contained = self.runs > 1 and not shared and (x.is_cuda if self.contains is None else self.contains)
+        if contained:
+            sick = _not_finite(x, self.runs)
+            x, weight = _without(x, sick, 1, 0.0), _without(weight, sick, 0, torch.nan)
+        y = F.conv2d(x, weight, self.bias, self.stride, self.padding, self.dilation, groups)
+        if contained and y.requires_grad:
+            y = cast(Tensor, _ContainGradient.apply(y, self.runs))  # type: ignore[no-untyped-call]
+        return y
 
     def extra_repr(self) -> str:
         """As a plain convolution, with the number of runs."""

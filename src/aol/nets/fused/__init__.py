@@ -17,9 +17,7 @@ from aol.nets.fused.plan import CannotFuse, plan
 from aol.nets.layers import split_runs
 from aol.nets.stacked import Stacked
 
-__all__ = ["CannotFuse", "FusedStack", "can_fuse", "fuse", "obstacle", "worth_training"]
-
-TRAINING_RUNS = 8  # with fewer, the kernels' grids leave an H200 idle and the plain path trains as fast or faster
+__all__ = ["CannotFuse", "FusedStack", "can_fuse", "fuse", "obstacle"]
 
 
 def obstacle(net: nn.Module) -> str | None:
@@ -49,15 +47,6 @@ def can_fuse(net: nn.Module) -> bool:
     False
     """
     return obstacle(net) is None
-
-
-def worth_training(runs: int) -> bool:
-    """Whether a stack of so many runs trains faster by the kernels than by the plain path; evaluation always does.
-
-    >>> worth_training(1), worth_training(64)
-    (False, True)
-    """
-    return runs >= TRAINING_RUNS
 
 
 def fuse(stacked: Stacked, *, dtype: torch.dtype = torch.bfloat16) -> FusedStack:
@@ -93,7 +82,9 @@ class FusedStack(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         """Images → logits [R, B, K]."""
         self._check(images)
-        from aol.nets.fused import network  # Triton is needed from here on, not before
+        from aol.nets.fused import network, stage  # Triton is needed from here on, not before
+
+        stage.prepare(training=self.training)
 
         if self.training:
             found = network.Features.apply(self._plan, self.dtype, images, *self._plan.parameters())  # type: ignore[no-untyped-call]

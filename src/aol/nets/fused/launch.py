@@ -118,7 +118,8 @@ def _finish(
     norm.finish_forward[(runs,)](
         partials.values if partials else weight, weight, bias, mean, var, table, rows,
         partials.values.shape[1] if partials else 0, partials.total if partials else 0, momentum, eps,
-        N=rows // runs, PIXELS=partials.pixels if partials else 1, TRAINING=partials is not None, BLOCK=cuts.FINISH,
+        N=rows // runs, PIXELS=partials.pixels if partials else 1, TRAINING=partials is not None,
+        **cuts.finishing(partials.values.shape[1] if partials else 1, rows // runs),
     )  # fmt: skip
     return table
 

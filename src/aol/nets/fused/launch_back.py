@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from aol.nets.fused import back, norm, rows, stem
+from aol.nets.fused import back, norm, rows, stage, stem
 from aol.nets.fused import tiles as cuts
 from aol.nets.fused.launch import depth, image_strides
 from aol.nets.fused.pieces import NORM_RELU, RAW
@@ -33,6 +33,10 @@ def conv_backward(
     and `table` that norm's. At a block's start x is the relu's output, kept, and `shortcut` the gradient that
     joins above the relu; elsewhere the relu's output is `made`, or made again from `below`.
     """
+    if stage.fits(y, below.shape[4]) and y.shape == below.shape:
+        read = below if x is None else x
+        out, partials, sums = stage.backward(grad, y, through, weights, read, below, table, shortcut=shortcut)
+        return out, partials, _add_chunks(sums, y.shape[4], "tapwise")
     dy = norm_backward(grad, y, through)
     if dy.shape != below.shape:
         assert x is not None
@@ -127,9 +131,10 @@ def _add_chunks(sums: Tensor, channels: int, order: str) -> Tensor:
     outputs = channels if order == "turned" else n
     inputs = n if order == "turned" else channels
     out = torch.empty((runs * outputs, inputs, 3, 3), dtype=torch.float32, device=sums.device)
-    block = padded if order == "plain" else channels
-    norm.add_chunks[(1 if order == "plain" else 9, runs)](
-        sums, out, chunks, ROWS=9 * channels, PADDED=padded, N=n, ORDER=ORDERS[order], BLOCK=block
+    group = cuts.power_over(min(chunks, 256))
+    each = 4096 // group
+    norm.add_chunks[(cdiv(9 * channels * n, each), runs)](
+        sums, out, chunks, ROWS=9 * channels, PADDED=padded, N=n, ORDER=ORDERS[order], GROUP=group, EACH=each
     )
     return out
 
@@ -160,8 +165,9 @@ def finish_backward(partials: Partials, table: Tensor) -> tuple[Tensor, Tensor, 
     weight_grad, bias_grad = torch.empty_like(table[0]), torch.empty_like(table[0])
     through = torch.empty_like(table[:3])
     norm.finish_backward[(runs,)](
-        partials.values, table, weight_grad, bias_grad, through, runs * n, tiles, partials.total, N=n, BLOCK=cuts.FINISH
-    )
+        partials.values, table, weight_grad, bias_grad, through, runs * n, tiles, partials.total, N=n,
+        **cuts.finishing(tiles, n),
+    )  # fmt: skip
     return weight_grad, bias_grad, through
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from aol.nets.fused import launch, launch_back, tiles
+from aol.nets.fused import launch, launch_back, stage, tiles
 from aol.nets.fused.plan import Plan, Unit
 from aol.nets.fused.tiles import Partials
 
@@ -31,14 +31,17 @@ def evaluate(plan: Plan, images: Tensor, dtype: torch.dtype) -> Tensor:
     def table(unit: Unit) -> Tensor:
         return launch.norm_table(*_norm_of(unit), unit.norm.eps, plan.runs)
 
-    def weights(unit: Unit) -> Tensor:
-        return launch.pack(unit.conv.weight.detach(), plan.runs, dtype, unit.stride)[0]
+    def convolved(x: Tensor, unit: Unit, shortcut: Tensor | None = None) -> Tensor:
+        weight = unit.conv.weight.detach()
+        if stage.fits(x, unit.conv.out_channels, unit.stride):
+            return stage.forward(x, stage.pack(weight, plan.runs)[0], table=table(unit), shortcut=shortcut)[0]
+        packed, _ = launch.pack(weight, plan.runs, dtype, unit.stride)
+        return launch.conv_forward(x, packed, unit.stride, table=table(unit), shortcut=shortcut)[0]
 
     stem = plan.stem
     x, _ = launch.stem_forward(images, stem.conv.weight.detach(), plan.runs, dtype, table=table(stem))
     for first, second in plan.blocks:
-        inner, _ = launch.conv_forward(x, weights(first), first.stride, table=table(first))
-        x, _ = launch.conv_forward(inner, weights(second), 1, table=table(second), shortcut=x)
+        x = convolved(convolved(x, first), second, x)
     return x.mean((2, 3), dtype=torch.float32)
 
 
@@ -70,6 +73,11 @@ def _finished(unit: Unit, partials: Partials | None) -> Tensor:
     return launch.finish_forward(partials, *_norm_of(unit), unit.norm.momentum, unit.norm.eps)
 
 
+def _activated(y: Tensor, table: Tensor) -> tuple[Tensor, Tensor | None]:
+    """Give what a block's second convolution reads, and through which norm."""
+    return (y, table) if stage.fits(y, y.shape[4]) else launch.activated(y, table)
+
+
 def record(plan: Plan, images: Tensor, dtype: torch.dtype) -> tuple[Tensor, _Tape]:
     """Images → features [R, B, C] with the batch's statistics, moving the running ones, and the tape."""
     tape = _Tape(made=tiles.MADE_CHANNELS)
@@ -82,10 +90,15 @@ def record(plan: Plan, images: Tensor, dtype: torch.dtype) -> tuple[Tensor, _Tap
         read: Tensor = x
         entry: Tensor | None = None
         for unit in block:
-            ahead, back = launch.pack(unit.conv.weight.detach(), plan.runs, dtype, unit.stride)
-            y, partials = launch.conv_forward(read, ahead, unit.stride, entry=entry)
+            weight = unit.conv.weight.detach()
+            if stage.fits(read, unit.conv.out_channels, unit.stride):
+                ahead, back = stage.pack(weight, plan.runs)
+                y, partials = stage.forward(read, ahead, entry=entry)
+            else:
+                ahead, back = launch.pack(weight, plan.runs, dtype, unit.stride)
+                y, partials = launch.conv_forward(read, ahead, unit.stride, entry=entry)
             table = _finished(unit, partials)
-            read, entry = launch.activated(y, table) if unit is block[0] else (y, None)
+            read, entry = (y, None) if unit is not block[0] else _activated(y, table)
             tape.units.append(_Kept(y, table, back, read))
         x = launch.block_end(y, table, x)
         tape.ends.append(x)

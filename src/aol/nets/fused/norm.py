@@ -222,21 +222,27 @@ def add_chunks(
     PADDED: tl.constexpr,
     N: tl.constexpr,
     ORDER: tl.constexpr,
-    BLOCK: tl.constexpr,
+    GROUP: tl.constexpr,
+    EACH: tl.constexpr,
 ):
-    """Sum [R, chunks, PADDED, N] over chunks, in order → weight gradients [R, outputs, inputs, 3, 3].
+    """Sum [R, chunks, PADDED, N] over chunks, always in one order → weight gradients [R, outputs, inputs, 3, 3].
 
-    Rows come as (input, tap) with ORDER 0, as (tap, input) with 1, both with outputs as columns; with 2 as
-    (tap, output) with inputs as columns, and a row's three taps from right to left.
+    A program adds EACH of the gradients, GROUP chunks at a time: one run alone has hundreds of chunks. Rows come as
+    (input, tap) with ORDER 0, as (tap, input) with 1, both with outputs as columns; with 2 as (tap, output) with
+    inputs as columns, and a row's three taps from right to left.
     """
     CHANNELS: tl.constexpr = ROWS // 9
     run = tl.program_id(1).to(tl.int64)
-    k = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)[:, None]
-    n = tl.arange(0, N)[None, :]
-    there = k < ROWS
-    total = tl.zeros([BLOCK, N], tl.float32)
-    for chunk in range(chunks):
-        total += tl.load(partial_ptr + ((run * chunks + chunk) * PADDED + k) * N + n, mask=there, other=0.0)
+    element = tl.program_id(0) * EACH + tl.arange(0, EACH)
+    there = element < ROWS * N
+    group = tl.arange(0, GROUP)[:, None]
+    partial_ptr += run * chunks * PADDED * N + element[None, :]
+    sums = tl.zeros([GROUP, EACH], tl.float32)
+    for first in range(0, chunks, GROUP):
+        chunk = first + group
+        sums += tl.load(partial_ptr + chunk * (PADDED * N), mask=(chunk < chunks) & there[None, :], other=0.0)
+    k = element // N
+    n = element % N
     out_ptr += run * N * ROWS
     tap = k // CHANNELS
     if ORDER == 0:
@@ -245,4 +251,4 @@ def add_chunks(
         to = n * ROWS + (k % CHANNELS) * 9 + tap
     else:
         to = ((k % CHANNELS) * N + n) * 9 + (tap // 3) * 3 + 2 - tap % 3
-    tl.store(out_ptr + to, total, mask=there)
+    tl.store(out_ptr + to, tl.sum(sums, 0), mask=there)

@@ -51,7 +51,7 @@ FEWEST = 200  # programs below which walking whole images leaves multiprocessors
 MADE_CHANNELS: tuple[int, ...] = (16, 32, 64)  # where relu(norm(y)) is written for the next convolution, and kept
 ROW_CHANNELS = (16, 32)  # with more, three rows of weights and sums do not fit
 ORDERS = {"plain": 0, "tapwise": 1, "turned": 2}
-FINISH = 64  # tiles whose sums a finishing program reads at once
+FINISH = 16384  # the most sums of tiles a finishing program reads at once: one run alone has a thousand tiles
 
 
 def cdiv(a: int, b: int) -> int:
@@ -87,6 +87,25 @@ def walk(kernel: str, like: Tensor, channels: int) -> Tile | None:
     if tile.pixels % width or runs * cdiv(batch, max(images, 1)) < FEWEST:
         return None
     return tile
+
+
+def power_over(number: int) -> int:
+    """Round up to a power of two.
+
+    >>> power_over(5), power_over(8)
+    (8, 8)
+    """
+    return 1 << max(0, number - 1).bit_length()
+
+
+def finishing(tiles: int, channels: int) -> dict[str, int]:
+    """Say how many tiles' sums a finishing program reads at once, and by how many warps.
+
+    >>> finishing(64, 16), finishing(1024, 16)
+    ({'BLOCK': 64, 'num_warps': 4}, {'BLOCK': 1024, 'num_warps': 16})
+    """
+    block = min(power_over(tiles), FINISH // channels)
+    return {"BLOCK": block, "num_warps": min(16, max(4, block * channels // 512))}
 
 
 def slots(channels: int) -> int:

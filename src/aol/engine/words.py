@@ -1,0 +1,48 @@
+"""From the settings of a run back to the words that ask for it: what a reader of its records types to repeat it."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import fields, replace
+
+from aol.engine.settings import Settings, Value
+
+# What `aol stream` starts from besides the defaults of `Settings`, and what depends on the data: better said aloud.
+_SAID = ("epochs", "imbalance", "seed")
+
+
+def command(run: Settings, *, data_dir: str | None = None, keep_samples: bool = False) -> str:
+    """Return the command that repeats a run: every setting that is not the usual one.
+
+    >>> command(Settings(weighting="aol", rho=0.3))
+    'aol train --imbalance 50 --epochs 30 --weighting aol --rho 0.3 --seed 0'
+    """
+    stream = run.scenario == "stream"
+    words = ["aol", "stream" if stream else "train"]
+    said = set(_SAID)
+    if stream:
+        said |= {"schedule", "warmup"}
+    if run.scenario == "arrival" or (stream and run.stream == "access"):
+        said |= {"fraction"}
+    if run.weighting in ("aol", "cb+aol", "error"):
+        said |= {"rho"}
+    usual = replace(run, divide_by="auto").divide_by
+    for field in fields(Settings):
+        value = getattr(run, field.name)
+        if field.name == "divide_by" and value == usual:
+            continue
+        if field.name != "scenario" and (field.name in said or value != field.default):
+            flag = "steps" if stream and field.name == "epochs" else field.name.replace("_", "-")
+            words += [f"--{flag}", _word(value)]
+    if data_dir is not None:
+        words += ["--data-dir", data_dir]
+    return shlex.join([*words, *(["--keep-samples"] if keep_samples else [])])
+
+
+def _word(value: Value) -> str:
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return str(value).lower()
+    short = f"{value:g}" if isinstance(value, float) else str(value)
+    return short if not isinstance(value, float) or float(short) == value else repr(value)

@@ -1,0 +1,129 @@
+"""CUDA source to kernels one can launch, by NVRTC, which every PyTorch for CUDA brings along. No headers, no compiler.
+
+Assumes that PyTorch has made the device's context; launches go to its current stream, so that graphs capture them.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import tempfile
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+_SHARED_BYTES = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+
+
+class CannotCompile(RuntimeError):  # noqa: N818 (a sentence, not a noun)
+    """NVRTC or the driver refuses; the message says why."""
+
+
+@cache
+def _compiler() -> ctypes.CDLL:
+    beside = Path(torch.__file__).parent
+    places = [*beside.glob("lib/libnvrtc.so*"), *beside.parent.glob("nvidia/*/lib/libnvrtc.so*")]
+    major = (torch.version.cuda or "12").split(".")[0]
+    for name in [f"libnvrtc.so.{major}", *sorted(map(str, places)), "libnvrtc.so"]:
+        if "builtins" not in name:
+            try:
+                return ctypes.CDLL(name)
+            except OSError:
+                continue
+    raise CannotCompile("NVRTC, which PyTorch for CUDA brings along, is not to be found")
+
+
+@cache
+def _driver() -> ctypes.CDLL:
+    try:
+        return ctypes.CDLL("libcuda.so.1")
+    except OSError as error:
+        raise CannotCompile(f"the CUDA driver cannot be loaded: {error}") from error
+
+
+def available() -> bool:
+    """Whether there are a GPU of the right kind (bf16 products: 8.0 and newer), its driver, and NVRTC.
+
+    >>> available() or not torch.cuda.is_available()
+    True
+    """
+    if not torch.cuda.is_available() or torch.version.hip or torch.cuda.get_device_capability() < (8, 0):
+        return False
+    try:
+        return bool(_compiler()) and bool(_driver())
+    except CannotCompile:
+        return False
+
+
+def compile_cubin(source: str, definitions: Sequence[str], architecture: str) -> bytes:
+    """Compile; what was compiled before is read from the cache folder ($XDG_CACHE_HOME/aol, or ~/.cache/aol)."""
+    key = hashlib.sha256("\0".join((source, *definitions, architecture)).encode()).hexdigest()[:32]
+    kept = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "aol" / "kernels" / f"{key}.cubin"
+    try:
+        return kept.read_bytes()
+    except OSError:
+        pass
+    made = _compile(source, definitions, architecture)
+    try:  # a folder that cannot be written to costs time, nothing else
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=kept.parent, delete=False) as file:
+            file.write(made)
+        os.replace(file.name, kept)
+    except OSError:
+        pass
+    return made
+
+
+def _compile(source: str, definitions: Sequence[str], architecture: str) -> bytes:
+    nvrtc, program = _compiler(), ctypes.c_void_p()
+    if nvrtc.nvrtcCreateProgram(ctypes.byref(program), source.encode(), b"aol.cu", 0, None, None):
+        raise CannotCompile("NVRTC takes no program")
+    options = [f"--gpu-architecture={architecture}", "--std=c++17", *(f"-D{word}" for word in definitions)]
+    given = (ctypes.c_char_p * len(options))(*(option.encode() for option in options))
+    failed = nvrtc.nvrtcCompileProgram(program, len(options), given)
+    size = ctypes.c_size_t()
+    if failed:
+        nvrtc.nvrtcGetProgramLogSize(program, ctypes.byref(size))
+        log = ctypes.create_string_buffer(size.value)
+        nvrtc.nvrtcGetProgramLog(program, log)
+        raise CannotCompile(log.value.decode(errors="replace").strip() or f"NVRTC fails with {failed}")
+    nvrtc.nvrtcGetCUBINSize(program, ctypes.byref(size))
+    made = ctypes.create_string_buffer(size.value)
+    nvrtc.nvrtcGetCUBIN(program, made)
+    nvrtc.nvrtcDestroyProgram(ctypes.byref(program))
+    return made.raw
+
+
+class Kernel:
+    """A kernel on one device; call it with tensors, None and whole numbers."""
+
+    def __init__(self, cubin: bytes, name: str, *, threads: int, shared_bytes: int) -> None:
+        self._threads, self._shared = threads, shared_bytes
+        self._module, self._function = ctypes.c_void_p(), ctypes.c_void_p()
+        driver = _driver()
+        _check(driver.cuModuleLoadData(ctypes.byref(self._module), cubin), "cuModuleLoadData")
+        found = driver.cuModuleGetFunction(ctypes.byref(self._function), self._module, name.encode())
+        _check(found, "cuModuleGetFunction")
+        _check(driver.cuFuncSetAttribute(self._function, _SHARED_BYTES, shared_bytes), "cuFuncSetAttribute")
+
+    def __call__(self, grid: tuple[int, int], *arguments: Tensor | int | None) -> None:
+        """Launch on PyTorch's current stream."""
+        values: list[ctypes.c_void_p | ctypes.c_int] = [
+            ctypes.c_int(a) if isinstance(a, int) else ctypes.c_void_p(None if a is None else a.data_ptr())
+            for a in arguments
+        ]
+        places = (ctypes.c_void_p * len(values))(*(ctypes.addressof(value) for value in values))
+        stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
+        done = _driver().cuLaunchKernel(
+            self._function, *grid, 1, self._threads, 1, 1, self._shared, stream, places, None
+        )  # fmt: skip
+        _check(done, "cuLaunchKernel")
+
+
+def _check(status: int, what: str) -> None:
+    if status:
+        raise CannotCompile(f"{what} fails with {status}")

@@ -1,0 +1,715 @@
+// 3×3 convolutions of R stacked networks, stride 1, as many channels out as in, and both their gradients in one kernel.
+//
+// A block takes whole images of one run, I at a time, into shared memory, each value once: with its norm and activation,
+// or as a gradient behind a norm, already applied. All nine taps then read from there. Maps are bf16 [R, B, S, S, C];
+// shared memory holds planes of eight channels, 16 bytes a pixel, with a border of zeros, so that eight pixels of a row
+// lie in one 128-byte line whatever the tap. Sums are fp32, added in one order: the same inputs give the same bits.
+//
+// Compiled for each (C, S, I, WARPS) by NVRTC, and for a CPU by g++ with tests/nets/fused/emulate.h in front.
+
+#ifndef EMULATED
+typedef unsigned int u32;
+typedef unsigned long long u64;
+#define LANE (threadIdx.x & 31)
+
+__device__ __forceinline__ u32 shared_address(const void *p) { return (u32)__cvta_generic_to_shared(p); }
+
+__device__ __forceinline__ void load_matrices(u32 (&r)[4], const void *p) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(shared_address(p)));
+}
+
+__device__ __forceinline__ void load_transposed(u32 (&r)[4], const void *p) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(shared_address(p)));
+}
+
+__device__ __forceinline__ void multiply(float (&d)[4], const u32 (&a)[4], u32 b0, u32 b1) {
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+                 "{%0, %1, %2, %3};"
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+__device__ __forceinline__ u32 packed(float low, float high) {
+    u32 r;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
+    return r;
+}
+
+__device__ __forceinline__ void copy_ahead(void *to, const void *from) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(to)), "l"(from) : "memory");
+}
+
+__device__ __forceinline__ void wait_for_copies() {
+    asm volatile("cp.async.commit_group;\ncp.async.wait_group 0;" ::: "memory");
+}
+
+__device__ __forceinline__ float exchanged(float x, int mask) { return __shfl_xor_sync(0xffffffffu, x, mask); }
+#define SHARED extern __shared__ uint4 shared_memory[]
+#endif
+
+#define THREADS (32 * WARPS)
+#define PLANES (C / 8)
+#define DEPTH (C / 16)
+#define PITCH (S + 2)
+#define AREA (PITCH * PITCH)
+#define PIXELS (S * S)
+// Planes lie apart so that threads that write one pixel of each meet no bank twice.
+#define PLANE ((I * AREA + 7) / 8 * 8 + 8 / PLANES)
+#define TILE (PLANES * PLANE)
+#define WEIGHTS (9 * DEPTH * DEPTH * 32)  // 16-byte pieces of packed weights, a lane's share of a 16×16 product each
+#define UNITS (I * PIXELS * PLANES)       // 16-byte pieces of I images
+#define TURNS (UNITS / THREADS)           // pieces a thread; a turn of all threads takes whole rows
+#define ROWS_OF_TILES (I * PIXELS / 16)
+static_assert(UNITS % THREADS == 0 && (THREADS / PLANES) % S == 0, "a turn takes whole rows");
+
+__device__ __forceinline__ float low(u32 x) { return __uint_as_float(x << 16); }
+__device__ __forceinline__ float high(u32 x) { return __uint_as_float(x & 0xffff0000u); }
+__device__ __forceinline__ float relu(float x) { return x < 0.f ? 0.f : x; }  // NaN stays: a run that diverged shows it
+
+// Place of a pixel, counted through the images of a group, in a plane.
+__device__ __forceinline__ int place(int pixel) {
+    int image = pixel / PIXELS, inside = pixel % PIXELS;
+    return image * AREA + (inside / S + 1) * PITCH + inside % S + 1;
+}
+
+// Pixels come sixteen at a time, the rows of a product. They are counted down the rows of a strip sixteen pixels wide,
+// so that a warp which takes several in a row needs each of its inputs once for three rows of taps.
+#define STRIPS (S / 16)
+__device__ __forceinline__ int pixel_of(int sixteen, int within) {
+#if S >= 16
+    int strip = sixteen / S;
+    return strip / STRIPS * PIXELS + sixteen % S * S + strip % STRIPS * 16 + within;
+#else
+    return sixteen * 16 + within;
+#endif
+}
+
+__device__ __forceinline__ void clear(uint4 *tile) {
+    for (int i = threadIdx.x; i < TILE; i += THREADS) tile[i] = make_uint4(0, 0, 0, 0);
+}
+
+__device__ __forceinline__ void take_weights(uint4 *to, const uint4 *from, int run) {
+    for (int i = threadIdx.x; i < WEIGHTS; i += THREADS) to[i] = from[(u64)run * WEIGHTS + i];
+}
+
+// Rows of a table [rows, R, C] of this run → shared memory [rows, C].
+__device__ __forceinline__ void take_table(float *to, const float *from, int rows, int runs, int run) {
+    for (int i = threadIdx.x; i < rows * C; i += THREADS) to[i] = from[((u64)(i / C) * runs + run) * C + i % C];
+}
+
+// Coefficients of the eight channels that a thread reads of every pixel.
+struct Eight {
+    float v[8];
+};
+
+__device__ __forceinline__ Eight coefficients(const float *table, int row) {
+    Eight found;
+    int first = (threadIdx.x % PLANES) * 8;
+#pragma unroll
+    for (int i = 0; i < 8; i++) found.v[i] = table[row * C + first + i];
+    return found;
+}
+
+__device__ __forceinline__ uint4 normed(uint4 x, const Eight &scale, const Eight &shift) {
+    u32 word[4] = {x.x, x.y, x.z, x.w};
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        float a = relu(low(word[i]) * scale.v[2 * i] + shift.v[2 * i]);
+        float b = relu(high(word[i]) * scale.v[2 * i + 1] + shift.v[2 * i + 1]);
+        word[i] = packed(a, b);
+    }
+    return make_uint4(word[0], word[1], word[2], word[3]);
+}
+
+__device__ __forceinline__ uint4 before_norm(uint4 g, uint4 y, const Eight &v0, const Eight &v1, const Eight &v2) {
+    u32 gs[4] = {g.x, g.y, g.z, g.w}, ys[4] = {y.x, y.y, y.z, y.w};
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        float a = low(gs[i]) * v0.v[2 * i] + (low(ys[i]) * v1.v[2 * i] + v2.v[2 * i]);
+        float b = high(gs[i]) * v0.v[2 * i + 1] + (high(ys[i]) * v1.v[2 * i + 1] + v2.v[2 * i + 1]);
+        gs[i] = packed(a, b);
+    }
+    return make_uint4(gs[0], gs[1], gs[2], gs[3]);
+}
+
+// Where the piece of a thread's turn goes in a tile, and whether its image exists.
+__device__ __forceinline__ int first_spot() { return (threadIdx.x % PLANES) * PLANE + place(threadIdx.x / PLANES); }
+__device__ __forceinline__ int further(int turn) { return place(turn * (THREADS / PLANES)) - place(0); }
+__device__ __forceinline__ bool there(int turn, int images) {
+    return (turn * THREADS + threadIdx.x) / PLANES < images * PIXELS;
+}
+
+// Begin to read a thread's pieces of some images; the same thread takes them from there.
+__device__ __forceinline__ void read_ahead(uint4 *staged, const uint4 *from, int images) {
+#pragma unroll
+    for (int turn = 0; turn < TURNS; turn++)
+        if (there(turn, images)) {
+            int unit = turn * THREADS + threadIdx.x;
+            copy_ahead(staged + unit, from + unit);
+        }
+}
+
+// The product of a tile with packed weights for MT × 16 pixels and NT × 16 channels, added over nine taps.
+// A lane's four sums of a 16 × 16 product: rows lane / 4 and lane / 4 + 8, channels 4 · (lane % 4) .. + 3.
+// DOWN: the pixels are of MT rows, one below the other, and weights of all taps are held, for one row of inputs at a time.
+template <int MT, int NT, bool DOWN>
+__device__ __forceinline__ void convolve(
+    float (&sums)[MT][NT][2][4], const uint4 *tile, const uint4 *weights, int first, int first_column) {
+    int lane = LANE;
+    int row = lane % 8 + 8 * (lane / 8 % 2);
+#pragma unroll
+    for (int m = 0; m < MT; m++)
+#pragma unroll
+        for (int n = 0; n < NT; n++)
+#pragma unroll
+            for (int i = 0; i < 4; i++) sums[m][n][0][i] = sums[m][n][1][i] = 0.f;
+    if (DOWN) {
+        const uint4 *at = tile + (lane / 16) * PLANE + place(pixel_of(first, row));
+#pragma unroll
+        for (int k = 0; k < DEPTH; k++) {
+            uint4 b[9][NT];
+#pragma unroll
+            for (int tap = 0; tap < 9; tap++)
+#pragma unroll
+                for (int n = 0; n < NT; n++) b[tap][n] = weights[((tap * DEPTH + k) * DEPTH + first_column + n) * 32 + lane];
+#pragma unroll
+            for (int i = -1; i <= MT; i++)
+#pragma unroll
+                for (int dx = -1; dx <= 1; dx++) {
+                    u32 a[4];
+                    load_matrices(a, at + i * PITCH + dx + 2 * k * PLANE);
+#pragma unroll
+                    for (int dy = -1; dy <= 1; dy++) {
+                        if (i - dy < 0 || i - dy >= MT) continue;
+#pragma unroll
+                        for (int n = 0; n < NT; n++) {
+                            const uint4 &w = b[3 * dy + dx + 4][n];
+                            multiply(sums[i - dy][n][0], a, w.x, w.y);
+                            multiply(sums[i - dy][n][1], a, w.z, w.w);
+                        }
+                    }
+                }
+        }
+        return;
+    }
+    const uint4 *at[MT];
+#pragma unroll
+    for (int m = 0; m < MT; m++) at[m] = tile + (lane / 16) * PLANE + place(pixel_of(first + m, row));
+#pragma unroll
+    for (int tap = 0; tap < 9; tap++) {
+        int shift = (tap / 3 - 1) * PITCH + tap % 3 - 1;
+#pragma unroll
+        for (int k = 0; k < DEPTH; k++) {
+            uint4 b[NT];
+#pragma unroll
+            for (int n = 0; n < NT; n++) b[n] = weights[((tap * DEPTH + k) * DEPTH + first_column + n) * 32 + lane];
+#pragma unroll
+            for (int m = 0; m < MT; m++) {
+                u32 a[4];
+                load_matrices(a, at[m] + shift + 2 * k * PLANE);
+#pragma unroll
+                for (int n = 0; n < NT; n++) {
+                    multiply(sums[m][n][0], a, b[n].x, b[n].y);
+                    multiply(sums[m][n][1], a, b[n].z, b[n].w);
+                }
+            }
+        }
+    }
+}
+
+// Four values of a lane at one pixel, in the order of their channels.
+__device__ __forceinline__ void four(float (&v)[4], const float (&sums)[2][4], int half) {
+    v[0] = sums[0][2 * half], v[1] = sums[0][2 * half + 1];
+    v[2] = sums[1][2 * half], v[3] = sums[1][2 * half + 1];
+}
+
+__device__ __forceinline__ void unpack_four(float (&v)[4], uint2 x) {
+    v[0] = low(x.x), v[1] = high(x.x), v[2] = low(x.y), v[3] = high(x.y);
+}
+
+__device__ __forceinline__ uint2 pack_four(const float (&v)[4]) {
+    return make_uint2(packed(v[0], v[1]), packed(v[2], v[3]));
+}
+
+// ---------------------------------------------------------------------------------------------------------- forward
+
+#define STATISTICS 0
+#define ACTIVATE 1
+#define ADD_ACTIVATE 2
+
+#define F_NT (C == 16 ? 1 : 2)
+#define F_ACROSS (DEPTH / F_NT)          // warps side by side in the channels
+#define F_DOWN (WARPS / F_ACROSS)        // and in the pixels
+#define F_EACH (ROWS_OF_TILES / F_DOWN)  // rows of 16 pixels a warp
+#define F_MT (F_EACH < 4 ? F_EACH : 4)
+#define F_WALK (C == 16)                 // with more channels the weights of all taps do not fit
+
+// Mean and squared deviations of values seen one by one: what is left after the first value is added up.
+struct Moments {
+    float origin, moved, squares;
+};
+
+__device__ __forceinline__ void merge(float &count, float &mean, float &deviations, float n, float m, float d) {
+    float total = count + n;
+    if (n > 0.f) {
+        float away = m - mean;
+        deviations += d + away * away * (count * n / total);
+        mean += away * (n / total);
+    }
+    count = total;
+}
+
+#ifdef FORWARD
+// What the shortcut brings to four channels of a pixel: itself, or if BORDER > 0 the mean of 2 × 2 pixels of a map with
+// fewer channels, zeros on both sides of them.
+__device__ __forceinline__ uint2 passed_by(const uint2 *shortcut, u64 image, int pixel, int quarter) {
+#if BORDER == 0
+    return shortcut[(image * PIXELS + pixel) * (C / 4) + quarter];
+#else
+    int own = quarter - BORDER / 4, narrow = (C - 2 * BORDER) / 4, inside = pixel % PIXELS;
+    if (own < 0 || own >= narrow) return make_uint2(0, 0);
+    u64 corner = ((image + pixel / PIXELS) * 2 * S + inside / S * 2) * 2 * S + inside % S * 2;
+    float s[4], sum[4] = {0.f, 0.f, 0.f, 0.f};
+#pragma unroll
+    for (int c = 0; c < 4; c++) {
+        unpack_four(s, shortcut[(corner + c / 2 * 2 * S + c % 2) * narrow + own]);
+#pragma unroll
+        for (int i = 0; i < 4; i++) sum[i] += 0.25f * s[i];
+    }
+    return pack_four(sum);
+#endif
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) forward(
+    const uint4 *x, const float *entry, const uint4 *weights, uint2 *out, float *partial, const float *table,
+    const uint2 *shortcut, int runs, int batch, int each) {
+    SHARED;
+    uint4 *tile = shared_memory, *packed_weights = tile + TILE, *staged = packed_weights + WEIGHTS;
+    float *coefficient = (float *)(staged + UNITS);
+    int run = blockIdx.y, lane = LANE, warp = threadIdx.x / 32;
+    int start = blockIdx.x * each, stop = min(batch, start + each);
+    int column = warp % F_ACROSS * F_NT, down = warp / F_ACROSS * F_EACH;
+    x += (u64)run * batch * PIXELS * PLANES;
+    read_ahead(staged, x + (u64)start * PIXELS * PLANES, min(I, stop - start));
+    clear(tile);
+    take_weights(packed_weights, weights, run);
+#if ENTRY
+    take_table(coefficient, entry, 2, runs, run);
+#endif
+#if EXIT == STATISTICS
+    Moments seen[F_NT][4];
+    int count = 0;
+#pragma unroll
+    for (int n = 0; n < F_NT; n++)
+#pragma unroll
+        for (int i = 0; i < 4; i++) seen[n][i].origin = seen[n][i].moved = seen[n][i].squares = 0.f;
+#else
+    float scale[F_NT][4], shift[F_NT][4];
+#pragma unroll
+    for (int n = 0; n < F_NT; n++)
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            int channel = (column + n) * 16 + lane % 4 * 4 + i;
+            scale[n][i] = table[(u64)run * C + channel];
+            shift[n][i] = table[((u64)runs + run) * C + channel];
+        }
+#endif
+    for (int first = start; first < stop; first += I) {
+        int images = min(I, stop - first);
+        u64 here = ((u64)run * batch + first) * PIXELS;
+        uint2 *to = out + here * (C / 4);
+        wait_for_copies();
+        __syncthreads();  // all have read the images before, or cleared the border
+        {
+#if ENTRY
+            Eight scale_in = coefficients(coefficient, 0), shift_in = coefficients(coefficient, 1);
+#endif
+            int spot = first_spot();
+#pragma unroll
+            for (int turn = 0; turn < TURNS; turn++)
+                if (there(turn, images)) {
+                    uint4 piece = staged[turn * THREADS + threadIdx.x];
+#if ENTRY
+                    piece = normed(piece, scale_in, shift_in);
+#endif
+                    tile[spot + further(turn)] = piece;
+                }
+        }
+        if (first + I < stop) read_ahead(staged, x + (u64)(first + I) * PIXELS * PLANES, min(I, stop - first - I));
+        __syncthreads();
+        for (int row = down; row < down + F_EACH; row += F_MT) {
+            if (pixel_of(row, 0) >= images * PIXELS) break;
+#if EXIT == ADD_ACTIVATE
+            uint2 beside[F_MT][2][F_NT];
+#pragma unroll
+            for (int m = 0; m < F_MT; m++)
+#pragma unroll
+                for (int half = 0; half < 2; half++)
+#pragma unroll
+                    for (int n = 0; n < F_NT; n++) {
+                        int pixel = pixel_of(row + m, lane / 4 + 8 * half), quarter = (column + n) * 4 + lane % 4;
+                        beside[m][half][n] = make_uint2(0, 0);
+                        if (pixel < images * PIXELS)
+                            beside[m][half][n] = passed_by(shortcut, (u64)run * batch + first, pixel, quarter);
+                    }
+#endif
+            float sums[F_MT][F_NT][2][4];
+            convolve<F_MT, F_NT, F_WALK>(sums, tile, packed_weights, row, column);
+#pragma unroll
+            for (int m = 0; m < F_MT; m++)
+#pragma unroll
+                for (int half = 0; half < 2; half++) {
+                    int pixel = pixel_of(row + m, lane / 4 + 8 * half);
+                    if (pixel >= images * PIXELS) continue;
+#if EXIT == STATISTICS
+                    count++;
+#endif
+#pragma unroll
+                    for (int n = 0; n < F_NT; n++) {
+                        float v[4];
+                        four(v, sums[m][n], half);
+#if EXIT == STATISTICS
+#pragma unroll
+                        for (int i = 0; i < 4; i++) {
+                            if (count == 1) seen[n][i].origin = v[i];
+                            float away = v[i] - seen[n][i].origin;
+                            seen[n][i].moved += away;
+                            seen[n][i].squares += away * away;
+                        }
+#else
+#pragma unroll
+                        for (int i = 0; i < 4; i++) v[i] = v[i] * scale[n][i] + shift[n][i];
+#if EXIT == ADD_ACTIVATE
+                        float s[4];
+                        unpack_four(s, beside[m][half][n]);
+#pragma unroll
+                        for (int i = 0; i < 4; i++) v[i] += s[i];
+#endif
+#pragma unroll
+                        for (int i = 0; i < 4; i++) v[i] = relu(v[i]);
+#endif
+                        to[pixel * (C / 4) + (column + n) * 4 + lane % 4] = pack_four(v);
+                    }
+                }
+        }
+    }
+#if EXIT == STATISTICS
+    __syncthreads();
+    float *board = (float *)tile;  // [F_DOWN][C][3]
+#pragma unroll
+    for (int n = 0; n < F_NT; n++)
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            float number = (float)count;
+            float moved = count ? seen[n][i].moved / number : 0.f;
+            float mean = seen[n][i].origin + moved, deviations = seen[n][i].squares - seen[n][i].moved * moved;
+#pragma unroll
+            for (int mask = 4; mask < 32; mask *= 2) {
+                float m = exchanged(mean, mask), d = exchanged(deviations, mask), k = exchanged(number, mask);
+                bool upper = lane & mask;  // both lanes merge in the same order, so that both have the same bits
+                float c0 = upper ? k : number, m0 = upper ? m : mean, d0 = upper ? d : deviations;
+                merge(c0, m0, d0, upper ? number : k, upper ? mean : m, upper ? deviations : d);
+                number = c0, mean = m0, deviations = d0;
+            }
+            int channel = (column + n) * 16 + lane % 4 * 4 + i;
+            if (lane < 4) {
+                float *to = board + ((warp / F_ACROSS) * C + channel) * 3;
+                to[0] = number, to[1] = mean, to[2] = deviations;
+            }
+        }
+    __syncthreads();
+    for (int channel = threadIdx.x; channel < C; channel += THREADS) {
+        float number = 0.f, mean = 0.f, deviations = 0.f;
+        for (int w = 0; w < F_DOWN; w++) {
+            float *from = board + (w * C + channel) * 3;
+            if (number == 0.f) number = from[0], mean = from[1], deviations = from[2];
+            else merge(number, mean, deviations, from[0], from[1], from[2]);
+        }
+        float *to = partial + ((u64)run * gridDim.x + blockIdx.x) * 2 * C + channel;
+        to[0] = mean, to[C] = deviations;
+    }
+#endif
+}
+#endif
+
+// --------------------------------------------------------------------------------------------------------- backward
+
+#define B_NT (C == 64 ? 2 : 1)
+#define B_ACROSS (DEPTH / B_NT)
+#define B_DOWN (WARPS / B_ACROSS)
+#define B_EACH (ROWS_OF_TILES / B_DOWN)
+#define B_MOST (C == 64 ? 2 : 4)
+#define B_MT (B_EACH < B_MOST ? B_EACH : B_MOST)
+#define B_WALK (C < 64)
+#define W_NT (C == 16 ? 1 : 2)                   // a warp sums up 16 × 16·W_NT of a tap's gradient
+#define PIECES (DEPTH * (DEPTH / W_NT))
+#define SPLIT (WARPS / PIECES)                   // warps that share a piece, each with its part of the pixels
+#define W_EACH (ROWS_OF_TILES / SPLIT)
+#define W_LONGEST 8                              // rows at once: all are unrolled
+#define W_ROWS (W_EACH < W_LONGEST ? W_EACH : W_LONGEST)
+#define SUMS (9 * C * C)
+
+#ifdef BACKWARD
+// Inputs of each tap, transposed, times the gradients: over this warp's part of the pixels. Down a strip, an input row
+// meets the gradients of the rows above, beside and below it, which are held.
+__device__ __forceinline__ void add_weight_gradients(
+    float (&kept)[9][W_NT][2][4], const uint4 *grads, const uint4 *inputs, int piece, int part) {
+    int lane = LANE, matrix = lane / 8;
+    const uint4 *from_grads = grads + (piece / DEPTH * W_NT * 2 + matrix / 2) * PLANE;
+    const uint4 *from_inputs = inputs + (piece % DEPTH * 2 + matrix % 2) * PLANE;
+    for (int first = part * W_EACH; first < (part + 1) * W_EACH; first += W_ROWS) {
+#if S >= 16
+        const uint4 *g_at = from_grads + place(pixel_of(first, matrix % 2 * 8 + lane % 8));
+        const uint4 *x_at = from_inputs + place(pixel_of(first, matrix / 2 * 8 + lane % 8));
+        u32 b[3][W_NT][4];
+#pragma unroll
+        for (int i = -1; i <= W_ROWS; i++) {
+            if (i + 1 < W_ROWS)
+#pragma unroll
+                for (int n = 0; n < W_NT; n++) load_transposed(b[(i + 1) % 3][n], g_at + (i + 1) * PITCH + 2 * n * PLANE);
+#pragma unroll
+            for (int dx = -1; dx <= 1; dx++) {
+                u32 a[4];
+                load_transposed(a, x_at + i * PITCH + dx);
+#pragma unroll
+                for (int dy = -1; dy <= 1; dy++) {
+                    if (i - dy < 0 || i - dy >= W_ROWS) continue;
+#pragma unroll
+                    for (int n = 0; n < W_NT; n++) {
+                        const u32 (&g)[4] = b[(i - dy) % 3][n];
+                        multiply(kept[3 * dy + dx + 4][n][0], a, g[0], g[1]);
+                        multiply(kept[3 * dy + dx + 4][n][1], a, g[2], g[3]);
+                    }
+                }
+            }
+        }
+#else
+#pragma unroll
+        for (int i = 0; i < W_ROWS; i++) {
+            const uint4 *x_at = from_inputs + place(pixel_of(first + i, matrix / 2 * 8 + lane % 8));
+            u32 a[4], b[W_NT][4];
+#pragma unroll
+            for (int n = 0; n < W_NT; n++)
+                load_transposed(b[n], from_grads + place(pixel_of(first + i, matrix % 2 * 8 + lane % 8)) + 2 * n * PLANE);
+#pragma unroll
+            for (int tap = 0; tap < 9; tap++) {
+                load_transposed(a, x_at + (tap / 3 - 1) * PITCH + tap % 3 - 1);
+#pragma unroll
+                for (int n = 0; n < W_NT; n++) {
+                    multiply(kept[tap][n][0], a, b[n][0], b[n][1]);
+                    multiply(kept[tap][n][1], a, b[n][2], b[n][3]);
+                }
+            }
+        }
+#endif
+    }
+}
+
+// g and y: gradient behind the norm of the convolution's output y. x: what the convolution read, or with INNER what
+// relu(norm(x)) of it was. below: what the norm before that relu saw (with INNER, x itself). Out: the gradient before
+// that relu, its sums Σ g and Σ g · (below − mean), and the sums [9, C, C] of the gradient of the weights.
+extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) backward(
+    const uint4 *g, const uint4 *y, const float *through, const uint4 *weights, const uint4 *x, const uint2 *below,
+    const float *table, const uint2 *shortcut, uint2 *out, float *partial, float *weight_sums, int runs, int batch,
+    int each) {
+    SHARED;
+    uint4 *grads = shared_memory, *inputs = grads + TILE, *packed_weights = inputs + TILE;
+    uint4 *staged = packed_weights + WEIGHTS;              // g, y and x of the images to come
+    float *coefficient = (float *)(staged + 3 * UNITS);  // three rows for the gradient, three of the norm below
+    int run = blockIdx.y, lane = LANE, warp = threadIdx.x / 32;
+    int start = blockIdx.x * each, stop = min(batch, start + each);
+    int column = warp % B_ACROSS * B_NT, down = warp / B_ACROSS * B_EACH;
+    int piece = warp % PIECES, part = warp / PIECES;
+    u64 origin = (u64)run * batch * PIXELS;
+    g += (origin + (u64)start * PIXELS) * PLANES, y += (origin + (u64)start * PIXELS) * PLANES;
+    x += (origin + (u64)start * PIXELS) * PLANES;
+    read_ahead(staged, g, min(I, stop - start));
+    read_ahead(staged + UNITS, y, min(I, stop - start));
+    read_ahead(staged + 2 * UNITS, x, min(I, stop - start));
+    clear(grads);
+    clear(inputs);
+    take_weights(packed_weights, weights, run);
+    take_table(coefficient, through, 3, runs, run);
+    take_table(coefficient + 3 * C, table, 3, runs, run);
+    float plain[B_NT][4], moment[B_NT][4];
+#pragma unroll
+    for (int n = 0; n < B_NT; n++)
+#pragma unroll
+        for (int i = 0; i < 4; i++) plain[n][i] = moment[n][i] = 0.f;
+    float kept[9][W_NT][2][4];
+#pragma unroll
+    for (int tap = 0; tap < 9; tap++)
+#pragma unroll
+        for (int n = 0; n < W_NT; n++)
+#pragma unroll
+            for (int i = 0; i < 4; i++) kept[tap][n][0][i] = kept[tap][n][1][i] = 0.f;
+
+    for (int first = start; first < stop; first += I) {
+        int images = min(I, stop - first);
+        u64 here = origin + (u64)first * PIXELS;
+        uint2 *to = out + here * (C / 4);
+        const uint2 *from_below = below + here * (C / 4), *from_shortcut = shortcut + here * (C / 4);
+        wait_for_copies();
+        __syncthreads();
+        {
+            Eight v0 = coefficients(coefficient, 0), v1 = coefficients(coefficient, 1);
+            Eight v2 = coefficients(coefficient, 2);
+            int spot = first_spot();
+#pragma unroll
+            for (int turn = 0; turn < TURNS; turn++) {
+                uint4 *own = staged + turn * THREADS + threadIdx.x;
+                uint4 dy = make_uint4(0, 0, 0, 0);  // where an image is missing: adds nothing to the weights
+                if (there(turn, images)) dy = before_norm(own[0], own[UNITS], v0, v1, v2);
+                grads[spot + further(turn)] = dy;
+            }
+#if INNER
+            Eight scale = coefficients(coefficient, 3), shift = coefficients(coefficient, 4);
+#endif
+#pragma unroll
+            for (int turn = 0; turn < TURNS; turn++) {
+                uint4 read = make_uint4(0, 0, 0, 0);
+                if (there(turn, images)) {
+                    read = staged[2 * UNITS + turn * THREADS + threadIdx.x];
+#if INNER
+                    read = normed(read, scale, shift);
+#endif
+                }
+                inputs[spot + further(turn)] = read;
+            }
+        }
+        if (first + I < stop) {
+            int coming = min(I, stop - first - I);
+            u64 next = (u64)(first + I - start) * PIXELS * PLANES;
+            read_ahead(staged, g + next, coming);
+            read_ahead(staged + UNITS, y + next, coming);
+            read_ahead(staged + 2 * UNITS, x + next, coming);
+        }
+        __syncthreads();
+        for (int row = down; row < down + B_EACH; row += B_MT) {
+            if (pixel_of(row, 0) >= images * PIXELS) break;
+            uint2 under[B_MT][2][B_NT];
+#if !INNER
+            uint2 beside[B_MT][2][B_NT];
+#endif
+#pragma unroll
+            for (int m = 0; m < B_MT; m++)
+#pragma unroll
+                for (int half = 0; half < 2; half++)
+#pragma unroll
+                    for (int n = 0; n < B_NT; n++) {
+                        int pixel = pixel_of(row + m, lane / 4 + 8 * half);
+                        int at = pixel * (C / 4) + (column + n) * 4 + lane % 4;
+                        bool real = pixel < images * PIXELS;
+                        under[m][half][n] = real ? from_below[at] : make_uint2(0, 0);
+#if !INNER
+                        beside[m][half][n] = real ? from_shortcut[at] : make_uint2(0, 0);
+#endif
+                    }
+            float sums[B_MT][B_NT][2][4];
+            convolve<B_MT, B_NT, B_WALK>(sums, grads, packed_weights, row, column);
+#pragma unroll
+            for (int m = 0; m < B_MT; m++)
+#pragma unroll
+                for (int half = 0; half < 2; half++) {
+                    int pixel = pixel_of(row + m, lane / 4 + 8 * half);
+                    if (pixel >= images * PIXELS) continue;
+#pragma unroll
+                    for (int n = 0; n < B_NT; n++) {
+                        float v[4], b[4], open[4];
+                        four(v, sums[m][n], half);
+                        int quarter = (column + n) * 4 + lane % 4;
+                        unpack_four(b, under[m][half][n]);
+                        unpack_four(open, ((uint2 *)(inputs + quarter / 2 * PLANE + place(pixel)))[quarter % 2]);
+#if !INNER
+                        float s[4];
+                        unpack_four(s, beside[m][half][n]);
+#endif
+#pragma unroll
+                        for (int i = 0; i < 4; i++) {
+#if !INNER
+                            v[i] += s[i];
+#endif
+                            v[i] = open[i] <= 0.f ? 0.f : v[i];
+                            plain[n][i] += v[i];
+                            moment[n][i] += v[i] * (b[i] - coefficient[5 * C + quarter * 4 + i]);
+                        }
+                        to[pixel * (C / 4) + quarter] = pack_four(v);
+                    }
+                }
+        }
+        add_weight_gradients(kept, grads, inputs, piece, part);
+    }
+    __syncthreads();
+    float *board = (float *)grads;  // [9, C, C], added by one part of the pixels after the other
+    for (int turn = 0; turn < SPLIT; turn++) {
+        if (turn == part) {
+#pragma unroll
+            for (int tap = 0; tap < 9; tap++)
+#pragma unroll
+                for (int n = 0; n < W_NT; n++)
+#pragma unroll
+                    for (int i = 0; i < 8; i++) {
+                        int in = piece % DEPTH * 16 + lane / 4 + i % 4 / 2 * 8;
+                        int to = (piece / DEPTH * W_NT + n) * 16 + i / 4 * 8 + lane % 4 * 2 + i % 2;
+                        float *sum = board + (tap * C + in) * C + to;
+                        *sum = kept[tap][n][i / 4][i % 4] + (turn ? *sum : 0.f);
+                    }
+        }
+        __syncthreads();
+    }
+    u64 block = (u64)run * gridDim.x + blockIdx.x;
+    for (int i = threadIdx.x; i < SUMS; i += THREADS) weight_sums[block * SUMS + i] = board[i];
+    __syncthreads();
+#pragma unroll
+    for (int n = 0; n < B_NT; n++)
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+#pragma unroll
+            for (int mask = 4; mask < 32; mask *= 2) {
+                plain[n][i] += exchanged(plain[n][i], mask);
+                moment[n][i] += exchanged(moment[n][i], mask);
+            }
+            if (lane < 4) {
+                int channel = (column + n) * 16 + lane % 4 * 4 + i;
+                board[((warp / B_ACROSS) * 2) * C + channel] = plain[n][i];
+                board[((warp / B_ACROSS) * 2 + 1) * C + channel] = moment[n][i];
+            }
+        }
+    __syncthreads();
+    for (int i = threadIdx.x; i < 2 * C; i += THREADS) {
+        float sum = 0.f;
+        for (int w = 0; w < B_DOWN; w++) sum += board[w * 2 * C + i];
+        partial[block * 2 * C + i] = sum;
+    }
+}
+#endif
+
+// ------------------------------------------------------------------------------------------------------------- pack
+
+#ifdef PACK
+// fp32 weights [R · C, C, 3, 3] → the pieces that lanes take: of the product with maps, and with gradients (flipped).
+extern "C" __global__ void pack(const float *weights, uint4 *ahead, uint4 *back) {
+    int run = blockIdx.y, i = blockIdx.x * THREADS + threadIdx.x;
+    if (i >= WEIGHTS) return;
+    int lane = i % 32, n16 = i / 32 % DEPTH, k16 = i / 32 / DEPTH % DEPTH, tap = i / 32 / DEPTH / DEPTH;
+    const float *own = weights + (u64)run * C * C * 9;
+    u32 one[4], two[4];
+#pragma unroll
+    for (int piece = 0; piece < 4; piece++) {
+        float v[2], w[2];
+#pragma unroll
+        for (int e = 0; e < 2; e++) {
+            int k = k16 * 16 + lane % 4 * 2 + e + piece % 2 * 8;
+            // Columns of the two products are dealt out so that a lane gets four channels side by side.
+            int j = lane / 4, n = n16 * 16 + j / 2 * 4 + piece / 2 * 2 + j % 2;
+            v[e] = own[(n * C + k) * 9 + tap];
+            w[e] = own[(k * C + n) * 9 + 8 - tap];
+        }
+        one[piece] = packed(v[0], v[1]), two[piece] = packed(w[0], w[1]);
+    }
+    ahead[(u64)run * WEIGHTS + i] = make_uint4(one[0], one[1], one[2], one[3]);
+    back[(u64)run * WEIGHTS + i] = make_uint4(two[0], two[1], two[2], two[3]);
+}
+#endif

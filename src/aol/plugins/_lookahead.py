@@ -1,0 +1,147 @@
+"""Batches for a loop that another program runs: they resume by what was used, and can be looked at ahead of it.
+
+Knows PyTorch's `DataLoader` and the samplers; asks for the loop's progress, and for the key of a batch, by functions.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from typing import TypedDict
+
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+from aol import _check
+from aol.plugins._training import Key
+from aol.sampling import EpochSampler
+
+
+class LoaderOptions(TypedDict, total=False):
+    """What a `DataLoader` takes beside a data set and its order."""
+
+    batch_size: int
+    num_workers: int
+    collate_fn: Callable[[list[object]], object]
+    pin_memory: bool
+    drop_last: bool
+    timeout: float
+    worker_init_fn: Callable[[int], None]
+    multiprocessing_context: str
+    generator: torch.Generator
+    prefetch_factor: int
+    persistent_workers: bool
+
+
+class AgeLoader:
+    """The batches of a `DataLoader`, which resume in mid-epoch and can be looked at ahead.
+
+    It is no `DataLoader` itself: Lightning would put a sampler of its own into one. On resuming, an `EpochSampler` goes
+    on where it was; of any other order the batches that were used are fetched again and left out.
+
+    Args:
+        batches: the `DataLoader`.
+        key: from a batch to what ages are kept of.
+        progress: returns the epoch, and how many of its batches were trained on; None outside of a loop.
+    """
+
+    def __init__(
+        self,
+        batches: DataLoader[object],
+        key: Callable[[object], Key],
+        progress: Callable[[], tuple[int, int] | None],
+    ) -> None:
+        self.batches = batches
+        self._key, self._progress = key, progress
+        self._iterator: Iterator[object] | None = None  # of this name, because Lightning ends its workers by it
+        self._ahead: deque[object] = deque()  # fetched, not handed out
+        self._keys: deque[tuple[Key, int]] = deque()  # of what was fetched and is not done with
+        self._left: float = math.inf  # samples of this pass yet to be fetched, without those that fill it up
+        self._begun: tuple[int, int] | None = None  # the progress at which this pass began
+        self._skip = self._skipped = 0  # of an order that cannot resume: batches to leave out, and left out
+
+    @property
+    def sampler(self) -> Iterable[int]:
+        """The order; Lightning tells it the epoch."""
+        return self.batches.sampler
+
+    @property
+    def dataset(self) -> Dataset[object]:
+        """The data set, as the batches see it."""
+        return self.batches.dataset
+
+    def __len__(self) -> int:
+        return len(self.batches)
+
+    def __iter__(self) -> Iterator[object]:
+        # A generator: nothing is drawn before the first batch is asked for, however early the iterator was made.
+        if self._iterator is None:
+            self.batches._iterator = None  # persistent workers that Lightning has ended
+        self._begun, self._left = self._progress(), _share(self.sampler)
+        self._ahead.clear()
+        self._keys.clear()
+        self._iterator = iter(self.batches)
+        skip, self._skip = self._skip, 0
+        for _ in range(skip):
+            next(self._iterator, None)
+        self._skipped = skip
+        while self._ahead or self._fetch():
+            yield self._ahead.popleft()
+
+    def _fetch(self) -> bool:
+        if self._iterator is None:
+            return False
+        for batch in self._iterator:
+            key = self._key(batch)
+            self._ahead.append(batch)
+            self._keys.append((key, int(max(0, min(len(key), self._left)))))
+            self._left -= len(key)
+            return True
+        return False
+
+    def keys(self, number: int) -> list[tuple[Key, int]]:
+        """Return the keys of the batch being trained on and of those behind it: so many, or all there are.
+
+        Beside each stands how many of its samples are real: those at its end only fill up a round of processes.
+        """
+        while len(self._keys) < number and self._fetch():
+            pass
+        return list(self._keys)[:number]
+
+    def done(self) -> None:
+        """Note that the loop is done with the batch it was training on."""
+        if self._keys:
+            self._keys.popleft()
+
+    def state_dict(self) -> dict[str, object]:
+        """Return where the pass stands, by what was trained on and not by what was fetched."""
+        now, begun, sampler = self._progress(), self._begun, self.sampler
+        used = now[1] - begun[1] if now and begun and now[0] == begun[0] else None
+        if not isinstance(sampler, EpochSampler):
+            return {"batches": 0 if used is None else self._skipped + used}
+        if used is not None:
+            return {"sampler": sampler.state_dict(consumed=used * (self.batches.batch_size or 1))}
+        front = {"epoch": now[0] if now else sampler.epoch, "position": 0, "order": None}
+        return {"sampler": {**sampler.state_dict(), **front}}
+
+    def load_state_dict(self, state: dict[str, object]) -> None:
+        """Go on where another loader of the same settings stood."""
+        if isinstance(self.sampler, EpochSampler):
+            self.sampler.load_state_dict(state.get("sampler"))  # type: ignore[arg-type]
+        else:
+            self._skip = _check.state_whole("AgeLoader", state, "batches")
+
+
+def _share(sampler: Iterable[int]) -> float:
+    """Return how many samples of the coming pass are this process's own, without those that make processes even.
+
+    >>> from aol import ShuffledSampler
+    >>> _share(ShuffledSampler(5, rank=1, world_size=2)), len(ShuffledSampler(5, rank=1, world_size=2))
+    (2, 3)
+    """
+    if not isinstance(sampler, EpochSampler):
+        return math.inf
+    begin = sampler._position if sampler._resume else 0
+    rank, world = sampler._world()
+    return len(range(begin + rank, sampler.num_samples, world))

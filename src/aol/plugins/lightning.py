@@ -1,0 +1,335 @@
+"""Ages in Lightning: a callback that keeps them, and the loader that gives it samples, order and a look ahead.
+
+Knows Lightning 2, under either of its names, and the lower rooms. Weights stay as they are between two optimiser steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Unpack
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler
+
+from aol import _check
+from aol.indexed import Indexed
+from aol.losses import is_correct, loss_total, weighted_mean
+from aol.plugins._lookahead import AgeLoader, LoaderOptions
+from aol.plugins._training import (
+    Ages,
+    InOrder,
+    Key,
+    anything_observed,
+    by_position,
+    evaluating,
+    observe_together,
+    same_size,
+    settings,
+    single,
+)
+from aol.sampling import AgeSampler, ShuffledSampler
+
+try:
+    from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
+except ModuleNotFoundError:
+    try:
+        from pytorch_lightning import Callback, LightningDataModule, LightningModule, Trainer
+    except ModuleNotFoundError as missing:
+        raise ModuleNotFoundError(
+            "aol.plugins.lightning needs lightning, which is not installed: pip install 'aol[lightning]'",
+            name=missing.name,
+        ) from missing
+
+
+class AgeOfLearning(Callback):
+    r"""Keeps ages along `Trainer.fit`, saves and restores them with its checkpoints, and gives the module its weights.
+
+    Args:
+        ages: `SampleAges`, for batches that carry the index of each sample; or `ClassAges` or `ErrorRates`, for
+            batches that carry its class.
+        signal: what counts as the model's answers: "pass", a clean pass over the training set at the end of each epoch
+            (in evaluation mode, without gradients), or "training", what the module hands to `observe`.
+        clean: the training set without augmentation, for the pass, or a function that returns it; by default the
+            training set as it is.
+        answer: from the module and a batch to which answers are right, bool `[B]`; by default of batches (x, y, ...)
+            those where `module(x)` is largest at y.
+        key: where a batch holds what ages are kept of; by default the last element, or "index" ("labels" for classes)
+            where batches are mappings.
+        every: advance after so many optimiser steps, and not at the end of an epoch: for streams without one.
+        divide_by: "weight" or "count", the divisor of `weighted_mean`.
+
+    Give batches by `loader`: it adds the index, resumes in mid-epoch, has the same order on any number of processes,
+    and looks ahead, which `weighted_mean` needs under `accumulate_grad_batches`.
+
+    >>> import aol
+    >>> aging = AgeOfLearning(aol.SampleAges([0, 0, 1]))
+    >>> data = [(torch.zeros(2), 0), (torch.zeros(2), 0), (torch.ones(2), 1)]
+    >>> [batch[-1].tolist() for batch in aging.loader(data, batch_size=2, shuffle=False)]
+    [[0, 1], [2]]
+    """
+
+    def __init__(
+        self,
+        ages: Ages,
+        *,
+        signal: str = "pass",
+        clean: Dataset[object] | Callable[[], Dataset[object]] | None = None,
+        answer: Callable[[LightningModule, object], Tensor] | None = None,
+        key: str | int | None = None,
+        every: int | None = None,
+        divide_by: str = "weight",
+    ) -> None:
+        self.ages = single(ages)
+        self.signal, self.every, self.divide_by = settings(signal, every, divide_by)
+        self._clean, self._answer, self._place = clean, answer, key
+        self._home = self.ages.device
+        self._trainer: Trainer | None = None
+        self._total: Tensor | None = None  # the divisor of the optimiser step under way
+        self._batch = 0
+        self._open: int | None = None  # the epoch that was trained and is not folded yet
+        self._step = 0  # the optimiser step of the last fold
+        self._restored = False
+
+    @classmethod
+    def of(cls, module: LightningModule | LightningDataModule) -> AgeOfLearning:
+        """Return the callback of the Trainer that a module or data module is in: for `training_step`."""
+        for callback in module.trainer.callbacks:
+            if isinstance(callback, cls):
+                return callback
+        raise ValueError(f"The Trainer must have {cls.__name__} among its callbacks.")
+
+    # What the module and the data module ask for
+
+    def loader(
+        self,
+        dataset: Dataset[object],
+        *,
+        shuffle: bool = True,
+        resample: bool = False,
+        seed: int = 0,
+        sampler: Sampler[int] | None = None,
+        **options: Unpack[LoaderOptions],
+    ) -> AgeLoader:
+        """Return the training batches of a data set, with the index of each sample if ages are of samples.
+
+        Args:
+            dataset: map-style or, with ages of classes, iterable.
+            shuffle: in a new order each epoch, or always in that of the data set.
+            resample: draw with replacement, by weight (`AgeSampler`).
+            seed: of the order.
+            sampler: an order of your own; on several processes it must share itself out.
+            options: as `DataLoader` takes them.
+        """
+        options.setdefault("generator", torch.Generator().manual_seed(seed))  # leaves the global one alone
+        if isinstance(dataset, IterableDataset) and not by_position(self.ages):
+            return AgeLoader(DataLoader(dataset, **options), self._key, self._progress)
+        data = self._indexed(dataset)
+        size = len(data)  # type: ignore[arg-type]
+        same_size(self.ages, size)
+        if sampler is None:
+            sampler = ShuffledSampler(size, seed=seed) if shuffle else InOrder(size, seed=seed)
+            if resample:
+                sampler = AgeSampler(self.ages, seed=seed)  # type: ignore[arg-type]
+        return AgeLoader(DataLoader(data, sampler=sampler, **options), self._key, self._progress)
+
+    def weight(self, key: Key) -> Tensor:
+        """Return the weights of these samples (or classes), `float32 [B]`."""
+        return self.ages.weight(key)  # type: ignore[arg-type]
+
+    def weighted_mean(self, loss: Tensor, key: Key) -> Tensor:
+        r"""Return Σwℓ / Σw of losses `[B]`, for `training_step` to return; over a whole optimiser step it is exact.
+
+        With accumulation and several processes, Σw goes over all that makes one optimiser step: the parts add up to
+        the gradient of one large batch. The mean of the parts is its loss. Collective.
+        """
+        parts = self._at_work().accumulate_grad_batches
+        real = self._real(key)
+        loss, weight = loss[:real], self.weight(key[:real])
+        if parts == 1:
+            return weighted_mean(loss, weight, total=loss_total(weight, divide_by=self.divide_by))
+        if self._total is None:
+            self._total = loss_total(self._step_weights(key), divide_by=self.divide_by)
+        return weighted_mean(loss, weight, total=self._total / parts)  # Lightning divides by the number of parts
+
+    def observe(self, key: Key, correct: Tensor) -> None:
+        """Note which answers of a training batch were right: `signal="training"`. Collective."""
+        if self.signal != "training":
+            raise ValueError('observe is for signal="training"; with "pass" the callback looks by itself.')
+        real = self._real(key)
+        observe_together(self.ages, key[:real], correct[:real])
+
+    # Hooks
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Take the Trainer to ask for its progress."""
+        if stage == "fit" and trainer.overfit_batches:
+            raise ValueError("AgeOfLearning cannot keep to overfit_batches: give fit a small data set instead.")
+        self._trainer, self._restored = trainer, False
+
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Bring the ages to where the model is."""
+        if trainer.strategy.root_device.type == "cuda":
+            self.ages.to(trainer.strategy.root_device)
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Fold an epoch which a checkpoint of its last batch left open: Lightning will not end it again."""
+        self._total = None
+        if self._restored and self.every is not None:
+            self._fold_when_due(trainer, pl_module)
+        elif self._restored and self._open not in (None, trainer.current_epoch):
+            self._fold(trainer, pl_module)
+        elif not self._restored:
+            self._open, self._step = None, trainer.global_step
+        self._restored = False
+
+    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: object, batch_idx: int) -> None:
+        """Forget the divisor of the optimiser step before."""
+        self._open, self._batch = trainer.current_epoch, batch_idx
+        if batch_idx % trainer.accumulate_grad_batches == 0:
+            self._total = None
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: object, batch: object, batch_idx: int
+    ) -> None:
+        """Fold, if that goes by optimiser steps."""
+        loader = self._loader(trainer)
+        if loader is not None:
+            loader.done()
+        if self.every is not None:
+            self._fold_when_due(trainer, pl_module)
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Fold the epoch, unless a checkpoint says that it was folded."""
+        if self.every is None and self._open is not None:
+            self._fold(trainer, pl_module)
+
+    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Bring the ages back to where they came from."""
+        self.ages.to(self._home)
+
+    def state_dict(self) -> dict[str, object]:
+        """Return the ages, in mid-epoch too."""
+        return {"ages": self.ages.state_dict(), "open": self._open, "step": self._step}
+
+    def load_state_dict(self, state_dict: dict[str, object]) -> None:
+        """Take over the ages of a checkpoint."""
+        ages, opened = state_dict.get("ages"), state_dict.get("open")
+        step = _check.state_whole("AgeOfLearning", state_dict, "step")
+        if opened is not None and not isinstance(opened, int):
+            raise ValueError(f"This state of AgeOfLearning is damaged: 'open' is {_check.shown(opened)}.")
+        self.ages.load_state_dict(ages)  # type: ignore[arg-type]
+        self._open, self._step, self._restored = opened, step, True
+
+    # What the hooks do
+
+    def _fold_when_due(self, trainer: Trainer, module: LightningModule) -> None:
+        if self.every is not None and trainer.global_step - self._step >= self.every:
+            self._fold(trainer, module)
+
+    def _fold(self, trainer: Trainer, module: LightningModule) -> None:
+        if self.signal == "pass":
+            self._look(trainer, module)
+        elif not anything_observed(self.ages):
+            raise ValueError('Nothing was observed: with signal="training", training_step must call observe.')
+        self.ages.advance(sync=self.signal == "pass")  # what was observed in training is known to all already
+        self._open, self._step = None, trainer.global_step
+
+    def _look(self, trainer: Trainer, module: LightningModule) -> None:
+        limit = trainer.limit_train_batches if trainer.fast_dev_run else float("inf")
+        trainer.validating = True  # so that hooks which augment in training do not
+        try:
+            with evaluating(module), trainer.precision_plugin.forward_context():
+                for number, fetched in enumerate(self._clean_batches(trainer)):
+                    if number >= limit:
+                        break
+                    batch = module._on_before_batch_transfer(trainer.precision_plugin.convert_input(fetched))
+                    batch = trainer.strategy.batch_to_device(batch, dataloader_idx=0)
+                    self.ages.observe(self._key(batch), self._right(module, batch))  # type: ignore[arg-type]
+        finally:
+            trainer.training = True
+
+    def _clean_batches(self, trainer: Trainer) -> DataLoader[object]:
+        loader = self._loader(trainer)
+        given = trainer.train_dataloader if loader is None else loader.batches
+        data = self._clean() if callable(self._clean) else self._clean
+        if data is None:
+            data = getattr(given, "dataset", None)
+        elif loader is not None:
+            data = self._indexed(data)
+        if data is None or isinstance(data, IterableDataset) or not hasattr(data, "__len__"):
+            raise ValueError('clean must be a map-style data set here: signal="pass" has none to look at.')
+        names = ("batch_size", "num_workers", "collate_fn", "pin_memory", "worker_init_fn")
+        options = {name: getattr(given, name) for name in names if hasattr(given, name)}
+        return DataLoader(data, sampler=InOrder(len(data), seed=0, even=False), generator=torch.Generator(), **options)
+
+    def _right(self, module: LightningModule, batch: object) -> Tensor:
+        if self._answer is not None:
+            return self._answer(module, batch)
+        if not isinstance(batch, tuple | list) or len(batch) < 2:
+            raise ValueError(f"answer must say what is right in batches that are not (x, y, ...): {type(batch)}.")
+        return is_correct(module(batch[0]), batch[1])
+
+    def _key(self, batch: object) -> Key:
+        place = self._place
+        if place is None:
+            named = "index" if by_position(self.ages) else "labels"
+            place = named if isinstance(batch, Mapping) else -1
+        try:
+            found: Key = batch[place]  # type: ignore[index]
+        except (KeyError, IndexError, TypeError) as error:
+            raise ValueError(f"key must say where batches hold it: they have no {place!r}.") from error
+        return found
+
+    def _indexed(self, dataset: Dataset[object]) -> Dataset[object]:
+        return Indexed(dataset) if by_position(self.ages) and not isinstance(dataset, Indexed) else dataset
+
+    def _loader(self, trainer: Trainer) -> AgeLoader | None:
+        found = [each for each in _leaves(trainer.train_dataloader) if isinstance(each, AgeLoader)]
+        if len(found) > 1:
+            raise ValueError(f"AgeOfLearning can follow one loader of its own, not {len(found)}.")
+        return found[0] if found else None
+
+    def _at_work(self) -> Trainer:
+        if self._trainer is None:
+            raise ValueError("AgeOfLearning must be among the callbacks of the Trainer.")
+        return self._trainer
+
+    def _progress(self) -> tuple[int, int] | None:
+        """Return the epoch and how many of its batches were trained on; after the last one, the front of the next."""
+        if self._trainer is None:
+            return None
+        epoch = self._trainer.fit_loop.epoch_progress.current.processed
+        batches = self._trainer.fit_loop.epoch_loop.batch_progress
+        over = batches.is_last_batch and batches.current.processed == batches.current.ready
+        return (epoch + 1, 0) if over else (epoch, batches.current.processed)
+
+    def _real(self, key: Key) -> int:
+        """Return how many samples of the batch being trained on are its own: others only make processes even."""
+        loader = self._loader(self._at_work())
+        now = [] if loader is None else loader.keys(1)
+        return now[0][1] if now and len(now[0][0]) == len(key) else len(key)
+
+    def _step_weights(self, key: Key) -> list[Tensor]:
+        """Return the weights of all batches, from this one on, that make one optimiser step."""
+        trainer = self._at_work()
+        parts, last = trainer.accumulate_grad_batches, trainer.num_training_batches
+        number = min(parts - self._batch % parts, last - self._batch)
+        loader = self._loader(trainer)
+        if loader is None:
+            raise ValueError(
+                f"accumulate_grad_batches={parts} needs the loader of AgeOfLearning.loader(), which looks ahead."
+            )
+        keys = loader.keys(int(number))
+        if len(keys) < number and last < float("inf"):
+            raise ValueError("accumulate_grad_batches needs a loader that lasts as long as the epoch.")
+        if len(keys[0][0]) != len(key):
+            raise ValueError(f"key must be that of the whole batch, {len(keys[0][0])}, not {len(key)}.")
+        return [self.weight(each[:real]) for each, real in keys]
+
+
+def _leaves(loaders: object) -> Iterable[object]:
+    """Return the loaders in whatever Lightning was given: one, or a collection of collections."""
+    if isinstance(loaders, Mapping):
+        loaders = list(loaders.values())
+    return [leaf for each in loaders for leaf in _leaves(each)] if isinstance(loaders, list | tuple) else [loaders]

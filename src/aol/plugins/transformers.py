@@ -1,0 +1,329 @@
+"""Ages in the Trainer of Transformers: a mixin that weighs its loss, or draws its samples, by age.
+
+Knows the Trainer, with Accelerate below it, and the lower rooms. Every batch that trains carries what ages are kept of.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler
+
+from aol import _check
+from aol.indexed import Indexed
+from aol.losses import is_correct, loss_total, softmax_loss, weighted_mean
+from aol.plugins._training import Ages, InOrder, by_position, evaluating, observe_together, same_size, settings, single
+from aol.sampling import AgeSampler
+
+try:
+    from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+    from transformers.utils import logging
+except ModuleNotFoundError as missing:
+    raise ModuleNotFoundError(
+        f"aol.plugins.transformers needs {missing.name}, which is not installed: pip install 'aol[transformers]'",
+        name=missing.name,
+    ) from missing
+
+KEY = "age_key"  # in a batch: the places of its samples in the training set, or for ages of classes its labels
+STATE_NAME = "ages.pt"  # in a checkpoint
+logger = logging.get_logger(__name__)
+
+
+class AgeTrainer(Trainer):
+    """The Trainer of Transformers, with its loss weighted by age, or its samples drawn by age.
+
+    Args:
+        ages: `SampleAges` of the training set, in its order; or `ClassAges` or `ErrorRates`, kept of labels.
+        signal: what counts as the model's answers: "pass", a clean pass over the training set at the end of each epoch
+            (in evaluation mode, without gradients), or "training", those of the training batches.
+        resample: draw samples by weight, with replacement, and leave the loss unweighted.
+        clean_dataset: the training set without augmentation, for the pass; by default the training set as it is.
+        correct: from outputs and labels to which answers are right, bool `[B]`; by default the largest logit decides.
+        every: advance after so many optimiser steps, and not at the end of an epoch: for streams without one.
+        divide_by: "weight" or "count": Σwℓ / Σw or Σwℓ / B, over all that makes one optimiser step.
+
+    All other arguments are the Trainer's. A `compute_loss_func` must return one loss a sample, `[B]`. It goes with any
+    other Trainer: `class Mine(AgeTrainer, Seq2SeqTrainer): ...`.
+    """
+
+    loss_is_scaled_for_ga = True
+
+    def __init__(
+        self,
+        *args: object,
+        ages: Ages,
+        signal: str = "pass",
+        resample: bool = False,
+        clean_dataset: Dataset[object] | None = None,
+        correct: Callable[[object, Tensor], Tensor] | None = None,
+        every: int | None = None,
+        divide_by: str = "weight",
+        **kwargs: object,
+    ) -> None:
+        self.ages = single(ages)
+        self.signal, self.every, self.divide_by = settings(signal, every, divide_by)
+        if resample and every is not None:
+            raise ValueError("every cannot go with resample: an order is drawn once an epoch.")
+        self.resample, self.clean_dataset = resample, clean_dataset
+        self._correct = correct
+        self._total: Tensor | None = None  # the divisor of the optimiser step under way
+        self._open = False  # whether anything was trained since the last fold
+        self._resumed = False
+        super().__init__(*args, **kwargs)
+        self._check_settings()
+        self._first = self.ages.state_dict() if self.model_init is not None else None
+        self.add_callback(_Folding(self))
+
+    def _check_settings(self) -> None:
+        data, of_samples = self.train_dataset, by_position(self.ages)
+        if not of_samples and hasattr(self.ages, "num_samples"):
+            raise ValueError("ages must know samples by their place in the training set: leave out ids.")
+        if self.resample and not of_samples:
+            raise ValueError("resample needs ages of samples, SampleAges.")
+        if isinstance(data, IterableDataset) and (of_samples or self.signal == "pass"):
+            raise ValueError('An iterable train_dataset needs ages of classes, and signal="training".')
+        if data is not None and of_samples:
+            same_size(self.ages, len(data))
+        if self.args.world_size > 1 and (self.is_fsdp_enabled or self.is_deepspeed_enabled) and self.signal == "pass":
+            raise ValueError('Sharded models need signal="training": in a clean pass processes go their own ways.')
+
+    # Batches that say which samples they hold
+
+    def _get_dataloader(
+        self,
+        dataset: Dataset[object],
+        description: str,
+        batch_size: int,
+        sampler_fn: Callable[[Dataset[object]], Sampler[int]] | None = None,
+        is_training: bool = False,
+        dataloader_key: str | None = None,
+    ) -> DataLoader[object]:
+        order = sampler_fn
+        if is_training and by_position(self.ages):
+            given, dataset = dataset, self._indexed(dataset, description)
+            order = None if sampler_fn is None else lambda _: sampler_fn(given)
+        return super()._get_dataloader(dataset, description, batch_size, order, is_training, dataloader_key)
+
+    def _indexed(self, dataset: Dataset[object], description: str) -> Dataset[object]:
+        if hasattr(dataset, "remove_columns"):  # before it is hidden in there, so that no unused column is ever read
+            dataset = self._remove_unused_columns(dataset, description)
+        return Indexed(dataset, key=KEY)
+
+    def _get_collator_with_removed_columns(
+        self, data_collator: Callable[[list[object]], object], description: str | None = None
+    ) -> Callable[[list[object]], object]:
+        return _WithKey(super()._get_collator_with_removed_columns(data_collator, description))
+
+    def _get_train_sampler(self, train_dataset: Dataset[object] | None = None) -> Sampler[int] | None:
+        if self.resample:
+            seed = self.args.seed if self.args.data_seed is None else self.args.data_seed
+            # As if alone: Accelerate shares out batches by itself.
+            return AgeSampler(self.ages, seed=seed, rank=0, world_size=1)  # type: ignore[arg-type]
+        return super()._get_train_sampler(train_dataset)
+
+    def get_batch_samples(
+        self, epoch_iterator: Iterator[MutableMapping[str, Tensor]], num_batches: int, device: torch.device
+    ) -> tuple[list[MutableMapping[str, Tensor]], Tensor | int | None]:
+        """Return the batches of one optimiser step, and find out what their losses are to be divided by."""
+        batches, items = super().get_batch_samples(epoch_iterator, num_batches, device)
+        for batch in batches:
+            batch[KEY] = self._key(batch)
+        if batches:
+            batches[-1][KEY] = batches[-1][KEY][: self._real(batches[-1])]
+            self._open = True
+        weights = [self._weight(batch[KEY]) for batch in batches]
+        self._total = loss_total(weights or torch.empty(0), divide_by=self.divide_by)
+        return batches, items
+
+    def _key(self, batch: Mapping[str, Tensor]) -> Tensor:
+        """Return what ages are kept of, as a batch has it: places, or labels."""
+        if "labels" not in batch:
+            raise ValueError(f"Batches must hold labels, not only {', '.join(_without(batch, KEY))}.")
+        if not by_position(self.ages):
+            return batch["labels"]
+        if KEY not in batch:
+            raise ValueError("Samples of train_dataset must be mappings, such as {'input_ids': ..., 'label': ...}.")
+        return batch[KEY]
+
+    def _real(self, batch: Mapping[str, Tensor]) -> int:
+        """Return how many samples of the last batch of a step are its own: Accelerate fills up the last round."""
+        size, processes = len(batch[KEY]), self.accelerator.num_processes
+        padded = processes > 1 and self.accelerator.even_batches and not self.args.dataloader_drop_last
+        if self.args.train_sampling_strategy == "batch_rebalance" or isinstance(self.train_dataset, IterableDataset):
+            padded = False
+        if not padded or not self.accelerator.gradient_state.end_of_dataloader:
+            return size
+        round_of_all = self._train_batch_size * (1 if self.accelerator.split_batches else processes)
+        left = len(self.train_dataset) % round_of_all or round_of_all
+        return max(0, min(size, left - size * self.accelerator.process_index))
+
+    # The loss
+
+    def compute_loss(
+        self,
+        model: nn.Module,
+        inputs: dict[str, Tensor],
+        return_outputs: bool = False,
+        num_items_in_batch: Tensor | int | None = None,
+    ) -> Tensor | tuple[Tensor, object]:
+        """Return the part of Σwℓ / Σw that a batch has in the loss of its optimiser step; in evaluation, the mean."""
+        if KEY not in inputs:
+            return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
+        key, labels = inputs[KEY], inputs["labels"]
+        outputs = model(**_without(inputs, KEY, "labels"))
+        losses = self._losses(outputs, labels, num_items_in_batch)
+        if self.signal == "training":
+            observe_together(self.ages, key, self._right(outputs, labels)[: len(key)])
+        loss = weighted_mean(losses[: len(key)], self._weight(key), total=self._total)
+        return (loss, outputs) if return_outputs else loss
+
+    def _losses(self, outputs: object, labels: Tensor, items: Tensor | int | None) -> Tensor:
+        if self.compute_loss_func is not None:
+            found: Tensor = self.compute_loss_func(outputs, labels, num_items_in_batch=items)
+            if not isinstance(found, Tensor) or found.shape != labels.shape[:1]:
+                raise ValueError(f"compute_loss_func must return one loss a sample, [B], not {_check.shown(found)}.")
+            return found
+        logits = _logits(outputs)
+        if labels.is_floating_point() or labels.dim() != 1 or logits.dim() != 2:
+            raise ValueError(
+                "labels must be one class a sample; for anything else give compute_loss_func (losses [B]) and correct."
+            )
+        if self.label_smoother is None:
+            return softmax_loss(logits, labels)
+        hard, spread = F.one_hot(labels, logits.shape[-1]).float(), self.label_smoother.epsilon
+        return softmax_loss(logits, hard * (1 - spread) + spread / logits.shape[-1])
+
+    def _right(self, outputs: object, labels: Tensor) -> Tensor:
+        return is_correct(_logits(outputs), labels) if self._correct is None else self._correct(outputs, labels)
+
+    def _weight(self, key: Tensor) -> Tensor:
+        return torch.ones(len(key), device=key.device) if self.resample else self.ages.weight(key)
+
+    # The end of an epoch
+
+    def _fold(self) -> None:
+        """Look at the training set, if that is the signal, and advance the ages. Collective."""
+        if self.signal == "pass":
+            self._look()
+        self.ages.advance(sync=self.signal == "pass")  # what was observed in training is known to all already
+        self._open = False
+
+    def _look(self) -> None:
+        data = self.train_dataset if self.clean_dataset is None else self.clean_dataset
+        loader = DataLoader(
+            self._indexed(data, "clean pass") if by_position(self.ages) else data,
+            batch_size=self.args.eval_batch_size,
+            sampler=InOrder(len(data), seed=0, even=False),  # type: ignore[arg-type]
+            collate_fn=self._get_collator_with_removed_columns(self.data_collator, "clean pass"),
+            num_workers=self.args.dataloader_num_workers,
+            pin_memory=self.args.dataloader_pin_memory,
+            generator=torch.Generator(),  # leaves the global one alone
+        )
+        if callable(getattr(self.optimizer, "eval", None)):
+            self.optimizer.eval()  # those without a schedule look at averaged weights
+        with evaluating(self.model):
+            for fetched in loader:
+                inputs = self._prepare_inputs(fetched)
+                labels = inputs["labels"]
+                with self.compute_loss_context_manager():
+                    outputs = self.model(**_without(inputs, KEY, "labels"))
+                self.ages.observe(self._key(inputs), self._right(outputs, labels))
+
+    # Checkpoints
+
+    def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
+        super()._save_optimizer_and_scheduler(output_dir)
+        if self.args.should_save:
+            torch.save({"ages": self.ages.state_dict(), "open": self._open}, os.path.join(output_dir, STATE_NAME))
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        super()._load_optimizer_and_scheduler(checkpoint)
+        if checkpoint is None:
+            return
+        path = os.path.join(checkpoint, STATE_NAME)
+        if not os.path.isfile(path):
+            logger.warning(f"{checkpoint} holds no {STATE_NAME}: the ages go on as they are.")
+            return
+        state = torch.load(path, map_location="cpu", weights_only=True)
+        if not isinstance(state, dict) or not {"ages", "open"} <= state.keys():
+            raise ValueError(f"{STATE_NAME} in {checkpoint} is damaged: it must hold ages and open.")
+        self.ages.load_state_dict(state["ages"])
+        self._open, self._resumed = bool(state["open"]), True
+
+
+class _WithKey:
+    """A collator around another one, which never sees the key of a sample."""
+
+    def __init__(self, collate: Callable[[list[object]], object]) -> None:
+        self.collate = collate
+
+    def __call__(self, features: list[object]) -> object:
+        """Return the batch, with keys where samples have them."""
+        named = [each for each in features if isinstance(each, Mapping) and KEY in each]
+        if not named:
+            return self.collate(features)
+        batch = self.collate([_without(each, KEY) for each in named])
+        if not isinstance(batch, MutableMapping):
+            raise TypeError(f"data_collator must return a mapping, not {_check.shown(batch)}.")
+        batch[KEY] = torch.tensor([each[KEY] for each in named])
+        return batch
+
+
+class _Folding(TrainerCallback):
+    """Tells a trainer when to fold."""
+
+    def __init__(self, trainer: AgeTrainer) -> None:
+        self.trainer = trainer
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
+    ) -> None:
+        trainer = self.trainer
+        if args.device.type == "cuda":
+            trainer.ages.to(args.device)
+        if not trainer._resumed:
+            trainer._open = False
+            if trainer._first is not None:  # a new model has made no errors yet
+                trainer.ages.load_state_dict(trainer._first)
+        elif trainer._open and trainer.every is None and _whole(state):
+            trainer._fold()  # saved at the last step of an epoch, which will not end again
+        trainer._resumed = False
+
+    def on_epoch_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
+    ) -> None:
+        # Accelerate does not tell the sampler below the loader of a resumed epoch, on several processes.
+        set_epoch = getattr(kwargs["train_dataloader"], "set_epoch", None)
+        if set_epoch is not None:
+            set_epoch(int(state.epoch or 0))
+
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
+    ) -> None:
+        if self.trainer.every is not None and state.global_step % self.trainer.every == 0:
+            self.trainer._fold()
+
+    def on_epoch_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
+    ) -> None:
+        # A run that stops within an epoch is resumed within it, and folds at its end.
+        over = _whole(state) or not control.should_training_stop
+        if self.trainer.every is None and self.trainer._open and over:
+            self.trainer._fold()
+
+
+def _whole(state: TrainerState) -> bool:
+    return state.epoch is not None and float(state.epoch).is_integer()
+
+
+def _logits(outputs: object) -> Tensor:
+    found: Tensor = outputs["logits"] if isinstance(outputs, Mapping) else outputs[0]  # type: ignore[index]
+    return found
+
+
+def _without(items: Mapping[str, Tensor], *names: str) -> dict[str, Tensor]:
+    return {name: value for name, value in items.items() if name not in names}

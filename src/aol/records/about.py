@@ -1,0 +1,89 @@
+"""`about.json`: what a run is besides its settings: the names and sizes of its classes, versions, how to repeat it."""
+
+from __future__ import annotations
+
+import json
+import platform
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+
+import torch
+
+from aol._version import __version__
+from aol.records.files import write_atomically
+from aol.records.tables import DamagedRecordsError
+
+FILE = "about.json"
+
+
+@dataclass(frozen=True)
+class About:
+    """What a run is.
+
+    Args:
+        method: what was done about the imbalance, in a few words; the same for all seeds.
+        seed: of the run, where it has one.
+        classes: their names.
+        counts: how many training samples each has.
+        epochs: how many there will be, where that is known.
+        versions: of what the figures depend on.
+        command: what to type to repeat the run, where that is known.
+        data: the data set's name or folder, where there is one that `aol` can open.
+        data_dir: where that was looked for.
+        directory: the folder in which the run was started; relative names are meant from there.
+    """
+
+    method: str
+    seed: int | None
+    classes: list[str]
+    counts: list[int]
+    epochs: int | None = None
+    versions: dict[str, str] = field(default_factory=dict)
+    command: str | None = None
+    data: str | None = None
+    data_dir: str | None = None
+    directory: str | None = None
+
+    def write(self, folder: Path) -> None:
+        """Write it into the folder of a run."""
+        write_atomically(folder / FILE, as_json(asdict(self)))
+
+
+def as_json(value: object) -> bytes:
+    """Return a value as a file's content."""
+    return (json.dumps(value, indent=1, ensure_ascii=False) + "\n").encode()
+
+
+def read_about(folder: Path) -> About | None:
+    """Read what a run is; None where nobody said."""
+    path = folder / FILE
+    found = read_json(path)
+    if found is None:
+        return None
+    try:
+        known = {each.name for each in fields(About)}
+        about = About(**{name: value for name, value in found.items() if name in known})  # type: ignore[arg-type]
+        if len(about.classes) != len(about.counts):
+            raise ValueError("classes and counts differ in number")
+    except (TypeError, ValueError) as error:
+        raise DamagedRecordsError(f"{path}: damaged ({error}).") from error
+    return about
+
+
+def read_json(path: Path) -> dict[str, object] | None:
+    """Read a JSON object; None where there is no such file."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except ValueError as error:
+        raise DamagedRecordsError(f"{path}: not a whole JSON file.") from error
+    if not isinstance(found, dict):
+        raise DamagedRecordsError(f"{path}: not a JSON object.")
+    return found
+
+
+def versions(device: torch.device) -> dict[str, str]:
+    """Return what a figure depends on besides its settings."""
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else f"{platform.machine()} CPU"
+    return {"aol": __version__, "torch": torch.__version__, "python": platform.python_version(), "device": name}

@@ -1,0 +1,78 @@
+"""Files that are whole or not there, and a folder held by one process."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+_PART = ".part"
+
+
+class FolderInUseError(RuntimeError):
+    """Another process is writing to the folder."""
+
+
+class UnusableFolderError(ValueError):
+    """A path that cannot become the folder of some runs."""
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Write a file so that it is either as before or complete, whatever happens; a full disk is an OSError."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=_PART)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(name, 0o644)
+        os.replace(name, path)
+    except BaseException:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(name)
+        raise
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def sweep(folder: Path) -> None:
+    """Remove half-written files of a process that was killed; only for who holds the folder."""
+    for left in folder.glob(f".*{_PART}"):
+        left.unlink()
+
+
+@contextlib.contextmanager
+def usable(folder: Path, called: str = "--out") -> Iterator[None]:
+    """Say in a sentence why a folder cannot be made or written to; `called` is what the user calls it."""
+    try:
+        yield
+    except (FileExistsError, NotADirectoryError) as error:
+        raise UnusableFolderError(f"{called} {folder} is, or lies in, a file and not a folder.") from error
+    except PermissionError as error:
+        raise UnusableFolderError(f"{called} {folder} cannot be written to: permission denied.") from error
+
+
+@contextlib.contextmanager
+def held(folder: Path, rank: int = 0, *, called: str = "--out") -> Iterator[None]:
+    """Hold a folder for this process; another that wants it is refused. A killed process lets go by dying.
+
+    Processes that share the runs of one folder hold it by rank.
+    """
+    with usable(folder, called):
+        folder.mkdir(parents=True, exist_ok=True)
+        file = (folder / f".lock-{rank}").open("a+")
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise FolderInUseError(
+                f"{folder} is in use by another aol process; wait for it, or choose another {called}."
+            ) from error
+        yield

@@ -1,0 +1,68 @@
+"""The weight of every class over time, coloured from head to tail."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from aol.records.tables import Floats
+from aol.report.figures import style
+from aol.report.story import Story
+from aol.report.summary import parts
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+
+@style.styled
+def trajectories(story: Story) -> Figure | None:
+    """Return the weights by class over time; None where there are none, or all are one throughout."""
+    weight = story.by_class.get("weight")
+    if weight is None or np.nanmax(np.abs(weight - 1.0), initial=0.0) < 1e-6:
+        return None
+    classes = len(story.classes)
+    figure, (axes,) = style.panels(2.0)
+    order = story.head_first
+    colours = style.matplotlib().colormaps["viridis"]
+    shade = np.linspace(0.0, 0.93, classes)  # the last yellow does not show on white
+    thin, alpha = (1.0, 1.0) if classes <= 20 else (0.5, 0.5) if classes <= 100 else (0.3, 0.25)
+    for place, c in enumerate(order):
+        axes.plot(story.epochs, weight[:, c], color=colours(shade[place]), linewidth=thin, alpha=alpha, label=f"{c}")
+    if classes > 20:
+        _name_parts(axes, story, weight, dict(zip(order.tolist(), shade.tolist(), strict=True)))
+    axes.axhline(1.0, color=style.GREY, linewidth=0.6, linestyle=":", zorder=0)
+    positive = weight[weight > 0]
+    if positive.size and positive.max() > 20 * positive.min():
+        style.logarithmic(axes, "y")
+    axes.set_xlabel("epoch")
+    axes.set_ylabel("class weight (mean one)")
+    axes.margins(x=0.01)
+    style.few(axes, x=6, whole=True)
+    part = style.matplotlib("colors").ListedColormap(colours(shade if classes <= 20 else np.linspace(0.0, 0.93, 256)))
+    norm = style.matplotlib("colors").Normalize(0.5, classes + 0.5)
+    bar = figure.colorbar(style.matplotlib("cm").ScalarMappable(norm, part), ax=axes, pad=0.02, aspect=25)
+    bar.ax.invert_yaxis()
+    if classes <= 20:
+        bar.set_ticks(range(1, classes + 1), labels=[style.short(story.classes[c], 12) for c in order])
+    else:
+        bar.set_ticks([1, classes], labels=["1", f"{classes}"])
+        bar.set_label("class by size, head to tail" if np.ptp(story.counts) else "class", labelpad=-4)
+    bar.ax.tick_params(length=0)
+    bar.outline.set_visible(False)  # type: ignore[operator, unused-ignore]
+    return figure
+
+
+def _name_parts(axes: Axes, story: Story, weight: Floats, shade: dict[int, float]) -> None:
+    """Draw the means of head, middle and tail in bold over so many lines."""
+    effects = style.matplotlib("patheffects")
+    around = [effects.Stroke(linewidth=2.6, foreground="white"), effects.Normal()]
+    for part in parts(story.counts):
+        colour = style.matplotlib().colormaps["viridis"](float(np.mean([shade[c] for c in part.classes.tolist()])))
+        mean = np.nanmean(weight[:, part.classes], axis=1)
+        axes.plot(story.epochs, mean, color=colour, linewidth=1.6, path_effects=around)
+        axes.annotate(
+            part.name, (float(story.epochs[-1]), float(mean[-1])), (-2, 3), textcoords="offset points", ha="right",
+            va="bottom", fontsize=6.5, path_effects=[effects.withStroke(linewidth=2, foreground="white")],
+        )  # fmt: skip

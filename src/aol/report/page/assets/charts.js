@@ -1,0 +1,169 @@
+// Vega charts in the colours of the page. Specifications hold no text of the data but as values; tooltips are text.
+
+const COLOURS = 8;
+const DASHES = [[1, 0], [6, 3], [2, 2], [8, 3, 2, 3], [10, 4], [4, 2, 1, 2], [1, 3], [12, 3, 3, 3]];
+const colourOf = (place) => `var(--series-${place % COLOURS})`;
+
+const FONT = "system-ui, sans-serif";
+const CONFIG = {
+  background: null,
+  axis: {
+    labelFont: FONT, titleFont: FONT,
+    labelColor: "var(--quiet)", titleColor: "var(--text)", tickColor: "var(--line)", domainColor: "var(--line)",
+    gridColor: "var(--grid)", labelFontSize: 11, titleFontSize: 12, titleFontWeight: 500, labelLimit: 110,
+  },
+  legend: { labelFont: FONT, titleFont: FONT, labelColor: "var(--quiet)", titleColor: "var(--text)", labelFontSize: 11, titleFontSize: 12 },
+  title: { color: "var(--text)", fontSize: 13, fontWeight: 600, anchor: "start", font: FONT },
+  text: { font: FONT },
+};
+const drawn = new Map(); // element → view
+
+function tip(event, lines) {
+  const box = part("tip");
+  if (!lines || !lines.length) {
+    box.hidden = true;
+    return;
+  }
+  box.replaceChildren(...lines.map((line, place) => element("div", { class: place ? "" : "first" }, line)));
+  box.hidden = false;
+  const room = box.getBoundingClientRect();
+  const x = event.clientX + 14 + room.width > innerWidth ? event.clientX - room.width - 10 : event.clientX + 14;
+  const y = event.clientY + 14 + room.height > innerHeight ? event.clientY - room.height - 10 : event.clientY + 14;
+  box.style.left = `${Math.max(4, x)}px`;
+  box.style.top = `${Math.max(4, y)}px`;
+}
+
+async function chart(host, spec, label) {
+  clearChart(host);
+  const turn = (host.turn = (host.turn || 0) + 1);
+  const result = await vegaEmbed(host, { ...spec, config: CONFIG, description: label }, {
+    mode: "vega", ast: true, actions: false, renderer: "svg", defaultStyle: false, tooltip: () => {},
+  });
+  if (host.turn !== turn) { // drawn anew meanwhile
+    result.finalize();
+    return null;
+  }
+  drawn.set(host, result);
+  return result.view;
+}
+
+function clearChart(host) {
+  const before = drawn.get(host);
+  if (before) before.finalize();
+  drawn.delete(host);
+  host.replaceChildren();
+}
+
+// A chart as wide as its host, axes and all.
+const fitted = (host, most = Infinity) => ({
+  width: Math.min(most, Math.max(200, Math.floor(host.clientWidth || 320))), padding: 4,
+  autosize: { type: "fit-x", contains: "padding" },
+});
+
+// Lines over epochs: series are {name, colour, points: [[epoch, value]]}. Hover reads all of them at one epoch.
+async function lineChart(host, { title, series, share, height = 190 }) {
+  const rows = series.flatMap((line, place) =>
+    line.points.filter(([, value]) => known(value)).map(([epoch, value]) => ({ place, epoch, value })));
+  if (!rows.length) {
+    clearChart(host);
+    return;
+  }
+  const spec = {
+    ...fitted(host), height,
+    title: { text: title },
+    signals: [{ name: "at", value: null }],
+    data: [{ name: "rows", values: rows }],
+    scales: [
+      { name: "x", type: "linear", domain: { data: "rows", field: "epoch" }, range: "width", nice: false, zero: false },
+      { name: "y", type: "linear", domain: { data: "rows", field: "value" }, range: "height", nice: true, zero: false },
+    ],
+    axes: [
+      { orient: "bottom", scale: "x", title: "epoch", tickCount: 6, format: "d", tickMinStep: 1 },
+      { orient: "left", scale: "y", grid: true, tickCount: 5, format: share ? ".0%" : "~g" },
+    ],
+    marks: [
+      {
+        type: "group",
+        from: { facet: { name: "line", data: "rows", groupby: "place" } },
+        marks: [{
+          type: "line",
+          from: { data: "line" },
+          encode: {
+            enter: {
+              x: { scale: "x", field: "epoch" }, y: { scale: "y", field: "value" }, strokeWidth: { value: 1.8 },
+              stroke: { signal: `${JSON.stringify(series.map((line) => colourOf(line.colour)))}[datum.place]` },
+              strokeDash: { signal: `${JSON.stringify(series.map((line) => DASHES[line.colour % 8]))}[datum.place]` },
+            },
+          },
+        }],
+      },
+      {
+        type: "rule",
+        encode: {
+          update: {
+            x: { scale: "x", signal: "at" }, y: { value: 0 }, y2: { signal: "height" },
+            stroke: { value: "var(--line)" }, opacity: { signal: "at === null ? 0 : 1" },
+          },
+        },
+      },
+    ],
+  };
+  const view = await chart(host, spec, `${title}: lines over epochs`);
+  if (!view) return;
+  const epochs = [...new Set(rows.map((row) => row.epoch))].sort((a, b) => a - b);
+  hover(host, view, (x) => {
+    const at = nearest(epochs, view.scale("x").invert(x));
+    view.signal("at", at).runAsync();
+    const lines = series.map((line) => [line, line.points.find(([epoch]) => epoch === at)])
+      .filter(([, point]) => point && known(point[1]))
+      .map(([line, point]) => `${line.name}: ${share ? percent(point[1]) : short(point[1])}`);
+    return [`epoch ${at}`, ...lines];
+  }, () => view.signal("at", null).runAsync());
+}
+
+// Follow the pointer over a chart's plot: `read(x, y)` gives the lines of the tooltip, or nothing.
+function hover(host, view, read, leave = () => {}) {
+  const surface = host.querySelector("svg");
+  surface.addEventListener("pointermove", (event) => {
+    const at = inPlot(view, surface, event);
+    if (at) tip(event, read(...at));
+    else { tip(event, null); leave(); }
+  });
+  surface.addEventListener("pointerleave", (event) => { tip(event, null); leave(); });
+}
+
+// Where a pointer is, in the coordinates of the plot.
+function within(view, surface, event) {
+  const box = surface.getBoundingClientRect();
+  const [left, top] = view.origin();
+  const ratio = surface.width.baseVal.value / box.width || 1;
+  return [(event.clientX - box.left) * ratio - left, (event.clientY - box.top) * ratio - top];
+}
+
+// The same, but nothing where the pointer is off the plot; a little beside it still counts.
+function inPlot(view, surface, event, slack = 10) {
+  const [x, y] = within(view, surface, event);
+  const [width, height] = [view.width(), view.height()];
+  if (x < -slack || y < -slack || x > width + slack || y > height + slack) return null;
+  return [Math.min(width, Math.max(0, x)), Math.min(height, Math.max(0, y))];
+}
+
+function nearest(sorted, value) {
+  return sorted.reduce((best, each) => (Math.abs(each - value) < Math.abs(best - value) ? each : best), sorted[0]);
+}
+
+// A small line in a table or on a card.
+function sparkline(values, { width = 90, height = 22, low = null, high = null, steps = false, label = "" } = {}) {
+  const points = values.map((value, place) => [place, value]).filter(([, value]) => known(value));
+  const least = low ?? Math.min(...points.map(([, value]) => value));
+  const most = high ?? Math.max(...points.map(([, value]) => value));
+  const x = (place) => (values.length > 1 ? (place / (values.length - 1)) * (width - 2) + 1 : width / 2);
+  const y = (value) => height - 2 - ((value - least) / (most - least || 1)) * (height - 4);
+  const path = points.map(([place, value], i) => {
+    const to = `${x(place).toFixed(1)},${y(value).toFixed(1)}`;
+    return i ? (steps ? `H${x(place).toFixed(1)}V${y(value).toFixed(1)}` : `L${to}`) : `M${to}`;
+  }).join("");
+  return element("svg", {
+    class: "spark", width, height, viewBox: `0 0 ${width} ${height}`, preserveAspectRatio: "none", role: "img", "aria-label": label,
+  }, element("path", { d: path }));
+}

@@ -1,0 +1,73 @@
+// Readings of whole runs over epochs, and of one class: lines, one colour a run.
+
+const CURVES = ["test_accuracy", "train_accuracy", "train_loss"];
+const shownRuns = () => state.shown.map((place) => RUNS[place]);
+
+function curveNames() {
+  const names = new Set(RUNS.flatMap((run) => Object.keys(run.curves)));
+  const first = [...CURVES, "validation_accuracy"].filter((name) => names.has(name));
+  return [...first, ...[...names].filter((name) => !first.includes(name))];
+}
+
+const series = (runs, read) => runs.map((run) => ({
+  name: run.name, colour: state.shown.indexOf(run.place), points: read(run),
+}));
+const curveOf = (name) => (run) => (run.curves[name] || []).map((value, place) => [run.epochs[place], value]);
+
+// Three readings of whole runs: accuracy, mean class age, and one of the viewer's choice.
+function drawCurves() {
+  const names = curveNames();
+  const chosen = names.includes(state.curve) ? state.curve : names.find((name) => name === "train_loss") || names[0];
+  fill("curve-controls", drawKey(), chosen
+    ? selector("Third chart", "pick-curve", names.map((name) => [name, spoken(name)]), chosen,
+      (value) => choose({ curve: value }))
+    : []);
+  const charts = [
+    ["test_accuracy", curveOf("test_accuracy")], ["age", meanAge], [chosen, curveOf(chosen)],
+  ].filter(([name, read]) => name && shownRuns().some((run) => read(run).some(([, value]) => known(value))));
+  const hosts = hostsIn("curve-charts", charts.length);
+  return Promise.all(charts.map(([name, read], place) => lineChart(hosts[place], {
+    title: name === "age" ? "Mean class age" : spoken(name), share: isShare(name), series: series(shownRuns(), read),
+  })));
+}
+
+// Which line is which run.
+function drawKey() {
+  return element("span", { class: "key" }, shownRuns().map((run, place) => element("span", {}, swatch(place), ` ${run.name}`)));
+}
+
+function meanAge(run) {
+  const found = overTime(run, "age");
+  if (!found) return [];
+  const size = run.names.length;
+  return found.epochs.map((epoch, row) => [epoch, meanOf(found.values.subarray(row * size, (row + 1) * size))]);
+}
+
+// As many chart hosts as wanted; those that are there stay, so that a redraw does not jump.
+function hostsIn(id, count) {
+  const box = part(id);
+  while (box.children.length > count) {
+    clearChart(box.lastChild);
+    box.lastChild.remove();
+  }
+  while (box.children.length < count) box.append(element("div", { class: "chart" }));
+  return [...box.children];
+}
+
+// The chosen class over time, in every shown run that has the same classes.
+function drawClassCurves() {
+  const run = current();
+  const runs = run ? shownRuns().filter((each) => each.details && each.set === run.set) : [];
+  const names = ["age", "weight", "test_accuracy", "train_accuracy"].filter((name) =>
+    state.klass >= 0 && runs.some((each) => column(each, name, state.klass).some(([, value]) => known(value))));
+  const title = run && state.klass >= 0
+    ? [element("h3", {}, "Class ", element("em", {}, run.names[state.klass]), " over time")] : [];
+  const box = part("class-detail");
+  if (!box.children.length) box.append(element("div", {}), element("div", { class: "grid", id: "class-curves" }));
+  box.firstChild.replaceChildren(...title);
+  const hosts = hostsIn("class-curves", names.length);
+  return Promise.all(names.map((name, place) => lineChart(hosts[place], {
+    title: spoken(name), share: isShare(name), height: 140,
+    series: series(runs, (each) => column(each, name, state.klass)),
+  })));
+}

@@ -1,0 +1,97 @@
+"""Small pictures of samples: from the data set the run was trained on, where it is at hand, as PNG or JPEG bytes.
+
+Assumes nothing of where the report is made: data that is gone, or is not what it was, gives no picture.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import struct
+import zlib
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+from torch import Tensor
+
+from aol.data import ImageSet, open_data
+from aol.data.decode import open_image
+from aol.data.errors import need
+from aol.records.about import About
+from aol.records.samples import SampleTable
+from aol.records.thumbnails import read_thumbnails
+
+SIDE = 96  # the most pixels a side
+_QUALITY = 85
+
+
+def pictures_of(folder: Path, about: About, table: SampleTable) -> Callable[[int], bytes | None]:
+    """Return a function from a row of the table to its picture; the data is not opened before it is asked for."""
+
+    @cache
+    def source() -> Callable[[int], bytes | None]:
+        kept = read_thumbnails(folder)
+        if kept:
+            return lambda row: png(kept[row]) if row in kept else None
+        return _from_data(about, table) if about.data is not None else lambda _: None
+
+    return lambda row: source()(row)
+
+
+def _from_data(about: About, table: SampleTable) -> Callable[[int], bytes | None]:
+    root = about.directory or "."
+    try:
+        word = str(about.data)
+        if os.path.exists(os.path.join(root, word)) and os.sep in word:
+            word = os.path.join(root, word)
+        data_dir = None if about.data_dir is None else os.path.join(root, about.data_dir)
+        train = open_data(word, data_dir).train
+    except (ImportError, OSError, ValueError):
+        return lambda _: None
+    index, label = (np.asarray(table.columns[name], dtype=np.int64) for name in ("index", "label"))
+    if len(index) and (int(index.max()) >= len(train.labels) or (train.labels.numpy()[index] != label).any()):
+        return lambda _: None  # another set by the same name
+    if isinstance(train, ImageSet):
+        images = train.images
+        return lambda row: png(images[int(index[row])])
+    records = train.records
+
+    def stored(row: int) -> bytes | None:
+        place = int(index[row])
+        try:
+            return _small(records.encoded(place), records.source(place))
+        except (ImportError, OSError, ValueError):
+            return None
+
+    return stored
+
+
+def _small(encoded: bytes, source: str) -> bytes:
+    image = open_image(encoded, source)
+    need("PIL.Image", package="pillow", extra="images", why="decoding images")
+    image.thumbnail((SIDE, SIDE))
+    buffer = io.BytesIO()
+    image.save(buffer, "JPEG", quality=_QUALITY)
+    return buffer.getvalue()
+
+
+def png(pixels: Tensor) -> bytes:
+    r"""Return `uint8 [1 or 3, H, W]` as a PNG.
+
+    >>> import torch
+    >>> png(torch.zeros(1, 8, 8, dtype=torch.uint8))[:8]
+    b'\x89PNG\r\n\x1a\n'
+    """
+    channels, height, width = pixels.shape
+    kind = {1: 0, 3: 2}[channels]  # grey, RGB
+    lines: npt.NDArray[np.uint8] = pixels.permute(1, 2, 0).contiguous().numpy().reshape(height, -1)
+    raw = np.concatenate((np.zeros((height, 1), np.uint8), lines), axis=1).tobytes()  # filter 0 before each line
+
+    def chunk(name: bytes, content: bytes) -> bytes:
+        return struct.pack(">I", len(content)) + name + content + struct.pack(">I", zlib.crc32(name + content))
+
+    head = struct.pack(">IIBBBBB", width, height, 8, kind, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(raw, 9)) + chunk(b"IEND", b"")

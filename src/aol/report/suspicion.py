@@ -1,0 +1,56 @@
+"""How likely a label is wrong: a score for ranking, from what was answered over all epochs.
+
+Knows arrays and nothing else. `benchmarks/label_noise.py` measures it where labels were made wrong on purpose, beside
+loss, margin, age and confident learning, and says how it was chosen.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from aol.records.tables import Floats
+
+Ints = npt.NDArray[np.int64]
+Shorts = npt.NDArray[np.int32]
+Reals = npt.NDArray[np.float32]
+
+
+def suspicion(label: Ints, wrong: Shorts, seen: Shorts, mean_confidence: Reals, mean_other: Reals) -> Reals:
+    r"""Return how suspicious each label is, `float32 [N]` from 0 to 1: how surely, how long, another was meant.
+
+    .. math:: m_i = \frac{1}{E_i} \sum_e \Big( \max_{k \ne y_i} p_{ik}^{(e)} - p_{iy_i}^{(e)} \Big), \qquad
+        s_i = \frac{m_i - b_{y_i}}{1 - b_{y_i}}, \qquad b_c = \tfrac12 \operatorname{median}_{j \in c} m_j
+
+    The margin of another class over the label, mean over all epochs that saw the sample: in the end a network may know
+    wrong labels by heart, but it learns them late. It counts from half of what is usual in the class, so that a class
+    that is hard, or rare and learnt late, is not suspected as a whole. One half and more is worth a look; what is below
+    is squeezed to stay above zero, in its order: \(\tfrac12 e^{2 s - 1}\). Where probabilities were not kept, the share
+    of wrong answers less that of right ones stands for \(m_i\). A sample never seen has no suspicion: 0.
+
+    >>> usual, odd = np.float32([0.9, 0.9, 0.9, 0.1]), np.float32([0.1, 0.1, 0.1, 0.8])
+    >>> four = np.full(4, 4, np.int32)
+    >>> suspicion(np.zeros(4, np.int64), np.array([0, 0, 0, 4], np.int32), four, usual, odd).round(2)
+    array([0.1 , 0.1 , 0.1 , 0.79], dtype=float32)
+    """
+    known = seen > 0
+    hard = np.divide(2.0 * wrong - seen, seen, out=np.zeros(len(seen)), where=known)
+    soft = mean_other.astype(np.float64) - mean_confidence
+    margin: Floats = np.where(np.isnan(soft), hard, soft)
+    usual = _class_median(margin, label, known)[label]
+    score = (margin - usual / 2) / (1 - usual / 2)
+    squeezed = np.where(score > 0.5, score, 0.5 * np.exp(2.0 * np.minimum(score, 0.5) - 1.0))
+    return np.where(known, squeezed, 0.0).astype(np.float32)
+
+
+def _class_median(value: Floats, label: Ints, known: npt.NDArray[np.bool_]) -> Floats:
+    """Return the median of each class's known values, `[C]`; zero for a class without one."""
+    rows = np.flatnonzero(known)
+    rows = rows[np.lexsort((value[rows], label[rows]))]
+    counts = np.bincount(label[rows], minlength=int(label.max(initial=-1)) + 1)
+    first = counts.cumsum() - counts
+    low, high = first + np.maximum(counts - 1, 0) // 2, first + counts // 2
+    ordered = np.append(value[rows], 0.0)
+    last = len(ordered) - 1
+    found: Floats = (ordered[np.minimum(low, last)] + ordered[np.minimum(high, last)]) / 2
+    return np.where(counts > 0, found, 0.0)

@@ -1,0 +1,123 @@
+"""How the age of classes goes with their accuracy, loss and margin: Pearson's r with Fisher's interval.
+
+The classes are the sample: with C of them, an interval follows from C alone. Further seeds steady r, and the interval
+stays that of C classes, which they share.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import stats
+
+from aol.study.records import Numbers, Record
+from aol.study.verdict import ALPHA, FAILS, HOLDS, OPEN
+
+# The paper's names, and where a record has them.
+SIGNALS = {
+    "accuracy_test": "test_accuracy",
+    "loss_train": "train_loss",
+    "margin_train": "train_margin",
+    "loss_test": "test_loss",
+    "margin_test": "test_margin",
+}
+# What the paper finds: classes that are old are less accurate, lose more, and have smaller margins.
+SIGNS = {"accuracy_test": -1.0, "loss_train": 1.0, "margin_train": -1.0, "loss_test": 1.0, "margin_test": -1.0}
+LEAST = 0.1
+CLAIM = "class age against accuracy, loss and margin"
+
+
+@dataclass(frozen=True)
+class Correlation:
+    """Pearson's r over `classes` classes, averaged over `seeds` runs; p of no correlation; the paper's r, if any."""
+
+    signal: str
+    r: float
+    low: float
+    high: float
+    p: float
+    classes: int
+    seeds: int
+    p_corrected: float = 1.0
+    paper: float | None = None
+
+
+def pearson(first: Numbers, second: Numbers) -> tuple[float, int] | None:
+    """Return Pearson's r over the places where both are known, and how many those are; None where it is undefined.
+
+    `Σ(x - x̄)(y - ȳ) / √(Σ(x - x̄)² · Σ(y - ȳ)²)`
+
+    >>> pearson([1.0, 2.0, 3.0, None], [3.0, 2.0, 1.0, 7.0])
+    (-1.0, 3)
+    """
+    pairs = np.array([(x, y) for x, y in zip(first, second, strict=True) if x is not None and y is not None])
+    if len(pairs) < 3:
+        return None
+    x, y = (pairs - pairs.mean(0)).T
+    scale = math.sqrt(float(x @ x) * float(y @ y))
+    if scale == 0.0:
+        return None
+    return max(-1.0, min(1.0, float(x @ y) / scale)), len(pairs)
+
+
+def fisher(r: Sequence[float], classes: int) -> tuple[float, float, float, float]:
+    """Return the mean of correlations by Fisher's z, its interval of 95 % and the p-value of none.
+
+    `z = artanh r`, with a standard error of `1 / √(C - 3)` however many runs are averaged.
+
+    >>> [round(value, 3) for value in fisher([0.5], classes=28)[:3]]
+    [0.5, 0.156, 0.736]
+    """
+    if classes < 4:
+        raise ValueError(f"classes must be a whole number of 4 or more, not {classes}.")
+    z = statistics.fmean(math.atanh(max(-1 + 1e-12, min(1 - 1e-12, each))) for each in r)
+    half = float(stats.norm.ppf(0.975)) / math.sqrt(classes - 3)
+    p = 2 * float(stats.norm.sf(abs(z) * math.sqrt(classes - 3)))
+    return math.tanh(z), math.tanh(z - half), math.tanh(z + half), p
+
+
+def correlations(records: Sequence[Record]) -> list[Correlation]:
+    """Return how class age goes with each signal, over runs that differ by their seeds alone.
+
+    Age is a sample's age averaged over all epochs, then over its class (`mean_age`); the rest is of the last epoch.
+    """
+    found = []
+    for signal, name in SIGNALS.items():
+        each = []
+        for record in records:
+            age, reading = record.by_class.get("mean_age"), record.by_class.get(name)
+            if age and reading and record.failed_at_epoch is None:
+                each.append(pearson(age, reading))
+        known = [pair for pair in each if pair is not None]
+        if known and min(classes for _, classes in known) >= 4:
+            classes = min(classes for _, classes in known)
+            r, low, high, p = fisher([value for value, _ in known], classes)
+            found.append(Correlation(signal, r, low, high, p, classes, len(known)))
+    return found
+
+
+def judge_correlations(found: Sequence[Correlation]) -> tuple[str, str]:
+    """Return the verdict on all correlations of a table, and its sentence.
+
+    It holds when all have the paper's sign and a corrected p-value below 5 %. It does not hold when one has the other
+    sign by that measure, or is shown to be weaker than half of the paper's, or than 0.1. All else: not enough runs.
+    """
+    if not found:
+        return OPEN, f"{CLAIM}: {OPEN}: no run has the ages of its classes."
+    held = weak = inside = known = 0
+    for each in found:
+        sign, p, paper = SIGNS[each.signal], each.p_corrected, each.paper
+        strongest = max(sign * each.low, sign * each.high)
+        held += p < ALPHA and sign * each.r > 0
+        weak += (p < ALPHA and sign * each.r < 0) or strongest < max(LEAST, 0.5 * abs(paper or 0.0))
+        known += paper is not None
+        inside += paper is not None and each.low <= paper <= each.high
+    word = FAILS if weak else HOLDS if held == len(found) else OPEN
+    text = f"{CLAIM}: {word}: {held} of {len(found)} correlations have the paper's sign with a corrected p below 5 %"
+    if weak:
+        text += f", and {weak} point the other way or are weaker than half of the paper's"
+    return word, text + (f"; the paper's figure lies in our interval for {inside} of {known}." if known else ".")

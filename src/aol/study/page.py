@@ -1,0 +1,128 @@
+"""The page of results: every built-in study that has runs, its verdict, its tables, why, and how to repeat it.
+
+Knows tables and Markdown. The page follows from the records alone and has no date in it: written twice, it is the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from aol.study import notes
+from aol.study.correlations import judge_correlations
+from aol.study.formats import markdown_sheet, markdown_text
+from aol.study.reasons import reasons
+from aol.study.records import Store
+from aol.study.sheets import NONE, sheets
+from aol.study.spec import Study, builtin_names, load
+from aol.study.table import Table, make_table, recorded_table
+from aol.study.verdict import OPEN, points, span
+
+HEAD = """# Results
+
+What of the paper *Age of Learning* holds here, what does not, and why we think so. This page is written by
+`aol study page` from the records in `{folder}`; every figure, verdict and reason follows from them.
+
+How to read it: accuracies are in percent and gains in points. Settings are chosen on validation, never on test, and
+never on the run that is judged. *Holds*, *does not hold* and *not enough runs* follow a fixed rule.
+[How the figures are made](statistics.md) explains all of it. The columns:
+
+{legend}
+"""
+NOTHING = (
+    "There are no records of these studies yet. `aol study run NAME --out {folder}` makes them; `aol study list` has "
+    "the names.\n"
+)
+
+
+def page(folder: Path, studies: Sequence[Study] | None = None) -> str:
+    """Return the page for all records of a folder; by default of the built-in studies."""
+    store = Store(folder)
+    chosen = [load(name) for name in builtin_names(smoke=False)] if studies is None else list(studies)
+    records = {record.settings: record for record in store}
+    tables = []
+    for study in chosen if store.ids() else []:
+        table = recorded_table(study, store, records)
+        tables += [table] if table.records or table.damaged else []
+    names = {study.baseline for study in chosen}
+    base = names.pop() if len(names) == 1 else "the baseline"
+    words = [notes.GAIN.format(base=base), notes.PAPER, notes.OPTIMISTIC.format(base=base)]
+    head = HEAD.format(folder=folder.as_posix(), legend=_listed([*words, notes.CORRELATIONS]))
+    if not tables:
+        return f"{head}\n{NOTHING.format(folder=folder.as_posix())}"
+    sections = [_section(table, folder) for table in tables if has_figures(table) and not _larger(table, tables)]
+    return "\n".join([head, _summary(tables), *sections])
+
+
+def _larger(table: Table, tables: Sequence[Table]) -> Table | None:
+    """Return a table that has all the runs of this one, and more of them: one section is enough for both."""
+    own = set(table.records)
+    return next((other for other in tables if has_figures(other) and own < set(other.records)), None)
+
+
+def has_figures(table: Table) -> bool:
+    """Return whether there is anything to show: a whole seed of a method that is compared, or a correlation."""
+    return bool(table.correlations) or any(line.differences for line in table.lines)
+
+
+def _summary(tables: Sequence[Table]) -> str:
+    rows = ["| table | verdict | gain of aol | in the paper | runs |", "| --- | --- | ---: | ---: | ---: |"]
+    for table in tables:
+        larger = _larger(table, tables)
+        name = f"[{table.study.name}](#{table.study.name})" if has_figures(table) and not larger else table.study.name
+        name += f", part of [{larger.study.name}](#{larger.study.name})" if larger else ""
+        word, gain, paper = _in_short(table)
+        runs = f"{len(table.records)} of {table.runs_planned}"
+        runs += f", {len(table.damaged)} damaged" if table.damaged else ""
+        rows.append(f"| {name} | {word} | {gain} | {paper} | {runs} |")
+    return "\n".join(rows) + "\n"
+
+
+def _in_short(table: Table) -> tuple[str, str, str]:
+    """Return the verdict in a word, the gain and the paper's gain."""
+    if not has_figures(table):
+        return f"{OPEN}: no seed is whole", NONE, NONE
+    if table.correlations:
+        return judge_correlations(table.correlation_list)[0], NONE, NONE
+    first = table.verdicts[0]
+    gain, paper = first.claim.gain, first.claim.paper_gain
+    told = NONE if gain is None else f"{points(gain.mean)}{span(gain)}"
+    return first.word, told, NONE if paper is None else points(paper)
+
+
+def _section(table: Table, folder: Path) -> str:
+    study = table.study
+    others = [make_table(study, table.records, figure=each) for each in study.figures if each != table.figure]
+    first, *more = notes.verdicts(table)
+    blocks = [f"## {study.name}", f"{markdown_text(study.title)}.", f"**{markdown_text(first)}**"]
+    blocks += [_listed(more)] if more else []
+    why = [*reasons(table, others), *notes.rivals(table)]
+    if why:
+        told = any(verdict.word != OPEN for verdict in table.verdicts)
+        blocks.append(f"{'Why we think so' if told else 'What the runs say so far'}:\n\n{_listed(why)}")
+    gains, *rest = sheets(table, optimistic=True)
+    blocks += [markdown_sheet(gains, title=False), *(markdown_sheet(sheet) for sheet in rest if sheet.sections)]
+    how = [*notes.missing(table), *notes.by_figure([table, *others]), *notes.specifics(table, optimistic=True)]
+    blocks.append(_listed(how))
+    blocks.append(f"Run on: {markdown_text(notes.hardware(table))} To repeat it, where the data are:")
+    words = " ".join([study.name, *_part(table), "--out", folder.as_posix()])
+    mark = "<!-- not run: trains for hours on a GPU -->"  # the blocks of all other pages are tested
+    blocks.append(f"{mark}\n```sh\naol study run {words}\naol study show {words} --optimistic\n```")
+    return "\n\n".join(blocks) + "\n"
+
+
+def _part(table: Table) -> list[str]:
+    """Return the words that mean the cells and seeds that have runs, where those are not all or not the study's own."""
+    study, words = table.study, []
+    run = [cell for cell in study.cells_list() if any(line.runs for line in table.lines if line.cell == cell)]
+    for name, values in study.cells.items():
+        own = [value for value in values if any(cell[name] == value for cell in run)]
+        if len(own) < len(values):
+            words += ["--only", f"{name}={','.join('none' if each is None else str(each) for each in own)}"]
+    if study.name in builtin_names() and study.seeds != load(study.name).seeds:
+        words += ["--seeds", ",".join(str(seed) for seed in study.seeds)]
+    return words
+
+
+def _listed(sentences: Sequence[str]) -> str:
+    return "\n".join(f"- {markdown_text(each)}" for each in sentences)

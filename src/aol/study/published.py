@@ -1,0 +1,126 @@
+"""The paper's own figures, by the settings of a run: what to print beside ours.
+
+Reads the tables in `aol/study/paper`, which hold every figure of the paper in percent. A run that the paper does not
+have (another data set, a rival it did not try) has no figure.
+"""
+
+from __future__ import annotations
+
+import csv
+import statistics
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+
+from aol.engine.settings import Settings
+
+TABLES = (
+    "offline", "online_cifar10", "online_period10_seeds", "online_large_scale", "arrival",
+    "correlations_cifar100_resnet34",
+)  # fmt: skip
+Row = Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Published:
+    """A figure of the paper: a fraction, over how many seeds, their spread, and the setting it was chosen with."""
+
+    accuracy: float
+    seeds: int
+    spread: float | None
+    setting: str
+
+
+@cache
+def rows(table: str) -> tuple[Row, ...]:
+    """Return the rows of one of the paper's tables."""
+    if table not in TABLES:
+        raise ValueError(f"paper must be one of {', '.join(TABLES)}, not {table!r}.")
+    text = (resources.files("aol.study") / "paper" / f"{table}.csv").read_text(encoding="utf-8")
+    return tuple(csv.DictReader(text.splitlines()))
+
+
+def published(table: str | None, run: Settings) -> Published | None:
+    """Return the paper's figure for the method and the cell of a run, or None.
+
+    >>> found = published("offline", Settings(data="cifar10", imbalance=400, weighting="aol", rho=0.1))
+    >>> found.accuracy, found.setting
+    (0.6394, 'ρ=0.6 sample')
+    """
+    found = _rows_of(table, run)
+    if not found:
+        return None
+    values = [float(row["accuracy"]) / 100.0 for row in found]
+    spread = statistics.stdev(values) if len(values) > 1 else None
+    # Sums in binary leave 0.7785000000000001; the paper has two digits.
+    return Published(round(statistics.fmean(values), 10), len(values), spread, _setting(found[0]))
+
+
+def published_gains(table: str | None, run: Settings, baseline: Settings) -> list[float] | None:
+    """Return the paper's gain over the baseline, seed by seed where it has seeds, or None."""
+    theirs = {row.get("seed"): float(row["accuracy"]) for row in _rows_of(table, baseline)}
+    pairs = [(float(row["accuracy"]), theirs.get(row.get("seed"))) for row in _rows_of(table, run)]
+    return [round((ours - base) / 100.0, 10) for ours, base in pairs if base is not None] or None
+
+
+def _rows_of(table: str | None, run: Settings) -> list[Row]:
+    """Return the rows of a table for the method and the cell of a run."""
+    if table is None:
+        return []
+    known, wanted = rows(table), _place(table, run)
+    return [row for row in known if wanted is not None and all(row[name] == wanted[name] for name in wanted)]
+
+
+def published_correlations(imbalance: float | None) -> dict[str, float]:
+    """Return the paper's Pearson correlations with class age at one imbalance, by signal ("loss_train", ...).
+
+    >>> published_correlations(200)["accuracy_test"]
+    -0.8225
+    """
+    wanted = _whole(1.0 if imbalance is None else imbalance)
+    found = [row for row in rows("correlations_cifar100_resnet34") if row["imbalance_factor"] == wanted]
+    return {row["class_signal"]: float(row["pearson_with_class_aol"]) for row in found}
+
+
+def _place(table: str, run: Settings) -> dict[str, str] | None:
+    """Return what the paper's row for this run says, column by column; None where the table has no such row."""
+    method = _method(table, run)
+    tail = _whole(1.0 if run.imbalance is None else run.imbalance)
+    if method is None:
+        return None
+    if table == "offline" and run.scenario == "offline":
+        mechanism = "reweight" if method == "none" else run.mechanism
+        return {
+            "mechanism": mechanism, "dataset": run.data, "loss": run.loss, "method": method, "imbalance_factor": tail,
+        }  # fmt: skip
+    if table == "arrival" and run.scenario == "arrival":
+        percent = _whole(100.0 * run.fraction)
+        return {"dataset": run.data, "loss": run.loss, "arrival_percent": percent, "method": method}
+    if run.scenario != "stream" or run.loss != "softmax" or run.mechanism != "reweight":
+        return None
+    if table == "online_cifar10" and run.data == "cifar10":
+        stream = f"period{run.period}" if run.stream == "shifting" else f"access{_whole(100.0 * run.fraction)}pct"
+        buffer = run.memory.replace(":", "")
+        return {"stream": stream, "buffer": buffer, "imbalance_factor": tail, "method": method}
+    if table in ("online_period10_seeds", "online_large_scale") and run.stream == "shifting" and run.period == 10:
+        return {"dataset": run.data, "imbalance_factor": tail, "method": method}
+    return None
+
+
+def _method(table: str, run: Settings) -> str | None:
+    if run.weighting == "none":
+        # Drawing with replacement and equal weights is a row of its own in the paper.
+        return "aol_rho0" if table == "offline" and run.mechanism == "resample" else "none"
+    plain = run.temper == 1.0 and run.fuse == "ema" and run.threshold is None
+    return run.weighting if run.weighting in ("cb", "aol") and plain else None
+
+
+def _whole(value: float) -> str:
+    return f"{round(value, 6):g}"
+
+
+def _setting(row: Row) -> str:
+    value = row.get("selected_rho") or row.get("selected_beta_or_rho") or ""
+    letter = "β" if row["method"].startswith("cb") else "ρ"
+    return " ".join(word for word in (f"{letter}={value}" if value else "", row.get("selected_level") or "") if word)

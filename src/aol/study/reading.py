@@ -1,0 +1,94 @@
+"""From the text of a TOML file to a study: every key known, every value of its kind, and one sentence where not."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+
+from aol import _check
+from aol.engine.settings import Value, WrongSettingsError
+from aol.study.spec import Method, Study
+
+_KEYS = {"name", "title", "paper", "seeds", "baseline", "tries_seeds", "keep", "common", "cells", "methods"}
+_OPTIONAL = ("imbalance", "threshold", "image_size")  # what may be missing, which TOML has no word for
+
+
+def study_from(text: str, where: str) -> Study:
+    """Return the study that a TOML text describes; `where` is its name in messages."""
+    try:
+        table = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise WrongSettingsError(f"{where} is not TOML: {error}.") from error
+    try:
+        return _study(table)
+    except (TypeError, ValueError) as error:
+        raise WrongSettingsError(f"{where}: {error}") from error
+
+
+def _study(table: dict[str, object]) -> Study:
+    known = _KEYS | {"selection", "report"}
+    if strange := set(table) - known:
+        raise WrongSettingsError(f"there is no key {sorted(strange)[0]!r}; a study has {', '.join(sorted(known))}.")
+    if missing := {"name", "seeds", "methods"} - set(table):
+        raise WrongSettingsError(f"{sorted(missing)[0]} is missing.")
+    selection, report = _section(table, "selection", {"figure"}), _section(table, "report", {"figures"})
+    methods = table["methods"]
+    if not isinstance(methods, list) or not methods:
+        raise WrongSettingsError("methods must be written as [[methods]], one for each.")
+    optional: dict[str, object] = {name: table[name] for name in ("baseline", "tries_seeds", "paper") if name in table}
+    if "figure" in selection:
+        optional["figure"] = selection["figure"]
+    if "figures" in report:
+        optional["figures"] = tuple(_list("report.figures", report["figures"]))
+    return Study(
+        name=_word("name", table["name"]),
+        title=_word("title", table.get("title", table["name"])),
+        common={name: _one(name, value) for name, value in _section(table, "common").items()},
+        cells={name: _several(name, value) for name, value in _section(table, "cells").items()},
+        seeds=tuple(_list("seeds", table["seeds"])),  # type: ignore[arg-type]
+        methods=tuple(_method(each) for each in methods),
+        keep=tuple(_list("keep", table.get("keep", []))),  # type: ignore[arg-type]
+        **optional,  # type: ignore[arg-type]
+    )
+
+
+def _method(table: object) -> Method:
+    if not isinstance(table, dict) or "name" not in table:
+        raise WrongSettingsError("each of [[methods]] must have a name.")
+    grid = _section(table, "grid")
+    return Method(
+        name=_word("name of a method", table["name"]),
+        fixed={name: _one(name, value) for name, value in table.items() if name not in ("name", "grid")},
+        grid={name: _several(name, values) for name, values in grid.items()},
+    )
+
+
+def _section(table: Mapping[str, object], name: str, known: set[str] | None = None) -> dict[str, object]:
+    found = table.get(name, {})
+    if not isinstance(found, dict):
+        raise WrongSettingsError(f"{name} must be a table of names and values, not {_check.shown(found)}.")
+    if known is not None and (strange := set(found) - known):
+        raise WrongSettingsError(f"{name} has {sorted(strange)[0]!r}; it may have {', '.join(sorted(known))}.")
+    return found
+
+
+def _word(name: str, value: object) -> str:
+    if not isinstance(value, str) or not value.strip():
+        raise WrongSettingsError(f"{name} must be text, not {_check.shown(value)}.")
+    return value
+
+
+def _list(name: str, value: object) -> list[object]:
+    if not isinstance(value, list):
+        raise WrongSettingsError(f"{name} must be a list, not {_check.shown(value)}.")
+    return value
+
+
+def _one(name: str, value: object) -> Value:
+    if not isinstance(value, str | int | float | bool):
+        raise WrongSettingsError(f"{name} must be one value, not {_check.shown(value)}.")
+    return None if name in _OPTIONAL and value == "none" else value
+
+
+def _several(name: str, value: object) -> tuple[Value, ...]:
+    return tuple(_one(name, each) for each in _list(name, value))

@@ -1,0 +1,140 @@
+"""Why a table comes out as it does, as far as its own records tell: sentences that are there only when they are true.
+
+Knows tables, no formats. Nothing here is a guess about training; every sentence is arithmetic on the runs.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+
+from aol.study.lines import Line, baseline_pool
+from aol.study.sheets import percent
+from aol.study.table import Table
+from aol.study.verdict import ALPHA, LEAST_SEEDS, Verdict, points
+
+
+def reasons(table: Table, others: Sequence[Table]) -> list[str]:
+    """Return what the records say about the verdicts; `others` are the same study by its other figures."""
+    found: list[str | None] = [_baseline_beside_paper([table, *others])]
+    for verdict in table.verdicts:
+        own = [line for line in table.lines if line.method == verdict.claim.method and line.seeds]
+        found += [_beside_spread(table, verdict, own), _tries(table, verdict, own), _within(own)]
+        found += [_by_figure(table, others, verdict), _unstable(own), _beside_rivals(table, verdict)]
+    return [each for each in found if each]
+
+
+def _baseline_beside_paper(tables: Sequence[Table]) -> str | None:
+    """Say how plain training here is by each figure, and in the paper: whether the set-up is the same."""
+    words, theirs = [], 0.0
+    for table in tables:
+        own = [line for line in table.lines if line.method == table.study.baseline]
+        pairs = [(line.mean, line.paper.accuracy) for line in own if line.mean is not None and line.paper is not None]
+        if pairs:
+            ours, theirs = (statistics.fmean(column) for column in zip(*pairs, strict=True))
+            words.append(f"{table.figure} {percent(ours)}")
+    if not words:
+        return None
+    return (
+        f"Plain training, averaged over the cells that the paper has: {', '.join(words)}; the paper {percent(theirs)}."
+    )
+
+
+def _spread(table: Table, own: Sequence[Line]) -> tuple[float, int] | None:
+    """Return the spread of plain runs over all their seeds, pooled over cells, and the most seeds of a cell."""
+    pools = [baseline_pool(table.study, table.records, table.figure, line.cell) for line in own]
+    known = [pool for pool in pools if len(pool) > 2]
+    if not known:
+        return None
+    pooled = sum(statistics.variance(pool) * (len(pool) - 1) for pool in known) / sum(len(pool) - 1 for pool in known)
+    return pooled**0.5, max(len(pool) for pool in known)
+
+
+def _beside_spread(table: Table, verdict: Verdict, own: Sequence[Line]) -> str | None:
+    spread = _spread(table, own)
+    gains = [line.gain.mean for line in own if line.gain is not None]
+    if spread is None or not gains:
+        return None
+    gain, name = statistics.fmean(gains), verdict.claim.method
+    text = f"Plain runs that differ in nothing but the seed have a spread of {percent(spread[0])} points"
+    text += f" (up to {spread[1]} seeds a cell)"
+    if abs(gain) < spread[0]:
+        return f"{text}, more than what {name} changes ({points(gain)}): one run of each can show a gain or hide it."
+    return f"{text}; {name} changes {points(gain)}, which is more."
+
+
+def _tries(table: Table, verdict: Verdict, own: Sequence[Line]) -> str | None:
+    """Say what becomes of the gain of the best setting on test when the baseline may try as often."""
+    known = [(line, line.optimistic, line.gain) for line in own if line.optimistic and line.gain]
+    if not known:
+        return None
+    best = statistics.fmean(found.gain for _, found, _ in known)
+    chosen = statistics.fmean(gain.mean for _, _, gain in known)
+    left = statistics.fmean(found.left for _, found, _ in known)
+    tries, name, base = known[0][1].tries, verdict.claim.method, table.study.baseline
+    text = (
+        f"Shown at its best setting on test, {name} is {points(best)} points above a run of {base}, and {points(left)}"
+    )
+    text += f" above the best of {tries} runs of {base}. With its setting chosen on validation it is {points(chosen)}."
+    if best > 0 and chosen < best / 2:
+        return f"{text} Most of the gain at the best setting comes from picking it on test."
+    return text
+
+
+def _within(own: Sequence[Line]) -> str | None:
+    known = [line.optimistic for line in own if line.optimistic and line.optimistic.within_interval]
+    if not known:
+        return None
+    above = sum(found.within_interval is not None and found.within_interval[0] > 0 for found in known)
+    cells = "the one cell" if len(known) == 1 else f"{above} of {len(known)} cells"
+    if len(known) == 1:
+        told = "is" if above else "is not"
+        return f"In {cells} the best of the grid {told} above what as many tries with one seed give by luck."
+    return f"In {cells} the best of the grid is above what as many tries with one seed give by luck (95 %)."
+
+
+def _by_figure(table: Table, others: Sequence[Table], verdict: Verdict) -> str | None:
+    """Say so when the verdict depends on what part of training is looked at."""
+    found = []
+    for other in others:
+        same = next(each for each in other.verdicts if each.claim.method == verdict.claim.method)
+        if same.claim.gain is not None:
+            found.append((other.figure, same.claim.gain.mean, same.word))
+    if not found or verdict.claim.gain is None:
+        return None
+    words = "; ".join(f"{figure} {points(gain)}, {word}" for figure, gain, word in found)
+    if all(word == verdict.word for _, _, word in found):
+        return f"By the other figures it is the same verdict: {words}."
+    return f"It depends on the figure: {table.figure} {points(verdict.claim.gain.mean)}, {verdict.word}; {words}."
+
+
+def _unstable(own: Sequence[Line]) -> str | None:
+    """Say so when the seeds do not agree on a setting."""
+    known = [line for line in own if line.settings > 1 and len(line.seeds) >= LEAST_SEEDS]
+    apart = [line for line in known if len(set(line.choices)) > 1]
+    if not known or not apart:
+        return None
+    example = apart[0]
+    cells = "this cell" if len(known) == 1 else f"{len(apart)} of {len(known)} cells"
+    return (
+        f"Which setting of {example.method} is best is not settled by the runs: in {cells} the choice changes with the "
+        f"seed that is left out (for example {', '.join(dict.fromkeys(example.choices))})."
+    )
+
+
+def _beside_rivals(table: Table, verdict: Verdict) -> str | None:
+    own = [each for each in table.rivals if each.claim.method == verdict.claim.method and each.claim.gain is not None]
+    better = [each for each in own if each.p is not None and each.p < ALPHA and _mean(each) < 0]
+    if not own:
+        return None
+    if better:
+        names = ", ".join(f"{each.claim.over} by {points(-_mean(each)).lstrip('+')}" for each in better)
+        return f"Simpler weights gain more than {verdict.claim.method}: {names}."
+    ahead = [each for each in own if each.p is not None and each.p < ALPHA and _mean(each) > 0]
+    if len(ahead) == len(own):
+        return f"{verdict.claim.method} gains more than every rival in the table."
+    return None
+
+
+def _mean(verdict: Verdict) -> float:
+    return verdict.claim.gain.mean if verdict.claim.gain is not None else 0.0

@@ -1,0 +1,262 @@
+"""What a study is: cells of a table, methods with their grids, seeds; read from TOML, checked, and turned into runs.
+
+Knows settings, no folders of results and no tensors. A run is named by its settings alone, so that two studies which
+ask for the same run share it.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from importlib import resources
+from pathlib import Path
+from typing import TypeAlias
+
+from aol import _check
+from aol.engine.settings import Settings, Value, WrongSettingsError
+
+Cell: TypeAlias = dict[str, Value]  # what one cell of the table has that others have not: {"data": "cifar10", ...}
+Variant: TypeAlias = dict[str, Value]  # one setting of a method's grid: {"rho": 0.3, "level": "class"}
+
+FIGURES = ("last", "tail_mean", "second_half_mean", "best")
+KEPT = ("age",)
+_SMOKE = "-smoke"
+_KNOWN = {setting.name for setting in fields(Settings)}
+
+
+@dataclass(frozen=True)
+class Method:
+    """One line of a table: fixed settings, and a grid whose best setting is chosen on validation.
+
+    >>> Method("aol", {"weighting": "aol"}, {"rho": (0.1, 0.5), "level": ("class", "sample")}).variants()[1]
+    {'rho': 0.1, 'level': 'sample'}
+    """
+
+    name: str
+    fixed: Mapping[str, Value] = field(default_factory=dict)
+    grid: Mapping[str, tuple[Value, ...]] = field(default_factory=dict)
+
+    def variants(self) -> list[Variant]:
+        """Return the settings of the grid, one dictionary for each; a method without a grid has one empty setting."""
+        return _combinations(self.grid)
+
+
+@dataclass(frozen=True)
+class Study:
+    """A table to be filled: every cell, by every method, in every setting, with every seed.
+
+    Args:
+        name: what it is called on the command line.
+        title: one line about it.
+        common: settings of all runs.
+        cells: settings that make the cells of the table; every combination is a cell.
+        seeds: of every run.
+        methods: lines of the table.
+        baseline: the method that the others are compared with.
+        tries_seeds: how many further seeds the baseline gets, so that the best of its runs had as many tries as the
+            best of a grid; by default as many as the largest grid of a method called "aol..." has settings.
+        paper: the paper's table that it reproduces, a name in `aol/study/paper`, or None.
+        figure: by which figure, of validation accuracy, a method's setting is chosen.
+        figures: what is reported, of test accuracy.
+        keep: readings by class to keep of every epoch: "age", for heatmaps.
+    """
+
+    name: str
+    title: str
+    common: Mapping[str, Value]
+    cells: Mapping[str, tuple[Value, ...]]
+    seeds: tuple[int, ...]
+    methods: tuple[Method, ...]
+    baseline: str = "none"
+    tries_seeds: int | None = None
+    paper: str | None = None
+    figure: str = "tail_mean"
+    figures: tuple[str, ...] = ("last", "tail_mean", "best")
+    keep: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        _check_study(self)
+
+    def cells_list(self) -> list[Cell]:
+        """Return the cells of the table, in the order of the study."""
+        return _combinations(self.cells)
+
+    def method(self, name: str) -> Method:
+        """Return a method by its name."""
+        for method in self.methods:
+            if method.name == name:
+                return method
+        names = ", ".join(method.name for method in self.methods)
+        raise WrongSettingsError(f"{self.name} has no method called {name!r}, only {names}.")
+
+    @property
+    def extra_seeds(self) -> tuple[int, ...]:
+        """The further seeds of the baseline: the smallest numbers from one on that are no seeds of the study."""
+        wanted = self.tries_seeds
+        if wanted is None:
+            wanted = max((len(each.variants()) for each in self.methods if each.name.startswith("aol")), default=0)
+        free = (seed for seed in itertools.count(1) if seed not in self.seeds)
+        return tuple(itertools.islice(free, wanted))
+
+    def run(self, cell: Cell, method: Method, variant: Variant, seed: int) -> Settings:
+        """Return one run. A method's own settings go before those of the cell, and those before the common ones."""
+        chosen: dict[str, Value] = {**self.common, **cell, **method.fixed, **variant, "seed": seed}
+        try:
+            return Settings(**chosen)  # type: ignore[arg-type]
+        except WrongSettingsError as error:
+            place = " ".join(f"{name}={shown(value)}" for name, value in {**cell, **variant}.items())
+            raise WrongSettingsError(f"{self.name}, method {method.name}, {place}: {error}") from error
+
+    def runs(self, cell: Cell, method: Method, seeds: Sequence[int] | None = None) -> list[Settings]:
+        """Return a method's runs in a cell: setting after setting, each with all seeds (by default the study's)."""
+        wanted = self.seeds if seeds is None else seeds
+        return [self.run(cell, method, variant, seed) for variant in method.variants() for seed in wanted]
+
+    def all_runs(self) -> list[Settings]:
+        """Return every run of the study once, cell after cell, the baseline's further seeds among them."""
+        found: list[Settings] = []
+        for cell in self.cells_list():
+            for method in self.methods:
+                found += self.runs(cell, method)
+                if method.name == self.baseline:
+                    found += self.runs(cell, method, self.extra_seeds)
+        return list(dict.fromkeys(found))
+
+    def only(self, **chosen: Sequence[Value]) -> Study:
+        """Return the part of the study with these cells, methods (`method=...`) or settings of grids.
+
+        The baseline is always a part of it, with as many tries as the grids that are left have settings.
+
+        >>> load("period-10").only(imbalance=[200], method=["none", "aol"], rho=[0.5]).cells_list()
+        [{'data': 'cifar10', 'imbalance': 200}]
+        """
+        named = chosen.pop("method", None)
+        wanted = None if named is None else {self.method(str(name)).name for name in named} | {self.baseline}
+        cells, methods = dict(self.cells), list(self.methods)
+        for name, values in chosen.items():
+            self._check_part(name, values)
+            if name in cells:
+                cells[name] = tuple(value for value in cells[name] if value in values)
+            methods = [_narrowed(each, name, values) for each in methods]
+            methods = [each for each in methods if all(each.grid.values())]
+        tries = len(replace(self, cells=cells, methods=tuple(methods)).extra_seeds)
+        methods = [each for each in methods if wanted is None or each.name in wanted]
+        return replace(self, cells=cells, methods=tuple(methods), tries_seeds=tries)
+
+    def _check_part(self, name: str, values: Sequence[Value]) -> None:
+        """Raise if there are no such cells or settings."""
+        grids = [method.grid[name] for method in self.methods if name in method.grid]
+        if name not in self.cells and not grids:
+            axes = [*self.cells, *(axis for method in self.methods for axis in method.grid), "method"]
+            names = ", ".join(dict.fromkeys(axes))
+            raise WrongSettingsError(f"{self.name} can be restricted by {names}; there is no {name!r}.")
+        known = [*self.cells.get(name, ()), *itertools.chain(*grids)]
+        for value in values:
+            if value not in known:
+                has = ", ".join(shown(each) for each in dict.fromkeys(known))
+                raise WrongSettingsError(f"{self.name} has {name} {has}; there is no {shown(value)}.")
+
+    def with_settings(self, **changed: Value) -> Study:
+        """Return the study with other common settings: other runs, under other ids."""
+        for name in changed:
+            if name in self.cells or any(name in method.grid for method in self.methods):
+                raise WrongSettingsError(f"{name} varies in {self.name}: restrict it, instead of setting it.")
+        return replace(self, common={**self.common, **changed})
+
+
+def shown(value: Value) -> str:
+    """Return the value of a setting as a word.
+
+    >>> shown(200.0), shown(None), shown("all")
+    ('200', 'none', 'all')
+    """
+    return "none" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _narrowed(method: Method, name: str, values: Sequence[Value]) -> Method:
+    if name not in method.grid:
+        return method
+    kept = tuple(value for value in method.grid[name] if value in values)
+    return replace(method, grid={**method.grid, name: kept})
+
+
+def _combinations(axes: Mapping[str, tuple[Value, ...]]) -> list[dict[str, Value]]:
+    return [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
+
+
+def _check_study(study: Study) -> None:
+    """Raise what is wrong with a study, before anything is trained."""
+
+    def refuse(text: str) -> None:
+        raise WrongSettingsError(f"{study.name}: {text}")
+
+    if not study.seeds or len(set(study.seeds)) != len(study.seeds):
+        refuse(f"seeds must be different whole numbers, not {list(study.seeds)}.")
+    for seed in study.seeds:
+        _check.whole("seeds", seed, 0)
+    names = [method.name for method in study.methods]
+    if len(set(names)) != len(names):
+        refuse(f"methods must have different names, not {', '.join(names)}.")
+    if study.baseline not in names:
+        refuse(f"baseline must be one of the methods {', '.join(names)}, not {study.baseline!r}.")
+    if study.tries_seeds is not None:
+        _check.whole("tries_seeds", study.tries_seeds, 0)
+    for figure in (study.figure, *study.figures):
+        _check.choice("figure", figure, FIGURES)
+    for reading in study.keep:
+        _check.choice("keep", reading, KEPT)
+    tables = {"common": study.common, "cells": study.cells}
+    for method in study.methods:
+        tables |= {f"method {method.name}": method.fixed, f"the grid of {method.name}": method.grid}
+    for where, table in tables.items():
+        for name in table:
+            if name not in _KNOWN:
+                refuse(f"{where} has {name!r}, which is no setting of a run.")
+            if name == "seed":
+                refuse(f"{where} has a seed: seeds are a list of their own.")
+    if twice := set(study.common) & set(study.cells):
+        refuse(f"{sorted(twice)[0]} is both common and an axis of the cells.")
+    for where, axes in (("cells", study.cells), *((f"the grid of {m.name}", m.grid) for m in study.methods)):
+        for name, values in axes.items():
+            if not values or len(set(values)) != len(values):
+                refuse(f"{where}: {name} must be a list of different values, not {list(values)}.")
+    study.all_runs()
+
+
+def builtin_names(*, smoke: bool = True) -> list[str]:
+    """Return the names of the built-in studies, and of their small variants on digits.
+
+    >>> builtin_names(smoke=False)[:3]
+    ['arrival', 'correlations', 'heatmaps']
+    """
+    folder = resources.files("aol.study") / "builtin"
+    names = sorted(path.name.removesuffix(".toml") for path in folder.iterdir() if path.name.endswith(".toml"))
+    return names + [name + _SMOKE for name in names if smoke]
+
+
+def load(name_or_path: str | Path) -> Study:
+    """Return a built-in study by its name, or one from a TOML file.
+
+    "NAME-smoke" is a study cut down to seconds: the same methods, cells at the ends of its axes, on `digits`.
+
+    >>> len(load("period-10-seeds").all_runs())
+    348
+    """
+    from aol.study.reading import study_from
+    from aol.study.smoke import smoke
+
+    word = str(name_or_path)
+    if word in builtin_names(smoke=False):
+        text = (resources.files("aol.study") / "builtin" / f"{word}.toml").read_text(encoding="utf-8")
+        return study_from(text, f"{word}.toml")
+    if word in builtin_names():
+        return smoke(load(word.removesuffix(_SMOKE)))
+    path = Path(word).expanduser()
+    if not path.is_file():
+        names = ", ".join(builtin_names(smoke=False))
+        raise WrongSettingsError(f"There is no study {word!r}: no such file, and the built-in ones are {names}.")
+    try:
+        return study_from(path.read_text(encoding="utf-8"), str(path))
+    except UnicodeDecodeError as error:
+        raise WrongSettingsError(f"{path} is not text in UTF-8.") from error

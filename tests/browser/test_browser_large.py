@@ -1,0 +1,145 @@
+"""The largest kind of run: a thousand classes, two hundred epochs, a million samples; three of them side by side."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from opened import Open, settle
+from playwright.sync_api import Page
+
+from aol.report.page import write_page
+from aol.report.page.document import chart_library
+from made_stories import make_large_story, make_story
+
+MEGABYTE = 1_000_000
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("large") / "report.html"
+    story = make_large_story()
+    chart_library()
+    begun = time.monotonic()
+    size = write_page([story, replace(story, name="b", method="b"), replace(story, name="c", method="c")], path)
+    print(f"{size / MEGABYTE:.1f} MB in {time.monotonic() - begun:.1f} s")
+    assert size < 5 * MEGABYTE
+    return path
+
+
+def took(page: Page, act: str) -> float:
+    """Milliseconds until what was asked for is drawn."""
+    return float(
+        page.evaluate(f"""() => new Promise(done => {{
+        const begun = performance.now(); {act};
+        requestAnimationFrame(() => setTimeout(() => done(performance.now() - begun)));
+    }})""")
+    )
+
+
+def test_it_is_quick_to_open_to_sort_and_to_search(open_page: Open, large: Path) -> None:
+    page = open_page(large)
+    ready = int(page.evaluate("() => document.documentElement.dataset.ready"))
+    sort = took(page, "document.querySelector('[data-key=sort-weight]').click()")
+    page.evaluate("() => { document.getElementById('find-class').value = 'n00000'; }")
+    find = took(page, "document.getElementById('find-class').dispatchEvent(new Event('input'))")
+    everything = took(page, "document.querySelector('[data-key=class-more-all]').click()")
+    print(f"ready {ready} ms, sort {sort:.0f} ms, find {find:.0f} ms, all rows {everything:.0f} ms")
+    assert page.locator("#class-table tbody tr").count() == 1000
+    assert (ready < 8000, sort < 1500, find < 1500, everything < 5000) == (True,) * 4
+    again = took(page, "document.querySelector('[data-key=sort-age]').click()")
+    print(f"sort of all rows {again:.0f} ms")
+    assert again < 4000
+
+
+def test_what_is_left_out_is_said(open_page: Open, large: Path) -> None:
+    page = open_page(large)
+    text = page.locator("#about-body").inner_text()
+    assert "of 1,000,000 samples are on the page" in text
+    assert "of 200 epochs" in text
+    assert "Of all 1,000,000 samples" in page.locator("#sample-about").inner_text()
+    assert "mean of about 2 classes" in page.locator("#heat-readout").inner_text()
+
+
+def test_the_heatmap_of_a_thousand_classes_zooms_to_single_ones(open_page: Open, large: Path) -> None:
+    page = open_page(large)
+    for _ in range(6):
+        page.get_by_role("button", name="Zoom in").click()
+        settle(page)
+    labels = page.locator("#heat-charts .chart").first.locator(".mark-text.role-mark text")
+    assert 8 <= labels.count() <= 34
+    assert "mean of" not in page.locator("#heat-readout").inner_text()
+    page.locator("#pick-class").fill("n00000700 a name of usual length")
+    page.locator("#pick-class").press("Enter")
+    settle(page)
+    assert page.locator("#gallery li").count() >= 1
+
+
+def test_many_runs_are_listed_and_eight_at_most_are_drawn(open_page: Open, tmp_path: Path) -> None:
+    stories = [make_story(f"method {seed}, seed 0", seed=seed, epochs=5) for seed in range(40)]
+    write_page(stories, tmp_path / "many.html")
+    page = open_page(tmp_path / "many.html")
+    assert page.locator("#run-table tbody tr").count() == 40
+    assert page.locator("#run-table input:checked").count() == 4
+    for place in range(4, 8):
+        page.locator(f"[data-key=show-{place}]").check()
+    assert page.locator("#run-table input:disabled").count() == 32
+    assert "4 more shown runs not drawn here" in page.locator("#heat-readout").inner_text()
+
+
+def test_a_run_with_one_class_one_epoch_and_no_samples_is_shown(open_page: Open, tmp_path: Path) -> None:
+    bare = make_story("bare", names=["only"], counts=[5], epochs=1, samples=False)
+    empty: dict[str, object] = {name: {} for name in ("by_class", "curves", "settings", "versions")}
+    nothing = replace(bare, name="nothing", method="nothing", command=None, **empty)  # type: ignore[arg-type]
+    write_page([bare, nothing], tmp_path / "bare.html")
+    page = open_page(tmp_path / "bare.html")
+    assert page.locator("#class-table tbody tr").count() == 1
+    assert page.locator("#samples").is_hidden()
+    page.locator("#pick-run").select_option(label="nothing")
+    settle(page)
+    assert "not known" in page.locator("#settings-body").inner_text()
+
+
+def test_runs_of_different_data_do_not_mix(open_page: Open, tmp_path: Path) -> None:
+    one, two = make_story("digits"), make_story("letters", names=["a", "b", "c"], counts=[9, 8, 7], seed=1)
+    write_page([one, two], tmp_path / "two.html")
+    page = open_page(tmp_path / "two.html")
+    assert page.locator("#heat-charts svg image").count() == 1
+    page.locator("[data-key=class-5]").click()
+    page.locator("#pick-run").select_option(label="letters")
+    settle(page)
+    assert page.locator("#pick-class").input_value() == ""
+    assert page.locator("#class-table tbody tr").count() == 3
+    assert page.locator("#gallery li").count() == 24
+
+
+def test_names_without_end_and_from_right_to_left_stay_inside_the_page(open_page: Open, tmp_path: Path) -> None:
+    names = ["x" * 1000, "שלום עולם", "a b" * 50]
+    write_page([make_story("n" * 300, names=names, counts=[9, 5, 4])], tmp_path / "long.html")
+    page = open_page(tmp_path / "long.html")
+    page.locator("#class-table tbody button").first.click()
+    for width in (1280, 360):
+        page.set_viewport_size({"width": width, "height": 800})
+        page.wait_for_timeout(300)
+        assert page.evaluate("() => document.documentElement.scrollWidth") == width
+
+
+def test_figures_that_are_not_numbers_and_classes_without_samples_are_passed_over(
+    open_page: Open, tmp_path: Path
+) -> None:
+    lost = make_story("lost", failed_at=3)
+    lost.by_class["age"][:] = np.nan
+    lost.by_class["weight"][:] = np.inf
+    lost.curves["test_accuracy"][:] = np.nan
+    write_page([lost, make_story("absent", counts=[50, 20, 0, 0, 0, 4])], tmp_path / "odd.html")
+    page = open_page(tmp_path / "odd.html")
+    assert "failed in epoch 3" in page.locator("#run-table").inner_text()
+    assert "not finite in epoch 3" in page.locator("#advice-list").inner_text()
+    assert "NaN" not in page.locator("main").inner_text()
+    page.locator("#pick-run").select_option(label="absent")
+    settle(page)
+    assert page.locator("#class-table tbody tr").count() == 6
+    assert "NaN" not in page.locator("main").inner_text()

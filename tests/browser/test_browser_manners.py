@@ -1,0 +1,243 @@
+"""Light and dark, keyboard, print, a phone, and a page that follows its runs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from opened import Open, settle
+from playwright.sync_api import Page, expect
+
+from aol.report.page import write_page
+from made_stories import make_story
+
+COLOURS = """(selector) => {
+    const seen = (node) => {
+        for (let at = node; at; at = at.parentElement) {
+            const found = getComputedStyle(at).backgroundColor;
+            if (found !== 'rgba(0, 0, 0, 0)' && found !== 'transparent') return found;
+        }
+        return getComputedStyle(document.body).backgroundColor;
+    };
+    const node = document.querySelector(selector);
+    return [getComputedStyle(node).color, seen(node)];
+}"""
+PARTS = (
+    "body", "#subtitle", "#advice-list p", "a", ".chip", "#class-table td", "#class-table caption", "dt",
+    "#gallery .quiet", "#theme input:checked + span", "#run-table tr.chosen td", "#tip",
+)  # fmt: skip
+
+
+def luminance(colour: str) -> float:
+    parts = [float(part) / 255 for part in colour[colour.index("(") + 1 : -1].split(",")[:3]]
+    red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def contrast(one: str, two: str) -> float:
+    dark, light = sorted((luminance(one), luminance(two)))
+    return (light + 0.05) / (dark + 0.05)
+
+
+def ground(page: Page) -> str:
+    return str(page.evaluate("() => getComputedStyle(document.body).backgroundColor"))
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_every_text_stands_out_from_its_ground(open_page: Open, page_file: Path, scheme: str) -> None:
+    page = open_page(page_file, color_scheme=scheme)
+    for selector in PARTS:
+        text, behind = page.evaluate(COLOURS, selector)
+        assert contrast(text, behind) >= 4.5, (selector, text, behind)
+    for place in range(8):
+        line = page.locator("#run-table .swatch path").first.evaluate(
+            "(node, name) => { node.style.stroke = `var(${name})`; return getComputedStyle(node).stroke; }",
+            f"--series-{place}",
+        )
+        assert contrast(line, ground(page)) >= 3.0, (place, line)
+
+
+def test_colours_follow_the_system_until_the_viewer_chooses(open_page: Open, page_file: Path) -> None:
+    page = open_page(page_file, color_scheme="dark")
+    dark = ground(page)
+    page.emulate_media(color_scheme="light")
+    light = ground(page)
+    assert luminance(dark) < 0.02 < 0.9 < luminance(light)
+    page.locator("#theme").get_by_text("Dark").click()
+    assert ground(page) == dark
+    axis = page.locator("#curve-charts svg .role-axis-label text").first
+    assert luminance(axis.evaluate("node => getComputedStyle(node).fill")) > 0.3
+    page.emulate_media(color_scheme="dark")
+    page.locator("#theme").get_by_text("Light").click()
+    assert ground(page) == light
+    assert luminance(axis.evaluate("node => getComputedStyle(node).fill")) < 0.2
+
+
+def test_lines_differ_in_more_than_colour(page: Page) -> None:
+    dashes = [line.get_attribute("stroke-dasharray") for line in page.locator("#run-table .swatch path").all()]
+    assert len(set(dashes)) == len(dashes) == 2
+
+
+def focused(page: Page) -> str:
+    return str(
+        page.evaluate("""() => {
+        const at = document.activeElement;
+        return at.id || at.dataset.key || at.getAttribute('aria-roledescription') || at.value || at.textContent;
+    }""")
+    )
+
+
+def test_everything_can_be_reached_with_tab_in_the_order_of_the_page(page: Page) -> None:
+    visited: list[str] = []
+    for _ in range(150):
+        page.keyboard.press("Tab")
+        if page.evaluate("() => document.activeElement === document.body"):
+            break
+        visited.append(focused(page))
+        outline = page.evaluate("""() => {
+            const at = document.activeElement;
+            const shown = at.type === 'radio' ? at.nextElementSibling : at;
+            return getComputedStyle(shown).outlineStyle;
+        }""")
+        assert outline != "none", visited[-1]
+    assert visited[0] == "Skip to the content"
+    wanted = [
+        "auto", "pick-run", "pick-class", "show-0", "run-0", "pick-curve", "pick-reading", "pick-order", "heatmap",
+        "find-class", "sort-name", "class-0", "unsure", "Licences of the chart library in this page",
+    ]  # fmt: skip
+    places = [visited.index(each) for each in wanted]
+    assert places == sorted(places)
+
+
+def test_the_table_is_sorted_and_runs_and_classes_are_chosen_with_keys(page: Page) -> None:
+    page.locator("[data-key=sort-count]").focus()
+    page.keyboard.press("Enter")
+    head = page.locator("#class-table th", has=page.locator("[data-key=sort-count]"))
+    expect(head).to_have_attribute("aria-sort", "descending")
+    assert focused(page) == "sort-count"  # drawn anew, and the keyboard is where it was
+    page.keyboard.press("Space")
+    expect(head).to_have_attribute("aria-sort", "ascending")
+    page.locator("[data-key=class-3]").focus()
+    page.keyboard.press("Enter")
+    expect(page.locator("#pick-class")).to_have_value("class 3")
+    assert focused(page) == "class-3"
+    page.locator("[data-key=run-1]").focus()
+    page.keyboard.press("Space")
+    expect(page.locator("#pick-run")).to_have_value("1")
+    page.locator("#theme input[value=auto]").focus()
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowRight")
+    assert page.evaluate("() => document.documentElement.dataset.theme") == "dark"
+
+
+def test_the_heatmap_is_read_and_zoomed_with_keys(page: Page) -> None:
+    page.locator("#heat-charts .chart").first.focus()
+    page.keyboard.press("ArrowDown")
+    assert "class 0, 60 samples, epoch 12" in page.locator("#heat-readout").inner_text()
+    for key in ("ArrowDown", "ArrowLeft", "ArrowLeft"):
+        page.keyboard.press(key)
+    assert "class 1, 36 samples, epoch 10" in page.locator("#heat-readout").inner_text()
+    page.keyboard.press("+")
+    settle(page)
+    assert page.evaluate("() => document.activeElement.getAttribute('aria-roledescription')") == "heatmap"
+    assert "zoom=" in page.url
+    page.keyboard.press("0")
+    settle(page)
+    assert "zoom=" not in page.url
+    page.keyboard.press("Enter")
+    expect(page.locator("#pick-class")).to_have_value("class 1")
+
+
+NAMELESS = """() => {
+    const named = (each) => each.getAttribute('aria-label') || each.alt || each.textContent.trim()
+        || [...each.labels ?? []].some(label => label.textContent.trim())
+        || document.getElementById(each.getAttribute('aria-labelledby'));
+    const all = document.querySelectorAll('button, a, input, select, img, svg[role=img], [tabindex="0"]');
+    return [...all].filter(each => !named(each)).map(each => each.outerHTML.slice(0, 120));
+}"""
+
+
+def test_every_control_and_picture_has_a_name(page: Page) -> None:
+    assert page.evaluate(NAMELESS) == []
+    ids = [each.get_attribute("id") for each in page.locator("[id]").all()]
+    assert len(ids) == len(set(ids))
+
+
+def test_it_prints_black_on_white_without_controls(open_page: Open, page_file: Path) -> None:
+    page = open_page(page_file, color_scheme="dark")
+    page.emulate_media(media="print")
+    assert ground(page) == "rgb(255, 255, 255)"
+    for selector in ("nav.bar", "#theme", "#heat-controls", ".command button"):
+        assert not page.locator(selector).first.is_visible(), selector
+    printed = ("#run-table", "#advice-list", "#heat-charts svg", "#class-table", "#gallery", "#error-table")
+    for selector in (*printed, "#settings-body"):
+        assert page.locator(selector).first.is_visible(), selector
+    axis = page.locator("#curve-charts svg .role-axis-label text").first
+    assert luminance(axis.evaluate("node => getComputedStyle(node).fill")) < 0.2
+    assert page.pdf(format="A4").startswith(b"%PDF")
+
+
+def test_a_phone_shows_all_of_it_without_scrolling_sideways(open_page: Open, page_file: Path) -> None:
+    page = open_page(page_file, viewport={"width": 360, "height": 740}, has_touch=True)
+    assert page.evaluate("() => document.documentElement.scrollWidth") == 360
+    for chart in page.locator(".chart svg").all():
+        box = chart.bounding_box()
+        assert box is not None
+        assert box["x"] >= 0
+        assert box["x"] + box["width"] <= 361
+    page.locator("#heat-charts svg image").first.tap(position={"x": 60, "y": 60})
+    assert "epoch" in page.locator("#tip").inner_text()
+
+
+def test_charts_follow_the_width_of_the_window(open_page: Open, page_file: Path) -> None:
+    page = open_page(page_file)
+    page.set_viewport_size({"width": 500, "height": 800})
+    page.wait_for_timeout(400)
+    settle(page)
+    assert page.evaluate("() => document.documentElement.scrollWidth") == 500
+    box = page.locator("#heat-charts svg").first.bounding_box()
+    assert box is not None
+    assert 380 < box["width"] <= 500
+
+
+def test_an_open_page_follows_its_run_and_keeps_what_was_chosen(open_page: Open, tmp_path: Path) -> None:
+    path = tmp_path / "live.html"
+    early = make_story(epochs=4, finished=False, planned=6)
+    write_page([early, replace(early, name="other")], path, refresh=0.5)
+    page = open_page(path)
+    expect(page.locator("#live")).to_contain_text("this page follows")
+    assert "under way, epoch 4 of 6" in page.locator("#run-table").inner_text()
+    page.locator("[data-key=sort-count]").click()
+    page.locator("#pick-run").select_option(label="other")
+    page.get_by_label("Class", exact=True).fill("class 2")
+    page.get_by_label("Class", exact=True).press("Enter")
+    page.evaluate("() => scrollTo(0, document.querySelector('#classes').getBoundingClientRect().top + scrollY + 120)")
+    late = make_story(epochs=6)
+    write_page([late, replace(late, name="other")], path)
+    page.wait_for_selector("#live[hidden]", state="attached", timeout=15_000)
+    page.wait_for_selector("html[data-ready]")
+    settle(page)
+    assert "finished" in page.locator("#run-table").inner_text()
+    assert page.locator("#pick-run option:checked").inner_text() == "other"
+    expect(page.locator("#pick-class")).to_have_value("class 2")
+    expect(page.locator("#class-table th[aria-sort=descending]")).to_contain_text("Samples")
+    assert abs(page.evaluate("() => document.querySelector('#classes').getBoundingClientRect().top") + 120) < 5
+
+
+def test_a_page_can_be_told_to_wait(open_page: Open, tmp_path: Path) -> None:
+    path = tmp_path / "live.html"
+    write_page([make_story(epochs=4, finished=False)], path, refresh=0.3)
+    page = open_page(path)
+    page.get_by_role("button", name="Pause").click()
+    page.evaluate("() => { window.same = true; }")
+    page.wait_for_timeout(3600)
+    assert page.evaluate("() => window.same")
+    expect(page.locator("#live")).to_contain_text("this page waits")
+
+
+def test_a_finished_page_never_loads_itself_again(page: Page) -> None:
+    page.evaluate("() => { window.same = true; }")
+    page.wait_for_timeout(1500)
+    assert page.evaluate("() => window.same")
+    assert page.locator("#live").is_hidden()

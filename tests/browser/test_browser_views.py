@@ -1,0 +1,280 @@
+"""What a person does with the page: choose, sort, find, point, zoom."""
+
+from __future__ import annotations
+
+import base64
+import io
+from pathlib import Path
+
+import numpy as np
+import pytest
+from opened import Open, settle
+from PIL import Image
+from playwright.sync_api import Locator, Page, expect
+
+from aol.report.story import Story
+
+
+def rows(page: Page, table: str, column: int) -> list[str]:
+    return [row.locator("th, td").nth(column).inner_text() for row in page.locator(f"{table} tbody tr").all()]
+
+
+def map_of(page: Page, place: int) -> Locator:
+    return page.locator("#heat-charts .chart").nth(place).locator("svg image")
+
+
+def point_at_cell(page: Page, place: int, epoch: float, row: float, epochs: int, classes: int) -> None:
+    """Move to the middle of a cell; both count from zero."""
+    map_of(page, place).scroll_into_view_if_needed()
+    box = map_of(page, place).bounding_box()
+    assert box is not None
+    page.mouse.move(box["x"] + box["width"] * (epoch + 0.5) / epochs, box["y"] + box["height"] * (row + 0.5) / classes)
+
+
+def map_picture(page: Page, place: int) -> np.ndarray:
+    url = map_of(page, place).get_attribute("href") or map_of(page, place).get_attribute("xlink:href")
+    assert url is not None
+    return np.asarray(Image.open(io.BytesIO(base64.b64decode(url.partition(",")[2]))).convert("RGBA"))
+
+
+def test_runs_stand_side_by_side(page: Page, stories: list[Story]) -> None:
+    assert rows(page, "#run-table", 1) == [story.name for story in stories]
+    for place, story in enumerate(stories):
+        assert f"{100 * story.curves['test_accuracy'][-1]:.1f}%" in rows(page, "#run-table", 3)[place]
+    assert page.locator("#heat-charts .chart").count() == 2
+    page.get_by_label("Show aol").uncheck()
+    settle(page)
+    assert page.locator("#heat-charts .chart").count() == 1
+    assert page.locator("#curve-charts .chart").first.locator("path[stroke]").count() >= 1
+    page.get_by_label("Show aol").check()
+    expect(page.locator("#heat-charts .chart")).to_have_count(2)
+
+
+def test_the_class_table_sorts_both_ways_by_every_reading(page: Page, stories: list[Story]) -> None:
+    story = stories[0]
+    assert page.locator("#class-table th[aria-sort=descending]").inner_text().startswith("Age")
+    for key in ("count", "weight", "test_accuracy", "train_accuracy", "train_loss", "train_margin", "age"):
+        values = story.counts if key == "count" else story.by_class[key][-1]
+        head = page.locator("#class-table thead th").filter(has=page.locator(f"[data-key=sort-{key}]"))
+        head.get_by_role("button").click()
+        down, up = ([story.classes[place] for place in np.argsort(by, kind="stable")] for by in (-values, values))
+        assert head.get_attribute("aria-sort") == "descending"
+        assert rows(page, "#class-table", 0) == down
+        head.get_by_role("button").click()
+        assert head.get_attribute("aria-sort") == "ascending"
+        assert rows(page, "#class-table", 0) == up
+        assert page.locator("#class-table th[aria-sort]:not([aria-sort=none])").count() == 1
+
+
+def test_the_class_table_shows_the_last_readings(page: Page, stories: list[Story]) -> None:
+    story = stories[0]
+    titles = [each.inner_text().strip(" ▼▲") for each in page.locator("#class-table thead th").all()]
+    for row in page.locator("#class-table tbody tr").all():
+        cells = dict(zip(titles, [cell.inner_text() for cell in row.locator("th, td").all()], strict=True))
+        place = story.classes.index(cells["Class"])
+        assert cells["Samples"] == str(story.counts[place])
+        assert float(cells["Age"]) == pytest.approx(story.by_class["age"][-1, place], abs=0.006)
+        assert cells["Test accuracy"] == f"{100 * story.by_class['test_accuracy'][-1, place]:.1f}%"
+        margin = float(cells["Margin"].replace("−", "-"))
+        assert margin == pytest.approx(story.by_class["train_margin"][-1, place], abs=0.006)
+        assert row.locator("svg.spark path").get_attribute("d").count("L") >= 10  # type: ignore[union-attr]
+
+
+def test_another_run_shows_its_own_classes(page: Page, stories: list[Story]) -> None:
+    page.locator("#pick-run").select_option(label=stories[1].name)
+    ages = stories[1].by_class["age"][-1]
+    assert rows(page, "#class-table", 0) == [stories[1].classes[place] for place in np.argsort(-ages)]
+    assert stories[1].name in page.locator("#class-table caption").inner_text()
+
+
+def test_a_class_can_be_found(page: Page) -> None:
+    page.get_by_label("Find a class").fill("CLASS 3")
+    assert rows(page, "#class-table", 0) == ["class 3"]
+    page.get_by_label("Find a class").fill("no such")
+    assert rows(page, "#class-table", 0) == []
+    expect(page.locator("#class-more")).to_have_text("Nothing to show.")
+
+
+def test_a_class_filters_gallery_and_label_errors(page: Page) -> None:
+    everything = page.locator("#gallery li").count()
+    page.get_by_label("Class", exact=True).fill("class 2")
+    page.get_by_label("Class", exact=True).press("Enter")
+    labels = [card.locator("dd").first.inner_text() for card in page.locator("#gallery li").all()]
+    assert set(labels) == {"class 2"}
+    assert len(labels) < everything
+    expect(page.locator("#error-table tbody tr")).to_have_count(0)
+    expect(page.locator("#class-detail h3")).to_have_text("Class class 2 over time")
+    page.get_by_role("button", name="All classes").click()
+    assert page.locator("#gallery li").count() == everything
+    assert page.locator("#error-table tbody tr").count() == 5
+
+
+def test_the_gallery_shows_pictures_labels_answers_and_histories(page: Page, stories: list[Story]) -> None:
+    samples = stories[0].samples
+    assert samples is not None
+    first = page.locator("#gallery li").first
+    assert "class 0" in first.inner_text()
+    assert "class 1 (97%)" in first.inner_text()
+    assert "13" in first.locator("dd").nth(2).inner_text()
+    assert page.evaluate("() => [...document.images].every(each => each.complete && each.naturalWidth === 8)")
+    ages = [int(card.locator("dd").nth(2).inner_text().split(",")[0]) for card in page.locator("#gallery li").all()]
+    assert ages == sorted(samples.age.tolist(), reverse=True)[: len(ages)]
+    assert "at most 13" in str(first.locator("svg").get_attribute("aria-label"))
+
+
+def test_likely_label_errors_come_with_reasons(page: Page) -> None:
+    table = page.locator("#error-table tbody tr")
+    assert sorted(rows(page, "#error-table", 0)) == ["0", "12", "3", "6", "9"]
+    assert table.first.locator("td").last.inner_text() == (
+        "Wrong in 12 of 12 epochs, the last 12 in a row. On average another class got 90%, the label 0%. "
+        "Now “class 1” gets 97%, the label “class 0” 1%."
+    )
+    page.get_by_label("also less clear ones").check()
+    assert table.count() > 5
+    scores = [float(score) for score in rows(page, "#error-table", 3)]
+    assert scores[5:] == sorted(scores[5:], reverse=True)
+
+
+def test_pointing_at_the_heatmap_reads_every_run(page: Page, stories: list[Story]) -> None:
+    order = np.argsort(-stories[0].counts, kind="stable")
+    point_at_cell(page, 1, 3, 4, 12, 6)
+    text = page.locator("#tip").inner_text()
+    assert text.splitlines()[0] == f"class {order[4]}, {stories[0].counts[order[4]]} samples, epoch 4"
+    for line, story in zip(text.splitlines()[1:], stories, strict=True):
+        value = float(line.rpartition(" ")[2])
+        assert line.startswith(f"{story.name}: age ")
+        assert value == pytest.approx(story.by_class["age"][3, order[4]], abs=0.02)
+    assert page.locator("#heat-readout").inner_text().startswith(f"class {order[4]}")
+    page.mouse.move(2, 2)
+    expect(page.locator("#tip")).to_be_hidden()
+
+
+def test_the_heatmap_is_a_picture_of_the_ages_with_the_head_on_top(page: Page, stories: list[Story]) -> None:
+    story = stories[0]
+    picture = map_picture(page, 0).astype(int)
+    ages = story.by_class["age"][:, np.argsort(-story.counts, kind="stable")].T
+    assert picture.shape == (*ages.shape, 4)
+    bright = picture[..., 1]  # viridis: green grows with the value
+    order = np.argsort(ages.ravel())
+    assert (np.diff(bright.ravel()[order]) >= -2).all()
+    top = max(range(2), key=lambda place: stories[place].by_class["age"].max())
+    hottest = map_picture(page, top)[..., :3].reshape(-1, 3)
+    assert [253, 231, 37] in hottest.tolist()  # the end of viridis: both maps share one scale
+
+
+def test_other_readings_and_orders_can_be_drawn(page: Page, stories: list[Story]) -> None:
+    page.get_by_label("Colour shows").select_option(label="Test accuracy")
+    page.get_by_label("Order").select_option(label="by name")
+    settle(page)
+    point_at_cell(page, 0, 11, 2, 12, 6)
+    lines = page.locator("#tip").inner_text().splitlines()
+    assert lines[0].startswith("class 2,")
+    assert lines[1].endswith(f"test accuracy {100 * stories[0].by_class['test_accuracy'][11, 2]:.1f}%")
+
+
+def test_a_box_zooms_in_and_a_double_click_zooms_out(page: Page) -> None:
+    map_of(page, 0).scroll_into_view_if_needed()
+    box = map_of(page, 0).bounding_box()
+    assert box is not None
+    page.mouse.move(box["x"] + box["width"] * 2.5 / 12, box["y"] + box["height"] * 1.5 / 6)
+    page.mouse.down()
+    page.mouse.move(box["x"] + box["width"] * 5.5 / 12, box["y"] + box["height"] * 3.5 / 6, steps=4)
+    page.mouse.up()
+    settle(page)
+    assert map_picture(page, 0).shape[:2] == (3, 4)  # classes 1 to 3, epochs 3 to 6
+    assert map_picture(page, 1).shape[:2] == (3, 4)
+    point_at_cell(page, 0, 0, 0, 4, 3)
+    assert page.locator("#tip").inner_text().startswith("class 1, 36 samples, epoch 3")
+    page.get_by_role("button", name="Show all").click()
+    settle(page)
+    assert map_picture(page, 0).shape[:2] == (6, 12)
+    page.get_by_role("button", name="Zoom in").click()
+    settle(page)
+    assert map_picture(page, 0).shape[0] < 6
+    map_of(page, 0).dblclick()
+    settle(page)
+    assert map_picture(page, 0).shape[:2] == (6, 12)
+
+
+def test_a_click_on_the_heatmap_chooses_the_class(page: Page) -> None:
+    point_at_cell(page, 0, 5, 3, 12, 6)
+    page.mouse.down()
+    page.mouse.up()
+    expect(page.locator("#pick-class")).to_have_value("class 3")
+    expect(page.locator("#class-curves .chart")).to_have_count(4)
+
+
+def test_curves_read_all_runs_at_one_epoch(page: Page, stories: list[Story]) -> None:
+    chart = page.locator("#curve-charts .chart").first.locator("svg")
+    chart.scroll_into_view_if_needed()
+    box = chart.bounding_box()
+    assert box is not None
+    page.mouse.move(box["x"] + box["width"] - 8, box["y"] + box["height"] / 2)
+    lines = page.locator("#tip").inner_text().splitlines()
+    assert lines == ["epoch 12"] + [f"{s.name}: {100 * s.curves['test_accuracy'][-1]:.1f}%" for s in stories]
+    page.get_by_label("Third chart").select_option(label="Training accuracy")
+    settle(page)
+    assert "Training accuracy" in page.locator("#curve-charts").inner_text()
+
+
+def test_the_scatter_names_the_class_under_the_pointer(page: Page, stories: list[Story]) -> None:
+    chart = page.locator("#class-charts .chart svg")
+    chart.scroll_into_view_if_needed()
+    point = chart.locator(".mark-symbol.role-mark path").first.bounding_box()
+    assert point is not None
+    page.mouse.move(point["x"] + point["width"] / 2, point["y"] + point["height"] / 2)
+    assert page.locator("#tip").inner_text().startswith("class 0\n60 samples, age ")
+    page.mouse.click(point["x"] + point["width"] / 2, point["y"] + point["height"] / 2)
+    expect(page.locator("#pick-class")).to_have_value("class 0")
+
+
+def test_advice_leads_to_the_classes_it_is_about(page: Page) -> None:
+    advice = page.locator("#advice-list li")
+    assert advice.count() >= 2
+    chip = advice.locator(".chip").first
+    name = chip.inner_text()
+    chip.click()
+    expect(page.locator("#pick-class")).to_have_value(name)
+    expect(chip).to_have_attribute("aria-pressed", "true")
+    chip.click()
+    expect(page.locator("#pick-class")).to_have_value("")
+
+
+def test_settings_and_the_command_to_repeat_it(open_page: Open, page_file: Path, stories: list[Story]) -> None:
+    page = open_page(page_file, permissions=["clipboard-read", "clipboard-write"])
+    assert page.locator(".command code").inner_text() == stories[0].command
+    page.locator(".command button").click()
+    expect(page.locator(".command button")).to_have_text("Copied")
+    assert page.evaluate("() => navigator.clipboard.readText()") == stories[0].command
+    assert "torch" in page.locator("#settings-body").inner_text()
+    assert rows(page, "#settings-body table", 0) == ["weighting", "seed"]
+
+
+def test_choices_are_kept_in_the_address(open_page: Open, page: Page, page_file: Path, stories: list[Story]) -> None:
+    page.locator("#pick-run").select_option(label=stories[1].name)
+    page.get_by_label("Class", exact=True).fill("class 4")
+    page.get_by_label("Class", exact=True).press("Enter")
+    page.get_by_label("Colour shows").select_option(label="Weight")
+    page.get_by_text("Dark").click()
+    again = open_page(page_file, "#" + page.url.partition("#")[2])
+    assert again.locator("#pick-run option:checked").inner_text() == stories[1].name
+    expect(again.locator("#pick-class")).to_have_value("class 4")
+    assert again.get_by_label("Colour shows").input_value() == "weight"
+    assert again.evaluate("() => document.documentElement.dataset.theme") == "dark"
+
+
+NONSENSE = (
+    "run=nobody&klass=none&zoom=[1]&theme=%22x%22",
+    "zoom=[9,1,9,1]&sort=7&down=1&shown=nobody",
+    "%%%&&=",
+    "sort=%22nope%22&reading=%22nope%22&order=%22nope%22&curve=%22nope%22",
+)
+
+
+def test_an_address_that_makes_no_sense_is_passed_over(page: Page, page_file: Path) -> None:
+    for words in NONSENSE:
+        page.goto("about:blank")
+        page.goto(f"{page_file.as_uri()}#{words}")
+        page.wait_for_selector("html[data-ready]")
+        assert page.locator("#class-table tbody tr").count() == 6
+        assert page.locator("#heat-charts svg image").count() == 2

@@ -1,0 +1,149 @@
+"""Stories made up for tests: a long tail that is learnt head first, with a few wrong labels, from a seed."""
+
+from __future__ import annotations
+
+import io
+import struct
+import zlib
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from aol.records.bits import Answers, pack
+from aol.report.story import Samples, Story
+
+# Text that must never become markup or script, wherever it turns up.
+PAYLOADS = [
+    "<script>window.hacked=1</script>",
+    "</script><script>window.hacked=2</script>",
+    "<img src=x onerror='window.hacked=3'>",
+    '"><svg onload=window.hacked=4>',
+    "' onmouseover='window.hacked=5",
+    "line\u2028break\u2029end",
+    "<!--<script>",
+    "{{7*7}} ${window.hacked=6} javascript:window.hacked=7",
+    "]]> &lt;b&gt; &amp; <b>bold</b>",
+    "𝔄ge — größe — 年齢",
+]
+
+
+def grey_png(value: int, side: int = 8) -> bytes:
+    """Return a square of one grey as a PNG."""
+
+    def chunk(name: bytes, content: bytes) -> bytes:
+        return struct.pack(">I", len(content)) + name + content + struct.pack(">I", zlib.crc32(name + content))
+
+    file = io.BytesIO()
+    file.write(b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", struct.pack(">IIBBBBB", side, side, 8, 0, 0, 0, 0)))
+    file.write(chunk(b"IDAT", zlib.compress((b"\0" + bytes([value]) * side) * side)) + chunk(b"IEND", b""))
+    return file.getvalue()
+
+
+def make_samples(counts: np.ndarray, epochs: int, rng: np.random.Generator, wrong_labels: int = 5) -> Samples:
+    """Return samples of which the first few of class 0 are never right, and answered as class 1 with 97 %."""
+    size, classes = int(counts.sum()), len(counts)
+    label = np.repeat(np.arange(classes), counts)
+    chance = np.linspace(0.95, 0.6, classes)[label]
+    right = rng.random((epochs, size)) < chance * np.linspace(0.4, 1.0, epochs)[:, None]
+    right[:, :wrong_labels] = False
+    prediction = np.where(right[-1], label, (label + 1) % classes).astype(np.int32)
+    confidence = np.where(right[-1], 0.8, 0.2).astype(np.float32)
+    top = np.where(right[-1], 0.8, 0.45).astype(np.float32)
+    confidence[:wrong_labels], top[:wrong_labels] = 0.01, 0.97
+    answers = Answers(pack(right), None, size)
+    age = np.ones(size, np.int32)
+    ema = np.ones(size, np.float32)
+    for row in right:
+        age = np.where(row, 1, age + 1).astype(np.int32)
+        ema = (0.5 * ema + 0.5 * age).astype(np.float32)
+    mean = right.mean(0).astype(np.float32) * 0.8
+    return Samples(
+        index=np.arange(size) * 3,
+        label=label,
+        prediction=prediction,
+        confidence=confidence,
+        top=top,
+        mean_confidence=mean,
+        mean_other=np.where(np.arange(size) < wrong_labels, 0.9, 0.4 * (1.0 - mean)).astype(np.float32),
+        age=age,
+        ema=ema,
+        answers=answers,
+        pictures=lambda row: grey_png(row % 256),
+    )
+
+
+def make_story(
+    name: str = "none, seed 0",
+    *,
+    names: list[str] | None = None,
+    counts: list[int] | None = None,
+    epochs: int = 12,
+    seed: int = 0,
+    samples: bool = True,
+    **changes: object,
+) -> Story:
+    """Return a story of a long tail; `changes` replace fields."""
+    rng = np.random.default_rng(seed)
+    names = names if names is not None else [f"class {place}" for place in range(6)]
+    classes = len(names)
+    sizes = np.array(counts if counts is not None else [max(4, int(60 * 0.6**place)) for place in range(classes)])
+    time = np.arange(1, epochs + 1)[:, None]
+    rank = np.argsort(np.argsort(-sizes, kind="stable"))[None] / max(1, classes - 1)
+    age = 1.0 + 6.0 * rank * np.exp(-time / epochs) + 0.1 * rng.random((epochs, classes))
+    accuracy = np.clip(time / epochs * (1.0 - 0.5 * rank) + 0.02 * rng.random((epochs, classes)), 0.0, 1.0)
+    story = Story(
+        name=name,
+        method=name.partition(",")[0],
+        seed=seed,
+        folder=Path("/somewhere/runs") / f"id{seed}",
+        settings={"data": "made up", "weighting": name.partition(",")[0], "seed": seed, "rho": 0.5},
+        versions={"aol": "0.1.0", "torch": "2.13.0"},
+        command=f"aol train --weighting {name.partition(',')[0]} --seed {seed}",
+        classes=list(names),
+        counts=sizes.astype(np.int64),
+        epochs=np.arange(1, epochs + 1),
+        planned=epochs,
+        curves={
+            "test_accuracy": accuracy.mean(1),
+            "train_accuracy": np.clip(accuracy.mean(1) + 0.05, 0, 0.95),
+            "train_loss": np.exp(-time[:, 0] / epochs),
+        },
+        by_class={
+            "age": age,
+            "weight": age / age.mean(1, keepdims=True),
+            "test_accuracy": accuracy,
+            "train_accuracy": np.clip(accuracy + 0.05, 0.0, 0.9),
+            "train_loss": 2.0 - accuracy,
+            "train_margin": 4.0 * accuracy - 1.0,
+        },
+        samples=make_samples(sizes, epochs, rng) if samples else None,
+        finished=True,
+    )
+    return replace(story, **changes)  # type: ignore[arg-type]
+
+
+def make_large_story(classes: int = 1000, epochs: int = 200, size: int = 1_000_000, seed: int = 0) -> Story:
+    """Return a story of the largest kind: random answers, half a byte a sample and epoch is never held."""
+    rng = np.random.default_rng(seed)
+    story = make_story(
+        f"large, seed {seed}", names=[f"n{place:08d} a name of usual length" for place in range(classes)],
+        counts=[max(5, int(5000 * 0.995**place)) for place in range(classes)], epochs=epochs, seed=seed, samples=False,
+    )  # fmt: skip
+    label = np.sort(rng.integers(0, classes, size))
+    age = rng.geometric(0.2, size).astype(np.int32)
+    top = rng.random(size).astype(np.float32)
+    samples = Samples(
+        index=np.arange(size),
+        label=label,
+        prediction=rng.integers(0, classes, size).astype(np.int32),
+        confidence=1 - top,
+        top=top,
+        mean_confidence=1 - top,
+        mean_other=rng.random(size).astype(np.float32),
+        age=age,
+        ema=age.astype(np.float32),
+        answers=Answers(rng.integers(0, 256, (epochs, -(-size // 8)), dtype=np.uint8), None, size),
+        pictures=lambda row: rng.bytes(0) or grey_png(row % 256, 64) + bytes(rng.integers(0, 256, 2000, np.uint8)),
+    )
+    return replace(story, samples=samples)

@@ -1,0 +1,22 @@
+#include "emulate.h"
+// clang-format off
+#include STAGE
+
+extern "C" void run_pack(const float *weights, uint4 *ahead, uint4 *back, int runs) {
+    launch((WEIGHTS + THREADS - 1) / THREADS, runs, THREADS, 16, [=] { pack(weights, ahead, back); });
+}
+#ifdef FORWARD
+extern "C" void run_forward(const uint4 *x, const float *entry, const uint4 *weights, uint2 *out, float *partial,
+                            const float *table, const uint2 *shortcut, int runs, int batch, int each, int chunks, int bytes) {
+    launch(chunks, runs, THREADS, bytes, [=] { forward(x, entry, weights, out, partial, table, shortcut, runs, batch, each); });
+}
+#endif
+#ifdef BACKWARD
+extern "C" void run_backward(const uint4 *g, const uint4 *y, const float *through, const uint4 *weights, const uint4 *x,
+                             const uint2 *below, const float *table, const uint2 *shortcut, uint2 *out, float *partial,
+                             float *weight_sums, int runs, int batch, int each, int chunks, int bytes) {
+    launch(chunks, runs, THREADS, bytes, [=] {
+        backward(g, y, through, weights, x, below, table, shortcut, out, partial, weight_sums, runs, batch, each);
+    });
+}
+#endif

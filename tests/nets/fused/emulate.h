@@ -1,0 +1,143 @@
+// A GPU's block of threads on a CPU: every thread is a fiber, and warps meet for the instructions that they share.
+// Enough of CUDA for stage.cu; slow, exact where the hardware is, and without a GPU.
+#define EMULATED
+#include <ucontext.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <vector>
+
+typedef uint32_t u32;
+typedef unsigned long long u64;
+struct uint2 { u32 x, y; };
+struct uint4 { u32 x, y, z, w; };
+struct dim { int x, y; };
+static inline uint2 make_uint2(u32 x, u32 y) { return {x, y}; }
+static inline uint4 make_uint4(u32 x, u32 y, u32 z, u32 w) { return {x, y, z, w}; }
+static dim threadIdx, blockIdx, gridDim;
+using std::min;
+#define __global__
+#define __device__ static
+#define __forceinline__ inline
+#define __launch_bounds__(...)
+#define LANE (threadIdx.x % 32)
+
+static inline float __uint_as_float(u32 x) { float f; memcpy(&f, &x, 4); return f; }
+static inline u32 bits(float f) { u32 x; memcpy(&x, &f, 4); return x; }
+
+struct Meeting { int size = 0, arrived = 0, turn = 0; };
+struct Fiber { ucontext_t context; std::vector<char> stack; bool done = false; };
+static std::vector<Fiber> fibers;
+static ucontext_t scheduler;
+static int current;
+static Meeting whole;
+static std::vector<Meeting> warps;
+static std::vector<u32> board;            // what a warp's lanes lay open for each other: 16 words a lane
+static std::vector<const void *> pointers;  // and an address
+static std::vector<uint4> shared_bytes;
+static std::function<void()> body;
+#define SHARED uint4 *shared_memory = shared_bytes.data()
+
+static void pause() { int me = current; swapcontext(&fibers[me].context, &scheduler); }
+static void meet(Meeting &m) {
+    int turn = m.turn;
+    if (++m.arrived == m.size) { m.arrived = 0; m.turn++; return; }
+    while (m.turn == turn) pause();
+}
+static void __syncthreads() { meet(whole); }
+static Meeting &warp() { return warps[threadIdx.x / 32]; }
+static u32 *mine(int lane) { return &board[(threadIdx.x / 32 * 32 + lane) * 16]; }
+
+static float exchanged(float x, int mask) {
+    mine(LANE)[0] = bits(x);
+    meet(warp());
+    float other = __uint_as_float(mine(LANE ^ mask)[0]);
+    meet(warp());
+    return other;
+}
+
+static void matrices(u32 (&r)[4], const void *p, bool transposed) {
+    pointers[threadIdx.x] = p;
+    meet(warp());
+    int lane = LANE, start = threadIdx.x / 32 * 32;
+    for (int i = 0; i < 4; i++) {
+        uint16_t value[2];
+        for (int e = 0; e < 2; e++) {
+            int row = transposed ? lane % 4 * 2 + e : lane / 4, column = transposed ? lane / 4 : lane % 4 * 2 + e;
+            const char *from = (const char *)pointers[start + 8 * i + row];
+            if ((uintptr_t)from % 16) abort();
+            memcpy(&value[e], from + 2 * column, 2);
+        }
+        r[i] = value[0] | (u32)value[1] << 16;
+    }
+    meet(warp());
+}
+static void load_matrices(u32 (&r)[4], const void *p) { matrices(r, p, false); }
+static void load_transposed(u32 (&r)[4], const void *p) { matrices(r, p, true); }
+
+static float half_of(u32 word, int e) { return __uint_as_float(e ? word & 0xffff0000u : word << 16); }
+static void multiply(float (&d)[4], const u32 (&a)[4], u32 b0, u32 b1) {
+    u32 *own = mine(LANE);
+    for (int i = 0; i < 4; i++) own[i] = a[i];
+    own[4] = b0, own[5] = b1;
+    meet(warp());
+    for (int i = 0; i < 4; i++) {
+        int row = LANE / 4 + i / 2 * 8, column = LANE % 4 * 2 + i % 2;
+        float sum = d[i];
+        for (int k = 0; k < 16; k++) {
+            u32 left = mine(row % 8 * 4 + k % 8 / 2)[row / 8 + k / 8 * 2];
+            u32 right = mine(column * 4 + k % 8 / 2)[4 + k / 8];
+            sum += half_of(left, k % 2) * half_of(right, k % 2);
+        }
+        own[8 + i] = bits(sum);
+    }
+    for (int i = 0; i < 4; i++) d[i] = __uint_as_float(own[8 + i]);
+    meet(warp());
+}
+
+static void copy_ahead(void *to, const void *from) { memcpy(to, from, 16); }
+static void wait_for_copies() {}
+
+static u32 rounded(float f) {
+    u32 x = bits(f);
+    if (f != f) return 0x7fff;
+    return (x + 0x7fff + (x >> 16 & 1)) >> 16;
+}
+static u32 packed(float low, float high) { return rounded(low) | rounded(high) << 16; }
+
+static void enter() { body(); fibers[current].done = true; swapcontext(&fibers[current].context, &scheduler); }
+
+static void launch(int across, int down, int threads, int bytes, std::function<void()> work) {
+    body = work;
+    gridDim = {across, down};
+    for (int by = 0; by < down; by++)
+        for (int bx = 0; bx < across; bx++) {
+            blockIdx = {bx, by};
+            fibers = std::vector<Fiber>(threads);
+            whole = {threads, 0, 0};
+            warps.assign(threads / 32, {32, 0, 0});
+            board.assign(threads * 16, 0);
+            pointers.assign(threads, nullptr);
+            shared_bytes.assign(bytes / 16 + 1, {0x7fc07fc0, 0x7fc07fc0, 0x7fc07fc0, 0x7fc07fc0});  // NaN until written
+            for (Fiber &fiber : fibers) {
+                fiber.stack.resize(1 << 15);
+                getcontext(&fiber.context);
+                fiber.context.uc_stack.ss_sp = fiber.stack.data();
+                fiber.context.uc_stack.ss_size = fiber.stack.size();
+                fiber.context.uc_link = nullptr;
+                makecontext(&fiber.context, (void (*)())enter, 0);
+            }
+            for (bool busy = true; busy;) {
+                busy = false;
+                for (current = 0; current < threads; current++) {
+                    if (fibers[current].done) continue;
+                    busy = true;
+                    threadIdx = {current, 0};
+                    swapcontext(&scheduler, &fibers[current].context);
+                }
+            }
+        }
+}

@@ -1,0 +1,280 @@
+"""Whatever else a Trainer does, and what it is refused: data modules, other callbacks, stops, loaders, bad input."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from lightning.pytorch import Callback, LightningDataModule
+from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
+from small_lightning import CLASSES, DATA, SAMPLES, Net, Stream, fitted, plain_loop, sample_ages, trainer
+from torch import Tensor
+from torch.utils.data import DataLoader
+
+import aol
+from aol.plugins.lightning import AgeOfLearning
+from plugin_checks import same_state
+
+# What a Trainer does
+
+
+class Counting(Callback):
+    def __init__(self) -> None:
+        self.epochs: list[int] = []
+
+    def on_train_epoch_end(self, trainer, module) -> None:
+        self.epochs.append(AgeOfLearning.of(module).ages.epoch)
+
+
+def test_a_data_module_other_callbacks_and_a_sanity_check_go_with_it(tmp_path: Path) -> None:
+    class Data(LightningDataModule):
+        def train_dataloader(self):
+            return AgeOfLearning.of(self).loader(DATA, batch_size=16, num_workers=1, persistent_workers=True)
+
+        def val_dataloader(self):
+            return DataLoader(DATA, batch_size=20)
+
+    aging, counting = AgeOfLearning(sample_ages()), Counting()
+    others = [counting, ModelCheckpoint(tmp_path), EarlyStopping("val_loss", patience=9)]
+    fitting = trainer(*others, aging, num_sanity_val_steps=2, enable_checkpointing=True)
+    fitting.fit(Net(), datamodule=Data())
+    assert counting.epochs == [0, 1, 2]
+    assert aging.ages.epoch == 3
+    fitting.fit_loop.max_epochs = 4
+    fitting.fit(Net(), datamodule=Data())
+    assert aging.ages.epoch == 4
+
+
+def test_a_second_fit_goes_on_with_the_ages() -> None:
+    aging = AgeOfLearning(sample_ages())
+    loader, model = aging.loader(DATA, batch_size=16, num_workers=1, persistent_workers=True), Net()
+    fitted(aging, model, loader=loader, max_epochs=2)
+    before = aging.ages.age
+    fitted(aging, model, loader=loader, max_epochs=1)
+    assert aging.ages.epoch == 3
+    assert ((aging.ages.age == 1) | (aging.ages.age == before + 1)).all()
+    # The second Trainer counts its epochs from zero, and so does the order.
+    assert model.seen[8:] == model.seen[:4]
+
+
+def test_fast_dev_run_is_fast() -> None:
+    answered = []
+
+    def right(module, batch):
+        answered.append(len(batch[0]))
+        return aol.is_correct(module(batch[0]), batch[1])
+
+    aging = AgeOfLearning(sample_ages(), answer=right)
+    model = fitted(aging, fast_dev_run=2)
+    assert len(model.seen) == 2
+    assert answered == [16, 16]
+    assert aging.ages.epoch == 1
+
+
+def test_limited_batches_are_the_front_of_each_epochs_order() -> None:
+    aging = AgeOfLearning(sample_ages(), signal="training")
+    model = fitted(aging, limit_train_batches=2)
+    order = aol.ShuffledSampler(SAMPLES, seed=2)
+    expected = []
+    for epoch in range(3):
+        order.set_epoch(epoch)
+        expected += [index.tolist() for index in torch.tensor(list(order)).split(16)[:2]]
+    assert model.seen == expected
+
+
+def test_an_early_stop_in_mid_epoch_still_folds_the_epoch() -> None:
+    class Stop(Callback):
+        def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx) -> None:
+            trainer.should_stop = trainer.current_epoch == 1 and batch_idx == 1
+
+    aging = AgeOfLearning(sample_ages())
+    model = fitted(aging, callbacks=[Stop()])
+    assert len(model.seen) == 6
+    assert aging.ages.epoch == 2
+
+
+def test_an_interrupted_fit_does_not_fold_and_a_new_one_starts_clean() -> None:
+    class Fail(Net):
+        def training_step(self, batch, batch_idx):
+            if self.trainer.global_step == 5:
+                raise RuntimeError("down")
+            return super().training_step(batch, batch_idx)
+
+    aging = AgeOfLearning(sample_ages())
+    with pytest.raises(RuntimeError, match="down"):
+        fitted(aging, Fail())
+    assert aging.ages.epoch == 1
+    fitted(aging, max_epochs=2)
+    assert aging.ages.epoch == 3
+
+
+def test_mappings_and_a_key_of_their_own_will_do() -> None:
+    items = [{"x": x, "y": y} for x, y in DATA]
+
+    class Mapped(Net):
+        def training_step(self, batch, batch_idx):
+            return super().training_step([batch["x"], batch["y"], batch["index"]], batch_idx)
+
+    def right(module, batch):
+        return aol.is_correct(module(batch["x"]), batch["y"])
+
+    aging, ages = AgeOfLearning(sample_ages(), answer=right), sample_ages()
+    fitted(aging, Mapped(), loader=aging.loader(items, batch_size=16, seed=2))
+    plain_loop(ages, aol.ShuffledSampler(SAMPLES, seed=2))
+    assert same_state(aging.ages, ages)
+
+
+def test_samples_may_have_ids_of_their_own() -> None:
+    names = [f"img-{i}" for i in range(SAMPLES)]
+    items = [(x, y, name) for (x, y), name in zip(DATA, names, strict=True)]
+
+    class Named(Net):
+        def training_step(self, batch, batch_idx):
+            x, y, key = batch
+            return AgeOfLearning.of(self).weighted_mean(aol.softmax_loss(self(x), y), key)
+
+    aging, ages = AgeOfLearning(sample_ages(ids=names)), sample_ages()
+    loader = aging.loader(items, batch_size=4, seed=2)
+    fitted(aging, Named(), loader=loader, accumulate_grad_batches=4)
+    plain_loop(ages, aol.ShuffledSampler(SAMPLES, seed=2))
+    assert torch.equal(aging.ages.age, ages.age)
+
+
+def test_a_loader_of_ones_own_will_do_without_accumulation() -> None:
+    aging, ages = AgeOfLearning(sample_ages()), sample_ages()
+    loader = DataLoader(aol.Indexed(DATA), batch_size=16, sampler=aol.ShuffledSampler(SAMPLES, seed=2))
+    fitted(aging, loader=loader)
+    plain_loop(ages, aol.ShuffledSampler(SAMPLES, seed=2))
+    assert same_state(aging.ages, ages)
+
+
+def test_one_of_several_loaders_may_be_aged() -> None:
+    class Two(Net):
+        def training_step(self, batch, batch_idx):
+            return super().training_step(batch["aged"], batch_idx)
+
+    def right(module, batch):
+        return aol.is_correct(module(batch[0]), batch[1])
+
+    aging, ages = AgeOfLearning(sample_ages(), answer=right), sample_ages()
+    loaders = {"aged": aging.loader(DATA, batch_size=4, seed=2), "other": DataLoader(DATA, batch_size=30)}
+    fitted(aging, Two(), loader=loaders, accumulate_grad_batches=4)
+    plain_loop(ages, aol.ShuffledSampler(SAMPLES, seed=2))
+    assert same_state(aging.ages, ages)
+
+
+def test_the_trainer_of_pytorch_lightning_takes_it_too(tmp_path: Path) -> None:
+    import pytorch_lightning as old
+
+    class Old(old.LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = Net().net
+            self.weights_seen: list[Tensor] = []
+
+        def forward(self, x):
+            return self.net(x)
+
+        def training_step(self, batch, batch_idx):
+            x, y, index = batch
+            return AgeOfLearning.of(self).weighted_mean(aol.softmax_loss(self(x), y), index)
+
+        def configure_optimizers(self):
+            return Net.configure_optimizers(self)
+
+        lr = 0.3
+
+    def run(checkpoint=None, **options):
+        aging, model = AgeOfLearning(sample_ages()), Old()
+        fitting = old.Trainer(
+            callbacks=[aging, old.callbacks.ModelCheckpoint(tmp_path, every_n_train_steps=6, save_top_k=-1)],
+            max_epochs=3,
+            accelerator="cpu",
+            logger=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+        )
+        loader = aging.loader(DATA, batch_size=16, seed=2)
+        fitting.fit(model, loader, ckpt_path=checkpoint)
+        return aging.ages, model
+
+    ages, naive = run()[0], sample_ages()
+    plain_loop(naive, aol.ShuffledSampler(SAMPLES, seed=2))
+    assert same_state(ages, naive)
+    (path,) = tmp_path.glob("*step=6.ckpt")
+    assert same_state(run(str(path))[0], naive)
+
+
+# Bad input
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "named"),
+    [
+        (lambda: AgeOfLearning([1, 2]), TypeError, "ages must be SampleAges"),
+        (lambda: AgeOfLearning(aol.SampleAges([0, 1], rho=[0.1, 0.5])), ValueError, "ages must be of one run"),
+        (lambda: AgeOfLearning(sample_ages(), signal="loss"), ValueError, "signal must be one of"),
+        (lambda: AgeOfLearning(sample_ages(), every=0), ValueError, "every must be a whole number of 1 or more"),
+        (lambda: AgeOfLearning(sample_ages(), divide_by="sum"), ValueError, "divide_by must be one of"),
+        (lambda: AgeOfLearning(aol.SampleAges([0, 1])).loader(DATA), ValueError, "ages must have the 60 samples"),
+        (lambda: AgeOfLearning(sample_ages()).loader(Stream()), TypeError, "dataset must be map-style"),
+        (lambda: AgeOfLearning(sample_ages()).loader(5), TypeError, "dataset must be map-style"),
+        (lambda: AgeOfLearning(aol.ClassAges(3)).loader(DATA, resample=True), TypeError, "ages must be SampleAges"),
+    ],
+)
+def test_bad_input_gets_one_clear_sentence(call, error: type[Exception], named: str) -> None:
+    with pytest.raises(error, match=named) as caught:
+        call()
+    assert str(caught.value).endswith(".")
+
+
+@pytest.mark.parametrize(
+    ("options", "make", "named"),
+    [
+        ({"accumulate_grad_batches": 2}, lambda: DataLoader(aol.Indexed(DATA), batch_size=8), "needs the loader of"),
+        ({"overfit_batches": 2}, None, "cannot keep to overfit_batches"),
+        ({}, lambda: DataLoader([{"x": 1.0}], batch_size=1), "key must say where batches hold it"),
+    ],
+)
+def test_a_trainer_that_cannot_be_followed_is_refused(options: dict, make, named: str) -> None:
+    class Asking(Net):
+        def training_step(self, batch, batch_idx):
+            aging = AgeOfLearning.of(self)
+            return super().training_step(batch if isinstance(batch, list) else [0, 0, aging._key(batch)], batch_idx)
+
+    with pytest.raises(ValueError, match=named):
+        fitted(AgeOfLearning(sample_ages()), Asking(), loader=make and make(), **options)
+
+
+def test_a_stream_has_nothing_to_pass_over() -> None:
+    aging = AgeOfLearning(aol.ClassAges(CLASSES))
+    with pytest.raises(ValueError, match="clean must be a map-style data set"):
+        fitted(aging, loader=aging.loader(Stream(), batch_size=10))
+
+
+def test_a_module_without_the_callback_is_told() -> None:
+    with pytest.raises(ValueError, match="must have AgeOfLearning among its callbacks"):
+        trainer().fit(Net(), DataLoader(aol.Indexed(DATA), batch_size=8))
+
+
+def test_a_part_of_a_batch_cannot_be_weighed_under_accumulation() -> None:
+    class Half(Net):
+        def training_step(self, batch, batch_idx):
+            return super().training_step([each[:2] for each in batch], batch_idx)
+
+    aging = AgeOfLearning(sample_ages())
+    loader = aging.loader(DATA, batch_size=8)
+    with pytest.raises(ValueError, match="key must be that of the whole batch, 8, not 2"):
+        fitted(aging, Half(), loader=loader, accumulate_grad_batches=2)
+
+
+def test_a_module_that_hands_over_no_answers_is_told() -> None:
+    with pytest.raises(ValueError, match="Nothing was observed"):
+        fitted(AgeOfLearning(sample_ages(), signal="training"), Net("pass"))
+
+
+def test_a_callback_without_a_trainer_says_so() -> None:
+    aging = AgeOfLearning(sample_ages())
+    with pytest.raises(ValueError, match="must be among the callbacks"):
+        aging.weighted_mean(torch.ones(2), torch.tensor([0, 1]))

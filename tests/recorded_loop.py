@@ -1,0 +1,27 @@
+"""A user's loop without a network: answers are a function of the epoch alone."""
+
+from __future__ import annotations
+
+import torch
+
+import aol
+
+LABELS = torch.tensor([i * i % 4 for i in range(30)])  # classes 0 and 1 alone: 2 and 3 are empty
+NAMES = ["cat", "<b>dog</b>", "=SUM(A1)", "last"]
+
+
+def answers(epoch: int, size: int = 30, runs: tuple[int, ...] = ()) -> torch.Tensor:
+    """Logits of an epoch: a function of the epoch alone, as a resumed loop would compute them again."""
+    return torch.randn(*runs, size, 4, generator=torch.Generator().manual_seed(epoch))
+
+
+def epoch_of(ages: aol.SampleAges, recorder: aol.Recorder, epoch: int, **figures: object) -> None:
+    """One epoch of a user's loop, in batches."""
+    runs = tuple(ages.rho.shape)
+    for index in torch.arange(30).split(8):
+        logits = answers(epoch, runs=runs)[..., index, :]
+        ages.observe(index, aol.is_correct(logits, LABELS[index].expand(*runs, -1)))
+        recorder.observe(index, logits)
+    recorder.test(LABELS, answers(100 + epoch, runs=runs))
+    ages.advance()
+    recorder.advance(lr=0.1 / (epoch + 1), **figures)  # type: ignore[arg-type]

@@ -1,0 +1,189 @@
+"""Figures: what is drawn is what was recorded: arrays, lines, ticks, colours at known places."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from io import BytesIO
+
+import matplotlib
+import numpy as np
+import pytest
+from matplotlib.colors import PowerNorm
+from PIL import Image
+
+from aol.report.figures.correlations import correlations
+from aol.report.figures.heatmap import heatmap
+from aol.report.figures.lifetimes import lifetimes, survival_by_part
+from aol.report.figures.observation import observation, observed
+from aol.report.figures.trajectories import trajectories
+from aol.report.story import Story
+from aol.report.summary import correlation, parts
+from made_stories import make_story
+
+
+def pixels(figure: object) -> np.ndarray:
+    """The figure as it is drawn, `uint8 [H, W, 3]`."""
+    buffer = BytesIO()
+    figure.savefig(buffer, format="png", dpi=200)  # type: ignore[attr-defined]
+    return np.asarray(Image.open(buffer).convert("RGB"))
+
+
+def at(figure: object, x: float, y: float) -> tuple[int, int, int]:
+    """The colour at a place in data coordinates of the first panel."""
+    shown = pixels(figure)
+    figure.set_dpi(200)  # type: ignore[attr-defined]
+    column, row = figure.axes[0].transData.transform((x, y))  # type: ignore[attr-defined]
+    return tuple(int(v) for v in shown[shown.shape[0] - 1 - int(row), int(column)])  # type: ignore[return-value]
+
+
+def texts(axes: object, which: str) -> list[str]:
+    return [label.get_text() for label in getattr(axes, f"get_{which}ticklabels")()]
+
+
+def tail_first(**changes: object) -> Story:
+    """A story whose first class is its smallest, so that order matters."""
+    return make_story(names=["rare", "common", "usual"], counts=[5, 60, 20], epochs=8, **changes)  # type: ignore[arg-type]
+
+
+def test_the_heatmap_shows_every_age_head_on_top_in_the_papers_colours() -> None:
+    story = tail_first()
+    figure = heatmap(story)
+    assert figure is not None
+    axes, bar = figure.axes
+    (image,) = axes.images
+    assert story.samples is not None
+    wanted = story.samples.class_age(3)[:, [1, 2, 0]].T
+    assert np.asarray(image.get_array()) == pytest.approx(wanted)
+    assert isinstance(image.norm, PowerNorm)
+    assert (image.norm.gamma, image.norm.vmin, image.norm.vmax) == (0.35, 1.0, 100.0)
+    assert texts(axes, "y") == ["common", "usual", "rare"]
+    assert texts(bar, "y") == ["1", "2", "5", "10", "20", "50", "100"]
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ("epoch", "class, head to tail")
+    assert bar.get_ylabel() == "class age (epochs)"
+
+
+def test_the_colours_at_known_places_of_the_heatmap_are_those_of_the_ages() -> None:
+    ages = np.tile([1.0, 100.0, 10.0], (8, 1))
+    ages[3, 1] = 400.0  # saturates
+    ages[5, 2] = np.nan  # grey
+    story = tail_first(samples=False)
+    story = replace(story, by_class=story.by_class | {"age": ages})
+    figure = heatmap(story)
+    assert figure is not None
+    shades = matplotlib.colormaps["magma"]
+
+    def shade(age: float) -> tuple[int, ...]:
+        return tuple(round(255 * v) for v in shades(((age - 1) / 99) ** 0.35)[:3])
+
+    for (epoch, row), wanted in {(1, 2): shade(1), (2, 0): shade(100), (4, 0): shade(100), (2, 1): shade(10)}.items():
+        assert at(figure, epoch, row) == pytest.approx(wanted, abs=3), (epoch, row)
+    assert at(figure, 6, 1) == pytest.approx((189, 189, 189), abs=2)
+    assert figure.axes[1].get_ylabel() == "class age, smoothed"
+
+
+def test_many_classes_are_counted_instead_of_named_and_have_the_other_exponent() -> None:
+    story = make_story(names=[f"c{i}" for i in range(120)], counts=[1000 - 8 * i for i in range(120)], epochs=4)
+    figure = heatmap(story)
+    assert figure is not None
+    axes = figure.axes[0]
+    assert axes.images[0].norm.gamma == 0.5  # type: ignore[union-attr]
+    assert texts(axes, "y")[0] == "1  (n=1,000)"
+    assert texts(axes, "y")[-1] == "120  (n=48)"
+    assert len(texts(axes, "y")) == 5
+
+
+def test_epochs_on_the_heatmap_are_those_on_record() -> None:
+    story = replace(tail_first(samples=False), epochs=np.arange(11, 19))
+    figure = heatmap(story)
+    assert figure is not None
+    assert figure.axes[0].get_xlim() == (10.5, 18.5)
+
+
+def test_the_observation_shows_size_age_and_accuracy_of_every_class() -> None:
+    story = tail_first()
+    figure, values = observation(story), observed(story)
+    assert figure is not None
+    assert values is not None
+    assert story.samples is not None
+    assert values[0] == pytest.approx(story.samples.class_age(3).mean(0))
+    assert values[1] == pytest.approx(story.by_class["test_accuracy"][-1])
+    order = [1, 2, 0]
+    wanted = (story.counts[order], values[0][order], 100 * values[1][order])
+    for axes, numbers in zip(figure.axes, wanted, strict=True):
+        assert [bar.get_height() for bar in axes.patches] == pytest.approx(numbers)
+    assert texts(figure.axes[2], "x") == ["common", "usual", "rare"]
+    found = correlation(*values)
+    assert found is not None
+    (text,) = figure.axes[2].texts
+    assert text.get_text() == f"r(age, accuracy) = {found.r:.2f}".replace("-", "−")
+
+
+def test_sizes_that_span_decades_are_drawn_on_a_log_scale_without_bars() -> None:
+    story = make_story(names=list("abc"), counts=[5000, 200, 9], epochs=3)
+    figure = observation(story)
+    assert figure is not None
+    axes = figure.axes[0]
+    assert axes.get_yscale() == "log"
+    assert not axes.patches
+    assert axes.lines[0].get_ydata() == pytest.approx([5000, 200, 9])
+    figure.draw_without_rendering()
+    shown = [text for text in texts(axes, "y") if text]
+    assert shown
+    assert all(re.fullmatch(r"[0-9.,]+", text) for text in shown)
+
+
+def test_scatter_plots_show_every_class_and_say_r_with_its_interval() -> None:
+    story = make_story(epochs=20)
+    figure, values = correlations(story), observed(story)
+    assert figure is not None
+    assert values is not None
+    by_name = {axes.get_ylabel(): axes for axes in figure.axes if axes.get_visible()}
+    assert by_name.keys() == {"samples", "test accuracy (%)", "training loss", "training margin"}
+    for name, column, scale in (("test accuracy (%)", "test_accuracy", 100), ("training loss", "train_loss", 1)):
+        points = np.asarray(by_name[name].collections[0].get_offsets())
+        numbers = scale * story.by_class[column][-1]
+        assert points == pytest.approx(np.stack((values[0], numbers), axis=1))
+        found = correlation(values[0], numbers)
+        assert found is not None
+        wanted = f"r = {found.r:.2f} [{found.low:.2f}, {found.high:.2f}]".replace("-", "−")
+        assert by_name[name].get_title(loc="right") == wanted
+
+
+def test_weights_are_a_line_a_class_from_head_to_tail() -> None:
+    story = tail_first()
+    figure = trajectories(story)
+    assert figure is not None
+    axes, bar = figure.axes
+    drawn = axes.lines[:3]
+    for line, c in zip(drawn, [1, 2, 0], strict=True):
+        assert line.get_ydata() == pytest.approx(story.by_class["weight"][:, c])
+    assert texts(bar, "y") == ["common", "usual", "rare"]
+    assert len({line.get_color() for line in drawn}) == 3
+    assert trajectories(replace(story, by_class={"weight": np.ones((8, 3))})) is None
+
+
+def test_of_many_classes_head_middle_and_tail_are_drawn_in_bold() -> None:
+    story = make_story(names=[f"c{i}" for i in range(60)], counts=list(range(60, 0, -1)), epochs=5, samples=False)
+    figure = trajectories(story)
+    assert figure is not None
+    bold = [line for line in figure.axes[0].lines if line.get_linewidth() > 1.5]
+    for line, part in zip(bold, parts(story.counts), strict=True):
+        assert line.get_ydata() == pytest.approx(story.by_class["weight"][:, part.classes].mean(1))
+    assert [text.get_text() for text in figure.axes[0].texts] == ["head", "middle", "tail"]
+
+
+def test_survival_is_drawn_by_part_with_its_band_and_marks_what_is_censored() -> None:
+    story = make_story(epochs=15)
+    figure, found = lifetimes(story), survival_by_part(story)
+    assert figure is not None
+    (axes,) = figure.axes
+    steps = axes.lines[::2]
+    for line, marks, (part, told, survival) in zip(steps, axes.lines[1::2], found, strict=True):
+        assert line.get_drawstyle() == "steps-post"
+        assert line.get_ydata() == pytest.approx(survival.share)
+        assert np.asarray(marks.get_xdata()).tolist() == np.flatnonzero(told.open).tolist()
+        wanted = f"{part.name}: {told.count:,} episodes, {int(told.open.sum()):,} still open"
+        assert line.get_label() == wanted
+    assert len(axes.collections) == len(found) == 3
+    assert lifetimes(make_story(samples=False)) is None

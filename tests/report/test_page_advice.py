@@ -1,0 +1,107 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from aol.records.bits import Answers, pack
+from aol.report.page.advice import advise
+from aol.report.story import Story
+from made_stories import make_story
+
+
+def kinds(story: Story) -> dict[str, list[int]]:
+    return {each.kind: list(each.classes) for each in advise(story)}
+
+
+def with_ages(ages: list[float], counts: list[int], **changes: object) -> Story:
+    story = make_story(names=[str(n) for n in range(len(ages))], counts=counts, samples=False)
+    level = np.tile(np.array(ages), (len(story.epochs), 1))
+    by_class = {"age": level, "weight": np.ones_like(level)}
+    return replace(story, by_class=by_class, **changes)  # type: ignore[arg-type]
+
+
+def test_old_and_rare_classes_are_to_be_given_weight() -> None:
+    story = with_ages([1.1, 1.2, 1.1, 5.0, 7.0], [100, 90, 80, 5, 4])
+    assert kinds(story) == {"rare": [4, 3]}
+    text = advise(story)[0].text
+    assert "2 classes are old and rare: 3.2%" in text
+    assert "mean age 6.0 against a median of 1.2" in text
+    assert "--weighting cb" in text
+
+
+def test_rare_classes_with_weight_already_need_samples() -> None:
+    story = with_ages([1.1, 1.2, 1.1, 1.0, 7.0], [100, 90, 80, 70, 4])
+    story.by_class["weight"][:, 4] = 3.0
+    assert "3.0 times the mean weight already" in advise(story)[0].text
+
+
+def test_old_and_common_classes_are_hard_not_underfed() -> None:
+    assert kinds(with_ages([6.0, 1.2, 1.1, 1.0], [100, 90, 80, 70])) == {"hard": [0]}
+
+
+def test_old_and_common_classes_with_doubtful_labels_are_to_be_looked_at() -> None:
+    story = make_story(epochs=12)
+    ages = np.ones((12, 6))
+    ages[:, 0] = 4.0
+    found = kinds(replace(story, by_class={"age": ages}))
+    assert found["doubted"] == [0]
+    assert "labels" in found
+    assert "hard" not in found
+
+
+def test_the_most_frequent_mistake_of_a_hard_class_is_named() -> None:
+    story = make_story(epochs=12)
+    assert story.samples is not None
+    ages = np.ones((12, 6))
+    ages[:, 2] = 4.0
+    text = next(each.text for each in advise(replace(story, by_class={"age": ages})) if each.kind == "hard")
+    assert "100% of the wrong answers for “class 2” are “class 3”" in text
+
+
+def test_a_training_set_that_is_right_tells_ages_nothing_more() -> None:
+    story = with_ages([1.0, 1.01, 1.0], [50, 40, 30], curves={"train_accuracy": np.full(12, 0.999)})
+    assert list(kinds(story)) == ["learnt"]
+
+
+@pytest.mark.parametrize(("last", "way"), [(2.0, "falling"), (4.0, "growing")])
+def test_ages_on_the_move_are_told_with_their_change(last: float, way: str) -> None:
+    story = with_ages([3.0, 3.0, 3.0], [50, 40, 30])
+    story.by_class["age"][-1] = last
+    text = next(each.text for each in advise(story) if each.kind == "course")
+    assert way in text
+    assert f"{last / 3 - 1:+.0%}" in text
+
+
+def test_what_is_learnt_by_heart_is_told() -> None:
+    story = with_ages([1.0, 1.0, 1.0], [50, 40, 30])
+    story.by_class["train_accuracy"] = np.tile([1.0, 0.99, 1.0], (12, 1))
+    story.by_class["test_accuracy"] = np.tile([0.9, 0.5, 0.2], (12, 1))
+    assert kinds(story) == {"by heart": [2, 1]}
+
+
+def test_uneven_weights_and_running_and_failed_runs_are_told() -> None:
+    story = with_ages([1.0, 1.0], [50, 40], finished=False, planned=40)
+    story.by_class["weight"][:] = [0.01, 1.99]
+    assert list(kinds(story)) == ["running", "uneven"]
+    assert "12 of 40 epochs" in advise(story)[0].text
+    assert next(iter(kinds(replace(story, failed_at=7)))) == "failed"
+
+
+def test_one_class_no_ages_and_nothing_known_give_a_sentence_too() -> None:
+    assert list(kinds(with_ages([1.0], [9]))) == ["fine"]
+    story = with_ages([1.0, 1.0], [5, 5])
+    story.by_class["age"][:] = np.nan
+    assert list(kinds(story)) == ["fine"]
+    assert list(kinds(replace(story, by_class={}, curves={}))) == ["fine"]
+
+
+def test_a_class_that_is_not_learnt_has_no_likely_label_errors() -> None:
+    story = make_story(epochs=12)
+    assert story.samples is not None
+    right = np.array([[age == 1 for age in row] for row in story.samples.history(np.arange(len(story.samples)))])
+    right[:, story.samples.label == 0] = False
+    lost = replace(story, samples=replace(story.samples, answers=Answers(pack(right), None, len(story.samples))))
+    assert "labels" in kinds(story)
+    assert "labels" not in kinds(lost)

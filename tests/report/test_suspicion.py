@@ -1,0 +1,85 @@
+"""Suspicion: the formula written out naively, its order, and what happens where little is known."""
+
+from __future__ import annotations
+
+import math
+import statistics
+
+import numpy as np
+import pytest
+
+from aol.report.suspicion import suspicion
+
+
+def naive(label, wrong, seen, confidence, other) -> list[float]:
+    margins = []
+    for w, s, c, o in zip(wrong, seen, confidence, other, strict=True):
+        margins.append(None if s == 0 else (2 * w - s) / s if math.isnan(o - c) else o - c)
+    found = []
+    for i, m in enumerate(margins):
+        if m is None:
+            found.append(0.0)
+            continue
+        usual = statistics.median(n for j, n in enumerate(margins) if n is not None and label[j] == label[i])
+        score = (m - usual / 2) / (1 - usual / 2)
+        found.append(score if score > 0.5 else 0.5 * math.exp(2 * score - 1))
+    return found
+
+
+def arrays(seed: int, size: int = 60):
+    rng = np.random.default_rng(seed)
+    seen = rng.integers(0, 9, size).astype(np.int32)
+    wrong = (seen * rng.random(size)).astype(np.int32)
+    confidence = rng.random(size).astype(np.float32)
+    other = ((1 - confidence) * rng.random(size)).astype(np.float32)
+    unknown = rng.random(size) < 0.2
+    confidence[unknown] = other[unknown] = np.nan
+    return rng.integers(0, 7, size), wrong, seen, confidence, other
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_suspicion_is_the_formula_written_out(seed: int) -> None:
+    given = arrays(seed)
+    found = suspicion(*given)
+    assert found.tolist() == pytest.approx(naive(*(each.tolist() for each in given)), abs=1e-6)
+    assert ((found >= 0) & (found <= 1)).all()
+
+
+def test_within_a_class_the_order_is_that_of_the_mean_margin() -> None:
+    rng = np.random.default_rng(0)
+    confidence = rng.random(200).astype(np.float32)
+    other = ((1 - confidence) * rng.random(200)).astype(np.float32)
+    four = np.full(200, 4, np.int32)
+    found = suspicion(np.zeros(200, np.int64), four, four, confidence, other)
+    assert (
+        np.argsort(found, kind="stable").tolist()
+        == np.argsort(other.astype(float) - confidence, kind="stable").tolist()
+    )
+
+
+def test_a_class_that_is_hard_as_a_whole_is_not_suspected_as_a_whole() -> None:
+    label = np.repeat([0, 1], 50)
+    confidence = np.where(label == 0, 0.9, 0.3).astype(np.float32)
+    other = np.where(label == 0, 0.05, 0.6).astype(np.float32)
+    confidence[0], other[0] = 0.3, 0.6  # in the easy class the same answer is odd
+    four = np.full(100, 4, np.int32)
+    found = suspicion(label, four, four, confidence, other)
+    assert found[0] > 0.5
+    assert found[50:].max() < 0.5
+
+
+def test_where_only_right_and_wrong_are_known_the_share_of_wrong_answers_stands_in() -> None:
+    nothing = np.full(5, np.nan, np.float32)
+    found = suspicion(
+        np.zeros(5, np.int64), np.array([0, 0, 0, 2, 8], np.int32), np.full(5, 8, np.int32), nothing, nothing
+    )
+    assert found[4] == pytest.approx(1.0)
+    assert found[0] < found[3] < 0.5
+
+
+def test_no_samples_and_samples_never_seen_are_no_surprise() -> None:
+    empty = np.zeros(0, np.float32)
+    assert suspicion(np.zeros(0, np.int64), np.zeros(0, np.int32), np.zeros(0, np.int32), empty, empty).tolist() == []
+    never = np.zeros(3, np.int32)
+    unknown = np.full(3, np.nan, np.float32)
+    assert suspicion(np.array([0, 0, 5]), never, never, unknown, unknown).tolist() == [0, 0, 0]

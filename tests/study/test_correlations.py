@@ -1,0 +1,111 @@
+"""Correlations against NumPy's and SciPy's; their verdict at its edges; holes and classes without ages."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from made_up import record
+from scipy import stats
+
+from aol.engine.settings import Settings
+from aol.study.correlations import SIGNALS, SIGNS, Correlation, correlations, fisher, judge_correlations, pearson
+from aol.study.records import Record
+from aol.study.spec import load
+from aol.study.table import make_table
+from aol.study.verdict import FAILS, HOLDS, OPEN
+
+
+def _record(seed: int, *, classes: int = 100, noise: float = 0.5, settings: Settings | None = None) -> Record:
+    rng = np.random.default_rng(seed)
+    age = 1 + rng.random(classes) * 5
+    by_class = {
+        name: (SIGNS[signal] * age + noise * rng.standard_normal(classes)).tolist() for signal, name in SIGNALS.items()
+    }
+    made = record(settings or Settings(data="cifar100", seed=seed), 0.5)
+    return replace(made, by_class=by_class | {"mean_age": age.tolist()})
+
+
+def test_pearson_is_numpys() -> None:
+    x, y = np.random.default_rng(0).random((2, 30))
+    assert pearson(x.tolist(), y.tolist()) == (pytest.approx(np.corrcoef(x, y)[0, 1]), 30)
+
+
+def test_classes_without_a_reading_are_left_out() -> None:
+    assert pearson([1.0, 2.0, 4.0, None, 5.0], [1.0, 2.0, 4.0, 9.0, None]) == (pytest.approx(1.0), 3)
+    assert pearson([1.0, None, 3.0], [1.0, 2.0, 3.0]) is None
+    assert pearson([1.0, 1.0, 1.0, 1.0], [1.0, 2.0, 3.0, 4.0]) is None
+
+
+def test_the_interval_is_scipys() -> None:
+    x, y = np.random.default_rng(1).random((2, 50))
+    known = stats.pearsonr(x, y)
+    r, low, high, _ = fisher([float(known.statistic)], 50)
+    ends = known.confidence_interval(0.95)
+    assert (r, low, high) == pytest.approx((known.statistic, ends.low, ends.high), abs=1e-9)
+
+
+def test_the_interval_covers() -> None:
+    rng = np.random.default_rng(2)
+    hits = 0
+    for _ in range(2000):
+        x, noise = rng.standard_normal((2, 100))
+        found = pearson(x.tolist(), (0.7 * x + np.sqrt(1 - 0.49) * noise).tolist())
+        assert found is not None
+        _, low, high, _ = fisher([found[0]], 100)
+        hits += low <= 0.7 <= high
+    assert hits / 2000 == pytest.approx(0.95, abs=0.017)
+
+
+def test_seeds_are_averaged_and_the_classes_stay_the_sample() -> None:
+    both = correlations([_record(0), _record(1)])
+    one = correlations([_record(0)])
+    assert [each.seeds for each in both] == [2] * 5
+    assert [each.classes for each in both] == [100] * 5
+    width = [np.arctanh(each.high) - np.arctanh(each.low) for each in (*both, *one)]
+    assert width == pytest.approx([width[0]] * 10)
+
+
+def test_a_perfect_correlation_is_told_and_nothing_breaks() -> None:
+    found = correlations([_record(0, noise=0.0)])
+    assert [round(each.r, 6) for each in found] == [SIGNS[signal] for signal in SIGNALS]
+
+
+def test_runs_without_ages_and_runs_that_diverged_say_nothing() -> None:
+    made = _record(0)
+    without = replace(made, by_class={name: values for name, values in made.by_class.items() if name != "mean_age"})
+    assert correlations([without, replace(made, failed_at_epoch=2), _record(0, classes=3)]) == []
+    assert correlations([]) == []
+
+
+def _each(r: float, half: float, p: float, *, paper: float | None = None, signal: str = "loss_test") -> Correlation:
+    return Correlation(signal, r, r - half, r + half, p, 100, 1, p_corrected=p, paper=paper)
+
+
+@pytest.mark.parametrize(
+    ("found", "word"),
+    [
+        ([_each(0.5, 0.1, 0.001), _each(-0.5, 0.1, 0.001, signal="accuracy_test")], HOLDS),
+        ([_each(0.5, 0.1, 0.001), _each(0.2, 0.3, 0.05)], OPEN),
+        ([_each(0.5, 0.1, 0.001), _each(-0.2, 0.1, 0.001)], FAILS),  # the other sign
+        ([_each(0.02, 0.07, 0.5)], FAILS),  # shown to be below 0.1
+        ([_each(0.2, 0.15, 0.01, paper=0.8)], FAILS),  # weaker than half of the paper's
+        ([_each(0.6, 0.15, 0.01, paper=0.8)], HOLDS),
+        ([], OPEN),
+    ],
+)
+def test_the_verdict_on_correlations_at_its_edges(found: list[Correlation], word: str) -> None:
+    assert judge_correlations(found)[0] == word
+    assert word in judge_correlations(found)[1]
+
+
+def test_a_study_in_which_nothing_is_compared_shows_correlations_beside_the_papers() -> None:
+    study = load("correlations")
+    known = {run: _record(3, settings=run) for run in study.all_runs()}
+    table = make_table(study, known)
+    assert [len(own) for _, own in table.correlations] == [5, 5]
+    by_signal = {each.signal: each for each in table.correlations[1][1]}
+    assert by_signal["margin_test"].paper == -0.3883
+    assert all(each.p_corrected >= each.p for each in table.correlation_list)
+    assert judge_correlations(table.correlation_list)[0] == HOLDS

@@ -1,0 +1,176 @@
+"""Intervals cover what they say, also when a setting was chosen; Holm's rule against the step-down loop."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from aol.study.intervals import Gain, holm, inflation, paired_gain
+from aol.study.selection import choose_without_each
+
+TIMES = 4000
+
+
+def test_the_interval_and_p_value_are_those_of_students_t() -> None:
+    values = [0.012, -0.003, 0.027, 0.008]
+    gain = paired_gain(values)
+    known = stats.ttest_1samp(values, 0.0)
+    ends = known.confidence_interval(0.95)
+    assert gain.interval == pytest.approx((ends.low, ends.high))
+    assert gain.p == pytest.approx(known.pvalue)
+    assert gain.p_above(0.005) == pytest.approx(stats.ttest_1samp(values, 0.005, alternative="greater").pvalue)
+    assert gain.p_below(0.030) == pytest.approx(stats.ttest_1samp(values, 0.030, alternative="less").pvalue)
+
+
+def test_a_choice_among_settings_widens_the_interval() -> None:
+    values = [0.012, -0.003, 0.027, 0.008]
+    fixed, chosen = paired_gain(values), paired_gain(values, chosen=1)
+    assert fixed.interval is not None
+    assert chosen.interval is not None
+    ratio = (chosen.interval[1] - chosen.mean) / (fixed.interval[1] - fixed.mean)
+    assert ratio == pytest.approx(math.sqrt(1 + math.sqrt(4) / 3))
+    assert chosen.mean == fixed.mean
+    assert chosen.p > fixed.p
+
+
+@pytest.mark.parametrize("seeds", [3, 5, 10])
+def test_the_paired_interval_covers_at_its_nominal_rate(seeds: int) -> None:
+    rng = np.random.default_rng(seeds)
+    hits = 0
+    for values in rng.normal(0.01, 0.02, (TIMES, seeds)):
+        gain = Gain(float(values.mean()), seeds, None, float(values.std(ddof=1)) / math.sqrt(seeds))
+        assert gain.interval is not None
+        hits += gain.interval[0] <= 0.01 <= gain.interval[1]
+    assert hits / TIMES == pytest.approx(0.95, abs=0.012)  # 3.5 standard errors
+
+
+def test_the_bootstrap_of_three_seeds_is_far_too_narrow() -> None:
+    rng = np.random.default_rng(1)
+    hits = 0
+    for values in rng.standard_normal((300, 3)):
+        gain = paired_gain(values.tolist())
+        assert gain.bootstrap is not None
+        hits += gain.bootstrap[0] <= 0.0 <= gain.bootstrap[1]
+    assert hits / 300 < 0.85
+
+
+def _chosen(seeds: int, settings: int, shared: float) -> list[Gain]:
+    """Gains of a method whose settings are all as good as the baseline; luck on validation is partly luck on test."""
+    rng = np.random.default_rng(100 * seeds + settings)
+    found = []
+    for _ in range(TIMES):
+        test = rng.standard_normal((seeds, settings))
+        validation = shared * test + math.sqrt(1 - shared**2) * rng.standard_normal((seeds, settings))
+        own = choose_without_each(validation)
+        differences = test[np.arange(seeds), own] - rng.standard_normal(seeds)
+        spread = float(differences.std(ddof=1))
+        error = spread * math.sqrt(inflation(seeds, 1) / seeds)
+        found.append(Gain(float(differences.mean()), seeds, spread, error))
+    return found
+
+
+@pytest.mark.parametrize(("seeds", "settings"), [(3, 2), (3, 10), (3, 22), (5, 10), (5, 22), (10, 10), (10, 22)])
+@pytest.mark.parametrize("shared", [0.0, 0.9, 1.0])
+def test_the_interval_after_a_choice_covers_at_least_at_its_nominal_rate(
+    seeds: int, settings: int, shared: float
+) -> None:
+    gains = _chosen(seeds, settings, shared)
+    covered = sum(gain.interval is not None and gain.interval[0] <= 0.0 <= gain.interval[1] for gain in gains)
+    assert covered / TIMES >= 0.95 - 0.010
+    assert float(np.mean([gain.mean for gain in gains])) == pytest.approx(0.0, abs=0.06)  # no gain is made up
+
+
+@pytest.mark.parametrize(("seeds", "settings"), [(3, 10), (5, 22), (10, 22)])
+def test_with_both_sides_chosen_the_interval_covers_at_least_at_its_nominal_rate(seeds: int, settings: int) -> None:
+    rng = np.random.default_rng(seeds)
+    hits = {0: 0, 1: 0, 2: 0}
+    for _ in range(TIMES):
+        sides = rng.standard_normal((2, seeds, settings))
+        ours, theirs = (side[np.arange(seeds), choose_without_each(side)] for side in sides)
+        mean, spread = float((ours - theirs).mean()), float((ours - theirs).std(ddof=1))
+        for chosen in hits:
+            ends = Gain(mean, seeds, spread, spread * math.sqrt(inflation(seeds, chosen) / seeds)).interval
+            assert ends is not None
+            hits[chosen] += ends[0] <= 0.0 <= ends[1]
+    assert hits[2] / TIMES >= 0.95 - 0.010
+    assert hits[1] / TIMES < hits[2] / TIMES
+    assert hits[0] / TIMES < 0.93
+
+
+def test_without_the_widening_it_would_not_cover() -> None:
+    gains = _chosen(10, 22, 1.0)
+    narrow = [Gain(gain.mean, 10, gain.spread, gain.spread / math.sqrt(10)) for gain in gains if gain.spread]
+    covered = sum(gain.interval is not None and gain.interval[0] <= 0.0 <= gain.interval[1] for gain in narrow)
+    assert covered / TIMES < 0.90
+
+
+def _holm_by_steps(p_values: list[float], alpha: float) -> list[bool]:
+    """Holm's rule as it is told: from the smallest on, stop at the first that is not small enough."""
+    rejected = [False] * len(p_values)
+    for step, place in enumerate(sorted(range(len(p_values)), key=lambda i: p_values[i])):
+        if p_values[place] > alpha / (len(p_values) - step):
+            break
+        rejected[place] = True
+    return rejected
+
+
+def test_corrected_p_values_reject_what_the_steps_reject() -> None:
+    rng = np.random.default_rng(0)
+    for _ in range(300):
+        p_values = (rng.random(rng.integers(1, 9)) ** 3).tolist()
+        for alpha in (0.01, 0.05, 0.2):
+            assert [p <= alpha for p in holm(p_values)] == _holm_by_steps(p_values, alpha)
+
+
+def test_corrected_p_values_of_nothing_are_nothing() -> None:
+    assert holm([]) == []
+    assert holm([0.9, 0.8]) == [1.0, 1.0]
+
+
+def test_among_many_comparisons_without_effect_any_is_found_at_most_at_the_nominal_rate() -> None:
+    rng = np.random.default_rng(3)
+    times = 2000
+    found = sum(min(holm(rng.random(20).tolist())) < 0.05 for _ in range(times))
+    assert found / times == pytest.approx(0.05, abs=0.017)
+
+
+@pytest.mark.parametrize("chosen", [0, 1, 2])
+def test_the_seeds_that_are_needed_are_the_fewest_that_would_do(chosen: int) -> None:
+    gain = paired_gain([0.010, 0.020, 0.003, 0.016], chosen=chosen)
+    needed = gain.seeds_needed()
+    assert needed is not None
+    for seeds in (needed - 1, needed):
+        assert gain.spread is not None
+        half = stats.t.ppf(0.975, seeds - 1) * gain.spread * math.sqrt(inflation(seeds, chosen) / seeds)
+        assert (half < gain.mean) == (seeds == needed)
+
+
+def test_a_gain_that_no_number_of_seeds_could_show_has_no_such_number() -> None:
+    assert paired_gain([0.01, -0.01, 0.0100001]).seeds_needed() is not None
+    assert paired_gain([0.01, -0.01]).seeds_needed() is None
+    assert paired_gain([0.01, -0.0099999999]).seeds_needed() is None
+
+
+def test_one_seed_has_no_interval_and_no_evidence() -> None:
+    gain = paired_gain([0.5])
+    assert (gain.interval, gain.p, gain.bootstrap, gain.spread) == (None, 1.0, None, None)
+
+
+def test_equal_differences_leave_only_their_sign() -> None:
+    gain = paired_gain([0.1, 0.1, 0.1])
+    assert gain.interval is None
+    assert gain.p == pytest.approx(0.25)  # two sides of 1 in 8
+    assert paired_gain([0.0, 0.0, 0.0]).p == 1.0
+
+
+def test_what_is_left_of_equal_numbers_is_no_spread() -> None:
+    assert paired_gain([0.3 - 0.1, 0.2, 0.7 - 0.5]).interval is None
+
+
+@pytest.mark.parametrize("wrong", [[], [math.nan], [0.1, math.inf]])
+def test_differences_that_are_no_numbers_are_refused(wrong: list[float]) -> None:
+    with pytest.raises(ValueError, match="differences must be one or more finite numbers"):
+        paired_gain(wrong)

@@ -1,0 +1,121 @@
+"""The page of results: the same from the same records, up to date with results/, with reasons only when true."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from made_up import luck, records, seed_effect, study
+
+from aol.engine.settings import Settings
+from aol.study.page import page
+from aol.study.reasons import reasons
+from aol.study.records import Store
+from aol.study.spec import Study, load
+from aol.study.table import make_table
+
+ROOT = Path(__file__).parents[2]
+
+
+def _fill(folder: Path, plan: Study, gains: dict[str, float], noise: float = 0.003) -> None:
+    def draw(run: Settings) -> tuple[float, float]:
+        level = 0.7 + 0.01 * seed_effect(run) + gains.get(run.weighting, 0.0)
+        return level + noise * luck(run), level + noise * luck(run, salt=1)
+
+    store = Store(folder)
+    for each in records(plan.all_runs(), draw).values():
+        store.put(each)
+
+
+def test_written_twice_the_page_is_the_same(tmp_path: Path) -> None:
+    plan = study(imbalances=(100, 50))
+    _fill(tmp_path, plan, {"aol": 0.02})
+    assert page(tmp_path, [plan]) == page(tmp_path, [plan])
+
+
+def test_the_page_has_verdict_tables_hardware_and_the_command(tmp_path: Path) -> None:
+    plan = study()
+    _fill(tmp_path, plan, {"aol": 0.03, "frequency": 0.05})
+    text = page(tmp_path, [plan])
+    assert "| [made-up](#made-up) | holds | " in text
+    assert "**aol against none: holds, with " in text
+    assert "Simpler weights gain more than aol: frequency" in text
+    assert "Why we think so:" in text
+    assert "18 runs; made up; aol 1.0; torch 2.0; python 3.11; 0.18 hours of training." in text
+    assert f"aol study run made-up --out {tmp_path.as_posix()}" in text
+    assert "All 18 runs are there." in text
+
+
+def test_without_records_the_page_says_so(tmp_path: Path) -> None:
+    assert "There are no records of these studies yet." in page(tmp_path)
+
+
+def test_a_study_without_a_whole_seed_is_listed_and_has_no_table(tmp_path: Path) -> None:
+    plan = study()
+    _fill(tmp_path, plan.only(method=["none"]), {})
+    text = page(tmp_path, [plan])
+    assert "| made-up | not enough runs: no seed is whole |" in text
+    assert "## made-up" not in text
+
+
+def test_a_study_whose_runs_are_all_in_another_has_no_section_of_its_own(tmp_path: Path) -> None:
+    large = study(imbalances=(100, 50))
+    small = replace(study(imbalances=(100,)), name="smaller")
+    _fill(tmp_path, large, {})
+    text = page(tmp_path, [small, large])
+    assert "| smaller, part of [made-up](#made-up) |" in text
+    assert "## smaller" not in text
+
+
+def test_the_command_names_the_cells_and_seeds_that_were_run(tmp_path: Path) -> None:
+    plan = load("period-10")
+    part = replace(plan.only(imbalance=[200], method=["none", "aol"]), seeds=(42, 7))
+    _fill(tmp_path, part, {})
+    text = page(tmp_path, [plan])
+    assert "aol study run period-10 --only imbalance=200 --seeds 42,7 --out" in text
+    assert "4 of 5 cells have no runs and are not shown." in text
+
+
+def _reasons(gains: dict[str, float], *, noise: float, seeds: int = 5) -> str:
+    plan = study(seeds=tuple(range(1, seeds + 1)), rhos=(0.1, 0.3, 0.5, 0.7, 0.9))
+
+    def draw(run: Settings) -> tuple[float, float]:
+        level = 0.7 + gains.get(run.weighting, 0.0)
+        return level + noise * luck(run), level + noise * luck(run, salt=1)
+
+    known = records(plan.all_runs(), draw)
+    table = make_table(plan, known)
+    others = [make_table(plan, known, figure=figure) for figure in ("last", "best")]
+    return "\n".join(reasons(table, others))
+
+
+def test_luck_is_called_luck() -> None:
+    said = _reasons({}, noise=0.02)
+    assert "Most of the gain at the best setting comes from picking it on test." in said
+    assert "more than what aol changes" in said
+    assert "Simpler weights" not in said
+
+
+def test_a_gain_is_not_called_luck() -> None:
+    said = _reasons({"aol": 0.05}, noise=0.003)
+    assert "Most of the gain" not in said
+    assert "which is more" in said
+    assert "In the one cell the best of the grid is above what as many tries with one seed give by luck." in said
+    assert "aol gains more than every rival in the table." in said
+
+
+def test_a_rival_that_gains_more_is_named() -> None:
+    said = _reasons({"aol": 0.02, "frequency": 0.05}, noise=0.003)
+    assert "Simpler weights gain more than aol: frequency by 2.92." in said
+
+
+def test_the_paper_is_compared_by_every_figure() -> None:
+    assert "tail_mean 70." in _reasons({}, noise=0.001)
+    assert "; the paper 72.20." in _reasons({}, noise=0.001)
+
+
+def test_the_page_in_the_docs_is_up_to_date_with_the_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    written = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
+    assert page(Path("results")) == written, "run: aol study page --write docs/results.md"

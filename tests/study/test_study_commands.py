@@ -1,0 +1,167 @@
+"""The words of `aol study`: what they print, and wrong ones refused in one line."""
+
+from __future__ import annotations
+
+import json
+import os
+import tarfile
+from pathlib import Path
+
+import pytest
+from test_records import record
+from tiny_studies import written
+
+from aol.cli import main
+from aol.study import Store, builtin_names
+from aol.study.records import encoded
+
+
+def said(capsys: pytest.CaptureFixture[str], *words: str | Path) -> tuple[int, str, str]:
+    status = main(["study", *map(str, words)])
+    heard = capsys.readouterr()
+    return status, heard.out, heard.err
+
+
+def test_list_names_every_built_in_study(capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, _ = said(capsys, "list")
+    assert status == 0
+    assert [line.split()[0] for line in out.splitlines()[:-1]] == builtin_names(smoke=False)
+    _, out, _ = said(capsys, "list", "--json")
+    assert {each["name"]: each["runs"] for each in json.loads(out)["studies"]}["period-10-seeds"] == 348
+
+
+def test_a_study_not_yet_begun_is_all_missing_and_makes_no_folder(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status, out, _ = said(capsys, "status", written(tmp_path), "--out", tmp_path / "none")
+    assert status == 0
+    assert "0 of 14 runs done, 0 under way, 0 left behind, 14 missing, 0 damaged" in out
+    assert not (tmp_path / "none").exists()
+
+
+def test_restrictions_and_other_settings_are_read_from_the_words(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def runs(*words: str) -> int:
+        return json.loads(said(capsys, "status", written(tmp_path), "--json", "--out", tmp_path / "o", *words)[1])[
+            "runs"
+        ]
+
+    assert runs() == 14
+    assert runs("--only", "imbalance=20") == 7
+    assert runs("--only", "imbalance=20,5", "--only", "rho=0.2") == 10
+    assert runs("--only", "method=none") == 6
+    assert runs("--seeds", "1,2,3") == 2 * (3 + 1 + 6)
+    assert runs("--set", "epochs=9", "--precision", "bf16") == 14
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["run", "nothing"], "There is no study 'nothing': no such file, and the built-in ones are arrival,"),
+        (["run", "STUDY", "--only", "imbalance"], "--only must be NAME=VALUE, not 'imbalance'."),
+        (["run", "STUDY", "--only", "imbalance=x"], "--only imbalance must be a number, not 'x'."),
+        (["run", "STUDY", "--only", "colour=red"], "--only: 'colour' is no setting of a run."),
+        (
+            ["run", "STUDY", "--only", "data=digits"],
+            "short can be restricted by imbalance, rho, method; there is no 'data'.",
+        ),
+        (["run", "STUDY", "--only", "imbalance=7"], "short has imbalance 20, 5; there is no 7."),
+        (["run", "STUDY", "--only", "method=cb"], "short has no method called 'cb', only none, aol."),
+        (["run", "STUDY", "--set", "epochs=0"], "epochs must be"),
+        (["run", "STUDY", "--set", "imbalance=3"], "imbalance varies in short: restrict it, instead of setting it."),
+        (["run", "STUDY", "--seeds", "1,x"], "--seeds must be whole numbers with commas between them, not 'x'."),
+        (["run", "STUDY", "--seeds", "1,1"], "seeds must be different whole numbers, not [1, 1]."),
+        (["run", "STUDY", "--set", "data=nowhere"], "The data set nowhere must be given: --data nowhere=FOLDER;"),
+        (["run", "STUDY", "--set", "data=x", "--data", "x=/nowhere"], "/nowhere: no such folder"),
+        (["run", "STUDY", "--set", "net=resnet34"], "net resnet34 does not fit the images of digits"),
+        (
+            ["run", "STUDY", "--together", "0"],
+            "must be a whole number of 1 or more, not '0'; see aol study run --help.",
+        ),
+        (["run", "STUDY", "--limit-minutes", "-1"], "must be a number of 0 or more, not '-1'"),
+        (["run", "STUDY", "--device", "tpu"], "--device must be auto, cpu, cuda or cuda:N, not 'tpu'."),
+        (["run", "STUDY", "--out", "FILE"], "is, or lies in, a file and not a folder."),
+        (
+            ["run", "large-scale"],
+            "The data set imagenet1k must be given: --data imagenet1k=FOLDER; or leave it out with",
+        ),
+        (["fly"], "invalid choice: 'fly'"),
+        ([], "the following arguments are required: COMMAND"),
+        (["gather", "/nowhere"], "/nowhere: no such folder or file"),
+    ],
+)
+def test_wrong_words_are_one_line(
+    words: list[str], sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    names = {"STUDY": written(tmp_path), "FILE": str(tmp_path / "file")}
+    given = [names.get(word, word) for word in words]
+    if words and words[0] != "fly" and "--out" not in words:
+        given += ["--out", str(tmp_path / "out")]
+    status, out, err = said(capsys, *given)
+    assert status == 2, err
+    assert sentence in err
+    assert err.count("\n") == 1
+    assert out == ""
+    assert not list(tmp_path.glob("out/records/*"))
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_folder_that_cannot_be_written_to_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    closed = tmp_path / "closed"
+    closed.mkdir(mode=0o500)
+    status, _, err = said(capsys, "run", written(tmp_path), "--out", closed / "out")
+    assert (status, "permission denied" in err) == (2, True)
+
+
+def test_a_full_disk_is_said_in_a_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Store, "put", full)
+    words = ["--only", "imbalance=5", "--only", "method=none", "--set", "epochs=1"]
+    status, _, err = said(capsys, "run", written(tmp_path), "--out", tmp_path, *words)
+    assert status == 1
+    assert (
+        err.splitlines()[-1] == "aol: the disk is full; what was written is whole: make room, and repeat the command."
+    )
+
+
+def test_records_are_gathered_from_folders_files_and_archives(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    records = [record(seed, epochs=3) for seed in range(6)]
+    one, two = Store(tmp_path / "one"), Store(tmp_path / "two")
+    for each in records[:3]:
+        one.put(each)
+    for each in records[2:5]:
+        two.put(each)
+    two.path(records[4].run_id).write_bytes(encoded(records[4])[:-40])
+    archive = tmp_path / "records.tgz"
+    with tarfile.open(archive, "w:gz") as file:
+        file.add(two.folder / "records", "records")
+    single = tmp_path / f"{records[5].run_id}.json"
+    single.write_bytes(encoded(records[5]))
+    out = tmp_path / "all"
+    status, text, err = said(capsys, "gather", one.folder, archive, single, "--out", out)
+    assert status == 1  # one was damaged
+    assert text.startswith("5 new records in")
+    assert "1 were there already." in text
+    assert f"Not taken: {archive}: records/{records[4].run_id}.json: it is cut short or no JSON." in err
+    assert {each.settings.seed for each in Store(out)} == {0, 1, 2, 3, 5}
+    status, text, _ = said(capsys, "gather", one.folder / "records", "--out", out, "--json")
+    assert (status, json.loads(text)) == (0, {"new": 0, "known": 3, "refused": []})
+
+
+def test_a_damaged_record_is_replaced_by_one_that_is_gathered(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    here, there, one = Store(tmp_path / "here"), Store(tmp_path / "there"), record(1, epochs=3)
+    there.put(one)
+    here.put(one)
+    here.path(one.run_id).write_text("{}")
+    assert said(capsys, "gather", there.folder, "--out", here.folder)[0] == 0
+    assert here.get(one.run_id) == one

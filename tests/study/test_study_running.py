@@ -1,0 +1,348 @@
+"""Studies that are really run: killed, stopped, shared by processes, damaged, too large; and what is left of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import signal
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+import torch
+from tiny_studies import RUNS, SHORT, answered, forked_json, told, work_left, written
+
+from aol.cli import main
+from aol.data import open_data
+from aol.engine import Conduct, Settings, train
+from aol.engine.display import Quiet
+from aol.engine.loop import Loop
+from aol.study import Store, load
+from aol.study import training as stack_training
+from data.tiny_sets import image_folder, tiny_lmdb
+from engine.running import forked, killed_after, status_of
+
+pytestmark = pytest.mark.usefixtures("_warm")
+
+
+def words(study: str, out: Path, *more: str) -> list[str]:
+    return ["study", "run", study, "--out", str(out), "--together", "3", "--checkpoint-seconds", "0", *more]
+
+
+def begun(study: str, out: Path) -> Path:
+    """Run a study, kill it in the middle of a stack, and return that stack's checkpoint."""
+    while True:
+        child = forked(words(study, out))
+        while not list(out.glob("work/stacks/*/checkpoint.pt")):
+            time.sleep(0.002)
+        os.kill(child, signal.SIGKILL)
+        assert status_of(child) == -signal.SIGKILL
+        if left := list(out.glob("work/stacks/*/checkpoint.pt")):  # else that stack was just over: the next one
+            return left[0]
+
+
+def said(capsys: pytest.CaptureFixture[str]) -> dict[str, object]:
+    return json.loads(capsys.readouterr().out)
+
+
+@pytest.fixture(scope="module")
+def straight(_warm: None, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, float]:
+    """A study that was run without a break, and how long that took."""
+    out = tmp_path_factory.mktemp("straight")
+    start = time.monotonic()
+    with pytest.MonkeyPatch.context() as patch:
+        from engine.tiny_runs import small_networks
+
+        small_networks(patch)
+        assert status_of(forked(words(written(out), out))) == 0
+    return out, time.monotonic() - start
+
+
+def test_every_run_of_the_study_is_there_and_nothing_is_done_again(
+    straight: tuple[Path, float], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "again"
+    shutil.copytree(straight[0], out)
+    study = written(out)
+    assert {record.run_id for record in Store(out)} == {run.run_id for run in load(study).all_runs()}
+    before = {path: path.stat().st_mtime_ns for path in (out / "records").iterdir()}
+    assert len(before) == RUNS
+    assert work_left(out) == []
+    assert main(words(study, out, "--json")) == 0
+    found = said(capsys)
+    assert (found["done"], found["trained"], found["missing"]) == (RUNS, 0, 0)
+    assert {path: path.stat().st_mtime_ns for path in (out / "records").iterdir()} == before
+
+
+def test_records_say_what_the_engine_says_of_the_same_runs(straight: tuple[Path, float], tmp_path: Path) -> None:
+    runs = [record.settings for record in Store(straight[0])][:3]
+    pairs = {"digits": open_data("digits")}
+    conduct = Conduct(out=tmp_path, device=torch.device("cpu"), together=1)
+    for run, result in zip(runs, train(runs, pairs, conduct, Quiet()), strict=True):
+        record = Store(straight[0]).get(run.run_id)
+        assert record is not None
+        accuracy = result["accuracy"]
+        assert isinstance(accuracy, dict)
+        assert record.curves["test_accuracy"][-1] == pytest.approx(accuracy["last"], abs=0.006)
+        assert max(record.curves["test_accuracy"]) == pytest.approx(accuracy["best"], abs=0.006)
+        assert record.curves["validation_accuracy"][-1] == pytest.approx(
+            result["validation_accuracy"]["last"],
+            abs=0.02,  # type: ignore[index, call-overload]
+        )
+        assert record.by_class["test_accuracy"] == pytest.approx(result["per_class_accuracy"], abs=0.06)
+        assert record.by_class["age"] == pytest.approx(result["class_age"], abs=0.1)
+        assert len(record.curves["train_loss"]) == run.epochs
+        assert record.versions == result["versions"]
+
+
+def test_a_study_killed_at_random_moments_ends_as_if_it_had_not_been(
+    straight: tuple[Path, float], tmp_path: Path
+) -> None:
+    wanted, seconds = straight
+    moments = random.Random(7)
+    killed, study = 0, written(tmp_path)
+    while killed < 4:
+        if killed_after(moments.uniform(0.05, 0.45) * seconds, words(study, tmp_path)) < 0:
+            killed += 1
+        else:  # it was quicker than the first time: again from the start, with less patience
+            shutil.rmtree(tmp_path)
+            killed, seconds, study = 0, seconds / 2, written(tmp_path)
+    assert status_of(forked(words(study, tmp_path))) == 0
+    assert told(tmp_path) == told(wanted)
+    assert work_left(tmp_path) == []
+
+
+CHANGES = [  # the call, whether it still happens, and the how-manieth of a process is its last
+    ("symlink", False, 1), ("symlink", True, 2), ("mkdir", False, 3), ("mkdir", True, 3), ("replace", True, 3),
+    ("replace", False, 1), ("replace", True, 9), ("replace", False, 30), ("unlink", False, 1), ("unlink", True, 2),
+    ("rmdir", False, 1), ("rmdir", True, 1), ("replace", True, 25), ("symlink", True, 4), ("replace", False, 14),
+]  # fmt: skip
+
+
+def test_a_study_killed_around_changes_to_its_folder_ends_as_if_it_had_not_been(
+    straight: tuple[Path, float], tmp_path: Path
+) -> None:
+    study, deaths = written(tmp_path), 0
+    for call, happens, nth in CHANGES:
+
+        def arm(call: str = call, happens: bool = happens, nth: int = nth) -> None:
+            real, calls = getattr(os, call), iter(range(1, 10**6))
+
+            def deadly(*given: object, **named: object) -> object:
+                last = next(calls) == nth
+                found = real(*given, **named) if not last or happens else None
+                if last:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                return found
+
+            setattr(os, call, deadly)
+
+        deaths += status_of(forked(words(study, tmp_path), arm)) == -signal.SIGKILL
+    assert deaths >= 12
+    assert status_of(forked(words(study, tmp_path))) == 0
+    assert told(tmp_path).keys() == told(straight[0]).keys()
+    assert work_left(tmp_path) == []
+
+
+def test_a_stack_that_was_killed_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
+    study, log = written(tmp_path), tmp_path / "log"
+    begun(study, tmp_path)
+    assert status_of(forked(words(study, tmp_path), log=log)) == 0
+    assert "3 runs go on after epoch" in log.read_text()
+
+
+def test_processes_that_share_a_folder_do_every_run_once(straight: tuple[Path, float], tmp_path: Path) -> None:
+    study, answers = written(tmp_path), [tmp_path / f"answer-{number}" for number in range(3)]
+    children = [forked_json(words(study, tmp_path), answer) for answer in answers]
+    assert [status_of(child) for child in children] == [0, 0, 0]
+    trained = [answered(answer)["trained"] for answer in answers]
+    assert sum(trained) == RUNS  # type: ignore[arg-type]
+    assert sum(count > 0 for count in trained) > 1, trained  # type: ignore[operator]
+    wanted = told(straight[0])
+    assert told(tmp_path).keys() == wanted.keys()
+    assert work_left(tmp_path) == []
+
+
+def test_of_processes_that_share_a_folder_one_may_be_killed(tmp_path: Path) -> None:
+    study, answer = written(tmp_path), tmp_path / "answer"
+    victim = forked(words(study, tmp_path))
+    while not list(tmp_path.glob("work/stacks/*/checkpoint.pt")):
+        time.sleep(0.002)
+    other = forked_json(words(study, tmp_path), answer)
+    time.sleep(0.05)
+    os.kill(victim, signal.SIGKILL)
+    assert status_of(victim) == -signal.SIGKILL
+    assert status_of(other) == 0
+    found = answered(answer)
+    if found["left_behind"]:  # the other had looked, and left, before the victim died
+        assert status_of(forked(words(study, tmp_path))) == 0
+    assert len(told(tmp_path)) == RUNS
+
+
+def test_a_damaged_record_is_reported_and_its_run_done_again(
+    straight: tuple[Path, float], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "damaged"
+    shutil.copytree(straight[0], out)
+    study, victims = written(out), sorted((out / "records").iterdir())[:2]
+    victims[0].write_bytes(victims[0].read_bytes()[:300])
+    victims[1].write_bytes(victims[1].read_bytes().replace(b'"trained_together":', b'"trained_together":1'))
+    assert main(["study", "status", study, "--out", str(out), "--json"]) == 0
+    found = said(capsys)
+    assert (found["done"], found["missing"]) == (RUNS - 2, 2)
+    whys = {each["file"]: each["why"] for each in found["damaged"]}  # type: ignore[attr-defined]
+    assert whys == {
+        str(victims[0]): "it is cut short or no JSON",
+        str(victims[1]): "its checksum does not fit its content",
+    }
+    assert main(words(study, out)) == 0
+    heard = capsys.readouterr()
+    assert f"{victims[0]} is damaged and its run is done again: it is cut short or no JSON." in heard.err
+    assert "2 runs in" in heard.out
+    assert told(out).keys() == told(straight[0]).keys()
+
+
+def test_a_study_with_a_time_limit_stops_cleanly_and_goes_on(
+    straight: tuple[Path, float], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wanted, seconds = straight
+    study = written(tmp_path)
+    limit = ["--limit-minutes", str(seconds / 5 / 60), "--checkpoint-seconds", "1000", "--json"]
+    stops = 0
+    for _ in range(100):
+        assert main(words(study, tmp_path, *limit)) == 0
+        found = said(capsys)
+        if found["done"] == RUNS:
+            break
+        assert found["stopped"]
+        assert found["under_way"] == 0
+        stops += 1
+    assert stops > 1
+    assert told(tmp_path) == told(wanted)
+
+
+def test_a_study_that_is_asked_to_end_keeps_what_it_has(tmp_path: Path) -> None:
+    study = written(tmp_path)
+    child = forked(words(study, tmp_path, "--checkpoint-seconds", "1000"))
+    while not list(tmp_path.glob("work/stacks/*/epoch")):
+        time.sleep(0.002)
+    os.kill(child, signal.SIGTERM)
+    assert status_of(child) == 143
+    assert len(list(tmp_path.glob("work/stacks/*/checkpoint.pt"))) == 1
+    log = tmp_path / "log"
+    assert status_of(forked(words(study, tmp_path), log=log)) == 0
+    assert "3 runs go on after epoch" in log.read_text()
+
+
+def test_a_checkpoint_that_cannot_be_used_costs_its_epochs_and_nothing_else(
+    straight: tuple[Path, float], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    study = written(tmp_path)
+    checkpoint = begun(study, tmp_path)
+    checkpoint.write_bytes(checkpoint.read_bytes()[:1000])
+    assert main(words(study, tmp_path)) == 0
+    assert "runs start again, as their checkpoint cannot be used" in capsys.readouterr().err
+    assert told(tmp_path) == told(straight[0])
+
+
+def _memory_for(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let loops of more runs than that ask for more memory than there is."""
+    real = stack_training.loop_for
+
+    def loop_for(stack: Sequence[Settings], *given: object) -> Loop:
+        if len(stack) > most:
+            torch.empty(10**15)
+        return real(stack, *given)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(stack_training, "loop_for", loop_for)
+
+
+def test_a_stack_too_large_for_memory_is_halved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _memory_for(2, monkeypatch)
+    assert main(words(written(tmp_path), tmp_path, "--together", "7")) == 0
+    heard = capsys.readouterr().err
+    assert "7 runs together do not fit into memory: trying 4 together." in heard
+    assert "4 runs together do not fit into memory: trying 2 together." in heard
+    assert max(record.trained_together for record in Store(tmp_path)) == 2
+    assert len(told(tmp_path)) == RUNS
+
+
+def test_a_run_too_large_for_memory_is_said_and_the_others_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _memory_for(0, monkeypatch)
+    part = ["--only", "imbalance=20", "--only", "method=none"]
+    assert main(words(written(tmp_path), tmp_path, *part, "--json")) == 1
+    found = said(capsys)
+    assert (found["done"], found["missing"], len(found["untrained"])) == (0, 3, 3)  # type: ignore[arg-type]
+    assert work_left(tmp_path) == []
+
+
+def test_a_stack_begun_on_a_larger_device_is_left_to_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    study = written(tmp_path, SHORT.replace("imbalance = [20, 5]", "imbalance = [20]"))
+    begun(study, tmp_path)
+    with monkeypatch.context() as patch:
+        _memory_for(1, patch)
+        assert main(words(study, tmp_path, "--together", "1", "--json")) == 1
+        found = said(capsys)
+    kept = len(found["untrained"])  # type: ignore[arg-type]
+    assert kept in (2, 3)
+    assert (found["left_behind"], found["done"]) == (kept, RUNS // 2 - kept)
+    assert len(list(tmp_path.glob("work/stacks/*/checkpoint.pt"))) == 1
+    assert main(words(study, tmp_path, "--json")) == 0
+    assert said(capsys)["done"] == RUNS // 2
+
+
+def test_a_run_that_diverges_is_recorded_as_such(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    study = written(tmp_path, SHORT.replace("epochs = 6", "epochs = 6\nlr = 1e6"))
+    assert main(words(study, tmp_path, "--json")) == 1
+    found = said(capsys)
+    assert found["done"] == RUNS
+    assert len(found["failed"]) == RUNS  # type: ignore[arg-type]
+    record = next(iter(Store(tmp_path)))
+    assert record.failed_at_epoch is not None
+    assert len(record.curves["test_accuracy"]) == 6
+    assert main(["study", "status", study, "--out", str(tmp_path)]) == 0
+    assert "Diverged: none, seed 3" in capsys.readouterr().out
+
+
+def test_a_study_that_keeps_more_does_a_run_again_that_kept_less(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = SHORT.replace("tries_seeds = 1", "tries_seeds = 0").replace("epochs = 6", "epochs = 2")
+    plain = written(tmp_path / "plain", text)
+    keeping = written(tmp_path / "keeping", text.replace("tries_seeds", 'keep = ["age"]\ntries_seeds'))
+    part = ["--only", "imbalance=20", "--only", "method=none", "--json"]
+    for study, trained in ((plain, 2), (keeping, 2), (plain, 0), (keeping, 0)):
+        assert main(words(study, tmp_path / "out", *part)) == 0
+        assert said(capsys)["trained"] == trained
+    for record in Store(tmp_path / "out"):
+        ages = record.over_time["age"]
+        assert (len(ages), len(ages[0])) == (2, 10)
+        both = [(ages[0][each] + ages[1][each]) / 2 for each in range(10)]
+        assert record.by_class["mean_age"] == pytest.approx(both, rel=1e-3)
+
+
+@pytest.mark.parametrize("make", [image_folder, tiny_lmdb])
+def test_the_large_scale_study_runs_on_a_folder_or_lmdb_given_for_its_name(
+    make: Callable[[Path], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    photos = make(tmp_path / "photos")
+    part = ["--only", "data=imagenet1k", "--only", "imbalance=10", "--only", "method=none", "--only", "rho=0.1"]
+    small = {
+        "epochs": "2", "image_size": "32", "net": "resnet32", "batch_size": "4", "memory": "reservoir:20",
+        "validation": "0.25",
+    }  # fmt: skip
+    changed = [word for name, value in small.items() for word in ("--set", f"{name}={value}")]
+    given = ["--data", f"imagenet1k={photos}", "--precision", "fp32", "--seeds", "1", "--json"]
+    assert main(words("large-scale", tmp_path / "out", *part, *changed, *given)) == 0
+    assert said(capsys)["trained"] == 2  # one seed, and one more try
+    assert {record.settings.data for record in Store(tmp_path / "out")} == {"imagenet1k"}
+    assert {record.trained_together for record in Store(tmp_path / "out")} == {1}
