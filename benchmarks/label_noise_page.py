@@ -7,7 +7,10 @@ from collections import defaultdict
 import numpy as np
 from measuring import Record
 
-KINDS = ("digits", "digits, learnt by heart", "fashion-mnist", "cifar10")
+KINDS = (
+    "digits", "digits, learnt by heart", "fashion-mnist, symmetric", "fashion-mnist, class", "cifar10, symmetric",
+    "cifar10, class",
+)  # fmt: skip
 FIRST = (
     "aol suspicion", "loss", "margin", "cleanlab confident learning", "cleanlab normalized margin",
     "area under margin (AUM)", "mean margin", "mean loss", "share wrong", "share wrong x mean other",
@@ -16,8 +19,10 @@ FIRST = (
 
 
 def kind(case: Record) -> str:
-    """Return which kind of run a case is: where it was trained, and whether it learnt the noise by heart."""
-    return f"{case['data']}, learnt by heart" if case["memorises"] else str(case["data"])
+    """Return which kind of run a case is: on what, by which noise where that matters, and whether learnt by heart."""
+    if case["data"] == "digits":
+        return "digits, learnt by heart" if case["memorises"] else "digits"
+    return f"{case['data']}, {case['noise']}"
 
 
 def table(cases: list[Record], names: list[str]) -> str:
