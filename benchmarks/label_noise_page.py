@@ -78,7 +78,7 @@ def text(record: Record) -> str:
     about = (
         f"`python benchmarks/label_noise.py`, on {machine['cpu']}; Python {machine['python']}, "
         f"torch {machine['torch']}, cleanlab {machine['cleanlab']}, aol {machine['aol']}. "
-        "Scores were chosen on other seeds; CIFAR-10 was not looked at before. "
+        "Scores were chosen on other seeds. "
         "Differences in average precision, with bootstrap intervals over runs:"
     )
     rivals = ("loss", "margin", "cleanlab confident learning", "suspicion + 0.2 share wrong")

@@ -316,5 +316,6 @@ class Recorder:
         kept = self._samples.tensors(run)
         write_samples(folder / FILE, kept, index=index, label=ages.labels, age=age, ema=ema, absent=ages.absent)
         for pictures in self._thumbnails[run : run + 1]:
-            pictures.keep(worth_seeing(ages.labels.cpu(), ema, kept["mean_other"] - kept["mean_confidence"]))
+            doubt = kept["mean_other"] - kept["mean_confidence"].sqrt()
+            pictures.keep(worth_seeing(ages.labels.cpu(), ema, doubt))
             pictures.write(folder)

@@ -123,7 +123,7 @@ def test_likely_label_errors_are_old_sure_and_of_a_learnt_class() -> None:
     assert samples is not None
     assert np.flatnonzero(likely_mislabelled(samples)).tolist() == [0, 1, 2, 3, 4]
     assert set(doubtful_first(samples)[:5].tolist()) == {0, 1, 2, 3, 4}
-    unsure = replace(samples, mean_other=np.full(len(samples), 0.4, np.float32))
+    unsure = replace(samples, mean_other=np.full(len(samples), 0.1, np.float32))
     assert not likely_mislabelled(unsure).any()
 
 

@@ -14,14 +14,16 @@ from aol.report.suspicion import suspicion
 def naive(label, wrong, seen, confidence, other) -> list[float]:
     margins = []
     for w, s, c, o in zip(wrong, seen, confidence, other, strict=True):
-        margins.append(None if s == 0 else (2 * w - s) / s if math.isnan(o - c) else o - c)
+        if s and math.isnan(o - c):
+            o, c = w / s, (s - w) / s
+        margins.append(o - math.sqrt(c) if s else None)
     found = []
     for i, m in enumerate(margins):
         if m is None:
             found.append(0.0)
             continue
         usual = statistics.median(n for j, n in enumerate(margins) if n is not None and label[j] == label[i])
-        score = (m - usual / 2) / (1 - usual / 2)
+        score = (1 + 3 * (m - usual / 2) / (1 - usual / 2)) / 4
         found.append(score if score > 0.5 else 0.5 * math.exp(2 * score - 1))
     return found
 
@@ -45,7 +47,7 @@ def test_suspicion_is_the_formula_written_out(seed: int) -> None:
     assert ((found >= 0) & (found <= 1)).all()
 
 
-def test_within_a_class_the_order_is_that_of_the_mean_margin() -> None:
+def test_within_a_class_the_order_is_that_of_the_other_class_less_the_root_of_the_label() -> None:
     rng = np.random.default_rng(0)
     confidence = rng.random(200).astype(np.float32)
     other = ((1 - confidence) * rng.random(200)).astype(np.float32)
@@ -53,8 +55,15 @@ def test_within_a_class_the_order_is_that_of_the_mean_margin() -> None:
     found = suspicion(np.zeros(200, np.int64), four, four, confidence, other)
     assert (
         np.argsort(found, kind="stable").tolist()
-        == np.argsort(other.astype(float) - confidence, kind="stable").tolist()
+        == np.argsort(other - np.sqrt(confidence.astype(float)), kind="stable").tolist()
     )
+
+
+def test_a_label_hardly_ever_considered_is_more_suspicious_than_one_that_came_second() -> None:
+    confidence, other = np.float32([0.9, 0.9, 0.9, 0.02, 0.22]), np.float32([0.05, 0.05, 0.05, 0.5, 0.7])
+    four = np.full(5, 4, np.int32)
+    found = suspicion(np.zeros(5, np.int64), four, four, confidence, other)  # the last two: the same margin
+    assert found[3] > found[4] > 0.5
 
 
 def test_a_class_that_is_hard_as_a_whole_is_not_suspected_as_a_whole() -> None:

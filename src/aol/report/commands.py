@@ -143,10 +143,11 @@ def _follow(wanted: Wanted, every: float, show: bool, quiet: bool) -> None:
     last: list[Story] = []
 
     def write(stories: list[Story], over: bool) -> None:
+        first = not last
+        last[:] = stories  # before the page: Ctrl-C may come between the two
         write_page(stories, page, refresh=None if over else every)
-        if show and not last:
+        if show and first:
             _open(page)
-        last[:] = stories
         if not quiet:
             epochs = ", ".join(f"{story.epochs[-1]}" for story in stories[:8])
             more = ", …" if len(stories) > 8 else ""

@@ -19,26 +19,31 @@ Reals = npt.NDArray[np.float32]
 def suspicion(label: Ints, wrong: Shorts, seen: Shorts, mean_confidence: Reals, mean_other: Reals) -> Reals:
     r"""Return how suspicious each label is, `float32 [N]` from 0 to 1: how surely, how long, another was meant.
 
-    .. math:: m_i = \frac{1}{E_i} \sum_e \Big( \max_{k \ne y_i} p_{ik}^{(e)} - p_{iy_i}^{(e)} \Big), \qquad
-        s_i = \frac{m_i - b_{y_i}}{1 - b_{y_i}}, \qquad b_c = \tfrac12 \operatorname{median}_{j \in c} m_j
+    .. math:: m_i = \frac{1}{E_i} \sum_e \max_{k \ne y_i} p_{ik}^{(e)}
+        - \sqrt{\frac{1}{E_i} \sum_e p_{iy_i}^{(e)}}, \qquad
+        s_i = \frac14 + \frac34 \cdot \frac{m_i - b_{y_i}}{1 - b_{y_i}}, \qquad
+        b_c = \tfrac12 \operatorname{median}_{j \in c} m_j
 
-    The margin of another class over the label, mean over all epochs that saw the sample: in the end a network may know
-    wrong labels by heart, but it learns them late. It counts from half of what is usual in the class, so that a class
-    that is hard, or rare and learnt late, is not suspected as a whole. One half and more is worth a look; what is below
-    is squeezed to stay above zero, in its order: \(\tfrac12 e^{2 s - 1}\). Where probabilities were not kept, the share
-    of wrong answers less that of right ones stands for \(m_i\). A sample never seen has no suspicion: 0.
+    How likely the best other class was, less the square root of how likely the label was, over all epochs that saw the
+    sample: in the end a network may know wrong labels by heart, but it learns them late. The root tells a label that
+    was hardly ever considered from one that came second. It counts from half of what is usual in the class, so that a
+    class that is hard, or rare and learnt late, is not suspected as a whole. One half and more is worth a look; what is
+    below is squeezed to stay above zero, in its order: \(\tfrac12 e^{2 s - 1}\). Where probabilities were not kept, the
+    shares of wrong and of right answers stand for them. A sample never seen has no suspicion: 0.
 
     >>> usual, odd = np.float32([0.9, 0.9, 0.9, 0.1]), np.float32([0.1, 0.1, 0.1, 0.8])
     >>> four = np.full(4, 4, np.int32)
     >>> suspicion(np.zeros(4, np.int64), np.array([0, 0, 0, 4], np.int32), four, usual, odd).round(2)
-    array([0.1 , 0.1 , 0.1 , 0.79], dtype=float32)
+    array([0.19, 0.19, 0.19, 0.73], dtype=float32)
     """
     known = seen > 0
-    hard = np.divide(2.0 * wrong - seen, seen, out=np.zeros(len(seen)), where=known)
-    soft = mean_other.astype(np.float64) - mean_confidence
-    margin: Floats = np.where(np.isnan(soft), hard, soft)
+    missed = np.divide(wrong, seen, out=np.zeros(len(seen)), where=known)
+    unkept = np.isnan(mean_other) | np.isnan(mean_confidence)
+    other: Floats = np.where(unkept, missed, mean_other)
+    own: Floats = np.where(unkept, 1.0 - missed, mean_confidence)
+    margin = other - np.sqrt(np.maximum(own, 0.0))
     usual = _class_median(margin, label, known)[label]
-    score = (margin - usual / 2) / (1 - usual / 2)
+    score = 0.25 + 0.75 * (margin - usual / 2) / (1 - usual / 2)
     squeezed = np.where(score > 0.5, score, 0.5 * np.exp(2.0 * np.minimum(score, 0.5) - 1.0))
     return np.where(known, squeezed, 0.0).astype(np.float32)
 

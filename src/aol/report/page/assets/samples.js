@@ -73,13 +73,16 @@ function evidence(run, samples, row) {
 function drawErrors() {
   const [run, samples] = [current(), samplesOf()];
   if (!samples) return;
-  const rows = samples.doubtful.filter(ofClass(samples)).filter((row) => state.unsure || samples.isLikely[row]);
+  // A network that learns all by heart doubts nothing surely: then its order is still worth a look.
+  const unsure = state.unsure || !samples.likely;
+  const rows = samples.doubtful.filter(ofClass(samples)).filter((row) => unsure || samples.isLikely[row]);
   fill("error-about", `${times(samples.likely, "sample")} of ${run.name} with a score above one half, in classes that were `
-    + "otherwise learnt. The score is how much likelier another class was than the label, mean over all epochs, beside what "
+    + "otherwise learnt. The score is how much likelier another class was than the label, over all epochs, beside what "
     + "is usual in the class. Age by itself adds nothing to it. The model may be the one that is wrong: look before you "
-    + "change a label.");
+    + `change a label.${samples.likely || !rows.length ? "" : " Here are the less clear ones."}`);
   const tick = element("input", { type: "checkbox", id: "unsure", onchange: (event) => choose({ unsure: event.target.checked }) });
-  tick.checked = state.unsure;
+  tick.checked = unsure;
+  tick.disabled = !samples.likely;
   keepingFocus(() => fill("error-controls", element("label", { class: "tick" }, tick, " also less clear ones"),
     rows.length ? copyButton(rows.map((row) => samples.id[row]).join("\n"), "Copy the ids of these samples") : []));
   const first = rows.slice(0, tables.errors);
