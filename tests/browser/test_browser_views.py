@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,9 @@ from opened import Open, settle
 from PIL import Image
 from playwright.sync_api import Locator, Page, expect
 
+from aol.report.page import write_page
 from aol.report.story import Story
+from made_stories import make_story
 
 
 def rows(page: Page, table: str, column: int) -> list[str]:
@@ -133,6 +136,19 @@ def test_likely_label_errors_come_with_reasons(page: Page) -> None:
     assert table.count() > 5
     scores = [float(score) for score in rows(page, "#error-table", 3)]
     assert scores[5:] == sorted(scores[5:], reverse=True)
+
+
+def test_where_no_label_error_is_likely_the_less_clear_ones_are_listed(open_page: Open, tmp_path: Path) -> None:
+    story = make_story(seed=0)
+    assert story.samples is not None
+    sure = replace(story.samples, mean_other=np.full(len(story.samples), 0.02, np.float32))
+    write_page([replace(story, samples=sure)], tmp_path / "sure.html")
+    page = open_page(tmp_path / "sure.html")
+    assert page.locator("#error-table tbody tr.unsure").count() > 5
+    assert page.locator("#error-about").inner_text().startswith("0 samples of")
+    assert page.locator("#error-about").inner_text().endswith("Here are the less clear ones.")
+    expect(page.get_by_label("also less clear ones")).to_be_checked()
+    expect(page.get_by_label("also less clear ones")).to_be_disabled()
 
 
 def test_pointing_at_the_heatmap_reads_every_run(page: Page, stories: list[Story]) -> None:
