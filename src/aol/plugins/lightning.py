@@ -277,7 +277,8 @@ class AgeOfLearning(Callback):
         data = self._map_style(trainer, self._clean() if callable(self._clean) else self._clean)
         names = ("batch_size", "num_workers", "collate_fn", "pin_memory", "worker_init_fn")
         options = {name: getattr(given, name) for name in names if hasattr(given, name)}
-        return DataLoader(data, sampler=InOrder(len(data), seed=0, even=False), generator=torch.Generator(), **options)
+        order = InOrder(len(data), seed=0, even=False)  # type: ignore[arg-type]
+        return DataLoader(data, sampler=order, generator=torch.Generator(), **options)
 
     def _map_style(self, trainer: Trainer, clean: Dataset[object] | None) -> Dataset[object]:
         """Return what a clean pass goes over: what was given for it, with its index, or the training set."""
