@@ -134,6 +134,15 @@ def test_a_checkpoint_that_would_keep_old_ages_is_refused(kept):
         net(kept, AgeOfLearning()).fit(X, y)
 
 
+@pytest.mark.parametrize("level", ["class", "sample"])
+def test_a_compiled_net_trains_alike(level):
+    words = {"level": level, "iterator_train": IndexedLoader}
+    compiled = aged(compile=True, compile__backend="aot_eager", **words).fit(X, y)
+    plain = aged(**words).fit(X, y)
+    assert parameters(compiled) == pytest.approx(parameters(plain), abs=1e-5)
+    assert torch.equal(ages_of(compiled).age, ages_of(plain).age)
+
+
 def test_two_of_them_on_one_net_are_refused():
     with pytest.raises(ValueError, match="callbacks must hold one AgeOfLearning at most, not one and two"):
         net(("one", AgeOfLearning()), ("two", AgeOfLearning())).fit(X, y)

@@ -150,6 +150,19 @@ def test_a_loss_that_does_not_ask_for_the_weighted_one_is_told(monkeypatch: pyte
     assert said == []
 
 
+@pytest.mark.parametrize(
+    ("options", "off"),
+    [({"bf16": True}, 0.05), ({"torch_compile": True, "torch_compile_backend": "aot_eager"}, 1e-4)],
+    ids=["bf16", "compiled"],
+)
+def test_other_precisions_and_compiled_models_train_nearly_alike(options: dict, off: float) -> None:
+    ages, plain = sample_ages(), trained(sample_ages(), args={"num_train_epochs": 2})
+    other = trained(ages, args={"num_train_epochs": 2, **options})
+    assert losses(other) == pytest.approx(losses(plain), abs=off)
+    assert ages.epoch == 2
+    assert ages.ema.max() > 1
+
+
 def test_a_model_may_return_its_logits_alone() -> None:
     class Bare(torch.nn.Module):
         def __init__(self) -> None:
