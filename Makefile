@@ -67,7 +67,7 @@ test-ray: $(VENV)-ray/.ready  ## studies on a real Ray cluster of this machine, 
 $(VENV)-browser/.ready: $(BIN)/.ready
 	.ci/layer $(VENV) $(VENV)-browser 'playwright>=1.49'
 
-test-browser: $(VENV)-browser/.ready  ## the report page, driven in Chromium
+test-browser: $(VENV)-browser/.ready $(BIN)/.docs-ready  ## the report page and the documentation, driven in Chromium
 	chromium=$$(.ci/chromium) && AOL_CHROMIUM=$$chromium $(VENV)-browser/bin/python -m pytest tests/browser
 
 # Each host of a plug-in has an environment in which it goes together. A host that is missing fails its tests.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TypedDict
 
 import torch
@@ -131,6 +131,20 @@ class AgeLoader:
             self.sampler.load_state_dict(state.get("sampler"))  # type: ignore[arg-type]
         else:
             self._skip = _check.state_whole("AgeLoader", state, "batches")
+
+
+def age_loader(loaders: object) -> AgeLoader | None:
+    """Return the one loader of ages in what a host was given: a loader, or a collection of collections of them."""
+    found = [each for each in _leaves(loaders) if isinstance(each, AgeLoader)]
+    if len(found) > 1:
+        raise ValueError(f"AgeOfLearning can follow one loader of its own, not {len(found)}.")
+    return found[0] if found else None
+
+
+def _leaves(loaders: object) -> Iterable[object]:
+    if isinstance(loaders, Mapping):
+        loaders = list(loaders.values())
+    return [leaf for each in loaders for leaf in _leaves(each)] if isinstance(loaders, list | tuple) else [loaders]
 
 
 def _share(sampler: Iterable[int]) -> float:

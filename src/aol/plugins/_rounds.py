@@ -12,7 +12,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 from sklearn import get_config
-from sklearn.base import BaseEstimator
+from sklearn.base import BaseEstimator, is_regressor
 from sklearn.pipeline import Pipeline
 from sklearn.utils.metaestimators import _safe_split
 from sklearn.utils.validation import check_array
@@ -125,18 +125,21 @@ def weight_name(estimator: BaseEstimator) -> str:
 
 def check_estimator(estimator: BaseEstimator, method: str) -> None:
     """Raise unless this estimator can be fitted in rounds by this method."""
-    if isclass(estimator) or not all(hasattr(estimator, each) for each in (method, "predict")):
-        raise TypeError(f"estimator must be a classifier with {method} and predict, not {_check.shown(estimator)}.")
     last = last_step(estimator)
+    # A stack has no predict before it is fitted: its type says whether it will.
+    able = hasattr(estimator, method) and (hasattr(last, "predict") or hasattr(type(last), "predict"))
+    if isclass(estimator) or not able or is_regressor(estimator):
+        raise TypeError(f"estimator must be a classifier with {method} and predict, not {_check.shown(estimator)}.")
     known = signature(getattr(last, method)).parameters
     if "sample_weight" not in known and all(each.kind is not Parameter.VAR_KEYWORD for each in known.values()):
         raise TypeError(f"estimator must take sample_weight in {method}, which {type(last).__name__} does not.")
-    if getattr(last, "class_weight", None) in ("balanced", "balanced_subsample"):
-        # Many count with the weights they are given: their balance undoes the ages of classes without a word.
-        raise ValueError(
-            f"{type(last).__name__} must not balance classes itself, which can undo their ages: give "
-            'class_weight="balanced" to AgedClassifier in its place.'
-        )
+    for name, value in last.get_params().items():  # also of what it wraps: bags, votes, searches
+        if name.split("__")[-1] == "class_weight" and isinstance(value, str):
+            # Many count with the weights they are given: their balance undoes the ages of classes without a word.
+            raise ValueError(
+                f"{type(last).__name__} must not balance classes itself ({name}), which can undo their ages: give "
+                'class_weight="balanced" to AgedClassifier in its place.'
+            )
 
 
 def check_weight(sample_weight: object, size: int) -> Floats:

@@ -52,6 +52,15 @@ def same_size(ages: Ages, size: int) -> None:
         raise ValueError(f"ages must have the {size} samples of the training set, not {ages.num_samples}.")
 
 
+def is_pair(batch: object) -> bool:
+    """Return whether a batch is two tensors, as (x, y) is.
+
+    >>> is_pair([torch.zeros(2, 3), torch.zeros(2)]), is_pair({"x": torch.zeros(2)})
+    (True, False)
+    """
+    return isinstance(batch, tuple | list) and len(batch) == 2 and all(isinstance(each, Tensor) for each in batch)
+
+
 def anything_observed(ages: Ages) -> bool:
     """Return whether there is anything for `advance` to fold.
 

@@ -5,7 +5,8 @@ Knows Lightning 2, under either of its names, and the lower rooms. Weights stay 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import warnings
+from collections.abc import Callable, Mapping
 from typing import Unpack
 
 import torch
@@ -13,9 +14,10 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler
 
 from aol import _check
+from aol.ages import SampleAges
 from aol.indexed import Indexed
 from aol.losses import is_correct, loss_total, weighted_mean
-from aol.plugins._lookahead import AgeLoader, LoaderOptions
+from aol.plugins._lookahead import AgeLoader, LoaderOptions, age_loader
 from aol.plugins._training import (
     Ages,
     InOrder,
@@ -23,6 +25,7 @@ from aol.plugins._training import (
     anything_observed,
     by_position,
     evaluating,
+    is_pair,
     observe_together,
     same_size,
     settings,
@@ -91,7 +94,10 @@ class AgeOfLearning(Callback):
         self._step = 0  # the optimiser step of the last fold
         self._restored = False
 
+    # A compiled module asks for its weights outside of its graph: they are looked up, and checked, on the host.
+
     @classmethod
+    @torch.compiler.disable
     def of(cls, module: LightningModule | LightningDataModule) -> AgeOfLearning:
         """Return the callback of the Trainer that a module or data module is in: for `training_step`."""
         for callback in module.trainer.callbacks:
@@ -127,22 +133,28 @@ class AgeOfLearning(Callback):
         data = self._indexed(dataset)
         size = len(data)  # type: ignore[arg-type]
         same_size(self.ages, size)
+        if resample and sampler is not None:
+            raise ValueError("resample cannot go with a sampler: both say what is drawn.")
         if sampler is None:
             sampler = ShuffledSampler(size, seed=seed) if shuffle else InOrder(size, seed=seed)
             if resample:
                 sampler = AgeSampler(self.ages, seed=seed)  # type: ignore[arg-type]
         return AgeLoader(DataLoader(data, sampler=sampler, **options), self._key, self._progress)
 
+    @torch.compiler.disable
     def weight(self, key: Key) -> Tensor:
         """Return the weights of these samples (or classes), `float32 [B]`."""
         return self.ages.weight(key)  # type: ignore[arg-type]
 
+    @torch.compiler.disable
     def weighted_mean(self, loss: Tensor, key: Key) -> Tensor:
         r"""Return Σwℓ / Σw of losses `[B]`, for `training_step` to return; over a whole optimiser step it is exact.
 
         With accumulation and several processes, Σw goes over all that makes one optimiser step: the parts add up to
         the gradient of one large batch. The mean of the parts is its loss. Collective.
         """
+        if loss.dim() == 0:
+            raise ValueError('loss must hold one number a sample, [B], not their mean: give it reduction="none".')
         parts = self._at_work().accumulate_grad_batches
         real = self._real(key)
         loss, weight = loss[:real], self.weight(key[:real])
@@ -152,6 +164,7 @@ class AgeOfLearning(Callback):
             self._total = loss_total(self._step_weights(key), divide_by=self.divide_by)
         return weighted_mean(loss, weight, total=self._total / parts)  # Lightning divides by the number of parts
 
+    @torch.compiler.disable
     def observe(self, key: Key, correct: Tensor) -> None:
         """Note which answers of a training batch were right: `signal="training"`. Collective."""
         if self.signal != "training":
@@ -174,6 +187,8 @@ class AgeOfLearning(Callback):
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Fold an epoch which a checkpoint of its last batch left open: Lightning will not end it again."""
+        if self.signal == "pass" and self._clean is None:
+            self._map_style(trainer, None)  # says now, and not after an epoch, that there is nothing to look at
         self._total = None
         if self._restored and self.every is not None:
             self._fold_when_due(trainer, pl_module)
@@ -185,6 +200,7 @@ class AgeOfLearning(Callback):
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: object, batch_idx: int) -> None:
         """Forget the divisor of the optimiser step before."""
+        self._check_indexed(batch)
         self._open, self._batch = trainer.current_epoch, batch_idx
         if batch_idx % trainer.accumulate_grad_batches == 0:
             self._total = None
@@ -207,6 +223,12 @@ class AgeOfLearning(Callback):
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Bring the ages back to where they came from."""
         self.ages.to(self._home)
+
+    def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, object]) -> None:
+        """Say so if a checkpoint is of a training without ages."""
+        found = checkpoint.get("callbacks")
+        if isinstance(found, Mapping) and self.state_key not in found:
+            warnings.warn("This checkpoint holds no ages of AgeOfLearning: they go on as they are.", stacklevel=2)
 
     def state_dict(self) -> dict[str, object]:
         """Return the ages, in mid-epoch too."""
@@ -252,16 +274,23 @@ class AgeOfLearning(Callback):
     def _clean_batches(self, trainer: Trainer) -> DataLoader[object]:
         loader = self._loader(trainer)
         given = trainer.train_dataloader if loader is None else loader.batches
-        data = self._clean() if callable(self._clean) else self._clean
-        if data is None:
-            data = getattr(given, "dataset", None)
-        elif loader is not None:
-            data = self._indexed(data)
-        if data is None or isinstance(data, IterableDataset) or not hasattr(data, "__len__"):
-            raise ValueError('clean must be a map-style data set here: signal="pass" has none to look at.')
+        data = self._map_style(trainer, self._clean() if callable(self._clean) else self._clean)
         names = ("batch_size", "num_workers", "collate_fn", "pin_memory", "worker_init_fn")
         options = {name: getattr(given, name) for name in names if hasattr(given, name)}
-        return DataLoader(data, sampler=InOrder(len(data), seed=0, even=False), generator=torch.Generator(), **options)
+        order = InOrder(len(data), seed=0, even=False)  # type: ignore[arg-type]
+        return DataLoader(data, sampler=order, generator=torch.Generator(), **options)
+
+    def _map_style(self, trainer: Trainer, clean: Dataset[object] | None) -> Dataset[object]:
+        """Return what a clean pass goes over: what was given for it, with its index, or the training set."""
+        loader = self._loader(trainer)
+        data = getattr(trainer.train_dataloader if loader is None else loader, "dataset", None)
+        if clean is not None:
+            data = self._indexed(clean) if loader is not None or isinstance(data, Indexed) else clean
+        if data is None or isinstance(data, IterableDataset) or not hasattr(data, "__len__"):
+            raise ValueError('clean must be a map-style data set here: signal="pass" has none to look at.')
+        if isinstance(data, Indexed):
+            same_size(self.ages, len(data))
+        return data
 
     def _right(self, module: LightningModule, batch: object) -> Tensor:
         if self._answer is not None:
@@ -270,7 +299,17 @@ class AgeOfLearning(Callback):
             raise ValueError(f"answer must say what is right in batches that are not (x, y, ...): {type(batch)}.")
         return is_correct(module(batch[0]), batch[1])
 
+    def _check_indexed(self, batch: object) -> None:
+        """Raise if batches are (x, y): the label would be taken for the index."""
+        by_form = self.signal == "pass" and self._answer is None and self._place is None
+        if isinstance(self.ages, SampleAges) and by_form and is_pair(batch):
+            raise ValueError(
+                "Batches must carry the index of each sample, (x, y, index): give the data set to AgeOfLearning.loader "
+                "or to aol.Indexed."
+            )
+
     def _key(self, batch: object) -> Key:
+        self._check_indexed(batch)
         place = self._place
         if place is None:
             named = "index" if by_position(self.ages) else "labels"
@@ -285,10 +324,7 @@ class AgeOfLearning(Callback):
         return Indexed(dataset) if by_position(self.ages) and not isinstance(dataset, Indexed) else dataset
 
     def _loader(self, trainer: Trainer) -> AgeLoader | None:
-        found = [each for each in _leaves(trainer.train_dataloader) if isinstance(each, AgeLoader)]
-        if len(found) > 1:
-            raise ValueError(f"AgeOfLearning can follow one loader of its own, not {len(found)}.")
-        return found[0] if found else None
+        return age_loader(trainer.train_dataloader)
 
     def _at_work(self) -> Trainer:
         if self._trainer is None:
@@ -326,10 +362,3 @@ class AgeOfLearning(Callback):
         if len(keys[0][0]) != len(key):
             raise ValueError(f"key must be that of the whole batch, {len(keys[0][0])}, not {len(key)}.")
         return [self.weight(each[:real]) for each, real in keys]
-
-
-def _leaves(loaders: object) -> Iterable[object]:
-    """Return the loaders in whatever Lightning was given: one, or a collection of collections."""
-    if isinstance(loaders, Mapping):
-        loaders = list(loaders.values())
-    return [leaf for each in loaders for leaf in _leaves(each)] if isinstance(loaders, list | tuple) else [loaders]

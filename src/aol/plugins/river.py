@@ -6,6 +6,7 @@ is a number of samples. Between two steps it only counts: memory is O(classes), 
 
 from __future__ import annotations
 
+import copy
 import inspect
 import math
 import random
@@ -136,7 +137,11 @@ class AgedClassifier(base.Wrapper, base.MiniBatchClassifier):
         self._end_of_step(1)
 
     def _weigh(self, y: Hashable, w: float) -> float:
-        if not 0 <= w < math.inf:
+        try:
+            usable = 0 <= w < math.inf
+        except TypeError:
+            usable = False
+        if not usable:
             raise ValueError(f"w must be a number of 0 or more, not {_check.shown(w)}.")
         return w * self._weight.get(y, 1.0)
 
@@ -153,7 +158,7 @@ class AgedClassifier(base.Wrapper, base.MiniBatchClassifier):
         self._offered += 1
         place = len(self._kept) if len(self._kept) < self.memory else self._rng.randrange(self._offered)
         if place < self.memory:
-            self._kept[place : place + 1] = [(dict(x), y)]
+            self._kept[place : place + 1] = [(copy.copy(x), y)]  # a dict, or what a pipeline begins with: a text
 
     def _count(self, y: Hashable, answer: Hashable) -> None:
         self._total[y] += 1

@@ -132,6 +132,9 @@ class AgeOfLearning(Callback):
 
     def _check_order(self, net: NeuralNet) -> None:
         names = [name for name, each in net.callbacks_]
+        alike = [name for name, each in net.callbacks_ if isinstance(each, AgeOfLearning)]
+        if len(alike) > 1:
+            raise ValueError(f"callbacks must hold one AgeOfLearning at most, not {' and '.join(alike)}.")
         own = next(i for i, (_, each) in enumerate(net.callbacks_) if each is self)
         for name, each in net.callbacks_[:own]:
             if getattr(each, "f_ages", None) is not None or getattr(each, "f_pickle", None) is not None:

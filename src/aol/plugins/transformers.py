@@ -72,6 +72,7 @@ class AgeTrainer(Trainer):
         self._correct = correct
         self._total: Tensor | None = None  # the divisor of the optimiser step under way
         self._open = False  # whether anything was trained since the last fold
+        self._weighed = False  # and whether its loss was weighted
         self._resumed = False
         super().__init__(*args, **kwargs)
         self._check_settings()
@@ -79,6 +80,7 @@ class AgeTrainer(Trainer):
         self.add_callback(_Folding(self))
 
     def _check_settings(self) -> None:
+        _check_bases(type(self))
         data, of_samples = self.train_dataset, by_position(self.ages)
         if not of_samples and hasattr(self.ages, "num_samples"):
             raise ValueError("ages must know samples by their place in the training set: leave out ids.")
@@ -86,8 +88,9 @@ class AgeTrainer(Trainer):
             raise ValueError("resample needs ages of samples, SampleAges.")
         if isinstance(data, IterableDataset) and (of_samples or self.signal == "pass"):
             raise ValueError('An iterable train_dataset needs ages of classes, and signal="training".')
-        if data is not None and of_samples:
-            same_size(self.ages, len(data))
+        for each in (data, self.clean_dataset):
+            if each is not None and of_samples:
+                same_size(self.ages, len(each))  # type: ignore[arg-type]
         if self.args.world_size > 1 and (self.is_fsdp_enabled or self.is_deepspeed_enabled) and self.signal == "pass":
             raise ValueError('Sharded models need signal="training": in a clean pass processes go their own ways.')
 
@@ -111,6 +114,7 @@ class AgeTrainer(Trainer):
     def _indexed(self, dataset: Dataset[object], description: str) -> Dataset[object]:
         if hasattr(dataset, "remove_columns"):  # before it is hidden in there, so that no unused column is ever read
             dataset = self._remove_unused_columns(dataset, description)
+        same_size(self.ages, len(dataset))  # type: ignore[arg-type]  # it may be another one than at first
         return Indexed(dataset, key=KEY)
 
     def _get_collator_with_removed_columns(
@@ -178,6 +182,7 @@ class AgeTrainer(Trainer):
         losses = self._losses(outputs, labels, num_items_in_batch)
         if self.signal == "training":
             observe_together(self.ages, key, self._right(outputs, labels)[: len(key)])
+        self._weighed = True
         loss = weighted_mean(losses[: len(key)], self._weight(key), total=self._total)
         return (loss, outputs) if return_outputs else loss
 
@@ -209,8 +214,11 @@ class AgeTrainer(Trainer):
         """Look at the training set, if that is the signal, and advance the ages. Collective."""
         if self.signal == "pass":
             self._look()
+        if not (self._weighed or self.resample):
+            name = type(self).__name__
+            logger.warning(f"compute_loss of {name} does not ask that of AgeTrainer: nothing was weighted.")
         self.ages.advance(sync=self.signal == "pass")  # what was observed in training is known to all already
-        self._open = False
+        self._open = self._weighed = False
 
     def _look(self) -> None:
         data = self.train_dataset if self.clean_dataset is None else self.clean_dataset
@@ -253,6 +261,7 @@ class AgeTrainer(Trainer):
             raise ValueError(f"{STATE_NAME} in {checkpoint} is damaged: it must hold ages and open.")
         self.ages.load_state_dict(state["ages"])
         self._open, self._resumed = bool(state["open"]), True
+        self._weighed = self._open  # what is open was weighted by the run before
 
 
 class _WithKey:
@@ -316,11 +325,25 @@ class _Folding(TrainerCallback):
             self.trainer._fold()
 
 
+def _check_bases(trainer: type[Trainer]) -> None:
+    """Raise if a loss of another Trainer's own would silently not be called."""
+    order = trainer.__mro__
+    after = order[order.index(AgeTrainer) + 1 :]
+    owner = next(each for each in after if "compute_loss" in vars(each))
+    if owner is not Trainer:
+        raise TypeError(
+            f"The compute_loss of {owner.__name__} would not be called: hand its loss, one number a sample, to "
+            "compute_loss_func."
+        )
+
+
 def _whole(state: TrainerState) -> bool:
     return state.epoch is not None and float(state.epoch).is_integer()
 
 
 def _logits(outputs: object) -> Tensor:
+    if isinstance(outputs, Tensor):
+        return outputs
     found: Tensor = outputs["logits"] if isinstance(outputs, Mapping) else outputs[0]  # type: ignore[index]
     return found
 

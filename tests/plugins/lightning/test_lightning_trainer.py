@@ -206,7 +206,68 @@ def test_the_trainer_of_pytorch_lightning_takes_it_too(tmp_path: Path) -> None:
     assert same_state(run(str(path))[0], naive)
 
 
+def test_a_compiled_module_trains_alike_and_is_compiled_once() -> None:
+    aging, ages = AgeOfLearning(sample_ages()), sample_ages()
+
+    class Compiled(Net):
+        def training_step(self, batch, batch_idx):
+            x, y, index = batch
+            return AgeOfLearning.of(self).weighted_mean(aol.softmax_loss(self(x), y), index)
+
+    torch._dynamo.reset()
+    with torch._dynamo.config.patch(error_on_recompile=True):  # ages change every epoch, and are no part of the graph
+        model = torch.compile(Compiled(), backend="aot_eager")
+        trainer(aging).fit(model, aging.loader(DATA, batch_size=20, seed=2))
+    plain_loop(ages, aol.ShuffledSampler(SAMPLES, seed=2), batch_size=20)
+    assert same_state(aging.ages, ages)
+
+
+def test_a_loader_of_ones_own_has_its_clean_set_indexed() -> None:
+    aging, ages = AgeOfLearning(sample_ages(), clean=DATA), sample_ages()
+    loader = DataLoader(aol.Indexed(DATA), batch_size=16, sampler=aol.ShuffledSampler(SAMPLES, seed=2))
+    fitted(aging, loader=loader)
+    plain_loop(ages, aol.ShuffledSampler(SAMPLES, seed=2))
+    assert same_state(aging.ages, ages)
+
+
+def test_a_checkpoint_of_a_training_without_ages_is_taken_with_a_warning(tmp_path: Path) -> None:
+    class Plain(Net):
+        def training_step(self, batch, batch_idx):
+            return aol.softmax_loss(self(batch[0]), batch[1]).mean()
+
+    saving = trainer(max_epochs=1)
+    saving.fit(Plain(), DataLoader(DATA, batch_size=16))
+    saving.save_checkpoint(tmp_path / "plain.ckpt")
+    aging = AgeOfLearning(sample_ages())
+    with pytest.warns(UserWarning, match="holds no ages of AgeOfLearning"):
+        trainer(aging, max_epochs=3).fit(Net(), aging.loader(DATA, batch_size=16), ckpt_path=tmp_path / "plain.ckpt")
+    assert aging.ages.epoch == 2
+
+
 # Bad input
+
+
+def test_batches_without_an_index_are_refused_before_the_label_is_taken_for_one() -> None:
+    model = Net()
+    with pytest.raises(ValueError, match=r"Batches must carry the index of each sample, \(x, y, index\)"):
+        fitted(AgeOfLearning(sample_ages()), model, loader=DataLoader(DATA, batch_size=16))
+    assert model.losses == []
+
+
+def test_a_clean_set_of_another_size_is_refused() -> None:
+    aging = AgeOfLearning(sample_ages(), clean=torch.utils.data.Subset(DATA, range(10)))
+    with pytest.raises(ValueError, match="ages must have the 10 samples of the training set, not 60"):
+        fitted(aging)
+
+
+def test_a_mean_in_place_of_losses_is_refused() -> None:
+    class Mean(Net):
+        def training_step(self, batch, batch_idx):
+            x, y, index = batch
+            return AgeOfLearning.of(self).weighted_mean(aol.softmax_loss(self(x), y).mean(), index)
+
+    with pytest.raises(ValueError, match="loss must hold one number a sample"):
+        fitted(AgeOfLearning(sample_ages()), Mean())
 
 
 @pytest.mark.parametrize(
@@ -220,6 +281,11 @@ def test_the_trainer_of_pytorch_lightning_takes_it_too(tmp_path: Path) -> None:
         (lambda: AgeOfLearning(aol.SampleAges([0, 1])).loader(DATA), ValueError, "ages must have the 60 samples"),
         (lambda: AgeOfLearning(sample_ages()).loader(Stream()), TypeError, "dataset must be map-style"),
         (lambda: AgeOfLearning(sample_ages()).loader(5), TypeError, "dataset must be map-style"),
+        (
+            lambda: AgeOfLearning(sample_ages()).loader(DATA, resample=True, sampler=aol.ShuffledSampler(DATA)),
+            ValueError,
+            "resample cannot go with a sampler",
+        ),
         (lambda: AgeOfLearning(aol.ClassAges(3)).loader(DATA, resample=True), TypeError, "ages must be SampleAges"),
     ],
 )
@@ -247,10 +313,11 @@ def test_a_trainer_that_cannot_be_followed_is_refused(options: dict, make, named
         fitted(AgeOfLearning(sample_ages()), Asking(), loader=make and make(), **options)
 
 
-def test_a_stream_has_nothing_to_pass_over() -> None:
-    aging = AgeOfLearning(aol.ClassAges(CLASSES))
+def test_a_stream_has_nothing_to_pass_over_which_is_said_before_training() -> None:
+    aging, model = AgeOfLearning(aol.ClassAges(CLASSES)), Net()
     with pytest.raises(ValueError, match="clean must be a map-style data set"):
-        fitted(aging, loader=aging.loader(Stream(), batch_size=10))
+        fitted(aging, model, loader=aging.loader(Stream(), batch_size=10))
+    assert model.losses == []
 
 
 def test_a_module_without_the_callback_is_told() -> None:

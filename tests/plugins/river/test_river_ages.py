@@ -9,7 +9,18 @@ import random
 from collections import Counter
 
 import pytest
-from river import compose, ensemble, forest, imblearn, linear_model, multiclass, naive_bayes, preprocessing, tree
+from river import (
+    compose,
+    ensemble,
+    feature_extraction,
+    forest,
+    imblearn,
+    linear_model,
+    multiclass,
+    naive_bayes,
+    preprocessing,
+    tree,
+)
 from river_models import Scripted, Swallowing, Unweighted
 
 from aol.plugins.river import AgedClassifier
@@ -177,11 +188,30 @@ def test_a_memory_never_holds_more_and_keeps_all_times_alike():
     assert max(numbers) < 55
 
 
+def test_a_memory_keeps_what_a_pipeline_begins_with():
+    words = feature_extraction.BagOfWords() | naive_bayes.BernoulliNB()
+    model = AgedClassifier(words, step=10, memory=5, seed=0)
+    for number in range(40):
+        text, y = ("cheap pills", "spam") if number % 4 == 0 else (f"noon, room {number}", "ham")
+        model.learn_one(text, y)
+    assert {x.split()[0] for x, _ in model._kept} <= {"cheap", "noon,"}
+    assert set(model.class_age) == {"spam", "ham"}
+    assert model.predict_one("cheap pills") == "spam"
+
+
+def test_a_memory_keeps_samples_as_they_were():
+    x = {"number": 1}
+    model = AgedClassifier(Scripted(), memory=5)
+    model.learn_one(x, 0)
+    x["number"] = 2
+    assert model._kept == [({"number": 1}, 0)]
+
+
 def test_a_sample_that_cannot_be_learned_leaves_no_trace():
     model = AgedClassifier(Scripted(), step=5)
     model.learn_one({}, "a")
     before = pickle.dumps((model._place, model._total, model._right, model._since))
-    for wrong in (-1.0, math.nan, math.inf):
+    for wrong in (-1.0, math.nan, math.inf, "much", None):
         with pytest.raises(ValueError, match="w must be a number of 0 or more"):
             model.learn_one({}, "b", w=wrong)
     with pytest.raises(TypeError, match="unexpected keyword"):

@@ -13,9 +13,14 @@ import sklearn
 from scipy import sparse
 from sklearn.base import clone
 from sklearn.datasets import make_classification
-from sklearn.ensemble import BaggingClassifier, HistGradientBoostingClassifier, RandomForestClassifier
+from sklearn.ensemble import (
+    BaggingClassifier,
+    HistGradientBoostingClassifier,
+    RandomForestClassifier,
+    StackingClassifier,
+)
 from sklearn.exceptions import NotFittedError
-from sklearn.linear_model import LogisticRegression, SGDClassifier
+from sklearn.linear_model import LinearRegression, LogisticRegression, SGDClassifier
 from sklearn.metrics.pairwise import rbf_kernel
 from sklearn.model_selection import GridSearchCV, GroupKFold, StratifiedKFold, cross_val_score
 from sklearn.naive_bayes import GaussianNB
@@ -182,6 +187,9 @@ def test_an_estimator_that_balances_by_itself_would_undo_ages_and_is_refused():
         LogisticRegression(class_weight="balanced"),
         RandomForestClassifier(class_weight="balanced_subsample"),
         make_pipeline(StandardScaler(), LogisticRegression(class_weight="balanced")),
+        BaggingClassifier(LogisticRegression(class_weight="balanced")),
+        GridSearchCV(LogisticRegression(class_weight="balanced"), {"C": [0.1, 1.0]}),
+        AgedClassifier(LogisticRegression(), class_weight="balanced"),
     ):
         with pytest.raises(ValueError, match=r'must not balance classes itself.*give class_weight="balanced" to Aged'):
             AgedClassifier(estimator).fit(X, y)
@@ -220,6 +228,13 @@ BAD = {
     "estimator must be a classifier with partial_fit and predict, not LogisticRegression": {
         "estimator": LogisticRegression(),
         "method": "partial_fit",
+    },
+    "estimator must be a classifier with fit and predict, not LinearRegression": {"estimator": LinearRegression()},
+    "estimator must be a classifier with fit and predict, not Pipeline": {
+        "estimator": make_pipeline(StandardScaler(), LinearRegression())
+    },
+    "estimator must be a classifier with fit and predict, not Pipeline.steps=..'standardscaler', StandardScaler": {
+        "estimator": make_pipeline(StandardScaler())
     },
 }
 
@@ -274,6 +289,14 @@ def test_a_class_of_one_sample_is_never_answered_rightly_by_folds_and_only_grows
         model = AgedClassifier(DecisionTreeClassifier(random_state=0), rounds=4).fit(more, lone)
     assert model.ages_[-1] == 5
     assert model.predict([[9.0] * 6]) == [3]
+
+
+def test_a_stack_that_cannot_answer_before_it_is_fitted_is_taken():
+    stack = StackingClassifier([("nb", GaussianNB()), ("tree", DecisionTreeClassifier(random_state=0))], cv=2)
+    model = AgedClassifier(stack, rounds=2, cv=2).fit(X, y)
+    by_hand = clone(stack).fit(X, y, sample_weight=model.sample_weight_)
+    assert model.class_age_.max() > 1
+    assert model.predict_proba(X) == pytest.approx(by_hand.predict_proba(X))
 
 
 def test_an_ensemble_that_has_a_length_is_no_false_value():

@@ -134,6 +134,20 @@ def test_a_checkpoint_that_would_keep_old_ages_is_refused(kept):
         net(kept, AgeOfLearning()).fit(X, y)
 
 
+@pytest.mark.parametrize("level", ["class", "sample"])
+def test_a_compiled_net_trains_alike(level):
+    words = {"level": level, "iterator_train": IndexedLoader}
+    compiled = aged(compile=True, compile__backend="aot_eager", **words).fit(X, y)
+    plain = aged(**words).fit(X, y)
+    assert parameters(compiled) == pytest.approx(parameters(plain), abs=1e-5)
+    assert torch.equal(ages_of(compiled).age, ages_of(plain).age)
+
+
+def test_two_of_them_on_one_net_are_refused():
+    with pytest.raises(ValueError, match="callbacks must hold one AgeOfLearning at most, not one and two"):
+        net(("one", AgeOfLearning()), ("two", AgeOfLearning())).fit(X, y)
+
+
 def test_a_checkpoint_without_ages_may_stand_anywhere(tmp_path):
     kept = Checkpoint(monitor=None, dirname=str(tmp_path))
     assert ages_of(net(kept, AgeOfLearning()).fit(X, y)).epoch == 4
@@ -148,7 +162,7 @@ def test_a_pickle_and_a_copy_go_on_alike(through):
 
 
 def test_a_pickle_from_the_middle_of_training_goes_on_alike(tmp_path):
-    kept = Checkpoint(monitor=in_the_third_epoch, f_params=None, f_pickle=str(tmp_path / "net.pkl"))
+    kept = Checkpoint(monitor=in_the_third_epoch, f_pickle="net.pkl", dirname=str(tmp_path))
     aged(kept, max_epochs=5).fit(X, y)
     found = pickle.loads((tmp_path / "net.pkl").read_bytes())
     found.set_params(max_epochs=2)

@@ -14,6 +14,7 @@ import aol
 from aol.plugins.transformers import AgeTrainer
 
 SAMPLES, CLASSES = 60, 3
+FOLDER = tempfile.TemporaryDirectory(prefix="aol-hf-")  # of all that trainers write unasked; goes with the process
 
 transformers.utils.logging.set_verbosity_error()
 os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
@@ -67,7 +68,7 @@ def network(dropout: float = 0.0) -> BertForSequenceClassification:
 
 def arguments(**options) -> TrainingArguments:
     settings = {
-        "output_dir": options.pop("output_dir", None) or tempfile.mkdtemp(prefix="aol-hf-"),
+        "output_dir": options.pop("output_dir", None) or tempfile.mkdtemp(dir=FOLDER.name),
         "num_train_epochs": 3,
         "per_device_train_batch_size": 16,
         "per_device_eval_batch_size": 25,

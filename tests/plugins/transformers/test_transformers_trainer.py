@@ -21,10 +21,10 @@ from small_transformers import (
 )
 from torch.nn import functional as F
 from torch.utils.data import IterableDataset
-from transformers import Seq2SeqTrainer, Seq2SeqTrainingArguments
+from transformers import Seq2SeqTrainer, Seq2SeqTrainingArguments, Trainer
 
 import aol
-from aol.plugins.transformers import AgeTrainer
+from aol.plugins.transformers import AgeTrainer, logger
 
 PLAIN_SGD = {"max_grad_norm": 0.0, "lr_scheduler_type": "constant", "optim": "sgd", "learning_rate": 0.3}
 
@@ -112,6 +112,70 @@ def test_it_goes_before_any_other_trainer() -> None:
     assert ages.epoch == 1
 
 
+class Halved(Trainer):
+    """A Trainer with a loss of its own."""
+
+    def compute_loss(self, *args, **kwargs):
+        return super().compute_loss(*args, **kwargs) / 2
+
+
+def test_a_loss_of_a_trainer_below_is_refused_and_not_passed_over() -> None:
+    class Mine(AgeTrainer, Halved):
+        pass
+
+    with pytest.raises(TypeError, match="The compute_loss of Halved would not be called"):
+        made(sample_ages(), kind=Mine)
+
+
+def test_a_loss_of_a_trainer_above_scales_what_was_weighted() -> None:
+    class Mine(Halved, AgeTrainer):
+        pass
+
+    whole, half = trained(sample_ages(rho=0)), trained(sample_ages(rho=0), kind=Mine)
+    assert losses(half)[0] == pytest.approx(losses(whole)[0] / 2, abs=1e-4)
+
+
+def test_a_loss_that_does_not_ask_for_the_weighted_one_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Unweighted(AgeTrainer):
+        def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+            inputs.pop("age_key")
+            return Trainer.compute_loss(self, model, inputs, return_outputs, num_items_in_batch)
+
+    said: list[str] = []
+    monkeypatch.setattr(logger, "warning", said.append)
+    trained(sample_ages(), kind=Unweighted)
+    assert said == ["compute_loss of Unweighted does not ask that of AgeTrainer: nothing was weighted."] * 3
+    said.clear()
+    trained(sample_ages())
+    assert said == []
+
+
+@pytest.mark.parametrize(
+    ("options", "off"),
+    [({"bf16": True}, 0.05), ({"torch_compile": True, "torch_compile_backend": "aot_eager"}, 1e-4)],
+    ids=["bf16", "compiled"],
+)
+def test_other_precisions_and_compiled_models_train_nearly_alike(options: dict, off: float) -> None:
+    ages, plain = sample_ages(), trained(sample_ages(), args={"num_train_epochs": 2})
+    other = trained(ages, args={"num_train_epochs": 2, **options})
+    assert losses(other) == pytest.approx(losses(plain), abs=off)
+    assert ages.epoch == 2
+    assert ages.ema.max() > 1
+
+
+def test_a_model_may_return_its_logits_alone() -> None:
+    class Bare(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = network()
+
+        def forward(self, input_ids, attention_mask):
+            return self.net(input_ids, attention_mask).logits
+
+    whole, bare = trained(sample_ages()), trained(sample_ages(), model=Bare())
+    assert losses(bare) == losses(whole)
+
+
 def test_several_labels_a_sample_need_a_loss_and_a_meaning_of_right() -> None:
     def collate(features):
         batch = padded(features)
@@ -145,6 +209,7 @@ def test_several_labels_a_sample_need_a_loss_and_a_meaning_of_right() -> None:
         ({"every": 0}, ValueError, "every must be a whole number"),
         ({"every": 3, "resample": True}, ValueError, "every cannot go with resample"),
         ({"divide_by": "sum"}, ValueError, "divide_by must be one of"),
+        ({"clean_dataset": DATA[:9]}, ValueError, "ages must have the 9 samples of the training set, not 60"),
         ({"ages": aol.ClassAges(3), "resample": True}, ValueError, "resample needs ages of samples"),
         ({"data": Stream(), "args": {"max_steps": 2}}, ValueError, "An iterable train_dataset needs ages of classes"),
         ({"ages": aol.ClassAges(3), "data": Stream(), "args": {"max_steps": 2}}, ValueError, 'signal="training"'),
@@ -155,6 +220,13 @@ def test_bad_input_gets_one_clear_sentence(options: dict, error: type[Exception]
     with pytest.raises(error, match=named) as caught:
         made(ages, **options)
     assert str(caught.value).endswith(".")
+
+
+def test_a_training_set_of_another_size_than_at_first_is_refused() -> None:
+    trainer = made(sample_ages())
+    trainer.train_dataset = DATA[:30]
+    with pytest.raises(ValueError, match="ages must have the 30 samples of the training set, not 60"):
+        trainer.train()
 
 
 def test_batches_without_labels_are_refused() -> None:
