@@ -1,0 +1,192 @@
+// Evaluation only: all blocks of a stage in one kernel. Follows stage.cu, whose layouts and instructions it uses.
+//
+// A block of threads takes whole images of one run, I at a time, and keeps them in shared memory from the first
+// convolution of the stage to the last: `kept` holds what a residual block began with, `inner` what lies between its two
+// convolutions. Weights come in slices of sixteen input channels, the next one while the last is multiplied.
+// Between convolutions values are rounded to bf16, as they are where each convolution is a kernel of its own.
+//
+// BORDER > 0: the stage begins with the second convolution of a block that halved its map. x is then what that
+// convolution reads, and the shortcut, twice as large and without BORDER channels on both sides, goes into `kept`.
+
+#ifdef BLOCKS
+#ifndef EMULATED
+// As `packed`, behind a relu; NaN stays NaN.
+__device__ __forceinline__ u32 packed_relu(float low, float high) {
+    u32 r;
+    asm("cvt.rn.relu.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
+    return r;
+}
+#endif
+
+#define SLICE (9 * DEPTH * 32)                   // 16-byte pieces of the weights of sixteen input channels
+#define DOWN (ROWS_OF_TILES * DEPTH / WARPS)     // a warp sums up sixteen channels of DOWN rows of sixteen pixels
+#define WIDE (S >= 16)
+#define BESIDE (WIDE ? 8 : PIXELS)               // from a lane's first pixel of a row to its second
+#define BESIDE_SPOT (WIDE ? 8 : AREA)            // the same in a plane
+static_assert(DOWN * WARPS == ROWS_OF_TILES * DEPTH && S % DOWN == 0, "a warp's rows lie one below the other");
+static_assert(WIDE || I % 2 == 0, "maps eight pixels wide are multiplied two by two");
+
+// As `pixel_of`, but in maps eight pixels wide sixteen pixels are the same row of two images: so one can walk down there.
+__device__ __forceinline__ int pixel_down(int sixteen, int within) {
+#if S >= 16
+    return pixel_of(sixteen, within);
+#else
+    return (sixteen / S * 2 + within / S) * PIXELS + sixteen % S * S + within % S;
+#endif
+}
+
+// Begin to copy a slice: of the convolution `slice / DEPTH`, packed as [9, DEPTH, DEPTH, 32] pieces.
+__device__ __forceinline__ void fetch_slice(uint4 *to, const uint4 *weights, int slice, int runs, int run) {
+    const uint4 *from = weights + ((u64)(slice / DEPTH) * runs + run) * WEIGHTS + slice % DEPTH * (DEPTH * 32);
+#pragma unroll
+    for (int turn = 0; turn < (SLICE + THREADS - 1) / THREADS; turn++) {
+        int i = turn * THREADS + threadIdx.x, tap = i / (DEPTH * 32);
+        if (i < SLICE) copy_ahead(to + i, from + tap * (DEPTH * DEPTH * 32) + i % (DEPTH * 32));
+    }
+}
+
+// Begin to copy images into a tile.
+__device__ __forceinline__ void fetch_images(uint4 *tile, const uint4 *from, int images) {
+#pragma unroll
+    for (int turn = 0; turn < TURNS; turn++) {
+        int unit = turn * THREADS + threadIdx.x;
+        if (there(turn, images)) copy_ahead(tile + unit % PLANES * PLANE + place(unit / PLANES), from + unit);
+    }
+}
+
+#if BORDER > 0
+#define NARROW ((C - 2 * BORDER) / 8)
+static_assert(BORDER % 8 == 0, "a plane is of the border or of the shortcut");
+// The shortcut of a halving block, into a tile: the mean of 2 × 2 pixels, and zeros in the channels of the border.
+__device__ __forceinline__ void take_shortcut(uint4 *tile, const uint4 *from, int images) {
+    for (int unit = threadIdx.x; unit < images * PIXELS * PLANES; unit += THREADS) {
+        int plane = unit % PLANES, own = plane - BORDER / 8, pixel = unit / PLANES, inside = pixel % PIXELS;
+        u32 word[4] = {0, 0, 0, 0};
+        if (own >= 0 && own < NARROW) {
+            int corner = (pixel / PIXELS * 2 * S + inside / S * 2) * 2 * S + inside % S * 2;
+            float sum[8] = {0.f, 0.f, 0.f, 0.f, 0.f, 0.f, 0.f, 0.f};
+#pragma unroll
+            for (int c = 0; c < 4; c++) {
+                uint4 read = from[(corner + c / 2 * 2 * S + c % 2) * NARROW + own];
+                u32 part[4] = {read.x, read.y, read.z, read.w};
+#pragma unroll
+                for (int i = 0; i < 4; i++) sum[2 * i] += 0.25f * low(part[i]), sum[2 * i + 1] += 0.25f * high(part[i]);
+            }
+#pragma unroll
+            for (int i = 0; i < 4; i++) word[i] = packed(sum[2 * i], sum[2 * i + 1]);
+        }
+        tile[plane * PLANE + place(pixel)] = make_uint4(word[0], word[1], word[2], word[3]);
+    }
+}
+#endif
+
+// Add the products of one slice. `at`: this lane's part of the first row, in the planes of the slice; `weights`: its
+// piece of the first tap. A row of inputs is loaded once for the three rows of outputs that need it.
+__device__ __forceinline__ void add_slice(float (&sums)[DOWN][2][4], const uint4 *at, const uint4 *weights) {
+#pragma unroll
+    for (int dx = -1; dx <= 1; dx++) {
+        uint4 b[3];
+#pragma unroll
+        for (int dy = -1; dy <= 1; dy++) b[dy + 1] = weights[(3 * dy + dx + 4) * (DEPTH * 32)];
+#pragma unroll
+        for (int i = -1; i <= DOWN; i++) {
+            if (DOWN == S && (i < 0 || i == S)) continue;  // the border, zeros
+            u32 a[4];
+            load_matrices(a, at + i * PITCH + dx);
+#pragma unroll
+            for (int dy = -1; dy <= 1; dy++) {
+                if (i - dy < 0 || i - dy >= DOWN) continue;
+                multiply(sums[i - dy][0], a, b[dy + 1].x, b[dy + 1].y);
+                multiply(sums[i - dy][1], a, b[dy + 1].z, b[dy + 1].w);
+            }
+        }
+    }
+}
+
+// A warp's sums through the norm, with what `kept` holds if they END a residual block, and relu; into the tile `to`, or
+// out of the kernel if `out` is given. `pixel`: the lane's first pixel in the images; `images` says which exist.
+template <bool END>
+__device__ __forceinline__ void leave(
+    const float (&sums)[DOWN][2][4], const float *coefficient, const uint4 *kept, uint4 *to, uint2 *out, int quarter,
+    int pixel, int images) {
+    float scale[4], shift[4];
+#pragma unroll
+    for (int i = 0; i < 4; i++) scale[i] = coefficient[quarter * 4 + i], shift[i] = coefficient[C + quarter * 4 + i];
+    int spot = (quarter / 2 * PLANE + place(pixel)) * 2 + quarter % 2;
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        if (pixel + half * BESIDE >= images * PIXELS) continue;
+#pragma unroll
+        for (int m = 0; m < DOWN; m++) {
+            int here = spot + (m * PITCH + half * BESIDE_SPOT) * 2;
+            float v[4];
+            four(v, sums[m], half);
+#pragma unroll
+            for (int i = 0; i < 4; i++) v[i] = v[i] * scale[i] + shift[i];
+            if (END) {
+                float s[4];
+                unpack_four(s, ((const uint2 *)kept)[here]);
+#pragma unroll
+                for (int i = 0; i < 4; i++) v[i] += s[i];
+            }
+            uint2 found = make_uint2(packed_relu(v[0], v[1]), packed_relu(v[2], v[3]));
+            if (END && out) out[(pixel + m * S + half * BESIDE) * (C / 4) + quarter] = found;
+            else ((uint2 *)to)[here] = found;
+        }
+    }
+}
+
+// x → out [R, B, S, S, C], through `convolutions` of them: weights [convolutions, R, WEIGHTS] as `pack` leaves them,
+// tables [convolutions, 4, R, C] of their norms, of which the first two rows, scale and shift, are used.
+extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) blocks(
+    const uint4 *x, const uint4 *shortcut, const uint4 *weights, const float *tables, uint2 *out, int convolutions,
+    int runs, int batch, int each) {
+    SHARED;
+    uint4 *kept = shared_memory, *inner = kept + TILE, *slices = inner + TILE;
+    float *coefficient = (float *)(slices + 2 * SLICE);  // [convolutions, 2, C]
+    int run = blockIdx.y, lane = LANE, warp = threadIdx.x / 32;
+    int start = blockIdx.x * each, stop = min(batch, start + each);
+    int column = warp % DEPTH, down = warp / DEPTH * DOWN, last = convolutions * DEPTH - 1;
+    int pixel = pixel_down(down, lane / 4);
+    int read_at = lane / 16 * PLANE + place(pixel_down(down, lane % 16));
+    fetch_slice(slices, weights, 0, runs, run);
+    clear(kept);
+    clear(inner);
+    for (int i = threadIdx.x; i < convolutions * 2 * C; i += THREADS)
+        coefficient[i] = tables[((u64)(i / (2 * C) * 4 + i / C % 2) * runs + run) * C + i % C];
+    int turn = 0;  // which of the two slices is next
+    for (int first = start; first < stop; first += I) {
+        int images = min(I, stop - first);
+        u64 here = (u64)run * batch + first;
+        bool busy = pixel_down(down, 0) < images * PIXELS;
+        __syncthreads();  // the tiles are cleared, or all have read the images before
+        fetch_images(BORDER > 0 ? inner : kept, x + here * PIXELS * PLANES, images);
+#if BORDER > 0
+        take_shortcut(kept, shortcut + here * 4 * PIXELS * NARROW, images);
+#endif
+        for (int number = 0; number < convolutions; number++) {
+            bool end = BORDER > 0 ? number % 2 == 0 : number % 2 == 1;
+            float sums[DOWN][2][4];
+#pragma unroll
+            for (int m = 0; m < DOWN; m++)
+#pragma unroll
+                for (int i = 0; i < 4; i++) sums[m][0][i] = sums[m][1][i] = 0.f;
+#pragma unroll 1
+            for (int k = 0; k < DEPTH; k++, turn ^= 1) {
+                int slice = number * DEPTH + k;
+                wait_for_copies();
+                __syncthreads();  // this slice is there for all; all have used the last one and written their outputs
+                if (slice < last) fetch_slice(slices + (turn ^ 1) * SLICE, weights, slice + 1, runs, run);
+                else if (first + I < stop) fetch_slice(slices + (turn ^ 1) * SLICE, weights, 0, runs, run);
+                if (busy)
+                    add_slice(sums, (end ? inner : kept) + read_at + 2 * k * PLANE,
+                              slices + turn * SLICE + column * 32 + lane);
+            }
+            const float *own = coefficient + number * 2 * C;
+            uint2 *to = number + 1 == convolutions ? out + here * PIXELS * (C / 4) : (uint2 *)0;
+            if (end) leave<true>(sums, own, kept, kept, to, column * 4 + lane % 4, pixel, images);
+            else leave<false>(sums, own, kept, inner, to, column * 4 + lane % 4, pixel, images);
+        }
+    }
+}
+#endif
