@@ -1,10 +1,19 @@
 #include "emulate.h"
 // clang-format off
 #include STAGE
+#include MORE
 
 extern "C" void run_pack(const float *weights, uint4 *ahead, uint4 *back, int runs) {
     launch((WEIGHTS + THREADS - 1) / THREADS, runs, THREADS, 16, [=] { pack(weights, ahead, back); });
 }
+#ifdef BLOCKS
+extern "C" void run_blocks(const uint4 *x, const uint4 *shortcut, const uint4 *weights, const float *tables, uint2 *out,
+                           int convolutions, int runs, int batch, int each, int chunks, int bytes) {
+    launch(chunks, runs, THREADS, bytes, [=] {
+        blocks(x, shortcut, weights, tables, out, convolutions, runs, batch, each);
+    });
+}
+#endif
 #ifdef FORWARD
 extern "C" void run_forward(const uint4 *x, const float *entry, const uint4 *weights, uint2 *out, float *partial,
                             const float *table, const uint2 *shortcut, int runs, int batch, int each, int chunks, int bytes) {

@@ -5,14 +5,15 @@ Assumes a `Plan`. Between convolutions lies only what is needed: raw outputs, bl
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from aol.nets.fused import launch, launch_back, stage, tiles
-from aol.nets.fused.plan import Plan, Unit
+from aol.nets.fused import blocks, launch, launch_back, stage, tiles
+from aol.nets.fused.plan import Plan, Stage, Unit
 from aol.nets.fused.tiles import Partials
 
 
@@ -26,7 +27,10 @@ def _norm_of(unit: Unit) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 
 def evaluate(plan: Plan, images: Tensor, dtype: torch.dtype) -> Tensor:
-    """Images → features [R, B, C] with running statistics: every norm, relu and shortcut inside a convolution."""
+    """Images → features [R, B, C] with running statistics: every norm, relu and shortcut inside a convolution.
+
+    Where `blocks` is enabled, and can, all convolutions of a stage are one kernel.
+    """
 
     def table(unit: Unit) -> Tensor:
         return launch.norm_table(*_norm_of(unit), unit.norm.eps, plan.runs)
@@ -40,9 +44,25 @@ def evaluate(plan: Plan, images: Tensor, dtype: torch.dtype) -> Tensor:
 
     stem = plan.stem
     x, _ = launch.stem_forward(images, stem.conv.weight.detach(), plan.runs, dtype, table=table(stem))
-    for first, second in plan.blocks:
-        x = convolved(convolved(x, first), second, x)
+    for part in plan.stages:
+        x = _staged(x, part, table, convolved)
     return x.mean((2, 3), dtype=torch.float32)
+
+
+def _staged(
+    x: Tensor, part: Stage, table: Callable[[Unit], Tensor], convolved: Callable[..., Tensor]
+) -> Tensor:
+    """Take a map through a stage, in one kernel where that can be, else convolution by convolution."""
+    read, shortcut = (x, None) if part.lead is None else (convolved(x, part.lead), x)
+    units = part.units
+    if blocks.fits(read, len(units)):
+        weights = [unit.conv.weight.detach() for unit in units]
+        return blocks.forward(read, weights, [table(unit) for unit in units], shortcut)
+    if shortcut is not None:
+        read, units = convolved(read, units[0], shortcut), units[1:]
+    for first, second in zip(units[::2], units[1::2], strict=True):
+        read = convolved(convolved(read, first), second, read)
+    return read
 
 
 @dataclass

@@ -29,6 +29,17 @@ class Unit:
 
 
 @dataclass(frozen=True)
+class Stage:
+    """Units between two halvings: `lead` is the one that halves (none in the first stage), `units` those of stride 1.
+
+    Two units are a block; behind a lead, the first unit ends the block that the lead began.
+    """
+
+    lead: Unit | None
+    units: tuple[Unit, ...]
+
+
+@dataclass(frozen=True)
 class Plan:
     """Stem, then blocks of two units; the shortcut of a block follows from the stride of its first."""
 
@@ -40,6 +51,19 @@ class Plan:
     def units(self) -> list[Unit]:
         """All units in the order the data meets them."""
         return [self.stem, *(unit for block in self.blocks for unit in block)]
+
+    @property
+    def stages(self) -> list[Stage]:
+        """The blocks, parted where the map is halved."""
+        found: list[Stage] = []
+        for first, second in self.blocks:
+            if first.stride == 2:
+                found.append(Stage(first, (second,)))
+            elif found:
+                found[-1] = Stage(found[-1].lead, (*found[-1].units, first, second))
+            else:
+                found.append(Stage(None, (first, second)))
+        return found
 
     @property
     def halvings(self) -> int:
