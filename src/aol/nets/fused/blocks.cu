@@ -103,19 +103,19 @@ __device__ __forceinline__ void add_slice(float (&sums)[DOWN][2][4], const uint4
     }
 }
 
-// A warp's sums through the norm, with what `kept` holds if they END a residual block, and relu; into the tile `to`, or
-// out of the kernel if `out` is given. `pixel`: the lane's first pixel in the images; `images` says which exist.
-template <bool END>
+// A warp's sums through the norm, with what `kept` holds if they END a residual block, and relu: into a tile or, from the
+// LAST convolution, to global memory. `pixel`: the lane's first pixel in the images; `images` says which exist.
+template <bool END, bool LAST>
 __device__ __forceinline__ void leave(
-    const float (&sums)[DOWN][2][4], const float *coefficient, const uint4 *kept, uint4 *to, uint2 *out, int quarter,
-    int pixel, int images) {
+    const float (&sums)[DOWN][2][4], const float *coefficient, const uint4 *kept, uint2 *to, int quarter, int pixel,
+    int images) {
     float scale[4], shift[4];
 #pragma unroll
     for (int i = 0; i < 4; i++) scale[i] = coefficient[quarter * 4 + i], shift[i] = coefficient[C + quarter * 4 + i];
     int spot = (quarter / 2 * PLANE + place(pixel)) * 2 + quarter % 2;
 #pragma unroll
     for (int half = 0; half < 2; half++) {
-        if (pixel + half * BESIDE >= images * PIXELS) continue;
+        if (!WIDE && half && pixel + BESIDE >= images * PIXELS) continue;  // the second of two images is missing
 #pragma unroll
         for (int m = 0; m < DOWN; m++) {
             int here = spot + (m * PITCH + half * BESIDE_SPOT) * 2;
@@ -129,9 +129,8 @@ __device__ __forceinline__ void leave(
 #pragma unroll
                 for (int i = 0; i < 4; i++) v[i] += s[i];
             }
-            uint2 found = make_uint2(packed_relu(v[0], v[1]), packed_relu(v[2], v[3]));
-            if (END && out) out[(pixel + m * S + half * BESIDE) * (C / 4) + quarter] = found;
-            else ((uint2 *)to)[here] = found;
+            to[LAST ? (pixel + m * S + half * BESIDE) * (C / 4) + quarter : here] =
+                make_uint2(packed_relu(v[0], v[1]), packed_relu(v[2], v[3]));
         }
     }
 }
@@ -183,9 +182,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) blocks(
                               slices + turn * SLICE + column * 32 + lane);
             }
             const float *own = coefficient + number * 2 * C;
-            uint2 *to = number + 1 == convolutions ? out + here * PIXELS * (C / 4) : (uint2 *)0;
-            if (end) leave<true>(sums, own, kept, kept, to, column * 4 + lane % 4, pixel, images);
-            else leave<false>(sums, own, kept, inner, to, column * 4 + lane % 4, pixel, images);
+            int quarter = column * 4 + lane % 4;
+            if (!busy) continue;
+            if (!end) leave<false, false>(sums, own, kept, (uint2 *)inner, quarter, pixel, images);
+            else if (number + 1 < convolutions) leave<true, false>(sums, own, kept, (uint2 *)kept, quarter, pixel, images);
+            else leave<true, true>(sums, own, kept, out + here * PIXELS * (C / 4), quarter, pixel, images);
         }
     }
 }
