@@ -64,9 +64,9 @@ def table_of(rows: int, runs: int, c: int, source: torch.Generator) -> Tensor:
     return torch.randn((rows, runs, c), generator=source)
 
 
-def conv(x: Tensor, weight: Tensor) -> Tensor:
-    """[B, S, S, C] and [N, C, 3, 3] → [B, S, S, N], in float64."""
-    found = F.conv2d(x.double().movedim(-1, 1), weight.to(BF16).double(), padding=1)
+def conv(x: Tensor, weight: Tensor, stride: int = 1) -> Tensor:
+    """[B, S, S, C] and [N, C, 3, 3] → [B, S', S', N], in float64."""
+    found = F.conv2d(x.double().movedim(-1, 1), weight.to(BF16).double(), padding=1, stride=stride)
     return found.movedim(1, -1)
 
 

@@ -47,7 +47,9 @@ def test_a_stage_in_one_kernel_does_what_its_convolutions_do(channels: int, runs
 
     x, shortcut = maps(channels, side), maps(channels // 2, 2 * side) if doubled else None
     count = 5 if doubled else 4
-    weights = [torch.randn((runs * channels, channels, 3, 3), device="cuda") / (3 * channels**0.5) for _ in range(count)]
+    weights = [
+        torch.randn((runs * channels, channels, 3, 3), device="cuda") / (3 * channels**0.5) for _ in range(count)
+    ]
     tables = [torch.rand((4, runs * channels), device="cuda") + 0.2 for _ in range(count)]
     found = blocks.forward(x, weights, tables, shortcut)
     ahead = [stage.pack(weight, runs)[0] for weight in weights]

@@ -24,25 +24,41 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 class Case:
     """R networks' stage with its input; `found` by the kernel, `wanted` by plain convolutions in float64."""
 
-    def __init__(self, shape: stage.Shape, convolutions: int, runs: int, batch: int, *, doubled: bool = False) -> None:
+    def __init__(
+        self, shape: stage.Shape, convolutions: int, runs: int, batch: int, *, doubled: bool = False,
+        halve: bool = False,
+    ) -> None:  # fmt: skip
         source, c, s = generator(), shape.channels, shape.side
-        self.shape, self.runs, self.batch = shape, runs, batch
+        self.shape, self.runs, self.batch, self.halve = shape, runs, batch, halve
         self.side = c // 4 if doubled else 0
         self.x = maps(runs, batch, c, s, source).relu()
         self.shortcut = maps(runs, batch, c // 2, 2 * s, source).relu() if doubled else None
         self.weights = [torch.randn((runs * c, c, 3, 3), generator=source) / (3 * c**0.5) for _ in range(convolutions)]
         self.tables = torch.stack([table_of(4, runs, c, source) for _ in range(convolutions)])
         self.tables[:, 0] = self.tables[:, 0].abs() / 2 + 0.5  # scales of trained norms: maps neither vanish nor grow
+        self.behind = torch.randn((runs * 2 * c, c, 3, 3), generator=source) / (3 * c**0.5)
+        self.behind_table = torch.randn((4, runs, 2 * c), generator=source)
+        self.halved: Tensor | None = None
 
-    def found(self, folder: Path, *, each: int, late: bool = False) -> Tensor:
-        words = ("BLOCKS", "PACK", f"BORDER={self.side}", *(("LATE",) if late else ()))
-        library = compiled(folder, self.shape, words)
-        ahead = torch.stack([packed(library, weight, self.runs, self.shape)[0] for weight in self.weights])
-        out = torch.full_like(self.x, torch.nan)
-        count = len(self.weights)
+    def found(self, folder: Path, *, each: int, late: bool = False, pooled: bool = False) -> Tensor:
+        """What the kernel gives; `pooled`: its shortcut was halved before."""
+        way = blocks.Way(self.side, halved=pooled, halve=self.halve)
+        library = compiled(folder, self.shape, (*way.words, "PACK", *(("LATE",) if late else ())))
+        weights, tables, out = self.weights, self.tables, torch.full_like(self.x, torch.nan)
+        if self.halve:
+            runs, c, s = self.runs, self.shape.channels, self.shape.side // 2
+            parts = blocks._halves(self.behind, self.behind_table.flatten(1), runs)
+            weights = [*weights, *(weight for weight, _ in parts)]
+            tables = torch.cat([tables, *(table.reshape(1, 4, runs, c) for _, table in parts)])
+            out = torch.full((runs, self.batch, s, s, 2 * c), torch.nan, dtype=BF16)
+            self.halved = torch.full((runs, self.batch, s, s, c), torch.nan, dtype=BF16)
+        ahead = torch.stack([packed(library, weight, self.runs, self.shape)[0] for weight in weights])
+        shortcut = self.shortcut
+        if pooled and shortcut is not None:
+            shortcut = torch.stack([halved(own, 0).to(BF16) for own in shortcut])
         call(
-            library.run_blocks, self.x, self.shortcut, ahead, self.tables, out, count, self.runs, self.batch, each,
-            -(-self.batch // each), blocks.shared_bytes(self.shape, count),
+            library.run_blocks, self.x, shortcut, ahead, tables, out, self.halved, len(self.weights), self.runs,
+            self.batch, each, -(-self.batch // each), blocks.shared_bytes(self.shape, len(weights)),
         )  # fmt: skip
         return out
 
@@ -62,6 +78,11 @@ class Case:
             x = (normed(inner, number + 1) + x.double()).relu().to(BF16)
         return x
 
+    def wanted_behind(self, x: Tensor, run: int) -> Tensor:
+        c = 2 * self.shape.channels
+        y = conv(x, self.behind[run * c : (run + 1) * c], stride=2)
+        return (y * self.behind_table[0, run] + self.behind_table[1, run]).relu()
+
 
 @pytest.mark.parametrize("late", [False, True])
 @pytest.mark.parametrize("shape", CUTS, ids=named)
@@ -75,22 +96,37 @@ def test_two_blocks_in_one_kernel_are_four_convolutions(shape: stage.Shape, late
 
 @pytest.mark.parametrize("late", [False, True])
 @pytest.mark.parametrize("shape", DOUBLED, ids=named)
+@pytest.mark.parametrize("pooled", [False, True])
 @pytest.mark.parametrize("convolutions", [1, 3])
 def test_a_stage_may_begin_in_the_middle_of_a_block_that_halved_its_map(
-    shape: stage.Shape, convolutions: int, late: bool, folder: Path
+    shape: stage.Shape, convolutions: int, pooled: bool, late: bool, folder: Path
 ) -> None:
     case = Case(shape, convolutions, runs=1, batch=shape.images + 1, doubled=True)
-    found = case.found(folder, each=2 * shape.images, late=late)
+    found = case.found(folder, each=2 * shape.images, late=late, pooled=pooled)
     near(found[0], case.wanted(0))
+
+
+@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize("shape", [shape for shape in CUTS if shape.channels < 64], ids=named)
+def test_a_stage_may_end_with_the_convolution_that_halves_its_map(shape: stage.Shape, late: bool, folder: Path) -> None:
+    batch = 2 * shape.images + 1
+    case = Case(shape, 2, runs=2, batch=batch, halve=True)
+    found = case.found(folder, each=2 * shape.images, late=late)
+    assert case.halved is not None
+    for run in range(2):
+        x = case.wanted(run)
+        near(found[run], case.wanted_behind(x, run))
+        near(case.halved[run], halved(x, 0))
 
 
 @pytest.mark.parametrize("shape", MANY, ids=named)
 def test_a_whole_stage_of_resnet32_in_one_kernel(shape: stage.Shape, folder: Path) -> None:
-    doubled = shape.channels > 16
-    case = Case(shape, 9 if doubled else 10, runs=3, batch=1, doubled=doubled)
-    found = case.found(folder, each=shape.images)
+    doubled, halve = shape.channels > 16, shape.channels < 64
+    case = Case(shape, 9 if doubled else 10, runs=3, batch=1, doubled=doubled, halve=halve)
+    found = case.found(folder, each=shape.images, pooled=doubled)
     for run in range(3):
-        near(found[run], case.wanted(run))
+        x = case.wanted(run)
+        near(found[run], case.wanted_behind(x, run) if halve else x)
 
 
 @pytest.mark.parametrize("shape", MANY, ids=named)

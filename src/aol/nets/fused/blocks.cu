@@ -6,7 +6,10 @@
 // Between convolutions values are rounded to bf16, as they are where each convolution is a kernel of its own.
 //
 // BORDER > 0: the stage begins with the second convolution of a block that halved its map. x is then what that
-// convolution reads, and the shortcut, twice as large and without BORDER channels on both sides, goes into `kept`.
+// convolution reads, and the shortcut goes into `kept`: a map without BORDER channels on both sides, twice as large or,
+// with HALVED, already halved.
+// HALVE: the stage ends with the first convolution of the next one, of stride 2 and twice as many channels. Out go its
+// outputs, and the halved map that is the shortcut of its block; the stage's own outputs stay in shared memory.
 
 #ifdef BLOCKS
 #ifndef EMULATED
@@ -54,28 +57,32 @@ __device__ __forceinline__ void fetch_images(uint4 *tile, const uint4 *from, int
     }
 }
 
+// The mean of four pieces, rounded.
+__device__ __forceinline__ uint4 mean_of(const uint4 *from, int right, int below) {
+    float sum[8] = {0.f, 0.f, 0.f, 0.f, 0.f, 0.f, 0.f, 0.f};
+#pragma unroll
+    for (int c = 0; c < 4; c++) {
+        uint4 read = from[c / 2 * below + c % 2 * right];
+        u32 part[4] = {read.x, read.y, read.z, read.w};
+#pragma unroll
+        for (int i = 0; i < 4; i++) sum[2 * i] += 0.25f * low(part[i]), sum[2 * i + 1] += 0.25f * high(part[i]);
+    }
+    return make_uint4(packed(sum[0], sum[1]), packed(sum[2], sum[3]), packed(sum[4], sum[5]), packed(sum[6], sum[7]));
+}
+
 #if BORDER > 0
 #define NARROW ((C - 2 * BORDER) / 8)
+#define SHORTCUT (HALVED ? PIXELS : 4 * PIXELS)
 static_assert(BORDER % 8 == 0, "a plane is of the border or of the shortcut");
 // The shortcut of a halving block, into a tile: the mean of 2 × 2 pixels, and zeros in the channels of the border.
 __device__ __forceinline__ void take_shortcut(uint4 *tile, const uint4 *from, int images) {
     for (int unit = threadIdx.x; unit < images * PIXELS * PLANES; unit += THREADS) {
         int plane = unit % PLANES, own = plane - BORDER / 8, pixel = unit / PLANES, inside = pixel % PIXELS;
-        u32 word[4] = {0, 0, 0, 0};
-        if (own >= 0 && own < NARROW) {
-            int corner = (pixel / PIXELS * 2 * S + inside / S * 2) * 2 * S + inside % S * 2;
-            float sum[8] = {0.f, 0.f, 0.f, 0.f, 0.f, 0.f, 0.f, 0.f};
-#pragma unroll
-            for (int c = 0; c < 4; c++) {
-                uint4 read = from[(corner + c / 2 * 2 * S + c % 2) * NARROW + own];
-                u32 part[4] = {read.x, read.y, read.z, read.w};
-#pragma unroll
-                for (int i = 0; i < 4; i++) sum[2 * i] += 0.25f * low(part[i]), sum[2 * i + 1] += 0.25f * high(part[i]);
-            }
-#pragma unroll
-            for (int i = 0; i < 4; i++) word[i] = packed(sum[2 * i], sum[2 * i + 1]);
-        }
-        tile[plane * PLANE + place(pixel)] = make_uint4(word[0], word[1], word[2], word[3]);
+        int corner = (pixel / PIXELS * 2 * S + inside / S * 2) * 2 * S + inside % S * 2;
+        uint4 *to = tile + plane * PLANE + place(pixel);
+        if (own < 0 || own >= NARROW) *to = make_uint4(0, 0, 0, 0);
+        else if (HALVED) copy_ahead(to, from + pixel * NARROW + own);
+        else *to = mean_of(from + corner * NARROW + own, NARROW, 2 * S * NARROW);
     }
 }
 #endif
@@ -135,23 +142,78 @@ __device__ __forceinline__ void leave(
     }
 }
 
+#if HALVE
+#define HALF (S / 2)
+#define FEW (DOWN / 4)  // a warp sums up sixteen channels of so many times sixteen pixels of the halved map
+static_assert(FEW > 0 && HALF >= 8, "eight pixels of the halved map are of one row");
+
+// The place in a plane of the middle of what pixel `pixel` of the halved maps sees.
+__device__ __forceinline__ int place_below(int pixel) {
+    int image = pixel / (HALF * HALF), inside = pixel % (HALF * HALF);
+    return image * AREA + (inside / HALF * 2 + 1) * PITCH + inside % HALF * 2 + 1;
+}
+
+// As `add_slice`, two pixels apart.
+__device__ __forceinline__ void add_halving_slice(
+    float (&sums)[DOWN][2][4], const uint4 *tile, const uint4 *weights, int first) {
+    const uint4 *at[FEW];
+#pragma unroll
+    for (int m = 0; m < FEW; m++) at[m] = tile + LANE / 16 * PLANE + place_below(first + m * 16 + LANE % 16);
+#pragma unroll
+    for (int tap = 0; tap < 9; tap++) {
+        uint4 b = weights[tap * (DEPTH * 32)];
+#pragma unroll
+        for (int m = 0; m < FEW; m++) {
+            u32 a[4];
+            load_matrices(a, at[m] + (tap / 3 - 1) * PITCH + tap % 3 - 1);
+            multiply(sums[m][0], a, b.x, b.y);
+            multiply(sums[m][1], a, b.z, b.w);
+        }
+    }
+}
+
+// Sums of the halving convolution through its norm and relu, to channels of [.., 2 · C].
+__device__ __forceinline__ void leave_halved(
+    const float (&sums)[DOWN][2][4], const float *coefficient, uint2 *to, int quarter, int first, int images) {
+#pragma unroll
+    for (int m = 0; m < FEW; m++)
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            int pixel = first + m * 16 + LANE / 4 + 8 * half;
+            if (pixel >= images * HALF * HALF) continue;
+            float v[4];
+            four(v, sums[m], half);
+#pragma unroll
+            for (int i = 0; i < 4; i++) v[i] = v[i] * coefficient[quarter * 4 + i] + coefficient[C + quarter * 4 + i];
+            to[pixel * (C / 2) + quarter] = make_uint2(packed_relu(v[0], v[1]), packed_relu(v[2], v[3]));
+        }
+}
+
+__device__ __forceinline__ void leave_shortcut(uint4 *to, const uint4 *tile, int images) {
+    for (int unit = threadIdx.x; unit < images * HALF * HALF * PLANES; unit += THREADS)
+        to[unit] = mean_of(tile + unit % PLANES * PLANE + place_below(unit / PLANES), 1, PITCH);
+}
+#endif
+
 // x → out [R, B, S, S, C], through `convolutions` of them: weights [convolutions, R, WEIGHTS] as `pack` leaves them,
-// tables [convolutions, 4, R, C] of their norms, of which the first two rows, scale and shift, are used.
+// tables [convolutions, 4, R, C] of their norms, of which the first two rows, scale and shift, are used. With HALVE two
+// more of each, for the lower and the upper half of the channels of out [R, B, S / 2, S / 2, 2 · C].
 extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) blocks(
-    const uint4 *x, const uint4 *shortcut, const uint4 *weights, const float *tables, uint2 *out, int convolutions,
-    int runs, int batch, int each) {
+    const uint4 *x, const uint4 *shortcut, const uint4 *weights, const float *tables, uint2 *out, uint4 *halved,
+    int convolutions, int runs, int batch, int each) {
     SHARED;
     uint4 *kept = shared_memory, *inner = kept + TILE, *slices = inner + TILE;
-    float *coefficient = (float *)(slices + 2 * SLICE);  // [convolutions, 2, C]
+    float *coefficient = (float *)(slices + 2 * SLICE);  // [steps, 2, C]
+    int steps = convolutions + 2 * HALVE, last = steps * DEPTH - 1;
     int run = blockIdx.y, lane = LANE, warp = threadIdx.x / 32;
     int start = blockIdx.x * each, stop = min(batch, start + each);
-    int column = warp % DEPTH, down = warp / DEPTH * DOWN, last = convolutions * DEPTH - 1;
+    int column = warp % DEPTH, down = warp / DEPTH * DOWN;
     int pixel = pixel_down(down, lane / 4);
     int read_at = lane / 16 * PLANE + place(pixel_down(down, lane % 16));
     fetch_slice(slices, weights, 0, runs, run);
     clear(kept);
     clear(inner);
-    for (int i = threadIdx.x; i < convolutions * 2 * C; i += THREADS)
+    for (int i = threadIdx.x; i < steps * 2 * C; i += THREADS)
         coefficient[i] = tables[((u64)(i / (2 * C) * 4 + i / C % 2) * runs + run) * C + i % C];
     int turn = 0;  // which of the two slices is next
     for (int first = start; first < stop; first += I) {
@@ -161,9 +223,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) blocks(
         __syncthreads();  // the tiles are cleared, or all have read the images before
         fetch_images(BORDER > 0 ? inner : kept, x + here * PIXELS * PLANES, images);
 #if BORDER > 0
-        take_shortcut(kept, shortcut + here * 4 * PIXELS * NARROW, images);
+        take_shortcut(kept, shortcut + here * SHORTCUT * NARROW, images);
 #endif
-        for (int number = 0; number < convolutions; number++) {
+        for (int number = 0; number < steps; number++) {
             bool end = BORDER > 0 ? number % 2 == 0 : number % 2 == 1;
             float sums[DOWN][2][4];
 #pragma unroll
@@ -177,15 +239,26 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) blocks(
                 __syncthreads();  // this slice is there for all; all have used the last one and written their outputs
                 if (slice < last) fetch_slice(slices + (turn ^ 1) * SLICE, weights, slice + 1, runs, run);
                 else if (first + I < stop) fetch_slice(slices + (turn ^ 1) * SLICE, weights, 0, runs, run);
-                if (busy)
-                    add_slice(sums, (end ? inner : kept) + read_at + 2 * k * PLANE,
-                              slices + turn * SLICE + column * 32 + lane);
+                const uint4 *piece = slices + turn * SLICE + column * 32 + lane;
+#if HALVE
+                if (number >= convolutions) add_halving_slice(sums, kept + 2 * k * PLANE, piece, down / 4 * 16);
+                else
+#endif
+                if (busy) add_slice(sums, (end ? inner : kept) + read_at + 2 * k * PLANE, piece);
             }
             const float *own = coefficient + number * 2 * C;
             int quarter = column * 4 + lane % 4;
+#if HALVE
+            if (number >= convolutions) {
+                uint2 *to = out + here * (HALF * HALF) * (C / 2) + (number - convolutions) * (C / 4);
+                leave_halved(sums, own, to, quarter, down / 4 * 16, images);
+                if (number == convolutions) leave_shortcut(halved + here * (HALF * HALF) * PLANES, kept, images);
+                continue;
+            }
+#endif
             if (!busy) continue;
             if (!end) leave<false, false>(sums, own, kept, (uint2 *)inner, quarter, pixel, images);
-            else if (number + 1 < convolutions) leave<true, false>(sums, own, kept, (uint2 *)kept, quarter, pixel, images);
+            else if (HALVE || number + 1 < steps) leave<true, false>(sums, own, kept, (uint2 *)kept, quarter, pixel, images);
             else leave<true, true>(sums, own, kept, out + here * PIXELS * (C / 4), quarter, pixel, images);
         }
     }

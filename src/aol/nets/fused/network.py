@@ -5,7 +5,6 @@ Assumes a `Plan`. Between convolutions lies only what is needed: raw outputs, bl
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,7 +12,7 @@ import torch
 from torch import Tensor
 
 from aol.nets.fused import blocks, launch, launch_back, stage, tiles
-from aol.nets.fused.plan import Plan, Stage, Unit
+from aol.nets.fused.plan import Plan, Unit
 from aol.nets.fused.tiles import Partials
 
 
@@ -42,27 +41,25 @@ def evaluate(plan: Plan, images: Tensor, dtype: torch.dtype) -> Tensor:
         packed, _ = launch.pack(weight, plan.runs, dtype, unit.stride)
         return launch.conv_forward(x, packed, unit.stride, table=table(unit), shortcut=shortcut)[0]
 
-    stem = plan.stem
+    stem, stages = plan.stem, plan.stages
     x, _ = launch.stem_forward(images, stem.conv.weight.detach(), plan.runs, dtype, table=table(stem))
-    for part in plan.stages:
-        x = _staged(x, part, table, convolved)
+    shortcut: Tensor | None = None
+    done: Unit | None = None  # what has been done with the stage before
+    for part, after in zip(stages, [*stages[1:], None], strict=True):
+        if part.lead and part.lead is not done:
+            x, shortcut = convolved(x, part.lead), x
+        units, done = part.units, None
+        if blocks.fits(x, part):
+            done = blocks.within_reach(x, part, after)
+            weights, tables = [unit.conv.weight.detach() for unit in units], [table(unit) for unit in units]
+            behind = (done.conv.weight.detach(), table(done)) if done else None
+            x, shortcut = blocks.forward(x, weights, tables, shortcut, behind=behind)
+            continue
+        if shortcut is not None:
+            x, units = convolved(x, units[0], shortcut), units[1:]
+        for first, second in zip(units[::2], units[1::2], strict=True):
+            x = convolved(convolved(x, first), second, x)
     return x.mean((2, 3), dtype=torch.float32)
-
-
-def _staged(
-    x: Tensor, part: Stage, table: Callable[[Unit], Tensor], convolved: Callable[..., Tensor]
-) -> Tensor:
-    """Take a map through a stage, in one kernel where that can be, else convolution by convolution."""
-    read, shortcut = (x, None) if part.lead is None else (convolved(x, part.lead), x)
-    units = part.units
-    if blocks.fits(read, len(units)):
-        weights = [unit.conv.weight.detach() for unit in units]
-        return blocks.forward(read, weights, [table(unit) for unit in units], shortcut)
-    if shortcut is not None:
-        read, units = convolved(read, units[0], shortcut), units[1:]
-    for first, second in zip(units[::2], units[1::2], strict=True):
-        read = convolved(convolved(read, first), second, read)
-    return read
 
 
 @dataclass
