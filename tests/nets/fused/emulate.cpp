@@ -8,9 +8,11 @@ extern "C" void run_pack(const float *weights, uint4 *ahead, uint4 *back, int ru
 }
 #ifdef BLOCKS
 extern "C" void run_blocks(const uint4 *x, const uint4 *shortcut, const uint4 *weights, const float *tables, uint2 *out,
-                           uint4 *halved, int convolutions, int runs, int batch, int each, int chunks, int bytes) {
+                           uint4 *halved, int convolutions, int runs, int batch, int each, int per_run, int per_image,
+                           int per_channel, int per_row, int per_column, int chunks, int bytes) {
     launch(chunks, runs, THREADS, bytes, [=] {
-        blocks(x, shortcut, weights, tables, out, halved, convolutions, runs, batch, each);
+        blocks(x, shortcut, weights, tables, out, halved, convolutions, runs, batch, each, per_run, per_image, per_channel,
+               per_row, per_column);
     });
 }
 #endif

@@ -13,7 +13,6 @@ from emulated import BF16, MAPS, call, compiled, conv, generator, halved, maps, 
 
 CUTS = sorted({blocks.shape_for(c, m) for c in stage.SIDES for m in MAPS}, key=lambda shape: shape.key)
 MANY = [shape for shape in CUTS if shape == blocks.shape_for(shape.channels, 1 << 30)]
-DOUBLED = [shape for shape in CUTS if shape.channels > 16]  # the first stage has no larger one before it
 
 
 @pytest.fixture(scope="module")
@@ -22,126 +21,119 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Case:
-    """R networks' stage with its input; `found` by the kernel, `wanted` by plain convolutions in float64."""
+    """A stage of R networks with its input: `found` by the kernel, `wanted` by plain convolutions in float64."""
 
-    def __init__(
-        self, shape: stage.Shape, convolutions: int, runs: int, batch: int, *, doubled: bool = False,
-        halve: bool = False,
-    ) -> None:  # fmt: skip
+    def __init__(self, shape: stage.Shape, count: int, runs: int, batch: int, *, halve: bool, stem: int = 3) -> None:
         source, c, s = generator(), shape.channels, shape.side
-        self.shape, self.runs, self.batch, self.halve = shape, runs, batch, halve
-        self.side = c // 4 if doubled else 0
+        self.shape, self.runs, self.batch = shape, runs, batch
+        self.way = blocks.Way(stem if c == 16 else 0, halve)
         self.x = maps(runs, batch, c, s, source).relu()
-        self.shortcut = maps(runs, batch, c // 2, 2 * s, source).relu() if doubled else None
-        self.weights = [torch.randn((runs * c, c, 3, 3), generator=source) / (3 * c**0.5) for _ in range(convolutions)]
-        self.tables = torch.stack([table_of(4, runs, c, source) for _ in range(convolutions)])
-        self.tables[:, 0] = self.tables[:, 0].abs() / 2 + 0.5  # scales of trained norms: maps neither vanish nor grow
+        self.shortcut: Tensor | None = maps(runs, batch, c // 2, s, source).relu()
+        self.weights = [torch.randn((runs * c, c, 3, 3), generator=source) / (3 * c**0.5) for _ in range(count)]
+        if self.way.stem:
+            self.x, self.shortcut = torch.randn((runs, batch, stem, s, s), generator=source), None
+            self.weights[0] = torch.randn((runs * c, stem, 3, 3), generator=source) / (3 * stem**0.5)
+        self.tables = [table_of(4, runs, c, source).flatten(1) for _ in range(count)]
         self.behind = torch.randn((runs * 2 * c, c, 3, 3), generator=source) / (3 * c**0.5)
-        self.behind_table = torch.randn((4, runs, 2 * c), generator=source)
-        self.halved: Tensor | None = None
+        self.behind_table = torch.randn((4, runs * 2 * c), generator=source)
+        for table in self.tables:
+            table[0] = table[0].abs() / 2 + 0.5  # scales of trained norms: maps neither vanish nor grow
 
-    def found(self, folder: Path, *, each: int, late: bool = False, pooled: bool = False) -> Tensor:
-        """What the kernel gives; `pooled`: its shortcut was halved before."""
-        way = blocks.Way(self.side, halved=pooled, halve=self.halve)
-        library = compiled(folder, self.shape, (*way.words, "PACK", *(("LATE",) if late else ())))
-        weights, tables, out = self.weights, self.tables, torch.full_like(self.x, torch.nan)
-        if self.halve:
-            runs, c, s = self.runs, self.shape.channels, self.shape.side // 2
-            parts = blocks._halves(self.behind, self.behind_table.flatten(1), runs)
-            weights = [*weights, *(weight for weight, _ in parts)]
-            tables = torch.cat([tables, *(table.reshape(1, 4, runs, c) for _, table in parts)])
-            out = torch.full((runs, self.batch, s, s, 2 * c), torch.nan, dtype=BF16)
-            self.halved = torch.full((runs, self.batch, s, s, c), torch.nan, dtype=BF16)
-        ahead = torch.stack([packed(library, weight, self.runs, self.shape)[0] for weight in weights])
-        shortcut = self.shortcut
-        if pooled and shortcut is not None:
-            shortcut = torch.stack([halved(own, 0).to(BF16) for own in shortcut])
+    def found(self, folder: Path, *, each: int, late: bool = False) -> tuple[Tensor, Tensor | None]:
+        """What the kernel gives; `late`: its copies arrive when waited for, not at once."""
+        library = compiled(folder, self.shape, (*self.way.words, "PACK", *(("LATE",) if late else ())))
+        runs, c, s = self.runs, self.shape.channels, self.shape.side
+        steps = list(zip(self.weights, self.tables, strict=True))
+        out, half = torch.full((runs, self.batch, s, s, c), torch.nan, dtype=BF16), None
+        if self.way.halve:
+            steps += blocks._halves(self.behind, self.behind_table, runs)
+            half = torch.full((runs, self.batch, s // 2, s // 2, c), torch.nan, dtype=BF16)
+            out = torch.full((runs, self.batch, s // 2, s // 2, 2 * c), torch.nan, dtype=BF16)
+        ahead = torch.stack([
+            packed(library, torch.cat([w, w.new_zeros(len(w), c - w.shape[1], 3, 3)], 1), runs, self.shape)[0]
+            for w, _ in steps
+        ])  # fmt: skip
         call(
-            library.run_blocks, self.x, shortcut, ahead, tables, out, self.halved, len(self.weights), self.runs,
-            self.batch, each, -(-self.batch // each), blocks.shared_bytes(self.shape, len(weights)),
+            library.run_blocks, self.x, self.shortcut, ahead, torch.stack([table for _, table in steps]), out, half,
+            len(self.weights), runs, self.batch, each, *self.x.stride(), -(-self.batch // each),
+            blocks.shared_bytes(self.shape, len(steps)),
         )  # fmt: skip
-        return out
+        return out, half
 
-    def wanted(self, run: int) -> Tensor:
-        c = self.shape.channels
-
-        def normed(x: Tensor, number: int) -> Tensor:
-            y = conv(x, self.weights[number][run * c : (run + 1) * c])
-            return y * self.tables[number, 0, run] + self.tables[number, 1, run]
-
-        x, first = self.x[run], 0
-        if self.shortcut is not None:
-            beside = halved(self.shortcut[run], self.side).to(BF16)
-            x, first = (normed(x, 0) + beside.double()).relu().to(BF16), 1
-        for number in range(first, len(self.weights), 2):
-            inner = normed(x, number).relu().to(BF16)
-            x = (normed(inner, number + 1) + x.double()).relu().to(BF16)
-        return x
-
-    def wanted_behind(self, x: Tensor, run: int) -> Tensor:
+    def wanted(self, run: int) -> tuple[Tensor, Tensor]:
+        """The stage's own output, and that of the convolution behind it."""
+        x: Tensor = self.x[run]
+        beside: Tensor | float = 0.0
+        if self.shortcut is None:
+            x = x.movedim(1, -1).to(BF16)
+        else:
+            beside = torch.nn.functional.pad(self.shortcut[run].double(), (self.shape.channels // 4,) * 2)
+        x = (self._normed(x, 0, run) + beside).relu().to(BF16)
+        for number in range(1, len(self.weights), 2):
+            inner = self._normed(x, number, run).relu().to(BF16)
+            x = (self._normed(inner, number + 1, run) + x.double()).relu().to(BF16)
         c = 2 * self.shape.channels
         y = conv(x, self.behind[run * c : (run + 1) * c], stride=2)
-        return (y * self.behind_table[0, run] + self.behind_table[1, run]).relu()
+        scale, shift = self.behind_table[:2, run * c : (run + 1) * c]
+        return x, (y * scale + shift).relu()
+
+    def _normed(self, x: Tensor, number: int, run: int) -> Tensor:
+        own = slice(run * self.shape.channels, (run + 1) * self.shape.channels)
+        scale, shift = self.tables[number][:2, own]
+        return conv(x, self.weights[number][own]) * scale + shift
+
+
+def check(case: Case, found: Tensor, half: Tensor | None) -> None:
+    for run in range(case.runs):
+        end, behind = case.wanted(run)
+        near(found[run], behind if case.way.halve else end)
+        if case.way.halve:
+            assert half is not None
+            near(half[run], halved(end, 0))
 
 
 @pytest.mark.parametrize("late", [False, True])
-@pytest.mark.parametrize("shape", CUTS, ids=named)
-def test_two_blocks_in_one_kernel_are_four_convolutions(shape: stage.Shape, late: bool, folder: Path) -> None:
-    batch = 2 * shape.images + 1  # two groups a block of threads, and one that is not full
-    case = Case(shape, 4, runs=2, batch=batch)
-    found = case.found(folder, each=2 * shape.images, late=late)
-    for run in range(2):
-        near(found[run], case.wanted(run))
-
-
-@pytest.mark.parametrize("late", [False, True])
-@pytest.mark.parametrize("shape", DOUBLED, ids=named)
-@pytest.mark.parametrize("pooled", [False, True])
-@pytest.mark.parametrize("convolutions", [1, 3])
-def test_a_stage_may_begin_in_the_middle_of_a_block_that_halved_its_map(
-    shape: stage.Shape, convolutions: int, pooled: bool, late: bool, folder: Path
+@pytest.mark.parametrize(
+    ("shape", "halve"),
+    [pytest.param(s, h, id=f"{named(s)}-{h}") for s in CUTS for h in (False, True) if s.channels < 64 or not h],
+)
+def test_a_stage_in_one_kernel_is_its_convolutions_one_by_one(
+    shape: stage.Shape, halve: bool, late: bool, folder: Path
 ) -> None:
-    case = Case(shape, convolutions, runs=1, batch=shape.images + 1, doubled=True)
-    found = case.found(folder, each=2 * shape.images, late=late, pooled=pooled)
-    near(found[0], case.wanted(0))
-
-
-@pytest.mark.parametrize("late", [False, True])
-@pytest.mark.parametrize("shape", [shape for shape in CUTS if shape.channels < 64], ids=named)
-def test_a_stage_may_end_with_the_convolution_that_halves_its_map(shape: stage.Shape, late: bool, folder: Path) -> None:
-    batch = 2 * shape.images + 1
-    case = Case(shape, 2, runs=2, batch=batch, halve=True)
-    found = case.found(folder, each=2 * shape.images, late=late)
-    assert case.halved is not None
-    for run in range(2):
-        x = case.wanted(run)
-        near(found[run], case.wanted_behind(x, run))
-        near(case.halved[run], halved(x, 0))
+    batch = 2 * shape.images + 1  # two groups a block of threads, and one that is not full
+    case = Case(shape, 3, runs=2, batch=batch, halve=halve)
+    check(case, *case.found(folder, each=2 * shape.images, late=late))
 
 
 @pytest.mark.parametrize("shape", MANY, ids=named)
 def test_a_whole_stage_of_resnet32_in_one_kernel(shape: stage.Shape, folder: Path) -> None:
-    doubled, halve = shape.channels > 16, shape.channels < 64
-    case = Case(shape, 9 if doubled else 10, runs=3, batch=1, doubled=doubled, halve=halve)
-    found = case.found(folder, each=shape.images, pooled=doubled)
-    for run in range(3):
-        x = case.wanted(run)
-        near(found[run], case.wanted_behind(x, run) if halve else x)
+    first, halve = shape.channels == 16, shape.channels < 64
+    case = Case(shape, 11 if first else 9, runs=3, batch=1, halve=halve)
+    check(case, *case.found(folder, each=shape.images))
+
+
+@pytest.mark.parametrize("stem", [1, 7])
+def test_images_of_other_channels_and_layouts(stem: int, folder: Path) -> None:
+    case = Case(MANY[0], 1, runs=2, batch=2, halve=False, stem=stem)
+    case.x = case.x.transpose(3, 4).contiguous().transpose(3, 4)
+    check(case, *case.found(folder, each=1))
+    case.x = case.x[:1].expand(2, -1, -1, -1, -1)  # one set of images for all runs
+    check(case, *case.found(folder, each=1))
 
 
 @pytest.mark.parametrize("shape", MANY, ids=named)
 def test_a_run_or_an_image_that_is_not_a_number_stays_alone(shape: stage.Shape, folder: Path) -> None:
-    batch = shape.images + 1
-    case = Case(shape, 2, runs=3, batch=batch)
-    c = shape.channels
-    before = case.found(folder, each=batch)
+    batch, c = shape.images + 1, shape.channels
+    case = Case(shape, 3, runs=3, batch=batch, halve=c < 64)
+    before = [found for found in case.found(folder, each=batch) if found is not None]
     case.weights[0][c : 2 * c] = torch.nan
     case.x[2, 0] = torch.nan
-    found = case.found(folder, each=batch)
-    assert found[1].isnan().all()
-    assert found[2, 0].isnan().all()
-    assert torch.equal(found[0], before[0])
-    assert torch.equal(found[2, 1:], before[2, 1:])
+    after = [found for found in case.found(folder, each=batch) if found is not None]
+    for old, new in zip(before, after, strict=True):
+        assert new[1].isnan().all()
+        assert new[2, 0].isnan().all()
+        assert torch.equal(new[0], old[0])
+        assert torch.equal(new[2, 1:], old[2, 1:])
 
 
 @pytest.mark.parametrize("shape", CUTS, ids=named)

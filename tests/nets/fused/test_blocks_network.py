@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import Tensor
 
-from aol.nets.fused import blocks, network, nvrtc, stage
+from aol.nets.fused import blocks, network, stage
 from aol.nets.fused.plan import plan
 from emulated import call, compiled
 from fused_nets import cuts, error, images, stacked, twins
@@ -32,46 +31,34 @@ def launched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[blocks.Way
         bytes_ = blocks.shared_bytes(shape, steps)
         return lambda grid, *arguments: call(library.run_blocks, *arguments, grid[0], bytes_)
 
-    def fits(x: Tensor, channels: int, stride: int = 1) -> bool:
-        return stride == 1 and x.shape[4] == channels and x.shape[2] == x.shape[3] == stage.SIDES.get(channels)
-
-    monkeypatch.setattr(blocks, "enabled", True)
     monkeypatch.setattr(stage, "_kernel", packing)
     monkeypatch.setattr(blocks, "_kernel", staging)
-    monkeypatch.setattr(stage, "fits", fits)
-    monkeypatch.setattr(nvrtc, "most_shared_bytes", lambda device: H200)
+    monkeypatch.setattr(blocks, "fits", lambda own, x, _: blocks._can_follow(own, own.runs * x.shape[-4], H200))
     return seen
 
 
-@pytest.mark.parametrize("halves", [True, False])
-def test_a_network_evaluates_by_stages_as_in_plain_pytorch(
-    halves: bool, launched: list[blocks.Way], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(blocks, "halves", halves)
-    net = stacked(2, (2, 1, 2)).eval()
-    fused, oracle = twins(net, torch.bfloat16)
-    x = images(2, 3, 32)
-    with torch.no_grad(), cuts(128):
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_network_evaluates_by_stages_as_in_plain_pytorch(shared: bool, launched: list[blocks.Way]) -> None:
+    fused, oracle = twins(stacked(2, (2, 1, 2)).eval(), torch.bfloat16)
+    x = images(2, 3, 32)[0] if shared else images(2, 3, 32)
+    with torch.no_grad():
         found, wanted = fused(x), oracle(x.double())
-    assert launched == [blocks.Way(0, False, halves), blocks.Way(8, halves, halves), blocks.Way(16, halves)]
+    assert launched == [blocks.Way(3, True), blocks.Way(0, True), blocks.Way(0, False)]
     assert error(found, wanted) < 0.02
 
 
-def test_what_does_not_fit_is_done_convolution_by_convolution(
-    launched: list[blocks.Way], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """With less shared memory the last stage does not fit, so the stage before it must not reach into it."""
-    monkeypatch.setattr(nvrtc, "most_shared_bytes", lambda device: 90_000)
-    monkeypatch.setattr(stage, "forward", lambda *_, **__: pytest.fail("no kernel of this size was asked for"))
-    net = stacked(1, (1, 1, 1)).eval()
-    fused, oracle = twins(net, torch.bfloat16)
-    x = images(1, 1, 32)
-    only = stage.fits
-    monkeypatch.setattr(stage, "fits", lambda y, channels, stride=1: channels < 64 and only(y, channels, stride))
-    with torch.no_grad(), cuts(128):
-        found = fused(x)
-    assert launched == [blocks.Way(0, False, True), blocks.Way(8, True, False)]
-    assert error(found, oracle(x.double())) < 0.02
+def test_a_network_may_end_after_any_stage(launched: list[blocks.Way]) -> None:
+    fused, oracle = twins(stacked(1, (1,), channels=1).eval(), torch.bfloat16)
+    x = images(1, 1, 32, channels=1)
+    with torch.no_grad():
+        assert error(fused(x), oracle(x.double())) < 0.02
+    assert launched == [blocks.Way(1, False)]
+
+
+def test_what_has_no_room_is_left_to_the_other_kernels() -> None:
+    whole = plan(stacked(1, (5, 5, 5)))
+    assert blocks._can_follow(whole, 64 * 512, H200)
+    assert not blocks._can_follow(whole, 64 * 512, 163 * 1024)  # an A100
 
 
 def test_without_a_gpu_the_switch_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,11 +5,12 @@
 // convolutions. Weights come in slices of sixteen input channels, the next one while the last is multiplied.
 // Between convolutions values are rounded to bf16, as they are where each convolution is a kernel of its own.
 //
-// BORDER > 0: the stage begins with the second convolution of a block that halved its map. x is then what that
-// convolution reads, and the shortcut goes into `kept`: a map without BORDER channels on both sides, twice as large or,
-// with HALVED, already halved.
-// HALVE: the stage ends with the first convolution of the next one, of stride 2 and twice as many channels. Out go its
+// STEM > 0: the network's first stage, stem included: x are images of STEM channels, in fp32.
+// STEM = 0: a stage behind one that halved its map: x is what the second convolution of its first block reads, and the
+// shortcut of that block, without C / 4 channels on both sides, goes into `kept`.
+// HALVE: the next stage's first convolution, of stride 2 and with twice as many channels, is done here. Out go its
 // outputs, and the halved map that is the shortcut of its block; the stage's own outputs stay in shared memory.
+// So every stage begins with a convolution from `inner` to `kept`, and goes on with whole residual blocks.
 
 #ifdef BLOCKS
 #ifndef EMULATED
@@ -48,41 +49,48 @@ __device__ __forceinline__ void fetch_slice(uint4 *to, const uint4 *weights, int
     }
 }
 
+#if STEM > 0
+static_assert(STEM <= 8 && I * PIXELS % THREADS == 0, "the channels of images are one plane");
+// Images, rounded, into a tile whose other channels are zero; `kept`, which the first convolution adds, becomes zero.
+__device__ __forceinline__ void take_images(
+    uint4 *tile, uint4 *kept, const float *from, int images, int per_image, int per_channel, int per_row, int per_column) {
+#pragma unroll
+    for (int turn = 0; turn < I * PIXELS / THREADS; turn++) {
+        int pixel = turn * THREADS + threadIdx.x, inside = pixel % PIXELS, to = place(pixel);
+        if (pixel >= images * PIXELS) continue;
+        const float *own = from + (u64)(pixel / PIXELS) * per_image + inside / S * per_row + inside % S * per_column;
+        float v[8];
+#pragma unroll
+        for (int c = 0; c < 8; c++) v[c] = c < STEM ? own[(u64)c * per_channel] : 0.f;
+        tile[to] = make_uint4(packed(v[0], v[1]), packed(v[2], v[3]), packed(v[4], v[5]), packed(v[6], v[7]));
+        kept[to] = make_uint4(0, 0, 0, 0);
+#pragma unroll
+        for (int plane = 1; plane < PLANES; plane++)
+            tile[plane * PLANE + to] = kept[plane * PLANE + to] = make_uint4(0, 0, 0, 0);
+    }
+}
+#else
+static_assert(C >= 32, "a stage behind another has at least twice as many channels as the first");
+#define NARROW (PLANES / 2)
+#define MARGIN (PLANES / 4)
 // Begin to copy images into a tile.
 __device__ __forceinline__ void fetch_images(uint4 *tile, const uint4 *from, int images) {
-#pragma unroll
+#pragma unroll 1  // addresses of all turns, held through the stage, would fill the registers
     for (int turn = 0; turn < TURNS; turn++) {
         int unit = turn * THREADS + threadIdx.x;
         if (there(turn, images)) copy_ahead(tile + unit % PLANES * PLANE + place(unit / PLANES), from + unit);
     }
 }
 
-// The mean of four pieces, rounded.
-__device__ __forceinline__ uint4 mean_of(const uint4 *from, int right, int below) {
-    float sum[8] = {0.f, 0.f, 0.f, 0.f, 0.f, 0.f, 0.f, 0.f};
-#pragma unroll
-    for (int c = 0; c < 4; c++) {
-        uint4 read = from[c / 2 * below + c % 2 * right];
-        u32 part[4] = {read.x, read.y, read.z, read.w};
-#pragma unroll
-        for (int i = 0; i < 4; i++) sum[2 * i] += 0.25f * low(part[i]), sum[2 * i + 1] += 0.25f * high(part[i]);
-    }
-    return make_uint4(packed(sum[0], sum[1]), packed(sum[2], sum[3]), packed(sum[4], sum[5]), packed(sum[6], sum[7]));
-}
-
-#if BORDER > 0
-#define NARROW ((C - 2 * BORDER) / 8)
-#define SHORTCUT (HALVED ? PIXELS : 4 * PIXELS)
-static_assert(BORDER % 8 == 0, "a plane is of the border or of the shortcut");
-// The shortcut of a halving block, into a tile: the mean of 2 × 2 pixels, and zeros in the channels of the border.
-__device__ __forceinline__ void take_shortcut(uint4 *tile, const uint4 *from, int images) {
-    for (int unit = threadIdx.x; unit < images * PIXELS * PLANES; unit += THREADS) {
-        int plane = unit % PLANES, own = plane - BORDER / 8, pixel = unit / PLANES, inside = pixel % PIXELS;
-        int corner = (pixel / PIXELS * 2 * S + inside / S * 2) * 2 * S + inside % S * 2;
+// Begin to copy the shortcut, NARROW planes, into the middle of a tile; the planes around it become zero.
+__device__ __forceinline__ void fetch_shortcut(uint4 *tile, const uint4 *from, int images) {
+#pragma unroll 1
+    for (int turn = 0; turn < TURNS; turn++) {
+        int unit = turn * THREADS + threadIdx.x, plane = unit % PLANES, own = plane - MARGIN, pixel = unit / PLANES;
         uint4 *to = tile + plane * PLANE + place(pixel);
+        if (!there(turn, images)) continue;
         if (own < 0 || own >= NARROW) *to = make_uint4(0, 0, 0, 0);
-        else if (HALVED) copy_ahead(to, from + pixel * NARROW + own);
-        else *to = mean_of(from + corner * NARROW + own, NARROW, 2 * S * NARROW);
+        else copy_ahead(to, from + pixel * NARROW + own);
     }
 }
 #endif
@@ -189,18 +197,31 @@ __device__ __forceinline__ void leave_halved(
         }
 }
 
+// The mean of 2 × 2 pixels, eight channels a thread.
 __device__ __forceinline__ void leave_shortcut(uint4 *to, const uint4 *tile, int images) {
-    for (int unit = threadIdx.x; unit < images * HALF * HALF * PLANES; unit += THREADS)
-        to[unit] = mean_of(tile + unit % PLANES * PLANE + place_below(unit / PLANES), 1, PITCH);
+    for (int unit = threadIdx.x; unit < images * HALF * HALF * PLANES; unit += THREADS) {
+        const uint4 *from = tile + unit % PLANES * PLANE + place_below(unit / PLANES);
+        float sum[8] = {0.f, 0.f, 0.f, 0.f, 0.f, 0.f, 0.f, 0.f};
+#pragma unroll
+        for (int c = 0; c < 4; c++) {
+            uint4 read = from[c / 2 * PITCH + c % 2];
+            u32 part[4] = {read.x, read.y, read.z, read.w};
+#pragma unroll
+            for (int i = 0; i < 4; i++) sum[2 * i] += 0.25f * low(part[i]), sum[2 * i + 1] += 0.25f * high(part[i]);
+        }
+        to[unit] = make_uint4(packed(sum[0], sum[1]), packed(sum[2], sum[3]), packed(sum[4], sum[5]), packed(sum[6], sum[7]));
+    }
 }
 #endif
 
-// x → out [R, B, S, S, C], through `convolutions` of them: weights [convolutions, R, WEIGHTS] as `pack` leaves them,
+// x → out [R, B, S, S, C], through `convolutions` of them, the stem counted: weights [convolutions, R, WEIGHTS] as `pack` leaves them,
 // tables [convolutions, 4, R, C] of their norms, of which the first two rows, scale and shift, are used. With HALVE two
-// more of each, for the lower and the upper half of the channels of out [R, B, S / 2, S / 2, 2 · C].
+// more of each, for the lower and the upper half of the channels of out [R, B, S / 2, S / 2, 2 · C]. The last five
+// numbers are strides of the images.
 extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) blocks(
     const uint4 *x, const uint4 *shortcut, const uint4 *weights, const float *tables, uint2 *out, uint4 *halved,
-    int convolutions, int runs, int batch, int each) {
+    int convolutions, int runs, int batch, int each, int per_run, int per_image, int per_channel, int per_row,
+    int per_column) {
     SHARED;
     uint4 *kept = shared_memory, *inner = kept + TILE, *slices = inner + TILE;
     float *coefficient = (float *)(slices + 2 * SLICE);  // [steps, 2, C]
@@ -221,12 +242,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) blocks(
         u64 here = (u64)run * batch + first;
         bool busy = pixel_down(down, 0) < images * PIXELS;
         __syncthreads();  // the tiles are cleared, or all have read the images before
-        fetch_images(BORDER > 0 ? inner : kept, x + here * PIXELS * PLANES, images);
-#if BORDER > 0
-        take_shortcut(kept, shortcut + here * SHORTCUT * NARROW, images);
+#if STEM > 0
+        const float *from = (const float *)x + (u64)run * per_run + (u64)first * per_image;
+        take_images(inner, kept, from, images, per_image, per_channel, per_row, per_column);
+#else
+        fetch_images(inner, x + here * PIXELS * PLANES, images);
+        fetch_shortcut(kept, shortcut + here * PIXELS * NARROW, images);
 #endif
         for (int number = 0; number < steps; number++) {
-            bool end = BORDER > 0 ? number % 2 == 0 : number % 2 == 1;
+            bool end = number % 2 == 0;
             float sums[DOWN][2][4];
 #pragma unroll
             for (int m = 0; m < DOWN; m++)

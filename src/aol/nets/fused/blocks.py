@@ -1,26 +1,26 @@
-"""All blocks of a stage in one kernel, for evaluation: an image is read and written once a stage, not once a convolution.
+"""A stage of the network in one kernel, for evaluation: maps lie in shared memory from one halving to the next.
 
-Assumes what `stage` assumes, and a `Stage` of a plan. Elsewhere, or where it is not enabled, each convolution is a
-kernel of its own, with the same roundings to bf16 in between.
+Assumes what `stage` assumes, and a plan of 16, 32 and 64 channels on maps of 32, 16 and 8 pixels. Elsewhere, or where it
+is not enabled, each convolution is a kernel of its own, with the same roundings to bf16 in between.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from aol.nets.fused import nvrtc, stage
-from aol.nets.fused.plan import Stage, Unit
+from aol.nets.fused import launch, nvrtc, stage
+from aol.nets.fused.plan import Plan, Unit
 from aol.nets.fused.stage import Cut, Shape
 from aol.nets.fused.tiles import PROCESSORS, cdiv
 
 enabled = False  # the one switch: on once `benchmarks/evaluation_kernels.py` has shown on a GPU that it pays
-halves = True  # whether the convolution that halves a map is done with the stage before it
 SOURCE = Path(__file__).with_name("blocks.cu")
 APART = 4  # pieces between planes, as in stage.cu
 WAVES = 32  # blocks one after the other on a multiprocessor, at least: the fewer, the longer some of them stand idle
@@ -71,47 +71,47 @@ def chunks(shape: Shape, runs: int, batch: int) -> tuple[int, int]:
 class Way:
     """How a stage begins and ends, which a kernel is compiled for.
 
-    `border`: channels on both sides that the shortcut into the stage lacks; 0: the stage begins with a whole block.
-    `halved`: that shortcut has been halved already. `halve`: the convolution behind the stage is done with it.
+    `stem`: channels of the images it begins with; 0: it comes behind another stage. `halve`: another one follows.
     """
 
-    border: int = 0
-    halved: bool = False
-    halve: bool = False
+    stem: int
+    halve: bool
 
     @property
     def words(self) -> tuple[str, ...]:
         """Definitions for the compiler."""
-        return "BLOCKS", f"BORDER={self.border}", f"HALVED={int(self.halved)}", f"HALVE={int(self.halve)}"
+        return "BLOCKS", f"STEM={self.stem}", f"HALVE={int(self.halve)}"
 
 
-def fits(x: Tensor, part: Stage) -> bool:
-    """Whether the kernel can take a map x [R, B, S, S, C] through a stage here."""
-    return enabled and stage.fits(x, x.shape[4]) and _has_room(x, x.shape[4], len(part.units))
+def fits(plan: Plan, images: Tensor, dtype: torch.dtype) -> bool:
+    """Whether the kernel can take images through all stages of a plan here."""
+    if not enabled or not stage.enabled or not images.is_cuda or not stage.usable():
+        return False
+    batch, _, *sides = images.shape[-4:]
+    small = images.numel() > 0 and max(launch.image_strides(images)) < 2**31
+    if images.dtype != torch.float32 or dtype != torch.bfloat16 or not small:
+        return False
+    most = nvrtc.most_shared_bytes(images.device.index or 0)
+    return sides == [stage.SIDES.get(plan.stem.conv.out_channels)] * 2 and _can_follow(plan, plan.runs * batch, most)
 
 
-def within_reach(x: Tensor, part: Stage, after: Stage | None) -> Unit | None:
-    """Give the unit that halves the map behind a stage that fits, if the kernel can do it too and go on from there."""
-    if not halves or after is None or after.lead is None:
-        return None
-    side, narrow, wide = x.shape[3], x.shape[4], after.lead.conv.out_channels
-    alike = wide == 2 * narrow and stage.SIDES.get(wide) == side // 2
-    room = alike and _has_room(x, narrow, len(part.units) + 2) and _has_room(x, wide, len(after.units) + 2)
-    return after.lead if room else None
-
-
-def _has_room(x: Tensor, channels: int, steps: int) -> bool:
-    shape = shape_for(channels, x.shape[0] * x.shape[1])
-    return shared_bytes(shape, steps) <= nvrtc.most_shared_bytes(x.device.index or 0)
+def _can_follow(plan: Plan, maps: int, most_shared_bytes: int) -> bool:
+    """Whether every stage has units, twice the channels of the one before, a known size, and room in shared memory."""
+    channels = plan.stem.conv.out_channels
+    for number, part in enumerate(plan.stages):
+        if not part.units or part.lead.conv.out_channels != channels << number or channels << number not in CUTS:
+            return False
+        if shared_bytes(shape_for(channels << number, maps), len(part.units) + 3) > most_shared_bytes:
+            return False
+    return channels == min(CUTS)
 
 
 def prepare() -> None:
-    """Begin to compile all that a network of these stages may need, side by side."""
+    """Begin to compile what networks of three stages for images of three channels need, side by side."""
     if not enabled or not stage.usable():
         return
-    for channels in stage.SIDES:
-        first, last = channels == min(stage.SIDES), channels == max(stage.SIDES)
-        way = Way(0 if first else channels // 4, halves and not first, halves and not last)
+    for channels in CUTS:
+        way = Way(3 if channels == min(CUTS) else 0, channels < max(CUTS))
         for maps in (0, 1 << 30):
             stage.cubin(shape_for(channels, maps), way.words, (SOURCE,))
 
@@ -122,49 +122,62 @@ def _kernel(device: int, shape: Shape, way: Way, steps: int) -> nvrtc.Kernel:
     return nvrtc.Kernel(made, "blocks", threads=32 * shape.warps, shared_bytes=shared_bytes(shape, steps))
 
 
-def forward(
-    x: Tensor,
-    weights: Sequence[Tensor],
-    tables: Sequence[Tensor],
-    shortcut: Tensor | None = None,
-    *,
-    behind: tuple[Tensor, Tensor] | None = None,
-) -> tuple[Tensor, Tensor | None]:
-    """Take x [R, B, S, S, C] through the convolutions of a stage, two a block, with their norms, relus and shortcuts.
+Convolution = tuple[Tensor, Tensor]  # weights [R·N, C, 3, 3] in fp32, and table [4, R·N] of the norm behind them
 
-    `weights` are fp32 [R·C, C, 3, 3], `tables` those of the norms, [4, R·C]. With `shortcut`, the first convolution is
-    the second of a block that halved the map `shortcut`, [R, B, 2·S, 2·S, C'], or which is that map halved. `behind`:
-    weights [R·2·C, C, 3, 3] and table of the convolution that halves the map next; its outputs then are what returns,
-    and the halved map, [R, B, S/2, S/2, C], the shortcut of its block.
+
+def features(plan: Plan, images: Tensor, convolution: Callable[[Unit], Convolution]) -> Tensor:
+    """Take images through all stages → features [R, B, C]; `convolution` gives the weights and the table of a unit."""
+    x, shortcut = images, None
+    for part, after in zip(plan.stages, [*plan.stages[1:], None], strict=True):
+        units = part.units if shortcut is not None else (part.lead, *part.units)
+        behind = convolution(after.lead) if after else None
+        x, shortcut = forward(x, [convolution(unit) for unit in units], shortcut, behind=behind, runs=plan.runs)
+    return x.mean((2, 3), dtype=torch.float32)
+
+
+def forward(
+    x: Tensor, convolutions: Sequence[Convolution], shortcut: Tensor | None, *, behind: Convolution | None, runs: int
+) -> tuple[Tensor, Tensor | None]:
+    """Take a stage's input through its convolutions, two a block, with their norms, relus and shortcuts.
+
+    Without `shortcut`, x are images [R, B, C', S, S], or [B, C', S, S] for all, and the stem comes first. Else it is what
+    the second convolution of a block reads, [R, B, S, S, C], whose shortcut is given halved, [R, B, S, S, C/2].
+
+    Returns [R, B, S, S, C]. With `behind`, the convolution of stride 2 that comes next: its output, normed and
+    activated, [R, B, S/2, S/2, 2·C], and the halved map [R, B, S/2, S/2, C].
     """
-    runs, batch, side, _, channels = x.shape
+    channels = convolutions[-1][0].shape[1]
+    side, stem = stage.SIDES[channels], x.shape[-3] if shortcut is None else 0
+    batch = x.shape[-4]
     shape = shape_for(channels, runs * batch)
-    if behind is not None:
-        lower, upper = _halves(*behind, runs)
-        weights, tables = [*weights, lower[0], upper[0]], [*tables, lower[1], upper[1]]
-    packed = torch.empty((len(weights), runs, shape.weights, 8), dtype=torch.bfloat16, device=x.device)
-    for number, weight in enumerate(weights):
-        stage.pack(weight, runs, ahead=packed[number])
-    out, halved = torch.empty_like(x), None
-    if behind is not None:
-        out, halved = _half(x, 2 * channels), _half(x, channels)
-    way = Way(0, halve=behind is not None)
-    if shortcut is not None:
-        way = replace(way, border=(channels - shortcut.shape[4]) // 2, halved=shortcut.shape[2] == side)
+    way = Way(stem, behind is not None)
+    steps = [*convolutions, *(_halves(*behind, runs) if behind else ())]
+    out = torch.empty((runs, batch, side, side, channels), dtype=torch.bfloat16, device=x.device)
+    halved = None
+    if behind:
+        halved = out.new_empty((runs, batch, side // 2, side // 2, channels))
+        out = out.new_empty((*halved.shape[:4], 2 * channels))
     count, each = chunks(shape, runs, batch)
-    _kernel(x.device.index or 0, shape, way, len(weights))(
-        (count, runs), x, shortcut, packed, torch.stack(list(tables)), out, halved,
-        len(weights) - 2 * way.halve, runs, batch, each,
+    _kernel(x.device.index or 0, shape, way, len(steps))(
+        (count, runs), x, shortcut, _packed(steps, runs), torch.stack([table for _, table in steps]), out, halved,
+        len(convolutions), runs, batch, each, *(launch.image_strides(x) if stem else (0,) * 5),
     )  # fmt: skip
     return out, halved
 
 
-def _half(x: Tensor, channels: int) -> Tensor:
-    runs, batch, height, width, _ = x.shape
-    return x.new_empty((runs, batch, height // 2, width // 2, channels))
+def _packed(steps: Sequence[Convolution], runs: int) -> Tensor:
+    """Weights of all steps as lanes take them; those of a stem are widened by channels of zeros."""
+    channels = steps[-1][0].shape[1]
+    shape, device = shape_for(channels, 0), steps[0][0].device
+    packed = torch.empty((len(steps), runs, shape.weights, 8), dtype=torch.bfloat16, device=device)
+    for number, (weight, _) in enumerate(steps):
+        if weight.shape[1] < channels:
+            weight = F.pad(weight, (0, 0, 0, 0, 0, channels - weight.shape[1]))
+        stage.pack(weight, runs, ahead=packed[number])
+    return packed
 
 
-def _halves(weight: Tensor, table: Tensor, runs: int) -> list[tuple[Tensor, Tensor]]:
+def _halves(weight: Tensor, table: Tensor, runs: int) -> list[Convolution]:
     """Part a convolution by its output channels: weights [R·2·C, C, 3, 3] and table [4, R·2·C] → two of half the size.
 
     >>> parts = _halves(torch.arange(4.0).reshape(4, 1, 1, 1), torch.arange(16.0).reshape(4, 4), runs=2)

@@ -41,24 +41,12 @@ def evaluate(plan: Plan, images: Tensor, dtype: torch.dtype) -> Tensor:
         packed, _ = launch.pack(weight, plan.runs, dtype, unit.stride)
         return launch.conv_forward(x, packed, unit.stride, table=table(unit), shortcut=shortcut)[0]
 
-    stem, stages = plan.stem, plan.stages
+    if blocks.fits(plan, images, dtype):
+        return blocks.features(plan, images, lambda unit: (unit.conv.weight.detach(), table(unit)))
+    stem = plan.stem
     x, _ = launch.stem_forward(images, stem.conv.weight.detach(), plan.runs, dtype, table=table(stem))
-    shortcut: Tensor | None = None
-    done: Unit | None = None  # what has been done with the stage before
-    for part, after in zip(stages, [*stages[1:], None], strict=True):
-        if part.lead and part.lead is not done:
-            x, shortcut = convolved(x, part.lead), x
-        units, done = part.units, None
-        if blocks.fits(x, part):
-            done = blocks.within_reach(x, part, after)
-            weights, tables = [unit.conv.weight.detach() for unit in units], [table(unit) for unit in units]
-            behind = (done.conv.weight.detach(), table(done)) if done else None
-            x, shortcut = blocks.forward(x, weights, tables, shortcut, behind=behind)
-            continue
-        if shortcut is not None:
-            x, units = convolved(x, units[0], shortcut), units[1:]
-        for first, second in zip(units[::2], units[1::2], strict=True):
-            x = convolved(convolved(x, first), second, x)
+    for first, second in plan.blocks:
+        x = convolved(convolved(x, first), second, x)
     return x.mean((2, 3), dtype=torch.float32)
 
 

@@ -30,12 +30,12 @@ class Unit:
 
 @dataclass(frozen=True)
 class Stage:
-    """Units between two halvings: `lead` is the one that halves (none in the first stage), `units` those of stride 1.
+    """Units between two halvings: `lead` is the one that halves, or the stem; `units` are those of stride 1 behind it.
 
-    Two units are a block; behind a lead, the first unit ends the block that the lead began.
+    Two units are a block; behind a lead that halves, the first unit ends the block that the lead began.
     """
 
-    lead: Unit | None
+    lead: Unit
     units: tuple[Unit, ...]
 
 
@@ -55,14 +55,12 @@ class Plan:
     @property
     def stages(self) -> list[Stage]:
         """The blocks, parted where the map is halved."""
-        found: list[Stage] = []
+        found = [Stage(self.stem, ())]
         for first, second in self.blocks:
             if first.stride == 2:
                 found.append(Stage(first, (second,)))
-            elif found:
-                found[-1] = Stage(found[-1].lead, (*found[-1].units, first, second))
             else:
-                found.append(Stage(None, (first, second)))
+                found[-1] = Stage(found[-1].lead, (*found[-1].units, first, second))
         return found
 
     @property
