@@ -1,4 +1,4 @@
-"""Whole stages in one kernel, on a real GPU, beside the evaluation that takes a kernel a convolution: `make test-gpu`."""
+"""Whole stages in one kernel, on a real GPU, beside evaluation with a kernel a convolution: run by `make test-gpu`."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import torch
 
 from aol.nets.fused import FusedStack, blocks, stage
 from fused_nets import error, images, stacked, twins
+from fused_stages import StageCase
 
 pytestmark = pytest.mark.skipif(not stage.usable(), reason="no NVRTC, or a GPU older than 8.0")
 
@@ -29,9 +30,9 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     seen: list[int] = []
     inside = blocks.forward
 
-    def counted(x: torch.Tensor, *rest: object) -> torch.Tensor:
-        seen.append(x.shape[4])
-        return inside(x, *rest)  # type: ignore[arg-type]
+    def counted(x: torch.Tensor, convolutions: list[blocks.Convolution], *rest: object, **more: object) -> object:
+        seen.append(convolutions[-1][0].shape[1])
+        return inside(x, convolutions, *rest, **more)  # type: ignore[arg-type]
 
     monkeypatch.setattr(blocks, "forward", counted)
     return seen
@@ -40,26 +41,9 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 @pytest.mark.parametrize("channels", [16, 32, 64])
 @pytest.mark.parametrize(("runs", "batch"), [(1, 1), (1, 5), (3, 131), (70, 37)])
 def test_a_stage_in_one_kernel_does_what_its_convolutions_do(channels: int, runs: int, batch: int) -> None:
-    side, doubled = stage.SIDES[channels], channels > 16
-
-    def maps(c: int, s: int) -> torch.Tensor:
-        return torch.randn((runs, batch, s, s, c), device="cuda").relu().to(torch.bfloat16)
-
-    x, shortcut = maps(channels, side), maps(channels // 2, 2 * side) if doubled else None
-    count = 5 if doubled else 4
-    weights = [
-        torch.randn((runs * channels, channels, 3, 3), device="cuda") / (3 * channels**0.5) for _ in range(count)
-    ]
-    tables = [torch.rand((4, runs * channels), device="cuda") + 0.2 for _ in range(count)]
-    found = blocks.forward(x, weights, tables, shortcut)
-    ahead = [stage.pack(weight, runs)[0] for weight in weights]
-    first = 0
-    if doubled:
-        x, first = stage.forward(x, ahead[0], table=tables[0], shortcut=shortcut)[0], 1
-    for number in range(first, count, 2):
-        inner, _ = stage.forward(x, ahead[number], table=tables[number])
-        x, _ = stage.forward(inner, ahead[number + 1], table=tables[number + 1], shortcut=x)
-    assert error(found, x) < 5e-3
+    case = StageCase.random(channels, runs, batch, count=5)
+    for found, wanted in zip(case.together(), case.apart(), strict=True):
+        assert wanted is None or error(found, wanted) < 5e-3
 
 
 @pytest.mark.parametrize(("runs", "batch"), [(1, 37), (3, 128), (64, 9)])

@@ -1,7 +1,7 @@
 """A stage of the network in one kernel, for evaluation: maps lie in shared memory from one halving to the next.
 
-Assumes what `stage` assumes, and a plan of 16, 32 and 64 channels on maps of 32, 16 and 8 pixels. Elsewhere, or where it
-is not enabled, each convolution is a kernel of its own, with the same roundings to bf16 in between.
+Assumes what `stage` assumes, and a plan of 16, 32 and 64 channels on maps of 32, 16 and 8 pixels. Elsewhere, or where
+it is not enabled, each convolution is a kernel of its own, with the same roundings to bf16 in between.
 """
 
 from __future__ import annotations
@@ -140,8 +140,8 @@ def forward(
 ) -> tuple[Tensor, Tensor | None]:
     """Take a stage's input through its convolutions, two a block, with their norms, relus and shortcuts.
 
-    Without `shortcut`, x are images [R, B, C', S, S], or [B, C', S, S] for all, and the stem comes first. Else it is what
-    the second convolution of a block reads, [R, B, S, S, C], whose shortcut is given halved, [R, B, S, S, C/2].
+    Without `shortcut`, x are images [R, B, C', S, S], or [B, C', S, S] for all, and the stem comes first. Else it is
+    what the second convolution of a block reads, [R, B, S, S, C], whose shortcut is given halved, [R, B, S, S, C/2].
 
     Returns [R, B, S, S, C]. With `behind`, the convolution of stride 2 that comes next: its output, normed and
     activated, [R, B, S/2, S/2, 2·C], and the halved map [R, B, S/2, S/2, C].
