@@ -47,6 +47,7 @@ def stages(runs: int, bandwidth: float) -> list[dict[str, object]]:
         moved = sum(one.nbytes for one in (case.x, case.shortcut, out, halved) if one is not None)
         found.append({
             "channels": channels, "apart_us": microseconds(case.apart), "together_us": microseconds(case.together),
+            "of_which_packing_us": microseconds(lambda case=case: blocks._packed(case.convolutions, runs)),
             "predicted_us": 1e6 * cycles * runs * BATCH / (132 * CLOCK),
             "bytes_us": 1e6 * moved / bandwidth, "difference": away(out, case.apart()[0]),
         })  # fmt: skip

@@ -12,6 +12,12 @@ from aol.nets.fused import blocks, launch, stage
 BF16 = torch.bfloat16
 
 
+def halved(x: Tensor) -> Tensor:
+    """Means of 2 × 2 pixels of [R, B, 2·S, 2·S, C]."""
+    side = x.shape[2] // 2
+    return x.unflatten(2, (side, 2)).unflatten(4, (side, 2)).float().mean((3, 5)).to(BF16)
+
+
 @dataclass
 class StageCase:
     """What a stage reads: images, or the output of the convolution that halved its map, and the halved map."""
@@ -41,15 +47,14 @@ class StageCase:
             steps[0] = convolution(3, channels)
             return StageCase(torch.randn((runs, batch, 3, side, side), device=device), None, None, steps, behind, runs)
         wide = maps(channels // 2, 2 * side)
-        halved = wide.unflatten(2, (side, 2)).unflatten(4, (side, 2)).float().mean((3, 5)).to(BF16)
-        return StageCase(maps(channels, side), halved, wide, steps, behind, runs)
+        return StageCase(maps(channels, side), halved(wide), wide, steps, behind, runs)
 
     def together(self) -> tuple[Tensor, Tensor | None]:
         """All of it in one kernel."""
         return blocks.forward(self.x, self.convolutions, self.shortcut, behind=self.behind, runs=self.runs)
 
     def apart(self) -> tuple[Tensor, Tensor | None]:
-        """A kernel a convolution, weights packed each time, as evaluation does without `blocks`."""
+        """A kernel a convolution, weights packed each time, as evaluation does without `blocks`; the map not halved."""
         (weight, table), *others = self.convolutions
         if self.wide is None:
             x, _ = launch.stem_forward(self.x, weight, self.runs, BF16, table=table)
@@ -60,7 +65,7 @@ class StageCase:
         if self.behind is None:
             return x, None
         packed, _ = launch.pack(self.behind[0], self.runs, BF16, 2)
-        return launch.conv_forward(x, packed, 2, table=self.behind[1])[0], None
+        return launch.conv_forward(x, packed, 2, table=self.behind[1])[0], x
 
     def _convolved(self, x: Tensor, weight: Tensor, table: Tensor, shortcut: Tensor | None = None) -> Tensor:
         return stage.forward(x, stage.pack(weight, self.runs)[0], table=table, shortcut=shortcut)[0]

@@ -1,6 +1,7 @@
 // A GPU's block of threads on a CPU: every thread is a fiber, and warps meet for the instructions that they share.
 // Enough of CUDA for stage.cu; slow, exact where the hardware is, and without a GPU.
 #define EMULATED
+#include <setjmp.h>
 #include <ucontext.h>
 
 #include <algorithm>
@@ -29,9 +30,9 @@ static inline float __uint_as_float(u32 x) { float f; memcpy(&f, &x, 4); return 
 static inline u32 bits(float f) { u32 x; memcpy(&x, &f, 4); return x; }
 
 struct Meeting { int size = 0, arrived = 0, turn = 0; };
-struct Fiber { ucontext_t context; std::vector<char> stack; bool done = false; };
+struct Fiber { ucontext_t context; std::vector<char> stack; jmp_buf place; bool begun = false, done = false; };
 static std::vector<Fiber> fibers;
-static ucontext_t scheduler;
+static jmp_buf scheduler;  // jumps, not swapcontext: that asks the kernel for the signal mask each time
 static int current;
 static Meeting whole;
 static std::vector<Meeting> warps;
@@ -42,7 +43,13 @@ static std::vector<uint4> shared_bytes;
 static std::function<void()> body;
 #define SHARED uint4 *shared_memory = shared_bytes.data()
 
-static void pause() { int me = current; swapcontext(&fibers[me].context, &scheduler); }
+static void pause() { if (!_setjmp(fibers[current].place)) _longjmp(scheduler, 1); }
+static void resume(Fiber &fiber) {
+    if (_setjmp(scheduler)) return;
+    if (fiber.begun) _longjmp(fiber.place, 1);
+    fiber.begun = true;
+    setcontext(&fiber.context);
+}
 static void meet(Meeting &m) {
     int turn = m.turn;
     if (++m.arrived == m.size) { m.arrived = 0; m.turn++; return; }
@@ -122,7 +129,7 @@ static u32 rounded(float f) {
 static u32 packed(float low, float high) { return rounded(low) | rounded(high) << 16; }
 static u32 packed_relu(float low, float high) { return packed(low < 0.f ? 0.f : low, high < 0.f ? 0.f : high); }
 
-static void enter() { body(); fibers[current].done = true; swapcontext(&fibers[current].context, &scheduler); }
+static void enter() { body(); fibers[current].done = true; _longjmp(scheduler, 1); }
 
 static void launch(int across, int down, int threads, int bytes, std::function<void()> work) {
     body = work;
@@ -156,7 +163,7 @@ static void launch(int across, int down, int threads, int bytes, std::function<v
                     if (fibers[current].done) continue;
                     busy = true;
                     threadIdx = {current, 0};
-                    swapcontext(&scheduler, &fibers[current].context);
+                    resume(fibers[current]);
                 }
             }
             for (int i = bytes / 16 + (bytes % 16 > 0); i < bytes / 16 + BEHIND; i++)
