@@ -1,10 +1,21 @@
 #include "emulate.h"
 // clang-format off
 #include STAGE
+#include MORE
 
 extern "C" void run_pack(const float *weights, uint4 *ahead, uint4 *back, int runs) {
     launch((WEIGHTS + THREADS - 1) / THREADS, runs, THREADS, 16, [=] { pack(weights, ahead, back); });
 }
+#ifdef BLOCKS
+extern "C" void run_blocks(const uint4 *x, const uint4 *shortcut, const uint4 *weights, const float *tables, uint2 *out,
+                           uint4 *halved, int convolutions, int runs, int batch, int each, int per_run, int per_image,
+                           int per_channel, int per_row, int per_column, int chunks, int bytes) {
+    launch(chunks, runs, THREADS, bytes, [=] {
+        blocks(x, shortcut, weights, tables, out, halved, convolutions, runs, batch, each, per_run, per_image, per_channel,
+               per_row, per_column);
+    });
+}
+#endif
 #ifdef FORWARD
 extern "C" void run_forward(const uint4 *x, const float *entry, const uint4 *weights, uint2 *out, float *partial,
                             const float *table, const uint2 *shortcut, int runs, int batch, int each, int chunks, int bytes) {

@@ -1,6 +1,7 @@
 // A GPU's block of threads on a CPU: every thread is a fiber, and warps meet for the instructions that they share.
 // Enough of CUDA for stage.cu; slow, exact where the hardware is, and without a GPU.
 #define EMULATED
+#include <setjmp.h>
 #include <ucontext.h>
 
 #include <algorithm>
@@ -29,19 +30,26 @@ static inline float __uint_as_float(u32 x) { float f; memcpy(&f, &x, 4); return 
 static inline u32 bits(float f) { u32 x; memcpy(&x, &f, 4); return x; }
 
 struct Meeting { int size = 0, arrived = 0, turn = 0; };
-struct Fiber { ucontext_t context; std::vector<char> stack; bool done = false; };
+struct Fiber { ucontext_t context; std::vector<char> stack; jmp_buf place; bool begun = false, done = false; };
 static std::vector<Fiber> fibers;
-static ucontext_t scheduler;
+static jmp_buf scheduler;  // jumps, not swapcontext: that asks the kernel for the signal mask each time
 static int current;
 static Meeting whole;
 static std::vector<Meeting> warps;
 static std::vector<u32> board;            // what a warp's lanes lay open for each other: 16 words a lane
 static std::vector<const void *> pointers;  // and an address
 static std::vector<uint4> shared_bytes;
+#define BEHIND 64
 static std::function<void()> body;
 #define SHARED uint4 *shared_memory = shared_bytes.data()
 
-static void pause() { int me = current; swapcontext(&fibers[me].context, &scheduler); }
+static void pause() { if (!_setjmp(fibers[current].place)) _longjmp(scheduler, 1); }
+static void resume(Fiber &fiber) {
+    if (_setjmp(scheduler)) return;
+    if (fiber.begun) _longjmp(fiber.place, 1);
+    fiber.begun = true;
+    setcontext(&fiber.context);
+}
 static void meet(Meeting &m) {
     int turn = m.turn;
     if (++m.arrived == m.size) { m.arrived = 0; m.turn++; return; }
@@ -98,8 +106,20 @@ static void multiply(float (&d)[4], const u32 (&a)[4], u32 b0, u32 b1) {
     meet(warp());
 }
 
-static void copy_ahead(void *to, const void *from) { memcpy(to, from, 16); }
-static void wait_for_copies() {}
+// Copies arrive at once or, with LATE, when the thread that asked for them waits: both are allowed, and all between.
+struct Copy { void *to; const void *from; };
+static std::vector<std::vector<Copy>> underway;
+static void wait_for_copies() {
+    for (Copy &copy : underway[threadIdx.x]) memcpy(copy.to, copy.from, 16);
+    underway[threadIdx.x].clear();
+}
+static void copy_ahead(void *to, const void *from) {
+    if ((uintptr_t)to % 16 || (uintptr_t)from % 16) abort();
+    underway[threadIdx.x].push_back({to, from});
+#ifndef LATE
+    wait_for_copies();
+#endif
+}
 
 static u32 rounded(float f) {
     u32 x = bits(f);
@@ -107,8 +127,9 @@ static u32 rounded(float f) {
     return (x + 0x7fff + (x >> 16 & 1)) >> 16;
 }
 static u32 packed(float low, float high) { return rounded(low) | rounded(high) << 16; }
+static u32 packed_relu(float low, float high) { return packed(low < 0.f ? 0.f : low, high < 0.f ? 0.f : high); }
 
-static void enter() { body(); fibers[current].done = true; swapcontext(&fibers[current].context, &scheduler); }
+static void enter() { body(); fibers[current].done = true; _longjmp(scheduler, 1); }
 
 static void launch(int across, int down, int threads, int bytes, std::function<void()> work) {
     body = work;
@@ -121,7 +142,8 @@ static void launch(int across, int down, int threads, int bytes, std::function<v
             warps.assign(threads / 32, {32, 0, 0});
             board.assign(threads * 16, 0);
             pointers.assign(threads, nullptr);
-            shared_bytes.assign(bytes / 16 + 1, {0x7fc07fc0, 0x7fc07fc0, 0x7fc07fc0, 0x7fc07fc0});  // NaN until written
+            underway.assign(threads, {});
+            shared_bytes.assign(bytes / 16 + BEHIND, {0x7fc07fc0, 0x7fc07fc0, 0x7fc07fc0, 0x7fc07fc0});  // NaN until written
             for (Fiber &fiber : fibers) {
                 fiber.stack.resize(1 << 15);
                 getcontext(&fiber.context);
@@ -132,12 +154,19 @@ static void launch(int across, int down, int threads, int bytes, std::function<v
             }
             for (bool busy = true; busy;) {
                 busy = false;
-                for (current = 0; current < threads; current++) {
+                for (int next = 0; next < threads; next++) {
+#ifdef LATE
+                    current = threads - 1 - next;  // and the last thread goes first
+#else
+                    current = next;
+#endif
                     if (fibers[current].done) continue;
                     busy = true;
                     threadIdx = {current, 0};
-                    swapcontext(&scheduler, &fibers[current].context);
+                    resume(fibers[current]);
                 }
             }
+            for (int i = bytes / 16 + (bytes % 16 > 0); i < bytes / 16 + BEHIND; i++)
+                if (shared_bytes[i].x != 0x7fc07fc0) abort();  // written past what the kernel was given
         }
 }

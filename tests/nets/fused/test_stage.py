@@ -2,91 +2,24 @@
 
 from __future__ import annotations
 
-import ctypes
-import shutil
-import subprocess
 from collections.abc import Callable
-from functools import cache
 from pathlib import Path
 
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor
 
 from aol.nets.fused import stage
-
-HERE = Path(__file__).parent
-BF16, FP32 = torch.bfloat16, torch.float32
-MAPS = [0, 1 << 30]  # few images and many are cut differently
+from emulated import BF16, MAPS, call, compiled, conv, generator, halved, maps, named, near, packed, table_of
 
 
 def shapes(choose: Callable[[int, int], stage.Shape]) -> list[stage.Shape]:
     return sorted({choose(channels, maps) for channels in stage.SIDES for maps in MAPS}, key=lambda shape: shape.key)
 
 
-def named(shape: stage.Shape) -> str:
-    return "-".join(map(str, shape.key))
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _compiler() -> None:
-    if shutil.which("g++") is None:
-        pytest.fail("g++ is needed to run the CUDA kernels on a CPU: install it (Debian: apt-get install g++).")
-
-
-@cache
-def compiled(folder: Path, shape: stage.Shape, words: tuple[str, ...]) -> ctypes.CDLL:
-    name = "-".join(str(part) for part in (*shape.key, *words)).replace("=", "")
-    library = folder / f"{name}.so"
-    command = ["g++", "-O1", "-std=c++17", "-shared", "-fPIC", "-w", f'-DSTAGE="{stage.SOURCE}"', f"-I{HERE}"]
-    command += [*(f"-D{word}" for word in shape.words(words)), str(HERE / "emulate.cpp"), "-o", str(library)]
-    subprocess.run(command, check=True)
-    return ctypes.CDLL(str(library))
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("stage")
-
-
-def call(function: object, *arguments: Tensor | int | None) -> None:
-    given = [
-        ctypes.c_void_p(a.data_ptr()) if isinstance(a, Tensor) else ctypes.c_void_p() if a is None else ctypes.c_int(a)
-        for a in arguments
-    ]
-    function(*given)  # type: ignore[operator]
-
-
-def generator() -> torch.Generator:
-    return torch.Generator().manual_seed(0)
-
-
-def maps(runs: int, batch: int, c: int, s: int, source: torch.Generator) -> Tensor:
-    return torch.randn((runs, batch, s, s, c), generator=source).to(BF16)
-
-
-def packed(library: ctypes.CDLL, weight: Tensor, runs: int, shape: stage.Shape) -> tuple[Tensor, Tensor]:
-    ahead = torch.full((runs, shape.weights, 8), torch.nan, dtype=BF16)
-    back = torch.full_like(ahead, torch.nan)
-    call(library.run_pack, weight, ahead, back, runs)
-    return ahead, back
-
-
-def table_of(rows: int, runs: int, c: int, source: torch.Generator) -> Tensor:
-    return torch.randn((rows, runs, c), generator=source)
-
-
-def conv(x: Tensor, weight: Tensor) -> Tensor:
-    """[B, S, S, C] and [N, C, 3, 3] → [B, S, S, N], in float64."""
-    found = F.conv2d(x.double().movedim(-1, 1), weight.to(BF16).double(), padding=1)
-    return found.movedim(1, -1)
-
-
-def near(found: Tensor, wanted: Tensor, least: float = 4e-3) -> None:
-    away = (found.double() - wanted.double()).norm() / wanted.double().norm()
-    assert torch.isfinite(found.float()).all()
-    assert float(away) < least, float(away)
 
 
 @pytest.mark.parametrize("shape", shapes(stage.forward_shape), ids=named)
@@ -145,8 +78,7 @@ def test_a_convolution_finishes_a_block_on_its_way_out(shape: stage.Shape, borde
     for run in range(runs):
         wanted = conv(x[run], weight[run * c : (run + 1) * c]) * table[0, run] + table[1, run]
         if side:
-            pooled = F.avg_pool2d(short[run].double().movedim(-1, 1), 2).movedim(1, -1)
-            wanted = wanted + F.pad(pooled, (side, side))
+            wanted = wanted + halved(short[run], side)
         elif border == 0:
             wanted = wanted + short[run].double()
         near(out[run], wanted.relu())

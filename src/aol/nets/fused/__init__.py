@@ -82,9 +82,11 @@ class FusedStack(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         """Images → logits [R, B, K]."""
         self._check(images)
-        from aol.nets.fused import network, stage  # Triton is needed from here on, not before
+        from aol.nets.fused import blocks, network, stage  # Triton is needed from here on, not before
 
         stage.prepare(training=self.training)
+        if not self.training:
+            blocks.prepare()
 
         if self.training:
             found = network.Features.apply(self._plan, self.dtype, images, *self._plan.parameters())  # type: ignore[no-untyped-call]

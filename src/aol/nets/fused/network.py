@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from aol.nets.fused import launch, launch_back, stage, tiles
+from aol.nets.fused import blocks, launch, launch_back, stage, tiles
 from aol.nets.fused.plan import Plan, Unit
 from aol.nets.fused.tiles import Partials
 
@@ -26,7 +26,10 @@ def _norm_of(unit: Unit) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 
 def evaluate(plan: Plan, images: Tensor, dtype: torch.dtype) -> Tensor:
-    """Images → features [R, B, C] with running statistics: every norm, relu and shortcut inside a convolution."""
+    """Images → features [R, B, C] with running statistics: every norm, relu and shortcut inside a convolution.
+
+    Where `blocks` is enabled, and can, all convolutions of a stage are one kernel.
+    """
 
     def table(unit: Unit) -> Tensor:
         return launch.norm_table(*_norm_of(unit), unit.norm.eps, plan.runs)
@@ -38,6 +41,8 @@ def evaluate(plan: Plan, images: Tensor, dtype: torch.dtype) -> Tensor:
         packed, _ = launch.pack(weight, plan.runs, dtype, unit.stride)
         return launch.conv_forward(x, packed, unit.stride, table=table(unit), shortcut=shortcut)[0]
 
+    if blocks.fits(plan, images, dtype):
+        return blocks.features(plan, images, lambda unit: (unit.conv.weight.detach(), table(unit)))
     stem = plan.stem
     x, _ = launch.stem_forward(images, stem.conv.weight.detach(), plan.runs, dtype, table=table(stem))
     for first, second in plan.blocks:

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 _SHARED_BYTES = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+_MOST_SHARED_BYTES = 97  # CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN
 
 
 class CannotCompile(RuntimeError):  # noqa: N818 (a sentence, not a noun)
@@ -57,6 +58,15 @@ def available() -> bool:
         return bool(_compiler()) and bool(_driver())
     except CannotCompile:
         return False
+
+
+@cache
+def most_shared_bytes(device: int) -> int:
+    """How much shared memory a block may have on a device, the driver asked."""
+    place, found = ctypes.c_int(), ctypes.c_int()
+    _check(_driver().cuDeviceGet(ctypes.byref(place), device), "cuDeviceGet")
+    _check(_driver().cuDeviceGetAttribute(ctypes.byref(found), _MOST_SHARED_BYTES, place), "cuDeviceGetAttribute")
+    return found.value
 
 
 def compile_cubin(source: str, definitions: Sequence[str], architecture: str) -> bytes:

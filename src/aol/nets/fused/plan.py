@@ -29,6 +29,17 @@ class Unit:
 
 
 @dataclass(frozen=True)
+class Stage:
+    """Units between two halvings: `lead` is the one that halves, or the stem; `units` are those of stride 1 behind it.
+
+    Two units are a block; behind a lead that halves, the first unit ends the block that the lead began.
+    """
+
+    lead: Unit
+    units: tuple[Unit, ...]
+
+
+@dataclass(frozen=True)
 class Plan:
     """Stem, then blocks of two units; the shortcut of a block follows from the stride of its first."""
 
@@ -40,6 +51,17 @@ class Plan:
     def units(self) -> list[Unit]:
         """All units in the order the data meets them."""
         return [self.stem, *(unit for block in self.blocks for unit in block)]
+
+    @property
+    def stages(self) -> list[Stage]:
+        """The blocks, parted where the map is halved."""
+        found = [Stage(self.stem, ())]
+        for first, second in self.blocks:
+            if first.stride == 2:
+                found.append(Stage(first, (second,)))
+            else:
+                found[-1] = Stage(found[-1].lead, (*found[-1].units, first, second))
+        return found
 
     @property
     def halvings(self) -> int:

@@ -55,8 +55,14 @@ __device__ __forceinline__ float exchanged(float x, int mask) { return __shfl_xo
 #define PITCH (S + 2)
 #define AREA (PITCH * PITCH)
 #define PIXELS (S * S)
-// Planes lie apart so that threads that write one pixel of each meet no bank twice.
-#define PLANE ((I * AREA + 7) / 8 * 8 + 8 / PLANES)
+// Planes lie apart so that threads that write one pixel of each meet no bank twice. In blocks.cu, which writes images
+// once and outputs many times, the same holds for lanes that write four pixels of two planes.
+#ifdef BLOCKS
+#define APART 4
+#else
+#define APART (8 / PLANES)
+#endif
+#define PLANE ((I * AREA + 7) / 8 * 8 + APART)
 #define TILE (PLANES * PLANE)
 #define WEIGHTS (9 * DEPTH * DEPTH * 32)  // 16-byte pieces of packed weights, a lane's share of a 16×16 product each
 #define UNITS (I * PIXELS * PLANES)       // 16-byte pieces of I images

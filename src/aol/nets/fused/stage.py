@@ -102,15 +102,16 @@ BACKWARD: dict[int, tuple[Cut, Cut]] = {
 
 def forward_shape(channels: int, maps: int) -> Shape:
     """Choose how `maps` images (of all runs) of so many channels are cut in the forward pass."""
-    return _shape(FORWARD[channels], channels, maps)
+    return shape_of(FORWARD[channels], channels, maps)
 
 
 def backward_shape(channels: int, maps: int) -> Shape:
     """Choose how `maps` images (of all runs) of so many channels are cut in the backward pass."""
-    return _shape(BACKWARD[channels], channels, maps)
+    return shape_of(BACKWARD[channels], channels, maps)
 
 
-def _shape(cuts: tuple[Cut, Cut], channels: int, maps: int) -> Shape:
+def shape_of(cuts: tuple[Cut, Cut], channels: int, maps: int) -> Shape:
+    """Choose the cut for many maps, or for few: where that for many would leave multiprocessors idle."""
     (images, _, resident), _ = cuts
     return Shape(channels, SIDES[channels], *cuts[maps < images * resident * PROCESSORS])
 
@@ -119,11 +120,12 @@ def fits(x: Tensor, channels: int, stride: int = 1) -> bool:
     """Whether these kernels can convolve a map x [R, B, S, S, C] to so many channels."""
     side, own = x.shape[3], x.shape[4]
     alike = stride == 1 and own == channels and SIDES.get(own) == side == x.shape[2]
-    return enabled and alike and x.dtype == torch.bfloat16 and x.is_cuda and _usable()
+    return enabled and alike and x.dtype == torch.bfloat16 and x.is_cuda and usable()
 
 
 @cache
-def _usable() -> bool:
+def usable() -> bool:
+    """Whether kernels can be compiled and launched here."""
     return nvrtc.available()
 
 
@@ -133,29 +135,29 @@ def _pool() -> ThreadPoolExecutor:
 
 
 @cache
-def _cubin(shape: Shape, words: tuple[str, ...]) -> Future[bytes]:
+def cubin(shape: Shape, words: tuple[str, ...], more: tuple[Path, ...] = ()) -> Future[bytes]:
+    """Begin to compile stage.cu, with more source behind it, for a shape; what was asked for before is shared."""
     major, minor = torch.cuda.get_device_capability()
-    return _pool().submit(
-        nvrtc.compile_cubin, SOURCE.read_text(encoding="utf-8"), shape.words(words), f"sm_{major}{minor}"
-    )
+    source = "\n".join(path.read_text(encoding="utf-8") for path in (SOURCE, *more))
+    return _pool().submit(nvrtc.compile_cubin, source, shape.words(words), f"sm_{major}{minor}")
 
 
 def prepare(*, training: bool) -> None:
     """Begin to compile all that a network of these stages may need, side by side."""
-    if not enabled or not _usable():
+    if not enabled or not usable():
         return
     for channels in SIDES:
         for maps in (0, 1 << 30):
             ahead, back = forward_shape(channels, maps), backward_shape(channels, maps)
-            _cubin(ahead, ("PACK",))
+            cubin(ahead, ("PACK",))
             if training:
                 for entry in (False, True):
-                    _cubin(ahead, _forward_words(entry, 0, 0))
+                    cubin(ahead, _forward_words(entry, 0, 0))
                 for inner in (False, True):
-                    _cubin(back, _backward_words(inner))
+                    cubin(back, _backward_words(inner))
             else:
                 for leave, border in ((1, 0), (2, 0), *(((2, channels // 4),) if channels > 16 else ())):
-                    _cubin(ahead, _forward_words(False, leave, border))
+                    cubin(ahead, _forward_words(False, leave, border))
 
 
 def _forward_words(entry: bool, leave: int, border: int) -> tuple[str, ...]:
@@ -170,21 +172,25 @@ def _backward_words(inner: bool) -> tuple[str, ...]:
 def _kernel(device: int, shape: Shape, words: tuple[str, ...]) -> nvrtc.Kernel:
     name = words[0].lower()
     shared = {"forward": shape.forward_bytes, "backward": shape.backward_bytes, "pack": 0}[name]
-    return nvrtc.Kernel(_cubin(shape, words).result(), name, threads=32 * shape.warps, shared_bytes=shared)
+    return nvrtc.Kernel(cubin(shape, words).result(), name, threads=32 * shape.warps, shared_bytes=shared)
 
 
 def _on(x: Tensor, shape: Shape, words: tuple[str, ...]) -> nvrtc.Kernel:
     return _kernel(x.device.index or 0, shape, words)
 
 
-def pack(weight: Tensor, runs: int) -> tuple[Tensor, Tensor]:
-    """fp32 weights [R·C, C, 3, 3] → those of the product with maps and with gradients, as lanes take them."""
+def pack(weight: Tensor, runs: int, *, ahead: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """fp32 weights [R·C, C, 3, 3] → those of the product with maps and with gradients, as lanes take them.
+
+    The first are written to `ahead`, [R, pieces, 8], where it is given.
+    """
     channels = weight.shape[1]
     shape = forward_shape(channels, 0)
-    found = torch.empty((2, runs, shape.weights, 8), dtype=torch.bfloat16, device=weight.device)
+    back = torch.empty((runs, shape.weights, 8), dtype=torch.bfloat16, device=weight.device)
+    ahead = torch.empty_like(back) if ahead is None else ahead
     grid = cdiv(shape.weights, 32 * shape.warps), runs
-    _on(weight, shape, ("PACK",))(grid, weight, found[0], found[1])
-    return found[0], found[1]
+    _on(weight, shape, ("PACK",))(grid, weight, ahead, back)
+    return ahead, back
 
 
 def forward(
