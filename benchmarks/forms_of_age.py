@@ -11,12 +11,14 @@ Goes on where it stopped; writes benchmarks/results/forms_of_age.json and prints
 
 from __future__ import annotations
 
+import itertools
 import json
 import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -28,8 +30,9 @@ from measuring import Record, options
 from aol.data import ImageSet, Pair, open_data
 from aol.engine import OfflineLoop, Settings, StreamLoop
 
-SEEDS = {"choice": range(100, 106), "report": range(200, 224)}
+SEEDS = {"choice": range(100, 104), "report": range(200, 220)}
 WORST = 3  # classes
+Stack: TypeAlias = tuple[str, str, int, list[Form]]
 
 
 @dataclass(frozen=True)
@@ -67,10 +70,11 @@ def _times(signal: str) -> list[Form]:
 
 
 def families(stream: bool) -> dict[str, list[Form]]:
-    """Return what is tried in the choice: six forms a family. Why each of the others might help:
+    """Return what is tried in the choice: six forms a family.
 
-    A cap keeps what is never learnt from taking all weight. Persistence is age over what independent errors of the same
-    rate would give: only how errors cling together. A soft age needs no threshold: 1 + error × age before.
+    Why the other forms of age might help. A cap keeps what is never learnt from taking all weight. Persistence is age
+    over what independent errors of the same rate would give: only how errors cling together. A soft age needs no
+    threshold: 1 + error × age before.
     """
     own = _one("soft age") if stream else Form((("sample age", 1.0),), level="sample")
     return {
@@ -134,7 +138,9 @@ def pictures(world: World, pair: Pair[ImageSet], part: str, seed: int) -> Pair[I
     """Return a seed's own balanced pool and test set. Of Fashion-MNIST, choice and report have a half each."""
     train, test = pair.train, pair.test
     if world.settings.data == "digits":  # too few for halves: all are dealt out anew for each seed
-        whole = replace(train, images=torch.cat((train.images, test.images)), labels=torch.cat((train.labels, test.labels)))
+        whole = replace(
+            train, images=torch.cat((train.images, test.images)), labels=torch.cat((train.labels, test.labels))
+        )
         order = _drawn(whole.labels, world.per_class + world.tested, seed)
         kept, held = order[:, : world.per_class], order[:, world.per_class :]
         return replace(pair, train=_part(whole, kept, world.shrink), test=_part(whole, held, world.shrink))
@@ -174,7 +180,9 @@ def trained(world: World, pair: Pair[ImageSet], forms: list[Form], seed: int) ->
     weights = loop.history.by_class("weight")[start:]
     found = []
     for row, form in enumerate(forms):
-        right = by_class[row].double() if not loop.failed[row] else torch.full((loop.num_classes,), 1 / loop.num_classes)
+        right = (
+            by_class[row].double() if not loop.failed[row] else torch.full((loop.num_classes,), 1 / loop.num_classes)
+        )
         found.append(
             {
                 "form": form.name,
@@ -195,8 +203,11 @@ def main(words: list[str] | None = None) -> int:
     parser.add_argument("--most", type=int, help="train at most so many stacks")
     given = parser.parse_args(words)
     record = json.loads(given.out.read_text()) if given.out.exists() else {"cases": []}
-    for stack in _first(given.most, missing(record, given.worlds, given.part)):
-        world, part, seed, forms = stack
+    for world in given.worlds:
+        if "choice" not in given.part and any(missing(record, [world], ["choice"])):
+            parser.error(f"the choice of {world} is not complete, and the report needs it")
+    stacks = missing(record, given.worlds, given.part)
+    for world, part, seed, forms in itertools.islice(stacks, given.most):
         pair = open_data(WORLDS[world].settings.data, given.data_dir)
         assert isinstance(pair.train, ImageSet)
         runs = trained(WORLDS[world], pictures(WORLDS[world], pair, part, seed), forms, seed)  # type: ignore[arg-type]
@@ -209,14 +220,7 @@ def main(words: list[str] | None = None) -> int:
     return 0
 
 
-def _first(most: int | None, stacks: Iterator[tuple[str, str, int, list[Form]]]) -> Iterator[tuple[str, str, int, list[Form]]]:
-    for done, stack in enumerate(stacks):
-        if most is not None and done >= most:
-            return
-        yield stack
-
-
-def missing(record: Record, worlds: Sequence[str], parts: Sequence[str]) -> Iterator[tuple[str, str, int, list[Form]]]:
+def missing(record: Record, worlds: Sequence[str], parts: Sequence[str]) -> Iterator[Stack]:
     """Yield what is not in the record yet: a world, a part, a seed and its forms. The report waits for the choice."""
     for part in parts:
         for seed in SEEDS[part]:
@@ -247,12 +251,9 @@ def note(record: Record, world: str, part: str, seed: int, runs: Sequence[Record
 
 def save(record: Record, out: Path) -> None:
     """Write the record so that whoever stops it meanwhile finds the one before."""
-    cases = record.pop("cases")
-    whole = {"machine": setting("scikit-learn", "scipy"), **{k: v for k, v in record.items() if k != "machine"}}
-    record["cases"] = cases
-    record["machine"] = whole["machine"]
+    record["machine"] = setting("scikit-learn", "scipy")
     new = out.with_suffix(".new")
-    write_cases({**whole, "cases": cases}, new)
+    write_cases(record, new)
     new.replace(out)
 
 

@@ -8,8 +8,19 @@ import numpy as np
 from age_forms import Form
 from comparing import belongs_to
 from forms_of_age import (
-    AGE, AGE_AS_ERROR, BOTH_AS_ROOT, ERROR, ERROR_AS_AGE, FIXED, NONE, OTHERS, ROOT, WORLDS, chosen, families,
-)  # fmt: skip
+    AGE,
+    AGE_AS_ERROR,
+    BOTH_AS_ROOT,
+    ERROR,
+    ERROR_AS_AGE,
+    FIXED,
+    NONE,
+    OTHERS,
+    ROOT,
+    WORLDS,
+    chosen,
+    families,
+)
 from measuring import Record, table
 
 from aol.study.intervals import holm, paired_gain
