@@ -1,4 +1,4 @@
-"""Put the recorded figures into `benchmarks/README.md`, the README and the pages that show them, between their marks."""
+"""Put the recorded figures into `benchmarks/README.md`, the README and pages of the docs, between their marks."""
 
 from __future__ import annotations
 
