@@ -98,14 +98,15 @@ def families(stream: bool) -> dict[str, list[Form]]:
     }
 
 
-NONE, AGE, ERROR, ROOT = Form(), _one("age"), _one("error"), _one("frequency", 0.5)
+NONE, AGE, ERROR = Form(), _one("age"), _one("error")
+ROOT, INVERSE = _one("frequency", 0.5), _one("frequency", 1.0)
 ERROR_AS_AGE = replace(ERROR, like=AGE.factors)
 AGE_AS_ERROR = replace(AGE, like=ERROR.factors)
 BOTH_AS_ROOT = Form((*ROOT.factors, ("age", 0.5)), like=ROOT.factors)
 OTHERS = _one("wrong class's age")
 # In the report whatever was chosen: controls, the paper's form, and pairs that differ in direction alone.
 FIXED = [
-    NONE, AGE, ERROR, _one("frequency", 0.25), ROOT, _one("frequency", 1.0), _one("cb"), ERROR_AS_AGE, AGE_AS_ERROR,
+    NONE, AGE, ERROR, _one("frequency", 0.25), ROOT, INVERSE, _one("cb"), ERROR_AS_AGE, AGE_AS_ERROR,
     BOTH_AS_ROOT, OTHERS,
 ]  # fmt: skip
 

@@ -14,6 +14,7 @@ from forms_of_age import (
     ERROR,
     ERROR_AS_AGE,
     FIXED,
+    INVERSE,
     NONE,
     OTHERS,
     ROOT,
@@ -40,6 +41,8 @@ ADDS: dict[str, tuple[Form | str, Form | str]] = {
     "best frequency × age − best frequency × error": ("frequency × age", "frequency × error"),
     "best frequency × error × age − best frequency × error": ("frequency × error × age", "frequency × error"),
     "best other form of age − best frequency": ("other forms of age", "frequency"),
+    # Not planned: asked when the worst classes gained by age × frequency, since that might be strength alone.
+    "best frequency × age − frequency^-1": ("frequency × age", INVERSE),
 }
 
 
