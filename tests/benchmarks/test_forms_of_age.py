@@ -11,6 +11,7 @@ from types import ModuleType
 
 import pytest
 import torch
+from scipy import stats
 
 from aol.data import open_data
 from aol.data.images import ImageSet
@@ -182,7 +183,7 @@ def test_the_report_without_the_choice_is_refused_in_a_sentence(
     assert "choice of digits stream is not complete" in capsys.readouterr().err
 
 
-def test_the_table_stars_what_is_left_after_correction(forms: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_table_stars_what_is_left_after_correction(forms: ModuleType) -> None:
     page = importlib.import_module("forms_of_age_page")
     record: dict[str, list[dict[str, object]]] = made_up(forms, "age^0.5, ρ=0.3")
     record["cases"] = [case for case in record["cases"] if case["part"] == "choice"]
@@ -194,7 +195,9 @@ def test_the_table_stars_what_is_left_after_correction(forms: ModuleType, monkey
             forms.note(record, "digits stream", "report", seed, [run])
     rows = {"age": (forms.AGE, forms.NONE), "error": (forms.ERROR, forms.NONE)}
     age, error = page.gains(record, "accuracy", rows, ["digits stream"])
-    assert age["digits stream"].startswith("+10.0* (+9.6 to +10.4)")
+    seeds = len(forms.SEEDS["report"])
+    half = stats.t.ppf(0.975, seeds - 1) * math.sqrt(1 / (seeds - 1))  # points: half above by one, half below by one
+    assert age["digits stream"] == f"+10.0* ({10 - half:+.1f} to {10 + half:+.1f})"
     assert error["digits stream"].startswith("+0.0 (")
 
 
