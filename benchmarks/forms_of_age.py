@@ -28,7 +28,7 @@ from age_forms import Form, FormWeighting, spread
 from comparing import setting, write_cases
 from measuring import Record, options
 
-from aol.data import ImageSet, Pair, open_data
+from aol.data import DataError, ImageSet, Pair, open_data
 from aol.engine import OfflineLoop, Settings, StreamLoop
 
 SEEDS = {"choice": range(100, 103), "report": range(200, 220)}
@@ -200,13 +200,19 @@ def main(words: list[str] | None = None) -> int:
     parser.add_argument("--data-dir", help="where data sets lie")
     parser.add_argument("--most", type=int, help="train at most so many stacks")
     given = parser.parse_args(words)
-    record = json.loads(given.out.read_text()) if given.out.exists() else {"cases": []}
+    try:
+        record = json.loads(given.out.read_text()) if given.out.exists() else {"cases": []}
+        pairs = {
+            name: open_data(name, given.data_dir) for name in {WORLDS[each].settings.data for each in given.worlds}
+        }
+    except (OSError, ValueError, DataError) as error:
+        parser.error(f"{error} (the record is {given.out})")
     for world in given.worlds:
         if "choice" not in given.part and any(missing(record, [world], ["choice"])):
             parser.error(f"the choice of {world} is not complete, and the report needs it")
     stacks = missing(record, given.worlds, given.part)
     for world, part, seed, forms in itertools.islice(stacks, given.most):
-        pair = open_data(WORLDS[world].settings.data, given.data_dir)
+        pair = pairs[WORLDS[world].settings.data]
         assert isinstance(pair.train, ImageSet)
         runs = trained(WORLDS[world], pictures(WORLDS[world], pair, part, seed), forms, seed)  # type: ignore[arg-type]
         note(record, world, part, seed, runs)

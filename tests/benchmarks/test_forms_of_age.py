@@ -183,6 +183,18 @@ def test_the_report_without_the_choice_is_refused_in_a_sentence(
     assert "choice of digits stream is not complete" in capsys.readouterr().err
 
 
+def test_a_damaged_record_is_named_and_kept(
+    forms: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "record.json"
+    out.write_text('{"cases": [')
+    with pytest.raises(SystemExit) as left:
+        forms.main(["--worlds", "digits stream", "--out", str(out)])
+    assert left.value.code == 2
+    assert str(out) in capsys.readouterr().err
+    assert out.read_text() == '{"cases": ['
+
+
 def test_the_table_stars_what_is_left_after_correction(forms: ModuleType) -> None:
     page = importlib.import_module("forms_of_age_page")
     record: dict[str, list[dict[str, object]]] = made_up(forms, "age^0.5, ρ=0.3")
