@@ -1,4 +1,4 @@
-"""Put the recorded figures into `benchmarks/README.md`, the README and the pages of hosts, between their marks."""
+"""Put the recorded figures into `benchmarks/README.md`, the README and pages of the docs, between their marks."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import re
 import sys
 from pathlib import Path
 
+import forms_of_age_page
 import label_noise_page
 import reservoir
 import river_streams
@@ -51,11 +52,12 @@ def costs(aged: Record, kept: Record) -> str:
 
 def pages() -> dict[Path, str]:
     """Return all pages as they should be."""
-    aged, kept, streams, trees, labels = (
+    aged, kept, streams, trees, labels, forms = (
         json.loads((RESULTS / f"{name}.json").read_text())
-        for name in ("sample_ages", "reservoir", "river_streams", "tabular", "label_noise")
+        for name in ("sample_ages", "reservoir", "river_streams", "tabular", "label_noise", "forms_of_age")
     )
     here, front, guides = HERE / "README.md", HERE.parent / "README.md", HERE.parent / "docs" / "how-to"
+    shapes = HERE.parent / "docs" / "forms.md"
     river, boosted, report = guides / "river.md", guides / "boosted-trees.md", guides / "report.md"
     tables = between(here.read_text(), "ages", sample_ages.text(aged))
     return {
@@ -63,6 +65,7 @@ def pages() -> dict[Path, str]:
         front: between(front.read_text(), "costs", costs(aged, kept)),
         river: between(river.read_text(), "river", river_streams.text(streams)),
         boosted: between(boosted.read_text(), "tabular", tabular.text(trees)),
+        shapes: between(shapes.read_text(), "forms", forms_of_age_page.text(forms)),
         report: between(report.read_text(), "labels", label_noise_page.text(labels)),
     }
 
