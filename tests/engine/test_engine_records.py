@@ -22,6 +22,7 @@ from aol import nets
 from aol.cli import main
 from aol.data import open_data
 from aol.engine import OfflineLoop, Settings
+from aol.engine import history as history_module
 from aol.engine.history import CLASS, EPOCH, History
 from aol.engine.results import accuracies, compare
 from aol.records.samples import read_samples
@@ -92,6 +93,54 @@ def test_values_that_are_not_finite_are_empty_and_whole_ones_have_no_point(tmp_p
     (epoch,), classes = table(tmp_path / "epochs.csv"), table(tmp_path / "classes.csv")
     assert (epoch["epoch"], epoch["train_loss"]) == ("1", "")
     assert [(row["name"], row["age"]) for row in classes] == [("cat", ""), ("dog, or not", "2.5")]
+
+
+NAMES = ("cat", "dog, or not", "eel")
+
+
+def add_epochs(history: History, epochs: range) -> None:
+    for epoch in epochs:
+        generator = torch.Generator().manual_seed(epoch)
+        by_class = {name: torch.randn(2, 3, generator=generator) for name in CLASS[1:]}
+        history.add({"epoch": float(epoch), "train_loss": torch.randn(2, generator=generator)}, by_class)
+
+
+def tables(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*.csv"))}
+
+
+def write(history: History, folder: Path) -> dict[str, bytes]:
+    for run in (0, 1):
+        history.write(folder / str(run), run, NAMES)
+    return tables(folder)
+
+
+@pytest.mark.parametrize("between", ["nothing", "resumed", "gone", "longer", "cut short"])
+def test_tables_that_grow_with_every_checkpoint_are_those_written_at_once(between: str, tmp_path: Path) -> None:
+    whole, history = History(2, 3), History(2, 3)
+    add_epochs(whole, range(1, 8))
+    for epochs in (range(1, 3), range(3, 4), range(4, 8)):
+        add_epochs(history, epochs)
+        found = write(history, tmp_path / "grown")
+        path = tmp_path / "grown" / "1" / "classes.csv"
+        if between == "resumed":  # by a process that does not know what was written
+            state, history = history.state_dict(), History(2, 3)
+            history.load_state_dict(state)
+        elif between == "gone":
+            path.unlink()
+        elif between != "nothing":
+            path.write_bytes(path.read_bytes() + b"1,2" if between == "longer" else path.read_bytes()[:-5])
+    assert found == write(whole, tmp_path / "whole")
+
+
+def test_each_row_of_a_table_is_put_into_words_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows, real = [], history_module.cells
+    monkeypatch.setattr(history_module, "cells", lambda values: rows.append(1) or real(values))
+    history = History(2, 3)
+    for epoch in range(1, 6):
+        add_epochs(history, range(epoch, epoch + 1))
+        write(history, tmp_path)
+        assert len(rows) == epoch * 2 * (3 + 1)  # of each run: a row an epoch, and one a class
 
 
 def test_ages_of_samples_are_those_of_a_second_run_and_agree_with_the_classes(out: Path) -> None:

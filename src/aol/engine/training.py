@@ -35,7 +35,7 @@ from aol.engine.source import AnyPair, shape_of
 from aol.engine.streaming import StreamLoop
 from aol.engine.words import command
 from aol.records.about import About
-from aol.records.files import held, sweep, write_atomically
+from aol.records.files import held, sweep, write_atomically, write_if_new
 from aol.records.samples import FILE, write_samples
 
 
@@ -172,7 +172,7 @@ def loop_for(stack: Sequence[Settings], pairs: dict[str, AnyPair], conduct: Cond
 def _write_records(loop: Loop, conduct: Conduct) -> None:
     for row, run in enumerate(loop.runs):
         folder = run_folder(conduct.out, run)
-        write_atomically(folder / "settings.json", (json.dumps(run.as_dict(), indent=1) + "\n").encode())
+        write_if_new(folder / "settings.json", (json.dumps(run.as_dict(), indent=1) + "\n").encode())
         about(loop, row, conduct).write(folder)
         if loop.samples is not None and isinstance(loop.ages, SampleAges):
             write_samples(

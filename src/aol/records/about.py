@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from aol._version import __version__
-from aol.records.files import write_atomically
+from aol.records.files import write_if_new
 from aol.records.tables import DamagedRecordsError
 
 FILE = "about.json"
@@ -46,7 +46,7 @@ class About:
 
     def write(self, folder: Path) -> None:
         """Write it into the folder of a run."""
-        write_atomically(folder / FILE, as_json(asdict(self)))
+        write_if_new(folder / FILE, as_json(asdict(self)))
 
 
 def as_json(value: object) -> bytes:
