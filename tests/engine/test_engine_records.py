@@ -15,6 +15,7 @@ import pytest
 import torch
 from running import aol, forked, status_of, told
 from safetensors.torch import load_file
+from scipy import stats
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tiny_runs import settings, small_networks
 
@@ -24,7 +25,8 @@ from aol.data import open_data
 from aol.engine import OfflineLoop, Settings
 from aol.engine import history as history_module
 from aol.engine.history import CLASS, EPOCH, History
-from aol.engine.results import accuracies, compare
+from aol.engine.display import report
+from aol.engine.results import Json, accuracies, compare
 from aol.records.samples import read_samples
 
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "records.md"
@@ -252,6 +254,34 @@ def test_differences_are_paired_by_seed_and_runs_of_other_settings_are_kept_apar
     assert (rows["none"].seeds, rows["none"].mean, rows["none"].spread) == (3, pytest.approx(0.6), pytest.approx(0.1))
     assert rows["none"].difference is None
     assert rows["aol ρ=0.5 class"].difference == pytest.approx(0.15)
+
+
+def gains_of_cb(*gains: float) -> list[dict[str, Json]]:
+    """Results of runs whose seeds gain so much over plain training."""
+    return [
+        {
+            "config": dict(settings(seed=seed, weighting=weighting).as_dict()),
+            "accuracy": {"tail_mean": 0.5 + gain * (weighting == "cb")},
+        }
+        for seed, gain in enumerate(gains)
+        for weighting in ("none", "cb")
+    ]
+
+
+def test_an_interval_over_few_seeds_is_students(capsys: pytest.CaptureFixture[str]) -> None:
+    results = gains_of_cb(0.012, -0.003, 0.027)
+    ends = stats.ttest_1samp([0.012, -0.003, 0.027], 0.0).confidence_interval(0.95)
+    assert compare(results, "tail_mean")[1].interval == pytest.approx((ends.low, ends.high))
+    report(results, Path("runs"), try_next="nothing")
+    said = capsys.readouterr().out
+    assert f"{100 * ends.low:+.2f} to {100 * ends.high:+.2f}" in said
+    assert "intervals Student's." in said
+
+
+def test_a_single_seed_and_equal_differences_have_no_interval() -> None:
+    found = [compare(gains_of_cb(*gains), "tail_mean")[1] for gains in ([0.25], [0.25] * 3, [0.25, 0.5])]
+    assert [row.interval is None for row in found] == [True, True, False]
+    assert [row.difference for row in found] == [0.25, 0.25, 0.375]
 
 
 GOLDEN = {  # method and seed: accuracy on test, age of each class; torch 2.13.0 on an x86-64 CPU
