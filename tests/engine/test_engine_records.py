@@ -232,6 +232,15 @@ def test_the_same_command_gives_the_same_records(out: Path, tmp_path: Path) -> N
     assert told(tmp_path) == told(out)
 
 
+def test_runs_trained_together_share_the_time_it_took(out: Path) -> None:
+    results = [json.loads((run_of(out, seed) / "result.json").read_text()) for seed in (3, 4)]
+    taken = sum(float(row["seconds"]) for row in table(run_of(out, 3) / "epochs.csv"))
+    for result in results:
+        assert result["trained_together"] == 2
+        assert result["stack_seconds"] == pytest.approx(taken, rel=1e-5)
+    assert sum(result["seconds"] for result in results) == pytest.approx(taken, rel=1e-5)
+
+
 def test_figures_of_a_run_are_taken_from_its_test_accuracies() -> None:
     values = torch.arange(1, 101) / 100
     found = accuracies(values, stream=True)

@@ -52,6 +52,7 @@ def result(loop: Loop, run: int, folder: Path, hardware: dict[str, str]) -> dict
     history, settings = loop.history, loop.runs[run]
     config: dict[str, Value] = settings.as_dict()
     stream = settings.scenario == "stream"
+    seconds = float(history.epoch("seconds")[:, run].sum())  # the clock of the stack, which every run's records show
     figures = accuracies(history.epoch("test_accuracy")[:, run], stream=stream)
     found: dict[str, Json] = {
         "id": settings.run_id,
@@ -61,7 +62,8 @@ def result(loop: Loop, run: int, folder: Path, hardware: dict[str, str]) -> dict
         "per_class_accuracy": _numbers(history.by_class("test_accuracy")[-1, run]),
         "class_age": _numbers(history.by_class("age")[-1, run]),
         "class_weight": _numbers(history.by_class("weight")[-1, run]),
-        "seconds": float(history.epoch("seconds").sum()) / len(loop.runs),
+        "seconds": seconds / len(loop.runs),
+        "stack_seconds": seconds,
         "trained_together": len(loop.runs),
         "failed_at_epoch": loop.failed[run] or None,
         "out": str(folder),
