@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import fields
 from typing import NoReturn
@@ -42,6 +43,17 @@ def _number(name: str, text: str, kind: Callable[[str], float]) -> float:
 def dashed(name: str) -> str:
     """Return a setting's name as an option has it."""
     return name.replace("_", "-")
+
+
+def in_flags(text: str, flags: Mapping[str, str]) -> str:
+    """Return a sentence about settings in the words of a command line, whose options are given by setting.
+
+    >>> in_flags("net='vit' does not fit: image_size must be 8.", {"net": "--net", "image_size": "--image-size"})
+    '--net vit does not fit: --image-size must be 8.'
+    """
+    names = "|".join(flags)
+    text = re.sub(rf"(?<![\w/=-])({names})='([^']*)'", lambda found: f"{flags[found[1]]} {found[2]}", text)
+    return re.sub(rf"(^|: )({names})(?= must | is for )", lambda found: f"{found[1]}{flags[found[2]]}", text)
 
 
 def count(least: int) -> Callable[[str], int]:

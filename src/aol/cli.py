@@ -19,7 +19,7 @@ import torch
 from rich.console import Console
 
 from aol._version import __version__
-from aol._words import DEFAULTS, OPTIONAL, Parser, count, dashed, seconds, setting_value, usable_device
+from aol._words import DEFAULTS, OPTIONAL, Parser, count, dashed, in_flags, seconds, setting_value, usable_device
 from aol.data import DataError, open_data
 from aol.data import commands as data_commands
 from aol.data.named import NAMES
@@ -143,11 +143,16 @@ def _runs(command: str, given: Mapping[str, Sequence[str] | None]) -> list[Setti
         common["imbalance"] = 50.0 if builtin or command == "stream" else None
     if command == "train" and "fraction" in varied:
         common["scenario"] = "arrival"
+    return grid(common, **varied)
+
+
+def _trained(words: argparse.Namespace) -> int:
+    """Train; what is wrong with a setting is said in the words of the command line."""
     try:
-        return grid(common, **varied)
-    except WrongSettingsError as error:  # in the words of the command line
-        name, _, rest = str(error).partition(" ")
-        raise WrongSettingsError(f"{_flag(command, name)} {rest}" if name in given else str(error)) from error
+        return _train(words)
+    except WrongSettingsError as error:
+        flags = {name: _flag(words.command, name) for name in _settings_of(words.command)}
+        raise WrongSettingsError(in_flags(str(error), flags)) from error
 
 
 def _train(words: argparse.Namespace) -> int:
@@ -246,7 +251,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if words[:1] == ["report"]:
             return report_commands.main(words[1:])
         found = _parser().parse_args(words)
-        return _bench(found) if found.command == "bench" else _train(found)
+        return _bench(found) if found.command == "bench" else _trained(found)
     except SystemExit as stop:  # --help and --version
         return int(stop.code or 0)
     except KeyboardInterrupt:

@@ -243,7 +243,7 @@ def _network(run: Settings, pair: AnyPair) -> nets.Network:
     try:
         return nets.make(name, num_classes=pair.num_classes, in_channels=shape[0], image_size=shape[1], seed=run.seed)
     except ValueError as error:
-        raise WrongSettingsError(f"net {name} does not fit the images of {pair.name}: {error}.") from error
+        raise WrongSettingsError(f"net={name!r} does not fit the images of {pair.name}: {error}.") from error
 
 
 def group(
