@@ -120,7 +120,9 @@ def test_comma_grids_make_a_run_each_and_equal_ones_once() -> None:
     assert made(loss="softmax,sigmoid,focal", mechanism="reweight,resample", divide_by="weight,count") == 12
     assert made(seed="1,1,1") == 1
     assert made(weighting="none,aol", fuse="ema,mean", rho="0.1,0.5,0.9", level="class,sample") == 2 + 6 + 2
-    assert made(weighting="aol,error", fuse="mean", rho="0,0.1,0.5") == 2 + 3  # at 0 weights are equal, and so not there
+    assert (
+        made(weighting="aol,error", fuse="mean", rho="0,0.1,0.5") == 2 + 3
+    )  # at 0 weights are equal, and so not there
     assert made(temper="0.5,1", power="0.5,1", weighting="none,frequency") == 1 + 4
     assert made("stream", weighting="aol", fuse="ema,mean", rho="0.1,0.5") == 2
 

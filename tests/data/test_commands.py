@@ -98,7 +98,9 @@ def test_pack_packs_and_packs_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "words", [["list"], ["get", "cifar"], ["check", "nowhere"], ["pack", "nowhere", "packed"]], ids=lambda words: words[0]
+    "words",
+    [["list"], ["get", "cifar"], ["check", "nowhere"], ["pack", "nowhere", "packed"]],
+    ids=lambda words: words[0],
 )
 def test_debug_shows_the_traceback_before_the_line(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(**given: object) -> None:

@@ -182,10 +182,14 @@ def test_lmdb_that_is_wrong_is_named(tmp_path: Path) -> None:
         (
             "pyarrow.parquet",
             tiny_parquet,
-            r"needs pyarrow, which is not installed: pip install 'aol\[parquet\]'",
+            r"needs pyarrow, which is not installed: pip install '\.\[parquet\]' in a checkout of aol",
         ),
-        ("lmdb", tiny_lmdb, r"needs lmdb, which is not installed: pip install 'aol\[lmdb\]'"),
-        ("PIL.Image", image_folder, r"needs pillow, which is not installed: pip install 'aol\[images\]'"),
+        ("lmdb", tiny_lmdb, r"needs lmdb, which is not installed: pip install '\.\[lmdb\]' in a checkout of aol"),
+        (
+            "PIL.Image",
+            image_folder,
+            r"needs pillow, which is not installed: pip install '\.\[images\]' in a checkout of aol",
+        ),
     ],
 )
 def test_a_missing_package_is_one_sentence(

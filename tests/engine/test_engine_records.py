@@ -24,8 +24,8 @@ from aol.cli import main
 from aol.data import open_data
 from aol.engine import OfflineLoop, Settings
 from aol.engine import history as history_module
-from aol.engine.history import CLASS, EPOCH, History
 from aol.engine.display import report
+from aol.engine.history import CLASS, EPOCH, History
 from aol.engine.results import Json, accuracies, compare
 from aol.records.samples import read_samples
 

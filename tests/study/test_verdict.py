@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from made_up import luck, record, records, seed_effect, study
 
-from aol.engine.settings import Settings
 from aol.engine.intervals import Gain
+from aol.engine.settings import Settings
 from aol.study.lines import Line, lines
 from aol.study.spec import Study
 from aol.study.table import make_table
