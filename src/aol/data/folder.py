@@ -45,10 +45,13 @@ class FileNames:
 
 
 class FolderRecords:
-    """The images of one split folder, in the order of sorted class and file names."""
+    """The images of one split folder, in the order of sorted class and file names.
 
-    def __init__(self, folder: Path, name: str) -> None:
-        self.name = name
+    `inside` is where the folder lies in the data set.
+    """
+
+    def __init__(self, folder: Path, name: str, inside: str = "") -> None:
+        self.name, self._inside = name, inside
         self._folder = str(folder)
         self.classes = tuple(class_folders(folder))
         if not self.classes:
@@ -77,6 +80,11 @@ class FolderRecords:
         """Give name, size and time of the file at a position."""
         state = os.stat(self.source(index))
         return f"{self._names[index]}:{state.st_size}:{state.st_mtime_ns}"
+
+    def path(self, index: int) -> str:
+        r"""Give the path of the file at a position inside the data set, as text: bytes that are none become \xE9."""
+        path = os.path.join(self._inside, self._names[index])
+        return os.fsencode(path).decode("utf-8", "backslashreplace")
 
 
 def class_folders(folder: Path) -> list[str]:
@@ -121,9 +129,9 @@ def open_folder(root: Path) -> dict[str, Records]:
     labelled = [name for name in TEST_FOLDERS if (root / name).is_dir() and class_folders(root / name)]
     if not labelled:
         raise DataError(f"{root}: has a train folder but no test or val folder with class folders beside it")
-    splits: dict[str, Records] = {"train": FolderRecords(root / "train", f"{root.name}/train")}
+    splits: dict[str, Records] = {"train": FolderRecords(root / "train", f"{root.name}/train", "train")}
     for role, name in zip(("test", "validation"), labelled, strict=False):
-        splits[role] = FolderRecords(root / name, f"{root.name}/{name}")
+        splits[role] = FolderRecords(root / name, f"{root.name}/{name}", name)
         same_classes(splits["train"], splits[role], root / "train", root / name)
     return splits
 
