@@ -4,6 +4,11 @@ WRONG = {
     "train --data mnist": (
         "unknown data set 'mnist': no such folder, and the built-in names are digits, fashion-mnist, cifar10, cifar100"
     ),
+    "train --data ,digits": (
+        "unknown data set '': no such folder, and the built-in names are digits, fashion-mnist, cifar10, cifar100"
+    ),
+    "train --data-dir=": "argument --data-dir: must name a folder, not ''; see aol train --help.",
+    "stream --out=": "argument --out: must name a folder, not ''; see aol stream --help.",
     "train --image-size 16": "--image-size is for folders of images: those of digits are 8 pixels wide.",
     "train --image-size x": "--image-size must be a whole number, not 'x'.",
     "train --image-size 0": "--image-size must be a whole number of 1 or more, not 0.",

@@ -183,6 +183,15 @@ def test_plain_lines_where_there_is_no_terminal(tmp_path: Path, capsys: pytest.C
     assert "Try next: aol stream " in said.out
 
 
+def test_what_standard_output_cannot_write_is_written_as_a_code(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "aol", "train", *FEW, "--weighting", "none,aol", "--out"]
+    env = os.environ | {"PYTHONPATH": str(SRC), "OMP_NUM_THREADS": "1", "PYTHONIOENCODING": "ascii:strict"}
+    done = subprocess.run([*command, os.fsencode(tmp_path) + b"/caf\xe9"], env=env, capture_output=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert b"aol \\u03c1=0.5 class" in done.stdout
+    assert b"/caf\\udce9/runs; one folder a run" in done.stdout
+
+
 def hears_control_c() -> None:
     """Undo what a shell does to what it starts in the background, as these tests may be: it makes it deaf to Ctrl-C."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)

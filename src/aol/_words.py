@@ -78,6 +78,13 @@ def seconds(text: str) -> float:
     return found
 
 
+def folder(text: str) -> str:
+    """Return the name of a folder; an empty one, as an unset variable leaves it, would mean this folder."""
+    if not text:
+        raise argparse.ArgumentTypeError("must name a folder, not ''")
+    return text
+
+
 def usable_device(name: str) -> torch.device:
     """Return the device that a word names, after seeing that it can be used."""
     if name == "auto":

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import errno
+import io
 import json
 import os
 import sys
@@ -19,7 +20,18 @@ import torch
 from rich.console import Console
 
 from aol._version import __version__
-from aol._words import DEFAULTS, OPTIONAL, Parser, count, dashed, in_flags, seconds, setting_value, usable_device
+from aol._words import (
+    DEFAULTS,
+    OPTIONAL,
+    Parser,
+    count,
+    dashed,
+    folder,
+    in_flags,
+    seconds,
+    setting_value,
+    usable_device,
+)
 from aol.data import DataError, open_data
 from aol.data import commands as data_commands
 from aol.data.named import NAMES
@@ -102,8 +114,8 @@ def _add_settings(parser: argparse.ArgumentParser, command: str) -> None:
 
 def _add_conduct(parser: argparse.ArgumentParser, command: str) -> None:
     add = parser.add_argument_group("how it is carried out").add_argument
-    add("--data-dir", metavar="FOLDER", help="where data sets lie, besides $AOL_DATA and the cache folder")
-    add("--out", metavar="FOLDER", default="runs/latest", help="folder for records and checkpoints [runs/latest]")
+    add("--data-dir", type=folder, metavar="FOLDER", help="where data sets lie, besides $AOL_DATA and the cache folder")
+    add("--out", type=folder, metavar="FOLDER", default="runs/latest", help="for records and checkpoints [runs/latest]")
     add("--resume", action="store_true", help="go on with what is in --out")
     add("--fresh", action="store_true", help="delete the runs in --out and start again")
     add("--device", metavar="NAME", default="auto", help="auto, cpu, cuda, cuda:1 ... [auto]")
@@ -243,6 +255,8 @@ def _parser() -> argparse.ArgumentParser:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command line and return its exit status."""
     words = list(sys.argv[1:] if arguments is None else arguments)
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a path that is no UTF-8 must not lose what was trained
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         if words[:1] == ["data"]:
             return data_commands.main(words[1:])

@@ -52,6 +52,7 @@ def test_wrong_words_exit_with_two() -> None:
     for words in (
         ["get", "cifar"],
         ["check", "cifar"],
+        ["check", ""],
         ["get"],
         ["frobnicate"],
         ["check", "digits", "--workers", "0"],

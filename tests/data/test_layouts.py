@@ -43,6 +43,15 @@ def test_samples_that_are_files_have_paths_inside_the_set_and_others_none(tmp_pa
         assert data.open_data(other).train.paths(torch.tensor([0])) is None  # type: ignore[union-attr]
 
 
+def test_a_link_back_to_a_folder_above_is_named_and_other_links_are_followed(tmp_path: Path) -> None:
+    root = image_folder(tmp_path / "set", classes=("cat", "cat2"))
+    (root / "train" / "cat2" / "more").symlink_to(root / "train" / "cat")
+    assert len(data.open_data(root).train) == 12  # type: ignore[arg-type]
+    (root / "train" / "cat" / "again").symlink_to(root / "train")
+    with pytest.raises(DataError, match="train/cat/again: a link that leads back to a folder above it"):
+        data.open_data(root)
+
+
 def test_a_labelled_test_folder_beside_val_leaves_val_for_validation(tmp_path: Path) -> None:
     root = image_folder(tmp_path / "set", per_class={"train": 3, "val": 2, "test": 1})
     opened = data.open_data(root)

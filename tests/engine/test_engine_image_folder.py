@@ -152,6 +152,24 @@ def test_samples_of_a_folder_go_by_the_paths_of_their_files(tmp_path: Path, caps
     assert "<img src=x" not in page
 
 
+def test_folders_whose_names_are_no_utf8_train_and_are_reported(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    photos = image_folder(tmp_path / "photos")
+    odd = os.fsdecode(os.fsencode(tmp_path) + b"/d\xe9")
+    for split in ("train", "val"):
+        os.rename(photos / split / "n01440764", os.fsencode(photos / split) + b"/caf\xe9")
+    photos.rename(odd)
+    out = Path(odd) / "out"
+    trained(Path(odd), out, capsys, *SMALL, "--keep-samples")
+    (about,) = out.rglob("about.json")
+    said = json.loads(about.read_text())
+    assert said["classes"][0] == "caf\\xe9"
+    assert said["data"] == odd
+    assert main(["report", str(out)]) == 0
+    assert (out / "report.html").is_file()
+
+
 def test_samples_without_files_of_their_own_get_no_names(
     photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

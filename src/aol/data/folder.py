@@ -53,12 +53,13 @@ class FolderRecords:
     def __init__(self, folder: Path, name: str, inside: str = "") -> None:
         self.name, self._inside = name, inside
         self._folder = str(folder)
-        self.classes = tuple(class_folders(folder))
-        if not self.classes:
+        labels = class_folders(folder)
+        if not labels:
             raise DataError(f"{folder}: no class folders in it")
+        self.classes = tuple(_as_text(label) for label in labels)
         names: list[str] = []
         counts = []
-        for label in self.classes:
+        for label in labels:
             found = sorted(_images(os.path.join(self._folder, label), label))
             if not found:
                 raise DataError(f"{folder / label}: an empty class folder, no image in it")
@@ -82,9 +83,8 @@ class FolderRecords:
         return f"{self._names[index]}:{state.st_size}:{state.st_mtime_ns}"
 
     def path(self, index: int) -> str:
-        r"""Give the path of the file at a position inside the data set, as text: bytes that are none become \xE9."""
-        path = os.path.join(self._inside, self._names[index])
-        return os.fsencode(path).decode("utf-8", "backslashreplace")
+        """Give the path of the file at a position inside the data set."""
+        return _as_text(os.path.join(self._inside, self._names[index]))
 
 
 def class_folders(folder: Path) -> list[str]:
@@ -93,12 +93,23 @@ def class_folders(folder: Path) -> list[str]:
         return sorted(e.name for e in entries if e.is_dir() and not e.name.startswith("."))
 
 
+def _as_text(name: str) -> str:
+    r"""Return a file's name as text that can be written anywhere: bytes that are no UTF-8 become a code.
+
+    >>> _as_text(os.fsdecode(b"caf\xe9"))
+    'caf\\xe9'
+    """
+    return os.fsencode(name).decode("utf-8", "backslashreplace")
+
+
 def _images(folder: str, prefix: str) -> Iterator[str]:
     with os.scandir(folder) as entries:
         for entry in entries:
             if entry.name.startswith("."):
                 continue
             if entry.is_dir():
+                if entry.is_symlink() and Path(folder).resolve().is_relative_to(Path(entry.path).resolve()):
+                    raise DataError(f"{entry.path}: a link that leads back to a folder above it")
                 yield from _images(entry.path, f"{prefix}/{entry.name}")
             elif entry.name.lower().endswith(EXTENSIONS):
                 yield f"{prefix}/{entry.name}"

@@ -19,6 +19,7 @@ from torch import Tensor
 from aol.engine.intervals import paired_gain
 from aol.engine.loop import Loop
 from aol.engine.settings import Settings, Value
+from aol.records.about import as_json
 from aol.records.about import versions as versions
 from aol.records.files import write_atomically
 
@@ -78,7 +79,7 @@ def result(loop: Loop, run: int, folder: Path, hardware: dict[str, str]) -> dict
 
 def write_result(folder: Path, value: dict[str, Json]) -> None:
     """Write a result; a run whose result is there is over."""
-    write_atomically(folder / "result.json", (json.dumps(value, indent=1, ensure_ascii=False) + "\n").encode())
+    write_atomically(folder / "result.json", as_json(value))
 
 
 def read_result(folder: Path) -> dict[str, Json] | None:

@@ -50,8 +50,8 @@ class About:
 
 
 def as_json(value: object) -> bytes:
-    """Return a value as a file's content."""
-    return (json.dumps(value, indent=1, ensure_ascii=False) + "\n").encode()
+    """Return a value as a file's content; what of a path is no UTF-8 becomes an escape, which reads back the same."""
+    return (json.dumps(value, indent=1, ensure_ascii=False) + "\n").encode(errors="backslashreplace")
 
 
 def read_about(folder: Path) -> About | None:
