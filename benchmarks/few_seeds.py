@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import stats
 
-from aol.study.intervals import inflation
+from aol.engine.intervals import inflation
 from aol.study.selection import choose, choose_without_each
 
 TIMES, SETTINGS = 10_000, 10

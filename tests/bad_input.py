@@ -4,7 +4,12 @@ WRONG = {
     "train --data mnist": (
         "unknown data set 'mnist': no such folder, and the built-in names are digits, fashion-mnist, cifar10, cifar100"
     ),
-    "train --image-size 16": "image_size is for folders of images: those of digits are 8 pixels wide.",
+    "train --data ,digits": (
+        "unknown data set '': no such folder, and the built-in names are digits, fashion-mnist, cifar10, cifar100"
+    ),
+    "train --data-dir=": "argument --data-dir: must name a folder, not ''; see aol train --help.",
+    "stream --out=": "argument --out: must name a folder, not ''; see aol stream --help.",
+    "train --image-size 16": "--image-size is for folders of images: those of digits are 8 pixels wide.",
     "train --image-size x": "--image-size must be a whole number, not 'x'.",
     "train --image-size 0": "--image-size must be a whole number of 1 or more, not 0.",
     "train --imbalance 0.5": "--imbalance must be a number in [1, 1e+09], not 0.5.",
@@ -25,7 +30,7 @@ WRONG = {
     "train --gamma -0.1": "--gamma must be a number in [0, 1e+06], not -0.1.",
     "train --divide-by zero": "--divide-by must be one of 'auto', 'weight', 'count', not 'zero'.",
     "train --signal test": "--signal must be one of 'eval', 'train', 'none', not 'test'.",
-    "train --signal none --weighting aol": "signal='none' tracks no ages, and weighting='aol' needs them.",
+    "train --signal none --weighting aol": "--signal none tracks no ages, and --weighting aol needs them.",
     "train --seed -1": "--seed must be a whole number of 0 or more, not -1.",
     "train --seed 0,,1": "--seed must be a whole number, not ''.",
     f"train --seed {2**63}": f"--seed must be below 2 ** 63, not {2**63}.",
@@ -33,7 +38,7 @@ WRONG = {
         "--net must be one of 'auto', 'cnn', 'resnet32', 'resnet34-cifar', 'resnet34', 'vit', not 'lenet'."
     ),
     "train --net resnet34": (
-        "net resnet34 does not fit the images of digits: image_size must be at least 32 for resnet34, got 8."
+        "--net resnet34 does not fit the images of digits: --image-size must be at least 32 for resnet34, got 8."
     ),
     "train --epochs 0": "--epochs must be a whole number of 1 or more, not 0.",
     "train --epochs 2.5": "--epochs must be a whole number, not '2.5'.",
@@ -70,12 +75,12 @@ WRONG = {
     "stream --memory some": "--memory must be 'all', 'none' or 'reservoir:K' with K of 1 or more, not 'some'.",
     "stream --threshold 2": "--threshold must be a number in [0, 1], not 2.0.",
     "stream --fraction 1.5": "--fraction must be a number in (0, 1], not 1.5.",
-    "stream --imbalance none": "--imbalance must be given for stream='shifting'.",
+    "stream --imbalance none": "--imbalance must be given for --stream shifting.",
     "stream --weighting aol --level sample": (
-        "level='sample' needs samples that come back: on a stream only 'class' is possible."
+        "--level sample needs samples that come back: on a stream only 'class' is possible."
     ),
     "stream --keep-samples": "unrecognized arguments: --keep-samples; see aol --help.",
     "train --keep-samples --signal none": (
-        "--keep-samples keeps the ages of samples: a stream has those of classes only, and signal='none' has none."
+        "--keep-samples keeps the ages of samples: a stream has those of classes only, and --signal none has none."
     ),
 }

@@ -111,15 +111,20 @@ def test_json_is_one_object_and_nothing_else(
 
 
 def test_comma_grids_make_a_run_each_and_equal_ones_once() -> None:
-    def made(**given: str) -> int:
-        return len(cli._runs("train", {name: [text] for name, text in given.items()}))
+    def made(command: str = "train", **given: str) -> int:
+        return len(cli._runs(command, {name: [text] for name, text in given.items()}))
 
     assert made(weighting="none,aol", seed="0,1,2") == 6
     assert made(weighting="none,cb,aol", rho="0.1,0.9", level="class,sample") == 1 + 1 + 4
     assert made(weighting="none,aol,cb+aol", rho="0.1,0.5", beta="0.9,0.99", level="class, sample") == 1 + 4 + 8
     assert made(loss="softmax,sigmoid,focal", mechanism="reweight,resample", divide_by="weight,count") == 12
     assert made(seed="1,1,1") == 1
+    assert made(weighting="none,aol", fuse="ema,mean", rho="0.1,0.5,0.9", level="class,sample") == 2 + 6 + 2
+    assert (
+        made(weighting="aol,error", fuse="mean", rho="0,0.1,0.5") == 2 + 3
+    )  # at 0 weights are equal, and so not there
     assert made(temper="0.5,1", power="0.5,1", weighting="none,frequency") == 1 + 4
+    assert made("stream", weighting="aol", fuse="ema,mean", rho="0.1,0.5") == 2
 
 
 def test_a_run_that_fails_is_named_and_makes_the_exit_status_one(
@@ -176,6 +181,15 @@ def test_plain_lines_where_there_is_no_terminal(tmp_path: Path, capsys: pytest.C
         assert column in said.out
     assert f"Records of every epoch and class: {tmp_path}/runs" in said.out
     assert "Try next: aol stream " in said.out
+
+
+def test_what_standard_output_cannot_write_is_written_as_a_code(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "aol", "train", *FEW, "--weighting", "none,aol", "--out"]
+    env = os.environ | {"PYTHONPATH": str(SRC), "OMP_NUM_THREADS": "1", "PYTHONIOENCODING": "ascii:strict"}
+    done = subprocess.run([*command, os.fsencode(tmp_path) + b"/caf\xe9"], env=env, capture_output=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert b"aol \\u03c1=0.5 class" in done.stdout
+    assert b"/caf\\udce9/runs; one folder a run" in done.stdout
 
 
 def hears_control_c() -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -24,10 +26,19 @@ def test_a_plug_in_without_its_host_says_how_to_install_it(plugin: str) -> None:
     assert done.returncode == 1
     last = done.stderr.splitlines()[-1]
     assert last.startswith("ModuleNotFoundError: ")
-    assert f"pip install 'aol[{EXTRAS[plugin]}]'" in last
+    assert f"pip install '.[{EXTRAS[plugin]}]' in a checkout of aol" in last
 
 
 def test_the_library_imports_no_host() -> None:
     hosts = [f"aol.plugins.{plugin}" for plugin in EXTRAS] + list(EXTRAS)
     done = run(f"import sys, aol, aol.plugins; print([host for host in {hosts} if host in sys.modules])")
     assert done.stdout.strip() == "[]", done.stderr
+
+
+def test_every_sentence_about_an_extra_has_the_form_of_the_pages() -> None:
+    """The package is on no index: a name there would be another's."""
+    root = Path(__file__).resolve().parents[1]
+    pages = [*root.glob("*.md"), *root.glob("docs/**/*.md"), *root.glob("src/**/*.py")]
+    said = [found for page in pages for found in re.findall(r"pip install[^\n]*?'([^']*)\[", page.read_text())]
+    assert len(said) > 20
+    assert set(said) == {"."}

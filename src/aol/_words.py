@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import fields
 from typing import NoReturn
@@ -44,6 +45,17 @@ def dashed(name: str) -> str:
     return name.replace("_", "-")
 
 
+def in_flags(text: str, flags: Mapping[str, str]) -> str:
+    """Return a sentence about settings in the words of a command line, whose options are given by setting.
+
+    >>> in_flags("net='vit' does not fit: image_size must be 8.", {"net": "--net", "image_size": "--image-size"})
+    '--net vit does not fit: --image-size must be 8.'
+    """
+    names = "|".join(flags)
+    text = re.sub(rf"(?<![\w/=-])({names})='([^']*)'", lambda found: f"{flags[found[1]]} {found[2]}", text)
+    return re.sub(rf"(^|: )({names})(?= must | is for )", lambda found: f"{found[1]}{flags[found[2]]}", text)
+
+
 def count(least: int) -> Callable[[str], int]:
     """Return what reads a whole number of at least so much."""
 
@@ -64,6 +76,13 @@ def seconds(text: str) -> float:
     if not 0.0 <= found < float("inf"):
         raise argparse.ArgumentTypeError(f"must be a number of 0 or more, not {text!r}")
     return found
+
+
+def folder(text: str) -> str:
+    """Return the name of a folder; an empty one, as an unset variable leaves it, would mean this folder."""
+    if not text:
+        raise argparse.ArgumentTypeError("must name a folder, not ''")
+    return text
 
 
 def usable_device(name: str) -> torch.device:

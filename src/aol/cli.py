@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import errno
+import io
 import json
 import os
 import sys
@@ -19,7 +20,18 @@ import torch
 from rich.console import Console
 
 from aol._version import __version__
-from aol._words import DEFAULTS, OPTIONAL, Parser, count, dashed, seconds, setting_value, usable_device
+from aol._words import (
+    DEFAULTS,
+    OPTIONAL,
+    Parser,
+    count,
+    dashed,
+    folder,
+    in_flags,
+    seconds,
+    setting_value,
+    usable_device,
+)
 from aol.data import DataError, open_data
 from aol.data import commands as data_commands
 from aol.data.named import NAMES
@@ -102,8 +114,8 @@ def _add_settings(parser: argparse.ArgumentParser, command: str) -> None:
 
 def _add_conduct(parser: argparse.ArgumentParser, command: str) -> None:
     add = parser.add_argument_group("how it is carried out").add_argument
-    add("--data-dir", metavar="FOLDER", help="where data sets lie, besides $AOL_DATA and the cache folder")
-    add("--out", metavar="FOLDER", default="runs/latest", help="folder for records and checkpoints [runs/latest]")
+    add("--data-dir", type=folder, metavar="FOLDER", help="where data sets lie, besides $AOL_DATA and the cache folder")
+    add("--out", type=folder, metavar="FOLDER", default="runs/latest", help="for records and checkpoints [runs/latest]")
     add("--resume", action="store_true", help="go on with what is in --out")
     add("--fresh", action="store_true", help="delete the runs in --out and start again")
     add("--device", metavar="NAME", default="auto", help="auto, cpu, cuda, cuda:1 ... [auto]")
@@ -143,11 +155,16 @@ def _runs(command: str, given: Mapping[str, Sequence[str] | None]) -> list[Setti
         common["imbalance"] = 50.0 if builtin or command == "stream" else None
     if command == "train" and "fraction" in varied:
         common["scenario"] = "arrival"
+    return grid(common, **varied)
+
+
+def _trained(words: argparse.Namespace) -> int:
+    """Train; what is wrong with a setting is said in the words of the command line."""
     try:
-        return grid(common, **varied)
-    except WrongSettingsError as error:  # in the words of the command line
-        name, _, rest = str(error).partition(" ")
-        raise WrongSettingsError(f"{_flag(command, name)} {rest}" if name in given else str(error)) from error
+        return _train(words)
+    except WrongSettingsError as error:
+        flags = {name: _flag(words.command, name) for name in _settings_of(words.command)}
+        raise WrongSettingsError(in_flags(str(error), flags)) from error
 
 
 def _train(words: argparse.Namespace) -> int:
@@ -238,6 +255,8 @@ def _parser() -> argparse.ArgumentParser:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command line and return its exit status."""
     words = list(sys.argv[1:] if arguments is None else arguments)
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a path that is no UTF-8 must not lose what was trained
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         if words[:1] == ["data"]:
             return data_commands.main(words[1:])
@@ -246,7 +265,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if words[:1] == ["report"]:
             return report_commands.main(words[1:])
         found = _parser().parse_args(words)
-        return _bench(found) if found.command == "bench" else _train(found)
+        return _bench(found) if found.command == "bench" else _trained(found)
     except SystemExit as stop:  # --help and --version
         return int(stop.code or 0)
     except KeyboardInterrupt:

@@ -23,7 +23,7 @@ from aol.ids import Ids
 from aol.records import arguments
 from aol.records.about import About, as_json, versions
 from aol.records.diary import EPOCHS, Diary, read_diary
-from aol.records.files import held, sweep, write_atomically
+from aol.records.files import held, sweep, write_atomically, write_if_new
 from aol.records.readings import ClassReadings, means
 from aol.records.samples import FILE, IDS, SampleRecord, answer, write_samples
 from aol.records.thumbnails import worth_seeing
@@ -286,7 +286,7 @@ class Recorder:
     def _write(self) -> None:
         for run, (folder, diary) in enumerate(zip(self._folders, self._diaries, strict=True)):
             (folder / "result.json").unlink(missing_ok=True)  # of a run that was over, and goes on
-            write_atomically(folder / "settings.json", as_json(self._settings))
+            write_if_new(folder / "settings.json", as_json(self._settings))
             self._about(run).write(folder)
             self._write_samples(folder, run)
             diary.write(folder)  # last: what it does not know of has not happened

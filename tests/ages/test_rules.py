@@ -17,6 +17,25 @@ def test_a_right_answer_resets_the_age_and_a_wrong_one_adds_one(dtype):
     assert age.dtype == dtype
 
 
+INTEGERS = [torch.uint8, torch.int8, torch.uint16, torch.int16, torch.uint32, torch.int32, torch.uint64, torch.int64]
+
+
+@pytest.mark.parametrize("dtype", INTEGERS)
+def test_an_age_stops_at_the_largest_number_of_its_type(dtype):
+    largest = torch.iinfo(dtype).max
+    before = torch.tensor([1, largest - 1, largest, largest], dtype=dtype)
+    age = aol.age_step(before, [False, False, False, True])
+    assert age.tolist() == [2, largest, largest, 1]
+    assert age.dtype == dtype
+    assert before.tolist() == [1, largest - 1, largest, largest]
+
+
+@pytest.mark.parametrize(("dtype", "most"), [(torch.float16, 2048), (torch.bfloat16, 256), (torch.float32, 2**24)])
+def test_an_age_with_a_point_stops_where_its_digits_end(dtype, most):
+    age = aol.age_step(torch.tensor([most - 1, most], dtype=dtype), [False, False])
+    assert age.tolist() == [most, most]
+
+
 @given(st.lists(st.tuples(st.integers(1, 2**30), st.booleans()), min_size=1, max_size=20))
 def test_an_age_is_the_papers_compact_form_and_never_below_one(pairs):
     before, right = [a for a, _ in pairs], [c for _, c in pairs]

@@ -52,6 +52,7 @@ def test_wrong_words_exit_with_two() -> None:
     for words in (
         ["get", "cifar"],
         ["check", "cifar"],
+        ["check", ""],
         ["get"],
         ["frobnicate"],
         ["check", "digits", "--workers", "0"],
@@ -95,3 +96,21 @@ def test_pack_packs_and_packs_again(tmp_path: Path) -> None:
     status, _, err = _run("pack", root, root / "inside")
     assert (status, err.count("\n")) == (2, 1)
     assert _run("pack", tmp_path / "nowhere", tmp_path / "p")[0] == 1
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["list"], ["get", "cifar"], ["check", "nowhere"], ["pack", "nowhere", "packed"]],
+    ids=lambda words: words[0],
+)
+def test_debug_shows_the_traceback_before_the_line(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(**given: object) -> None:
+        raise PermissionError("no such luck")
+
+    monkeypatch.setattr("aol.data.commands.list_sets", refuse)
+    status, out, err = _run(*words)
+    assert (out, err.count("\n"), err.startswith("aol data: ")) == ("", 1, True)
+    shown = _run(*words, "--debug")
+    assert shown[:2] == (status, "")
+    assert shown[2].startswith("Traceback")
+    assert shown[2].endswith(f"\n{err}")

@@ -95,7 +95,7 @@ def told(folder: Path) -> dict[str, object]:
             found[name] = rows
         elif path.name == "result.json":
             result = json.loads(path.read_text())
-            found[name] = {k: v for k, v in result.items() if k not in ("seconds", "out")}
+            found[name] = {k: v for k, v in result.items() if k not in ("seconds", "stack_seconds", "out")}
         else:
             found[name] = path.read_bytes()
     return found

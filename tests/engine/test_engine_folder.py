@@ -148,6 +148,16 @@ def test_runs_are_neither_overwritten_nor_mixed_with_others(tmp_path: Path, said
     assert told(tmp_path) == before
 
 
+def test_a_folder_that_is_called_as_an_option_is_not_taken_for_one(
+    tmp_path: Path,
+    said,
+    monkeypatch: pytest.MonkeyPatch,  # type: ignore
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert said(*words(Path("data"), epochs=1))[0] == 0
+    assert said(*words(Path("data"), epochs=1))[1].startswith("aol: data holds runs already: ")
+
+
 def test_what_is_over_is_not_trained_again(tmp_path: Path, said) -> None:  # type: ignore
     assert said(*words(tmp_path, epochs=1))[0] == 0
     stamps = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*") if path.is_file()}
@@ -167,10 +177,8 @@ def test_a_folder_in_which_nothing_was_trained_yet_is_free(tmp_path: Path, said)
 def test_wrong_words_leave_no_trace_in_the_folder(tmp_path: Path, said) -> None:  # type: ignore
     status, err = said(*words(tmp_path, "--net", "resnet34"))
     assert status == 2
-    assert (
-        err
-        == "aol: net resnet34 does not fit the images of digits: image_size must be at least 32 for resnet34, got 8.\n"
-    )
+    what = "--net resnet34 does not fit the images of digits"
+    assert err == f"aol: {what}: --image-size must be at least 32 for resnet34, got 8.\n"
     assert list(tmp_path.iterdir()) == []
 
 

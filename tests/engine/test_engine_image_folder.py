@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -115,3 +117,76 @@ def test_a_class_without_images_is_named_before_anything_is_written(
     assert "n01443537" in said
     assert said.count("\n") == 1
     assert not (tmp_path / "out").exists()
+
+
+def odd_names(root: Path) -> Path:
+    """A folder with names that are HTML, a formula, not UTF-8, and below another folder."""
+    photos = image_folder(root)
+    folder = photos / "train" / "n01440764"
+    first, second, third, _ = sorted(folder.iterdir())
+    first.rename(folder / "<img src=x onerror=alert(1)>.JPEG")
+    os.rename(os.fsencode(second), os.fsencode(folder) + b"/caf\xe9.JPEG")
+    (folder / "deep").mkdir()
+    third.rename(folder / "deep" / "=1+2.JPEG")
+    return photos
+
+
+def test_samples_of_a_folder_go_by_the_paths_of_their_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    photos = odd_names(tmp_path / "photos")
+    out = tmp_path / "out"
+    trained(photos, out, capsys, *SMALL, "--keep-samples", "--imbalance", "2")
+    (path,) = out.rglob("ids.json")
+    ids, kept = json.loads(path.read_text()), load_file(path.parent / "samples.safetensors")
+    files = sorted(each.relative_to(photos) for each in (photos / "train").rglob("*.JPEG"))
+    texts = [os.fsencode(file).decode("utf-8", "backslashreplace") for file in files]
+    assert ids == [texts[place] for place in kept["index"].tolist()]
+    assert "train/n01440764/caf\\xe9.JPEG" in ids
+    assert len(ids) < len(files)  # a long tail of them
+    assert main(["report", str(out), "--export", str(tmp_path / "table.csv")]) == 0
+    with (tmp_path / "table.csv").open(encoding="utf-8-sig", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert {row["id"]: row["label_name"] for row in rows} == {name: name.split("/")[1] for name in ids}
+    assert main(["report", str(out)]) == 0
+    page = (out / "report.html").read_text()
+    assert "train/n01484850/n01484850_0.JPEG" in page
+    assert "<img src=x" not in page
+
+
+def test_folders_whose_names_are_no_utf8_train_and_are_reported(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    photos = image_folder(tmp_path / "photos")
+    odd = os.fsdecode(os.fsencode(tmp_path) + b"/d\xe9")
+    for split in ("train", "val"):
+        os.rename(photos / split / "n01440764", os.fsencode(photos / split) + b"/caf\xe9")
+    photos.rename(odd)
+    out = Path(odd) / "out"
+    trained(Path(odd), out, capsys, *SMALL, "--keep-samples")
+    (about,) = out.rglob("about.json")
+    said = json.loads(about.read_text())
+    assert said["classes"][0] == "caf\\xe9"
+    assert said["data"] == odd
+    assert main(["report", str(out)]) == 0
+    assert (out / "report.html").is_file()
+
+
+def test_samples_without_files_of_their_own_get_no_names(
+    photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["data", "pack", str(photos), str(tmp_path / "packed")]) == 0
+    capsys.readouterr()
+    trained(tmp_path / "packed", tmp_path / "out", capsys, *SMALL, "--keep-samples")
+    assert list((tmp_path / "out").rglob("samples.safetensors"))
+    assert not list((tmp_path / "out").rglob("ids.json"))
+
+
+def test_names_are_those_of_the_run_that_is_there_and_not_of_one_before(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    photos, out = image_folder(tmp_path / "photos"), tmp_path / "out"
+    trained(photos, out, capsys, *SMALL, "--keep-samples")
+    (photos / "train" / "n01440764" / "n01440764_0.JPEG").rename(photos / "train" / "n01440764" / "another.JPEG")
+    (path,) = out.rglob("ids.json")
+    (path.parent / "result.json").unlink()  # as if it had been killed before its first checkpoint
+    trained(photos, out, capsys, *SMALL, "--keep-samples")
+    assert json.loads(path.read_text())[0] == "train/n01440764/another.JPEG"

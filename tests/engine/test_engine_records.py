@@ -15,6 +15,7 @@ import pytest
 import torch
 from running import aol, forked, status_of, told
 from safetensors.torch import load_file
+from scipy import stats
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tiny_runs import settings, small_networks
 
@@ -22,8 +23,10 @@ from aol import nets
 from aol.cli import main
 from aol.data import open_data
 from aol.engine import OfflineLoop, Settings
+from aol.engine import history as history_module
+from aol.engine.display import report
 from aol.engine.history import CLASS, EPOCH, History
-from aol.engine.results import accuracies, compare
+from aol.engine.results import Json, accuracies, compare
 from aol.records.samples import read_samples
 
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "records.md"
@@ -92,6 +95,54 @@ def test_values_that_are_not_finite_are_empty_and_whole_ones_have_no_point(tmp_p
     (epoch,), classes = table(tmp_path / "epochs.csv"), table(tmp_path / "classes.csv")
     assert (epoch["epoch"], epoch["train_loss"]) == ("1", "")
     assert [(row["name"], row["age"]) for row in classes] == [("cat", ""), ("dog, or not", "2.5")]
+
+
+NAMES = ("cat", "dog, or not", "eel")
+
+
+def add_epochs(history: History, epochs: range) -> None:
+    for epoch in epochs:
+        generator = torch.Generator().manual_seed(epoch)
+        by_class = {name: torch.randn(2, 3, generator=generator) for name in CLASS[1:]}
+        history.add({"epoch": float(epoch), "train_loss": torch.randn(2, generator=generator)}, by_class)
+
+
+def tables(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*.csv"))}
+
+
+def write(history: History, folder: Path) -> dict[str, bytes]:
+    for run in (0, 1):
+        history.write(folder / str(run), run, NAMES)
+    return tables(folder)
+
+
+@pytest.mark.parametrize("between", ["nothing", "resumed", "gone", "longer", "cut short"])
+def test_tables_that_grow_with_every_checkpoint_are_those_written_at_once(between: str, tmp_path: Path) -> None:
+    whole, history = History(2, 3), History(2, 3)
+    add_epochs(whole, range(1, 8))
+    for epochs in (range(1, 3), range(3, 4), range(4, 8)):
+        add_epochs(history, epochs)
+        found = write(history, tmp_path / "grown")
+        path = tmp_path / "grown" / "1" / "classes.csv"
+        if between == "resumed":  # by a process that does not know what was written
+            state, history = history.state_dict(), History(2, 3)
+            history.load_state_dict(state)
+        elif between == "gone":
+            path.unlink()
+        elif between != "nothing":
+            path.write_bytes(path.read_bytes() + b"1,2" if between == "longer" else path.read_bytes()[:-5])
+    assert found == write(whole, tmp_path / "whole")
+
+
+def test_each_row_of_a_table_is_put_into_words_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows, real = [], history_module.cells
+    monkeypatch.setattr(history_module, "cells", lambda values: rows.append(1) or real(values))
+    history = History(2, 3)
+    for epoch in range(1, 6):
+        add_epochs(history, range(epoch, epoch + 1))
+        write(history, tmp_path)
+        assert len(rows) == epoch * 2 * (3 + 1)  # of each run: a row an epoch, and one a class
 
 
 def test_ages_of_samples_are_those_of_a_second_run_and_agree_with_the_classes(out: Path) -> None:
@@ -181,6 +232,15 @@ def test_the_same_command_gives_the_same_records(out: Path, tmp_path: Path) -> N
     assert told(tmp_path) == told(out)
 
 
+def test_runs_trained_together_share_the_time_it_took(out: Path) -> None:
+    results = [json.loads((run_of(out, seed) / "result.json").read_text()) for seed in (3, 4)]
+    taken = sum(float(row["seconds"]) for row in table(run_of(out, 3) / "epochs.csv"))
+    for result in results:
+        assert result["trained_together"] == 2
+        assert result["stack_seconds"] == pytest.approx(taken, rel=1e-5)
+    assert sum(result["seconds"] for result in results) == pytest.approx(taken, rel=1e-5)
+
+
 def test_figures_of_a_run_are_taken_from_its_test_accuracies() -> None:
     values = torch.arange(1, 101) / 100
     found = accuracies(values, stream=True)
@@ -203,6 +263,34 @@ def test_differences_are_paired_by_seed_and_runs_of_other_settings_are_kept_apar
     assert (rows["none"].seeds, rows["none"].mean, rows["none"].spread) == (3, pytest.approx(0.6), pytest.approx(0.1))
     assert rows["none"].difference is None
     assert rows["aol ρ=0.5 class"].difference == pytest.approx(0.15)
+
+
+def gains_of_cb(*gains: float) -> list[dict[str, Json]]:
+    """Results of runs whose seeds gain so much over plain training."""
+    return [
+        {
+            "config": dict(settings(seed=seed, weighting=weighting).as_dict()),
+            "accuracy": {"tail_mean": 0.5 + gain * (weighting == "cb")},
+        }
+        for seed, gain in enumerate(gains)
+        for weighting in ("none", "cb")
+    ]
+
+
+def test_an_interval_over_few_seeds_is_students(capsys: pytest.CaptureFixture[str]) -> None:
+    results = gains_of_cb(0.012, -0.003, 0.027)
+    ends = stats.ttest_1samp([0.012, -0.003, 0.027], 0.0).confidence_interval(0.95)
+    assert compare(results, "tail_mean")[1].interval == pytest.approx((ends.low, ends.high))
+    report(results, Path("runs"), try_next="nothing")
+    said = capsys.readouterr().out
+    assert f"{100 * ends.low:+.2f} to {100 * ends.high:+.2f}" in said
+    assert "intervals Student's." in said
+
+
+def test_a_single_seed_and_equal_differences_have_no_interval() -> None:
+    found = [compare(gains_of_cb(*gains), "tail_mean")[1] for gains in ([0.25], [0.25] * 3, [0.25, 0.5])]
+    assert [row.interval is None for row in found] == [True, True, False]
+    assert [row.difference for row in found] == [0.25, 0.25, 0.375]
 
 
 GOLDEN = {  # method and seed: accuracy on test, age of each class; torch 2.13.0 on an x86-64 CPU

@@ -83,6 +83,6 @@ def test_without_the_chart_library_one_sentence_says_what_to_install(
 ) -> None:
     chart_library.cache_clear()
     monkeypatch.setitem(sys.modules, "vl_convert", None)
-    with pytest.raises(ModuleNotFoundError, match=r"pip install 'aol\[report\]'"):
+    with pytest.raises(ModuleNotFoundError, match=r"pip install '\.\[report\]' in a checkout of aol"):
         write_page([make_story()], tmp_path / "page.html")
     assert not (tmp_path / "page.html").exists()

@@ -74,7 +74,7 @@ def test_restrictions_and_other_settings_are_read_from_the_words(
         (["run", "STUDY", "--seeds", "1,1"], "seeds must be different whole numbers, not [1, 1]."),
         (["run", "STUDY", "--set", "data=nowhere"], "The data set nowhere must be given: --data nowhere=FOLDER;"),
         (["run", "STUDY", "--set", "data=x", "--data", "x=/nowhere"], "/nowhere: no such folder"),
-        (["run", "STUDY", "--set", "net=resnet34"], "net resnet34 does not fit the images of digits"),
+        (["run", "STUDY", "--set", "net=resnet34"], "net='resnet34' does not fit the images of digits"),
         (
             ["run", "STUDY", "--together", "0"],
             "must be a whole number of 1 or more, not '0'; see aol study run --help.",

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from made_up import luck, record, records, seed_effect, study
 
+from aol.engine.intervals import Gain
 from aol.engine.settings import Settings
-from aol.study.intervals import Gain
 from aol.study.lines import Line, lines
 from aol.study.spec import Study
 from aol.study.table import make_table
@@ -211,7 +211,7 @@ def test_no_effect_with_many_seeds_is_told_from_too_few_runs() -> None:
 
 def test_the_rate_of_false_finds_is_nominal_over_many_tables() -> None:
     """The same as above, many more times, with the arithmetic alone: the mean of cells, chosen and judged."""
-    from aol.study.intervals import paired_gain
+    from aol.engine.intervals import paired_gain
     from aol.study.selection import choose_without_each
 
     rng = np.random.default_rng(0)

@@ -13,17 +13,30 @@ def age_step(age: Tensor, correct: _check.Truths) -> Tensor:
 
     .. math:: a^{(e)} = (1 - c^{(e)})\,(a^{(e-1)} + 1) + c^{(e)}
 
+    At the largest number that the type of `age` can count to, counting stops: an age never starts again below one.
+
     Args:
         age: any shape, any number type; the result has the same type.
         correct: true or false, of a shape that broadcasts with `age`.
 
     >>> age_step(torch.tensor([1, 1, 4]), torch.tensor([True, False, False]))
     tensor([1, 2, 5])
+    >>> age_step(torch.tensor([254, 255], dtype=torch.uint8), torch.tensor([False, False]))
+    tensor([255, 255], dtype=torch.uint8)
     """
     age = _check.real("age", age)
     right = _check.truths("correct", correct, device=age.device)
     _check.broadcasts("correct", right, "age", age.shape)
-    return torch.where(right, torch.ones_like(age), age + 1)
+    return torch.where(right, torch.ones_like(age), _one_older(age))
+
+
+def _one_older(age: Tensor) -> Tensor:
+    if age.is_floating_point():
+        return age + 1  # stands still by itself where the digits end: at 2048 in float16
+    largest = torch.iinfo(age.dtype).max
+    if age.dtype in (torch.uint16, torch.uint32, torch.uint64):  # which torch can hold and compare, but not add up
+        return torch.where(age == largest, age, (age.to(torch.int64) + 1).to(age.dtype))
+    return age.clamp_max(largest - 1) + 1
 
 
 def ema_step(ema: Tensor, age: Tensor, rho: _check.Rate) -> Tensor:

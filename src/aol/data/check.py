@@ -73,7 +73,7 @@ def check(
     for known in OFFICIAL.values():
         if root.is_dir() and all(known.present(root)):
             return _check_official(known, root)
-    if not root.exists():
+    if not word or not root.exists():
         open_data(word, data_dir)  # says what is wrong with the word
     try:
         kind, splits = open_records(root)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -25,19 +26,22 @@ from aol.data.pack import pack as pack_set
 
 app = typer.Typer(name="data", help="Data sets: where they are, fetching, checking, packing.", no_args_is_help=True)
 
+Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 DataDir = Annotated[Path | None, typer.Option(help="Look here first.")]
 Workers = Annotated[int, typer.Option(min=1, help="Threads that decode.")]
 
 
 @contextmanager
-def _one_line() -> Iterator[None]:
+def _one_line(debug: bool) -> Iterator[None]:
+    """Make one line of an error; with `debug`, its traceback comes before it."""
     try:
         yield
-    except (DataError, OSError, ModuleNotFoundError) as reason:
-        _fail(str(reason), 1)
-    except ValueError as reason:
-        _fail(str(reason), 2)
+    except (DataError, OSError, ModuleNotFoundError, ValueError) as reason:
+        if debug:
+            traceback.print_exc()
+        usage = isinstance(reason, ValueError) and not isinstance(reason, DataError)
+        _fail(str(reason), 2 if usage else 1)
     except KeyboardInterrupt:
         _fail("stopped; the same command goes on from here", 1)
 
@@ -60,9 +64,9 @@ def _progress(quiet: bool) -> Callable[[str, int, int], None] | None:
 
 
 @app.command("list")
-def list_command(data_dir: DataDir = None, as_json: AsJson = False) -> None:
+def list_command(data_dir: DataDir = None, as_json: AsJson = False, debug: Debug = False) -> None:
     """List the built-in data sets and where each one is."""
-    with _one_line():
+    with _one_line(debug):
         listings = list_sets(data_dir=data_dir)
         if as_json:
             typer.echo(json.dumps({"sets": [asdict(listing) for listing in listings]}))
@@ -78,9 +82,10 @@ def get_command(
     data_dir: Annotated[Path | None, typer.Option(help="Put it here; default: the cache folder.")] = None,
     mirror: Annotated[str | None, typer.Option(help="Fetch the same files from this address.")] = None,
     as_json: AsJson = False,
+    debug: Debug = False,
 ) -> None:
     """Download a data set from its official address; a stopped download goes on where it stopped."""
-    with _one_line():
+    with _one_line(debug):
         folder = get_set(name, data_dir, progress=_progress(as_json), mirror=mirror)
         where = str(folder) if folder is not None else "inside scikit-learn"
         typer.echo(json.dumps({"name": name, "where": where}) if as_json else f"{name}: {where}")
@@ -93,9 +98,10 @@ def check_command(
     decode: Annotated[bool, typer.Option("--decode", help="Decode every image of a folder.")] = False,
     workers: Workers = 4,
     as_json: AsJson = False,
+    debug: Debug = False,
 ) -> None:
     """Say where a data set is, how large it is, and which of its files is wrong."""
-    with _one_line():
+    with _one_line(debug):
         report = check_set(name, data_dir=data_dir, decode=decode, workers=workers, progress=_progress(as_json))
         if as_json:
             typer.echo(json.dumps({**asdict(report), "ok": report.ok}))
@@ -115,9 +121,10 @@ def pack_command(
     quality: Annotated[int, typer.Option(help="JPEG quality of what is shrunk.")] = QUALITY,
     workers: Annotated[int | None, typer.Option(min=1, help="Threads; default: all cores.")] = None,
     as_json: AsJson = False,
+    debug: Debug = False,
 ) -> None:
     """Pack a large data set into a few files that are quick to read at random; resumable."""
-    with _one_line():
+    with _one_line(debug):
         show = _progress(as_json)
 
         def report(done: int, total: int) -> None:

@@ -24,10 +24,10 @@ def need(module: str, *, package: str, extra: str, why: str) -> ModuleType:
 
     >>> need("zlib", package="zlib", extra="images", why="checksums").crc32(b"aol")
     271917598
-    >>> need("no_such_module", package="nosuch", extra="images", why="decoding images")
+    >>> need("no_such_module", package="nosuch", extra="images", why="decoding")
     Traceback (most recent call last):
     ...
-    ModuleNotFoundError: decoding images needs nosuch, which is not installed: pip install 'aol[images]'
+    ModuleNotFoundError: decoding needs nosuch, which is not installed: pip install '.[images]' in a checkout of aol
     """
     try:
         return import_module(module)
@@ -35,5 +35,6 @@ def need(module: str, *, package: str, extra: str, why: str) -> ModuleType:
         if missing.name is not None and missing.name.split(".")[0] != module.split(".")[0]:
             raise  # the package is there but one of its own requirements is not: say that instead
         raise ModuleNotFoundError(
-            f"{why} needs {package}, which is not installed: pip install 'aol[{extra}]'", name=missing.name
+            f"{why} needs {package}, which is not installed: pip install '.[{extra}]' in a checkout of aol",
+            name=missing.name,
         ) from None

@@ -45,17 +45,21 @@ class FileNames:
 
 
 class FolderRecords:
-    """The images of one split folder, in the order of sorted class and file names."""
+    """The images of one split folder, in the order of sorted class and file names.
 
-    def __init__(self, folder: Path, name: str) -> None:
-        self.name = name
+    `inside` is where the folder lies in the data set.
+    """
+
+    def __init__(self, folder: Path, name: str, inside: str = "") -> None:
+        self.name, self._inside = name, inside
         self._folder = str(folder)
-        self.classes = tuple(class_folders(folder))
-        if not self.classes:
+        labels = class_folders(folder)
+        if not labels:
             raise DataError(f"{folder}: no class folders in it")
+        self.classes = tuple(_as_text(label) for label in labels)
         names: list[str] = []
         counts = []
-        for label in self.classes:
+        for label in labels:
             found = sorted(_images(os.path.join(self._folder, label), label))
             if not found:
                 raise DataError(f"{folder / label}: an empty class folder, no image in it")
@@ -78,11 +82,24 @@ class FolderRecords:
         state = os.stat(self.source(index))
         return f"{self._names[index]}:{state.st_size}:{state.st_mtime_ns}"
 
+    def path(self, index: int) -> str:
+        """Give the path of the file at a position inside the data set."""
+        return _as_text(os.path.join(self._inside, self._names[index]))
+
 
 def class_folders(folder: Path) -> list[str]:
     """Give the sorted names of the folders in a folder, hidden ones left out."""
     with os.scandir(folder) as entries:
         return sorted(e.name for e in entries if e.is_dir() and not e.name.startswith("."))
+
+
+def _as_text(name: str) -> str:
+    r"""Return a file's name as text that can be written anywhere: bytes that are no UTF-8 become a code.
+
+    >>> _as_text(os.fsdecode(b"caf\xe9"))
+    'caf\\xe9'
+    """
+    return os.fsencode(name).decode("utf-8", "backslashreplace")
 
 
 def _images(folder: str, prefix: str) -> Iterator[str]:
@@ -91,6 +108,8 @@ def _images(folder: str, prefix: str) -> Iterator[str]:
             if entry.name.startswith("."):
                 continue
             if entry.is_dir():
+                if entry.is_symlink() and Path(folder).resolve().is_relative_to(Path(entry.path).resolve()):
+                    raise DataError(f"{entry.path}: a link that leads back to a folder above it")
                 yield from _images(entry.path, f"{prefix}/{entry.name}")
             elif entry.name.lower().endswith(EXTENSIONS):
                 yield f"{prefix}/{entry.name}"
@@ -121,9 +140,9 @@ def open_folder(root: Path) -> dict[str, Records]:
     labelled = [name for name in TEST_FOLDERS if (root / name).is_dir() and class_folders(root / name)]
     if not labelled:
         raise DataError(f"{root}: has a train folder but no test or val folder with class folders beside it")
-    splits: dict[str, Records] = {"train": FolderRecords(root / "train", f"{root.name}/train")}
+    splits: dict[str, Records] = {"train": FolderRecords(root / "train", f"{root.name}/train", "train")}
     for role, name in zip(("test", "validation"), labelled, strict=False):
-        splits[role] = FolderRecords(root / name, f"{root.name}/{name}")
+        splits[role] = FolderRecords(root / name, f"{root.name}/{name}", name)
         same_classes(splits["train"], splits[role], root / "train", root / name)
     return splits
 

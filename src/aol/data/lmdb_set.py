@@ -119,6 +119,9 @@ class LmdbRecords:
         """Give the environment's size and time with the position."""
         return f"{self._stamp}:{index}"
 
+    def path(self, index: int) -> None:
+        """Give none: a record lies among others."""
+
 
 def _number(value: bytes | None, what: str) -> int:
     if value is None:

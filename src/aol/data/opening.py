@@ -63,7 +63,7 @@ def open_data(
     if word in NAMES:
         return load_named(word, data_dir=data_dir)
     root = Path(word).expanduser().absolute()
-    if not root.exists() and os.sep not in word:
+    if not word or (not root.exists() and os.sep not in word):
         raise ValueError(f"unknown data set {word!r}: no such folder, and the built-in names are {', '.join(NAMES)}")
     for known in OFFICIAL.values():
         if root.is_dir() and all(known.present(root)):

@@ -130,6 +130,9 @@ class PackedRecords:
         row = self._rows[index]
         return f"{int(row['crc32'])}:{int(row['length'])}"
 
+    def path(self, index: int) -> None:
+        """Give none: a record is packed among others."""
+
 
 def open_packed(root: Path) -> dict[str, Records]:
     """Open the splits of a packed set."""

@@ -123,6 +123,9 @@ class ParquetRecords:
         number, group, row = self._place(index)
         return f"{self._stamps[number]}:{group}:{row}"
 
+    def path(self, index: int) -> None:
+        """Give none: a record is a row among others."""
+
 
 class _Schema(Protocol):
     names: list[str]

@@ -50,6 +50,10 @@ class Records(Protocol):
         """Give what changes when the record does: packing compares it to see what is still up to date."""
         ...
 
+    def path(self, index: int) -> str | None:
+        """Give the path of a record that is a file of its own, inside the data set; None where records are not."""
+        ...
+
 
 class PerThread(Generic[H]):
     """A handle opened on first use in each thread of each process, and never carried into another.
@@ -101,6 +105,10 @@ class Chosen:
     def stamp(self, index: int) -> str:
         """Give the stamp of the record at a position of the choice."""
         return self._records.stamp(int(self._index[index]))
+
+    def path(self, index: int) -> str | None:
+        """Give the path of the record at a position of the choice."""
+        return self._records.path(int(self._index[index]))
 
 
 class StoredImages(Dataset[tuple[Tensor, int, int]]):
@@ -168,6 +176,16 @@ class StoredImages(Dataset[tuple[Tensor, int, int]]):
         if epoch < 0:
             raise ValueError(f"epoch must be at least 0, got {epoch}")
         self._epoch.fill_(epoch)
+
+    def paths(self, index: Tensor) -> list[str] | None:
+        """Give the paths of samples inside the data set; None where they are not files of their own."""
+        found: list[str] = []
+        for place in index.tolist():
+            path = self.records.path(place)
+            if path is None:
+                return None
+            found.append(path)
+        return found
 
     def with_transform(self, transform: Transform | None, *, seed: int | None = None) -> StoredImages:
         """Give the same records seen through another transform, for instance the training set unaugmented."""

@@ -143,7 +143,7 @@ def report(results: Sequence[dict[str, Json]], out: Path, *, try_next: str) -> N
         table.add_row(*([row.circumstances, *cells] if named else cells))
     console.print(table)
     what = "the second half of the stream" if stream else "the last 5 % of epochs"
-    spread = "spread is the standard deviation over seeds, differences are paired by seed, intervals bootstrapped."
+    spread = "spread is the standard deviation over seeds, differences are paired by seed, intervals Student's."
     lines = [f"Test accuracy, mean over {what}; {spread}"]
     for each, run in ((each, settings_of(each)) for each in results):
         if epoch := each.get("failed_at_epoch"):

@@ -19,7 +19,7 @@ def check_tensorboard() -> None:
         import torch.utils.tensorboard  # noqa: F401
     except ImportError as error:
         raise WrongSettingsError(
-            "--tensorboard needs the package tensorboard: pip install 'aol[tensorboard]'."
+            "--tensorboard needs the package tensorboard: pip install '.[tensorboard]' in a checkout of aol."
         ) from error
 
 

@@ -5,14 +5,15 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from aol.records.files import write_atomically
+from aol.records.files import extend_atomically
 from aol.records.tables import cells, table
 
 # By epoch: one number a run.
@@ -34,6 +35,7 @@ class History:
         self._runs, self._classes = num_runs, num_classes
         self._by_epoch: list[Tensor] = []
         self._by_class: list[Tensor] = []
+        self._written: dict[Path, tuple[int, int]] = {}  # by file: its epochs, its bytes
 
     def __len__(self) -> int:
         return len(self._by_epoch)
@@ -65,18 +67,30 @@ class History:
     def load_state_dict(self, state: dict[str, object]) -> None:
         """Take over the records of another history."""
         rows = {name: list(value.cpu().unbind()) if isinstance(value, Tensor) else [] for name, value in state.items()}
-        self._by_epoch, self._by_class = rows["by_epoch"], rows["by_class"]
+        self._by_epoch, self._by_class, self._written = rows["by_epoch"], rows["by_class"], {}
 
     def write(self, folder: Path, run: int, classes: Sequence[str]) -> None:
-        """Write the records of one run."""
-        if not self._by_epoch:
-            return
-        epochs = torch.stack(self._by_epoch)[:, :, run]
-        blocks = torch.stack(self._by_class)[:, :, run]
-        rows: list[Sequence[str]] = [("epoch", "class", "name", *CLASS)]
-        for row, block in zip(epochs, blocks, strict=True):
-            for place, values in enumerate(block.T.tolist()):
-                rows.append([str(int(row[0])), str(place), classes[place], *cells(values)])
-        write_atomically(folder / "classes.csv", table(rows))
-        # Last, so that whoever finds it finds the rest.
-        write_atomically(folder / "epochs.csv", table([EPOCH, *(cells(row.tolist()) for row in epochs)]))
+        """Write the records of one run: what came since they were last written to this folder."""
+
+        def by_epoch(first: int) -> Iterator[Sequence[str]]:
+            for row in self._by_epoch[first:]:
+                yield cells(row[:, run].tolist())
+
+        def by_class(first: int) -> Iterator[Sequence[str]]:
+            for row, block in zip(self._by_epoch[first:], self._by_class[first:], strict=True):
+                epoch = str(int(row[0, run]))
+                for place, values in enumerate(block[:, run].T.tolist()):
+                    yield epoch, str(place), classes[place], *cells(values)
+
+        if self._by_epoch:
+            self._extend(folder / "classes.csv", ("epoch", "class", "name", *CLASS), by_class)
+            # Last, so that whoever finds it finds the rest.
+            self._extend(folder / "epochs.csv", EPOCH, by_epoch)
+
+    def _extend(self, path: Path, head: Sequence[str], rows: Callable[[int], Iterable[Sequence[str]]]) -> None:
+        epochs, size = self._written.get(path, (0, 0))
+        if not path.is_file() or path.stat().st_size != size:  # not as it was left: again from the start
+            epochs, size = 0, 0
+        new = table(rows(epochs) if size else itertools.chain((head,), rows(0)))
+        extend_atomically(path, size, new)
+        self._written[path] = len(self), size + len(new)

@@ -16,8 +16,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from aol.engine.intervals import paired_gain
 from aol.engine.loop import Loop
 from aol.engine.settings import Settings, Value
+from aol.records.about import as_json
 from aol.records.about import versions as versions
 from aol.records.files import write_atomically
 
@@ -51,6 +53,7 @@ def result(loop: Loop, run: int, folder: Path, hardware: dict[str, str]) -> dict
     history, settings = loop.history, loop.runs[run]
     config: dict[str, Value] = settings.as_dict()
     stream = settings.scenario == "stream"
+    seconds = float(history.epoch("seconds")[:, run].sum())  # the clock of the stack, which every run's records show
     figures = accuracies(history.epoch("test_accuracy")[:, run], stream=stream)
     found: dict[str, Json] = {
         "id": settings.run_id,
@@ -60,7 +63,8 @@ def result(loop: Loop, run: int, folder: Path, hardware: dict[str, str]) -> dict
         "per_class_accuracy": _numbers(history.by_class("test_accuracy")[-1, run]),
         "class_age": _numbers(history.by_class("age")[-1, run]),
         "class_weight": _numbers(history.by_class("weight")[-1, run]),
-        "seconds": float(history.epoch("seconds").sum()) / len(loop.runs),
+        "seconds": seconds / len(loop.runs),
+        "stack_seconds": seconds,
         "trained_together": len(loop.runs),
         "failed_at_epoch": loop.failed[run] or None,
         "out": str(folder),
@@ -75,7 +79,7 @@ def result(loop: Loop, run: int, folder: Path, hardware: dict[str, str]) -> dict
 
 def write_result(folder: Path, value: dict[str, Json]) -> None:
     """Write a result; a run whose result is there is over."""
-    write_atomically(folder / "result.json", (json.dumps(value, indent=1, ensure_ascii=False) + "\n").encode())
+    write_atomically(folder / "result.json", as_json(value))
 
 
 def read_result(folder: Path) -> dict[str, Json] | None:
@@ -104,7 +108,7 @@ class Row:
 
 
 def compare(results: Sequence[dict[str, Json]], figure: str) -> list[Row]:
-    """Return a row a method; differences are paired by seed, with a bootstrap interval of 95 % from three seeds on.
+    """Return a row a method; differences are paired by seed, with Student's interval of 95 % from two seeds on.
 
     The baseline is the run that does nothing about the imbalance: same circumstances, loss and mechanism none.
     """
@@ -123,11 +127,11 @@ def compare(results: Sequence[dict[str, Json]], figure: str) -> list[Row]:
     for key, by_seed in table.items():
         values = np.array(list(by_seed.values()))
         base = table.get(baseline[key], {}) if key != baseline[key] else {}
-        pairs = np.array([value - base[seed] for seed, value in by_seed.items() if seed in base])
+        pairs = [value - base[seed] for seed, value in by_seed.items() if seed in base]
         spread = float(values.std(ddof=1)) if values.size > 1 else math.nan
-        difference = float(pairs.mean()) if pairs.size else None
-        interval = bootstrap_interval(pairs) if pairs.size > 2 else None
-        rows.append(Row(*key, values.size, float(values.mean()), spread, difference, interval))
+        gain = paired_gain(pairs) if pairs else None
+        against = (gain.mean, gain.interval) if gain else (None, None)
+        rows.append(Row(*key, values.size, float(values.mean()), spread, *against))
     return rows
 
 
@@ -140,13 +144,6 @@ def _circumstances(run: Settings, runs: Sequence[Settings]) -> str:
         if len({tuple(key[other] for other in rest) for key in keys.values()}) == len(keys):
             telling = rest
     return " ".join(f"{name}={keys[run.stack_key][name]}" for name in telling)
-
-
-def bootstrap_interval(values: np.ndarray[tuple[int], np.dtype[np.float64]]) -> tuple[float, float]:
-    """Return the percentile bootstrap's interval of 95 % for a mean; from few values it is too narrow."""
-    draws = np.random.default_rng(0).choice(values, size=(10_000, values.size)).mean(1)
-    low, high = np.quantile(draws, [0.025, 0.975])
-    return float(low), float(high)
 
 
 def _number(value: Tensor) -> float | None:

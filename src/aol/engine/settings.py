@@ -154,10 +154,10 @@ class Settings:
             idle |= {"fraction"}
         if self.scenario != "stream":
             idle |= {"stream", "period", "memory", "threshold"}
-        elif self.stream == "access":
-            idle |= {"period"}
+            if self.fuse == "mean" and "aol" in self.weighting and self.rho != 0.0:  # a mean smooths by no rate
+                idle |= {"rho"}
         else:
-            idle |= {"fraction"}
+            idle |= {"fuse", "period" if self.stream == "access" else "fraction"}  # ages of classes are always smoothed
         if self.imbalance is None:
             idle |= {"profile"}
         found: dict[str, Value] = {name: start[name] for name in idle}  # type: ignore[misc]
@@ -199,7 +199,8 @@ class Settings:
         if self.weighting == "frequency":
             words.append(f"p={self.power:g}")
         if self.weighting in ("aol", "cb+aol", "error"):
-            words.append(f"ρ={self.rho:g}")
+            mean = self.fuse == "mean" and self.weighting != "error" and self.rho != 0.0
+            words.append("mean" if mean else f"ρ={self.rho:g}")
         if "aol" in self.weighting:
             words.append(self.level)
         if self.temper != 1.0:

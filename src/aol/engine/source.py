@@ -72,6 +72,9 @@ class OnDevice:
             return self._gathered(index, None, 0)
         return augment.evaluation_batch(self._pixels, index, normalisation=self._normalisation)
 
+    def paths(self, index: Tensor) -> None:
+        """Return none: samples are rows of one tensor, and no files."""
+
     def _gathered(self, index: Tensor, draws: augment.Draws | None, pad: int) -> Tensor:
         from aol.nets.fused import images  # needs Triton
 
@@ -103,6 +106,10 @@ class FromStorage:
         self._train, self._clean = train, clean
         self._normalisation = normalisation
         self._workers, self._device = workers, device
+
+    def paths(self, index: Tensor) -> list[str] | None:
+        """Return the paths of samples inside the data set; None where they are not files of their own."""
+        return self._clean.paths(index)
 
     def train(self, order: Tensor, mine: Tensor, *, batch: int, epoch: int, seeds: Sequence[int]) -> Iterator[Tensor]:
         """Yield augmented batches `[1, B, C, H, W]` of `order [1, n]`; this process shows the places `mine` of it."""

@@ -7,7 +7,6 @@ stack K is under way), and for each run `runs/ID/` with its records; `result.jso
 from __future__ import annotations
 
 import gc
-import json
 import os
 import time
 from collections.abc import Iterator, Sequence
@@ -20,7 +19,6 @@ import torch
 import torch.distributed as dist
 
 from aol import nets
-from aol.ages import SampleAges
 from aol.data.images import ImageSet
 from aol.engine import room
 from aol.engine.events import Events, check_tensorboard
@@ -33,10 +31,8 @@ from aol.engine.results import Json, read_result, result, versions, write_result
 from aol.engine.settings import Settings, WrongSettingsError, stacks
 from aol.engine.source import AnyPair, shape_of
 from aol.engine.streaming import StreamLoop
-from aol.engine.words import command
-from aol.records.about import About
+from aol.engine.writing import RunRecords
 from aol.records.files import held, sweep, write_atomically
-from aol.records.samples import FILE, write_samples
 
 
 class Progress(Protocol):
@@ -139,6 +135,7 @@ def _train_stack(
         loop.load_state_dict(load_checkpoint(path))
     progress.begin(number, len(groups), loop)
     events = Events(folders, loop) if write and conduct.tensorboard else None
+    records = RunRecords(loop, conduct.out, conduct.data_dir)
     saved = time.monotonic()
     while not loop.done:
         loop.run_epoch()
@@ -147,12 +144,12 @@ def _train_stack(
             events.epoch()
         if write and not loop.done and time.monotonic() - saved >= conduct.checkpoint_seconds:
             save_checkpoint(path, loop.state_dict())
-            _write_records(loop, conduct)
+            records.write()
             saved = time.monotonic()
     if events:
         events.close()
     if write:
-        _write_records(loop, conduct)
+        records.write()
         _finish(loop, conduct)
         _remove_checkpoint(conduct.out, number)
 
@@ -166,41 +163,6 @@ def loop_for(stack: Sequence[Settings], pairs: dict[str, AnyPair], conduct: Cond
         device=conduct.device,
         workers=conduct.workers,
         keep_samples=conduct.keep_samples,
-    )
-
-
-def _write_records(loop: Loop, conduct: Conduct) -> None:
-    for row, run in enumerate(loop.runs):
-        folder = run_folder(conduct.out, run)
-        write_atomically(folder / "settings.json", (json.dumps(run.as_dict(), indent=1) + "\n").encode())
-        about(loop, row, conduct).write(folder)
-        if loop.samples is not None and isinstance(loop.ages, SampleAges):
-            write_samples(
-                folder / FILE,
-                loop.samples.tensors(row),
-                index=loop.pool[row],
-                label=loop.labels,
-                age=loop.ages.age[row],
-                ema=loop.ages.ema[row],
-                absent=loop.ages.absent,
-            )
-        loop.history.write(folder, row, loop.classes)  # last: whoever reads it while runs go on finds the rest
-
-
-def about(loop: Loop, row: int, conduct: Conduct) -> About:
-    """Return what a run is, for whoever reads its records."""
-    run = loop.runs[row]
-    return About(
-        method=run.method,
-        seed=run.seed,
-        classes=list(loop.classes),
-        counts=torch.bincount(loop.labels, minlength=loop.num_classes).tolist(),
-        epochs=run.epochs,
-        versions=versions(conduct.device),
-        command=command(run, data_dir=conduct.data_dir, keep_samples=conduct.keep_samples),
-        data=run.data,
-        data_dir=conduct.data_dir,
-        directory=os.getcwd(),
     )
 
 
@@ -243,7 +205,7 @@ def _network(run: Settings, pair: AnyPair) -> nets.Network:
     try:
         return nets.make(name, num_classes=pair.num_classes, in_channels=shape[0], image_size=shape[1], seed=run.seed)
     except ValueError as error:
-        raise WrongSettingsError(f"net {name} does not fit the images of {pair.name}: {error}.") from error
+        raise WrongSettingsError(f"net={name!r} does not fit the images of {pair.name}: {error}.") from error
 
 
 def group(

@@ -30,7 +30,9 @@ try:
     from avalanche.training.storage_policy import ExemplarsBuffer
     from avalanche.training.templates import SupervisedTemplate
 except ModuleNotFoundError as error:
-    raise ModuleNotFoundError("aol.plugins.avalanche needs Avalanche: pip install 'aol[avalanche]'") from error
+    raise ModuleNotFoundError(
+        "aol.plugins.avalanche needs Avalanche: pip install '.[avalanche]' in a checkout of aol"
+    ) from error
 except RuntimeError as error:  # what torchvision says when it was built for another PyTorch
     raise ImportError(
         f"Avalanche could not be imported: {error}. If this names torchvision, install torch and torchvision together, "

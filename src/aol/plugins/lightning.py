@@ -40,7 +40,8 @@ except ModuleNotFoundError:
         from pytorch_lightning import Callback, LightningDataModule, LightningModule, Trainer
     except ModuleNotFoundError as missing:
         raise ModuleNotFoundError(
-            "aol.plugins.lightning needs lightning, which is not installed: pip install 'aol[lightning]'",
+            "aol.plugins.lightning needs lightning, which is not installed: pip install '.[lightning]' in a checkout "
+            "of aol",
             name=missing.name,
         ) from missing
 

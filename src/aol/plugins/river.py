@@ -23,7 +23,7 @@ from aol.ages.stream import Threshold
 try:
     from river import base, compose, linear_model, multiclass, naive_bayes, utils
 except ImportError as error:
-    raise ModuleNotFoundError("aol.plugins.river needs River: pip install 'aol[river]'") from error
+    raise ModuleNotFoundError("aol.plugins.river needs River: pip install '.[river]' in a checkout of aol") from error
 
 if TYPE_CHECKING:
     from narwhals.typing import IntoDataFrame, IntoSeries

@@ -29,7 +29,9 @@ try:
     from skorch.dataset import unpack_data
     from skorch.utils import data_from_dataset, to_numpy
 except ImportError as error:
-    raise ModuleNotFoundError("aol.plugins.skorch needs skorch: pip install 'aol[skorch]'") from error
+    raise ModuleNotFoundError(
+        "aol.plugins.skorch needs skorch: pip install '.[skorch]' in a checkout of aol"
+    ) from error
 
 
 class AgeOfLearning(Callback):

@@ -24,7 +24,8 @@ try:
     from transformers.utils import logging
 except ModuleNotFoundError as missing:
     raise ModuleNotFoundError(
-        f"aol.plugins.transformers needs {missing.name}, which is not installed: pip install 'aol[transformers]'",
+        f"aol.plugins.transformers needs {missing.name}, which is not installed: pip install '.[transformers]' in a "
+        "checkout of aol",
         name=missing.name,
     ) from missing
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from aol._version import __version__
-from aol.records.files import write_atomically
+from aol.records.files import write_if_new
 from aol.records.tables import DamagedRecordsError
 
 FILE = "about.json"
@@ -46,12 +46,12 @@ class About:
 
     def write(self, folder: Path) -> None:
         """Write it into the folder of a run."""
-        write_atomically(folder / FILE, as_json(asdict(self)))
+        write_if_new(folder / FILE, as_json(asdict(self)))
 
 
 def as_json(value: object) -> bytes:
-    """Return a value as a file's content."""
-    return (json.dumps(value, indent=1, ensure_ascii=False) + "\n").encode()
+    """Return a value as a file's content; what of a path is no UTF-8 becomes an escape, which reads back the same."""
+    return (json.dumps(value, indent=1, ensure_ascii=False) + "\n").encode(errors="backslashreplace")
 
 
 def read_about(folder: Path) -> About | None:

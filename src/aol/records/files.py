@@ -22,10 +22,32 @@ class UnusableFolderError(ValueError):
 
 def write_atomically(path: Path, content: bytes) -> None:
     """Write a file so that it is either as before or complete, whatever happens; a full disk is an OSError."""
+    extend_atomically(path, 0, content)
+
+
+def write_if_new(path: Path, content: bytes) -> None:
+    """Write a small file, unless that is what it holds: it is asked for again and again and hardly ever changes."""
+    try:
+        if path.read_bytes() == content:
+            return
+    except FileNotFoundError:
+        pass
+    write_atomically(path, content)
+
+
+def extend_atomically(path: Path, kept: int, content: bytes) -> None:
+    """Write `content` behind the first `kept` bytes of a file; like any other it is as before or complete.
+
+    The bytes kept are copied, not written out anew: what was put into words once need not be again. Appending in place
+    would leave half a row behind where a process is killed.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=_PART)
     try:
         with os.fdopen(handle, "wb") as file:
+            if kept:
+                with path.open("rb") as before:
+                    file.write(before.read(kept))
             file.write(content)
             file.flush()
             os.fsync(file.fileno())

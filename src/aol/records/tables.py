@@ -27,7 +27,14 @@ def cells(values: Iterable[float]) -> list[str]:
     >>> cells([2.0, 0.5, float("nan"), float("inf")])
     ['2', '0.5', '', '']
     """
-    return ["" if not math.isfinite(v) else str(int(v)) if v == int(v) else f"{v:.7g}" for v in values]
+    # Most numbers lie in between, where seven digits write whole ones without a point anyway; tables have millions.
+    return [f"{v:.7g}" if 0.0 < v < 1e7 else _cell(v) for v in values]
+
+
+def _cell(value: float) -> str:
+    if not math.isfinite(value):
+        return ""
+    return str(int(value)) if value == int(value) else f"{value:.7g}"
 
 
 def table(rows: Iterable[Sequence[str]]) -> bytes:

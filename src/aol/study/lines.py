@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from aol.engine.intervals import Gain, paired_gain
 from aol.engine.settings import Settings
 from aol.study import figures
-from aol.study.intervals import Gain, paired_gain
 from aol.study.published import Published, published, published_gains
 from aol.study.records import Record
 from aol.study.selection import Figures, best_on_test, choose, choose_without_each

@@ -202,7 +202,7 @@ def ray_package() -> ModuleType:
     try:
         return importlib.import_module("ray")
     except ImportError as error:
-        raise WrongSettingsError("--ray needs the package ray: pip install 'aol[ray]'.") from error
+        raise WrongSettingsError("--ray needs the package ray: pip install '.[ray]' in a checkout of aol.") from error
 
 
 def run_on(cluster: Cluster, work: Work, stop: Stop, conditions: Conditions) -> None:

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from aol.engine.intervals import holm
 from aol.engine.settings import Value, WrongSettingsError
 from aol.study import figures
 from aol.study.correlations import Correlation, correlations
-from aol.study.intervals import holm
 from aol.study.lines import Line, Records, baseline_run, is_claim, lines
 from aol.study.published import published_correlations
 from aol.study.records import Store

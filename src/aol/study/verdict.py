@@ -12,7 +12,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from aol.study.intervals import Gain, holm, paired_gain
+from aol.engine.intervals import Gain, holm, paired_gain
 from aol.study.lines import Line
 
 HOLDS, FAILS, OPEN = "holds", "does not hold", "not enough runs"

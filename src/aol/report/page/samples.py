@@ -16,7 +16,7 @@ from aol.report.page.reading import Ints, likely_mislabelled, wrong_now
 from aol.report.story import Samples
 
 EPOCHS = 400  # of an age history; the last ones
-_LETTERS = 120  # of a sample's own name
+_LETTERS = 1000  # of a sample's own name: a path is of use only whole
 _BARS = 60  # of the histogram of ages
 _KINDS = {b"\x89PNG\r\n\x1a\n": "png", b"\xff\xd8\xff": "jpeg", b"RIFF": "webp", b"GIF8": "gif"}
 
