@@ -127,7 +127,8 @@ def test_what_a_run_is_is_read_as_it_was_written(tmp_path: Path) -> None:
     ("name", "value"),
     [
         ("method", None), ("seed", "x"), ("epochs", 1.5), ("classes", "ab"), ("classes", [1, 2]), ("counts", "ab"),
-        ("counts", [1, -1]), ("counts", [1.5, 1]), ("versions", ["x"]), ("command", ["x"]), ("data", 7), ("data_dir", 3),
+        ("counts", [1, -1]), ("counts", [1.5, 1]), ("versions", ["x"]), ("command", ["x"]), ("data", 7),
+        ("data_dir", 3),
     ],
 )  # fmt: skip
 def test_a_wrong_type_in_what_a_run_is_is_named(name: str, value: object, tmp_path: Path) -> None:
