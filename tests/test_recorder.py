@@ -225,6 +225,7 @@ WRONG = {
     "epochs": ({"epochs": 0}, ValueError, "epochs must be a whole number of 1 or more"),
     "settings": ({"settings": {"a": [1]}}, TypeError, "settings must be text and numbers by name"),
     "counts": ({"counts": [1, 2]}, ValueError, "counts must be 4 whole numbers"),
+    "too few images": ({"images": torch.zeros(3, 8, 8)}, ValueError, "images must be 30, one a sample, not 3"),
     "images": ({"images": lambda i: "cat.png"}, TypeError, "images must give an image"),
 }
 

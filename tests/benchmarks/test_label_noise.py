@@ -60,4 +60,3 @@ def test_average_precision_and_the_top_hundredth_are_counted_by_hand(noise: Modu
 def test_seeds_of_the_choice_are_none_of_the_report(noise: ModuleType) -> None:
     for data, seeds in noise.SEEDS["choice"].items():
         assert not set(seeds) & set(noise.SEEDS["report"][data])
-    assert "cifar10" not in noise.SEEDS["choice"]

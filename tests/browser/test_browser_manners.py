@@ -178,6 +178,25 @@ def test_it_prints_black_on_white_without_controls(open_page: Open, page_file: P
     assert page.pdf(format="A4").startswith(b"%PDF")
 
 
+def test_on_paper_nothing_is_cut_and_no_word_falls_to_pieces(open_page: Open, page_file: Path) -> None:
+    page = open_page(page_file, viewport={"width": 720, "height": 1000})  # what an A4 page has between its margins
+    page.emulate_media(media="print")
+    settle(page)
+    assert page.evaluate("() => document.documentElement.scrollWidth") == 720
+    for answer in page.locator("#gallery dd").all()[:12]:
+        box = answer.bounding_box()
+        assert box is not None
+        assert box["width"] > 60
+
+
+def test_epochs_are_whole_numbers_and_each_stands_once(open_page: Open, tmp_path: Path) -> None:
+    write_page([make_story(epochs=2)], tmp_path / "two.html")
+    page = open_page(tmp_path / "two.html")
+    for charts in ("#curve-charts", "#heat-charts"):
+        axis = page.locator(f"{charts} .chart").first.locator(".role-axis").first
+        assert axis.locator(".role-axis-label text").all_text_contents() == ["1", "2"]
+
+
 def test_a_phone_shows_all_of_it_without_scrolling_sideways(open_page: Open, page_file: Path) -> None:
     page = open_page(page_file, viewport={"width": 360, "height": 740}, has_touch=True)
     assert page.evaluate("() => document.documentElement.scrollWidth") == 360

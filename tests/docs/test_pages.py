@@ -37,6 +37,14 @@ def test_links_within_the_project_lead_somewhere(page: Path) -> None:
             assert anchor in anchors(aim), f"{name(page)} links to {target}#{anchor}, which is not there"
 
 
+def test_the_readme_names_every_tool_once() -> None:
+    text = (ROOT / "README.md").read_text()
+    rows = text[text.index("| tool | what you write |") :].split("\n\n")[0].splitlines()[2:]
+    tools = [tool for row in rows for tool in row.split("|")[1].strip().split(", ")]
+    assert len(tools) > 5
+    assert len(tools) == len(set(tools))
+
+
 def anchors(page: Path) -> set[str]:
     heads = re.findall(r"^#+ (.*)$", page.read_text(), re.M)
     return {re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in heads}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 
@@ -64,6 +65,9 @@ DAMAGE = {
     "half a row": ("epochs.csv", "epoch,lr\n1\n", "epochs.csv: not a whole CSV table"),
     "nothing": ("epochs.csv", "", "epochs.csv: not a whole CSV table"),
     "words for numbers": ("epochs.csv", "epoch,lr\n1,fast\n", "epochs.csv: could not convert string to float"),
+    "an epoch twice": ("epochs.csv", "epoch,lr\n1,1\n1,1\n", "epochs.csv: epochs must be whole numbers from 1"),
+    "no epoch": ("epochs.csv", "epoch,lr\n1,1\ninf,1\n", "epochs.csv: epochs must be whole numbers from 1"),
+    "half an epoch": ("epochs.csv", "epoch,lr\n1,1\n1.5,1\n", "epochs.csv: epochs must be whole numbers from 1"),
     "another table": ("classes.csv", "a,b,c\n1,2,3\n", "classes.csv: not a table of classes by epoch"),
     "a missing class": (
         "classes.csv",
@@ -79,6 +83,16 @@ def test_damaged_tables_are_named(what: str, tmp_path: Path) -> None:
     (tmp_path / name).write_text(content)
     with pytest.raises(DamagedRecordsError, match=message):
         (read_epochs if name == "epochs.csv" else read_classes)(tmp_path / name)
+
+
+def test_a_table_that_is_missing_is_named(tmp_path: Path) -> None:
+    with pytest.raises(DamagedRecordsError, match=r"classes.csv: this file of the run is missing"):
+        read_classes(tmp_path / "classes.csv")
+
+
+def test_a_table_that_a_spreadsheet_has_saved_is_read(tmp_path: Path) -> None:
+    (tmp_path / "epochs.csv").write_bytes("\ufeffepoch,lr\r\n1,0.5\r\n".encode())
+    assert read_epochs(tmp_path / "epochs.csv")["lr"].tolist() == [0.5]
 
 
 def test_bytes_that_are_no_text_are_named(tmp_path: Path) -> None:
@@ -106,4 +120,19 @@ def test_what_a_run_is_is_read_as_it_was_written(tmp_path: Path) -> None:
         read_about(tmp_path)
     (tmp_path / "about.json").write_text("[]")
     with pytest.raises(DamagedRecordsError, match="not a JSON object"):
+        read_about(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("method", None), ("seed", "x"), ("epochs", 1.5), ("classes", "ab"), ("classes", [1, 2]), ("counts", "ab"),
+        ("counts", [1, -1]), ("counts", [1.5, 1]), ("versions", ["x"]), ("command", ["x"]), ("data", 7),
+        ("data_dir", 3),
+    ],
+)  # fmt: skip
+def test_a_wrong_type_in_what_a_run_is_is_named(name: str, value: object, tmp_path: Path) -> None:
+    good = {"method": "x", "seed": 0, "classes": ["a", "b"], "counts": [2, 1]}
+    (tmp_path / "about.json").write_text(json.dumps(good | {name: value}))
+    with pytest.raises(DamagedRecordsError, match=rf"about.json: damaged \({name} must"):
         read_about(tmp_path)

@@ -12,13 +12,16 @@ import pytest
 from matplotlib.colors import PowerNorm
 from PIL import Image
 
+from aol.report.figures import style
+from aol.report.figures.bars import head_middle_tail
 from aol.report.figures.correlations import correlations
+from aol.report.figures.curves import accuracy_curves
 from aol.report.figures.heatmap import heatmap
 from aol.report.figures.lifetimes import lifetimes, survival_by_part
 from aol.report.figures.observation import observation, observed
 from aol.report.figures.trajectories import trajectories
 from aol.report.story import Story
-from aol.report.summary import correlation, parts
+from aol.report.summary import Method, correlation, parts
 from made_stories import make_story
 
 
@@ -79,7 +82,7 @@ def test_the_colours_at_known_places_of_the_heatmap_are_those_of_the_ages() -> N
     for (epoch, row), wanted in {(1, 2): shade(1), (2, 0): shade(100), (4, 0): shade(100), (2, 1): shade(10)}.items():
         assert at(figure, epoch, row) == pytest.approx(wanted, abs=3), (epoch, row)
     assert at(figure, 6, 1) == pytest.approx((189, 189, 189), abs=2)
-    assert figure.axes[1].get_ylabel() == "class age, smoothed"
+    assert figure.axes[1].get_ylabel() == "class age (epochs, smoothed)"
 
 
 def test_many_classes_are_counted_instead_of_named_and_have_the_other_exponent() -> None:
@@ -187,3 +190,73 @@ def test_survival_is_drawn_by_part_with_its_band_and_marks_what_is_censored() ->
         assert line.get_label() == wanted
     assert len(axes.collections) == len(found) == 3
     assert lifetimes(make_story(samples=False)) is None
+
+
+def test_every_figure_of_a_stream_counts_steps_and_says_that_ages_are_smoothed() -> None:
+    story = tail_first(samples=False)
+    story = replace(story, settings=story.settings | {"scenario": "stream"})
+    drawn = [heatmap(story), trajectories(story), accuracy_curves([Method("none", [story])])]
+    assert [figure.axes[0].get_xlabel() for figure in drawn if figure is not None] == ["step"] * 3
+    seen, scattered = observation(story), correlations(story)
+    assert seen is not None
+    assert scattered is not None
+    assert seen.axes[1].get_ylabel().split() == ["mean", "age", "(steps,", "smoothed)"]
+    assert {axes.get_xlabel() for axes in scattered.axes if axes.get_visible()} == {"mean age (steps, smoothed)"}
+
+
+def test_a_single_epoch_is_one_tick_and_its_weights_are_dots() -> None:
+    story = make_story(epochs=1)
+    for figure in (heatmap(story), trajectories(story), accuracy_curves([Method("none", [story])])):
+        assert figure is not None
+        assert texts(figure.axes[0], "x") == ["1"]
+    weights = trajectories(story)
+    assert weights is not None
+    assert {line.get_marker() for line in weights.axes[0].lines[:6]} == {"o"}
+
+
+def test_a_weight_of_zero_is_drawn() -> None:
+    story = tail_first()
+    weight = np.tile([2.9, 0.1, 0.0], (8, 1))
+    figure = trajectories(replace(story, by_class=story.by_class | {"weight": weight}))
+    assert figure is not None
+    assert figure.axes[0].get_yscale() == "linear"
+    assert figure.axes[0].get_ylim()[0] <= 0.0
+    figure = trajectories(replace(story, by_class=story.by_class | {"weight": weight + 0.01}))
+    assert figure is not None
+    assert figure.axes[0].get_yscale() == "log"
+    assert figure.axes[0].get_ylabel() == "class weight (mean one, log scale)"
+
+
+def test_ages_stand_on_a_one_that_is_written_there() -> None:
+    figure = observation(tail_first())
+    assert figure is not None
+    assert figure.axes[1].get_ylim()[0] == 1.0
+    assert texts(figure.axes[1], "y")[0] == "1"
+
+
+def test_long_names_that_begin_alike_can_be_told_apart() -> None:
+    names = [f"quite a long name of class {place}" for place in range(12)]
+    story = make_story(names=names)
+    shown = [figure for figure in (heatmap(story), observation(story), trajectories(story)) if figure is not None]
+    found = [texts(shown[0].axes[0], "y"), texts(shown[1].axes[2], "x"), texts(shown[2].axes[1], "y")]
+    for written in found:
+        assert len(set(written)) == 12
+        assert max(map(len, written)) <= 18
+    assert style.short_all(["cat", "a very long name, but the only one"], 12) == ["cat", "a very long…"]
+
+
+def test_whiskers_show_on_a_black_bar() -> None:
+    """A method with the last colour, black: some of what is drawn at its whisker, within the bar, is white."""
+    runs = [[make_story(f"m{k}, seed {s}", seed=s, counts=[20] * 6) for s in (0, 1)] for k in range(7)]
+    for pair in runs:
+        pair[1] = replace(pair[1], by_class=pair[1].by_class | {"test_accuracy": pair[1].by_class["test_accuracy"] / 2})
+    figure = head_middle_tail([Method(f"m{k}", pair) for k, pair in enumerate(runs)])
+    assert figure is not None
+    (bar,) = figure.axes[0].containers[-1].patches
+    shown = pixels(figure)
+    figure.set_dpi(200)
+    corners = ((bar.get_x(), bar.get_height() * 0.8), (bar.get_x() + bar.get_width(), bar.get_height() * 0.9))
+    (left, low), (right, high) = (figure.axes[0].transData.transform(corner).astype(int) for corner in corners)
+    inside = shown[len(shown) - high : len(shown) - low, left + 2 : right - 2]
+    assert inside.min() < 40
+    assert inside.max() > 180

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -48,6 +49,11 @@ def test_several_folders_make_one_page_here(
     [
         (["nowhere"], "nowhere: no such folder"),
         (["empty"], "empty: no records"),
+        (
+            ["studied"],
+            "studied: no records of a run in it. It holds those of a study: aol study show NAME --out studied",
+        ),
+        (["studied/records"], "It holds those of a study: aol study show NAME --out studied"),
         (["run/runs.json"], "a file, not the folder"),
         ([], "Missing argument"),
         (["run", "--write", "page.txt"], "--write must end in .html, not 'page.txt'"),
@@ -70,6 +76,8 @@ def test_wrong_words_are_one_sentence_and_write_nothing(
     monkeypatch.chdir(tmp_path)
     for name in ("empty", "folder.html"):
         Path(name).mkdir()
+    Path("studied/records").mkdir(parents=True)
+    Path("studied/records/0123456789ab.json").write_text("{}")
     write_run(Path("run"), epochs=2)
     write_run(Path("begun"), epochs=0)
     (write_run(Path("broken"), epochs=2) / "classes.csv").write_text("epoch,cl")
@@ -80,6 +88,34 @@ def test_wrong_words_are_one_sentence_and_write_nothing(
     assert err.count("\n") == 1
     assert sentence in err
     assert sorted(str(path) for path in tmp_path.rglob("*")) == before
+
+
+def test_a_folder_that_cannot_be_written_to_is_named_with_what_helps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_run(tmp_path, epochs=2)
+
+    def refused(dir: Path, prefix: str, suffix: str) -> tuple[int, str]:  # noqa: A002
+        raise OSError(errno.EROFS, "Read-only file system", f"{dir}/{prefix}0lh7{suffix}")
+
+    monkeypatch.setattr("aol.records.files.tempfile.mkstemp", refused)
+    assert main([str(tmp_path)]) == 1
+    said = f"aol report: {tmp_path}: Read-only file system. --write FILE.html puts the page elsewhere.\n"
+    assert capsys.readouterr().err == said
+
+
+def test_figures_or_a_table_alone_come_without_a_page_and_the_help_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_run(tmp_path / "run", epochs=3, finished=True)
+    assert main([str(tmp_path / "run"), "--figures", str(tmp_path / "drawn")]) == 0
+    assert list((tmp_path / "drawn").iterdir())
+    assert not (tmp_path / "run" / "report.html").exists()
+    capsys.readouterr()
+    assert main(["--help"]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert "Figures for a paper, into it; and no page." in text
+    assert "<bool>" not in text  # a flag takes no value
 
 
 def test_a_place_that_cannot_be_written_is_a_failure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

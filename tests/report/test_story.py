@@ -169,6 +169,24 @@ def test_a_damaged_file_is_named(name: str, out: Path, tmp_path: Path) -> None:
         load(run)
 
 
+def test_a_file_of_another_run_is_named(out: Path, tmp_path: Path) -> None:
+    run = copied(out, tmp_path)
+    about = json.loads((run / "about.json").read_text())
+    (run / "about.json").write_text(json.dumps(about | {"classes": ["a"], "counts": [1]}))
+    with pytest.raises(DamagedRecordsError, match=r"about.json has 1 classes, and classes.csv 10"):
+        load(run)
+    (run / "about.json").write_text(json.dumps(about))
+    lines = (run / "classes.csv").read_text().splitlines()
+    (run / "classes.csv").write_text("\n".join([lines[0], *(f"2{line}" for line in lines[1:])]) + "\n")
+    with pytest.raises(DamagedRecordsError, match=r"epochs.csv and classes.csv are of different epochs"):
+        load(run)
+    few = [line for line in lines if line.split(",")[1] in ("class", "0", "1", "2")]
+    (run / "classes.csv").write_text("\n".join(few) + "\n")
+    (run / "about.json").unlink()
+    with pytest.raises(DamagedRecordsError, match=r"samples of other classes than the 3 of this run"):
+        load(run)
+
+
 def test_data_that_is_gone_or_changed_gives_no_pictures(out: Path, tmp_path: Path) -> None:
     run = copied(out, tmp_path)
     about = json.loads((run / "about.json").read_text())

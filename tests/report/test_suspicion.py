@@ -12,9 +12,10 @@ from aol.report.suspicion import suspicion
 
 
 def naive(label, wrong, seen, confidence, other) -> list[float]:
-    margins = []
+    margins, kept = [], []
     for w, s, c, o in zip(wrong, seen, confidence, other, strict=True):
-        if s and math.isnan(o - c):
+        kept.append(not math.isnan(o - c))
+        if s and not kept[-1]:
             o, c = w / s, (s - w) / s
         margins.append(o - math.sqrt(c) if s else None)
     found = []
@@ -23,7 +24,8 @@ def naive(label, wrong, seen, confidence, other) -> list[float]:
             found.append(0.0)
             continue
         usual = statistics.median(n for j, n in enumerate(margins) if n is not None and label[j] == label[i])
-        score = (1 + 3 * (m - usual / 2) / (1 - usual / 2)) / 4
+        base = usual if usual > 0 and not kept[i] else usual / 2
+        score = (1 + 3 * (m - base) / (1 - base)) / 4
         found.append(score if score > 0.5 else 0.5 * math.exp(2 * score - 1))
     return found
 
@@ -84,6 +86,11 @@ def test_where_only_right_and_wrong_are_known_the_share_of_wrong_answers_stands_
     )
     assert found[4] == pytest.approx(1.0)
     assert found[0] < found[3] < 0.5
+
+
+def test_a_network_that_diverged_calls_no_label_wrong() -> None:
+    nothing, eight = np.full(6, np.nan, np.float32), np.full(6, 8, np.int32)
+    assert suspicion(np.repeat([0, 1], 3), eight, eight, nothing, nothing).max() < 0.5
 
 
 def test_no_samples_and_samples_never_seen_are_no_surprise() -> None:

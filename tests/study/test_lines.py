@@ -94,7 +94,7 @@ def test_nothing_run_is_nothing_told() -> None:
 def test_a_grid_without_validation_is_not_chosen_from_but_one_setting_needs_no_choice() -> None:
     plan = study()
     made = lines(plan, {run: record(run, 0.5) for run in plan.all_runs()}, "tail_mean")
-    assert _line(made, "aol").problem == "no validation accuracy to choose by"
+    assert _line(made, "aol").problem == "no validation accuracy to choose by: give the study a validation part"
     assert _line(made, "aol").values == ()
     assert _line(made, "frequency").gain is not None
 

@@ -84,6 +84,14 @@ def test_a_record_of_a_version_with_other_settings_is_not_used(tmp_path: Path) -
     assert why.startswith("this version of aol cannot read it")
 
 
+def test_a_folder_in_the_place_of_a_record_is_reported(tmp_path: Path) -> None:
+    store, one = Store(tmp_path), record()
+    store.put(one)
+    store.path("0123456789ab").mkdir()
+    assert list(store) == [one]
+    assert store.damaged() == [(store.path("0123456789ab"), "it is a folder")]
+
+
 def test_a_record_of_two_hundred_epochs_is_small() -> None:
     curves = {f"c{number}": rounded(random.random() for _ in range(200)) for number in range(5)}
     by_class = {f"b{number}": rounded(random.random() for _ in range(10)) for number in range(10)}

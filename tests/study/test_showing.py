@@ -127,6 +127,11 @@ def test_the_page_of_a_study_that_was_run(ran: tuple[str, str], tmp_path: Path) 
         (["show", "period-10", "--write", "no/such/table.md"], "--write: there is no folder no/such."),
         (["show", "period-10", "--write", "."], "--write: . is no plain file."),
         (["show", "period-10", "--write", "/dev/null"], "--write: /dev/null is no plain file."),
+        (
+            ["show", "period-10", "--write", "t.xls"],
+            "--write must end in .txt, .md, .csv, .tex, .json, or --format say",
+        ),
+        (["page", "--write", "no/such/page.md"], "--write: there is no folder no/such."),
         (["show", "period-10", "--seeds", "x"], "--seeds must be whole numbers"),
         (["page", "nothing"], "There is no study 'nothing'"),
     ],

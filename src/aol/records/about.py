@@ -63,11 +63,32 @@ def read_about(folder: Path) -> About | None:
     try:
         known = {each.name for each in fields(About)}
         about = About(**{name: value for name, value in found.items() if name in known})  # type: ignore[arg-type]
-        if len(about.classes) != len(about.counts):
-            raise ValueError("classes and counts differ in number")
+        _check(about)
     except (TypeError, ValueError) as error:
         raise DamagedRecordsError(f"{path}: damaged ({error}).") from error
     return about
+
+
+def _check(about: About) -> None:
+    """Refuse what another program may have put there: everything after this takes the types at their word."""
+    texts = ("command", "data", "data_dir", "directory")
+    for name in ("method", *(name for name in texts if getattr(about, name) is not None)):
+        if not isinstance(getattr(about, name), str):
+            raise TypeError(f"{name} must be text")
+    for name in ("seed", "epochs"):
+        if not isinstance(getattr(about, name), int | None):
+            raise TypeError(f"{name} must be a whole number")
+    for name in ("classes", "counts"):
+        if not isinstance(getattr(about, name), list):
+            raise TypeError(f"{name} must be a list")
+    if not all(isinstance(each, str) for each in about.classes):
+        raise TypeError("classes must be texts")
+    if not all(isinstance(each, int) and each >= 0 for each in about.counts):
+        raise TypeError("counts must be whole numbers of 0 or more")
+    if not isinstance(about.versions, dict):
+        raise TypeError("versions must be texts by name")
+    if len(about.classes) != len(about.counts):
+        raise ValueError("classes and counts differ in number")
 
 
 def read_json(path: Path) -> dict[str, object] | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Sized
 from pathlib import Path
 from typing import Protocol, TypeAlias
 
@@ -60,6 +60,9 @@ def thumbnails(images: Images | Callable[[int], object], ages: SampleAges | Clas
     """Return who takes the pictures; the first image is tried at once."""
     if not isinstance(ages, SampleAges):
         raise ValueError("images are of samples, and ClassAges know none.")
+    size = None if callable(images) or not isinstance(images, Sized) else len(images)
+    if size not in (None, ages.num_samples):
+        raise ValueError(f"images must be {ages.num_samples}, one a sample, not {size}.")
     show = images if callable(images) else images.__getitem__
     thumbnail(show(0))  # better now than after an hour
     return Thumbnails(show)

@@ -54,6 +54,9 @@ def read_epochs(path: Path) -> dict[str, Floats]:
     if head[0] != "epoch":
         raise DamagedRecordsError(f"{path}: not a table of epochs.")
     values = _numbers(path, rows, len(head))
+    epoch = values[:, 0]
+    if not (np.isfinite(epoch).all() and (epoch == np.floor(epoch)).all() and (np.diff(epoch, prepend=0.0) > 0).all()):
+        raise DamagedRecordsError(f"{path}: epochs must be whole numbers from 1 that grow from row to row.")
     return {name: values[:, place] for place, name in enumerate(head)}
 
 
@@ -75,8 +78,10 @@ def read_classes(path: Path) -> tuple[list[str], dict[str, Floats]]:
 
 def _rows(path: Path) -> tuple[list[str], list[list[str]]]:
     try:
-        with path.open(newline="", encoding="utf-8") as file:
+        with path.open(newline="", encoding="utf-8-sig") as file:  # a spreadsheet that saved it puts a mark before it
             rows = list(csv.reader(file))
+    except FileNotFoundError as error:
+        raise DamagedRecordsError(f"{path}: this file of the run is missing.") from error
     except (UnicodeDecodeError, csv.Error) as error:
         raise DamagedRecordsError(f"{path}: not a CSV table.") from error
     if not rows or any(len(row) != len(rows[0]) for row in rows):

@@ -25,7 +25,8 @@ FORMATS = ("png", "pdf", "svg")
 TABLES = (".csv", ".parquet")
 PAGE = "report.html"
 
-app = typer.Typer(name="report", add_completion=False)
+# Plain help: the boxes of Rich write "<bool>" behind a flag, as if it took a value.
+app = typer.Typer(name="report", add_completion=False, rich_markup_mode=None)
 
 
 @dataclass
@@ -48,14 +49,16 @@ class Wanted:
 def report(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN", help="Folders of runs: --out of a command, or one run.")],
     write: Annotated[
-        Path | None, typer.Option(metavar="FILE", help=f"The page; else {PAGE} in RUN, or here for several.")
+        Path | None, typer.Option(metavar="FILE", help=f"Where the page goes; else {PAGE} in RUN, or here for several.")
     ] = None,
-    figures: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Write figures for a paper into it.")] = None,
+    figures: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Figures for a paper, into it; and no page.")
+    ] = None,
     kinds: Annotated[
         str, typer.Option("--format", metavar="KINDS", help="Of the figures: png, pdf, svg; several with commas.")
     ] = "png",
     export: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write the table of samples: .csv or .parquet.")
+        Path | None, typer.Option(metavar="FILE", help="The table of samples: .csv or .parquet; and no page.")
     ] = None,
     follow: Annotated[bool, typer.Option("--watch", help="Keep the page fresh until all runs are over.")] = False,
     every: Annotated[float, typer.Option(metavar="S", min=0.1, help="Seconds between two looks of --watch.")] = 5.0,
@@ -65,7 +68,8 @@ def report(
 ) -> None:
     """See where runs have been wrong, for how long, and what to do about it: one page, figures, a table.
 
-    Without --figures and --export, the page is written; with them, only where --write, --watch or --open asks for it.
+    What is asked for is written: the page if nothing is; with --figures or --export these alone, and the page beside
+    them where --write, --watch or --open asks for it.
     """
     page = write
     if write is None and (follow or show or not (figures or export)):
@@ -184,6 +188,12 @@ def _refuse(text: str, status: int, debug: bool) -> int:
     return status
 
 
+def _locked(error: OSError) -> str:
+    place = Path(str(error.filename))
+    folder = place.parent if place.suffix == ".part" else place  # a file under way has a name of its own
+    return f"{folder}: {error.strerror}. --write FILE.html puts the page elsewhere."
+
+
 def main(words: Sequence[str]) -> int:
     """Run the words after `aol report` and return the exit status."""
     debug = "--debug" in words
@@ -193,7 +203,11 @@ def main(words: Sequence[str]) -> int:
         return _refuse("stopped; what was written is whole.", 130, False)
     except OSError as error:
         full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-        return _refuse("the disk is full; nothing was half written." if full else str(error), 1, debug)
+        if full:
+            return _refuse("the disk is full; nothing was half written.", 1, debug)
+        if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
+            return _refuse(_locked(error), 1, debug)
+        return _refuse(str(error), 1, debug)
     except ValueError as error:
         return _refuse(str(error), 2, debug)
     except (RuntimeError, ImportError) as error:

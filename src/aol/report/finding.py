@@ -21,8 +21,15 @@ def run_folders(path: Path) -> list[Path]:
         raise NoRecordsError(f"{path}: a file, not the folder of a run.")
     found = list(_search(path, 5))
     if not found:
-        raise NoRecordsError(f"{path}: no records of a run in it.")
+        raise NoRecordsError(f"{path}: no records of a run in it.{_studied(path)}")
     return [folder for folder in found if (folder / "epochs.csv").is_file()]
+
+
+def _studied(path: Path) -> str:
+    """Say what to do with the folder of a study, which keeps its runs in another way."""
+    kept = path if path.name == "records" else path / "records"
+    found = kept.is_dir() and any(kept.glob("*.json"))
+    return f" It holds those of a study: aol study show NAME --out {kept.parent}" if found else ""
 
 
 def _search(folder: Path, depth: int) -> Iterator[Path]:

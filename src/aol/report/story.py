@@ -191,6 +191,9 @@ def _read(folder: Path) -> Story | None:
     curves = {name: values[:length] for name, values in curves.items()}
     by_class = {name: values[:length] for name, values in by_class.items()}
     about = read_about(folder) or _guess(folder, settings, classes, by_class)
+    if not np.array_equal(by_class["epoch"][:, 0], curves["epoch"]):
+        raise DamagedRecordsError(f"{folder}: epochs.csv and classes.csv are of different epochs.")
+    _belongs(folder, len(classes), about, table)
     result = read_json(folder / "result.json")
     failed = (result or {}).get("failed_at_epoch")
     return Story(
@@ -211,6 +214,16 @@ def _read(folder: Path) -> Story | None:
         finished=result is not None,
         failed_at=failed if isinstance(failed, int) else None,
     )
+
+
+def _belongs(folder: Path, classes: int, about: About, table: SampleTable | None) -> None:
+    """Refuse files of another run, which were copied here by mistake."""
+    if len(about.counts) != classes:
+        raise DamagedRecordsError(f"{folder}: about.json has {len(about.counts)} classes, and classes.csv {classes}.")
+    for name in ("label", "prediction") if table is not None and len(table) else ():
+        values = table.columns[name]  # type: ignore[union-attr]
+        if int(values.max()) >= classes or int(values.min()) < (0 if name == "label" else -1):
+            raise DamagedRecordsError(f"{folder / FILE}: samples of other classes than the {classes} of this run.")
 
 
 def _guess(folder: Path, settings: dict[str, Value], classes: list[str], by_class: dict[str, Floats]) -> About:

@@ -75,6 +75,12 @@ def mean_age(story: Story) -> tuple[Floats, bool] | None:
     return (story.by_class["age"], True) if "age" in story.by_class else None
 
 
+def age_unit(story: Story) -> str:
+    """Return in what the class ages of `mean_age` are counted, for an axis: smoothed ones say so."""
+    unit = "steps" if is_stream(story) else "epochs"
+    return unit if story.samples is not None else f"{unit}, smoothed"
+
+
 @dataclass(frozen=True)
 class Part:
     """Some classes by their size: "head", "middle" or "tail"."""

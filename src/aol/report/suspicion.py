@@ -29,7 +29,8 @@ def suspicion(label: Ints, wrong: Shorts, seen: Shorts, mean_confidence: Reals, 
     was hardly ever considered from one that came second. It counts from half of what is usual in the class, so that a
     class that is hard, or rare and learnt late, is not suspected as a whole. One half and more is worth a look; what is
     below is squeezed to stay above zero, in its order: \(\tfrac12 e^{2 s - 1}\). Where probabilities were not kept, the
-    shares of wrong and of right answers stand for them. A sample never seen has no suspicion: 0.
+    shares of wrong and of right answers stand for them, and a class that is mostly missed is not suspected: \\(b_c\\) is
+    then the whole median. A sample never seen has no suspicion: 0.
 
     >>> usual, odd = np.float32([0.9, 0.9, 0.9, 0.1]), np.float32([0.1, 0.1, 0.1, 0.8])
     >>> four = np.full(4, 4, np.int32)
@@ -43,7 +44,9 @@ def suspicion(label: Ints, wrong: Shorts, seen: Shorts, mean_confidence: Reals, 
     own: Floats = np.where(unkept, 1.0 - missed, mean_confidence)
     margin = other - np.sqrt(np.maximum(own, 0.0))
     usual = _class_median(margin, label, known)[label]
-    score = 0.25 + 0.75 * (margin - usual / 2) / (1 - usual / 2)
+    # Right and wrong alone are all or nothing: where most of a class is never right, no label of it is odd.
+    base = np.where(unkept & (usual > 0), usual, usual / 2)
+    score = 0.25 + 0.75 * (margin - base) / np.maximum(1 - base, 1e-9)
     squeezed = np.where(score > 0.5, score, 0.5 * np.exp(2.0 * np.minimum(score, 0.5) - 1.0))
     return np.where(known, squeezed, 0.0).astype(np.float32)
 

@@ -179,7 +179,8 @@ def _validation(records: Records, grid: Sequence[Sequence[Settings]], figure: st
         return np.zeros((len(grid), 1)), None
     found = [[figures.on_validation(records[run], figure) for run in row] for row in grid]
     if any(value is None for row in found for value in row):
-        return np.zeros((len(grid), len(grid[0]))), "no validation accuracy to choose by"
+        why = "no validation accuracy to choose by: give the study a validation part"
+        return np.zeros((len(grid), len(grid[0]))), why
     return np.array(found, dtype=np.float64), None
 
 

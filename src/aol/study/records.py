@@ -139,6 +139,8 @@ class Store:
             content = self.path(run_id).read_bytes()
         except FileNotFoundError:
             return None
+        except IsADirectoryError as error:
+            raise DamagedRecordError("it is a folder") from error
         return decoded(content, run_id)
 
     def put(self, record: Record) -> None:

@@ -19,7 +19,7 @@ from aol.study.records import Store
 from aol.study.spec import Study
 
 FORMATS = ("table", "markdown", "csv", "latex", "json")
-ENDINGS = {".md": "markdown", ".csv": "csv", ".tex": "latex", ".json": "json"}
+ENDINGS = {".txt": "table", ".md": "markdown", ".csv": "csv", ".tex": "latex", ".json": "json"}
 NARROW, WIDE = 60, 100
 
 
@@ -32,7 +32,9 @@ def add_commands(
     show = commands.add_parser("show", help="The table: verdicts, gains, the paper's figures.", allow_abbrev=False)
     add_study(show)
     add = show.add_argument
-    add("--format", choices=FORMATS, help="default: by the ending of --write (.md, .csv, .tex, .json), else table")
+    add(
+        "--format", choices=FORMATS, help="default: by the ending of --write (.txt, .md, .csv, .tex, .json), else table"
+    )
     add("--write", metavar="FILE", help="write it there instead of printing it")
     add("--figure", metavar="NAME", help="last, tail_mean, second_half_mean (streams), best (optimistic), averaged_...")
     add("--optimistic", action="store_true", help="also the best setting on test, beside as many tries of the baseline")
@@ -56,6 +58,8 @@ def _show(study: Study, words: argparse.Namespace) -> int:
     from aol.study import formats
     from aol.study.table import recorded_table
 
+    if words.write is not None:
+        _check_place(words.write)
     wanted = _format(words)
     store = _store(words.out, words.study)
     table = recorded_table(study, store, figure=words.figure, more_seeds=words.seeds is None)
@@ -74,8 +78,14 @@ def _format(words: argparse.Namespace) -> str:
         raise WrongSettingsError(f"--json and --format {words.format} contradict each other.")
     if words.json:
         return "json"
-    by_ending = ENDINGS.get(Path(words.write).suffix.lower(), "table") if words.write else "table"
-    return words.format or by_ending
+    if words.format is not None or words.write is None:
+        return str(words.format or "table")
+    ending = Path(words.write).suffix.lower()
+    if ending not in ENDINGS:
+        raise WrongSettingsError(
+            f"--write must end in {', '.join(ENDINGS)}, or --format say what it is: {words.write!r}."
+        )
+    return ENDINGS[ending]
 
 
 def _print(lines: list[tuple[str, str]]) -> None:
@@ -91,9 +101,20 @@ def _page(words: argparse.Namespace) -> int:
     from aol.study.page import page
     from aol.study.spec import load
 
+    if words.write is not None:
+        _check_place(words.write)
     store = _store(words.out, "NAME")
     _give(page(store.folder, [load(name) for name in words.study] or None), words.write)
     return 0
+
+
+def _check_place(file: str) -> None:
+    """Refuse a place that cannot be written to, before the work is done."""
+    path = Path(file)
+    if not path.parent.is_dir():
+        raise WrongSettingsError(f"--write: there is no folder {path.parent}.")
+    if path.exists() and not path.is_file():  # a folder, or a device, which the new file would take the place of
+        raise WrongSettingsError(f"--write: {path} is no plain file.")
 
 
 def _give(text: str, file: str | None) -> None:
@@ -101,10 +122,5 @@ def _give(text: str, file: str | None) -> None:
     if file is None:
         print(text, end="")
         return
-    path = Path(file)
-    if not path.parent.is_dir():
-        raise WrongSettingsError(f"--write: there is no folder {path.parent}.")
-    if path.exists() and not path.is_file():  # a folder, or a device, which the new file would take the place of
-        raise WrongSettingsError(f"--write: {path} is no plain file.")
-    write_atomically(path, text.encode())
-    print(f"Written: {path}", file=sys.stderr)
+    write_atomically(Path(file), text.encode())
+    print(f"Written: {file}", file=sys.stderr)

@@ -43,11 +43,12 @@ def head_middle_tail(methods: list[Method]) -> Figure | None:
     for number, (label, (_, each)) in enumerate(zip(labels, heights.values(), strict=True)):
         place = np.arange(len(names)) + (number - (len(heights) - 1) / 2) * width
         means, deviations = (100 * np.array(column) for column in zip(*each[-len(names) :], strict=True))
-        axes.bar(
+        drawn = axes.bar(
             place, means, width * 0.92, color=style.COLOURS[number], label=label,
             yerr=None if np.isnan(deviations).all() else np.nan_to_num(deviations),
             error_kw={"linewidth": 0.8, "capsize": 1.5, "ecolor": "#333333"},
         )  # fmt: skip
+        style.haloed(drawn.errorbar)
     axes.set_xticks(range(len(names)), [_label(part) for part in names])
     axes.set_ylabel("test accuracy (%)")
     axes.set_ylim(bottom=0)

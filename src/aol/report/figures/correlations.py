@@ -10,7 +10,7 @@ from aol.records.tables import Floats
 from aol.report.figures import style
 from aol.report.figures.observation import observed
 from aol.report.story import Story
-from aol.report.summary import at_the_end, correlation, is_stream
+from aol.report.summary import age_unit, at_the_end, correlation, is_stream
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -51,8 +51,10 @@ def correlations(story: Story) -> Figure | None:
     figure, axes = style.panels(0.15 + 1.3 * rows, rows, 2)
     for panel, (name, values) in zip(axes, others.items(), strict=False):
         _scatter(panel, age, values, name)
+        panel.set_xlabel(f"mean age ({age_unit(story)})")
     for panel in axes[len(others) :]:
         panel.set_visible(False)
+    figure.align_ylabels(axes)
     return figure
 
 
@@ -61,15 +63,14 @@ def _scatter(panel: Axes, age: Floats, values: Floats, name: str) -> None:
     panel.scatter(
         age, values, s=4 if crowded else 9, color=style.COLOURS[0], alpha=0.4 if crowded else 0.8, linewidths=0
     )
-    panel.set_xlabel("mean age (epochs)")
     panel.set_ylabel(name)
     style.few(panel, x=4)
     if name == "samples" and values.max() >= 20 * values.min():
-        style.logarithmic(panel, "y")
+        style.logarithmic(panel, "y", decades=2.3)
         panel.set_ylabel("samples (log scale)")
         values = np.log10(values)  # r is of what is drawn
     else:
-        style.few(panel, y=4)
+        style.few(panel, y=5)
     found = correlation(age, values)
     if found is None:
         text = "r is not defined"

@@ -72,19 +72,19 @@ def accuracy_curves(methods: list[Method], reading: str = "test_accuracy") -> Fi
     for each, own in drawn:
         if not own:
             axes.plot(each.epochs, 100 * each.mean, color="#BBBBBB", linewidth=0.6, zorder=1)
+    faint = min(0.18, 0.5 / len(named))  # many bands, one over the other, would hide the lines
     for number, (each, label) in enumerate(zip(named, labels, strict=True)):
         colour, line = style.COLOURS[number], style.LINES[number % len(style.LINES)]
         marker = "o" if len(each.epochs) == 1 else "None"
         axes.plot(each.epochs, 100 * each.mean, line, color=colour, label=label, zorder=3, marker=marker)
         if each.runs > 1:
             low, high = each.mean - each.deviation, each.mean + each.deviation
-            axes.fill_between(each.epochs, 100 * low, 100 * high, color=colour, alpha=0.18, linewidth=0, zorder=2)
+            axes.fill_between(each.epochs, 100 * low, 100 * high, color=colour, alpha=faint, linewidth=0, zorder=2)
     if rest:
         axes.plot([], [], color="#BBBBBB", linewidth=0.6, label=words[-1])
-    axes.set_xlabel("epoch")
+    style.over_time(axes, max((method.runs[0] for method in methods), key=lambda run: len(run.epochs)))
     axes.set_ylabel(f"{reading.replace('_', ' ')} (%)")
     axes.margins(x=0.01)
-    style.few(axes, x=6, whole=True)
     style.few(axes, y=5)
     style.legend(figure, words)
     return figure

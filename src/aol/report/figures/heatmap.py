@@ -8,7 +8,7 @@ import numpy as np
 
 from aol.report.figures import style
 from aol.report.story import Story
-from aol.report.summary import mean_age
+from aol.report.summary import age_unit, mean_age
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -24,7 +24,7 @@ def heatmap(story: Story) -> Figure | None:
     found = mean_age(story)
     if found is None:
         return None
-    age, smoothed = found
+    age = found[0]
     classes = len(story.classes)
     height = float(np.clip(0.9 + 0.125 * classes, 1.4, 2.6 if classes <= 100 else 3.2))
     figure, (axes,) = style.panels(height)
@@ -42,15 +42,14 @@ def heatmap(story: Story) -> Figure | None:
         interpolation_stage="data",
     )
     image.set_rasterized(True)
-    axes.set_xlabel("epoch")
-    style.few(axes, x=6, whole=True)
+    style.over_time(axes, story)
     _name_classes(axes, story)
     above = bool(np.nanmax(age, initial=1.0) > LARGEST)
     bar = figure.colorbar(image, ax=axes, extend="max" if above else "neither", pad=0.02, aspect=25)
     bar.set_ticks([1, 2, 5, 10, 20, 50, 100] if few else [1, 5, 10, 20, 50, 100])
     bar.set_ticklabels([f"{tick:g}" for tick in bar.get_ticks()])
     bar.minorticks_off()
-    bar.set_label("class age, smoothed" if smoothed else "class age (epochs)")
+    bar.set_label(f"class age ({age_unit(story)})")
     for spine in axes.spines.values():
         spine.set_visible(True)
     return figure
@@ -60,7 +59,7 @@ def _name_classes(axes: Axes, story: Story) -> None:
     """Write the classes' names where they fit; else their places, with how many samples those have."""
     order = story.head_first
     if len(order) <= _NAMED:
-        axes.set_yticks(range(len(order)), [style.short(story.classes[c]) for c in order])
+        axes.set_yticks(range(len(order)), style.short_all([story.classes[c] for c in order]))
         axes.set_ylabel("class, head to tail" if np.ptp(story.counts) else "class")
         return
     places = np.unique(np.linspace(0, len(order) - 1, 5).round().astype(int))

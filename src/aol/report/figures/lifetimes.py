@@ -45,7 +45,7 @@ def lifetimes(story: Story) -> Figure | None:
         axes.fill_between(t, survival.low, survival.high, step="post", color=colour, alpha=0.18, linewidth=0)
         censored = np.flatnonzero(each.open[: len(t)])
         axes.plot(t[censored], survival.share[censored], "|", color=colour, markersize=4, markeredgewidth=0.7)
-    axes.set_xlabel("epochs since the error began")
+    axes.set_xlabel("epochs since the error began" + (" (log scale)" if first else ""))
     axes.set_ylabel("share of errors still alive")
     axes.set_ylim(0, 1.02)
     axes.set_xlim(left=first)

@@ -9,7 +9,7 @@ import numpy as np
 from aol.records.tables import Floats
 from aol.report.figures import style
 from aol.report.story import Story
-from aol.report.summary import at_the_end, correlation, is_stream, mean_age
+from aol.report.summary import age_unit, at_the_end, correlation, is_stream, mean_age
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -39,18 +39,23 @@ def observation(story: Story) -> Figure | None:
     age, accuracy = found
     order = story.head_first
     figure, axes = style.panels(2.7, 3, 1, share_x=True)
-    rows = {"samples": story.counts.astype(float), "mean age\n(epochs)": age, "test\naccuracy (%)": 100 * accuracy}
     counts = story.counts[story.counts > 0]
     wide = bool(counts.size) and counts.max() >= 20 * counts.min()
+    aged = f"mean age\n({age_unit(story).replace(', ', f',{chr(10)}')})"
+    rows = {
+        "samples\n(log scale)" if wide else "samples": story.counts.astype(float),
+        aged: age,
+        "test\naccuracy (%)": 100 * accuracy,
+    }
     for number, (panel, (name, values)) in enumerate(zip(axes, rows.items(), strict=True)):
         _draw(panel, values[order], style.COLOURS[number], bars=len(order) <= 50 and not (wide and number == 0))
         panel.set_ylabel(name)
         style.few(panel, y=3)
     if wide:
-        style.logarithmic(axes[0], "y")
-    else:
+        style.logarithmic(axes[0], "y", decades=2.3)
+    elif counts.size:
         axes[0].set_ylim(bottom=0)
-    axes[1].set_ylim(bottom=1.0)
+    _from_one(axes[1])
     axes[2].set_ylim(0, 105)
     found_r = correlation(age, accuracy)
     if found_r is not None:
@@ -59,7 +64,16 @@ def observation(story: Story) -> Figure | None:
             transform=axes[2].transAxes,
         )  # fmt: skip
     _name_classes(axes[-1], story)
+    figure.align_ylabels(axes)
     return figure
+
+
+def _from_one(panel: Axes) -> None:
+    """Let ages stand on one, where they begin, and say so: bars that do not stand on zero need a number below."""
+    top = max(panel.get_ylim()[1], 1.1)
+    panel.set_ylim(1.0, top)
+    ticks = [float(tick) for tick in panel.get_yticks() if 1.0 + 0.15 * (top - 1.0) < tick <= top]
+    panel.set_yticks([1.0, *ticks], [f"{tick:g}" for tick in (1.0, *ticks)])
 
 
 def _draw(panel: Axes, values: Floats, colour: str, *, bars: bool) -> None:
@@ -76,7 +90,7 @@ def _name_classes(panel: Axes, story: Story) -> None:
     order = story.head_first
     what = "class, head to tail" if np.ptp(story.counts) else "class"
     if len(order) <= _NAMED:
-        names = [style.short(story.classes[c], 12) for c in order]
+        names = style.short_all([story.classes[c] for c in order], 12)
         slanted = max(map(len, names)) > 4
         panel.set_xticks(range(len(order)), names, rotation=40 if slanted else 0, ha="right" if slanted else "center")
     else:

@@ -16,9 +16,12 @@ from typing import TYPE_CHECKING, ParamSpec
 
 from aol.data.errors import need
 from aol.records.files import write_atomically
+from aol.report.story import Story
+from aol.report.summary import is_stream
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.container import ErrorbarContainer
     from matplotlib.figure import Figure
 
 P = ParamSpec("P")
@@ -114,12 +117,46 @@ def short(text: str, most: int = 18) -> str:
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
-def logarithmic(axes: Axes, which: str) -> None:
-    """Give the axis "x" or "y" a logarithmic scale with plain numbers on it."""
+def short_all(names: Sequence[str], most: int = 18) -> list[str]:
+    """Return names that fit beside an axis and can still be told apart: where ends do not tell, the middle goes.
+
+    >>> short_all(["a class of long name 1", "a class of long name 2"], 12)
+    ['a clas…ame 1', 'a clas…ame 2']
+    """
+    cut = [short(name, most) for name in names]
+    whole = [" ".join(name.split()) for name in names]
+    head = most // 2
+    return [
+        f"{text[:head]}…{text[len(text) - (most - head - 1) :]}" if len(text) > most and cut.count(each) > 1 else each
+        for text, each in zip(whole, cut, strict=True)
+    ]
+
+
+def over_time(axes: Axes, story: Story) -> None:
+    """Make the horizontal axis that of a story's epochs, on a stream its steps; a single one has a place of its own."""
+    axes.set_xlabel("step" if is_stream(story) else "epoch")
+    if len(story.epochs) > 1:
+        few(axes, x=6, whole=True)
+    else:  # no room to share out between two numbers
+        only = int(story.epochs[0])
+        axes.set_xlim(only - 0.5, only + 0.5)
+        axes.set_xticks([only])
+
+
+def haloed(whiskers: ErrorbarContainer | None) -> None:
+    """Put a thin white line around whiskers, which show on a dark bar then too."""
+    if whiskers is not None:
+        around = matplotlib("patheffects").withStroke(linewidth=1.8, foreground="white")
+        for part in (*whiskers[1], *whiskers[2]):
+            part.set_path_effects([around])
+
+
+def logarithmic(axes: Axes, which: str, *, decades: float = 3.0) -> None:
+    """Give the axis "x" or "y" a logarithmic scale with plain numbers on it: beyond so many decades, powers of ten."""
     ticker = matplotlib("ticker")
     axes.set(**{f"{which}scale": "log"})
     axis, (low, high) = (axes.xaxis, axes.get_xlim()) if which == "x" else (axes.yaxis, axes.get_ylim())
-    axis.set_major_locator(ticker.LogLocator(subs=(1.0,) if high > 1000 * low else (1.0, 2.0, 5.0)))
+    axis.set_major_locator(ticker.LogLocator(subs=(1.0,) if high > 10**decades * low else (1.0, 2.0, 5.0)))
     axis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{value:,.6g}"))
     axis.set_minor_formatter(ticker.NullFormatter())
 
@@ -140,4 +177,8 @@ def few(axes: Axes, *, x: int | None = None, y: int | None = None, whole: bool =
     """Put at most so many ticks on an axis, on round numbers."""
     for axis, most in ((axes.xaxis, x), (axes.yaxis, y)):
         if most is not None:
-            axis.set_major_locator(matplotlib("ticker").MaxNLocator(most, integer=whole, steps=[1, 2, 2.5, 5, 10]))
+            axis.set_major_locator(
+                matplotlib("ticker").MaxNLocator(
+                    most, integer=whole, steps=[1, 2, 2.5, 5, 10], min_n_ticks=1 if whole else 3
+                )
+            )

@@ -29,23 +29,27 @@ def trajectories(story: Story) -> Figure | None:
     shade = np.linspace(0.0, 0.93, classes)  # the last yellow does not show on white
     thin, alpha = (1.0, 1.0) if classes <= 20 else (0.5, 0.5) if classes <= 100 else (0.3, 0.25)
     for place, c in enumerate(order):
-        axes.plot(story.epochs, weight[:, c], color=colours(shade[place]), linewidth=thin, alpha=alpha, label=f"{c}")
+        axes.plot(
+            story.epochs, weight[:, c], color=colours(shade[place]), linewidth=thin, alpha=alpha, label=f"{c}",
+            marker="o" if len(story.epochs) == 1 else "None",
+        )  # fmt: skip
     if classes > 20:
         _name_parts(axes, story, weight, dict(zip(order.tolist(), shade.tolist(), strict=True)))
     axes.axhline(1.0, color=style.GREY, linewidth=0.6, linestyle=":", zorder=0)
-    positive = weight[weight > 0]
-    if positive.size and positive.max() > 20 * positive.min():
-        style.logarithmic(axes, "y")
-    axes.set_xlabel("epoch")
+    known = weight[~np.isnan(weight)]
     axes.set_ylabel("class weight (mean one)")
+    if known.min() > 0 and known.max() > 20 * known.min():  # a weight of zero has no place on a log scale
+        style.logarithmic(axes, "y")
+        axes.set_ylabel("class weight (mean one, log scale)")
     axes.margins(x=0.01)
-    style.few(axes, x=6, whole=True)
+    style.over_time(axes, story)
     part = style.matplotlib("colors").ListedColormap(colours(shade if classes <= 20 else np.linspace(0.0, 0.93, 256)))
     norm = style.matplotlib("colors").Normalize(0.5, classes + 0.5)
     bar = figure.colorbar(style.matplotlib("cm").ScalarMappable(norm, part), ax=axes, pad=0.02, aspect=25)
     bar.ax.invert_yaxis()
     if classes <= 20:
-        bar.set_ticks(range(1, classes + 1), labels=[style.short(story.classes[c], 12) for c in order])
+        bar.set_ticks(range(1, classes + 1), labels=style.short_all([story.classes[c] for c in order], 12))
+        bar.set_label("class, head to tail" if np.ptp(story.counts) else "class")
     else:
         bar.set_ticks([1, classes], labels=["1", f"{classes}"])
         bar.set_label("class by size, head to tail" if np.ptp(story.counts) else "class", labelpad=-4)

@@ -60,6 +60,15 @@ const fitted = (host, most = Infinity) => ({
   autosize: { type: "fit-x", contains: "padding" },
 });
 
+// The ticks of an axis of epochs: whole numbers, about eight, on round steps; there is no epoch between two.
+function wholeTicks(first, last) {
+  const rough = Math.max(1, (last - first) / 8);
+  const power = 10 ** Math.floor(Math.log10(rough));
+  const step = [1, 2, 5, 10].map((factor) => factor * power).find((each) => each >= rough);
+  const start = Math.ceil(first / step);
+  return Array.from({ length: Math.max(0, Math.floor(last / step) - start + 1) }, (_, place) => (start + place) * step);
+}
+
 // Lines over epochs: series are {name, colour, points: [[epoch, value]]}. Hover reads all of them at one epoch.
 async function lineChart(host, { title, series, share, height = 190 }) {
   const rows = series.flatMap((line, place) =>
@@ -68,6 +77,7 @@ async function lineChart(host, { title, series, share, height = 190 }) {
     clearChart(host);
     return;
   }
+  const epochs = [...new Set(rows.map((row) => row.epoch))].sort((a, b) => a - b);
   const spec = {
     ...fitted(host), height,
     title: { text: title },
@@ -78,7 +88,7 @@ async function lineChart(host, { title, series, share, height = 190 }) {
       { name: "y", type: "linear", domain: { data: "rows", field: "value" }, range: "height", nice: true, zero: false },
     ],
     axes: [
-      { orient: "bottom", scale: "x", title: "epoch", tickCount: 6, format: "d", tickMinStep: 1 },
+      { orient: "bottom", scale: "x", title: "epoch", format: "d", values: wholeTicks(epochs[0], epochs[epochs.length - 1]) },
       { orient: "left", scale: "y", grid: true, tickCount: 5, format: share ? ".0%" : "~g" },
     ],
     marks: [
@@ -110,7 +120,6 @@ async function lineChart(host, { title, series, share, height = 190 }) {
   };
   const view = await chart(host, spec, `${title}: lines over epochs`);
   if (!view) return;
-  const epochs = [...new Set(rows.map((row) => row.epoch))].sort((a, b) => a - b);
   hover(host, view, (x) => {
     const at = nearest(epochs, view.scale("x").invert(x));
     view.signal("at", at).runAsync();

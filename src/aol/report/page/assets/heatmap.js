@@ -93,7 +93,7 @@ function heatSpec(host, run, order, extent, scale) {
       { name: "x", type: "linear", domain: [(seen[0] ?? x0) - half, (seen[seen.length - 1] ?? x1) + half], range: "width", zero: false, nice: false },
       { name: "y", type: "linear", domain: [y0 - 0.5, y1 + 0.5], range: [0, height], zero: false, nice: false },
     ],
-    axes: [{ orient: "bottom", scale: "x", title: "epoch", tickCount: 6, format: "d", tickMinStep: 1 }],
+    axes: [{ orient: "bottom", scale: "x", title: "epoch", format: "d", values: wholeTicks(seen[0] ?? x0, seen[seen.length - 1] ?? x1) }],
     marks: [
       {
         type: "image", from: { data: "frame" },
