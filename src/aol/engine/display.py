@@ -149,6 +149,7 @@ def report(results: Sequence[dict[str, Json]], out: Path, *, try_next: str) -> N
         if epoch := each.get("failed_at_epoch"):
             lines.append(f"Failed: {run.method}, seed {run.seed}: its loss was not finite in epoch {epoch}.")
     lines.append(f"Records of every epoch and class: {out / 'runs'}; one folder a run, named in its result.json.")
+    lines.append(f"Where they were wrong, and for how long: aol report {out}")
     lines.append(f"Try next: {try_next}")
     for line in lines:
         console.print(line, soft_wrap=True, markup=False)

@@ -29,7 +29,7 @@ def suspicion(label: Ints, wrong: Shorts, seen: Shorts, mean_confidence: Reals, 
     was hardly ever considered from one that came second. It counts from half of what is usual in the class, so that a
     class that is hard, or rare and learnt late, is not suspected as a whole. One half and more is worth a look; what is
     below is squeezed to stay above zero, in its order: \(\tfrac12 e^{2 s - 1}\). Where probabilities were not kept, the
-    shares of wrong and of right answers stand for them, and a class that is mostly missed is not suspected: \\(b_c\\) is
+    shares of wrong and of right answers stand for them, and a class that is mostly missed is not suspected: \(b_c\) is
     then the whole median. A sample never seen has no suspicion: 0.
 
     >>> usual, odd = np.float32([0.9, 0.9, 0.9, 0.1]), np.float32([0.1, 0.1, 0.1, 0.8])
