@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections import defaultdict
 
 import numpy as np
+from label_noise_scores import Floats
 from measuring import Record
+
+from aol.engine.intervals import paired_gain
 
 KINDS = (
     "digits", "digits, learnt by heart", "fashion-mnist, symmetric", "fashion-mnist, class", "cifar10, symmetric",
@@ -28,28 +31,33 @@ def kind(case: Record) -> str:
 def table(cases: list[Record], names: list[str]) -> str:
     """Return average precision / precision among the top 1 %, in percent, by score and kind of run."""
     kinds = [each for each in KINDS if any(kind(case) == each for case in cases)]
-    lines = ["| score | " + " | ".join(kinds) + " |", "| --- |" + " --- |" * len(kinds)]
+    heads = [*kinds, "mean"]
+    lines = ["| score | " + " | ".join(heads) + " |", "| --- |" + " --- |" * len(heads)]
     for name in names:
-        cells = []
-        for each in kinds:
-            found = np.array([case["scores"][name] for case in cases if kind(case) == each and name in case["scores"]])
-            cells.append(f"{100 * found[:, 0].mean():.1f} / {100 * found[:, 1].mean():.1f}" if len(found) else "")
-        lines.append(f"| {name} | " + " | ".join(cells) + " |")
+        found = {each: [case["scores"][name] for case in cases if kind(case) == each and name in case["scores"]]
+                 for each in kinds}  # fmt: skip
+        means = [np.mean(values, axis=0) if values else None for values in found.values()]
+        whole = None if any(mean is None for mean in means) else np.mean(means, axis=0)  # type: ignore[arg-type]
+        lines.append(f"| {name} | " + " | ".join(_cell(mean) for mean in [*means, whole]) + " |")
     counts = [sum(kind(case) == each for case in cases) for each in kinds]
-    return "\n".join([*lines, "| runs | " + " | ".join(map(str, counts)) + " |"])
+    return "\n".join([*lines, "| runs | " + " | ".join(map(str, counts)) + f" | {sum(counts)} |"])
+
+
+def _cell(mean: Floats | None) -> str:
+    return "" if mean is None else f"{100 * mean[0]:.1f} / {100 * mean[1]:.1f}"
 
 
 def paired(cases: list[Record], one: str, other: str) -> str:
-    """Return the mean difference in average precision between two scores, with a bootstrap interval over runs."""
+    """Return the mean difference in average precision between two scores, with Student's interval over runs."""
     by_kind: dict[str, list[float]] = defaultdict(list)
     for case in cases:
         if one in case["scores"] and other in case["scores"]:
             by_kind[kind(case)].append(case["scores"][one][0] - case["scores"][other][0])
     words = []
-    for name, values in by_kind.items():
-        draws = np.random.default_rng(0).choice(values, size=(10_000, len(values))).mean(1)
-        low, high = np.quantile(draws, [0.025, 0.975])
-        words.append(f"{name} {100 * np.mean(values):+.1f} ({100 * low:+.1f} to {100 * high:+.1f}, n = {len(values)})")
+    for name in (each for each in KINDS if each in by_kind):
+        gain = paired_gain([100 * value for value in by_kind[name]])
+        interval = f"{gain.interval[0]:+.1f} to {gain.interval[1]:+.1f}, " if gain.interval else ""
+        words.append(f"{name} {gain.mean:+.1f} ({interval}n = {len(by_kind[name])})")
     return f"{one} against {other}: " + "; ".join(words)
 
 
@@ -64,6 +72,7 @@ SHOWN = {
     "area under age": "mean age",
     "share wrong": "share of epochs wrong",
     "EMA of age": "smoothed age, last epoch",
+    "mean loss": "mean loss",
     "suspicion + 0.2 share wrong": "the score and the share of epochs wrong",
 }
 
@@ -79,10 +88,13 @@ def text(record: Record) -> str:
         f"`python benchmarks/label_noise.py`, on {machine['cpu']}; Python {machine['python']}, "
         f"torch {machine['torch']}, cleanlab {machine['cleanlab']}, aol {machine['aol']}. "
         "Scores were chosen on other seeds. "
-        "Differences in average precision, with bootstrap intervals over runs:"
+        "Differences in average precision, with Student's intervals over runs:"
     )
-    rivals = ("loss", "margin", "cleanlab confident learning", "suspicion + 0.2 share wrong")
-    return "\n".join([rows, "", about, "", *(f"- {paired(cases, 'aol suspicion', rival)}" for rival in rivals)])
+    rivals = ("loss", "margin", "cleanlab confident learning", "area under margin (AUM)", "suspicion + 0.2 share wrong")
+    lines = [f"- {paired(cases, 'aol suspicion', rival)}" for rival in rivals]
+    for name in ("aol suspicion", *rivals):
+        lines = [line.replace(f"{name}:", f"{SHOWN[name].strip('*')}:") for line in lines]
+    return "\n".join([rows, "", about, "", *(line.replace("aol suspicion", "the score") for line in lines)])
 
 
 def tables(record: Record) -> str:

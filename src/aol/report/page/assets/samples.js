@@ -32,7 +32,7 @@ const wrongOf = (samples, row) => `${samples.wrongEpochs[row]} of ${times(sample
 function card(run, samples, row) {
   const wrong = samples.age[row] > 1;
   const lines = [["Label", run.names[samples.label[row]]], ["Answer", answerOf(run, samples, row)],
-    ["Age", `${whole(samples.age[row])}${wrong ? "" : ", right now"}`]];
+    ["Age", `${whole(samples.age[row])}${wrong ? "" : ", right"}`]];
   return element("li", { class: `card sample${samples.isLikely[row] ? " likely" : ""}` },
     element("div", { class: "row" }, pictureOf(samples, row), element("dl", {},
       lines.flatMap(([name, value]) => [element("dt", {}, name), element("dd", {}, value)]))),
