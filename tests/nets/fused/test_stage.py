@@ -121,3 +121,17 @@ def test_one_pass_gives_both_gradients_and_their_sums(shape: stage.Shape, inner:
         for chunk, part in enumerate((slice(0, 2), slice(2, 3))):
             near(partial[run, chunk, 0], grad[part].reshape(-1, c).sum(0), 1e-4)
             near(partial[run, chunk, 1], away[part].reshape(-1, c).sum(0), 1e-4)
+
+
+@pytest.mark.parametrize(("has", "fits"), [(227 * 1024, True), (163 * 1024, False)], ids=["H100", "A100"])
+def test_a_gpu_with_too_little_shared_memory_takes_the_other_kernels(
+    has: int, fits: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stage.nvrtc, "available", lambda: True)
+    monkeypatch.setattr(stage.nvrtc, "most_shared_bytes", lambda device: has)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    stage.usable.cache_clear()
+    try:
+        assert stage.usable() is fits
+    finally:
+        stage.usable.cache_clear()

@@ -125,8 +125,16 @@ def fits(x: Tensor, channels: int, stride: int = 1) -> bool:
 
 @cache
 def usable() -> bool:
-    """Whether kernels can be compiled and launched here."""
-    return nvrtc.available()
+    """Whether kernels can be compiled and launched here: an A100 has too little shared memory for the largest."""
+    return nvrtc.available() and nvrtc.most_shared_bytes(torch.cuda.current_device()) >= most_bytes()
+
+
+def most_bytes() -> int:
+    """Return how much shared memory the largest of these kernels asks for."""
+    shapes = (
+        (forward_shape(channels, maps), backward_shape(channels, maps)) for channels in SIDES for maps in (0, 1 << 30)
+    )
+    return max(max(ahead.forward_bytes, back.backward_bytes) for ahead, back in shapes)
 
 
 @cache
