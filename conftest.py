@@ -21,6 +21,7 @@ collect_ignore = []
 if not triton:
     kernels = (ROOT / "src" / "aol" / "nets" / "fused").glob("*.py")
     collect_ignore += [str(path) for path in kernels if path.name not in NEED_NO_TRITON]
+    collect_ignore += [str(ROOT / "tests" / name) for name in ("emulated.py", "fused_stages.py")]
 if not triton or os.environ.get("TRITON_INTERPRET") != "1":
     collect_ignore.append(str(ROOT / "tests" / "nets" / "fused"))
 if not triton or not torch.cuda.is_available():

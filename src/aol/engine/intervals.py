@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from scipy import stats
+from scipy.special import stdtr, stdtrit  # Student's t: scipy.stats would take a second to import
 
 LEVEL = 0.95
 MOST_SEEDS = 1000
@@ -56,7 +56,7 @@ class Gain:
         """Student's interval of 95 %, or None."""
         if self.error is None:
             return None
-        half = float(stats.t.ppf(0.5 + LEVEL / 2, self.seeds - 1)) * self.error
+        half = float(stdtrit(self.seeds - 1, 0.5 + LEVEL / 2)) * self.error
         return self.mean - half, self.mean + half
 
     @property
@@ -74,7 +74,7 @@ class Gain:
 
     def _tail(self, distance: float) -> float:
         if self.error is not None:
-            return float(stats.t.sf(distance / self.error, self.seeds - 1))
+            return float(stdtr(self.seeds - 1, -distance / self.error))
         if self.seeds < 2 or distance == 0.0:
             return 1.0
         # All differences alike: there is no spread to go by, and only their sign is left.
@@ -86,7 +86,7 @@ class Gain:
             return None
         seeds = np.arange(3, MOST_SEEDS + 1)
         wider = np.array([inflation(int(each), self.chosen) for each in seeds])
-        half = stats.t.ppf(0.5 + LEVEL / 2, seeds - 1) * self.spread * np.sqrt(wider / seeds)
+        half = stdtrit(seeds - 1, 0.5 + LEVEL / 2) * self.spread * np.sqrt(wider / seeds)
         enough = np.flatnonzero(half < abs(self.mean))
         return int(seeds[enough[0]]) if enough.size else None
 
