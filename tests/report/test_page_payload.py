@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from test_page_codec import restored, unpacked
 
+from aol.records.bits import Answers, pack
 from aol.report.page.codec import as_script
 from aol.report.page.payload import payload
 from aol.report.page.reading import confusion, last_known, likely_mislabelled, trend
@@ -125,6 +126,24 @@ def test_likely_label_errors_are_old_sure_and_of_a_learnt_class() -> None:
     assert set(doubtful_first(samples)[:5].tolist()) == {0, 1, 2, 3, 4}
     unsure = replace(samples, mean_other=np.full(len(samples), 0.1, np.float32))
     assert not likely_mislabelled(unsure).any()
+
+
+def test_samples_of_classes_that_were_never_learnt_are_doubted_last() -> None:
+    samples = make_story(epochs=12).samples
+    assert samples is not None
+    never = samples.label == samples.label.max()
+    right = np.repeat(~never[None], 12, axis=0)
+    right[0, :3] = False  # of a class that was learnt: once, and with little doubt
+    found = doubtful_first(
+        replace(
+            samples,
+            answers=Answers(pack(right), None, len(samples)),
+            mean_confidence=np.where(never, 0.01, 0.6).astype(np.float32),
+            mean_other=np.where(never, 0.9, 0.3).astype(np.float32),
+        )
+    )
+    assert set(found[:3].tolist()) == {0, 1, 2}
+    assert sorted(found[3:].tolist()) == np.flatnonzero(never).tolist()
 
 
 def test_only_pictures_are_taken_for_pictures_and_only_while_there_is_room() -> None:

@@ -43,17 +43,22 @@ def wrong_now(samples: Samples) -> Masks:
     return found
 
 
-def likely_mislabelled(samples: Samples) -> Masks:
-    """Return which samples have a likely label error, `bool [N]`: another class was surer, over the epochs, by far.
-
-    That is a suspicion above one half. It must come from three epochs at least, and from a class that was right more
-    often than not: where a class has not been learnt, its samples are suspicious whatever their labels.
-    """
+def of_learnt_class(samples: Samples) -> Masks:
+    """Return which samples are of a class that was right at least as often as wrong, `bool [N]`."""
     size = int(samples.label.max()) + 1 if len(samples) else 0
     wrong = np.bincount(samples.label, weights=samples.wrong, minlength=size)
     seen = np.bincount(samples.label, weights=samples.seen, minlength=size)
-    learnt = wrong <= 0.5 * seen
-    found: Masks = (samples.suspicion > SUSPICIOUS) & (samples.seen >= 3) & learnt[samples.label]
+    learnt: Masks = wrong <= 0.5 * seen
+    return learnt[samples.label]
+
+
+def likely_mislabelled(samples: Samples) -> Masks:
+    """Return which samples have a likely label error, `bool [N]`: another class was surer, over the epochs, by far.
+
+    That is a suspicion above one half. It must come from three epochs at least, and from a learnt class: where a class
+    has not been learnt, its samples are suspicious whatever their labels.
+    """
+    found: Masks = (samples.suspicion > SUSPICIOUS) & (samples.seen >= 3) & of_learnt_class(samples)
     return found
 
 

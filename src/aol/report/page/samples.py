@@ -12,7 +12,7 @@ import numpy as np
 
 from aol.engine.results import Json
 from aol.report.page.codec import rounded, steps
-from aol.report.page.reading import Ints, likely_mislabelled, wrong_now
+from aol.report.page.reading import Ints, likely_mislabelled, of_learnt_class, wrong_now
 from aol.report.story import Samples
 
 EPOCHS = 400  # of an age history; the last ones
@@ -61,10 +61,13 @@ def oldest_first(samples: Samples) -> Ints:
 
 
 def doubtful_first(samples: Samples) -> Ints:
-    """Return the rows that were ever wrong: likely label errors first, and the more suspicious first among each."""
+    """Return the rows that were ever wrong: likely label errors, the rest of learnt classes, then of the others.
+
+    Among each, the more suspicious come first.
+    """
     rows = np.flatnonzero(samples.wrong > 0)
-    likely = likely_mislabelled(samples)[rows]
-    return rows[np.lexsort((-samples.age[rows], -samples.suspicion[rows], ~likely))]
+    likely, learnt = likely_mislabelled(samples)[rows], of_learnt_class(samples)[rows]
+    return rows[np.lexsort((-samples.age[rows], -samples.suspicion[rows], ~learnt, ~likely))]
 
 
 def choose(order: Ints, label: Ints, most: int, num_classes: int) -> Ints:
