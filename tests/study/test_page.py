@@ -12,7 +12,7 @@ from aol.engine.settings import Settings
 from aol.study.page import page
 from aol.study.reasons import reasons
 from aol.study.records import Store
-from aol.study.spec import Study, load
+from aol.study.spec import Method, Study, load
 from aol.study.table import make_table
 
 ROOT = Path(__file__).parents[2]
@@ -66,6 +66,21 @@ def test_a_study_whose_runs_are_all_in_another_has_no_section_of_its_own(tmp_pat
     text = page(tmp_path, [small, large])
     assert "| smaller, part of [made-up](#made-up) |" in text
     assert "## smaller" not in text
+
+
+def test_a_study_that_only_shares_its_baseline_is_not_listed(tmp_path: Path) -> None:
+    whole = study()
+    other = replace(whole, name="other", methods=(whole.methods[0], Method("aol", {"weighting": "aol", "rho": 0.25})))
+    _fill(tmp_path, whole, {})
+    assert "\n| other" not in page(tmp_path, [other, whole])
+
+
+def test_a_study_without_a_method_of_the_paper_has_verdicts_on_all_of_its_methods(tmp_path: Path) -> None:
+    plan = study(seeds=(1, 2, 3, 4, 5)).only(method=["none", "frequency"])
+    _fill(tmp_path, plan, {"frequency": 0.05})
+    text = page(tmp_path, [plan])
+    assert "| [made-up](#made-up) | holds | frequency +" in text
+    assert "**frequency against none: holds, with " in text
 
 
 def test_the_command_names_the_cells_and_seeds_that_were_run(tmp_path: Path) -> None:

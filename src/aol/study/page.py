@@ -11,6 +11,7 @@ from pathlib import Path
 from aol.study import notes
 from aol.study.correlations import judge_correlations
 from aol.study.formats import markdown_sheet, markdown_text
+from aol.study.lines import is_claim
 from aol.study.reasons import reasons
 from aol.study.records import Store
 from aol.study.sheets import NONE, sheets
@@ -69,6 +70,8 @@ def _summary(tables: Sequence[Table]) -> str:
     rows = ["| table | verdict | gain of aol | in the paper | runs |", "| --- | --- | ---: | ---: | ---: |"]
     for table in tables:
         larger = _larger(table, tables)
+        if larger and not has_figures(table) and not table.damaged:
+            continue  # its baseline is also that of the other table; nothing was run for it
         name = f"[{table.study.name}](#{table.study.name})" if has_figures(table) and not larger else table.study.name
         name += f", part of [{larger.study.name}](#{larger.study.name})" if larger else ""
         word, gain, paper = _in_short(table)
@@ -87,6 +90,7 @@ def _in_short(table: Table) -> tuple[str, str, str]:
     first = table.verdicts[0]
     gain, paper = first.claim.gain, first.claim.paper_gain
     told = NONE if gain is None else f"{points(gain.mean)}{span(gain)}"
+    told = told if gain is None or is_claim(first.claim.method) else f"{first.claim.method} {told}"
     return first.word, told, NONE if paper is None else points(paper)
 
 

@@ -33,7 +33,7 @@ class Table:
         damaged: files that were not used, and why.
         lines: a method in a cell each, in the order of the study.
         p_values: of the lines' gains, corrected over all lines of the table; None where there is no test.
-        verdicts: on the table as a whole, one for each method of the paper.
+        verdicts: on the table as a whole, one for each method of the paper, or where it has none, for each method.
         groups: on groups of cells, which differ in one axis only, corrected over all of them; empty if there is one.
         rivals: each method of the paper against each other method, corrected over all of them.
         correlations: by cell, where nothing is compared.
@@ -101,7 +101,7 @@ def make_table(
     gains = [line.gain if line.gain is not None and line.gain.seeds > 1 else None for line in found]
     adjusted = iter(holm([gain.p for gain in gains if gain is not None]))
     methods = [method.name for method in study.methods if method.name != study.baseline]
-    claims = [name for name in methods if is_claim(name)]
+    claims = [name for name in methods if is_claim(name)] or methods
     return Table(
         study=study,
         figure=wanted,
@@ -111,7 +111,7 @@ def make_table(
         p_values=tuple(None if gain is None else next(adjusted) for gain in gains),
         verdicts=judge([claim(found, name) for name in claims]),
         groups=_groups(study, found, claims),
-        rivals=judge([claim(found, name, rival) for name in claims for rival in methods if not is_claim(rival)]),
+        rivals=judge([claim(found, name, rival) for name in claims for rival in methods if rival not in claims]),
         correlations=() if methods else _correlations(study, records),
     )
 

@@ -1,0 +1,74 @@
+"""Where a whole epoch of the engine goes on a GPU, kernel by kernel: training, the clean pass for ages, the test pass.
+
+    PYTHONPATH=src python3 benchmarks/epoch_profile.py [--runs 64] [--out FILE]
+
+Pixels are random and as many as CIFAR-10's at imbalance 100. The epoch before pays for compilation and capture.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from pathlib import Path
+
+import torch
+
+from aol.bench.measure import random_pair
+from aol.engine import OfflineLoop, grid
+from aol.engine.results import versions
+
+
+def kernels(loop: OfflineLoop) -> tuple[float, list[dict[str, object]]]:
+    """Give the seconds of one epoch, and milliseconds and launches of its kernels, the dearest first."""
+    activities = [torch.profiler.ProfilerActivity.CUDA]
+    torch.cuda.synchronize()
+    with torch.profiler.profile(activities=activities) as seen:
+        begun = time.perf_counter()
+        loop.run_epoch()
+        torch.cuda.synchronize()
+        taken = time.perf_counter() - begun
+    found = sorted(seen.key_averages(), key=lambda kernel: -kernel.self_device_time_total)
+    return taken, [
+        {"kernel": one.key[:90], "ms": one.self_device_time_total / 1e3, "launches": one.count}
+        for one in found
+        if one.self_device_time_total > 0
+    ]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--runs", type=int, default=64)
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "epoch-profile.json")
+    chosen = parser.parse_args()
+    if not torch.cuda.is_available():
+        sys.exit("epoch_profile.py needs a GPU")
+    device = torch.device("cuda")
+    runs = grid(
+        {"data": "random", "imbalance": 100.0, "precision": "bf16", "epochs": 200, "weighting": "aol"},
+        seed=range(chosen.runs),
+    )
+    loop = OfflineLoop(runs, random_pair(train=50_000, test=10_000), device=device)
+    for _ in range(2):
+        loop.run_epoch()
+    torch.cuda.synchronize()
+    begun = time.perf_counter()
+    loop.run_epoch()
+    torch.cuda.synchronize()
+    alone = time.perf_counter() - begun
+    taken, found = kernels(loop)
+    total = sum(float(str(one["ms"])) for one in found)
+    chosen.out.parent.mkdir(parents=True, exist_ok=True)
+    record = {
+        "versions": versions(device), "runs": chosen.runs, "seconds": alone, "seconds_profiled": taken,
+        "kernels_ms": total, "kernels": found[:40],
+    }  # fmt: skip
+    chosen.out.write_text(json.dumps(record, indent=1) + "\n")
+    print(f"{chosen.runs} runs: {alone:.2f} s an epoch, {taken:.2f} s under the profiler, {total:.0f} ms of kernels")
+    for one in found[:25]:
+        print(f"{one['ms']:9.1f} ms {one['launches']:7} × {one['kernel']}")
+
+
+if __name__ == "__main__":
+    main()
