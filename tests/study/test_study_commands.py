@@ -55,6 +55,15 @@ def test_restrictions_and_other_settings_are_read_from_the_words(
     assert runs("--set", "epochs=9", "--precision", "bf16") == 14
 
 
+@pytest.mark.parametrize(("validation", "warned"), [("0.1", False), ("0.0", True)])
+def test_a_grid_that_nothing_can_be_chosen_from_is_named_before_it_is_trained(
+    validation: str, warned: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("--set", f"validation={validation}", "--set", "epochs=1", "--limit-minutes", "0", "--out", tmp_path / "o")
+    _, _, err = said(capsys, "run", written(tmp_path), *words)
+    assert ("No setting of aol can be chosen without a validation part: --set validation=0.05" in err) is warned
+
+
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [

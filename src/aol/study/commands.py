@@ -117,6 +117,8 @@ def _run(words: argparse.Namespace) -> int:
     if words.ray is not None:
         ray_package()
     display = _display(words, study)
+    if names := study.without_choice():
+        display.say(f"No setting of {', '.join(names)} can be chosen without a validation part: --set validation=0.05")
     stop = Stop(None if words.limit_minutes is None else 60 * words.limit_minutes)
     folders = dict(_pair("--data", text) for text in words.data)
     start = time.monotonic()

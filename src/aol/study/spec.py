@@ -123,6 +123,12 @@ class Study:
                     found += self.runs(cell, method, self.extra_seeds)
         return list(dict.fromkeys(found))
 
+    def without_choice(self) -> list[str]:
+        """Return the methods with a grid and no validation part to choose its setting by: they can have no figure."""
+        cell = self.cells_list()[0]
+        grids = [method for method in self.methods if len(method.variants()) > 1]
+        return [each.name for each in grids if any(run.validation == 0.0 for run in self.runs(cell, each, (0,)))]
+
     def only(self, **chosen: Sequence[Value]) -> Study:
         """Return the part of the study with these cells, methods (`method=...`) or settings of grids.
 
