@@ -103,7 +103,7 @@ def test_markdown_tables_have_the_same_cells_in_every_row() -> None:
     text = as_markdown(_table(), optimistic=True)
     rows = [line for line in text.splitlines() if line.startswith("|")]
     assert {line.count("|") for line in rows} == {8}
-    assert text.count("| --- |") == 2
+    assert text.count("| --- |") == 3
 
 
 def test_signs_of_markdown_are_not_taken_for_markdown() -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from made_up import luck, records, seed_effect, study
+from made_up import luck, record, records, seed_effect, study
 
 from aol.engine.settings import Settings
 from aol.study.page import page
@@ -118,6 +118,26 @@ def test_a_gain_is_not_called_luck() -> None:
     assert "which is more" in said
     assert "In the one cell the best of the grid is above what as many tries with one seed give by luck." in said
     assert "aol gains more than every rival in the table." in said
+
+
+def test_the_best_epoch_of_the_best_setting_stands_beside_the_paper(tmp_path: Path) -> None:
+    """Only the best epoch of one setting is high: by no other figure would it be seen."""
+    plan = study(rhos=(0.1, 0.5))
+    store = Store(tmp_path)
+    for run in plan.all_runs():
+        level = {"none": 0.70, "aol": 0.69, "frequency": 0.71}[run.weighting]
+        curve: list[float | None] = [level] * run.epochs
+        curve[3] = level + (0.06 if run.rho == 0.5 and run.weighting == "aol" else 0.01)
+        whole = record(run, level, level)
+        store.put(replace(whole, curves={**whole.curves, "test_accuracy": curve}))
+    text = page(tmp_path, [plan])
+    assert "|  | aol: 3 tries | 75.00 | +4.00 | 73.74 | +1.54 | 71.00 |" in text
+    assert "| imbalance 100 | none | 71.00 | – | 72.20 | – | – |" in text
+    assert (
+        "Read at the best epoch of the best setting, both chosen on test, aol has 75.00, +4.00 above one run of none "
+        "read so; the paper has 73.74 and +1.54. The best of 3 runs of none, read so, has 71.00."
+    ) in text
+    assert "As the paper seems to read its runs" not in page(tmp_path, [replace(plan, paper=None)])
 
 
 def test_a_rival_that_gains_more_is_named() -> None:

@@ -20,6 +20,7 @@ def reasons(table: Table, others: Sequence[Table]) -> list[str]:
     for verdict in table.verdicts:
         own = [line for line in table.lines if line.method == verdict.claim.method and line.seeds]
         found += [_beside_spread(table, verdict, own), _tries(table, verdict, own), _within(own)]
+        found += [_as_published(next((each for each in [table, *others] if each.figure == "best"), None), verdict)]
         found += [_by_figure(table, others, verdict), _unstable(own), _beside_rivals(table, verdict)]
     return [each for each in found if each]
 
@@ -79,6 +80,27 @@ def _tries(table: Table, verdict: Verdict, own: Sequence[Line]) -> str | None:
     if best > 0 and chosen < best / 2:
         return f"{text} Most of the gain at the best setting comes from picking it on test."
     return text
+
+
+def _as_published(table: Table | None, verdict: Verdict) -> str | None:
+    """Say what the best epoch of the best setting, both on test, comes to: the paper's figures seem to be that."""
+    own = [line for line in table.lines if line.method == verdict.claim.method] if table else []
+    known = [(line.optimistic, line.paper, line.paper_gain) for line in own]
+    whole = [(ours, paper, gain) for ours, paper, gain in known if ours and paper and gain is not None]
+    if not table or not whole:
+        return None
+    accuracy, gain, tried = (
+        statistics.fmean(values)
+        for values in zip(*((ours.mean, ours.gain, ours.baseline.mean) for ours, _, _ in whole), strict=True)
+    )
+    theirs = statistics.fmean(paper.accuracy for _, paper, _ in whole)
+    their_gain = statistics.fmean(gain for _, _, gain in whole)
+    tries, base = whole[0][0].tries, table.study.baseline
+    return (
+        f"Read at the best epoch of the best setting, both chosen on test, {verdict.claim.method} has "
+        f"{percent(accuracy)}, {points(gain)} above one run of {base} read so; the paper has {percent(theirs)} and "
+        f"{points(their_gain)}. The best of {tries} runs of {base}, read so, has {percent(tried)}."
+    )
 
 
 def _within(own: Sequence[Line]) -> str | None:
