@@ -41,7 +41,8 @@ def inflation(seeds: int, chosen: int) -> float:
 class Gain:
     """A mean difference over `seeds` pairs. `error` is its standard error, None where it cannot be told.
 
-    `chosen` says on how many sides of the comparison a setting was chosen: 0, 1 or 2.
+    `chosen` says on how many sides of the comparison a setting was chosen: 0, 1 or 2. `more_freedom`: degrees of
+    freedom of the error beyond those of the pairs, where its spread was told from more than these.
     """
 
     mean: float
@@ -50,13 +51,19 @@ class Gain:
     error: float | None
     bootstrap: tuple[float, float] | None = None
     chosen: int = 0
+    more_freedom: int = 0
+
+    @property
+    def freedom(self) -> int:
+        """Degrees of freedom of the error."""
+        return self.seeds - 1 + self.more_freedom
 
     @property
     def interval(self) -> tuple[float, float] | None:
         """Student's interval of 95 %, or None."""
         if self.error is None:
             return None
-        half = float(stdtrit(self.seeds - 1, 0.5 + LEVEL / 2)) * self.error
+        half = float(stdtrit(self.freedom, 0.5 + LEVEL / 2)) * self.error
         return self.mean - half, self.mean + half
 
     @property
@@ -74,7 +81,7 @@ class Gain:
 
     def _tail(self, distance: float) -> float:
         if self.error is not None:
-            return float(stdtr(self.seeds - 1, -distance / self.error))
+            return float(stdtr(self.freedom, -distance / self.error))
         if self.seeds < 2 or distance == 0.0:
             return 1.0
         # All differences alike: there is no spread to go by, and only their sign is left.

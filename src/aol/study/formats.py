@@ -32,7 +32,7 @@ _TEX = {
 
 def sentences(table: Table, *, optimistic: bool) -> list[str]:
     """Return all that is said under a table, the verdicts first."""
-    found = [*notes.verdicts(table), *notes.rivals(table), *notes.missing(table)]
+    found = [*notes.verdicts(table), *notes.rivals(table), *notes.pooled(table), *notes.missing(table)]
     found += notes.specifics(table, optimistic=optimistic) + notes.legend(table, optimistic=optimistic)
     return [*found, line] if (line := notes.hardware(table)) else found
 

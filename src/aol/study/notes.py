@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from aol.study.correlations import judge_correlations
 from aol.study.figures import meaning
+from aol.study.pooled import pooled_gains
 from aol.study.sheets import cell_name
 from aol.study.table import Table
 from aol.study.verdict import ALPHA, Verdict, p_text, points, span
@@ -40,6 +41,19 @@ def verdicts(table: Table) -> list[str]:
         return [judge_correlations(table.correlation_list)[1]]
     found = [f"{each.claim.method} against {base}: {each.sentence}" for each in table.verdicts]
     return found + [f"{cell_name(group)}, {each.claim.method}: {each.sentence}" for group, each in table.groups]
+
+
+def pooled(table: Table) -> list[str]:
+    """Return what the gains are with one spread for all methods, in a sentence; none where it cannot be told."""
+    found = pooled_gains(table.lines, table.study.baseline)
+    if not found:
+        return []
+    words = "; ".join(f"{name} {points(gain.mean)}{span(gain)}" for name, gain in found.items())
+    freedom = next(iter(found.values())).freedom
+    return [
+        f"If all methods vary alike, one spread for all of them ({freedom} degrees of freedom) makes intervals "
+        f"narrower: {words}. They are not corrected and have no part in the verdict."
+    ]
 
 
 def rivals(table: Table) -> list[str]:

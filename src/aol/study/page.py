@@ -100,7 +100,7 @@ def _section(table: Table, folder: Path) -> str:
     first, *more = notes.verdicts(table)
     blocks = [f"## {study.name}", f"{markdown_text(study.title)}.", f"**{markdown_text(first)}**"]
     blocks += [_listed(more)] if more else []
-    why = [*reasons(table, others), *notes.rivals(table)]
+    why = [*reasons(table, others), *notes.rivals(table), *notes.pooled(table)]
     if why:
         told = any(verdict.word != OPEN for verdict in table.verdicts)
         blocks.append(f"{'Why we think so' if told else 'What the runs say so far'}:\n\n{_listed(why)}")
