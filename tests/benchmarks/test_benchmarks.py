@@ -62,6 +62,9 @@ def test_few_seeds_are_simulated(monkeypatch: pytest.MonkeyPatch, capsys: pytest
     monkeypatch.setattr(few_seeds, "TIMES", 200)
     few_seeds.main()
     rows = [line.strip("| ").split(" | ") for line in capsys.readouterr().out.splitlines() if line.startswith("| 1")]
-    assert [row[:2] for row in rows[1:]] == [["10", "on its own"], ["10", "on all"], ["10", "on the others"]]
-    made_up = [float(row[2]) for row in rows[1:]]
+    assert [row[:2] for row in rows[1:4]] == [["10", "on its own"], ["10", "on all"], ["10", "on the others"]]
+    made_up = [float(row[2]) for row in rows[1:4]]
     assert made_up[0] > made_up[1] > abs(made_up[2])
+    covered = {row[1]: [int(each.rstrip("%")) for each in row[2:]] for row in rows[4:]}
+    assert min(covered["as the others"]) > 90
+    assert covered["1.5 times"][1] < covered["as the others"][1]
