@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from aol.report.figures import OF_A_RUN, OF_ALL, draw, style
+from aol.figures import style
+from aol.report.figures import OF_A_RUN, OF_ALL, draw
 from aol.report.figures.heatmap import heatmap
 from made_stories import PAYLOADS, make_story
 

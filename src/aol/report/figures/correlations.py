@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from aol.figures import style
 from aol.records.tables import Floats
-from aol.report.figures import style
 from aol.report.figures.observation import observed
 from aol.report.story import Story
 from aol.report.summary import age_unit, at_the_end, correlation, is_stream

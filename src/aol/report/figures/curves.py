@@ -2,31 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from aol.records.tables import Floats
-from aol.report.figures import style
-from aol.report.story import Ints
+from aol.figures import style
+from aol.figures.curves import Curve, draw_curve, faintness, mean_curve
 from aol.report.summary import Method, at_the_end, is_stream
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MOST = 7  # methods that have a colour of their own
-
-
-@dataclass(frozen=True)
-class Curve:
-    """One method over time: mean over its runs, and their standard deviation (NaN for a single one)."""
-
-    name: str
-    runs: int
-    epochs: Ints
-    mean: Floats
-    deviation: Floats
 
 
 def curve(method: Method, reading: str) -> Curve | None:
@@ -36,12 +23,7 @@ def curve(method: Method, reading: str) -> Curve | None:
         if reading in run.curves:
             known = ~np.isnan(run.curves[reading])
             taken.append(dict(zip(run.epochs[known].tolist(), run.curves[reading][known].tolist(), strict=True)))
-    common = sorted(set.intersection(*(set(each) for each in taken))) if taken else []
-    if not common:
-        return None
-    values = np.array([[each[epoch] for epoch in common] for each in taken])
-    deviation = values.std(0, ddof=1) if len(taken) > 1 else np.full(len(common), np.nan)
-    return Curve(method.name, len(taken), np.array(common), values.mean(0), deviation)
+    return mean_curve(method.name, taken)
 
 
 def outstanding(methods: list[Method], reading: str = "test_accuracy") -> list[bool]:
@@ -72,17 +54,12 @@ def accuracy_curves(methods: list[Method], reading: str = "test_accuracy") -> Fi
     for each, own in drawn:
         if not own:
             axes.plot(each.epochs, 100 * each.mean, color="#BBBBBB", linewidth=0.6, zorder=1)
-    faint = min(0.18, 0.5 / len(named))  # many bands, one over the other, would hide the lines
     for number, (each, label) in enumerate(zip(named, labels, strict=True)):
-        colour, line = style.COLOURS[number], style.LINES[number % len(style.LINES)]
-        marker = "o" if len(each.epochs) == 1 else "None"
-        axes.plot(each.epochs, 100 * each.mean, line, color=colour, label=label, zorder=3, marker=marker)
-        if each.runs > 1:
-            low, high = each.mean - each.deviation, each.mean + each.deviation
-            axes.fill_between(each.epochs, 100 * low, 100 * high, color=colour, alpha=faint, linewidth=0, zorder=2)
+        draw_curve(axes, each, number, label, faint=faintness(len(named)))
     if rest:
         axes.plot([], [], color="#BBBBBB", linewidth=0.6, label=words[-1])
-    style.over_time(axes, max((method.runs[0] for method in methods), key=lambda run: len(run.epochs)))
+    longest = max((method.runs[0] for method in methods), key=lambda run: len(run.epochs))
+    style.over_time(axes, longest.epochs, stream=is_stream(longest))
     axes.set_ylabel(f"{reading.replace('_', ' ')} (%)")
     axes.margins(x=0.01)
     style.few(axes, y=5)

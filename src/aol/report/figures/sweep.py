@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from aol.figures import style
 from aol.records.tables import Floats
-from aol.report.figures import style
 from aol.report.figures.curves import seeds
 from aol.report.story import Story
 from aol.report.summary import Method, at_the_end, is_stream, spread

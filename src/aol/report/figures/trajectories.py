@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from aol.figures import style
 from aol.records.tables import Floats
-from aol.report.figures import style
 from aol.report.story import Story
-from aol.report.summary import parts
+from aol.report.summary import is_stream, parts
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -42,7 +42,7 @@ def trajectories(story: Story) -> Figure | None:
         style.logarithmic(axes, "y")
         axes.set_ylabel("class weight (mean one, log scale)")
     axes.margins(x=0.01)
-    style.over_time(axes, story)
+    style.over_time(axes, story.epochs, stream=is_stream(story))
     part = style.matplotlib("colors").ListedColormap(colours(shade if classes <= 20 else np.linspace(0.0, 0.93, 256)))
     norm = style.matplotlib("colors").Normalize(0.5, classes + 0.5)
     bar = figure.colorbar(style.matplotlib("cm").ScalarMappable(norm, part), ax=axes, pad=0.02, aspect=25)

@@ -14,10 +14,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, ParamSpec
 
+import numpy as np
+import numpy.typing as npt
+
 from aol.data.errors import need
 from aol.records.files import write_atomically
-from aol.report.story import Story
-from aol.report.summary import is_stream
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 P = ParamSpec("P")
+Ints = npt.NDArray[np.int64]
 COLUMN = 3.3  # inches: a column of a two-column page
 FORMATS = ("png", "pdf", "svg")
 # Okabe and Ito's colours, those that show on white, in an order that keeps neighbours apart.
@@ -79,20 +81,23 @@ def panels(
 
 
 def save(figure: Figure, folder: Path, name: str, formats: Sequence[str]) -> list[Path]:
-    """Write a figure in each format, whole or not at all; the same figure gives the same bytes."""
-    written = []
-    for kind in formats:
-        nothing = {"png": {"Software": None}, "pdf": {"CreationDate": None, "Producer": None, "Creator": None}}
-        metadata = {**nothing, "svg": {"Date": None}}[kind]
-        buffer = io.BytesIO()
-        with matplotlib().rc_context(_rules()), warnings.catch_warnings():
-            # A name in a script that no font here has is drawn as boxes; a warning a letter would not help.
-            warnings.filterwarnings("ignore", message="Glyph .* missing from font")
-            figure.savefig(buffer, format=kind, metadata=metadata)
-        path = folder / f"{name}.{kind}"
-        write_atomically(path, buffer.getvalue())
-        written.append(path)
+    """Write a figure in each format, whole or not at all, and return the files."""
+    written = [folder / f"{name}.{kind}" for kind in formats]
+    for path, kind in zip(written, formats, strict=True):
+        write_atomically(path, rendered(figure, kind))
     return written
+
+
+def rendered(figure: Figure, kind: str) -> bytes:
+    """Return a figure as the bytes of a "png", "pdf" or "svg"; the same figure gives the same bytes."""
+    nothing = {"png": {"Software": None}, "pdf": {"CreationDate": None, "Producer": None, "Creator": None}}
+    metadata = {**nothing, "svg": {"Date": None}}[kind]
+    buffer = io.BytesIO()
+    with matplotlib().rc_context(_rules()), warnings.catch_warnings():
+        # A name in a script that no font here has is drawn as boxes; a warning a letter would not help.
+        warnings.filterwarnings("ignore", message="Glyph .* missing from font")
+        figure.savefig(buffer, format=kind, metadata=metadata)
+    return buffer.getvalue()
 
 
 def file_name(*words: str) -> str:
@@ -132,13 +137,13 @@ def short_all(names: Sequence[str], most: int = 18) -> list[str]:
     ]
 
 
-def over_time(axes: Axes, story: Story) -> None:
-    """Make the horizontal axis that of a story's epochs, on a stream its steps; a single one has a place of its own."""
-    axes.set_xlabel("step" if is_stream(story) else "epoch")
-    if len(story.epochs) > 1:
+def over_time(axes: Axes, epochs: Ints, *, stream: bool) -> None:
+    """Make the horizontal axis that of epochs, on a stream steps; a single one has a place of its own."""
+    axes.set_xlabel("step" if stream else "epoch")
+    if len(epochs) > 1:
         few(axes, x=6, whole=True)
     else:  # no room to share out between two numbers
-        only = int(story.epochs[0])
+        only = int(epochs[0])
         axes.set_xlim(only - 0.5, only + 0.5)
         axes.set_xticks([only])
 
