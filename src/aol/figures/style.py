@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from functools import cache, wraps
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, ParamSpec
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 P = ParamSpec("P")
+Drawn = TypeVar("Drawn")  # a figure, or None where there is nothing to draw
 Ints = npt.NDArray[np.int64]
 COLUMN = 3.3  # inches: a column of a two-column page
 FORMATS = ("png", "pdf", "svg")
@@ -60,11 +61,11 @@ def _rules() -> dict[str, object]:
     }  # fmt: skip
 
 
-def styled(draw: Callable[P, Figure | None]) -> Callable[P, Figure | None]:
+def styled(draw: Callable[P, Drawn]) -> Callable[P, Drawn]:
     """Let a function draw in our style, and touch nobody else's."""
 
     @wraps(draw)
-    def drawn(*words: P.args, **named: P.kwargs) -> Figure | None:
+    def drawn(*words: P.args, **named: P.kwargs) -> Drawn:
         with matplotlib().rc_context(_rules()):
             return draw(*words, **named)
 

@@ -24,7 +24,7 @@ from aol.engine.settings import Settings, Value, WrongSettingsError
 from aol.engine.source import AnyPair
 from aol.engine.training import Conduct
 from aol.records.files import usable
-from aol.study import showing
+from aol.study import drawing, showing
 from aol.study.claims import Claims
 from aol.study.gathering import gather
 from aol.study.on_ray import Cluster, Conditions, ray_package, run_on
@@ -226,6 +226,7 @@ def _parser() -> argparse.ArgumentParser:
     add_study(status)
     status.set_defaults(act=_status)
     showing.add_commands(commands, add_study, chosen)
+    drawing.add_command(commands, add_study, chosen)
     take = commands.add_parser("gather", help="Take over records from elsewhere, verified.", allow_abbrev=False)
     take.add_argument("sources", nargs="+", metavar="FROM", help="a folder, a record or a tar archive of records")
     take.add_argument("--out", metavar="FOLDER", default="results", help="folder of the records [results]")

@@ -157,6 +157,14 @@ def _line(study: Study, records: Records, figure: str, cell: Cell, method: Metho
     )
 
 
+def chosen_runs(study: Study, records: Records, cell: Cell, method: Method) -> list[Settings]:
+    """Return the runs whose mean a line shows: of each whole seed the one in the setting chosen without that seed."""
+    variants = _distinct(study, cell, method)
+    whole = _whole(study, records, study.figure, cell, method, variants)
+    own = choose_without_each(whole.validation).tolist() if whole.seeds else []
+    return [study.run(cell, method, variants[place], seed) for seed, place in zip(whole.seeds, own, strict=True)]
+
+
 def baseline_run(study: Study, cell: Cell, seed: int) -> Settings:
     """Return the baseline's run in a cell."""
     baseline = study.method(study.baseline)

@@ -47,7 +47,8 @@ def add_commands(
     page.set_defaults(act=_page)
 
 
-def _store(folder: str, study: str) -> Store:
+def store_in(folder: str, study: str) -> Store:
+    """Return the records of a folder that is there."""
     if not Path(folder).is_dir():
         text = f"There is no folder {folder}: aol study run {study} --out {folder} makes it and its records."
         raise WrongSettingsError(text)
@@ -59,9 +60,9 @@ def _show(study: Study, words: argparse.Namespace) -> int:
     from aol.study.table import recorded_table
 
     if words.write is not None:
-        _check_place(words.write)
+        check_place(words.write)
     wanted = _format(words)
-    store = _store(words.out, words.study)
+    store = store_in(words.out, words.study)
     table = recorded_table(study, store, figure=words.figure, more_seeds=words.seeds is None)
     if wanted != "table":
         _give(formats.FORMATS[wanted](table, optimistic=words.optimistic), words.write)
@@ -102,13 +103,13 @@ def _page(words: argparse.Namespace) -> int:
     from aol.study.spec import load
 
     if words.write is not None:
-        _check_place(words.write)
-    store = _store(words.out, "NAME")
+        check_place(words.write)
+    store = store_in(words.out, "NAME")
     _give(page(store.folder, [load(name) for name in words.study] or None), words.write)
     return 0
 
 
-def _check_place(file: str) -> None:
+def check_place(file: str) -> None:
     """Refuse a place that cannot be written to, before the work is done."""
     path = Path(file)
     if not path.parent.is_dir():

@@ -1,0 +1,152 @@
+"""Accuracy over epochs by method, and what each gains over the baseline: when a gain comes, and when it goes.
+
+A panel a cell, a line a method: the mean over seeds, with a band of one standard deviation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from aol.engine.settings import WrongSettingsError
+from aol.figures import style
+from aol.figures.curves import Curve, draw_curve, faintness, mean_curve
+from aol.study.figures import on_test
+from aol.study.lines import baseline_run
+from aol.study.pictures import Picture, many_runs, missing, not_whole, page_of, shown_records, title_of
+from aol.study.records import Record
+from aol.study.spec import Cell
+from aol.study.table import Table
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Reading = dict[int, float]  # by epoch, counted from one
+_WINDOW = 0.05  # of all epochs: what a gain is averaged over, as in the figure tail_mean
+
+
+def curve_picture(table: Table, *, gain: bool = False) -> Picture:
+    """Return test accuracy over epochs; with `gain`, what the methods have above the baseline, paired by seed."""
+    study = table.study
+    if gain and len(study.methods) == 1:
+        raise WrongSettingsError(f"{study.name} has {study.baseline} alone: there is nothing that gains over it.")
+    titles: list[str] = []
+    seeds: list[tuple[int, ...]] = []
+    cells: list[list[tuple[int, Curve]]] = []
+    for cell in study.cells_list():
+        own = _curves(table, cell, gain)
+        if own:
+            titles.append(f"{title_of(study, cell)}, {_how_many([curve for _, curve, _ in own])}")
+            seeds.append(tuple(dict.fromkeys(seed for *_, each in own for seed in each)))
+            cells.append([(place, curve) for place, curve, _ in own])
+    if not cells:
+        raise not_whole(table)
+    notes = missing(table)
+    failed = sum(line.failed for line in table.lines)
+    notes += [f"{many_runs(failed)} diverged: at chance from there on."] if failed else []
+    return Picture(_drawn(table, titles, cells, gain), list(zip(titles, seeds, strict=True)), notes)
+
+
+def _curves(table: Table, cell: Cell, gain: bool) -> list[tuple[int, Curve, tuple[int, ...]]]:
+    """Return the curve of each method in a cell, with its place in the study and its seeds."""
+    study, found = table.study, []
+    for place, method in enumerate(study.methods):
+        if gain and method.name == study.baseline:
+            continue
+        records = shown_records(table, cell, method)
+        taken = [_gain(table, cell, each) if gain else accuracy(each) for each in records]
+        curve = mean_curve(method.name, taken)
+        if curve is not None:
+            found.append((place, curve, tuple(each.settings.seed for each in records)))
+    return found
+
+
+def accuracy(record: Record) -> Reading:
+    """Return a run's test accuracy by epoch; from where it diverged on it is that of chance, as in the table."""
+    read = enumerate(record.curves.get("test_accuracy", []), 1)
+    found = {epoch: value for epoch, value in read if value is not None}
+    chance = on_test(record, "last")
+    if record.failed_at_epoch is not None and chance is not None:
+        found |= dict.fromkeys(range(record.failed_at_epoch, record.settings.epochs + 1), chance)
+    return found
+
+
+def window(epochs: int) -> int:
+    """Return how many epochs a gain is averaged over: an odd number, 5 % of all.
+
+    >>> window(200), window(3)
+    (11, 1)
+    """
+    return 2 * round(_WINDOW * epochs / 2) + 1
+
+
+def running_mean(values: Mapping[int, float], width: int) -> Reading:
+    """Return the mean over `width` epochs around each; fewer at the ends, and where there are no readings.
+
+    >>> running_mean({1: 0.0, 2: 3.0, 3: 6.0}, 3)
+    {1: 1.5, 2: 3.0, 3: 4.5}
+    """
+    half = width // 2
+    near = {epoch: [values[e] for e in range(epoch - half, epoch + half + 1) if e in values] for epoch in values}
+    return {epoch: float(np.mean(each)) for epoch, each in near.items()}
+
+
+def _gain(table: Table, cell: Cell, record: Record) -> Reading:
+    mine = accuracy(record)
+    theirs = accuracy(table.records[baseline_run(table.study, cell, record.settings.seed)])
+    differences = {epoch: mine[epoch] - theirs[epoch] for epoch in sorted(mine.keys() & theirs.keys())}
+    return running_mean(differences, window(record.settings.epochs))
+
+
+@style.styled
+def _drawn(table: Table, titles: Sequence[str], cells: Sequence[Sequence[tuple[int, Curve]]], gain: bool) -> Figure:
+    study, run = table.study, next(iter(table.records))
+    stream = run.scenario == "stream"
+    said = _said(table, cells, window(run.epochs) if gain else 1, "steps" if stream else "epochs")
+    names = {place: curve.name for curves in cells for place, curve in curves}
+    columns = _columns(list(names.values()), wide=len(cells) > 1)
+    below = 0.12 * (-(-len(names) // columns) + len(said)) + 0.1
+    figure, panels = page_of(titles, 1.75, below)
+    for axes, curves in zip(panels, cells, strict=True):
+        if gain:
+            axes.axhline(0.0, color=style.GREY, linewidth=0.6, zorder=1)
+        for place, curve in curves:
+            label = names.pop(place, "_")  # in the legend once
+            draw_curve(axes, curve, place, label, faint=faintness(len(curves)))
+        style.over_time(axes, max((curve.epochs for _, curve in curves), key=len), stream=stream)
+        axes.set_ylabel(f"gain over {style.short(study.baseline)} (points)" if gain else "test accuracy (%)")
+        axes.margins(x=0.01)
+        style.few(axes, y=5)
+    figure.legend(
+        loc="outside lower center", ncols=columns, columnspacing=1.2, labelspacing=0.3,
+        title="\n".join(said), title_fontsize=6.5,
+    )  # fmt: skip
+    return figure
+
+
+def _said(table: Table, cells: Sequence[Sequence[tuple[int, Curve]]], width: int, unit: str) -> list[str]:
+    """Return what lines and bands are, a line of text each."""
+    found = []
+    if any(curve.runs > 1 for curves in cells for _, curve in curves):
+        found.append("lines: mean over seeds; bands: ± one standard deviation")
+    if width > 1:
+        found.append(f"gains paired by seed, mean over {width} {unit} around each")
+    if any(line.settings > 1 for line in table.lines):
+        found.append("settings chosen on validation")
+    return found
+
+
+def _columns(names: Sequence[str], *, wide: bool) -> int:
+    """Return in how many columns names fit, so that no row is much shorter than the others."""
+    longest = max(map(len, names))
+    most = max(1, (130 if wide else 60) // (longest + 9))
+    rows = -(-len(names) // most)
+    return -(-len(names) // rows)
+
+
+def _how_many(curves: Sequence[Curve]) -> str:
+    runs = sorted({curve.runs for curve in curves})
+    few = f"{runs[0]} seed{'s' * (runs[0] > 1)}"
+    return few if len(runs) == 1 else f"{runs[0]} to {runs[-1]} seeds"
