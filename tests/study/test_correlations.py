@@ -10,7 +10,18 @@ from made_up import record
 from scipy import stats
 
 from aol.engine.settings import Settings
-from aol.study.correlations import SIGNALS, SIGNS, Correlation, correlations, fisher, judge_correlations, pearson
+from aol.study.correlations import (
+    NOT_JUDGED,
+    SIGNALS,
+    SIGNS,
+    Correlation,
+    correlations,
+    described,
+    fisher,
+    judge_correlations,
+    pearson,
+)
+from aol.study.notes import verdicts
 from aol.study.records import Record
 from aol.study.spec import load
 from aol.study.table import make_table
@@ -86,13 +97,14 @@ def _each(r: float, half: float, p: float, *, paper: float | None = None, signal
 @pytest.mark.parametrize(
     ("found", "word"),
     [
-        ([_each(0.5, 0.1, 0.001), _each(-0.5, 0.1, 0.001, signal="accuracy_test")], HOLDS),
-        ([_each(0.5, 0.1, 0.001), _each(0.2, 0.3, 0.05)], OPEN),
-        ([_each(0.5, 0.1, 0.001), _each(-0.2, 0.1, 0.001)], FAILS),  # the other sign
-        ([_each(0.02, 0.07, 0.5)], FAILS),  # shown to be below 0.1
+        ([_each(0.5, 0.1, 0.001, paper=0.5), _each(-0.5, 0.1, 0.001, signal="accuracy_test")], HOLDS),
+        ([_each(0.5, 0.1, 0.001, paper=0.5), _each(0.2, 0.3, 0.05)], OPEN),
+        ([_each(0.5, 0.1, 0.001, paper=0.5), _each(-0.2, 0.1, 0.001)], FAILS),  # the other sign
+        ([_each(0.02, 0.07, 0.5, paper=0.05)], FAILS),  # shown to be below 0.1
         ([_each(0.2, 0.15, 0.01, paper=0.8)], FAILS),  # weaker than half of the paper's
         ([_each(0.6, 0.15, 0.01, paper=0.8)], HOLDS),
         ([], OPEN),
+        ([_each(0.5, 0.1, 0.001), _each(-0.2, 0.1, 0.001)], NOT_JUDGED),  # the paper says nothing of these
     ],
 )
 def test_the_verdict_on_correlations_at_its_edges(found: list[Correlation], word: str) -> None:
@@ -109,3 +121,25 @@ def test_a_study_in_which_nothing_is_compared_shows_correlations_beside_the_pape
     assert by_signal["margin_test"].paper == -0.3883
     assert all(each.p_corrected >= each.p for each in table.correlation_list)
     assert judge_correlations(table.correlation_list)[0] == HOLDS
+
+
+def test_without_the_papers_figures_it_is_said_what_was_found_and_nothing_holds() -> None:
+    study = load("heatmaps")
+    table = make_table(study, {run: _record(3, settings=run) for run in study.all_runs()})
+    first, *cells = verdicts(table)
+    assert (
+        first == f"class age against accuracy, loss and margin: {NOT_JUDGED}: the paper has no figures for these runs."
+    )
+    assert [each.split(":")[0] for each in cells] == ["cifar10", "cifar100"]
+    known = {each.signal: each for each in table.correlations[0][1]}
+    loss = known["loss_test"]
+    assert f"higher test loss (r +{loss.r:.3f}, +{loss.low:.3f} to +{loss.high:.3f}, corrected p <0.001)" in cells[0]
+    assert "lower test accuracy (r −" in cells[0]
+    assert HOLDS not in " ".join([first, *cells])
+    assert "the paper's" not in " ".join([first, *cells])
+
+
+def test_a_correlation_that_may_be_none_has_no_direction() -> None:
+    assert described([_each(0.1, 0.2, 0.3)]).startswith(
+        "older classes have no clear difference in test loss (r +0.100, "
+    )

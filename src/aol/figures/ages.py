@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 LARGEST = 100.0
 _NAMED = 20  # so many classes have their names written out
-_TICKS = {0.35: (1, 2, 5, 10, 20, 50, 100), 0.5: (1, 5, 10, 20, 50, 100)}
 
 
 @dataclass(frozen=True)
@@ -32,9 +31,10 @@ class AgeMap:
         age: `float64 [E, C]`, NaN where it is not known.
         epochs: which epochs these are, counted from one, `int64 [E]`.
         counts: training samples a class, `[C]`; all equal, or None, where there is no head and no tail.
-        names: of the classes.
+        names: of the classes; where they have none, their numbers.
         stream: whether an epoch is a step of a stream.
         unit: what ages are counted in, for the scale of colours: "epochs".
+        numbered: whether the names are numbers, which stand with their sizes at the axis however many there are.
     """
 
     age: npt.NDArray[np.float64]
@@ -43,6 +43,7 @@ class AgeMap:
     names: Sequence[str]
     stream: bool
     unit: str
+    numbered: bool = False
 
     @property
     def order(self) -> Ints:
@@ -63,11 +64,13 @@ class AgeMap:
         return float(np.clip(0.9 + 0.125 * classes, 1.4, 2.6 if classes <= 100 else 3.2))
 
 
-def draw_ages(figure: Figure, panels: Sequence[Axes], maps: Sequence[AgeMap]) -> None:
-    """Draw maps into panels, all in one scale of colours: the paper's for few classes if one of them has few."""
+def draw_ages(figure: Figure, panels: Sequence[Axes], maps: Sequence[AgeMap], *, largest: float = LARGEST) -> None:
+    """Draw maps into panels, all in one scale of colours, from 1 to `largest`: older classes look like that.
+
+    Its exponent is the paper's: 0.35 if one of the maps has few classes, 0.5 if all have many.
+    """
     few = any(len(each.names) <= _NAMED for each in maps)
-    gamma = 0.35 if few else 0.5
-    norm = style.matplotlib("colors").PowerNorm(gamma, vmin=1.0, vmax=LARGEST)
+    norm = style.matplotlib("colors").PowerNorm(0.35 if few else 0.5, vmin=1.0, vmax=largest)
     shades = style.matplotlib().colormaps["magma"].with_extremes(bad="#BDBDBD")
     for axes, shown in zip(panels, maps, strict=True):
         classes = len(shown.names)
@@ -85,22 +88,39 @@ def draw_ages(figure: Figure, panels: Sequence[Axes], maps: Sequence[AgeMap]) ->
         _name_classes(axes, shown)
         for spine in axes.spines.values():
             spine.set_visible(True)
-    above = any(bool(np.nanmax(each.age, initial=1.0) > LARGEST) for each in maps)
+    above = any(bool(np.nanmax(each.age, initial=1.0) > largest) for each in maps)
     bar = figure.colorbar(image, ax=list(panels), extend="max" if above else "neither", pad=0.02, aspect=25)
-    bar.set_ticks(_TICKS[gamma])
+    bar.set_ticks(_ticks(largest, few))
     bar.set_ticklabels([f"{tick:g}" for tick in bar.get_ticks()])
     bar.minorticks_off()
     bar.set_label(f"class age ({maps[0].unit})")
 
 
+def _ticks(largest: float, few: bool) -> list[float]:
+    """Return the ages that are written at the scale of colours, its end among them."""
+    found = [age for age in (1.0, 2.0, 5.0, 10.0, 20.0, 50.0) if 1.25 * age < largest]
+    if not few and largest > 50.0:
+        found.remove(2.0)  # no room beside one
+    return [*found, largest]
+
+
 def _name_classes(axes: Axes, shown: AgeMap) -> None:
     """Write the classes' names where they fit; else their places, with how many samples those have."""
-    order = shown.order
-    if len(order) <= _NAMED:
-        axes.set_yticks(range(len(order)), style.short_all([shown.names[c] for c in order]))
-        axes.set_ylabel("class, head to tail" if shown.tailed else "class")
+    order, sizes = shown.order, shown.counts if shown.tailed else None
+    if len(order) <= _NAMED or shown.numbered:
+        places = np.arange(len(order)) if len(order) <= _NAMED else _some(len(order))
+        names = [shown.names[c] for c in order[places]]
+        if shown.numbered and sizes is not None:
+            names = [f"{name}  (n={sizes[c]:,})" for name, c in zip(names, order[places], strict=True)]
+        axes.set_yticks(places, style.short_all(names))
+        axes.set_ylabel("class" if sizes is None else "class, head to tail")
         return
-    places = np.unique(np.linspace(0, len(order) - 1, 5).round().astype(int))
-    sizes = shown.counts if shown.tailed else None
+    places = _some(len(order))
     axes.set_yticks(places, [f"{p + 1}" if sizes is None else f"{p + 1}  (n={sizes[order[p]]:,})" for p in places])
     axes.set_ylabel("class" if sizes is None else "class by size, head to tail")
+
+
+def _some(classes: int) -> Ints:
+    """Return five places of many, the first and the last among them."""
+    found: Ints = np.unique(np.linspace(0, classes - 1, 5).round().astype(np.int64))
+    return found

@@ -15,7 +15,7 @@ import numpy as np
 from scipy import stats
 
 from aol.study.records import Numbers, Record
-from aol.study.verdict import ALPHA, FAILS, HOLDS, OPEN
+from aol.study.verdict import ALPHA, FAILS, HOLDS, OPEN, p_text
 
 # The paper's names, and where a record has them.
 SIGNALS = {
@@ -29,6 +29,15 @@ SIGNALS = {
 SIGNS = {"accuracy_test": -1.0, "loss_train": 1.0, "margin_train": -1.0, "loss_test": 1.0, "margin_test": -1.0}
 LEAST = 0.1
 CLAIM = "class age against accuracy, loss and margin"
+NOT_JUDGED = "not judged"
+# What the signals are called in a sentence.
+_SPOKEN = {
+    "accuracy_test": "test accuracy",
+    "loss_train": "training loss",
+    "margin_train": "training margin",
+    "loss_test": "test loss",
+    "margin_test": "test margin",
+}
 
 
 @dataclass(frozen=True)
@@ -105,9 +114,12 @@ def judge_correlations(found: Sequence[Correlation]) -> tuple[str, str]:
 
     It holds when all have the paper's sign and a corrected p-value below 5 %. It does not hold when one has the other
     sign by that measure, or is shown to be weaker than half of the paper's, or than 0.1. All else: not enough runs.
+    Where the paper has no figure for any of them, there is no claim to judge.
     """
     if not found:
         return OPEN, f"{CLAIM}: {OPEN}: no run has the ages of its classes."
+    if all(each.paper is None for each in found):
+        return NOT_JUDGED, f"{CLAIM}: {NOT_JUDGED}: the paper has no figures for these runs."
     held = weak = inside = known = 0
     for each in found:
         sign, p, paper = SIGNS[each.signal], each.p_corrected, each.paper
@@ -120,4 +132,22 @@ def judge_correlations(found: Sequence[Correlation]) -> tuple[str, str]:
     text = f"{CLAIM}: {word}: {held} of {len(found)} correlations have the paper's sign with a corrected p below 5 %"
     if weak:
         text += f", and {weak} point the other way or are weaker than half of the paper's"
-    return word, text + (f"; the paper's figure lies in our interval for {inside} of {known}." if known else ".")
+    return word, f"{text}; the paper's figure lies in our interval for {inside} of {known}."
+
+
+def described(found: Sequence[Correlation]) -> str:
+    """Return what was found, in a sentence without a verdict: which way each signal goes with age, interval and p.
+
+    >>> described([Correlation("loss_test", 0.8, 0.7, 0.9, 0.001, 100, 1, p_corrected=0.002)])
+    'older classes have higher test loss (r +0.800, +0.700 to +0.900, corrected p 0.002).'
+    """
+    words = []
+    for each in found:
+        way = "no clear difference in" if each.p_corrected >= ALPHA else "higher" if each.r > 0 else "lower"
+        ends = f"r {_signed(each.r)}, {_signed(each.low)} to {_signed(each.high)}"
+        words.append(f"{way} {_SPOKEN[each.signal]} ({ends}, corrected p {p_text(each.p_corrected)})")
+    return f"older classes have {'; '.join(words)}."
+
+
+def _signed(value: float) -> str:
+    return f"{value:+.3f}".replace("-", "−")

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from aol.study.correlations import judge_correlations
+from aol.study.correlations import NOT_JUDGED, described, judge_correlations
 from aol.study.figures import meaning
 from aol.study.pooled import pooled_gains
 from aol.study.sheets import cell_name
@@ -38,7 +38,9 @@ def verdicts(table: Table) -> list[str]:
     """Return the verdict of a table in a sentence, then those of its groups."""
     base = table.study.baseline
     if table.correlations or not any(line.method != base for line in table.lines):
-        return [judge_correlations(table.correlation_list)[1]]
+        word, sentence = judge_correlations(table.correlation_list)
+        told = table.correlations if word == NOT_JUDGED else ()
+        return [sentence, *(f"{cell_name(cell) or table.study.name}: {described(own)}" for cell, own in told)]
     found = [f"{each.claim.method} against {base}: {each.sentence}" for each in table.verdicts]
     return found + [f"{cell_name(group)}, {each.claim.method}: {each.sentence}" for group, each in table.groups]
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from aol.engine.settings import WrongSettingsError
 from aol.figures import style
-from aol.figures.ages import AgeMap, draw_ages
+from aol.figures.ages import LARGEST, AgeMap, draw_ages
 from aol.figures.style import Ints
 from aol.study.pictures import Picture, many_runs, missing, not_whole, page_of, shown_records, title_of
 from aol.study.records import Record
@@ -53,12 +53,16 @@ def age_map(records: Sequence[Record]) -> AgeMap:
     total, times = np.where(known, ages, 0.0).sum(0), known.sum(0)
     mean = np.divide(total, times, out=np.full(total.shape, np.nan), where=times > 0)
     epochs, classes = mean.shape
-    counts = _sizes(records)
-    names = [f"{c}" for c in range(classes)]
-    if counts is not None and np.ptp(counts):
-        names = [f"{c} (n={n:,})" for c, n in enumerate(counts.tolist())]
     stream = records[0].settings.scenario == "stream"
-    return AgeMap(mean, np.arange(1, epochs + 1), counts, names, stream, "steps" if stream else "epochs")
+    return AgeMap(
+        age=mean,
+        epochs=np.arange(1, epochs + 1),
+        counts=_sizes(records),
+        names=[f"{label}" for label in range(classes)],  # records know no others
+        stream=stream,
+        unit="steps" if stream else "epochs",
+        numbered=True,
+    )
 
 
 def _sizes(records: Sequence[Record]) -> Ints | None:
@@ -77,7 +81,8 @@ def _sizes(records: Sequence[Record]) -> Ints | None:
 @style.styled
 def _drawn(titles: Sequence[str], maps: Sequence[AgeMap]) -> Figure:
     figure, panels = page_of(titles, max(each.height for each in maps))
-    draw_ages(figure, panels, maps)
+    oldest = max(len(each.epochs) for each in maps) + 1  # that a class can be
+    draw_ages(figure, panels, maps, largest=min(LARGEST, oldest))
     return figure
 
 

@@ -38,8 +38,8 @@ def curve_picture(table: Table, *, gain: bool = False) -> Picture:
     for cell in study.cells_list():
         own = _curves(table, cell, gain)
         if own:
-            titles.append(f"{title_of(study, cell)}, {_how_many([curve for _, curve, _ in own])}")
             seeds.append(tuple(dict.fromkeys(seed for *_, each in own for seed in each)))
+            titles.append(f"{title_of(study, cell)}, {_how_many([curve for _, curve, _ in own], seeds[-1])}")
             cells.append([(place, curve) for place, curve, _ in own])
     if not cells:
         raise not_whole(table)
@@ -105,6 +105,7 @@ def _drawn(table: Table, titles: Sequence[str], cells: Sequence[Sequence[tuple[i
     study, run = table.study, next(iter(table.records))
     stream = run.scenario == "stream"
     said = _said(table, cells, window(run.epochs) if gain else 1, "steps" if stream else "epochs")
+    said = ["; ".join(said)] if len(cells) > 1 else said
     names = {place: curve.name for curves in cells for place, curve in curves}
     columns = _columns(list(names.values()), wide=len(cells) > 1)
     below = 0.12 * (-(-len(names) // columns) + len(said)) + 0.1
@@ -119,10 +120,15 @@ def _drawn(table: Table, titles: Sequence[str], cells: Sequence[Sequence[tuple[i
         axes.set_ylabel(f"gain over {style.short(study.baseline)} (points)" if gain else "test accuracy (%)")
         axes.margins(x=0.01)
         style.few(axes, y=5)
-    figure.legend(
+    if gain:  # gains of one size look the same everywhere
+        ends = [axes.get_ylim() for axes in panels]
+        for axes in panels:
+            axes.set_ylim(min(low for low, _ in ends), max(high for _, high in ends))
+    legend = figure.legend(
         loc="outside lower center", ncols=columns, columnspacing=1.2, labelspacing=0.3,
         title="\n".join(said), title_fontsize=6.5,
     )  # fmt: skip
+    legend.get_title().set_multialignment("center")
     return figure
 
 
@@ -146,7 +152,8 @@ def _columns(names: Sequence[str], *, wide: bool) -> int:
     return -(-len(names) // rows)
 
 
-def _how_many(curves: Sequence[Curve]) -> str:
+def _how_many(curves: Sequence[Curve], seeds: Sequence[int]) -> str:
     runs = sorted({curve.runs for curve in curves})
-    few = f"{runs[0]} seed{'s' * (runs[0] > 1)}"
-    return few if len(runs) == 1 else f"{runs[0]} to {runs[-1]} seeds"
+    if len(seeds) == 1:
+        return f"seed {seeds[0]}"
+    return f"{runs[0]} seeds" if len(runs) == 1 else f"{runs[0]} to {runs[-1]} seeds"
