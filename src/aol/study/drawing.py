@@ -7,6 +7,7 @@ for: tables take a second to make, and matplotlib is an extra.
 from __future__ import annotations
 
 import argparse
+import errno
 import json
 import sys
 from collections.abc import Callable
@@ -15,7 +16,7 @@ from pathlib import Path
 from aol._words import Parser
 from aol.engine.settings import WrongSettingsError
 from aol.figures import style
-from aol.records.files import usable, write_atomically
+from aol.records.files import write_atomically
 from aol.study.showing import check_place, store_in
 from aol.study.spec import Study
 
@@ -62,8 +63,7 @@ def _draw(study: Study, words: argparse.Namespace) -> int:
         )
     what = words.of or (AGES if "age" in study.keep else ACCURACY)
     picture = age_picture(table) if what == AGES else curve_picture(table, gain=what == GAIN)
-    with usable(path.parent, "--write"):
-        write_atomically(path, style.rendered(picture.figure, kind))
+    _write(path, style.rendered(picture.figure, kind))
     if words.json:
         panels = [{"title": title, "seeds": list(seeds)} for title, seeds in picture.panels]
         print(json.dumps({"figure": str(path), "of": what, "panels": panels, "notes": picture.notes}))
@@ -72,3 +72,13 @@ def _draw(study: Study, words: argparse.Namespace) -> int:
         print(note, file=sys.stderr)
     print(f"Written: {path}", file=sys.stderr)
     return 0
+
+
+def _write(path: Path, content: bytes) -> None:
+    """Write a file, whole or not at all; where that is not allowed, say so by its own name, not by that of a part."""
+    try:
+        write_atomically(path, content)
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise
+        raise WrongSettingsError(f"--write: {path} cannot be written: {error.strerror}.") from error
