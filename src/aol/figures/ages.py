@@ -93,7 +93,8 @@ def draw_ages(figure: Figure, panels: Sequence[Axes], maps: Sequence[AgeMap], *,
     bar.set_ticks(_ticks(largest, few))
     bar.set_ticklabels([f"{tick:g}" for tick in bar.get_ticks()])
     bar.minorticks_off()
-    bar.set_label(f"class age ({maps[0].unit})")
+    units = " or ".join(dict.fromkeys(each.unit for each in maps))
+    bar.set_label(f"class age ({units})")
 
 
 def _ticks(largest: float, few: bool) -> list[float]:
