@@ -55,13 +55,16 @@ def test_restrictions_and_other_settings_are_read_from_the_words(
     assert runs("--set", "epochs=9", "--precision", "bf16") == 14
 
 
-@pytest.mark.parametrize(("validation", "warned"), [("0.1", False), ("0.0", True)])
-def test_a_grid_that_nothing_can_be_chosen_from_is_named_before_it_is_trained(
-    validation: str, warned: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(("words", "refused"), [((), True), (("--only", "rho=0.2"), False)])
+def test_a_grid_that_nothing_can_be_chosen_from_is_refused_before_it_is_trained(
+    words: tuple[str, ...], refused: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ("--set", f"validation={validation}", "--set", "epochs=1", "--limit-minutes", "0", "--out", tmp_path / "o")
-    _, _, err = said(capsys, "run", written(tmp_path), *words)
-    assert ("No setting of aol can be chosen without a validation part: --set validation=0.05" in err) is warned
+    common = ("--set", "validation=0", "--set", "epochs=1", "--limit-minutes", "0", "--out", tmp_path / "o")
+    status, _, err = said(capsys, "run", written(tmp_path), *common, *words)
+    assert (status == 2) is refused
+    sentence = "aol: The grid of aol cannot be chosen from without a validation part: --set validation=0.05, or"
+    assert (sentence in err) is refused
+    assert (tmp_path / "o").exists() is not refused
 
 
 @pytest.mark.parametrize(

@@ -114,11 +114,12 @@ def _opener(folders: Mapping[str, str], data_dir: str | None) -> Callable[[Seque
 
 def _run(words: argparse.Namespace) -> int:
     study, store = chosen(words), Store(Path(words.out).expanduser().absolute())
+    if names := study.without_choice():
+        what = f"The grid of {', '.join(names)} cannot be chosen from without a validation part"
+        raise WrongSettingsError(f"{what}: --set validation=0.05, or one setting by --only.")
     if words.ray is not None:
         ray_package()
     display = _display(words, study)
-    if names := study.without_choice():
-        display.say(f"No setting of {', '.join(names)} can be chosen without a validation part: --set validation=0.05")
     stop = Stop(None if words.limit_minutes is None else 60 * words.limit_minutes)
     folders = dict(_pair("--data", text) for text in words.data)
     start = time.monotonic()
