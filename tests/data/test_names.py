@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from naming import LAYOUTS, in_folder
+from naming import LAYOUTS, in_folder, without_names
 from tiny_sets import encoded, image_folder, parquet_set, tiny_lmdb, tiny_parquet
 
 from aol import data
@@ -181,24 +181,13 @@ def test_a_damaged_column_of_names_is_one_sentence(tmp_path: Path) -> None:
 # Packed sets
 
 
-def _without_names(packed: Path) -> None:
-    """Make a set as it was packed before names were kept."""
-    for path in packed.glob("*.names"):
-        path.unlink()
-    for path in packed.glob("*.json"):
-        kept = json.loads(path.read_text())
-        for shard in [s for shards in kept.get("splits", {}).values() for s in shards] or [kept]:
-            del shard["names_crc32"]
-        path.write_text(json.dumps(kept))
-
-
 def test_a_set_packed_without_names_opens_and_packing_again_adds_them_alone(tmp_path: Path) -> None:
     root, packed = image_folder(tmp_path / "set"), tmp_path / "packed"
     data.pack(root, packed, shard_records=4)
     named = _every_name(_split(packed))
     tables = {path.name: path.read_bytes() for path in packed.glob("*.names")}
     assert len(tables) == 5
-    _without_names(packed)
+    without_names(packed)
     assert _every_name(_split(packed)) is None
     assert data.check(packed).ok
     images = {path: path.stat().st_mtime_ns for path in packed.glob("*.bin")}
@@ -209,7 +198,7 @@ def test_a_set_packed_without_names_opens_and_packing_again_adds_them_alone(tmp_
     assert {path.name: path.read_bytes() for path in packed.glob("*.names")} == tables
     data.pack(root, packed)  # one shard a split: the others' tables go with them
     assert sorted(path.name for path in packed.glob("*.names")) == ["test-00000.names", "train-00000.names"]
-    _without_names(packed)
+    without_names(packed)
     data.pack(packed, tmp_path / "copy")  # of what has no names
     assert not list((tmp_path / "copy").glob("*.names"))
     assert _every_name(_split(tmp_path / "copy")) is None

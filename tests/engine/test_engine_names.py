@@ -18,7 +18,7 @@ from aol.data.decode import decode
 from aol.data.images import IMAGENET
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "data"))
-from naming import LAYOUTS, shuffled
+from naming import LAYOUTS, shuffled, without_names
 from tiny_sets import image_folder, parquet_set
 
 SMALL = ["--image-size", "32", "--net", "resnet32", "--batch-size", "5"]
@@ -100,12 +100,10 @@ def test_a_wrong_table_of_names_is_one_line_before_the_first_epoch(
 
 
 def test_samples_without_names_go_by_numbers_and_not_by_those_of_a_run_before(tmp_path: Path) -> None:
-    from test_names import _without_names
-
     photos, packed, out = image_folder(tmp_path / "photos"), tmp_path / "packed", tmp_path / "out"
     assert main(["data", "pack", str(photos), str(packed)]) == 0
     _, _, folder = recorded(packed, out, "--epochs", "1")
-    _without_names(packed)
+    without_names(packed)
     (folder / "result.json").unlink()  # as if it had been killed before its first checkpoint
     assert main(["train", "--data", str(packed), *SMALL, "--keep-samples", "--epochs", "1", "--out", str(out)]) == 0
     assert not (folder / "ids.json").exists()
