@@ -76,7 +76,8 @@ class Samples:
 
     def id(self, row: int) -> str:
         """Return what a sample is called: its own name, else its place in the data."""
-        return str(self.index[row] if self.ids is None else self.ids[row])
+        name = str(self.index[row] if self.ids is None else self.ids[row])
+        return name.encode("utf-8", "backslashreplace").decode()  # a file's name may be no UTF-8
 
     @cached_property
     def _over_time(self) -> tuple[Shorts, Shorts, Shorts]:
