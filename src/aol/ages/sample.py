@@ -187,7 +187,7 @@ class SampleAges:
         are never waited for: there, an index outside the set is left out and reported by `advance`.
         """
         where, stray = self._index(index)
-        right = _check.truths("correct", correct).to(self.device, non_blocking=True)
+        right = _check.truths("correct", correct, device=self.device)
         shape = (where.shape[-1],) if self._single else (self._rho.numel(), where.shape[-1])
         if right.shape != torch.Size(shape):
             raise ValueError(f"correct must have the shape {list(shape)} to go with index, not {list(right.shape)}.")
@@ -301,8 +301,8 @@ class SampleAges:
             raise ValueError(f"index must have the shape {wanted}, not {list(found.shape)}.")
         if found.device.type == "cpu":
             _check.within("index", found, self.num_samples, "samples of these ages")
-            return found.to(self.device, non_blocking=True), None
-        found = found.to(self.device)
+            return _check.moved(found, self.device), None
+        found = _check.moved(found, self.device)
         return found, (found < 0) | (found >= self.num_samples)
 
     def _out(self, value: Tensor) -> Tensor:
