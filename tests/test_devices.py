@@ -24,7 +24,7 @@ PLACES = list(product(("cpu", "cuda"), repeat=3))
 
 
 @pytest.fixture
-def device() -> Iterator[None]:
+def pretended() -> Iterator[None]:
     with pretended_device():
         yield
 
@@ -45,7 +45,7 @@ def told(ages: aol.SampleAges | aol.ClassAges | aol.ErrorRates, key_at: str, rig
     return ages.weight(key).cpu()
 
 
-@pytest.mark.usefixtures("device")
+@pytest.mark.usefixtures("pretended")
 @pytest.mark.parametrize("kind", ["class", "sample", "ages of classes", "error rates"])
 @pytest.mark.parametrize("places", PLACES, ids="-".join)
 def test_ages_are_the_same_wherever_they_and_what_they_are_told_lie(kind: str, places: tuple[str, str, str]) -> None:
@@ -55,7 +55,7 @@ def test_ages_are_the_same_wherever_they_and_what_they_are_told_lie(kind: str, p
     assert torch.equal(told(made(kind, ages_at), key_at, right_at), expected)
 
 
-@pytest.mark.usefixtures("device")
+@pytest.mark.usefixtures("pretended")
 def test_answers_on_the_device_are_waited_for_by_ages_on_the_host() -> None:
     ages = aol.SampleAges(LABELS)
     right = RIGHT.cuda()
@@ -66,7 +66,7 @@ def test_answers_on_the_device_are_waited_for_by_ages_on_the_host() -> None:
     assert ages.age.tolist() == [1 if each else 2 for each in RIGHT.tolist()]
 
 
-@pytest.mark.usefixtures("device")
+@pytest.mark.usefixtures("pretended")
 def test_counts_on_the_device_are_waited_for_by_ages_on_the_host() -> None:
     rates = aol.ErrorRates(3, rho=0.5)
     rates.observe(LABELS.cuda(), RIGHT.cuda(), times=torch.arange(7).cuda())
@@ -74,7 +74,7 @@ def test_counts_on_the_device_are_waited_for_by_ages_on_the_host() -> None:
     assert rates.error_rate.tolist() == pytest.approx([1.0, 3 / 5, 10 / 15])
 
 
-@pytest.mark.usefixtures("device")
+@pytest.mark.usefixtures("pretended")
 @pytest.mark.parametrize("kind", ["class", "sample", "ages of classes", "error rates"])
 @pytest.mark.parametrize("key_at", ["cpu", "cuda"])
 @pytest.mark.parametrize("divisor", [{}, {"divide_by": "count"}, {"total": 2.0}, {"total": torch.tensor(2.0)}])
@@ -95,7 +95,7 @@ def test_a_step_on_the_device_never_waits(kind: str, key_at: str, divisor: dict,
     torch.testing.assert_close(found.cpu(), expected)
 
 
-@pytest.mark.usefixtures("device")
+@pytest.mark.usefixtures("pretended")
 def test_weights_that_stayed_on_the_host_go_to_the_losses_without_waiting() -> None:
     loss, weight = torch.tensor([1.0, 3.0]).cuda(), torch.tensor([3.0, 1.0])
     with no_waiting():
@@ -104,7 +104,7 @@ def test_weights_that_stayed_on_the_host_go_to_the_losses_without_waiting() -> N
     assert [each.cpu().tolist() for each in (*parts, total)] == [1.5, [3.0, 1.0], 4.0]
 
 
-@pytest.mark.usefixtures("device")
+@pytest.mark.usefixtures("pretended")
 @pytest.mark.parametrize("kind", ["class", "sample", "ages of classes", "error rates"])
 @pytest.mark.parametrize(("here", "there"), [("cpu", "cuda"), ("cuda", "cpu")])
 def test_a_state_goes_on_where_the_other_device_stood(kind: str, here: str, there: str) -> None:
@@ -120,7 +120,7 @@ def test_a_state_goes_on_where_the_other_device_stood(kind: str, here: str, ther
     assert torch.equal(first.weight(key).cpu(), second.weight(key).cpu())
 
 
-@pytest.mark.usefixtures("device")
+@pytest.mark.usefixtures("pretended")
 def test_a_sampler_draws_alike_from_ages_on_either_device() -> None:
     drawn = []
     for place in ("cpu", "cuda"):
@@ -130,7 +130,7 @@ def test_a_sampler_draws_alike_from_ages_on_either_device() -> None:
     assert drawn[0] == drawn[1]
 
 
-@pytest.mark.usefixtures("device")
+@pytest.mark.usefixtures("pretended")
 def test_a_recorder_goes_on_when_its_ages_move(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "pretended")
     generator = torch.Generator().manual_seed(0)

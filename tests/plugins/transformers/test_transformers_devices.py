@@ -1,0 +1,5 @@
+"""The Trainer of Transformers, here on the CPU; `tests/gpu` runs the same on CUDA."""
+
+from __future__ import annotations
+
+from transformers_on_a_device import *  # noqa: F403
