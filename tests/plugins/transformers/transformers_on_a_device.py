@@ -115,6 +115,8 @@ def test_training_keeps_the_ages_and_moves_the_model_as_by_hand(
 ) -> None:
     if precision == "fp16" and device == "cpu":
         pytest.skip("Transformers has no fp16 on the CPU")
+    if parts > 1 and not hasattr(transformers.Trainer, "loss_is_scaled_for_ga"):
+        pytest.skip("Transformers before 5.20 scales losses by itself")
     options, off = PRECISIONS[precision]
     check(trained(kind, device, signal=signal, parts=parts, args=options), kind, off)
 
