@@ -29,6 +29,7 @@ from wide_margins import (
     network,
     no_waiting,
     shuffled_steps,
+    weights,
 )
 
 BACKENDS = {"cpu": "aot_eager", "cuda": "inductor"}
@@ -146,6 +147,29 @@ def test_a_compiled_step_trains_alike(device: str) -> None:
     model.zero_grad()
     loss(x, y, weight).backward()
     torch.testing.assert_close(found, model.weight.grad)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_step_with_ages_in_it_is_not_compiled_anew_every_epoch(kind: str, device: str) -> None:
+    model, known = network().to(device), ages(kind, device)
+    x, y, index = (each.to(device) for each in (IMAGES, LABELS, torch.arange(SAMPLES)))
+    each_loss = aol.softmax_loss(IMAGES, LABELS).double()
+
+    def step(x: Tensor, y: Tensor, key: Tensor) -> Tensor:
+        logits = model(x)
+        known.observe(key, aol.is_correct(logits, y))
+        return aol.weighted_mean(aol.softmax_loss(logits, y), known.weight(key))
+
+    torch.compiler.reset()
+    compiled = torch.compile(step, backend="aot_eager")
+    for epoch in range(12):
+        # By then the checks, which break the graph on the CPU, were compiled for each of their callers.
+        with torch._dynamo.config.patch(error_on_recompile=epoch > 1):
+            loss = compiled(x, y, key_of(kind, y, index))
+        weight = torch.tensor(weights(kind, epoch)).double()
+        assert loss.item() == pytest.approx(float((weight * each_loss).sum() / weight.sum()), rel=1e-5)
+        known.advance()
+    check_ages(known, kind, 12)
 
 
 @pytest.mark.parametrize("kind", KINDS)

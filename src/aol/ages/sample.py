@@ -105,6 +105,8 @@ class SampleAges:
         self.epoch = 0
         self._sums = torch.zeros((runs, self.num_classes), dtype=torch.int64, device=device)
         self._seen = torch.zeros_like(self._sums)
+        # What one is in the sums. A tensor: a compiled step would be compiled anew for every number of epochs.
+        self._unit = torch.ones((), dtype=torch.float64, device=device)
 
     # What is known
 
@@ -206,8 +208,7 @@ class SampleAges:
         elif bool(self._stray):
             self._report_stray()
         self.epoch += 1
-        self._sums.zero_()
-        self._seen.zero_()
+        self._count_anew()
         for part in self._parts():
             self._fold(part)
             self._tally(part)
@@ -234,6 +235,11 @@ class SampleAges:
             rate = self._rho[:, None]
         ema.copy_(torch.where(touched, blend(before, now, rate).to(ema.dtype), ema))
 
+    def _count_anew(self) -> None:
+        self._sums.zero_()
+        self._seen.zero_()
+        self._unit.fill_(float(1 << self._fraction_bits()))
+
     def _tally(self, part: slice) -> None:
         # Sums in whole numbers do not depend on their order: processes, devices and permutations agree to the last bit.
         ema = self._ema[:, part].to(torch.float32)
@@ -249,14 +255,14 @@ class SampleAges:
         return max(0, min(24, 62 - self.num_samples.bit_length() - largest.bit_length()))
 
     def _class_mean(self) -> Tensor:
-        return self._sums.to(torch.float64) / float(1 << self._fraction_bits()) / self._seen
+        return self._sums.to(torch.float64) / self._unit / self._seen
 
     def _class_weight(self) -> Tensor:
         return mean_one(self._class_mean()).masked_fill(self._uniform(), 1.0)
 
     def _relative(self, ema: Tensor) -> Tensor:
         total, count = self._sums.sum(1, keepdim=True), self._seen.sum(1, keepdim=True)
-        mean = total.to(torch.float64) / float(1 << self._fraction_bits()) / count
+        mean = total.to(torch.float64) / self._unit / count
         weight = ema.to(torch.float32) / mean.to(torch.float32)
         return weight.masked_fill_(weight.isnan() | self._uniform(), 1.0)
 
@@ -344,8 +350,7 @@ class SampleAges:
         self._words[:, :-1] = word
         self._ema = ema
         self._stray.fill_(stray)
-        self._sums.zero_()
-        self._seen.zero_()
+        self._count_anew()
         for part in self._parts():
             self._tally(part)
 
