@@ -4,6 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-pytest.importorskip("avalanche")
+pytest.importorskip("avalanche.training")
 
 from avalanche_on_a_device import *  # noqa: F403

@@ -4,6 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-pytest.importorskip("lightning")
+pytest.importorskip("lightning.pytorch")
 
 from lightning_on_a_device import *  # noqa: F403

@@ -4,6 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-pytest.importorskip("skorch")
+pytest.importorskip("skorch.callbacks")
 
 from skorch_on_a_device import *  # noqa: F403

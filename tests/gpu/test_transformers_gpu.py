@@ -4,6 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-pytest.importorskip("transformers")
+pytest.importorskip("transformers.trainer")
 
 from transformers_on_a_device import *  # noqa: F403

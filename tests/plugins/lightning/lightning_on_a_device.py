@@ -8,6 +8,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.plugins.precision import MixedPrecision
 from lightning.pytorch.strategies import DDPStrategy
 from small_lightning import trainer
 from torch import Tensor
@@ -72,6 +73,9 @@ def fitted(
     pinned = device == "cuda"
     loader = aging.loader(DATA, batch_size=SIZE // parts, seed=SEED, pin_memory=pinned)
     settings = {"accelerator": ACCELERATORS[device], "max_epochs": epochs, "accumulate_grad_batches": parts}
+    if options.get("precision") == "16-mixed":  # with a scale that no gradient here outgrows: no step is left out
+        scaler = torch.amp.GradScaler(device, init_scale=256.0)
+        settings["plugins"] = [MixedPrecision(options.pop("precision"), device, scaler)]
     found = trainer(aging, **{**settings, **options})
     found.fit(model, loader, ckpt_path=start)
     return model, aging, found

@@ -26,7 +26,8 @@ from wide_margins import (
 )
 
 ITEMS = [{"x": x.tolist(), "label": int(y)} for x, y in zip(IMAGES, LABELS, strict=True)]
-PRECISIONS = {"fp32": ({}, 1e-4), "bf16": ({"bf16": True}, 0.03), "fp16": ({"fp16": True}, 0.01)}
+# With fp16 the first steps are left out, until the scale is small enough: then only the ages can be foretold.
+PRECISIONS = {"fp32": ({}, 1e-4), "bf16": ({"bf16": True}, 0.03), "fp16": ({"fp16": True}, None)}
 
 
 class Linear(nn.Module):
@@ -98,11 +99,11 @@ def steps(trainer: Watched) -> list[list[list[int]]]:
     return [flat[start : start + number] for start in range(0, len(flat), number)]
 
 
-def check(trainer: Watched, kind: str, off: float = 1e-4, before: list[list[list[int]]] | None = None) -> None:
+def check(trainer: Watched, kind: str, off: float | None = 1e-4, before: list[list[list[int]]] | None = None) -> None:
     epochs = int(trainer.args.num_train_epochs)
     assert trainer.ages.device.type == "cpu"  # back where they came from
     check_ages(trainer.ages, kind, epochs)
-    if kind != "ages of classes":  # whose batches name classes, not samples
+    if off is not None and kind != "ages of classes":  # whose batches name classes, not samples
         check_moved(trainer.accelerator.unwrap_model(trainer.model).net, kind, [*(before or []), *steps(trainer)], off)
 
 
