@@ -93,9 +93,7 @@ class AgeTrainer(Trainer):
             if each is not None and of_samples:
                 same_size(self.ages, len(each))  # type: ignore[arg-type]
         if self.args.gradient_accumulation_steps > 1 and not hasattr(Trainer, "loss_is_scaled_for_ga"):
-            raise ValueError(
-                "gradient_accumulation_steps above 1 needs Transformers 5.20, to which losses can be whole."
-            )
+            raise ValueError("gradient_accumulation_steps above 1 needs Transformers 5.20: older ones scale each loss.")
         if self.args.world_size > 1 and (self.is_fsdp_enabled or self.is_deepspeed_enabled) and self.signal == "pass":
             raise ValueError('Sharded models need signal="training": in a clean pass processes go their own ways.')
 
