@@ -234,7 +234,7 @@ class Recorder:
     def _readings(self) -> tuple[Columns, Columns]:
         """Return what this epoch's answers and the ages say: `[R]` each, and `[R, C]` each."""
         ages = self._ages
-        curves: Columns = {"seconds": torch.full((self._runs,), time.monotonic() - self._clock)}
+        curves: Columns = {"seconds": torch.full((self._runs,), time.monotonic() - self._clock, device="cpu")}
         age = ages.class_age if isinstance(ages, SampleAges) else ages.ema
         by_class: Columns = {"age": age.reshape(self._runs, -1).cpu()}
         if self._weight_of == ages.epoch - 1:
@@ -319,7 +319,7 @@ class Recorder:
         if not self._named:
             write_names(folder, self._names)
         age, ema = (value.reshape(self._runs, -1)[run].cpu() for value in (ages.age, ages.ema))
-        index = torch.arange(ages.num_samples)
+        index = torch.arange(ages.num_samples, device="cpu")
         kept = self._samples.tensors(run)
         write_samples(folder / FILE, kept, index=index, label=ages.labels, age=age, ema=ema, absent=ages.absent)
         for pictures in self._thumbnails[run : run + 1]:

@@ -210,7 +210,7 @@ class SampleRecord:
 
 def _stacked(rows: list[bits.Bytes], size: int, *runs: int) -> Tensor:
     if not rows:
-        return torch.zeros((0, *runs, -(-size // 8)), dtype=torch.uint8)
+        return torch.zeros((0, *runs, -(-size // 8)), dtype=torch.uint8, device="cpu")
     return torch.from_numpy(np.stack(rows))
 
 
