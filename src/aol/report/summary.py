@@ -54,6 +54,11 @@ def is_stream(story: Story) -> bool:
     return story.settings.get("scenario") == "stream"
 
 
+def time_unit(story: Story) -> str:
+    """Return in what the time of a run is counted: "epoch", on a stream "step"."""
+    return "step" if is_stream(story) else "epoch"
+
+
 def at_the_end(values: Floats, *, stream: bool) -> Floats:
     """Return the mean over the last 5 % of epochs, on a stream over its second half, of `[E, ...]`; NaNs left out.
 
@@ -77,7 +82,7 @@ def mean_age(story: Story) -> tuple[Floats, bool] | None:
 
 def age_unit(story: Story) -> str:
     """Return in what the class ages of `mean_age` are counted, for an axis: smoothed ones say so."""
-    unit = "steps" if is_stream(story) else "epochs"
+    unit = f"{time_unit(story)}s"
     return unit if story.samples is not None else f"{unit}, smoothed"
 
 

@@ -26,7 +26,7 @@ def heatmap(story: Story) -> Figure | None:
         return None
     age = found[0]
     classes = len(story.classes)
-    height = float(np.clip(0.9 + 0.125 * classes, 1.75, 2.6 if classes <= 100 else 3.2))
+    height = float(np.clip(0.9 + 0.125 * classes, 1.85, 2.6 if classes <= 100 else 3.2))
     figure, (axes,) = style.panels(height)
     few = classes <= _NAMED
     norm = style.matplotlib("colors").PowerNorm(0.35 if few else 0.5, vmin=1.0, vmax=LARGEST)

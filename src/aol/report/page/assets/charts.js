@@ -88,7 +88,7 @@ async function lineChart(host, { title, series, share, height = 190 }) {
       { name: "y", type: "linear", domain: { data: "rows", field: "value" }, range: "height", nice: true, zero: false },
     ],
     axes: [
-      { orient: "bottom", scale: "x", title: "epoch", format: "d", values: wholeTicks(epochs[0], epochs[epochs.length - 1]) },
+      { orient: "bottom", scale: "x", title: UNIT, format: "d", values: wholeTicks(epochs[0], epochs[epochs.length - 1]) },
       { orient: "left", scale: "y", grid: true, tickCount: 5, format: share ? ".0%" : "~g" },
     ],
     marks: [
@@ -118,7 +118,7 @@ async function lineChart(host, { title, series, share, height = 190 }) {
       },
     ],
   };
-  const view = await chart(host, spec, `${title}: lines over epochs`);
+  const view = await chart(host, spec, `${title}: lines over ${UNIT}s`);
   if (!view) return;
   hover(host, view, (x) => {
     const at = nearest(epochs, view.scale("x").invert(x));
@@ -126,7 +126,7 @@ async function lineChart(host, { title, series, share, height = 190 }) {
     const lines = series.map((line) => [line, line.points.find(([epoch]) => epoch === at)])
       .filter(([, point]) => point && known(point[1]))
       .map(([line, point]) => `${line.name}: ${share ? percent(point[1]) : short(point[1])}`);
-    return [`epoch ${at}`, ...lines];
+    return [`${UNIT} ${at}`, ...lines];
   }, () => view.signal("at", null).runAsync());
 }
 
