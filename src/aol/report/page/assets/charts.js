@@ -166,12 +166,13 @@ function sparkline(values, { width = 90, height = 22, low = null, high = null, s
   const points = values.map((value, place) => [place, value]).filter(([, value]) => known(value));
   const least = low ?? Math.min(...points.map(([, value]) => value));
   const most = high ?? Math.max(...points.map(([, value]) => value));
-  const x = (place) => (values.length > 1 ? (place / (values.length - 1)) * (width - 2) + 1 : width / 2);
+  const gaps = steps ? values.length : values.length - 1; // as steps each value has a width, the last one too
+  const x = (place) => (gaps ? (place / gaps) * (width - 2) + 1 : width / 2);
   const y = (value) => height - 2 - ((value - least) / (most - least || 1)) * (height - 4);
   const path = points.map(([place, value], i) => {
     const to = `${x(place).toFixed(1)},${y(value).toFixed(1)}`;
     return i ? (steps ? `H${x(place).toFixed(1)}V${y(value).toFixed(1)}` : `L${to}`) : `M${to}`;
-  }).join("");
+  }).join("") + (steps && points.length ? `H${x(points[points.length - 1][0] + 1).toFixed(1)}` : "");
   return element("svg", {
     class: "spark", width, height, viewBox: `0 0 ${width} ${height}`, preserveAspectRatio: "none", role: "img", "aria-label": label,
   }, element("path", { d: path }));
