@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -196,6 +197,8 @@ def test_on_paper_small_charts_stand_side_by_side_and_no_heading_alone(open_page
     settle(page)
     boxes = [chart.bounding_box() for chart in page.locator("#curve-charts .chart").all()]
     assert len({box["y"] for box in boxes[:2] if box}) == 1
+    wide = [chart.bounding_box() for chart in page.locator("#heat-charts .chart").all()]
+    assert [box["width"] > 600 for box in wide if box] == [True, True]  # two, drawn wide: one below the other
     assert page.evaluate("() => getComputedStyle(document.getElementById('heat-controls')).breakAfter") == "avoid"
 
 
@@ -216,7 +219,7 @@ def test_numbers_below_the_colour_scale_keep_apart(open_page: Open, page_file: P
     shown = [text.bounding_box() for text in texts if text.evaluate("e => getComputedStyle(e).opacity") != "0"]
     boxes = sorted((box for box in shown if box), key=lambda box: box["x"])
     assert len(boxes) >= 3
-    for left, right in zip(boxes, boxes[1:], strict=False):
+    for left, right in pairwise(boxes):
         assert right["x"] - left["x"] - left["width"] >= 4
 
 

@@ -56,13 +56,15 @@ def faults(figure: Figure) -> Iterator[str]:
 def steep(story: Story) -> Story:
     """A story whose weights span decades, as class-balanced ones do, and whose losses are large."""
     weight = story.by_class["weight"] * np.geomspace(0.05, 20.0, len(story.classes))
-    return replace(story, by_class=story.by_class | {"weight": weight, "test_loss": 1000 * story.by_class["train_loss"]})
+    loss = 1000 * story.by_class["train_loss"]
+    return replace(story, by_class=story.by_class | {"weight": weight, "test_loss": loss})
 
 
+TEN = [5000 // 2**place for place in range(10)]
 STORIES = {
     "two": make_story(names=["cat", "dog"], counts=[50, 5], samples=False),
-    "ten": make_story(names=list("abcdefghij"), counts=[5000 // 2**place for place in range(10)]),
-    "ten, smoothed": make_story(names=list("abcdefghij"), counts=[5000 // 2**place for place in range(10)], samples=False),
+    "ten": make_story(names=list("abcdefghij"), counts=TEN),
+    "ten, smoothed": make_story(names=list("abcdefghij"), counts=TEN, samples=False),
     "long names": make_story(names=[f"quite a long name of class {c}" for c in range(12)]),
     "hundred": make_story(names=[f"c{c}" for c in range(100)], counts=[max(2, 500 - 5 * c) for c in range(100)]),
     "one epoch": make_story(epochs=1, samples=False),

@@ -104,9 +104,9 @@ def test_the_counts_under_about_are_those_of_the_lists() -> None:
     samples = found["runs"][0]["samples"]  # type: ignore[index,call-overload]
     old, doubted = len(samples["oldest"]), len(samples["doubtful"])
     assert old < 1070
-    lists = [f"{name}, of 1,070 samples: {old:,} are listed as oldest, {doubted:,} as doubtful." for name in (story.name, "b")]
+    said = f"of 1,070 samples: {old:,} are listed as oldest, {doubted:,} as doubtful."
     notes = [str(note) for note in found["notes"]]  # type: ignore[union-attr]
-    assert [note for note in notes if "1,070" in note] == lists
+    assert [note for note in notes if "1,070" in note] == [f"{story.name}, {said}", f"b, {said}"]
     assert sum("--export" in note for note in notes) == 1
 
 

@@ -99,8 +99,8 @@ class Part:
 def parts(counts: Ints) -> list[Part]:
     """Return head, middle and tail: a third of the classes each, by size. Fewer where classes or sizes are too few.
 
-    Classes without a sample belong to the tail. Equal sizes are not torn apart, and a set that is about balanced, as that
-    of a stream whose head moves, is all one part.
+    Classes without a sample belong to the tail. Equal sizes are not torn apart, and a set that is about balanced, as
+    that of a stream whose head moves, is all one part.
 
     >>> [(part.name, part.classes.tolist()) for part in parts(np.array([9, 5, 5, 1]))]
     [('head', [0]), ('middle', [1, 2]), ('tail', [3])]

@@ -36,7 +36,7 @@ def advise(story: Story) -> list[Advice]:
     """Return what a run's figures suggest, the gravest first; never nothing."""
     found = [*_course(story), *_labels(story), *_old_classes(story), *_generalisation(story), *_weights(story)]
     if not found and not np.isfinite(story.by_class.get("age", np.nan)).any():
-        text = "No ages were recorded, so nothing is known of old classes: --signal train records them at no extra cost."
+        text = "No ages were recorded, so nothing is known of old classes: --signal train records them at no cost."
         return [Advice("ageless", text, see="curves")]
     return found or [Advice("fine", "Nothing stands out: no class is much older than the others.")]
 
