@@ -163,9 +163,19 @@ class Story:
 
     @property
     def head_first(self) -> Ints:
-        """The classes from the most to the fewest training samples; equal ones in their own order."""
-        order: Ints = np.argsort(-self.counts, kind="stable")
+        """The classes from the most to the fewest training samples; in their own order where there is no tail."""
+        order: Ints = np.argsort(-self.counts, kind="stable") if has_tail(self.counts) else np.arange(len(self.counts))
         return order
+
+
+def has_tail(counts: Ints) -> bool:
+    """Whether classes differ in size so far that there is a head and a tail: the largest is half as large again.
+
+    >>> has_tail(np.array([146, 139, 142])), has_tail(np.array([60, 5]))
+    (False, True)
+    """
+    largest, smallest = int(counts.max()), int(counts.min())
+    return largest > smallest and 2 * largest >= 3 * smallest
 
 
 def load(*paths: str | os.PathLike[str]) -> list[Story]:

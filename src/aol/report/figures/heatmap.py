@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from aol.report.figures import style
-from aol.report.story import Story
+from aol.report.story import Story, has_tail
 from aol.report.summary import age_unit, mean_age
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ def heatmap(story: Story) -> Figure | None:
         return None
     age = found[0]
     classes = len(story.classes)
-    height = float(np.clip(0.9 + 0.125 * classes, 1.4, 2.6 if classes <= 100 else 3.2))
+    height = float(np.clip(0.9 + 0.125 * classes, 1.85, 2.6 if classes <= 100 else 3.2))
     figure, (axes,) = style.panels(height)
     few = classes <= _NAMED
     norm = style.matplotlib("colors").PowerNorm(0.35 if few else 0.5, vmin=1.0, vmax=LARGEST)
@@ -60,9 +60,9 @@ def _name_classes(axes: Axes, story: Story) -> None:
     order = story.head_first
     if len(order) <= _NAMED:
         axes.set_yticks(range(len(order)), style.short_all([story.classes[c] for c in order]))
-        axes.set_ylabel("class, head to tail" if np.ptp(story.counts) else "class")
+        axes.set_ylabel("class, head to tail" if has_tail(story.counts) else "class")
         return
     places = np.unique(np.linspace(0, len(order) - 1, 5).round().astype(int))
-    balanced = not np.ptp(story.counts)
+    balanced = not has_tail(story.counts)
     axes.set_yticks(places, [f"{p + 1}" if balanced else f"{p + 1}  (n={story.counts[order[p]]:,})" for p in places])
     axes.set_ylabel("class" if balanced else "class by size, head to tail")

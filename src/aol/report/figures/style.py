@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, ParamSpec
 from aol.data.errors import need
 from aol.records.files import write_atomically
 from aol.report.story import Story
-from aol.report.summary import is_stream
+from aol.report.summary import time_unit
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -134,7 +134,7 @@ def short_all(names: Sequence[str], most: int = 18) -> list[str]:
 
 def over_time(axes: Axes, story: Story) -> None:
     """Make the horizontal axis that of a story's epochs, on a stream its steps; a single one has a place of its own."""
-    axes.set_xlabel("step" if is_stream(story) else "epoch")
+    axes.set_xlabel(time_unit(story))
     if len(story.epochs) > 1:
         few(axes, x=6, whole=True)
     else:  # no room to share out between two numbers
