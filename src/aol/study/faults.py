@@ -1,7 +1,7 @@
 """What a record says, held against what a run of its settings can have written.
 
-Assumes plain values as JSON has them, numbers finite. A checksum tells that a file is as its writer left it, and not who
-that was: what does not fit the settings would be used silently, or stop a table halfway.
+Assumes plain values as JSON has them, numbers finite. A checksum tells that a file is as its writer left it, and
+not who wrote it: what does not fit the settings would be used silently, or stop a table halfway.
 """
 
 from __future__ import annotations

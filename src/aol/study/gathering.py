@@ -139,7 +139,7 @@ def _members(source: Path, file: io.BufferedIOBase) -> Iterator[_Found]:
         if bounded.last != bytes(tarfile.BLOCKSIZE):  # what ends an archive, and tarfile can do without
             raise tarfile.ReadError("no mark of its end" if len(bounded.last) < tarfile.BLOCKSIZE else "no header")
     except _BROKEN as error:
-        if end < 0:
+        if end < 0 and isinstance(file, io.BufferedReader):  # not packed: it may be anything
             why = f"it is neither a record nor an archive of some ({error})"
         else:
             why = f"the archive is cut short or damaged ({error}); what came before was taken"
