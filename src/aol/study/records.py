@@ -100,7 +100,7 @@ def decoded(content: bytes, run_id: str) -> Record:
     try:
         record = Record(**{**found, "settings": Settings(**found["settings"])})  # type: ignore[arg-type]
     except (TypeError, ValueError, KeyError) as error:
-        raise DamagedRecordError(f"this version of aol cannot read it: {error}") from error
+        raise DamagedRecordError(f"this version of aol cannot read it: {str(error).rstrip('.')}") from error
     if not named == record.run_id == run_id:
         raise DamagedRecordError(f"its settings are those of {record.run_id}, not of {run_id}")
     if wrong := fault(found, record.settings):
