@@ -170,11 +170,13 @@ def test_a_bomb_costs_little_memory(kind: bytes, reason: str, tmp_path: Path) ->
     assert most < LARGEST
 
 
-def test_an_archive_that_leads_back_to_its_start_comes_to_an_end(tmp_path: Path) -> None:
-    back = member("a.json", tarfile.REGTYPE, pax_headers={"size": "-1536"})
-    found, said = taken(tmp_path, tar(back, back, RECORDS[0]))
-    assert found.new == 0
-    assert "the archive is cut short or damaged" in said[-1] or "neither a record nor an archive" in said[-1]
+def test_an_archive_that_leads_back_comes_to_an_end(tmp_path: Path) -> None:
+    first = tar(RECORDS[0]).rstrip(b"\0")
+    first += bytes(-len(first) % tarfile.BLOCKSIZE)
+    back = member("other", tarfile.REGTYPE, size=-tarfile.BLOCKSIZE).tobuf(tarfile.GNU_FORMAT)  # to its own header
+    found, said = taken(tmp_path, first + back + bytes(2 * tarfile.BLOCKSIZE))
+    assert found.new == 1
+    assert said[0].startswith(": the archive is cut short or damaged (")
 
 
 def _folder(path: Path) -> None:
