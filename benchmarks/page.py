@@ -12,6 +12,7 @@ import label_noise_page
 import reservoir
 import river_streams
 import sample_ages
+import sample_names
 import tabular
 from measuring import RESULTS, Record, in_words
 
@@ -52,16 +53,24 @@ def costs(aged: Record, kept: Record) -> str:
 
 def pages() -> dict[Path, str]:
     """Return all pages as they should be."""
-    aged, kept, streams, trees, labels, forms = (
+    aged, kept, named, streams, trees, labels, forms = (
         json.loads((RESULTS / f"{name}.json").read_text())
-        for name in ("sample_ages", "reservoir", "river_streams", "tabular", "label_noise", "forms_of_age")
+        for name in (
+            "sample_ages",
+            "reservoir",
+            "sample_names",
+            "river_streams",
+            "tabular",
+            "label_noise",
+            "forms_of_age",
+        )
     )
     here, front, guides = HERE / "README.md", HERE.parent / "README.md", HERE.parent / "docs" / "how-to"
     shapes = HERE.parent / "docs" / "forms.md"
     river, boosted, report = guides / "river.md", guides / "boosted-trees.md", guides / "report.md"
     tables = between(here.read_text(), "ages", sample_ages.text(aged))
     return {
-        here: between(tables, "reservoir", reservoir.text(kept)),
+        here: between(between(tables, "reservoir", reservoir.text(kept)), "names", sample_names.text(named)),
         front: between(front.read_text(), "costs", costs(aged, kept)),
         river: between(river.read_text(), "river", river_streams.text(streams)),
         boosted: between(boosted.read_text(), "tabular", tabular.text(trees)),

@@ -1,10 +1,22 @@
-"""One hypothesis profile for all: the same examples every time, so that nothing flakes, and no deadline."""
+"""One hypothesis profile for all: the same examples every time, so that nothing flakes, and no deadline.
+
+And the device that tests of any device get: here the CPU, in `tests/gpu` CUDA.
+"""
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 settings.register_profile(
     "aol", max_examples=100, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("aol")
+
+HOSTS = ("loop", "avalanche", "lightning", "skorch", "transformers")
+pytest.register_assert_rewrite("wide_margins", *(f"{host}_on_a_device" for host in HOSTS))
+
+
+@pytest.fixture
+def device() -> str:
+    return "cpu"

@@ -35,10 +35,19 @@ def _tensor(name: str, value: object, wanted: str, device: torch.device | None) 
         if not isinstance(value, Tensor):
             # By way of NumPy, because torch would round Python's floats to float32.
             value = np.asarray(value, order="C")
-            value = value if value.flags.writeable else value.copy()
-        return torch.as_tensor(value, device=device).detach()  # ages and weights are no part of any graph
+            # And not by as_tensor, which would take it to a default device of the user's: it lies on the host.
+            value = torch.from_numpy(value if value.flags.writeable else value.copy())
+        return moved(value, device).detach()  # ages and weights are no part of any graph
     except (TypeError, ValueError, RuntimeError, OverflowError) as error:
         raise TypeError(f"{name} must be {wanted}, not {shown(value)}.") from error
+
+
+def moved(value: Tensor, device: torch.device | None) -> Tensor:
+    """Return a tensor on a device, without waiting wherever that is safe.
+
+    A copy to the host that is not waited for can be read before it was made; one from the host cannot.
+    """
+    return value if device is None else value.to(device, non_blocking=device.type != "cpu")
 
 
 def integers(name: str, value: object, *, device: torch.device | None = None) -> Tensor:

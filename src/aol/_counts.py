@@ -19,10 +19,10 @@ class ClassCounts:
         self.num_classes = _check.whole("num_classes", num_classes, 1)
         self.epoch = 0
         self._single = rate.dim() == 0
-        self._rho = rate.reshape(-1).to(torch.float32).to(device)
         # One column more than classes: where a stray label on the device goes, so that nothing has to wait for it.
         self._right = torch.zeros((rate.numel(), self.num_classes + 1), dtype=torch.int64, device=device)
         self._total = torch.zeros_like(self._right)
+        self._rho = rate.reshape(-1).to(self.device, torch.float32)  # which may be a default of the user's
 
     @property
     def rho(self) -> Tensor:
@@ -42,11 +42,11 @@ class ClassCounts:
         `advance`.
         """
         where = self._label(label)
-        right = _check.truths("correct", correct).to(self.device, non_blocking=True)
+        right = _check.truths("correct", correct, device=self.device)
         shape = (where.shape[-1],) if self._single else (self._rho.numel(), where.shape[-1])
         if right.shape != torch.Size(shape):
             raise ValueError(f"correct must have the shape {list(shape)} to go with label, not {list(right.shape)}.")
-        often = None if times is None else _check.integers("times", times).to(self.device, non_blocking=True)
+        often = None if times is None else _check.integers("times", times, device=self.device)
         if often is not None and often.shape != where.shape:
             raise ValueError(f"times must have the shape of label, {list(where.shape)}, not {list(often.shape)}.")
         where = where.expand(self._rho.numel(), -1)
@@ -93,7 +93,7 @@ class ClassCounts:
             low, high = found.aminmax()
             if bool((low < 0) | (high >= self.num_classes)):
                 raise IndexError(f"{self._unknown()}, not {int(low if low < 0 else high)}.")
-        return found.to(self.device, non_blocking=True)
+        return _check.moved(found, self.device)
 
     def _gather(self, class_weight: Tensor, label: object) -> Tensor:
         """Return `class_weight [R, C]` for each label; NaN for one outside that lies on a CUDA device."""

@@ -23,3 +23,12 @@ def generator(base: int, *path: int, device: torch.device | str = "cpu") -> torc
     """
     (state,) = np.random.SeedSequence(base, spawn_key=path).generate_state(1, np.uint64)
     return torch.Generator(device).manual_seed(int(state))
+
+
+def permutation(size: int, base: int, *path: int) -> torch.Tensor:
+    """Return the numbers from 0 to `size` - 1 in the order of one place, on the host whatever the default device is.
+
+    >>> permutation(4, 7, 3)
+    tensor([3, 2, 0, 1])
+    """
+    return torch.randperm(size, generator=generator(base, *path), device="cpu")

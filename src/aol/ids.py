@@ -91,7 +91,7 @@ class IdMap:
         """Do what `index` does for an argument of another name, which errors then call it by."""
         kind, keys = _keys(name, ids)
         if keys.size == 0:
-            return torch.empty(keys.shape, dtype=torch.int64)
+            return torch.empty(keys.shape, dtype=torch.int64, device="cpu")
         if kind == "number" and self._kind == "large number":
             keys = keys.astype(str).astype("S")
         elif kind == "large number" and self._kind == "number":

@@ -55,11 +55,11 @@ def keep_per_class(labels: Tensor, counts: Tensor, generator: torch.Generator) -
     >>> keep_per_class(torch.tensor([0, 1, 0, 1]), torch.tensor([2, 0]), torch.Generator())
     tensor([0, 2])
     """
-    shuffled = torch.randperm(labels.numel(), generator=generator)
+    shuffled = torch.randperm(labels.numel(), generator=generator, device=labels.device)
     by_class = shuffled[labels[shuffled].argsort(stable=True)]
     label = labels[by_class]
     size = torch.bincount(labels, minlength=counts.numel())
-    rank = torch.arange(labels.numel()) - (size.cumsum(0) - size)[label]
+    rank = torch.arange(labels.numel(), device=labels.device) - (size.cumsum(0) - size)[label]
     return by_class[rank < counts[label]].sort().values
 
 
@@ -72,7 +72,7 @@ def _shares(largest: int, num_classes: int, imbalance: float, profile: str) -> T
     else:
         # Python's own power: a vectorised one may differ in the last bit, and flooring makes that a whole sample.
         shares = [int(largest * factor ** (-rank / max(1, classes - 1))) for rank in range(classes)]
-    return torch.tensor(shares, dtype=torch.int64).clamp_min(1)
+    return torch.tensor(shares, dtype=torch.int64, device="cpu").clamp_min(1)
 
 
 def _largest_head(available: Tensor, imbalance: float, profile: str) -> int:

@@ -100,7 +100,8 @@ def weighted_mean(
     _check.choice("divide_by", divide_by, ("weight", "count"))
     if not isinstance(loss, Tensor) or not loss.is_floating_point() or loss.dim() not in (1, 2):
         raise TypeError(f"loss must be a floating-point tensor [B] or [R, B], not {_check.shown(loss)}.")
-    weight = (weight if isinstance(weight, Tensor) else _check.real("weight", weight)).to(loss.device).detach()
+    weight = weight if isinstance(weight, Tensor) else _check.real("weight", weight)
+    weight = _check.moved(weight, loss.device).detach()
     if weight.dim() > loss.dim() or weight.shape != loss.shape[loss.dim() - weight.dim() :] or weight.dim() == 0:
         raise ValueError(f"weight must have the shape of loss, {list(loss.shape)}, not {list(weight.shape)}.")
     with _full_precision(loss):
@@ -109,6 +110,8 @@ def weighted_mean(
         summed = (weight * value.masked_fill(weight == 0, 0.0)).sum(-1)
         if total is None:
             total = weight.sum(-1) if divide_by == "weight" else float(value.shape[-1])
+        if isinstance(total, float):  # filled in by the device itself: a copy from the host would be waited for
+            total = torch.full((), total, dtype=value.dtype, device=value.device)
         divisor = _check.real("total", total, device=value.device).to(value.dtype)
         if divisor.shape not in (torch.Size([]), summed.shape):
             raise ValueError(f"total must be one number{' a run' * summed.dim()}, not {_check.shown(divisor)}.")
@@ -194,7 +197,7 @@ def _logits(logits: Tensor) -> Tensor:
 
 def _target(z: Tensor, target: Tensor) -> tuple[Tensor | None, Tensor | None]:
     """Return labels of the shape of the loss, or soft targets of the shape of the logits; the other one is None."""
-    given = (target if isinstance(target, Tensor) else _check.real("target", target)).to(z.device)
+    given = _check.moved(target if isinstance(target, Tensor) else _check.real("target", target), z.device)
     soft = given.is_floating_point()
     shape = z.shape if soft else z.shape[:-1]
     shared = shape[1:] if z.dim() == 3 else shape  # one batch for all runs

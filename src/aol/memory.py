@@ -19,7 +19,7 @@ class KeepAll:
     """
 
     def __init__(self) -> None:
-        self._items = torch.empty(0, dtype=torch.int64)
+        self._items = torch.empty(0, dtype=torch.int64, device="cpu")
         self._size = 0
 
     def __len__(self) -> int:
@@ -35,7 +35,7 @@ class KeepAll:
         new = _vector(indices)
         size = self._size + new.numel()
         if size > self._items.numel():  # doubling keeps the cost of an item constant
-            grown = torch.empty(max(size, 2 * self._items.numel()), dtype=torch.int64)
+            grown = torch.empty(max(size, 2 * self._items.numel()), dtype=torch.int64, device="cpu")
             grown[: self._size] = self._items[: self._size]
             self._items = grown
         self._items[self._size : size] = new
@@ -68,7 +68,7 @@ class Reservoir:
         self.capacity = _check.whole("capacity", capacity, 1)
         self.seed = _seeds.seed(seed)
         self.seen = 0
-        self._items = torch.empty(0, dtype=torch.int64)
+        self._items = torch.empty(0, dtype=torch.int64, device="cpu")
         self._generator = _seeds.generator(self.seed)
 
     def __len__(self) -> int:
@@ -88,8 +88,9 @@ class Reservoir:
         late = new[room:]
         if late.numel():
             # The n-th item draws a place among n; a place below the capacity is its slot. Later items overwrite.
-            nth = torch.arange(self.seen + room + 1, self.seen + new.numel() + 1, dtype=torch.float64)
-            place = (torch.rand(late.numel(), dtype=torch.float64, generator=self._generator) * nth).to(torch.int64)
+            nth = torch.arange(self.seen + room + 1, self.seen + new.numel() + 1, dtype=torch.float64, device="cpu")
+            drawn = torch.rand(late.numel(), dtype=torch.float64, device="cpu", generator=self._generator)
+            place = (drawn * nth).to(torch.int64)
             enters = place < self.capacity
             # NumPy promises that of repeated slots the last assignment stays.
             self._items.numpy()[place[enters].numpy()] = late[enters].numpy()

@@ -25,7 +25,7 @@ from aol.records.about import About, as_json, versions
 from aol.records.diary import EPOCHS, Diary, read_diary
 from aol.records.files import held, sweep, write_atomically, write_if_new
 from aol.records.readings import ClassReadings, means
-from aol.records.samples import FILE, IDS, SampleRecord, answer, write_samples
+from aol.records.samples import FILE, SampleRecord, answer, write_names, write_samples
 from aol.records.thumbnails import worth_seeing
 
 Figure: TypeAlias = "float | Tensor | Sequence[float] | np.ndarray[tuple[int, ...], np.dtype[np.generic]] | None"
@@ -50,6 +50,8 @@ class Recorder:
         epochs: how many there will be, where that is known.
         images: shows the samples, for the gallery: an array `[N, ...]`, or a function from a sample's position to an
             image. Thumbnails are kept of the oldest and the most suspicious few only.
+        names: what the samples are called in reports, one each in their order: paths, say; by default the ages' ids,
+            else their positions.
         command: what to type to repeat the run; by default how this program was started, if that was a file.
         resume: go on with the records in `folder`, if there are any. Those of epochs after the ages' own are dropped.
         group: the processes that share the run, where not all do.
@@ -84,6 +86,7 @@ class Recorder:
         counts: _check.Integers | None = None,
         epochs: int | None = None,
         images: arguments.Images | Callable[[int], object] | None = None,
+        names: Sequence[str | os.PathLike[str]] | None = None,
         command: str | None = None,
         resume: bool = False,
         group: _distributed.Group = None,
@@ -109,6 +112,8 @@ class Recorder:
         self._clock = time.monotonic()
         self._folders = [self.folder] if single else [self.folder / f"run-{run}" for run in range(self._runs)]
         self._thumbnails = [] if images is None else [arguments.thumbnails(images, ages) for _ in self._folders]
+        called = arguments.names(names, ages)
+        self._names, self._named = None if called is None else as_json(called), False
         self._diaries = [Diary(self._classes) for _ in self._folders]
         self._writes = _distributed.world(group)[0] == 0
         self._held, self._closed = ExitStack(), False
@@ -128,6 +133,7 @@ class Recorder:
             self._diaries = [read_diary(folder, self._classes) for folder in self._folders]
             if self._samples is not None and isinstance(self._ages, SampleAges) and self._diaries[0].epochs:
                 self._samples.read(self._folders, self._ages.labels)
+                self._named = self._names is None  # nothing new is said: they stay as they were
         except BaseException:
             self._held.close()
             raise
@@ -228,7 +234,7 @@ class Recorder:
     def _readings(self) -> tuple[Columns, Columns]:
         """Return what this epoch's answers and the ages say: `[R]` each, and `[R, C]` each."""
         ages = self._ages
-        curves: Columns = {"seconds": torch.full((self._runs,), time.monotonic() - self._clock)}
+        curves: Columns = {"seconds": torch.full((self._runs,), time.monotonic() - self._clock, device="cpu")}
         age = ages.class_age if isinstance(ages, SampleAges) else ages.ema
         by_class: Columns = {"age": age.reshape(self._runs, -1).cpu()}
         if self._weight_of == ages.epoch - 1:
@@ -290,6 +296,7 @@ class Recorder:
             self._about(run).write(folder)
             self._write_samples(folder, run)
             diary.write(folder)  # last: what it does not know of has not happened
+        self._names, self._named = None, True  # once: a million are many, and stay the same
 
     def _about(self, run: int) -> About:
         counts = self._counts
@@ -309,10 +316,10 @@ class Recorder:
         ages = self._ages
         if self._samples is None or not isinstance(ages, SampleAges):
             return
-        if ages._ids is not None and not (folder / IDS).exists():
-            write_atomically(folder / IDS, as_json(ages.ids))
+        if not self._named:
+            write_names(folder, self._names)
         age, ema = (value.reshape(self._runs, -1)[run].cpu() for value in (ages.age, ages.ema))
-        index = torch.arange(ages.num_samples)
+        index = torch.arange(ages.num_samples, device="cpu")
         kept = self._samples.tensors(run)
         write_samples(folder / FILE, kept, index=index, label=ages.labels, age=age, ema=ema, absent=ages.absent)
         for pictures in self._thumbnails[run : run + 1]:

@@ -281,4 +281,4 @@ class ShuffledSampler(EpochSampler):
         super().__init__(size, seed=seed, even=even, rank=rank, world_size=world_size)
 
     def _draw(self) -> Tensor:
-        return torch.randperm(self.num_samples, generator=self._generator())
+        return _seeds.permutation(self.num_samples, self.seed, self.epoch)

@@ -105,7 +105,7 @@ class LimitedAccess(Stream):
 
     def _indices(self, step: int) -> Tensor:
         size = max(1, round(self.num_samples * self.fraction))
-        return torch.randperm(self.num_samples, generator=_seeds.generator(self.seed, step))[:size].sort().values
+        return _seeds.permutation(self.num_samples, self.seed, step)[:size].sort().values
 
     def _settings(self) -> dict[str, object]:
         return {**super()._settings(), "fraction": self.fraction}
@@ -159,7 +159,7 @@ class ShiftingTail(Stream):
     def ranks(self, step: int) -> Tensor:
         """Return each class's rank at a step, 0 for the head, `int64 [C]`."""
         turn = self._step(step) // self.period
-        return torch.randperm(self.num_classes, generator=_seeds.generator(self.seed, 0, turn))
+        return _seeds.permutation(self.num_classes, self.seed, 0, turn)
 
     def _indices(self, step: int) -> Tensor:
         counts = self._by_rank[self.ranks(step)]

@@ -203,7 +203,7 @@ def gather(weight: _check.Numbers, index: _check.Integers) -> Tensor:
         )
     if where.device.type == "cpu":
         _check.within("index", where, weight.shape[-1], "places of weight")
-    where = where.to(weight.device)
+    where = _check.moved(where, weight.device)
     if weight.dim() == 1:
         return weight[where]
     if where.dim() == 2 and where.shape[0] != weight.shape[0]:

@@ -14,6 +14,7 @@ BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 SMALL = {
     "sample_ages": ["--samples", "3000", "--compared", "500", "--epochs", "4", "--batch", "1024", "--repeats", "2"],
     "reservoir": ["--steps", "100", "1000", "--capacities", "50", "--repeats", "2"],
+    "sample_names": ["--samples", "20000", "--repeats", "2"],
 }
 KNOWN = {"cpu", "cores", "threads", "load_before", "system", "python", "torch", "numpy", "aol"}
 
@@ -41,6 +42,15 @@ def test_the_reservoir_is_measured_beside_the_loop(tmp_path: Path) -> None:
     assert [(case["step"], case["capacity"]) for case in record["cases"]] == [(100, 50), (1000, 50)]
     assert all(case["library"]["median_s"] > 0 and case["loop"]["median_s"] > 0 for case in record["cases"])
     assert "one at a time" in printed
+
+
+def test_names_are_measured_and_take_few_bytes(tmp_path: Path) -> None:
+    printed, record = measured("sample_names", tmp_path / "names.json")
+    assert record["machine"].keys() == KNOWN
+    assert record["samples"] == 20000
+    assert 0 < record["bytes"] < record["plain_bytes"] / 5
+    assert all(record[name]["median_s"] > 0 for name in ("open", "open_without", "one", "all"))
+    assert "bytes each" in printed
 
 
 def test_the_pages_show_the_committed_records(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -58,7 +58,7 @@ def test_it_is_quick_to_open_to_sort_and_to_search(open_page: Open, large: Path)
 def test_what_is_left_out_is_said(open_page: Open, large: Path) -> None:
     page = open_page(large)
     text = page.locator("#about-body").inner_text()
-    assert "of 1,000,000 samples are on the page" in text
+    assert "of 1,000,000 samples: " in text
     assert "of 200 epochs" in text
     assert "Of all 1,000,000 samples" in page.locator("#sample-about").inner_text()
     assert "mean of about 2 classes" in page.locator("#heat-readout").inner_text()

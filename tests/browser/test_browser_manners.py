@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -187,6 +188,39 @@ def test_on_paper_nothing_is_cut_and_no_word_falls_to_pieces(open_page: Open, pa
         box = answer.bounding_box()
         assert box is not None
         assert box["width"] > 60
+
+
+def test_on_paper_small_charts_stand_side_by_side_and_no_heading_alone(open_page: Open, page_file: Path) -> None:
+    page = open_page(page_file)
+    page.set_viewport_size({"width": 720, "height": 1000})
+    page.emulate_media(media="print")
+    settle(page)
+    boxes = [chart.bounding_box() for chart in page.locator("#curve-charts .chart").all()]
+    assert len({box["y"] for box in boxes[:2] if box}) == 1
+    wide = [chart.bounding_box() for chart in page.locator("#heat-charts .chart").all()]
+    assert [box["width"] > 600 for box in wide if box] == [True, True]  # two, drawn wide: one below the other
+    assert page.evaluate("() => getComputedStyle(document.getElementById('heat-controls')).breakAfter") == "avoid"
+
+
+def test_names_of_usual_length_stand_whole_beside_their_picture(open_page: Open, tmp_path: Path) -> None:
+    write_page([make_story(names=["chimpanzee", "lawn_mower", "motorcycle", "maple_tree"])], tmp_path / "names.html")
+    page = open_page(tmp_path / "names.html")
+    for label in page.locator("#gallery .sample dd:nth-of-type(1)").all()[:12]:
+        box = label.bounding_box()
+        assert box is not None
+        assert box["height"] < 30, label.inner_text()
+
+
+def test_numbers_below_the_colour_scale_keep_apart(open_page: Open, page_file: Path) -> None:
+    page = open_page(page_file)
+    page.get_by_label("Colour shows").select_option(label="Test accuracy")
+    settle(page)
+    texts = page.locator("#heat-legend .role-legend-label text").all()
+    shown = [text.bounding_box() for text in texts if text.evaluate("e => getComputedStyle(e).opacity") != "0"]
+    boxes = sorted((box for box in shown if box), key=lambda box: box["x"])
+    assert len(boxes) >= 3
+    for left, right in pairwise(boxes):
+        assert right["x"] - left["x"] - left["width"] >= 4
 
 
 def test_epochs_are_whole_numbers_and_each_stands_once(open_page: Open, tmp_path: Path) -> None:

@@ -228,7 +228,7 @@ def test_curves_read_all_runs_at_one_epoch(page: Page, stories: list[Story]) -> 
     page.mouse.move(box["x"] + box["width"] - 8, box["y"] + box["height"] / 2)
     lines = page.locator("#tip").inner_text().splitlines()
     assert lines == ["epoch 12"] + [f"{s.name}: {100 * s.curves['test_accuracy'][-1]:.1f}%" for s in stories]
-    page.get_by_label("Third chart").select_option(label="Training accuracy")
+    page.get_by_label("Also show").select_option(label="Training accuracy")
     settle(page)
     assert "Training accuracy" in page.locator("#curve-charts").inner_text()
 

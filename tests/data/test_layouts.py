@@ -28,21 +28,6 @@ def test_imagenet_and_places_layouts_are_image_folders(tmp_path: Path) -> None:
     assert data.open_data(places).classes == ("airfield", "alley", "zen_garden")
 
 
-def test_samples_that_are_files_have_paths_inside_the_set_and_others_none(tmp_path: Path) -> None:
-    root = image_folder(tmp_path / "set")
-    opened = data.open_data(root)
-    assert opened.train.paths(torch.tensor([11, 0])) == [  # type: ignore[union-attr]
-        "train/n01484850/n01484850_3.JPEG", "train/n01440764/n01440764_0.JPEG"
-    ]  # fmt: skip
-    assert opened.test.paths(torch.tensor([0])) == ["val/n01440764/n01440764_0.JPEG"]  # type: ignore[union-attr]
-    alone = data.open_data(root / "train")  # class folders alone: split, and still by their own names
-    every = [*alone.train.paths(torch.arange(9)), *alone.test.paths(torch.arange(3))]  # type: ignore
-    assert sorted(every) == sorted(str(path.relative_to(root / "train")) for path in (root / "train").rglob("*.JPEG"))
-    data.pack(root, tmp_path / "packed")
-    for other in (tmp_path / "packed", tiny_parquet(tmp_path / "parquet"), tiny_lmdb(tmp_path / "lmdb")):
-        assert data.open_data(other).train.paths(torch.tensor([0])) is None  # type: ignore[union-attr]
-
-
 def test_a_link_back_to_a_folder_above_is_named_and_other_links_are_followed(tmp_path: Path) -> None:
     root = image_folder(tmp_path / "set", classes=("cat", "cat2"))
     (root / "train" / "cat2" / "more").symlink_to(root / "train" / "cat")

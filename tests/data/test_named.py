@@ -159,3 +159,10 @@ def test_an_in_memory_split_checks_itself() -> None:
         data.ImageSet(images[:0], labels[:0], ("a",), "x")
     with pytest.raises(ValueError, match="fraction must be above 0"):
         data.split_per_class(labels, 1.0, seed=0)
+
+
+def test_built_in_sets_have_the_number_of_classes_that_is_known_of_them() -> None:
+    assert tuple(named.NUM_CLASSES) == named.NAMES
+    assert data.load("digits").num_classes == named.NUM_CLASSES["digits"]
+    for name, known in named.OFFICIAL.items():
+        assert f" {named.NUM_CLASSES[name]} classes" in known.title

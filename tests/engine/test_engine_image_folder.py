@@ -170,16 +170,6 @@ def test_folders_whose_names_are_no_utf8_train_and_are_reported(
     assert (out / "report.html").is_file()
 
 
-def test_samples_without_files_of_their_own_get_no_names(
-    photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["data", "pack", str(photos), str(tmp_path / "packed")]) == 0
-    capsys.readouterr()
-    trained(tmp_path / "packed", tmp_path / "out", capsys, *SMALL, "--keep-samples")
-    assert list((tmp_path / "out").rglob("samples.safetensors"))
-    assert not list((tmp_path / "out").rglob("ids.json"))
-
-
 def test_names_are_those_of_the_run_that_is_there_and_not_of_one_before(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

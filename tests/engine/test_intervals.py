@@ -149,7 +149,8 @@ def test_the_seeds_that_are_needed_are_the_fewest_that_would_do(chosen: int) -> 
 
 
 def test_a_gain_that_no_number_of_seeds_could_show_has_no_such_number() -> None:
-    assert paired_gain([0.01, -0.01, 0.0100001]).seeds_needed() is not None
+    assert paired_gain([0.01, -0.004, 0.0100001]).seeds_needed() is not None
+    assert paired_gain([0.01, -0.01, 0.0100001]).seeds_needed() is None  # over 20, where nothing is known
     assert paired_gain([0.01, -0.01]).seeds_needed() is None
     assert paired_gain([0.01, -0.0099999999]).seeds_needed() is None
 

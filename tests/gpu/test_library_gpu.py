@@ -2,23 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import pytest
 import torch
 
 import aol
-
-
-@contextmanager
-def no_waiting() -> Iterator[None]:
-    torch.cuda.synchronize()
-    torch.cuda.set_sync_debug_mode("error")
-    try:
-        yield
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
+from wide_margins import no_waiting
 
 
 @pytest.mark.parametrize("rho", [0.3, torch.tensor([0.0, 0.3, 1.0])], ids=["single", "runs"])
@@ -36,7 +24,7 @@ def test_sample_ages_agree_with_the_cpu_and_never_wait(rho: float | torch.Tensor
             right = torch.rand(shape, generator=generator) < 0.4
             here.observe(index, right)
             on_device = index.cuda(), right.cuda()
-            with no_waiting():
+            with no_waiting("cuda"):
                 there.observe(*on_device)
                 there.weight(on_device[0])
         here.advance()
@@ -62,7 +50,7 @@ def test_class_ages_agree_with_the_cpu_and_never_wait() -> None:
         label, right = torch.randint(5, (64,), generator=generator), torch.rand(64, generator=generator) < 0.5
         here.observe(label, right)
         on_device = label.cuda(), right.cuda()
-        with no_waiting():
+        with no_waiting("cuda"):
             there.observe(*on_device)
             there.weight(on_device[0])
         here.advance()

@@ -93,8 +93,10 @@ def test_one_class_no_ages_and_nothing_known_give_a_sentence_too() -> None:
     assert list(kinds(with_ages([1.0], [9]))) == ["fine"]
     story = with_ages([1.0, 1.0], [5, 5])
     story.by_class["age"][:] = np.nan
-    assert list(kinds(story)) == ["fine"]
-    assert list(kinds(replace(story, by_class={}, curves={}))) == ["fine"]
+    for silent in (story, replace(story, by_class={}, curves={})):  # none is known to be old, and none not to be
+        (found,) = advise(silent)
+        assert found.kind == "ageless"
+        assert found.text.startswith("No ages were recorded")
 
 
 def test_a_class_that_is_not_learnt_has_no_likely_label_errors() -> None:
@@ -105,3 +107,14 @@ def test_a_class_that_is_not_learnt_has_no_likely_label_errors() -> None:
     lost = replace(story, samples=replace(story.samples, answers=Answers(pack(right), None, len(story.samples))))
     assert "labels" in kinds(story)
     assert "labels" not in kinds(lost)
+
+
+def test_the_last_one_is_said_without_a_number_and_streams_count_steps() -> None:
+    ages = np.outer([1.0, 2.0, 3.0, 4.0, 5.0], np.ones(3))
+    story = make_story(names=list("abc"), counts=[9, 9, 9], epochs=5, samples=False, by_class={"age": ages})
+    assert "+25% over the last epoch: " in advise(story)[0].text
+    longer = make_story(names=list("abc"), counts=[9, 9, 9], epochs=10, samples=False)
+    stream = {"settings": {"scenario": "stream"}, "finished": False, "by_class": {"age": np.repeat(ages, 2, axis=0)}}
+    running, course = advise(replace(longer, **stream))  # type: ignore[arg-type]
+    assert running.text.startswith("10 of 10 steps are over")
+    assert "over the last 2 steps: " in course.text

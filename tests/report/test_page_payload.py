@@ -88,6 +88,36 @@ def test_the_oldest_come_first_and_every_class_has_some() -> None:
     assert chosen[:50].tolist() == order[:50].tolist()
 
 
+def test_samples_as_old_as_each_other_come_from_the_classes_by_turns() -> None:
+    story = make_story(names=list("abcde"), counts=[20, 20, 20, 20, 5], epochs=3)
+    assert story.samples is not None
+    nothing = replace(story.samples, age=np.full(85, 4, np.int32), ema=np.full(85, 2.5, np.float32))
+    first = nothing.label[oldest_first(nothing)]
+    assert first[:15].tolist() == [0, 1, 2, 3, 4] * 3
+    assert sorted(first.tolist()) == nothing.label.tolist()
+
+
+def test_the_counts_under_about_are_those_of_the_lists() -> None:
+    story = make_story(counts=[400, 300, 200, 100, 50, 20])
+    other = replace(story, name="b")
+    found = payload([story, other])
+    samples = found["runs"][0]["samples"]  # type: ignore[index,call-overload]
+    old, doubted = len(samples["oldest"]), len(samples["doubtful"])
+    assert old < 1070
+    said = f"of 1,070 samples: {old:,} are listed as oldest, {doubted:,} as doubtful."
+    notes = [str(note) for note in found["notes"]]  # type: ignore[union-attr]
+    assert [note for note in notes if "1,070" in note] == [f"{story.name}, {said}", f"b, {said}"]
+    assert sum("--export" in note for note in notes) == 1
+
+
+def test_the_accuracy_at_the_end_is_that_of_the_figures_on_a_stream_its_second_half() -> None:
+    story = make_story(epochs=40)
+    stream = replace(story, settings=story.settings | {"scenario": "stream"})
+    ends = [run["tailAccuracy"] for run in payload([story, stream])["runs"]]  # type: ignore[index,union-attr,call-overload]
+    accuracy = story.curves["test_accuracy"]
+    assert ends == pytest.approx([accuracy[-2:].mean(), accuracy[20:].mean()], abs=1e-4)
+
+
 def test_nothing_to_choose_from_is_nothing() -> None:
     assert choose(np.zeros(0, np.int64), np.zeros(0, np.int64), 10, 3).tolist() == []
 
@@ -169,7 +199,7 @@ def test_a_thousand_classes_and_a_million_samples_stay_small_and_say_what_is_lef
     size = {name: len(json.dumps(value)) for name, value in found.items()}
     assert sum(size.values()) < 3_500_000, size
     notes = " ".join(str(note) for note in found["notes"])  # type: ignore[union-attr]
-    assert "of 1,000,000 samples are on the page" in notes
+    assert "c, of 1,000,000 samples: " in notes
     assert "of 200 epochs" in notes
     assert "no room for more" in notes
 

@@ -59,6 +59,8 @@ PARTS = {
     "not in order": ([1, 50, 9], {"head": [1], "middle": [2], "tail": [0]}),
     "two": ([1, 9], {"head": [1], "tail": [0]}),
     "one": ([5], {"all": [0]}),
+    "about balanced": ([139, 146, 142, 146], {"all": [0, 1, 2, 3]}),
+    "half as large again": ([2, 3], {"head": [1], "tail": [0]}),
     "balanced": ([7, 7, 7, 7], {"all": [0, 1, 2, 3]}),
     "step": ([9, 9, 9, 1, 1, 1], {"head": [0, 1, 2], "tail": [3, 4, 5]}),
     "empty classes": ([9, 3, 0, 0], {"head": [0], "middle": [1], "tail": [2, 3]}),

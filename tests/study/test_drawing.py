@@ -40,10 +40,12 @@ def _study(folder: Path, keep: str = 'keep = ["age"]') -> str:
     return str(path)
 
 
-def _aged(run: Settings, classes: int = 3) -> Record:
+def _aged(run: Settings, classes: int = 10) -> Record:
     ages = np.random.default_rng(run.seed).uniform(1, 5, (run.epochs, classes)).round(3)
     made = replace(record(run, 0.5), over_time={"age": ages.tolist()})
-    return replace(made, by_class={"test_accuracy": [0.5] * classes, "train_count": [50.0, 20.0, 9.0][:classes]})
+    return replace(
+        made, by_class={"test_accuracy": [0.5] * classes, "train_count": [50.0 - 5 * c for c in range(classes)]}
+    )
 
 
 def _stored(folder: Path, study: str, made: list[Record] | None = None) -> Store:

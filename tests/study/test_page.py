@@ -92,6 +92,47 @@ def test_the_command_names_the_cells_and_seeds_that_were_run(tmp_path: Path) -> 
     assert "4 of 5 cells have no runs and are not shown." in text
 
 
+def test_the_page_of_a_study_of_ones_own_names_its_file_and_every_method(tmp_path: Path) -> None:
+    plan = replace(study(seeds=(1, 2, 3, 4, 5)), name="a|b", paper=None)
+    plan = replace(
+        plan, methods=(plan.methods[0], *(replace(each, name=f"{each.name}|x") for each in plan.methods[1:]))
+    )
+    _fill(tmp_path, plan, {"aol": 0.05})
+    text = page(tmp_path, [plan], called={"a|b": "my studies/own.toml"})
+    assert "Age of Learning" not in text
+    assert "| [a\\|b](#a|b) | holds | aol\\|x +" in text
+    assert "aol study run 'my studies/own.toml' --out" in text
+    assert "hours on a GPU" not in text
+
+
+def test_runs_that_stand_in_two_sections_are_said_to_be_the_same(tmp_path: Path) -> None:
+    plan = study()
+    _fill(tmp_path, plan, {})
+    text = page(tmp_path, [plan, replace(plan, name="again")])
+    assert text.count("The runs are those of [made-up](#made-up).") == 1
+
+
+def test_a_grid_without_a_validation_part_is_why_there_is_no_figure(tmp_path: Path) -> None:
+    plan = study()
+    store = Store(tmp_path)
+    for run in plan.all_runs():
+        store.put(record(run, 0.7))
+    text = page(tmp_path, [plan.only(method=["aol"])])
+    assert (
+        "| made-up | not enough runs: no validation accuracy to choose by: give the study a validation part |" in text
+    )
+
+
+def test_one_seed_says_nothing_about_spreads_and_luck(tmp_path: Path) -> None:
+    plan = replace(study(seeds=(1,)), tries_seeds=5)
+    _fill(tmp_path, plan, {"aol": 0.05})
+    text = page(tmp_path, [plan])
+    assert "Two plain runs" not in text
+    assert "Shown at its best" not in text
+    row = next(line for line in text.splitlines() if "aol: 4 tries" in line)
+    assert row.split(" | ")[4:] == ["–", "–", "– |"]
+
+
 def _reasons(gains: dict[str, float], *, noise: float, seeds: int = 5) -> str:
     plan = study(seeds=tuple(range(1, seeds + 1)), rhos=(0.1, 0.3, 0.5, 0.7, 0.9))
 
@@ -142,7 +183,7 @@ def test_the_best_epoch_of_the_best_setting_stands_beside_the_paper(tmp_path: Pa
 
 def test_a_rival_that_gains_more_is_named() -> None:
     said = _reasons({"aol": 0.02, "frequency": 0.05}, noise=0.003)
-    assert "Simpler weights gain more than aol: frequency by 2.92." in said
+    assert "Simpler weights gain more than aol: frequency by 2.92 (2.16 to 3.68)." in said
 
 
 def test_the_paper_is_compared_by_every_figure() -> None:

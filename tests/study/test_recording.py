@@ -7,7 +7,7 @@ import torch
 
 from aol.engine.settings import Settings
 from aol.study.recording import records_of, true_age
-from aol.study.records import encoded
+from aol.study.records import decoded, encoded
 from engine.tiny_runs import make_loop, run_to_end
 
 
@@ -75,3 +75,35 @@ def test_epochs_that_a_stack_of_failures_never_reached_are_none() -> None:
     assert len(record.curves["train_accuracy"]) == 9
     assert record.curves["train_accuracy"][-1] is None
     assert encoded(record)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"eval_every": 2, "validation": 0.2, "average": 0.5},
+        {"eval_every": 7},
+        {"signal": "none"},
+        {"signal": "train", "weighting": "aol"},
+        {"lr": 1e6},
+        {"lr": 1e6, "eval_every": 3},
+        {"scenario": "arrival", "fraction": 0.5, "weighting": "aol"},
+        {"scenario": "stream", "stream": "access", "fraction": 0.3, "memory": "none"},
+        {"scenario": "stream", "period": 2, "memory": "reservoir:20", "weighting": "aol"},
+    ],
+)
+def test_whatever_a_loop_leaves_behind_is_a_record_that_is_read(given: dict[str, object]) -> None:
+    runs = [Settings(data="tiny", epochs=5, imbalance=3.0, seed=seed, **given) for seed in (1, 2)]  # type: ignore[arg-type]
+    for record in records_of(run_to_end(make_loop(runs)), ("age",)):
+        assert decoded(encoded(record), record.run_id) == record
+
+
+def test_a_run_that_failed_beside_one_that_did_not_is_read_too() -> None:
+    runs = [Settings(data="tiny", epochs=5, imbalance=3.0, seed=seed) for seed in (1, 2)]
+    loop = make_loop(runs)
+    loop.run_epoch()
+    with torch.no_grad():
+        weight = next(loop.learner.net.parameters())
+        weight[: len(weight) // 2] = torch.nan
+    found = records_of(run_to_end(loop), ("age",))
+    assert [record.failed_at_epoch for record in found] == [2, None]
+    assert [decoded(encoded(record), record.run_id) for record in found] == found

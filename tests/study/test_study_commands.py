@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import tarfile
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,7 @@ from tiny_studies import written
 from aol.cli import main
 from aol.study import Store, builtin_names
 from aol.study.records import encoded
+from data.tiny_sets import image_folder
 
 
 def said(capsys: pytest.CaptureFixture[str], *words: str | Path) -> tuple[int, str, str]:
@@ -55,13 +58,16 @@ def test_restrictions_and_other_settings_are_read_from_the_words(
     assert runs("--set", "epochs=9", "--precision", "bf16") == 14
 
 
-@pytest.mark.parametrize(("validation", "warned"), [("0.1", False), ("0.0", True)])
-def test_a_grid_that_nothing_can_be_chosen_from_is_named_before_it_is_trained(
-    validation: str, warned: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(("words", "refused"), [((), True), (("--only", "rho=0.2"), False)])
+def test_a_grid_that_nothing_can_be_chosen_from_is_refused_before_it_is_trained(
+    words: tuple[str, ...], refused: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ("--set", f"validation={validation}", "--set", "epochs=1", "--limit-minutes", "0", "--out", tmp_path / "o")
-    _, _, err = said(capsys, "run", written(tmp_path), *words)
-    assert ("No setting of aol can be chosen without a validation part: --set validation=0.05" in err) is warned
+    common = ("--set", "validation=0", "--set", "epochs=1", "--limit-minutes", "0", "--out", tmp_path / "o")
+    status, _, err = said(capsys, "run", written(tmp_path), *common, *words)
+    assert (status == 2) is refused
+    sentence = "aol: The grid of aol cannot be chosen from without a validation part: --set validation=0.05, or"
+    assert (sentence in err) is refused
+    assert (tmp_path / "o").exists() is not refused
 
 
 @pytest.mark.parametrize(
@@ -174,3 +180,46 @@ def test_a_damaged_record_is_replaced_by_one_that_is_gathered(
     here.path(one.run_id).write_text("{}")
     assert said(capsys, "gather", there.folder, "--out", here.folder)[0] == 0
     assert here.get(one.run_id) == one
+
+
+@pytest.mark.parametrize("content", ['{"seconds":NaN}', "[" * 100_000])
+def test_a_damaged_record_stops_no_command_and_is_named_and_done_again(
+    content: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    short, out = written(tmp_path), tmp_path / "out"
+    part = ["--only", "imbalance=5", "--only", "method=none", "--set", "epochs=1", "--out", out]
+    assert said(capsys, "run", short, *part)[0] == 0
+    name = Store(out).ids()[0]
+    Store(out).path(name).write_text(content)
+    for words in (["status", short, *part], ["show", short, *part], ["page", short, "--out", out]):
+        status, text, err = said(capsys, *words)
+        assert (status, err) == (0, ""), words
+        assert f"{name}.json" in text or words[0] == "page"  # the page has runs of the whole study
+    status, _, err = said(capsys, "run", short, *part)
+    assert status == 0
+    assert f"{name}.json is damaged and its run is done again: it " in err
+    assert Store(out).damaged() == []
+
+
+def test_a_read_only_file_system_is_said_in_a_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def read_only(**_: object) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    Store(tmp_path / "there").put(record(epochs=3))
+    (tmp_path / "out" / "records").mkdir(parents=True)  # which is there, so that to make it is no error
+    monkeypatch.setattr(tempfile, "TemporaryFile", read_only)
+    for words in (["gather", tmp_path / "there"], ["run", written(tmp_path)]):
+        status, out, err = said(capsys, *words, "--out", tmp_path / "out")
+        assert (status, out) == (2, "")
+        assert err == f"aol: --out {tmp_path / 'out'} cannot be written to: its file system is read-only.\n"
+
+
+def test_a_folder_with_other_classes_than_the_set_it_is_given_for_is_refused_before_it_is_trained(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    photos = image_folder(tmp_path / "photos")
+    status, _, err = said(capsys, "run", written(tmp_path), "--out", tmp_path / "out", "--data", f"digits={photos}")
+    assert status == 2
+    assert f"--data digits={photos} has 3 classes, and digits has 10" in err

@@ -118,3 +118,24 @@ def test_a_curve_shorter_than_the_run_is_no_crash() -> None:
     plan = study()
     known = {run: replace(record(run, 0.5, 0.5), curves={"test_accuracy": []}) for run in plan.all_runs()}
     assert all(line.gain is None for line in make_table(plan, known).lines)
+
+
+def test_the_paper_is_known_by_its_weights_and_not_by_a_name() -> None:
+    plain, age, rival = study().methods
+    plan = replace(study(), methods=(plain, replace(age, name="mine"), replace(rival, name="aol-like")))
+    assert len(plan.extra_seeds) == 3  # as many as the grid of age has settings
+    table = make_table(plan, _known(plan))
+    assert [each.claim.method for each in table.verdicts] == ["mine"]
+    assert [(each.claim.method, each.claim.over) for each in table.rivals] == [("mine", "aol-like")]
+
+
+def test_age_with_one_setting_costs_no_further_runs_of_the_baseline() -> None:
+    assert study(rhos=(0.5,)).extra_seeds == ()
+
+
+def test_the_paper_beside_cells_without_three_seeds_is_that_of_the_cells_with_runs() -> None:
+    plan = study(seeds=(1, 2), imbalances=(100, 50))
+    known = {run: each for run, each in _known(plan).items() if run.imbalance == 100}
+    ours = make_table(plan, known).verdicts[0].claim.paper_gain
+    alone = make_table(study(imbalances=(100,)), {}).verdicts[0].claim.paper_gain
+    assert ours == alone != make_table(plan, {}).verdicts[0].claim.paper_gain

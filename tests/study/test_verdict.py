@@ -228,3 +228,8 @@ def test_the_rate_of_false_finds_is_nominal_over_many_tables() -> None:
         held += judge([_claim(made)])[0].word == HOLDS
     assert held / times <= 0.025 + 0.009
     assert paired_gain(mean.tolist(), chosen=1).error == pytest.approx(made.error)  # the same formula
+
+
+def test_beyond_what_is_known_of_the_widening_no_number_of_seeds_is_named() -> None:
+    (verdict,) = judge([_claim(Gain(0.001, 3, 0.02, 0.02 / math.sqrt(3)))])
+    assert verdict.sentence.endswith("; even 20 seeds would hardly show so small a difference.")

@@ -97,7 +97,7 @@ def assign(words: Tensor, index: Tensor, right: Tensor, layout: Layout) -> None:
         else:
             table[:, columns] = marked
         return
-    rows = torch.arange(words.shape[0])[:, None]
+    rows = torch.arange(words.shape[0], device=words.device)[:, None]
     table[rows.numpy(), index.numpy()] = layout.mark(words.gather(1, index), right).numpy()
 
 

@@ -105,6 +105,8 @@ class SampleAges:
         self.epoch = 0
         self._sums = torch.zeros((runs, self.num_classes), dtype=torch.int64, device=device)
         self._seen = torch.zeros_like(self._sums)
+        # What one is in the sums. A tensor: a compiled step would be compiled anew for every number of epochs.
+        self._unit = torch.ones((), dtype=torch.float64, device=device)
 
     # What is known
 
@@ -187,7 +189,7 @@ class SampleAges:
         are never waited for: there, an index outside the set is left out and reported by `advance`.
         """
         where, stray = self._index(index)
-        right = _check.truths("correct", correct).to(self.device, non_blocking=True)
+        right = _check.truths("correct", correct, device=self.device)
         shape = (where.shape[-1],) if self._single else (self._rho.numel(), where.shape[-1])
         if right.shape != torch.Size(shape):
             raise ValueError(f"correct must have the shape {list(shape)} to go with index, not {list(right.shape)}.")
@@ -206,8 +208,7 @@ class SampleAges:
         elif bool(self._stray):
             self._report_stray()
         self.epoch += 1
-        self._sums.zero_()
-        self._seen.zero_()
+        self._count_anew()
         for part in self._parts():
             self._fold(part)
             self._tally(part)
@@ -234,6 +235,11 @@ class SampleAges:
             rate = self._rho[:, None]
         ema.copy_(torch.where(touched, blend(before, now, rate).to(ema.dtype), ema))
 
+    def _count_anew(self) -> None:
+        self._sums.zero_()
+        self._seen.zero_()
+        self._unit.fill_(float(1 << self._fraction_bits()))
+
     def _tally(self, part: slice) -> None:
         # Sums in whole numbers do not depend on their order: processes, devices and permutations agree to the last bit.
         ema = self._ema[:, part].to(torch.float32)
@@ -249,14 +255,14 @@ class SampleAges:
         return max(0, min(24, 62 - self.num_samples.bit_length() - largest.bit_length()))
 
     def _class_mean(self) -> Tensor:
-        return self._sums.to(torch.float64) / float(1 << self._fraction_bits()) / self._seen
+        return self._sums.to(torch.float64) / self._unit / self._seen
 
     def _class_weight(self) -> Tensor:
         return mean_one(self._class_mean()).masked_fill(self._uniform(), 1.0)
 
     def _relative(self, ema: Tensor) -> Tensor:
         total, count = self._sums.sum(1, keepdim=True), self._seen.sum(1, keepdim=True)
-        mean = total.to(torch.float64) / float(1 << self._fraction_bits()) / count
+        mean = total.to(torch.float64) / self._unit / count
         weight = ema.to(torch.float32) / mean.to(torch.float32)
         return weight.masked_fill_(weight.isnan() | self._uniform(), 1.0)
 
@@ -301,8 +307,8 @@ class SampleAges:
             raise ValueError(f"index must have the shape {wanted}, not {list(found.shape)}.")
         if found.device.type == "cpu":
             _check.within("index", found, self.num_samples, "samples of these ages")
-            return found.to(self.device, non_blocking=True), None
-        found = found.to(self.device)
+            return _check.moved(found, self.device), None
+        found = _check.moved(found, self.device)
         return found, (found < 0) | (found >= self.num_samples)
 
     def _out(self, value: Tensor) -> Tensor:
@@ -344,8 +350,7 @@ class SampleAges:
         self._words[:, :-1] = word
         self._ema = ema
         self._stray.fill_(stray)
-        self._sums.zero_()
-        self._seen.zero_()
+        self._count_anew()
         for part in self._parts():
             self._tally(part)
 

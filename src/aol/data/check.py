@@ -17,7 +17,7 @@ from aol.data.images import ImageSet, Pair
 from aol.data.named import NAMES, OFFICIAL, find, missing_message, official
 from aol.data.official import Official, member_problem
 from aol.data.opening import open_data, open_records
-from aol.data.packed import PackedRecords, wrong_records
+from aol.data.packed import PackedRecords, wrong_records, wrong_tables
 from aol.data.stored import Records, StoredImages, damaged
 
 Progress = Callable[[str, int, int], None]
@@ -99,10 +99,11 @@ def _split_problems(
         if progress is not None:
             progress(split, done, total)
 
+    tables = wrong_tables(records) if isinstance(records, PackedRecords) else []
     if decode:
-        return damaged(StoredImages(records), workers=workers, progress=report)
+        return damaged(StoredImages(records), workers=workers, progress=report) + tables
     if isinstance(records, PackedRecords):
-        return wrong_records(records, workers=workers, progress=report)
+        return wrong_records(records, workers=workers, progress=report) + tables
     return []
 
 

@@ -82,9 +82,9 @@ class FolderRecords:
         state = os.stat(self.source(index))
         return f"{self._names[index]}:{state.st_size}:{state.st_mtime_ns}"
 
-    def path(self, index: int) -> str:
-        """Give the path of the file at a position inside the data set."""
-        return _as_text(os.path.join(self._inside, self._names[index]))
+    def names(self, index: Sequence[int]) -> list[str]:
+        """Give the paths of the files at these positions inside the data set."""
+        return [_as_text(os.path.join(self._inside, self._names[place])) for place in index]
 
 
 def class_folders(folder: Path) -> list[str]:

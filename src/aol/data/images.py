@@ -94,6 +94,8 @@ class Augmentation:
 class ImageSet:
     """One split in memory: images uint8 [N, C, H, W], labels int64 [N], and the names of the classes.
 
+    `called` holds what the samples are called where they come from, in their order, if that is known.
+
     >>> pixels = torch.zeros(2, 1, 8, 8, dtype=torch.uint8)
     >>> s = ImageSet(pixels, torch.tensor([0, 1]), ("a", "b"), "toy/train")
     >>> len(s), s.num_classes, s.shape, s.counts.tolist()
@@ -104,6 +106,7 @@ class ImageSet:
     labels: Tensor
     classes: tuple[str, ...]
     name: str
+    called: Sequence[str] | None = None
 
     def __post_init__(self) -> None:
         if self.images.dtype != torch.uint8 or self.images.dim() != 4:
@@ -117,6 +120,8 @@ class ImageSet:
             )
         if len(self.labels) == 0:
             raise DataError(f"{self.name}: no images")
+        if self.called is not None and len(self.called) != len(self.labels):
+            raise DataError(f"{self.name}: {len(self.called)} names for {len(self.labels)} images")
         check_labels(self.labels, len(self.classes), self.name)
 
     def __len__(self) -> int:
@@ -151,7 +156,17 @@ class ImageSet:
         [1, 0]
         """
         index = index.to(self.labels.device)
-        return replace(self, images=self.images[index], labels=self.labels[index])
+        return replace(self, images=self.images[index], labels=self.labels[index], called=self.names(index))
+
+    def names(self, index: Tensor) -> list[str] | None:
+        """Give what the samples `index [n]` are called where they come from; None where they have but numbers.
+
+        >>> pixels = torch.zeros(2, 1, 8, 8, dtype=torch.uint8)
+        >>> s = ImageSet(pixels, torch.tensor([0, 1]), ("a", "b"), "toy", ["train/a/0.png", "train/b/0.png"])
+        >>> s.names(torch.tensor([1]))
+        ['train/b/0.png']
+        """
+        return None if self.called is None else [self.called[place] for place in index.tolist()]
 
 
 S_co = TypeVar("S_co", covariant=True)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Protocol
@@ -76,7 +77,7 @@ class LmdbRecords:
     """The records of one LMDB environment."""
 
     def __init__(self, path: Path, name: str) -> None:
-        self.name, self._path = name, str(path.absolute())
+        self.name, self._path, self._inside = name, str(path.absolute()), path.name
         data = path / "data.mdb" if path.is_dir() else path
         self._stamp = f"{data.stat().st_size}:{data.stat().st_mtime_ns}"
         with _environment(self._path).begin() as view:
@@ -119,8 +120,9 @@ class LmdbRecords:
         """Give the environment's size and time with the position."""
         return f"{self._stamp}:{index}"
 
-    def path(self, index: int) -> None:
-        """Give none: a record lies among others."""
+    def names(self, index: Sequence[int]) -> list[str]:
+        """Give the environment and key of the records at these positions."""
+        return [f"{self._inside}#image-{place + self._first:09d}" for place in index]
 
 
 def _number(value: bytes | None, what: str) -> int:

@@ -20,6 +20,7 @@ from aol.data.official import Official
 
 OFFICIAL: Mapping[str, Official] = {o.name: o for o in (FASHION_MNIST, CIFAR10, CIFAR100)}
 NAMES: tuple[str, ...] = ("digits", *OFFICIAL)
+NUM_CLASSES: Mapping[str, int] = {"digits": 10, "fashion-mnist": 10, "cifar10": 10, "cifar100": 100}
 
 
 @dataclass(frozen=True)

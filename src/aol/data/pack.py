@@ -25,8 +25,10 @@ import numpy.typing as npt
 
 from aol.data.decode import open_image, shrink
 from aol.data.errors import DataError
+from aol.data.name_table import SUFFIX, packed_names
 from aol.data.opening import open_records
 from aol.data.packed import FORMAT, MANIFEST, ROW, VERSION, Manifest, Shard
+from aol.data.shard_files import read_back, write_index, write_whole
 from aol.data.stored import Progress, Records
 
 QUALITY = 90
@@ -136,13 +138,41 @@ class _Work:
 
     def shard(self, records: Records, positions: range, name: str) -> Shard | None:
         """Bring one shard up to date; None when it holds a damaged image or work has stopped."""
-        fingerprint = self._fingerprint(records, positions)
+        fingerprint, names = self._fingerprint(records, positions), records.names(positions)
+        table = None if names is None else packed_names(names)
         there = _up_to_date(self.target, name, fingerprint)
         if there is not None:
+            if not _same_names(self.target, there, table):  # of an earlier version, or of a folder that was renamed
+                there = self._name(there, table)
             self._advance(len(positions), kept=1)
             return there
+        made = self._images(records, positions, name, fingerprint)
+        if made is None:
+            return None
+        made = self._name(made, table)
+        self._advance(len(positions) % _TICK, written=1)
+        return made
+
+    def _begin(self) -> None:
         with self._lock:
             (self.target / MANIFEST).unlink(missing_ok=True)  # the set is not whole until we are done
+
+    def _name(self, made: Shard, table: bytes | None) -> Shard:
+        """Write the names of a shard whose images are there, then what it was made from."""
+        self._begin()
+        path = self.target / f"{made['file']}{SUFFIX}"
+        made.pop("names_crc32", None)
+        if table is None:
+            path.unlink(missing_ok=True)
+        else:
+            write_whole(path, table)
+            made["names_crc32"] = zlib.crc32(table)
+        write_whole(self.target / f"{made['file']}.json", json.dumps(made).encode())
+        return made
+
+    def _images(self, records: Records, positions: range, name: str, fingerprint: str) -> Shard | None:
+        """Write the images of a shard and their index; None when one is damaged or work has stopped."""
+        self._begin()
         data = self.target / f"{name}.bin.tmp"
         try:
             rows, damaged = self._write(data, records, positions)
@@ -150,7 +180,7 @@ class _Work:
                 with self._lock:
                     self.problems += damaged
                 return None
-            _read_back(data, rows)
+            read_back(data, rows)
             (self.target / f"{name}.json").unlink(missing_ok=True)  # of what this one replaces
             os.replace(data, self.target / f"{name}.bin")
         except OSError as reason:
@@ -159,16 +189,13 @@ class _Work:
             raise
         finally:
             data.unlink(missing_ok=True)
-        made = Shard(
+        return Shard(
             file=name,
             records=len(rows),
             bytes=int(rows["length"].sum(dtype=np.uint64)),
-            index_crc32=_write_index(self.target / f"{name}.npy", rows),
+            index_crc32=write_index(self.target / f"{name}.npy", rows),
             fingerprint=fingerprint,
         )
-        write_whole(self.target / f"{name}.json", json.dumps(made).encode())
-        self._advance(len(positions) % _TICK, written=1)
-        return made
 
     def _write(self, data: Path, records: Records, positions: range) -> tuple[npt.NDArray[np.void] | None, list[str]]:
         """Write the records of a shard; give its index, None when work has stopped, and what is damaged."""
@@ -232,44 +259,19 @@ def _up_to_date(target: Path, name: str, fingerprint: str) -> Shard | None:
     return made if whole else None
 
 
-def _read_back(path: Path, rows: npt.NDArray[np.void]) -> None:
-    with path.open("rb") as file:
-        for row in rows:
-            if zlib.crc32(file.read(int(row["length"]))) != int(row["crc32"]):
-                raise OSError(f"{path}: what was written reads back differently")
-
-
-def _write_index(path: Path, rows: npt.NDArray[np.void]) -> int:
-    temporary = path.with_name(path.name + ".tmp")
-    with temporary.open("wb") as file:
-        np.save(file, rows, allow_pickle=False)
-        file.flush()
-        os.fsync(file.fileno())
-    found = zlib.crc32(temporary.read_bytes())
-    os.replace(temporary, path)
-    return found
-
-
-def write_whole(path: Path, content: bytes) -> None:
-    """Write a file so that it is either as before or whole, whatever happens meanwhile."""
-    temporary = path.with_name(path.name + ".tmp")
-    with temporary.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
-    folder = os.open(path.parent, os.O_RDONLY)
+def _same_names(target: Path, made: Shard, table: bytes | None) -> bool:
     try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+        there = (target / f"{made['file']}{SUFFIX}").read_bytes()
+    except FileNotFoundError:
+        there = None
+    return there == table and made.get("names_crc32") == (None if table is None else zlib.crc32(table))
 
 
 def _remove_strays(target: Path, files: set[str]) -> None:
     """Remove what an earlier, larger packing or a killed one left behind."""
     for path in target.iterdir():
         shard = path.name.partition(".")[0]
-        stray = path.suffix in (".bin", ".npy", ".json") and shard not in files and path.name != MANIFEST
+        stray = path.suffix in (".bin", ".npy", ".json", SUFFIX) and shard not in files and path.name != MANIFEST
         if stray or path.suffix == ".tmp":
             path.unlink()
 

@@ -3,10 +3,11 @@
     manifest.json      format, version, classes, the splits and their shards; written last, atomically
     train-00000.bin    encoded images (JPEG, PNG, …), one after another, nothing between them
     train-00000.npy    one row a record: offset u8, length u4, crc32 u4, label i4 (little-endian)
-    train-00000.json   what the shard was made from; written when the other two are whole
+    train-00000.names  what each record is called where it comes from, where that is known; see `name_table.py`
+    train-00000.json   what the shard was made from; written when the others are whole
 
 Assumes the manifest is there: without it the packing has not finished. Each record's checksum is compared
-when read.
+when read, names are read when asked for.
 """
 
 from __future__ import annotations
@@ -14,10 +15,11 @@ from __future__ import annotations
 import json
 import mmap
 import zlib
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import TypedDict
+from typing import NotRequired, TypedDict
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +27,7 @@ import torch
 
 from aol.data.errors import DataError
 from aol.data.images import check_labels
+from aol.data.name_table import SUFFIX, Places, gathered, read_names
 from aol.data.stored import PerThread, Progress, Records
 
 FORMAT, VERSION = "aol-packed", 1
@@ -33,13 +36,17 @@ ROW = np.dtype([("offset", "<u8"), ("length", "<u4"), ("crc32", "<u4"), ("label"
 
 
 class Shard(TypedDict):
-    """What is known of one shard: `fingerprint` of its source, and sizes and checksum of its own files."""
+    """What is known of one shard: `fingerprint` of its source, and sizes and checksums of its own files.
+
+    `names_crc32` is there where its records have names; those packed before names were kept have none.
+    """
 
     file: str
     records: int
     bytes: int
     index_crc32: int
     fingerprint: str
+    names_crc32: NotRequired[int]
 
 
 class Manifest(TypedDict):
@@ -105,6 +112,7 @@ class PackedRecords:
         self._ends = np.cumsum([0, *(len(rows) for rows in indices)])
         self.labels = torch.from_numpy(self._rows["label"].astype(np.int64))
         check_labels(self.labels, len(classes), name)
+        self._root, self._shards = root, shards
         self._paths = [str(root / f"{shard['file']}.bin") for shard in shards]
         self._maps = [PerThread(partial(_map, path)) for path in self._paths]
 
@@ -130,8 +138,24 @@ class PackedRecords:
         row = self._rows[index]
         return f"{int(row['crc32'])}:{int(row['length'])}"
 
-    def path(self, index: int) -> None:
-        """Give none: a record is packed among others."""
+    def names(self, index: Sequence[int]) -> list[str] | None:
+        """Give what the records at these positions were called where they were packed from; None if not kept."""
+        if any("names_crc32" not in shard for shard in self._shards):
+            return None
+
+        def read(shard: int, rows: Places) -> list[str]:
+            table = self.table(shard)
+            return [table[row] for row in rows.tolist()]
+
+        return gathered(index, self._ends, read)
+
+    def table(self, shard: int) -> list[str]:
+        """Read the names of a shard's records; none where they were not kept."""
+        known = self._shards[shard]
+        if "names_crc32" not in known:
+            return []
+        path = self._root / f"{known['file']}{SUFFIX}"
+        return read_names(path, records=known["records"], crc32=known["names_crc32"])
 
 
 def open_packed(root: Path) -> dict[str, Records]:
@@ -162,4 +186,15 @@ def wrong_records(records: PackedRecords, *, workers: int = 4, progress: Progres
             found += said
             if progress is not None:
                 progress(int(records._ends[shard + 1]), len(records.labels))
+    return found
+
+
+def wrong_tables(records: PackedRecords) -> list[str]:
+    """Read the names of every shard of a split; give a sentence for each table that is wrong."""
+    found = []
+    for shard in range(len(records._shards)):
+        try:
+            records.table(shard)
+        except DataError as reason:
+            found.append(str(reason))
     return found

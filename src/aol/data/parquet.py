@@ -1,6 +1,7 @@
 """Parquet in the Hugging Face image layout: `train-*.parquet` beside `validation-*` or `test-*` shards.
 
-Rows are (image: {bytes, path}, label), class names lie in the schema's metadata. Assumes pyarrow, imported
+Rows are (image: {bytes, path}, label), class names lie in the schema's metadata; `row_names.py` finds what the rows
+are called. Assumes pyarrow, imported
 on first use. One row costs its whole row group, of which each thread keeps the last few: good for reading in
 order, slow at random. `aol data pack` makes a set that is quick at random.
 """
@@ -8,6 +9,7 @@ order, slow at random. `aol data pack` makes a set that is quick at random.
 from __future__ import annotations
 
 import json
+import threading
 from collections import OrderedDict
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,10 +21,13 @@ import torch
 
 from aol.data.errors import DataError, need
 from aol.data.images import check_labels
+from aol.data.name_table import Places, gathered
+from aol.data.row_names import naming_column, read_column
 from aol.data.stored import PerThread, Records
 
 _LABEL_COLUMNS = ("label", "labels", "fine_label")
 _KEPT_GROUPS = 4
+_naming_lock = threading.Lock()  # packing asks in many threads, and a million names are read but once
 
 
 class _Cell(Protocol):
@@ -59,9 +64,10 @@ def _no_shards() -> dict[int, _Shard]:
 class ParquetRecords:
     """The rows of one split's shards, in the order of sorted file names."""
 
-    def __init__(self, shards: Sequence[Path], name: str) -> None:
+    def __init__(self, shards: Sequence[Path], name: str, root: Path) -> None:
         parquet = _pyarrow()
         self.name = name
+        self._inside = [path.relative_to(root).as_posix() for path in shards]
         self._paths = [str(path) for path in shards]
         self._stamps = [f"{path.name}:{path.stat().st_size}:{path.stat().st_mtime_ns}" for path in shards]
         labels, group_ends, group_shard, group_number = [], [0], [], []
@@ -88,10 +94,12 @@ class ParquetRecords:
         self.labels = torch.from_numpy(np.concatenate(labels))
         if len(self.labels) == 0:
             raise DataError(f"{self._paths[0]}: no rows in it")
+        self._starts = np.cumsum([0, *(len(each) for each in labels)])  # of the files
         self._ends = np.array(group_ends, dtype=np.int64)
         self._shard, self._group = np.array(group_shard), np.array(group_number)
         self.classes = self.class_names or tuple(str(n) for n in range(int(self.labels.max()) + 1))
         self._open = PerThread(_no_shards)
+        self._naming: tuple[str | None] | None = None  # not looked for yet
 
     @property
     def unlabelled(self) -> bool:
@@ -123,8 +131,19 @@ class ParquetRecords:
         number, group, row = self._place(index)
         return f"{self._stamps[number]}:{group}:{row}"
 
-    def path(self, index: int) -> None:
-        """Give none: a record is a row among others."""
+    def names(self, index: Sequence[int]) -> list[str]:
+        """Give the rows' own names, where a column names each differently, else `FILE#ROW`, counted from 0."""
+        with _naming_lock:
+            if self._naming is None:
+                self._naming = (naming_column(self._paths, self._image),)
+        (column,) = self._naming
+
+        def read(file: int, rows: Places) -> list[str]:
+            if column is None:
+                return [f"{self._inside[file]}#{row}" for row in rows.tolist()]
+            return read_column(self._paths[file], column, rows)
+
+        return gathered(index, self._starts, read)
 
 
 class _Schema(Protocol):
@@ -169,11 +188,11 @@ def open_parquet(root: Path) -> dict[str, Records]:
     folder = parquet_folder(root)
     if folder is None:
         raise DataError(f"{root}: no train*.parquet in it")
-    opened = {"train": ParquetRecords(sorted(folder.glob("train*.parquet")), f"{root.name}/train")}
+    opened = {"train": ParquetRecords(sorted(folder.glob("train*.parquet")), f"{root.name}/train", root)}
     for role, name in (("test", "test"), ("validation", "val")):
         shards = sorted(folder.glob(f"{name}*.parquet"))
         if shards:
-            records = ParquetRecords(shards, f"{root.name}/{name}")
+            records = ParquetRecords(shards, f"{root.name}/{name}", root)
             if not records.unlabelled:
                 opened[role if "test" in opened or role == "test" else "test"] = records
     if "test" not in opened:

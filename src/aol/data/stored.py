@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Generic, Protocol, TypeVar
 
@@ -50,8 +50,12 @@ class Records(Protocol):
         """Give what changes when the record does: packing compares it to see what is still up to date."""
         ...
 
-    def path(self, index: int) -> str | None:
-        """Give the path of a record that is a file of its own, inside the data set; None where records are not."""
+    def names(self, index: Sequence[int]) -> list[str] | None:
+        """Give what the records at these positions are called where they come from, each by a name of its own.
+
+        A file by its path inside the data set, a row or key by that of its container too. None where nothing but
+        the position is known. Many at once: a table of names is read when asked for, and not kept.
+        """
         ...
 
 
@@ -106,9 +110,9 @@ class Chosen:
         """Give the stamp of the record at a position of the choice."""
         return self._records.stamp(int(self._index[index]))
 
-    def path(self, index: int) -> str | None:
-        """Give the path of the record at a position of the choice."""
-        return self._records.path(int(self._index[index]))
+    def names(self, index: Sequence[int]) -> list[str] | None:
+        """Give the names of the records at these positions of the choice."""
+        return self._records.names(self._index[list(index)].tolist())
 
 
 class StoredImages(Dataset[tuple[Tensor, int, int]]):
@@ -177,15 +181,12 @@ class StoredImages(Dataset[tuple[Tensor, int, int]]):
             raise ValueError(f"epoch must be at least 0, got {epoch}")
         self._epoch.fill_(epoch)
 
-    def paths(self, index: Tensor) -> list[str] | None:
-        """Give the paths of samples inside the data set; None where they are not files of their own."""
-        found: list[str] = []
-        for place in index.tolist():
-            path = self.records.path(place)
-            if path is None:
-                return None
-            found.append(path)
-        return found
+    def names(self, index: Tensor) -> list[str] | None:
+        """Give what the samples `index [n]` are called where they come from; None where they have but numbers.
+
+        Paths of files inside the data set, `FILE.parquet#ROW`, `FILE.lmdb#KEY`: docs/how-to/large.md lists them.
+        """
+        return self.records.names(index.tolist())
 
     def with_transform(self, transform: Transform | None, *, seed: int | None = None) -> StoredImages:
         """Give the same records seen through another transform, for instance the training set unaugmented."""
@@ -279,4 +280,4 @@ def into_memory(split: StoredImages, *, workers: int = 4) -> ImageSet:
     with ThreadPoolExecutor(max(1, workers)) as pool:
         for _ in pool.map(place, _blocks(len(plain))):
             pass
-    return ImageSet(images, split.labels, split.classes, split.name)
+    return ImageSet(images, split.labels, split.classes, split.name, plain.names(torch.arange(len(plain))))

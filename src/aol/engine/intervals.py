@@ -15,7 +15,7 @@ import numpy.typing as npt
 from scipy.special import stdtr, stdtrit  # Student's t: scipy.stats would take a second to import
 
 LEVEL = 0.95
-MOST_SEEDS = 1000
+MOST_SEEDS = 20  # as far as `inflation` is known
 
 
 def inflation(seeds: int, chosen: int) -> float:
@@ -88,7 +88,7 @@ class Gain:
         return 0.5**self.seeds if distance > 0 else 1.0
 
     def seeds_needed(self) -> int | None:
-        """Return how many seeds would tell a gain of this size and spread from none; None where that is over 1000."""
+        """Return how many seeds would tell a gain of this size and spread from none; None where that is over 20."""
         if self.spread is None or self.spread == 0.0 or self.mean == 0.0:
             return None
         seeds = np.arange(3, MOST_SEEDS + 1)

@@ -98,6 +98,9 @@ class Settings:
         }  # fmt: skip
         for name, allowed in words.items():
             _check.choice(name, getattr(self, name), allowed)
+        for name in ("data", "memory"):
+            if not isinstance(value := getattr(self, name), str):
+                raise TypeError(f"{name} must be text, not {_check.shown(value)}.")
         for name, least in (
             ("epochs", 1),
             ("batch_size", 1),

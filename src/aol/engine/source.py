@@ -35,6 +35,7 @@ class OnDevice:
     ) -> None:
         moved = images.to(device)
         self.labels = moved.labels
+        self.names = moved.names
         self._pixels = moved.images
         self.area = moved.shape[1] * moved.shape[2]
         self._normalisation = normalisation
@@ -72,9 +73,6 @@ class OnDevice:
             return self._gathered(index, None, 0)
         return augment.evaluation_batch(self._pixels, index, normalisation=self._normalisation)
 
-    def paths(self, index: Tensor) -> None:
-        """Return none: samples are rows of one tensor, and no files."""
-
     def _gathered(self, index: Tensor, draws: augment.Draws | None, pad: int) -> Tensor:
         from aol.nets.fused import images  # needs Triton
 
@@ -101,15 +99,12 @@ class FromStorage:
         device: torch.device,
     ) -> None:
         self.labels = train.labels.to(device)
+        self.names = clean.names
         assert clean.transform is not None
         self.area = clean.transform.size**2
         self._train, self._clean = train, clean
         self._normalisation = normalisation
         self._workers, self._device = workers, device
-
-    def paths(self, index: Tensor) -> list[str] | None:
-        """Return the paths of samples inside the data set; None where they are not files of their own."""
-        return self._clean.paths(index)
 
     def train(self, order: Tensor, mine: Tensor, *, batch: int, epoch: int, seeds: Sequence[int]) -> Iterator[Tensor]:
         """Yield augmented batches `[1, B, C, H, W]` of `order [1, n]`; this process shows the places `mine` of it."""

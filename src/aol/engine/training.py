@@ -135,20 +135,20 @@ def _train_stack(
         loop.load_state_dict(load_checkpoint(path))
     progress.begin(number, len(groups), loop)
     events = Events(folders, loop) if write and conduct.tensorboard else None
-    records = RunRecords(loop, conduct.out, conduct.data_dir)
+    records = RunRecords(loop, conduct.out, conduct.data_dir) if write else None
     saved = time.monotonic()
     while not loop.done:
         loop.run_epoch()
         progress.epoch(loop)
         if events:
             events.epoch()
-        if write and not loop.done and time.monotonic() - saved >= conduct.checkpoint_seconds:
+        if records and not loop.done and time.monotonic() - saved >= conduct.checkpoint_seconds:
             save_checkpoint(path, loop.state_dict())
             records.write()
             saved = time.monotonic()
     if events:
         events.close()
-    if write:
+    if records:
         records.write()
         _finish(loop, conduct)
         _remove_checkpoint(conduct.out, number)

@@ -17,8 +17,8 @@ from aol.engine.loop import Loop
 from aol.engine.results import versions
 from aol.engine.words import command
 from aol.records.about import About, as_json
-from aol.records.files import write_atomically, write_if_new
-from aol.records.samples import FILE, IDS, write_samples
+from aol.records.files import write_if_new
+from aol.records.samples import FILE, write_names, write_samples
 
 
 class RunRecords:
@@ -27,7 +27,9 @@ class RunRecords:
     def __init__(self, loop: Loop, out: Path, data_dir: str | None) -> None:
         self._loop, self._data_dir = loop, data_dir
         self._folders = [run_folder(out, run) for run in loop.runs]
-        self._named = False
+        # Read now, for a damaged table of names is better found before the first epoch; written once, as they stay.
+        named = [loop.train.names(row) for row in loop.pool] if loop.samples is not None else []
+        self._names = [None if names is None else as_json(names) for names in named]
 
     def write(self) -> None:
         """Bring the records of every run up to date."""
@@ -38,16 +40,14 @@ class RunRecords:
             if loop.samples is not None:
                 self._write_samples(row, folder)
             loop.history.write(folder, row, loop.classes)
-        self._named = True
+        self._names = []
 
     def _write_samples(self, row: int, folder: Path) -> None:
         loop = self._loop
         assert loop.samples is not None
         assert isinstance(loop.ages, SampleAges)
-        if not self._named:  # once: a million paths are many, and stay the same
-            paths = loop.train.paths(loop.pool[row])
-            if paths is not None:
-                write_atomically(folder / IDS, as_json(paths))
+        if self._names:
+            write_names(folder, self._names[row])
         write_samples(
             folder / FILE,
             loop.samples.tensors(row),

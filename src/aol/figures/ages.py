@@ -32,7 +32,7 @@ class AgeMap:
         epochs: which epochs these are, counted from one, `int64 [E]`.
         counts: training samples a class, `[C]`; all equal, or None, where there is no head and no tail.
         names: of the classes; where they have none, their numbers.
-        stream: whether an epoch is a step of a stream.
+        time: what an epoch is: "epoch", on a stream "step".
         unit: what ages are counted in, for the scale of colours: "epochs".
         numbered: whether the names are numbers, which stand with their sizes at the axis however many there are.
     """
@@ -41,27 +41,38 @@ class AgeMap:
     epochs: Ints
     counts: Ints | None
     names: Sequence[str]
-    stream: bool
+    time: str
     unit: str
     numbered: bool = False
 
     @property
     def order(self) -> Ints:
-        """The classes from the most to the fewest samples; equal ones in their own order."""
-        sizes = np.zeros(len(self.names), np.int64) if self.counts is None else self.counts
-        found: Ints = np.argsort(-sizes, kind="stable")
-        return found
+        """The classes from head to tail, equal ones in their own order; without a tail all are in their own order."""
+        own: Ints = np.arange(len(self.names))
+        if self.counts is None or not self.tailed:
+            return own
+        return own[np.argsort(-self.counts, kind="stable")]
 
     @property
     def tailed(self) -> bool:
-        """Whether some classes are larger than others."""
-        return self.counts is not None and bool(np.ptp(self.counts))
+        """Whether there is a head and a tail."""
+        return self.counts is not None and has_tail(self.counts)
 
     @property
     def height(self) -> float:
         """How many inches a panel needs."""
         classes = len(self.names)
-        return float(np.clip(0.9 + 0.125 * classes, 1.4, 2.6 if classes <= 100 else 3.2))
+        return float(np.clip(0.9 + 0.125 * classes, 1.85, 2.6 if classes <= 100 else 3.2))
+
+
+def has_tail(counts: Ints) -> bool:
+    """Whether classes differ in size so far that there is a head and a tail: the largest is half as large again.
+
+    >>> has_tail(np.array([146, 139, 142])), has_tail(np.array([60, 5]))
+    (False, True)
+    """
+    largest, smallest = int(counts.max()), int(counts.min())
+    return largest > smallest and 2 * largest >= 3 * smallest
 
 
 def draw_ages(figure: Figure, panels: Sequence[Axes], maps: Sequence[AgeMap], *, largest: float = LARGEST) -> None:
@@ -84,7 +95,7 @@ def draw_ages(figure: Figure, panels: Sequence[Axes], maps: Sequence[AgeMap], *,
             interpolation_stage="data",
         )
         image.set_rasterized(True)
-        style.over_time(axes, shown.epochs, stream=shown.stream)
+        style.over_time(axes, shown.epochs, shown.time)
         _name_classes(axes, shown)
         for spine in axes.spines.values():
             spine.set_visible(True)

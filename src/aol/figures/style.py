@@ -138,9 +138,9 @@ def short_all(names: Sequence[str], most: int = 18) -> list[str]:
     ]
 
 
-def over_time(axes: Axes, epochs: Ints, *, stream: bool) -> None:
-    """Make the horizontal axis that of epochs, on a stream steps; a single one has a place of its own."""
-    axes.set_xlabel("step" if stream else "epoch")
+def over_time(axes: Axes, epochs: Ints, unit: str) -> None:
+    """Make the horizontal axis that of epochs, or of steps, as `unit` says; a single one has a place of its own."""
+    axes.set_xlabel(unit)
     if len(epochs) > 1:
         few(axes, x=6, whole=True)
     else:  # no room to share out between two numbers

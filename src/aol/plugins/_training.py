@@ -84,7 +84,7 @@ class InOrder(EpochSampler):
     """
 
     def _draw(self) -> Tensor:
-        return torch.arange(self.num_samples)
+        return torch.arange(self.num_samples, device="cpu")
 
 
 @contextmanager

@@ -175,7 +175,7 @@ class AgeOfLearning(Callback):
         self._attach(net)
         if self.level == "class":
             _, y = unpack_data(batch)
-            self.weight_ = ages.class_weight[torch.as_tensor(y).cpu().long()]
+            self.weight_ = ages.class_weight[torch.as_tensor(y, device="cpu").long()]
             return
         samples = getattr(batch, "samples", None)
         if samples is None:
@@ -268,11 +268,12 @@ def _weighted(loss: Tensor, weight: Tensor, reduction: str, own: Tensor | None =
     >>> _weighted(torch.tensor([1.0, 3.0]), torch.tensor([3.0, 1.0]), "mean")
     tensor(1.5000)
     """
-    weight = weight.to(loss.device, loss.dtype)
+    precise = torch.promote_types(loss.dtype, torch.float32)  # half precision would round the weights
+    weight = _check.moved(weight, loss.device).to(precise)
     if loss.dim() == 0 or len(loss) != len(weight):
         raise ValueError(f"The criterion must give one loss for each of {len(weight)} samples, not {list(loss.shape)}.")
     if reduction == "none":
-        return loss * (weight / weight.mean()).view(-1, *[1] * (loss.dim() - 1))
+        return loss * (weight / weight.mean()).to(loss.dtype).view(-1, *[1] * (loss.dim() - 1))
     each = loss.flatten(1).mean(1) if loss.dim() > 1 else loss
     if reduction == "sum":
         return weighted_mean(each, weight, total=1.0)

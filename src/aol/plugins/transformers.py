@@ -70,7 +70,7 @@ class AgeTrainer(Trainer):
         if resample and every is not None:
             raise ValueError("every cannot go with resample: an order is drawn once an epoch.")
         self.resample, self.clean_dataset = resample, clean_dataset
-        self._correct = correct
+        self._correct, self._home = correct, self.ages.device
         self._total: Tensor | None = None  # the divisor of the optimiser step under way
         self._open = False  # whether anything was trained since the last fold
         self._weighed = False  # and whether its loss was weighted
@@ -92,6 +92,8 @@ class AgeTrainer(Trainer):
         for each in (data, self.clean_dataset):
             if each is not None and of_samples:
                 same_size(self.ages, len(each))  # type: ignore[arg-type]
+        if self.args.gradient_accumulation_steps > 1 and not hasattr(Trainer, "loss_is_scaled_for_ga"):
+            raise ValueError("gradient_accumulation_steps above 1 needs Transformers 5.20: older ones scale each loss.")
         if self.args.world_size > 1 and (self.is_fsdp_enabled or self.is_deepspeed_enabled) and self.signal == "pass":
             raise ValueError('Sharded models need signal="training": in a clean pass processes go their own ways.')
 
@@ -302,6 +304,11 @@ class _Folding(TrainerCallback):
         elif trainer._open and trainer.every is None and _whole(state):
             trainer._fold()  # saved at the last step of an epoch, which will not end again
         trainer._resumed = False
+
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
+    ) -> None:
+        self.trainer.ages.to(self.trainer._home)
 
     def on_epoch_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence, Sized
@@ -66,6 +67,19 @@ def thumbnails(images: Images | Callable[[int], object], ages: SampleAges | Clas
     show = images if callable(images) else images.__getitem__
     thumbnail(show(0))  # better now than after an hour
     return Thumbnails(show)
+
+
+def names(value: Sequence[str | os.PathLike[str]] | None, ages: SampleAges | ClassAges) -> list[str] | list[int] | None:
+    """Return what each sample is called; by default its id in the ages, or None."""
+    if value is None:
+        return ages.ids if isinstance(ages, SampleAges) else None
+    if not isinstance(ages, SampleAges):
+        raise ValueError("names are of samples, and ClassAges know none.")
+    if isinstance(value, str | bytes) or not isinstance(value, Sized):
+        raise TypeError(f"names must be a list of texts, one a sample, not {_check.shown(value)}.")
+    if len(value) != ages.num_samples:
+        raise ValueError(f"names must be {ages.num_samples}, one a sample, not {len(value)}.")
+    return [text("names", os.fspath(each) if isinstance(each, os.PathLike) else each) for each in value]
 
 
 def command(value: str | None) -> str | None:

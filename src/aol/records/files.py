@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import tempfile
@@ -79,6 +80,10 @@ def usable(folder: Path, called: str = "--out") -> Iterator[None]:
         raise UnusableFolderError(f"{called} {folder} is, or lies in, a file and not a folder.") from error
     except PermissionError as error:
         raise UnusableFolderError(f"{called} {folder} cannot be written to: permission denied.") from error
+    except OSError as error:
+        if error.errno != errno.EROFS:
+            raise
+        raise UnusableFolderError(f"{called} {folder} cannot be written to: its file system is read-only.") from error
 
 
 @contextlib.contextmanager

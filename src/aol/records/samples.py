@@ -16,7 +16,7 @@ from torch import Tensor
 
 from aol import _check, _distributed
 from aol.records import bits
-from aol.records.files import write_atomically
+from aol.records.files import write_atomically, write_if_new
 from aol.records.tables import DamagedRecordsError
 
 FILE, IDS = "samples.safetensors", "ids.json"
@@ -210,7 +210,7 @@ class SampleRecord:
 
 def _stacked(rows: list[bits.Bytes], size: int, *runs: int) -> Tensor:
     if not rows:
-        return torch.zeros((0, *runs, -(-size // 8)), dtype=torch.uint8)
+        return torch.zeros((0, *runs, -(-size // 8)), dtype=torch.uint8, device="cpu")
     return torch.from_numpy(np.stack(rows))
 
 
@@ -223,6 +223,14 @@ def write_samples(
     more = {"index": index, "label": label, "age": age, "ema": ema}
     found = tensors | {name: value.cpu().contiguous() for name, value in more.items()}
     write_atomically(path, save(found, metadata={"absent": absent}))
+
+
+def write_names(folder: Path, names: bytes | None) -> None:
+    """Write what the samples of one run are called, a JSON list in their order; None: they go by their numbers."""
+    if names is None:
+        (folder / IDS).unlink(missing_ok=True)  # of a run before
+    else:
+        write_if_new(folder / IDS, names)
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,7 @@ def thumbnail(image: object) -> Tensor:
         image = image.convert("RGB")
     wanted = "an image: [H, W], [C, H, W] or [H, W, C] with 1, 3 or 4 channels, not empty"
     try:
-        found = torch.as_tensor(image if isinstance(image, Tensor) else np.array(image)).detach().cpu()
+        found = image.detach().cpu() if isinstance(image, Tensor) else torch.from_numpy(np.array(image))
     except (TypeError, ValueError, RuntimeError) as error:
         raise TypeError(f"images must give {wanted}, not {_check.shown(image)}.") from error
     if found.dim() == 2:
@@ -80,7 +80,7 @@ def worth_seeing(label: Tensor, ema: Tensor, suspicion: Tensor) -> list[int]:
     num_classes = int(label.max()) + 1
     by_class = label[oldest].argsort(stable=True)  # within a class the oldest first
     first = torch.bincount(label, minlength=num_classes).cumsum(0) - torch.bincount(label, minlength=num_classes)
-    rank = torch.arange(len(label)) - first[label[oldest][by_class]]
+    rank = torch.arange(len(label), device=label.device) - first[label[oldest][by_class]]
     each = max(1, _BY_CLASS // num_classes)
     found = torch.cat((oldest[:_OLDEST], doubtful, oldest[by_class][rank < each]))
     return list(dict.fromkeys(found.tolist()))
@@ -101,12 +101,13 @@ class Thumbnails:
         """Write the pictures into the folder of a run."""
         from safetensors.torch import save
 
-        pictures = list(self._kept.values())
-        tensors = {
-            "row": torch.tensor(list(self._kept), dtype=torch.int64),
-            "shape": torch.tensor([picture.shape for picture in pictures], dtype=torch.int64).reshape(-1, 3),
-            "pixels": torch.cat([picture.flatten() for picture in pictures]) if pictures else torch.empty(0).byte(),
+        pictures = [picture.numpy() for picture in self._kept.values()]
+        arrays = {
+            "row": np.array(list(self._kept), np.int64),
+            "shape": np.array([picture.shape for picture in pictures], np.int64).reshape(-1, 3),
+            "pixels": np.concatenate([np.empty(0, np.uint8), *(picture.ravel() for picture in pictures)]),
         }
+        tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
         write_atomically(folder / FILE, save(tensors))
 
 

@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from aol.engine.settings import Value
+from aol.figures.ages import has_tail as has_tail
 from aol.records import bits
 from aol.records.about import About, read_about, read_json
 from aol.records.samples import FILE, IDS, SampleTable, read_samples
@@ -76,7 +77,8 @@ class Samples:
 
     def id(self, row: int) -> str:
         """Return what a sample is called: its own name, else its place in the data."""
-        return str(self.index[row] if self.ids is None else self.ids[row])
+        name = str(self.index[row] if self.ids is None else self.ids[row])
+        return name.encode("utf-8", "backslashreplace").decode()  # a file's name may be no UTF-8
 
     @cached_property
     def _over_time(self) -> tuple[Shorts, Shorts, Shorts]:
@@ -162,8 +164,8 @@ class Story:
 
     @property
     def head_first(self) -> Ints:
-        """The classes from the most to the fewest training samples; equal ones in their own order."""
-        order: Ints = np.argsort(-self.counts, kind="stable")
+        """The classes from the most to the fewest training samples; in their own order where there is no tail."""
+        order: Ints = np.argsort(-self.counts, kind="stable") if has_tail(self.counts) else np.arange(len(self.counts))
         return order
 
 

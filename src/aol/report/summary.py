@@ -13,7 +13,7 @@ from statistics import NormalDist
 import numpy as np
 
 from aol.records.tables import Floats
-from aol.report.story import Ints, Story, telling
+from aol.report.story import Ints, Story, has_tail, telling
 
 _TAIL = 0.05  # of the epochs: what the accuracy of a run is the mean over
 
@@ -54,6 +54,11 @@ def is_stream(story: Story) -> bool:
     return story.settings.get("scenario") == "stream"
 
 
+def time_unit(story: Story) -> str:
+    """Return in what the time of a run is counted: "epoch", on a stream "step"."""
+    return "step" if is_stream(story) else "epoch"
+
+
 def at_the_end(values: Floats, *, stream: bool) -> Floats:
     """Return the mean over the last 5 % of epochs, on a stream over its second half, of `[E, ...]`; NaNs left out.
 
@@ -77,7 +82,7 @@ def mean_age(story: Story) -> tuple[Floats, bool] | None:
 
 def age_unit(story: Story) -> str:
     """Return in what the class ages of `mean_age` are counted, for an axis: smoothed ones say so."""
-    unit = "steps" if is_stream(story) else "epochs"
+    unit = f"{time_unit(story)}s"
     return unit if story.samples is not None else f"{unit}, smoothed"
 
 
@@ -94,20 +99,21 @@ class Part:
 def parts(counts: Ints) -> list[Part]:
     """Return head, middle and tail: a third of the classes each, by size. Fewer where classes or sizes are too few.
 
-    Classes without a sample belong to the tail. Equal sizes are not torn apart: a balanced set is all one part.
+    Classes without a sample belong to the tail. Equal sizes are not torn apart, and a set that is about balanced, as
+    that of a stream whose head moves, is all one part.
 
     >>> [(part.name, part.classes.tolist()) for part in parts(np.array([9, 5, 5, 1]))]
     [('head', [0]), ('middle', [1, 2]), ('tail', [3])]
     """
+    if not has_tail(counts):
+        return [Part("all", np.arange(len(counts)), int(counts.min()), int(counts.max()))]
     order = np.argsort(-counts, kind="stable")
     sizes = counts[order]
     first, last = (np.searchsorted(-sizes, -sizes, side=side) for side in ("left", "right"))
     third = (first + last) * 3 // (2 * len(counts))  # by the middle of those of one size
     names = ["head", "middle", "tail"]
     kinds = sorted(set(third.tolist()))
-    if len(kinds) == 1:
-        names, third = ["all"], np.zeros_like(third)
-    elif len(kinds) == 2:
+    if len(kinds) == 2:
         names = ["head", "tail"]
         third = (third == kinds[1]).astype(int)
     found = []

@@ -19,11 +19,10 @@ from rich.console import Console
 
 from aol._words import DEFAULTS, Parser, count, seconds, setting_value, usable_device
 from aol.data import open_data
-from aol.data.named import NAMES
+from aol.data.named import NAMES, NUM_CLASSES
 from aol.engine.settings import Settings, Value, WrongSettingsError
 from aol.engine.source import AnyPair
 from aol.engine.training import Conduct
-from aol.records.files import usable
 from aol.study import drawing, showing
 from aol.study.claims import Claims
 from aol.study.gathering import gather
@@ -107,6 +106,12 @@ def _opener(folders: Mapping[str, str], data_dir: str | None) -> Callable[[Seque
                     f"The data set {name} must be given: --data {name}=FOLDER; or leave it out with --only data=..."
                 )
             found[name] = open_data(folders.get(name, name), data_dir=data_dir)
+            classes, known = found[name].num_classes, NUM_CLASSES.get(name)
+            if known is not None and classes != known:  # records of such runs would be taken for damaged ones
+                raise WrongSettingsError(
+                    f"--data {name}={folders.get(name, name)} has {classes} classes, and {name} has {known}: call it "
+                    "by another name in the study."
+                )
         return found
 
     return opened
@@ -114,16 +119,16 @@ def _opener(folders: Mapping[str, str], data_dir: str | None) -> Callable[[Seque
 
 def _run(words: argparse.Namespace) -> int:
     study, store = chosen(words), Store(Path(words.out).expanduser().absolute())
+    if names := study.without_choice():
+        what = f"The grid of {', '.join(names)} cannot be chosen from without a validation part"
+        raise WrongSettingsError(f"{what}: --set validation=0.05, or one setting by --only.")
     if words.ray is not None:
         ray_package()
     display = _display(words, study)
-    if names := study.without_choice():
-        display.say(f"No setting of {', '.join(names)} can be chosen without a validation part: --set validation=0.05")
     stop = Stop(None if words.limit_minutes is None else 60 * words.limit_minutes)
     folders = dict(_pair("--data", text) for text in words.data)
     start = time.monotonic()
-    with usable(store.folder):
-        (store.folder / "records").mkdir(parents=True, exist_ok=True)
+    store.prepare()
     try:
         with Claims(store.folder) as claims:
             work = Work(study, store, claims, _conduct(words), _opener(folders, words.data_dir), display)
@@ -200,8 +205,7 @@ def _list(words: argparse.Namespace) -> int:
 
 def _gather(words: argparse.Namespace) -> int:
     store = Store(words.out)
-    with usable(store.folder):
-        (store.folder / "records").mkdir(parents=True, exist_ok=True)
+    store.prepare()
     found = gather([Path(source) for source in words.sources], store)
     if words.json:
         refused = [{"file": name, "why": why} for name, why in found.refused]

@@ -208,7 +208,7 @@ def _optimistic(
     if whole.test.shape[1] == 1:
         return None
     tests = whole.test
-    if is_claim(method.name):
+    if study.of_paper(method):
         runs = [replace(study.run(cell, method, method.variants()[0], seed), weighting="none") for seed in whole.seeds]
         zero = [_test(records, run, figure) for run in runs]
         if None not in zero:
@@ -219,7 +219,7 @@ def _optimistic(
     theirs = best_of_tries(pool, tries)
     left, interval = gain_over_tries(best.tolist(), theirs)
     luck = luck_of_runs(tests)
-    within = (None, None) if luck is None else gain_over_luck(gains.tolist(), tries, luck)
+    within = (None, None) if luck is None or luck[0] == 0.0 else gain_over_luck(gains.tolist(), tries, luck)
     chances = [chance_of_reaching(pool, tries, float(value)) for value in best] if tries <= len(pool) else []
     return Optimistic(
         tries=tries,
@@ -232,11 +232,6 @@ def _optimistic(
         within=within[0],
         within_interval=within[1],
     )
-
-
-def is_claim(method: str) -> bool:
-    """Return whether a method is the paper's, whose gain is the claim of a table; the others are rivals."""
-    return method.startswith("aol")
 
 
 def shown(variant: Variant) -> str:

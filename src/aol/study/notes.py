@@ -21,8 +21,8 @@ CORRELATIONS = (
     "and readings of the last epoch; Fisher's interval; p corrected for all of them (Holm)."
 )
 GAIN = (
-    "gain: in points, paired by seed with {base}. Each seed's setting is chosen on validation of the other seeds; the "
-    "setting shown is the choice of all. Interval: Student's, widened for the choice."
+    "gain: in points, paired by seed with {base}. Each seed's setting is chosen on validation of the other seeds, if "
+    "there are others; the setting shown is the choice of all. Interval: Student's, widened for the choice."
 )
 PAPER = "paper: its accuracy and its gain, which seem to be the best setting on test."
 OPTIMISTIC = (
@@ -122,8 +122,10 @@ def specifics(table: Table, *, optimistic: bool) -> list[str]:
         found[0] += f" Settings are chosen by {study.figure} on validation."
     if table.tests:
         one = "p: the table has one comparison, and needs no correction."
-        many = f"p: corrected for the {table.tests} comparisons of the table (Holm)."
+        many = f"p: corrected for the {table.tests} comparisons of the table (Holm); intervals are not."
         found.append(one if table.tests == 1 else many)
+    if any(len(set(line.choices)) > 1 for line in table.lines):
+        found.append("*: seeds are judged with different settings; the one shown is the choice of all together.")
     if any(len(line.seeds) == 1 and line.settings > 1 for line in table.lines):
         found.append("With one seed a setting is chosen on that seed's own validation, which flatters it.")
     if table.figure.endswith("best"):

@@ -5,13 +5,13 @@ Knows tables and Markdown. The page follows from the records alone and has no da
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import shlex
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from aol.study import notes
 from aol.study.correlations import judge_correlations
 from aol.study.formats import markdown_sheet, markdown_text
-from aol.study.lines import is_claim
 from aol.study.reasons import reasons
 from aol.study.records import Store
 from aol.study.sheets import NONE, sheets
@@ -19,14 +19,15 @@ from aol.study.spec import Study, builtin_names, load
 from aol.study.table import Table, make_table, recorded_table
 from aol.study.verdict import OPEN, points, span
 
+PAPER = "What of the paper *Age of Learning* holds here, what does not, and why we think so. "
 HEAD = """# Results
 
-What of the paper *Age of Learning* holds here, what does not, and why we think so. This page is written by
+{what}This page is written by
 `aol study page` from the records in `{folder}`; every figure, verdict and reason follows from them.
 
 How to read it: accuracies are in percent and gains in points. Settings are chosen on validation, never on test, and
-never on the run that is judged. *Holds*, *does not hold* and *not enough runs* follow a fixed rule.
-[How the figures are made](statistics.md) explains all of it. The columns:
+never on the run that is judged, unless there is one seed only. *Holds*, *does not hold* and *not enough runs* follow a
+fixed rule. [How the figures are made](statistics.md) explains all of it. The columns:
 
 {legend}
 """
@@ -36,8 +37,11 @@ NOTHING = (
 )
 
 
-def page(folder: Path, studies: Sequence[Study] | None = None) -> str:
-    """Return the page for all records of a folder; by default of the built-in studies."""
+def page(folder: Path, studies: Sequence[Study] | None = None, *, called: Mapping[str, str] | None = None) -> str:
+    """Return the page for all records of a folder; by default of the built-in studies.
+
+    `called` has the words for studies that go by others than their names on the command line: the paths of their files.
+    """
     store = Store(folder)
     chosen = [load(name) for name in builtin_names(smoke=False)] if studies is None else list(studies)
     records = {record.settings: record for record in store}
@@ -48,10 +52,15 @@ def page(folder: Path, studies: Sequence[Study] | None = None) -> str:
     names = {study.baseline for study in chosen}
     base = names.pop() if len(names) == 1 else "the baseline"
     words = [notes.GAIN.format(base=base), notes.PAPER, notes.OPTIMISTIC.format(base=base)]
-    head = HEAD.format(folder=folder.as_posix(), legend=_listed([*words, notes.CORRELATIONS]))
+    what = PAPER if any(study.paper for study in chosen) else ""
+    head = HEAD.format(what=what, folder=folder.as_posix(), legend=_listed([*words, notes.CORRELATIONS]))
     if not tables:
         return f"{head}\n{NOTHING.format(folder=folder.as_posix())}"
-    sections = [_section(table, folder) for table in tables if has_figures(table) and not _larger(table, tables)]
+    shown = [table for table in tables if has_figures(table) and not _larger(table, tables)]
+    sections = []
+    for place, table in enumerate(shown):
+        same = next((each for each in shown[:place] if set(each.records) == set(table.records)), None)
+        sections.append(_section(table, folder, called or {}, same))
     return "\n".join([head, _summary(tables), *sections])
 
 
@@ -67,13 +76,13 @@ def has_figures(table: Table) -> bool:
 
 
 def _summary(tables: Sequence[Table]) -> str:
-    rows = ["| table | verdict | gain of aol | in the paper | runs |", "| --- | --- | ---: | ---: | ---: |"]
+    rows = ["| table | verdict | gain | in the paper | runs |", "| --- | --- | ---: | ---: | ---: |"]
     for table in tables:
         larger = _larger(table, tables)
         if larger and not has_figures(table) and not table.damaged:
             continue  # its baseline is also that of the other table; nothing was run for it
-        name = f"[{table.study.name}](#{table.study.name})" if has_figures(table) and not larger else table.study.name
-        name += f", part of [{larger.study.name}](#{larger.study.name})" if larger else ""
+        name = _linked(table) if has_figures(table) and not larger else markdown_text(table.study.name)
+        name += f", part of {_linked(larger)}" if larger else ""
         word, gain, paper = _in_short(table)
         runs = f"{len(table.records)} of {table.runs_planned}"
         runs += f", {len(table.damaged)} damaged" if table.damaged else ""
@@ -81,24 +90,32 @@ def _summary(tables: Sequence[Table]) -> str:
     return "\n".join(rows) + "\n"
 
 
+def _linked(table: Table) -> str:
+    return f"[{markdown_text(table.study.name)}](#{table.study.name})"
+
+
 def _in_short(table: Table) -> tuple[str, str, str]:
     """Return the verdict in a word, the gain and the paper's gain."""
     if not has_figures(table):
-        return f"{OPEN}: no seed is whole", NONE, NONE
+        problem = next((line.problem for line in table.lines if line.problem), "no seed is whole")
+        return f"{OPEN}: {markdown_text(problem)}", NONE, NONE
     if table.correlations:
         return judge_correlations(table.correlation_list)[0], NONE, NONE
-    first = table.verdicts[0]
-    gain, paper = first.claim.gain, first.claim.paper_gain
-    told = NONE if gain is None else f"{points(gain.mean)}{span(gain)}"
-    told = told if gain is None or is_claim(first.claim.method) else f"{first.claim.method} {told}"
-    return first.word, told, NONE if paper is None else points(paper)
+    words, gains, papers = [], [], []
+    for each in table.verdicts:
+        name, gain, paper = markdown_text(each.claim.method), each.claim.gain, each.claim.paper_gain
+        words.append(f"{name}: {each.word}" if len(table.verdicts) > 1 else each.word)
+        gains += [] if gain is None else [f"{name} {points(gain.mean)}{span(gain)}"]
+        papers += [] if paper is None else [points(paper)]
+    return "; ".join(words), "; ".join(gains) or NONE, "; ".join(papers) or NONE
 
 
-def _section(table: Table, folder: Path) -> str:
+def _section(table: Table, folder: Path, called: Mapping[str, str], same: Table | None) -> str:
     study = table.study
     others = [make_table(study, table.records, figure=each) for each in study.figures if each != table.figure]
     first, *more = notes.verdicts(table)
-    blocks = [f"## {study.name}", f"{markdown_text(study.title)}.", f"**{markdown_text(first)}**"]
+    blocks = [f"## {markdown_text(study.name)}", f"{markdown_text(study.title)}.", f"**{markdown_text(first)}**"]
+    blocks += [f"The runs are those of {_linked(same)}."] if same else []
     blocks += [_listed(more)] if more else []
     why = [*reasons(table, others), *notes.rivals(table), *notes.pooled(table)]
     if why:
@@ -109,9 +126,10 @@ def _section(table: Table, folder: Path) -> str:
     how = [*notes.missing(table), *notes.by_figure([table, *others]), *notes.specifics(table, optimistic=True)]
     blocks.append(_listed(how))
     blocks.append(f"Run on: {markdown_text(notes.hardware(table))} To repeat it, where the data are:")
-    words = " ".join([study.name, *_part(table), "--out", folder.as_posix()])
-    mark = "<!-- not run: trains for hours on a GPU -->"  # the blocks of all other pages are tested
-    blocks.append(f"{mark}\n```sh\naol study run {words}\naol study show {words} --optimistic\n```")
+    words = shlex.join([called.get(study.name, study.name), *_part(table), "--out", folder.as_posix()])
+    # The blocks of all other pages of ours are tested.
+    mark = "<!-- not run: trains for hours on a GPU -->\n" if study.name in builtin_names() else ""
+    blocks.append(f"{mark}```sh\naol study run {words}\naol study show {words} --optimistic\n```")
     return "\n\n".join(blocks) + "\n"
 
 

@@ -11,7 +11,7 @@ from aol.engine.settings import WrongSettingsError
 from aol.figures import style
 from aol.figures.ages import LARGEST, AgeMap, draw_ages
 from aol.figures.style import Ints
-from aol.study.pictures import Picture, many_runs, missing, not_whole, page_of, shown_records, title_of
+from aol.study.pictures import Picture, many_runs, missing, not_whole, page_of, shown_records, time_unit, title_of
 from aol.study.records import Record
 from aol.study.table import Table
 
@@ -53,14 +53,14 @@ def age_map(records: Sequence[Record]) -> AgeMap:
     total, times = np.where(known, ages, 0.0).sum(0), known.sum(0)
     mean = np.divide(total, times, out=np.full(total.shape, np.nan), where=times > 0)
     epochs, classes = mean.shape
-    stream = records[0].settings.scenario == "stream"
+    time = time_unit(records[0].settings)
     return AgeMap(
         age=mean,
         epochs=np.arange(1, epochs + 1),
         counts=_sizes(records),
         names=[f"{label}" for label in range(classes)],  # records know no others
-        stream=stream,
-        unit="steps" if stream else "epochs",
+        time=time,
+        unit=f"{time}s",
         numbered=True,
     )
 

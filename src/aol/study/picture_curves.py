@@ -15,7 +15,7 @@ from aol.figures import style
 from aol.figures.curves import Curve, draw_curve, faintness, mean_curve
 from aol.study.figures import on_test
 from aol.study.lines import baseline_run
-from aol.study.pictures import Picture, many_runs, missing, not_whole, page_of, shown_records, title_of
+from aol.study.pictures import Picture, many_runs, missing, not_whole, page_of, shown_records, time_unit, title_of
 from aol.study.records import Record
 from aol.study.spec import Cell
 from aol.study.table import Table
@@ -103,8 +103,8 @@ def _gain(table: Table, cell: Cell, record: Record) -> Reading:
 @style.styled
 def _drawn(table: Table, titles: Sequence[str], cells: Sequence[Sequence[tuple[int, Curve]]], gain: bool) -> Figure:
     study, run = table.study, next(iter(table.records))
-    stream = run.scenario == "stream"
-    said = _said(table, cells, window(run.epochs) if gain else 1, "steps" if stream else "epochs")
+    unit = time_unit(run)
+    said = _said(table, cells, window(run.epochs) if gain else 1, f"{unit}s")
     said = ["; ".join(said)] if len(cells) > 1 else said
     names = {place: curve.name for curves in cells for place, curve in curves}
     columns = _columns(list(names.values()), wide=len(cells) > 1)
@@ -116,7 +116,7 @@ def _drawn(table: Table, titles: Sequence[str], cells: Sequence[Sequence[tuple[i
         for place, curve in curves:
             label = names.pop(place, "_")  # in the legend once
             draw_curve(axes, curve, place, label, faint=faintness(len(curves)))
-        style.over_time(axes, max((curve.epochs for _, curve in curves), key=len), stream=stream)
+        style.over_time(axes, max((curve.epochs for _, curve in curves), key=len), unit)
         axes.set_ylabel(f"gain over {style.short(study.baseline)} (points)" if gain else "test accuracy (%)")
         axes.margins(x=0.01)
         style.few(axes, y=5)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from aol.engine.settings import WrongSettingsError
+from aol.engine.settings import Settings, WrongSettingsError
 from aol.figures import style
 from aol.study.lines import chosen_runs
 from aol.study.records import Record
@@ -62,6 +62,11 @@ def page_of(titles: Sequence[str], height: float, below: float = 0.0) -> tuple[F
 def title_of(study: Study, cell: Cell) -> str:
     """Return what a cell is called; a study with a single one is called by its data."""
     return cell_name(cell) if cell else str(study.common.get("data", study.name))
+
+
+def time_unit(run: Settings) -> str:
+    """Return in what the time of a run is counted: "epoch", on a stream "step"."""
+    return "step" if run.scenario == "stream" else "epoch"
 
 
 def many_runs(count: int) -> str:

@@ -18,7 +18,7 @@ def reasons(table: Table, others: Sequence[Table]) -> list[str]:
     """Return what the records say about the verdicts; `others` are the same study by its other figures."""
     found: list[str | None] = [_baseline_beside_paper([table, *others])]
     for verdict in table.verdicts:
-        own = [line for line in table.lines if line.method == verdict.claim.method and line.seeds]
+        own = [line for line in table.lines if line.method == verdict.claim.method and len(line.seeds) >= LEAST_SEEDS]
         found += [_beside_spread(table, verdict, own), _tries(table, verdict, own), _within(own)]
         found += [_as_published(next((each for each in [table, *others] if each.figure == "best"), None), verdict)]
         found += [_by_figure(table, others, verdict), _unstable(own), _beside_rivals(table, verdict)]
@@ -27,17 +27,20 @@ def reasons(table: Table, others: Sequence[Table]) -> list[str]:
 
 def _baseline_beside_paper(tables: Sequence[Table]) -> str | None:
     """Say how plain training here is by each figure, and in the paper: whether the set-up is the same."""
-    words, theirs = [], 0.0
+    words, theirs, most = [], 0.0, 0
     for table in tables:
-        own = [line for line in table.lines if line.method == table.study.baseline]
-        pairs = [(line.mean, line.paper.accuracy) for line in own if line.mean is not None and line.paper is not None]
+        own = [line for line in table.lines if line.method == table.study.baseline and line.mean is not None]
+        known = [(baseline_pool(table.study, table.records, table.figure, line.cell), line.paper) for line in own]
+        pairs = [(statistics.fmean(pool), paper.accuracy) for pool, paper in known if paper is not None]
         if pairs:
             ours, theirs = (statistics.fmean(column) for column in zip(*pairs, strict=True))
             words.append(f"{table.figure} {percent(ours)}")
+            most = max(len(pool) for pool, _ in known)
     if not words:
         return None
     return (
-        f"Plain training, averaged over the cells that the paper has: {', '.join(words)}; the paper {percent(theirs)}."
+        f"Plain training ({_seeds(most)}), averaged over the cells that the paper has: {', '.join(words)}; the paper "
+        f"{percent(theirs)}."
     )
 
 
@@ -57,11 +60,16 @@ def _beside_spread(table: Table, verdict: Verdict, own: Sequence[Line]) -> str |
     if spread is None or not gains:
         return None
     gain, name = statistics.fmean(gains), verdict.claim.method
-    text = f"Plain runs that differ in nothing but the seed have a spread of {percent(spread[0])} points"
-    text += f" (up to {spread[1]} seeds a cell)"
-    if abs(gain) < spread[0]:
+    apart = 2.0**0.5 * spread[0]
+    text = f"Two plain runs with different seeds differ by {percent(apart)} points"
+    text += f" (standard deviation; {_seeds(spread[1])})"
+    if abs(gain) < apart:
         return f"{text}, more than what {name} changes ({points(gain)}): one run of each can show a gain or hide it."
     return f"{text}; {name} changes {points(gain)}, which is more."
+
+
+def _seeds(number: int) -> str:
+    return "one seed" if number == 1 else f"up to {number} seeds a cell"
 
 
 def _tries(table: Table, verdict: Verdict, own: Sequence[Line]) -> str | None:
@@ -85,6 +93,7 @@ def _tries(table: Table, verdict: Verdict, own: Sequence[Line]) -> str | None:
 def _as_published(table: Table | None, verdict: Verdict) -> str | None:
     """Say what the best epoch of the best setting, both on test, comes to: the paper's figures seem to be that."""
     own = [line for line in table.lines if line.method == verdict.claim.method] if table else []
+    own = [line for line in own if len(line.seeds) >= LEAST_SEEDS]
     known = [(line.optimistic, line.paper, line.paper_gain) for line in own]
     whole = [(ours, paper, gain) for ours, paper, gain in known if ours and paper and gain is not None]
     if not table or not whole:
@@ -150,12 +159,18 @@ def _beside_rivals(table: Table, verdict: Verdict) -> str | None:
     if not own:
         return None
     if better:
-        names = ", ".join(f"{each.claim.over} by {points(-_mean(each)).lstrip('+')}" for each in better)
-        return f"Simpler weights gain more than {verdict.claim.method}: {names}."
+        return f"Simpler weights gain more than {verdict.claim.method}: {', '.join(_behind(each) for each in better)}."
     ahead = [each for each in own if each.p is not None and each.p < ALPHA and _mean(each) > 0]
     if len(ahead) == len(own):
         return f"{verdict.claim.method} gains more than every rival in the table."
     return None
+
+
+def _behind(verdict: Verdict) -> str:
+    """Return a rival, and how far ahead of a method it is."""
+    ends = verdict.claim.gain.interval if verdict.claim.gain is not None else None
+    words = [points(value).lstrip("+") for value in (-_mean(verdict), *((-ends[1], -ends[0]) if ends else ()))]
+    return f"{verdict.claim.over} by {words[0]}" + (f" ({words[1]} to {words[2]})" if ends else "")
 
 
 def _mean(verdict: Verdict) -> float:

@@ -89,7 +89,7 @@ def _gains(table: Table) -> Sheet:
 
 
 def _gain_row(line: Line, p: float | None, baseline: str) -> tuple[str, ...]:
-    name = f"{line.method} {line.setting}".strip()
+    name = f"{line.method} {line.setting}".strip() + (" *" if len(set(line.choices)) > 1 else "")
     paper = percent(line.paper.accuracy) if line.paper else NONE
     if line.paper_gain is not None:
         paper += f" {points(line.paper_gain)}"
@@ -111,12 +111,13 @@ def _optimistic(table: Table) -> Sheet:
         if found is None:
             continue
         mark = "~" if found.baseline.extrapolated else ""
+        alone = len(line.seeds) == 1  # whose own luck would count as the method's
         row = (
             f"{line.method}: {found.tries} tries",
             percent(found.mean),
             mark + percent(found.baseline.mean),
-            points(found.left) + between(found.interval),
-            NONE if found.reached is None else f"{found.reached:.0%}",
+            NONE if alone else points(found.left) + between(found.interval),
+            NONE if alone or found.reached is None else f"{found.reached:.0%}",
             NONE if found.within is None else points(found.within) + between(found.within_interval),
         )
         rows.append((line, row))

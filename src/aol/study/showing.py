@@ -105,7 +105,9 @@ def _page(words: argparse.Namespace) -> int:
     if words.write is not None:
         check_place(words.write)
     store = store_in(words.out, "NAME")
-    _give(page(store.folder, [load(name) for name in words.study] or None), words.write)
+    studies = {word: load(word) for word in words.study}
+    called = {study.name: word for word, study in studies.items()}
+    _give(page(store.folder, list(studies.values()) or None, called=called), words.write)
     return 0
 
 

@@ -55,7 +55,7 @@ class Study:
         methods: lines of the table.
         baseline: the method that the others are compared with.
         tries_seeds: how many further seeds the baseline gets, so that the best of its runs had as many tries as the
-            best of a grid; by default as many as the largest grid of a method called "aol..." has settings.
+            best of a grid; by default as many as the largest grid of a method that weights by age has settings.
         paper: the paper's table that it reproduces, a name in `aol/study/paper`, or None.
         figure: by which figure, of validation accuracy, a method's setting is chosen.
         figures: what is reported, of test accuracy.
@@ -90,12 +90,17 @@ class Study:
         names = ", ".join(method.name for method in self.methods)
         raise WrongSettingsError(f"{self.name} has no method called {name!r}, only {names}.")
 
+    def of_paper(self, method: Method) -> bool:
+        """Return whether a method weights by age, as the paper does: its gain is the claim, the others are rivals."""
+        return method.fixed.get("weighting", self.common.get("weighting")) == "aol"
+
     @property
     def extra_seeds(self) -> tuple[int, ...]:
         """The further seeds of the baseline: the smallest numbers from one on that are no seeds of the study."""
         wanted = self.tries_seeds
         if wanted is None:
-            wanted = max((len(each.variants()) for each in self.methods if each.name.startswith("aol")), default=0)
+            grids = [len(each.variants()) for each in self.methods if self.of_paper(each)]
+            wanted = max((settings for settings in grids if settings > 1), default=0)
         free = (seed for seed in itertools.count(1) if seed not in self.seeds)
         return tuple(itertools.islice(free, wanted))
 

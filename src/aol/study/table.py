@@ -13,7 +13,7 @@ from aol.engine.intervals import holm
 from aol.engine.settings import Value, WrongSettingsError
 from aol.study import figures
 from aol.study.correlations import Correlation, correlations
-from aol.study.lines import Line, Records, baseline_run, is_claim, lines
+from aol.study.lines import Line, Records, baseline_run, lines
 from aol.study.published import published_correlations
 from aol.study.records import Store
 from aol.study.spec import Cell, Study
@@ -101,7 +101,7 @@ def make_table(
     gains = [line.gain if line.gain is not None and line.gain.seeds > 1 else None for line in found]
     adjusted = iter(holm([gain.p for gain in gains if gain is not None]))
     methods = [method.name for method in study.methods if method.name != study.baseline]
-    claims = [name for name in methods if is_claim(name)] or methods
+    claims = [name for name in methods if study.of_paper(study.method(name))] or methods
     return Table(
         study=study,
         figure=wanted,

@@ -12,7 +12,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from aol.engine.intervals import Gain, holm, paired_gain
+from aol.engine.intervals import MOST_SEEDS, Gain, holm, paired_gain
 from aol.study.lines import Line
 
 HOLDS, FAILS, OPEN = "holds", "does not hold", "not enough runs"
@@ -64,7 +64,7 @@ def claim(lines: Sequence[Line], method: str, over: str | None = None) -> Claim:
         by_seed = [statistics.fmean(_difference(cell, seed) for cell in whole) for seed in seeds]
         sides = zip(*whole, strict=True)  # the method's lines, and the other's
         gain = paired_gain(by_seed, chosen=sum(any(line.settings > 1 for line in side) for side in sides))
-    paper = [cell[0].paper_gain for cell in whole or cells]
+    paper = [cell[0].paper_gain for cell in whole or [cell for cell in cells if cell[0].seeds] or cells]
     known = [value for value in paper if value is not None]
     mean = statistics.fmean(known) if known and len(known) == len(paper) and over is None else None
     return Claim(method, over, len(whole), len(mine), seeds if gain else (), gain, mean)
@@ -134,10 +134,15 @@ def _reason(claim: Claim, gain: Gain, word: str, p: float) -> str:
     if word == FAILS:
         least = "half of the paper's gain" if claim.margin > LEAST_GAIN else "what matters"
         return f"{text}: less than {points(claim.margin)}, {least}{_beside_paper(claim, gain)}."
+    return f"{text}{_beside_paper(claim, gain)}{_needed(gain)}."
+
+
+def _needed(gain: Gain) -> str:
+    """Say how many seeds would tell a difference of this size, as far as the widening is known."""
     needed = gain.seeds_needed()
-    enough = needed is None or needed <= gain.seeds
-    more = "" if enough else f"; a difference of this size would show with about {needed} seeds"
-    return f"{text}{_beside_paper(claim, gain)}{more}."
+    if needed is None:
+        return f"; even {MOST_SEEDS} seeds would hardly show so small a difference" if gain.spread else ""
+    return "" if needed <= gain.seeds else f"; a difference of this size would show with about {needed} seeds"
 
 
 def _beside_paper(claim: Claim, gain: Gain) -> str:

@@ -249,3 +249,10 @@ def test_samples_that_cannot_carry_their_place_are_refused() -> None:
 def test_ages_must_be_given() -> None:
     with pytest.raises(TypeError, match="ages"):
         AgeTrainer(model=network(), args=arguments(), train_dataset=DATA)
+
+
+def test_accumulation_is_refused_where_the_host_would_scale_the_loss_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(Trainer, "loss_is_scaled_for_ga")  # as before Transformers 5.20
+    made(sample_ages())
+    with pytest.raises(ValueError, match=r"gradient_accumulation_steps above 1 needs Transformers 5\.20"):
+        made(sample_ages(), args={"gradient_accumulation_steps": 2})

@@ -14,6 +14,8 @@ from aol.report.summary import Method, Part, at_the_end, is_stream, parts, sprea
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+_WIDEST = 9  # letters of two sizes that fit below a group of bars; more take two lines
+
 
 def by_part(method: Method, found: list[Part]) -> list[tuple[float, float]]:
     """Return mean and deviation over a method's runs of the mean test accuracy of each part, and of all classes."""
@@ -49,7 +51,8 @@ def head_middle_tail(methods: list[Method]) -> Figure | None:
             error_kw={"linewidth": 0.8, "capsize": 1.5, "ecolor": "#333333"},
         )  # fmt: skip
         style.haloed(drawn.errorbar)
-    axes.set_xticks(range(len(names)), [_label(part) for part in names])
+    wide = any(len(_sizes(part)) > _WIDEST for part in found)
+    axes.set_xticks(range(len(names)), [_label(part, between="\nto " if wide else "–") for part in names])
     axes.set_ylabel("test accuracy (%)")
     axes.set_ylim(bottom=0)
     axes.tick_params(axis="x", length=0)
@@ -58,8 +61,9 @@ def head_middle_tail(methods: list[Method]) -> Figure | None:
     return figure
 
 
-def _label(part: Part | None) -> str:
-    if part is None:
-        return "all classes"
-    many = f"{part.fewest:,}" if part.fewest == part.most else f"{part.fewest:,}–{part.most:,}"
-    return f"{part.name} ({len(part.classes)})\nn = {many}"
+def _label(part: Part | None, between: str) -> str:
+    return "all classes" if part is None else f"{part.name} ({len(part.classes)})\nn = {_sizes(part, between)}"
+
+
+def _sizes(part: Part, between: str = "–") -> str:
+    return f"{part.fewest:,}" if part.fewest == part.most else f"{part.fewest:,}{between}{part.most:,}"

@@ -48,12 +48,12 @@ def correlations(story: Story) -> Figure | None:
         return None
     age, others = found
     rows = -(-len(others) // 2)
-    figure, axes = style.panels(0.15 + 1.3 * rows, rows, 2)
+    figure, axes = style.panels(0.3 + 1.2 * rows, rows, 2)
     for panel, (name, values) in zip(axes, others.items(), strict=False):
         _scatter(panel, age, values, name)
-        panel.set_xlabel(f"mean age ({age_unit(story)})")
     for panel in axes[len(others) :]:
         panel.set_visible(False)
+    figure.supxlabel(f"mean age ({age_unit(story)})", fontsize=7.5)  # once: two side by side have no room
     figure.align_ylabels(axes)
     return figure
 
@@ -70,7 +70,7 @@ def _scatter(panel: Axes, age: Floats, values: Floats, name: str) -> None:
         panel.set_ylabel("samples (log scale)")
         values = np.log10(values)  # r is of what is drawn
     else:
-        style.few(panel, y=5)
+        style.few(panel, y=4)
     found = correlation(age, values)
     if found is None:
         text = "r is not defined"

@@ -8,7 +8,7 @@ import numpy as np
 
 from aol.figures import style
 from aol.figures.curves import Curve, draw_curve, faintness, mean_curve
-from aol.report.summary import Method, at_the_end, is_stream
+from aol.report.summary import Method, at_the_end, is_stream, time_unit
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -59,7 +59,7 @@ def accuracy_curves(methods: list[Method], reading: str = "test_accuracy") -> Fi
     if rest:
         axes.plot([], [], color="#BBBBBB", linewidth=0.6, label=words[-1])
     longest = max((method.runs[0] for method in methods), key=lambda run: len(run.epochs))
-    style.over_time(axes, longest.epochs, stream=is_stream(longest))
+    style.over_time(axes, longest.epochs, time_unit(longest))
     axes.set_ylabel(f"{reading.replace('_', ' ')} (%)")
     axes.margins(x=0.01)
     style.few(axes, y=5)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from aol.figures import style
 from aol.figures.ages import AgeMap, draw_ages
 from aol.report.story import Story
-from aol.report.summary import age_unit, is_stream, mean_age
+from aol.report.summary import age_unit, mean_age, time_unit
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -19,7 +19,7 @@ def heatmap(story: Story) -> Figure | None:
     found = mean_age(story)
     if found is None:
         return None
-    shown = AgeMap(found[0], story.epochs, story.counts, story.classes, is_stream(story), age_unit(story))
+    shown = AgeMap(found[0], story.epochs, story.counts, story.classes, time_unit(story), age_unit(story))
     figure, panels = style.panels(shown.height)
     draw_ages(figure, panels, [shown])
     return figure

@@ -8,7 +8,7 @@ import numpy as np
 
 from aol.figures import style
 from aol.records.tables import Floats
-from aol.report.story import Story
+from aol.report.story import Story, has_tail
 from aol.report.summary import age_unit, at_the_end, correlation, is_stream, mean_age
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def observation(story: Story) -> Figure | None:
         return None
     age, accuracy = found
     order = story.head_first
-    figure, axes = style.panels(2.7, 3, 1, share_x=True)
+    figure, axes = style.panels(3.0 if _slanted(story) else 2.7, 3, 1, share_x=True)
     counts = story.counts[story.counts > 0]
     wide = bool(counts.size) and counts.max() >= 20 * counts.min()
     aged = f"mean age\n({age_unit(story).replace(', ', f',{chr(10)}')})"
@@ -86,15 +86,20 @@ def _draw(panel: Axes, values: Floats, colour: str, *, bars: bool) -> None:
     panel.margins(x=0.01)
 
 
+def _slanted(story: Story) -> bool:
+    """Whether the names of the classes are written out, and too long to stand side by side."""
+    return len(story.classes) <= _NAMED and max(map(len, story.classes)) > 4
+
+
 def _name_classes(panel: Axes, story: Story) -> None:
     order = story.head_first
-    what = "class, head to tail" if np.ptp(story.counts) else "class"
+    what = "class, head to tail" if has_tail(story.counts) else "class"
     if len(order) <= _NAMED:
         names = style.short_all([story.classes[c] for c in order], 12)
-        slanted = max(map(len, names)) > 4
+        slanted = _slanted(story)
         panel.set_xticks(range(len(order)), names, rotation=40 if slanted else 0, ha="right" if slanted else "center")
     else:
         places = np.unique(np.linspace(0, len(order) - 1, 5).round().astype(int))
         panel.set_xticks(places, [str(p + 1) for p in places])
-        what = "class by size, head to tail" if np.ptp(story.counts) else "class"
+        what = "class by size, head to tail" if has_tail(story.counts) else "class"
     panel.set_xlabel(what)

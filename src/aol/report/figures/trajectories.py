@@ -8,12 +8,14 @@ import numpy as np
 
 from aol.figures import style
 from aol.records.tables import Floats
-from aol.report.story import Story
-from aol.report.summary import is_stream, parts
+from aol.report.story import Story, has_tail
+from aol.report.summary import parts, time_unit
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+_LETTER = 0.09  # how high a line of text is beside the axes
 
 
 @style.styled
@@ -34,39 +36,56 @@ def trajectories(story: Story) -> Figure | None:
             marker="o" if len(story.epochs) == 1 else "None",
         )  # fmt: skip
     if classes > 20:
-        _name_parts(axes, story, weight, dict(zip(order.tolist(), shade.tolist(), strict=True)))
+        ends = _draw_parts(axes, story, weight, dict(zip(order.tolist(), shade.tolist(), strict=True)))
     axes.axhline(1.0, color=style.GREY, linewidth=0.6, linestyle=":", zorder=0)
     known = weight[~np.isnan(weight)]
     axes.set_ylabel("class weight (mean one)")
     if known.min() > 0 and known.max() > 20 * known.min():  # a weight of zero has no place on a log scale
         style.logarithmic(axes, "y")
-        axes.set_ylabel("class weight (mean one, log scale)")
+        axes.set_ylabel("class weight\n(mean one, log scale)")
     axes.margins(x=0.01)
-    style.over_time(axes, story.epochs, stream=is_stream(story))
+    style.over_time(axes, story.epochs, time_unit(story))
+    if classes > 20:
+        _name_parts(axes, int(story.epochs[-1]), ends)
     part = style.matplotlib("colors").ListedColormap(colours(shade if classes <= 20 else np.linspace(0.0, 0.93, 256)))
     norm = style.matplotlib("colors").Normalize(0.5, classes + 0.5)
     bar = figure.colorbar(style.matplotlib("cm").ScalarMappable(norm, part), ax=axes, pad=0.02, aspect=25)
     bar.ax.invert_yaxis()
     if classes <= 20:
         bar.set_ticks(range(1, classes + 1), labels=style.short_all([story.classes[c] for c in order], 12))
-        bar.set_label("class, head to tail" if np.ptp(story.counts) else "class")
+        bar.set_label("class, head to tail" if has_tail(story.counts) else "class")
     else:
         bar.set_ticks([1, classes], labels=["1", f"{classes}"])
-        bar.set_label("class by size, head to tail" if np.ptp(story.counts) else "class", labelpad=-4)
+        bar.set_label("class by size, head to tail" if has_tail(story.counts) else "class", labelpad=-4)
     bar.ax.tick_params(length=0)
     bar.outline.set_visible(False)  # type: ignore[operator, unused-ignore]
     return figure
 
 
-def _name_parts(axes: Axes, story: Story, weight: Floats, shade: dict[int, float]) -> None:
-    """Draw the means of head, middle and tail in bold over so many lines."""
+def _draw_parts(axes: Axes, story: Story, weight: Floats, shade: dict[int, float]) -> dict[str, float]:
+    """Draw the means of head, middle and tail in bold over so many lines, and return where each ends."""
     effects = style.matplotlib("patheffects")
     around = [effects.Stroke(linewidth=2.6, foreground="white"), effects.Normal()]
+    ends = {}
     for part in parts(story.counts):
         colour = style.matplotlib().colormaps["viridis"](float(np.mean([shade[c] for c in part.classes.tolist()])))
         mean = np.nanmean(weight[:, part.classes], axis=1)
         axes.plot(story.epochs, mean, color=colour, linewidth=1.6, path_effects=around)
+        ends[part.name] = float(mean[-1])
+    return ends
+
+
+def _name_parts(axes: Axes, last: int, ends: dict[str, float]) -> None:
+    """Write the names at the ends of the lines; lines that end at one place share a name, as "middle, tail"."""
+    halo = [style.matplotlib("patheffects").withStroke(linewidth=2, foreground="white")]
+    spots: list[tuple[float, list[str]]] = []  # how high on the axes, from 0 to 1
+    for name, end in sorted(ends.items(), key=lambda pair: pair[1]):
+        high = float((axes.transData + axes.transAxes.inverted()).transform((last, end))[1])
+        near = spots.pop()[1] if spots and high - spots[-1][0] < _LETTER else []
+        spots.append((high, [*near, name]))
+    for _, names in spots:
+        names = [name for name in ends if name in names]  # head first
         axes.annotate(
-            part.name, (float(story.epochs[-1]), float(mean[-1])), (-2, 3), textcoords="offset points", ha="right",
-            va="bottom", fontsize=6.5, path_effects=[effects.withStroke(linewidth=2, foreground="white")],
+            ", ".join(names), (last, max(ends[name] for name in names)), (-2, 3), textcoords="offset points",
+            ha="right", va="bottom", fontsize=6.5, path_effects=halo,
         )  # fmt: skip

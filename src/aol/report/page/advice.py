@@ -12,6 +12,7 @@ import numpy as np
 
 from aol.report.page.reading import Floats, Ints, Masks, confusion, last_known, likely_mislabelled
 from aol.report.story import Story
+from aol.report.summary import time_unit
 
 OLD = 1.5  # a class is old whose age is this many times the median class's
 _LEARNT = 0.995  # a training set with this share of right answers teaches ages nothing more
@@ -34,16 +35,20 @@ class Advice:
 def advise(story: Story) -> list[Advice]:
     """Return what a run's figures suggest, the gravest first; never nothing."""
     found = [*_course(story), *_labels(story), *_old_classes(story), *_generalisation(story), *_weights(story)]
+    if not found and not np.isfinite(story.by_class.get("age", np.nan)).any():
+        text = "No ages were recorded, so nothing is known of old classes: --signal train records them at no cost."
+        return [Advice("ageless", text, see="curves")]
     return found or [Advice("fine", "Nothing stands out: no class is much older than the others.")]
 
 
 def _course(story: Story) -> Iterator[Advice]:
     if story.failed_at is not None:
-        text = f"The loss was not finite in epoch {story.failed_at}: lower --lr, or train in fp32."
+        text = f"The loss was not finite in {time_unit(story)} {story.failed_at}: lower --lr, or train in fp32."
         yield Advice("failed", text, see="curves")
     elif not story.finished:
         of = f" of {story.planned}" if story.planned else ""
-        yield Advice("running", f"{int(story.epochs[-1])}{of} epochs are over; what follows may change.", see="curves")
+        over = f"{int(story.epochs[-1])}{of} {time_unit(story)}s are over"
+        yield Advice("running", f"{over}; what follows may change.", see="curves")
     ages = story.by_class.get("age")
     if ages is None or not len(ages):
         return
@@ -57,10 +62,10 @@ def _course(story: Story) -> Iterator[Advice]:
         )
         yield Advice("learnt", text, see="curves")
     else:
-        yield from _movement(mean, "classes" if story.samples is None else "samples")
+        yield from _movement(mean, "classes" if story.samples is None else "samples", time_unit(story))
 
 
-def _movement(mean: Floats, things: str) -> Iterator[Advice]:
+def _movement(mean: Floats, things: str, unit: str) -> Iterator[Advice]:
     """Say whether the mean class age `[E]` still moves at the end."""
     fifth = max(1, len(mean) // 5)
     if len(mean) <= 2 * fifth or not np.isfinite(mean[[-1, -1 - fifth]]).all():
@@ -69,8 +74,9 @@ def _movement(mean: Floats, things: str) -> Iterator[Advice]:
     if abs(change) < _MOVED:
         return
     way = "falling" if change < 0 else "growing"
-    then = "more epochs may pay" if change < 0 else f"the same {things} stay wrong, and time alone does not mend them"
-    text = f"The mean class age is still {way}, {change:+.0%} over the last {fifth} epochs: {then}."
+    then = f"more {unit}s may pay" if change < 0 else f"the same {things} stay wrong, and time alone does not mend them"
+    last = f"{fifth} {unit}s" if fifth > 1 else unit
+    text = f"The mean class age is still {way}, {change:+.0%} over the last {last}: {then}."
     yield Advice("course", text, see="curves")
 
 

@@ -18,6 +18,7 @@ from aol.report.page.codec import pack, rounded, spread
 from aol.report.page.reading import confusion, last_known, trend
 from aol.report.page.samples import EPOCHS, Album, describe
 from aol.report.story import Story
+from aol.report.summary import at_the_end, is_stream
 
 RUNS = 24  # with details; the others are rows of a table
 CLASSES = 100_000  # classes of all runs together, with details
@@ -35,6 +36,11 @@ READINGS = {
     "age": 0.5, "test_accuracy": 1.0, "weight": 0.5, "train_accuracy": 1.0, "train_loss": 0.5, "train_margin": 1.0,
     "test_age": 0.5, "test_loss": 0.5, "test_margin": 1.0,
 }  # fmt: skip
+
+_ALL_SAMPLES = (
+    "Samples: the oldest and the most doubtful of all and of each class are listed. "
+    "The table of all samples: aol report RUN --export FILE.csv."
+)
 
 
 def payload(stories: Sequence[Story], *, refresh: float | None = None, now: datetime | None = None) -> dict[str, Json]:
@@ -70,7 +76,7 @@ def payload(stories: Sequence[Story], *, refresh: float | None = None, now: date
 
 def _summary(story: Story) -> dict[str, Json]:
     accuracy = story.curves.get("test_accuracy", np.zeros(0))
-    tail = accuracy[-max(1, round(0.05 * len(accuracy))) :] if len(accuracy) else accuracy
+    end = at_the_end(accuracy, stream=is_stream(story)) if len(accuracy) else np.nan
     kept = spread(len(story.epochs), POINTS)
     curves: dict[str, Json] = {name: rounded(values[kept]) for name, values in sorted(story.curves.items())}
     return {
@@ -87,7 +93,7 @@ def _summary(story: Story) -> dict[str, Json]:
         "epochs": story.epochs[kept].tolist(),
         "curves": curves,
         "lastAccuracy": _number(last_known(accuracy[:, None])[0]) if len(accuracy) else None,
-        "tailAccuracy": _number(float(np.nanmean(tail))) if np.isfinite(tail).any() else None,
+        "tailAccuracy": _number(float(end)) if np.isfinite(end) else None,
         "details": False,
     }
 
@@ -140,14 +146,16 @@ def _over_time(story: Story, room: int, notes: list[str]) -> dict[str, Json]:
 
 
 def _note_samples(story: Story, about: dict[str, Json], album: Album, notes: list[str]) -> None:
-    shown, total, name = about["id"], about["total"], _short(story.name)
+    shown, old, doubted, total = about["id"], about["oldest"], about["doubtful"], about["total"]
+    name = _short(story.name)
     assert isinstance(shown, list)
+    assert isinstance(old, list)
+    assert isinstance(doubted, list)
     assert isinstance(total, int)
     if len(shown) < total:
-        notes.append(
-            f"{name}: {len(shown):,} of {total:,} samples are on the page, the oldest and the most doubtful of all and "
-            "of each class. The table of all samples: aol report RUN --export FILE.csv."
-        )
+        if _ALL_SAMPLES not in notes:
+            notes.append(_ALL_SAMPLES)
+        notes.append(f"{name}, of {total:,} samples: {len(old):,} are listed as oldest, {len(doubted):,} as doubtful.")
     if len(story.epochs) > EPOCHS:
         notes.append(f"{name}: age histories of samples show the last {EPOCHS} of {len(story.epochs):,} epochs.")
     if album.full:

@@ -88,7 +88,7 @@ async function lineChart(host, { title, series, share, height = 190 }) {
       { name: "y", type: "linear", domain: { data: "rows", field: "value" }, range: "height", nice: true, zero: false },
     ],
     axes: [
-      { orient: "bottom", scale: "x", title: "epoch", format: "d", values: wholeTicks(epochs[0], epochs[epochs.length - 1]) },
+      { orient: "bottom", scale: "x", title: UNIT, format: "d", values: wholeTicks(epochs[0], epochs[epochs.length - 1]) },
       { orient: "left", scale: "y", grid: true, tickCount: 5, format: share ? ".0%" : "~g" },
     ],
     marks: [
@@ -118,7 +118,7 @@ async function lineChart(host, { title, series, share, height = 190 }) {
       },
     ],
   };
-  const view = await chart(host, spec, `${title}: lines over epochs`);
+  const view = await chart(host, spec, `${title}: lines over ${UNIT}s`);
   if (!view) return;
   hover(host, view, (x) => {
     const at = nearest(epochs, view.scale("x").invert(x));
@@ -126,7 +126,7 @@ async function lineChart(host, { title, series, share, height = 190 }) {
     const lines = series.map((line) => [line, line.points.find(([epoch]) => epoch === at)])
       .filter(([, point]) => point && known(point[1]))
       .map(([line, point]) => `${line.name}: ${share ? percent(point[1]) : short(point[1])}`);
-    return [`epoch ${at}`, ...lines];
+    return [`${UNIT} ${at}`, ...lines];
   }, () => view.signal("at", null).runAsync());
 }
 
@@ -166,12 +166,13 @@ function sparkline(values, { width = 90, height = 22, low = null, high = null, s
   const points = values.map((value, place) => [place, value]).filter(([, value]) => known(value));
   const least = low ?? Math.min(...points.map(([, value]) => value));
   const most = high ?? Math.max(...points.map(([, value]) => value));
-  const x = (place) => (values.length > 1 ? (place / (values.length - 1)) * (width - 2) + 1 : width / 2);
+  const gaps = steps ? values.length : values.length - 1; // as steps each value has a width, the last one too
+  const x = (place) => (gaps ? (place / gaps) * (width - 2) + 1 : width / 2);
   const y = (value) => height - 2 - ((value - least) / (most - least || 1)) * (height - 4);
   const path = points.map(([place, value], i) => {
     const to = `${x(place).toFixed(1)},${y(value).toFixed(1)}`;
     return i ? (steps ? `H${x(place).toFixed(1)}V${y(value).toFixed(1)}` : `L${to}`) : `M${to}`;
-  }).join("");
+  }).join("") + (steps && points.length ? `H${x(points[points.length - 1][0] + 1).toFixed(1)}` : "");
   return element("svg", {
     class: "spark", width, height, viewBox: `0 0 ${width} ${height}`, preserveAspectRatio: "none", role: "img", "aria-label": label,
   }, element("path", { d: path }));

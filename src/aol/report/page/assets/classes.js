@@ -102,7 +102,7 @@ function drawClassTable() {
   const places = sortedClasses(run);
   const ages = overTime(run, "age");
   const first = places.slice(0, tables.classes);
-  keepingFocus(() => fill("class-table", element("caption", {}, `${run.name}, after the last epoch`),
+  keepingFocus(() => fill("class-table", element("caption", {}, `${run.name}, after the last ${UNIT}`),
     element("thead", {}, classHead(columns)),
     element("tbody", {}, first.map((place) => classRow(run, columns, place, ages)))));
   drawMore("class-more", "classes", first.length, places.length, ROWS, drawClassTable);
@@ -129,14 +129,13 @@ function drawClassControls() {
 // Old and rare, or old and common? Every class at its number of samples and its age.
 async function drawScatter() {
   const run = current();
-  const host = hostsIn("class-charts", 1)[0];
-  host.classList.add("wide");
-  if (!run || !run.last.age) return;
-  const rows = run.names.map((_, place) => ({
+  const rows = !run || !run.last.age ? [] : run.names.map((_, place) => ({
     place, name: run.names[place], count: Math.max(1, run.counts[place]), age: run.last.age[place],
     right: run.last.test_accuracy ? run.last.test_accuracy[place] : NaN,
   })).filter((row) => known(row.age));
-  if (!rows.length) return clearChart(host);
+  const host = hostsIn("class-charts", rows.length ? 1 : 0)[0]; // no ages: no chart, nor the room for one
+  if (!host) return undefined;
+  host.classList.add("wide");
   const coloured = rows.some((row) => known(row.right));
   const view = await chart(host, scatterSpec(host, rows, coloured, run.name), "Age of every class against its number of samples");
   if (!view) return undefined;

@@ -1,12 +1,13 @@
 // Readings of whole runs over epochs, and of one class: lines, one colour a run.
 
-const CURVES = ["test_accuracy", "train_accuracy", "train_loss"];
+const COURSE = ["train_loss", "train_accuracy", "validation_accuracy", "averaged_accuracy"]; // the most wanted first
+const UPKEEP = ["lr", "seconds", "images_per_second", "threshold"]; // says nothing of what was learnt: on request
 const shownRuns = () => state.shown.map((place) => RUNS[place]);
 
+// What the shown runs have besides test accuracy, which has a chart of its own.
 function curveNames() {
-  const names = new Set(RUNS.flatMap((run) => Object.keys(run.curves)));
-  const first = [...CURVES, "validation_accuracy"].filter((name) => names.has(name));
-  return [...first, ...[...names].filter((name) => !first.includes(name))];
+  const names = shownRuns().flatMap((run) => Object.keys(run.curves).filter((name) => run.curves[name].some(known)));
+  return [...new Set([...COURSE.filter((name) => names.includes(name)), ...names])].filter((name) => name !== "test_accuracy");
 }
 
 const series = (runs, read) => runs.map((run) => ({
@@ -14,13 +15,15 @@ const series = (runs, read) => runs.map((run) => ({
 }));
 const curveOf = (name) => (run) => (run.curves[name] || []).map((value, place) => [run.epochs[place], value]);
 
-// Three readings of whole runs: accuracy, mean class age, and one of the viewer's choice.
+// Three readings of whole runs: accuracy, mean class age, and one of the viewer's choice. Where nothing else was read,
+// the other two have the room.
 function drawCurves() {
   const names = curveNames();
-  const chosen = names.includes(state.curve) ? state.curve : names.find((name) => name === "train_loss") || names[0];
-  fill("curve-controls", drawKey(), chosen
-    ? selector("Third chart", "pick-curve", names.map((name) => [name, spoken(name)]), chosen,
-      (value) => choose({ curve: value }))
+  const usual = names.find((name) => !UPKEEP.includes(name)) ?? "";
+  const chosen = names.includes(state.curve) ? state.curve : usual;
+  fill("curve-controls", drawKey(), names.length
+    ? selector("Also show", "pick-curve", [...(usual ? [] : [["", "nothing more"]]), ...names.map((name) => [name, spoken(name)])],
+      chosen, (value) => choose({ curve: value }))
     : []);
   const charts = [
     ["test_accuracy", curveOf("test_accuracy")], ["age", meanAge], [chosen, curveOf(chosen)],

@@ -36,11 +36,15 @@ function agesOf(history, length) {
   return ages.slice(0, length);
 }
 
+// A page of streams alone counts steps.
+const STREAMS = DATA.runs.filter((run) => run.settings.scenario === "stream").length;
+const UNIT = STREAMS && STREAMS === DATA.runs.length ? "step" : "epoch";
+
 const LABELS = {
   age: "Age", weight: "Weight", test_accuracy: "Test accuracy", train_accuracy: "Training accuracy",
   train_loss: "Training loss", train_margin: "Training margin", test_age: "Age on test", test_loss: "Test loss",
   test_margin: "Test margin", validation_accuracy: "Validation accuracy", averaged_accuracy: "Test, averaged network",
-  lr: "Learning rate", seconds: "Seconds an epoch", images_per_second: "Images a second", threshold: "Threshold",
+  lr: "Learning rate", seconds: `Seconds ${UNIT === "step" ? "a step" : "an epoch"}`, images_per_second: "Images a second", threshold: "Threshold",
 };
 const spoken = (name) => LABELS[name] || name.replaceAll("_", " ");
 const isShare = (name) => name.endsWith("accuracy") || name === "threshold";

@@ -18,6 +18,12 @@ const heatRuns = () => {
   return run ? shownRuns().filter((each) => each.set === run.set && overTime(each, state.reading)).slice(0, 4) : [];
 };
 const heatReadings = () => Object.keys(LABELS).filter((name) => RUNS.some((run) => run.details && run.byClass[name]));
+// Ages where there are any; else what differs: plain training gives every class the weight one.
+function usualReading() {
+  const names = heatReadings();
+  const differs = ({ details, byClass }, name) => details && byClass[name] && byClass[name].high > byClass[name].low;
+  return names.find((name) => name === "age" || RUNS.some((run) => differs(run, name))) ?? names[0] ?? "age";
+}
 
 // What is in view: epochs from x0 to x1, rows of the order from y0 to y1, both ends included.
 function heatExtent(runs, zoom = state.zoom) {
@@ -93,7 +99,7 @@ function heatSpec(host, run, order, extent, scale) {
       { name: "x", type: "linear", domain: [(seen[0] ?? x0) - half, (seen[seen.length - 1] ?? x1) + half], range: "width", zero: false, nice: false },
       { name: "y", type: "linear", domain: [y0 - 0.5, y1 + 0.5], range: [0, height], zero: false, nice: false },
     ],
-    axes: [{ orient: "bottom", scale: "x", title: "epoch", format: "d", values: wholeTicks(seen[0] ?? x0, seen[seen.length - 1] ?? x1) }],
+    axes: [{ orient: "bottom", scale: "x", title: UNIT, format: "d", values: wholeTicks(seen[0] ?? x0, seen[seen.length - 1] ?? x1) }],
     marks: [
       {
         type: "image", from: { data: "frame" },
@@ -156,7 +162,7 @@ async function drawHeat() {
   scale.ramp = rampOf(legend, scale);
   heat.maps = await Promise.all(runs.map(async (run, place) => {
     const host = hosts[place];
-    const view = await chart(host, heatSpec(host, run, order, extent, scale), `${spoken(state.reading)} by class and epoch`);
+    const view = await chart(host, heatSpec(host, run, order, extent, scale), `${spoken(state.reading)} by class and ${UNIT}`);
     const map = { run, view, host, order, extent };
     if (view) steer(map);
     return map;
@@ -176,7 +182,7 @@ function drawLegend({ low, high, gamma }) {
     legends: [{
       fill: "colour", orient: "bottom", direction: "horizontal", gradientLength: 220, gradientThickness: 12,
       title: `${spoken(state.reading)}${gamma === 1 ? "" : " (square-root colours)"}`, titleLimit: 300,
-      format: isShare(state.reading) ? ".0%" : "~g", tickCount: 5, offset: 0,
+      format: isShare(state.reading) ? ".0%" : "~g", tickCount: 5, offset: 0, labelOverlap: "greedy", labelSeparation: 6,
     }],
   }, "Colour scale");
 }

@@ -11,7 +11,7 @@ function cellAt(map, x, y) {
 function heatLines({ epoch, row }) {
   const place = heat.maps[0].order[row];
   const run = current();
-  return [`${run.names[place]}, ${times(run.counts[place], "sample")}, epoch ${epoch}`,
+  return [`${run.names[place]}, ${times(run.counts[place], "sample")}, ${UNIT} ${epoch}`,
     ...heat.maps.map((map) => {
       const found = overTime(map.run, state.reading);
       const at = found.epochs.indexOf(nearest(found.epochs, epoch));
@@ -37,7 +37,7 @@ function steer(map) {
   host.tabIndex = 0;
   host.setAttribute("role", "application");
   host.setAttribute("aria-roledescription", "heatmap");
-  host.setAttribute("aria-label", `${spoken(state.reading)} of every class over epochs, ${map.run.name}. Arrow keys `
+  host.setAttribute("aria-label", `${spoken(state.reading)} of every class over ${UNIT}s, ${map.run.name}. Arrow keys `
     + "move, plus and minus zoom, 0 shows all, Enter chooses the class.");
   const read = (x, y) => {
     const cell = cellAt(map, x, y);

@@ -51,7 +51,7 @@ function drawForRun() {
 
 function start() {
   recall();
-  if (!heatReadings().includes(state.reading)) state.reading = heatReadings()[0] ?? "age";
+  if (!heatReadings().includes(state.reading)) state.reading = usualReading();
   listen();
   drawHead();
   drawAbout();

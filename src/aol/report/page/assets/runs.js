@@ -8,10 +8,10 @@ const swatch = (place) => element("svg", { class: "swatch", width: 22, height: 1
   }));
 
 function statusOf(run) {
-  if (run.failed) return `failed in epoch ${run.failed}`;
+  if (run.failed) return `failed in ${UNIT} ${run.failed}`;
   if (run.finished) return "finished";
   const last = run.epochs[run.epochs.length - 1] || 0;
-  return `under way, epoch ${last}${run.planned ? ` of ${run.planned}` : ""}`;
+  return `under way, ${UNIT} ${last}${run.planned ? ` of ${run.planned}` : ""}`;
 }
 
 function meanOf(values) {
@@ -27,9 +27,9 @@ function oldestClass(run) {
 }
 
 const RUN_COLUMNS = [
-  ["Epochs", (run) => whole(run.epochs[run.epochs.length - 1]), true],
+  [UNIT === "step" ? "Steps" : "Epochs", (run) => whole(run.epochs[run.epochs.length - 1]), true],
   ["Test accuracy, last", (run) => percent(run.lastAccuracy), true],
-  ["Mean of last 5%", (run) => percent(run.tailAccuracy), true],
+  [STREAMS ? (UNIT === "step" ? "Mean of second half" : "Mean at the end") : "Mean of last 5%", (run) => percent(run.tailAccuracy), true],
   ["Mean class age", (run) => (run.details ? short(meanOf(run.last.age)) : ""), true],
   ["Oldest class", oldestClass, false],
   ["Samples still wrong", (run) => (run.samples ? `${whole(run.samples.wrong)} of ${whole(run.samples.total)}` : ""), true],

@@ -46,7 +46,9 @@ function drawGallery() {
   if (!samples) return;
   const rows = samples.oldest.filter(ofClass(samples));
   const which = state.klass < 0 ? "all classes" : `class “${run.names[state.klass]}”`;
-  fill("sample-about", `${run.name}, ${which}: ${times(rows.length, "sample")} on this page, the oldest first. `
+  // The same number as under "About this page".
+  const kept = state.klass < 0 ? "the oldest of all and of each class" : "the oldest";
+  fill("sample-about", `${run.name}, ${which}: ${times(rows.length, "sample")}, ${kept}, the oldest first. `
     + `Of all ${whole(samples.total)} samples, ${whole(samples.wrong)} were wrong when last seen`
     + `${samples.unseen ? ` and ${whole(samples.unseen)} were never seen` : ""}.`);
   const first = rows.slice(0, tables.gallery);

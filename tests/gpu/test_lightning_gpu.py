@@ -1,0 +1,9 @@
+"""Lightning on CUDA, where it is installed: what `make test-lightning` runs on the CPU."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("lightning.pytorch")
+
+from lightning_on_a_device import *  # noqa: F403

@@ -1,0 +1,9 @@
+"""The Trainer of Transformers on CUDA, where it is installed: what `make test-transformers` runs on the CPU."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("transformers.trainer")
+
+from transformers_on_a_device import *  # noqa: F403

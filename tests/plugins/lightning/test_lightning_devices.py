@@ -1,0 +1,5 @@
+"""Lightning, here on the CPU; `tests/gpu` runs the same on CUDA."""
+
+from __future__ import annotations
+
+from lightning_on_a_device import *  # noqa: F403

@@ -1,0 +1,232 @@
+"""The library where tensors lie in two places: by a device that is pretended, and with a default device of the user's.
+
+On a real one `tests/gpu` asks the same again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import product
+from pathlib import Path
+
+import pytest
+import torch
+from sklearn.linear_model import LogisticRegression
+from torch import Tensor
+
+import aol
+from aol.plugins.sklearn import AgedClassifier
+from pretended_device import OnDevice, no_waiting, pretended_device, waits
+
+LABELS = torch.tensor([0, 0, 1, 1, 2, 2, 2])
+RIGHT = torch.tensor([True, False, True, False, False, True, False])
+PLACES = list(product(("cpu", "cuda"), repeat=3))
+
+
+@pytest.fixture
+def pretended() -> Iterator[None]:
+    with pretended_device():
+        yield
+
+
+def made(kind: str, device: str) -> aol.SampleAges | aol.ClassAges | aol.ErrorRates:
+    if kind in ("class", "sample"):
+        return aol.SampleAges(LABELS, level=kind, device=device)
+    return (aol.ClassAges if kind == "ages of classes" else aol.ErrorRates)(3, rho=0.5, device=device)
+
+
+def told(ages: aol.SampleAges | aol.ClassAges | aol.ErrorRates, key_at: str, right_at: str) -> Tensor:
+    """Observe and advance twice, and return the weights that follow, on the host."""
+    key = (torch.arange(7) if isinstance(ages, aol.SampleAges) else LABELS).to(key_at)
+    for turn in range(2):
+        right = (RIGHT if turn else ~RIGHT.flip(0)).to(right_at)
+        ages.observe(key, right)
+        ages.advance()
+    return ages.weight(key).cpu()
+
+
+@pytest.mark.usefixtures("pretended")
+@pytest.mark.parametrize("kind", ["class", "sample", "ages of classes", "error rates"])
+@pytest.mark.parametrize("places", PLACES, ids="-".join)
+def test_ages_are_the_same_wherever_they_and_what_they_are_told_lie(kind: str, places: tuple[str, str, str]) -> None:
+    ages_at, key_at, right_at = places
+    expected = told(made(kind, "cpu"), "cpu", "cpu")
+    assert expected.unique().numel() > 1
+    assert torch.equal(told(made(kind, ages_at), key_at, right_at), expected)
+
+
+@pytest.mark.usefixtures("pretended")
+def test_answers_on_the_device_are_waited_for_by_ages_on_the_host() -> None:
+    ages = aol.SampleAges(LABELS)
+    right = RIGHT.cuda()
+    waits.clear()
+    ages.observe(range(7), right)
+    assert waits  # a copy that was not waited for would be read before it is there
+    ages.advance()
+    assert ages.age.tolist() == [1 if each else 2 for each in RIGHT.tolist()]
+
+
+@pytest.mark.usefixtures("pretended")
+def test_counts_on_the_device_are_waited_for_by_ages_on_the_host() -> None:
+    rates = aol.ErrorRates(3, rho=0.5)
+    rates.observe(LABELS.cuda(), RIGHT.cuda(), times=torch.arange(7).cuda())
+    rates.advance()
+    assert rates.error_rate.tolist() == pytest.approx([1.0, 3 / 5, 10 / 15])
+
+
+@pytest.mark.usefixtures("pretended")
+@pytest.mark.parametrize("kind", ["class", "sample", "ages of classes", "error rates"])
+@pytest.mark.parametrize("key_at", ["cpu", "cuda"])
+@pytest.mark.parametrize("divisor", [{}, {"divide_by": "count"}, {"total": 2.0}, {"total": torch.tensor(2.0)}])
+@pytest.mark.parametrize("loss", [aol.softmax_loss, aol.sigmoid_loss, aol.focal_loss])
+def test_a_step_on_the_device_never_waits(kind: str, key_at: str, divisor: dict, loss: Callable[..., Tensor]) -> None:
+    ages = made(kind, "cuda")
+    told(ages, "cpu", "cpu")
+    generator = torch.Generator().manual_seed(0)
+    logits, labels = torch.randn(7, 3, generator=generator), LABELS
+    key = torch.arange(7) if isinstance(ages, aol.SampleAges) else labels
+    expected = aol.weighted_mean(loss(logits, labels), ages.weight(key).cpu(), **divisor)
+    logits, labels, key = logits.cuda(), labels.to(key_at), key.to(key_at)
+    with no_waiting():
+        right = aol.is_correct(logits, labels)
+        ages.observe(key, right)
+        found = aol.weighted_mean(loss(logits, labels), ages.weight(key), **divisor)
+    assert isinstance(found, OnDevice)
+    torch.testing.assert_close(found.cpu(), expected)
+
+
+@pytest.mark.usefixtures("pretended")
+def test_weights_that_stayed_on_the_host_go_to_the_losses_without_waiting() -> None:
+    loss, weight = torch.tensor([1.0, 3.0]).cuda(), torch.tensor([3.0, 1.0])
+    with no_waiting():
+        parts = [aol.weighted_mean(loss, weight), aol.gather(loss, torch.tensor([1, 0]))]
+        total = aol.loss_total([torch.ones_like(loss), loss], divide_by="count")
+    assert [each.cpu().tolist() for each in (*parts, total)] == [1.5, [3.0, 1.0], 4.0]
+
+
+@pytest.mark.usefixtures("pretended")
+@pytest.mark.parametrize("kind", ["class", "sample", "ages of classes", "error rates"])
+@pytest.mark.parametrize(("here", "there"), [("cpu", "cuda"), ("cuda", "cpu")])
+def test_a_state_goes_on_where_the_other_device_stood(kind: str, here: str, there: str) -> None:
+    first, second = made(kind, here), made(kind, there)
+    told(first, "cpu", "cpu")
+    first.observe([0, 1], [False, False])
+    second.load_state_dict(first.state_dict())
+    first.to(there)
+    for ages in (first, second):
+        assert ages.device.type == there
+        told(ages, "cpu", "cuda")
+    key = torch.arange(3)
+    assert torch.equal(first.weight(key).cpu(), second.weight(key).cpu())
+
+
+@pytest.mark.usefixtures("pretended")
+def test_a_sampler_draws_alike_from_ages_on_either_device() -> None:
+    drawn = []
+    for place in ("cpu", "cuda"):
+        ages = made("sample", place)
+        told(ages, "cpu", "cpu")
+        drawn.append(list(aol.AgeSampler(ages, num_samples=20, seed=1)))
+    assert drawn[0] == drawn[1]
+
+
+@pytest.mark.usefixtures("pretended")
+def test_a_recorder_goes_on_when_its_ages_move(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "pretended")
+    generator = torch.Generator().manual_seed(0)
+    written = []
+    for place in ("cpu", "cuda"):
+        ages = aol.SampleAges(LABELS)
+        recorder = aol.Recorder(tmp_path / place, ages)
+        ages.to(place)
+        for _ in range(2):
+            logits = torch.randn(7, 3, generator=generator.manual_seed(1)).to(place)
+            ages.observe(range(7), aol.is_correct(logits, LABELS))
+            recorder.observe(torch.arange(7).to(place), logits)
+            ages.advance()
+            recorder.advance()
+        recorder.close()
+        written.append((tmp_path / place / "classes.csv").read_text())
+    assert written[0] == written[1]
+
+
+# With a default device of the user's: "meta" holds no data, so that whatever strays there cannot be read.
+
+
+@pytest.fixture
+def elsewhere() -> Iterator[None]:
+    before = torch.get_default_device()
+    torch.set_default_device("meta")
+    yield
+    torch.set_default_device(before)
+
+
+@pytest.mark.usefixtures("elsewhere")
+@pytest.mark.parametrize("labels", [LABELS, LABELS.tolist(), LABELS.numpy()], ids=["tensor", "list", "array"])
+@pytest.mark.parametrize("rho", [0.5, [0.0, 0.5]], ids=["single", "runs"])
+def test_a_default_device_leaves_ages_where_their_labels_are(labels: object, rho: object) -> None:
+    ages = aol.SampleAges(labels, rho=rho)
+    ages.observe(range(7), RIGHT if rho == 0.5 else torch.stack((RIGHT, RIGHT)))
+    ages.advance()
+    if rho != 0.5:
+        ages.observe([[0, 1], [5, 6]], [[True, False], [True, False]])
+    assert ages.device.type == "cpu"
+    assert ages.weight([0, 1]).shape[-1] == 2
+
+
+@pytest.mark.usefixtures("elsewhere")
+@pytest.mark.parametrize("kind", [aol.ClassAges, aol.ErrorRates])
+def test_ages_of_classes_lie_on_the_default_device_as_a_whole(kind: type[aol.ClassAges]) -> None:
+    assert {value.device.type for value in vars(kind(3)).values() if isinstance(value, Tensor)} == {"meta"}
+
+
+def listed(samples: Iterator[object]) -> list[object]:
+    return [each.tolist() if isinstance(each, Tensor) else each for each in samples]
+
+
+def reservoir() -> list[Tensor]:
+    memory = aol.Reservoir(3)
+    memory.add(range(9))
+    return [memory.indices]
+
+
+def kept() -> list[Tensor]:
+    memory = aol.KeepAll()
+    memory.add([3, 1])
+    return [memory.indices]
+
+
+@pytest.mark.parametrize(
+    "order",
+    [
+        lambda: aol.ShuffledSampler(5),
+        lambda: aol.AgeSampler(aol.SampleAges(LABELS)),
+        lambda: aol.ShiftingTail(LABELS, 2, period=1, steps=2),
+        lambda: aol.Arrivals(LABELS, 0.5, steps=2),
+        lambda: [aol.long_tail(LABELS, 2)],
+        lambda: [aol.IdMap(["a", "b"]).index(["b"])],
+        reservoir,
+        kept,
+    ],
+)
+def test_a_default_device_changes_no_order_and_no_memory(order: Callable[[], Iterator[object]]) -> None:
+    expected = listed(order())
+    before = torch.get_default_device()
+    torch.set_default_device("meta")
+    try:
+        assert listed(order()) == expected
+    finally:
+        torch.set_default_device(before)
+
+
+@pytest.mark.usefixtures("elsewhere")
+def test_a_default_device_leaves_records_and_estimators_on_the_host(tmp_path: Path) -> None:
+    ages = aol.SampleAges(LABELS)
+    logits = torch.zeros(7, 3, device="cpu")
+    with aol.Recorder(tmp_path, ages, images=torch.zeros(7, 4, 4, device="cpu")) as recorder:
+        ages.observe(range(7), aol.is_correct(logits, LABELS))
+        recorder.observe(range(7), logits)
+        ages.advance()
+        recorder.advance(test_accuracy=0.5)
+    X, y = LABELS[:, None].numpy().astype("float64"), LABELS.numpy()  # noqa: N806
+    assert AgedClassifier(LogisticRegression(), rounds=2, cv=2).fit(X, y).ages_.min() == 1

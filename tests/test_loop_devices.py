@@ -1,0 +1,5 @@
+"""A plain loop, here on the CPU; `tests/gpu` runs the same on CUDA."""
+
+from __future__ import annotations
+
+from loop_on_a_device import *  # noqa: F403
