@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from aol.engine.settings import Settings
+from aol.study.plan import enough
 from aol.study.recording import records_of, true_age
 from aol.study.records import decoded, encoded
 from engine.tiny_runs import make_loop, run_to_end
@@ -49,7 +50,9 @@ def test_where_smoothing_cannot_be_undone_no_age_is_made_up() -> None:
     assert true_age(torch.ones(3, 2), Settings(weighting="aol", rho=0.0)) is None
     assert true_age(torch.ones(3, 2), Settings(scenario="arrival", fraction=0.5)) is None
     loop = run_to_end(make_loop([Settings(scenario="arrival", fraction=0.5, epochs=3, weighting="aol")]))
-    assert "mean_age" not in records_of(loop, ("age",))[0].by_class
+    (record,) = records_of(loop, ("age",))
+    assert "mean_age" not in record.by_class
+    assert enough(record, ("age",)), "it would be trained again and again"
 
 
 def test_readings_are_those_of_the_last_epoch_and_curves_have_one_number_an_epoch() -> None:

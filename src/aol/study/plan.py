@@ -15,6 +15,7 @@ from aol.engine.settings import Settings, memory_capacity
 from aol.engine.source import AnyPair
 from aol.longtail import long_tail_counts
 from aol.study.claims import Claims, Held
+from aol.study.recording import can_keep_ages
 from aol.study.records import DamagedRecordError, Record, Store
 from aol.study.spec import Cell, Study
 
@@ -60,8 +61,8 @@ def standing(study: Study, store: Store, claims: Claims) -> Standing:
 
 
 def enough(record: Record, keep: Iterable[str]) -> bool:
-    """Whether a record holds all that a study keeps."""
-    return set(keep) <= set(record.over_time)
+    """Whether a record holds all that a study keeps, as far as a run of its settings can."""
+    return set(keep) <= set(record.over_time) or not can_keep_ages(record.settings)
 
 
 def by_cell(study: Study, names: Iterable[str]) -> list[tuple[Cell, int, int]]:

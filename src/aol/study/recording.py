@@ -36,6 +36,11 @@ def records_of(loop: Loop, keep: tuple[str, ...] = ()) -> list[Record]:
     return found
 
 
+def can_keep_ages(run: Settings) -> bool:
+    """Return whether ages can be told from what the engine writes down: see `true_age`."""
+    return run.scenario != "arrival" and run.rho != 0.0
+
+
 def true_age(smoothed: Tensor, run: Settings) -> Tensor | None:
     """Return the mean age of each class by epoch `[E, C]`, unsmoothed, from what the engine wrote down, smoothed.
 
@@ -48,7 +53,7 @@ def true_age(smoothed: Tensor, run: Settings) -> Tensor | None:
             [2.],
             [3.]], dtype=torch.float64)
     """
-    if run.scenario == "arrival" or run.rho == 0.0:
+    if not can_keep_ages(run):
         return None
     now = smoothed.to(torch.float64)
     before = torch.cat((now[:1], now[:-1]))
