@@ -42,6 +42,16 @@ def told(out: Path) -> dict[str, dict[str, object]]:
     return {record.run_id: {**asdict(record), "seconds": 0.0} for record in Store(out)}
 
 
+def unlike(one: Path, other: Path) -> list[str]:
+    """Name what is not the same in the records of two folders, by run and field: a bare difference is cut in a log."""
+    first, second = told(one), told(other)
+    found = [f"{name} is in one of them" for name in first.keys() ^ second.keys()]
+    for name in first.keys() & second.keys():
+        pairs = ((field, first[name][field], second[name][field]) for field in first[name])
+        found += [f"{name} {field}: {str(a)[:300]} | {str(b)[:300]}" for field, a, b in pairs if a != b]
+    return found
+
+
 def work_left(out: Path) -> list[str]:
     """Return what is left of stacks that are or were under way."""
     return [str(path.relative_to(out)) for folder in ("bound", "stacks") for path in (out / "work" / folder).glob("*")]
