@@ -19,7 +19,6 @@ from aol.nets.fused.tiles import PROCESSORS, Partials, cdiv
 SOURCE = Path(__file__).with_name("stage.cu")
 SIDES = {16: 32, 32: 16, 64: 8}  # channels → side of the maps that fit
 SUMS = 9
-START = 4  # images that a block could take while it begins and ends: 16 runs against 64 say at most 3.3
 enabled = True  # benchmarks and tests turn these kernels off, to see what they are worth
 
 
@@ -77,20 +76,13 @@ class Shape:
         return max(work, 4 * SUMS * self.channels**2)
 
     def chunks(self, runs: int, batch: int) -> tuple[int, int]:
-        """Cut a batch so that blocks, one after the other on a multiprocessor, end soonest: chunks, and images each.
+        """Cut a batch so that all blocks run at once: how many chunks, and how many images each.
 
         >>> Shape(16, 32, 1, 8, 3).chunks(64, 128), Shape(16, 32, 1, 8, 3).chunks(1, 128)
         ((6, 22), (128, 1))
-        >>> Shape(16, 32, 1, 8).chunks(64, 128), Shape(16, 32, 1, 8).chunks(50, 128)  # 128 at once; 250, twice 125
-        ((2, 64), (5, 26))
         """
-        slots = PROCESSORS * self.resident
-
-        def time(each: int) -> int:
-            return cdiv(runs * cdiv(batch, each), slots) * (each + START)
-
-        # Among equal times the fewest chunks: each leaves sums behind that have to be added.
-        each = min(range(cdiv(batch, self.images) * self.images, 0, -self.images), key=time)
+        wanted = max(1, PROCESSORS * self.resident // runs)
+        each = cdiv(cdiv(batch, wanted), self.images) * self.images
         return cdiv(batch, each), each
 
 
