@@ -176,7 +176,8 @@ def test_what_a_worker_raises_is_said_in_a_line(tmp_path: Path, address: str) ->
     damaged.write_bytes(b"no image")
     text = SHORT.replace("epochs = 6", 'epochs = 1\ndata = "photos"\nimage_size = 32\nlr = 0.01')
     study = written(tmp_path, text.replace("imbalance = [20, 5]", 'imbalance = ["none"]').replace("0.1\n", "0.0\n"))
-    said = aol("study", "run", study, "--out", tmp_path / "out", "--data", f"photos={photos}", "--ray", address)
+    words = ("--only", "rho=0.2", "--out", tmp_path / "out", "--data", f"photos={photos}", "--ray", address)
+    said = aol("study", "run", study, *words)
     assert said.status == 1
     assert str(damaged) in said.err.splitlines()[-1]
     assert "Traceback" not in said.err
