@@ -207,17 +207,20 @@ def _bench(words: argparse.Namespace) -> int:
     from aol.bench import measure
 
     device = usable_device(words.device)
+    usual = measure.usual(device)
+    scale = usual.scale if words.scale is None else words.scale
     rows = measure.measure(
         device,
-        runs=words.runs,
-        scale=words.scale,
-        epochs=words.epochs,
+        runs=words.runs or usual.runs,
+        scale=scale,
+        epochs=words.epochs or usual.epochs,
         workers=words.workers,
         say=lambda text: print(text, file=sys.stderr, flush=True),
     )
     if words.out:
-        measure.write(rows, device, Path(words.out))
-    print(json.dumps({"rows": [vars(row) for row in rows]}) if words.json else measure.table(rows, device))
+        measure.write(rows, device, scale, Path(words.out))
+    told = {"scale": scale, "rows": [vars(row) for row in rows]}
+    print(json.dumps(told) if words.json else measure.table(rows, device, scale))
     return 0
 
 
@@ -232,13 +235,11 @@ def _parser() -> argparse.ArgumentParser:
         _add_settings(command, name)
         _add_conduct(command, name)
     bench = commands.add_parser("bench", help="Speed and memory of the engine on this machine.", allow_abbrev=False)
+    bench.add_argument("--runs", type=_counts, metavar="VALUES", help="how many runs together [1,16,64; on a CPU 1,2]")
     bench.add_argument(
-        "--runs", type=_counts, default=[1, 16, 64], metavar="VALUES", help="how many runs together [1,16,64]"
+        "--scale", type=_positive, metavar="S", help="size of the data against CIFAR-10's [1; on a CPU 0.01]"
     )
-    bench.add_argument(
-        "--scale", type=_positive, default=1.0, metavar="S", help="size of the data against CIFAR-10's [1]"
-    )
-    bench.add_argument("--epochs", type=count(1), default=3, metavar="N", help="epochs that are timed [3]")
+    bench.add_argument("--epochs", type=count(1), metavar="N", help="epochs that are timed [3; on a CPU 1]")
     bench.add_argument(
         "--workers", type=count(0), default=2, metavar="N", help="workers of the straightforward loop [2]"
     )

@@ -50,6 +50,18 @@ def test_ratios_and_the_whole_grid_follow_from_the_epochs(timed: Callable[..., d
     assert rows["cost of ages over plain training, signal train, 16 runs"] == pytest.approx(0)
 
 
+def test_a_size_that_was_timed_is_not_timed_again(
+    timed: Callable[..., dict[str, float]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes: list[int] = []
+    inside = measure._Bench.together
+    monkeypatch.setattr(
+        measure._Bench, "together", lambda self, number, **more: sizes.append(number) or inside(self, number, **more)
+    )
+    timed(54)
+    assert sizes == [54] * 5  # as a whole, without ages, both signals, and a stream
+
+
 def test_a_grid_that_fits_is_timed_as_one(timed: Callable[..., dict[str, float]]) -> None:
     assert "54 runs × 200 epochs (54), from an epoch" in timed(64)
     assert "54 runs × 200 epochs (1 at a time), from an epoch" in timed(1)
@@ -61,14 +73,15 @@ def test_the_command_times_real_epochs(
 ) -> None:
     monkeypatch.setattr(measure, "_TABLE_RUNS", 2)
     file = tmp_path / "new" / "bench.json"
-    words = ["bench", "--runs", "1,2", "--scale", "0.01", "--epochs", "1", "--device", "cpu", "--out", str(file)]
-    assert main(words) == 0
+    assert main(["bench", "--device", "cpu", "--workers", "0", "--out", str(file)]) == 0  # as a newcomer would
     said = capsys.readouterr()
     assert "| 2 runs × 200 epochs (2), from an epoch |" in said.out
     assert "torch " in said.out.splitlines()[0]
     assert "engine, 2 runs together" in said.err
     record = json.loads(file.read_text())
     assert record["versions"]["torch"] == torch.__version__
+    assert record["scale"] == 0.01
+    assert "; 0.01 of CIFAR-10's size" in said.out.splitlines()[0]
     assert [row["what"] for row in record["rows"]] == [row.split(" | ")[0][2:] for row in said.out.splitlines()[4:]]
     costs = [row for row in record["rows"] if not row["what"].startswith("cost")]
     assert all(row["value"] > 0 and row["n"] == 1 for row in costs)
