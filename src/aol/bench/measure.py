@@ -112,10 +112,9 @@ def measure(
     for number in runs:
         seconds, _, memory = bench.together(number, signal="eval")
         timed[number] = seconds
-        bench.add(f"engine, {number} runs together, ages from a clean pass", seconds, "s an epoch", epochs, memory)
-        bench.add(
-            f"engine, {number} runs together, straightforward loop over engine", plain * number / seconds, "×", epochs
-        )
+        engine = "engine, one run" if number == 1 else f"engine, {number} runs together"
+        bench.add(f"{engine}, ages from a clean pass", seconds, "s an epoch", epochs, memory)
+        bench.add(f"{engine}, straightforward loop over engine", plain * number / seconds, "×", epochs)
         if number == 1:
             bench.add(f"one run × {_TABLE_EPOCHS} epochs, from that epoch", seconds * _TABLE_EPOCHS, "s", epochs)
     most = max(runs)
