@@ -5,7 +5,9 @@ What runs on the CPU too lies beside those tests, in files called `HOST_on_a_dev
 
 from __future__ import annotations
 
+import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,19 @@ import torch
 
 collect_ignore_glob = [] if torch.cuda.is_available() else ["test_*.py"]
 sys.path += [str(path) for path in (Path(__file__).parents[1] / "plugins").iterdir() if path.is_dir()]
+
+
+@pytest.fixture(autouse=True)
+def as_before() -> Iterator[None]:
+    """Undo what hosts leave behind.
+
+    Lightning leaves LOCAL_RANK, which Accelerate takes for one of many processes; Accelerate leaves TF32 on.
+    """
+    environment, short = dict(os.environ), torch.backends.cuda.matmul.allow_tf32
+    yield
+    os.environ.clear()
+    os.environ.update(environment)
+    torch.backends.cuda.matmul.allow_tf32 = short
 
 
 @pytest.fixture

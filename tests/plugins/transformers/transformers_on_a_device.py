@@ -137,8 +137,8 @@ def test_training_goes_on_from_a_checkpoint_that_the_other_device_wrote(
 
 
 def test_a_compiled_model_trains_alike(device: str) -> None:
-    backend = {"cpu": "aot_eager", "cuda": "inductor"}[device]
-    check(trained("sample", device, args={"torch_compile": True, "torch_compile_backend": backend}), "sample")
+    backend, off = {"cpu": ("aot_eager", 1e-4), "cuda": ("inductor", 1e-3)}[device]  # Accelerate turns TF32 on for it
+    check(trained("sample", device, args={"torch_compile": True, "torch_compile_backend": backend}), "sample", off)
 
 
 def test_resampling_draws_alike_on_either_device(device: str) -> None:
