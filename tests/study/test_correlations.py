@@ -90,8 +90,10 @@ def test_runs_without_ages_and_runs_that_diverged_say_nothing() -> None:
     assert correlations([]) == []
 
 
-def _each(r: float, half: float, p: float, *, paper: float | None = None, signal: str = "loss_test") -> Correlation:
-    return Correlation(signal, r, r - half, r + half, p, 100, 1, p_corrected=p, paper=paper)
+def _each(
+    r: float, half: float, p: float, *, paper: float | None = None, signal: str = "loss_test", classes: int = 100
+) -> Correlation:
+    return Correlation(signal, r, r - half, r + half, p, classes, 1, p_corrected=p, paper=paper)
 
 
 @pytest.mark.parametrize(
@@ -100,8 +102,11 @@ def _each(r: float, half: float, p: float, *, paper: float | None = None, signal
         ([_each(0.5, 0.1, 0.001, paper=0.5), _each(-0.5, 0.1, 0.001, signal="accuracy_test")], HOLDS),
         ([_each(0.5, 0.1, 0.001, paper=0.5), _each(0.2, 0.3, 0.05)], OPEN),
         ([_each(0.5, 0.1, 0.001, paper=0.5), _each(-0.2, 0.1, 0.001)], FAILS),  # the other sign
-        ([_each(0.02, 0.07, 0.5, paper=0.05)], FAILS),  # shown to be below 0.1
-        ([_each(0.2, 0.15, 0.01, paper=0.8)], FAILS),  # weaker than half of the paper's
+        ([_each(0.02, 0.07, 0.5, paper=0.05, classes=1000)], FAILS),  # shown to be below 0.1
+        ([_each(0.02, 0.2, 0.8, paper=0.05)], OPEN),
+        ([_each(0.2, 0.19, 0.04, paper=0.8)], FAILS),  # weaker than half of the paper's
+        ([_each(0.2, 0.19, 0.08, paper=0.8), _each(0.2, 0.19, 0.08, paper=0.79)], OPEN),  # corrected for two, no more
+        ([_each(-0.1, 0.19, 0.3, paper=0.8)], FAILS),  # none at all
         ([_each(0.6, 0.15, 0.01, paper=0.8)], HOLDS),
         ([], OPEN),
         ([_each(0.5, 0.1, 0.001), _each(-0.2, 0.1, 0.001)], NOT_JUDGED),  # the paper says nothing of these
@@ -121,6 +126,12 @@ def test_a_study_in_which_nothing_is_compared_shows_correlations_beside_the_pape
     assert by_signal["margin_test"].paper == -0.3883
     assert all(each.p_corrected >= each.p for each in table.correlation_list)
     assert judge_correlations(table.correlation_list)[0] == HOLDS
+    assert " cells" not in verdicts(table)[0]
+    part = make_table(study, {run: each for run, each in known.items() if run.imbalance == 200})
+    assert part.correlation_verdict[0] == HOLDS
+    assert (
+        "5 of 5 correlations have the paper's sign with a corrected p below 5 %, in 1 of 2 cells;" in verdicts(part)[0]
+    )
 
 
 def test_without_the_papers_figures_it_is_said_what_was_found_and_nothing_holds() -> None:

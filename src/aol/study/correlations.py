@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import stats
 
+from aol.engine.intervals import holm
 from aol.study.records import Numbers, Record
 from aol.study.verdict import ALPHA, FAILS, HOLDS, OPEN, p_text
 
@@ -109,30 +110,38 @@ def correlations(records: Sequence[Record]) -> list[Correlation]:
     return found
 
 
-def judge_correlations(found: Sequence[Correlation]) -> tuple[str, str]:
-    """Return the verdict on all correlations of a table, and its sentence.
+def judge_correlations(found: Sequence[Correlation], cells: int = 1, planned: int = 1) -> tuple[str, str]:
+    """Return the verdict on all correlations of a table, of so many of its planned cells, and its sentence.
 
     It holds when all have the paper's sign and a corrected p-value below 5 %. It does not hold when one has the other
-    sign by that measure, or is shown to be weaker than half of the paper's, or than 0.1. All else: not enough runs.
-    Where the paper has no figure for any of them, there is no claim to judge.
+    sign by that measure, or is shown, corrected as well, to be weaker than half of the paper's, or than 0.1. All else:
+    not enough runs. Where the paper has no figure for any of them, there is no claim to judge.
     """
     if not found:
         return OPEN, f"{CLAIM}: {OPEN}: no run has the ages of its classes."
     if all(each.paper is None for each in found):
         return NOT_JUDGED, f"{CLAIM}: {NOT_JUDGED}: the paper has no figures for these runs."
-    held = weak = inside = known = 0
-    for each in found:
-        sign, p, paper = SIGNS[each.signal], each.p_corrected, each.paper
-        strongest = max(sign * each.low, sign * each.high)
-        held += p < ALPHA and sign * each.r > 0
-        weak += (p < ALPHA and sign * each.r < 0) or strongest < max(LEAST, 0.5 * abs(paper or 0.0))
-        known += paper is not None
-        inside += paper is not None and each.low <= paper <= each.high
-    word = FAILS if weak else HOLDS if held == len(found) else OPEN
+    told = [(each.p_corrected < ALPHA, SIGNS[each.signal] * each.r > 0) for each in found]
+    held = sum(clear and same for clear, same in told)
+    other = sum(clear and not same for clear, same in told)
+    below = zip(told, holm([_p_weak(each) for each in found]), strict=True)
+    weak = sum(p < ALPHA and (same or not clear) for (clear, same), p in below)
+    known = [each for each in found if each.paper is not None]
+    inside = sum(each.low <= each.paper <= each.high for each in known if each.paper is not None)
+    word = FAILS if other or weak else HOLDS if held == len(found) else OPEN
+    where = "" if cells == planned else f", in {cells} of {planned} cells"
     text = f"{CLAIM}: {word}: {held} of {len(found)} correlations have the paper's sign with a corrected p below 5 %"
-    if weak:
-        text += f", and {weak} point the other way or are weaker than half of the paper's"
-    return word, f"{text}; the paper's figure lies in our interval for {inside} of {known}."
+    text += f", and {other} the other sign" if other else ""
+    text += f", and {weak} {'is' if weak == 1 else 'are'} weaker than half of the paper's" if weak else ""
+    return word, f"{text}{where}; the paper's figure lies in our interval for {inside} of {len(known)}."
+
+
+def _p_weak(each: Correlation) -> float:
+    """Return the p-value, as large as a two-sided one, of "this is half of the paper's figure, or 0.1, or more"."""
+    least = max(LEAST, 0.5 * abs(each.paper or 0.0))
+    r = max(-1 + 1e-12, min(1 - 1e-12, SIGNS[each.signal] * each.r))
+    distance = (math.atanh(least) - math.atanh(r)) * math.sqrt(each.classes - 3)
+    return min(1.0, 2 * float(stats.norm.sf(distance)))
 
 
 def described(found: Sequence[Correlation]) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from aol.study.correlations import NOT_JUDGED, described, judge_correlations
+from aol.study.correlations import NOT_JUDGED, described
 from aol.study.figures import meaning
 from aol.study.pooled import pooled_gains
 from aol.study.sheets import cell_name
@@ -38,7 +38,7 @@ def verdicts(table: Table) -> list[str]:
     """Return the verdict of a table in a sentence, then those of its groups."""
     base = table.study.baseline
     if table.correlations or not any(line.method != base for line in table.lines):
-        word, sentence = judge_correlations(table.correlation_list)
+        word, sentence = table.correlation_verdict
         told = table.correlations if word == NOT_JUDGED else ()
         return [sentence, *(f"{cell_name(cell) or table.study.name}: {described(own)}" for cell, own in told)]
     found = [f"{each.claim.method} against {base}: {each.sentence}" for each in table.verdicts]
@@ -75,18 +75,20 @@ def _rival(verdict: Verdict) -> str:
 def missing(table: Table) -> list[str]:
     """Return what is not there, or must not be used."""
     there, planned = len(table.records), table.runs_planned
-    found = [f"All {planned} runs are there." if there == planned else f"{there} of {planned} runs are there."]
+    found = ["The one run is there." if planned == 1 else f"All {planned} runs are there."]
+    if there != planned:
+        found = [f"{there} of {planned} runs {'is' if there == 1 else 'are'} there."]
     cells = table.study.cells_list()
     empty = sum(not any(line.runs for line in table.lines if line.cell == cell) for cell in cells)
     if 0 < empty < len(cells):
-        found.append(f"{empty} of {len(cells)} cells have no runs and are not shown.")
+        verbs = ("has", "is") if empty == 1 else ("have", "are")
+        found.append(f"{empty} of {len(cells)} cells {verbs[0]} no runs and {verbs[1]} not shown.")
     if table.damaged:
         names = ", ".join(f"{name} ({reason})" for name, reason in table.damaged[:3])
         more = f" and {len(table.damaged) - 3} more" if len(table.damaged) > 3 else ""
         found.append(f"Damaged records, not used: {names}{more}.")
-    failed = sum(line.failed for line in table.lines)
-    if failed:
-        found.append(f"{failed} {'run' if failed == 1 else 'runs'} diverged and count as chance.")
+    if failed := table.runs_failed:
+        found.append(f"{failed} {'run diverged and counts' if failed == 1 else 'runs diverged and count'} as chance.")
     partial = [line for line in table.lines if line.runs > 0 and len(line.seeds) < line.planned]
     if partial:
         found.append(
@@ -141,13 +143,17 @@ def hardware(table: Table) -> str:
     if not records:
         return ""
     devices = Counter(record.versions.get("device", "an unknown device") for record in records)
-    parts = [f"{count} runs on {name}" if len(devices) > 1 else name for name, count in sorted(devices.items())]
+    parts = [f"{_runs(count)} on {name}" if len(devices) > 1 else name for name, count in sorted(devices.items())]
     words = []
     for name in VERSIONS:
         versions = sorted({record.versions.get(name, "?") for record in records})
         words.append(f"{name} {', '.join(versions)}")
     hours = sum(record.seconds for record in records) / 3600.0
-    return f"{len(records)} runs; {'; '.join(parts)}; {'; '.join(words)}; {hours:.2f} hours of training."
+    return f"{_runs(len(records))}; {'; '.join(parts)}; {'; '.join(words)}; {hours:.2f} hours of training."
+
+
+def _runs(count: int) -> str:
+    return "1 run" if count == 1 else f"{count} runs"
 
 
 def by_figure(tables: Sequence[Table]) -> list[str]:

@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from aol.study import notes
-from aol.study.correlations import judge_correlations
 from aol.study.formats import markdown_sheet, markdown_text
 from aol.study.reasons import reasons
 from aol.study.records import Store
@@ -100,7 +99,7 @@ def _in_short(table: Table) -> tuple[str, str, str]:
         problem = next((line.problem for line in table.lines if line.problem), "no seed is whole")
         return f"{OPEN}: {markdown_text(problem)}", NONE, NONE
     if table.correlations:
-        return judge_correlations(table.correlation_list)[0], NONE, NONE
+        return table.correlation_verdict[0], NONE, NONE
     words, gains, papers = [], [], []
     for each in table.verdicts:
         name, gain, paper = markdown_text(each.claim.method), each.claim.gain, each.claim.paper_gain
