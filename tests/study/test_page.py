@@ -123,14 +123,37 @@ def test_a_grid_without_a_validation_part_is_why_there_is_no_figure(tmp_path: Pa
     )
 
 
-def test_one_seed_says_nothing_about_spreads_and_luck(tmp_path: Path) -> None:
-    plan = replace(study(seeds=(1,)), tries_seeds=5)
-    _fill(tmp_path, plan, {"aol": 0.05})
+def test_one_seed_is_described_and_not_judged(tmp_path: Path) -> None:
+    plan = replace(study(seeds=(1,), imbalances=(100, 50)), tries_seeds=5)
+    _fill(tmp_path, plan, {"aol": 0.05, "frequency": 0.08}, noise=0.0)
     text = page(tmp_path, [plan])
-    assert "Two plain runs" not in text
+    assert (
+        "- No verdict, with one seed: aol, its setting chosen on validation, gains +5.00 points over none, mean over 2 "
+        "cells (+5.00 to +5.00; above zero in 2); the paper has +1.20. Others, in the same cells: frequency +8.00."
+    ) in text
+    assert "Two plain runs with different seeds differ by " in text  # told from six plain runs
+    assert "Read at the best epoch of the best setting" in text
     assert "Shown at its best" not in text
     row = next(line for line in text.splitlines() if "aol: 4 tries" in line)
     assert row.split(" | ")[4:] == ["–", "–", "– |"]
+
+
+def test_one_plain_run_is_not_called_the_best_of_many(tmp_path: Path) -> None:
+    plan = replace(study(seeds=(1,)), tries_seeds=0)
+    _fill(tmp_path, plan, {"aol": 0.05}, noise=0.0)
+    text = page(tmp_path, [plan])
+    rows = [line.split(" | ") for line in text.splitlines() if "aol: 4 tries" in line]
+    assert [row[-1] if place else row[3] for place, row in enumerate(rows)] == ["–", "– |"]
+    assert "The best of 4 runs" not in text
+    assert "~" not in text
+    assert "Two plain runs" not in text
+
+
+def test_groups_without_a_gain_are_not_listed(tmp_path: Path) -> None:
+    plan = load("arrival").only(data=["cifar10"], fraction=[0.01, 0.05])
+    _fill(tmp_path, plan, {"aol": 0.01})
+    text = page(tmp_path, [load("arrival")])
+    assert text.count("not enough runs: none of") == 1
 
 
 def _reasons(gains: dict[str, float], *, noise: float, seeds: int = 5) -> str:

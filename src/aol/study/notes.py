@@ -42,6 +42,8 @@ def verdicts(table: Table) -> list[str]:
         told = table.correlations if word == NOT_JUDGED else ()
         return [sentence, *(f"{cell_name(cell) or table.study.name}: {described(own)}" for cell, own in told)]
     found = [f"{each.claim.method} against {base}: {each.sentence}" for each in table.verdicts]
+    if not any(each.claim.gain for _, each in table.groups):  # the same sentence once more for every group
+        return found
     return found + [f"{cell_name(group)}, {each.claim.method}: {each.sentence}" for group, each in table.groups]
 
 
@@ -119,7 +121,8 @@ def specifics(table: Table, *, optimistic: bool) -> list[str]:
     study = table.study
     if table.correlations:
         return []
-    found = [f"accuracy: {meaning(table.figure)}; percent, ± standard deviation over seeds."]
+    spread = ", ± standard deviation over seeds" if any(line.spread is not None for line in table.lines) else ""
+    found = [f"accuracy: {meaning(table.figure)}; percent{spread}."]
     if any(line.differences and line.settings > 1 for line in table.lines):
         found[0] += f" Settings are chosen by {study.figure} on validation."
     if table.tests:
@@ -132,7 +135,8 @@ def specifics(table: Table, *, optimistic: bool) -> list[str]:
         found.append("With one seed a setting is chosen on that seed's own validation, which flatters it.")
     if table.figure.endswith("best"):
         found.append("OPTIMISTIC: the best epoch was chosen on test.")
-    if optimistic and any(line.optimistic and line.optimistic.baseline.extrapolated for line in table.lines):
+    tried = [line.optimistic.baseline for line in table.lines if line.optimistic]
+    if optimistic and any(each.extrapolated and each.known for each in tried):
         found.append(f"~: fewer runs of {study.baseline} than tries; reckoned from their mean and spread.")
     return found
 

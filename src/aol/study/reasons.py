@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from aol.study.lines import Line, baseline_pool
 from aol.study.sheets import percent
+from aol.study.spec import Cell
 from aol.study.table import Table
 from aol.study.verdict import ALPHA, LEAST_SEEDS, Verdict, points
 
@@ -17,12 +18,49 @@ from aol.study.verdict import ALPHA, LEAST_SEEDS, Verdict, points
 def reasons(table: Table, others: Sequence[Table]) -> list[str]:
     """Return what the records say about the verdicts; `others` are the same study by its other figures."""
     found: list[str | None] = [_baseline_beside_paper([table, *others])]
+    best = next((each for each in [table, *others] if each.figure == "best"), None)
     for verdict in table.verdicts:
-        own = [line for line in table.lines if line.method == verdict.claim.method and len(line.seeds) >= LEAST_SEEDS]
+        run = [line for line in table.lines if line.method == verdict.claim.method and line.differences]
+        own = [line for line in run if len(line.seeds) >= LEAST_SEEDS]
+        if not own:
+            found += [_few_seeds(table, verdict, run), _beside_spread(table, verdict, run)]
+            found += [_as_published(best, verdict, [line.cell for line in run])]
+            continue
         found += [_beside_spread(table, verdict, own), _tries(table, verdict, own), _within(own)]
-        found += [_as_published(next((each for each in [table, *others] if each.figure == "best"), None), verdict)]
+        found += [_as_published(best, verdict, [line.cell for line in own])]
         found += [_by_figure(table, others, verdict), _unstable(own), _beside_rivals(table, verdict)]
     return [each for each in found if each]
+
+
+def _few_seeds(table: Table, verdict: Verdict, run: Sequence[Line]) -> str | None:
+    """Say what runs with fewer seeds than a verdict needs come to: a description, and called one."""
+    if not run:
+        return None
+    name, cells, most = verdict.claim.method, [line.cell for line in run], max(len(line.seeds) for line in run)
+    gains = _gains(run)
+    above = sum(gain > 0 for gain in gains)
+    chosen = ", its setting chosen on validation," if any(line.settings > 1 for line in run) else ""
+    text = f"No verdict, with {'one seed' if most == 1 else f'{most} seeds'}: {name}{chosen} gains"
+    text += f" {points(_mean_of(gains))} points over {table.study.baseline}"
+    if len(run) > 1:
+        text += f", mean over {len(run)} cells ({points(min(gains))} to {points(max(gains))}; above zero in {above})"
+    papers = [line.paper_gain for line in run]
+    known = [gain for gain in papers if gain is not None]
+    text += f"; the paper has {points(_mean_of(known))}" if known and len(known) == len(papers) else ""
+    others = []
+    for method in dict.fromkeys(line.method for line in table.lines):
+        theirs = [line for line in table.lines if line.method == method and line.cell in cells and line.differences]
+        if method != name and len(theirs) == len(run):
+            others.append(f"{method} {points(_mean_of(_gains(theirs)))}")
+    return f"{text}. Others, in the same cells: {', '.join(others)}." if others else f"{text}."
+
+
+def _gains(lines: Sequence[Line]) -> list[float]:
+    return [line.gain.mean for line in lines if line.gain is not None]
+
+
+def _mean_of(values: Sequence[float]) -> float:
+    return statistics.fmean(values)
 
 
 def _baseline_beside_paper(tables: Sequence[Table]) -> str | None:
@@ -56,7 +94,7 @@ def _spread(table: Table, own: Sequence[Line]) -> tuple[float, int] | None:
 
 def _beside_spread(table: Table, verdict: Verdict, own: Sequence[Line]) -> str | None:
     spread = _spread(table, own)
-    gains = [line.gain.mean for line in own if line.gain is not None]
+    gains = _gains(own)
     if spread is None or not gains:
         return None
     gain, name = statistics.fmean(gains), verdict.claim.method
@@ -84,16 +122,17 @@ def _tries(table: Table, verdict: Verdict, own: Sequence[Line]) -> str | None:
     text = (
         f"Shown at its best setting on test, {name} is {points(best)} points above a run of {base}, and {points(left)}"
     )
-    text += f" above the best of {tries} runs of {base}. With its setting chosen on validation it is {points(chosen)}."
+    reckoned = " (reckoned from fewer)" if any(found.baseline.extrapolated for _, found, _ in known) else ""
+    text += f" above the best of {tries} runs of {base}{reckoned}."
+    text += f" With its setting chosen on validation it is {points(chosen)}."
     if best > 0 and chosen < best / 2:
         return f"{text} Most of the gain at the best setting comes from picking it on test."
     return text
 
 
-def _as_published(table: Table | None, verdict: Verdict) -> str | None:
+def _as_published(table: Table | None, verdict: Verdict, cells: Sequence[Cell]) -> str | None:
     """Say what the best epoch of the best setting, both on test, comes to: the paper's figures seem to be that."""
-    own = [line for line in table.lines if line.method == verdict.claim.method] if table else []
-    own = [line for line in own if len(line.seeds) >= LEAST_SEEDS]
+    own = [line for line in table.lines if line.method == verdict.claim.method and line.cell in cells] if table else []
     known = [(line.optimistic, line.paper, line.paper_gain) for line in own]
     whole = [(ours, paper, gain) for ours, paper, gain in known if ours and paper and gain is not None]
     if not table or not whole:
@@ -105,11 +144,15 @@ def _as_published(table: Table | None, verdict: Verdict) -> str | None:
     theirs = statistics.fmean(paper.accuracy for _, paper, _ in whole)
     their_gain = statistics.fmean(gain for _, _, gain in whole)
     tries, base = whole[0][0].tries, table.study.baseline
-    return (
+    text = (
         f"Read at the best epoch of the best setting, both chosen on test, {verdict.claim.method} has "
         f"{percent(accuracy)}, {points(gain)} above one run of {base} read so; the paper has {percent(theirs)} and "
-        f"{points(their_gain)}. The best of {tries} runs of {base}, read so, has {percent(tried)}."
+        f"{points(their_gain)}."
     )
+    if not all(ours.baseline.known for ours, _, _ in whole):
+        return text
+    reckoned = " (reckoned from fewer)" if any(ours.baseline.extrapolated for ours, _, _ in whole) else ""
+    return f"{text} The best of {tries} runs of {base}{reckoned}, read so, has {percent(tried)}."
 
 
 def _within(own: Sequence[Line]) -> str | None:
