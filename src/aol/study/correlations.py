@@ -16,7 +16,7 @@ from scipy import stats
 
 from aol.engine.intervals import holm
 from aol.study.records import Numbers, Record
-from aol.study.verdict import ALPHA, FAILS, HOLDS, OPEN, p_text
+from aol.study.verdict import ALPHA, FAILS, HOLDS, OPEN
 
 # The paper's names, and where a record has them.
 SIGNALS = {
@@ -29,6 +29,7 @@ SIGNALS = {
 # What the paper finds: classes that are old are less accurate, lose more, and have smaller margins.
 SIGNS = {"accuracy_test": -1.0, "loss_train": 1.0, "margin_train": -1.0, "loss_test": 1.0, "margin_test": -1.0}
 LEAST = 0.1
+LEAST_CLASSES = 5
 CLAIM = "class age against accuracy, loss and margin"
 NOT_JUDGED = "not judged"
 # What the signals are called in a sentence.
@@ -65,7 +66,7 @@ def pearson(first: Numbers, second: Numbers) -> tuple[float, int] | None:
     (-1.0, 3)
     """
     pairs = np.array([(x, y) for x, y in zip(first, second, strict=True) if x is not None and y is not None])
-    if len(pairs) < 3:
+    if len(pairs) < 3 or not np.ptp(pairs, axis=0).all():
         return None
     x, y = (pairs - pairs.mean(0)).T
     scale = math.sqrt(float(x @ x) * float(y @ y))
@@ -144,19 +145,54 @@ def _p_weak(each: Correlation) -> float:
     return min(1.0, 2 * float(stats.norm.sf(distance)))
 
 
+@dataclass(frozen=True)
+class Sizes:
+    """What goes with test accuracy: class size alone (r), and age among classes of one size (r and its interval)."""
+
+    accuracy: float
+    age: tuple[float, float, float]
+
+
+def sizes(records: Sequence[Record]) -> Sizes | None:
+    """Return how the logarithm of class size goes with test accuracy, and age with size held fixed; None if balanced.
+
+    The partial correlation `(r_ay - r_an r_yn) / √((1 - r_an²)(1 - r_yn²))` of age a and accuracy y, for size n; its
+    interval is Fisher's, for one class less.
+    """
+    alone, fixed, classes = [], [], []
+    for record in records:
+        rows = [record.by_class.get(name) for name in ("mean_age", "test_accuracy", "train_count")]
+        if record.failed_at_epoch is not None or None in rows:
+            continue
+        whole = [row for row in zip(*(row or [] for row in rows), strict=True) if None not in row and row[2]]
+        age, accuracy, count = (list(column) for column in zip(*whole, strict=True)) if whole else ([], [], [])
+        size: Numbers = [math.log(each) for each in count if each]
+        pairs = [pearson(age, accuracy), pearson(age, size), pearson(accuracy, size)]
+        if len(whole) < LEAST_CLASSES or any(pair is None or abs(pair[0]) > 1 - 1e-9 for pair in pairs):
+            continue
+        both, older, better = (pair[0] for pair in pairs if pair is not None)
+        alone.append(better)
+        fixed.append((both - older * better) / math.sqrt((1 - older**2) * (1 - better**2)))
+        classes.append(len(whole))
+    if not fixed:
+        return None
+    return Sizes(fisher(alone, min(classes))[0], fisher(fixed, min(classes) - 1)[:3])
+
+
 def described(found: Sequence[Correlation]) -> str:
-    """Return what was found, in a sentence without a verdict: which way each signal goes with age, interval and p.
+    """Return what was found, in a sentence without a verdict: which way each signal goes with age. The table has r.
 
     >>> described([Correlation("loss_test", 0.8, 0.7, 0.9, 0.001, 100, 1, p_corrected=0.002)])
-    'older classes have higher test loss (r +0.800, +0.700 to +0.900, corrected p 0.002).'
+    'older classes have higher test loss.'
     """
-    words = []
-    for each in found:
-        way = "no clear difference in" if each.p_corrected >= ALPHA else "higher" if each.r > 0 else "lower"
-        ends = f"r {_signed(each.r)}, {_signed(each.low)} to {_signed(each.high)}"
-        words.append(f"{way} {_SPOKEN[each.signal]} ({ends}, corrected p {p_text(each.p_corrected)})")
-    return f"older classes have {'; '.join(words)}."
+    ways = [(_SPOKEN[each.signal], each.r > 0, each.p_corrected < ALPHA) for each in found]
+    clear = [f"{'higher' if higher else 'lower'} {name}" for name, higher, told in ways if told]
+    unclear = [name for name, _, told in ways if not told]
+    words = [f"have {', '.join(clear)}"] if clear else []
+    words += [f"do not clearly differ in {', '.join(unclear)}"] if unclear else []
+    return f"older classes {'; they '.join(words)}."
 
 
-def _signed(value: float) -> str:
+def signed(value: float) -> str:
+    """Return a correlation with its sign and three digits."""
     return f"{value:+.3f}".replace("-", "−")

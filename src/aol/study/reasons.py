@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
+from dataclasses import dataclass
 
+from aol.study.correlations import signed, sizes
 from aol.study.lines import Line, baseline_pool
-from aol.study.sheets import percent
+from aol.study.sheets import cell_name, percent
 from aol.study.spec import Cell
 from aol.study.table import Table
 from aol.study.verdict import ALPHA, LEAST_SEEDS, Verdict, points
@@ -17,25 +19,46 @@ from aol.study.verdict import ALPHA, LEAST_SEEDS, Verdict, points
 
 def reasons(table: Table, others: Sequence[Table]) -> list[str]:
     """Return what the records say about the verdicts; `others` are the same study by its other figures."""
+    if table.correlations:
+        return [text for cell, _ in table.correlations if (text := _beside_size(table, cell))]
     found: list[str | None] = [_baseline_beside_paper([table, *others])]
     best = next((each for each in [table, *others] if each.figure == "best"), None)
     for verdict in table.verdicts:
-        run = [line for line in table.lines if line.method == verdict.claim.method and line.differences]
-        own = [line for line in run if len(line.seeds) >= LEAST_SEEDS]
-        if not own:
-            found += [_few_seeds(table, verdict, run), _beside_spread(table, verdict, run)]
-            found += [_as_published(best, verdict, [line.cell for line in run])]
+        own = told_of(table, verdict.claim.method)
+        if any(len(line.seeds) < LEAST_SEEDS for line in own):
+            found += [_few_seeds(table, verdict, own), _beside_spread(table, verdict, own)]
+            found += [_as_published(best, verdict)]
             continue
         found += [_beside_spread(table, verdict, own), _tries(table, verdict, own), _within(own)]
-        found += [_as_published(best, verdict, [line.cell for line in own])]
+        found += [_as_published(best, verdict)]
         found += [_by_figure(table, others, verdict), _unstable(own), _beside_rivals(table, verdict)]
     return [each for each in found if each]
 
 
-def _few_seeds(table: Table, verdict: Verdict, run: Sequence[Line]) -> str | None:
-    """Say what runs with fewer seeds than a verdict needs come to: a description, and called one."""
-    if not run:
+def _beside_size(table: Table, cell: Cell) -> str | None:
+    """Say what is left of age against accuracy among classes of one size: on a long tail, size goes with both."""
+    study = table.study
+    runs = study.runs(cell, study.method(study.baseline))
+    found = sizes([table.records[run] for run in runs if run in table.records])
+    if found is None:
         return None
+    r, low, high = found.age
+    told = "age tells more than size" if high < 0.0 else "age is not shown to tell more than size"
+    return (
+        f"{cell_name(cell) or study.name}: the size of a class (its logarithm) goes with test accuracy by r "
+        f"{signed(found.accuracy)}. With size held fixed, age goes with it by r {signed(r)} ({signed(low)} to "
+        f"{signed(high)}): {told}."
+    )
+
+
+def told_of(table: Table, method: str) -> list[Line]:
+    """Return a method's lines in the cells that a verdict is on; where there are none, in all with a whole seed."""
+    run = [line for line in table.lines if line.method == method and line.differences]
+    return [line for line in run if len(line.seeds) >= LEAST_SEEDS] or run
+
+
+def _few_seeds(table: Table, verdict: Verdict, run: Sequence[Line]) -> str:
+    """Say what runs with fewer seeds than a verdict needs come to: a description, and called one."""
     name, cells, most = verdict.claim.method, [line.cell for line in run], max(len(line.seeds) for line in run)
     gains = _gains(run)
     above = sum(gain > 0 for gain in gains)
@@ -52,7 +75,7 @@ def _few_seeds(table: Table, verdict: Verdict, run: Sequence[Line]) -> str | Non
         theirs = [line for line in table.lines if line.method == method and line.cell in cells and line.differences]
         if method != name and len(theirs) == len(run):
             others.append(f"{method} {points(_mean_of(_gains(theirs)))}")
-    return f"{text}. Others, in the same cells: {', '.join(others)}." if others else f"{text}."
+    return f"{text}. Others there: {', '.join(others)}." if others else f"{text}."
 
 
 def _gains(lines: Sequence[Line]) -> list[float]:
@@ -130,29 +153,63 @@ def _tries(table: Table, verdict: Verdict, own: Sequence[Line]) -> str | None:
     return text
 
 
-def _as_published(table: Table | None, verdict: Verdict, cells: Sequence[Cell]) -> str | None:
-    """Say what the best epoch of the best setting, both on test, comes to: the paper's figures seem to be that."""
-    own = [line for line in table.lines if line.method == verdict.claim.method and line.cell in cells] if table else []
-    known = [(line.optimistic, line.paper, line.paper_gain) for line in own]
+@dataclass(frozen=True)
+class BestOnTest:
+    """A method read at the best epoch of the best setting, both chosen on test, and the paper's; means over cells.
+
+    `tried` is the best of as many baseline runs, read so, or None; `reckoned`: there are fewer of these than tries.
+    """
+
+    accuracy: float
+    gain: float
+    paper: float
+    paper_gain: float
+    tries: int
+    tried: float | None
+    reckoned: bool
+
+    @property
+    def tried_gain(self) -> float | None:
+        """What as many baseline runs have above one of them."""
+        return None if self.tried is None else self.tried - (self.accuracy - self.gain)
+
+
+def best_on_test(table: Table, method: str) -> BestOnTest | None:
+    """Return how a method does as the paper seems to read its runs, from the table of figure `best`.
+
+    It is of the cells that a verdict is on; where there are none, of all that have a whole seed.
+    """
+    known = [(line.optimistic, line.paper, line.paper_gain) for line in told_of(table, method)]
     whole = [(ours, paper, gain) for ours, paper, gain in known if ours and paper and gain is not None]
-    if not table or not whole:
+    if not whole:
         return None
-    accuracy, gain, tried = (
-        statistics.fmean(values)
-        for values in zip(*((ours.mean, ours.gain, ours.baseline.mean) for ours, _, _ in whole), strict=True)
+    ours = [each for each, _, _ in whole]
+    return BestOnTest(
+        accuracy=_mean_of([each.mean for each in ours]),
+        gain=_mean_of([each.gain for each in ours]),
+        paper=_mean_of([paper.accuracy for _, paper, _ in whole]),
+        paper_gain=_mean_of([gain for _, _, gain in whole]),
+        tries=ours[0].tries,
+        tried=_mean_of([each.baseline.mean for each in ours]) if all(each.baseline.known for each in ours) else None,
+        reckoned=any(each.baseline.extrapolated for each in ours),
     )
-    theirs = statistics.fmean(paper.accuracy for _, paper, _ in whole)
-    their_gain = statistics.fmean(gain for _, _, gain in whole)
-    tries, base = whole[0][0].tries, table.study.baseline
+
+
+def _as_published(table: Table | None, verdict: Verdict) -> str | None:
+    """Say what the best epoch of the best setting, both on test, comes to: the paper's figures seem to be that."""
+    found = best_on_test(table, verdict.claim.method) if table else None
+    if not table or not found:
+        return None
+    base = table.study.baseline
     text = (
         f"Read at the best epoch of the best setting, both chosen on test, {verdict.claim.method} has "
-        f"{percent(accuracy)}, {points(gain)} above one run of {base} read so; the paper has {percent(theirs)} and "
-        f"{points(their_gain)}."
+        f"{percent(found.accuracy)}, {points(found.gain)} above one run of {base} read so; the paper has "
+        f"{percent(found.paper)} and {points(found.paper_gain)}."
     )
-    if not all(ours.baseline.known for ours, _, _ in whole):
+    if found.tried is None:
         return text
-    reckoned = " (reckoned from fewer)" if any(ours.baseline.extrapolated for ours, _, _ in whole) else ""
-    return f"{text} The best of {tries} runs of {base}{reckoned}, read so, has {percent(tried)}."
+    reckoned = " (reckoned from fewer)" if found.reckoned else ""
+    return f"{text} The best of {found.tries} runs of {base}{reckoned}, read so, has {percent(found.tried)}."
 
 
 def _within(own: Sequence[Line]) -> str | None:
