@@ -7,7 +7,7 @@ from dataclasses import replace
 from made_up import record, records, study
 
 from aol.engine.settings import Settings
-from aol.study.notes import hardware, missing
+from aol.study.notes import hardware, missing, specifics
 from aol.study.spec import load
 from aol.study.table import make_table
 
@@ -38,3 +38,14 @@ def test_all_runs_or_the_one_run_are_there() -> None:
     assert missing(make_table(plan, {run: record(run, 0.5)})) == ["The one run is there."]
     plan = study()
     assert missing(make_table(plan, records(plan.all_runs(), _same))) == ["All 18 runs are there."]
+
+
+def test_a_table_with_sigmoid_says_what_weighted_losses_are_divided_by() -> None:
+    plan = load("offline-reweighting").only(data=["cifar10"], imbalance=[100])
+    known = records(plan.all_runs(), _same)
+    said = specifics(make_table(plan, known), optimistic=False)
+    assert (
+        "Weighted losses of a batch are divided: softmax by the sum of their weights; sigmoid by the number of samples."
+    ) in said
+    softmax = {run: each for run, each in known.items() if run.loss == "softmax"}
+    assert "Weighted losses" not in " ".join(specifics(make_table(plan, softmax), optimistic=False))

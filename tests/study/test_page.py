@@ -125,7 +125,7 @@ def test_the_summary_says_of_how_many_cells_and_seeds_and_what_the_best_on_test_
     whole = study(imbalances=(100, 50))
     _fill(tmp_path / "part", whole.only(imbalance=[100]), {"aol": 0.05})
     row = next(line for line in page(tmp_path / "part", [whole]).splitlines() if line.startswith("| [made-up]"))
-    assert row.split(" | ")[1] == "holds (1 of 2 cells)"
+    assert row.split(" | ")[1] == "holds (1 of 2 cells judged)"
     one = study(seeds=(1,))
     runs = records(one.all_runs(), lambda run: (0.7 + 0.05 * (run.weighting == "aol") + 0.001 * run.seed, 0.7))
     store = Store(tmp_path / "one")

@@ -15,6 +15,7 @@ from aol.study.sheets import cell_name
 from aol.study.table import Table
 from aol.study.verdict import ALPHA, Verdict, p_text, points, span
 
+_DIVISORS = {"weight": "the sum of their weights", "count": "the number of samples"}
 VERSIONS = ("aol", "torch", "python")
 CORRELATIONS = (
     "r: Pearson's correlation over classes between age (of a sample, averaged over all epochs, then over the class) "
@@ -125,6 +126,7 @@ def specifics(table: Table, *, optimistic: bool) -> list[str]:
     found = [f"accuracy: {meaning(table.figure)}; percent{spread}."]
     if any(line.differences and line.settings > 1 for line in table.lines):
         found[0] += f" Settings are chosen by {study.figure} on validation."
+    found += _divisors(table)
     if table.tests:
         one = "p: the table has one comparison, and needs no correction."
         many = f"p: corrected for the {table.tests} comparisons of the table (Holm); intervals are not."
@@ -139,6 +141,15 @@ def specifics(table: Table, *, optimistic: bool) -> list[str]:
     if optimistic and any(each.extrapolated and each.known for each in tried):
         found.append(f"~: fewer runs of {study.baseline} than tries; reckoned from their mean and spread.")
     return found
+
+
+def _divisors(table: Table) -> list[str]:
+    """Return what weighted losses are divided by, the paper's formula by weights; softmax alone goes unsaid."""
+    known = sorted({(run.loss, run.divide_by) for run in table.records}, reverse=True)
+    if all(each == ("softmax", "weight") for each in known):
+        return []
+    words = [f"{loss} by {_DIVISORS[name]}" for loss, name in known]
+    return [f"Weighted losses of a batch are divided: {'; '.join(words)}."]
 
 
 def hardware(table: Table) -> str:

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from aol.study import notes
+from aol.study.correlations import NOT_JUDGED
 from aol.study.formats import markdown_sheet, markdown_text
 from aol.study.reasons import best_on_test, reasons, told_of
 from aol.study.records import Store
@@ -113,8 +114,8 @@ def _in_short(table: Table) -> tuple[str, str, str, str]:
         problem = next((line.problem for line in table.lines if line.problem), "no seed is whole")
         return f"{OPEN}: {markdown_text(problem)}", NONE, NONE, NONE
     if table.correlations:
-        cells = (len(table.correlations), len(table.study.cells_list()))
-        return table.correlation_verdict[0] + _of_cells(*cells), NONE, NONE, NONE
+        word, cells = table.correlation_verdict[0], (len(table.correlations), len(table.study.cells_list()))
+        return word + ("" if word == NOT_JUDGED else _of_cells(*cells)), NONE, NONE, NONE
     words, gains, papers, best = [], [], [], []
     read = make_table(table.study, table.records, figure="best") if table.study.paper else None
     for each in table.verdicts:
@@ -131,7 +132,7 @@ def _in_short(table: Table) -> tuple[str, str, str, str]:
 
 
 def _of_cells(cells: int, planned: int) -> str:
-    return f" ({cells} of {planned} cells)" if cells < planned else ""
+    return f" ({cells} of {planned} cells judged)" if cells < planned else ""
 
 
 def _gain_of(table: Table, verdict: Verdict) -> str:
