@@ -155,7 +155,8 @@ def _section(table: Table, folder: Path, called: Mapping[str, str], same: Table 
     blocks = [f"## {markdown_text(study.name)}", f"{markdown_text(study.title)}.", f"**{markdown_text(first)}**"]
     blocks += [f"The runs are those of {_linked(same)}."] if same else []
     blocks += [_listed(more)] if more else []
-    why = [*reasons(table, others), *notes.rivals(table), *notes.pooled(table)]
+    beside = " ".join(notes.rivals(table))
+    why = [*reasons(table, others), *([beside] if beside else []), *notes.pooled(table)]
     if why:
         words = [table.correlation_verdict[0]] if table.correlations else [each.word for each in table.verdicts]
         told = HOLDS in words or FAILS in words
