@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import numpy as np
@@ -22,6 +23,7 @@ from aol.study.correlations import (
     pearson,
     sizes,
 )
+from aol.study.formats import as_json
 from aol.study.notes import verdicts
 from aol.study.records import Record
 from aol.study.spec import load
@@ -131,6 +133,9 @@ def test_a_study_in_which_nothing_is_compared_shows_correlations_beside_the_pape
     assert " cells" not in verdicts(table)[0]
     part = make_table(study, {run: each for run, each in known.items() if run.imbalance == 200})
     assert part.correlation_verdict[0] == HOLDS
+    assert json.loads(as_json(part))["verdicts"] == [
+        {"method": "none", "verdict": HOLDS, "sentence": verdicts(part)[0]}
+    ]
     assert (
         "5 of 5 correlations have the paper's sign with a corrected p below 5 %, in 1 of 2 cells;" in verdicts(part)[0]
     )
