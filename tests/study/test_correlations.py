@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import numpy as np
@@ -20,7 +21,9 @@ from aol.study.correlations import (
     fisher,
     judge_correlations,
     pearson,
+    sizes,
 )
+from aol.study.formats import as_json
 from aol.study.notes import verdicts
 from aol.study.records import Record
 from aol.study.spec import load
@@ -47,6 +50,7 @@ def test_classes_without_a_reading_are_left_out() -> None:
     assert pearson([1.0, 2.0, 4.0, None, 5.0], [1.0, 2.0, 4.0, 9.0, None]) == (pytest.approx(1.0), 3)
     assert pearson([1.0, None, 3.0], [1.0, 2.0, 3.0]) is None
     assert pearson([1.0, 1.0, 1.0, 1.0], [1.0, 2.0, 3.0, 4.0]) is None
+    assert pearson([0.1] * 3, [1.0, 2.0, 4.0]) is None  # whose mean is not 0.1 to the last bit
 
 
 def test_the_interval_is_scipys() -> None:
@@ -90,8 +94,10 @@ def test_runs_without_ages_and_runs_that_diverged_say_nothing() -> None:
     assert correlations([]) == []
 
 
-def _each(r: float, half: float, p: float, *, paper: float | None = None, signal: str = "loss_test") -> Correlation:
-    return Correlation(signal, r, r - half, r + half, p, 100, 1, p_corrected=p, paper=paper)
+def _each(
+    r: float, half: float, p: float, *, paper: float | None = None, signal: str = "loss_test", classes: int = 100
+) -> Correlation:
+    return Correlation(signal, r, r - half, r + half, p, classes, 1, p_corrected=p, paper=paper)
 
 
 @pytest.mark.parametrize(
@@ -100,8 +106,11 @@ def _each(r: float, half: float, p: float, *, paper: float | None = None, signal
         ([_each(0.5, 0.1, 0.001, paper=0.5), _each(-0.5, 0.1, 0.001, signal="accuracy_test")], HOLDS),
         ([_each(0.5, 0.1, 0.001, paper=0.5), _each(0.2, 0.3, 0.05)], OPEN),
         ([_each(0.5, 0.1, 0.001, paper=0.5), _each(-0.2, 0.1, 0.001)], FAILS),  # the other sign
-        ([_each(0.02, 0.07, 0.5, paper=0.05)], FAILS),  # shown to be below 0.1
-        ([_each(0.2, 0.15, 0.01, paper=0.8)], FAILS),  # weaker than half of the paper's
+        ([_each(0.02, 0.07, 0.5, paper=0.05, classes=1000)], FAILS),  # shown to be below 0.1
+        ([_each(0.02, 0.2, 0.8, paper=0.05)], OPEN),
+        ([_each(0.2, 0.19, 0.04, paper=0.8)], FAILS),  # weaker than half of the paper's
+        ([_each(0.2, 0.19, 0.08, paper=0.8), _each(0.2, 0.19, 0.08, paper=0.79)], OPEN),  # corrected for two, no more
+        ([_each(-0.1, 0.19, 0.3, paper=0.8)], FAILS),  # none at all
         ([_each(0.6, 0.15, 0.01, paper=0.8)], HOLDS),
         ([], OPEN),
         ([_each(0.5, 0.1, 0.001), _each(-0.2, 0.1, 0.001)], NOT_JUDGED),  # the paper says nothing of these
@@ -121,6 +130,15 @@ def test_a_study_in_which_nothing_is_compared_shows_correlations_beside_the_pape
     assert by_signal["margin_test"].paper == -0.3883
     assert all(each.p_corrected >= each.p for each in table.correlation_list)
     assert judge_correlations(table.correlation_list)[0] == HOLDS
+    assert " cells" not in verdicts(table)[0]
+    part = make_table(study, {run: each for run, each in known.items() if run.imbalance == 200})
+    assert part.correlation_verdict[0] == HOLDS
+    assert json.loads(as_json(part))["verdicts"] == [
+        {"method": "none", "verdict": HOLDS, "sentence": verdicts(part)[0]}
+    ]
+    assert (
+        "5 of 5 correlations have the paper's sign with a corrected p below 5 %, in 1 of 2 cells;" in verdicts(part)[0]
+    )
 
 
 def test_without_the_papers_figures_it_is_said_what_was_found_and_nothing_holds() -> None:
@@ -131,15 +149,52 @@ def test_without_the_papers_figures_it_is_said_what_was_found_and_nothing_holds(
         first == f"class age against accuracy, loss and margin: {NOT_JUDGED}: the paper has no figures for these runs."
     )
     assert [each.split(":")[0] for each in cells] == ["cifar10", "cifar100"]
-    known = {each.signal: each for each in table.correlations[0][1]}
-    loss = known["loss_test"]
-    assert f"higher test loss (r +{loss.r:.3f}, +{loss.low:.3f} to +{loss.high:.3f}, corrected p <0.001)" in cells[0]
-    assert "lower test accuracy (r −" in cells[0]
+    assert cells[0] == (
+        "cifar10: older classes have lower test accuracy, higher training loss, lower training margin, higher test "
+        "loss, lower test margin."
+    )
     assert HOLDS not in " ".join([first, *cells])
     assert "the paper's" not in " ".join([first, *cells])
 
 
 def test_a_correlation_that_may_be_none_has_no_direction() -> None:
-    assert described([_each(0.1, 0.2, 0.3)]).startswith(
-        "older classes have no clear difference in test loss (r +0.100, "
-    )
+    assert described([_each(0.1, 0.2, 0.3)]) == "older classes do not clearly differ in test loss."
+    both = [_each(-0.5, 0.1, 0.001, signal="accuracy_test"), _each(0.1, 0.2, 0.3)]
+    assert described(both) == "older classes have lower test accuracy; they do not clearly differ in test loss."
+
+
+def _sized(seed: int, *, beyond: float) -> Record:
+    """Age and accuracy follow class size; `beyond` that, what is left of age goes with what is left of accuracy."""
+    rng = np.random.default_rng(seed)
+    size = np.linspace(6.0, 1.0, 100)
+    left = rng.standard_normal(100)
+    age = 10 - size + left
+    accuracy = 0.1 * size - 0.1 * beyond * left + 0.05 * rng.standard_normal(100)
+    by_class = {"train_count": np.exp(size), "mean_age": age, "test_accuracy": accuracy}
+    made = _record(seed)
+    return replace(made, by_class=made.by_class | {name: values.tolist() for name, values in by_class.items()})
+
+
+def test_age_with_class_size_held_fixed_is_the_correlation_of_what_a_line_leaves() -> None:
+    made = _sized(0, beyond=0.5)
+    age, accuracy, count = (np.array(made.by_class[name]) for name in ("mean_age", "test_accuracy", "train_count"))
+    size = np.log(count)
+    left = [values - np.polyval(np.polyfit(size, values, 1), size) for values in (age, accuracy)]
+    found = sizes([made])
+    assert found is not None
+    assert found.accuracy == pytest.approx(np.corrcoef(size, accuracy)[0, 1])
+    assert found.age == pytest.approx(fisher([float(np.corrcoef(*left)[0, 1])], 99)[:3])
+    assert found.age[2] < 0.0
+
+
+def test_age_that_only_repeats_class_size_has_nothing_beyond_it() -> None:
+    found = sizes([_sized(1, beyond=0.0)])
+    assert found is not None
+    assert found.age[1] < 0.0 < found.age[2]
+
+
+def test_balanced_classes_have_no_size_to_hold_fixed() -> None:
+    made = _sized(0, beyond=0.5)
+    assert sizes([replace(made, by_class=made.by_class | {"train_count": [500.0] * 100})]) is None
+    assert sizes([replace(made, failed_at_epoch=3), _record(0)]) is None
+    assert sizes([]) is None

@@ -11,6 +11,7 @@ from made_up import luck, record, records, study
 from aol.engine.settings import Settings
 from aol.study.lines import Line, lines, shown
 from aol.study.records import Record
+from aol.study.spec import load
 
 
 def _draw(run: Settings) -> tuple[float, float]:
@@ -132,6 +133,20 @@ def test_the_best_on_test_has_the_baseline_of_its_own_seed_as_one_try() -> None:
     assert found.baseline.runs == 6  # three seeds, and as many more as the grid has settings
     assert not found.baseline.extrapolated
     assert _line(lines(plan, known, "tail_mean"), "frequency").optimistic is None
+
+
+def test_plain_runs_that_two_memories_share_are_one_try_of_both() -> None:
+    plan = load("limited-access").only(imbalance=[100])
+    known = records(plan.all_runs(), _draw)
+    found = [line for line in lines(plan, known, "second_half_mean") if line.method == "aol"]
+    plain = _draw(plan.run(plan.cells_list()[0], plan.method("none"), {}, 42))[0]
+    assert [line.cell["memory"] for line in found] == ["all", "reservoir:10000"]
+    for line in found:
+        grid = [_draw(run)[0] for run in plan.runs(line.cell, plan.method("aol"))]
+        assert line.optimistic is not None
+        assert line.optimistic.tries == 11
+        assert line.optimistic.mean == pytest.approx(max(plain, *grid))
+        assert line.optimistic.baseline.runs == 11  # seed 42 and ten more, which both memories share
 
 
 def test_the_paper_stands_beside_its_cell() -> None:

@@ -16,6 +16,7 @@ from aol.study.spec import Method, Study, load
 from aol.study.table import make_table
 
 ROOT = Path(__file__).parents[2]
+_CLASSES = {"cifar10": 10, "cifar100": 100}
 
 
 def _fill(folder: Path, plan: Study, gains: dict[str, float], noise: float = 0.003) -> None:
@@ -112,6 +113,47 @@ def test_runs_that_stand_in_two_sections_are_said_to_be_the_same(tmp_path: Path)
     assert text.count("The runs are those of [made-up](#made-up).") == 1
 
 
+def test_the_same_runs_have_one_section_under_the_study_that_planned_their_seeds(tmp_path: Path) -> None:
+    _fill(tmp_path, load("period-10-seeds").only(data=["cifar10"], imbalance=[200], method=["none", "aol"]), {})
+    text = page(tmp_path, [load("period-10"), load("period-10-seeds")])
+    assert "| period-10, part of [period-10-seeds](#period-10-seeds) |" in text
+    assert "## period-10\n" not in text
+    assert "## period-10-seeds\n" in text
+
+
+def test_the_summary_says_of_how_many_cells_and_seeds_and_what_the_best_on_test_gains(tmp_path: Path) -> None:
+    whole = study(imbalances=(100, 50))
+    _fill(tmp_path / "part", whole.only(imbalance=[100]), {"aol": 0.05})
+    row = next(line for line in page(tmp_path / "part", [whole]).splitlines() if line.startswith("| [made-up]"))
+    assert row.split(" | ")[1] == "holds (1 of 2 cells judged)"
+    one = study(seeds=(1,))
+    runs = records(one.all_runs(), lambda run: (0.7 + 0.05 * (run.weighting == "aol") + 0.001 * run.seed, 0.7))
+    store = Store(tmp_path / "one")
+    for each in runs.values():
+        store.put(each)
+    row = next(line for line in page(tmp_path / "one", [one]).splitlines() if line.startswith("| [made-up]"))
+    # Plain runs have 70.1 to 70.4: the best of all four is 0.3 above the first.
+    assert row == "| [made-up](#made-up) | not enough runs | aol +5.00, one seed | +1.54 | +5.00 (+0.30) | 8 of 8 |"
+
+
+def test_ages_that_are_kept_come_with_the_command_that_draws_them(tmp_path: Path) -> None:
+    plan = load("heatmaps")
+    store = Store(tmp_path)
+    for run in plan.all_runs():
+        made = record(run, 0.5)
+        rows: dict[str, list[float | None]] = {
+            "mean_age": [3.0, 1.0, 2.0, 5.0, 4.0],
+            "test_accuracy": [0.3, 0.5, 0.4, 0.2, 0.1],
+            "train_count": [50.0, 40.0, 30.0, 20.0, 10.0],
+        }
+        store.put(replace(made, by_class={name: (values * 20)[: _CLASSES[run.data]] for name, values in rows.items()}))
+    text = page(tmp_path, [plan])
+    assert f"aol study draw heatmaps --out {tmp_path.as_posix()} --write heatmaps.png\n```" in text
+    assert "--optimistic\n" not in text
+    assert "Why we think so" not in text  # nothing is judged
+    assert "- cifar10: the size of a class (its logarithm) goes with test accuracy by r +" in text
+
+
 def test_a_grid_without_a_validation_part_is_why_there_is_no_figure(tmp_path: Path) -> None:
     plan = study()
     store = Store(tmp_path)
@@ -123,14 +165,37 @@ def test_a_grid_without_a_validation_part_is_why_there_is_no_figure(tmp_path: Pa
     )
 
 
-def test_one_seed_says_nothing_about_spreads_and_luck(tmp_path: Path) -> None:
-    plan = replace(study(seeds=(1,)), tries_seeds=5)
-    _fill(tmp_path, plan, {"aol": 0.05})
+def test_one_seed_is_described_and_not_judged(tmp_path: Path) -> None:
+    plan = replace(study(seeds=(1,), imbalances=(100, 50)), tries_seeds=5)
+    _fill(tmp_path, plan, {"aol": 0.05, "frequency": 0.08}, noise=0.0)
     text = page(tmp_path, [plan])
-    assert "Two plain runs" not in text
+    assert (
+        "- No verdict, with one seed: aol, its setting chosen on validation, gains +5.00 points over none, mean over 2 "
+        "cells (+5.00 to +5.00; above zero in 2); the paper has +1.20. Others there: frequency +8.00."
+    ) in text
+    assert "Two plain runs with different seeds differ by " in text  # told from six plain runs
+    assert "Read at the best epoch of the best setting" in text
     assert "Shown at its best" not in text
     row = next(line for line in text.splitlines() if "aol: 4 tries" in line)
     assert row.split(" | ")[4:] == ["–", "–", "– |"]
+
+
+def test_one_plain_run_is_not_called_the_best_of_many(tmp_path: Path) -> None:
+    plan = replace(study(seeds=(1,)), tries_seeds=0)
+    _fill(tmp_path, plan, {"aol": 0.05}, noise=0.0)
+    text = page(tmp_path, [plan])
+    rows = [line.split(" | ") for line in text.splitlines() if "aol: 4 tries" in line]
+    assert [row[-1] if place else row[3] for place, row in enumerate(rows)] == ["–", "– |"]
+    assert "The best of 4 runs" not in text
+    assert "~" not in text
+    assert "Two plain runs" not in text
+
+
+def test_groups_without_a_gain_are_not_listed(tmp_path: Path) -> None:
+    plan = load("arrival").only(data=["cifar10"], fraction=[0.01, 0.05])
+    _fill(tmp_path, plan, {"aol": 0.01})
+    text = page(tmp_path, [load("arrival")])
+    assert text.count("not enough runs: none of") == 1
 
 
 def _reasons(gains: dict[str, float], *, noise: float, seeds: int = 5) -> str:

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import stats
 
+from aol.engine.intervals import holm
 from aol.study.records import Numbers, Record
-from aol.study.verdict import ALPHA, FAILS, HOLDS, OPEN, p_text
+from aol.study.verdict import ALPHA, FAILS, HOLDS, OPEN
 
 # The paper's names, and where a record has them.
 SIGNALS = {
@@ -28,6 +29,7 @@ SIGNALS = {
 # What the paper finds: classes that are old are less accurate, lose more, and have smaller margins.
 SIGNS = {"accuracy_test": -1.0, "loss_train": 1.0, "margin_train": -1.0, "loss_test": 1.0, "margin_test": -1.0}
 LEAST = 0.1
+LEAST_CLASSES = 5
 CLAIM = "class age against accuracy, loss and margin"
 NOT_JUDGED = "not judged"
 # What the signals are called in a sentence.
@@ -64,7 +66,7 @@ def pearson(first: Numbers, second: Numbers) -> tuple[float, int] | None:
     (-1.0, 3)
     """
     pairs = np.array([(x, y) for x, y in zip(first, second, strict=True) if x is not None and y is not None])
-    if len(pairs) < 3:
+    if len(pairs) < 3 or not np.ptp(pairs, axis=0).all():
         return None
     x, y = (pairs - pairs.mean(0)).T
     scale = math.sqrt(float(x @ x) * float(y @ y))
@@ -109,45 +111,88 @@ def correlations(records: Sequence[Record]) -> list[Correlation]:
     return found
 
 
-def judge_correlations(found: Sequence[Correlation]) -> tuple[str, str]:
-    """Return the verdict on all correlations of a table, and its sentence.
+def judge_correlations(found: Sequence[Correlation], cells: int = 1, planned: int = 1) -> tuple[str, str]:
+    """Return the verdict on all correlations of a table, of so many of its planned cells, and its sentence.
 
     It holds when all have the paper's sign and a corrected p-value below 5 %. It does not hold when one has the other
-    sign by that measure, or is shown to be weaker than half of the paper's, or than 0.1. All else: not enough runs.
-    Where the paper has no figure for any of them, there is no claim to judge.
+    sign by that measure, or is shown, corrected as well, to be weaker than half of the paper's, or than 0.1. All else:
+    not enough runs. Where the paper has no figure for any of them, there is no claim to judge.
     """
     if not found:
         return OPEN, f"{CLAIM}: {OPEN}: no run has the ages of its classes."
     if all(each.paper is None for each in found):
         return NOT_JUDGED, f"{CLAIM}: {NOT_JUDGED}: the paper has no figures for these runs."
-    held = weak = inside = known = 0
-    for each in found:
-        sign, p, paper = SIGNS[each.signal], each.p_corrected, each.paper
-        strongest = max(sign * each.low, sign * each.high)
-        held += p < ALPHA and sign * each.r > 0
-        weak += (p < ALPHA and sign * each.r < 0) or strongest < max(LEAST, 0.5 * abs(paper or 0.0))
-        known += paper is not None
-        inside += paper is not None and each.low <= paper <= each.high
-    word = FAILS if weak else HOLDS if held == len(found) else OPEN
+    told = [(each.p_corrected < ALPHA, SIGNS[each.signal] * each.r > 0) for each in found]
+    held = sum(clear and same for clear, same in told)
+    other = sum(clear and not same for clear, same in told)
+    below = zip(told, holm([_p_weak(each) for each in found]), strict=True)
+    weak = sum(p < ALPHA and (same or not clear) for (clear, same), p in below)
+    known = [each for each in found if each.paper is not None]
+    inside = sum(each.low <= each.paper <= each.high for each in known if each.paper is not None)
+    word = FAILS if other or weak else HOLDS if held == len(found) else OPEN
+    where = "" if cells == planned else f", in {cells} of {planned} cells"
     text = f"{CLAIM}: {word}: {held} of {len(found)} correlations have the paper's sign with a corrected p below 5 %"
-    if weak:
-        text += f", and {weak} point the other way or are weaker than half of the paper's"
-    return word, f"{text}; the paper's figure lies in our interval for {inside} of {known}."
+    text += f", and {other} the other sign" if other else ""
+    text += f", and {weak} {'is' if weak == 1 else 'are'} weaker than half of the paper's" if weak else ""
+    return word, f"{text}{where}; the paper's figure lies in our interval for {inside} of {len(known)}."
+
+
+def _p_weak(each: Correlation) -> float:
+    """Return the p-value, as large as a two-sided one, of "this is half of the paper's figure, or 0.1, or more"."""
+    least = max(LEAST, 0.5 * abs(each.paper or 0.0))
+    r = max(-1 + 1e-12, min(1 - 1e-12, SIGNS[each.signal] * each.r))
+    distance = (math.atanh(least) - math.atanh(r)) * math.sqrt(each.classes - 3)
+    return min(1.0, 2 * float(stats.norm.sf(distance)))
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What goes with test accuracy: class size alone (r), and age among classes of one size (r and its interval)."""
+
+    accuracy: float
+    age: tuple[float, float, float]
+
+
+def sizes(records: Sequence[Record]) -> Sizes | None:
+    """Return how the logarithm of class size goes with test accuracy, and age with size held fixed; None if balanced.
+
+    The partial correlation `(r_ay - r_an r_yn) / √((1 - r_an²)(1 - r_yn²))` of age a and accuracy y, for size n; its
+    interval is Fisher's, for one class less.
+    """
+    alone, fixed, classes = [], [], []
+    for record in records:
+        rows = [record.by_class.get(name) for name in ("mean_age", "test_accuracy", "train_count")]
+        if record.failed_at_epoch is not None or None in rows:
+            continue
+        whole = [row for row in zip(*(row or [] for row in rows), strict=True) if None not in row and row[2]]
+        age, accuracy, count = (list(column) for column in zip(*whole, strict=True)) if whole else ([], [], [])
+        size: Numbers = [math.log(each) for each in count if each]
+        pairs = [pearson(age, accuracy), pearson(age, size), pearson(accuracy, size)]
+        if len(whole) < LEAST_CLASSES or any(pair is None or abs(pair[0]) > 1 - 1e-9 for pair in pairs):
+            continue
+        both, older, better = (pair[0] for pair in pairs if pair is not None)
+        alone.append(better)
+        fixed.append((both - older * better) / math.sqrt((1 - older**2) * (1 - better**2)))
+        classes.append(len(whole))
+    if not fixed:
+        return None
+    return Sizes(fisher(alone, min(classes))[0], fisher(fixed, min(classes) - 1)[:3])
 
 
 def described(found: Sequence[Correlation]) -> str:
-    """Return what was found, in a sentence without a verdict: which way each signal goes with age, interval and p.
+    """Return what was found, in a sentence without a verdict: which way each signal goes with age. The table has r.
 
     >>> described([Correlation("loss_test", 0.8, 0.7, 0.9, 0.001, 100, 1, p_corrected=0.002)])
-    'older classes have higher test loss (r +0.800, +0.700 to +0.900, corrected p 0.002).'
+    'older classes have higher test loss.'
     """
-    words = []
-    for each in found:
-        way = "no clear difference in" if each.p_corrected >= ALPHA else "higher" if each.r > 0 else "lower"
-        ends = f"r {_signed(each.r)}, {_signed(each.low)} to {_signed(each.high)}"
-        words.append(f"{way} {_SPOKEN[each.signal]} ({ends}, corrected p {p_text(each.p_corrected)})")
-    return f"older classes have {'; '.join(words)}."
+    ways = [(_SPOKEN[each.signal], each.r > 0, each.p_corrected < ALPHA) for each in found]
+    clear = [f"{'higher' if higher else 'lower'} {name}" for name, higher, told in ways if told]
+    unclear = [name for name, _, told in ways if not told]
+    words = [f"have {', '.join(clear)}"] if clear else []
+    words += [f"do not clearly differ in {', '.join(unclear)}"] if unclear else []
+    return f"older classes {'; they '.join(words)}."
 
 
-def _signed(value: float) -> str:
+def signed(value: float) -> str:
+    """Return a correlation with its sign and three digits."""
     return f"{value:+.3f}".replace("-", "−")

@@ -180,6 +180,9 @@ def as_csv(table: Table, *, optimistic: bool = False) -> str:
 def as_json(table: Table, *, optimistic: bool = False) -> str:
     """Return a table as one JSON object: the rows of the CSV, the verdicts, and what is said under it."""
     judged: list[Json] = [{"method": v.claim.method, "verdict": v.word, "sentence": v.sentence} for v in table.verdicts]
+    if table.correlations:
+        word, sentence = table.correlation_verdict
+        judged = [{"method": table.study.baseline, "verdict": word, "sentence": sentence}]
     content: dict[str, Json] = {
         "study": table.study.name,
         "title": table.study.title,

@@ -8,13 +8,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from aol.study.correlations import NOT_JUDGED, described, judge_correlations
+from aol.study.correlations import NOT_JUDGED, described
 from aol.study.figures import meaning
 from aol.study.pooled import pooled_gains
 from aol.study.sheets import cell_name
 from aol.study.table import Table
 from aol.study.verdict import ALPHA, Verdict, p_text, points, span
 
+_DIVISORS = {"weight": "the sum of their weights", "count": "the number of samples"}
 VERSIONS = ("aol", "torch", "python")
 CORRELATIONS = (
     "r: Pearson's correlation over classes between age (of a sample, averaged over all epochs, then over the class) "
@@ -38,10 +39,12 @@ def verdicts(table: Table) -> list[str]:
     """Return the verdict of a table in a sentence, then those of its groups."""
     base = table.study.baseline
     if table.correlations or not any(line.method != base for line in table.lines):
-        word, sentence = judge_correlations(table.correlation_list)
+        word, sentence = table.correlation_verdict
         told = table.correlations if word == NOT_JUDGED else ()
         return [sentence, *(f"{cell_name(cell) or table.study.name}: {described(own)}" for cell, own in told)]
     found = [f"{each.claim.method} against {base}: {each.sentence}" for each in table.verdicts]
+    if not any(each.claim.gain for _, each in table.groups):  # the same sentence once more for every group
+        return found
     return found + [f"{cell_name(group)}, {each.claim.method}: {each.sentence}" for group, each in table.groups]
 
 
@@ -75,18 +78,20 @@ def _rival(verdict: Verdict) -> str:
 def missing(table: Table) -> list[str]:
     """Return what is not there, or must not be used."""
     there, planned = len(table.records), table.runs_planned
-    found = [f"All {planned} runs are there." if there == planned else f"{there} of {planned} runs are there."]
+    found = ["The one run is there." if planned == 1 else f"All {planned} runs are there."]
+    if there != planned:
+        found = [f"{there} of {planned} runs {'is' if there == 1 else 'are'} there."]
     cells = table.study.cells_list()
     empty = sum(not any(line.runs for line in table.lines if line.cell == cell) for cell in cells)
     if 0 < empty < len(cells):
-        found.append(f"{empty} of {len(cells)} cells have no runs and are not shown.")
+        verbs = ("has", "is") if empty == 1 else ("have", "are")
+        found.append(f"{empty} of {len(cells)} cells {verbs[0]} no runs and {verbs[1]} not shown.")
     if table.damaged:
         names = ", ".join(f"{name} ({reason})" for name, reason in table.damaged[:3])
         more = f" and {len(table.damaged) - 3} more" if len(table.damaged) > 3 else ""
         found.append(f"Damaged records, not used: {names}{more}.")
-    failed = sum(line.failed for line in table.lines)
-    if failed:
-        found.append(f"{failed} {'run' if failed == 1 else 'runs'} diverged and count as chance.")
+    if failed := table.runs_failed:
+        found.append(f"{failed} {'run diverged and counts' if failed == 1 else 'runs diverged and count'} as chance.")
     partial = [line for line in table.lines if line.runs > 0 and len(line.seeds) < line.planned]
     if partial:
         found.append(
@@ -117,9 +122,11 @@ def specifics(table: Table, *, optimistic: bool) -> list[str]:
     study = table.study
     if table.correlations:
         return []
-    found = [f"accuracy: {meaning(table.figure)}; percent, ± standard deviation over seeds."]
+    spread = ", ± standard deviation over seeds" if any(line.spread is not None for line in table.lines) else ""
+    found = [f"accuracy: {meaning(table.figure)}; percent{spread}."]
     if any(line.differences and line.settings > 1 for line in table.lines):
         found[0] += f" Settings are chosen by {study.figure} on validation."
+    found += _divisors(table)
     if table.tests:
         one = "p: the table has one comparison, and needs no correction."
         many = f"p: corrected for the {table.tests} comparisons of the table (Holm); intervals are not."
@@ -130,9 +137,19 @@ def specifics(table: Table, *, optimistic: bool) -> list[str]:
         found.append("With one seed a setting is chosen on that seed's own validation, which flatters it.")
     if table.figure.endswith("best"):
         found.append("OPTIMISTIC: the best epoch was chosen on test.")
-    if optimistic and any(line.optimistic and line.optimistic.baseline.extrapolated for line in table.lines):
+    tried = [line.optimistic.baseline for line in table.lines if line.optimistic]
+    if optimistic and any(each.extrapolated and each.known for each in tried):
         found.append(f"~: fewer runs of {study.baseline} than tries; reckoned from their mean and spread.")
     return found
+
+
+def _divisors(table: Table) -> list[str]:
+    """Return what weighted losses are divided by, the paper's formula by weights; softmax alone goes unsaid."""
+    known = sorted({(run.loss, run.divide_by) for run in table.records}, reverse=True)
+    if all(each == ("softmax", "weight") for each in known):
+        return []
+    words = [f"{loss} by {_DIVISORS[name]}" for loss, name in known]
+    return [f"Weighted losses of a batch are divided: {'; '.join(words)}."]
 
 
 def hardware(table: Table) -> str:
@@ -141,13 +158,17 @@ def hardware(table: Table) -> str:
     if not records:
         return ""
     devices = Counter(record.versions.get("device", "an unknown device") for record in records)
-    parts = [f"{count} runs on {name}" if len(devices) > 1 else name for name, count in sorted(devices.items())]
+    parts = [f"{_runs(count)} on {name}" if len(devices) > 1 else name for name, count in sorted(devices.items())]
     words = []
     for name in VERSIONS:
         versions = sorted({record.versions.get(name, "?") for record in records})
         words.append(f"{name} {', '.join(versions)}")
     hours = sum(record.seconds for record in records) / 3600.0
-    return f"{len(records)} runs; {'; '.join(parts)}; {'; '.join(words)}; {hours:.2f} hours of training."
+    return f"{_runs(len(records))}; {'; '.join(parts)}; {'; '.join(words)}; {hours:.2f} hours of training."
+
+
+def _runs(count: int) -> str:
+    return "1 run" if count == 1 else f"{count} runs"
 
 
 def by_figure(tables: Sequence[Table]) -> list[str]:

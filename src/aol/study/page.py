@@ -6,18 +6,19 @@ Knows tables and Markdown. The page follows from the records alone and has no da
 from __future__ import annotations
 
 import shlex
+import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from aol.study import notes
-from aol.study.correlations import judge_correlations
+from aol.study.correlations import NOT_JUDGED
 from aol.study.formats import markdown_sheet, markdown_text
-from aol.study.reasons import reasons
+from aol.study.reasons import best_on_test, reasons, told_of
 from aol.study.records import Store
 from aol.study.sheets import NONE, sheets
 from aol.study.spec import Study, builtin_names, load
 from aol.study.table import Table, make_table, recorded_table
-from aol.study.verdict import OPEN, points, span
+from aol.study.verdict import FAILS, HOLDS, OPEN, Verdict, points, span
 
 PAPER = "What of the paper *Age of Learning* holds here, what does not, and why we think so. "
 HEAD = """# Results
@@ -31,6 +32,10 @@ fixed rule. [How the figures are made](statistics.md) explains all of it. The co
 
 {legend}
 """
+BEST = (
+    "Best on test: the gain of the best epoch of the best setting, both chosen on test, as the paper seems to read its "
+    "runs; in brackets what as many plain runs gain so over one. It is optimistic."
+)
 NOTHING = (
     "There are no records of these studies yet. `aol study run NAME --out {folder}` makes them; `aol study list` has "
     "the names.\n"
@@ -56,18 +61,27 @@ def page(folder: Path, studies: Sequence[Study] | None = None, *, called: Mappin
     head = HEAD.format(what=what, folder=folder.as_posix(), legend=_listed([*words, notes.CORRELATIONS]))
     if not tables:
         return f"{head}\n{NOTHING.format(folder=folder.as_posix())}"
-    shown = [table for table in tables if has_figures(table) and not _larger(table, tables)]
+    seeds = {study.name: study.seeds for study in chosen}
+    larger = {table.study.name: _larger(table, tables, seeds) for table in tables}
+    shown = [table for table in tables if has_figures(table) and not larger[table.study.name]]
     sections = []
     for place, table in enumerate(shown):
         same = next((each for each in shown[:place] if set(each.records) == set(table.records)), None)
         sections.append(_section(table, folder, called or {}, same))
-    return "\n".join([head, _summary(tables), *sections])
+    return "\n".join([head, _summary(tables, larger), *sections])
 
 
-def _larger(table: Table, tables: Sequence[Table]) -> Table | None:
-    """Return a table that has all the runs of this one, and more of them: one section is enough for both."""
-    own = set(table.records)
-    return next((other for other in tables if has_figures(other) and own < set(other.records)), None)
+def _larger(table: Table, tables: Sequence[Table], seeds: Mapping[str, tuple[int, ...]]) -> Table | None:
+    """Return a table that has all the runs of this one, and more of them: one section is enough for both.
+
+    With the same runs it is the one whose plan has these seeds, where this one's plan has not.
+    """
+    own, planned = set(table.records), table.study.seeds == seeds[table.study.name]
+    for other in tables:
+        theirs, home = set(other.records), other.study.seeds == seeds[other.study.name]
+        if has_figures(other) and (own < theirs or (own == theirs and home and not planned)):
+            return other
+    return None
 
 
 def has_figures(table: Table) -> bool:
@@ -75,39 +89,63 @@ def has_figures(table: Table) -> bool:
     return bool(table.correlations) or any(line.differences for line in table.lines)
 
 
-def _summary(tables: Sequence[Table]) -> str:
-    rows = ["| table | verdict | gain | in the paper | runs |", "| --- | --- | ---: | ---: | ---: |"]
+def _summary(tables: Sequence[Table], within: Mapping[str, Table | None]) -> str:
+    heads = ("table", "verdict", "gain", "in the paper", "best on test", "runs")
+    rows = [f"| {' | '.join(heads)} |", "| --- | --- | ---: | ---: | ---: | ---: |"]
     for table in tables:
-        larger = _larger(table, tables)
+        larger = within[table.study.name]
         if larger and not has_figures(table) and not table.damaged:
             continue  # its baseline is also that of the other table; nothing was run for it
         name = _linked(table) if has_figures(table) and not larger else markdown_text(table.study.name)
         name += f", part of {_linked(larger)}" if larger else ""
-        word, gain, paper = _in_short(table)
         runs = f"{len(table.records)} of {table.runs_planned}"
         runs += f", {len(table.damaged)} damaged" if table.damaged else ""
-        rows.append(f"| {name} | {word} | {gain} | {paper} | {runs} |")
-    return "\n".join(rows) + "\n"
+        rows.append(f"| {' | '.join((name, *_in_short(table), runs))} |")
+    return "\n".join([*rows, "", BEST]) + "\n"
 
 
 def _linked(table: Table) -> str:
     return f"[{markdown_text(table.study.name)}](#{table.study.name})"
 
 
-def _in_short(table: Table) -> tuple[str, str, str]:
-    """Return the verdict in a word, the gain and the paper's gain."""
+def _in_short(table: Table) -> tuple[str, str, str, str]:
+    """Return the verdict in a word, the gain, the paper's gain, and the gain of the best on test."""
     if not has_figures(table):
         problem = next((line.problem for line in table.lines if line.problem), "no seed is whole")
-        return f"{OPEN}: {markdown_text(problem)}", NONE, NONE
+        return f"{OPEN}: {markdown_text(problem)}", NONE, NONE, NONE
     if table.correlations:
-        return judge_correlations(table.correlation_list)[0], NONE, NONE
-    words, gains, papers = [], [], []
+        word, cells = table.correlation_verdict[0], (len(table.correlations), len(table.study.cells_list()))
+        return word + ("" if word == NOT_JUDGED else _of_cells(*cells)), NONE, NONE, NONE
+    words, gains, papers, best = [], [], [], []
+    read = make_table(table.study, table.records, figure="best") if table.study.paper else None
     for each in table.verdicts:
-        name, gain, paper = markdown_text(each.claim.method), each.claim.gain, each.claim.paper_gain
-        words.append(f"{name}: {each.word}" if len(table.verdicts) > 1 else each.word)
-        gains += [] if gain is None else [f"{name} {points(gain.mean)}{span(gain)}"]
+        name, paper = markdown_text(each.claim.method), each.claim.paper_gain
+        word = each.word + (_of_cells(each.claim.cells, each.claim.cells_planned) if each.claim.gain else "")
+        words.append(f"{name}: {word}" if len(table.verdicts) > 1 else word)
+        gains += [f"{name} {text}" for text in [_gain_of(table, each)] if text]
         papers += [] if paper is None else [points(paper)]
-    return "; ".join(words), "; ".join(gains) or NONE, "; ".join(papers) or NONE
+        found = best_on_test(read, each.claim.method) if read else None
+        if found:
+            tried = "" if found.tried_gain is None else f" ({points(found.tried_gain)})"
+            best.append(f"{points(found.gain)}{tried}")
+    return "; ".join(words), "; ".join(gains) or NONE, "; ".join(papers) or NONE, "; ".join(best) or NONE
+
+
+def _of_cells(cells: int, planned: int) -> str:
+    return f" ({cells} of {planned} cells judged)" if cells < planned else ""
+
+
+def _gain_of(table: Table, verdict: Verdict) -> str:
+    """Return a gain with its interval; where there is no verdict, that of the seeds that are there, without one."""
+    gain = verdict.claim.gain
+    if gain is not None:
+        return f"{points(gain.mean)}{span(gain)}"
+    run = [line for line in told_of(table, verdict.claim.method) if line.gain is not None]
+    if not run:
+        return ""
+    most = max(len(line.seeds) for line in run)
+    mean = statistics.fmean(line.gain.mean for line in run if line.gain is not None)
+    return f"{points(mean)}, {'one seed' if most == 1 else f'{most} seeds'}"
 
 
 def _section(table: Table, folder: Path, called: Mapping[str, str], same: Table | None) -> str:
@@ -117,19 +155,23 @@ def _section(table: Table, folder: Path, called: Mapping[str, str], same: Table 
     blocks = [f"## {markdown_text(study.name)}", f"{markdown_text(study.title)}.", f"**{markdown_text(first)}**"]
     blocks += [f"The runs are those of {_linked(same)}."] if same else []
     blocks += [_listed(more)] if more else []
-    why = [*reasons(table, others), *notes.rivals(table), *notes.pooled(table)]
+    beside = " ".join(notes.rivals(table))
+    why = [*reasons(table, others), *([beside] if beside else []), *notes.pooled(table)]
     if why:
-        told = any(verdict.word != OPEN for verdict in table.verdicts)
+        words = [table.correlation_verdict[0]] if table.correlations else [each.word for each in table.verdicts]
+        told = HOLDS in words or FAILS in words
         blocks.append(f"{'Why we think so' if told else 'What the runs say so far'}:\n\n{_listed(why)}")
     gains, *rest = sheets(table, optimistic=True)
     blocks += [markdown_sheet(gains, title=False), *(markdown_sheet(sheet) for sheet in rest if sheet.sections)]
     how = [*notes.missing(table), *notes.by_figure([table, *others]), *notes.specifics(table, optimistic=True)]
     blocks.append(_listed(how))
     blocks.append(f"Run on: {markdown_text(notes.hardware(table))} To repeat it, where the data are:")
-    words = shlex.join([called.get(study.name, study.name), *_part(table), "--out", folder.as_posix()])
+    command = shlex.join([called.get(study.name, study.name), *_part(table), "--out", folder.as_posix()])
     # The blocks of all other pages of ours are tested.
     mark = "<!-- not run: trains for hours on a GPU -->\n" if study.name in builtin_names() else ""
-    blocks.append(f"{mark}```sh\naol study run {words}\naol study show {words} --optimistic\n```")
+    then = [f"aol study show {command}" + ("" if table.correlations else " --optimistic")]
+    then += [f"aol study draw {command} --write {study.name}.png"] if "age" in study.keep else []
+    blocks.append("\n".join([f"{mark}```sh", f"aol study run {command}", *then, "```"]))
     return "\n\n".join(blocks) + "\n"
 
 

@@ -44,7 +44,7 @@ def curve_picture(table: Table, *, gain: bool = False) -> Picture:
     if not cells:
         raise not_whole(table)
     notes = missing(table)
-    failed = sum(line.failed for line in table.lines)
+    failed = table.runs_failed
     notes += [f"{many_runs(failed)} diverged: at chance from there on."] if failed else []
     return Picture(_drawn(table, titles, cells, gain), list(zip(titles, seeds, strict=True)), notes)
 

@@ -77,7 +77,7 @@ def many_runs(count: int) -> str:
 def missing(table: Table) -> list[str]:
     """Return how many runs there are where some are not, and which records are not used."""
     there, planned = len(table.records), table.runs_planned
-    found = [f"{there} of {planned} runs are there."] if there < planned else []
+    found = [f"{there} of {planned} runs {'is' if there == 1 else 'are'} there."] if there < planned else []
     return found + [f"Damaged, not used: {name}: {why}." for name, why in table.damaged]
 
 

@@ -7,22 +7,83 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
+from dataclasses import dataclass
 
+from aol.study.correlations import signed, sizes
 from aol.study.lines import Line, baseline_pool
-from aol.study.sheets import percent
+from aol.study.sheets import cell_name, percent
+from aol.study.spec import Cell
 from aol.study.table import Table
 from aol.study.verdict import ALPHA, LEAST_SEEDS, Verdict, points
 
 
 def reasons(table: Table, others: Sequence[Table]) -> list[str]:
     """Return what the records say about the verdicts; `others` are the same study by its other figures."""
+    if table.correlations:
+        return [text for cell, _ in table.correlations if (text := _beside_size(table, cell))]
     found: list[str | None] = [_baseline_beside_paper([table, *others])]
+    best = next((each for each in [table, *others] if each.figure == "best"), None)
     for verdict in table.verdicts:
-        own = [line for line in table.lines if line.method == verdict.claim.method and len(line.seeds) >= LEAST_SEEDS]
+        own = told_of(table, verdict.claim.method)
+        if any(len(line.seeds) < LEAST_SEEDS for line in own):
+            found += [_few_seeds(table, verdict, own), _beside_spread(table, verdict, own)]
+            found += [_as_published(best, verdict)]
+            continue
         found += [_beside_spread(table, verdict, own), _tries(table, verdict, own), _within(own)]
-        found += [_as_published(next((each for each in [table, *others] if each.figure == "best"), None), verdict)]
+        found += [_as_published(best, verdict)]
         found += [_by_figure(table, others, verdict), _unstable(own), _beside_rivals(table, verdict)]
     return [each for each in found if each]
+
+
+def _beside_size(table: Table, cell: Cell) -> str | None:
+    """Say what is left of age against accuracy among classes of one size: on a long tail, size goes with both."""
+    study = table.study
+    runs = study.runs(cell, study.method(study.baseline))
+    found = sizes([table.records[run] for run in runs if run in table.records])
+    if found is None:
+        return None
+    r, low, high = found.age
+    told = "age tells more than size" if high < 0.0 else "age is not shown to tell more than size"
+    return (
+        f"{cell_name(cell) or study.name}: the size of a class (its logarithm) goes with test accuracy by r "
+        f"{signed(found.accuracy)}. With size held fixed, age goes with it by r {signed(r)} ({signed(low)} to "
+        f"{signed(high)}): {told}."
+    )
+
+
+def told_of(table: Table, method: str) -> list[Line]:
+    """Return a method's lines in the cells that a verdict is on; where there are none, in all with a whole seed."""
+    run = [line for line in table.lines if line.method == method and line.differences]
+    return [line for line in run if len(line.seeds) >= LEAST_SEEDS] or run
+
+
+def _few_seeds(table: Table, verdict: Verdict, run: Sequence[Line]) -> str:
+    """Say what runs with fewer seeds than a verdict needs come to: a description, and called one."""
+    name, cells, most = verdict.claim.method, [line.cell for line in run], max(len(line.seeds) for line in run)
+    gains = _gains(run)
+    above = sum(gain > 0 for gain in gains)
+    chosen = ", its setting chosen on validation," if any(line.settings > 1 for line in run) else ""
+    text = f"No verdict, with {'one seed' if most == 1 else f'{most} seeds'}: {name}{chosen} gains"
+    text += f" {points(_mean_of(gains))} points over {table.study.baseline}"
+    if len(run) > 1:
+        text += f", mean over {len(run)} cells ({points(min(gains))} to {points(max(gains))}; above zero in {above})"
+    papers = [line.paper_gain for line in run]
+    known = [gain for gain in papers if gain is not None]
+    text += f"; the paper has {points(_mean_of(known))}" if known and len(known) == len(papers) else ""
+    others = []
+    for method in dict.fromkeys(line.method for line in table.lines):
+        theirs = [line for line in table.lines if line.method == method and line.cell in cells and line.differences]
+        if method != name and len(theirs) == len(run):
+            others.append(f"{method} {points(_mean_of(_gains(theirs)))}")
+    return f"{text}. Others there: {', '.join(others)}." if others else f"{text}."
+
+
+def _gains(lines: Sequence[Line]) -> list[float]:
+    return [line.gain.mean for line in lines if line.gain is not None]
+
+
+def _mean_of(values: Sequence[float]) -> float:
+    return statistics.fmean(values)
 
 
 def _baseline_beside_paper(tables: Sequence[Table]) -> str | None:
@@ -56,7 +117,7 @@ def _spread(table: Table, own: Sequence[Line]) -> tuple[float, int] | None:
 
 def _beside_spread(table: Table, verdict: Verdict, own: Sequence[Line]) -> str | None:
     spread = _spread(table, own)
-    gains = [line.gain.mean for line in own if line.gain is not None]
+    gains = _gains(own)
     if spread is None or not gains:
         return None
     gain, name = statistics.fmean(gains), verdict.claim.method
@@ -84,32 +145,71 @@ def _tries(table: Table, verdict: Verdict, own: Sequence[Line]) -> str | None:
     text = (
         f"Shown at its best setting on test, {name} is {points(best)} points above a run of {base}, and {points(left)}"
     )
-    text += f" above the best of {tries} runs of {base}. With its setting chosen on validation it is {points(chosen)}."
+    reckoned = " (reckoned from fewer)" if any(found.baseline.extrapolated for _, found, _ in known) else ""
+    text += f" above the best of {tries} runs of {base}{reckoned}."
+    text += f" With its setting chosen on validation it is {points(chosen)}."
     if best > 0 and chosen < best / 2:
         return f"{text} Most of the gain at the best setting comes from picking it on test."
     return text
 
 
+@dataclass(frozen=True)
+class BestOnTest:
+    """A method read at the best epoch of the best setting, both chosen on test, and the paper's; means over cells.
+
+    `tried` is the best of as many baseline runs, read so, or None; `reckoned`: there are fewer of these than tries.
+    """
+
+    accuracy: float
+    gain: float
+    paper: float
+    paper_gain: float
+    tries: int
+    tried: float | None
+    reckoned: bool
+
+    @property
+    def tried_gain(self) -> float | None:
+        """What as many baseline runs have above one of them."""
+        return None if self.tried is None else self.tried - (self.accuracy - self.gain)
+
+
+def best_on_test(table: Table, method: str) -> BestOnTest | None:
+    """Return how a method does as the paper seems to read its runs, from the table of figure `best`.
+
+    It is of the cells that a verdict is on; where there are none, of all that have a whole seed.
+    """
+    known = [(line.optimistic, line.paper, line.paper_gain) for line in told_of(table, method)]
+    whole = [(ours, paper, gain) for ours, paper, gain in known if ours and paper and gain is not None]
+    if not whole:
+        return None
+    ours = [each for each, _, _ in whole]
+    return BestOnTest(
+        accuracy=_mean_of([each.mean for each in ours]),
+        gain=_mean_of([each.gain for each in ours]),
+        paper=_mean_of([paper.accuracy for _, paper, _ in whole]),
+        paper_gain=_mean_of([gain for _, _, gain in whole]),
+        tries=ours[0].tries,
+        tried=_mean_of([each.baseline.mean for each in ours]) if all(each.baseline.known for each in ours) else None,
+        reckoned=any(each.baseline.extrapolated for each in ours),
+    )
+
+
 def _as_published(table: Table | None, verdict: Verdict) -> str | None:
     """Say what the best epoch of the best setting, both on test, comes to: the paper's figures seem to be that."""
-    own = [line for line in table.lines if line.method == verdict.claim.method] if table else []
-    own = [line for line in own if len(line.seeds) >= LEAST_SEEDS]
-    known = [(line.optimistic, line.paper, line.paper_gain) for line in own]
-    whole = [(ours, paper, gain) for ours, paper, gain in known if ours and paper and gain is not None]
-    if not table or not whole:
+    found = best_on_test(table, verdict.claim.method) if table else None
+    if not table or not found:
         return None
-    accuracy, gain, tried = (
-        statistics.fmean(values)
-        for values in zip(*((ours.mean, ours.gain, ours.baseline.mean) for ours, _, _ in whole), strict=True)
-    )
-    theirs = statistics.fmean(paper.accuracy for _, paper, _ in whole)
-    their_gain = statistics.fmean(gain for _, _, gain in whole)
-    tries, base = whole[0][0].tries, table.study.baseline
-    return (
+    base = table.study.baseline
+    text = (
         f"Read at the best epoch of the best setting, both chosen on test, {verdict.claim.method} has "
-        f"{percent(accuracy)}, {points(gain)} above one run of {base} read so; the paper has {percent(theirs)} and "
-        f"{points(their_gain)}. The best of {tries} runs of {base}, read so, has {percent(tried)}."
+        f"{percent(found.accuracy)}, {points(found.gain)} above one run of {base} read so; the paper has "
+        f"{percent(found.paper)} and {points(found.paper_gain)}."
     )
+    if found.tried is None:
+        return text
+    reckoned = " (reckoned from fewer)" if found.reckoned else ""
+    return f"{text} The best of {found.tries} runs of {base}{reckoned}, read so, has {percent(found.tried)}."
 
 
 def _within(own: Sequence[Line]) -> str | None:

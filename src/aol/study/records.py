@@ -50,7 +50,7 @@ class Record:
             "train_accuracy", "train_loss" and, where they were asked for, "validation_accuracy", "averaged_accuracy".
         by_class: readings of the last epoch, a number a class: "test_accuracy", "age" (smoothed), "weight",
             "train_count", "train_loss", "train_margin", "test_loss", "test_margin", "test_age"; and "mean_age", the
-            unsmoothed age averaged over all epochs (offline alone: elsewhere it is not there).
+            unsmoothed age averaged over all epochs (not where samples arrive: there it cannot be told).
         versions: of aol, torch and Python, and the device.
         seconds: time of training, over the number of runs trained together.
         trained_together: how many runs were trained as one.

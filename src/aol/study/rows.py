@@ -66,14 +66,15 @@ def _list(words: Sequence[str]) -> str:
 
 def _optimistic(line: Line) -> Row:
     found = line.optimistic
+    tried = found is not None and found.baseline.known
     return {
         "optimistic_tries": found.tries if found else None,
         "optimistic_best_percent": hundred(found.mean if found else None),
         "optimistic_gain_points": hundred(found.gain if found else None),
-        "baseline_best_of_tries_percent": hundred(found.baseline.mean if found else None),
+        "baseline_best_of_tries_percent": hundred(found.baseline.mean if found and tried else None),
         "baseline_runs": found.baseline.runs if found else None,
         "baseline_extrapolated": found.baseline.extrapolated if found else None,
-        "left_points": hundred(found.left if found else None),
+        "left_points": hundred(found.left if found and tried else None),
         **_ends("left", found.interval if found else None),
         "reached_by_luck": found.reached if found else None,
         "within_points": hundred(found.within if found else None),

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from aol.study.lines import Line
 from aol.study.spec import Cell
 from aol.study.table import Table, make_table
+from aol.study.tries import BestOfTries
 from aol.study.verdict import p_text, points
 
 NONE = "–"
@@ -110,12 +111,11 @@ def _optimistic(table: Table) -> Sheet:
         found = line.optimistic
         if found is None:
             continue
-        mark = "~" if found.baseline.extrapolated else ""
         alone = len(line.seeds) == 1  # whose own luck would count as the method's
         row = (
             f"{line.method}: {found.tries} tries",
             percent(found.mean),
-            mark + percent(found.baseline.mean),
+            _tried(found.baseline),
             NONE if alone else points(found.left) + between(found.interval),
             NONE if alone or found.reached is None else f"{found.reached:.0%}",
             NONE if found.within is None else points(found.within) + between(found.within_interval),
@@ -135,14 +135,18 @@ def _as_published(table: Table) -> Sheet:
             continue
         paper = (percent(theirs.accuracy), NONE if line.paper_gain is None else points(line.paper_gain))
         if found is not None:
-            mark = "~" if found.baseline.extrapolated else ""
-            name, tried = f"{line.method}: {found.tries} tries", mark + percent(found.baseline.mean)
-            rows.append((line, (name, percent(found.mean), points(found.gain), *paper, tried)))
+            numbers = (percent(found.mean), points(found.gain), *paper, _tried(found.baseline))
+            rows.append((line, (f"{line.method}: {found.tries} tries", *numbers)))
         elif line.method == table.study.baseline:
             rows.append((line, (line.method, percent(line.mean), NONE, *paper, NONE)))
     head = ("OPTIMISTIC", "best", "gain", "paper", "its gain", f"{table.study.baseline}, as many tries")
     title = "As the paper seems to read its runs: the best epoch of the best setting, both chosen on test"
     return Sheet(title, head, _sections(table, rows))
+
+
+def _tried(baseline: BestOfTries) -> str:
+    """Return the best of so many baseline runs, marked where there are fewer of them; a dash where there is one."""
+    return ("~" if baseline.extrapolated else "") + percent(baseline.mean) if baseline.known else NONE
 
 
 def _correlations(table: Table) -> Sheet:

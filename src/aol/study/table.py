@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from aol.engine.intervals import holm
 from aol.engine.settings import Value, WrongSettingsError
 from aol.study import figures
-from aol.study.correlations import Correlation, correlations
+from aol.study.correlations import Correlation, correlations, judge_correlations
 from aol.study.lines import Line, Records, baseline_run, lines
 from aol.study.published import published_correlations
 from aol.study.records import Store
@@ -56,6 +56,11 @@ class Table:
         return len(self.study.all_runs())
 
     @property
+    def runs_failed(self) -> int:
+        """How many of the runs that are there diverged; one that several cells share is one."""
+        return sum(record.failed_at_epoch is not None for record in self.records.values())
+
+    @property
     def tests(self) -> int:
         """How many comparisons the p-values of the lines are corrected for."""
         return sum(p is not None for p in self.p_values)
@@ -64,6 +69,11 @@ class Table:
     def correlation_list(self) -> list[Correlation]:
         """The correlations of all cells."""
         return [each for _, own in self.correlations for each in own]
+
+    @property
+    def correlation_verdict(self) -> tuple[str, str]:
+        """The verdict on the correlations, and its sentence."""
+        return judge_correlations(self.correlation_list, len(self.correlations), len(self.study.cells_list()))
 
 
 def recorded_table(

@@ -76,6 +76,11 @@ class BestOfTries:
     error: float | None
     extrapolated: bool
 
+    @property
+    def known(self) -> bool:
+        """Whether it can be told: a single run says nothing about the best of several."""
+        return self.runs > 1 or self.tries == 1
+
 
 def best_of_tries(values: Sequence[float], tries: int) -> BestOfTries:
     """Return the expected best of `tries` runs of the baseline.
