@@ -9,8 +9,9 @@ import pytest
 from made_up import luck, record, records, study
 
 from aol.engine.settings import Settings, WrongSettingsError
+from aol.study.figures import by_epoch
 from aol.study.picture_ages import age_picture
-from aol.study.picture_curves import accuracy, curve_picture, running_mean, window
+from aol.study.picture_curves import curve_picture, running_mean, window
 from aol.study.records import Record
 from aol.study.spec import Method, Study
 from aol.study.table import Table, make_table
@@ -163,14 +164,14 @@ def test_gains_share_one_axis_and_a_method_is_named_once() -> None:
 
 def test_a_run_that_diverged_answers_at_chance_from_there_on() -> None:
     made = record(Settings(epochs=5), 0.7, failed=3)
-    assert accuracy(made) == {1: 0.7, 2: 0.7, 3: 0.1, 4: 0.1, 5: 0.1}
+    assert by_epoch(made) == {1: 0.7, 2: 0.7, 3: 0.1, 4: 0.1, 5: 0.1}
     at_once = replace(made, curves={}, failed_at_epoch=1)
-    assert accuracy(at_once) == dict.fromkeys(range(1, 6), 0.1)
+    assert by_epoch(at_once) == dict.fromkeys(range(1, 6), 0.1)
 
 
 def test_epochs_without_a_reading_are_no_reading_of_zero() -> None:
     made = replace(record(Settings(epochs=4), 0.7), curves={"test_accuracy": [None, 0.5, None, 0.6]})
-    assert accuracy(made) == {2: 0.5, 4: 0.6}
+    assert by_epoch(made) == {2: 0.5, 4: 0.6}
     assert running_mean({2: 0.5, 4: 0.75}, 5) == {2: 0.625, 4: 0.625}
     assert [window(epochs) % 2 for epochs in range(1, 400)] == [1] * 399
 

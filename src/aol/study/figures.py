@@ -13,6 +13,7 @@ import torch
 from aol.engine.results import accuracies
 from aol.study.records import Record
 
+Reading = dict[int, float]  # by epoch, counted from one
 PLAIN = ("last", "tail_mean", "second_half_mean", "best")
 AVERAGED = tuple(f"averaged_{name}" for name in PLAIN)
 # What a figure is, in a few words; `best` is chosen on test, and says so.
@@ -43,6 +44,15 @@ def on_test(record: Record, figure: str) -> float | None:
 def on_validation(record: Record, figure: str) -> float | None:
     """Return the same figure on what was held out for choosing; None where nothing was."""
     return _figure(record, figure.removeprefix("averaged_"), "validation_accuracy")
+
+
+def by_epoch(record: Record) -> Reading:
+    """Return a run's test accuracy by epoch; from where it diverged on it is that of chance, as in the figures."""
+    read = enumerate(record.curves.get("test_accuracy", []), 1)
+    found = {epoch: value for epoch, value in read if value is not None}
+    if record.failed_at_epoch is not None:
+        found |= dict.fromkeys(range(record.failed_at_epoch, record.settings.epochs + 1), _chance(record))
+    return found
 
 
 def _figure(record: Record, figure: str, curve: str) -> float | None:

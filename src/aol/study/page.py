@@ -5,18 +5,20 @@ Knows tables and Markdown. The page follows from the records alone and has no da
 
 from __future__ import annotations
 
+import math
 import shlex
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from aol.engine.settings import Value
 from aol.study import notes
 from aol.study.correlations import NOT_JUDGED
 from aol.study.formats import markdown_sheet, markdown_text
 from aol.study.reasons import best_on_test, reasons, told_of
 from aol.study.records import Store
 from aol.study.sheets import NONE, sheets
-from aol.study.spec import Study, builtin_names, load
+from aol.study.spec import Cell, Study, builtin_names, load
 from aol.study.table import Table, make_table, recorded_table
 from aol.study.verdict import FAILS, HOLDS, OPEN, Verdict, points, span
 
@@ -166,26 +168,43 @@ def _section(table: Table, folder: Path, called: Mapping[str, str], same: Table 
     how = [*notes.missing(table), *notes.by_figure([table, *others]), *notes.specifics(table, optimistic=True)]
     blocks.append(_listed(how))
     blocks.append(f"Run on: {markdown_text(notes.hardware(table))} To repeat it, where the data are:")
-    command = shlex.join([called.get(study.name, study.name), *_part(table), "--out", folder.as_posix()])
+    name, out = called.get(study.name, study.name), ["--out", folder.as_posix()]
+    cells = [cell for cell in study.cells_list() if any(line.runs for line in table.lines if line.cell == cell)]
+    command = shlex.join([name, *_part(study, cells), *out])
     # The blocks of all other pages of ours are tested.
     mark = "<!-- not run: trains for hours on a GPU -->\n" if study.name in builtin_names() else ""
     then = [f"aol study show {command}" + ("" if table.correlations else " --optimistic")]
     then += [f"aol study draw {command} --write {study.name}.png"] if "age" in study.keep else []
-    blocks.append("\n".join([f"{mark}```sh", f"aol study run {command}", *then, "```"]))
+    runs = [f"aol study run {shlex.join([name, *_part(study, own), *out])}" for own in _blocks(study, cells)]
+    blocks.append("\n".join([f"{mark}```sh", *runs, *then, "```"]))
     return "\n\n".join(blocks) + "\n"
 
 
-def _part(table: Table) -> list[str]:
-    """Return the words that mean the cells and seeds that have runs, where those are not all or not the study's own."""
-    study, words = table.study, []
-    run = [cell for cell in study.cells_list() if any(line.runs for line in table.lines if line.cell == cell)]
+def _part(study: Study, cells: Sequence[Cell]) -> list[str]:
+    """Return the words that mean cells and seeds, where those are not all or not the study's own."""
+    words = []
     for name, values in study.cells.items():
-        own = [value for value in values if any(cell[name] == value for cell in run)]
+        own = _values(study, cells, name)
         if len(own) < len(values):
             words += ["--only", f"{name}={','.join('none' if each is None else str(each) for each in own)}"]
     if study.name in builtin_names() and study.seeds != load(study.name).seeds:
         words += ["--seeds", ",".join(str(seed) for seed in study.seeds)]
     return words
+
+
+def _values(study: Study, cells: Sequence[Cell], name: str) -> list[Value]:
+    return [value for value in study.cells[name] if any(cell[name] == value for cell in cells)]
+
+
+def _blocks(study: Study, cells: Sequence[Cell]) -> list[list[Cell]]:
+    """Return cells in groups that a command can name: all that its values make together, and no other."""
+    if len(cells) == math.prod(len(_values(study, cells, name)) for name in study.cells):
+        return [list(cells)]
+    split = next(name for name in study.cells if len(_values(study, cells, name)) > 1)
+    found = []
+    for value in _values(study, cells, split):
+        found += _blocks(study, [cell for cell in cells if cell[split] == value])
+    return found
 
 
 def _listed(sentences: Sequence[str]) -> str:

@@ -13,7 +13,7 @@ import numpy as np
 from aol.engine.settings import WrongSettingsError
 from aol.figures import style
 from aol.figures.curves import Curve, draw_curve, faintness, mean_curve
-from aol.study.figures import on_test
+from aol.study.figures import Reading, by_epoch
 from aol.study.lines import baseline_run
 from aol.study.pictures import Picture, many_runs, missing, not_whole, page_of, shown_records, time_unit, title_of
 from aol.study.records import Record
@@ -23,7 +23,6 @@ from aol.study.table import Table
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-Reading = dict[int, float]  # by epoch, counted from one
 _WINDOW = 0.05  # of all epochs: what a gain is averaged over, as in the figure tail_mean
 
 
@@ -56,20 +55,10 @@ def _curves(table: Table, cell: Cell, gain: bool) -> list[tuple[int, Curve, tupl
         if gain and method.name == study.baseline:
             continue
         records = shown_records(table, cell, method)
-        taken = [_gain(table, cell, each) if gain else accuracy(each) for each in records]
+        taken = [_gain(table, cell, each) if gain else by_epoch(each) for each in records]
         curve = mean_curve(method.name, taken)
         if curve is not None:
             found.append((place, curve, tuple(each.settings.seed for each in records)))
-    return found
-
-
-def accuracy(record: Record) -> Reading:
-    """Return a run's test accuracy by epoch; from where it diverged on it is that of chance, as in the table."""
-    read = enumerate(record.curves.get("test_accuracy", []), 1)
-    found = {epoch: value for epoch, value in read if value is not None}
-    chance = on_test(record, "last")
-    if record.failed_at_epoch is not None and chance is not None:
-        found |= dict.fromkeys(range(record.failed_at_epoch, record.settings.epochs + 1), chance)
     return found
 
 
@@ -94,8 +83,8 @@ def running_mean(values: Mapping[int, float], width: int) -> Reading:
 
 
 def _gain(table: Table, cell: Cell, record: Record) -> Reading:
-    mine = accuracy(record)
-    theirs = accuracy(table.records[baseline_run(table.study, cell, record.settings.seed)])
+    mine = by_epoch(record)
+    theirs = by_epoch(table.records[baseline_run(table.study, cell, record.settings.seed)])
     differences = {epoch: mine[epoch] - theirs[epoch] for epoch in sorted(mine.keys() & theirs.keys())}
     return running_mean(differences, window(record.settings.epochs))
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from aol.study.correlations import signed, sizes
 from aol.study.lines import Line, baseline_pool
 from aol.study.sheets import cell_name, percent
+from aol.study.shifts import after_shifts
 from aol.study.spec import Cell
 from aol.study.table import Table
 from aol.study.verdict import ALPHA, LEAST_SEEDS, Verdict, points
@@ -27,10 +28,10 @@ def reasons(table: Table, others: Sequence[Table]) -> list[str]:
         own = told_of(table, verdict.claim.method)
         if any(len(line.seeds) < LEAST_SEEDS for line in own):
             found += [_few_seeds(table, verdict, own), _beside_spread(table, verdict, own)]
-            found += [_as_published(best, verdict)]
+            found += [_as_published(best, verdict), after_shifts(table, own)]
             continue
         found += [_beside_spread(table, verdict, own), _tries(table, verdict, own), _within(own)]
-        found += [_as_published(best, verdict)]
+        found += [_as_published(best, verdict), after_shifts(table, own)]
         found += [_by_figure(table, others, verdict), _unstable(own), _beside_rivals(table, verdict)]
     return [each for each in found if each]
 
