@@ -192,14 +192,14 @@ def test_one_plain_run_is_not_called_the_best_of_many(tmp_path: Path) -> None:
 
 
 def test_cells_that_no_one_command_names_are_repeated_by_several(tmp_path: Path) -> None:
-    plan = load("period-10-seeds")
-    _fill(tmp_path, plan.only(data=["cifar10"], imbalance=[200, 50]), {"aol": 0.01})
-    _fill(tmp_path, plan.only(data=["cifar100"], imbalance=[10]), {"aol": 0.01})
-    run = [line for line in page(tmp_path, [plan]).splitlines() if line.startswith("aol study run")]
-    out = f"--out {tmp_path.as_posix()}"
+    plan = load("arrival").only(data=["cifar10"])
+    _fill(tmp_path, plan.only(loss=["softmax"], fraction=[0.01, 0.05]), {"aol": 0.01})
+    _fill(tmp_path, plan.only(loss=["sigmoid"], fraction=[0.5]), {"aol": 0.01})
+    run = [line for line in page(tmp_path, [load("arrival")]).splitlines() if line.startswith("aol study run")]
+    words, out = "aol study run arrival --only data=cifar10", f"--out {tmp_path.as_posix()}"
     assert run == [
-        f"aol study run period-10-seeds --only data=cifar10 --only imbalance=200,50 {out}",
-        f"aol study run period-10-seeds --only data=cifar100 --only imbalance=10 {out}",
+        f"{words} --only loss=softmax --only fraction=0.01,0.05 {out}",
+        f"{words} --only loss=sigmoid --only fraction=0.5 {out}",
     ]
 
 

@@ -141,7 +141,7 @@ def test_accuracy_is_that_of_the_settings_chosen_on_validation_of_the_other_seed
 def test_a_gain_is_paired_by_seed_and_averaged_over_the_epochs_around() -> None:
     of = replace(study(), common={**study().common, "epochs": 80})
     made = _curved(of)
-    (axes,) = curve_picture(make_table(of, made), gain=True).figure.axes
+    (axes,) = curve_picture(make_table(of, made), "gain").figure.axes
     plain, aged = _by_hand(of, made, "none"), _by_hand(of, made, "aol")
     raw = np.mean([aged[seed] - plain[seed] for seed in of.seeds], axis=0)
     wanted = [100 * raw[max(0, epoch - 2) : epoch + 3].mean() for epoch in range(80)]
@@ -155,9 +155,30 @@ def test_a_gain_is_paired_by_seed_and_averaged_over_the_epochs_around() -> None:
     assert [text.get_text() for text in legend.get_texts()] == ["aol", "frequency"]
 
 
+def test_gains_by_the_step_after_the_head_moved_are_means_over_the_periods_of_the_second_half() -> None:
+    of = study()
+    of = replace(of, common={**of.common, "scenario": "stream", "period": 5, "epochs": 23}, paper=None)
+    made = _curved(of)
+    (axes,) = curve_picture(make_table(of, made), "shifts").figure.axes
+    plain, aged = _by_hand(of, made, "none"), _by_hand(of, made, "aol")
+    raw = np.mean([aged[seed] - plain[seed] for seed in of.seeds], axis=0)
+    line = next(line for line in axes.lines if line.get_label() == "aol")
+    assert line.get_xdata() == pytest.approx([1, 2, 3, 4, 5])
+    assert line.get_ydata() == pytest.approx(
+        [100 * raw[[s for s in range(11, 23) if s % 5 == k]].mean() for k in range(5)]
+    )
+    assert axes.get_xlabel() == "step after the head moved"
+
+
+def test_where_no_head_moves_there_is_nothing_to_draw_by() -> None:
+    of = study()
+    with pytest.raises(WrongSettingsError, match="for streams whose head moves every few steps, and made-up has other"):
+        curve_picture(make_table(of, _curved(of)), "shifts")
+
+
 def test_gains_share_one_axis_and_a_method_is_named_once() -> None:
     of = study(imbalances=(100, 10))
-    figure = curve_picture(make_table(of, _curved(of)), gain=True).figure
+    figure = curve_picture(make_table(of, _curved(of)), "gain").figure
     assert len({axes.get_ylim() for axes in figure.axes}) == 1
     assert len(figure.legends[0].get_texts()) == 2
 

@@ -20,7 +20,7 @@ from aol.records.files import write_atomically
 from aol.study.showing import check_place, store_in
 from aol.study.spec import Study
 
-AGES, ACCURACY, GAIN = "ages", "accuracy", "gain"
+AGES, ACCURACY = "ages", "accuracy"
 
 
 def add_command(
@@ -35,7 +35,7 @@ def add_command(
     draw.add_argument("--write", metavar="FILE", required=True, help="the figure: .png, .pdf or .svg")
     draw.add_argument(
         "--of",
-        choices=(AGES, ACCURACY, GAIN),
+        choices=(AGES, ACCURACY, "gain", "shifts"),
         help='default: ages where the study keeps them (keep = ["age"]), else accuracy',
     )
     draw.set_defaults(act=lambda words: _draw(chosen(words), words))
@@ -62,7 +62,7 @@ def _draw(study: Study, words: argparse.Namespace) -> int:
             "makes them. With --only, --seeds or --set, draw takes the same words as run."
         )
     what = words.of or (AGES if "age" in study.keep else ACCURACY)
-    picture = age_picture(table) if what == AGES else curve_picture(table, gain=what == GAIN)
+    picture = age_picture(table) if what == AGES else curve_picture(table, what)
     _write(path, style.rendered(picture.figure, kind))
     if words.json:
         panels = [{"title": title, "seeds": list(seeds)} for title, seeds in picture.panels]

@@ -1,5 +1,7 @@
 """Accuracy over epochs by method, and what each gains over the baseline: when a gain comes, and when it goes.
 
+On a stream whose head moves also by how long ago that was.
+
 A panel a cell, a line a method: the mean over seeds, with a band of one standard deviation.
 """
 
@@ -14,28 +16,36 @@ from aol.engine.settings import WrongSettingsError
 from aol.figures import style
 from aol.figures.curves import Curve, draw_curve, faintness, mean_curve
 from aol.study.figures import Reading, by_epoch
-from aol.study.lines import baseline_run
 from aol.study.pictures import Picture, many_runs, missing, not_whole, page_of, shown_records, time_unit, title_of
 from aol.study.records import Record
+from aol.study.shifts import by_place, moves, paired
 from aol.study.spec import Cell
 from aol.study.table import Table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+ACCURACY, GAIN, SHIFTS = "accuracy", "gain", "shifts"
 _WINDOW = 0.05  # of all epochs: what a gain is averaged over, as in the figure tail_mean
 
 
-def curve_picture(table: Table, *, gain: bool = False) -> Picture:
-    """Return test accuracy over epochs; with `gain`, what the methods have above the baseline, paired by seed."""
-    study = table.study
+def curve_picture(table: Table, of: str = ACCURACY) -> Picture:
+    """Return test accuracy over epochs; or, paired by seed, what the methods have above the baseline.
+
+    `of` is "accuracy", "gain" (over epochs) or "shifts" (gain by the step after the head of a stream moved).
+    """
+    study, gain = table.study, of != ACCURACY
+    if of == SHIFTS and not all(moves(run) for run in table.records):
+        raise WrongSettingsError(
+            f"--of {SHIFTS} is for streams whose head moves every few steps, and {study.name} has other runs."
+        )
     if gain and len(study.methods) == 1:
         raise WrongSettingsError(f"{study.name} has {study.baseline} alone: there is nothing that gains over it.")
     titles: list[str] = []
     seeds: list[tuple[int, ...]] = []
     cells: list[list[tuple[int, Curve]]] = []
     for cell in study.cells_list():
-        own = _curves(table, cell, gain)
+        own = _curves(table, cell, of)
         if own:
             seeds.append(tuple(dict.fromkeys(seed for *_, each in own for seed in each)))
             titles.append(f"{title_of(study, cell)}, {_how_many([curve for _, curve, _ in own], seeds[-1])}")
@@ -45,17 +55,17 @@ def curve_picture(table: Table, *, gain: bool = False) -> Picture:
     notes = missing(table)
     failed = table.runs_failed
     notes += [f"{many_runs(failed)} diverged: at chance from there on."] if failed else []
-    return Picture(_drawn(table, titles, cells, gain), list(zip(titles, seeds, strict=True)), notes)
+    return Picture(_drawn(table, titles, cells, of), list(zip(titles, seeds, strict=True)), notes)
 
 
-def _curves(table: Table, cell: Cell, gain: bool) -> list[tuple[int, Curve, tuple[int, ...]]]:
+def _curves(table: Table, cell: Cell, of: str) -> list[tuple[int, Curve, tuple[int, ...]]]:
     """Return the curve of each method in a cell, with its place in the study and its seeds."""
     study, found = table.study, []
     for place, method in enumerate(study.methods):
-        if gain and method.name == study.baseline:
+        if of != ACCURACY and method.name == study.baseline:
             continue
         records = shown_records(table, cell, method)
-        taken = [_gain(table, cell, each) if gain else by_epoch(each) for each in records]
+        taken = [_reading(table, cell, each, of) for each in records]
         curve = mean_curve(method.name, taken)
         if curve is not None:
             found.append((place, curve, tuple(each.settings.seed for each in records)))
@@ -82,18 +92,18 @@ def running_mean(values: Mapping[int, float], width: int) -> Reading:
     return {epoch: float(np.mean(each)) for epoch, each in near.items()}
 
 
-def _gain(table: Table, cell: Cell, record: Record) -> Reading:
-    mine = by_epoch(record)
-    theirs = by_epoch(table.records[baseline_run(table.study, cell, record.settings.seed)])
-    differences = {epoch: mine[epoch] - theirs[epoch] for epoch in sorted(mine.keys() & theirs.keys())}
-    return running_mean(differences, window(record.settings.epochs))
+def _reading(table: Table, cell: Cell, record: Record, of: str) -> Reading:
+    if of == ACCURACY:
+        return by_epoch(record)
+    gains, run = paired(table, cell, record), record.settings
+    return by_place(run, gains) if of == SHIFTS else running_mean(gains, window(run.epochs))
 
 
 @style.styled
-def _drawn(table: Table, titles: Sequence[str], cells: Sequence[Sequence[tuple[int, Curve]]], gain: bool) -> Figure:
-    study, run = table.study, next(iter(table.records))
+def _drawn(table: Table, titles: Sequence[str], cells: Sequence[Sequence[tuple[int, Curve]]], of: str) -> Figure:
+    study, run, gain = table.study, next(iter(table.records)), of != ACCURACY
     unit = time_unit(run)
-    said = _said(table, cells, window(run.epochs) if gain else 1, f"{unit}s")
+    said = _said(table, cells, of)
     said = ["; ".join(said)] if len(cells) > 1 else said
     names = {place: curve.name for curves in cells for place, curve in curves}
     columns = _columns(list(names.values()), wide=len(cells) > 1)
@@ -105,7 +115,8 @@ def _drawn(table: Table, titles: Sequence[str], cells: Sequence[Sequence[tuple[i
         for place, curve in curves:
             label = names.pop(place, "_")  # in the legend once
             draw_curve(axes, curve, place, label, faint=faintness(len(curves)))
-        style.over_time(axes, max((curve.epochs for _, curve in curves), key=len), unit)
+        along = "step after the head moved" if of == SHIFTS else unit
+        style.over_time(axes, max((curve.epochs for _, curve in curves), key=len), along)
         axes.set_ylabel(f"gain over {style.short(study.baseline)} (points)" if gain else "test accuracy (%)")
         axes.margins(x=0.01)
         style.few(axes, y=5)
@@ -121,13 +132,15 @@ def _drawn(table: Table, titles: Sequence[str], cells: Sequence[Sequence[tuple[i
     return figure
 
 
-def _said(table: Table, cells: Sequence[Sequence[tuple[int, Curve]]], width: int, unit: str) -> list[str]:
+def _said(table: Table, cells: Sequence[Sequence[tuple[int, Curve]]], of: str) -> list[str]:
     """Return what lines and bands are, a line of text each."""
-    found = []
+    found, run = [], next(iter(table.records))
     if any(curve.runs > 1 for curves in cells for _, curve in curves):
         found.append("lines: mean over seeds; bands: ± one standard deviation")
-    if width > 1:
-        found.append(f"gains paired by seed, mean over {width} {unit} around each")
+    if of == SHIFTS:
+        found.append("gains paired by seed, second half of the stream")
+    elif of == GAIN and window(run.epochs) > 1:
+        found.append(f"gains paired by seed, mean over {window(run.epochs)} {time_unit(run)}s around each")
     if any(line.settings > 1 for line in table.lines):
         found.append("settings chosen on validation")
     return found

@@ -9,8 +9,10 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from aol.study.figures import by_epoch
+from aol.engine.settings import Settings
+from aol.study.figures import Reading, by_epoch
 from aol.study.lines import Line, baseline_run, chosen_runs
+from aol.study.records import Record
 from aol.study.spec import Cell
 from aol.study.table import Table
 from aol.study.verdict import points
@@ -38,22 +40,41 @@ class Shifts:
         return statistics.fmean(rest for _, rest in self.pairs)
 
 
+def moves(run: Settings) -> bool:
+    """Return whether a run is on a stream whose head moves, and stays for some steps in between."""
+    return run.scenario == "stream" and run.stream == "shifting" and run.period > 1
+
+
+def by_place(run: Settings, gains: Reading) -> Reading:
+    """Return the mean gain by place in the period, counted from one, over the second half of the stream.
+
+    >>> by_place(Settings(scenario="stream", period=2, epochs=6), {3: 9.0, 4: 1.0, 5: 2.0, 6: 3.0})
+    {1: 2.0, 2: 2.0}
+    """
+    found: dict[int, list[float]] = {}
+    for step in sorted(gains):
+        if step > run.epochs // 2:
+            found.setdefault((step - 1) % run.period + 1, []).append(gains[step])
+    return {place: statistics.fmean(found[place]) for place in sorted(found)}
+
+
+def paired(table: Table, cell: Cell, record: Record) -> Reading:
+    """Return what a run has above the baseline with its seed, at every step that both were read at."""
+    mine = by_epoch(record)
+    theirs = by_epoch(table.records[baseline_run(table.study, cell, record.settings.seed)])
+    return {step: mine[step] - theirs[step] for step in sorted(mine.keys() & theirs.keys())}
+
+
 def gains_after_shifts(table: Table, method: str, cells: Sequence[Cell]) -> Shifts | None:
     """Return a method's gains by place in the period, its settings chosen on validation; None without such places."""
     study, pairs, kinds = table.study, [], set()
     for cell in cells:
         for run in chosen_runs(study, table.records, cell, study.method(method)):
-            if run.scenario != "stream" or run.stream != "shifting" or run.period < 2:
+            places = by_place(run, paired(table, cell, table.records[run])) if moves(run) else {}
+            first = places.pop(1, None)
+            if first is None or not places:
                 return None
-            mine = by_epoch(table.records[run])
-            theirs = by_epoch(table.records[baseline_run(study, cell, run.seed)])
-            late = [epoch for epoch in mine.keys() & theirs.keys() if epoch > run.epochs // 2]
-            parts: dict[bool, list[float]] = {True: [], False: []}
-            for epoch in late:
-                parts[(epoch - 1) % run.period == 0].append(mine[epoch] - theirs[epoch])
-            if not all(parts.values()):
-                return None
-            pairs.append((statistics.fmean(parts[True]), statistics.fmean(parts[False])))
+            pairs.append((first, statistics.fmean(places.values())))
             kinds.add((run.period, run.weighting in ("aol", "cb+aol", "error")))
     return Shifts(*kinds.pop(), tuple(pairs)) if len(kinds) == 1 else None
 
