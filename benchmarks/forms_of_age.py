@@ -51,13 +51,16 @@ COMMON = {"net": "cnn", "batch_size": 32, "lr": 0.05, "warmup": 0, "epochs": 40,
 STREAM = COMMON | {"scenario": "stream", "imbalance": 100, "memory": "reservoir:300", "schedule": "fixed"}
 OFFLINE = COMMON | {"imbalance": 50, "schedule": "cosine"}
 BALANCED = OFFLINE | {"imbalance": 1}  # classes of one size that differ in how hard they are: counts say nothing
+# Of a balanced set each epoch shows a fiftieth; what is absent grows older. Each picture is seen about twice.
+ARRIVAL = BALANCED | {"scenario": "arrival", "fraction": 0.02, "epochs": 100, "eval_every": 5}
 WORLDS = {
     "fashion stream": World(Settings(data="fashion-mnist", **STREAM), 140, 60, 4, 0.5),  # type: ignore[arg-type]
     "fashion offline": World(Settings(data="fashion-mnist", **OFFLINE), 140, 60, 4, 0.2),  # type: ignore[arg-type]
     "fashion balanced": World(Settings(data="fashion-mnist", **BALANCED), 60, 60, 4, 0.2),  # type: ignore[arg-type]
+    "fashion arrival": World(Settings(data="fashion-mnist", **ARRIVAL), 500, 60, 4, 0.2),  # type: ignore[arg-type]
     "digits stream": World(Settings(data="digits", **STREAM), 130, 40, 1, 0.5),  # type: ignore[arg-type]
 }
-USUAL = ("fashion stream", "fashion offline", "fashion balanced")
+USUAL = ("fashion stream", "fashion offline", "fashion balanced", "fashion arrival")
 
 
 def _one(signal: str, power: float = 1.0, rho: float = 0.3) -> Form:
