@@ -139,8 +139,14 @@ class Work:
     def wait_for_others(self) -> bool:
         """Return whether to ask again: some stack's holder may be dead. False if all that is left is in good hands."""
         names = {run.run_id for run in self.left()} - set(self.untrained)
-        held = [each for each in self.claims.look() if not names.isdisjoint(run.run_id for run in each.stack.runs)]
-        return any(each.alive is not True and each.stack.name not in self._aside for each in held)
+        tied: dict[str, set[str]] = {}  # also what a stack has whose holder died before it had written down its runs
+        for run, stack in self.claims.bound().items():
+            tied.setdefault(stack, set()).add(run)
+        for held in self.claims.look():
+            runs = {run.run_id for run in held.stack.runs} or tied.get(held.stack.name, set())
+            if held.alive is not True and held.stack.name not in self._aside and not names.isdisjoint(runs):
+                return True
+        return False
 
     def see_others(self) -> None:
         """Tell the tally how far the others are."""
@@ -154,10 +160,12 @@ class Work:
         """Keep the records of a stack, and remove what was there of it meanwhile."""
         self.claims.check(stack)
         for record in records:
+            self.store.sweep(record.run_id)
             self.store.put(record)
-            self._done.add(record.run_id)
+            if enough(record, self.study.keep):  # not so where the stack was begun by a study that keeps less
+                self._done.add(record.run_id)
         self.trained += len(records)
-        self.tally.finish(stack.runs)
+        self.tally.finish(run for run in stack.runs if run.run_id in self._done)
         self.display.show(self.tally.standing(), "")
         self.claims.dissolve(stack)
 
