@@ -37,7 +37,8 @@ def only(claims: Claims) -> Held:
 def test_a_run_belongs_to_one_stack_only(tmp_path: Path) -> None:
     with Claims(tmp_path) as one, Claims(tmp_path) as two:
         first = one.bind(RUNS[:4], wanted=wanted)
-        second = two.bind(RUNS[2:], wanted=wanted)
+        assert two.bind(RUNS[3:], wanted=wanted) is None
+        second = two.bind([RUNS[4], RUNS[3], RUNS[5]], wanted=wanted)
         assert first is not None
         assert second is not None
         assert first.runs == tuple(RUNS[:4])

@@ -13,6 +13,7 @@ import random
 import shutil
 import signal
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -125,3 +126,30 @@ def test_a_study_killed_again_and_again_ends_as_if_it_had_not_been(straight: Pat
             killed(study, out, straight, change)
         assert goes_on(study, out, straight) == [], f"killed before changes {changes}"
         shutil.rmtree(out)
+
+
+def test_processes_that_make_stacks_at_the_same_time_group_the_runs_as_one_would(
+    straight: Path, tmp_path: Path
+) -> None:
+    study, out = written(tmp_path, STUDY), tmp_path / "out"
+
+    def stop_half_way() -> None:
+        """Stop, until told to go on, after two of three runs have been tied to a stack."""
+        pretend(straight)
+        real, ties = os.symlink, itertools.count(1)
+
+        def symlink(text: str, path: Path) -> None:
+            real(text, path)
+            if path.parent.name == "bound" and next(ties) == 2:
+                os.kill(os.getpid(), signal.SIGSTOP)
+
+        os.symlink = symlink  # type: ignore[assignment]
+
+    first = forked(words(study, out), stop_half_way)
+    assert os.WIFSTOPPED(os.waitpid(first, os.WUNTRACED)[1])
+    second = forked(words(study, out), lambda: pretend(straight))
+    time.sleep(0.3)
+    os.kill(first, signal.SIGCONT)
+    assert [status_of(first), status_of(second)] == [0, 0]
+    assert unlike(out, straight) == []
+    assert work_left(out) == []

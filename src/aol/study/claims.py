@@ -86,12 +86,15 @@ class Claims:
     def bind(
         self, runs: Sequence[Settings], keep: tuple[str, ...] = (), *, wanted: Callable[[Settings], bool]
     ) -> Stack | None:
-        """Make a stack of those of the runs that belong to no other, and hold it; None if all do.
+        """Make a stack of those of the runs that belong to no other, and hold it; None if the first of them does.
 
-        `wanted` is asked of a run when it is tied: another process may just have finished it, and let it go.
+        Of several that want the same runs one gets the first, and so all. `wanted` is asked of a run when it is tied:
+        another process may just have finished it, and let it go.
         """
         folder = self._begin()
-        got = tuple(run for run in runs if self._tie(run, folder.name, wanted))
+        first = runs[:1] if self._tie(runs[0], folder.name, wanted) else ()
+        rest = (run for run in runs[1:] if first and self._tie(run, folder.name, wanted))
+        got = (*first, *rest)
         stack = Stack(folder, got, keep)
         if not got or not self.holds(stack):
             self.dissolve(stack)

@@ -28,6 +28,7 @@ from aol.study.stacks import Stack
 from aol.study.training import TooLargeError, train_stack
 
 Opened = Callable[[Sequence[Settings]], dict[str, AnyPair]]
+_HALF_MADE = 1.0  # seconds to wait for another process that is about to write down the runs of its stack
 
 
 @dataclass
@@ -109,9 +110,28 @@ class Work:
         return False
 
     def next_stack(self) -> Stack | None:
-        """Return a stack for this process: one that was left behind, or a new one; None if there is none to be had."""
-        left = [run for run in self.left() if run.run_id not in self.untrained]
-        names = {run.run_id for run in left}
+        """Return a stack for this process: one that was left behind, or a new one; None if there is none to be had.
+
+        Runs are grouped the same by however many processes: while one makes a stack, the others wait for what it takes.
+        """
+        end = time.monotonic() + _HALF_MADE
+        while not (stack := self._left_behind()):
+            tied = self.claims.bound()  # before records are read: what another has finished is tied, or has its record
+            left = [run for run in self.left() if run.run_id not in self.untrained]
+            free = [run for run in left if run.run_id not in tied]
+            if not free:
+                return None
+            begun = {tied[run.run_id] for run in left if run.run_id in tied}
+            half_made = any(held.stack.name in begun and not held.stack.runs for held in self.claims.look())
+            if half_made and time.monotonic() < end:
+                time.sleep(0.005)
+            elif new := self._new_stack(free):
+                return new
+        return stack
+
+    def _left_behind(self) -> Stack | None:
+        """Return a stack whose holder is gone, and hold it; remove what is left of those that are finished."""
+        names = {run.run_id for run in self.left()} - set(self.untrained)
         self.see_others()
         for held in self.claims.look():
             ours = not held.stack.runs or not names.isdisjoint(run.run_id for run in held.stack.runs)
@@ -123,18 +143,14 @@ class Work:
             if held.stack.runs and not finished:
                 return held.stack
             self.claims.dissolve(held.stack)  # its holder died before it had runs, or after it had their records
-        return self._new_stack(left)
-
-    def _new_stack(self, left: list[Settings]) -> Stack | None:
-        while free := [run for run in left if run.run_id not in self.claims.bound()]:
-            key = free[0].stack_key
-            some = [run for run in free if run.stack_key == key]
-            most = self._most.get(key, self.conduct.together)
-            (first, *_) = group(some, self.pairs, replace(self.conduct, together=most), 1, _Said(self.display))
-            if stack := self.claims.bind(first, self.study.keep, wanted=self._lacks):
-                return stack
-            left = [run for run in left if self._lacks(run)]
         return None
+
+    def _new_stack(self, free: list[Settings]) -> Stack | None:
+        key = free[0].stack_key
+        some = [run for run in free if run.stack_key == key]
+        most = self._most.get(key, self.conduct.together)
+        (first, *_) = group(some, self.pairs, replace(self.conduct, together=most), 1, _Said(self.display))
+        return self.claims.bind(first, self.study.keep, wanted=self._lacks)
 
     def wait_for_others(self) -> bool:
         """Return whether to ask again: some stack's holder may be dead. False if all that is left is in good hands."""
