@@ -6,12 +6,15 @@ And the device that tests of any device get: here the CPU, in `tests/gpu` CUDA.
 from __future__ import annotations
 
 import pytest
+import torch
 from hypothesis import HealthCheck, settings
 
 settings.register_profile(
     "aol", max_examples=100, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("aol")
+
+torch.set_num_threads(1)  # the threads of OpenMP do not outlive a fork, and a copy of this process waits for them
 
 HOSTS = ("loop", "avalanche", "lightning", "skorch", "transformers")
 pytest.register_assert_rewrite("wide_margins", *(f"{host}_on_a_device" for host in HOSTS))

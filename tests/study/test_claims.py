@@ -37,7 +37,8 @@ def only(claims: Claims) -> Held:
 def test_a_run_belongs_to_one_stack_only(tmp_path: Path) -> None:
     with Claims(tmp_path) as one, Claims(tmp_path) as two:
         first = one.bind(RUNS[:4], wanted=wanted)
-        second = two.bind(RUNS[2:], wanted=wanted)
+        assert two.bind(RUNS[3:], wanted=wanted) is None
+        second = two.bind([RUNS[4], RUNS[3], RUNS[5]], wanted=wanted)
         assert first is not None
         assert second is not None
         assert first.runs == tuple(RUNS[:4])
@@ -169,11 +170,44 @@ def test_a_holder_that_died_half_way_is_waited_for_and_then_succeeded(tmp_path: 
     with Claims(tmp_path) as first:
         stack = first.bind(RUNS, wanted=wanted)
         assert stack is not None
-    (stack.folder / "holder-2").touch()  # made, and nothing written yet
+    (stack.folder / "holder-2").touch()  # by a version that made it first, and wrote then
     here = Claims(tmp_path, patience=0.1)
     assert only(here).alive is None
     time.sleep(0.12)
     assert only(here).alive is False
+
+
+def test_one_that_dies_while_it_takes_a_stack_leaves_it_free(tmp_path: Path) -> None:
+    child = os.fork()
+    if not child:
+        hosts.myself = lambda: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore[assignment, return-value]
+        Claims(tmp_path).bind(RUNS, wanted=wanted)
+    assert status_of(child) == -signal.SIGKILL
+    claims = Claims(tmp_path)
+    held = only(claims)
+    assert held.alive is False
+    assert claims.take_over(held)
+    claims.dissolve(held.stack)
+    assert claims.look() == []
+    claims.close()
+
+
+def test_of_a_process_on_a_system_without_a_name_nobody_knows_whether_it_is_gone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(hosts, "_machine", lambda: "")
+    assert hosts.alive({**hosts.myself(), "began": "1"}) is None
+
+
+def test_where_a_stack_stands_is_no_matter_once_another_has_finished_it(tmp_path: Path) -> None:
+    with Claims(tmp_path) as claims:
+        stack = claims.bind(RUNS, wanted=wanted)
+        assert stack is not None
+        claims.dissolve(stack)
+        stack.note(3)
+        assert not stack.folder.exists()
+        with pytest.raises(TakenOverError):
+            claims.check(stack)
 
 
 def test_a_tie_to_a_stack_that_is_gone_is_undone(tmp_path: Path) -> None:

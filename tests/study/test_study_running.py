@@ -9,6 +9,7 @@ import shutil
 import signal
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -20,8 +21,9 @@ from aol.data import open_data
 from aol.engine import Conduct, Settings, train
 from aol.engine.display import Quiet
 from aol.engine.loop import Loop
-from aol.study import Store, load
+from aol.study import Store, commands, hosts, load
 from aol.study import training as stack_training
+from aol.study.claims import Claims
 from data.tiny_sets import image_folder, tiny_lmdb
 from engine.running import forked, killed_after, status_of
 
@@ -115,38 +117,6 @@ def test_a_study_killed_at_random_moments_ends_as_if_it_had_not_been(
     assert work_left(tmp_path) == []
 
 
-CHANGES = [  # the call, whether it still happens, and the how-manieth of a process is its last
-    ("symlink", False, 1), ("symlink", True, 2), ("mkdir", False, 3), ("mkdir", True, 3), ("replace", True, 3),
-    ("replace", False, 1), ("replace", True, 9), ("replace", False, 30), ("unlink", False, 1), ("unlink", True, 2),
-    ("rmdir", False, 1), ("rmdir", True, 1), ("replace", True, 25), ("symlink", True, 4), ("replace", False, 14),
-]  # fmt: skip
-
-
-def test_a_study_killed_around_changes_to_its_folder_ends_as_if_it_had_not_been(
-    straight: tuple[Path, float], tmp_path: Path
-) -> None:
-    study, deaths = written(tmp_path), 0
-    for call, happens, nth in CHANGES:
-
-        def arm(call: str = call, happens: bool = happens, nth: int = nth) -> None:
-            real, calls = getattr(os, call), iter(range(1, 10**6))
-
-            def deadly(*given: object, **named: object) -> object:
-                last = next(calls) == nth
-                found = real(*given, **named) if not last or happens else None
-                if last:
-                    os.kill(os.getpid(), signal.SIGKILL)
-                return found
-
-            setattr(os, call, deadly)
-
-        deaths += status_of(forked(words(study, tmp_path), arm)) == -signal.SIGKILL
-    assert deaths >= 12
-    assert status_of(forked(words(study, tmp_path))) == 0
-    assert told(tmp_path).keys() == told(straight[0]).keys()
-    assert work_left(tmp_path) == []
-
-
 def test_a_stack_that_was_killed_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
     study, log = written(tmp_path), tmp_path / "log"
     begun(study, tmp_path)
@@ -180,6 +150,32 @@ def test_of_processes_that_share_a_folder_one_may_be_killed(tmp_path: Path) -> N
     if found["left_behind"]:  # the other had looked, and left, before the victim died
         assert status_of(forked(words(study, tmp_path))) == 0
     assert len(told(tmp_path)) == RUNS
+
+
+def test_runs_of_a_machine_that_went_down_before_it_had_written_them_down_are_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    study = written(tmp_path, SHORT.replace("imbalance = [20, 5]", "imbalance = [20]"))
+    with monkeypatch.context() as patch:
+        patch.setattr(hosts, "myself", lambda: {"host": "elsewhere", "machine": "another", "pid": 7, "began": "1"})
+        stack = Claims(tmp_path, beat_seconds=1000).bind(load(study).all_runs(), wanted=lambda run: True)
+    assert stack is not None
+    (stack.folder / "runs.json").unlink()
+    monkeypatch.setattr(commands, "Claims", partial(Claims, patience=0.5, beat_seconds=0.1))
+    assert main(words(study, tmp_path, "--json")) == 0
+    assert said(capsys)["done"] == RUNS // 2
+    assert work_left(tmp_path) == []
+
+
+def test_runs_of_a_stack_begun_by_a_study_that_keeps_less_are_done_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = SHORT.replace("imbalance = [20, 5]", "imbalance = [20]")
+    keeping = written(tmp_path / "keeping", text.replace("tries_seeds", 'keep = ["age"]\ntries_seeds'))
+    begun(written(tmp_path, text), tmp_path)
+    assert main(words(keeping, tmp_path, "--json")) == 0
+    assert said(capsys)["done"] == RUNS // 2
+    assert all("age" in record.over_time for record in Store(tmp_path))
 
 
 def test_a_damaged_record_is_reported_and_its_run_done_again(

@@ -65,9 +65,9 @@ def extend_atomically(path: Path, kept: int, content: bytes) -> None:
         os.close(folder)
 
 
-def sweep(folder: Path) -> None:
-    """Remove half-written files of a process that was killed; only for who holds the folder."""
-    for left in folder.glob(f".*{_PART}"):
+def sweep(folder: Path, name: str = "") -> None:
+    """Remove half-written files of a process that was killed, all or those of one name; only for who holds them."""
+    for left in folder.glob(f".{name}*{_PART}"):
         left.unlink()
 
 

@@ -1,8 +1,8 @@
 """Who trains what, where several processes or machines share one folder: stacks of runs, each held by one process.
 
 `FOLDER/work/bound/RUN` says which stack a run belongs to: a symbolic link, made in one step and by one process only.
-`FOLDER/work/stacks/STACK/` holds the stack: `runs.json`, `checkpoint.pt`, `holder-N` (who has held it; the highest N
-holds it now), `beat` (a counter that the holder moves on), `epoch` (where it stands).
+`FOLDER/work/stacks/STACK/` holds the stack: `runs.json`, `checkpoint.pt`, `holder-N` (a link, too, whose text says who
+has held it; the highest N holds it now), `beat` (a counter that the holder moves on), `epoch` (where it stands).
 
 Assumes a file system on which making a file, a folder or a link happens once, as on every local disk and on NFS. No
 locks, which many shared folders do not pass on to other machines; and no clocks, which differ between machines: a
@@ -27,7 +27,7 @@ from pathlib import Path
 from aol.engine.settings import Settings
 from aol.records.files import write_atomically
 from aol.study import hosts
-from aol.study.stacks import Stack, entries, introduce, overwrite, read, turn_of
+from aol.study.stacks import Stack, entries, holder, introduce, overwrite, read, turn_of
 
 BEAT_SECONDS = 5.0
 PATIENCE = 60.0
@@ -86,12 +86,15 @@ class Claims:
     def bind(
         self, runs: Sequence[Settings], keep: tuple[str, ...] = (), *, wanted: Callable[[Settings], bool]
     ) -> Stack | None:
-        """Make a stack of those of the runs that belong to no other, and hold it; None if all do.
+        """Make a stack of those of the runs that belong to no other, and hold it; None if the first of them does.
 
-        `wanted` is asked of a run when it is tied: another process may just have finished it, and let it go.
+        Of several that want the same runs one gets the first, and so all. `wanted` is asked of a run when it is tied:
+        another process may just have finished it, and let it go.
         """
         folder = self._begin()
-        got = tuple(run for run in runs if self._tie(run, folder.name, wanted))
+        first = runs[:1] if self._tie(runs[0], folder.name, wanted) else ()
+        rest = (run for run in runs[1:] if first and self._tie(run, folder.name, wanted))
+        got = (*first, *rest)
         stack = Stack(folder, got, keep)
         if not got or not self.holds(stack):
             self.dissolve(stack)
@@ -226,7 +229,7 @@ class Claims:
 
     def _seen(self, folder: Path) -> Held:
         turn = turn_of(folder)
-        who, listed = read(folder / f"holder-{turn}"), read(folder / "runs.json")
+        who, listed = holder(folder, turn), read(folder / "runs.json")
         try:
             runs = tuple(Settings(**each) for each in listed.get("runs", []))
         except (TypeError, ValueError):  # of another version of this library: none that we could go on with

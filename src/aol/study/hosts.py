@@ -24,8 +24,8 @@ def alive(who: dict[str, object]) -> bool | None:
     >>> alive({**myself(), "machine": "another"}) is None
     True
     """
-    pid, began = who.get("pid"), who.get("began")
-    if who.get("machine") != _machine() or not isinstance(pid, int) or not began:
+    pid, began, machine = who.get("pid"), who.get("began"), _machine()
+    if not machine or who.get("machine") != machine or not isinstance(pid, int) or not began:
         return None
     return _began(pid) == began
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from aol.engine.settings import Settings
-from aol.records.files import usable, write_atomically
+from aol.records.files import sweep, usable, write_atomically
 from aol.study.faults import fault
 
 Numbers: TypeAlias = list[float | None]
@@ -201,6 +201,10 @@ class Store:
         if path.is_dir() and not path.is_symlink():
             os.replace(path, tempfile.mkdtemp(prefix=f"{path.name}.", dir=path.parent))
         write_atomically(path, encoded(record))
+
+    def sweep(self, run_id: str) -> None:
+        """Remove what a process left that was killed while it wrote this record; only for who holds the run."""
+        sweep(self.folder / "records", f"{run_id}.json")
 
     def ids(self) -> list[str]:
         """Return the ids of all records, damaged ones too, in order."""

@@ -28,6 +28,7 @@ from aol.study.stacks import Stack
 from aol.study.training import TooLargeError, train_stack
 
 Opened = Callable[[Sequence[Settings]], dict[str, AnyPair]]
+_HALF_MADE = 1.0  # seconds to wait for another process that is about to write down the runs of its stack
 
 
 @dataclass
@@ -109,9 +110,28 @@ class Work:
         return False
 
     def next_stack(self) -> Stack | None:
-        """Return a stack for this process: one that was left behind, or a new one; None if there is none to be had."""
-        left = [run for run in self.left() if run.run_id not in self.untrained]
-        names = {run.run_id for run in left}
+        """Return a stack for this process: one that was left behind, or a new one; None if there is none to be had.
+
+        Runs are grouped the same by however many processes: while one makes a stack, the others wait for what it takes.
+        """
+        end = time.monotonic() + _HALF_MADE
+        while not (stack := self._left_behind()):
+            tied = self.claims.bound()  # before records are read: what another has finished is tied, or has its record
+            left = [run for run in self.left() if run.run_id not in self.untrained]
+            free = [run for run in left if run.run_id not in tied]
+            if not free:
+                return None
+            begun = {tied[run.run_id] for run in left if run.run_id in tied}
+            half_made = any(held.stack.name in begun and not held.stack.runs for held in self.claims.look())
+            if half_made and time.monotonic() < end:
+                time.sleep(0.005)
+            elif new := self._new_stack(free):
+                return new
+        return stack
+
+    def _left_behind(self) -> Stack | None:
+        """Return a stack whose holder is gone, and hold it; remove what is left of those that are finished."""
+        names = {run.run_id for run in self.left()} - set(self.untrained)
         self.see_others()
         for held in self.claims.look():
             ours = not held.stack.runs or not names.isdisjoint(run.run_id for run in held.stack.runs)
@@ -123,24 +143,26 @@ class Work:
             if held.stack.runs and not finished:
                 return held.stack
             self.claims.dissolve(held.stack)  # its holder died before it had runs, or after it had their records
-        return self._new_stack(left)
-
-    def _new_stack(self, left: list[Settings]) -> Stack | None:
-        while free := [run for run in left if run.run_id not in self.claims.bound()]:
-            key = free[0].stack_key
-            some = [run for run in free if run.stack_key == key]
-            most = self._most.get(key, self.conduct.together)
-            (first, *_) = group(some, self.pairs, replace(self.conduct, together=most), 1, _Said(self.display))
-            if stack := self.claims.bind(first, self.study.keep, wanted=self._lacks):
-                return stack
-            left = [run for run in left if self._lacks(run)]
         return None
+
+    def _new_stack(self, free: list[Settings]) -> Stack | None:
+        key = free[0].stack_key
+        some = [run for run in free if run.stack_key == key]
+        most = self._most.get(key, self.conduct.together)
+        (first, *_) = group(some, self.pairs, replace(self.conduct, together=most), 1, _Said(self.display))
+        return self.claims.bind(first, self.study.keep, wanted=self._lacks)
 
     def wait_for_others(self) -> bool:
         """Return whether to ask again: some stack's holder may be dead. False if all that is left is in good hands."""
         names = {run.run_id for run in self.left()} - set(self.untrained)
-        held = [each for each in self.claims.look() if not names.isdisjoint(run.run_id for run in each.stack.runs)]
-        return any(each.alive is not True and each.stack.name not in self._aside for each in held)
+        tied: dict[str, set[str]] = {}  # also what a stack has whose holder died before it had written down its runs
+        for run, stack in self.claims.bound().items():
+            tied.setdefault(stack, set()).add(run)
+        for held in self.claims.look():
+            runs = {run.run_id for run in held.stack.runs} or tied.get(held.stack.name, set())
+            if held.alive is not True and held.stack.name not in self._aside and not names.isdisjoint(runs):
+                return True
+        return False
 
     def see_others(self) -> None:
         """Tell the tally how far the others are."""
@@ -154,10 +176,12 @@ class Work:
         """Keep the records of a stack, and remove what was there of it meanwhile."""
         self.claims.check(stack)
         for record in records:
+            self.store.sweep(record.run_id)
             self.store.put(record)
-            self._done.add(record.run_id)
+            if enough(record, self.study.keep):  # not so where the stack was begun by a study that keeps less
+                self._done.add(record.run_id)
         self.trained += len(records)
-        self.tally.finish(stack.runs)
+        self.tally.finish(run for run in stack.runs if run.run_id in self._done)
         self.display.show(self.tally.standing(), "")
         self.claims.dissolve(stack)
 

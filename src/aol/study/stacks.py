@@ -5,6 +5,7 @@ Assumes that others read and write there at the same time: every file is seen as
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import threading
@@ -43,14 +44,25 @@ class Stack:
 
     def note(self, epoch: int) -> None:
         """Write down after which epoch its trainer is, and who that is."""
-        overwrite(self.folder / "epoch", json.dumps({"epoch": epoch, **hosts.myself()}))
+        with contextlib.suppress(FileNotFoundError):  # taken over and finished by another: `Claims.check` says so
+            overwrite(self.folder / "epoch", json.dumps({"epoch": epoch, **hosts.myself()}))
 
 
 def introduce(folder: Path, turn: int) -> None:
-    """Write down that this process is the holder of that turn, which only one can be."""
-    with (folder / f"holder-{turn}").open("x") as file:
-        json.dump(hosts.myself(), file)
+    """Write down that this process is the holder of that turn, which only one can be.
+
+    A link, as it is made with its text in one step: a file whose maker is killed before it writes says of nobody.
+    """
+    os.symlink(json.dumps(hosts.myself()), folder / f"holder-{turn}")
     overwrite(folder / "beat", f"{turn} 0")
+
+
+def holder(folder: Path, turn: int) -> dict[str, Any]:
+    """Return who holds or held that turn; nothing if that is not said."""
+    try:
+        return _table(os.readlink(folder / f"holder-{turn}"))
+    except OSError:
+        return {}
 
 
 def turn_of(folder: Path) -> int:
@@ -67,10 +79,17 @@ def entries(folder: Path) -> list[Path]:
 
 
 def read(path: Path) -> dict[str, Any]:
-    """Return what a small file of ours says; nothing if it is not there or half written."""
+    """Return what a small file of ours says; nothing if it is not there or damaged."""
     try:
-        found = json.loads(path.read_text())
-    except (FileNotFoundError, ValueError):
+        return _table(path.read_text())
+    except (FileNotFoundError, UnicodeDecodeError):
+        return {}
+
+
+def _table(text: str) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except ValueError:
         return {}
     return found if isinstance(found, dict) else {}
 
