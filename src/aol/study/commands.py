@@ -31,8 +31,9 @@ from aol.study.plan import standing
 from aol.study.progress import Display, Lines, Screen, spoken
 from aol.study.records import Store
 from aol.study.reporting import counts, report
-from aol.study.running import Stop, Work, run_here
+from aol.study.running import Work, run_here
 from aol.study.spec import Study, builtin_names, load
+from aol.study.stopping import Stop
 
 
 def add_study(parser: argparse.ArgumentParser) -> None:

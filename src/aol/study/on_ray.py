@@ -29,8 +29,9 @@ from aol.engine.source import AnyPair
 from aol.engine.training import Conduct
 from aol.study.claims import TakenOverError
 from aol.study.records import decoded, encoded
-from aol.study.running import Stop, Work
+from aol.study.running import Work
 from aol.study.stacks import Stack, turn_of
+from aol.study.stopping import Stop
 from aol.study.training import TooLargeError, train_stack
 
 _RETRIES = 4  # of a task whose worker died; a stack that kills every worker it meets must end somewhere
