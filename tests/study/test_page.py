@@ -173,11 +173,25 @@ def test_one_seed_is_described_and_not_judged(tmp_path: Path) -> None:
         "- No verdict, with one seed: aol, its setting chosen on validation, gains +5.00 points over none, mean over 2 "
         "cells (+5.00 to +5.00; above zero in 2); the paper has +1.20. Others there: frequency +8.00."
     ) in text
+    assert (
+        "- Nothing chosen, all settings of aol gain +5.00 on average; 3 of 3, 3 of 3 are above none, cell by cell."
+    ) in text
     assert "Two plain runs with different seeds differ by " in text  # told from six plain runs
     assert "Read at the best epoch of the best setting" in text
     assert "Shown at its best" not in text
     row = next(line for line in text.splitlines() if "aol: 4 tries" in line)
     assert row.split(" | ")[4:] == ["–", "–", "– |"]
+
+
+def test_settings_that_lose_are_counted_where_one_is_chosen(tmp_path: Path) -> None:
+    plan = replace(study(seeds=(1,), rhos=(0.1, 0.5, 0.7, 0.9)), tries_seeds=0)
+    store, gain = Store(tmp_path), {0.1: 0.04, 0.5: -0.01, 0.7: -0.02, 0.9: 0.0}
+    for run in plan.all_runs():
+        level = 0.7 + (gain[run.rho] if run.weighting == "aol" else 0.0)
+        store.put(record(run, level, level))
+    text = page(tmp_path, [plan])
+    assert "gains +4.00 points over none" in text
+    assert "- Nothing chosen, all settings of aol gain +0.25 on average; 1 of 4 are above none. They share" in text
 
 
 def test_one_plain_run_is_not_called_the_best_of_many(tmp_path: Path) -> None:

@@ -165,6 +165,13 @@ def chosen_runs(study: Study, records: Records, cell: Cell, method: Method) -> l
     return [study.run(cell, method, variants[place], seed) for seed, place in zip(whole.seeds, own, strict=True)]
 
 
+def all_gains(study: Study, records: Records, figure: str, cell: Cell, method: Method) -> list[float]:
+    """Return what every setting gains with every whole seed, none chosen."""
+    whole = _whole(study, records, figure, cell, method, _distinct(study, cell, method))
+    gains: list[float] = (whole.test - whole.plain[:, None]).ravel().tolist()
+    return gains
+
+
 def baseline_run(study: Study, cell: Cell, seed: int) -> Settings:
     """Return the baseline's run in a cell."""
     baseline = study.method(study.baseline)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from aol.study.correlations import signed, sizes
-from aol.study.lines import Line, baseline_pool
+from aol.study.lines import Line, all_gains, baseline_pool
 from aol.study.sheets import cell_name, percent
 from aol.study.shifts import after_shifts
 from aol.study.spec import Cell
@@ -27,7 +27,7 @@ def reasons(table: Table, others: Sequence[Table]) -> list[str]:
     for verdict in table.verdicts:
         own = told_of(table, verdict.claim.method)
         if any(len(line.seeds) < LEAST_SEEDS for line in own):
-            found += [_few_seeds(table, verdict, own), _beside_spread(table, verdict, own)]
+            found += [_few_seeds(table, verdict, own), _unchosen(table, own), _beside_spread(table, verdict, own)]
             found += [_as_published(best, verdict), after_shifts(table, own)]
             continue
         found += [_beside_spread(table, verdict, own), _tries(table, verdict, own), _within(own)]
@@ -77,6 +77,21 @@ def _few_seeds(table: Table, verdict: Verdict, run: Sequence[Line]) -> str:
         if method != name and len(theirs) == len(run):
             others.append(f"{method} {points(_mean_of(_gains(theirs)))}")
     return f"{text}. Others there: {', '.join(others)}." if others else f"{text}."
+
+
+def _unchosen(table: Table, run: Sequence[Line]) -> str | None:
+    """Say what all settings come to: where many of them stand beside one plain run, a choice hides that run's luck."""
+    study, name = table.study, run[0].method
+    found = [all_gains(study, table.records, table.figure, line.cell, study.method(name)) for line in run]
+    if max(line.settings for line in run) == 1:
+        return None
+    each = ", ".join(f"{sum(gain > 0 for gain in gains)} of {len(gains)}" for gains in found)
+    mean = points(_mean_of([_mean_of(gains) for gains in found]))
+    cells = ", cell by cell" if len(run) > 1 else ""
+    return (
+        f"Nothing chosen, all settings of {name} gain {mean} on average; {each} are above {study.baseline}{cells}. They "
+        "share their seed's one run of it, and its luck."
+    )
 
 
 def _gains(lines: Sequence[Line]) -> list[float]:
