@@ -1,6 +1,6 @@
 """Why a table comes out as it does, as far as its own records tell: sentences that are there only when they are true.
 
-Knows tables, no formats. Nothing here is a guess about training; every sentence is arithmetic on the runs.
+Knows tables, no formats. Every sentence is arithmetic on the runs; one names a possible cause, and calls it that.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ def reasons(table: Table, others: Sequence[Table]) -> list[str]:
         own = told_of(table, verdict.claim.method)
         if any(len(line.seeds) < LEAST_SEEDS for line in own):
             found += [_few_seeds(table, verdict, own), _beside_spread(table, verdict, own)]
-            found += [_as_published(best, verdict), after_shifts(table, own)]
+            found += [_as_published(best, verdict), after_shifts(table, verdict.claim.method, own)]
             continue
         found += [_beside_spread(table, verdict, own), _tries(table, verdict, own), _within(own)]
-        found += [_as_published(best, verdict), after_shifts(table, own)]
+        found += [_as_published(best, verdict), after_shifts(table, verdict.claim.method, own)]
         found += [_by_figure(table, others, verdict), _unstable(own), _beside_rivals(table, verdict)]
     return [each for each in found if each]
 
