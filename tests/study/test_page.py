@@ -132,8 +132,8 @@ def test_the_summary_says_of_how_many_cells_and_seeds_and_what_the_best_on_test_
     for each in runs.values():
         store.put(each)
     row = next(line for line in page(tmp_path / "one", [one]).splitlines() if line.startswith("| [made-up]"))
-    # Plain runs have 70.1 to 70.4: the best of all four is 0.3 above the first.
-    assert row == "| [made-up](#made-up) | not enough runs | aol +5.00, one seed | +1.54 | +5.00 (+0.30) | 8 of 8 |"
+    # Plain runs have 70.1 to 70.4: the best of all four is 0.15 above their mean, and 0.3 above the first, the worst.
+    assert row == "| [made-up](#made-up) | not enough runs | aol +5.00, one seed | +1.54 | +5.00 (+0.15) | 8 of 8 |"
 
 
 def test_ages_that_are_kept_come_with_the_command_that_draws_them(tmp_path: Path) -> None:
@@ -178,6 +178,31 @@ def test_one_seed_is_described_and_not_judged(tmp_path: Path) -> None:
     assert "Shown at its best" not in text
     row = next(line for line in text.splitlines() if "aol: 4 tries" in line)
     assert row.split(" | ")[4:] == ["–", "–", "– |"]
+
+
+def test_one_seed_also_stands_beside_the_mean_of_all_plain_runs(tmp_path: Path) -> None:
+    """The plain run of seed 1 is five points below the others: what age has over it is not what age has over plain."""
+    plan = replace(study(seeds=(1,)), tries_seeds=4)
+    store = Store(tmp_path)
+    for run in plan.all_runs():
+        level = 0.70 + (0.05 if run.weighting == "aol" else -0.02 if run.seed == 1 else 0.03)
+        store.put(record(run, level, 0.7))
+    text = page(tmp_path, [plan])
+    assert "aol, its setting chosen on validation, gains +7.00 points over none" in text
+    # (0.68 + 4 · 0.73) / 5 = 0.72
+    assert "Beside the mean of all runs of none (up to 5 seeds a cell) aol has +3.00." in text
+
+
+def test_a_page_of_built_in_studies_says_what_their_methods_are(tmp_path: Path) -> None:
+    _fill(tmp_path, load("period-10-seeds").only(data=["cifar10"], imbalance=[200], method=["none", "aol"]), {})
+    text = page(tmp_path, [load("period-10-seeds")])
+    assert "- methods: none: plain training; aol: weights from ages (ρ), the paper's method; frequency: counts" in text
+    assert "A cell is one combination" in text
+    own = replace(study(), paper=None)
+    _fill(tmp_path / "own", own, {})
+    text = page(tmp_path / "own", [own])
+    assert "- methods:" not in text  # other studies may call other things so
+    assert "Best on test:" not in text
 
 
 def test_one_plain_run_is_not_called_the_best_of_many(tmp_path: Path) -> None:

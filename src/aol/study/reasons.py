@@ -76,7 +76,18 @@ def _few_seeds(table: Table, verdict: Verdict, run: Sequence[Line]) -> str:
         theirs = [line for line in table.lines if line.method == method and line.cell in cells and line.differences]
         if method != name and len(theirs) == len(run):
             others.append(f"{method} {points(_mean_of(_gains(theirs)))}")
-    return f"{text}. Others there: {', '.join(others)}." if others else f"{text}."
+    text += f". Others there: {', '.join(others)}." if others else "."
+    return text + _beside_all(table, run)
+
+
+def _beside_all(table: Table, run: Sequence[Line]) -> str:
+    """Say how a method stands beside all runs of the baseline: that of the one seed may be a lucky or unlucky one."""
+    pools = [baseline_pool(table.study, table.records, table.figure, line.cell) for line in run]
+    if any(len(pool) <= len(line.seeds) for pool, line in zip(pools, run, strict=True)):
+        return ""
+    apart = _mean_of([_mean_of(line.values) - _mean_of(pool) for pool, line in zip(pools, run, strict=True)])
+    most = _seeds(max(map(len, pools)))
+    return f" Beside the mean of all runs of {table.study.baseline} ({most}) {run[0].method} has {points(apart)}."
 
 
 def _gains(lines: Sequence[Line]) -> list[float]:
@@ -159,6 +170,7 @@ class BestOnTest:
     """A method read at the best epoch of the best setting, both chosen on test, and the paper's; means over cells.
 
     `tried` is the best of as many baseline runs, read so, or None; `reckoned`: there are fewer of these than tries.
+    `plain` is the mean of all baseline runs, read so.
     """
 
     accuracy: float
@@ -168,11 +180,12 @@ class BestOnTest:
     tries: int
     tried: float | None
     reckoned: bool
+    plain: float
 
     @property
     def tried_gain(self) -> float | None:
-        """What as many baseline runs have above one of them."""
-        return None if self.tried is None else self.tried - (self.accuracy - self.gain)
+        """What the best of as many baseline runs has above their mean; not above one, which may be an unlucky one."""
+        return None if self.tried is None else self.tried - self.plain
 
 
 def best_on_test(table: Table, method: str) -> BestOnTest | None:
@@ -180,19 +193,20 @@ def best_on_test(table: Table, method: str) -> BestOnTest | None:
 
     It is of the cells that a verdict is on; where there are none, of all that have a whole seed.
     """
-    known = [(line.optimistic, line.paper, line.paper_gain) for line in told_of(table, method)]
-    whole = [(ours, paper, gain) for ours, paper, gain in known if ours and paper and gain is not None]
+    known = [(line.optimistic, line.paper, line.paper_gain, line.cell) for line in told_of(table, method)]
+    whole = [(ours, paper, gain, cell) for ours, paper, gain, cell in known if ours and paper and gain is not None]
     if not whole:
         return None
-    ours = [each for each, _, _ in whole]
+    ours = [each for each, *_ in whole]
     return BestOnTest(
         accuracy=_mean_of([each.mean for each in ours]),
         gain=_mean_of([each.gain for each in ours]),
-        paper=_mean_of([paper.accuracy for _, paper, _ in whole]),
-        paper_gain=_mean_of([gain for _, _, gain in whole]),
+        paper=_mean_of([paper.accuracy for _, paper, *_ in whole]),
+        paper_gain=_mean_of([gain for _, _, gain, _ in whole]),
         tries=ours[0].tries,
         tried=_mean_of([each.baseline.mean for each in ours]) if all(each.baseline.known for each in ours) else None,
         reckoned=any(each.baseline.extrapolated for each in ours),
+        plain=_mean_of([_mean_of(baseline_pool(table.study, table.records, table.figure, cell)) for *_, cell in whole]),
     )
 
 
