@@ -51,10 +51,10 @@ def test_gains_are_told_apart_by_their_place_in_the_period() -> None:
     assert found.rest == pytest.approx(0.01)
     said = "\n".join(reasons(table, []))
     assert (
-        "At the first step after the head moved, one in 5, aol has −3.00 points over none (−3.00 to −3.00 by cell); at "
-        "the other steps +1.00 (+1.00 to +1.00 by cell). That is over the second half of the stream; the first is lower "
-        "in 6 of 6 runs. Others there: frequency +5.00 and +3.00. A possible cause, not tested here: aol weighs at that "
-        "step by what the tail before it left."
+        "At the first step after the head moved, one in 5, aol has −3.00 points over none (−3.00 to −3.00 by cell); "
+        "at the other steps +1.00 (+1.00 to +1.00 by cell). That is over the second half of the stream; the first is "
+        "lower in 6 of 6 runs. Others there: frequency +5.00 and +3.00. A possible cause, not tested here: aol weighs "
+        "at that step by what the tail before it left."
     ) in said
 
 
@@ -69,7 +69,8 @@ def test_one_run_is_called_one_and_names_no_cause() -> None:
     of = replace(_plan(), seeds=(1,), cells={"imbalance": (100,)})
     said = "\n".join(reasons(_made(of), []))
     assert (
-        "aol has −3.00 points over none; at the other steps +1.00. That is over the second half of the stream, in one run."
+        "aol has −3.00 points over none; at the other steps +1.00. "
+        "That is over the second half of the stream, in one run."
     ) in said
     assert "possible cause" not in said
 
