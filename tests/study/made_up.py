@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 
 from aol.engine.settings import Settings
-from aol.study.records import Record
+from aol.study.records import Record, Store
 from aol.study.spec import Method, Study
 
 VERSIONS = {"aol": "1.0", "torch": "2.0", "python": "3.11", "device": "made up"}
@@ -55,3 +56,15 @@ def luck(run: Settings, *, salt: int = 0) -> float:
 def seed_effect(run: Settings, *, salt: int = 0) -> float:
     """A standard normal number that all runs of a seed and cell share."""
     return luck(replace(run, weighting="none", mechanism="reweight"), salt=salt + 7919)
+
+
+def fill(folder: Path, plan: Study, gains: dict[str, float], noise: float = 0.003) -> None:
+    """Put records of a whole plan into a folder; `gains` are by weighting, `noise` is that of a run."""
+
+    def draw(run: Settings) -> tuple[float, float]:
+        level = 0.7 + 0.01 * seed_effect(run) + gains.get(run.weighting, 0.0)
+        return level + noise * luck(run), level + noise * luck(run, salt=1)
+
+    store = Store(folder)
+    for each in records(plan.all_runs(), draw).values():
+        store.put(each)

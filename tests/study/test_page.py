@@ -6,38 +6,28 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from made_up import luck, record, records, seed_effect, study
+from made_up import fill, luck, record, records, study
 
 from aol.engine.settings import Settings
 from aol.study.page import page
 from aol.study.reasons import reasons
 from aol.study.records import Store
-from aol.study.spec import Method, Study, load
+from aol.study.spec import Method, load
 from aol.study.table import make_table
 
 ROOT = Path(__file__).parents[2]
 _CLASSES = {"cifar10": 10, "cifar100": 100}
 
 
-def _fill(folder: Path, plan: Study, gains: dict[str, float], noise: float = 0.003) -> None:
-    def draw(run: Settings) -> tuple[float, float]:
-        level = 0.7 + 0.01 * seed_effect(run) + gains.get(run.weighting, 0.0)
-        return level + noise * luck(run), level + noise * luck(run, salt=1)
-
-    store = Store(folder)
-    for each in records(plan.all_runs(), draw).values():
-        store.put(each)
-
-
 def test_written_twice_the_page_is_the_same(tmp_path: Path) -> None:
     plan = study(imbalances=(100, 50))
-    _fill(tmp_path, plan, {"aol": 0.02})
+    fill(tmp_path, plan, {"aol": 0.02})
     assert page(tmp_path, [plan]) == page(tmp_path, [plan])
 
 
 def test_the_page_has_verdict_tables_hardware_and_the_command(tmp_path: Path) -> None:
     plan = study()
-    _fill(tmp_path, plan, {"aol": 0.03, "frequency": 0.05})
+    fill(tmp_path, plan, {"aol": 0.03, "frequency": 0.05})
     text = page(tmp_path, [plan])
     assert "| [made-up](#made-up) | holds | " in text
     assert "**aol against none: holds, with " in text
@@ -54,7 +44,7 @@ def test_without_records_the_page_says_so(tmp_path: Path) -> None:
 
 def test_a_study_without_a_whole_seed_is_listed_and_has_no_table(tmp_path: Path) -> None:
     plan = study()
-    _fill(tmp_path, plan.only(method=["none"]), {})
+    fill(tmp_path, plan.only(method=["none"]), {})
     text = page(tmp_path, [plan])
     assert "| made-up | not enough runs: no seed is whole |" in text
     assert "## made-up" not in text
@@ -63,7 +53,7 @@ def test_a_study_without_a_whole_seed_is_listed_and_has_no_table(tmp_path: Path)
 def test_a_study_whose_runs_are_all_in_another_has_no_section_of_its_own(tmp_path: Path) -> None:
     large = study(imbalances=(100, 50))
     small = replace(study(imbalances=(100,)), name="smaller")
-    _fill(tmp_path, large, {})
+    fill(tmp_path, large, {})
     text = page(tmp_path, [small, large])
     assert "| smaller, part of [made-up](#made-up) |" in text
     assert "## smaller" not in text
@@ -72,13 +62,13 @@ def test_a_study_whose_runs_are_all_in_another_has_no_section_of_its_own(tmp_pat
 def test_a_study_that_only_shares_its_baseline_is_not_listed(tmp_path: Path) -> None:
     whole = study()
     other = replace(whole, name="other", methods=(whole.methods[0], Method("aol", {"weighting": "aol", "rho": 0.25})))
-    _fill(tmp_path, whole, {})
+    fill(tmp_path, whole, {})
     assert "\n| other" not in page(tmp_path, [other, whole])
 
 
 def test_a_study_without_a_method_of_the_paper_has_verdicts_on_all_of_its_methods(tmp_path: Path) -> None:
     plan = study(seeds=(1, 2, 3, 4, 5)).only(method=["none", "frequency"])
-    _fill(tmp_path, plan, {"frequency": 0.05})
+    fill(tmp_path, plan, {"frequency": 0.05})
     text = page(tmp_path, [plan])
     assert "| [made-up](#made-up) | holds | frequency +" in text
     assert "**frequency against none: holds, with " in text
@@ -87,7 +77,7 @@ def test_a_study_without_a_method_of_the_paper_has_verdicts_on_all_of_its_method
 def test_the_command_names_the_cells_and_seeds_that_were_run(tmp_path: Path) -> None:
     plan = load("period-10")
     part = replace(plan.only(imbalance=[200], method=["none", "aol"]), seeds=(42, 7))
-    _fill(tmp_path, part, {})
+    fill(tmp_path, part, {})
     text = page(tmp_path, [plan])
     assert "aol study run period-10 --only imbalance=200 --seeds 42,7 --out" in text
     assert "4 of 5 cells have no runs and are not shown." in text
@@ -98,7 +88,7 @@ def test_the_page_of_a_study_of_ones_own_names_its_file_and_every_method(tmp_pat
     plan = replace(
         plan, methods=(plan.methods[0], *(replace(each, name=f"{each.name}|x") for each in plan.methods[1:]))
     )
-    _fill(tmp_path, plan, {"aol": 0.05})
+    fill(tmp_path, plan, {"aol": 0.05})
     text = page(tmp_path, [plan], called={"a|b": "my studies/own.toml"})
     assert "Age of Learning" not in text
     assert "| [a\\|b](#a|b) | holds | aol\\|x +" in text
@@ -108,13 +98,13 @@ def test_the_page_of_a_study_of_ones_own_names_its_file_and_every_method(tmp_pat
 
 def test_runs_that_stand_in_two_sections_are_said_to_be_the_same(tmp_path: Path) -> None:
     plan = study()
-    _fill(tmp_path, plan, {})
+    fill(tmp_path, plan, {})
     text = page(tmp_path, [plan, replace(plan, name="again")])
     assert text.count("The runs are those of [made-up](#made-up).") == 1
 
 
 def test_the_same_runs_have_one_section_under_the_study_that_planned_their_seeds(tmp_path: Path) -> None:
-    _fill(tmp_path, load("period-10-seeds").only(data=["cifar10"], imbalance=[200], method=["none", "aol"]), {})
+    fill(tmp_path, load("period-10-seeds").only(data=["cifar10"], imbalance=[200], method=["none", "aol"]), {})
     text = page(tmp_path, [load("period-10"), load("period-10-seeds")])
     assert "| period-10, part of [period-10-seeds](#period-10-seeds) |" in text
     assert "## period-10\n" not in text
@@ -123,7 +113,7 @@ def test_the_same_runs_have_one_section_under_the_study_that_planned_their_seeds
 
 def test_the_summary_says_of_how_many_cells_and_seeds_and_what_the_best_on_test_gains(tmp_path: Path) -> None:
     whole = study(imbalances=(100, 50))
-    _fill(tmp_path / "part", whole.only(imbalance=[100]), {"aol": 0.05})
+    fill(tmp_path / "part", whole.only(imbalance=[100]), {"aol": 0.05})
     row = next(line for line in page(tmp_path / "part", [whole]).splitlines() if line.startswith("| [made-up]"))
     assert row.split(" | ")[1] == "holds (1 of 2 cells judged)"
     one = study(seeds=(1,))
@@ -132,8 +122,8 @@ def test_the_summary_says_of_how_many_cells_and_seeds_and_what_the_best_on_test_
     for each in runs.values():
         store.put(each)
     row = next(line for line in page(tmp_path / "one", [one]).splitlines() if line.startswith("| [made-up]"))
-    # Plain runs have 70.1 to 70.4: the best of all four is 0.3 above the first.
-    assert row == "| [made-up](#made-up) | not enough runs | aol +5.00, one seed | +1.54 | +5.00 (+0.30) | 8 of 8 |"
+    # Plain runs have 70.1 to 70.4: the best of all four is 0.15 above their mean, and 0.3 above the first, the worst.
+    assert row == "| [made-up](#made-up) | not enough runs | aol +5.00, one seed | +1.54 | +5.00 (+0.15) | 8 of 8 |"
 
 
 def test_ages_that_are_kept_come_with_the_command_that_draws_them(tmp_path: Path) -> None:
@@ -165,50 +155,22 @@ def test_a_grid_without_a_validation_part_is_why_there_is_no_figure(tmp_path: Pa
     )
 
 
-def test_one_seed_is_described_and_not_judged(tmp_path: Path) -> None:
-    plan = replace(study(seeds=(1,), imbalances=(100, 50)), tries_seeds=5)
-    _fill(tmp_path, plan, {"aol": 0.05, "frequency": 0.08}, noise=0.0)
-    text = page(tmp_path, [plan])
-    assert (
-        "- No verdict, with one seed: aol, its setting chosen on validation, gains +5.00 points over none, mean over 2 "
-        "cells (+5.00 to +5.00; above zero in 2); the paper has +1.20. Others there: frequency +8.00."
-    ) in text
-    assert (
-        "- Nothing chosen, all settings of aol gain +5.00 on average; 3 of 3, 3 of 3 are above none, cell by cell."
-    ) in text
-    assert "Two plain runs with different seeds differ by " in text  # told from six plain runs
-    assert "Read at the best epoch of the best setting" in text
-    assert "Shown at its best" not in text
-    row = next(line for line in text.splitlines() if "aol: 4 tries" in line)
-    assert row.split(" | ")[4:] == ["–", "–", "– |"]
-
-
-def test_settings_that_lose_are_counted_where_one_is_chosen(tmp_path: Path) -> None:
-    plan = replace(study(seeds=(1,), rhos=(0.1, 0.5, 0.7, 0.9)), tries_seeds=0)
-    store, gain = Store(tmp_path), {0.1: 0.04, 0.5: -0.01, 0.7: -0.02, 0.9: 0.0}
-    for run in plan.all_runs():
-        level = 0.7 + (gain[run.rho] if run.weighting == "aol" else 0.0)
-        store.put(record(run, level, level))
-    text = page(tmp_path, [plan])
-    assert "gains +4.00 points over none" in text
-    assert "- Nothing chosen, all settings of aol gain +0.25 on average; 1 of 4 are above none. They share" in text
-
-
-def test_one_plain_run_is_not_called_the_best_of_many(tmp_path: Path) -> None:
-    plan = replace(study(seeds=(1,)), tries_seeds=0)
-    _fill(tmp_path, plan, {"aol": 0.05}, noise=0.0)
-    text = page(tmp_path, [plan])
-    rows = [line.split(" | ") for line in text.splitlines() if "aol: 4 tries" in line]
-    assert [row[-1] if place else row[3] for place, row in enumerate(rows)] == ["–", "– |"]
-    assert "The best of 4 runs" not in text
-    assert "~" not in text
-    assert "Two plain runs" not in text
+def test_a_page_of_built_in_studies_says_what_their_methods_are(tmp_path: Path) -> None:
+    fill(tmp_path, load("period-10-seeds").only(data=["cifar10"], imbalance=[200], method=["none", "aol"]), {})
+    text = page(tmp_path, [load("period-10-seeds")])
+    assert "- methods: none: plain training; aol: weights from ages (ρ), the paper's method; frequency: counts" in text
+    assert "A cell is one combination" in text
+    own = replace(study(), paper=None)
+    fill(tmp_path / "own", own, {})
+    text = page(tmp_path / "own", [own])
+    assert "- methods:" not in text  # other studies may call other things so
+    assert "Best on test:" not in text
 
 
 def test_cells_that_no_one_command_names_are_repeated_by_several(tmp_path: Path) -> None:
     plan = load("arrival").only(data=["cifar10"])
-    _fill(tmp_path, plan.only(loss=["softmax"], fraction=[0.01, 0.05]), {"aol": 0.01})
-    _fill(tmp_path, plan.only(loss=["sigmoid"], fraction=[0.5]), {"aol": 0.01})
+    fill(tmp_path, plan.only(loss=["softmax"], fraction=[0.01, 0.05]), {"aol": 0.01})
+    fill(tmp_path, plan.only(loss=["sigmoid"], fraction=[0.5]), {"aol": 0.01})
     run = [line for line in page(tmp_path, [load("arrival")]).splitlines() if line.startswith("aol study run")]
     words, out = "aol study run arrival --only data=cifar10", f"--out {tmp_path.as_posix()}"
     assert run == [
@@ -219,7 +181,7 @@ def test_cells_that_no_one_command_names_are_repeated_by_several(tmp_path: Path)
 
 def test_groups_without_a_gain_are_not_listed(tmp_path: Path) -> None:
     plan = load("arrival").only(data=["cifar10"], fraction=[0.01, 0.05])
-    _fill(tmp_path, plan, {"aol": 0.01})
+    fill(tmp_path, plan, {"aol": 0.01})
     text = page(tmp_path, [load("arrival")])
     assert text.count("not enough runs: none of") == 1
 

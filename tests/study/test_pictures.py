@@ -168,10 +168,13 @@ def test_gains_by_the_step_after_the_head_moved_are_means_over_the_periods_of_th
         [100 * raw[[s for s in range(11, 23) if s % 5 == k]].mean() for k in range(5)]
     )
     assert axes.get_xlabel() == "step after the head moved"
+    assert axes.get_xticks().tolist() == [1, 2, 3, 4, 5]  # the first is what it is about
 
 
-def test_where_no_head_moves_there_is_nothing_to_draw_by() -> None:
+@pytest.mark.parametrize("period", [1, 20, 30])
+def test_where_no_head_moves_there_is_nothing_to_draw_by(period: int) -> None:
     of = study()
+    of = replace(of, common={**of.common, "scenario": "stream", "period": period, "epochs": 20}, paper=None)
     with pytest.raises(WrongSettingsError, match="for streams whose head moves every few steps, and made-up has other"):
         curve_picture(make_table(of, _curved(of)), "shifts")
 

@@ -6,7 +6,7 @@ Knows tables, no formats. Every sentence follows from the table.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from aol.study.correlations import NOT_JUDGED, described
 from aol.study.figures import meaning
@@ -15,6 +15,15 @@ from aol.study.sheets import cell_name
 from aol.study.table import Table
 from aol.study.verdict import ALPHA, Verdict, p_text, points, span
 
+# What the methods of the built-in studies are.
+METHODS = {
+    "none": "plain training",
+    "cb": "class-balanced weights (counts, β)",
+    "aol": "weights from ages (ρ), the paper's method",
+    "frequency": "counts to the power −p",
+    "error": "error rates of the step or epoch before",
+    "error-ema": "the same, smoothed",
+}
 _DIVISORS = {"weight": "the sum of their weights", "count": "the number of samples"}
 VERSIONS = ("aol", "torch", "python")
 CORRELATIONS = (
@@ -33,6 +42,15 @@ OPTIMISTIC = (
     "also mean other data, which is hard on the grid: left, same seed, is its gain above the luck of as many tries "
     "with one seed."
 )
+
+
+def methods(names: Collection[str]) -> str:
+    """Return what the built-in studies call their methods, as far as there are some of these names.
+
+    >>> methods(["none", "frequency", "bf16"])
+    'methods: none: plain training; frequency: counts to the power −p.'
+    """
+    return f"methods: {'; '.join(f'{name}: {what}' for name, what in METHODS.items() if name in names)}."
 
 
 def verdicts(table: Table) -> list[str]:

@@ -34,9 +34,13 @@ fixed rule. [How the figures are made](statistics.md) explains all of it. The co
 
 {legend}
 """
+CELLS = (
+    "A cell is one combination of what a table varies: data, imbalance, loss and the like. A verdict is on cells with "
+    "three or more seeds."
+)
 BEST = (
     "Best on test: the gain of the best epoch of the best setting, both chosen on test, as the paper seems to read its "
-    "runs; in brackets what as many plain runs gain so over one. It is optimistic."
+    "runs; in brackets what the best of as many plain runs, read so, has above their mean. Both are optimistic."
 )
 NOTHING = (
     "There are no records of these studies yet. `aol study run NAME --out {folder}` makes them; `aol study list` has "
@@ -58,7 +62,9 @@ def page(folder: Path, studies: Sequence[Study] | None = None, *, called: Mappin
         tables += [table] if table.records or table.damaged else []
     names = {study.baseline for study in chosen}
     base = names.pop() if len(names) == 1 else "the baseline"
-    words = [notes.GAIN.format(base=base), notes.PAPER, notes.OPTIMISTIC.format(base=base)]
+    named = {line.method for table in tables if table.study.name in builtin_names() for line in table.lines}
+    words = [notes.methods(named)] if named & notes.METHODS.keys() else []
+    words += [notes.GAIN.format(base=base), notes.PAPER, notes.OPTIMISTIC.format(base=base)]
     what = PAPER if any(study.paper for study in chosen) else ""
     head = HEAD.format(what=what, folder=folder.as_posix(), legend=_listed([*words, notes.CORRELATIONS]))
     if not tables:
@@ -103,7 +109,8 @@ def _summary(tables: Sequence[Table], within: Mapping[str, Table | None]) -> str
         runs = f"{len(table.records)} of {table.runs_planned}"
         runs += f", {len(table.damaged)} damaged" if table.damaged else ""
         rows.append(f"| {' | '.join((name, *_in_short(table), runs))} |")
-    return "\n".join([*rows, "", BEST]) + "\n"
+    best = [BEST] if any(table.study.paper and not table.correlations for table in tables) else []
+    return "\n".join([*rows, "", " ".join([CELLS, *best])]) + "\n"
 
 
 def _linked(table: Table) -> str:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 ACCURACY, GAIN, SHIFTS = "accuracy", "gain", "shifts"
+_PLACES = 10  # numbers along an axis of places in a period
 _WINDOW = 0.05  # of all epochs: what a gain is averaged over, as in the figure tail_mean
 
 
@@ -116,7 +117,11 @@ def _drawn(table: Table, titles: Sequence[str], cells: Sequence[Sequence[tuple[i
             label = names.pop(place, "_")  # in the legend once
             draw_curve(axes, curve, place, label, faint=faintness(len(curves)))
         along = "step after the head moved" if of == SHIFTS else unit
-        style.over_time(axes, max((curve.epochs for _, curve in curves), key=len), along)
+        epochs = max((curve.epochs for _, curve in curves), key=len)
+        style.over_time(axes, epochs, along)
+        if of == SHIFTS and len(epochs) > 1:  # the first step is what it is about, and has a number
+            last = int(epochs[-1])
+            axes.set_xticks(range(1, last + 1, -(-last // _PLACES)))
         axes.set_ylabel(f"gain over {style.short(study.baseline)} (points)" if gain else "test accuracy (%)")
         axes.margins(x=0.01)
         style.few(axes, y=5)

@@ -1,6 +1,6 @@
 """Why a table comes out as it does, as far as its own records tell: sentences that are there only when they are true.
 
-Knows tables, no formats. Nothing here is a guess about training; every sentence is arithmetic on the runs.
+Knows tables, no formats. Every sentence is arithmetic on the runs; one names a possible cause, and calls it that.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from aol.study.correlations import signed, sizes
-from aol.study.lines import Line, all_gains, baseline_pool
+from aol.study.few_seeds import all_settings, few_seeds, gains_of, up_to
+from aol.study.lines import Line, baseline_pool
 from aol.study.sheets import cell_name, percent
 from aol.study.shifts import after_shifts
 from aol.study.spec import Cell
@@ -27,11 +28,15 @@ def reasons(table: Table, others: Sequence[Table]) -> list[str]:
     for verdict in table.verdicts:
         own = told_of(table, verdict.claim.method)
         if any(len(line.seeds) < LEAST_SEEDS for line in own):
-            found += [_few_seeds(table, verdict, own), _unchosen(table, own), _beside_spread(table, verdict, own)]
-            found += [_as_published(best, verdict), after_shifts(table, own)]
+            found += [
+                few_seeds(table, verdict.claim.method, own),
+                all_settings(table, own),
+                _beside_spread(table, verdict, own),
+            ]
+            found += [_as_published(best, verdict), after_shifts(table, verdict.claim.method, own)]
             continue
         found += [_beside_spread(table, verdict, own), _tries(table, verdict, own), _within(own)]
-        found += [_as_published(best, verdict), after_shifts(table, own)]
+        found += [_as_published(best, verdict), after_shifts(table, verdict.claim.method, own)]
         found += [_by_figure(table, others, verdict), _unstable(own), _beside_rivals(table, verdict)]
     return [each for each in found if each]
 
@@ -58,50 +63,6 @@ def told_of(table: Table, method: str) -> list[Line]:
     return [line for line in run if len(line.seeds) >= LEAST_SEEDS] or run
 
 
-def _few_seeds(table: Table, verdict: Verdict, run: Sequence[Line]) -> str:
-    """Say what runs with fewer seeds than a verdict needs come to: a description, and called one."""
-    name, cells, most = verdict.claim.method, [line.cell for line in run], max(len(line.seeds) for line in run)
-    gains = _gains(run)
-    above = sum(gain > 0 for gain in gains)
-    chosen = ", its setting chosen on validation," if any(line.settings > 1 for line in run) else ""
-    text = f"No verdict, with {'one seed' if most == 1 else f'{most} seeds'}: {name}{chosen} gains"
-    text += f" {points(_mean_of(gains))} points over {table.study.baseline}"
-    if len(run) > 1:
-        text += f", mean over {len(run)} cells ({points(min(gains))} to {points(max(gains))}; above zero in {above})"
-    papers = [line.paper_gain for line in run]
-    known = [gain for gain in papers if gain is not None]
-    text += f"; the paper has {points(_mean_of(known))}" if known and len(known) == len(papers) else ""
-    others = []
-    for method in dict.fromkeys(line.method for line in table.lines):
-        theirs = [line for line in table.lines if line.method == method and line.cell in cells and line.differences]
-        if method != name and len(theirs) == len(run):
-            others.append(f"{method} {points(_mean_of(_gains(theirs)))}")
-    return f"{text}. Others there: {', '.join(others)}." if others else f"{text}."
-
-
-def _unchosen(table: Table, run: Sequence[Line]) -> str | None:
-    """Say what all settings come to: where many of them stand beside one plain run, a choice hides that run's luck."""
-    study, name = table.study, run[0].method
-    found = [all_gains(study, table.records, table.figure, line.cell, study.method(name)) for line in run]
-    if max(line.settings for line in run) == 1:
-        return None
-    each = ", ".join(f"{sum(gain > 0 for gain in gains)} of {len(gains)}" for gains in found)
-    mean = points(_mean_of([_mean_of(gains) for gains in found]))
-    cells = ", cell by cell" if len(run) > 1 else ""
-    return (
-        f"Nothing chosen, all settings of {name} gain {mean} on average; {each} are above {study.baseline}{cells}. They "
-        "share their seed's one run of it, and its luck."
-    )
-
-
-def _gains(lines: Sequence[Line]) -> list[float]:
-    return [line.gain.mean for line in lines if line.gain is not None]
-
-
-def _mean_of(values: Sequence[float]) -> float:
-    return statistics.fmean(values)
-
-
 def _baseline_beside_paper(tables: Sequence[Table]) -> str | None:
     """Say how plain training here is by each figure, and in the paper: whether the set-up is the same."""
     words, theirs, most = [], 0.0, 0
@@ -116,7 +77,7 @@ def _baseline_beside_paper(tables: Sequence[Table]) -> str | None:
     if not words:
         return None
     return (
-        f"Plain training ({_seeds(most)}), averaged over the cells that the paper has: {', '.join(words)}; the paper "
+        f"Plain training ({up_to(most)}), averaged over the cells that the paper has: {', '.join(words)}; the paper "
         f"{percent(theirs)}."
     )
 
@@ -133,20 +94,16 @@ def _spread(table: Table, own: Sequence[Line]) -> tuple[float, int] | None:
 
 def _beside_spread(table: Table, verdict: Verdict, own: Sequence[Line]) -> str | None:
     spread = _spread(table, own)
-    gains = _gains(own)
+    gains = gains_of(own)
     if spread is None or not gains:
         return None
     gain, name = statistics.fmean(gains), verdict.claim.method
     apart = 2.0**0.5 * spread[0]
     text = f"Two plain runs with different seeds differ by {percent(apart)} points"
-    text += f" (standard deviation; {_seeds(spread[1])})"
+    text += f" (standard deviation; {up_to(spread[1])})"
     if abs(gain) < apart:
         return f"{text}, more than what {name} changes ({points(gain)}): one run of each can show a gain or hide it."
     return f"{text}; {name} changes {points(gain)}, which is more."
-
-
-def _seeds(number: int) -> str:
-    return "one seed" if number == 1 else f"up to {number} seeds a cell"
 
 
 def _tries(table: Table, verdict: Verdict, own: Sequence[Line]) -> str | None:
@@ -174,6 +131,7 @@ class BestOnTest:
     """A method read at the best epoch of the best setting, both chosen on test, and the paper's; means over cells.
 
     `tried` is the best of as many baseline runs, read so, or None; `reckoned`: there are fewer of these than tries.
+    `plain` is the mean of all baseline runs, read so.
     """
 
     accuracy: float
@@ -183,11 +141,12 @@ class BestOnTest:
     tries: int
     tried: float | None
     reckoned: bool
+    plain: float
 
     @property
     def tried_gain(self) -> float | None:
-        """What as many baseline runs have above one of them."""
-        return None if self.tried is None else self.tried - (self.accuracy - self.gain)
+        """What the best of as many baseline runs has above their mean; not above one, which may be an unlucky one."""
+        return None if self.tried is None else self.tried - self.plain
 
 
 def best_on_test(table: Table, method: str) -> BestOnTest | None:
@@ -195,19 +154,22 @@ def best_on_test(table: Table, method: str) -> BestOnTest | None:
 
     It is of the cells that a verdict is on; where there are none, of all that have a whole seed.
     """
-    known = [(line.optimistic, line.paper, line.paper_gain) for line in told_of(table, method)]
-    whole = [(ours, paper, gain) for ours, paper, gain in known if ours and paper and gain is not None]
+    known = [(line.optimistic, line.paper, line.paper_gain, line.cell) for line in told_of(table, method)]
+    whole = [(ours, paper, gain, cell) for ours, paper, gain, cell in known if ours and paper and gain is not None]
     if not whole:
         return None
-    ours = [each for each, _, _ in whole]
+    ours = [each for each, *_ in whole]
+    pools = [baseline_pool(table.study, table.records, table.figure, cell) for *_, cell in whole]
+    tried = [each.baseline.mean for each in ours if each.baseline.known]
     return BestOnTest(
-        accuracy=_mean_of([each.mean for each in ours]),
-        gain=_mean_of([each.gain for each in ours]),
-        paper=_mean_of([paper.accuracy for _, paper, _ in whole]),
-        paper_gain=_mean_of([gain for _, _, gain in whole]),
+        accuracy=statistics.fmean(each.mean for each in ours),
+        gain=statistics.fmean(each.gain for each in ours),
+        paper=statistics.fmean(paper.accuracy for _, paper, *_ in whole),
+        paper_gain=statistics.fmean(gain for _, _, gain, _ in whole),
         tries=ours[0].tries,
-        tried=_mean_of([each.baseline.mean for each in ours]) if all(each.baseline.known for each in ours) else None,
+        tried=statistics.fmean(tried) if len(tried) == len(ours) else None,
         reckoned=any(each.baseline.extrapolated for each in ours),
+        plain=statistics.fmean(statistics.fmean(pool) for pool in pools),
     )
 
 
