@@ -1,7 +1,8 @@
 """Is it late weights that cost age its gain right after the head of a stream has moved? Here they rest then.
 
-The Fashion-MNIST stream of forms_of_age.py, read at every step. A form that rests has weights of one at the first steps
-after the head moved, and nothing else differs: not the seed, the pictures, the order, nor what ages are told.
+The Fashion-MNIST stream of forms_of_age.py, read at every step. A form that rests has weights of one at some steps of
+every period, and nothing else differs: not the seed, the pictures, the order, nor what ages are told. Resting at the
+end of the periods is a control: rest as such.
 
     OMP_NUM_THREADS=1 python benchmarks/after_a_shift.py [--data-dir FOLDER]
 
@@ -27,20 +28,22 @@ from aol.engine import Settings, StreamLoop
 from aol.engine.intervals import paired_gain
 
 SEEDS = range(400, 500)  # of no other comparison
-# A form, and for how many steps after the head moved it rests.
-RESTING: dict[str, tuple[Form, int]] = {
-    "none": (NONE, 0),
-    "age": (AGE, 0),
-    "age, resting for a step": (AGE, 1),
-    "age, resting for three": (AGE, 3),
-    "error": (ERROR, 0),
-    "error, resting for a step": (ERROR, 1),
-    "frequency^-0.5": (ROOT, 0),
+# A form, and at which steps of a period of ten it rests, counted from zero.
+RESTING: dict[str, tuple[Form, range]] = {
+    "none": (NONE, range(0)),
+    "age": (AGE, range(0)),
+    "age, resting for a step": (AGE, range(1)),
+    "age, resting for three": (AGE, range(3)),
+    "age, resting for the last three": (AGE, range(7, 10)),
+    "error": (ERROR, range(0)),
+    "error, resting for a step": (ERROR, range(1)),
+    "frequency^-0.5": (ROOT, range(0)),
 }
 COMPARED = {
     "age − none": ("age", "none"),
     "age, resting for a step − age": ("age, resting for a step", "age"),
     "age, resting for three − age": ("age, resting for three", "age"),
+    "age, resting for the last three − age": ("age, resting for the last three", "age"),
     "age, resting for three − none": ("age, resting for three", "none"),
     "error − none": ("error", "none"),
     "error, resting for a step − error": ("error, resting for a step", "error"),
@@ -49,16 +52,17 @@ COMPARED = {
 
 
 class RestingWeighting(FormWeighting):
-    """Forms that may rest after the head has moved."""
+    """Forms that may rest at some steps of a period."""
 
-    def __init__(self, forms: list[Form], rests: Sequence[int], loop: StreamLoop) -> None:
+    def __init__(self, forms: list[Form], rests: Sequence[range], loop: StreamLoop) -> None:
         super().__init__(forms, loop)
-        self._rests = torch.tensor(rests)
+        self._rests = rests
 
     def by_class(self, counts: Tensor, age_weight: Tensor, error_weight: Tensor | None) -> Tensor:
         """Return class weights `float32 [R, C]`, of one where a run rests."""
         place = self._loop.epoch % self._loop.settings.period
-        return super().by_class(counts, age_weight, error_weight).masked_fill((place < self._rests)[:, None], 1.0)
+        resting = torch.tensor([place in rest for rest in self._rests])
+        return super().by_class(counts, age_weight, error_weight).masked_fill(resting[:, None], 1.0)
 
 
 def one_seed(world: World, pair: Pair[ImageSet], seed: int) -> list[Record]:
