@@ -18,6 +18,7 @@ from aol.longtail import PROFILES
 Value: TypeAlias = str | float | int | bool | None
 
 WEIGHTINGS = ("none", "cb", "aol", "cb+aol", "frequency", "error")
+FROM_ANSWERS = ("aol", "cb+aol", "error")  # those that know what was right and wrong before; the others know counts
 # What may differ between the runs of a stack; all else is common to them.
 PER_RUN = (
     "weighting", "rho", "beta", "power", "temper", "level", "mechanism", "loss", "gamma", "divide_by", "seed",
@@ -129,7 +130,7 @@ class Settings:
         if self.seed >= 2**63:
             raise ValueError(f"seed must be below 2 ** 63, not {self.seed}.")
         memory_capacity(self.memory)
-        ages = self.weighting in ("aol", "cb+aol", "error")
+        ages = self.weighting in FROM_ANSWERS
         if ages and self.signal == "none":
             raise ValueError(f"signal='none' tracks no ages, and weighting={self.weighting!r} needs them.")
         if self.scenario == "stream" and self.level == "sample" and "aol" in self.weighting:
@@ -141,7 +142,7 @@ class Settings:
         """Return the settings that cannot matter here, at their defaults, so that equal runs are equal."""
         start = {field.name: field.default for field in fields(self)}
         idle: set[str] = set()
-        if self.weighting not in ("aol", "cb+aol", "error"):
+        if self.weighting not in FROM_ANSWERS:
             idle |= {"rho"}
         if "aol" not in self.weighting:
             idle |= {"level"}
@@ -201,7 +202,7 @@ class Settings:
             words.append(f"β={self.beta:g}")
         if self.weighting == "frequency":
             words.append(f"p={self.power:g}")
-        if self.weighting in ("aol", "cb+aol", "error"):
+        if self.weighting in FROM_ANSWERS:
             mean = self.fuse == "mean" and self.weighting != "error" and self.rho != 0.0
             words.append("mean" if mean else f"ρ={self.rho:g}")
         if "aol" in self.weighting:

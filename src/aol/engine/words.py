@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from dataclasses import fields, replace
 
-from aol.engine.settings import Settings, Value
+from aol.engine.settings import FROM_ANSWERS, Settings, Value
 
 # What `aol stream` starts from besides the defaults of `Settings`, and what depends on the data: better said aloud.
 _SAID = ("epochs", "imbalance", "seed")
@@ -24,7 +24,7 @@ def command(run: Settings, *, data_dir: str | None = None, keep_samples: bool = 
         said |= {"schedule", "warmup"}
     if run.scenario == "arrival" or (stream and run.stream == "access"):
         said |= {"fraction"}
-    if run.weighting in ("aol", "cb+aol", "error"):
+    if run.weighting in FROM_ANSWERS:
         said |= {"rho"}
     usual = replace(run, divide_by="auto").divide_by
     for field in fields(Settings):

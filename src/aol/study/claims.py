@@ -92,10 +92,13 @@ class Claims:
         another process may just have finished it, and let it go.
         """
         folder = self._begin()
-        first = runs[:1] if self._tie(runs[0], folder.name, wanted) else ()
-        rest = (run for run in runs[1:] if first and self._tie(run, folder.name, wanted))
-        got = (*first, *rest)
-        stack = Stack(folder, got, keep)
+        got: list[Settings] = []
+        for run in runs:
+            if self._tie(run, folder.name, wanted):
+                got.append(run)
+            elif not got:
+                break
+        stack = Stack(folder, tuple(got), keep)
         if not got or not self.holds(stack):
             self.dissolve(stack)
             return None

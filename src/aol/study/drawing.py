@@ -17,10 +17,9 @@ from aol._words import Parser
 from aol.engine.settings import WrongSettingsError
 from aol.figures import style
 from aol.records.files import write_atomically
+from aol.study.figures import ACCURACY, AGES, GAIN, SHIFTS
 from aol.study.showing import check_place, store_in
 from aol.study.spec import Study
-
-AGES, ACCURACY = "ages", "accuracy"
 
 
 def add_command(
@@ -35,7 +34,7 @@ def add_command(
     draw.add_argument("--write", metavar="FILE", required=True, help="the figure: .png, .pdf or .svg")
     draw.add_argument(
         "--of",
-        choices=(AGES, ACCURACY, "gain", "shifts"),
+        choices=(AGES, ACCURACY, GAIN, SHIFTS),
         help='default: ages where the study keeps them (keep = ["age"]), else accuracy',
     )
     draw.set_defaults(act=lambda words: _draw(chosen(words), words))

@@ -14,6 +14,7 @@ from aol.engine.results import accuracies
 from aol.study.records import Record
 
 Reading = dict[int, float]  # by epoch, counted from one
+AGES, ACCURACY, GAIN, SHIFTS = "ages", "accuracy", "gain", "shifts"  # what can be drawn over time
 PLAIN = ("last", "tail_mean", "second_half_mean", "best")
 AVERAGED = tuple(f"averaged_{name}" for name in PLAIN)
 # What a figure is, in a few words; `best` is chosen on test, and says so.

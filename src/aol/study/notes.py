@@ -176,16 +176,17 @@ def hardware(table: Table) -> str:
     if not records:
         return ""
     devices = Counter(record.versions.get("device", "an unknown device") for record in records)
-    parts = [f"{_runs(count)} on {name}" if len(devices) > 1 else name for name, count in sorted(devices.items())]
+    parts = [f"{many_runs(count)} on {name}" if len(devices) > 1 else name for name, count in sorted(devices.items())]
     words = []
     for name in VERSIONS:
         versions = sorted({record.versions.get(name, "?") for record in records})
         words.append(f"{name} {', '.join(versions)}")
     hours = sum(record.seconds for record in records) / 3600.0
-    return f"{_runs(len(records))}; {'; '.join(parts)}; {'; '.join(words)}; {hours:.2f} hours of training."
+    return f"{many_runs(len(records))}; {'; '.join(parts)}; {'; '.join(words)}; {hours:.2f} hours of training."
 
 
-def _runs(count: int) -> str:
+def many_runs(count: int) -> str:
+    """Return a number of runs in words."""
     return "1 run" if count == 1 else f"{count} runs"
 
 

@@ -11,7 +11,8 @@ from aol.engine.settings import WrongSettingsError
 from aol.figures import style
 from aol.figures.ages import LARGEST, AgeMap, draw_ages
 from aol.figures.style import Ints
-from aol.study.pictures import Picture, many_runs, missing, not_whole, page_of, shown_records, time_unit, title_of
+from aol.study.notes import many_runs
+from aol.study.pictures import Picture, missing, not_whole, page_of, shown_records, time_unit, title_of
 from aol.study.records import Record
 from aol.study.table import Table
 

@@ -15,8 +15,9 @@ import numpy as np
 from aol.engine.settings import WrongSettingsError
 from aol.figures import style
 from aol.figures.curves import Curve, draw_curve, faintness, mean_curve
-from aol.study.figures import Reading, by_epoch
-from aol.study.pictures import Picture, many_runs, missing, not_whole, page_of, shown_records, time_unit, title_of
+from aol.study.figures import ACCURACY, GAIN, SHIFTS, Reading, by_epoch
+from aol.study.notes import many_runs
+from aol.study.pictures import Picture, missing, not_whole, page_of, shown_records, time_unit, title_of
 from aol.study.records import Record
 from aol.study.shifts import by_place, moves, paired
 from aol.study.spec import Cell
@@ -25,7 +26,6 @@ from aol.study.table import Table
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-ACCURACY, GAIN, SHIFTS = "accuracy", "gain", "shifts"
 _PLACES = 10  # numbers along an axis of places in a period
 _WINDOW = 0.05  # of all epochs: what a gain is averaged over, as in the figure tail_mean
 

@@ -69,11 +69,6 @@ def time_unit(run: Settings) -> str:
     return "step" if run.scenario == "stream" else "epoch"
 
 
-def many_runs(count: int) -> str:
-    """Return a number of runs in words."""
-    return "1 run" if count == 1 else f"{count} runs"
-
-
 def missing(table: Table) -> list[str]:
     """Return how many runs there are where some are not, and which records are not used."""
     there, planned = len(table.records), table.runs_planned

@@ -9,7 +9,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from aol.engine.settings import Settings
+from aol.engine.settings import FROM_ANSWERS, Settings
 from aol.study.figures import Reading, by_epoch
 from aol.study.lines import Line, baseline_run, chosen_runs
 from aol.study.records import Record
@@ -95,7 +95,7 @@ def gains_after_shifts(table: Table, method: str, cells: Sequence[Cell]) -> Shif
             if not first or not rest:
                 return None
             pairs[place, run.seed] = statistics.fmean(first), statistics.fmean(rest)
-            kinds.add((run.period, run.weighting in ("aol", "cb+aol", "error")))
+            kinds.add((run.period, run.weighting in FROM_ANSWERS))
     return Shifts(*kinds.pop(), pairs) if len(kinds) == 1 else None
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from aol.engine.settings import FROM_ANSWERS
 from aol.figures import style
 from aol.records.tables import Floats
 from aol.report.figures.curves import seeds
@@ -15,8 +16,6 @@ from aol.report.summary import Method, at_the_end, is_stream, spread
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-_AGED = ("aol", "cb+aol", "error")
 
 
 @dataclass(frozen=True)
@@ -44,7 +43,7 @@ def lines(methods: list[Method]) -> list[Line]:
     found: dict[str, dict[float, Method]] = {}
     for method in methods:
         rho = method.runs[0].settings.get("rho")
-        if isinstance(rho, float | int) and method.runs[0].settings.get("weighting") in _AGED:
+        if isinstance(rho, float | int) and method.runs[0].settings.get("weighting") in FROM_ANSWERS:
             rest = " ".join(word for word in method.name.split(" ") if not word.startswith(("ρ=", "rho=")))
             found.setdefault(rest, {})[float(rho)] = method
     told = []
