@@ -17,11 +17,10 @@ ROOT = Path(__file__).parent
 NEED_NO_TRITON = ("__init__.py", "plan.py")
 triton = find_spec("triton") is not None
 
-collect_ignore = []
+collect_ignore = [str(ROOT / "tests" / "support")]
 if not triton:
     kernels = (ROOT / "src" / "aol" / "nets" / "fused").glob("*.py")
     collect_ignore += [str(path) for path in kernels if path.name not in NEED_NO_TRITON]
-    collect_ignore += [str(ROOT / "tests" / name) for name in ("emulated.py", "fused_stages.py")]
 if not triton or os.environ.get("TRITON_INTERPRET") != "1":
     collect_ignore.append(str(ROOT / "tests" / "nets" / "fused"))
 if not triton or not torch.cuda.is_available():

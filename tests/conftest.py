@@ -5,6 +5,9 @@ And the device that tests of any device get: here the CPU, in `tests/gpu` CUDA.
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
@@ -14,10 +17,15 @@ settings.register_profile(
 )
 settings.load_profile("aol")
 
+ROOT = Path(__file__).parents[1]
+# Programs that tests start import `aol` and `tests.support` as the tests do.
+os.environ["PYTHONPATH"] = os.pathsep.join(
+    [str(ROOT / "src"), str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+)
 torch.set_num_threads(1)  # the threads of OpenMP do not outlive a fork, and a copy of this process waits for them
 
 HOSTS = ("loop", "avalanche", "lightning", "skorch", "transformers")
-pytest.register_assert_rewrite("wide_margins", *(f"{host}_on_a_device" for host in HOSTS))
+pytest.register_assert_rewrite("tests.support.wide_margins", *(f"tests.support.{host}_on_a_device" for host in HOSTS))
 
 
 @pytest.fixture

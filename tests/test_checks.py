@@ -7,8 +7,8 @@ import inspect
 import pytest
 
 import aol
-import checks
-from subjects import SUBJECTS
+from tests.support import checks
+from tests.support.subjects import SUBJECTS
 
 NEEDS_STRANGERS = checks.check_refuses_states_of_others
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 import aol
 from aol.plugins.sklearn import AgedClassifier
-from pretended_device import OnDevice, no_waiting, pretended_device, waits
+from tests.support.pretended_device import OnDevice, no_waiting, pretended_device, waits
 
 LABELS = torch.tensor([0, 0, 1, 1, 2, 2, 2])
 RIGHT = torch.tensor([True, False, True, False, False, True, False])

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-import scenarios
 from aol.report.story import load
-from processes import Processes
+from tests.support import scenarios
+from tests.support.processes import Processes
 
 STATES = {
     "class level": {"rho": 0.3},

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import aol
-import oracle
+from tests.support import oracle
 
 profiles = st.sampled_from(["exp", "step"])
 

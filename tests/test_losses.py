@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 import aol
-import oracle
+from tests.support import oracle
 
 LOSSES = {
     "softmax": (aol.softmax_loss, oracle.softmax_loss),

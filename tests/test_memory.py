@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import aol
-from oracle import ReservoirOracle
+from tests.support.oracle import ReservoirOracle
 
 
 def test_keep_all_keeps_all_in_order_with_repeats():

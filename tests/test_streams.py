@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import aol
-import oracle
+from tests.support import oracle
 
 LABELS = torch.arange(60) % 4
 

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import aol
-import oracle
-from histories import rhos, same
+from tests.support import oracle
+from tests.support.histories import rhos, same
 
 counts_lists = st.lists(st.integers(0, 10**18), min_size=1, max_size=8)
 betas = st.sampled_from([0.0, 5e-324, 0.5, 0.9, 0.99, 0.999, 0.9999, 1 - 1e-12, math.nextafter(1, 0)]) | st.floats(

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import aol
-import oracle
 from aol.ages.rules import mean_one
+from tests.support import oracle
 
 
 @pytest.mark.parametrize("dtype", [torch.int8, torch.int32, torch.int64, torch.float32, torch.float64])

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import aol
-from histories import random_answers, rhos, same
+from tests.support.histories import random_answers, rhos, same
 
 NAMES = ("age", "ema", "class_age", "class_weight", "sample_weight")
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 import aol
 from aol.ages import sample
-from histories import Story, random_answers, rhos, same, stories, tell_epoch
-from oracle import SampleOracle
+from tests.support.histories import Story, random_answers, rhos, same, stories, tell_epoch
+from tests.support.oracle import SampleOracle
 
 RULES = [
     (level, fuse, absent) for level in ("class", "sample") for fuse in ("ema", "mean") for absent in ("keep", "grow")

@@ -12,8 +12,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import aol
 from aol.ages import _store
-from histories import random_answers, same, stories, tell_epoch
-from oracle import SampleOracle
+from tests.support.histories import random_answers, same, stories, tell_epoch
+from tests.support.oracle import SampleOracle
 
 LAYOUTS = [_store.FULL, _store.FULL_MEAN, _store.COMPACT]
 

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import aol
-from histories import rhos, same
-from oracle import StreamOracle
+from tests.support.histories import rhos, same
+from tests.support.oracle import StreamOracle
 
 
 def lowest_plus_a_bit(accuracy) -> float:

@@ -10,12 +10,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from opened import Open, settle
 from playwright.sync_api import Browser, Page, sync_playwright
 
 from aol.report.page import write_page
 from aol.report.story import Story
-from made_stories import make_story
+from tests.support.made_stories import make_story
+from tests.support.opened import Open, settle
 
 
 @pytest.fixture(scope="session")

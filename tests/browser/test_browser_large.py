@@ -8,12 +8,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from opened import Open, settle
 from playwright.sync_api import Page
 
 from aol.report.page import write_page
 from aol.report.page.document import chart_library
-from made_stories import make_large_story, make_story
+from tests.support.made_stories import make_large_story, make_story
+from tests.support.opened import Open, settle
 
 MEGABYTE = 1_000_000
 

@@ -7,11 +7,11 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from opened import Open, settle
 from playwright.sync_api import Page, expect
 
 from aol.report.page import write_page
-from made_stories import make_story
+from tests.support.made_stories import make_story
+from tests.support.opened import Open, settle
 
 COLOURS = """(selector) => {
     const seen = (node) => {

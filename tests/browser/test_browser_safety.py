@@ -6,11 +6,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from opened import Open, settle
 from playwright.sync_api import Browser, Page
 
 from aol.report.page import write_page
-from made_stories import PAYLOADS, make_story
+from tests.support.made_stories import PAYLOADS, make_story
+from tests.support.opened import Open, settle
 
 
 @pytest.fixture(scope="module")

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from opened import Open, settle
 from PIL import Image
 from playwright.sync_api import Locator, Page, expect
 
 from aol.report.page import write_page
 from aol.report.story import Story
-from made_stories import make_story
+from tests.support.made_stories import make_story
+from tests.support.opened import Open, settle
 
 
 def rows(page: Page, table: str, column: int) -> list[str]:

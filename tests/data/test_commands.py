@@ -4,11 +4,11 @@ import json
 from pathlib import Path
 
 import pytest
-from tiny_sets import image_folder
 from typer.testing import CliRunner
 
 from aol.data import named
 from aol.data.commands import app
+from tests.support.tiny_sets import image_folder
 
 runner = CliRunner()
 

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from tiny_sets import pixels
 
 from aol.data.crops import RandomResizedCrop, ResizeCenterCrop, crops_for, resize, sample_generator
+from tests.support.tiny_sets import pixels
 
 
 def _tensor(array: np.ndarray) -> torch.Tensor:

@@ -11,11 +11,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tiny_sets import cifar10_files, fashion_files
 
 from aol import data
 from aol.data import DataError, UnreachableError, download, named
 from aol.data.official import Download, Member, Official
+from tests.support.tiny_sets import cifar10_files, fashion_files
 
 
 class _Server(http.server.ThreadingHTTPServer):

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from tiny_sets import encoded, image_folder, lmdb_set, parquet_set, tiny_lmdb, tiny_parquet
 
 from aol import data
 from aol.data import DataError
 from aol.data.folder import FileNames
+from tests.support.tiny_sets import encoded, image_folder, lmdb_set, parquet_set, tiny_lmdb, tiny_parquet
 
 ROW = [(encoded(0), 0), (encoded(1), 1)]
 

@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from tiny_sets import cifar10_files, cifar100_files, fashion_files, idx
 
 from aol import data
 from aol.data import DataError, named
 from aol.data.cifar import load_cifar10, load_cifar100
 from aol.data.fashion_mnist import load_fashion_mnist
+from tests.support.tiny_sets import cifar10_files, cifar100_files, fashion_files, idx
 
 
 @pytest.fixture(autouse=True)

@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from naming import LAYOUTS, in_folder, without_names
-from tiny_sets import encoded, image_folder, parquet_set, tiny_lmdb, tiny_parquet
 
 from aol import data
 from aol.data import DataError, StoredImages
 from aol.data.commands import main
 from aol.data.stored import Chosen
+from tests.support.naming import LAYOUTS, in_folder, without_names
+from tests.support.tiny_sets import encoded, image_folder, parquet_set, tiny_lmdb, tiny_parquet
 
 
 def _split(root: Path, split: str = "train") -> StoredImages:

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from tiny_sets import encoded, image_folder, tiny_lmdb, tiny_parquet
 
 from aol import data
 from aol.data import DataError, StoredImages
 from aol.data.decode import decode
+from tests.support.tiny_sets import encoded, image_folder, tiny_lmdb, tiny_parquet
 
 
 def _content(root: Path) -> dict[str, bytes]:

@@ -9,13 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from tiny_sets import encoded, image_folder, tiny_lmdb, tiny_parquet
 from torch.utils.data import DataLoader
 
 from aol import data
 from aol.data import DataError, StoredImages
 from aol.data.decode import decode
 from aol.data.stored import Chosen
+from tests.support.tiny_sets import encoded, image_folder, tiny_lmdb, tiny_parquet
 
 
 def _packed(root: Path) -> Path:
@@ -116,7 +116,7 @@ def test_nothing_is_damaged_and_check_says_so(pair: data.Pair[StoredImages]) -> 
 def test_pixels_are_those_of_the_file(tmp_path: Path) -> None:
     expected = decode(encoded(3))
     rows = [(encoded(3), 0), (encoded(4), 1), (encoded(5), 2)]
-    from tiny_sets import lmdb_set, parquet_set
+    from tests.support.tiny_sets import lmdb_set, parquet_set
 
     parquet = data.open_data(parquet_set(tmp_path / "p", {"train": [rows], "test": [rows]}, None))
     lmdb = data.open_data(lmdb_set(tmp_path / "l", {"train": rows, "test": rows}, None, first=0))
@@ -138,7 +138,7 @@ def test_grey_palette_and_cmyk_images_become_rgb(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["folder", "parquet", "lmdb"])
 def test_damaged_images_are_named_by_check(tmp_path: Path, kind: str) -> None:
-    from tiny_sets import lmdb_set, parquet_set
+    from tests.support.tiny_sets import lmdb_set, parquet_set
 
     whole = encoded(1)
     bad = {"cut": whole[: len(whole) // 2], "text": b"hello", "empty": b""}

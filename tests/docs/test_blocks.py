@@ -10,8 +10,9 @@ import re
 from pathlib import Path
 
 import pytest
-from doc_commands import command_lines, run, same_but_for_noise
-from doc_pages import DATA, HOSTS, PAGES, PLAIN, PROGRAMS, ROOT, Block, blocks, name, readers_own, wanted
+
+from tests.support.doc_commands import command_lines, run, same_but_for_noise
+from tests.support.doc_pages import DATA, HOSTS, PAGES, PLAIN, PROGRAMS, ROOT, Block, blocks, name, readers_own, wanted
 
 HOST = os.environ.get("AOL_HOST", "")
 

@@ -7,8 +7,9 @@ import re
 from pathlib import Path
 
 import pytest
-from doc_commands import run
-from doc_pages import PAGES, ROOT, blocks, name
+
+from tests.support.doc_commands import run
+from tests.support.doc_pages import PAGES, ROOT, blocks, name
 
 LINK = re.compile(r"(?<!!)\[[^\]]*\]\((?P<target>[^)\s]+)\)")
 

@@ -1,9 +1,9 @@
 from __future__ import annotations
 
 import pytest
-from tiny_runs import small_networks
 
 from aol.cli import main
+from tests.support.tiny_runs import small_networks
 
 
 @pytest.fixture(scope="session")

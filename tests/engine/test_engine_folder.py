@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from running import forked, status_of, told
 
 from aol.cli import main
+from tests.support.running import forked, status_of, told
 
 pytestmark = pytest.mark.usefixtures("_loaded")
 QUICK = ["--checkpoint-seconds", "0", "--batch-size", "128"]

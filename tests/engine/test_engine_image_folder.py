@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import json
 import os
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,9 +12,7 @@ import torch
 from safetensors.torch import load_file
 
 from aol.cli import main
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "data"))
-from tiny_sets import image_folder, tiny_lmdb, tiny_parquet
+from tests.support.tiny_sets import image_folder, tiny_lmdb, tiny_parquet
 
 SMALL = ["--image-size", "32", "--net", "resnet32", "--epochs", "1", "--batch-size", "5", "--lr", "0.01"]
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import sys
 from pathlib import Path
 
 import pytest
@@ -16,10 +15,8 @@ from aol.cli import main
 from aol.data.crops import crops_for, sample_generator
 from aol.data.decode import decode
 from aol.data.images import IMAGENET
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "data"))
-from naming import LAYOUTS, shuffled, without_names
-from tiny_sets import image_folder, parquet_set
+from tests.support.naming import LAYOUTS, shuffled, without_names
+from tests.support.tiny_sets import image_folder, parquet_set
 
 SMALL = ["--image-size", "32", "--net", "resnet32", "--batch-size", "5"]
 CHOICES = {

@@ -4,14 +4,14 @@ import math
 
 import pytest
 import torch
-from naive_training import Naive, Told
-from tiny_runs import make_loop, network, same_network, settings, tiny_pair
 from torch import Tensor
 
 from aol.engine import Settings
 from aol.engine import loop as loop_module
 from aol.engine.learner import rate_at
 from aol.engine.loop import Loop
+from tests.support.naive_training import Naive, Told
+from tests.support.tiny_runs import make_loop, network, same_network, settings, tiny_pair
 
 REWEIGHTED = [
     {},

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from running import forked, status_of, told, torchrun
 from safetensors.torch import load_file
 
 from aol.cli import main
+from tests.support.running import forked, status_of, told, torchrun
 
 pytestmark = pytest.mark.usefixtures("_loaded")
 

@@ -13,11 +13,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from running import aol, forked, status_of, told
 from safetensors.torch import load_file
 from scipy import stats
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-from tiny_runs import settings, small_networks
 
 from aol import nets
 from aol.cli import main
@@ -28,6 +26,8 @@ from aol.engine.display import report
 from aol.engine.history import CLASS, EPOCH, History
 from aol.engine.results import Json, accuracies, compare
 from aol.records.samples import read_samples
+from tests.support.running import aol, forked, status_of, told
+from tests.support.tiny_runs import settings, small_networks
 
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "records.md"
 WORDS = ["train", "--epochs", "4", "--weighting", "aol", "--seed", "3,4", "--average", "0.5", "--validation", "0.2",

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import TypeAlias
 
 import pytest
-from running import forked, killed_after, status_of, told
+
+from tests.support.running import forked, killed_after, status_of, told
 
 Straight: TypeAlias = Callable[[str, int], tuple[dict[str, object], float]]
 pytestmark = pytest.mark.usefixtures("_loaded")

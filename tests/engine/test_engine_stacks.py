@@ -7,13 +7,22 @@ from dataclasses import replace
 import pytest
 import torch
 import torch.nn.functional as F
-from tiny_runs import CPU, make_loop, network, run_to_end, same_network, settings, stream_settings, tiny_pair
 from torch import Tensor
 
 from aol import _seeds
 from aol.engine import OfflineLoop, Settings
 from aol.engine.loop import Loop
 from aol.engine.settings import stacks
+from tests.support.tiny_runs import (
+    CPU,
+    make_loop,
+    network,
+    run_to_end,
+    same_network,
+    settings,
+    stream_settings,
+    tiny_pair,
+)
 
 SETS: dict[str, list[Settings]] = {
     "offline": [

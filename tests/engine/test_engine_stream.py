@@ -2,13 +2,13 @@ from __future__ import annotations
 
 import pytest
 import torch
-from naive_training import Naive
-from test_engine_offline import close, same_story
-from tiny_runs import make_loop, stream_settings, tiny_pair
 from torch import Tensor
 
 from aol import _seeds
 from aol.engine.loop import Loop
+from tests.engine.test_engine_offline import close, same_story
+from tests.support.naive_training import Naive
+from tests.support.tiny_runs import make_loop, stream_settings, tiny_pair
 
 MEMORIES = ("all", "reservoir:20", "none")
 KINDS = [

@@ -6,15 +6,12 @@ What runs on the CPU too lies beside those tests, in files called `HOST_on_a_dev
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import torch
 
 collect_ignore_glob = [] if torch.cuda.is_available() else ["test_*.py"]
-sys.path += [str(path) for path in (Path(__file__).parents[1] / "plugins").iterdir() if path.is_dir()]
 
 
 @pytest.fixture(autouse=True)

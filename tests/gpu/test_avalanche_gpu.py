@@ -6,4 +6,4 @@ import pytest
 
 pytest.importorskip("avalanche.training")
 
-from avalanche_on_a_device import *  # noqa: F403
+from tests.support.avalanche_on_a_device import *  # noqa: F403

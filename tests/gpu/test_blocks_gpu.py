@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from aol.nets.fused import FusedStack, blocks, stage
-from fused_nets import error, images, stacked, twins
-from fused_stages import StageCase, halved
+from tests.support.fused_nets import error, images, stacked, twins
+from tests.support.fused_stages import StageCase, halved
 
 pytestmark = pytest.mark.skipif(not stage.usable(), reason="no NVRTC, or a GPU older than 8.0")
 

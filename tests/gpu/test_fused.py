@@ -9,7 +9,7 @@ from aol.data import augment
 from aol.data.images import Augmentation, centred
 from aol.nets.fused import images as read
 from aol.nets.fused import launch, launch_back, stage
-from fused_nets import cuts, error, errors_of_a_step, images, loss, stacked, twins
+from tests.support.fused_nets import cuts, error, errors_of_a_step, images, loss, stacked, twins
 
 
 @pytest.mark.parametrize("fewest", [10**9, 0], ids=["tiles", "rows"])

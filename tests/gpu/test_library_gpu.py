@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import aol
-from wide_margins import no_waiting
+from tests.support.wide_margins import no_waiting
 
 
 @pytest.mark.parametrize("rho", [0.3, torch.tensor([0.0, 0.3, 1.0])], ids=["single", "runs"])

@@ -6,4 +6,4 @@ import pytest
 
 pytest.importorskip("lightning.pytorch")
 
-from lightning_on_a_device import *  # noqa: F403
+from tests.support.lightning_on_a_device import *  # noqa: F403

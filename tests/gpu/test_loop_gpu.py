@@ -2,4 +2,4 @@
 
 from __future__ import annotations
 
-from loop_on_a_device import *  # noqa: F403
+from tests.support.loop_on_a_device import *  # noqa: F403

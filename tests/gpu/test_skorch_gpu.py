@@ -6,4 +6,4 @@ import pytest
 
 pytest.importorskip("skorch.callbacks")
 
-from skorch_on_a_device import *  # noqa: F403
+from tests.support.skorch_on_a_device import *  # noqa: F403

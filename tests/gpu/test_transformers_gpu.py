@@ -6,4 +6,4 @@ import pytest
 
 pytest.importorskip("transformers.trainer")
 
-from transformers_on_a_device import *  # noqa: F403
+from tests.support.transformers_on_a_device import *  # noqa: F403

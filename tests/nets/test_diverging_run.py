@@ -6,11 +6,11 @@ import copy
 
 import pytest
 import torch
-from small_nets import SMALL, images, labels, losses, several, sgd
 from torch import Tensor
 
 from aol.nets import Stacked, stack
 from aol.nets.stacked_layers import StackedConv2d
+from tests.support.small_nets import SMALL, images, labels, losses, several, sgd
 
 RUNS, BAD = 3, 1
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]

@@ -5,10 +5,10 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from small_nets import generator
 from torch import Tensor
 
 from aol.nets.layers import HalvingShortcut, half_mean
+from tests.support.small_nets import generator
 
 
 def random_map(*shape: int, channels_last: bool, dtype: torch.dtype = torch.float64) -> Tensor:

@@ -7,10 +7,10 @@ import io
 
 import pytest
 import torch
-from small_nets import BATCH, CLASSES, SMALL, generator, images, labels, losses, several, sgd
 from torch import Tensor, nn
 
 from aol.nets import Stacked, stack
+from tests.support.small_nets import BATCH, CLASSES, SMALL, generator, images, labels, losses, several, sgd
 
 pytestmark = pytest.mark.parametrize("name", SMALL)
 RUNS = pytest.mark.parametrize("runs", [1, 2, 5])

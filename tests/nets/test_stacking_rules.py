@@ -9,10 +9,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from small_nets import SMALL, generator, images, scatter, several
 from torch import Tensor, nn
 
 from aol.nets import CannotStack, can_stack, channelwise, make, names, obstacle, stack
+from tests.support.small_nets import SMALL, generator, images, scatter, several
 
 
 @st.composite

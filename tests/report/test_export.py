@@ -12,7 +12,7 @@ import pytest
 
 from aol.report.export import export, plain
 from aol.report.story import Story
-from made_stories import make_story
+from tests.support.made_stories import make_story
 
 NUMBERS = (
     "index", "label", "prediction", "confidence", "prediction_probability", "mean_confidence", "mean_other", "age",

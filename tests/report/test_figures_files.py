@@ -14,7 +14,7 @@ from PIL import Image
 from aol.figures import style
 from aol.report.figures import OF_A_RUN, OF_ALL, draw
 from aol.report.figures.heatmap import heatmap
-from made_stories import PAYLOADS, make_story
+from tests.support.made_stories import PAYLOADS, make_story
 
 
 def texts(axes: object, which: str) -> list[str]:

@@ -19,7 +19,7 @@ from aol.report.figures.observation import observation
 from aol.report.figures.trajectories import trajectories
 from aol.report.story import Story
 from aol.report.summary import Method
-from made_stories import make_story
+from tests.support.made_stories import make_story
 
 
 def out_of_view(axis: Axis) -> set[Text]:

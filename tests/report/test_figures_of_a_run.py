@@ -22,7 +22,7 @@ from aol.report.figures.observation import observation, observed
 from aol.report.figures.trajectories import trajectories
 from aol.report.story import Story
 from aol.report.summary import Method, correlation, parts
-from made_stories import make_story
+from tests.support.made_stories import make_story
 
 
 def pixels(figure: object) -> np.ndarray:

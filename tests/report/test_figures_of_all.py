@@ -14,7 +14,7 @@ from aol.report.figures.curves import MOST, accuracy_curves, curve, outstanding
 from aol.report.figures.sweep import lines, sweep
 from aol.report.story import Story
 from aol.report.summary import methods, parts
-from made_stories import make_story
+from tests.support.made_stories import make_story
 
 
 def texts(axes: object, which: str) -> list[str]:

@@ -8,7 +8,7 @@ import pytest
 from aol.records.bits import Answers, pack
 from aol.report.page.advice import advise
 from aol.report.story import Story
-from made_stories import make_story
+from tests.support.made_stories import make_story
 
 
 def kinds(story: Story) -> dict[str, list[int]]:

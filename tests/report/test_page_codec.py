@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aol.report.page.codec import as_script, pack, spread, steps
-from made_stories import PAYLOADS
+from tests.support.made_stories import PAYLOADS
 
 
 def unpacked(packed: dict[str, object]) -> list[float]:

@@ -11,7 +11,7 @@ import pytest
 
 from aol.report.page import write_page
 from aol.report.page.document import SCRIPTS, chart_library, document
-from made_stories import PAYLOADS, make_story
+from tests.support.made_stories import PAYLOADS, make_story
 
 
 class Scripts(HTMLParser):

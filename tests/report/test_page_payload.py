@@ -7,14 +7,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from test_page_codec import restored, unpacked
 
 from aol.records.bits import Answers, pack
 from aol.report.page.codec import as_script
 from aol.report.page.payload import payload
 from aol.report.page.reading import confusion, last_known, likely_mislabelled, trend
 from aol.report.page.samples import Album, choose, doubtful_first, oldest_first
-from made_stories import PAYLOADS, grey_png, make_large_story, make_story
+from tests.report.test_page_codec import restored, unpacked
+from tests.support.made_stories import PAYLOADS, grey_png, make_large_story, make_story
 
 
 def test_it_is_json_and_says_when_and_what() -> None:

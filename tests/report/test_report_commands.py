@@ -14,7 +14,7 @@ import pytest
 
 from aol import cli
 from aol.report.commands import main
-from made_runs import write_run
+from tests.support.made_runs import write_run
 
 
 def page_data(path: Path) -> dict[str, object]:

@@ -8,7 +8,7 @@ import pytest
 
 from aol.report.story import Story, load
 from aol.report.watch import all_over, marks, watch
-from made_runs import write_run
+from tests.support.made_runs import write_run
 
 
 class Stage:

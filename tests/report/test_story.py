@@ -15,7 +15,7 @@ from aol.data import open_data
 from aol.records.tables import DamagedRecordsError
 from aol.report.finding import NoRecordsError
 from aol.report.story import load
-from made_stories import make_story
+from tests.support.made_stories import make_story
 
 
 @pytest.fixture(scope="module")

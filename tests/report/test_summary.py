@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from aol.report.summary import at_the_end, correlation, mean_age, methods, parts, spread
-from made_stories import make_story
+from tests.support.made_stories import make_story
 
 
 def test_methods_are_runs_that_differ_in_their_seed_alone() -> None:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from aol.cli import main
-from engine.tiny_runs import small_networks
+from tests.support.tiny_runs import small_networks
 
 
 @pytest.fixture(scope="session")

@@ -14,7 +14,7 @@ import pytest
 from aol.engine.settings import Settings
 from aol.study import hosts
 from aol.study.claims import Claims, Held, TakenOverError
-from engine.running import status_of
+from tests.support.running import status_of
 
 RUNS = [Settings(seed=seed) for seed in range(6)]
 ELSEWHERE = {"host": "elsewhere", "machine": "another", "pid": 7, "began": "1"}

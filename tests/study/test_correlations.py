@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from made_up import record
 from scipy import stats
 
 from aol.engine.settings import Settings
@@ -29,6 +28,7 @@ from aol.study.records import Record
 from aol.study.spec import load
 from aol.study.table import make_table
 from aol.study.verdict import FAILS, HOLDS, OPEN
+from tests.support.made_up import record
 
 
 def _record(seed: int, *, classes: int = 100, noise: float = 0.5, settings: Settings | None = None) -> Record:

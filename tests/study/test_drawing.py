@@ -9,13 +9,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from made_up import record
 from PIL import Image
 
 from aol.cli import main
 from aol.engine.settings import Settings
 from aol.study.records import Record, Store
 from aol.study.spec import load
+from tests.support.made_up import record
 
 STUDY = """
 name = "aged"

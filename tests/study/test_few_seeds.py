@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from made_up import fill, record, study
-
 from aol.study.page import page
 from aol.study.records import Store
+from tests.support.made_up import fill, record, study
 
 
 def test_one_seed_is_described_and_not_judged(tmp_path: Path) -> None:

@@ -6,11 +6,11 @@ import statistics
 from dataclasses import replace
 
 import pytest
-from made_up import record
 
 from aol.engine.settings import Settings
 from aol.study.figures import AVERAGED, PLAIN, meaning, on_test, on_validation
 from aol.study.records import Record
+from tests.support.made_up import record
 
 CURVE = [0.01 * epoch + (0.3 if epoch == 17 else 0.0) for epoch in range(40)]
 

@@ -12,12 +12,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from made_up import luck, records, study
 
 from aol.engine.settings import Settings
 from aol.study.formats import FORMATS, as_csv, as_json, as_latex, as_markdown, as_text, markdown_text, tex_text
 from aol.study.spec import Study, load
 from aol.study.table import Table, make_table
+from tests.support.made_up import luck, records, study
 
 
 def _draw(run: Settings) -> tuple[float, float]:

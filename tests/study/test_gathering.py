@@ -14,12 +14,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from test_records import record
 
 from aol.cli import main
 from aol.study import Store
 from aol.study.gathering import Gathered, gather
 from aol.study.records import LARGEST, Record, encoded
+from tests.study.test_records import record
 
 RECORDS = [record(seed, epochs=3) for seed in range(4)]
 PACKED = {"tar": bytes, "tgz": gzip.compress, "tbz": bz2.compress, "txz": lzma.compress}

@@ -6,12 +6,12 @@ import statistics
 from dataclasses import replace
 
 import pytest
-from made_up import luck, record, records, study
 
 from aol.engine.settings import Settings
 from aol.study.lines import Line, lines, shown
 from aol.study.records import Record
 from aol.study.spec import load
+from tests.support.made_up import luck, record, records, study
 
 
 def _draw(run: Settings) -> tuple[float, float]:

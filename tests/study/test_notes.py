@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from made_up import record, records, study
-
 from aol.engine.settings import Settings
 from aol.study.notes import hardware, missing, specifics
 from aol.study.spec import load
 from aol.study.table import make_table
+from tests.support.made_up import record, records, study
 
 
 def _same(_: Settings) -> tuple[float, float]:

@@ -16,7 +16,6 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from tiny_studies import RUNS, SHORT, told, work_left, written
 
 from aol.engine.settings import Settings
 from aol.study import Store
@@ -24,8 +23,9 @@ from aol.study.claims import Claims, TakenOverError
 from aol.study.on_ray import Conditions, Job, train_job
 from aol.study.records import decoded
 from aol.study.stacks import Stack, turn_of
-from data.tiny_sets import image_folder
-from engine.running import aol, environment
+from tests.support.running import aol, environment
+from tests.support.tiny_sets import image_folder
+from tests.support.tiny_studies import RUNS, SHORT, told, work_left, written
 
 HERE = Conditions({}, None, "cpu", 0, 0.0)
 on_a_cluster = pytest.mark.skipif(find_spec("ray") is None, reason="ray is not installed: make test-ray runs these")

@@ -6,7 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from made_up import fill, luck, record, records, study
 
 from aol.engine.settings import Settings
 from aol.study.page import page
@@ -14,6 +13,7 @@ from aol.study.reasons import reasons
 from aol.study.records import Store
 from aol.study.spec import Method, load
 from aol.study.table import make_table
+from tests.support.made_up import fill, luck, record, records, study
 
 ROOT = Path(__file__).parents[2]
 _CLASSES = {"cifar10": 10, "cifar100": 100}

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from made_up import luck, record, records, study
 
 from aol.engine.settings import Settings, WrongSettingsError
 from aol.study.figures import by_epoch
@@ -15,6 +14,7 @@ from aol.study.picture_curves import curve_picture, running_mean, window
 from aol.study.records import Record
 from aol.study.spec import Method, Study
 from aol.study.table import Table, make_table
+from tests.support.made_up import luck, record, records, study
 
 SIZES: list[float | None] = [9.0, 300.0, 20.0]
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from made_up import luck, records, seed_effect, study
 from scipy import stats
 
 from aol.engine.settings import Settings
@@ -13,6 +12,7 @@ from aol.study.lines import Line
 from aol.study.pooled import pooled_gains
 from aol.study.spec import Study
 from aol.study.table import make_table
+from tests.support.made_up import luck, records, seed_effect, study
 
 GAINS = {"none": 0.0, "aol": 0.02, "frequency": -0.01}
 

@@ -9,7 +9,7 @@ from aol.engine.settings import Settings
 from aol.study.plan import enough
 from aol.study.recording import records_of, true_age
 from aol.study.records import decoded, encoded
-from engine.tiny_runs import make_loop, run_to_end
+from tests.support.tiny_runs import make_loop, run_to_end
 
 
 @pytest.mark.parametrize("fuse", ["ema", "mean"])

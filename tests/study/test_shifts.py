@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from made_up import record, study
 
 from aol.engine.settings import Settings
 from aol.study.reasons import reasons
@@ -13,6 +12,7 @@ from aol.study.records import Record
 from aol.study.shifts import gains_after_shifts
 from aol.study.spec import Method, Study
 from aol.study.table import Table, make_table
+from tests.support.made_up import record, study
 
 STEPS, PERIOD = 20, 5
 

@@ -12,11 +12,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from made_up import luck, records
 
 from aol.cli import main
 from aol.study.records import Store
 from aol.study.spec import load
+from tests.support.made_up import luck, records
 
 STUDY = """
 name = "tiny"

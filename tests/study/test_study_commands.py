@@ -10,13 +10,13 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from test_records import record
-from tiny_studies import written
 
 from aol.cli import main
 from aol.study import Store, builtin_names
 from aol.study.records import encoded
-from data.tiny_sets import image_folder
+from tests.study.test_records import record
+from tests.support.tiny_sets import image_folder
+from tests.support.tiny_studies import written
 
 
 def said(capsys: pytest.CaptureFixture[str], *words: str | Path) -> tuple[int, str, str]:

@@ -19,15 +19,15 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tiny_studies import SHORT, unlike, work_left, written
 
 from aol.engine.settings import Settings
 from aol.records.files import write_atomically
 from aol.study import Store, running
 from aol.study.records import Record
 from aol.study.training import Watch
-from engine.running import forked, status_of
-from engine.tiny_runs import small_networks
+from tests.support.running import forked, status_of
+from tests.support.tiny_runs import small_networks
+from tests.support.tiny_studies import SHORT, unlike, work_left, written
 
 pytestmark = pytest.mark.usefixtures("_warm")
 

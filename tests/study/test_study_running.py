@@ -14,7 +14,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from tiny_studies import RUNS, SHORT, answered, forked_json, told, unlike, work_left, written
 
 from aol.cli import main
 from aol.data import open_data
@@ -24,8 +23,9 @@ from aol.engine.loop import Loop
 from aol.study import Store, commands, hosts, load
 from aol.study import training as stack_training
 from aol.study.claims import Claims
-from data.tiny_sets import image_folder, tiny_lmdb
-from engine.running import forked, killed_after, status_of
+from tests.support.running import forked, killed_after, status_of
+from tests.support.tiny_sets import image_folder, tiny_lmdb
+from tests.support.tiny_studies import RUNS, SHORT, answered, forked_json, told, unlike, work_left, written
 
 pytestmark = pytest.mark.usefixtures("_warm")
 
@@ -56,7 +56,7 @@ def straight(_warm: None, tmp_path_factory: pytest.TempPathFactory) -> tuple[Pat
     out = tmp_path_factory.mktemp("straight")
     start = time.monotonic()
     with pytest.MonkeyPatch.context() as patch:
-        from engine.tiny_runs import small_networks
+        from tests.support.tiny_runs import small_networks
 
         small_networks(patch)
         assert status_of(forked(words(written(out), out))) == 0

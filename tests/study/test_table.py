@@ -6,13 +6,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from made_up import luck, record, records, study
 
 from aol.engine.intervals import holm
 from aol.engine.settings import Settings
 from aol.study.records import Record, Store
 from aol.study.spec import Study
 from aol.study.table import axis, group_of, make_table, recorded_table, with_recorded_seeds
+from tests.support.made_up import luck, record, records, study
 
 
 def _draw(run: Settings) -> tuple[float, float]:

@@ -9,7 +9,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from made_up import luck, record, records, seed_effect, study
 
 from aol.engine.intervals import Gain
 from aol.engine.settings import Settings
@@ -17,6 +16,7 @@ from aol.study.lines import Line, lines
 from aol.study.spec import Study
 from aol.study.table import make_table
 from aol.study.verdict import FAILS, HOLDS, OPEN, Claim, claim, judge, p_text, points, word_for
+from tests.support.made_up import luck, record, records, seed_effect, study
 
 
 def _claim(gain: Gain | None, *, paper: float | None = None, cells: int = 1) -> Claim:

@@ -9,7 +9,20 @@ import torch
 from torch import Tensor
 
 from aol.nets.fused import blocks, stage
-from emulated import BF16, MAPS, call, compiled, conv, generator, halved, maps, named, near, packed, table_of
+from tests.support.emulated import (
+    BF16,
+    MAPS,
+    call,
+    compiled,
+    conv,
+    generator,
+    halved,
+    maps,
+    named,
+    near,
+    packed,
+    table_of,
+)
 
 CUTS = sorted({blocks.shape_for(c, m) for c in stage.SIDES for m in MAPS}, key=lambda shape: shape.key)
 MANY = [shape for shape in CUTS if shape == blocks.shape_for(shape.channels, 1 << 30)]

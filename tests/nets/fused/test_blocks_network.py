@@ -9,9 +9,9 @@ import torch
 
 from aol.nets.fused import blocks, network, stage
 from aol.nets.fused.plan import plan
-from emulated import call, compiled
-from fused_nets import cuts, error, images, stacked, twins
-from fused_stages import StageCase
+from tests.support.emulated import call, compiled
+from tests.support.fused_nets import cuts, error, images, stacked, twins
+from tests.support.fused_stages import StageCase
 
 H200 = 232_448  # bytes of shared memory that a block may have
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from aol.nets.fused import obstacle as fused_nets_obstacle
-from fused_nets import cuts, error, errors_of_a_step, images, loss, stacked, twins
+from tests.support.fused_nets import cuts, error, errors_of_a_step, images, loss, stacked, twins
 
 BY_TILES, BY_ROWS = 10**9, 0
 SHARP = 2e-5

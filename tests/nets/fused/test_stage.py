@@ -10,7 +10,20 @@ import torch
 import torch.nn.functional as F
 
 from aol.nets.fused import stage
-from emulated import BF16, MAPS, call, compiled, conv, generator, halved, maps, named, near, packed, table_of
+from tests.support.emulated import (
+    BF16,
+    MAPS,
+    call,
+    compiled,
+    conv,
+    generator,
+    halved,
+    maps,
+    named,
+    near,
+    packed,
+    table_of,
+)
 
 
 def shapes(choose: Callable[[int, int], stage.Shape]) -> list[stage.Shape]:

@@ -2,4 +2,4 @@
 
 from __future__ import annotations
 
-from avalanche_on_a_device import *  # noqa: F403
+from tests.support.avalanche_on_a_device import *  # noqa: F403

@@ -20,11 +20,11 @@ from avalanche.training.storage_policy import (
     ParametricBuffer,
     ReservoirSamplingBuffer,
 )
-from digit_streams import CLASSES, contents, naive, network, parameters, shifting_tail, split_digits
 from torch import Tensor, nn
 
 import aol
 from aol.plugins.avalanche import AgeMetric, AgePlugin
+from tests.support.digit_streams import CLASSES, contents, naive, network, parameters, shifting_tail, split_digits
 
 BUFFERS: dict[str, Callable[[], ExemplarsBuffer | None]] = {
     "none": lambda: None,

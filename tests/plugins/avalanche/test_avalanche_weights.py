@@ -14,11 +14,11 @@ from avalanche.training.losses import MaskedCrossEntropy
 from avalanche.training.plugins import EvaluationPlugin, SupervisedPlugin
 from avalanche.training.storage_policy import ReservoirSamplingBuffer
 from avalanche.training.supervised import ER_ACE
-from digit_streams import CLASSES, contents, naive, network, parameters, shifting_tail, split_digits
 from torch import Tensor, nn
 
 import aol
 from aol.plugins.avalanche import AgePlugin
+from tests.support.digit_streams import CLASSES, contents, naive, network, parameters, shifting_tail, split_digits
 
 Batches = list[tuple[Tensor, Tensor]]
 

@@ -8,7 +8,13 @@ import pytest
 import torch
 from lightning.pytorch import LightningDataModule
 from lightning.pytorch.callbacks import ModelCheckpoint
-from small_lightning import (
+from torch import Tensor, nn
+from torch.utils.data import TensorDataset
+
+import aol
+from aol.plugins.lightning import AgeOfLearning
+from tests.support.plugin_checks import same_state
+from tests.support.small_lightning import (
     CLASSES,
     DATA,
     IMAGES,
@@ -21,12 +27,6 @@ from small_lightning import (
     sample_ages,
     trainer,
 )
-from torch import Tensor, nn
-from torch.utils.data import TensorDataset
-
-import aol
-from aol.plugins.lightning import AgeOfLearning
-from plugin_checks import same_state
 
 # Training
 

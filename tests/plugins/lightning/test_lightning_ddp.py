@@ -10,11 +10,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-import ddp_lightning
 import pytest
 import torch
 
-from plugin_checks import check_two_processes_are_one, same
+from tests.support import ddp_lightning
+from tests.support.plugin_checks import check_two_processes_are_one, same
 
 SETTINGS = [
     {"signal": "pass"},

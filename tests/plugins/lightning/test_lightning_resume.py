@@ -8,12 +8,12 @@ import pytest
 import torch
 from lightning.pytorch import Callback
 from lightning.pytorch.callbacks import ModelCheckpoint, OnExceptionCheckpoint
-from small_lightning import DATA, Net, sample_ages, trainer
 from torch.utils.data import DataLoader
 
 import aol
 from aol.plugins.lightning import AgeOfLearning
-from plugin_checks import same_state
+from tests.support.plugin_checks import same_state
+from tests.support.small_lightning import DATA, Net, sample_ages, trainer
 
 EPOCHS, BATCH = 3, 16  # 60 samples: 4 batches, the last one of 12
 

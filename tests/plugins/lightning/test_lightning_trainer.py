@@ -8,13 +8,13 @@ import pytest
 import torch
 from lightning.pytorch import Callback, LightningDataModule
 from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
-from small_lightning import CLASSES, DATA, SAMPLES, Net, Stream, fitted, plain_loop, sample_ages, trainer
 from torch import Tensor
 from torch.utils.data import DataLoader
 
 import aol
 from aol.plugins.lightning import AgeOfLearning
-from plugin_checks import same_state
+from tests.support.plugin_checks import same_state
+from tests.support.small_lightning import CLASSES, DATA, SAMPLES, Net, Stream, fitted, plain_loop, sample_ages, trainer
 
 # What a Trainer does
 

@@ -21,10 +21,10 @@ from river import (
     preprocessing,
     tree,
 )
-from river_models import Scripted, Swallowing, Unweighted
 
 from aol.plugins.river import AgedClassifier
-from oracle import StreamOracle
+from tests.support.oracle import StreamOracle
+from tests.support.river_models import Scripted, Swallowing, Unweighted
 
 LABELS = ["often", "seldom", "rarely"]
 

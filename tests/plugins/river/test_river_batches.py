@@ -6,10 +6,10 @@ import pandas as pd
 import pyarrow
 import pytest
 from river import datasets, linear_model, multiclass, naive_bayes, neighbors, preprocessing, tree
-from river_models import Scripted
 
 import aol
 from aol.plugins.river import AgedClassifier
+from tests.support.river_models import Scripted
 
 ROWS = list(datasets.ImageSegments().take(300))
 X = pd.DataFrame([x for x, _ in ROWS])

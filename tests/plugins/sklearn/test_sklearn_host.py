@@ -33,7 +33,7 @@ from sklearn.utils.class_weight import compute_class_weight
 
 import aol
 from aol.plugins.sklearn import AgedClassifier
-from oracle import mean
+from tests.support.oracle import mean
 
 X, y = make_classification(150, 6, n_informative=4, n_classes=3, weights=[0.7, 0.2, 0.1], class_sep=0.7, random_state=5)
 NAMES = np.array(["often", "seldom", "rarely"])[y]

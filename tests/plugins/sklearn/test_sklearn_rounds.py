@@ -5,7 +5,6 @@ from __future__ import annotations
 import joblib
 import numpy as np
 import pytest
-from naive_rounds import rounds_by_hand, weights_by_hand
 from sklearn.datasets import make_classification
 from sklearn.ensemble import BaggingClassifier, RandomForestClassifier
 from sklearn.linear_model import LogisticRegression, SGDClassifier
@@ -15,7 +14,8 @@ from sklearn.tree import DecisionTreeClassifier
 
 import aol
 from aol.plugins.sklearn import AgedClassifier
-from oracle import mean
+from tests.support.naive_rounds import rounds_by_hand, weights_by_hand
+from tests.support.oracle import mean
 
 
 @pytest.fixture(scope="module")

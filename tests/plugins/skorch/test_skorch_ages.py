@@ -8,11 +8,11 @@ import torch
 from skorch import NeuralNetBinaryClassifier, NeuralNetRegressor
 from skorch.callbacks import Callback, EpochScoring
 from skorch.dataset import Dataset, ValidSplit
-from small_nets import Small, aged, by_hand, net, parameters, skewed
 from torch import nn
 from torch.utils.data import Subset, TensorDataset
 
 from aol.plugins.skorch import AgeOfLearning, IndexedLoader, _weighted
+from tests.support.small_skorch import Small, aged, by_hand, net, parameters, skewed
 
 X, y = skewed()
 

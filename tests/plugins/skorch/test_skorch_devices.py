@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-from skorch_on_a_device import *  # noqa: F403
 
 from aol.plugins.skorch import _weighted
-from pretended_device import no_waiting, pretended_device
+from tests.support.pretended_device import no_waiting, pretended_device
+from tests.support.skorch_on_a_device import *  # noqa: F403
 
 
 @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])

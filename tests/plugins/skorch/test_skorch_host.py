@@ -13,10 +13,10 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from skorch.callbacks import Callback, Checkpoint, EarlyStopping, LoadInitState, TrainEndCheckpoint
 from skorch.dataset import ValidSplit
-from small_nets import aged, net, parameters, skewed
 from torch import nn
 
 from aol.plugins.skorch import AgeOfLearning, IndexedLoader
+from tests.support.small_skorch import aged, net, parameters, skewed
 
 X, y = skewed()
 

@@ -5,7 +5,12 @@ from __future__ import annotations
 import datasets
 import pytest
 import torch
-from small_transformers import (
+from torch.nn import functional as F
+from transformers import Trainer
+
+import aol
+from tests.support.plugin_checks import same_state
+from tests.support.small_transformers import (
     DATA,
     LABELS,
     SAMPLES,
@@ -18,11 +23,6 @@ from small_transformers import (
     trained,
     weights,
 )
-from torch.nn import functional as F
-from transformers import Trainer
-
-import aol
-from plugin_checks import same_state
 
 PLAIN_SGD = {"max_grad_norm": 0.0, "lr_scheduler_type": "constant", "optim": "sgd", "learning_rate": 0.3}
 

@@ -7,11 +7,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-import ddp_transformers
 import pytest
 import torch
 
-from plugin_checks import check_two_processes_are_one, same
+from tests.support import ddp_transformers
+from tests.support.plugin_checks import check_two_processes_are_one, same
 
 SPLIT = {"accelerator_config": {"split_batches": True}, "per_device_train_batch_size": 12}
 SETTINGS = [

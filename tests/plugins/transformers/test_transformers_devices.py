@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from small_transformers import made, sample_ages
-from transformers_on_a_device import *  # noqa: F403
-
-from pretended_device import pretended_device
+from tests.support.pretended_device import pretended_device
+from tests.support.small_transformers import made, sample_ages
+from tests.support.transformers_on_a_device import *  # noqa: F403
 
 
 def test_ages_come_back_from_the_device_when_training_ends() -> None:

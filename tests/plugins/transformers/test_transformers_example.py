@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from plugin_checks import check_example
+from tests.support.plugin_checks import check_example
 
 sys.path.insert(0, str(Path(__file__).parents[3] / "examples"))
 import transformers_text

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from small_transformers import losses, made, network, sample_ages, trained, weights
 
 import aol
 from aol.plugins import transformers as plugin
-from plugin_checks import same_state
+from tests.support.plugin_checks import same_state
+from tests.support.small_transformers import losses, made, network, sample_ages, trained, weights
 
 # Four steps an epoch, the last one shorter; two micro-batches a step. Dropout, so that random states matter too.
 ARGS = {"per_device_train_batch_size": 8, "gradient_accumulation_steps": 2, "save_total_limit": None}

@@ -6,7 +6,13 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from small_transformers import (
+from torch.nn import functional as F
+from torch.utils.data import IterableDataset
+from transformers import Seq2SeqTrainer, Seq2SeqTrainingArguments, Trainer
+
+import aol
+from aol.plugins.transformers import AgeTrainer, logger
+from tests.support.small_transformers import (
     CLASSES,
     DATA,
     LABELS,
@@ -19,12 +25,6 @@ from small_transformers import (
     sample_ages,
     trained,
 )
-from torch.nn import functional as F
-from torch.utils.data import IterableDataset
-from transformers import Seq2SeqTrainer, Seq2SeqTrainingArguments, Trainer
-
-import aol
-from aol.plugins.transformers import AgeTrainer, logger
 
 PLAIN_SGD = {"max_grad_norm": 0.0, "lr_scheduler_type": "constant", "optim": "sgd", "learning_rate": 0.3}
 

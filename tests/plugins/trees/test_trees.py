@@ -12,7 +12,6 @@ import numpy as np
 import pandas as pd
 import pytest
 from lightgbm import LGBMClassifier
-from naive_rounds import rounds_by_hand
 from sklearn.datasets import load_wine
 from sklearn.ensemble import HistGradientBoostingClassifier, RandomForestClassifier
 from sklearn.model_selection import GridSearchCV
@@ -22,6 +21,7 @@ from xgboost import XGBClassifier, XGBRFClassifier
 
 import aol
 from aol.plugins.sklearn import AgedClassifier
+from tests.support.naive_rounds import rounds_by_hand
 
 ROOT = Path(__file__).parents[3]
 whole = load_wine(return_X_y=True)

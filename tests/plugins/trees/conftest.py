@@ -1,8 +1,0 @@
-"""Rounds by hand are shared with the tests of scikit-learn."""
-
-from __future__ import annotations
-
-import sys
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "sklearn"))

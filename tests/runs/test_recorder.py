@@ -1,0 +1,285 @@
+"""A recorder writes what lists of everything would say; and refuses what makes no sense."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import aol
+from aol.records.samples import read_samples
+from aol.records.tables import DamagedRecordsError, read_classes, read_epochs
+from aol.report.story import load
+from tests.support.recorded_loop import LABELS, NAMES, answers, epoch_of
+
+
+def test_tables_and_samples_are_what_the_loop_saw(tmp_path: Path) -> None:
+    ages = aol.SampleAges(LABELS, num_classes=4, rho=0.3)
+    recorder = aol.Recorder(tmp_path, ages, classes=NAMES, seed=3, settings={"lr": 0.1}, epochs=5)
+    history, weights, ema = [], [], []
+    for epoch in range(3):
+        weights.append(ages.class_weight.tolist())
+        epoch_of(ages, recorder, epoch, validation_accuracy=None if epoch == 0 else 0.5, extra=[1, 2, 3, epoch])
+        history.append(ages.age.tolist())
+        ema.append(ages.class_age.tolist())
+    curves, (names, by_class) = read_epochs(tmp_path / "epochs.csv"), read_classes(tmp_path / "classes.csv")
+    assert names == NAMES
+    assert curves["validation_accuracy"] == pytest.approx([np.nan, 0.5, 0.5], nan_ok=True)
+    assert by_class["extra"][:, 3].tolist() == [0, 1, 2]
+    assert by_class["weight"] == pytest.approx(np.array(weights), abs=1e-6)
+    assert by_class["age"] == pytest.approx(np.array(ema), abs=1e-6, nan_ok=True)
+    for epoch in range(3):
+        for split, logits in (("train", answers(epoch)), ("test", answers(100 + epoch))):
+            right = logits.argmax(1) == LABELS
+            assert curves[f"{split}_accuracy"][epoch] == pytest.approx(float(right.float().mean()), rel=1e-6)
+            for c in range(2):
+                mine = c == LABELS
+                chosen, label = logits[mine], LABELS[mine]
+                loss = torch.nn.functional.cross_entropy(chosen, label)
+                margins = [float(row[c] - max(v for k, v in enumerate(row) if k != c)) for row in chosen]
+                found = [by_class[f"{split}_{name}"][epoch, c] for name in ("accuracy", "loss", "margin")]
+                wanted = [float(right[mine].float().mean()), float(loss), float(np.mean(margins))]
+                assert found == pytest.approx(wanted, rel=1e-5, abs=1e-6)
+    assert by_class["train_count"].tolist() == [[15, 15, 0, 0]] * 3
+    samples = read_samples(tmp_path / "samples.safetensors")
+    assert samples is not None
+    assert samples.answers.ages(np.arange(30)).tolist() == history
+    assert samples.columns["ema"].tolist() == pytest.approx(ages.ema.tolist())
+
+
+def test_a_story_is_told_of_a_recorded_run_under_way_and_over(tmp_path: Path) -> None:
+    ages = aol.SampleAges(LABELS, num_classes=4, ids=[f"img-{i}" for i in range(30)])
+    recorder = aol.Recorder(
+        tmp_path / "mine", ages, classes=NAMES, name="my loop", seed=3, settings={"lr": 0.1}, epochs=5,
+        images=lambda i: np.full((8, 8), i, np.uint8),
+    )  # fmt: skip
+    for epoch in range(2):
+        for place in range(30):
+            recorder.observe([f"img-{place}"], answers(epoch)[[place]])
+            ages.observe([f"img-{place}"], aol.is_correct(answers(epoch), LABELS)[[place]])
+        ages.advance()
+        recorder.advance()
+    (story,) = load(tmp_path)
+    assert (story.name, story.method, story.seed, story.planned) == ("my loop, seed 3", "my loop", 3, 5)
+    assert (story.finished, story.settings, story.classes) == (False, {"lr": 0.1}, NAMES)
+    assert story.counts.tolist() == torch.bincount(LABELS, minlength=4).tolist()
+    assert story.epochs.tolist() == [1, 2]
+    assert story.samples is not None
+    assert story.samples.age.tolist() == ages.age.tolist()
+    assert story.samples.prediction.tolist() == answers(1).argmax(1).tolist()
+    assert [story.samples.id(row) for row in (0, 29)] == ["img-0", "img-29"]
+    picture = story.samples.picture(29)
+    assert picture is not None
+    assert picture.startswith(b"\x89PNG")
+    recorder.close()
+    assert load(tmp_path)[0].finished
+
+
+def test_classes_on_a_stream_are_recorded_too(tmp_path: Path) -> None:
+    ages = aol.ClassAges(4, rho=0.5)
+    with aol.Recorder(tmp_path, ages, classes=NAMES) as recorder:
+        for step in range(3):
+            logits = answers(step)
+            ages.observe(LABELS, aol.is_correct(logits, LABELS))
+            if step != 1:
+                recorder.observe(LABELS, logits)
+            ages.advance()
+            recorder.advance(test_accuracy=0.5)
+    (story,) = load(tmp_path)
+    assert story.finished
+    assert story.samples is None
+    assert story.by_class["age"][-1] == pytest.approx(ages.ema.tolist())
+    assert story.by_class["train_accuracy"][1, :2] == pytest.approx(
+        [float(aol.is_correct(answers(1), LABELS)[c == LABELS].float().mean()) for c in (0, 1)]
+    )
+    assert story.counts.tolist() == (2 * torch.bincount(LABELS, minlength=4)).tolist()
+    assert story.curves["threshold"][-1] == pytest.approx(float(ages.threshold))
+
+
+def test_with_a_run_axis_every_run_has_a_folder_and_is_the_run_alone(tmp_path: Path) -> None:
+    together = aol.SampleAges(LABELS, num_classes=4, rho=[0.2, 0.8])
+    recorder = aol.Recorder(tmp_path / "both", together, classes=NAMES, name="x")
+    for epoch in range(3):
+        epoch_of(together, recorder, epoch, test_accuracy=[0.25, 0.75], note=np.ones((2, 4)))
+    stories = load(tmp_path / "both")
+    assert [story.name for story in stories] == ["x ρ=0.2", "x ρ=0.8"]
+    assert [story.curves["test_accuracy"][-1] for story in stories] == [0.25, 0.75]
+    for run, rho in enumerate((0.2, 0.8)):
+        ages = aol.SampleAges(LABELS, num_classes=4, rho=rho)
+        alone = aol.Recorder(tmp_path / f"alone-{run}", ages, classes=NAMES)
+        for epoch in range(3):
+            for index in torch.arange(30).split(8):
+                logits = answers(epoch, runs=(2,))[run, index]
+                ages.observe(index, aol.is_correct(logits, LABELS[index]))
+                alone.observe(index, logits)
+            alone.test(LABELS, answers(100 + epoch, runs=(2,))[run])
+            ages.advance()
+            alone.advance(lr=0.1 / (epoch + 1), test_accuracy=(0.25, 0.75)[run], note=np.ones(4))
+        (single,) = load(tmp_path / f"alone-{run}")
+        for name, values in single.by_class.items():
+            assert stories[run].by_class[name] == pytest.approx(values, nan_ok=True), name
+        mine, theirs = stories[run].samples, single.samples
+        assert mine is not None
+        assert theirs is not None
+        assert (mine.history(np.arange(30)) == theirs.history(np.arange(30))).all()
+        assert mine.mean_other == pytest.approx(theirs.mean_other)
+
+
+def test_a_recorder_may_come_late(tmp_path: Path) -> None:
+    ages = aol.SampleAges(LABELS, num_classes=4)
+    for epoch in range(3):
+        ages.observe(torch.arange(30), aol.is_correct(answers(epoch), LABELS))
+        ages.advance()
+    recorder = aol.Recorder(tmp_path, ages, classes=NAMES)
+    history = []
+    for epoch in (3, 4):
+        epoch_of(ages, recorder, epoch)
+        history.append(ages.age.tolist())
+    (story,) = load(tmp_path)
+    assert story.epochs.tolist() == [4, 5]
+    assert story.samples is not None
+    assert story.samples.history(np.arange(30)).tolist() == history
+
+
+def test_ages_alone_are_a_record_too(tmp_path: Path) -> None:
+    ages = aol.SampleAges(LABELS, num_classes=4)
+    recorder = aol.Recorder(tmp_path, ages)
+    history = []
+    for epoch in range(4):
+        ages.observe(torch.arange(30), aol.is_correct(answers(epoch), LABELS))
+        ages.advance()
+        recorder.advance()
+        history.append(ages.age.tolist())
+    (story,) = load(tmp_path)
+    assert story.samples is not None
+    assert story.samples.history(np.arange(30)).tolist() == history
+    assert (story.samples.prediction == -1).all()
+    assert story.classes == ["0", "1", "2", "3"]
+
+
+# Mistakes
+
+
+def test_records_are_not_overwritten_and_a_folder_has_one_recorder(tmp_path: Path) -> None:
+    ages = aol.SampleAges(LABELS, num_classes=4)
+    recorder = aol.Recorder(tmp_path, ages)
+    epoch_of(ages, recorder, 0)
+    with pytest.raises(RuntimeError, match="in use by another"):
+        aol.Recorder(tmp_path, ages, resume=True)
+    recorder.close()
+    with pytest.raises(ValueError, match="holds records already: give resume=True"):
+        aol.Recorder(tmp_path, ages)
+    aol.Recorder(tmp_path, ages, resume=True).close()  # whoever was refused let go of the folder
+    with pytest.raises(DamagedRecordsError, match="holds records of other classes"):
+        aol.Recorder(tmp_path, aol.SampleAges([0, 1]), resume=True)
+    with pytest.raises(DamagedRecordsError, match="holds records of other samples"):
+        aol.Recorder(tmp_path, aol.SampleAges(LABELS.flip(0), num_classes=4), resume=True)
+    with pytest.raises(ValueError, match=r"folder .*epochs.csv is, or lies in, a file"):
+        aol.Recorder(tmp_path / "epochs.csv", ages)
+
+
+def test_a_recorder_that_was_closed_writes_no_more(tmp_path: Path) -> None:
+    ages = aol.SampleAges(LABELS, num_classes=4)
+    recorder = aol.Recorder(tmp_path, ages, command="make train")
+    epoch_of(ages, recorder, 0)
+    recorder.close()
+    recorder.close()
+    ages.advance()
+    with pytest.raises(ValueError, match="that was closed"):
+        recorder.advance()
+    (story,) = load(tmp_path)
+    assert story.finished
+    assert story.command == "make train"
+
+
+def test_every_run_of_many_has_pictures_of_its_own(tmp_path: Path) -> None:
+    ages = aol.SampleAges(LABELS, num_classes=4, rho=[0.2, 0.8])
+    recorder = aol.Recorder(tmp_path, ages, images=torch.arange(30, dtype=torch.uint8)[:, None, None].expand(30, 4, 4))
+    epoch_of(ages, recorder, 0)
+    for story in load(tmp_path):
+        assert story.samples is not None
+        assert story.samples.picture(3) is not None
+
+
+def test_advance_comes_after_the_ages_own(tmp_path: Path) -> None:
+    ages = aol.SampleAges(LABELS, num_classes=4)
+    recorder = aol.Recorder(tmp_path, ages)
+    with pytest.raises(ValueError, match=r"comes after ages.advance\(\)"):
+        recorder.advance()
+    epoch_of(ages, recorder, 0)
+    with pytest.raises(ValueError, match="no epoch has passed"):
+        recorder.advance()
+    epoch_of(ages, recorder, 1)
+    assert load(tmp_path)[0].epochs.tolist() == [1, 2]
+
+
+WRONG = {
+    "ages": ({"ages": [1, 2]}, TypeError, "ages must be SampleAges or ClassAges"),
+    "classes": ({"classes": ["a"]}, ValueError, "classes must be 4 names"),
+    "classes as text": ({"classes": "abcd"}, ValueError, "classes must be 4 names"),
+    "name": ({"name": " "}, TypeError, "name must be some text"),
+    "seed": ({"seed": -1}, ValueError, "seed must be a whole number of 0 or more"),
+    "epochs": ({"epochs": 0}, ValueError, "epochs must be a whole number of 1 or more"),
+    "settings": ({"settings": {"a": [1]}}, TypeError, "settings must be text and numbers by name"),
+    "counts": ({"counts": [1, 2]}, ValueError, "counts must be 4 whole numbers"),
+    "too few images": ({"images": torch.zeros(3, 8, 8)}, ValueError, "images must be 30, one a sample, not 3"),
+    "images": ({"images": lambda i: "cat.png"}, TypeError, "images must give an image"),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_wrong_arguments_are_named_and_nothing_is_written(what: str, tmp_path: Path) -> None:
+    given, kind, message = WRONG[what]
+    start: dict[str, object] = {"ages": aol.SampleAges(LABELS, num_classes=4)}
+    with pytest.raises(kind, match=message):
+        aol.Recorder(tmp_path / "x", **(start | given))  # type: ignore[arg-type]
+    assert not (tmp_path / "x").exists()
+
+
+def test_wrong_answers_and_figures_are_named_and_change_nothing(tmp_path: Path) -> None:
+    ages = aol.SampleAges(LABELS, num_classes=4)
+    recorder = aol.Recorder(tmp_path, ages)
+    with pytest.raises(ValueError, match=r"logits must be floating point of the shape \[2, 4\], not"):
+        recorder.observe([0, 1], torch.zeros(2, 3))
+    with pytest.raises(ValueError, match=r"logits must be floating point"):
+        recorder.observe([0, 1], torch.zeros(2, 4, dtype=torch.int64))
+    with pytest.raises(IndexError, match="index must lie in 0 to 29"):
+        recorder.observe([30], torch.zeros(1, 4))
+    with pytest.raises(IndexError, match="label must lie in 0 to 3"):
+        recorder.test([4], torch.zeros(1, 4))
+    ages.observe(torch.arange(30), torch.ones(30, dtype=torch.bool))
+    ages.advance()
+    with pytest.raises(ValueError, match=r"accuracy must be one number or have the shape \[\] or \[4\], not \[3\]"):
+        recorder.advance(accuracy=[1, 2, 3])
+    with pytest.raises(ValueError, match="cannot be called 'epoch'"):
+        recorder.advance(epoch=3)
+    with pytest.raises(TypeError, match="note must be numbers"):
+        recorder.advance(note="good")  # type: ignore[arg-type]
+    recorder.advance(accuracy=0.5)
+    assert load(tmp_path)[0].curves["accuracy"].tolist() == [0.5]
+
+
+def test_images_of_class_ages_make_no_sense(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="images are of samples"):
+        aol.Recorder(tmp_path, aol.ClassAges(4), images=torch.zeros(3, 1, 2, 2))
+
+
+def test_a_network_that_diverged_is_recorded_as_unknown(tmp_path: Path) -> None:
+    ages = aol.SampleAges(LABELS, num_classes=4)
+    recorder = aol.Recorder(tmp_path, ages)
+    epoch_of(ages, recorder, 0)
+    logits = torch.full((30, 4), torch.nan)
+    ages.observe(torch.arange(30), aol.is_correct(logits, LABELS))
+    recorder.observe(torch.arange(30), logits)
+    ages.advance()
+    recorder.advance(test_accuracy=float("nan"))
+    (story,) = load(tmp_path)
+    assert np.isnan(story.by_class["train_loss"][1]).all()
+    assert story.samples is not None
+    assert np.isnan(story.samples.confidence).all()
+    assert (story.samples.prediction == -1).all()
+    assert not np.isnan(story.samples.mean_other).any()
+    assert json.loads((tmp_path / "about.json").read_text())["counts"] == torch.bincount(LABELS, minlength=4).tolist()

@@ -1,0 +1,179 @@
+"""A recorder whose process dies at any write, by kill -9, or for want of room, goes on as if nothing had happened."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import aol
+from aol.records import files
+from aol.records.samples import read_samples
+from aol.records.tables import read_epochs
+from aol.report.story import load
+from tests.support.recorded_loop import LABELS, NAMES, answers, epoch_of
+
+
+def straight(folder: Path, epochs: int) -> None:
+    ages = aol.SampleAges(LABELS, num_classes=4)
+    with aol.Recorder(folder, ages, classes=NAMES) as recorder:
+        for epoch in range(epochs):
+            epoch_of(ages, recorder, epoch)
+
+
+def same_records(one: Path, other: Path, *, exact_means: bool) -> None:
+    """Assert equality but for the clock, and for means over time where epochs were repeated."""
+    mine, theirs = (read_epochs(folder / "epochs.csv") for folder in (one, other))
+    for name in mine.keys() - {"seconds"}:
+        assert mine[name] == pytest.approx(theirs[name], nan_ok=True), name
+    assert (one / "classes.csv").read_bytes() == (other / "classes.csv").read_bytes()
+    kept, found = (read_samples(folder / "samples.safetensors") for folder in (one, other))
+    assert kept is not None
+    assert found is not None
+    assert (kept.answers.ages(np.arange(30)) == found.answers.ages(np.arange(30))).all()
+    for name, values in kept.columns.items():
+        close = 1e-6 if exact_means or not name.startswith("mean") else 0.2
+        assert values == pytest.approx(found.columns[name], abs=close, nan_ok=True), name
+
+
+class Killed(BaseException):
+    """As good as kill -9: nothing of ours catches it."""
+
+
+@pytest.fixture
+def dies(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, int]]:
+    """The process dies at the n-th write to the disk from now on."""
+    left = {"writes": 10**9}
+    write = files.extend_atomically
+
+    def fragile(path: Path, kept: int, content: bytes) -> None:
+        left["writes"] -= 1
+        if left["writes"] < 0:
+            raise Killed
+        write(path, kept, content)
+
+    monkeypatch.setattr(files, "extend_atomically", fragile)  # by which all others write
+    return left
+
+
+@pytest.mark.parametrize("write", range(9))
+@pytest.mark.parametrize("back", [0, 1, 2])
+def test_a_loop_killed_at_any_write_goes_on_from_its_own_checkpoint(
+    write: int, back: int, tmp_path: Path, dies: dict[str, int]
+) -> None:
+    """`back`: how many epochs before the one that died the loop's own checkpoint was taken."""
+    straight(tmp_path / "straight", 6)
+    ages = aol.SampleAges(LABELS, num_classes=4)
+    recorder = aol.Recorder(tmp_path / "killed", ages, classes=NAMES)
+    states = [ages.state_dict()]
+    for epoch in range(2):
+        epoch_of(ages, recorder, epoch)
+        states.append(ages.state_dict())
+    dies["writes"] = write
+    with contextlib.suppress(Killed):
+        for epoch in range(2, 5):
+            epoch_of(ages, recorder, epoch)
+            states.append(ages.state_dict())
+    assert len(states) < 6
+    recorder._held.close()  # as the end of the process would
+    dies["writes"] = 10**9
+    ages = aol.SampleAges(LABELS, num_classes=4)
+    early = back == 1  # a recorder may be made before or after the state is loaded
+    if early:
+        recorder = aol.Recorder(tmp_path / "killed", ages, classes=NAMES, resume=True)
+    ages.load_state_dict(states[max(0, len(states) - 1 - back)])
+    if not early:
+        recorder = aol.Recorder(tmp_path / "killed", ages, classes=NAMES, resume=True)
+    for epoch in range(ages.epoch, 6):
+        epoch_of(ages, recorder, epoch)
+    recorder.close()
+    same_records(tmp_path / "straight", tmp_path / "killed", exact_means=False)
+
+
+def test_a_loop_that_stops_between_epochs_goes_on_exactly(tmp_path: Path) -> None:
+    straight(tmp_path / "straight", 5)
+    ages = aol.SampleAges(LABELS, num_classes=4)
+    for part in (range(2), range(2, 5)):
+        with aol.Recorder(tmp_path / "parts", ages, classes=NAMES, resume=True) as recorder:
+            assert (tmp_path / "parts" / "result.json").exists() == (part.start > 0)
+            for epoch in part:
+                epoch_of(ages, recorder, epoch)
+                assert not (tmp_path / "parts" / "result.json").exists()
+    same_records(tmp_path / "straight", tmp_path / "parts", exact_means=True)
+
+
+def test_a_checkpoint_newer_than_the_records_leaves_a_gap_and_true_ages(tmp_path: Path) -> None:
+    ages = aol.SampleAges(LABELS, num_classes=4)
+    recorder = aol.Recorder(tmp_path, ages, classes=NAMES)
+    epoch_of(ages, recorder, 0)
+    for epoch in (1, 2):  # of these it is not told
+        ages.observe(torch.arange(30), aol.is_correct(answers(epoch), LABELS))
+        ages.advance()
+    epoch_of(ages, recorder, 3)
+    (story,) = load(tmp_path)
+    assert story.epochs.tolist() == [1, 2, 3, 4]
+    assert np.isnan(story.curves["train_accuracy"]).tolist() == [False, True, True, False]
+    assert story.samples is not None
+    assert story.samples.history(np.arange(30))[-1].tolist() == ages.age.tolist()
+
+
+SCRIPT = """
+import sys, torch, aol
+from tests.support.recorded_loop import LABELS, epoch_of
+ages = aol.SampleAges(LABELS, num_classes=4)
+recorder = aol.Recorder(sys.argv[1], ages, images=torch.rand(30, 3, 90, 90))
+for epoch in range(100000):
+    epoch_of(ages, recorder, epoch)
+"""
+
+
+def test_kill_9_leaves_records_that_can_be_read_and_a_folder_that_is_free(tmp_path: Path) -> None:
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    words = [sys.executable, "-c", SCRIPT, str(tmp_path)]
+    for _ in range(2):
+        process = subprocess.Popen(words, env=environment)
+        deadline = time.monotonic() + 60
+        while not (tmp_path / "epochs.csv").exists() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        time.sleep(0.3)
+        process.kill()
+        process.wait()
+        (story,) = load(tmp_path)
+        assert len(story.epochs) > 0
+        assert story.samples is not None
+        assert len(story.samples.history([0])) == len(story.epochs)
+        ages = aol.SampleAges(LABELS, num_classes=4)
+        recorder = aol.Recorder(tmp_path, ages, resume=True)
+        epoch_of(ages, recorder, 0)
+        recorder.close()
+        assert not list(tmp_path.glob(".*.part"))
+        assert load(tmp_path)[0].epochs.tolist() == [1]
+        for path in tmp_path.iterdir():
+            path.unlink()
+
+
+def test_a_full_disk_loses_nothing_that_was_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ages = aol.SampleAges(LABELS, num_classes=4)
+    recorder = aol.Recorder(tmp_path, ages)
+    epoch_of(ages, recorder, 0)
+    before = (tmp_path / "epochs.csv").read_bytes()
+
+    def full(handle: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("os.fsync", full)
+        with pytest.raises(OSError, match="No space"):
+            epoch_of(ages, recorder, 1)
+    assert (tmp_path / "epochs.csv").read_bytes() == before
+    assert not list(tmp_path.glob(".*.part"))
+    epoch_of(ages, recorder, 2)  # there is room again: nothing was forgotten
+    assert load(tmp_path)[0].epochs.tolist() == [1, 2, 3]

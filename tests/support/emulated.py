@@ -1,0 +1,82 @@
+"""The CUDA kernels of `aol.nets.fused`, compiled by g++ and run thread by thread, and what their tests share."""
+
+from __future__ import annotations
+
+import ctypes
+import shutil
+import subprocess
+from functools import cache
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from aol.nets.fused import blocks, stage
+
+HERE = Path(__file__).parents[1] / "nets" / "fused"
+BF16 = torch.bfloat16
+MAPS = [0, 1 << 30]  # few images and many are cut differently
+
+
+def named(shape: stage.Shape) -> str:
+    return "-".join(map(str, shape.key))
+
+
+@cache
+def compiled(folder: Path, shape: stage.Shape, words: tuple[str, ...]) -> ctypes.CDLL:
+    if shutil.which("g++") is None:
+        pytest.fail("g++ is needed to run the CUDA kernels on a CPU: install it (Debian: apt-get install g++).")
+    name = "-".join(str(part) for part in (*shape.key, *words)).replace("=", "")
+    library = folder / f"{name}.so"
+    command = ["g++", "-O1", "-std=c++17", "-shared", "-fPIC", "-w", f"-I{HERE}"]
+    command += [f'-DSTAGE="{stage.SOURCE}"', f'-DMORE="{blocks.SOURCE}"']
+    command += [*(f"-D{word}" for word in shape.words(words)), str(HERE / "emulate.cpp"), "-o", str(library)]
+    subprocess.run(command, check=True)
+    return ctypes.CDLL(str(library))
+
+
+def call(function: object, *arguments: Tensor | int | None) -> None:
+    given = [
+        ctypes.c_void_p(a.data_ptr()) if isinstance(a, Tensor) else ctypes.c_void_p() if a is None else ctypes.c_int(a)
+        for a in arguments
+    ]
+    function(*given)  # type: ignore[operator]
+
+
+def generator() -> torch.Generator:
+    return torch.Generator().manual_seed(0)
+
+
+def maps(runs: int, batch: int, c: int, s: int, source: torch.Generator) -> Tensor:
+    return torch.randn((runs, batch, s, s, c), generator=source).to(BF16)
+
+
+def packed(library: ctypes.CDLL, weight: Tensor, runs: int, shape: stage.Shape) -> tuple[Tensor, Tensor]:
+    ahead = torch.full((runs, shape.weights, 8), torch.nan, dtype=BF16)
+    back = torch.full_like(ahead, torch.nan)
+    call(library.run_pack, weight, ahead, back, runs)
+    return ahead, back
+
+
+def table_of(rows: int, runs: int, c: int, source: torch.Generator) -> Tensor:
+    return torch.randn((rows, runs, c), generator=source)
+
+
+def conv(x: Tensor, weight: Tensor, stride: int = 1) -> Tensor:
+    """[B, S, S, C] and [N, C, 3, 3] → [B, S', S', N], in float64."""
+    found = F.conv2d(x.double().movedim(-1, 1), weight.to(BF16).double(), padding=1, stride=stride)
+    return found.movedim(1, -1)
+
+
+def halved(shortcut: Tensor, side: int) -> Tensor:
+    """[B, 2·S, 2·S, C'] → [B, S, S, C' + 2·side]: means of 2 × 2 pixels, zero channels on both sides, in float64."""
+    pooled = F.avg_pool2d(shortcut.double().movedim(-1, 1), 2).movedim(1, -1)
+    return F.pad(pooled, (side, side))
+
+
+def near(found: Tensor, wanted: Tensor, least: float = 4e-3) -> None:
+    away = (found.double() - wanted.double()).norm() / wanted.double().norm()
+    assert torch.isfinite(found.float()).all()
+    assert float(away) < least, float(away)

@@ -1,0 +1,252 @@
+"""A plain PyTorch loop on a device, as the README has it: tests that ask for `device`, run on the CPU and on CUDA."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.utils.data import DataLoader
+
+import aol
+from tests.support.wide_margins import (
+    DATA,
+    EPOCHS,
+    IMAGES,
+    KINDS,
+    LABELS,
+    RATE,
+    SAMPLES,
+    SEED,
+    SIZE,
+    ages,
+    check_ages,
+    check_moved,
+    network,
+    no_waiting,
+    shuffled_steps,
+    weights,
+)
+
+BACKENDS = {"cpu": "aot_eager", "cuda": "inductor"}
+
+
+def key_of(kind: str, y: Tensor, index: Tensor) -> Tensor:
+    return y if kind == "ages of classes" else index
+
+
+def trained(
+    kind: str,
+    device: str,
+    *,
+    ages_at: str | None = None,
+    epochs: int = EPOCHS,
+    precision: torch.dtype = torch.float32,
+    parts: int = 1,
+    pinned: bool = False,
+    wrap: Callable[[nn.Module], nn.Module] | None = None,
+    state: dict | None = None,
+    keys_move: bool = True,
+) -> tuple[nn.Linear, aol.SampleAges | aol.ClassAges, dict]:
+    """Train, and return the model, its ages and a state to go on from."""
+    model, known = network().to(device), ages(kind, ages_at or device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
+    scaler = torch.amp.GradScaler(device, enabled=precision == torch.float16, init_scale=1024.0)
+    order = aol.ShuffledSampler(SAMPLES, seed=SEED)
+    if state is not None:
+        model.load_state_dict(state["model"])
+        known.load_state_dict(state["ages"])
+        order.load_state_dict(state["order"])
+    loader = DataLoader(aol.Indexed(DATA), batch_size=SIZE // parts, sampler=order, pin_memory=pinned)
+    forward = model if wrap is None else wrap(model)
+    watched = device if wrap is None and known.device.type == device else "cpu"  # DDP and compilers do wait
+
+    def moved(batch: list[Tensor]) -> list[Tensor]:
+        x, y, index = batch
+        x, y = (each.to(device, non_blocking=pinned) for each in (x, y))
+        return [x, y, index.to(device, non_blocking=pinned) if keys_move else index]
+
+    while known.epoch < epochs:
+        batches = [moved(batch) for batch in loader]
+        for start in range(0, len(batches), parts):
+            step = batches[start : start + parts]
+            keys = [key_of(kind, y, index) for _, y, index in step]
+            with no_waiting(watched):
+                total = aol.loss_total([known.weight(key) for key in keys])
+                for (x, y, _), key in zip(step, keys, strict=True):
+                    with torch.autocast(device, precision, enabled=precision != torch.float32):
+                        logits = forward(x)
+                        loss = aol.weighted_mean(aol.softmax_loss(logits, y), known.weight(key), total=total)
+                    assert loss.dtype == torch.float32
+                    scaler.scale(loss).backward()
+            scaler.step(optimizer)  # looks for infinite gradients, where it scales
+            scaler.update()
+            optimizer.zero_grad()
+        with torch.no_grad():
+            for batch in map(moved, DataLoader(loader.dataset, SIZE)):
+                known.observe(key_of(kind, *batch[1:]), aol.is_correct(forward(batch[0]), batch[1]))
+        known.advance()
+    states = {"model": copy.deepcopy(model.state_dict()), "ages": known.state_dict(), "order": order.state_dict()}
+    return model, known, states
+
+
+PRECISIONS = {"float32": (torch.float32, 1e-4), "bfloat16": (torch.bfloat16, 0.03), "float16": (torch.float16, 0.01)}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("parts", [1, 3])
+def test_a_loop_keeps_the_ages_and_moves_the_model_as_by_hand(
+    kind: str, precision: str, parts: int, device: str
+) -> None:
+    dtype, off = PRECISIONS[precision]
+    model, known, _ = trained(kind, device, precision=dtype, parts=parts)
+    assert known.device.type == device
+    check_ages(known, kind, EPOCHS)
+    check_moved(model, kind, shuffled_steps(EPOCHS, SIZE, SEED), off)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("keys_move", [True, False])
+@pytest.mark.parametrize("pinned", [True, False])
+@pytest.mark.parametrize("home", ["cpu", "device"])
+def test_ages_may_lie_elsewhere_than_the_model(
+    kind: str, keys_move: bool, pinned: bool, home: str, device: str
+) -> None:
+    at = device if home == "device" else "cpu"
+    pinned = pinned and torch.cuda.is_available()
+    model, known, _ = trained(kind, device, ages_at=at, keys_move=keys_move, pinned=pinned)
+    check_ages(known, kind, EPOCHS)
+    check_moved(model, kind, shuffled_steps(EPOCHS, SIZE, SEED))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_compiled_model_trains_alike(kind: str, device: str) -> None:
+    model, known, _ = trained(kind, device, wrap=lambda each: torch.compile(each, backend=BACKENDS[device]))
+    check_ages(known, kind, EPOCHS)
+    check_moved(model, kind, shuffled_steps(EPOCHS, SIZE, SEED))
+
+
+def test_a_compiled_step_trains_alike(device: str) -> None:
+    model, known = network().to(device), ages("sample", device)
+    known.observe(range(SAMPLES), aol.is_correct(IMAGES, LABELS))
+    known.advance()
+    x, y, index = (each.to(device) for each in (IMAGES, LABELS, torch.arange(SAMPLES)))
+
+    def loss(x: Tensor, y: Tensor, weight: Tensor) -> Tensor:
+        return aol.weighted_mean(aol.softmax_loss(model(x), y), weight)
+
+    compiled = torch.compile(loss, backend=BACKENDS[device])
+    weight = known.weight(index)
+    compiled(x, y, weight).backward()
+    found = model.weight.grad.clone()
+    model.zero_grad()
+    loss(x, y, weight).backward()
+    torch.testing.assert_close(found, model.weight.grad)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_step_with_ages_in_it_is_not_compiled_anew_every_epoch(kind: str, device: str) -> None:
+    model, known = network().to(device), ages(kind, device)
+    x, y, index = (each.to(device) for each in (IMAGES, LABELS, torch.arange(SAMPLES)))
+    each_loss = aol.softmax_loss(IMAGES, LABELS).double()
+
+    def step(x: Tensor, y: Tensor, key: Tensor) -> Tensor:
+        logits = model(x)
+        known.observe(key, aol.is_correct(logits, y))
+        return aol.weighted_mean(aol.softmax_loss(logits, y), known.weight(key))
+
+    torch.compiler.reset()
+    compiled = torch.compile(step, backend="aot_eager")
+    for epoch in range(12):
+        # By then the checks, which break the graph on the CPU, were compiled for each of their callers.
+        with torch._dynamo.config.patch(error_on_recompile=epoch > 1):
+            loss = compiled(x, y, key_of(kind, y, index))
+        weight = torch.tensor(weights(kind, epoch)).double()
+        assert loss.item() == pytest.approx(float((weight * each_loss).sum() / weight.sum()), rel=1e-5)
+        known.advance()
+    check_ages(known, kind, 12)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("turned", [False, True])
+def test_a_loop_goes_on_from_a_file_that_the_other_device_wrote(
+    kind: str, turned: bool, device: str, tmp_path: Path
+) -> None:
+    first, second = ("cpu", device) if turned else (device, "cpu")
+    *_, state = trained(kind, first, epochs=2)
+    torch.save(state, tmp_path / "state.pt")
+    loaded = torch.load(tmp_path / "state.pt", weights_only=True, map_location=second)
+    model, known, _ = trained(kind, second, epochs=4, state=loaded)
+    check_ages(known, kind, 4)
+    check_moved(model, kind, shuffled_steps(4, SIZE, SEED))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_one_process_of_ddp_trains_alike(kind: str, device: str, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
+    backend = "nccl" if device == "cuda" else "gloo"
+    dist.init_process_group(backend, init_method=f"file://{tmp_path / 'store'}", rank=0, world_size=1)
+    try:
+        model, known, _ = trained(kind, device, wrap=nn.parallel.DistributedDataParallel)
+        check_ages(known, kind, EPOCHS)
+        check_moved(model, kind, shuffled_steps(EPOCHS, SIZE, SEED))
+    finally:
+        dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_ages_on_the_host_wait_for_answers_that_are_late(kind: str, device: str) -> None:
+    known = ages(kind)
+    key = LABELS if kind == "ages of classes" else torch.arange(SAMPLES)
+    for epoch in range(4):
+        x, y = IMAGES.to(device), LABELS.to(device)
+        where = key.to(device) if epoch % 2 else key
+        if device == "cuda":
+            torch.cuda._sleep(200_000_000)  # about a tenth of a second: the answers are not there yet
+        known.observe(where, aol.is_correct(x, y))
+        known.advance()
+    check_ages(known, kind, 4)
+    assert known.weight(key.to(device)).device.type == "cpu"
+
+
+def test_a_sampler_and_a_recorder_take_ages_from_the_device(device: str, tmp_path: Path) -> None:
+    drawn, written = [], []
+    for place in ("cpu", device):
+        known = ages("sample", place)
+        recorder = aol.Recorder(tmp_path / f"{len(drawn)}", known)
+        for _ in range(3):
+            logits = IMAGES.to(place)
+            known.observe(range(SAMPLES), aol.is_correct(logits, LABELS))
+            recorder.observe(torch.arange(SAMPLES), logits)
+            known.advance()
+            recorder.advance()
+        recorder.close()
+        drawn.append(list(aol.AgeSampler(known, num_samples=50, seed=1)))
+        table = (recorder.folder / "classes.csv").read_text().splitlines()
+        written.append([line.split(",")[:7] for line in table])  # without losses, which devices round differently
+    assert drawn[0] == drawn[1]
+    assert written[0] == written[1]
+
+
+@pytest.mark.parametrize("kind", [*KINDS, "error rates"])
+@pytest.mark.parametrize("loss", [aol.softmax_loss, aol.sigmoid_loss, aol.focal_loss])
+@pytest.mark.parametrize("options", [{}, {"divide_by": "count"}, {"total": 3.0}], ids=["weight", "count", "number"])
+def test_a_step_does_not_wait_for_the_device(
+    kind: str, loss: Callable[..., Tensor], options: dict, device: str
+) -> None:
+    known = aol.ErrorRates(3, rho=0.5, device=device) if kind == "error rates" else ages(kind, device)
+    model = network().to(device)
+    x, y, index = (each.to(device) for each in (IMAGES, LABELS, torch.arange(SAMPLES)))
+    key = index if isinstance(known, aol.SampleAges) else y
+    known.observe(key, aol.is_correct(model(x), y))
+    known.advance()
+    with no_waiting(device):
+        logits = model(x)
+        known.observe(key, aol.is_correct(logits, y))
+        aol.weighted_mean(loss(logits, y), known.weight(key), **options).backward()
+    assert torch.isfinite(model.weight.grad).all()

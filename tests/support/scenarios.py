@@ -1,0 +1,202 @@
+"""What each process does in the tests with several processes. Every function also works alone, as the reference."""
+
+from __future__ import annotations
+
+import itertools
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+import aol
+from tests.support.checks import plain
+
+SIZE = 53
+SAMPLE_LOOK = ("age", "ema", "class_age", "class_weight", "sample_weight", "weights")
+
+
+def seen(state, *names: str) -> list:
+    return plain([state.epoch, *(getattr(state, name) for name in names)])
+
+
+def share(epoch: int, rank: int, world: int, high: int, runs: tuple[int, ...], own: bool, padded: bool):
+    """What one process observes in an epoch: (index, correct)."""
+    generator = torch.Generator().manual_seed(100 * epoch + rank)
+    if padded:  # as torch's DistributedSampler does it: every process equally many, the last ones from the front again
+        order = torch.randperm(high, generator=torch.Generator().manual_seed(epoch))
+        index = torch.cat((order, order[: -high % world]))[rank::world]
+    else:  # uneven, overlapping, with repeats; in some epochs a process, or all of them, see nothing
+        size = 0 if epoch == 3 or (epoch == 1 and rank == world - 1) else 7 + 11 * rank + epoch
+        index = torch.randint(0, high, (*runs, size) if own else (size,), generator=generator)
+    return index, torch.rand(*runs, index.shape[-1], generator=generator) < 0.4
+
+
+def sample_ages(rank: int, world: int, *, alone: bool = False, own=False, padded=False, epochs=6, **settings) -> list:
+    """Each process observes its share; alone, one process observes all the shares in the order of ranks."""
+    ages = aol.SampleAges([i * i % 5 for i in range(SIZE)], **settings)
+    runs = tuple(ages.rho.shape)
+    found = []
+    for epoch in range(epochs):
+        for each in range(world) if alone else [rank]:
+            ages.observe(*share(epoch, each, world, SIZE, runs, own, padded))
+        ages.advance()
+        found.append(seen(ages, *SAMPLE_LOOK))
+    return found
+
+
+def recorder(rank: int, world: int, *, folder: str, kind: str = "SampleAges", alone: bool = False, **settings) -> None:
+    """Each process records its share; alone, one process records all the shares in the order of ranks."""
+    labels = torch.tensor([i * i % 5 for i in range(SIZE)])
+    of_samples = kind == "SampleAges"
+    ages = aol.SampleAges(labels, **settings) if of_samples else aol.ClassAges(5, **settings)
+    runs = tuple(ages.rho.shape)
+    written = aol.Recorder(folder, ages, resume=True)
+    for epoch in range(6):
+        for each in range(world) if alone else [rank]:
+            index, _ = share(epoch, each, world, SIZE, (), False, padded=epoch % 2 == 0)
+            generator = torch.Generator().manual_seed(1000 * epoch)  # a network answers whoever asks
+            logits = torch.randn(*runs, SIZE, 5, generator=generator)[..., index, :]
+            right = aol.is_correct(logits, labels[index].expand(*runs, -1))
+            ages.observe(index if of_samples else labels[index], right)
+            written.observe(index if of_samples else labels[index], logits)
+            written.test(labels[index], logits.flip(-1))
+        ages.advance()
+        written.advance(lr=0.5)
+    written.close()
+
+
+def class_states(rank: int, world: int, *, kind: str, alone: bool = False, own: bool = False, **settings) -> list:
+    state = getattr(aol, kind)(5, **settings)
+    runs = tuple(state.rho.shape)
+    found = []
+    names = ("age", "ema", "accuracy", "threshold") if kind == "ClassAges" else ("error_rate",)
+    for epoch in range(6):
+        for each in range(world) if alone else [rank]:
+            state.observe(*share(epoch, each, world, 5, runs, own, padded=False))
+        state.advance()
+        found.append(seen(state, "class_weight", *names))
+    return found
+
+
+def far_index(rank: int, world: int) -> list[int]:
+    """Indices beyond what float32 can tell apart: 2^24 and the odd ones after it."""
+    size = 2**24 + 8
+    ages = aol.SampleAges(torch.zeros(size, dtype=torch.uint8), rho=1.0, store="compact")
+    ages.observe(torch.tensor([2**24 + 1 + 2 * rank]), torch.tensor([False]))
+    ages.advance()
+    return (ages.age == 2).nonzero().flatten().tolist()
+
+
+def apart(rank: int, world: int) -> list:
+    """Without sync each process keeps to itself; with a group, to the group."""
+    group = dist.new_group([0, 1])
+    alone, pair = aol.SampleAges([0, 0, 0], rho=1.0), aol.SampleAges([0, 0, 0], rho=1.0)
+    classes = aol.ClassAges(3, threshold=1.0)
+    for state in (alone, pair, classes):
+        state.observe([rank], [False])
+    alone.advance(sync=False)
+    classes.advance(sync=False)
+    if rank < 2:
+        pair.advance(group=group)
+    return [alone.age.tolist(), classes.age.tolist(), pair.age.tolist()]
+
+
+def errors(rank: int, world: int, *, case: str) -> list[str]:
+    """Return what each process was told, and where it stood after it was told and went on."""
+    told = []
+    state = _at_odds(case, rank)
+    for _ in range(2):
+        try:
+            state.advance()
+            told.append("went on")
+        except (ValueError, IndexError) as error:
+            told.append(f"{type(error).__name__}: {error}")
+    dist.barrier()  # nobody hangs in a collective that others have left
+    return [*told, state.epoch]
+
+
+def _at_odds(case: str, rank: int):
+    if case == "samples":
+        return aol.SampleAges([0] * (3 + rank))
+    if case == "labels":
+        return aol.SampleAges([0, 1, rank % 2])
+    if case == "rho":
+        return aol.SampleAges([0, 1], rho=0.5 if rank else 0.25)
+    if case == "epoch":
+        ages = aol.SampleAges([0, 1])
+        for _ in range(rank):
+            ages.advance(sync=False)
+        return ages
+    if case == "classes":
+        return aol.ClassAges(3 + rank)
+    if case == "runs":
+        return aol.ErrorRates(3, rho=[0.5] * (1 + rank))
+    if case == "class epoch":
+        ages = aol.ClassAges(3)
+        for _ in range(rank):
+            ages.advance(sync=False)
+        return ages
+    if case == "stray label":
+        ages = aol.ClassAges(3)
+        ages._label = torch.as_tensor  # as on a CUDA device, where labels are not read
+        ages.observe([0, 5 if rank == 1 else 1], [False, False])
+        return ages
+    assert case == "stray index"
+    ages = aol.SampleAges([0, 1, 2])
+    ages._index = lambda index: (torch.as_tensor(index), torch.as_tensor(index) >= 3)
+    ages.observe([0, 5 if rank == 1 else 1], [False, False])
+    return ages
+
+
+def samplers(rank: int, world: int, *, kind: str, even: bool) -> list:
+    """Two epochs, the second left in the middle and gone on with by others of its kind."""
+    ages = aol.SampleAges([0, 0, 1, 1, 2] * 5, rho=0.5)
+    ages.observe(range(25), [i % 3 == 0 for i in range(25)])
+    ages.advance()
+
+    def make():
+        if kind == "AgeSampler":
+            return aol.AgeSampler(ages, seed=3, even=even)
+        return aol.ShuffledSampler(25, seed=3, even=even)
+
+    sampler = make()
+    first, length = list(sampler), len(sampler)
+    begun = list(itertools.islice(iter(sampler), 4))
+    other = make()
+    other.load_state_dict(sampler.state_dict())
+    return [first, length, begun, list(other)]
+
+
+def gradients(rank: int, world: int, *, divide_by: str, loss: str, alone: bool = False, nothing: bool = False) -> list:
+    """The gradients of one optimiser step over all that all processes hold, in micro-batches of uneven sizes."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3)).double()
+    per_sample = getattr(aol, f"{loss}_loss")
+    generator = torch.Generator().manual_seed(9)
+    sizes = [[4, 1, 3], [2, 0, 7], [5, 5, 1]][:world]  # of each process
+    total = sum(map(sum, sizes))
+    x = torch.randn(total, 6, dtype=torch.float64, generator=generator)
+    y = torch.randint(0, 3, (total,), generator=generator)
+    weight = torch.rand(total, dtype=torch.float64, generator=generator) * 3
+    weight[::5] = 0.0
+    weight = weight * 0 if nothing else weight
+    if alone:
+        mean = aol.weighted_mean(per_sample(model(x), y), weight, divide_by=divide_by)
+        mean.backward()
+        return [mean.item(), *(p.grad.tolist() for p in model.parameters())]
+    start = sum(map(sum, sizes[:rank]))
+    edges = [start + sum(sizes[rank][:i]) for i in range(4)]
+    parts = [slice(a, b) for a, b in itertools.pairwise(edges)]
+    parallel = DistributedDataParallel(model)
+    whole = aol.loss_total([weight[part] for part in parts], divide_by=divide_by)
+    means = []
+    for number, part in enumerate(parts):
+        last = number == len(parts) - 1
+        with torch.enable_grad() if last else parallel.no_sync():
+            mean = aol.weighted_mean(per_sample(parallel(x[part]), y[part]), weight[part], total=whole)
+            mean.backward()
+        means.append(mean.detach())
+    shown = torch.stack(means).sum()
+    dist.all_reduce(shown)
+    return [shown.item() / world, *(p.grad.tolist() for p in model.parameters())]

@@ -1,0 +1,257 @@
+"""What the common checks run over: every state, sampler, stream and memory of the library, each in its variants.
+
+A subject is made from a seed, does numbered pieces of work (each the same whenever it has that number), and can be
+looked at: a list of everything that can be seen of it from outside.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+
+import aol
+from tests.support.bad_calls import (
+    BAD_CLASS_CALLS,
+    BAD_CLASS_RUN_CALLS,
+    BAD_MEMORY_CALLS,
+    BAD_NAMED_CALLS,
+    BAD_RUN_CALLS,
+    BAD_SAMPLE_CALLS,
+    BAD_SAMPLER_CALLS,
+    BAD_STREAM_CALLS,
+)
+
+LABELS = [0, 1, 1, 2, 2, 2, 2]
+NAMES = ["a", "b", "c", "d", "e", "f", "g"]
+
+
+@dataclass(frozen=True)
+class Subject:
+    """One kind of object, in one variant."""
+
+    make: Callable[[int], object]
+    work: Callable[[object, int], None]
+    look: Callable[[object], list]
+    others: tuple[Callable[[], object], ...]  # near relatives, whose states it must refuse
+    seeded: bool = False
+    grows: bool = False  # by its nature
+    starts_over: bool = False  # a pass that is broken off, unless its state is loaded
+    bad_calls: tuple = field(default=())  # (call, error, name of the argument)
+
+
+def answers(number: int, *shape: int) -> torch.Tensor:
+    return torch.rand(shape, generator=torch.Generator().manual_seed(number)) < 0.4
+
+
+# States
+
+
+def seen_of_state(*names: str) -> Callable[[object], list]:
+    def look(state) -> list:
+        tensors = [getattr(state, name) for name in names]
+        kept = [value for _, value in sorted(state.state_dict().items())]
+        return [state.epoch, *tensors, *kept]
+
+    return look
+
+
+def work_on_samples(runs: int | None = None, own: bool = False, names: list[str] | None = None):
+    def work(ages, number: int) -> None:
+        generator = torch.Generator().manual_seed(1000 + number)
+        index = torch.randint(0, 7, (runs, 5) if own else (5,), generator=generator)
+        given = [names[i] for i in index.tolist()] if names else index
+        ages.observe(given, answers(number, *(() if runs is None else (runs,)), 5))
+        if number % 2:  # every other piece of work leaves an epoch open
+            ages.advance()
+
+    return work
+
+
+def work_on_classes(runs: int | None = None, own: bool = False):
+    def work(state, number: int) -> None:
+        generator = torch.Generator().manual_seed(1000 + number)
+        label = torch.randint(0, 3, (runs, 5) if own else (5,), generator=generator)
+        state.observe(label, answers(number, *(() if runs is None else (runs,)), 5))
+        if number % 2:
+            state.advance()
+
+    return work
+
+
+def samples(work=None, others=(), bad=None, **more) -> Subject:
+    def near(**changed):
+        return lambda: aol.SampleAges(changed.pop("labels", LABELS), **{"rho": 0.3, **more, **changed})
+
+    if more.get("fuse") != "mean":
+        others = (*others, near(store="full" if more.get("store") == "compact" else "compact"))
+    others = (
+        *others,
+        near(labels=[*LABELS, 0], ids=[*NAMES, "h"] if "ids" in more else None),
+        near(labels=LABELS[::-1]),
+        near(num_classes=9),
+        near(rho=0.31),
+        near(rho=[0.3, 0.3, 0.3, 0.3]),
+        near(fuse="mean" if more.get("fuse") != "mean" else "ema", store="full"),
+        near(absent="grow" if more.get("absent") != "grow" else "keep"),
+        near(ids=["z", *NAMES[1:]]),
+    )
+    return Subject(
+        make=lambda seed: aol.SampleAges(LABELS, **{"rho": 0.3, **more}),
+        work=work or work_on_samples(),
+        look=seen_of_state("age", "ema", "class_age", "class_weight", "sample_weight", "weights", "rho"),
+        others=tuple(each for each in others if each is not None),
+        bad_calls=BAD_SAMPLE_CALLS if bad is None else bad,
+    )
+
+
+def in_the_middle(accuracy: torch.Tensor) -> float:
+    """A threshold function that can be pickled."""
+    return 0.5
+
+
+def classes(kind, names: tuple[str, ...], runs=None, own=False, **more) -> Subject:
+    others = [
+        lambda: kind(4, **more),
+        lambda: kind(3, **{**more, "rho": 0.77}),
+        lambda: kind(3, **{**more, "rho": [0.1] * 5}),
+    ]
+    if kind is aol.ClassAges:
+        others.append(lambda: kind(3, **{**more, "threshold": 0.123}))
+    return Subject(
+        make=lambda seed: kind(3, **more),
+        work=work_on_classes(runs, own),
+        look=seen_of_state(*names),
+        others=tuple(others),
+        bad_calls=BAD_CLASS_CALLS if runs is None else BAD_CLASS_RUN_CALLS,
+    )
+
+
+# Samplers, streams and memories
+
+
+def goes_on_like(thing) -> list:
+    """What is left of the pass under way, and the next one: seen through a twin, so that nothing moves."""
+    twin = CLEAN[type(thing).__name__](thing)
+    twin.load_state_dict(thing.state_dict())
+    return [_plain(twin), _plain(twin)]
+
+
+def _plain(things) -> list:
+    return [each.tolist() if isinstance(each, torch.Tensor) else each for each in things]
+
+
+CLEAN = {
+    "ShuffledSampler": lambda s: aol.ShuffledSampler(s.num_samples, seed=s.seed),
+    "AgeSampler": lambda s: aol.AgeSampler(s._ages, num_samples=s.num_samples, seed=s.seed),
+    "LimitedAccess": lambda s: aol.LimitedAccess(s._labels, s.fraction, steps=s.steps, seed=s.seed),
+    "Arrivals": lambda s: aol.Arrivals(s._labels, s.fraction, steps=s.steps, seed=s.seed),
+    "ShiftingTail": lambda s: aol.ShiftingTail(s._labels, s.imbalance, period=s.period, steps=s.steps, seed=s.seed),
+}
+
+
+def take_some(thing, number: int) -> None:
+    """Passes broken off after a few, and whole ones."""
+    for _ in itertools.islice(iter(thing), None if number % 2 else 3):
+        pass
+
+
+def look_at_passes(thing) -> list:
+    state = thing.state_dict()
+    return [state[key] for key in sorted(state)] + goes_on_like(thing)
+
+
+def aged() -> aol.SampleAges:
+    ages = aol.SampleAges(LABELS, rho=0.5, level="sample")
+    ages.observe(range(7), [i % 2 == 0 for i in range(7)])
+    ages.advance()
+    return ages
+
+
+def passes(make, *others, bad=()) -> Subject:
+    return Subject(
+        make=make, work=take_some, look=look_at_passes, others=others, seeded=True, starts_over=True, bad_calls=bad
+    )
+
+
+def remember(memory, number: int) -> None:
+    memory.add(torch.arange(number * 5, number * 5 + 5))
+
+
+CLASS_LOOK = ("age", "ema", "class_weight", "accuracy", "threshold", "rho")
+RATE_LOOK = ("error_rate", "class_weight", "rho")
+POOL = [i % 3 for i in range(30)]
+
+SUBJECTS: dict[str, Subject] = {
+    "SampleAges": samples(),
+    "SampleAges-sample": samples(level="sample"),
+    "SampleAges-mean": samples(fuse="mean"),
+    "SampleAges-grow": samples(absent="grow"),
+    "SampleAges-mean-grow": samples(fuse="mean", absent="grow"),
+    "SampleAges-compact": samples(store="compact"),
+    "SampleAges-runs": samples(work_on_samples(2), bad=BAD_RUN_CALLS, rho=[0.3, 0.0]),
+    "SampleAges-own-runs": samples(work_on_samples(2, own=True), bad=BAD_RUN_CALLS, rho=[0.3, 1.0], level="sample"),
+    "SampleAges-one-run": samples(work_on_samples(1), bad=BAD_RUN_CALLS[:2], rho=[0.4]),
+    "SampleAges-ids": samples(work_on_samples(names=NAMES), bad=BAD_NAMED_CALLS, ids=NAMES),
+    "ClassAges": classes(aol.ClassAges, CLASS_LOOK),
+    "ClassAges-number": classes(aol.ClassAges, CLASS_LOOK, threshold=0.6, rho=0.2),
+    "ClassAges-function": classes(aol.ClassAges, CLASS_LOOK, threshold=in_the_middle),
+    "ClassAges-runs": classes(aol.ClassAges, CLASS_LOOK, runs=2, rho=[0.0, 0.5]),
+    "ClassAges-own-runs": classes(aol.ClassAges, CLASS_LOOK, runs=2, own=True, rho=[0.1, 0.5]),
+    "ErrorRates": classes(aol.ErrorRates, RATE_LOOK),
+    "ErrorRates-runs": classes(aol.ErrorRates, RATE_LOOK, runs=2, rho=[0.3, 1.0]),
+    "ShuffledSampler": passes(
+        lambda seed: aol.ShuffledSampler(11, seed=seed),
+        lambda: aol.ShuffledSampler(12),
+        lambda: aol.ShuffledSampler(11, seed=99),
+        lambda: aol.AgeSampler(aged(), num_samples=11),
+        bad=BAD_SAMPLER_CALLS,
+    ),
+    "AgeSampler": passes(
+        lambda seed: aol.AgeSampler(aged(), num_samples=9, seed=seed),
+        lambda: aol.AgeSampler(aged()),
+        lambda: aol.AgeSampler(aged(), num_samples=9, seed=99),
+        lambda: aol.ShuffledSampler(9),
+        bad=BAD_SAMPLER_CALLS,
+    ),
+    "LimitedAccess": passes(
+        lambda seed: aol.LimitedAccess(POOL, 0.3, steps=6, seed=seed),
+        lambda: aol.LimitedAccess(POOL, 0.4, steps=6),
+        lambda: aol.LimitedAccess(POOL, 0.3, steps=5),
+        lambda: aol.LimitedAccess([*POOL, 0], 0.3, steps=6),
+        lambda: aol.Arrivals(POOL, 0.3, steps=6),
+        bad=BAD_STREAM_CALLS,
+    ),
+    "Arrivals": passes(
+        lambda seed: aol.Arrivals(POOL, 0.1, steps=6, seed=seed),
+        lambda: aol.Arrivals(POOL, 0.1, steps=6, seed=99),
+        lambda: aol.LimitedAccess(POOL, 0.1, steps=6),
+        bad=BAD_STREAM_CALLS,
+    ),
+    "ShiftingTail": passes(
+        lambda seed: aol.ShiftingTail(POOL, 4, period=2, steps=6, seed=seed),
+        lambda: aol.ShiftingTail(POOL, 5, period=2, steps=6),
+        lambda: aol.ShiftingTail(POOL, 4, period=3, steps=6),
+        lambda: aol.ShiftingTail(POOL[::-1], 4, period=2, steps=6),
+        lambda: aol.ShiftingTail(POOL, 4, period=2, steps=6, profile="step"),
+        bad=BAD_STREAM_CALLS,
+    ),
+    "KeepAll": Subject(
+        make=lambda seed: aol.KeepAll(),
+        work=remember,
+        look=lambda m: [m.indices, len(m)],
+        others=(lambda: aol.Reservoir(8),),
+        grows=True,
+        bad_calls=BAD_MEMORY_CALLS,
+    ),
+    "Reservoir": Subject(
+        make=lambda seed: aol.Reservoir(8, seed=seed),
+        work=remember,
+        look=lambda m: [m.indices, len(m), m.seen, m.state_dict()["generator"]],
+        others=(lambda: aol.KeepAll(), lambda: aol.Reservoir(9), lambda: aol.Reservoir(8, seed=99)),
+        seeded=True,
+        bad_calls=BAD_MEMORY_CALLS,
+    ),
+}
