@@ -14,7 +14,7 @@ import pytest
 
 from aol import data
 from aol.data import DataError, UnreachableError, download, named
-from aol.data.official import Download, Member, Official
+from aol.data.registry import Download, Member, Official
 from tests.support.tiny_sets import cifar10_files, fashion_files
 
 

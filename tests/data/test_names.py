@@ -12,7 +12,7 @@ import torch
 from aol import data
 from aol.data import DataError, StoredImages
 from aol.data.commands import main
-from aol.data.stored import Chosen
+from aol.data.encoded_images import Subset
 from tests.support.naming import LAYOUTS, in_folder, without_names
 from tests.support.tiny_sets import encoded, image_folder, parquet_set, tiny_lmdb, tiny_parquet
 
@@ -37,8 +37,8 @@ def test_a_name_leads_to_the_bytes_and_the_label_of_its_sample(tmp_path: Path, l
     random = np.random.default_rng(0)
     for place in (root, tmp_path / "packed", tmp_path / "again"):
         whole = _split(place, split)
-        choice = Chosen(whole.records, torch.from_numpy(random.permutation(len(whole))[:-1]), "some")
-        chosen = Chosen(choice, torch.tensor([2, 0, 1]), "fewer")
+        choice = Subset(whole.records, torch.from_numpy(random.permutation(len(whole))[:-1]), "some")
+        chosen = Subset(choice, torch.tensor([2, 0, 1]), "fewer")
         for some in (whole, StoredImages(choice), StoredImages(chosen)):
             index = torch.from_numpy(random.integers(0, len(some), 20))
             names = some.names(index)

@@ -68,7 +68,7 @@ def test_a_step_trains_on_its_own_subset_only_and_looks_at_the_whole_memory() ->
     loop = make_loop([stream_settings(stream="access", fraction=0.2, memory="all", augment=True)])
     trained: list[Tensor] = []
     looked: list[Tensor] = []
-    learn, look = loop._train_on, loop._look_at
+    learn, look = loop._train_on, loop._evaluate
     loop._train_on = lambda place, *rest: (trained.append(place), learn(place, *rest))[1]  # type: ignore[assignment]
 
     def watched(what: str, index: Tensor, *rest: Tensor | None, **more: int) -> object:
@@ -76,7 +76,7 @@ def test_a_step_trains_on_its_own_subset_only_and_looks_at_the_whole_memory() ->
             looked.append(index)
         return look(what, index, *rest, **more)
 
-    loop._look_at = watched  # type: ignore[assignment]
+    loop._evaluate = watched  # type: ignore[assignment]
     everything: set[int] = set()
     for step in range(5):
         loop.run_epoch()

@@ -9,7 +9,7 @@ import torch
 
 from aol.bench.measure import random_pair
 from aol.data import open_data
-from aol.engine import OfflineLoop, StreamLoop, grid, learner, room
+from aol.engine import OfflineLoop, StreamLoop, capacity, grid, learner
 from aol.engine.capture import Captured
 from aol.engine.files import load_checkpoint, save_checkpoint
 from aol.engine.settings import Value
@@ -107,7 +107,7 @@ def test_deterministic_runs_repeat_themselves_to_the_last_bit(precision: str, mo
 
 def test_as_many_runs_are_trained_together_as_there_is_room_for() -> None:
     run = grid({"data": "random", "precision": "bf16", "net": "resnet32"}, seed=[0])[0]
-    each = room.step_bytes(run, (3, 32, 32), 10, CUDA)
+    each = capacity.step_bytes(run, (3, 32, 32), 10, CUDA)
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
     many = learner.Learner([run] * 8, num_classes=10, shape=(3, 32, 32), device=CUDA)

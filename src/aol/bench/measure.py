@@ -24,7 +24,7 @@ from aol.engine.loop import Loop
 from aol.engine.offline import OfflineLoop
 from aol.engine.results import versions
 from aol.engine.settings import Settings, Value, grid
-from aol.engine.streaming import StreamLoop
+from aol.engine.stream import StreamLoop
 from aol.longtail import long_tail_counts
 
 _TABLE_RUNS, _TABLE_EPOCHS = 54, 200  # the grid of one column of the paper's offline table

@@ -7,6 +7,7 @@ from aol.data.augment import Draws, crop_flip, draw, evaluation_batch, training_
 from aol.data.check import FileState, Report, check
 from aol.data.crops import RandomResizedCrop, ResizeCenterCrop, Transform, crops_for
 from aol.data.download import UnreachableError
+from aol.data.encoded_images import Records, StoredImages, damaged, into_memory
 from aol.data.errors import DataError
 from aol.data.get import get
 from aol.data.images import (
@@ -20,9 +21,8 @@ from aol.data.images import (
     split_per_class,
 )
 from aol.data.named import NAMES, Listing, find, list_sets
-from aol.data.opening import load, open_data
+from aol.data.open import load, open_data
 from aol.data.pack import Packed, pack
-from aol.data.stored import Records, StoredImages, damaged, into_memory
 
 __all__ = [
     "IMAGENET",

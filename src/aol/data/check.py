@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from aol.data.digits import load_digits
+from aol.data.encoded_images import Records, StoredImages, damaged
 from aol.data.errors import DataError
 from aol.data.images import ImageSet, Pair
 from aol.data.named import NAMES, OFFICIAL, find, missing_message, official
-from aol.data.official import Official, member_problem
-from aol.data.opening import open_data, open_records
+from aol.data.open import open_data, open_records
 from aol.data.packed import PackedRecords, wrong_records, wrong_tables
-from aol.data.stored import Records, StoredImages, damaged
+from aol.data.registry import Official, member_problem
 
 Progress = Callable[[str, int, int], None]
 

@@ -13,8 +13,8 @@ import torch
 
 from aol.data.errors import DataError
 from aol.data.images import Augmentation, ImageSet, Pair, centred, check_labels, mean_std
-from aol.data.official import Download, Member, Official
 from aol.data.pickles import Plain, read_plain_pickle
+from aol.data.registry import Download, Member, Official
 
 _ADDRESS = "https://www.cs.toronto.edu/~kriz/"
 

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from aol.data.errors import DataError
-from aol.data.official import digest_of
+from aol.data.registry import digest_of
 
 Progress = Callable[[int, int], None]
 _CHUNK = 1 << 16

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from aol.data.errors import DataError
 from aol.data.images import Augmentation, ImageSet, Pair, centred, mean_std
-from aol.data.official import Download, Member, Official, read_member
+from aol.data.registry import Download, Member, Official, read_member
 
 CLASSES = (
     "T-shirt/top",

@@ -15,9 +15,9 @@ import numpy as np
 import torch
 
 from aol.data.decode import EXTENSIONS
+from aol.data.encoded_images import Records, Subset
 from aol.data.errors import DataError
 from aol.data.images import split_per_class
-from aol.data.stored import Chosen, Records
 
 TEST_FRACTION = 0.2
 TEST_SEED = 0
@@ -134,8 +134,8 @@ def open_folder(root: Path) -> dict[str, Records]:
                 "needs at least two"
             ) from None
         return {
-            "train": Chosen(records, kept, f"{root.name}/train"),
-            "test": Chosen(records, held, f"{root.name}/test"),
+            "train": Subset(records, kept, f"{root.name}/train"),
+            "test": Subset(records, held, f"{root.name}/test"),
         }
     labelled = [name for name in TEST_FOLDERS if (root / name).is_dir() and class_folders(root / name)]
     if not labelled:

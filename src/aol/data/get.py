@@ -17,7 +17,7 @@ from pathlib import Path
 from aol.data.download import UnreachableError, fetch
 from aol.data.errors import DataError
 from aol.data.named import cache_folder, official
-from aol.data.official import Download, Official, digest_of, member_problem
+from aol.data.registry import Download, Official, digest_of, member_problem
 
 Progress = Callable[[str, int, int], None]
 

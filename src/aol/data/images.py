@@ -1,6 +1,6 @@
 """What a data set is once in memory: one uint8 tensor of pixels, its labels, how to feed it to a network.
 
-Assumes tensors and nothing else. Large sets, which never are in memory as a whole, are in `stored.py`; both
+Assumes tensors and nothing else. Large sets, which never are in memory as a whole, are in `encoded_images.py`; both
 kinds come as a `Pair` of a training and a test split.
 """
 

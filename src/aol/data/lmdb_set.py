@@ -17,10 +17,10 @@ from typing import Protocol
 
 import torch
 
+from aol.data.encoded_images import Records
 from aol.data.errors import DataError, need
 from aol.data.folder import TEST_FOLDERS, same_classes
 from aol.data.images import check_labels
-from aol.data.stored import Records
 
 
 class _Transaction(Protocol):

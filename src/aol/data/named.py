@@ -16,7 +16,7 @@ from aol.data.cifar import CIFAR10, CIFAR100
 from aol.data.digits import load_digits
 from aol.data.fashion_mnist import FASHION_MNIST
 from aol.data.images import ImageSet, Pair
-from aol.data.official import Official
+from aol.data.registry import Official
 
 OFFICIAL: Mapping[str, Official] = {o.name: o for o in (FASHION_MNIST, CIFAR10, CIFAR100)}
 NAMES: tuple[str, ...] = ("digits", *OFFICIAL)

@@ -24,12 +24,12 @@ import numpy as np
 import numpy.typing as npt
 
 from aol.data.decode import open_image, shrink
+from aol.data.encoded_images import Progress, Records
 from aol.data.errors import DataError
 from aol.data.name_table import SUFFIX, packed_names
-from aol.data.opening import open_records
+from aol.data.open import open_records
 from aol.data.packed import FORMAT, MANIFEST, ROW, VERSION, Manifest, Shard
 from aol.data.shard_files import read_back, write_index, write_whole
-from aol.data.stored import Progress, Records
 
 QUALITY = 90
 _LOCK = ".lock"

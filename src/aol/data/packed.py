@@ -25,10 +25,10 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from aol.data.encoded_images import PerThread, Progress, Records
 from aol.data.errors import DataError
 from aol.data.images import check_labels
 from aol.data.name_table import SUFFIX, Places, gathered, read_names
-from aol.data.stored import PerThread, Progress, Records
 
 FORMAT, VERSION = "aol-packed", 1
 MANIFEST = "manifest.json"

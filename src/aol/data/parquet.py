@@ -19,11 +19,11 @@ from typing import Protocol, cast
 import numpy as np
 import torch
 
+from aol.data.encoded_images import PerThread, Records
 from aol.data.errors import DataError, need
 from aol.data.images import check_labels
 from aol.data.name_table import Places, gathered
 from aol.data.row_names import naming_column, read_column
-from aol.data.stored import PerThread, Records
 
 _LABEL_COLUMNS = ("label", "labels", "fine_label")
 _KEPT_GROUPS = 4

@@ -19,7 +19,7 @@ from aol.losses import focal_loss, is_correct, sigmoid_bias, softmax_loss, weigh
 from aol.nets import fused
 
 
-class Alone(nn.Module):
+class SingleRun(nn.Module):
     """One network behind the face of a stack: images `[1, B, ...]` or `[B, ...]` to logits `[1, B, K]`."""
 
     num_runs = 1
@@ -45,7 +45,7 @@ class Alone(nn.Module):
 
 def build(
     runs: Sequence[Settings], *, num_classes: int, shape: tuple[int, int, int], alone: bool
-) -> nets.Stacked | Alone:
+) -> nets.Stacked | SingleRun:
     """Return the runs' networks as one, each started from its own seed, sigmoid heads at -log(C - 1).
 
     With `alone`, a single network is left as it is; elsewhere it becomes a stack of one, if it can, for its kernels.
@@ -64,7 +64,7 @@ def build(
             nn.init.constant_(bias, sigmoid_bias(num_classes))
         made.append(net)
     single = len(made) == 1 and (alone or not nets.can_stack(made[0]))
-    return Alone(made[0]) if single else nets.stack(made)
+    return SingleRun(made[0]) if single else nets.stack(made)
 
 
 def network_name(name: str, shape: tuple[int, int, int]) -> str:
@@ -128,7 +128,7 @@ class Learner:
         self._by_loss = _rows_by_loss(runs, device)
         self.by_count = torch.tensor([run.divide_by == "count" for run in runs], device=device)
 
-    def _quickest(self, net: nets.Stacked | Alone) -> nn.Module:
+    def _quickest(self, net: nets.Stacked | SingleRun) -> nn.Module:
         """Return what computes these networks fastest here: our kernels where they can, else itself."""
         wanted = self.settings.precision == "bf16"
         if not isinstance(net, nets.Stacked) or not wanted or not fused.can_fuse(net):

@@ -118,19 +118,19 @@ class Loop(ABC):
 
     def _test_readings(self, by_class: dict[str, Tensor]) -> dict[str, Tensor | float]:
         every = torch.arange(self.test.labels.numel(), device=self.device)
-        readings = self._look_at("test", every)
+        readings = self._evaluate("test", every)
         rank, world = _distributed.world()
         self.test_ages.observe(every[rank::world], readings.correct)
         self.test_ages.advance()
         by_class |= {**readings.by_class("test"), "test_age": self.test_ages.class_age}
         found: dict[str, Tensor | float] = {"test_accuracy": readings.accuracy}
         if self.learner.has_average:
-            found["averaged_accuracy"] = self._look_at("averaged", every).accuracy
+            found["averaged_accuracy"] = self._evaluate("averaged", every).accuracy
         if self.held_out.numel():
-            found["validation_accuracy"] = self._look_at("validation", self.held_out).accuracy
+            found["validation_accuracy"] = self._evaluate("validation", self.held_out).accuracy
         return found
 
-    def _look_at(self, what: str, index: Tensor, times: Tensor | None = None, *, most: int | None = None) -> Readings:
+    def _evaluate(self, what: str, index: Tensor, times: Tensor | None = None, *, most: int | None = None) -> Readings:
         """Take a clean pass: over what was trained on ("train"), "validation", "test", or test by "averaged" nets."""
         if what not in self._clean_passes:
             source = {"train": self.train, "validation": self._validation}.get(what, self.test)
@@ -156,8 +156,8 @@ class Loop(ABC):
                 self.train,
                 num_classes=self.num_classes,
                 size=place.shape[1],
-                observe=self._hear if listens else None,
-                heard=self._heard,
+                observe=self._observe_batch if listens else None,
+                observed=self._observed_tensors,
             )
         steps = self._train_pass.steps
         rates = [rate_at(self.settings, self.epoch * steps + step, steps) for step in range(steps)]
@@ -165,11 +165,11 @@ class Loop(ABC):
         return self._train_pass(place, position, weight, rates=rates, epoch=self.epoch, seeds=seeds)
 
     @abstractmethod
-    def _hear(self, position: Tensor, label: Tensor, right: Tensor) -> None:
+    def _observe_batch(self, position: Tensor, label: Tensor, right: Tensor) -> None:
         """Take the answers of a training batch for the signal, each `[R, B]`."""
 
-    def _heard(self) -> Iterator[Tensor]:
-        """Yield the tensors that `_hear` changes."""
+    def _observed_tensors(self) -> Iterator[Tensor]:
+        """Yield the tensors that `_observe_batch` changes."""
         yield from self.error_rates.pending()
         yield from self.ages.pending()
 

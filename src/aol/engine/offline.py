@@ -61,7 +61,7 @@ class OfflineLoop(Loop):
         signal = self.settings.signal
         readings = {"train_count": trained.count, "train_accuracy": trained.right / trained.count}
         if signal == "eval":
-            readings = self._look(here)
+            readings = self._evaluate_train(here)
         if signal != "none":
             self.ages.advance()
             self.error_rates.advance()
@@ -83,16 +83,16 @@ class OfflineLoop(Loop):
         own = self.ages.sample_weight if self.weighting.any_sample_level else None
         return by_class, self.weighting.by_sample(by_class, own, self.labels)
 
-    def _look(self, here: Tensor) -> dict[str, Tensor]:
+    def _evaluate_train(self, here: Tensor) -> dict[str, Tensor]:
         """Classify what was trained on, unaugmented; tell the ages."""
-        found = self._look_at("train", self.pool.gather(1, here))
+        found = self._evaluate("train", self.pool.gather(1, here))
         rank, world = _distributed.world()
         mine = here[:, rank::world]
-        self._hear(mine, self.labels[mine], found.correct)
+        self._observe_batch(mine, self.labels[mine], found.correct)
         if self.samples is not None:
             self.samples.observe(mine, found.answers)
         return {"train_count": found.count, **found.by_class("train")}
 
-    def _hear(self, position: Tensor, label: Tensor, right: Tensor) -> None:
+    def _observe_batch(self, position: Tensor, label: Tensor, right: Tensor) -> None:
         self.ages.observe(position, right)
         self.error_rates.observe(label, right)

@@ -44,7 +44,7 @@ class TrainPass:
         num_classes: C.
         size: m, the same in every pass.
         observe: hears of each batch: positions, labels and which were right, each `[R, B]`; None if nobody listens.
-        heard: gives the tensors that `observe` changes.
+        observed: gives the tensors that `observe` changes.
     """
 
     def __init__(
@@ -55,9 +55,9 @@ class TrainPass:
         num_classes: int,
         size: int,
         observe: Observe | None,
-        heard: Callable[[], Iterable[Tensor]],
+        observed: Callable[[], Iterable[Tensor]],
     ) -> None:
-        self._learner, self._source, self._observe, self._heard = learner, source, observe, heard
+        self._learner, self._source, self._observe, self._observed_tensors = learner, source, observe, observed
         device, runs = learner.device, len(learner.runs)
         self._size, self._batch = size, learner.settings.batch_size
         rank, self._world = _distributed.world()
@@ -124,7 +124,7 @@ class TrainPass:
     def _touched(self) -> Iterator[Tensor]:
         yield from (self._cursor, self._step, self._losses, self._sums)
         yield from self._learner.tensors()
-        yield from self._heard()
+        yield from self._observed_tensors()
 
     def _work(self, size: int, images: Tensor | None = None) -> None:
         """Train on the next batch."""

@@ -137,13 +137,13 @@ def compare(results: Sequence[dict[str, Json]], figure: str) -> list[Row]:
 
 def _circumstances(run: Settings, runs: Sequence[Settings]) -> str:
     """Return the settings, besides the method, that tell these runs apart, as few as will do."""
-    keys = {other.stack_key: dict(other.stack_key) for other in runs}
-    telling = [name for name, _ in run.stack_key if len({key[name] for key in keys.values()}) > 1]
+    keys = {other.group_key: dict(other.group_key) for other in runs}
+    telling = [name for name, _ in run.group_key if len({key[name] for key in keys.values()}) > 1]
     for name in reversed(telling):
         rest = [other for other in telling if other != name]
         if len({tuple(key[other] for other in rest) for key in keys.values()}) == len(keys):
             telling = rest
-    return " ".join(f"{name}={keys[run.stack_key][name]}" for name in telling)
+    return " ".join(f"{name}={keys[run.group_key][name]}" for name in telling)
 
 
 def _number(value: Tensor) -> float | None:

@@ -1,4 +1,4 @@
-"""What a run is: every setting, checked; grids of them; and which runs can be trained together as one stack.
+"""What a run is: every setting, checked; grids of them; and which runs can be trained as one group.
 
 Knows words and numbers, no tensors. Two runs with the same `Settings` are the same run and have the same `run_id`.
 """
@@ -19,7 +19,7 @@ Value: TypeAlias = str | float | int | bool | None
 
 WEIGHTINGS = ("none", "cb", "aol", "cb+aol", "frequency", "error")
 FROM_ANSWERS = ("aol", "cb+aol", "error")  # those that know what was right and wrong before; the others know counts
-# What may differ between the runs of a stack; all else is common to them.
+# What may differ between the runs of a group; all else is common to them.
 PER_RUN = (
     "weighting", "rho", "beta", "power", "temper", "level", "mechanism", "loss", "gamma", "divide_by", "seed",
 )  # fmt: skip
@@ -220,7 +220,7 @@ class Settings:
         return " ".join(words)
 
     @property
-    def stack_key(self) -> tuple[tuple[str, Value], ...]:
+    def group_key(self) -> tuple[tuple[str, Value], ...]:
         """What runs must have in common to be trained as one."""
         return tuple((name, value) for name, value in self.as_dict().items() if name not in PER_RUN)
 
@@ -264,19 +264,19 @@ def grid(common: Mapping[str, Value], **varied: Sequence[Value]) -> list[Setting
     return list(dict.fromkeys(runs))
 
 
-def stacks(runs: Iterable[Settings], most: int) -> list[list[Settings]]:
-    """Group runs that can be trained as one, at most `most` together and about equally many in each.
+def groups(runs: Iterable[Settings], most: int) -> list[list[Settings]]:
+    """Group runs that can be trained as one network, at most `most` together and about equally many in each.
 
-    >>> [len(stack) for stack in stacks(grid({}, seed=range(10)), most=4)]
+    >>> [len(group) for group in groups(grid({}, seed=range(10)), most=4)]
     [4, 3, 3]
     """
-    groups: dict[object, list[Settings]] = {}
+    by_key: dict[object, list[Settings]] = {}
     for run in runs:
-        groups.setdefault(run.stack_key, []).append(run)
-    found = []
-    for group in groups.values():
+        by_key.setdefault(run.group_key, []).append(run)
+    result = []
+    for group in by_key.values():
         parts = -(-len(group) // most)
         sizes = [len(group) // parts + (part < len(group) % parts) for part in range(parts)]
         ends = list(itertools.accumulate(sizes))
-        found += [group[end - size : end] for end, size in zip(ends, sizes, strict=True)]
-    return found
+        result += [group[end - size : end] for end, size in zip(ends, sizes, strict=True)]
+    return result

@@ -16,9 +16,9 @@ from torch.utils.data import DataLoader, Dataset
 from aol import _seeds
 from aol.data import augment
 from aol.data.crops import crops_for
+from aol.data.encoded_images import StoredImages
 from aol.data.errors import DataError
 from aol.data.images import Augmentation, ImageSet, Normalisation, Pair
-from aol.data.stored import StoredImages
 from aol.engine.settings import WrongSettingsError
 
 AnyPair: TypeAlias = Pair[ImageSet] | Pair[StoredImages]

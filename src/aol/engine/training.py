@@ -20,7 +20,7 @@ import torch.distributed as dist
 
 from aol import nets
 from aol.data.images import ImageSet
-from aol.engine import room
+from aol.engine import capacity
 from aol.engine.events import Events, check_tensorboard
 from aol.engine.files import load_checkpoint, save_checkpoint
 from aol.engine.folder import checkpoint_path, note_stacks, prepare, recall_stacks, run_folder
@@ -28,9 +28,9 @@ from aol.engine.learner import network_name
 from aol.engine.loop import Loop, pool
 from aol.engine.offline import OfflineLoop
 from aol.engine.results import Json, read_result, result, versions, write_result
-from aol.engine.settings import Settings, WrongSettingsError, stacks
+from aol.engine.settings import Settings, WrongSettingsError, groups
 from aol.engine.source import AnyPair, shape_of
-from aol.engine.streaming import StreamLoop
+from aol.engine.stream import StreamLoop
 from aol.engine.writing import RunRecords
 from aol.records.files import held, sweep, write_atomically
 
@@ -191,7 +191,7 @@ def check(runs: Sequence[Settings], pairs: dict[str, AnyPair], conduct: Conduct)
         raise WrongSettingsError(
             "--keep-samples keeps the ages of samples: a stream has those of classes only, and signal='none' has none."
         )
-    for run in {run.stack_key: run for run in runs}.values():
+    for run in {run.group_key: run for run in runs}.values():
         pair = pairs[run.data]
         shape_of(pair, run.image_size)
         pool(run, pair.train.labels)
@@ -218,8 +218,8 @@ def group(
     shared = world > 1 and conduct.parallel == "data"
     found: list[list[Settings]] = []
     said: set[str] = set()
-    for key in dict.fromkeys(run.stack_key for run in runs):
-        some = [run for run in runs if run.stack_key == key]
+    for key in dict.fromkeys(run.group_key for run in runs):
+        some = [run for run in runs if run.group_key == key]
         pair = pairs[some[0].data]
         shape = shape_of(pair, some[0].image_size)
         most = conduct.together or likely_best(conduct.device, shape, some[0].batch_size)
@@ -236,9 +236,9 @@ def group(
             said.add(reason)
             progress.say(f"Runs are trained one after the other: {reason}.")
         if conduct.device.type == "cuda" and not conduct.together and not reason and len(some) > 1:
-            each = room.step_bytes(some[0], shape, pair.num_classes, conduct.device)
-            most = room.runs_that_fit(torch.cuda.mem_get_info(conduct.device)[0], each, most)
-        found += stacks(some, 1 if reason else most)
+            each = capacity.step_bytes(some[0], shape, pair.num_classes, conduct.device)
+            most = capacity.runs_that_fit(torch.cuda.mem_get_info(conduct.device)[0], each, most)
+        found += groups(some, 1 if reason else most)
     return found
 
 

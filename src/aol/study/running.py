@@ -107,8 +107,8 @@ class Work:
         return None
 
     def _new_stack(self, free: list[Settings]) -> Stack | None:
-        key = free[0].stack_key
-        some = [run for run in free if run.stack_key == key]
+        key = free[0].group_key
+        some = [run for run in free if run.group_key == key]
         most = self._most.get(key, self.conduct.together)
         (first, *_) = group(some, self.pairs, replace(self.conduct, together=most), 1, _Said(self.display))
         return self.claims.bind(first, self.study.keep, wanted=self._lacks)
@@ -160,7 +160,7 @@ class Work:
             self.untrained[stack.runs[0].run_id] = reason
             self.display.say(f"One run alone does not fit into memory: {stack.runs[0].method}. ({reason})")
         else:
-            self._most[stack.runs[0].stack_key] = half = -(-size // 2)
+            self._most[stack.runs[0].group_key] = half = -(-size // 2)
             self.display.say(f"{size} runs together do not fit into memory: trying {half} together. ({reason})")
         self.claims.dissolve(stack)
 

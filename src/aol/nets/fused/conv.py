@@ -11,7 +11,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from aol.nets.fused.pieces import convolved, place, relu
+from aol.nets.fused.tile_ops import convolved, place, relu
 
 # What a convolution does with its result.
 STATISTICS: tl.constexpr = tl.constexpr(0)  # write it raw, with mean and squared deviations of each channel

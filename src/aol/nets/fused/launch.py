@@ -8,9 +8,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from aol.nets.fused import conv, norm, rows, stem
+from aol.nets.fused import conv, conv_rowwise, norm, stem
 from aol.nets.fused import tiles as cuts
-from aol.nets.fused.pieces import NORM_RELU, RAW
+from aol.nets.fused.tile_ops import NORM_RELU, RAW
 from aol.nets.fused.tiles import Partials, cdiv, options, slots, taps, tile_for, walk
 
 
@@ -51,7 +51,9 @@ def conv_forward(
     if shortcut is not None and shortcut.shape[4] != n:
         side = (n - shortcut.shape[4]) // 2
     leave = conv.STATISTICS if table is None else conv.ACTIVATE if shortcut is None else conv.ADD_ACTIVATE
-    kernel, cut = (rows.conv_forward_rows, {}) if by_rows else (conv.conv_forward, {"STRIDE": stride, "TAPS": taps(c)})
+    kernel, cut = (
+        (conv_rowwise.conv_forward_rows, {}) if by_rows else (conv.conv_forward, {"STRIDE": stride, "TAPS": taps(c)})
+    )
     kernel[(cdiv(total, each), runs)](
         x, entry if entry is not None else x, weights, out, partials.values if partials else out,
         table if table is not None else x, shortcut if shortcut is not None else x, runs, batch,

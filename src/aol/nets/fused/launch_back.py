@@ -8,10 +8,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from aol.nets.fused import back, norm, rows, stage, stem
+from aol.nets.fused import conv_backward as kernels
+from aol.nets.fused import conv_rowwise, norm, stage, stem
 from aol.nets.fused import tiles as cuts
 from aol.nets.fused.launch import depth, image_strides
-from aol.nets.fused.pieces import NORM_RELU, RAW
+from aol.nets.fused.tile_ops import NORM_RELU, RAW
 from aol.nets.fused.tiles import ORDERS, Partials, Tile, cdiv, options, taps, tile_for, walk
 
 
@@ -52,7 +53,7 @@ def norm_backward(grad: Tensor, y: Tensor, through: Tensor) -> Tensor:
     total = y[0].numel() // n
     tile = tile_for("norm_backward")
     out = torch.empty_like(y)
-    back.norm_backward[(cdiv(total, tile.pixels), runs)](
+    kernels.norm_backward[(cdiv(total, tile.pixels), runs)](
         grad, y, through, out, runs, total, N=n, PIXELS=tile.pixels, **options(tile, y.dtype)
     )
     return out
@@ -69,7 +70,7 @@ def conv_backward_input(
     each = tile.pixels * height if by_rows else tile.pixels
     out = torch.empty_like(below)
     partials = Partials.empty(dy, runs, batch * height * width, n, each)
-    kernel, cut = (rows.conv_backward_rows, {}) if by_rows else (back.conv_backward_input, {"TAPS": taps(c)})
+    kernel, cut = (conv_rowwise.conv_backward_rows, {}) if by_rows else (kernels.conv_backward_input, {"TAPS": taps(c)})
     kernel[(partials.values.shape[1], runs)](
         dy, weights, out, partials.values, shortcut if shortcut is not None else dy,
         x if x is not None else below, below, table, runs, batch, H=height, W=width, C=c, N=n,
@@ -87,7 +88,7 @@ def conv_backward_weight(x: Tensor | None, dy: Tensor, below: Tensor, table: Ten
     split = 1 if thin else 3
     chunks = _chunks(tile, runs, batch * height * width, split)
     partial = torch.empty((runs, chunks, 9 * c, n), dtype=torch.float32, device=dy.device)
-    kernel = back.weight_thin if thin else back.weight_thick
+    kernel = kernels.weight_thin if thin else kernels.weight_thick
     kernel[(split * chunks, runs)](
         below if x is None else x, table, dy, partial, runs, batch, chunks, H=height, W=width, C=c, N=n,
         ENTRY=(NORM_RELU if x is None else RAW).value, PIXELS=tile.pixels, **options(tile, dy.dtype),
@@ -105,7 +106,7 @@ def halving_backward_input(
     out = torch.empty_like(below)
     tiles = cdiv(batch * height * width, tile.pixels)
     values = torch.empty((runs, 4 * tiles, 2, n), dtype=torch.float32, device=dy.device)
-    back.halving_backward_input[(tiles, runs)](
+    kernels.halving_backward_input[(tiles, runs)](
         dy, weights, out, values, shortcut, x, below, table, runs, batch, H=height, W=width, C=c, N=n,
         PIXELS=tile.pixels, **options(tile, dy.dtype),
     )  # fmt: skip
@@ -119,7 +120,7 @@ def halving_backward_weight(x: Tensor, dy: Tensor) -> Tensor:
     tile = tile_for("halving_weight", c)
     chunks = _chunks(tile, runs, batch * dy.shape[2] * dy.shape[3], 3)
     partial = torch.empty((runs, chunks, 9 * c, n), dtype=torch.float32, device=x.device)
-    back.halving_backward_weight[(3 * chunks, runs)](
+    kernels.halving_backward_weight[(3 * chunks, runs)](
         x, dy, partial, batch, chunks, H=height, W=width, C=c, N=n, PIXELS=tile.pixels, **options(tile, x.dtype)
     )
     return _add_chunks(partial, c, "tapwise")

@@ -8,7 +8,7 @@ import triton
 import triton.language as tl
 
 from aol.nets.fused.conv import leave_gradient_sums, shortcut
-from aol.nets.fused.pieces import place, relu
+from aol.nets.fused.tile_ops import place, relu
 
 
 @triton.jit(do_not_specialize=["rows", "tiles", "total"])

@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 
 from aol.nets.fused.conv import ACTIVATE, STATISTICS, leave_moments
-from aol.nets.fused.pieces import NORM_BACK, place, product, read, relu, vectors
+from aol.nets.fused.tile_ops import NORM_BACK, place, product, read, relu, vectors
 
 
 @triton.jit

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from aol.nets.fused.pieces import INTERPRETED
+from aol.nets.fused.tile_ops import INTERPRETED
 
 
 @dataclass

@@ -10,6 +10,7 @@ import os
 from pathlib import Path
 
 from aol.data.crops import crops_for
+from aol.data.encoded_images import Records, StoredImages, into_memory
 from aol.data.errors import DataError
 from aol.data.folder import class_folders, open_folder
 from aol.data.images import IMAGENET, Augmentation, ImageSet, Pair, centred
@@ -17,7 +18,6 @@ from aol.data.lmdb_set import lmdb_split, open_lmdb
 from aol.data.named import NAMES, OFFICIAL, load_named
 from aol.data.packed import MANIFEST, open_packed
 from aol.data.parquet import open_parquet, parquet_folder
-from aol.data.stored import Records, StoredImages, into_memory
 
 Word = str | os.PathLike[str]
 

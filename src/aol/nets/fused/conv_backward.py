@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 
 from aol.nets.fused.conv import leave_gradient_sums
-from aol.nets.fused.pieces import NORM_BACK, RAW, convolved, neighbour, place, product, read, vectors
+from aol.nets.fused.tile_ops import NORM_BACK, RAW, convolved, neighbour, place, product, read, vectors
 
 
 @triton.jit(do_not_specialize=["runs", "total"])

@@ -83,7 +83,7 @@ class PerThread(Generic[H]):
         return PerThread, (self._opener,)
 
 
-class Chosen:
+class Subset:
     """Some records of another set, in a given order.
 
     Positions count within the choice; names and stamps are those of the records chosen.

@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 
 from aol.nets.fused.conv import ADD_ACTIVATE, STATISTICS, shortcut
-from aol.nets.fused.pieces import product, read, relu, vectors
+from aol.nets.fused.tile_ops import product, read, relu, vectors
 
 
 @triton.jit
@@ -141,7 +141,7 @@ def conv_backward_rows(
     RESIDUAL: tl.constexpr,
     PIXELS: tl.constexpr,
 ):
-    """As `back.conv_backward_input`; a program takes PIXELS // W whole images."""
+    """As `conv_backward.conv_backward_input`; a program takes PIXELS // W whole images."""
     tile = tl.program_id(0)
     run = tl.program_id(1).to(tl.int64)
     total = batch * H * W

@@ -61,7 +61,7 @@ class StreamLoop(Loop):
         signal = self.settings.signal
         readings = {"train_count": trained.count, "train_accuracy": trained.right / trained.count}
         if signal == "eval":
-            readings = self._look()
+            readings = self._evaluate_train()
         if signal != "none":
             self.ages.advance()
             self.error_rates.advance()
@@ -81,21 +81,21 @@ class StreamLoop(Loop):
         shown = shown.to(self.device)
         self._remembered.scatter_add_(1, shown, torch.ones_like(shown))
 
-    def _look(self) -> dict[str, Tensor]:
+    def _evaluate_train(self) -> dict[str, Tensor]:
         """Classify each remembered sample once, unaugmented; tell the ages as often as it is remembered."""
         known = self._remembered > 0
         most = int(known.sum(1).max())
         # Known samples first; runs that know fewer are filled up with others, which count zero times.
         index = known.to(torch.int8).argsort(dim=1, descending=True, stable=True)[:, :most]
         times = self._remembered.gather(1, index)
-        found = self._look_at("train", self.pool.gather(1, index), times, most=known.shape[1])
+        found = self._evaluate("train", self.pool.gather(1, index), times, most=known.shape[1])
         rank, world = _distributed.world()
         label, often = self.labels[index[:, rank::world]], times[:, rank::world]
         self.ages.observe(label, found.correct, times=often)
         self.error_rates.observe(label, found.correct, times=often)
         return {"train_count": found.count, **found.by_class("train")}
 
-    def _hear(self, position: Tensor, label: Tensor, right: Tensor) -> None:
+    def _observe_batch(self, position: Tensor, label: Tensor, right: Tensor) -> None:
         self.ages.observe(label, right)
         self.error_rates.observe(label, right)
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from aol import _seeds
 from aol.engine import OfflineLoop, Settings
 from aol.engine.loop import Loop
-from aol.engine.settings import stacks
+from aol.engine.settings import groups
 from tests.support.tiny_runs import (
     CPU,
     make_loop,
@@ -192,7 +192,7 @@ def test_when_all_runs_have_failed_training_stops() -> None:
 
 def test_stacks_are_alike_in_all_but_what_may_differ_and_no_run_is_lost() -> None:
     runs = [settings(seed=seed, batch_size=size, weighting="aol") for size in (8, 16) for seed in range(5)]
-    found = stacks(runs, 3)
+    found = groups(runs, 3)
     assert [len(stack) for stack in found] == [3, 2, 3, 2]
     assert sorted(run.run_id for stack in found for run in stack) == sorted(run.run_id for run in runs)
     assert all(len({run.batch_size for run in stack}) == 1 for stack in found)
