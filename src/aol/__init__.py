@@ -1,37 +1,43 @@
 """Age of Learning: how long a model has kept getting something wrong, as a training signal.
 
-Everything a training loop needs is here; `docs/` has the method, and the README a loop in five lines.
+Everything a training loop needs is here; `docs/` has the method, and the README a loop in five lines. Names are
+imported when they are first used: `import aol` alone takes milliseconds.
 """
 
+from typing import TYPE_CHECKING
+
+from aol._lazy import lazy
 from aol._version import __version__
-from aol.ages import ClassAges, SampleAges, age_step, ema_step
-from aol.ids import IdMap
-from aol.indexed import Indexed
-from aol.longtail import long_tail, long_tail_counts
-from aol.losses import (
-    focal_loss,
-    is_correct,
-    loss_total,
-    sigmoid_bias,
-    sigmoid_bias_,
-    sigmoid_loss,
-    softmax_loss,
-    weighted_mean,
-)
-from aol.memory import KeepAll, Reservoir
-from aol.recorder import Recorder
-from aol.sampling import AgeSampler, ShuffledSampler, draw
-from aol.streams import Arrivals, LimitedAccess, ShiftingTail
-from aol.weights import (
-    ErrorRates,
-    cap,
-    class_balanced_weight,
-    combine,
-    error_rate_weight,
-    frequency_weight,
-    gather,
-    temper,
-)
+
+if TYPE_CHECKING:
+    from aol.ages import ClassAges, SampleAges, age_step, ema_step
+    from aol.ids import IdMap
+    from aol.indexed import Indexed
+    from aol.longtail import long_tail, long_tail_counts
+    from aol.losses import (
+        focal_loss,
+        is_correct,
+        loss_total,
+        sigmoid_bias,
+        sigmoid_bias_,
+        sigmoid_loss,
+        softmax_loss,
+        weighted_mean,
+    )
+    from aol.memory import KeepAll, Reservoir
+    from aol.recorder import Recorder
+    from aol.sampling import AgeSampler, ShuffledSampler, draw
+    from aol.streams import Arrivals, LimitedAccess, ShiftingTail
+    from aol.weights import (
+        ErrorRates,
+        cap,
+        class_balanced_weight,
+        combine,
+        error_rate_weight,
+        frequency_weight,
+        gather,
+        temper,
+    )
 
 __all__ = [
     "AgeSampler",
@@ -69,3 +75,28 @@ __all__ = [
     "temper",
     "weighted_mean",
 ]
+
+__getattr__, __dir__ = lazy(
+    __name__,
+    {
+        "aol.ages": ("ClassAges", "SampleAges", "age_step", "ema_step"),
+        "aol.ids": ("IdMap",),
+        "aol.indexed": ("Indexed",),
+        "aol.longtail": ("long_tail", "long_tail_counts"),
+        "aol.losses": (
+            "focal_loss", "is_correct", "loss_total", "sigmoid_bias", "sigmoid_bias_", "sigmoid_loss", "softmax_loss",
+            "weighted_mean",
+        ),
+        "aol.memory": ("KeepAll", "Reservoir"),
+        "aol.recorder": ("Recorder",),
+        "aol.sampling": ("AgeSampler", "ShuffledSampler", "draw"),
+        "aol.streams": ("Arrivals", "LimitedAccess", "ShiftingTail"),
+        "aol.weights": (
+            "ErrorRates", "cap", "class_balanced_weight", "combine", "error_rate_weight", "frequency_weight", "gather",
+            "temper",
+        ),
+    },
+    modules=(
+        "ages", "data", "ids", "indexed", "longtail", "losses", "memory", "nets", "sampling", "streams", "weights",
+    ),
+)  # fmt: skip

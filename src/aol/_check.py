@@ -6,7 +6,6 @@ Nothing here changes state; callers check everything first and write afterwards.
 from __future__ import annotations
 
 import hashlib
-import numbers
 from collections.abc import Sequence
 from typing import TypeAlias
 
@@ -15,19 +14,15 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from aol._values import choice as choice
+from aol._values import number as number
+from aol._values import shown as shown
+from aol._values import whole as whole
+
 Integers: TypeAlias = Tensor | npt.NDArray[np.integer] | Sequence[int] | range
 Truths: TypeAlias = Tensor | npt.NDArray[np.bool_] | Sequence[bool]
 Numbers: TypeAlias = Tensor | npt.NDArray[np.number] | Sequence[float]
 Rate: TypeAlias = float | Tensor | npt.NDArray[np.floating] | Sequence[float]
-
-
-def shown(value: object) -> str:
-    """Name a value in a few words, for a message."""
-    if isinstance(value, Tensor | np.ndarray):
-        kind = "a tensor" if isinstance(value, Tensor) else "an array"
-        return f"{kind} of {value.dtype} with shape {list(value.shape)}"
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 def _tensor(name: str, value: object, wanted: str, device: torch.device | None) -> Tensor:
@@ -131,37 +126,6 @@ def rates(
     if bool(wrong.any()):
         raise ValueError(f"{name} must be {wanted}, not {found[wrong][0].item():g}.")
     return found.clone().to(device)
-
-
-def number(name: str, value: object, low: float, high: float, *, open_below: bool = False) -> float:
-    """Return one number between two bounds as a float."""
-    wanted = f"a number in {'(' if open_below else '['}{low:g}, {high:g}]"
-    if isinstance(value, bool) or not isinstance(value, numbers.Real):
-        raise TypeError(f"{name} must be {wanted}, not {shown(value)}.")
-    try:
-        found = float(value)
-    except OverflowError:
-        found = float("nan")  # beyond all bounds
-    if not low <= found <= high or (open_below and found == low):
-        raise ValueError(f"{name} must be {wanted}, not {shown(value)}.")
-    return found
-
-
-def whole(name: str, value: object, low: int, high: int | None = None) -> int:
-    """Return one whole number of at least `low`, and at most `high` if that is given, as an int."""
-    wanted = f"a whole number of {low} or more" if high is None else f"a whole number from {low} to {high}"
-    if isinstance(value, bool) or not isinstance(value, numbers.Integral):
-        raise TypeError(f"{name} must be {wanted}, not {shown(value)}.")
-    if int(value) < low or (high is not None and int(value) > high):
-        raise ValueError(f"{name} must be {wanted}, not {shown(value)}.")
-    return int(value)
-
-
-def choice(name: str, value: object, allowed: Sequence[str]) -> str:
-    """Return `value` when it is one of the allowed words."""
-    if not isinstance(value, str) or value not in allowed:
-        raise ValueError(f"{name} must be one of {', '.join(map(repr, allowed))}, not {shown(value)}.")
-    return value
 
 
 def device(value: torch.device | str | None) -> torch.device | None:

@@ -12,8 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import TypeAlias
 
-from aol import _check, nets
-from aol.longtail import PROFILES
+from aol import _values as _check
 
 Value: TypeAlias = str | float | int | bool | None
 
@@ -89,8 +88,10 @@ class Settings:
             object.__setattr__(self, name, value)
 
     def _check(self) -> None:
+        from aol import nets  # imports torch, which the help of the command line does without
+
         words = {
-            "scenario": ("offline", "arrival", "stream"), "profile": PROFILES, "stream": ("access", "shifting"),
+            "scenario": ("offline", "arrival", "stream"), "profile": ("exp", "step"), "stream": ("access", "shifting"),
             "optimiser": ("sgd", "adamw"), "schedule": ("paper", "cosine", "fixed"), "precision": ("fp32", "bf16"),
             "normalisation": ("centred", "standardised"), "weighting": WEIGHTINGS, "level": ("class", "sample"),
             "fuse": ("ema", "mean"), "mechanism": ("reweight", "resample"), "loss": ("softmax", "sigmoid", "focal"),

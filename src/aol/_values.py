@@ -1,0 +1,47 @@
+"""Single numbers and words, checked as in `_check` but without torch: for settings and the command line."""
+
+from __future__ import annotations
+
+import numbers
+from collections.abc import Sequence
+
+
+def shown(value: object) -> str:
+    """Name a value in a few words, for a message."""
+    kinds = {(base.__module__, base.__name__) for base in type(value).__mro__}
+    kind = "a tensor" if ("torch", "Tensor") in kinds else "an array" if ("numpy", "ndarray") in kinds else None
+    if kind is not None:
+        return f"{kind} of {getattr(value, 'dtype', '')} with shape {list(getattr(value, 'shape', ()))}"
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def number(name: str, value: object, low: float, high: float, *, open_below: bool = False) -> float:
+    """Return one number between two bounds as a float."""
+    wanted = f"a number in {'(' if open_below else '['}{low:g}, {high:g}]"
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        raise TypeError(f"{name} must be {wanted}, not {shown(value)}.")
+    try:
+        found = float(value)
+    except OverflowError:
+        found = float("nan")  # beyond all bounds
+    if not low <= found <= high or (open_below and found == low):
+        raise ValueError(f"{name} must be {wanted}, not {shown(value)}.")
+    return found
+
+
+def whole(name: str, value: object, low: int, high: int | None = None) -> int:
+    """Return one whole number of at least `low`, and at most `high` if that is given, as an int."""
+    wanted = f"a whole number of {low} or more" if high is None else f"a whole number from {low} to {high}"
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral):
+        raise TypeError(f"{name} must be {wanted}, not {shown(value)}.")
+    if int(value) < low or (high is not None and int(value) > high):
+        raise ValueError(f"{name} must be {wanted}, not {shown(value)}.")
+    return int(value)
+
+
+def choice(name: str, value: object, allowed: Sequence[str]) -> str:
+    """Return `value` when it is one of the allowed words."""
+    if not isinstance(value, str) or value not in allowed:
+        raise ValueError(f"{name} must be one of {', '.join(map(repr, allowed))}, not {shown(value)}.")
+    return value
