@@ -1,0 +1,202 @@
+"""Every sample over time: right or wrong at each epoch, one bit each, and the last and the mean answer.
+
+`SampleHistory` has a leading run axis and stays on the training device. `aol.runs.samples` writes one run of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from aol import _check, _distributed
+from aol.ages import answers as bits
+
+# What is kept of an answer, in this order: the predicted class, and the probabilities of the label, of the prediction,
+# and of the best class other than the label.
+ANSWER = ("prediction", "confidence", "top", "other")
+_MEANS = ("confidence", "other")
+
+
+def answer(logits: Tensor, label: Tensor) -> Tensor:
+    """Return what is kept of answers, `float32 [4, ...]`; `logits` is `[..., C]` and `label` `[...]`.
+
+    Probabilities are softmax's, whatever loss a network was trained with. A network that diverged answers NaN.
+
+    >>> answer(torch.tensor([[0.0, 1.0986123]]), torch.tensor([0])).T
+    tensor([[1.0000, 0.2500, 0.7500, 0.7500]])
+    """
+    probability = logits.to(torch.float32).softmax(-1)
+    top, prediction = probability.max(-1)
+    confidence = probability.gather(-1, label[..., None]).squeeze(-1)
+    other = probability.scatter(-1, label[..., None], 0.0).amax(-1)
+    return torch.stack((prediction.to(torch.float32).masked_fill(top.isnan(), -1.0), confidence, top, other))
+
+
+class SampleHistory:
+    """The answers of R runs to N samples, over time; `absent` as the ages have it.
+
+    Call `observe` with what was answered, then `advance` with the ages once an epoch. Collective under
+    `torch.distributed`, as ages are: each process observes its share, and where two saw one sample the higher rank
+    counts.
+
+    >>> record = SampleHistory(1, 2, absent="keep", device=torch.device("cpu"))
+    >>> record.observe(torch.tensor([1]), answer(torch.tensor([[[1.0986123, 0.0]]]), torch.tensor([[1]])))
+    >>> record.advance(torch.tensor([[1, 2]]))
+    >>> record.tensors(0)["confidence"]
+    tensor([   nan, 0.2500])
+    """
+
+    def __init__(self, num_runs: int, num_samples: int, *, absent: str, device: torch.device) -> None:
+        shape = (num_runs, num_samples)
+        self._grows = absent == "grow"
+        self._age = torch.full(shape, 0 if self._grows else 1, dtype=torch.int32, device=device)
+        self._start: Tensor | None = None
+        self._answer = torch.full((len(ANSWER), *shape), torch.nan, device=device)
+        self._answer[0] = -1.0
+        self._mean = torch.zeros((len(_MEANS), *shape), device=device)
+        self._times = torch.zeros(shape, dtype=torch.int32, device=device)
+        self._now = torch.zeros(shape, dtype=torch.bool, device=device)
+        self._right: list[bits.Bytes] = []
+        self._seen: list[bits.Bytes | None] = []  # None: all were
+
+    def __len__(self) -> int:
+        return len(self._right)
+
+    def observe(self, position: Tensor, answers: Tensor | None) -> None:
+        """Note the answers `[4, R, B]` to the samples at `position [B]` or `[R, B]`; None: seen, answer unknown."""
+        place = position.to(self._now.device).expand(self._now.shape[0], -1)
+        self._now.scatter_(1, place, True)
+        if answers is not None:
+            self._answer.scatter_(2, place.expand(len(ANSWER), -1, -1), answers.to(self._answer))
+
+    def advance(self, age: Tensor, *, skipped: int = 0, group: _distributed.Group = None) -> None:
+        """End the epoch, after which the ages are `age [R, N]`; so many before it were not observed at all."""
+        age = age.to(self._now.device)  # which may have been another when this was made
+        self._exchange(group)
+        known = self._now & ~self._answer[1].isnan()
+        if not bool(self._now.any()):  # nobody said who was seen: then who may have been
+            self._now = age > 0 if self._grows else (age == 1) | (age != self._age)
+        right = self._now & (age == 1)
+        if skipped:
+            older = self._now | (age > 1) if self._grows else self._now
+            self._skip(skipped, torch.where(right, 1, torch.where(older, age - 1, age)))
+        self._times += known
+        for mean, name in zip(self._mean, _MEANS, strict=True):
+            mean += torch.where(known, (self._answer[ANSWER.index(name)] - mean) / self._times, 0.0)
+        self._write(right, self._now)
+        self._age = age.to(torch.int32, copy=True)
+        self._now.zero_()
+
+    def _write(self, right: Tensor, seen: Tensor) -> None:
+        self._right.append(bits.pack(right.cpu().numpy()))
+        self._seen.append(None if bool(seen.all()) else bits.pack(seen.cpu().numpy()))
+
+    def _skip(self, epochs: int, age: Tensor) -> None:
+        """Write down epochs that nobody observed so that they lead from the last ages known to these.
+
+        Before the first epoch of all, the ages are where the record starts.
+        """
+        if not len(self):
+            self._start = age.to(torch.int32)
+            return
+        unseen = (age == self._age) & (age > 1) & (not self._grows)
+        resets = (age <= epochs) & (age > 0) & ~unseen
+        wrong_for = torch.where(resets, age - 1, age - self._age)
+        for left in range(epochs - 1, -1, -1):
+            wrong = wrong_for > left
+            self._write(resets & ~wrong, wrong | resets)
+
+    def _exchange(self, group: _distributed.Group) -> None:
+        rank, world = _distributed.world(group)
+        if world == 1:
+            return
+        seen = torch.stack(_distributed.gather(self._now.to(torch.uint8), group)) > 0  # [W, R, N]
+        mine = seen[rank] & ~seen[rank + 1 :].any(0)
+        told = _distributed.total(self._answer.masked_fill(~mine, 0.0), group)
+        self._now = seen.any(0)
+        self._answer = torch.where(self._now, told, self._answer)
+
+    def cut(self, epochs: int) -> None:
+        """Forget the epochs after the first few. Last answers stay, and means stay as they are, over fewer epochs."""
+        if epochs >= len(self):
+            return
+        del self._right[epochs:], self._seen[epochs:]
+        self._times.clamp_(max=epochs)
+        for run, row in enumerate(self._age):
+            row.copy_(torch.from_numpy(self.answers(run).last()))
+
+    def answers(self, run: int) -> bits.Answers:
+        """Return every answer to one run's samples."""
+        found = self.tensors(run)
+        seen, start = (found[name].numpy() if name in found else None for name in ("seen", "start"))
+        return bits.Answers(found["right"].numpy(), seen, self._now.shape[1], self._grows, start)
+
+    def tensors(self, run: int) -> dict[str, Tensor]:
+        """Return one run as it is written to a file."""
+        found = dict(zip(ANSWER, self._answer[:, run].cpu(), strict=True))
+        found["prediction"] = found["prediction"].nan_to_num(-1.0).to(torch.int32)
+        found["times"] = self._times[run].cpu()
+        for mean, name in zip(self._mean[:, run].cpu(), _MEANS, strict=True):
+            found[f"mean_{name}"] = mean.masked_fill(found["times"] == 0, torch.nan)
+        if self._start is not None:
+            found["start"] = self._start[run].cpu()
+        found["right"] = _stacked([row[run] for row in self._right], self._now.shape[1])
+        if any(row is not None for row in self._seen):
+            full = bits.pack(np.ones(self._now.shape[1], bool))
+            found["seen"] = _stacked([full if row is None else row[run] for row in self._seen], self._now.shape[1])
+        return {name: value.contiguous() for name, value in found.items()}
+
+    def state_dict(self) -> dict[str, object]:
+        """Return everything between two epochs, as tensors."""
+        runs, size = self._now.shape
+        partial = [(epoch, row) for epoch, row in enumerate(self._seen) if row is not None]
+        return {
+            "age": self._age.clone(),
+            "answer": self._answer.clone(),
+            "mean": self._mean.clone(),
+            "times": self._times.clone(),
+            "right": _stacked(self._right, size, runs),
+            "seen": _stacked([row for _, row in partial], size, runs),
+            "partial": [epoch for epoch, _ in partial],
+        }
+
+    def load_state_dict(self, state: dict[str, object]) -> None:
+        """Take over a state of as many runs and samples."""
+        what, shape, device = "SampleHistory", self._now.shape, self._now.device
+        age = _check.state_tensor(what, state, "age", shape, torch.int32, device)
+        answers = _check.state_tensor(what, state, "answer", self._answer.shape, torch.float32, device)
+        mean = _check.state_tensor(what, state, "mean", self._mean.shape, torch.float32, device)
+        times = _check.state_tensor(what, state, "times", shape, torch.int32, device)
+        right, seen, partial = state["right"], state["seen"], state["partial"]
+        if not isinstance(right, Tensor) or not isinstance(seen, Tensor) or not isinstance(partial, list):
+            raise ValueError(f"This state of {what} is damaged: 'right', 'seen' and 'partial' do not fit.")
+        self._age, self._answer, self._mean, self._times = age, answers, mean, times
+        self._right = list(right.cpu().numpy())
+        self._seen = [None] * len(self._right)
+        for epoch, row in zip(partial, seen.cpu().numpy(), strict=True):
+            self._seen[epoch] = row
+
+    def restore(self, columns: Mapping[str, np.ndarray], histories: Sequence[bits.Answers]) -> None:
+        """Continue from what was stored of each run: columns `[R, N]` by name, and the answers of each run."""
+
+        def column(name: str) -> Tensor:
+            return torch.from_numpy(columns[name]).to(self._now.device)
+
+        self._age, self._times = column("age"), column("times")
+        self._answer = torch.stack([column(name).to(torch.float32) for name in ANSWER])
+        self._mean = torch.stack([column(f"mean_{name}").nan_to_num(0.0) for name in _MEANS])
+        starts = [each.start for each in histories if each.start is not None]
+        self._start = torch.from_numpy(np.stack(starts)).to(self._now.device) if starts else None
+        self._right = list(np.stack([each.right for each in histories], axis=1))
+        full = bits.pack(np.ones(self._now.shape[1], bool))
+        planes = [np.tile(full, (len(self._right), 1)) if each.seen is None else each.seen for each in histories]
+        self._seen = [None if (row == full).all() else row for row in np.stack(planes, axis=1)]
+
+
+def _stacked(rows: list[bits.Bytes], size: int, *runs: int) -> Tensor:
+    if not rows:
+        return torch.zeros((0, *runs, -(-size // 8)), dtype=torch.uint8, device="cpu")
+    return torch.from_numpy(np.stack(rows))

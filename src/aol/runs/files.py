@@ -1,0 +1,113 @@
+"""Files that are replaced as a whole, and a folder with one writer."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+_PART = ".part"
+
+
+class FolderInUseError(RuntimeError):
+    """Another process is writing to the folder."""
+
+
+class UnusableFolderError(ValueError):
+    """A path that cannot be made or written to."""
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Replace a file as a whole: after a crash it has the old content or the new one. A full disk is an OSError."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=_PART)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(name, 0o644)
+        os.replace(name, path)
+    except BaseException:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(name)
+        raise
+    _sync_folder(path.parent)
+
+
+def _sync_folder(folder: Path) -> None:
+    if os.name == "nt":  # a folder cannot be opened there
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def write_if_changed(path: Path, content: bytes) -> None:
+    """Write a small file unless it already has this content."""
+    try:
+        if path.read_bytes() == content:
+            return
+    except FileNotFoundError:
+        pass
+    write_atomically(path, content)
+
+
+def remove_partial_files(folder: Path) -> None:
+    """Remove temporary files of a process that was killed while writing; only for the holder of the folder's lock."""
+    for left in folder.glob(f".*{_PART}"):
+        left.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def usable(folder: Path, called: str = "--out") -> Iterator[None]:
+    """Explain in one sentence why a folder cannot be made or written to; `called` names the argument."""
+    try:
+        yield
+    except (FileExistsError, NotADirectoryError) as error:
+        raise UnusableFolderError(f"{called} {folder} is, or is inside, a file and not a folder.") from error
+    except PermissionError as error:
+        raise UnusableFolderError(f"{called} {folder} cannot be written to: permission denied.") from error
+    except OSError as error:
+        if error.errno != errno.EROFS:
+            raise
+        raise UnusableFolderError(f"{called} {folder} cannot be written to: read-only file system.") from error
+
+
+@contextlib.contextmanager
+def locked(folder: Path, part: str = "", *, called: str = "--out") -> Iterator[None]:
+    """Hold a folder, or one named part of it, for this process. A killed process releases it.
+
+    Processes that train different parts of one folder (`--shard`) lock one part each. Whoever locks the whole folder
+    is refused while a part is locked, and the other way round.
+    """
+    with usable(folder, called), contextlib.ExitStack() as locks:
+        folder.mkdir(parents=True, exist_ok=True)
+        whole = folder / ".lock"
+        if part:
+            _acquire(folder, whole, called).release()
+            locks.callback(_acquire(folder, folder / f".lock-{part}", called).release)
+        else:
+            for path in (whole, *sorted(folder.glob(".lock-*"))):
+                locks.callback(_acquire(folder, path, called).release)
+        held = locks.pop_all()
+    with held:
+        yield
+
+
+def _acquire(folder: Path, path: Path, called: str) -> FileLock:
+    lock = FileLock(path)
+    try:
+        lock.acquire(timeout=0)
+    except Timeout as error:
+        raise FolderInUseError(
+            f"{folder} is in use by another aol process: wait for it to finish, or choose another {called}."
+        ) from error
+    return lock

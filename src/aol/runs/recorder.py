@@ -1,0 +1,328 @@
+"""Records of a training loop of one's own: the files that `aol train` writes, through the library alone.
+
+Knows ages and files, and nothing of how a network is trained.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Self, TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from aol import _check, _distributed
+from aol.ages import ClassAges, SampleAges
+from aol.ids import Ids
+from aol.records import arguments
+from aol.records.about import About, as_json, versions
+from aol.records.diary import EPOCHS, Diary, read_diary
+from aol.records.files import held, sweep, write_atomically, write_if_new
+from aol.records.readings import ClassReadings, means
+from aol.records.samples import FILE, SampleRecord, answer, write_names, write_samples
+from aol.records.thumbnails import worth_seeing
+
+Figure: TypeAlias = "float | Tensor | Sequence[float] | np.ndarray[tuple[int, ...], np.dtype[np.generic]] | None"
+Columns: TypeAlias = dict[str, Tensor]
+_OWN = ("epoch", "class", "name")
+
+
+class Recorder:
+    """Writes down what a loop of one's own has to tell, epoch by epoch, where `aol report` finds it.
+
+    Call `observe` beside `ages.observe` with the logits, and `advance` once an epoch, right after `ages.advance()`. It
+    writes at every `advance`, each file whole or not at all: after a crash nothing that was written is lost.
+
+    Args:
+        folder: where to write; made if it is not there. Ages with a run axis get a folder `run-K` a run inside.
+        ages: whose ages to record; `SampleAges` also give a record of every sample.
+        classes: names of the classes; by default their numbers.
+        name: what the run is called in figures; by default as the folder.
+        seed: of the run; runs of one name and several seeds are shown as one with its spread.
+        settings: whatever should be remembered of how the run was made, by name.
+        counts: training samples of each class; by default those of the ages, or with `ClassAges` what was observed.
+        epochs: how many there will be, where that is known.
+        images: shows the samples, for the gallery: an array `[N, ...]`, or a function from a sample's position to an
+            image. Thumbnails are kept of the oldest and the most suspicious few only.
+        names: what the samples are called in reports, one each in their order: paths, say; by default the ages' ids,
+            else their positions.
+        command: what to type to repeat the run; by default how this program was started, if that was a file.
+        resume: go on with the records in `folder`, if there are any. Those of epochs after the ages' own are dropped.
+        group: the processes that share the run, where not all do.
+
+    Under `torch.distributed` each process makes one and observes its share; `advance` is collective, and the first
+    process writes.
+
+    >>> import tempfile
+    >>> ages = SampleAges([0, 0, 1])
+    >>> recorder = Recorder(tempfile.mkdtemp(), ages, classes=["cat", "dog"])
+    >>> logits = torch.tensor([[2.0, 0.0], [0.0, 1.0], [0.0, 3.0]])
+    >>> ages.observe([0, 1, 2], logits.argmax(1) == ages.labels)
+    >>> recorder.observe([0, 1, 2], logits)
+    >>> ages.advance()
+    >>> recorder.advance(test_accuracy=0.5)
+    >>> print((recorder.folder / "classes.csv").read_text())
+    epoch,class,name,age,weight,train_count,train_accuracy,train_loss,train_margin
+    1,0,cat,1.5,1,2,0.5,0.7200948,0.5
+    1,1,dog,1,1,1,1,0.04858733,3
+    <BLANKLINE>
+    """
+
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        ages: SampleAges | ClassAges,
+        *,
+        classes: Sequence[str] | None = None,
+        name: str | None = None,
+        seed: int | None = None,
+        settings: Mapping[str, arguments.Value] | None = None,
+        counts: _check.Integers | None = None,
+        epochs: int | None = None,
+        images: arguments.Images | Callable[[int], object] | None = None,
+        names: Sequence[str | os.PathLike[str]] | None = None,
+        command: str | None = None,
+        resume: bool = False,
+        group: _distributed.Group = None,
+    ) -> None:
+        if not isinstance(ages, SampleAges | ClassAges):
+            raise TypeError(f"ages must be SampleAges or ClassAges, not {_check.shown(ages)}.")
+        self.folder, self._ages, self._group = Path(folder), ages, group
+        self._runs, single = ages.rho.numel(), ages.rho.dim() == 0
+        self._shape = () if single else (self._runs,)
+        self._classes = arguments.classes(classes, ages.num_classes)
+        self._name = self.folder.resolve().name if name is None else arguments.text("name", name)
+        self._seed = None if seed is None else _check.whole("seed", seed, 0)
+        self._planned = None if epochs is None else _check.whole("epochs", epochs, 1)
+        self._settings = arguments.settings(settings or {})
+        self._counts = None if counts is None else arguments.counts(counts, ages.num_classes)
+        self._command = arguments.command(command)
+        self._train, self._test = (ClassReadings(self._runs, ages.num_classes, ages.device) for _ in range(2))
+        self._samples: SampleRecord | None = None
+        if isinstance(ages, SampleAges):
+            self._samples = SampleRecord(self._runs, ages.num_samples, absent=ages.absent, device=ages.device)
+        self._at = 0  # the ages' epoch when they were last written down here
+        self._weight, self._weight_of = self._class_weight(), ages.epoch
+        self._clock = time.monotonic()
+        self._folders = [self.folder] if single else [self.folder / f"run-{run}" for run in range(self._runs)]
+        self._thumbnails = [] if images is None else [arguments.thumbnails(images, ages) for _ in self._folders]
+        called = arguments.names(names, ages)
+        self._names, self._named = None if called is None else as_json(called), False
+        self._diaries = [Diary(self._classes) for _ in self._folders]
+        self._writes = _distributed.world(group)[0] == 0
+        self._held, self._closed = ExitStack(), False
+        if self._writes:
+            self._claim(resume)
+
+    def _claim(self, resume: bool) -> None:
+        """Hold the folder and read what is in it, or refuse."""
+        self._held.enter_context(held(self.folder, called="folder"))
+        try:
+            if not resume and any((folder / EPOCHS).exists() for folder in self._folders):
+                raise ValueError(
+                    f"{self.folder} holds records already: give resume=True to go on with them, or another folder."
+                )
+            for folder in self._folders:
+                sweep(folder)
+            self._diaries = [read_diary(folder, self._classes) for folder in self._folders]
+            if self._samples is not None and isinstance(self._ages, SampleAges) and self._diaries[0].epochs:
+                self._samples.read(self._folders, self._ages.labels)
+                self._named = self._names is None  # nothing new is said: they stay as they were
+        except BaseException:
+            self._held.close()
+            raise
+
+    # What happens
+
+    def observe(self, index: _check.Integers | Ids, logits: Tensor) -> None:
+        """Note what the network answered, `logits [B, C]`, to the samples `index`, which is as `ages.observe` takes it.
+
+        Call it in the clean pass. With `ClassAges`, `index` is the labels; with a run axis, logits are `[R, B, C]`.
+        """
+        ages = self._ages
+        if isinstance(ages, SampleAges):
+            place, stray = ages._index(index)
+            if stray is not None and bool(stray.any()):
+                raise IndexError(f"index must lie in 0 to {ages.num_samples - 1}.")
+            label = ages._labels[place].to(torch.int64)
+        else:
+            place = label = self._label("index", index)
+        answers, label = self._answers(logits, label)
+        if ages.epoch != self._weight_of and self._at in (0, ages.epoch):  # they were loaded since
+            self._weight, self._weight_of = self._class_weight(), ages.epoch
+        self._train.add(answers, label)
+        if self._samples is not None:
+            self._samples.observe(place, answer(answers, label))
+
+    def test(self, label: _check.Integers, logits: Tensor) -> None:
+        """Note what the network answered to test samples of these classes, for accuracy, loss and margin by class."""
+        self._test.add(*self._answers(logits, self._label("label", label)))
+
+    def advance(self, **figures: Figure) -> None:
+        """Write down the epoch that `ages.advance()` has just ended.
+
+        Figures are whatever else should be seen over time: a number, or C numbers, one a class (with a run axis also
+        `[R]` and `[R, C]`). None is nothing read. Names that reports know: `test_accuracy`, `validation_accuracy`,
+        `train_loss`, `lr`, and by class `test_accuracy`, `test_loss`, `test_margin`.
+        """
+        ages = self._ages
+        if self._closed:
+            raise ValueError("advance() of a recorder that was closed: make another with resume=True to go on.")
+        if ages.epoch == self._at:
+            raise ValueError("advance() of a recorder comes after ages.advance(), once an epoch: no epoch has passed.")
+        given_curves, given_by_class = self._figures(figures)
+        curves, by_class = self._readings()
+        curves, by_class = curves | given_curves, by_class | given_by_class
+        begun = bool(self._diaries[0].epochs)
+        last = min(self._diaries[0].epochs[-1] if begun else 0, ages.epoch - 1)
+        for diary in self._diaries:
+            diary.cut(last)
+        if self._samples is not None and isinstance(ages, SampleAges):
+            self._samples.cut(len(self._diaries[0].epochs))
+            skipped = ages.epoch - last - 1 if self._writes else 0
+            self._samples.advance(ages.age.reshape(self._runs, -1), skipped=skipped, group=self._group)
+        for run, diary in enumerate(self._diaries):
+            for epoch in range(last + 1, ages.epoch) if begun else ():
+                diary.add(epoch, {}, {})  # nobody was told of it
+            row = {name: float(value[run]) for name, value in curves.items()}
+            diary.add(ages.epoch, row, {name: value[run].numpy() for name, value in by_class.items()})
+        self._at = self._weight_of = ages.epoch
+        self._weight, self._clock = self._class_weight(), time.monotonic()
+        if self._writes:
+            self._write()
+
+    def close(self) -> None:
+        """Say that the run is over, and let go of the folder."""
+        if self._writes and self._at and not self._closed:
+            for run, folder in enumerate(self._folders):
+                over = {"method": self._method(run), "seed": self._seed, "epochs": self._at, "failed_at_epoch": None}
+                write_atomically(folder / "result.json", as_json(over))
+        self._closed = True
+        self._held.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.close()
+        else:  # not over: it can be resumed
+            self._closed = True
+            self._held.close()
+
+    # What is read
+
+    def _class_weight(self) -> Tensor:
+        """Return the weight of each class, `[R, C]`; at sample level the mean over its samples."""
+        ages = self._ages
+        if not isinstance(ages, SampleAges) or ages.level == "class":
+            return ages.class_weight.reshape(self._runs, -1)
+        label = ages.labels.expand(self._runs, -1)
+        sums = torch.zeros((2, self._runs, ages.num_classes), dtype=torch.float64, device=ages.device)
+        weight = ages.sample_weight.reshape(self._runs, -1).to(torch.float64)
+        sums.scatter_add_(2, label.expand(2, -1, -1), torch.stack((weight, torch.ones_like(weight))))
+        return sums[0] / sums[1]
+
+    def _readings(self) -> tuple[Columns, Columns]:
+        """Return what this epoch's answers and the ages say: `[R]` each, and `[R, C]` each."""
+        ages = self._ages
+        curves: Columns = {"seconds": torch.full((self._runs,), time.monotonic() - self._clock, device="cpu")}
+        age = ages.class_age if isinstance(ages, SampleAges) else ages.ema
+        by_class: Columns = {"age": age.reshape(self._runs, -1).cpu()}
+        if self._weight_of == ages.epoch - 1:
+            by_class["weight"] = self._weight.cpu()
+        for split, taken in (("train", self._train.take(self._group)), ("test", self._test.take(self._group))):
+            if bool(taken[0].any()):
+                curves[f"{split}_accuracy"] = (taken[1].sum(1) / taken[0].sum(1)).cpu()
+                by_class |= {"train_count": taken[0].cpu()} if split == "train" else {}
+                by_class |= {f"{split}_{name}": value.cpu() for name, value in means(taken).items()}
+        if isinstance(ages, ClassAges):
+            curves["threshold"] = ages.threshold.reshape(self._runs).cpu()
+            by_class.setdefault("train_accuracy", ages.accuracy.reshape(self._runs, -1).cpu())
+        return curves, by_class
+
+    def _figures(self, figures: Mapping[str, Figure]) -> tuple[Columns, Columns]:
+        """Return what the user gave in the same way."""
+        curves: Columns = {}
+        by_class: Columns = {}
+        classes = (*self._shape, self._ages.num_classes)
+        for name, value in figures.items():
+            if name in _OWN:
+                raise ValueError(f"A figure cannot be called {name!r}: the tables have a column of that name.")
+            if value is None:
+                continue
+            found = _check.real(name, value).to("cpu", torch.float64)
+            if found.shape == torch.Size(classes):
+                by_class[name] = found.reshape(self._runs, -1)
+            elif found.shape in (torch.Size(()), torch.Size(self._shape)):
+                curves[name] = found.expand(self._runs)
+            else:
+                shapes = " or ".join(str(list(shape)) for shape in dict.fromkeys(((), self._shape, classes)))
+                raise ValueError(f"{name} must be one number or have the shape {shapes}, not {list(found.shape)}.")
+        return curves, by_class
+
+    def _label(self, name: str, value: object) -> Tensor:
+        found = _check.integers(name, value)
+        if found.dim() != 1:
+            raise ValueError(f"{name} must be a vector of labels, not {_check.shown(found)}.")
+        _check.within(name, found.cpu(), self._ages.num_classes, "classes of these ages")
+        return found.to(self._ages.device)
+
+    def _answers(self, logits: Tensor, label: Tensor) -> tuple[Tensor, Tensor]:
+        """Return logits as `[R, B, C]` and labels as `[R, B]`."""
+        found = _check.real("logits", logits).to(self._ages.device)
+        shape = (*self._shape, label.shape[-1], self._ages.num_classes)
+        if not found.is_floating_point() or found.shape != torch.Size(shape):
+            raise ValueError(f"logits must be floating point of the shape {list(shape)}, not {_check.shown(found)}.")
+        return found.reshape(self._runs, *shape[-2:]), label.expand(self._runs, -1)
+
+    # What is written
+
+    def _method(self, run: int) -> str:
+        return self._name if not self._shape else f"{self._name} ρ={float(self._ages.rho[run]):g}"
+
+    def _write(self) -> None:
+        for run, (folder, diary) in enumerate(zip(self._folders, self._diaries, strict=True)):
+            (folder / "result.json").unlink(missing_ok=True)  # of a run that was over, and goes on
+            write_if_new(folder / "settings.json", as_json(self._settings))
+            self._about(run).write(folder)
+            self._write_samples(folder, run)
+            diary.write(folder)  # last: what it does not know of has not happened
+        self._names, self._named = None, True  # once: a million are many, and stay the same
+
+    def _about(self, run: int) -> About:
+        counts = self._counts
+        if counts is None and isinstance(self._ages, SampleAges):
+            counts = torch.bincount(self._ages.labels, minlength=self._ages.num_classes).tolist()
+        return About(
+            method=self._method(run),
+            seed=self._seed,
+            classes=self._classes,
+            counts=self._diaries[run].total("train_count") if counts is None else counts,
+            epochs=self._planned,
+            versions=versions(self._ages.device),
+            command=self._command,
+        )
+
+    def _write_samples(self, folder: Path, run: int) -> None:
+        ages = self._ages
+        if self._samples is None or not isinstance(ages, SampleAges):
+            return
+        if not self._named:
+            write_names(folder, self._names)
+        age, ema = (value.reshape(self._runs, -1)[run].cpu() for value in (ages.age, ages.ema))
+        index = torch.arange(ages.num_samples, device="cpu")
+        kept = self._samples.tensors(run)
+        write_samples(folder / FILE, kept, index=index, label=ages.labels, age=age, ema=ema, absent=ages.absent)
+        for pictures in self._thumbnails[run : run + 1]:
+            doubt = kept["mean_other"] - kept["mean_confidence"].sqrt()
+            pictures.keep(worth_seeing(ages.labels.cpu(), ema, doubt))
+            pictures.write(folder)

@@ -1,0 +1,51 @@
+"""TensorBoard event files, written epoch by epoch so that runs can be watched."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from aol.engine.settings import WrongSettingsError
+
+if TYPE_CHECKING:
+    from aol.engine.loop import Loop
+
+_FIGURES = ("train_loss", "train_accuracy", "test_accuracy", "validation_accuracy", "averaged_accuracy", "lr")
+
+
+def check_tensorboard() -> None:
+    """Say so at once if the package is missing, and not after hours of training."""
+    try:
+        import torch.utils.tensorboard  # noqa: F401
+    except ImportError as error:
+        raise WrongSettingsError(
+            "--tensorboard needs the package tensorboard: pip install '.[tensorboard]' in a checkout of aol."
+        ) from error
+
+
+class Events:
+    """One event file a run, in the folders given. A stack that goes on takes back what was written of later epochs."""
+
+    def __init__(self, folders: list[Path], loop: Loop) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        self._loop = loop
+        self._writers = [SummaryWriter(str(folder / "tensorboard"), purge_step=loop.epoch + 1) for folder in folders]
+
+    def epoch(self) -> None:
+        """Write the last epoch's figures, and the age of each class."""
+        history, classes = self._loop.history, self._loop.classes
+        figures = {name: history.epoch(name)[-1] for name in _FIGURES}
+        ages = history.by_class("age")[-1]
+        for row, writer in enumerate(self._writers):
+            named = {name: float(values[row]) for name, values in figures.items()}
+            named |= {f"class_age/{name}": float(age) for name, age in zip(classes, ages[row], strict=True)}
+            for name, value in named.items():
+                if value == value:
+                    writer.add_scalar(name, value, self._loop.epoch)
+            writer.flush()
+
+    def close(self) -> None:
+        """Finish the files."""
+        for writer in self._writers:
+            writer.close()
