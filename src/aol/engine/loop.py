@@ -17,6 +17,7 @@ from torch import Tensor
 
 from aol import _check, _distributed, _seeds
 from aol.ages import ClassAges, SampleAges
+from aol.ages.history import SampleHistory
 from aol.data.images import split_per_class
 from aol.engine.history import History
 from aol.engine.learner import Learner, rate_at
@@ -25,7 +26,6 @@ from aol.engine.settings import Settings
 from aol.engine.source import AnyPair, shape_of, sources
 from aol.engine.weighting import Weighting
 from aol.longtail import long_tail
-from aol.records.samples import SampleRecord
 from aol.sampling import draw
 from aol.weights import ErrorRates
 
@@ -36,7 +36,7 @@ class Loop(ABC):
     """One stack of runs on its way through its epochs."""
 
     ages: SampleAges | ClassAges
-    samples: SampleRecord | None = None  # where what was answered to each sample is kept
+    samples: SampleHistory | None = None  # where what was answered to each sample is kept
 
     def __init__(
         self,
@@ -184,8 +184,8 @@ class Loop(ABC):
                 rows.append(torch.randperm(own.numel(), generator=generator, device=self.device))
         return torch.stack(rows)
 
-    def _states(self) -> dict[str, SampleAges | ClassAges | ErrorRates | Learner | History | SampleRecord]:
-        kept: dict[str, SampleRecord] = {} if self.samples is None else {"samples": self.samples}
+    def _states(self) -> dict[str, SampleAges | ClassAges | ErrorRates | Learner | History | SampleHistory]:
+        kept: dict[str, SampleHistory] = {} if self.samples is None else {"samples": self.samples}
         return {
             **kept,
             "ages": self.ages,

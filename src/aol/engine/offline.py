@@ -12,11 +12,11 @@ from torch import Tensor
 
 from aol import _distributed
 from aol.ages import SampleAges
+from aol.ages.history import SampleHistory
 from aol.engine.loop import Loop
 from aol.engine.passes import Trained
 from aol.engine.settings import Settings
 from aol.engine.source import AnyPair
-from aol.records.samples import SampleRecord
 from aol.streams import Arrivals
 
 
@@ -47,7 +47,7 @@ class OfflineLoop(Loop):
             device=device,
         )
         if keep_samples:
-            self.samples = SampleRecord(len(runs), self.labels.numel(), absent=self.ages.absent, device=device)
+            self.samples = SampleHistory(len(runs), self.labels.numel(), absent=self.ages.absent, device=device)
         self._arrivals = [Arrivals(self.labels, s.fraction, steps=s.epochs, seed=run.seed) for run in runs if arrives]
 
     def _learn(self) -> tuple[Trained, dict[str, Tensor]]:

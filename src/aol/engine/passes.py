@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 
 from aol import _distributed
+from aol.ages.history import ANSWER, answer
 from aol.engine.capture import Captured
 from aol.engine.learner import Learner
 from aol.engine.source import OnDevice, Source
 from aol.losses import loss_total
-from aol.records.readings import readings
-from aol.records.samples import ANSWER, answer
+from aol.readings import readings
 
 # The most images, and pixels, of all runs together in one evaluation batch.
 _LOOKED_AT = {"cpu": (4096, 1 << 22), "cuda": (65536, 1 << 26)}

@@ -13,7 +13,7 @@ import torch
 
 from aol import _check
 from aol.ages import ClassAges, SampleAges
-from aol.records.thumbnails import Thumbnails, thumbnail
+from aol.runs.thumbnails import Thumbnails, thumbnail
 
 Value: TypeAlias = str | float | int | bool | None
 
