@@ -58,7 +58,7 @@ class RestingWeighting(FormWeighting):
         super().__init__(forms, loop)
         self._rests = rests
 
-    def by_class(self, counts: Tensor, age_weight: Tensor, error_weight: Tensor | None) -> Tensor:
+    def by_class(self, counts: Tensor, age_weight: Tensor, error_weight: Tensor) -> Tensor:
         """Return class weights `float32 [R, C]`, of one where a run rests."""
         place = self._loop.epoch % self._loop.settings.period
         resting = torch.tensor([place in rest for rest in self._rests])
@@ -71,7 +71,7 @@ def one_seed(world: World, pair: Pair[ImageSet], seed: int) -> list[Record]:
     common = replace(world.settings, seed=seed, eval_every=1)
     runs = [Settings(**form.settings(common)) for form in forms]  # type: ignore[arg-type]
     loop = StreamLoop(runs, pictures(world, pair, "report", seed), device=torch.device("cpu"))
-    loop.weighting = RestingWeighting(forms, rests, loop)
+    loop.weights = RestingWeighting(forms, rests, loop)
     while not loop.done:
         loop.run_epoch()
     late = loop.history.epoch("test_accuracy")[common.epochs // 2 :]  # [E / 2, R]

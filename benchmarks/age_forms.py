@@ -16,7 +16,7 @@ from torch import Tensor
 from aol.ages import ClassAges
 from aol.ages.rules import mean_one
 from aol.engine import OfflineLoop, Settings, StreamLoop
-from aol.engine.weighting import Weighting
+from aol.engine.run_weights import RunWeights
 from aol.weights import class_balanced_weight
 
 Factor: TypeAlias = tuple[str, float]
@@ -61,7 +61,7 @@ def _product(factors: tuple[Factor, ...]) -> str:
     return " × ".join(words)
 
 
-class FormWeighting(Weighting):
+class FormWeighting(RunWeights):
     """The weights of R runs, each by its own form."""
 
     def __init__(self, forms: list[Form], loop: OfflineLoop | StreamLoop) -> None:
@@ -71,7 +71,7 @@ class FormWeighting(Weighting):
         self._below = torch.zeros_like(self._soft)  # steps of a stream at which a class was below the threshold
         self.shift = [1 + run.seed % (loop.num_classes - 1) for run in loop.runs]
 
-    def by_class(self, counts: Tensor, age_weight: Tensor, error_weight: Tensor | None) -> Tensor:
+    def by_class(self, counts: Tensor, age_weight: Tensor, error_weight: Tensor) -> Tensor:
         """Return class weights `float32 [R, C]`."""
         signals = self._signals(counts)
         rows = []

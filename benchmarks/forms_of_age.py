@@ -174,7 +174,7 @@ def trained(world: World, pair: Pair[ImageSet], forms: list[Form], seed: int) ->
     runs = [Settings(**form.settings(replace(world.settings, seed=seed))) for form in forms]  # type: ignore[arg-type]
     kind = StreamLoop if world.settings.scenario == "stream" else OfflineLoop
     loop = kind(runs, pair, device=torch.device("cpu"))
-    loop.weighting = FormWeighting(forms, loop)
+    loop.weights = FormWeighting(forms, loop)
     while not loop.done:
         loop.run_epoch()
     seconds = (time.process_time() - began) / len(forms)

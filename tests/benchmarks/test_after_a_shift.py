@@ -30,7 +30,7 @@ def _loop(shifts: ModuleType, rests: list[range]) -> StreamLoop:
     forms = [shifts.AGE] * len(rests)
     runs = [Settings(**form.settings(common)) for form in forms]
     loop = StreamLoop(runs, open_data("digits"), device=torch.device("cpu"))
-    loop.weighting = shifts.RestingWeighting(forms, rests, loop)
+    loop.weights = shifts.RestingWeighting(forms, rests, loop)
     while not loop.done:
         loop.run_epoch()
     return loop

@@ -56,7 +56,7 @@ def test_forms_that_the_engine_has_train_as_the_engine_does(age_forms: ModuleTyp
         shapes.append(age_forms.Form(factors, level=level))
     common_settings = Settings(**common)
     loop = kind([Settings(**form.settings(common_settings)) for form in shapes], pair, device=torch.device("cpu"))
-    loop.weighting = age_forms.FormWeighting(shapes, loop)
+    loop.weights = age_forms.FormWeighting(shapes, loop)
     plain = kind([Settings(**common, **given) for _, given in own], pair, device=torch.device("cpu"))
     for _ in range(6):
         loop.run_epoch()

@@ -22,9 +22,9 @@ from aol.data.images import split_per_class
 from aol.engine.history import History
 from aol.engine.learner import Learner, rate_at
 from aol.engine.passes import CleanPass, Readings, Trained, TrainPass
+from aol.engine.run_weights import RunWeights
 from aol.engine.settings import Settings
 from aol.engine.source import AnyPair, shape_of, sources
-from aol.engine.weighting import Weighting
 from aol.longtail import long_tail
 from aol.sampling import draw
 from aol.weights import ErrorRates
@@ -72,7 +72,7 @@ class Loop(ABC):
             self.held_out = torch.arange(self._validation.labels.numel(), device=device)
         self.labels = self.train.labels[self.pool[0]]  # [n]: the same in all runs, as a pool is ordered by class
         self.learner = Learner(runs, num_classes=self.num_classes, shape=shape, device=device)
-        self.weighting = Weighting(runs, device)
+        self.weights = RunWeights(runs, device)
         self.history = History(len(runs), self.num_classes)
         rho = torch.tensor([run.rho for run in runs])
         self.error_rates = ErrorRates(self.num_classes, rho=rho, device=device)

@@ -51,10 +51,10 @@ class OfflineLoop(Loop):
         self._arrivals = [Arrivals(self.labels, s.fraction, steps=s.epochs, seed=run.seed) for run in runs if arrives]
 
     def _learn(self) -> tuple[Trained, dict[str, Tensor]]:
-        by_class, by_sample = self._weights()
+        by_class, by_sample = self._weigh()
         here = self._here()
         position = here.gather(1, self._orders(by_sample.gather(1, here)))
-        weight = by_sample.gather(1, position).masked_fill(self.weighting.resampled, 1.0)
+        weight = by_sample.gather(1, position).masked_fill(self.weights.resampled, 1.0)
         place = self.pool.gather(1, position)
 
         trained = self._train_on(place, position, weight)
@@ -70,7 +70,7 @@ class OfflineLoop(Loop):
             if signal == "train":  # answers that were given on the way are not kept, only whether they were right
                 self.samples.observe(position, None)
             self.samples.advance(self.ages.age)
-        return trained, {**readings, "weight": self.weighting.mean_by_class(by_class, by_sample, self.labels)}
+        return trained, {**readings, "weight": self.weights.mean_by_class(by_class, by_sample, self.labels)}
 
     def _here(self) -> Tensor:
         """Return the positions that are trained on this epoch, `int64 [R, m]`."""
@@ -78,10 +78,10 @@ class OfflineLoop(Loop):
             return torch.stack([arrivals[self.epoch] for arrivals in self._arrivals]).to(self.device)
         return torch.arange(self.labels.numel(), device=self.device).expand(len(self.runs), -1)
 
-    def _weights(self) -> tuple[Tensor, Tensor]:
-        by_class = self.weighting.by_class(self.counts, self.ages.class_weight, self.error_rates.class_weight)
-        own = self.ages.sample_weight if self.weighting.any_sample_level else None
-        return by_class, self.weighting.by_sample(by_class, own, self.labels)
+    def _weigh(self) -> tuple[Tensor, Tensor]:
+        by_class = self.weights.by_class(self.counts, self.ages.class_weight, self.error_rates.class_weight)
+        own = self.ages.sample_weight if self.weights.any_sample_level else None
+        return by_class, self.weights.by_sample(by_class, own, self.labels)
 
     def _evaluate_train(self, here: Tensor) -> dict[str, Tensor]:
         """Classify what was trained on, unaugmented; tell the ages."""

@@ -13,15 +13,17 @@ from dataclasses import asdict, dataclass, fields
 from typing import TypeAlias
 
 from aol import _values as _check
+from aol.engine.weighting import FROM_ANSWERS as FROM_ANSWERS
+from aol.engine.weighting import WEIGHTINGS as WEIGHTINGS
 
 Value: TypeAlias = str | float | int | bool | None
 
-WEIGHTINGS = ("none", "cb", "aol", "cb+aol", "frequency", "error")
-FROM_ANSWERS = ("aol", "cb+aol", "error")  # those that know what was right and wrong before; the others know counts
 # What may differ between the runs of a group; all else is common to them.
 PER_RUN = (
     "weighting", "rho", "beta", "power", "temper", "level", "mechanism", "loss", "gamma", "divide_by", "seed",
 )  # fmt: skip
+
+_SYMBOLS = {"beta": "β", "power": "p", "rho": "ρ"}  # in the name of a method
 
 
 class WrongSettingsError(ValueError):
@@ -93,7 +95,7 @@ class Settings:
         words = {
             "scenario": ("offline", "arrival", "stream"), "profile": ("exp", "step"), "stream": ("access", "shifting"),
             "optimiser": ("sgd", "adamw"), "schedule": ("paper", "cosine", "fixed"), "precision": ("fp32", "bf16"),
-            "normalisation": ("centred", "standardised"), "weighting": WEIGHTINGS, "level": ("class", "sample"),
+            "normalisation": ("centred", "standardised"), "weighting": tuple(WEIGHTINGS), "level": ("class", "sample"),
             "fuse": ("ema", "mean"), "mechanism": ("reweight", "resample"), "loss": ("softmax", "sigmoid", "focal"),
             "divide_by": ("auto", "weight", "count"), "signal": ("eval", "train", "none"),
             "net": ("auto", *nets.names()),
@@ -131,10 +133,10 @@ class Settings:
         if self.seed >= 2**63:
             raise ValueError(f"seed must be below 2 ** 63, not {self.seed}.")
         memory_capacity(self.memory)
-        ages = self.weighting in FROM_ANSWERS
-        if ages and self.signal == "none":
+        weighting = WEIGHTINGS[self.weighting]
+        if weighting.needs_answers and self.signal == "none":
             raise ValueError(f"signal='none' tracks no ages, and weighting={self.weighting!r} needs them.")
-        if self.scenario == "stream" and self.level == "sample" and "aol" in self.weighting:
+        if self.scenario == "stream" and self.level == "sample" and weighting.uses_ages:
             raise ValueError("level='sample' needs samples that come back: on a stream only 'class' is possible.")
         if self.scenario == "stream" and self.stream == "shifting" and self.imbalance is None:
             raise ValueError("imbalance must be given for stream='shifting'.")
@@ -142,24 +144,15 @@ class Settings:
     def _canonical(self) -> dict[str, Value]:
         """Return the settings that cannot matter here, at their defaults, so that equal runs are equal."""
         start = {field.name: field.default for field in fields(self)}
-        idle: set[str] = set()
-        if self.weighting not in FROM_ANSWERS:
-            idle |= {"rho"}
-        if "aol" not in self.weighting:
-            idle |= {"level"}
-        if "cb" not in self.weighting:
-            idle |= {"beta"}
-        if self.weighting != "frequency":
-            idle |= {"power"}
-        if self.weighting == "none":
-            idle |= {"temper"}
+        weighting = WEIGHTINGS[self.weighting]
+        idle = {name for other in WEIGHTINGS.values() for name in other.settings} - set(weighting.settings)
         if self.loss != "focal":
             idle |= {"gamma"}
         if self.scenario == "offline":
             idle |= {"fraction"}
         if self.scenario != "stream":
             idle |= {"stream", "period", "memory", "threshold"}
-            if self.fuse == "mean" and "aol" in self.weighting and self.rho != 0.0:  # a mean smooths by no rate
+            if self.fuse == "mean" and weighting.uses_ages and self.rho != 0.0:  # a mean smooths by no rate
                 idle |= {"rho"}
         else:
             idle |= {"fuse", "period" if self.stream == "access" else "fraction"}  # ages of classes are always smoothed
@@ -198,18 +191,16 @@ class Settings:
         >>> Settings(weighting="cb+aol", rho=0.3, mechanism="resample", loss="sigmoid").method
         'cb+aol β=0.9999 ρ=0.3 class resample sigmoid'
         """
+        weighting = WEIGHTINGS[self.weighting]
         words = [self.weighting]
-        if "cb" in self.weighting:
-            words.append(f"β={self.beta:g}")
-        if self.weighting == "frequency":
-            words.append(f"p={self.power:g}")
-        if self.weighting in FROM_ANSWERS:
-            mean = self.fuse == "mean" and self.weighting != "error" and self.rho != 0.0
-            words.append("mean" if mean else f"ρ={self.rho:g}")
-        if "aol" in self.weighting:
-            words.append(self.level)
-        if self.temper != 1.0:
-            words.append(f"temper={self.temper:g}")
+        for name in weighting.settings:
+            value = getattr(self, name)
+            if name == "rho" and self.fuse == "mean" and weighting.uses_ages and self.rho != 0.0:
+                words.append("mean")
+            elif isinstance(value, str):
+                words.append(value)
+            elif name != "temper" or value != 1.0:
+                words.append(f"{_SYMBOLS.get(name, name)}={value:g}")
         if self.mechanism != "reweight":
             words.append(self.mechanism)
         if self.loss != "softmax":

@@ -52,10 +52,10 @@ class StreamLoop(Loop):
         label = self.labels[shown]
         counts = torch.zeros((len(self.runs), self.num_classes), dtype=torch.int64, device=self.device)
         counts.scatter_add_(1, label, torch.ones_like(label))
-        by_class = self.weighting.by_class(counts, self.ages.class_weight, self.error_rates.class_weight)
+        by_class = self.weights.by_class(counts, self.ages.class_weight, self.error_rates.class_weight)
         order = self._orders(by_class.gather(1, label))
         position = shown.gather(1, order)
-        weight = by_class.gather(1, self.labels[position]).masked_fill(self.weighting.resampled, 1.0)
+        weight = by_class.gather(1, self.labels[position]).masked_fill(self.weights.resampled, 1.0)
 
         trained = self._train_on(self.pool.gather(1, position), position, weight)
         signal = self.settings.signal

@@ -1,64 +1,96 @@
-"""From ages, counts and error rates to the weights of every run: each run follows its own settings."""
+"""The weightings by name: what each computes, which settings it uses, and one line of help.
+
+To add one, write a function from `Inputs` to class weights and add a line to `WEIGHTINGS`: settings, command line,
+method names and documentation read it from there. This module imports torch only when weights are computed.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor
+if TYPE_CHECKING:
+    from torch import Tensor
 
-from aol.engine.settings import Settings
-from aol.weights import class_balanced_weight, combine, frequency_weight, gather, temper
+    from aol.engine.settings import Settings
 
 
+@dataclass(frozen=True)
+class Inputs:
+    """What class weights are computed from. A row is a run.
+
+    Args:
+        counts: training samples of each class, `[C]` or `[R, C]`.
+        age: class weights from ages, `[R, C]`; ones for runs with level="sample", whose samples get their own.
+        error: class weights from smoothed error rates, `[R, C]`.
+        runs: the settings of each run.
+    """
+
+    counts: Tensor
+    age: Tensor
+    error: Tensor
+    runs: Sequence[Settings]
+
+    def setting(self, name: str) -> Tensor:
+        """Return a numeric setting of every run, `float64 [R]`."""
+        import torch
+
+        return torch.tensor([getattr(run, name) for run in self.runs], dtype=torch.float64, device=self.age.device)
+
+
+@dataclass(frozen=True)
 class Weighting:
-    """The weights of R runs by class, `[R, C]`, and by sample, `[R, n]`."""
+    """A rule for class weights: the product of its factors, tempered and scaled to mean one.
 
-    def __init__(self, runs: Sequence[Settings], device: torch.device) -> None:
-        def column(values: list[float]) -> Tensor:
-            return torch.tensor(values, dtype=torch.float64, device=device)
+    Args:
+        factors: functions from `Inputs` to class weights `[C]` or `[R, C]`.
+        settings: names of the settings it uses, in the order in which a method's name shows them.
+        needs_answers: whether it uses earlier right and wrong answers.
+        help: one line for help texts and documentation.
+    """
 
-        def where(*kinds: str) -> Tensor:
-            return torch.tensor([[run.weighting in kinds] for run in runs], device=device)
+    factors: tuple[Callable[[Inputs], Tensor], ...]
+    settings: tuple[str, ...]
+    needs_answers: bool
+    help: str
 
-        self._beta = column([run.beta for run in runs])
-        self._power = column([run.power for run in runs])
-        self._temper = column([run.temper for run in runs])
-        self._cb = where("cb", "cb+aol")
-        self._aol = where("aol", "cb+aol")
-        self._frequency = where("frequency")
-        self._error = where("error")
-        self._by_sample = torch.tensor([[run.level == "sample"] for run in runs], device=device) & self._aol
-        self.resampled = torch.tensor([[run.mechanism == "resample"] for run in runs], device=device)
-        self.any_sample_level = bool(self._by_sample.any())
+    @property
+    def uses_ages(self) -> bool:
+        """Whether ages enter, by class or by sample."""
+        return "level" in self.settings
 
-    def by_class(self, counts: Tensor, age_weight: Tensor, error_weight: Tensor | None) -> Tensor:
-        """Return class weights `float32 [R, C]` from counts `[C]` or `[R, C]` and the weights of the signals."""
-        one = torch.ones_like(age_weight)
-        parts = [
-            torch.where(self._cb, class_balanced_weight(counts, self._beta), one),
-            torch.where(self._frequency, frequency_weight(counts, self._power), one),
-            torch.where(self._aol & ~self._by_sample, age_weight, one),
-        ]
-        if error_weight is not None:
-            parts.append(torch.where(self._error, error_weight, one))
-        # At sample level the sample's own weight is still to come: `by_sample` tempers the product, once.
-        return temper(combine(*parts), self._temper.masked_fill(self._by_sample.squeeze(1), 1.0))
 
-    def by_sample(self, class_weight: Tensor, sample_weight: Tensor | None, label: Tensor) -> Tensor:
-        """Return sample weights `float32 [R, n]`: those of the class, or for runs at sample level the sample's own."""
-        found = gather(class_weight, label)
-        if sample_weight is None:
-            return found
-        own = temper(combine(found, sample_weight), self._temper)
-        return torch.where(self._by_sample, own, found)
+def class_balanced(inputs: Inputs) -> Tensor:
+    """Inverse effective number of samples."""
+    from aol.weights import class_balanced_weight
 
-    def mean_by_class(self, class_weight: Tensor, sample_weight: Tensor, label: Tensor) -> Tensor:
-        """Return class weights `[R, C]` to write down: for runs at sample level, the mean over the class's samples."""
-        if not self.any_sample_level:
-            return class_weight
-        label = label.expand_as(sample_weight)
-        total = torch.zeros_like(class_weight, dtype=torch.float64).scatter_add_(1, label, sample_weight.double())
-        count = torch.zeros_like(total).scatter_add_(1, label, torch.ones_like(sample_weight, dtype=torch.float64))
-        mean = (total / count).nan_to_num(1.0).to(class_weight.dtype)
-        return torch.where(self._by_sample, mean, class_weight)
+    return class_balanced_weight(inputs.counts, inputs.setting("beta"))
+
+
+def frequency(inputs: Inputs) -> Tensor:
+    """Inverse class frequency to a power."""
+    from aol.weights import frequency_weight
+
+    return frequency_weight(inputs.counts, inputs.setting("power"))
+
+
+def age(inputs: Inputs) -> Tensor:
+    """Smoothed age of each class."""
+    return inputs.age
+
+
+def error(inputs: Inputs) -> Tensor:
+    """Smoothed error rate of each class."""
+    return inputs.error
+
+
+WEIGHTINGS = {
+    "none": Weighting((), (), False, "all weights are one"),
+    "cb": Weighting((class_balanced,), ("beta", "temper"), False, "class-balanced: inverse effective number"),
+    "aol": Weighting((age,), ("rho", "level", "temper"), True, "age of learning"),
+    "cb+aol": Weighting((class_balanced, age), ("beta", "rho", "level", "temper"), True, "product of cb and aol"),
+    "frequency": Weighting((frequency,), ("power", "temper"), False, "inverse class frequency to a power"),
+    "error": Weighting((error,), ("rho", "temper"), True, "smoothed error rate of each class"),
+}
+FROM_ANSWERS = tuple(name for name, weighting in WEIGHTINGS.items() if weighting.needs_answers)
