@@ -9,11 +9,12 @@ import pytest
 
 import aol
 import aol.engine
+import aol.nets
 
 HEAVY = ("torch", "pandas", "rich", "matplotlib", "scipy", "sklearn")
 
 
-@pytest.mark.parametrize("package", [aol, aol.engine], ids=lambda package: package.__name__)
+@pytest.mark.parametrize("package", [aol, aol.engine, aol.nets], ids=lambda package: package.__name__)
 def test_every_public_name_is_there_and_declared_for_type_checkers(package: object) -> None:
     path = Path(package.__file__)  # type: ignore[attr-defined]
     declared = {
@@ -41,6 +42,6 @@ def test_submodules_of_the_library_are_imported_on_access() -> None:
 
 
 def test_importing_aol_imports_nothing_heavy() -> None:
-    code = f"import sys, aol, aol.engine.settings; print([n for n in {HEAVY!r} if n in sys.modules])"
+    code = f"import sys, aol, aol.engine.settings; aol.engine.settings.Settings(); print([n for n in {HEAVY!r} if n in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

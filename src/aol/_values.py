@@ -5,6 +5,8 @@ from __future__ import annotations
 import numbers
 from collections.abc import Sequence
 
+PROFILES = ("exp", "step")  # of long tails
+
 
 def shown(value: object) -> str:
     """Name a value in a few words, for a message."""

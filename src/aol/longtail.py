@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from aol import _check, _seeds
+from aol import _check, _seeds, _values
 
-PROFILES = ("exp", "step")
+PROFILES = _values.PROFILES
 
 
 def long_tail_counts(largest: int, num_classes: int, imbalance: float, profile: str = "exp") -> Tensor:

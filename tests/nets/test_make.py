@@ -59,7 +59,7 @@ def test_the_global_generator_survives_a_failed_build(monkeypatch: pytest.Monkey
         torch.rand(3)
         raise RuntimeError("no")
 
-    monkeypatch.setattr("aol.nets.CNN", fail)
+    monkeypatch.setattr("aol.nets.cnn.CNN", fail)
     before = torch.get_rng_state()
     with pytest.raises(RuntimeError):
         make("cnn", num_classes=5, seed=3)

@@ -15,6 +15,7 @@ from typing import TypeAlias
 from aol import _values as _check
 from aol.engine.weighting import FROM_ANSWERS as FROM_ANSWERS
 from aol.engine.weighting import WEIGHTINGS as WEIGHTINGS
+from aol.nets.registry import names
 
 Value: TypeAlias = str | float | int | bool | None
 
@@ -90,15 +91,13 @@ class Settings:
             object.__setattr__(self, name, value)
 
     def _check(self) -> None:
-        from aol import nets  # imports torch, which the help of the command line does without
-
         words = {
-            "scenario": ("offline", "arrival", "stream"), "profile": ("exp", "step"), "stream": ("access", "shifting"),
+            "scenario": ("offline", "arrival", "stream"), "profile": _check.PROFILES, "stream": ("access", "shifting"),
             "optimiser": ("sgd", "adamw"), "schedule": ("paper", "cosine", "fixed"), "precision": ("fp32", "bf16"),
             "normalisation": ("centred", "standardised"), "weighting": tuple(WEIGHTINGS), "level": ("class", "sample"),
             "fuse": ("ema", "mean"), "mechanism": ("reweight", "resample"), "loss": ("softmax", "sigmoid", "focal"),
             "divide_by": ("auto", "weight", "count"), "signal": ("eval", "train", "none"),
-            "net": ("auto", *nets.names()),
+            "net": ("auto", *names()),
         }  # fmt: skip
         for name, allowed in words.items():
             _check.choice(name, getattr(self, name), allowed)

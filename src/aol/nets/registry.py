@@ -1,0 +1,98 @@
+"""The networks by name. A new one is a function here and a line in `NETWORKS`; importable without torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from aol.nets.layers import Network
+
+
+@dataclass(frozen=True)
+class Entry:
+    """How to build a network, and which image sizes it takes."""
+
+    build: Callable[[int, int, int], Network]  # (number of classes, channels, image size) → network
+    image_size: int  # the default
+    multiple: int = 1  # image sizes must be a multiple of this
+    smallest: int = 1
+
+
+def _cnn(classes: int, channels: int, size: int) -> Network:
+    from aol.nets.cnn import CNN
+
+    return CNN(classes, channels)
+
+
+def _resnet32(classes: int, channels: int, size: int) -> Network:
+    from aol.nets.resnet_cifar import resnet32
+
+    return resnet32(classes, channels)
+
+
+def _resnet34_cifar(classes: int, channels: int, size: int) -> Network:
+    from aol.nets.resnet_cifar import resnet34_cifar
+
+    return resnet34_cifar(classes, channels)
+
+
+def _resnet34(classes: int, channels: int, size: int) -> Network:
+    from aol.nets.resnet import resnet34
+
+    return resnet34(classes, channels)
+
+
+def _vit(classes: int, channels: int, size: int) -> Network:
+    from aol.nets.vit import ViT
+
+    return ViT(classes, channels, image_size=size)
+
+
+NETWORKS: dict[str, Entry] = {
+    "cnn": Entry(_cnn, 8, smallest=4),
+    "resnet32": Entry(_resnet32, 32, multiple=4),
+    "resnet34-cifar": Entry(_resnet34_cifar, 32),
+    "resnet34": Entry(_resnet34, 224, smallest=32),
+    "vit": Entry(_vit, 32, multiple=4),
+}
+
+
+def names() -> tuple[str, ...]:
+    """List the names `make` knows.
+
+    >>> names()
+    ('cnn', 'resnet32', 'resnet34-cifar', 'resnet34', 'vit')
+    """
+    return tuple(NETWORKS)
+
+
+def make(name: str, *, num_classes: int, in_channels: int = 3, image_size: int | None = None, seed: int) -> Network:
+    """Build the network called `name` from `seed`: images [B, in_channels, size, size] → logits [B, K].
+
+    Layers have PyTorch's default initialisation. The same seed gives the same network, and the global generator keeps
+    its state. `image_size` defaults to the size the network is meant for.
+
+    >>> import torch
+    >>> net = make("resnet32", num_classes=10, seed=0)
+    >>> net(torch.zeros(2, 3, 32, 32)).shape, net.head.in_features
+    (torch.Size([2, 10]), 64)
+    """
+    import torch
+
+    if name not in NETWORKS:
+        raise ValueError(f"name must be one of {', '.join(names())}; got {name!r}")
+    for argument, value in (("num_classes", num_classes), ("in_channels", in_channels)):
+        if value < 1:
+            raise ValueError(f"{argument} must be at least 1, got {value}")
+    entry = NETWORKS[name]
+    size = entry.image_size if image_size is None else image_size
+    if size < entry.smallest or size < 1 or size % entry.multiple:
+        allowed = f"a multiple of {entry.multiple}" if entry.multiple > 1 else f"at least {entry.smallest}"
+        raise ValueError(f"image_size must be {allowed} for {name}, got {size}")
+    # Layers draw their first weights from the CPU's global generator: seed it while building, and build on the CPU
+    # whatever the default device is, so that a seed gives the same network everywhere.
+    with torch.random.fork_rng(devices=[]), torch.device("cpu"):
+        torch.default_generator.manual_seed(seed)
+        return entry.build(num_classes, in_channels, size)
