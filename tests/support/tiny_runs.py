@@ -6,11 +6,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from aol import nets
 from aol.data.images import Augmentation, ImageSet, Pair, centred, mean_std
 from aol.engine import OfflineLoop, Settings, StreamLoop
 from aol.engine.loop import Loop
 from aol.nets.cnn import CNN
+from aol.nets.registry import NETWORKS, Entry
 from aol.nets.vit import ViT
 
 CPU = torch.device("cpu")
@@ -57,10 +57,10 @@ def stream_settings(**given: object) -> Settings:
 
 
 def small_networks(monkeypatch: pytest.MonkeyPatch) -> None:
-    cnn = nets._Entry(lambda classes, channels, size: CNN(classes, channels, width=4), 8, smallest=4)
-    vit = nets._Entry(lambda classes, channels, size: ViT(classes, channels, image_size=size, width=24, depth=2), 32, 4)
-    monkeypatch.setitem(nets._NETWORKS, "cnn", cnn)
-    monkeypatch.setitem(nets._NETWORKS, "vit", vit)
+    cnn = Entry(lambda classes, channels, size: CNN(classes, channels, width=4), 8, smallest=4)
+    vit = Entry(lambda classes, channels, size: ViT(classes, channels, image_size=size, width=24, depth=2), 32, 4)
+    monkeypatch.setitem(NETWORKS, "cnn", cnn)
+    monkeypatch.setitem(NETWORKS, "vit", vit)
 
 
 def make_loop(runs: list[Settings], pair: Pair[ImageSet] | None = None, **conduct: bool) -> Loop:
