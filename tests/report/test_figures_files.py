@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from aol.figures import style
+from aol.plots import style
 from aol.report.figures import OF_A_RUN, OF_ALL, draw
 from aol.report.figures.heatmap import heatmap
 from tests.support.made_stories import PAYLOADS, make_story

@@ -12,7 +12,7 @@ import pytest
 from matplotlib.colors import PowerNorm
 from PIL import Image
 
-from aol.figures import style
+from aol.plots import style
 from aol.report.figures.bars import head_middle_tail
 from aol.report.figures.correlations import correlations
 from aol.report.figures.curves import accuracy_curves

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from aol.engine.settings import Value
-from aol.figures.ages import has_tail as has_tail
+from aol.plots.heatmap import has_tail as has_tail
 from aol.records import bits
 from aol.records.about import About, read_about, read_json
 from aol.records.samples import FILE, IDS, SampleTable, read_samples

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from aol._words import Parser
 from aol.engine.settings import WrongSettingsError
-from aol.figures import style
+from aol.plots import style
 from aol.records.files import write_atomically
 from aol.study.figures import ACCURACY, AGES, GAIN, SHIFTS
 from aol.study.showing import check_place, store_in

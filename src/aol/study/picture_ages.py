@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from aol.engine.settings import WrongSettingsError
-from aol.figures import style
-from aol.figures.ages import LARGEST, AgeMap, draw_ages
-from aol.figures.style import Ints
+from aol.plots import style
+from aol.plots.heatmap import LARGEST, AgeMap, draw_ages
+from aol.plots.style import Ints
 from aol.study.notes import many_runs
 from aol.study.pictures import Picture, missing, not_whole, page_of, shown_records, time_unit, title_of
 from aol.study.records import Record

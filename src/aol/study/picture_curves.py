@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from aol.engine.settings import WrongSettingsError
-from aol.figures import style
-from aol.figures.curves import Curve, draw_curve, faintness, mean_curve
+from aol.plots import style
+from aol.plots.accuracy import Curve, draw_curve, faintness, mean_curve
 from aol.study.figures import ACCURACY, GAIN, SHIFTS, Reading, by_epoch
 from aol.study.notes import many_runs
 from aol.study.pictures import Picture, missing, not_whole, page_of, shown_records, time_unit, title_of

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from aol.engine.settings import Settings, WrongSettingsError
-from aol.figures import style
+from aol.plots import style
 from aol.study.lines import chosen_runs
 from aol.study.records import Record
 from aol.study.sheets import cell_name

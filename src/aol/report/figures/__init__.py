@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from aol.figures import style
+from aol.plots import style
 from aol.report.figures.bars import head_middle_tail
 from aol.report.figures.correlations import correlations
 from aol.report.figures.curves import accuracy_curves

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from aol.figures import style
+from aol.plots import style
 from aol.records.tables import Floats
 from aol.report.figures.curves import outstanding, seeds
 from aol.report.summary import Method, Part, at_the_end, is_stream, parts, spread

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from aol.figures import style
-from aol.figures.curves import Curve, draw_curve, faintness, mean_curve
+from aol.plots import style
+from aol.plots.accuracy import Curve, draw_curve, faintness, mean_curve
 from aol.report.summary import Method, at_the_end, is_stream, time_unit
 
 if TYPE_CHECKING:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from aol.figures import style
-from aol.figures.ages import AgeMap, draw_ages
+from aol.plots import style
+from aol.plots.heatmap import AgeMap, draw_ages
 from aol.report.story import Story
 from aol.report.summary import age_unit, mean_age, time_unit
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from aol.figures import style
+from aol.plots import style
 from aol.report.story import Story
 from aol.report.summary import Part, parts
 from aol.report.survival import Episodes, Survival, episodes, kaplan_meier

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from aol.engine.settings import FROM_ANSWERS
-from aol.figures import style
+from aol.plots import style
 from aol.records.tables import Floats
 from aol.report.figures.curves import seeds
 from aol.report.story import Story

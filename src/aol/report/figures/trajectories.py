@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from aol.figures import style
+from aol.plots import style
 from aol.records.tables import Floats
 from aol.report.story import Story, has_tail
 from aol.report.summary import parts, time_unit

@@ -10,8 +10,8 @@ import pytest
 from matplotlib.figure import Figure
 
 import aol
-from aol.figures import style
-from aol.figures.ages import AgeMap, draw_ages
+from aol.plots import style
+from aol.plots.heatmap import AgeMap, draw_ages
 
 
 def _map(classes: int, *, epochs: int = 4, counts: list[int] | None = None, numbered: bool = True) -> AgeMap:
@@ -71,7 +71,7 @@ def test_a_bar_has_an_arrow_only_where_a_class_is_older_than_its_end() -> None:
 
 def test_studies_and_reports_draw_by_the_same_room_and_do_not_know_each_other() -> None:
     root = Path(aol.__file__).parent
-    above = {"study": ("aol.report",), "report": ("aol.study",), "figures": ("aol.report", "aol.study", "aol.engine")}
+    above = {"study": ("aol.report",), "report": ("aol.study",), "plots": ("aol.report", "aol.study", "aol.engine")}
     for room, strangers in above.items():
         for path in (root / room).rglob("*.py"):
             for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from aol.figures import style
-from aol.figures.style import Ints
+from aol.plots import style
+from aol.plots.style import Ints
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
