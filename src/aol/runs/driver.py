@@ -1,0 +1,721 @@
+"""Train runs: as groups, with checkpoints, resumable at any moment. The only place that drives a training loop.
+
+`train` takes a list of runs and a store, and trains those that have no complete record. Runs that can be trained as one
+network form a group. A group in progress has a folder, `FOLDER/work/GROUP/`, with `group.json` (its runs) and
+`checkpoint.pt`; it is always continued as it was begun, because the results of runs that are trained together equal
+those of single runs only up to rounding.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import hashlib
+import json
+import math
+import os
+import shutil
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import Protocol
+
+import torch
+import torch.distributed as dist
+
+from aol import nets
+from aol.data.images import ImageSet
+from aol.engine import capacity
+from aol.engine.learner import network_name
+from aol.engine.loop import Loop, pool
+from aol.engine.offline import OfflineLoop
+from aol.engine.settings import Settings, WrongSettingsError, groups
+from aol.engine.source import AnyPair, shape_of
+from aol.engine.stream import StreamLoop
+from aol.runs.checkpoint import DamagedCheckpointError, load_checkpoint, save_checkpoint
+from aol.runs.files import remove_partial_files, write_atomically
+from aol.runs.from_loop import RecordWriter
+from aol.runs.progress import Silent, Tally, describe
+from aol.runs.record import Json, Run
+from aol.runs.store import REQUEST, Store, read_request, write_request
+from aol.runs.tensorboard import Events, check_tensorboard
+
+OpenData = Callable[[Sequence[Settings]], dict[str, AnyPair]]
+_SHARE_OF_TIME = 0.05  # that writing checkpoints and records may take
+
+
+class GroupTooLargeError(RuntimeError):
+    """These runs do not fit into memory together."""
+
+
+@dataclass(frozen=True)
+class ExecutionOptions:
+    """How runs are trained: what makes no difference to the result, except for rounding.
+
+    Args:
+        device: where to train.
+        together: the most runs in a group; by default what suits the device.
+        workers: processes that decode images of a large data set.
+        keep_samples: keep the answer to every sample at every epoch, and so its age.
+        checkpoint_seconds: the least time between two checkpoints.
+        parallel: what processes started by torchrun share: every batch ("data") or the list of "runs". Sharing batches
+            equals one process up to rounding, except that batch norm sees each process's own share, as in DDP.
+        shard: (i, n): train only the i-th of n fixed shares of the runs, counted from one.
+        minutes: stop after this time; everything done so far is kept.
+        tensorboard: also write TensorBoard event files.
+        data_dir: where the data sets were looked for.
+    """
+
+    device: torch.device
+    together: int | None = None
+    workers: int = 0
+    keep_samples: bool = False
+    checkpoint_seconds: float = 30.0
+    parallel: str = "data"
+    shard: tuple[int, int] | None = None
+    minutes: float | None = None
+    tensorboard: bool = False
+    data_dir: str | None = None
+
+
+@dataclass
+class Outcome:
+    """What came of it: runs trained now, whether it stopped early, by SIGTERM, and runs that could not be trained."""
+
+    trained: int = 0
+    stopped: bool = False
+    terminated: bool = False
+    untrained: dict[str, str] = field(default_factory=dict)
+
+
+# When to stop
+
+
+@dataclass
+class Stop:
+    """When to stop: after some seconds, or because the system asks for it (SIGTERM)."""
+
+    limit: float | None = None
+    asked: threading.Event = field(default_factory=threading.Event)
+    came: bool = False
+    _start: float = field(default_factory=time.monotonic)
+
+    def before(self, seconds: float) -> bool:
+        """Return whether there is no time left for something that takes so long."""
+        self.came = self.came or self.asked.is_set() or self.left() < seconds
+        return self.came
+
+    def left(self) -> float:
+        """Return the seconds that are left; infinity without a limit."""
+        return math.inf if self.limit is None else self.limit - (time.monotonic() - self._start)
+
+    @contextlib.contextmanager
+    def on_signal(self) -> Iterator[None]:
+        """Stop cleanly on SIGTERM, which schedulers send before they kill."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+
+        def ask(_number: int, _frame: FrameType | None) -> None:
+            self.asked.set()
+
+        before = signal.signal(signal.SIGTERM, ask)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGTERM, before)
+
+
+# What was asked for
+
+
+def prepare(
+    runs: Sequence[Settings], store: Store, request: dict[str, Json], *, resume: bool = False, fresh: bool = False
+) -> None:
+    """Note what was asked for in the folder, which the caller has locked; nothing that was trained is overwritten.
+
+    `resume` continues the same runs, `fresh` deletes the runs in the folder first. A folder that holds runs is refused
+    without either.
+    """
+    if resume and fresh:
+        raise WrongSettingsError("--resume and --fresh contradict each other: continue, or delete and start again.")
+    out = store.folder
+    if fresh:
+        _clear(out)
+    begun = any(out.glob("work/*/checkpoint.pt")) or bool(store.ids())
+    if begun and not resume:
+        raise WrongSettingsError(
+            f"{out} already holds runs: add --resume to continue them, --fresh to delete them, or choose another --out."
+        )
+    before = read_request(out)
+    asked = {**request, "ids": [run.run_id for run in runs], "runs": [run.as_dict() for run in runs]}
+    if begun and before is not None and before.get("ids") != asked["ids"]:
+        raise WrongSettingsError(f"{out} holds other runs: repeat their settings, or choose another --out.")
+    write_request(out, asked)  # type: ignore[arg-type]
+
+
+def _clear(out: Path) -> None:
+    """Delete the runs in a folder; refuse a folder that was not made by a command of ours."""
+    others = [path.name for path in out.iterdir() if not path.name.startswith(".lock")] if out.is_dir() else []
+    if others and not (out / REQUEST).exists():
+        raise WrongSettingsError(f"--fresh deletes only what aol wrote, but {out} holds no runs: choose another --out.")
+    for name in ("runs", "work"):
+        if (out / name).is_dir() and not (out / name).is_symlink():
+            shutil.rmtree(out / name)
+    (out / REQUEST).unlink(missing_ok=True)  # last: until then the folder is known as ours
+
+
+def requested_runs(request: dict[str, Json]) -> list[Settings]:
+    """Return the runs of a request."""
+    runs = request["runs"]
+    assert isinstance(runs, list)
+    try:
+        return [Settings(**each) for each in runs]  # type: ignore[arg-type]
+    except TypeError as error:
+        raise WrongSettingsError(f"{REQUEST} was written by another version of aol: {error}.") from error
+
+
+def is_complete(run: Run | None, require: Sequence[str] = ()) -> bool:
+    """Return whether a record is that of a finished run with these readings over time, as far as it can have them."""
+    if run is None or not run.finished:
+        return False
+    possible = [name for name in require if name != "age" or run.settings.get("signal") != "none"]
+    return set(possible) <= set(run.over_time)
+
+
+# Groups
+
+
+@dataclass(frozen=True)
+class RunGroup:
+    """Runs that are trained as one network, and the folder in which they are while they train."""
+
+    runs: tuple[Settings, ...]
+    folder: Path
+
+    @property
+    def checkpoint(self) -> Path:
+        """The file with everything that is needed to continue."""
+        return self.folder / "checkpoint.pt"
+
+
+def new_group(runs: Sequence[Settings], store: Store) -> RunGroup:
+    """Return the group of some runs; its name follows from theirs."""
+    name = hashlib.sha256(" ".join(run.run_id for run in runs).encode()).hexdigest()[:12]
+    return RunGroup(tuple(runs), store.folder / "work" / name)
+
+
+def begun_groups(store: Store) -> list[RunGroup]:
+    """Return the groups that were begun in a folder; damaged ones are removed."""
+    found = []
+    for path in sorted((store.folder / "work").glob("*/group.json")):
+        try:
+            runs = tuple(Settings(**each) for each in json.loads(path.read_text())["runs"])
+        except (ValueError, TypeError, KeyError):
+            shutil.rmtree(path.parent)
+            continue
+        found.append(RunGroup(runs, path.parent))
+    return found
+
+
+def plan(
+    runs: Sequence[Settings],
+    pairs: dict[str, AnyPair],
+    options: ExecutionOptions,
+    progress: Silent,
+    *,
+    limits: dict[object, int] | None = None,
+) -> list[list[Settings]]:
+    """Return the runs in groups; one run each where networks, data or processes do not allow more."""
+    shard = _shard(options)
+    shared = _launched()[1] > 1 and options.parallel == "data"
+    found: list[list[Settings]] = []
+    for key in dict.fromkeys(run.group_key for run in runs):
+        some = [run for run in runs if run.group_key == key]
+        pair = pairs[some[0].data]
+        shape = shape_of(pair, some[0].image_size)
+        reason: str | None
+        if shared:
+            reason = "several processes share every batch"
+        elif not isinstance(pair.train, ImageSet):
+            reason = f"{pair.name} is decoded while training"
+        else:
+            reason = nets.obstacle(_network(some[0], pair))
+        if reason and len(some) > 1:
+            progress.say_once(f"Runs are trained one after the other: {reason}.")
+        most = (limits or {}).get(key) or options.together or likely_best(options.device, shape, some[0].batch_size)
+        if shard is not None:
+            most = min(most, -(-len(some) // shard[1]))
+        elif options.device.type == "cuda" and not options.together and not reason and len(some) > 1:
+            each = capacity.step_bytes(some[0], shape, pair.num_classes, options.device)
+            most = capacity.runs_that_fit(torch.cuda.mem_get_info(options.device)[0], each, most)
+        found += groups(some, 1 if reason else most)
+    return found
+
+
+def likely_best(device: torch.device, shape: tuple[int, int, int], batch_size: int) -> int:
+    """Return how many runs train best as one: on a CPU as measured by `benchmarks/engine.py`.
+
+    Small images leave a core idle between many small operations, which a group shares; large ones do not.
+
+    >>> [likely_best(torch.device("cpu"), (1, side, side), size) for side, size in ((8, 16), (8, 128), (32, 128))]
+    [8, 4, 1]
+    """
+    if device.type == "cuda":
+        return 64
+    if shape[1] * shape[2] > 256:
+        return 1
+    return 8 if batch_size <= 64 else 4
+
+
+def _network(run: Settings, pair: AnyPair) -> nets.Network:
+    shape = shape_of(pair, run.image_size)
+    name = network_name(run.net, shape)
+    try:
+        return nets.make(name, num_classes=pair.num_classes, in_channels=shape[0], image_size=shape[1], seed=run.seed)
+    except ValueError as error:
+        raise WrongSettingsError(f"net={name!r} does not fit the images of {pair.name}: {error}.") from error
+
+
+def check(runs: Sequence[Settings], pairs: dict[str, AnyPair], options: ExecutionOptions) -> None:
+    """Raise what can be known to be wrong before anything is written or trained."""
+    if options.tensorboard:
+        check_tensorboard()
+    if options.keep_samples and any(run.scenario == "stream" or run.signal == "none" for run in runs):
+        raise WrongSettingsError(
+            "--keep-samples keeps the ages of samples: a stream has ages of classes only, and signal='none' has none."
+        )
+    for run in {run.group_key: run for run in runs}.values():
+        shape_of(pairs[run.data], run.image_size)
+        pool(run, pairs[run.data].train.labels)
+    for run in {(run.data, run.net, run.image_size): run for run in runs}.values():
+        _network(run, pairs[run.data])
+
+
+# One group
+
+
+class Watch(Protocol):
+    """Who is told how a group progresses, and says when to stop."""
+
+    def say(self, text: str) -> None:
+        """Take a sentence."""
+
+    def epoch(self, loop: Loop) -> None:
+        """Take the loop before its first epoch here, and after each."""
+
+    def stop_before(self, seconds: float) -> bool:
+        """Return whether to stop, if it would be that long until the next question."""
+
+
+def make_loop(runs: Sequence[Settings], pairs: dict[str, AnyPair], options: ExecutionOptions) -> Loop:
+    """Return the loop that trains a group, before its first epoch."""
+    kind = StreamLoop if runs[0].scenario == "stream" else OfflineLoop
+    return kind(
+        runs,
+        pairs[runs[0].data],
+        device=options.device,
+        workers=options.workers,
+        keep_samples=options.keep_samples,
+    )
+
+
+def train_group(
+    runs: Sequence[Settings],
+    pairs: dict[str, AnyPair],
+    options: ExecutionOptions,
+    checkpoint: Path,
+    watch: Watch,
+    save: Callable[[Loop, bool], None] | None = None,
+) -> Loop | None:
+    """Train runs as one network and return the finished loop; None if it was stopped, with its state in the checkpoint.
+
+    `save(loop, finished)` is called with every checkpoint and at the end. Under DDP only the process that has `save`
+    writes. `GroupTooLargeError` if the runs do not fit into memory together.
+    """
+    try:
+        return _train_group(runs, pairs, options, checkpoint, watch, save)
+    except (MemoryError, RuntimeError) as error:
+        if not _is_out_of_memory(error):
+            raise
+        reason = str(error).splitlines()[0]
+    gc.collect()  # only now: the error held references to everything that was allocated
+    if options.device.type == "cuda":
+        torch.cuda.empty_cache()
+    raise GroupTooLargeError(reason)
+
+
+def _train_group(
+    runs: Sequence[Settings],
+    pairs: dict[str, AnyPair],
+    options: ExecutionOptions,
+    checkpoint: Path,
+    watch: Watch,
+    save: Callable[[Loop, bool], None] | None,
+) -> Loop | None:
+    loop = _resumed(runs, pairs, options, checkpoint, watch)
+    watch.epoch(loop)
+    saved, saving = time.monotonic(), 0.0
+    while not loop.done:
+        start = time.monotonic()
+        loop.run_epoch()
+        watch.epoch(loop)
+        stop = not loop.done and watch.stop_before(1.25 * (time.monotonic() - start) + saving)
+        due = time.monotonic() - saved >= max(options.checkpoint_seconds, saving / _SHARE_OF_TIME)
+        if save and not loop.done and (stop or due):
+            start = time.monotonic()
+            save_checkpoint(checkpoint, loop.state_dict())
+            save(loop, False)
+            saved = time.monotonic()
+            saving = saved - start
+        if stop:
+            return None
+    if save:
+        save(loop, True)
+    return loop
+
+
+def _resumed(
+    runs: Sequence[Settings], pairs: dict[str, AnyPair], options: ExecutionOptions, checkpoint: Path, watch: Watch
+) -> Loop:
+    """Return the loop where its checkpoint left it; from the start where that cannot be used."""
+    loop = make_loop(runs, pairs, options)
+    if not checkpoint.exists():
+        return loop
+    try:
+        state = load_checkpoint(checkpoint)
+        if state.get("keep_samples") != loop.keep_samples:
+            raise WrongSettingsError("These runs were begun with the other choice of --keep-samples: repeat it.")
+        loop.load_state_dict(state)
+    except WrongSettingsError:
+        raise
+    except (DamagedCheckpointError, ValueError, TypeError, KeyError, RuntimeError) as error:
+        if _is_out_of_memory(error):
+            raise
+        kept = checkpoint.with_suffix(".damaged")
+        watch.say(
+            f"{len(runs)} runs start again from the first epoch: {str(error).splitlines()[0]}. "
+            f"The checkpoint was renamed to {kept.name}."
+        )
+        os.replace(checkpoint, kept)
+        return make_loop(runs, pairs, options)
+    return loop
+
+
+def _is_out_of_memory(error: BaseException) -> bool:
+    """Return whether an error means that memory is used up; on a CPU it is a plain RuntimeError that says so."""
+    if isinstance(error, MemoryError | torch.OutOfMemoryError):
+        return True
+    return isinstance(error, RuntimeError) and "allocate memory" in str(error)
+
+
+# All runs
+
+
+class Job:
+    """What is left of a list of runs: planned one group at a time, so that a group that is too large can be split.
+
+    Args:
+        runs: all that are wanted.
+        store: where records go.
+        options: device, and how many together.
+        open_data: opens the data sets of some runs.
+        progress: is told how it goes.
+        keep: readings by class to keep of every epoch; None: all.
+        require: readings over time without which a run counts as missing.
+    """
+
+    def __init__(
+        self,
+        runs: Sequence[Settings],
+        store: Store,
+        options: ExecutionOptions,
+        open_data: OpenData,
+        progress: Silent,
+        *,
+        keep: Sequence[str] | None = None,
+        require: Sequence[str] = (),
+    ) -> None:
+        self.store, self.options, self.progress, self.keep = store, options, progress, keep
+        self.outcome = Outcome()
+        self._require = require
+        self._complete: set[str] = set()
+        self._limits: dict[object, int] = {}  # of runs together, where more were too many
+        self._aside: set[Path] = set()  # groups that do not fit on this device
+        self.runs = list(runs)
+        self.pairs = open_data(self.missing() if _shard(options) is None else self.runs)
+        self.runs = _share_of(self.runs, self.pairs, options, progress)
+        left = self.missing()
+        check(left, self.pairs, options)
+        self.tally = Tally(self.runs, left, self.pairs)
+
+    def missing(self) -> list[Settings]:
+        """Return the runs without a complete record, in their order."""
+        found = []
+        for run in self.runs:
+            if run.run_id not in self._complete:
+                if is_complete(self.store.get(run.run_id), self._require):
+                    self._complete.add(run.run_id)
+                else:
+                    found.append(run)
+        return found
+
+    def next_group(self) -> RunGroup | None:
+        """Return the next group to train: one that was begun, or a new one; None if nothing is left."""
+        wanted = {run.run_id: run for run in self.missing() if run.run_id not in self.outcome.untrained}
+        for begun in begun_groups(self.store):
+            ids = [run.run_id for run in begun.runs]
+            if all(is_complete(self.store.get(each)) for each in ids) and wanted.keys().isdisjoint(ids):
+                self.remove(begun)
+            elif not wanted.keys().isdisjoint(ids) and begun.folder not in self._aside:
+                return begun
+        if not wanted:
+            return None
+        return new_group(
+            plan(list(wanted.values()), self.pairs, self.options, self.progress, limits=self._limits)[0], self.store
+        )
+
+    def begin(self, group: RunGroup) -> None:
+        """Note on disk that a group begins."""
+        for folder in (group.folder, *(self.store.path(run.run_id) for run in group.runs)):
+            remove_partial_files(folder)
+        content = {"runs": [run.as_dict() for run in group.runs]}
+        write_atomically(group.folder / "group.json", (json.dumps(content, indent=1) + "\n").encode())
+
+    def finish(self, group: RunGroup) -> None:
+        """Count a group whose records were written, and remove its folder."""
+        self.outcome.trained += len(group.runs)
+        self._complete.update(run.run_id for run in group.runs)
+        self.tally.finish(group.runs)
+        self.progress.update(self.tally.status(), "")
+        self.remove(group)
+
+    def remove(self, group: RunGroup) -> None:
+        """Remove the folder of a group that is complete."""
+        shutil.rmtree(group.folder, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            group.folder.parent.rmdir()  # unless there are others
+
+    def split(self, group: RunGroup, reason: str) -> None:
+        """Train fewer runs together from now on; a group that was begun is left for a larger device."""
+        size = len(group.runs)
+        if group.checkpoint.exists():
+            self.set_aside(
+                group,
+                f"they were begun together on a larger device and do not fit into the memory of this one; train them "
+                f"there, or delete {group.folder} to start them again ({reason})",
+            )
+            return
+        if size == 1:
+            self.outcome.untrained[group.runs[0].run_id] = reason
+            self.progress.say(f"A single run does not fit into memory: {group.runs[0].method}. ({reason})")
+        else:
+            half = -(-size // 2)
+            self._limits[group.runs[0].group_key] = half
+            self.progress.say(f"{size} runs together do not fit into memory: trying {half} together. ({reason})")
+        self.remove(group)
+
+    def set_aside(self, group: RunGroup, reason: str) -> None:
+        """Leave a group as it is."""
+        self._aside.add(group.folder)
+        self.outcome.untrained |= {run.run_id: reason for run in group.runs}
+        self.progress.say(f"{len(group.runs)} runs are not trained: {reason}.")
+
+
+def _shard(options: ExecutionOptions) -> tuple[int, int] | None:
+    """Return which share of the runs is this process's, (i, n) counted from one; None: all."""
+    rank, world = _launched()
+    return options.shard or ((rank + 1, world) if world > 1 and options.parallel == "runs" else None)
+
+
+def _share_of(
+    runs: list[Settings], pairs: dict[str, AnyPair], options: ExecutionOptions, progress: Silent
+) -> list[Settings]:
+    """Return the runs of this process's share: whole groups, the same whatever is trained already."""
+    shard = _shard(options)
+    if shard is None:
+        return runs
+    mine = plan(runs, pairs, options, progress)[shard[0] - 1 :: shard[1]]
+    chosen = {run.run_id for group in mine for run in group}
+    return [run for run in runs if run.run_id in chosen]
+
+
+def train(
+    runs: Sequence[Settings],
+    store: Store,
+    open_data: OpenData,
+    options: ExecutionOptions,
+    progress: Silent,
+    *,
+    keep: Sequence[str] | None = None,
+    require: Sequence[str] = (),
+    prepare: Callable[[], None] | None = None,
+) -> Outcome:
+    """Train all runs that have no complete record; they can be read from the store afterwards.
+
+    `prepare` is called once when the folder is locked, before anything else is written.
+    """
+    rank, world = _launched()
+    shared = world > 1 and options.parallel == "data"
+    writes = rank == 0 or not shared
+    shard = _shard(options)
+    stop = Stop(None if options.minutes is None else 60 * options.minutes)
+    with _process_group(shared, options.device), stop.on_signal(), contextlib.ExitStack() as lock:
+        # Whatever is wrong with settings or data is reported before anything is written.
+        opened = open_data(runs) if prepare else {}
+        check(runs if prepare else (), opened, options)
+        if writes:
+            store.prepare()
+            lock.enter_context(store.lock("" if shard is None else f"{shard[0]}-of-{shard[1]}"))
+        if rank == 0 and prepare:
+            prepare()
+        _meet(world, shared)
+        opens = open_data if prepare is None else lambda _: opened
+        job = Job(runs, store, options, opens, progress, keep=keep, require=require)
+        for path, why in store.damaged([run.run_id for run in job.runs]) if writes else ():
+            progress.say(f"{path} is damaged and its run is trained again: {why}.")
+        _train_all(job, stop, shared=shared, writes=writes)
+        if world > 1 and not shared and not stop.came:
+            _wait_for_others(runs, store)
+    job.outcome.stopped, job.outcome.terminated = stop.came, stop.asked.is_set()
+    return job.outcome
+
+
+def _train_all(job: Job, stop: Stop, *, shared: bool, writes: bool) -> None:
+    start_up = 0.0
+    while not _agreed(stop.before(start_up), shared):
+        group = _agreed_group(job, shared)
+        if group is None:
+            return
+        if writes:
+            job.begin(group)
+        here = _GroupTraining(job, group, stop, shared=shared, writes=writes)
+        try:
+            save = here.save if writes else None
+            loop = train_group(group.runs, job.pairs, job.options, group.checkpoint, here, save)
+        except GroupTooLargeError as error:
+            if shared:
+                raise
+            job.split(group, str(error))
+            continue
+        finally:
+            here.close()
+        if loop is None:
+            return
+        if writes:
+            job.finish(group)
+        if shared:
+            dist.barrier()  # the next group is planned when the records of this one are written
+        start_up = max(start_up, here.start_up)
+
+
+class _GroupTraining:
+    """Watches the group that is trained here, writes its records, and knows how long its first epoch took."""
+
+    def __init__(self, job: Job, group: RunGroup, stop: Stop, *, shared: bool, writes: bool) -> None:
+        self._job, self._group, self._stop, self._shared, self._writes = job, group, stop, shared, writes
+        self._begun = time.monotonic()
+        self._writer: RecordWriter | None = None
+        self._events: Events | None = None
+        self._started = False
+        self.start_up = 0.0
+
+    def say(self, text: str) -> None:
+        self._job.progress.say(text)
+
+    def epoch(self, loop: Loop) -> None:
+        job = self._job
+        if not self._started:
+            self._start(loop)
+        else:
+            job.tally.epoch(self._group.runs, loop.epoch)
+            self.start_up = self.start_up or time.monotonic() - self._begun
+            if self._events:
+                self._events.epoch()
+        job.progress.update(job.tally.status(), describe(loop), loop)
+
+    def _start(self, loop: Loop) -> None:
+        job, options = self._job, self._job.options
+        self._started = True
+        job.tally.begin(self._group.runs, loop.epoch)
+        if loop.epoch:
+            self.say(f"Continuing {len(loop.runs)} runs after epoch {loop.epoch}.")
+        if self._writes:
+            self._writer = RecordWriter(loop, job.store, keep=job.keep, data_dir=options.data_dir)
+            if options.tensorboard:
+                self._events = Events([job.store.path(run.run_id) for run in self._group.runs], loop)
+
+    def stop_before(self, seconds: float) -> bool:
+        return _agreed(self._stop.before(seconds), self._shared)
+
+    def save(self, loop: Loop, finished: bool) -> None:
+        assert self._writer is not None
+        self._writer.write(finished=finished)
+
+    def close(self) -> None:
+        if self._events:
+            self._events.close()
+
+
+# Several processes
+
+
+def _launched() -> tuple[int, int]:
+    """Return rank and number of the processes that torchrun started."""
+    return int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def _agreed(stop: bool, shared: bool) -> bool:
+    """Return whether any process that shares the data wants to stop."""
+    if not shared:
+        return stop
+    wishes: list[object] = [None] * dist.get_world_size()
+    dist.all_gather_object(wishes, stop)
+    return any(wishes)
+
+
+def _agreed_group(job: Job, shared: bool) -> RunGroup | None:
+    """Return the next group: where processes share the data, the one that the first of them plans."""
+    if not shared:
+        return job.next_group()
+    told = [job.next_group() if dist.get_rank() == 0 else None]
+    dist.broadcast_object_list(told)
+    if told[0] is not None and len(told[0].runs) > 1:
+        out = job.store.folder
+        raise WrongSettingsError(f"{out} was begun by one process with runs trained together: resume it with one.")
+    return told[0]
+
+
+@contextlib.contextmanager
+def _process_group(shared: bool, device: torch.device) -> Iterator[None]:
+    """Let the processes that torchrun started communicate, where they share the data."""
+    if not shared:
+        yield
+        return
+    dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+    try:
+        yield
+        dist.barrier()  # none leaves while another is still writing
+    finally:
+        gc.collect()  # networks that are no longer used hold the group, and would end it too late: that aborts
+        dist.destroy_process_group()
+
+
+def _meet(world: int, shared: bool) -> None:
+    """Let the first process prepare the folder before the others read it."""
+    if shared:
+        dist.barrier()
+    elif world > 1:  # they share only the list of runs, and need not communicate while they train
+        dist.init_process_group("gloo")
+        dist.barrier()
+        dist.destroy_process_group()
+
+
+def _wait_for_others(runs: Sequence[Settings], store: Store) -> None:
+    """Wait for the processes that share the list of runs: torchrun ends all of them if one dies."""
+    while not all(is_complete(store.get(run.run_id)) for run in runs):
+        time.sleep(0.2)

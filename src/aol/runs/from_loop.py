@@ -1,0 +1,130 @@
+"""From a loop of the engine to the records of its runs."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from aol.ages import SampleAges
+from aol.engine.history import CLASS, EPOCH
+from aol.engine.loop import Loop
+from aol.engine.settings import Settings
+from aol.engine.words import command
+from aol.runs import samples
+from aol.runs.record import Floats, Matrix, Run, versions
+from aol.runs.store import Store
+
+OVER_TIME = ("age", "test_accuracy", "train_accuracy")  # readings by class that studies keep of every epoch
+
+
+def records_of(
+    loop: Loop, *, finished: bool, keep: Sequence[str] | None = None, data_dir: str | None = None
+) -> list[Run]:
+    """Return the record of every run of a loop, in its order; `keep` names what to keep of every epoch (None: all)."""
+    found = versions(loop.device)
+    state = loop.history.state_dict()
+    by_epoch, by_class = (_array(state[name]) for name in ("by_epoch", "by_class"))
+    counts = torch.bincount(loop.labels, minlength=loop.num_classes).tolist()
+    runs = []
+    for row, run in enumerate(loop.runs):
+        curves = {name: by_epoch[:, place, row] for place, name in enumerate(EPOCH)}
+        readings = {name: by_class[:, place, row] for place, name in enumerate(CLASS)}
+        epochs = curves.pop("epoch").astype(np.int64)
+        runs.append(
+            Run(
+                id=run.run_id,
+                method=run.method,
+                seed=run.seed,
+                settings=run.as_dict(),
+                classes=list(loop.classes),
+                counts=counts,
+                epochs=epochs,
+                curves=curves,
+                by_class=_last(readings) | _means(readings),
+                over_time={name: values for name, values in readings.items() if keep is None or name in keep},
+                planned=run.epochs,
+                finished=finished,
+                failed_at_epoch=loop.failed[row] or None,
+                seconds=float(f"{curves['seconds'].sum() / len(loop.runs):.4g}"),
+                trained_together=len(loop.runs),
+                versions=found,
+                command=command(run, data_dir=data_dir, keep_samples=loop.keep_samples),
+                data=run.data,
+                data_dir=data_dir,
+                directory=os.getcwd(),
+            )
+        )
+    return runs
+
+
+def _array(value: object) -> Matrix:
+    assert isinstance(value, torch.Tensor)
+    return value.numpy()
+
+
+def _last(readings: dict[str, Matrix]) -> dict[str, Floats]:
+    return {name: values[-1].astype(np.float64) for name, values in readings.items()}
+
+
+def _means(readings: dict[str, Matrix]) -> dict[str, Floats]:
+    """Return what is averaged over all epochs: raw ages, and the rate of errors on what was trained on."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # the mean of nothing is NaN, which is meant
+        age = np.nanmean(readings["age"].astype(np.float64), axis=0)
+        error = 1.0 - np.nanmean(readings["train_accuracy"].astype(np.float64), axis=0)
+    return {"mean_age": age, "mean_train_error": error}
+
+
+class RecordWriter:
+    """Writes the records of a loop's runs, and what is known of each sample, into a store."""
+
+    def __init__(self, loop: Loop, store: Store, *, keep: Sequence[str] | None, data_dir: str | None) -> None:
+        self._loop, self._store, self._keep, self._data_dir = loop, store, keep, data_dir
+        # Read now: a damaged table of names is better found before the first epoch.
+        self._names = [loop.train.names(row) for row in loop.pool] if loop.samples is not None else []
+
+    def write(self, *, finished: bool) -> None:
+        """Bring the records of every run up to date; run.json last, so that whoever reads it finds the rest."""
+        loop = self._loop
+        for row, run in enumerate(loop.runs):
+            if loop.samples is not None:
+                self._write_samples(row, self._store.path(run.run_id))
+            if finished:
+                self._write_network(row, self._store.path(run.run_id))
+        for record in records_of(loop, finished=finished, keep=self._keep, data_dir=self._data_dir):
+            self._store.write(record)
+        self._names = []
+
+    def _write_samples(self, row: int, folder: Path) -> None:
+        loop = self._loop
+        assert loop.samples is not None
+        assert isinstance(loop.ages, SampleAges)
+        if self._names:
+            samples.write_names(folder, self._names[row])
+        samples.write_samples(
+            folder / samples.FILE,
+            loop.samples.tensors(row),
+            index=loop.pool[row],
+            label=loop.labels,
+            age=loop.ages.age[row],
+            ema=loop.ages.ema[row],
+            absent=loop.ages.absent,
+        )
+
+    def _write_network(self, row: int, folder: Path) -> None:
+        from safetensors.torch import save
+
+        from aol.runs.files import write_atomically
+
+        for name, state in self._loop.learner.networks(row).items():
+            write_atomically(folder / f"{name}.safetensors", save(state))
+
+
+def run_settings(run: Run) -> Settings:
+    """Return the settings of a run of the engine."""
+    return Settings(**run.settings)  # type: ignore[arg-type]

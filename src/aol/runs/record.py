@@ -1,0 +1,319 @@
+"""The record of one run: what it was, and what was measured, in one file that is replaced as a whole.
+
+`run.json` is a JSON object with a checksum. Numbers by epoch and by class are lists; readings by epoch *and* class are
+compressed arrays (see `compact`). Nothing is assumed about who wrote a file: whatever is read is checked first.
+Knows numbers and text, not how a run is trained.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import json
+import math
+import os
+import platform
+import stat
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from aol._version import __version__
+from aol.runs.files import write_atomically
+
+if TYPE_CHECKING:
+    import torch
+
+Json: TypeAlias = "str | float | int | bool | list[Json] | dict[str, Json] | None"
+Value: TypeAlias = str | float | int | bool | None
+Floats = npt.NDArray[np.float64]
+Matrix = npt.NDArray[np.float32]
+
+FILE = "run.json"
+FORMAT = 2
+LARGEST = 256 * 2**20  # bytes of a record: 8,000 classes over 300 epochs, every reading, take about 70 MB
+_LARGEST_MATRIX = 2**31  # bytes of one reading by epoch and class
+_DIGITS = 7  # significant digits of a number
+
+
+class DamagedRunError(ValueError):
+    """A record that must not be used; the message names the file and says why."""
+
+
+@dataclass
+class Run:
+    """What is kept of one run. E epochs are done, of C classes; NaN where nothing was measured.
+
+    Args:
+        id: names the run; for a run of the engine it follows from the settings.
+        method: what was done about the imbalance, in a few words; the same for all seeds.
+        seed: of the run, where it has one.
+        settings: every setting by name.
+        classes: their names.
+        counts: training samples of each class, where known.
+        epochs: the epochs that are done, counted from one, `int64 [E]`.
+        curves: readings by epoch, `float64 [E]`: test_accuracy, train_loss, threshold and so on.
+        by_class: readings of the last epoch, `float64 [C]`: test_accuracy, age, smoothed_age, weight and so on; and
+            means over all epochs: mean_age, mean_train_error.
+        over_time: readings by epoch and class, `float32 [E, C]`: age, test_accuracy, train_accuracy and so on.
+        planned: how many epochs there will be, where known.
+        finished: whether the run is complete.
+        failed_at_epoch: the epoch in which the loss was not finite, if any.
+        seconds: training time, divided by the number of runs trained together.
+        trained_together: how many runs were trained as one network.
+        versions: of aol, torch and Python, and the device.
+        command: what to type to repeat the run, where known.
+        data: the data set's name or folder, where `aol` can open it.
+        data_dir: where it was looked for.
+        directory: the folder in which the run was started; relative paths refer to it.
+    """
+
+    id: str
+    method: str
+    seed: int | None
+    settings: dict[str, Value]
+    classes: list[str]
+    counts: list[int] | None
+    epochs: npt.NDArray[np.int64]
+    curves: dict[str, Floats] = field(default_factory=dict)
+    by_class: dict[str, Floats] = field(default_factory=dict)
+    over_time: dict[str, Matrix] = field(default_factory=dict)
+    planned: int | None = None
+    finished: bool = False
+    failed_at_epoch: int | None = None
+    seconds: float | None = None
+    trained_together: int = 1
+    versions: dict[str, str] = field(default_factory=dict)
+    command: str | None = None
+    data: str | None = None
+    data_dir: str | None = None
+    directory: str | None = None
+
+
+# Encoding
+
+
+def numbers(values: npt.ArrayLike) -> list[Json]:
+    """Return numbers as JSON has them, with seven significant digits; None for those that are not finite.
+
+    >>> numbers([0.123456789, float("nan"), 7.0])
+    [0.1234568, None, 7.0]
+    """
+    flat = np.asarray(values, dtype=np.float64).tolist()
+    return [float(f"{value:.{_DIGITS}g}") if math.isfinite(value) else None for value in flat]
+
+
+def compact(values: npt.ArrayLike) -> str:
+    """Return an array as text: float32 with 16 significant bits, bytes grouped by place, zlib, base64.
+
+    The relative error is below 2 ** -16, and whole numbers up to 65,536 are exact.
+
+    >>> expand(compact([[1.0, 2.5], [float("nan"), 100.0]]), (2, 2)).tolist()
+    [[1.0, 2.5], [nan, 100.0]]
+    """
+    exact = np.ascontiguousarray(values, dtype="<f4")
+    bits = exact.view("<u4")
+    rounded = np.where(np.isfinite(exact), (bits + 0x7F + ((bits >> 8) & 1)) & 0xFFFFFF00, bits).astype("<u4")
+    planes = rounded.view(np.uint8).reshape(-1, 4).T.tobytes()
+    return base64.b64encode(zlib.compress(planes, 6)).decode()
+
+
+def expand(text: str, shape: tuple[int, int]) -> Matrix:
+    """Return the array that `compact` made into text; ValueError if it is not of this shape."""
+    size = 4 * shape[0] * shape[1]
+    if size > _LARGEST_MATRIX:
+        raise ValueError(f"{shape[0]:,} epochs of {shape[1]:,} classes are too many")
+    try:
+        unpack = zlib.decompressobj()
+        planes = unpack.decompress(base64.b64decode(text, validate=True), size + 1)
+    except (binascii.Error, zlib.error) as error:
+        raise ValueError("it cannot be decompressed") from error
+    if len(planes) != size or not unpack.eof:
+        raise ValueError(f"it is not of the shape {list(shape)}")
+    found = np.frombuffer(planes, np.uint8).reshape(4, -1).T.copy().view("<f4").reshape(shape)
+    return found.astype(np.float32, copy=False)
+
+
+def encode(run: Run) -> bytes:
+    """Return a record as the content of its file."""
+    content: dict[str, object] = {
+        "format": FORMAT,
+        **{name: getattr(run, name) for name in _PLAIN},
+        "epochs": np.asarray(run.epochs, dtype=np.int64).tolist(),
+        "curves": {name: numbers(values) for name, values in run.curves.items() if _known(values)},
+        "by_class": {name: numbers(values) for name, values in run.by_class.items() if _known(values)},
+        "over_time": {name: compact(values) for name, values in run.over_time.items() if _known(values)},
+    }
+    body = _dumped(content)
+    return f'{body[:-1]},"sha256":"{hashlib.sha256(body.encode()).hexdigest()}"}}\n'.encode()
+
+
+_PLAIN = (
+    "id", "method", "seed", "settings", "classes", "counts", "planned", "finished", "failed_at_epoch", "seconds",
+    "trained_together", "versions", "command", "data", "data_dir", "directory",
+)  # fmt: skip
+
+
+def _known(values: npt.ArrayLike) -> bool:
+    return not bool(np.isnan(np.asarray(values, dtype=np.float64)).all())
+
+
+def _dumped(content: Mapping[str, object]) -> str:
+    # ASCII: a path that is not valid UTF-8 becomes an escape, which is read back as it was.
+    return json.dumps(content, separators=(",", ":"), allow_nan=False)
+
+
+# Decoding
+
+
+def decode(content: bytes) -> Run:
+    """Return the record that a file holds; `DamagedRunError` says what is wrong with it."""
+    try:
+        found = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise DamagedRunError("it is incomplete or not JSON") from error
+    if not isinstance(found, dict) or "format" not in found:
+        raise DamagedRunError("it is not the record of a run")
+    if found["format"] != FORMAT:
+        raise DamagedRunError("it was written by another version of aol")
+    given = found.pop("sha256", None)
+    try:
+        body = _dumped(found)
+    except (ValueError, RecursionError) as error:  # NaN and Infinity are read, but never written
+        raise DamagedRunError("it has a number that is not finite") from error
+    if given != hashlib.sha256(body.encode()).hexdigest():
+        raise DamagedRunError("its checksum does not match its content")
+    _check(found)
+    epochs, classes = np.asarray(found["epochs"], dtype=np.int64), len(found["classes"])
+    over_time = {}
+    for name, text in found["over_time"].items():
+        try:
+            over_time[name] = expand(text, (len(epochs), classes))
+        except ValueError as error:
+            raise DamagedRunError(f"over_time, {name}: {error}") from error
+    return Run(
+        **{name: found[name] for name in _PLAIN},
+        epochs=epochs,
+        curves={name: _floats(values) for name, values in found["curves"].items()},
+        by_class={name: _floats(values) for name, values in found["by_class"].items()},
+        over_time=over_time,
+    )
+
+
+def _floats(values: list[float | None]) -> Floats:
+    return np.array([math.nan if value is None else value for value in values], dtype=np.float64)
+
+
+def _check(found: dict[str, object]) -> None:
+    """Raise if any value is not of the kind that `encode` writes: everything after this relies on the types."""
+    expected = {"format", "epochs", "curves", "by_class", "over_time", *_PLAIN}
+    if wrong := expected ^ set(found):
+        raise DamagedRunError(f"it has no {sorted(wrong)[0]!r}, or should not have it")
+    for name in ("id", "method"):
+        _require(isinstance(found[name], str) and bool(found[name]), f"{name} must be text")
+    for name in ("command", "data", "data_dir", "directory"):
+        _require(found[name] is None or isinstance(found[name], str), f"{name} must be text")
+    for name, least in (("seed", 0), ("planned", 1), ("failed_at_epoch", 1)):
+        _require(found[name] is None or _is_whole(found[name], least), f"{name} must be a whole number from {least} on")
+    _require(_is_whole(found["trained_together"], 1), "trained_together must be a whole number from 1 on")
+    _require(isinstance(found["finished"], bool), "finished must be true or false")
+    seconds = found["seconds"]
+    _require(seconds is None or _is_number(seconds, 0.0), "seconds must be a number of 0 or more")
+    settings, versions = found["settings"], found["versions"]
+    plain = isinstance(settings, dict) and all(isinstance(each, str | int | float | None) for each in settings.values())
+    _require(plain, "settings must be text and numbers by name")
+    texts = isinstance(versions, dict) and all(
+        isinstance(each, str) and each.isprintable() for each in versions.values()
+    )
+    _require(texts, "versions must be texts by name")
+    classes, counts, epochs = found["classes"], found["counts"], found["epochs"]
+    named = isinstance(classes, list) and bool(classes) and all(isinstance(each, str) for each in classes)
+    _require(named, "classes must be a list of names")
+    assert isinstance(classes, list)
+    counted = isinstance(counts, list) and len(counts) == len(classes) and all(_is_whole(each, 0) for each in counts)
+    _require(counts is None or counted, "counts must be whole numbers, one a class")
+    counted_up = (
+        isinstance(epochs, list) and all(_is_whole(each, 1) for each in epochs) and epochs == sorted(set(epochs))
+    )
+    _require(counted_up, "epochs must be whole numbers from 1 on that increase")
+    assert isinstance(epochs, list)
+    for name, size in (("curves", len(epochs)), ("by_class", len(classes))):
+        _check_readings(name, found[name], size)
+    over_time = found["over_time"]
+    _require(
+        isinstance(over_time, dict) and all(isinstance(e, str) for e in over_time.values()), "over_time must be texts"
+    )
+
+
+def _check_readings(where: str, readings: object, size: int) -> None:
+    _require(isinstance(readings, dict), f"{where} must be lists by name")
+    assert isinstance(readings, dict)
+    for name, values in readings.items():
+        listed = isinstance(values, list) and all(each is None or _is_number(each) for each in values)
+        _require(listed and len(values) == size, f"{where}, {name}: must be {size} numbers")
+        known = [each for each in values if each is not None]
+        if name.endswith("accuracy") and known:
+            _require(0.0 <= min(known) <= max(known) <= 1.0, f"{where}, {name}: accuracies must be from 0 to 1")
+
+
+def _require(fits: bool, text: str) -> None:
+    if not fits:
+        raise DamagedRunError(text)
+
+
+def _are_texts(value: object) -> bool:
+    return isinstance(value, dict) and all(isinstance(each, str) and each.isprintable() for each in value.values())
+
+
+def _is_whole(value: object, least: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and least <= value < 2**63
+
+
+def _is_number(value: object, least: float = -math.inf) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and least <= value <= 1e300
+
+
+# Files
+
+
+def write_run(folder: Path, run: Run) -> None:
+    """Write a run's record into its folder."""
+    write_atomically(folder / FILE, encode(run))
+
+
+def read_run(folder: Path) -> Run:
+    """Read the record in a run's folder; `DamagedRunError` names the file and says why it cannot be used."""
+    path = folder / FILE
+    try:
+        return decode(content_of(path))
+    except DamagedRunError as error:
+        raise DamagedRunError(f"{path}: {error}.") from error
+
+
+def content_of(path: Path) -> bytes:
+    """Return the bytes of a record's file; what cannot be a record is not read."""
+    try:
+        found = os.stat(path)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise DamagedRunError(f"it cannot be read ({error.strerror})") from error
+    if not stat.S_ISREG(found.st_mode):  # to read from a pipe would be to wait
+        raise DamagedRunError("it is not a regular file")
+    if found.st_size > LARGEST:
+        raise DamagedRunError(f"it has {found.st_size:,} bytes; a record has at most {LARGEST:,}")
+    return path.read_bytes()
+
+
+def versions(device: torch.device) -> dict[str, str]:
+    """Return what results depend on besides the settings."""
+    import torch
+
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else f"{platform.machine()} CPU"
+    return {"aol": __version__, "torch": torch.__version__, "python": platform.python_version(), "device": name}

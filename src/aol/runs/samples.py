@@ -1,0 +1,104 @@
+"""One run's samples on disk: `samples.safetensors`, and `ids.json` with the names of the samples."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+from torch import Tensor
+
+from aol.ages.answers import Answers
+from aol.ages.history import SampleHistory
+from aol.runs.files import write_atomically, write_if_changed
+from aol.runs.record import DamagedRunError
+
+FILE, IDS = "samples.safetensors", "ids.json"
+
+
+def write_samples(
+    path: Path, tensors: dict[str, Tensor], *, index: Tensor, label: Tensor, age: Tensor, ema: Tensor, absent: str
+) -> None:
+    """Write what is known of the samples of one run; `index` and `label` say which they are."""
+    from safetensors.torch import save
+
+    more = {"index": index, "label": label, "age": age, "ema": ema}
+    found = tensors | {name: value.cpu().contiguous() for name, value in more.items()}
+    write_atomically(path, save(found, metadata={"absent": absent}))
+
+
+def write_names(folder: Path, names: bytes | None) -> None:
+    """Write what the samples of one run are called, a JSON list in their order; None: they go by their numbers."""
+    if names is None:
+        (folder / IDS).unlink(missing_ok=True)  # of a run before
+    else:
+        write_if_changed(folder / IDS, names)
+
+
+@dataclass(frozen=True)
+class SampleTable:
+    """One run's samples as read from a file: arrays `[N]` by name, and every answer as a bit."""
+
+    columns: dict[str, npt.NDArray[np.generic]]
+    answers: Answers
+
+    def __len__(self) -> int:
+        return self.answers.size
+
+
+_COLUMNS = {
+    "index": "i8", "label": "i8", "age": "i4", "ema": "f4", "prediction": "i4", "confidence": "f4", "top": "f4",
+    "other": "f4", "mean_confidence": "f4", "mean_other": "f4", "times": "i4",
+}  # fmt: skip
+
+
+def read_samples(path: Path) -> SampleTable | None:
+    """Read what `write_samples` wrote; None where there is no such file."""
+    from safetensors import SafetensorError, safe_open
+
+    if not path.is_file():
+        return None
+    try:
+        with safe_open(path, framework="np") as file:
+            found = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
+            about = file.metadata() or {}
+    except SafetensorError as error:
+        raise DamagedRunError(f"{path}: not a whole file of samples.") from error
+    size = len(found.get("label", ()))
+    wrong = [name for name, kind in _COLUMNS.items() if name not in found or found[name].shape != (size,)]
+    wrong += [name for name in ("right", "seen") if name in found and found[name].shape[1:] != (-(-size // 8),)]
+    if wrong or "right" not in found:
+        raise DamagedRunError(f"{path}: not a file of samples of this version: see {', '.join(wrong or ['right'])}.")
+    columns = {name: found[name].astype(kind, copy=False) for name, kind in _COLUMNS.items()}
+    answers = Answers(
+        found["right"], found.get("seen"), size, grows=about.get("absent") == "grow", start=found.get("start")
+    )
+    return SampleTable(columns, answers)
+
+
+def restore_history(history: SampleHistory, folders: Sequence[Path], labels: Tensor) -> None:
+    """Let a history continue from the files in the folders of its runs."""
+    tables = [read_samples(folder / FILE) for folder in folders]
+    found = [table for table in tables if table is not None and len(table) == len(labels)]
+    if len(found) < len(folders) or any((table.columns["label"] != labels.cpu().numpy()).any() for table in found):
+        raise DamagedRunError(f"{folders[0]} has records of other samples: choose another folder.")
+    names = set(found[0].columns) - {"index", "label", "ema"}
+    columns = {name: np.stack([table.columns[name] for table in found]) for name in names}
+    history.restore(columns, [table.answers for table in found])
+
+
+def read_ids(folder: Path, size: int) -> list[str | int] | None:
+    """Return the names of a run's samples; None where they have none."""
+    path = folder / IDS
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except ValueError as error:
+        raise DamagedRunError(f"{path}: not a complete JSON file.") from error
+    if not isinstance(found, list) or len(found) != size:
+        raise DamagedRunError(f"{path}: not the names of {size} samples.")
+    return found

@@ -1,0 +1,191 @@
+"""A folder of runs: `FOLDER/runs/ID/run.json`. Finds, reads, writes and locks; trains nothing.
+
+`FOLDER/request.json` says what was asked for, and `FOLDER/work/GROUP/` holds the runs that are being trained.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from aol.runs.files import locked, usable, write_atomically
+from aol.runs.record import FILE, DamagedRunError, Json, Run, content_of, decode, read_run, write_run
+
+REQUEST = "request.json"
+_DEPTH = 5  # folders below a path in which runs are looked for
+
+
+class NoRunsError(ValueError):
+    """A path without runs; the message names it."""
+
+
+class Store:
+    """The runs in a folder, by their ids. Reading creates nothing.
+
+    >>> import tempfile
+    >>> store = Store(tempfile.mkdtemp())
+    >>> store.get("0123456789ab") is None, store.ids(), store.damaged()
+    (True, [], [])
+    """
+
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        self.folder = Path(folder)
+
+    def path(self, run_id: str) -> Path:
+        """Return the folder of a run."""
+        return self.folder / "runs" / run_id
+
+    def read(self, run_id: str) -> Run | None:
+        """Return a run's record, or None if there is none; `DamagedRunError` says why one cannot be used."""
+        try:
+            run = decode(content_of(self.path(run_id) / FILE))
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        if run.id != run_id:
+            raise DamagedRunError(f"it is the record of run {run.id}")
+        return run
+
+    def get(self, run_id: str) -> Run | None:
+        """Return a run's record, or None if there is none that can be used."""
+        try:
+            return self.read(run_id)
+        except DamagedRunError:
+            return None
+
+    def write(self, run: Run) -> None:
+        """Write a run's record, replacing the one that is there."""
+        write_run(self.path(run.id), run)
+
+    def ids(self) -> list[str]:
+        """Return the ids of all runs, damaged ones included, sorted."""
+        return sorted(path.parent.name for path in (self.folder / "runs").glob(f"*/{FILE}"))
+
+    def __iter__(self) -> Iterator[Run]:
+        """Yield every run that can be read."""
+        for run_id in self.ids():
+            run = self.get(run_id)
+            if run is not None:
+                yield run
+
+    def damaged(self, among: Sequence[str] | None = None) -> list[tuple[Path, str]]:
+        """Return the records that cannot be used, each with the reason; of these ids, or of all."""
+        found = []
+        for run_id in self.ids() if among is None else among:
+            try:
+                self.read(run_id)
+            except DamagedRunError as error:
+                found.append((self.path(run_id) / FILE, str(error)))
+        return found
+
+    def prepare(self) -> None:
+        """Make the folder; `UnusableFolderError` if it cannot be written to."""
+        refuse_old_format(self.folder)
+        with usable(self.folder):
+            runs = self.folder / "runs"
+            runs.mkdir(parents=True, exist_ok=True)
+            tempfile.TemporaryFile(dir=runs).close()  # an existing folder may still be read-only
+
+    def lock(self, part: str = "") -> contextlib.AbstractContextManager[None]:
+        """Hold the folder, or a named part of it, for this process; `FolderInUseError` if another process has it."""
+        return locked(self.folder, part)
+
+
+# What was asked for
+
+
+def write_request(folder: Path, request: dict[str, Json]) -> None:
+    """Note what was asked for, so that `aol resume FOLDER` needs no other words."""
+    write_atomically(folder / REQUEST, (json.dumps(request, indent=1) + "\n").encode())
+
+
+def read_request(folder: Path) -> dict[str, Json] | None:
+    """Return what was asked for, or None."""
+    path = folder / REQUEST
+    try:
+        found = json.loads(content_of(path))
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (ValueError, RecursionError) as error:
+        raise DamagedRunError(f"{path}: it is incomplete or not JSON; choose another --out, or delete it.") from error
+    if not isinstance(found, dict) or not isinstance(found.get("runs"), list):
+        raise DamagedRunError(f"{path}: it does not say which runs were asked for; choose another --out, or delete it.")
+    return found
+
+
+# Finding runs
+
+
+def find_runs(*paths: str | os.PathLike[str]) -> list[Path]:
+    """Return the folders of all runs in some folders, in the order in which the runs were asked for.
+
+    Each path is the folder of a run, the `--out` of a command, the folder of a study or of a `Recorder`, or a folder
+    of those. Runs without a finished epoch are included as soon as they have a record.
+    """
+    found = [folder for path in paths for folder in _found(Path(path))]
+    return list(dict.fromkeys(folder.resolve() for folder in found))
+
+
+def _found(path: Path) -> list[Path]:
+    if not path.exists():
+        raise NoRunsError(f"{path}: no such folder.")
+    if not path.is_dir():
+        raise NoRunsError(f"{path} is a file, not the folder of a run.")
+    found = list(_search(path, _DEPTH))
+    if not found and read_request(path) is None:
+        refuse_old_format(path)
+        raise NoRunsError(f"{path}: there are no runs in it.")
+    return found
+
+
+def _search(folder: Path, depth: int) -> Iterator[Path]:
+    if (folder / FILE).is_file():
+        yield folder
+        return
+    if (folder / REQUEST).is_file():
+        yield from _in_order(folder)
+    elif depth:
+        for each in sorted(folder.iterdir()):
+            if each.is_dir() and not each.is_symlink() and not each.name.startswith("."):
+                yield from _search(each, depth - 1)
+
+
+def _in_order(folder: Path) -> Iterator[Path]:
+    """Yield the runs of a command, those of the last request first, in its order."""
+    there = {path.parent.name: path.parent for path in sorted((folder / "runs").glob(f"*/{FILE}"))}
+    request = read_request(folder) or {}
+    asked = request.get("ids")
+    order = [str(each) for each in asked] if isinstance(asked, list) else []
+    yield from (there.pop(each) for each in order if each in there)
+    yield from there.values()
+
+
+def refuse_old_format(folder: Path) -> None:
+    """Raise if a folder holds runs of aol 0.1.0, whose files this version does not read."""
+    old = (
+        (folder / "epochs.csv").is_file()
+        or any(folder.glob("runs/*/epochs.csv"))
+        or any(folder.glob("records/*.json"))
+        or (folder.name == "records" and any(folder.glob("*.json")))
+        or ((folder / "stacks.json").is_file() and (folder / "runs.json").is_file())
+    )
+    if old:
+        raise NoRunsError(
+            f"{folder} was written by aol 0.1.0, which stored runs in another format: "
+            "train again into a new folder, or read it with aol 0.1.0."
+        )
+
+
+__all__ = [
+    "NoRunsError",
+    "Store",
+    "find_runs",
+    "read_request",
+    "read_run",
+    "refuse_old_format",
+    "write_request",
+    "write_run",
+]
