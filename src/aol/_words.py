@@ -15,7 +15,12 @@ from aol.engine.settings import Settings, Value, WrongSettingsError
 
 DEFAULTS: Mapping[str, Value] = {field.name: field.default for field in fields(Settings)}  # type: ignore[misc]
 # What may be missing, and the kind of number it is otherwise.
-OPTIONAL: Mapping[str, Callable[[str], float]] = {"imbalance": float, "threshold": float, "image_size": int}
+OPTIONAL: Mapping[str, Callable[[str], float]] = {
+    "imbalance": float,
+    "threshold": float,
+    "image_size": int,
+    "warmup": float,
+}
 
 
 def setting_value(name: str, text: str) -> Value:

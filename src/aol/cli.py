@@ -68,7 +68,7 @@ _COMMON = {
     "momentum": "of SGD; the first beta of AdamW",
     "weight_decay": "strength",
     "schedule": "paper (warm-up, then a hundredth at 80 % and a ten-thousandth at 90 %), cosine, fixed",
-    "warmup": "epochs of linear warm-up",
+    "warmup": "epochs of linear warm-up, 0.5 too; none: 2.5 % of the epochs",
     "average": "also evaluate an average of the weights with this decay; 0 for none",
     "precision": "fp32, bf16",
     "normalisation": "pixels centred (the paper) or standardised (mean and standard deviation)",

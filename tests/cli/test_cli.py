@@ -81,7 +81,7 @@ def test_every_option_of_the_help_is_accepted_with_its_default(
     assert len(words) > 50
     words += ["--data-dir", str(tmp_path), "--out", str(tmp_path / "out"), "--device", "cpu", "--together", "2"]
     words += ["--workers", "0", "--parallel", "data", "--checkpoint-seconds", "30", "--deterministic", "--debug"]
-    words += ["--imbalance", "10", "--tensorboard", "--resume"]
+    words += ["--imbalance", "10", "--warmup", "none", "--tensorboard", "--resume"]
     words += ["--keep-samples"] if command == "train" else ["--threshold", "none"]
     try:
         assert main(words) == 0

@@ -48,7 +48,7 @@ WRONG = {
     "train --momentum 2": "--momentum must be a number in [0, 1], not 2.0.",
     "train --weight-decay -1": "--weight-decay must be a number in [0, 1e+06], not -1.0.",
     "train --schedule linear": "--schedule must be one of 'paper', 'cosine', 'fixed', not 'linear'.",
-    "train --warmup -1": "--warmup must be a whole number of 0 or more, not -1.",
+    "train --warmup -1": "--warmup must be a number in [0, 1e+06], not -1.0.",
     "train --average 1": "--average must be a number in [0, 1), not 1.",
     "train --precision fp16": "--precision must be one of 'fp32', 'bf16', not 'fp16'.",
     "train --normalisation none": "--normalisation must be one of 'centred', 'standardised', not 'none'.",

@@ -60,10 +60,11 @@ def rate_of(run: Settings, step: int, steps: int) -> float:
     epoch = step // steps + 1
     if run.scenario == "stream" and run.schedule == "fixed":
         return run.lr
-    if step < run.warmup * steps:
-        return run.lr * (step + 1) / (run.warmup * steps)
+    warm = round(run.warmup * steps)
+    if step < warm:
+        return run.lr * (step + 1) / warm
     if run.schedule == "cosine":
-        whole, done = (run.epochs - run.warmup) * steps, step - run.warmup * steps
+        whole, done = run.epochs * steps - warm, step - warm
         return run.lr * (1 + math.cos(math.pi * done / whole)) / 2
     if run.schedule == "paper":
         return run.lr * (1e-4 if epoch >= 0.9 * run.epochs else 1e-2 if epoch >= 0.8 * run.epochs else 1.0)

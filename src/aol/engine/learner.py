@@ -81,15 +81,17 @@ def network_name(name: str, shape: tuple[int, int, int]) -> str:
 def rate_at(settings: Settings, step: int, steps_per_epoch: int) -> float:
     """Return the learning rate of a step, both counted from zero.
 
-    "paper": the base rate after a linear warm-up; a hundredth of it from 80 % of the epochs on, a ten-thousandth from
-    90 % (of 200: epochs 160 and 180, counted from one). "cosine" falls to zero; "fixed" stays, from the first step.
+    All schedules but "fixed" begin with a linear warm-up over a whole number of steps. "paper": then the base rate; a
+    hundredth of it from 80 % of the epochs on, a ten-thousandth from 90 % (of 200: epochs 160 and 180, counted from
+    one). "cosine": falls to zero.
 
     >>> run = Settings(epochs=200, lr=0.1)
     >>> [round(rate_at(run, 10 * epoch, 10), 6) for epoch in (0, 5, 158, 159, 179)]
     [0.002, 0.1, 0.1, 0.001, 1e-05]
     """
     epoch = step // steps_per_epoch + 1
-    warm = settings.warmup * steps_per_epoch
+    assert settings.warmup is not None  # Settings replaces None
+    warm = round(settings.warmup * steps_per_epoch)
     rate = settings.lr
     if step < warm:
         rate *= (step + 1) / warm

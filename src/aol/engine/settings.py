@@ -59,7 +59,7 @@ class Settings:
     momentum: float = 0.9
     weight_decay: float = 2e-4
     schedule: str = "paper"
-    warmup: int = 5
+    warmup: float | None = None  # epochs, fractions too; None: 2.5 % of them
     average: float = 0.0
     precision: str = "fp32"
     normalisation: str = "centred"
@@ -104,15 +104,11 @@ class Settings:
         for name in ("data", "memory"):
             if not isinstance(value := getattr(self, name), str):
                 raise TypeError(f"{name} must be text, not {_check.shown(value)}.")
-        for name, least in (
-            ("epochs", 1),
-            ("batch_size", 1),
-            ("period", 1),
-            ("warmup", 0),
-            ("seed", 0),
-            ("eval_every", 1),
-        ):
-            _check.whole(name, getattr(self, name), least)
+        for name in ("epochs", "batch_size", "period", "eval_every"):
+            _check.whole(name, getattr(self, name), 1)
+        _check.whole("seed", self.seed, 0)
+        if self.warmup is not None:
+            _check.number("warmup", self.warmup, 0.0, 1e6)
         for name in ("rho", "momentum"):
             _check.number(name, getattr(self, name), 0.0, 1.0)
         for name in ("lr", "weight_decay", "power", "temper", "gamma"):
@@ -160,10 +156,13 @@ class Settings:
         found: dict[str, Value] = {name: start[name] for name in idle}  # type: ignore[misc]
         for name, default in start.items():  # 50 and 50.0 are one value and must not make two names
             value = getattr(self, name)
-            if name not in idle and value is not None and (isinstance(default, float) or name == "threshold"):
+            real = isinstance(default, float) or name in ("threshold", "warmup")
+            if name not in idle and value is not None and real:
                 found[name] = float(value)
         if self.schedule == "fixed":
-            found["warmup"] = 0
+            found["warmup"] = 0.0
+        elif self.warmup is None:
+            found["warmup"] = self.epochs / 40
         if self.divide_by == "auto":  # what the released code does
             found["divide_by"] = _usual_divisor(self.loss)
         return found
@@ -176,10 +175,12 @@ class Settings:
     def run_id(self) -> str:
         """A name that follows from the settings alone.
 
-        Those at their defaults do not enter, so that a setting which is added later renames no run of before.
+        Settings at their defaults do not enter, so that adding a setting changes no id.
         """
-        start = {field.name: field.default for field in fields(self)}
+        start = {field.name: field.default for field in fields(self)} | {"warmup": 5.0}  # the default of 0.1.0
         told = {name: value for name, value in self.as_dict().items() if value != start[name]}
+        if self.warmup is not None and self.warmup.is_integer() and "warmup" in told:
+            told["warmup"] = int(self.warmup)  # as in 0.1.0
         text = json.dumps(told, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 

@@ -26,10 +26,10 @@ def command(run: Settings, *, data_dir: str | None = None, keep_samples: bool = 
         said |= {"fraction"}
     if run.weighting in FROM_ANSWERS:
         said |= {"rho"}
-    usual = replace(run, divide_by="auto").divide_by
+    usual = replace(run, divide_by="auto", warmup=None)
     for field in fields(Settings):
         value = getattr(run, field.name)
-        if field.name == "divide_by" and value == usual:
+        if field.name in {"divide_by", "warmup"} - said and value == getattr(usual, field.name):
             continue
         if field.name != "scenario" and (field.name in said or value != field.default):
             flag = "steps" if stream and field.name == "epochs" else field.name.replace("_", "-")

@@ -10,7 +10,7 @@ from aol.engine.settings import Value, WrongSettingsError
 from aol.study.spec import Method, Study
 
 _KEYS = {"name", "title", "paper", "seeds", "baseline", "tries_seeds", "keep", "common", "cells", "methods"}
-_OPTIONAL = ("imbalance", "threshold", "image_size")  # what may be missing, which TOML has no word for
+_OPTIONAL = ("imbalance", "threshold", "image_size", "warmup")  # what may be missing, which TOML has no word for
 
 
 def study_from(text: str, where: str) -> Study:
