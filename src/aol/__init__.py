@@ -25,7 +25,8 @@ if TYPE_CHECKING:
         weighted_mean,
     )
     from aol.memory import KeepAll, Reservoir
-    from aol.recorder import Recorder
+    from aol.runs.recorder import Recorder
+    from aol.runs.table import load_runs
     from aol.sampling import AgeSampler, ShuffledSampler, draw
     from aol.streams import Arrivals, LimitedAccess, ShiftingTail
     from aol.weights import (
@@ -65,6 +66,7 @@ __all__ = [
     "frequency_weight",
     "gather",
     "is_correct",
+    "load_runs",
     "long_tail",
     "long_tail_counts",
     "loss_total",
@@ -88,7 +90,8 @@ __getattr__, __dir__ = lazy(
             "weighted_mean",
         ),
         "aol.memory": ("KeepAll", "Reservoir"),
-        "aol.recorder": ("Recorder",),
+        "aol.runs.recorder": ("Recorder",),
+        "aol.runs.table": ("load_runs",),
         "aol.sampling": ("AgeSampler", "ShuffledSampler", "draw"),
         "aol.streams": ("Arrivals", "LimitedAccess", "ShiftingTail"),
         "aol.weights": (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shlex
 import sys
@@ -52,8 +53,9 @@ def counts(value: _check.Integers, size: int) -> list[int]:
 def settings(value: Mapping[str, Value]) -> dict[str, Value]:
     """Return settings that JSON can hold."""
     for name, each in value.items():
-        if not isinstance(name, str) or not isinstance(each, str | float | int | bool | None):
-            raise TypeError(f"settings must be text and numbers by name, not {_check.shown({name: each})}.")
+        infinite = isinstance(each, float) and not math.isfinite(each)
+        if not isinstance(name, str) or not isinstance(each, str | float | int | bool | None) or infinite:
+            raise TypeError(f"settings must be text and finite numbers by name, not {_check.shown({name: each})}.")
     return dict(value)
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from aol.ages import SampleAges
@@ -16,7 +16,8 @@ from aol.engine.loop import Loop
 from aol.engine.settings import Settings
 from aol.engine.words import command
 from aol.runs import samples
-from aol.runs.record import Floats, Matrix, Run, versions
+from aol.runs.files import write_atomically
+from aol.runs.record import Run, by_class_of, versions
 from aol.runs.store import Store
 
 OVER_TIME = ("age", "test_accuracy", "train_accuracy")  # readings by class that studies keep of every epoch
@@ -32,8 +33,8 @@ def records_of(
     counts = torch.bincount(loop.labels, minlength=loop.num_classes).tolist()
     runs = []
     for row, run in enumerate(loop.runs):
-        curves = {name: by_epoch[:, place, row] for place, name in enumerate(EPOCH)}
-        readings = {name: by_class[:, place, row] for place, name in enumerate(CLASS)}
+        curves = {name: by_epoch[:, place, row].astype(np.float64) for place, name in enumerate(EPOCH)}
+        readings = {name: by_class[:, place, row].astype(np.float32) for place, name in enumerate(CLASS)}
         epochs = curves.pop("epoch").astype(np.int64)
         runs.append(
             Run(
@@ -45,7 +46,7 @@ def records_of(
                 counts=counts,
                 epochs=epochs,
                 curves=curves,
-                by_class=_last(readings) | _means(readings),
+                by_class=by_class_of(readings),
                 over_time={name: values for name, values in readings.items() if keep is None or name in keep},
                 planned=run.epochs,
                 finished=finished,
@@ -62,22 +63,9 @@ def records_of(
     return runs
 
 
-def _array(value: object) -> Matrix:
+def _array(value: object) -> npt.NDArray[np.float32 | np.float64]:
     assert isinstance(value, torch.Tensor)
     return value.numpy()
-
-
-def _last(readings: dict[str, Matrix]) -> dict[str, Floats]:
-    return {name: values[-1].astype(np.float64) for name, values in readings.items()}
-
-
-def _means(readings: dict[str, Matrix]) -> dict[str, Floats]:
-    """Return what is averaged over all epochs: raw ages, and the rate of errors on what was trained on."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # the mean of nothing is NaN, which is meant
-        age = np.nanmean(readings["age"].astype(np.float64), axis=0)
-        error = 1.0 - np.nanmean(readings["train_accuracy"].astype(np.float64), axis=0)
-    return {"mean_age": age, "mean_train_error": error}
 
 
 class RecordWriter:
@@ -86,7 +74,8 @@ class RecordWriter:
     def __init__(self, loop: Loop, store: Store, *, keep: Sequence[str] | None, data_dir: str | None) -> None:
         self._loop, self._store, self._keep, self._data_dir = loop, store, keep, data_dir
         # Read now: a damaged table of names is better found before the first epoch.
-        self._names = [loop.train.names(row) for row in loop.pool] if loop.samples is not None else []
+        names = [loop.train.names(row) for row in loop.pool] if loop.samples is not None else []
+        self._names = [None if each is None else samples.as_json(each) for each in names]
 
     def write(self, *, finished: bool) -> None:
         """Bring the records of every run up to date; run.json last, so that whoever reads it finds the rest."""
@@ -118,8 +107,6 @@ class RecordWriter:
 
     def _write_network(self, row: int, folder: Path) -> None:
         from safetensors.torch import save
-
-        from aol.runs.files import write_atomically
 
         for name, state in self._loop.learner.networks(row).items():
             write_atomically(folder / f"{name}.safetensors", save(state))

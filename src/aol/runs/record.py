@@ -15,6 +15,7 @@ import math
 import os
 import platform
 import stat
+import warnings
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -96,6 +97,25 @@ class Run:
     directory: str | None = None
 
 
+def by_class_of(readings: Mapping[str, Matrix | Floats]) -> dict[str, Floats]:
+    """Return the readings by class of a record from those over time `[E, C]`: the last epoch's, and two means.
+
+    `mean_age` is the mean over epochs of the raw age, `mean_train_error` that of the error rate in training.
+
+    >>> found = by_class_of({"age": np.array([[1.0], [2.0]]), "train_accuracy": np.array([[1.0], [0.5]])})
+    >>> {name: value.tolist() for name, value in found.items()}
+    {'age': [2.0], 'train_accuracy': [0.5], 'mean_age': [1.5], 'mean_train_error': [0.25]}
+    """
+    found = {name: values[-1].astype(np.float64) for name, values in readings.items()}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # the mean of nothing is NaN, which is meant
+        if "age" in readings:
+            found["mean_age"] = np.nanmean(readings["age"].astype(np.float64), axis=0)
+        if "train_accuracy" in readings:
+            found["mean_train_error"] = 1.0 - np.nanmean(readings["train_accuracy"].astype(np.float64), axis=0)
+    return found
+
+
 # Encoding
 
 
@@ -109,7 +129,7 @@ def numbers(values: npt.ArrayLike) -> list[Json]:
     return [float(f"{value:.{_DIGITS}g}") if math.isfinite(value) else None for value in flat]
 
 
-def compact(values: npt.ArrayLike) -> str:
+def compact(values: npt.ArrayLike, *, level: int = 6) -> str:
     """Return an array as text: float32 with 16 significant bits, bytes grouped by place, zlib, base64.
 
     The relative error is below 2 ** -16, and whole numbers up to 65,536 are exact.
@@ -118,10 +138,10 @@ def compact(values: npt.ArrayLike) -> str:
     [[1.0, 2.5], [nan, 100.0]]
     """
     exact = np.ascontiguousarray(values, dtype="<f4")
-    bits = exact.view("<u4")
+    bits = np.where(np.isfinite(exact), exact, np.float32(np.nan)).view("<u4")
     rounded = np.where(np.isfinite(exact), (bits + 0x7F + ((bits >> 8) & 1)) & 0xFFFFFF00, bits).astype("<u4")
     planes = rounded.view(np.uint8).reshape(-1, 4).T.tobytes()
-    return base64.b64encode(zlib.compress(planes, 6)).decode()
+    return base64.b64encode(zlib.compress(planes, level)).decode()
 
 
 def expand(text: str, shape: tuple[int, int]) -> Matrix:
@@ -142,13 +162,14 @@ def expand(text: str, shape: tuple[int, int]) -> Matrix:
 
 def encode(run: Run) -> bytes:
     """Return a record as the content of its file."""
+    level = 6 if run.finished else 1  # what is soon written again is compressed quickly
     content: dict[str, object] = {
         "format": FORMAT,
         **{name: getattr(run, name) for name in _PLAIN},
         "epochs": np.asarray(run.epochs, dtype=np.int64).tolist(),
         "curves": {name: numbers(values) for name, values in run.curves.items() if _known(values)},
         "by_class": {name: numbers(values) for name, values in run.by_class.items() if _known(values)},
-        "over_time": {name: compact(values) for name, values in run.over_time.items() if _known(values)},
+        "over_time": {name: compact(values, level=level) for name, values in run.over_time.items() if _known(values)},
     }
     body = _dumped(content)
     return f'{body[:-1]},"sha256":"{hashlib.sha256(body.encode()).hexdigest()}"}}\n'.encode()

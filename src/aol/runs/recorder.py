@@ -1,11 +1,12 @@
-"""Records of a training loop of one's own: the files that `aol train` writes, through the library alone.
+"""Records of a training loop of one's own: the same record that `aol train` writes, through the library alone.
 
-Knows ages and files, and nothing of how a network is trained.
+Knows ages and files, not how a network is trained.
 """
 
 from __future__ import annotations
 
 import os
+import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -19,14 +20,14 @@ from torch import Tensor
 
 from aol import _check, _distributed
 from aol.ages import ClassAges, SampleAges
+from aol.ages.history import SampleHistory, answer
 from aol.ids import Ids
-from aol.records import arguments
-from aol.records.about import About, as_json, versions
-from aol.records.diary import EPOCHS, Diary, read_diary
-from aol.records.files import held, sweep, write_atomically, write_if_new
-from aol.records.readings import ClassReadings, means
-from aol.records.samples import FILE, SampleRecord, answer, write_names, write_samples
-from aol.records.thumbnails import worth_seeing
+from aol.readings import ClassReadings, means
+from aol.runs import arguments, samples
+from aol.runs.files import locked, remove_partial_files
+from aol.runs.record import FILE, DamagedRunError, Floats, Run, by_class_of, read_run, versions, write_run
+from aol.runs.store import refuse_old_format
+from aol.runs.thumbnails import worth_seeing
 
 Figure: TypeAlias = "float | Tensor | Sequence[float] | np.ndarray[tuple[int, ...], np.dtype[np.generic]] | None"
 Columns: TypeAlias = dict[str, Tensor]
@@ -34,10 +35,10 @@ _OWN = ("epoch", "class", "name")
 
 
 class Recorder:
-    """Writes down what a loop of one's own has to tell, epoch by epoch, where `aol report` finds it.
+    """Records a training loop of your own, epoch by epoch, for `aol show`, `aol report` and `aol.load_runs`.
 
-    Call `observe` beside `ages.observe` with the logits, and `advance` once an epoch, right after `ages.advance()`. It
-    writes at every `advance`, each file whole or not at all: after a crash nothing that was written is lost.
+    Call `observe` beside `ages.observe` with the logits, and `advance` once an epoch, right after `ages.advance()`.
+    Files are replaced as a whole at every `advance`: a crash loses nothing that was written.
 
     Args:
         folder: where to write; made if it is not there. Ages with a run axis get a folder `run-K` a run inside.
@@ -67,11 +68,11 @@ class Recorder:
     >>> recorder.observe([0, 1, 2], logits)
     >>> ages.advance()
     >>> recorder.advance(test_accuracy=0.5)
-    >>> print((recorder.folder / "classes.csv").read_text())
-    epoch,class,name,age,weight,train_count,train_accuracy,train_loss,train_margin
-    1,0,cat,1.5,1,2,0.5,0.7200948,0.5
-    1,1,dog,1,1,1,1,0.04858733,3
-    <BLANKLINE>
+    >>> from aol import load_runs
+    >>> load_runs(recorder.folder).classes()[["name", "count", "age", "train_accuracy", "train_loss"]]
+      name  count  age  train_accuracy  train_loss
+    0  cat      2  1.5             0.5    0.720095
+    1  dog      1  1.0             1.0    0.048587
     """
 
     def __init__(
@@ -104,36 +105,44 @@ class Recorder:
         self._counts = None if counts is None else arguments.counts(counts, ages.num_classes)
         self._command = arguments.command(command)
         self._train, self._test = (ClassReadings(self._runs, ages.num_classes, ages.device) for _ in range(2))
-        self._samples: SampleRecord | None = None
+        self._samples: SampleHistory | None = None
         if isinstance(ages, SampleAges):
-            self._samples = SampleRecord(self._runs, ages.num_samples, absent=ages.absent, device=ages.device)
+            self._samples = SampleHistory(self._runs, ages.num_samples, absent=ages.absent, device=ages.device)
         self._at = 0  # the ages' epoch when they were last written down here
         self._weight, self._weight_of = self._class_weight(), ages.epoch
         self._clock = time.monotonic()
         self._folders = [self.folder] if single else [self.folder / f"run-{run}" for run in range(self._runs)]
         self._thumbnails = [] if images is None else [arguments.thumbnails(images, ages) for _ in self._folders]
         called = arguments.names(names, ages)
-        self._names, self._named = None if called is None else as_json(called), False
-        self._diaries = [Diary(self._classes) for _ in self._folders]
+        self._names, self._named = None if called is None else samples.as_json(called), False
+        self._logs = [EpochLog() for _ in self._folders]
+        self._ids = [secrets.token_hex(6) for _ in self._folders]
         self._writes = _distributed.world(group)[0] == 0
         self._held, self._closed = ExitStack(), False
         if self._writes:
             self._claim(resume)
 
     def _claim(self, resume: bool) -> None:
-        """Hold the folder and read what is in it, or refuse."""
-        self._held.enter_context(held(self.folder, called="folder"))
+        """Lock the folder and read what is in it, or refuse."""
+        refuse_old_format(self.folder)
+        self._held.enter_context(locked(self.folder, called="folder"))
         try:
-            if not resume and any((folder / EPOCHS).exists() for folder in self._folders):
+            there = [folder for folder in self._folders if (folder / FILE).exists()]
+            if there and not resume:
                 raise ValueError(
-                    f"{self.folder} holds records already: give resume=True to go on with them, or another folder."
+                    f"{self.folder} already holds a record: give resume=True to continue it, or another folder."
                 )
             for folder in self._folders:
-                sweep(folder)
-            self._diaries = [read_diary(folder, self._classes) for folder in self._folders]
-            if self._samples is not None and isinstance(self._ages, SampleAges) and self._diaries[0].epochs:
-                self._samples.read(self._folders, self._ages.labels)
-                self._named = self._names is None  # nothing new is said: they stay as they were
+                remove_partial_files(folder)
+            if not there:
+                return
+            before = [read_run(folder) for folder in self._folders]
+            if any(run.classes != self._classes for run in before):
+                raise DamagedRunError(f"{self.folder} has records of other classes: choose another folder.")
+            self._logs, self._ids = [EpochLog.of(run) for run in before], [run.id for run in before]
+            if self._samples is not None and isinstance(self._ages, SampleAges) and self._logs[0].epochs:
+                samples.restore_history(self._samples, self._folders, self._ages.labels)
+                self._named = self._names is None  # the names stay as they were
         except BaseException:
             self._held.close()
             raise
@@ -179,30 +188,29 @@ class Recorder:
         given_curves, given_by_class = self._figures(figures)
         curves, by_class = self._readings()
         curves, by_class = curves | given_curves, by_class | given_by_class
-        begun = bool(self._diaries[0].epochs)
-        last = min(self._diaries[0].epochs[-1] if begun else 0, ages.epoch - 1)
-        for diary in self._diaries:
-            diary.cut(last)
+        begun = bool(self._logs[0].epochs)
+        last = min(self._logs[0].epochs[-1] if begun else 0, ages.epoch - 1)
+        for log in self._logs:
+            log.cut(last)
         if self._samples is not None and isinstance(ages, SampleAges):
-            self._samples.cut(len(self._diaries[0].epochs))
+            self._samples.cut(len(self._logs[0].epochs))
             skipped = ages.epoch - last - 1 if self._writes else 0
             self._samples.advance(ages.age.reshape(self._runs, -1), skipped=skipped, group=self._group)
-        for run, diary in enumerate(self._diaries):
+        for run, log in enumerate(self._logs):
             for epoch in range(last + 1, ages.epoch) if begun else ():
-                diary.add(epoch, {}, {})  # nobody was told of it
+                log.add(epoch, {}, {})  # nobody was told of it
             row = {name: float(value[run]) for name, value in curves.items()}
-            diary.add(ages.epoch, row, {name: value[run].numpy() for name, value in by_class.items()})
+            log.add(ages.epoch, row, {name: value[run].numpy() for name, value in by_class.items()})
         self._at = self._weight_of = ages.epoch
         self._weight, self._clock = self._class_weight(), time.monotonic()
         if self._writes:
             self._write()
 
     def close(self) -> None:
-        """Say that the run is over, and let go of the folder."""
+        """Mark the run as finished, and release the folder."""
         if self._writes and self._at and not self._closed:
             for run, folder in enumerate(self._folders):
-                over = {"method": self._method(run), "seed": self._seed, "epochs": self._at, "failed_at_epoch": None}
-                write_atomically(folder / "result.json", as_json(over))
+                write_run(folder, self._record(run, finished=True))
         self._closed = True
         self._held.close()
 
@@ -235,8 +243,11 @@ class Recorder:
         """Return what this epoch's answers and the ages say: `[R]` each, and `[R, C]` each."""
         ages = self._ages
         curves: Columns = {"seconds": torch.full((self._runs,), time.monotonic() - self._clock, device="cpu")}
-        age = ages.class_age if isinstance(ages, SampleAges) else ages.ema
-        by_class: Columns = {"age": age.reshape(self._runs, -1).cpu()}
+        raw, smoothed = (ages.mean_age, ages.class_age) if isinstance(ages, SampleAges) else (ages.age, ages.ema)
+        by_class: Columns = {
+            "age": raw.reshape(self._runs, -1).cpu(),
+            "smoothed_age": smoothed.reshape(self._runs, -1).cpu(),
+        }
         if self._weight_of == ages.epoch - 1:
             by_class["weight"] = self._weight.cpu()
         for split, taken in (("train", self._train.take(self._group)), ("test", self._test.take(self._group))):
@@ -260,6 +271,8 @@ class Recorder:
             if value is None:
                 continue
             found = _check.real(name, value).to("cpu", torch.float64)
+            if name.endswith("accuracy") and bool(((found < 0.0) | (found > 1.0)).any()):
+                raise ValueError(f"{name} must be a fraction from 0 to 1, not {float(found.max()):g}.")
             if found.shape == torch.Size(classes):
                 by_class[name] = found.reshape(self._runs, -1)
             elif found.shape in (torch.Size(()), torch.Size(self._shape)):
@@ -290,24 +303,30 @@ class Recorder:
         return self._name if not self._shape else f"{self._name} ρ={float(self._ages.rho[run]):g}"
 
     def _write(self) -> None:
-        for run, (folder, diary) in enumerate(zip(self._folders, self._diaries, strict=True)):
-            (folder / "result.json").unlink(missing_ok=True)  # of a run that was over, and goes on
-            write_if_new(folder / "settings.json", as_json(self._settings))
-            self._about(run).write(folder)
+        for run, folder in enumerate(self._folders):
             self._write_samples(folder, run)
-            diary.write(folder)  # last: what it does not know of has not happened
-        self._names, self._named = None, True  # once: a million are many, and stay the same
+            write_run(folder, self._record(run, finished=False))  # last: whoever reads it finds the rest
+        self._names, self._named = None, True  # written once: a million are many, and they stay the same
 
-    def _about(self, run: int) -> About:
-        counts = self._counts
+    def _record(self, run: int, *, finished: bool) -> Run:
+        log, counts = self._logs[run], self._counts
         if counts is None and isinstance(self._ages, SampleAges):
             counts = torch.bincount(self._ages.labels, minlength=self._ages.num_classes).tolist()
-        return About(
+        over_time = log.by_class(len(self._classes))
+        return Run(
+            id=self._ids[run],
             method=self._method(run),
             seed=self._seed,
+            settings=self._settings,
             classes=self._classes,
-            counts=self._diaries[run].total("train_count") if counts is None else counts,
-            epochs=self._planned,
+            counts=log.total("train_count", len(self._classes)) if counts is None else counts,
+            epochs=np.array(log.epochs, dtype=np.int64),
+            curves=log.curves(),
+            by_class=by_class_of(over_time),
+            over_time={name: values.astype(np.float32) for name, values in over_time.items()},
+            planned=self._planned,
+            finished=finished,
+            seconds=float(np.nansum(log.curves().get("seconds", np.zeros(1)))),
             versions=versions(self._ages.device),
             command=self._command,
         )
@@ -317,12 +336,65 @@ class Recorder:
         if self._samples is None or not isinstance(ages, SampleAges):
             return
         if not self._named:
-            write_names(folder, self._names)
+            samples.write_names(folder, self._names)
         age, ema = (value.reshape(self._runs, -1)[run].cpu() for value in (ages.age, ages.ema))
         index = torch.arange(ages.num_samples, device="cpu")
         kept = self._samples.tensors(run)
-        write_samples(folder / FILE, kept, index=index, label=ages.labels, age=age, ema=ema, absent=ages.absent)
+        samples.write_samples(folder / samples.FILE, kept, index=index, label=ages.labels, age=age, ema=ema, absent=ages.absent)
         for pictures in self._thumbnails[run : run + 1]:
             doubt = kept["mean_other"] - kept["mean_confidence"].sqrt()
             pictures.keep(worth_seeing(ages.labels.cpu(), ema, doubt))
             pictures.write(folder)
+
+
+class EpochLog:
+    """Readings by epoch, and by epoch and class; which ones may change from epoch to epoch.
+
+    >>> log = EpochLog()
+    >>> log.add(1, {"test_accuracy": 0.5}, {"age": np.array([1.0, 2.0])})
+    >>> log.epochs, log.curves(), log.by_class(2)
+    ([1], {'test_accuracy': array([0.5])}, {'age': array([[1., 2.]])})
+    """
+
+    def __init__(self) -> None:
+        self.epochs: list[int] = []
+        self._curves: list[Mapping[str, float]] = []
+        self._by_class: list[Mapping[str, Floats]] = []
+
+    @classmethod
+    def of(cls, run: Run) -> Self:
+        """Return the log of a run that was recorded, to continue it."""
+        log = cls()
+        for place, epoch in enumerate(run.epochs.tolist()):
+            curves = {name: float(values[place]) for name, values in run.curves.items()}
+            log.add(epoch, curves, {name: values[place].astype(float) for name, values in run.over_time.items()})
+        return log
+
+    def add(self, epoch: int, curves: Mapping[str, float], by_class: Mapping[str, Floats]) -> None:
+        """Add an epoch: numbers by name, and C numbers by name."""
+        self.epochs.append(epoch)
+        self._curves.append(curves)
+        self._by_class.append(by_class)
+
+    def cut(self, epoch: int) -> None:
+        """Forget what came after an epoch."""
+        kept = sum(each <= epoch for each in self.epochs)
+        for rows in (self.epochs, self._curves, self._by_class):
+            del rows[kept:]
+
+    def curves(self) -> dict[str, Floats]:
+        """Return each reading by epoch, `float64 [E]`, NaN where it was not taken."""
+        names = dict.fromkeys(name for row in self._curves for name in row)
+        return {name: np.array([row.get(name, np.nan) for row in self._curves]) for name in names}
+
+    def by_class(self, num_classes: int) -> dict[str, Floats]:
+        """Return each reading by epoch and class, `float64 [E, C]`, NaN where it was not taken."""
+        unknown = np.full(num_classes, np.nan)
+        names = dict.fromkeys(name for row in self._by_class for name in row)
+        return {name: np.stack([row.get(name, unknown) for row in self._by_class]) for name in names}
+
+    def total(self, name: str, num_classes: int) -> list[int]:
+        """Return the sum over epochs of a count by class."""
+        rows = [row[name] for row in self._by_class if name in row]
+        found: list[int] = np.nansum([np.zeros(num_classes), *rows], axis=0).astype(int).tolist()
+        return found

@@ -30,6 +30,11 @@ def write_samples(
     write_atomically(path, save(found, metadata={"absent": absent}))
 
 
+def as_json(names: Sequence[str | int]) -> bytes:
+    """Return the names of samples as the content of their file; a path that is not UTF-8 is read back as it was."""
+    return (json.dumps(names, indent=1, ensure_ascii=False) + "\n").encode(errors="backslashreplace")
+
+
 def write_names(folder: Path, names: bytes | None) -> None:
     """Write what the samples of one run are called, a JSON list in their order; None: they go by their numbers."""
     if names is None:
