@@ -66,6 +66,7 @@ class ExecutionOptions:
             equals one process up to rounding, except that batch norm sees each process's own share, as in DDP.
         shard: (i, n): train only the i-th of n fixed shares of the runs, counted from one.
         minutes: stop after this time; everything done so far is kept.
+        networks: keep the trained networks.
         tensorboard: also write TensorBoard event files.
         data_dir: where the data sets were looked for.
     """
@@ -78,6 +79,7 @@ class ExecutionOptions:
     parallel: str = "data"
     shard: tuple[int, int] | None = None
     minutes: float | None = None
+    networks: bool = True
     tensorboard: bool = False
     data_dir: str | None = None
 
@@ -645,7 +647,9 @@ class _GroupTraining:
         if loop.epoch:
             self.say(f"Continuing {len(loop.runs)} runs after epoch {loop.epoch}.")
         if self._writes:
-            self._writer = RecordWriter(loop, job.store, keep=job.keep, data_dir=options.data_dir)
+            self._writer = RecordWriter(
+                loop, job.store, keep=job.keep, networks=options.networks, data_dir=options.data_dir
+            )
             if options.tensorboard:
                 self._events = Events([job.store.path(run.run_id) for run in self._group.runs], loop)
 

@@ -71,8 +71,10 @@ def _array(value: object) -> npt.NDArray[np.float32 | np.float64]:
 class RecordWriter:
     """Writes the records of a loop's runs, and what is known of each sample, into a store."""
 
-    def __init__(self, loop: Loop, store: Store, *, keep: Sequence[str] | None, data_dir: str | None) -> None:
-        self._loop, self._store, self._keep, self._data_dir = loop, store, keep, data_dir
+    def __init__(
+        self, loop: Loop, store: Store, *, keep: Sequence[str] | None, networks: bool, data_dir: str | None
+    ) -> None:
+        self._loop, self._store, self._keep, self._networks, self._data_dir = loop, store, keep, networks, data_dir
         # Read now: a damaged table of names is better found before the first epoch.
         names = [loop.train.names(row) for row in loop.pool] if loop.samples is not None else []
         self._names = [None if each is None else samples.as_json(each) for each in names]
@@ -83,7 +85,7 @@ class RecordWriter:
         for row, run in enumerate(loop.runs):
             if loop.samples is not None:
                 self._write_samples(row, self._store.path(run.run_id))
-            if finished:
+            if finished and self._networks:
                 self._write_network(row, self._store.path(run.run_id))
         for record in records_of(loop, finished=finished, keep=self._keep, data_dir=self._data_dir):
             self._store.write(record)

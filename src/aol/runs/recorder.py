@@ -340,7 +340,9 @@ class Recorder:
         age, ema = (value.reshape(self._runs, -1)[run].cpu() for value in (ages.age, ages.ema))
         index = torch.arange(ages.num_samples, device="cpu")
         kept = self._samples.tensors(run)
-        samples.write_samples(folder / samples.FILE, kept, index=index, label=ages.labels, age=age, ema=ema, absent=ages.absent)
+        samples.write_samples(
+            folder / samples.FILE, kept, index=index, label=ages.labels, age=age, ema=ema, absent=ages.absent
+        )
         for pictures in self._thumbnails[run : run + 1]:
             doubt = kept["mean_other"] - kept["mean_confidence"].sqrt()
             pictures.keep(worth_seeing(ages.labels.cpu(), ema, doubt))
