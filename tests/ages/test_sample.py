@@ -26,7 +26,7 @@ def assert_same_numbers(ages, truth, *, rel=2e-6):
 
     assert ages.age.dtype == torch.int32
     assert ages.age.tolist() == truth.age
-    for name in ("ema", "class_age", "class_weight", "sample_weight"):
+    for name in ("ema", "mean_age", "class_age", "class_weight", "sample_weight"):
         found = getattr(ages, name)
         assert found.dtype == torch.float32, name
         close(found, getattr(truth, name))

@@ -55,7 +55,8 @@ def same_story(loop: Loop, naive: Naive, ages: list[Tensor], row: int) -> None:
     close(history.by_class("train_accuracy")[:, row], told.train, 1e-6)
     close(history.epoch("test_accuracy")[:, row], told.test, 1e-9)
     if naive.run.signal != "none":
-        close(history.by_class("age")[:, row], told.class_age, 1e-5)
+        close(history.by_class("age")[:, row], told.class_age, 1e-6)
+        close(history.by_class("smoothed_age")[:, row], told.smoothed_age, 1e-5)
     same_network(network(loop, row), naive.net.state_dict())
 
 

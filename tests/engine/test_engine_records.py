@@ -165,7 +165,9 @@ def test_ages_of_samples_are_those_of_a_second_run_and_agree_with_the_classes(ou
         ema = 0.5 * ema + 0.5 * row
     assert kept["ema"].numpy() == pytest.approx(ema, abs=1e-5)
     for c, line in enumerate(table(folder / "classes.csv")[-10:]):
-        assert float(line["age"]) == pytest.approx(float(kept["ema"][kept["label"] == c].mean()), abs=1e-5)
+        own = kept["label"] == c
+        assert float(line["age"]) == pytest.approx(float(kept["age"][own].mean(dtype=float)), abs=1e-5)
+        assert float(line["smoothed_age"]) == pytest.approx(float(kept["ema"][own].mean()), abs=1e-5)
 
 
 def test_answers_to_samples_are_those_of_the_saved_network(out: Path) -> None:

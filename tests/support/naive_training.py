@@ -32,6 +32,7 @@ class Told:
     loss: list[float] = field(default_factory=list)
     age: list[list[int]] = field(default_factory=list)
     class_age: list[list[float]] = field(default_factory=list)
+    smoothed_age: list[list[float]] = field(default_factory=list)
     weight: list[list[float]] = field(default_factory=list)
     train: list[list[float]] = field(default_factory=list)
     test: list[float] = field(default_factory=list)
@@ -154,7 +155,7 @@ class Naive:
         return one_mean(found)
 
     def sample_weights(self) -> list[float]:
-        by_class = self.class_weights(self.count, self.mean_ages())
+        by_class = self.class_weights(self.count, self.mean_ages(self.ema))
         found = [by_class[label] for label in self.labels]
         if "aol" in self.run.weighting and self.run.level == "sample":
             own = one_mean(self.ema) if self.run.rho > 0 else [1.0] * len(found)
@@ -163,10 +164,10 @@ class Naive:
         tempered = one_mean([w**self.run.temper for w in by_class])
         return [tempered[label] for label in self.labels]
 
-    def mean_ages(self) -> list[float]:
+    def mean_ages(self, ages: list[float]) -> list[float]:
         found = []
         for c in range(self.classes):
-            known = [e for e, label in zip(self.ema, self.labels, strict=True) if label == c and e == e]
+            known = [a for a, e, label in zip(ages, self.ema, self.labels, strict=True) if label == c and e == e]
             found.append(mean(known) if known else math.nan)
         return found
 
@@ -216,7 +217,8 @@ class Naive:
                 self.note_errors(told.train[-1])
                 self.grow_older(dict(zip(seen, right, strict=True)), absent=arrivals)
             told.age.append([0 if arrivals and e != e else a for a, e in zip(self.age, self.ema, strict=True)])
-            told.class_age.append(self.mean_ages())
+            told.class_age.append(self.mean_ages([float(age) for age in self.age]))
+            told.smoothed_age.append(self.mean_ages(self.ema))
             by_class = [
                 mean(w for w, label in zip(weights, self.labels, strict=True) if label == c)
                 for c in range(self.classes)
@@ -272,7 +274,8 @@ class Naive:
                     self.class_ages[c] = self.class_ages[c] + 1 if r < tau else 1
                 now = float(self.class_ages[c])
                 self.class_ema[c] = now if step == 0 else (1 - run.rho) * self.class_ema[c] + run.rho * now
-            told.class_age.append(list(self.class_ema))
+            told.class_age.append([float(age) for age in self.class_ages])
+            told.smoothed_age.append(list(self.class_ema))
             told.age.append(list(self.class_ages))
             self.look_at_test()
         return told

@@ -63,6 +63,14 @@ class SampleOracle:
         return [fold(ages, self.rho, self.fuse) for ages in self.history]
 
     @property
+    def mean_age(self) -> list[float]:
+        result = []
+        for c in range(self.num_classes):
+            members = [ages[-1] for ages, y in zip(self.history, self.labels, strict=True) if y == c and ages]
+            result.append(mean(members) if members else NAN)
+        return result
+
+    @property
     def class_age(self) -> list[float]:
         ema = self.ema
         result = []

@@ -141,6 +141,24 @@ class SampleAges:
         return self._out(self._ema.to(torch.float32, copy=True))
 
     @property
+    def mean_age(self) -> Tensor:
+        """The mean age of each class's seen samples, not smoothed, `float32 [C]`; NaN for a class without one.
+
+        >>> ages = SampleAges([0, 0, 1], rho=0.5)
+        >>> for _ in range(3):
+        ...     ages.observe([0, 1], [True, False])
+        ...     ages.advance()
+        >>> ages.mean_age
+        tensor([2.5000,    nan])
+        """
+        total = torch.zeros_like(self._sums)
+        for part in self._parts():
+            age = self._layout.age(self._words[:, part]).to(torch.int64)
+            label = self._labels[part].to(torch.int64).expand_as(age)
+            total.scatter_add_(1, label, age.masked_fill_(self._ema[:, part].isnan(), 0))
+        return self._out((total.to(torch.float64) / self._seen).to(torch.float32))
+
+    @property
     def class_age(self) -> Tensor:
         """The mean smoothed age of each class's seen samples, `float32 [C]`; NaN for a class without one."""
         return self._out(self._class_mean().to(torch.float32))

@@ -98,7 +98,7 @@ class Screen(Quiet):
         self._bar.update(self._task, completed=loop.epoch)
         table = Table("run", "seed", "loss", "train %", "test %", "oldest class", box=None, pad_edge=False)
         train, test = loop.history.epoch("train_accuracy")[-1], loop.history.epoch("test_accuracy")[-1]
-        loss, age = loop.history.epoch("train_loss")[-1], loop.history.by_class("age")[-1]
+        loss, age = loop.history.epoch("train_loss")[-1], loop.history.by_class("smoothed_age")[-1]
         for row, run in enumerate(loop.runs[:_MOST_ROWS]):
             oldest = int(age[row].nan_to_num(0.0).argmax())
             known = not bool(age[row].isnan().all())

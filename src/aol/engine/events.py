@@ -36,7 +36,7 @@ class Events:
         """Write the last epoch's figures, and the age of each class."""
         history, classes = self._loop.history, self._loop.classes
         figures = {name: history.epoch(name)[-1] for name in _FIGURES}
-        ages = history.by_class("age")[-1]
+        ages = history.by_class("smoothed_age")[-1]
         for row, writer in enumerate(self._writers):
             named = {name: float(values[row]) for name, values in figures.items()}
             named |= {f"class_age/{name}": float(age) for name, age in zip(classes, ages[row], strict=True)}

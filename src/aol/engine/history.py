@@ -23,8 +23,8 @@ EPOCH = (
 )  # fmt: skip
 # By epoch and class: C numbers a run.
 CLASS = (
-    "age", "weight", "train_count", "train_accuracy", "train_loss", "train_margin", "test_accuracy", "test_loss",
-    "test_margin", "test_age",
+    "age", "smoothed_age", "weight", "train_count", "train_accuracy", "train_loss", "train_margin", "test_accuracy",
+    "test_loss", "test_margin", "test_age",
 )  # fmt: skip
 
 

@@ -65,7 +65,7 @@ class OfflineLoop(Loop):
         if signal != "none":
             self.ages.advance()
             self.error_rates.advance()
-            readings["age"] = self.ages.class_age
+            readings |= {"age": self.ages.mean_age, "smoothed_age": self.ages.class_age}
         if self.samples is not None:
             if signal == "train":  # answers that were given on the way are not kept, only whether they were right
                 self.samples.observe(position, None)

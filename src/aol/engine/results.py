@@ -61,7 +61,7 @@ def result(loop: Loop, run: int, folder: Path, hardware: dict[str, str]) -> dict
         "config": dict(config),
         "accuracy": dict(figures),
         "per_class_accuracy": _numbers(history.by_class("test_accuracy")[-1, run]),
-        "class_age": _numbers(history.by_class("age")[-1, run]),
+        "class_age": _numbers(history.by_class("smoothed_age")[-1, run]),
         "class_weight": _numbers(history.by_class("weight")[-1, run]),
         "seconds": seconds / len(loop.runs),
         "stack_seconds": seconds,

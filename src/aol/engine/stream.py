@@ -65,7 +65,7 @@ class StreamLoop(Loop):
         if signal != "none":
             self.ages.advance()
             self.error_rates.advance()
-            readings["age"] = self.ages.ema
+            readings |= {"age": self.ages.age, "smoothed_age": self.ages.ema}
         return trained, {**readings, "weight": by_class}
 
     def _remember(self, shown: Tensor) -> None:

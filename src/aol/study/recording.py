@@ -17,8 +17,9 @@ def records_of(loop: Loop, keep: tuple[str, ...] = ()) -> list[Record]:
     seconds = float(loop.history.epoch("seconds")[:, 0].sum()) / len(loop.runs)
     found = []
     for row, run in enumerate(loop.runs):
-        ages = true_age(loop.history.by_class("age")[:, row], run)
+        ages = true_age(loop.history.by_class("smoothed_age")[:, row], run)
         by_class = {name: loop.history.by_class(name)[-1, row] for name in BY_CLASS if name != "mean_age"}
+        by_class["age"] = loop.history.by_class("smoothed_age")[-1, row]
         if ages is not None:
             by_class["mean_age"] = ages.nanmean(0)
         found.append(
