@@ -9,8 +9,9 @@ import pytest
 import torch
 
 import aol
-from aol.records.samples import SampleRecord, answer, read_samples, write_samples
-from aol.records.tables import DamagedRecordsError
+from aol.ages.history import SampleHistory, answer
+from aol.runs.samples import read_samples, write_samples
+from aol.runs.record import DamagedRunError
 
 CPU = torch.device("cpu")
 
@@ -45,7 +46,7 @@ def observed(epochs: int, size: int, seed: int, sparse: bool = True):
 def test_a_record_is_what_lists_of_everything_say(absent: str, tmp_path: Path) -> None:
     labels = torch.arange(20) % 3
     ages = aol.SampleAges(labels, absent=absent)
-    record = SampleRecord(1, 20, absent=absent, device=CPU)
+    record = SampleHistory(1, 20, absent=absent, device=CPU)
     confidences: list[list[float]] = [[] for _ in labels]
     others: list[list[float]] = [[] for _ in labels]
     last = [-1] * 20
@@ -84,7 +85,7 @@ def test_skipped_epochs_lead_to_the_ages_that_are_known(absent: str, skipped: in
     """`first` epochs on record, some that nobody told it of, one more: the last ages and those before the gap fit."""
     labels = torch.arange(40) % 3
     ages = aol.SampleAges(labels, absent=absent)
-    record = SampleRecord(1, 40, absent=absent, device=CPU)
+    record = SampleHistory(1, 40, absent=absent, device=CPU)
     known = {}
     for epoch, (index, logits) in enumerate(observed(first + skipped + 1, 40, seed=7)):
         ages.observe(index, logits.argmax(1) == labels[index])
@@ -101,14 +102,14 @@ def test_skipped_epochs_lead_to_the_ages_that_are_known(absent: str, skipped: in
 
 
 def test_an_epoch_of_which_only_ages_are_known_is_guessed_from_them() -> None:
-    record = SampleRecord(1, 3, absent="keep", device=CPU)
+    record = SampleHistory(1, 3, absent="keep", device=CPU)
     for age in ([2, 1, 2], [3, 1, 1], [3, 2, 2]):
         record.advance(torch.tensor([age], dtype=torch.int32))
     assert record.answers(0).ages(np.arange(3)).tolist() == [[2, 1, 2], [3, 1, 1], [3, 2, 2]]
 
 
 def test_answers_of_before_do_not_count_again_where_only_ages_are_known() -> None:
-    record = SampleRecord(1, 1, absent="keep", device=CPU)
+    record = SampleHistory(1, 1, absent="keep", device=CPU)
     record.observe(torch.tensor([0]), answer(torch.tensor([[[0.0, 1.0986123]]]), torch.tensor([[0]])))
     record.advance(torch.tensor([[2]]))
     record.advance(torch.tensor([[3]]))
@@ -118,10 +119,10 @@ def test_answers_of_before_do_not_count_again_where_only_ages_are_known() -> Non
     assert record.tensors(0)["mean_confidence"].tolist() == pytest.approx([0.375])
 
 
-def filled(epochs: int, runs: int = 2) -> SampleRecord:
+def filled(epochs: int, runs: int = 2) -> SampleHistory:
     labels = torch.arange(11) % 3
     ages = aol.SampleAges(labels, rho=[0.5] * runs)
-    record = SampleRecord(runs, 11, absent="keep", device=CPU)
+    record = SampleHistory(runs, 11, absent="keep", device=CPU)
     for epoch, (index, logits) in enumerate(observed(epochs, 11, seed=1, sparse=False)):
         shown = index[: 11 - epoch % 2]  # every other epoch sees all
         stacked = torch.stack([logits[: len(shown)] + run for run in range(runs)])
@@ -134,7 +135,7 @@ def filled(epochs: int, runs: int = 2) -> SampleRecord:
     return record
 
 
-def same(one: SampleRecord, other: SampleRecord) -> None:
+def same(one: SampleHistory, other: SampleHistory) -> None:
     for run in range(2):
         mine, theirs = one.tensors(run), other.tensors(run)
         assert mine.keys() == theirs.keys()
@@ -144,7 +145,7 @@ def same(one: SampleRecord, other: SampleRecord) -> None:
 
 def test_a_record_goes_through_its_state_and_through_files(tmp_path: Path) -> None:
     record = filled(5)
-    fresh = SampleRecord(2, 11, absent="keep", device=CPU)
+    fresh = SampleHistory(2, 11, absent="keep", device=CPU)
     fresh.load_state_dict(record.state_dict())
     same(fresh, record)
     labels = torch.arange(11) % 3
@@ -153,16 +154,16 @@ def test_a_record_goes_through_its_state_and_through_files(tmp_path: Path) -> No
         path, more = tmp_path / str(run) / "samples.safetensors", record.tensors(run)
         age = torch.from_numpy(record.answers(run).last())
         write_samples(path, more, index=labels.clone(), label=labels, age=age, ema=age.float(), absent="keep")
-    read = SampleRecord(2, 11, absent="keep", device=CPU)
+    read = SampleHistory(2, 11, absent="keep", device=CPU)
     read.read([tmp_path / "0", tmp_path / "1"], labels)
     same(read, record)
     assert torch.equal(read.state_dict()["age"], record.state_dict()["age"])  # type: ignore[arg-type]
-    with pytest.raises(DamagedRecordsError, match="holds records of other samples"):
+    with pytest.raises(DamagedRunError, match="holds records of other samples"):
         read.read([tmp_path / "0", tmp_path / "1"], labels.flip(0))
 
 
 def test_a_damaged_state_or_file_is_refused_in_a_sentence(tmp_path: Path) -> None:
-    record = SampleRecord(2, 11, absent="keep", device=CPU)
+    record = SampleHistory(2, 11, absent="keep", device=CPU)
     state = filled(2).state_dict()
     with pytest.raises(ValueError, match="'mean' must be"):
         record.load_state_dict(state | {"mean": torch.zeros(3)})
@@ -170,7 +171,7 @@ def test_a_damaged_state_or_file_is_refused_in_a_sentence(tmp_path: Path) -> Non
         record.load_state_dict(state | {"right": None})
     assert read_samples(tmp_path / "nowhere") is None
     (tmp_path / "s").write_bytes(b"half")
-    with pytest.raises(DamagedRecordsError, match="not a whole file of samples"):
+    with pytest.raises(DamagedRunError, match="not a whole file of samples"):
         read_samples(tmp_path / "s")
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from PIL import Image
 
-from aol.records.thumbnails import SIDE, Thumbnails, read_thumbnails, thumbnail, worth_seeing
+from aol.runs.thumbnails import SIDE, Thumbnails, read_thumbnails, thumbnail, worth_seeing
 
 RAMP = np.arange(0, 250, 10, dtype=np.uint8).reshape(5, 5)
 KINDS = {

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import numpy as np
 import torch
 
 import aol
+from aol.runs.samples import SampleTable, read_samples
 
 LABELS = torch.tensor([i * i % 4 for i in range(30)])  # classes 0 and 1 alone: 2 and 3 are empty
 NAMES = ["cat", "<b>dog</b>", "=SUM(A1)", "last"]
@@ -25,3 +29,16 @@ def epoch_of(ages: aol.SampleAges, recorder: aol.Recorder, epoch: int, **figures
     recorder.test(LABELS, answers(100 + epoch, runs=runs))
     ages.advance()
     recorder.advance(lr=0.1 / (epoch + 1), **figures)  # type: ignore[arg-type]
+
+
+def samples_of(folder: Path) -> SampleTable:
+    """What a recorder wrote about the samples of one run."""
+    samples = read_samples(folder / "samples.safetensors")
+    assert samples is not None
+    return samples
+
+
+def ages_over_time(samples: SampleTable) -> list[list[int]]:
+    """The age of every sample after every epoch."""
+    ages: list[list[int]] = samples.answers.ages(np.arange(len(samples))).tolist()
+    return ages

@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from aol.runs.files import locked, usable, write_atomically
+from aol.runs.files import locked, usable, write_if_changed
 from aol.runs.record import FILE, DamagedRunError, Json, Run, content_of, decode, read_run, write_run
 
 REQUEST = "request.json"
@@ -99,7 +99,7 @@ class Store:
 
 def write_request(folder: Path, request: dict[str, Json]) -> None:
     """Note what was asked for, so that `aol resume FOLDER` needs no other words."""
-    write_atomically(folder / REQUEST, (json.dumps(request, indent=1) + "\n").encode())
+    write_if_changed(folder / REQUEST, (json.dumps(request, indent=1) + "\n").encode())
 
 
 def read_request(folder: Path) -> dict[str, Json] | None:
