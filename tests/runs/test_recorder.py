@@ -252,7 +252,7 @@ def test_wrong_answers_and_figures_are_named_and_change_nothing(tmp_path: Path) 
     ages.observe(torch.arange(30), torch.ones(30, dtype=torch.bool))
     ages.advance()
     with pytest.raises(ValueError, match=r"accuracy must be one number or have the shape \[\] or \[4\], not \[3\]"):
-        recorder.advance(accuracy=[1, 2, 3])
+        recorder.advance(accuracy=[0.1, 0.2, 0.3])
     with pytest.raises(ValueError, match="cannot be called 'epoch'"):
         recorder.advance(epoch=3)
     with pytest.raises(TypeError, match="note must be numbers"):

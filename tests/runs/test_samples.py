@@ -10,8 +10,8 @@ import torch
 
 import aol
 from aol.ages.history import SampleHistory, answer
-from aol.runs.samples import read_samples, write_samples
 from aol.runs.record import DamagedRunError
+from aol.runs.samples import read_samples, restore_history, write_samples
 
 CPU = torch.device("cpu")
 
@@ -155,11 +155,11 @@ def test_a_record_goes_through_its_state_and_through_files(tmp_path: Path) -> No
         age = torch.from_numpy(record.answers(run).last())
         write_samples(path, more, index=labels.clone(), label=labels, age=age, ema=age.float(), absent="keep")
     read = SampleHistory(2, 11, absent="keep", device=CPU)
-    read.read([tmp_path / "0", tmp_path / "1"], labels)
+    restore_history(read, [tmp_path / "0", tmp_path / "1"], labels)
     same(read, record)
     assert torch.equal(read.state_dict()["age"], record.state_dict()["age"])  # type: ignore[arg-type]
-    with pytest.raises(DamagedRunError, match="holds records of other samples"):
-        read.read([tmp_path / "0", tmp_path / "1"], labels.flip(0))
+    with pytest.raises(DamagedRunError, match="has records of other samples"):
+        restore_history(read, [tmp_path / "0", tmp_path / "1"], labels.flip(0))
 
 
 def test_a_damaged_state_or_file_is_refused_in_a_sentence(tmp_path: Path) -> None:
