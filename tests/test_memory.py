@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import aol
+from aol.memory import KeepLast
 from tests.support.oracle import ReservoirOracle
 
 
@@ -28,6 +29,51 @@ def test_keep_all_takes_no_more_than_twice_its_content():
         memory.add(range(start, start + 10))
     assert memory.indices.equal(torch.arange(10_000))
     assert memory._items.numel() <= 2 * 10_000
+
+
+steps = st.lists(st.lists(st.integers(0, 11), max_size=9), max_size=6)
+
+
+@given(steps)
+def test_every_memory_counts_what_it_remembers(parts):
+    for memory in (aol.KeepAll(), aol.KeepAll(12), KeepLast(), aol.Reservoir(7)):
+        for part in parts:
+            memory.add(part)
+        indices = memory.indices.tolist()
+        assert memory.counts(12).tolist() == [indices.count(index) for index in range(12)]
+        assert len(memory) == len(indices)
+
+
+@given(steps)
+def test_keep_all_by_counts_remembers_the_same_in_ascending_order(parts):
+    memory, other = aol.KeepAll(12), aol.KeepAll(12)
+    for part in parts:
+        memory.add(part)
+    assert memory.indices.tolist() == sorted(itertools.chain(*parts))
+    other.load_state_dict(memory.state_dict())
+    assert other.indices.equal(memory.indices)
+    assert len(other) == len(memory)
+
+
+@given(steps)
+def test_keep_last_remembers_the_last_step_only(parts):
+    memory, other = KeepLast(), KeepLast()
+    for part in parts:
+        memory.add(part)
+    assert memory.indices.tolist() == (parts[-1] if parts else [])
+    other.load_state_dict(memory.state_dict())
+    assert other.indices.equal(memory.indices)
+
+
+def test_counts_need_a_place_for_every_index():
+    memory = aol.KeepAll(3)
+    with pytest.raises(IndexError, match="indices"):
+        memory.add([1, 3])
+    assert len(memory) == 0
+    with pytest.raises(ValueError, match="num_samples"):
+        memory.counts(4)
+    with pytest.raises(ValueError, match="num_samples"):
+        memory.load_state_dict(aol.KeepAll(4).state_dict())
 
 
 @given(st.lists(st.lists(st.integers(0, 2**62), max_size=12), max_size=8), st.integers(1, 10), st.integers(0, 99))
@@ -156,7 +202,7 @@ def test_a_capacity_far_beyond_the_stream_takes_no_memory():
     assert memory.indices.tolist() == [4, 2]
 
 
-@pytest.mark.parametrize("memory", [aol.KeepAll(), aol.Reservoir(3)])
+@pytest.mark.parametrize("memory", [aol.KeepAll(), aol.KeepAll(9), KeepLast(), aol.Reservoir(3)])
 @pytest.mark.parametrize(
     ("given", "error"),
     [

@@ -1,6 +1,8 @@
-"""What a stream remembers: everything, or a reservoir. Memories hold indices, never samples."""
+"""What a stream remembers: everything, a reservoir, or the last step. Memories hold indices, never samples."""
 
 from __future__ import annotations
+
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -8,18 +10,49 @@ from torch import Tensor
 from aol import _check, _seeds
 
 
-class KeepAll:
-    """Remembers every index it was given, in order, repeats included.
+class Memory(Protocol):
+    """What every memory can do."""
 
-    >>> memory = KeepAll()
-    >>> memory.add([3, 1])
-    >>> memory.add([3])
-    >>> memory.indices
-    tensor([3, 1, 3])
+    def __len__(self) -> int: ...
+
+    @property
+    def indices(self) -> Tensor:
+        """All that is remembered, `int64 [len]`."""
+
+    def add(self, indices: _check.Integers) -> None:
+        """Take in the indices of one step."""
+
+    def counts(self, num_samples: int) -> Tensor:
+        """Return how often each of N samples is remembered, `int64 [N]`."""
+
+    def state_dict(self) -> dict[str, object]:
+        """Return all state as tensors and primitives."""
+
+    def load_state_dict(self, state: dict[str, object]) -> None:
+        """Take over the state of another memory of the same settings."""
+
+
+class KeepAll:
+    """Remembers every index it was given, repeats included.
+
+    Args:
+        num_samples: None keeps the indices in order, 8 bytes each. A number N, above every index, keeps how often each
+            was given instead: 8 N bytes however long the stream is, and `indices` come in ascending order.
+
+    >>> memory, counted = KeepAll(), KeepAll(num_samples=4)
+    >>> for indices in ([3, 1], [3]):
+    ...     memory.add(indices)
+    ...     counted.add(indices)
+    >>> memory.indices, counted.indices
+    (tensor([3, 1, 3]), tensor([1, 3, 3]))
+    >>> memory.counts(4)
+    tensor([0, 1, 0, 2])
     """
 
-    def __init__(self) -> None:
-        self._items = torch.empty(0, dtype=torch.int64, device="cpu")
+    def __init__(self, num_samples: int | None = None) -> None:
+        self.num_samples = None if num_samples is None else _check.whole("num_samples", num_samples, 1)
+        # Indices in order, with room to grow; or a count for each sample.
+        self._items = torch.zeros(self.num_samples or 0, dtype=torch.int64, device="cpu")
         self._size = 0
 
     def __len__(self) -> int:
@@ -28,28 +61,91 @@ class KeepAll:
     @property
     def indices(self) -> Tensor:
         """All that is remembered, `int64 [len]`."""
+        if self.num_samples is not None:
+            return torch.arange(self.num_samples, device="cpu").repeat_interleave(self._items)
         return self._items[: self._size].clone()
+
+    def counts(self, num_samples: int) -> Tensor:
+        """Return how often each of N samples is remembered, `int64 [N]`."""
+        if self.num_samples is None:
+            return _counts(self._items[: self._size], num_samples)
+        if num_samples != self.num_samples:
+            raise ValueError(f"num_samples must be {self.num_samples}, as this memory was made, not {num_samples}.")
+        return self._items.clone()
 
     def add(self, indices: _check.Integers) -> None:
         """Remember these indices."""
         new = _vector(indices)
         size = self._size + new.numel()
-        if size > self._items.numel():  # doubling keeps the cost of an item constant
-            grown = torch.empty(max(size, 2 * self._items.numel()), dtype=torch.int64, device="cpu")
-            grown[: self._size] = self._items[: self._size]
-            self._items = grown
-        self._items[self._size : size] = new
+        if self.num_samples is not None:
+            self._items += _counts(new, self.num_samples)
+        else:
+            if size > self._items.numel():  # doubling keeps the cost of an item constant
+                grown = torch.empty(max(size, 2 * self._items.numel()), dtype=torch.int64, device="cpu")
+                grown[: self._size] = self._items[: self._size]
+                self._items = grown
+            self._items[self._size : size] = new
         self._size = size
+
+    def _settings(self) -> dict[str, object]:
+        counted = {} if self.num_samples is None else {"num_samples": self.num_samples}
+        return {"kind": "KeepAll", **counted}
 
     def state_dict(self) -> dict[str, object]:
         """Return what is remembered."""
-        return {"kind": "KeepAll", "indices": self.indices}
+        if self.num_samples is None:
+            return {**self._settings(), "indices": self.indices}
+        return {**self._settings(), "counts": self._items.clone()}
 
     def load_state_dict(self, state: dict[str, object]) -> None:
         """Remember what another memory remembered."""
-        _check.same_settings("KeepAll", {"kind": "KeepAll"}, state)
-        self._items = _state_indices("KeepAll", state)
-        self._size = self._items.numel()
+        _check.same_settings("KeepAll", self._settings(), state)
+        if self.num_samples is None:
+            self._items = _state_indices("KeepAll", state)
+            self._size = self._items.numel()
+        else:
+            cpu = torch.device("cpu")
+            self._items = _check.state_tensor("KeepAll", state, "counts", (self.num_samples,), torch.int64, cpu)
+            self._size = int(self._items.sum())
+
+
+class KeepLast:
+    """Remembers only the indices of the last step: no memory.
+
+    >>> memory = KeepLast()
+    >>> memory.add([3, 1])
+    >>> memory.add([2, 2])
+    >>> memory.indices
+    tensor([2, 2])
+    """
+
+    def __init__(self) -> None:
+        self._items = torch.empty(0, dtype=torch.int64, device="cpu")
+
+    def __len__(self) -> int:
+        return self._items.numel()
+
+    @property
+    def indices(self) -> Tensor:
+        """All that is remembered, `int64 [len]`."""
+        return self._items.clone()
+
+    def counts(self, num_samples: int) -> Tensor:
+        """Return how often each of N samples is remembered, `int64 [N]`."""
+        return _counts(self._items, num_samples)
+
+    def add(self, indices: _check.Integers) -> None:
+        """Remember these indices and nothing else."""
+        self._items = _vector(indices).clone()
+
+    def state_dict(self) -> dict[str, object]:
+        """Return what is remembered."""
+        return {"kind": "KeepLast", "indices": self.indices}
+
+    def load_state_dict(self, state: dict[str, object]) -> None:
+        """Remember what another memory remembered."""
+        _check.same_settings("KeepLast", {"kind": "KeepLast"}, state)
+        self._items = _state_indices("KeepLast", state)
 
 
 class Reservoir:
@@ -78,6 +174,10 @@ class Reservoir:
     def indices(self) -> Tensor:
         """All that is remembered, `int64 [len]`."""
         return self._items.clone()
+
+    def counts(self, num_samples: int) -> Tensor:
+        """Return how often each of N samples is remembered, `int64 [N]`."""
+        return _counts(self._items, num_samples)
 
     def add(self, indices: _check.Integers) -> None:
         """Offer these indices, in this order."""
@@ -137,6 +237,12 @@ def _vector(indices: object) -> Tensor:
     if found.numel() and int(found.min()) < 0:
         raise IndexError(f"indices must be 0 or more, not {int(found.min())}.")
     return found
+
+
+def _counts(indices: Tensor, num_samples: int) -> Tensor:
+    size = _check.whole("num_samples", num_samples, 1)
+    _check.within("indices", indices, size, f"num_samples={size}")
+    return torch.bincount(indices, minlength=size)
 
 
 def _state_indices(what: str, state: dict[str, object]) -> Tensor:

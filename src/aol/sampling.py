@@ -42,6 +42,15 @@ def draw(weight: Tensor, num_samples: int, *, generator: torch.Generator) -> Ten
     return torch.searchsorted(ladder, point, right=True)
 
 
+def shuffle(num_samples: int, *, generator: torch.Generator) -> Tensor:
+    """Return every index once in random order, `int64 [n]`, on the generator's device.
+
+    >>> shuffle(4, generator=torch.Generator().manual_seed(1))
+    tensor([1, 3, 2, 0])
+    """
+    return torch.randperm(num_samples, generator=generator, device=generator.device)
+
+
 class Pass(Iterator[int]):
     """One pass over an order, which can say whether it is over.
 
@@ -281,4 +290,4 @@ class ShuffledSampler(EpochSampler):
         super().__init__(size, seed=seed, even=even, rank=rank, world_size=world_size)
 
     def _draw(self) -> Tensor:
-        return _seeds.permutation(self.num_samples, self.seed, self.epoch)
+        return shuffle(self.num_samples, generator=self._generator())

@@ -26,7 +26,7 @@ from aol.engine.run_weights import RunWeights
 from aol.engine.settings import Settings
 from aol.engine.source import AnyPair, shape_of, sources
 from aol.longtail import long_tail
-from aol.sampling import draw
+from aol.sampling import draw, shuffle
 from aol.weights import ErrorRates
 
 _ORDER = 1_000_001  # the place of this use in the path of a seed, where no step of a stream ever comes
@@ -178,10 +178,9 @@ class Loop(ABC):
         rows = []
         for run, own in zip(self.runs, weight, strict=True):
             generator = _seeds.generator(run.seed, _ORDER, self.epoch, device=self.device)
-            if run.mechanism == "resample":
-                rows.append(draw(own, own.numel(), generator=generator))
-            else:
-                rows.append(torch.randperm(own.numel(), generator=generator, device=self.device))
+            resampled = run.mechanism == "resample"
+            size = own.numel()
+            rows.append(draw(own, size, generator=generator) if resampled else shuffle(size, generator=generator))
         return torch.stack(rows)
 
     def _states(self) -> dict[str, SampleAges | ClassAges | ErrorRates | Learner | History | SampleHistory]:

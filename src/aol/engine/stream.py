@@ -16,7 +16,7 @@ from aol.engine.loop import Loop
 from aol.engine.passes import Trained
 from aol.engine.settings import Settings, memory_capacity
 from aol.engine.source import AnyPair
-from aol.memory import Reservoir
+from aol.memory import KeepAll, KeepLast, Memory, Reservoir
 from aol.streams import LimitedAccess, ShiftingTail
 
 
@@ -40,14 +40,12 @@ class StreamLoop(Loop):
         rho = torch.tensor([run.rho for run in runs])
         self.ages = ClassAges(self.num_classes, rho=rho, threshold=threshold, device=device)
         self._streams = [_stream(run, self.labels) for run in runs]
-        capacity = memory_capacity(s.memory)
-        self._reservoirs = [Reservoir(capacity, seed=run.seed) for run in runs] if capacity else []
-        # How often each sample is remembered: all that an estimate of accuracy needs to know of a memory.
-        self._remembered = torch.zeros((len(runs), self.labels.numel()), dtype=torch.int64, device=device)
+        self._memories = [_memory(run, self.labels.numel()) for run in runs]
 
     def _learn(self) -> tuple[Trained, dict[str, Tensor]]:
         shown = torch.stack([stream[self.epoch] for stream in self._streams])
-        self._remember(shown)
+        for memory, indices in zip(self._memories, shown, strict=True):
+            memory.add(indices)
         shown = shown.to(self.device)
         label = self.labels[shown]
         counts = torch.zeros((len(self.runs), self.num_classes), dtype=torch.int64, device=self.device)
@@ -68,26 +66,14 @@ class StreamLoop(Loop):
             readings |= {"age": self.ages.age, "smoothed_age": self.ages.ema}
         return trained, {**readings, "weight": by_class}
 
-    def _remember(self, shown: Tensor) -> None:
-        memory, size = self.settings.memory, self.labels.numel()
-        if self._reservoirs:
-            for reservoir, indices in zip(self._reservoirs, shown, strict=True):
-                reservoir.add(indices)
-            held = [torch.bincount(reservoir.indices, minlength=size) for reservoir in self._reservoirs]
-            self._remembered = torch.stack(held).to(self.device)
-            return
-        if memory == "none":
-            self._remembered.zero_()
-        shown = shown.to(self.device)
-        self._remembered.scatter_add_(1, shown, torch.ones_like(shown))
-
     def _evaluate_train(self) -> dict[str, Tensor]:
         """Classify each remembered sample once, unaugmented; tell the ages as often as it is remembered."""
-        known = self._remembered > 0
+        remembered = torch.stack([memory.counts(self.labels.numel()) for memory in self._memories]).to(self.device)
+        known = remembered > 0
         most = int(known.sum(1).max())
         # Known samples first; runs that know fewer are filled up with others, which count zero times.
         index = known.to(torch.int8).argsort(dim=1, descending=True, stable=True)[:, :most]
-        times = self._remembered.gather(1, index)
+        times = remembered.gather(1, index)
         found = self._evaluate("train", self.pool.gather(1, index), times, most=known.shape[1])
         rank, world = _distributed.world()
         label, often = self.labels[index[:, rank::world]], times[:, rank::world]
@@ -104,15 +90,13 @@ class StreamLoop(Loop):
 
     def state_dict(self) -> dict[str, object]:
         """Return everything: networks, optimiser, ages, records, memory."""
-        memory = [reservoir.state_dict() for reservoir in self._reservoirs]
-        return {**super().state_dict(), "reservoirs": memory, "remembered": self._remembered.to(torch.int32)}
+        return {**super().state_dict(), "memories": [memory.state_dict() for memory in self._memories]}
 
     def load_state_dict(self, state: dict[str, object]) -> None:
         """Go on where another loop of the same runs stood."""
         super().load_state_dict(state)
-        for reservoir, mine in zip(self._reservoirs, state["reservoirs"], strict=True):  # type: ignore[call-overload]
-            reservoir.load_state_dict(mine)
-        self._remembered = state["remembered"].to(self.device, torch.int64)  # type: ignore[attr-defined]
+        for memory, saved in zip(self._memories, state["memories"], strict=True):  # type: ignore[call-overload]
+            memory.load_state_dict(saved)
 
 
 def _stream(run: Settings, labels: Tensor) -> LimitedAccess | ShiftingTail:
@@ -120,3 +104,9 @@ def _stream(run: Settings, labels: Tensor) -> LimitedAccess | ShiftingTail:
         return LimitedAccess(labels, run.fraction, steps=run.epochs, seed=run.seed)
     assert run.imbalance is not None
     return ShiftingTail(labels, run.imbalance, period=run.period, steps=run.epochs, seed=run.seed, profile=run.profile)
+
+
+def _memory(run: Settings, num_samples: int) -> Memory:
+    if capacity := memory_capacity(run.memory):
+        return Reservoir(capacity, seed=run.seed)
+    return KeepAll(num_samples) if run.memory == "all" else KeepLast()
