@@ -18,7 +18,7 @@ from torch import Tensor
 from aol.nets.fused import launch, nvrtc, stage
 from aol.nets.fused.plan import Plan, Unit
 from aol.nets.fused.stage import Cut, Shape
-from aol.nets.fused.tiles import PROCESSORS, cdiv
+from aol.nets.fused.tiles import cdiv, processors
 
 enabled = True  # benchmarks and tests turn this kernel off, to see what it is worth
 SOURCE = Path(__file__).with_name("blocks.cu")
@@ -63,7 +63,7 @@ def chunks(shape: Shape, runs: int, batch: int) -> tuple[int, int]:
     ((171, 3), (86, 6))
     """
     groups = cdiv(batch, shape.images)
-    each = shape.images * max(1, groups * runs // (PROCESSORS * shape.resident * WAVES))
+    each = shape.images * max(1, groups * runs // (processors() * shape.resident * WAVES))
     return cdiv(batch, each), each
 
 

@@ -142,7 +142,7 @@ def _add_chunks(sums: Tensor, channels: int, order: str) -> Tensor:
 
 def _chunks(tile: Tile, runs: int, total: int, split: int = 1) -> int:
     """Cut a sum over pixels so that all programs run at once: a second, fuller or emptier, round would wait."""
-    return max(1, min(cdiv(total, tile.pixels), cuts.PROCESSORS * tile.resident // (split * runs)))
+    return max(1, min(cdiv(total, tile.pixels), cuts.processors() * tile.resident // (split * runs)))
 
 
 def stem_backward_weight(images: Tensor, grad: Tensor, y: Tensor, through: Tensor) -> Tensor:

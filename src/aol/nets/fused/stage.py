@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from aol.nets.fused import nvrtc
-from aol.nets.fused.tiles import PROCESSORS, Partials, cdiv
+from aol.nets.fused.tiles import Partials, cdiv, processors
 
 SOURCE = Path(__file__).with_name("stage.cu")
 SIDES = {16: 32, 32: 16, 64: 8}  # channels → side of the maps that fit
@@ -81,7 +81,7 @@ class Shape:
         >>> Shape(16, 32, 1, 8, 3).chunks(64, 128), Shape(16, 32, 1, 8, 3).chunks(1, 128)
         ((6, 22), (128, 1))
         """
-        wanted = max(1, PROCESSORS * self.resident // runs)
+        wanted = max(1, processors() * self.resident // runs)
         each = cdiv(cdiv(batch, wanted), self.images) * self.images
         return cdiv(batch, each), each
 
@@ -113,7 +113,7 @@ def backward_shape(channels: int, maps: int) -> Shape:
 def shape_of(cuts: tuple[Cut, Cut], channels: int, maps: int) -> Shape:
     """Choose the cut for many maps, or for few: where that for many would leave multiprocessors idle."""
     (images, _, resident), _ = cuts
-    return Shape(channels, SIDES[channels], *cuts[maps < images * resident * PROCESSORS])
+    return Shape(channels, SIDES[channels], *cuts[maps < images * resident * processors()])
 
 
 def fits(x: Tensor, channels: int, stride: int = 1) -> bool:

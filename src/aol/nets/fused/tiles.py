@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -46,12 +47,21 @@ TILES: dict[tuple[str, int], Tile] = {
     ("block_end", 0): Tile(128, 4, 1),
     ("pool_backward", 0): Tile(128, 4, 1),
 }
-PROCESSORS = 132  # multiprocessors of an H200
 FEWEST = 200  # programs below which walking whole images leaves multiprocessors idle
 MADE_CHANNELS: tuple[int, ...] = (16, 32, 64)  # where relu(norm(y)) is written for the next convolution, and kept
 ROW_CHANNELS = (16, 32)  # with more, three rows of weights and sums do not fit
 ORDERS = {"plain": 0, "tapwise": 1, "turned": 2}
 FINISH = 16384  # the most sums of tiles a finishing program reads at once: one run alone has a thousand tiles
+
+
+def processors() -> int:
+    """Return how many multiprocessors the current CUDA device has; without one, those of an H200."""
+    return _processors(torch.cuda.current_device()) if torch.cuda.is_available() else 132
+
+
+@cache
+def _processors(device: int) -> int:
+    return int(torch.cuda.get_device_properties(device).multi_processor_count)
 
 
 def cdiv(a: int, b: int) -> int:
