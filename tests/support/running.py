@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import os
 import signal
@@ -89,13 +88,19 @@ def told(folder: Path) -> dict[str, object]:
         name = str(path.relative_to(folder))
         if path.is_dir() or path.name.startswith(".lock") or "tensorboard" in name:
             continue
-        if path.suffix == ".csv":
-            with path.open() as file:
-                rows = [{k: v for k, v in row.items() if k not in TIMES} for row in csv.DictReader(file)]
-            found[name] = rows
-        elif path.name == "result.json":
-            result = json.loads(path.read_text())
-            found[name] = {k: v for k, v in result.items() if k not in ("seconds", "stack_seconds", "out")}
+        if path.name == "run.json":
+            content = json.loads(path.read_text())
+            content["curves"] = {key: values for key, values in content["curves"].items() if key not in TIMES}
+            found[name] = {key: value for key, value in content.items() if key not in ("seconds", "sha256")}
         else:
             found[name] = path.read_bytes()
     return found
+
+
+def wait_for(folder: Path, pattern: str = "work/*/checkpoint.pt") -> Path:
+    """Wait until a file of this pattern is in a folder, and return it."""
+    end = time.monotonic() + 60
+    while not (there := list(folder.glob(pattern))):
+        assert time.monotonic() < end, pattern
+        time.sleep(0.002)
+    return there[0]

@@ -18,6 +18,7 @@ import shutil
 import signal
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -232,8 +233,10 @@ def plan(
     *,
     limits: dict[object, int] | None = None,
 ) -> list[list[Settings]]:
-    """Return the runs in groups; one run each where networks, data or processes do not allow more."""
-    shard = _shard(options)
+    """Return the runs in groups; one run each where networks, data or processes do not allow more.
+
+    `limits` has the most runs of a group, by `group_key`.
+    """
     shared = _launched()[1] > 1 and options.parallel == "data"
     found: list[list[Settings]] = []
     for key in dict.fromkeys(run.group_key for run in runs):
@@ -249,9 +252,9 @@ def plan(
             reason = nets.obstacle(_network(some[0], pair))
         if reason and len(some) > 1:
             progress.say_once(f"Runs are trained one after the other: {reason}.")
-        most = (limits or {}).get(key) or options.together or likely_best(options.device, shape, some[0].batch_size)
-        if shard is not None:
-            most = min(most, -(-len(some) // shard[1]))
+        most = options.together or likely_best(options.device, shape, some[0].batch_size)
+        if limits and key in limits:
+            most = min(most, limits[key])
         elif options.device.type == "cuda" and not options.together and not reason and len(some) > 1:
             each = capacity.step_bytes(some[0], shape, pair.num_classes, options.device)
             most = capacity.runs_that_fit(torch.cuda.mem_get_info(options.device)[0], each, most)
@@ -450,10 +453,21 @@ class Job:
         self._aside: set[Path] = set()  # groups that do not fit on this device
         self.runs = list(runs)
         self.pairs = open_data(self.missing() if _shard(options) is None else self.runs)
-        self.runs = _share_of(self.runs, self.pairs, options, progress)
+        self._take_share()
         left = self.missing()
         check(left, self.pairs, options)
         self.tally = Tally(self.runs, left, self.pairs)
+
+    def _take_share(self) -> None:
+        """Keep this process's share of the runs: whole groups, the same whatever is trained already."""
+        shard = _shard(self.options)
+        if shard is None:
+            return
+        equal = {key: -(-count // shard[1]) for key, count in Counter(run.group_key for run in self.runs).items()}
+        shares = plan(self.runs, self.pairs, self.options, self.progress, limits=equal)
+        self._limits = {group[0].group_key: len(group) for group in reversed(shares)}  # the first is the largest
+        mine = {run.run_id for group in shares[shard[0] - 1 :: shard[1]] for run in group}
+        self.runs = [run for run in self.runs if run.run_id in mine]
 
     def missing(self) -> list[Settings]:
         """Return the runs without a complete record, in their order."""
@@ -532,18 +546,6 @@ def _shard(options: ExecutionOptions) -> tuple[int, int] | None:
     """Return which share of the runs is this process's, (i, n) counted from one; None: all."""
     rank, world = _launched()
     return options.shard or ((rank + 1, world) if world > 1 and options.parallel == "runs" else None)
-
-
-def _share_of(
-    runs: list[Settings], pairs: dict[str, AnyPair], options: ExecutionOptions, progress: Silent
-) -> list[Settings]:
-    """Return the runs of this process's share: whole groups, the same whatever is trained already."""
-    shard = _shard(options)
-    if shard is None:
-        return runs
-    mine = plan(runs, pairs, options, progress)[shard[0] - 1 :: shard[1]]
-    chosen = {run.run_id for group in mine for run in group}
-    return [run for run in runs if run.run_id in chosen]
 
 
 def train(

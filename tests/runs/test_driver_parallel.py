@@ -6,15 +6,17 @@ import json
 import os
 import signal
 import socket
-import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
 
 from aol.cli import main
-from tests.support.running import forked, status_of, told, torchrun
+from aol.runs.record import Run, read_run
+from aol.runs.store import find_runs
+from tests.support.running import forked, status_of, told, torchrun, wait_for
 
 pytestmark = pytest.mark.usefixtures("_loaded")
 
@@ -48,8 +50,8 @@ def networks(out: Path) -> dict[str, dict[str, torch.Tensor]]:
     return {str(path.relative_to(out)): load_file(path) for path in out.rglob("network*.safetensors")}
 
 
-def records(out: Path, name: str) -> dict[str, list[dict[str, str]]]:
-    return {key: rows for key, rows in told(out).items() if key.endswith(name)}  # type: ignore[misc]
+def records(out: Path) -> list[Run]:
+    return [read_run(folder) for folder in find_runs(out)]
 
 
 # 545 samples in batches of 101: the last one has 40, and an odd batch is shared unevenly by two.
@@ -85,14 +87,11 @@ def test_two_processes_that_share_every_batch_train_the_network_of_one(kind: str
     for name, state in mine.items():
         for key, value in state.items():
             torch.testing.assert_close(theirs[name][key], value, rtol=1e-5, atol=2e-6, msg=f"{name} {key}")
-    for before, after in zip(records(one, "classes.csv").values(), records(two, "classes.csv").values(), strict=True):
-        for column in ("age", "train_count", "train_accuracy", "test_accuracy", "test_age"):
-            assert [row[column] for row in before] == [row[column] for row in after], column
-        weights = [torch.tensor([float(row["weight"]) for row in rows]) for rows in (before, after)]
-        torch.testing.assert_close(*weights, rtol=1e-5, atol=1e-6)
-    for before, after in zip(records(one, "epochs.csv").values(), records(two, "epochs.csv").values(), strict=True):
-        losses = [torch.tensor([float(row["train_loss"]) for row in rows]) for rows in (before, after)]
-        torch.testing.assert_close(*losses, rtol=1e-5, atol=1e-6)
+    for before, after in zip(records(one), records(two), strict=True):
+        for name in ("age", "smoothed_age", "train_count", "train_accuracy", "test_accuracy", "test_age"):
+            np.testing.assert_array_equal(before.over_time[name], after.over_time[name], name)
+        np.testing.assert_allclose(before.over_time["weight"], after.over_time["weight"], rtol=4e-5)
+        np.testing.assert_allclose(before.curves["train_loss"], after.curves["train_loss"], rtol=1e-5, atol=1e-6)
     for path in one.rglob("samples.safetensors"):
         mine_kept, their_kept = load_file(path), load_file(two / path.relative_to(one))
         for name in ("age", "right", "prediction", "times"):
@@ -116,8 +115,7 @@ def test_a_batch_norm_network_trains_and_resumes_data_parallel(tmp_path: Path) -
     ]
     assert in_parallel(*words, "--out", tmp_path / "straight") == [0, 0]
     children = processes([*words, "--out", str(tmp_path / "killed")])
-    while not (tmp_path / "killed" / "stack-0" / "checkpoint.pt").exists():
-        time.sleep(0.002)
+    wait_for(tmp_path / "killed")
     for child in children:
         os.kill(child, signal.SIGKILL)
         status_of(child)
@@ -138,8 +136,7 @@ def test_runs_shared_out_over_processes_are_those_of_one_process(tmp_path: Path)
 def test_runs_begun_together_by_one_process_are_not_taken_over_by_two(tmp_path: Path) -> None:
     words = ["train", "--epochs", "400", "--seed", "0,1", "--checkpoint-seconds", "0", "--out", str(tmp_path)]
     child = forked(words)
-    while not (tmp_path / "stack-0" / "checkpoint.pt").exists():
-        time.sleep(0.002)
+    wait_for(tmp_path)
     os.kill(child, signal.SIGKILL)
     status_of(child)
     assert in_parallel(*words, "--resume") == [2, 2]

@@ -174,6 +174,6 @@ def test_names_are_those_of_the_run_that_is_there_and_not_of_one_before(
     trained(photos, out, capsys, *SMALL, "--keep-samples")
     (photos / "train" / "n01440764" / "n01440764_0.JPEG").rename(photos / "train" / "n01440764" / "another.JPEG")
     (path,) = out.rglob("ids.json")
-    (path.parent / "result.json").unlink()  # as if it had been killed before its first checkpoint
+    (path.parent / "run.json").unlink()  # as if it had been killed before its first checkpoint
     trained(photos, out, capsys, *SMALL, "--keep-samples")
     assert json.loads(path.read_text())[0] == "train/n01440764/another.JPEG"

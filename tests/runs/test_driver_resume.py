@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 import pytest
 
-from tests.support.running import forked, killed_after, status_of, told
+from tests.support.running import forked, killed_after, status_of, told, wait_for
 
 Straight: TypeAlias = Callable[[str, int], tuple[dict[str, object], float]]
 pytestmark = pytest.mark.usefixtures("_loaded")
@@ -112,8 +112,8 @@ def test_a_run_resumed_among_a_different_number_of_others_stays_where_it_was_beg
     ]
     base += ["--out", str(tmp_path / "a")]
     child = forked([*base, "--together", "4"])
-    checkpoint = tmp_path / "a" / "stack-1" / "checkpoint.pt"
-    while not checkpoint.exists():
+    first = wait_for(tmp_path / "a")
+    while first.exists() or not list((tmp_path / "a").glob("work/*/checkpoint.pt")):  # until the second group
         time.sleep(0.005)
     os.kill(child, signal.SIGKILL)
     assert status_of(child) == -signal.SIGKILL
