@@ -19,11 +19,11 @@ import signal
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
@@ -231,7 +231,7 @@ def plan(
     options: ExecutionOptions,
     progress: Silent,
     *,
-    limits: dict[object, int] | None = None,
+    limits: Mapping[Any, int] | None = None,
 ) -> list[list[Settings]]:
     """Return the runs in groups; one run each where networks, data or processes do not allow more.
 
