@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import numbers
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 PROFILES = ("exp", "step")  # of long tails
 
@@ -45,5 +46,16 @@ def whole(name: str, value: object, low: int, high: int | None = None) -> int:
 def choice(name: str, value: object, allowed: Sequence[str]) -> str:
     """Return `value` when it is one of the allowed words."""
     if not isinstance(value, str) or value not in allowed:
-        raise ValueError(f"{name} must be one of {', '.join(map(repr, allowed))}, not {shown(value)}.")
+        hint = did_you_mean(value, allowed) if isinstance(value, str) else ""
+        raise ValueError(f"{name} must be one of {', '.join(map(repr, allowed))}, not {shown(value)}.{hint}")
     return value
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """Return a question that names the closest known word, or nothing if none is close.
+
+    >>> did_you_mean("cifar", ["digits", "cifar10"])
+    " Did you mean 'cifar10'?"
+    """
+    close = difflib.get_close_matches(word, list(known), n=1)
+    return f" Did you mean {close[0]!r}?" if close else ""

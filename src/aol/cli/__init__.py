@@ -1,0 +1,86 @@
+"""The command line. Exit status: 0 done, 1 a run failed or data cannot be read, 2 the words were wrong,
+130 interrupted, 143 ended by SIGTERM. An error is one line on standard error; `--debug` adds its traceback.
+"""
+
+from __future__ import annotations
+
+import argparse
+import errno
+import io
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+
+from aol._version import __version__
+from aol.cli import bench, data, report, show, study, train
+from aol.cli.parser import Parser, show_help
+
+_DESCRIPTION = "Age of Learning: train with, and look at, how long a model has kept getting something wrong."
+_EXAMPLES = (
+    "aol train --weighting none,cb,aol --seed 0-4   # compare three weightings over five seeds",
+    "aol show runs/latest                           # the table again, and the classes that stay wrong longest",
+    "aol report runs/latest --open                  # one interactive page",
+    "aol COMMAND --help                             # all flags of a command",
+)
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+def build() -> Parser:
+    """Return the parser of all commands."""
+    parser = Parser("aol", description=_DESCRIPTION, usage="aol COMMAND [FLAGS]", examples=_EXAMPLES)
+    parser.add_argument("--version", action="version", version=f"aol {__version__}")
+    parser.set_defaults(act=show_help, parser=parser)
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands", prog="aol")
+    for each in (train, show, report, study, data, bench):
+        each.add(commands)
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command line and return its exit status."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    debug = "--debug" in words
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a path that is not UTF-8 must not lose what was trained
+        sys.stdout.reconfigure(errors="backslashreplace")
+    parsed = argparse.Namespace()
+    try:
+        parsed = build().parse_args(words)
+        status: int = parsed.act(parsed)
+        sys.stdout.flush()
+    except SystemExit as stop:  # --help and --version
+        return int(stop.code or 0)
+    except KeyboardInterrupt:
+        return _fail(f"stopped; {getattr(parsed, 'stopped', 'files already written are complete')}.", 130, False)
+    except BrokenPipeError:  # aol show ... | head
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except Exception as error:
+        return _fail(*_explained(error), debug)
+    return status
+
+
+def _explained(error: Exception) -> tuple[str, int]:
+    """Return the sentence and the exit status of an error."""
+    from aol.engine.settings import WrongSettingsError
+
+    if isinstance(error, WrongSettingsError):
+        return str(error), 2
+    if isinstance(error, OSError) and error.errno in _FULL:
+        return "the disk is full; files already written are complete: free some space, then `aol resume FOLDER`.", 1
+    if isinstance(error, FileNotFoundError):
+        return str(error), 2
+    if isinstance(error, OSError | RuntimeError | ImportError):
+        return str(error), 1
+    if isinstance(error, ValueError | TypeError):
+        from aol.data.errors import DataError
+
+        return str(error), 1 if isinstance(error, DataError) else 2
+    return f"{type(error).__name__}: {error} (an error in aol itself; --debug shows where)", 1
+
+
+def _fail(text: str, status: int, debug: bool) -> int:
+    if debug:
+        traceback.print_exc()
+    print(f"aol: {' '.join(text.split())}", file=sys.stderr)
+    return status
