@@ -1,5 +1,7 @@
-"""The command line. Exit status: 0 done, 1 a run failed or data cannot be read, 2 the words were wrong,
-130 interrupted, 143 ended by SIGTERM. An error is one line on standard error; `--debug` adds its traceback.
+"""The command line: one parser, one error handler.
+
+Exit status: 0 done, 1 a run failed or data cannot be read, 2 the words were wrong, 130 interrupted, 143 ended by
+SIGTERM. An error is one line on standard error; `--debug` adds its traceback.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 def build() -> Parser:
     """Return the parser of all commands."""
-    parser = Parser("aol", description=_DESCRIPTION, usage="aol COMMAND [FLAGS]", examples=_EXAMPLES)
+    parser = Parser("aol", description=_DESCRIPTION, examples=_EXAMPLES)
     parser.add_argument("--version", action="version", version=f"aol {__version__}")
     parser.set_defaults(act=show_help, parser=parser)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands", prog="aol")

@@ -10,17 +10,20 @@ import argparse
 import difflib
 import re
 import shutil
+import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 from aol.engine.settings import WrongSettingsError
 
 if TYPE_CHECKING:
-    Commands = argparse._SubParsersAction["Parser"]
     import torch
 
+Commands: TypeAlias = "argparse._SubParsersAction[Parser]"
+
 WIDEST = 110
+_EXAMPLES = "examples:"
 MOST_SEEDS = 10_000
 _ELSEWHERE = {"--epochs": "--steps", "--steps": "--epochs", "--seed": "--seeds", "--seeds": "--seed"}
 
@@ -40,17 +43,38 @@ class _Formatter(argparse.RawDescriptionHelpFormatter):
 
     def _get_help_string(self, action: argparse.Action) -> str:
         text = action.help or ""
-        told = action.default not in (None, False, argparse.SUPPRESS, []) and action.option_strings
-        return f"{text} (default: %(default)s)" if told and "default" not in text else text
+        given = action.default
+        told = (
+            action.option_strings and given is not None and given is not False and given not in ([], argparse.SUPPRESS)
+        )
+        number = ":g" if isinstance(given, float) else ""
+        return f"{text} (default: {given:{number[1:]}})" if told and "default" not in text else text
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        if text.startswith(_EXAMPLES):
+            return super()._fill_text(text, width, indent)
+        return textwrap.fill(text, width, initial_indent=indent, subsequent_indent=indent)
 
 
 class Parser(argparse.ArgumentParser):
-    """Wrong words are a `WrongSettingsError` with a suggestion and the help page to read, instead of a page of usage."""
+    """Wrong words raise `WrongSettingsError` with a suggestion and the help page to read, and print no usage."""
 
     def __init__(self, *given: Any, examples: Sequence[str] = (), **named: Any) -> None:
         if examples:
-            named["epilog"] = "\n".join(("examples:", *(f"  {line}" for line in examples)))
-        super().__init__(*given, formatter_class=_Formatter, allow_abbrev=False, **named)
+            named["epilog"] = "\n".join((_EXAMPLES, *(f"  {line}" for line in examples)))
+        named |= {"formatter_class": _Formatter, "allow_abbrev": False, "add_help": False}
+        super().__init__(*given, **named)
+        self.add_argument("-h", "--help", action="help", help="show this help")
+
+    def format_help(self) -> str:
+        """Return the help page; flags are listed below the usage line, not in it."""
+        words = []
+        for action in self._actions:
+            if not action.option_strings:
+                more = "..." if action.nargs in ("*", "+") else ""
+                words.append(f"[{action.metavar}{more}]" if action.nargs == "*" else f"{action.metavar}{more}")
+        self.usage = " ".join((self.prog, *words, "[FLAGS]"))
+        return super().format_help()
 
     def error(self, message: str) -> NoReturn:
         """Raise instead of leaving; argparse's own sentences are reworded."""
@@ -58,9 +82,9 @@ class Parser(argparse.ArgumentParser):
         message = re.sub(r"^argument ([^:]+): expected (one|at least one) argument$", r"\1 needs a value", message)
         message = re.sub(r"^argument ([^:]+): ", r"\1: ", message)
         message = re.sub(r"^the following arguments are required: (.+)$", r"\1 is missing", message)
-        raise WrongSettingsError(f"{message.rstrip('.')}; see {self.prog} --help.")
+        raise WrongSettingsError(f"{message.rstrip('.')} (see {self.prog} --help)")
 
-    def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:  # type: ignore[override]
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
         """Parse; what a command does not know is its own error, so that its own help page is named."""
         parsed, strange = super().parse_known_args(args, namespace)
         if strange:
@@ -75,14 +99,14 @@ class Parser(argparse.ArgumentParser):
         known = [name for action in self._actions for name in action.option_strings if name.startswith("--")]
         other = _ELSEWHERE.get(flag)
         close = [other] if other in known else difflib.get_close_matches(flag, known, n=1)
-        self.error(f"there is no flag {flag}" + (f", did you mean {close[0]}?" if close else ""))
+        self.error(f"there is no flag {flag}" + (f": did you mean {close[0]}?" if close else ""))
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is None or value in action.choices:
             return
         choices = [str(choice) for choice in action.choices]
         close = difflib.get_close_matches(str(value), choices, n=1)
-        hint = f", did you mean {close[0]}?" if close else ""
+        hint = f": did you mean {close[0]}?" if close else ""
         if isinstance(action, argparse._SubParsersAction):
             self.error(f"there is no command {value!r}{hint or ': ' + ', '.join(choices)}")
         self.error(f"{action.option_strings[0]} must be one of {', '.join(choices)}, not {value!r}{hint}")
@@ -92,9 +116,7 @@ def add_command(
     commands: Commands, name: str, act: Callable[[argparse.Namespace], int], text: str, examples: Sequence[str] = ()
 ) -> Parser:
     """Add a command: one line about it, examples below its help, and the function that carries it out."""
-    usage = f"{commands._prog_prefix} {name} {'' if act is show_help else '[FLAGS]'}".rstrip()
-    parser = commands.add_parser(name, help=text, description=text, examples=examples, usage=usage)
-    parser.prog = f"{commands._prog_prefix} {name}"
+    parser = commands.add_parser(name, help=text, description=text, examples=examples)
     parser.set_defaults(act=act, parser=parser)
     return parser
 
@@ -181,7 +203,9 @@ def seed_list(flag: str, text: str) -> list[int]:
         if last < first:
             raise WrongSettingsError(f"{flag} {part} is empty: write {last}-{first}.")
         if last - first >= MOST_SEEDS:
-            raise WrongSettingsError(f"{flag} {part} has {last - first + 1:,} seeds; at most {MOST_SEEDS:,} are possible.")
+            raise WrongSettingsError(
+                f"{flag} {part} has {last - first + 1:,} seeds; at most {MOST_SEEDS:,} are possible."
+            )
         seeds += range(first, last + 1)
     return seeds
 
