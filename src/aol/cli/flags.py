@@ -20,7 +20,12 @@ if TYPE_CHECKING:
 
 DEFAULTS: Mapping[str, Value] = {field.name: field.default for field in fields(Settings)}  # type: ignore[misc]
 # What may be missing, and the kind of number it is otherwise.
-OPTIONAL: Mapping[str, Callable[[str], float]] = {"imbalance": float, "threshold": float, "image_size": int}
+OPTIONAL: Mapping[str, Callable[[str], float]] = {
+    "imbalance": float,
+    "threshold": float,
+    "image_size": int,
+    "warmup": float,
+}
 # Where a command starts from. `folder` is any data set that is not built in.
 BY_DATA: Mapping[str, Mapping[str, Value]] = {
     "digits": {"epochs": 60, "batch_size": 32, "imbalance": 50.0},
@@ -55,7 +60,7 @@ _TRAINING = {
     "momentum": "of SGD; the first beta of AdamW",
     "weight_decay": "strength of weight decay",
     "schedule": "paper (warm-up, then 1/100 at 80 % and 1/10000 at 90 % of the epochs), cosine, fixed",
-    "warmup": "epochs of linear warm-up",
+    "warmup": "epochs of linear warm-up, 0.5 for half of one (default: 2.5 % of the epochs)",
     "average": "also evaluate an average of the weights with this decay; 0 for none",
     "precision": "fp32, bf16",
     "normalisation": "centred (as in the paper) or standardised pixels (mean and standard deviation)",

@@ -29,6 +29,7 @@ from aol.engine.settings import Settings, Value, WrongSettingsError
 
 if TYPE_CHECKING:
     from aol.engine.source import AnyPair
+    from aol.runs.record import Json
     from aol.study.records import Store
     from aol.study.spec import Study
 
@@ -218,6 +219,7 @@ def _run(words: argparse.Namespace) -> int:
     from rich.console import Console
 
     from aol.engine.training import Conduct
+    from aol.runs.store import write_request
     from aol.study.claims import Claims
     from aol.study.on_ray import Cluster, Conditions, ray_package, run_on
     from aol.study.plan import standing
@@ -246,6 +248,7 @@ def _run(words: argparse.Namespace) -> int:
     )
     start = time.monotonic()
     store.prepare()
+    write_request(store.folder, _request(words, study))
     try:
         with Claims(store.folder) as claims:
             work = Work(study, store, claims, conduct, _opener(folders, words.data_dir), display)
@@ -269,6 +272,44 @@ def _run(words: argparse.Namespace) -> int:
         many = "1 run" if work.trained == 1 else f"{work.trained} runs"
         print(f"{many} in {spoken(time.monotonic() - start)}.{stopped}")
     return 143 if stop.asked.is_set() else 1 if found.failed or work.untrained else 0
+
+
+_CHOICE: dict[str, Json] = {"only": [], "seeds": None, "set": [], "precision": None, "data": []}
+_OPTIONS: dict[str, Json] = {
+    "data_dir": None, "device": "auto", "together": None, "workers": 0, "checkpoint_seconds": 60.0, "shard": None,
+    "ray": None,
+}  # fmt: skip
+
+
+def _request(words: argparse.Namespace, study: Study) -> dict[str, Json]:
+    """Return what was asked for, for `aol resume`; paths are absolute, so that it works from any folder."""
+    path = Path(words.study).expanduser()
+    given = dict(_pair("--data", text) for text in words.data)
+    folders: list[Json] = [f"{name}={Path(place).expanduser().absolute()}" for name, place in given.items()]
+    choice: dict[str, Json] = {name: getattr(words, name) for name in _CHOICE}
+    options: dict[str, Json] = {name: getattr(words, name) for name in _OPTIONS}
+    if words.data_dir is not None:
+        options["data_dir"] = str(Path(words.data_dir).expanduser().absolute())
+    runs = study.all_runs()
+    return {
+        "command": "study",
+        "study": str(path.absolute()) if path.is_file() else words.study,
+        "choice": choice | {"data": folders},
+        "options": options | {"shard": list(words.shard) if words.shard else None},
+        "ids": [run.run_id for run in runs],
+        "runs": [dict(run.as_dict()) for run in runs],
+    }
+
+
+def resume(words: argparse.Namespace, request: Mapping[str, Json]) -> int:
+    """Continue the study that a folder was last used for; `words` holds the flags of `aol resume`."""
+    choice, options = request.get("choice"), request.get("options")
+    given = {**_CHOICE, **(choice if isinstance(choice, dict) else {})}
+    given |= {**_OPTIONS, "minutes": None, **(options if isinstance(options, dict) else {})}
+    asked = argparse.Namespace(**{**given, **vars(words)})
+    asked.study, asked.out = request.get("study"), str(words.folder)
+    asked.shard = tuple(asked.shard) if asked.shard else None
+    return _run(asked)
 
 
 def _status(words: argparse.Namespace) -> int:
@@ -342,7 +383,7 @@ def _page(words: argparse.Namespace) -> int:
 
 
 def _draw(words: argparse.Namespace) -> int:
-    from aol.figures import style
+    from aol.plots import style
 
     study = chosen(words)
     path = Path(words.write).expanduser()

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import argparse
-import json
+import contextlib
 import os
-import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from aol.cli.flags import add_execution, add_output, add_settings, in_flags, runs_of, settings_of
-from aol.cli.parser import Commands, add_command, check_data, usable_device
+from aol.cli.parser import Commands, add_command, add_common, check_data, usable_device
+from aol.cli.show import asked_for, print_json, print_runs
 from aol.engine.settings import Settings, WrongSettingsError
 
 if TYPE_CHECKING:
+    import torch
+
     from aol.engine.source import AnyPair
+    from aol.runs.progress import Silent
+    from aol.runs.record import Json
+    from aol.runs.store import Store
 
 BASE = Path("runs")  # of folders that were not named
 _SEVERAL = "Every setting takes several values with commas between them; each combination is a run."
@@ -29,6 +34,7 @@ _STREAM = (
     "aol stream --weighting none,cb,aol --seed 0-2",
     "aol stream --stream access --fraction 0.1 --memory reservoir:1000",
 )
+_RESUME = ("aol resume runs/latest", "aol resume runs/cifar10 --device cuda:1 --minutes 60")
 _SLOW_PIXELS = 128
 
 
@@ -43,6 +49,17 @@ def add(commands: Commands) -> None:
         add_settings(parser, name)
         add_output(parser, name)
         add_execution(parser, checkpoint_seconds=30.0)
+        if name == "stream":
+            parser.set_defaults(keep_samples=False)
+
+    text = "Continue the runs of a folder: what was asked for is read from it, flags are needed only to change how."
+    parser = add_command(commands, "resume", _resume, text, _RESUME)
+    parser.add_argument("folder", type=Path, metavar="FOLDER", help="--out of aol train, aol stream or aol study run")
+    add_common(parser)
+    group = add_execution(parser)
+    for action in group._group_actions:  # what is not given is as it was
+        action.default = argparse.SUPPRESS
+        action.help = (action.help or "").split(" (default")[0]
 
 
 def _train(words: argparse.Namespace) -> int:
@@ -58,51 +75,84 @@ def _train(words: argparse.Namespace) -> int:
 
 
 def _carry_out(words: argparse.Namespace, runs: Sequence[Settings]) -> int:
+    """Train the runs of `aol train` or `aol stream` into `--out`, and note there what was asked for."""
+    device = usable_device(words.device)
+    open_data = _opener(words.data_dir, os.getcwd())
+    out = _output_folder(words)
+    request: dict[str, Json] = {"command": words.command, "directory": os.getcwd(), "options": _options_given(words)}
+
+    def prepare() -> None:
+        from aol.runs import driver
+
+        # Shares of one folder are trained by commands of their own: each finds the runs of the others there.
+        resume = words.resume or (words.shard is not None and not words.fresh)
+        driver.prepare(runs, Store(out), request, resume=resume, fresh=words.fresh)
+
+    from aol.runs.store import Store
+
+    try:
+        return train_runs(words, runs, Store(out), open_data, device, prepare)
+    except WrongSettingsError:
+        if words.out is None and not words.resume:
+            _remove_if_empty(out)
+        raise
+
+
+def train_runs(
+    words: argparse.Namespace,
+    runs: Sequence[Settings],
+    store: Store,
+    open_data: Callable[[Sequence[Settings]], dict[str, AnyPair]],
+    device: torch.device,
+    prepare: Callable[[], None],
+) -> int:
+    """Train runs and print what came of it; return the exit status."""
     from rich.console import Console
 
-    from aol.data import open_data
-    from aol.engine import display
-    from aol.engine.training import Conduct, train
+    from aol.runs.driver import ExecutionOptions, train
+    from aol.runs.progress import Lines, Live, Silent
 
     if words.deterministic:
-        use_deterministic_kernels()
-    device = usable_device(words.device)
-    pairs: dict[str, AnyPair] = {
-        name: open_data(name, data_dir=words.data_dir) for name in dict.fromkeys(run.data for run in runs)
-    }
-    first = os.environ.get("RANK", "0") == "0"
-    if first and device.type == "cpu":
-        warn_of_large_images(runs, pairs)
-    out = output_folder(words)
-    words.stopped = f"`aol resume {out}` continues from the last checkpoint"
-    conduct = Conduct(
-        out=out,
+        _use_deterministic_kernels()
+    options = ExecutionOptions(
         device=device,
-        resume=words.resume,
-        fresh=words.fresh,
         together=words.together,
         workers=words.workers,
-        keep_samples=words.command == "train" and words.keep_samples,
+        keep_samples=words.keep_samples,
         checkpoint_seconds=words.checkpoint_seconds,
         parallel=words.parallel,
+        shard=words.shard,
+        minutes=words.minutes,
         tensorboard=words.tensorboard,
         data_dir=words.data_dir,
     )
+    words.stopped = f"`aol resume {store.folder}` continues from the last checkpoint"
+    first = os.environ.get("RANK", "0") == "0"
     console = Console(stderr=True)
-    quiet = words.json or not first
-    progress = display.Quiet() if quiet else display.Screen(console) if console.is_terminal else display.Lines()
+    progress = Silent() if words.json or not first else Live(console) if console.is_terminal else Lines()
+
+    def opened(some: Sequence[Settings]) -> dict[str, AnyPair]:
+        pairs = open_data(some)
+        if first and device.type == "cpu":
+            _warn_of_large_images(some, pairs, progress)
+        return pairs
+
     try:
-        results = train(runs, pairs, conduct, progress)
+        outcome = train(runs, store, opened, options, progress, prepare=prepare)
     finally:
         progress.close()
-    if words.json and first:
-        print(json.dumps({"runs": results}, ensure_ascii=False, allow_nan=False))
-    elif first:
-        display.report(results, conduct.out, try_next=_STREAM[0] if words.command == "train" else _TRAIN[0])
-    return 1 if any(each.get("failed_at_epoch") for each in results) else 0
+    failed = False
+    if first:
+        frame = asked_for(store, runs)
+        failed = bool(frame.failed_at_epoch.notna().any()) if len(frame) else False
+        if words.json:
+            print_json(frame)
+        else:
+            print_runs(frame, [store.folder], asked=len(runs))
+    return 143 if outcome.terminated else 1 if failed or outcome.untrained else 0
 
 
-def use_deterministic_kernels() -> None:
+def _use_deterministic_kernels() -> None:
     """Allow only deterministic kernels, on CUDA too."""
     import torch
 
@@ -111,21 +161,19 @@ def use_deterministic_kernels() -> None:
     torch.backends.cudnn.benchmark = False
 
 
-def warn_of_large_images(runs: Sequence[Settings], pairs: dict[str, AnyPair]) -> None:
+def _warn_of_large_images(runs: Sequence[Settings], pairs: dict[str, AnyPair], progress: Silent) -> None:
     """Warn before training on large images without a GPU."""
     from aol.engine.source import shape_of
 
     for run in {run.data: run for run in runs}.values():
         size = shape_of(pairs[run.data], run.image_size)[1]
         if size >= _SLOW_PIXELS:
-            print(
-                f"aol: warning: images of {size} pixels train slowly on a CPU: add --image-size 64, or use a GPU "
-                "(--device cuda).",
-                file=sys.stderr,
+            progress.say_once(
+                f"Warning: images of {size} pixels train slowly on a CPU: add --image-size 64, or use a GPU."
             )
 
 
-def output_folder(words: argparse.Namespace) -> Path:
+def _output_folder(words: argparse.Namespace) -> Path:
     """Return `--out`; without it a new folder named by date and time, or with `--resume` the latest one."""
     if words.out is not None:
         return Path(words.out)
@@ -138,10 +186,10 @@ def output_folder(words: argparse.Namespace) -> Path:
         if not latest.is_dir():
             raise WrongSettingsError(f"there is no {latest} to continue: name the folder by --out.")
         return latest.resolve()
-    return new_folder(BASE)
+    return _new_folder(BASE)
 
 
-def new_folder(base: Path) -> Path:
+def _new_folder(base: Path) -> Path:
     """Make a folder named by date and time below `base`, and let `base/latest` point to it."""
     name = datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
     base.mkdir(parents=True, exist_ok=True)
@@ -166,3 +214,75 @@ def _link(link: Path, target: str) -> None:
         temporary.replace(link)
     except OSError:
         temporary.unlink(missing_ok=True)
+
+
+def _remove_if_empty(out: Path) -> None:
+    """Remove a new folder in which nothing was trained, because the words were wrong."""
+    for name in (".lock", "runs"):
+        with contextlib.suppress(OSError):
+            (out / name).rmdir() if name == "runs" else (out / name).unlink()
+    with contextlib.suppress(OSError):
+        out.rmdir()
+
+
+# Continuing
+
+_OPTIONS: dict[str, Json] = {
+    "data_dir": None, "device": "auto", "together": None, "workers": 0, "keep_samples": False,
+    "checkpoint_seconds": 30.0, "parallel": "data", "tensorboard": False, "deterministic": False, "shard": None,
+}  # fmt: skip
+
+
+def _resume(words: argparse.Namespace) -> int:
+    from aol.runs.store import Store, read_request
+
+    if not words.folder.is_dir():
+        raise WrongSettingsError(f"there is no folder {words.folder}.")
+    request = read_request(words.folder)
+    if request is None:
+        raise WrongSettingsError(
+            f"{words.folder} does not say what to continue: aol resume takes the --out of aol train, aol stream or "
+            "aol study run."
+        )
+    if request.get("command") == "study":
+        from aol.cli import study
+
+        return study.resume(words, request)
+    from aol.runs import driver
+
+    runs, store = driver.requested_runs(request), Store(words.folder)
+    given = request.get("options")
+    asked = argparse.Namespace(
+        **{**_OPTIONS, "minutes": None, **(given if isinstance(given, dict) else {}), **vars(words)}
+    )
+    asked.shard = tuple(asked.shard) if asked.shard else None
+    directory = request.get("directory")
+    open_data = _opener(asked.data_dir, directory if isinstance(directory, str) else os.getcwd())
+    try:
+        return train_runs(
+            asked, runs, store, open_data, usable_device(asked.device),
+            lambda: driver.prepare(runs, store, request, resume=True),
+        )  # fmt: skip
+    finally:
+        words.stopped = getattr(asked, "stopped", "")
+
+
+def _options_given(words: argparse.Namespace) -> dict[str, Json]:
+    """Return how the runs are trained, for `aol resume`."""
+    given: dict[str, Json] = {name: getattr(words, name) for name in _OPTIONS}
+    return given | {"shard": list(words.shard) if words.shard else None}
+
+
+def _opener(data_dir: str | None, directory: str) -> Callable[[Sequence[Settings]], dict[str, AnyPair]]:
+    """Return what opens the data sets of some runs; relative folders refer to `directory`."""
+
+    def opened(runs: Sequence[Settings]) -> dict[str, AnyPair]:
+        from aol.data import open_data
+        from aol.data.named import NAMES
+
+        names = dict.fromkeys(run.data for run in runs)
+        places = {name: name if name in NAMES else str(Path(directory, Path(name).expanduser())) for name in names}
+        check_data(places.values())
+        return {name: open_data(place, data_dir=data_dir) for name, place in places.items()}
+
+    return opened
