@@ -20,8 +20,7 @@ $(BIN)/.docs-ready: $(BIN)/.ready
 	touch $@
 
 demo: $(BIN)/.ready  ## the main job: long-tailed digits, plain, class-balanced and AoL, five seeds, one table
-	$(BIN)/aol train --weighting none,cb,aol --level class,sample --seed 0,1,2,3,4 --batch-size 32 --epochs 60 \
-		--out runs/demo --fresh
+	$(BIN)/aol train --weighting none,cb,aol --level class,sample --seed 0-4 --out runs/demo --fresh
 
 test: $(BIN)/.ready  ## all tests and doctests, a file at a time on two cores
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile

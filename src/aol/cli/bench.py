@@ -7,7 +7,7 @@ import json
 import sys
 from pathlib import Path
 
-from aol.cli.parser import Commands, add_command, add_common, count, counts, positive, usable_device
+from aol.cli.parser import Commands, add_command, add_common, count, counts, positive
 
 
 def add(commands: Commands) -> None:
@@ -26,6 +26,7 @@ def add(commands: Commands) -> None:
 
 def _bench(words: argparse.Namespace) -> int:
     from aol.bench import measure
+    from aol.engine.device import usable_device
 
     device = usable_device(words.device)
     usual = measure.usual(device)

@@ -13,12 +13,9 @@ import shutil
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
+from typing import Any, NoReturn, TypeAlias
 
 from aol.engine.settings import WrongSettingsError
-
-if TYPE_CHECKING:
-    import torch
 
 Commands: TypeAlias = "argparse._SubParsersAction[Parser]"
 
@@ -210,31 +207,6 @@ def seed_list(flag: str, text: str) -> list[int]:
     return seeds
 
 
-def usable_device(name: str) -> torch.device:
-    """Return the device that a word names, after checking that it can be used."""
-    import os
-
-    import torch
-
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        device = torch.device(name)
-    except RuntimeError as error:
-        raise WrongSettingsError(f"--device must be auto, cpu, cuda or cuda:N, not {name!r}.") from error
-    if device.type not in ("cpu", "cuda"):
-        raise WrongSettingsError(f"--device must be auto, cpu, cuda or cuda:N, not {name!r}.")
-    try:
-        device = torch.empty(0, device=device).device
-    except (RuntimeError, AssertionError) as error:
-        raise WrongSettingsError(f"--device {name} cannot be used here: {str(error).splitlines()[0]}") from error
-    if name == "cuda":
-        device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
-    if device.type == "cuda":
-        torch.cuda.set_device(device)
-    return device
-
-
 def check_data(names: Iterable[str], flag: str = "--data") -> None:
     """Refuse a word that is neither a built-in data set nor a folder, before anything is opened."""
     from aol._values import did_you_mean
@@ -242,7 +214,7 @@ def check_data(names: Iterable[str], flag: str = "--data") -> None:
 
     for name in names:
         path = Path(name).expanduser()
-        if name in NAMES or path.is_dir():
+        if name in NAMES or (name and path.is_dir()):
             continue
         if path.is_file():
             raise WrongSettingsError(f"{flag} {name} is a file: a folder or one of {', '.join(NAMES)} is needed.")

@@ -23,7 +23,6 @@ from aol.cli.parser import (
     folder,
     seed_list,
     show_help,
-    usable_device,
 )
 from aol.engine.settings import Settings, Value, WrongSettingsError
 
@@ -218,6 +217,7 @@ def _list(words: argparse.Namespace) -> int:
 def _run(words: argparse.Namespace) -> int:
     from rich.console import Console
 
+    from aol.engine.device import usable_device
     from aol.engine.training import Conduct
     from aol.runs.store import write_request
     from aol.study.claims import Claims

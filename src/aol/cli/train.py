@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from aol.cli.flags import add_execution, add_output, add_settings, in_flags, runs_of, settings_of
-from aol.cli.parser import Commands, add_command, add_common, check_data, usable_device
+from aol.cli.parser import Commands, add_command, add_common, check_data
 from aol.cli.show import asked_for, print_json, print_runs
 from aol.engine.settings import Settings, WrongSettingsError
 
@@ -76,6 +76,8 @@ def _train(words: argparse.Namespace) -> int:
 
 def _carry_out(words: argparse.Namespace, runs: Sequence[Settings]) -> int:
     """Train the runs of `aol train` or `aol stream` into `--out`, and note there what was asked for."""
+    from aol.engine.device import usable_device
+
     device = usable_device(words.device)
     open_data = _opener(words.data_dir, os.getcwd())
     out = _output_folder(words)
@@ -248,6 +250,7 @@ def _resume(words: argparse.Namespace) -> int:
         from aol.cli import study
 
         return study.resume(words, request)
+    from aol.engine.device import usable_device
     from aol.runs import driver
 
     runs, store = driver.requested_runs(request), Store(words.folder)

@@ -8,14 +8,14 @@ from dataclasses import fields, replace
 from aol.engine.settings import FROM_ANSWERS, Settings, Value
 
 # What `aol stream` starts from besides the defaults of `Settings`, and what depends on the data: better said aloud.
-_SAID = ("epochs", "imbalance", "seed")
+_SAID = ("epochs", "batch_size", "imbalance", "seed")
 
 
 def command(run: Settings, *, data_dir: str | None = None, keep_samples: bool = False) -> str:
     """Return the command that repeats a run: every setting that is not the usual one.
 
     >>> command(Settings(weighting="aol", rho=0.3))
-    'aol train --imbalance 50 --epochs 30 --weighting aol --rho 0.3 --seed 0'
+    'aol train --imbalance 50 --epochs 30 --batch-size 128 --weighting aol --rho 0.3 --seed 0'
     """
     stream = run.scenario == "stream"
     words = ["aol", "stream" if stream else "train"]

@@ -89,9 +89,16 @@ def frame_of(runs: Iterable[tuple[Path | None, Run]]) -> RunFrame:
             name = f"{run.id}-{again}"
         by_id[name] = run
         rows.append(_row(folder, run))
-    frame = RunFrame(rows, index=pd.Index(list(by_id), name="id", dtype="object"))
+    index = pd.Index(list(by_id), name="id", dtype="object")
+    names = dict.fromkeys(name for row in rows for name in row)
+    frame = RunFrame({name: _column([row.get(name) for row in rows], index) for name in names}, index=index)
     frame._runs = by_id
     return frame
+
+
+def _column(values: list[object], index: pd.Index) -> pd.Series:
+    """Return a column; text is kept as Python objects, because a path that is not UTF-8 cannot be a pandas string."""
+    return pd.Series(values, index=index, dtype=object if any(isinstance(each, str) for each in values) else None)
 
 
 def _row(folder: Path | None, run: Run) -> dict[str, object]:

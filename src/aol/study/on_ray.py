@@ -21,8 +21,8 @@ from typing import Any
 
 import torch
 
-from aol._words import usable_device
 from aol.data import open_data
+from aol.engine.device import usable_device
 from aol.engine.loop import Loop
 from aol.engine.settings import Settings, WrongSettingsError
 from aol.engine.source import AnyPair

@@ -1,0 +1,130 @@
+"""The parser and the error handler: wrong words are one line, and every error has its exit status."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import pytest
+
+import aol.cli.train
+from aol import cli
+from aol.cli import main
+from aol.cli.parser import Parser, counts, positive, seconds, seed_list, shard
+from aol.data.errors import DataError
+from aol.engine.settings import WrongSettingsError
+from tests.support.bad_input import WRONG
+
+
+def commands(parser: argparse.ArgumentParser, prefix: tuple[str, ...] = ()) -> dict[tuple[str, ...], Parser]:
+    """Return every command by its words, groups of commands included."""
+    found = {prefix: parser}
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for name, each in action.choices.items():
+                found |= commands(each, (*prefix, name))
+    return found  # type: ignore[return-value]
+
+
+def flags(*words: str) -> set[str]:
+    parser = commands(cli.build())[words]
+    return {flag for action in parser._actions for flag in action.option_strings if flag.startswith("--")}
+
+
+@pytest.mark.parametrize("words", WRONG, ids=str)
+def test_wrong_words_are_one_line_that_says_what_would_be_right(
+    words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    given = words.split()
+    status = main([given[0], "--out", str(out), *given[1:]] if "--out=" not in given else given)
+    said = capsys.readouterr()
+    assert (status, said.out) == (2, "")
+    assert said.err.startswith("aol: ")
+    assert said.err.count("\n") == 1
+    assert WRONG[words] in said.err
+    assert not list(out.rglob("*.json"))
+
+
+@pytest.mark.parametrize("command", ["train", "stream"])
+def test_every_flag_is_in_the_tour_of_bad_input_or_takes_anything(command: str) -> None:
+    toured = {word.split("=")[0] for words in WRONG for word in words.split() if word.startswith("--")}
+    anything = {"--out", "--tensorboard", "--deterministic", "--json", "--debug", "--help", "--limit-minutes"}
+    assert flags(command) - toured - anything == set()
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["trian"], "there is no command 'trian': did you mean train? (see aol --help)"),
+        (["fly"], "there is no command 'fly'"),
+        (["--jsn"], "there is no flag --jsn"),
+        (["study", "rum"], "did you mean run? (see aol study --help)"),
+        (["study", "run"], "STUDY is missing (see aol study run --help)"),
+        (["study", "run", "x", "--seed", "1"], "did you mean --seeds? (see aol study run --help)"),
+        (["data", "pakc", "a", "b"], "did you mean pack? (see aol data --help)"),
+        (["data", "get"], "NAME is missing (see aol data get --help)"),
+        (["report"], "RUN is missing (see aol report --help)"),
+        (["show", "x", "--format", "cvs"], "did you mean csv? (see aol show --help)"),
+        (["resume"], "FOLDER is missing (see aol resume --help)"),
+        (["bench", "--run", "1"], "did you mean --runs? (see aol bench --help)"),
+    ],
+)
+def test_the_right_word_and_the_right_help_page_are_suggested(
+    words: list[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert says in said.err
+    assert said.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "says"),
+    [
+        (RuntimeError("CUDA out of memory.\nTried to allocate"), 1, "CUDA out of memory. Tried to allocate"),
+        (KeyError("x"), 1, "KeyError: 'x'"),
+        (ValueError("rho is off"), 2, "rho is off"),
+        (WrongSettingsError("epochs must be more"), 2, "--epochs must be more"),
+        (DataError("cat/3.png: not an image"), 1, "cat/3.png"),
+        (FileNotFoundError("nowhere: no such folder"), 2, "nowhere"),
+        (PermissionError(13, "Permission denied", "place"), 1, "place"),
+        (OSError(28, "No space left on device"), 1, "disk is full"),
+        (ModuleNotFoundError("needs pillow"), 1, "pillow"),
+        (KeyboardInterrupt(), 130, "stopped"),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else "",
+)
+def test_whatever_happens_is_one_line_and_a_traceback_only_on_request(
+    error: BaseException,
+    status: int,
+    says: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def fail(*given: object) -> None:
+        raise error
+
+    monkeypatch.setattr(aol.cli.train, "_carry_out", fail)
+    assert main(["train", "--out", str(tmp_path)]) == status
+    said = capsys.readouterr().err
+    assert said.startswith("aol: ")
+    assert said.count("\n") == 1
+    assert says in said
+    if status != 130:
+        assert main(["train", "--debug", "--out", str(tmp_path)]) == status
+        shown = capsys.readouterr().err
+        assert shown.startswith("Traceback")
+        assert shown.endswith(f"\n{said}")
+
+
+def test_the_types_of_flags() -> None:
+    assert seed_list("--seed", "0-2, 7,9-9") == [0, 1, 2, 7, 9]
+    assert shard("16/16") == (16, 16)
+    assert counts("1,16") == [1, 16]
+    assert seconds("0") == 0.0
+    for text in ("0", "inf", "x"):
+        with pytest.raises(argparse.ArgumentTypeError):
+            positive(text)

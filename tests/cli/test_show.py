@@ -1,0 +1,157 @@
+"""`aol show`: the table over seeds, the classes that are wrong longest, JSON and CSV."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from aol.cli import main
+from aol.cli.show import compare
+from aol.engine.settings import Settings
+from aol.runs.record import Run
+from aol.runs.store import Store, write_request
+
+
+def made_up(settings: Settings, accuracy: float, *, finished: bool = True, failed: int | None = None) -> Run:
+    classes = ["cat", "dog", "hen"]
+    return Run(
+        id=settings.run_id,
+        method=settings.method,
+        seed=settings.seed,
+        settings=settings.as_dict(),
+        classes=classes,
+        counts=[500, 50, 5],
+        epochs=np.arange(1, 3),
+        curves={"test_accuracy": np.array([0.1, accuracy])},
+        by_class={
+            "test_accuracy": np.array([0.9, 0.5, 0.25]),
+            "age": np.array([1.0, 2.5, 7.25]),
+            "smoothed_age": np.array([1.0, 2.0, 5.0]),
+            "weight": np.array([0.5, 1.0, 1.5]),
+        },
+        planned=2,
+        finished=finished,
+        failed_at_epoch=failed,
+        seconds=2.0,
+    )
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    store = Store(tmp_path / "runs of mine")
+    accuracies = {"none": (0.50, 0.52, 0.54), "aol": (0.55, 0.56, 0.60)}
+    for weighting, values in accuracies.items():
+        for seed, value in enumerate(values):
+            store.write(made_up(Settings(weighting=weighting, seed=seed, epochs=2), value))
+    return store.folder
+
+
+def shown(capsys: pytest.CaptureFixture[str], *words: str | Path) -> tuple[int, str, str]:
+    status = main(["show", *map(str, words)])
+    said = capsys.readouterr()
+    return status, said.out, said.err
+
+
+def test_a_row_a_method_with_the_paired_gain_and_its_interval() -> None:
+    runs = [made_up(Settings(weighting=name, seed=seed), 0.0) for name in ("none", "aol") for seed in range(3)]
+    none, aol = compare(runs, [0.50, 0.52, 0.54, 0.55, 0.56, 0.60])
+    assert (none.method, none.seeds, none.gain, none.interval) == ("none", 3, None, None)
+    assert none.mean == pytest.approx(0.52)
+    assert none.spread == pytest.approx(0.02)
+    assert aol.gain == pytest.approx(0.05)
+    assert aol.interval == pytest.approx((0.05 - 2.4841e-2, 0.05 + 2.4841e-2), abs=1e-5)  # t = 4.3027, sd = 0.01
+    assert (none.conditions, aol.conditions) == ("", "")
+
+
+def test_conditions_are_told_apart_and_compared_within() -> None:
+    runs = [made_up(Settings(weighting=w, imbalance=i), 0.0) for i in (10.0, 100.0) for w in ("none", "cb")]
+    rows = compare(runs, [0.5, 0.6, 0.3, 0.2])
+    assert [row.conditions for row in rows] == ["imbalance=10.0"] * 2 + ["imbalance=100.0"] * 2
+    assert [row.gain for row in rows] == [None, pytest.approx(0.1), None, pytest.approx(-0.1)]
+
+
+def test_runs_of_a_users_own_loop_have_no_baseline() -> None:
+    run = made_up(Settings(), 0.0)
+    own = Run(**{**vars(run), "method": "mine", "seed": None, "settings": {"lr": 3}})
+    (row,) = compare([own, own], [0.5, 0.7])
+    assert (row.method, row.seeds, row.gain) == ("mine", 2, None)
+    assert row.mean == pytest.approx(0.6)
+
+
+def test_the_table_the_oldest_classes_and_what_to_do_next(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, err = shown(capsys, folder)
+    assert (status, err) == (0, "")
+    lines = [line.split() for line in out.replace("│", " ").splitlines()]
+    assert ["none", "3", "52.00", "2.00"] in lines
+    assert ["aol", "ρ=0.5", "class", "3", "57.00", "2.65", "+5.00", "+2.52", "to", "+7.48"] in lines
+    assert ["hen", "5", "7.2", "25.0"] in lines  # raw age, not the smoothed one
+    assert lines.index(["hen", "5", "7.2", "25.0"]) < lines.index(["dog", "50", "2.5", "50.0"])
+    assert f"aol report {folder}" in out
+    assert "aol resume" not in out
+
+
+def test_what_is_missing_can_be_continued(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    runs = [Settings(weighting=w, seed=s, epochs=2) for w in ("none", "aol") for s in range(4)]
+    write_request(folder, {"command": "train", "ids": [run.run_id for run in runs], "runs": []})
+    Store(folder).write(made_up(runs[3], 0.5, finished=False))
+    _, out, _ = shown(capsys, folder)
+    assert "6/8 runs complete" in out
+    assert f"aol resume {folder}" in out
+
+
+def test_a_diverged_run_is_named(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Store(folder).write(made_up(Settings(weighting="cb", seed=3, epochs=2), 0.2, failed=2))
+    _, out, _ = shown(capsys, folder)
+    assert "Failed: cb β=0.9999, seed 3" in out
+    assert ["cb", "β=0.9999", "1", "33.33"] in [line.split() for line in out.replace("│", " ").splitlines()]  # chance
+
+
+def test_for_programs(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, err = shown(capsys, folder, "--json")
+    assert err == ""
+    runs = json.loads(out, parse_constant=pytest.fail)["runs"]
+    assert len(runs) == 6
+    one = next(run for run in runs if run["config"]["weighting"] == "aol" and run["config"]["seed"] == 2)
+    assert one["accuracy"] == {"last": 0.6, "best": 0.6, "tail_mean": 0.6}
+    assert one["per_class_accuracy"] == [0.9, 0.5, 0.25]
+    assert one["class_age"] == [1.0, 2.0, 5.0]
+    assert one["raw_class_age"] == [1.0, 2.5, 7.25]
+    assert Path(one["out"]).name == Settings(weighting="aol", seed=2, epochs=2).run_id
+    _, out, _ = shown(capsys, folder, "--format", "csv")
+    frame = pd.read_csv(io.StringIO(out))
+    assert len(frame) == 6
+    assert frame["test_last"].max() == 0.6
+
+
+def test_a_damaged_run_is_named_and_the_others_are_shown(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = Store(folder).path(Settings(seed=0, epochs=2).run_id) / "run.json"
+    path.write_text("{")
+    status, out, err = shown(capsys, folder)
+    assert status == 1
+    assert str(path) in err
+    assert "57.00" in out
+
+
+@pytest.mark.parametrize(
+    ("make", "says"), [(None, "no such folder"), ("empty", "no runs"), ("old", "0.1.0")], ids=["none", "empty", "old"]
+)
+def test_folders_without_runs_are_refused_in_a_line(
+    make: str | None, says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "some"
+    if make:
+        (folder / "runs" / "x").mkdir(parents=True)
+    if make == "old":
+        (folder / "runs" / "x" / "epochs.csv").touch()
+    status, out, err = shown(capsys, folder)
+    assert (status, out, err.count("\n")) == (2, "", 1)
+    assert says in err
+
+
+def test_json_and_another_format_contradict_each_other(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert shown(capsys, folder, "--json", "--format", "csv")[0] == 2
