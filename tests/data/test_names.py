@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from aol import data
+from aol.cli import main
 from aol.data import DataError, StoredImages
-from aol.data.commands import main
 from aol.data.encoded_images import Subset
 from tests.support.naming import LAYOUTS, in_folder, without_names
 from tests.support.tiny_sets import encoded, image_folder, parquet_set, tiny_lmdb, tiny_parquet
@@ -273,7 +273,7 @@ def test_a_table_that_is_wrong_is_one_sentence_and_packing_again_repairs_it(
     with pytest.raises(DataError) as caught:
         split.names(torch.tensor([0]))
     assert str(caught.value) == f"{packed / 'train-00000.names'}: {said}"
-    for words in (["check", str(packed)], ["check", str(packed), "--decode"]):
+    for words in (["data", "check", str(packed)], ["data", "check", str(packed), "--decode"]):
         assert main(words) == 1
         heard = capsys.readouterr().err
         assert f"train-00000.names: {said}" in heard

@@ -13,8 +13,12 @@ from pathlib import Path
 import pytest
 
 from aol import cli
-from aol.report.commands import main
+from aol.cli import main as aol_main
 from tests.support.made_runs import write_run
+
+
+def main(words: list[str]) -> int:
+    return aol_main(["report", *words])
 
 
 def page_data(path: Path) -> dict[str, object]:
