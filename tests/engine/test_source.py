@@ -1,0 +1,119 @@
+"""Batches of both kinds of sources against images worked on one at a time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from aol import _seeds
+from aol.data import augment, open_data
+from aol.data.images import Augmentation
+from aol.engine.settings import WrongSettingsError
+from aol.engine.source import FromStorage, OnDevice, shape_of, sources
+from tests.support.tiny_runs import CPU, tiny_pair
+from tests.support.tiny_sets import image_folder
+
+COMMON = {"image_size": None, "normalisation": "centred", "workers": 0, "device": CPU}
+
+
+def plain(pixels: Tensor) -> Tensor:
+    return pixels.float() / 128 - 1
+
+
+def changed(pixels: Tensor, row: int, column: int, flip: bool) -> Tensor:
+    """One image [1, 8, 8]: padded by one black pixel, cut, mirrored."""
+    cut = F.pad(pixels.float(), (1, 1, 1, 1))[:, row : row + 8, column : column + 8]
+    return plain(cut.flip(2) if flip else cut)
+
+
+def test_images_on_the_device_are_normalised_and_nothing_else_without_augmentation() -> None:
+    pair = tiny_pair()
+    train, test = sources(pair, augment=False, **COMMON)  # type: ignore[arg-type]
+    assert isinstance(train, OnDevice)
+    assert isinstance(test, OnDevice)
+    index = torch.tensor([[3, 1, 1], [0, 89, 2]])
+    train.prepare(3, torch.arange(3), epoch=0, seeds=[0, 1])
+    for found in (train.plain(index), train.shown(index, torch.arange(3))):
+        assert torch.equal(found, plain(pair.train.images[index]))
+    assert torch.equal(test.plain(torch.tensor([5])), plain(pair.test.images[[5]]))
+    assert torch.equal(train.labels, pair.train.labels)
+
+
+def test_standardised_pixels_have_the_mean_and_deviation_of_the_set_taken_out() -> None:
+    pair = tiny_pair()
+    (train, _) = sources(pair, augment=False, **(COMMON | {"normalisation": "standardised"}))  # type: ignore[arg-type]
+    assert isinstance(train, OnDevice)
+    wanted = (pair.train.images[:4].float() / 255 - 0.4) / 0.2
+    torch.testing.assert_close(train.plain(torch.arange(4)), wanted, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("mine", [torch.arange(7), torch.tensor([1, 3, 5])], ids=["all", "share"])
+def test_crops_and_flips_are_those_drawn_for_the_run_the_epoch_and_the_place(mine: Tensor) -> None:
+    pair, seeds, order = tiny_pair(), [4, 9], torch.arange(14).view(2, 7)
+    (train, _) = sources(pair, augment=True, **COMMON)  # type: ignore[arg-type]
+    assert isinstance(train, OnDevice)
+    for epoch in range(2):
+        train.prepare(7, mine, epoch=epoch, seeds=seeds)
+        found = train.shown(order[:, mine], torch.arange(mine.numel()))
+        for row, seed in enumerate(seeds):
+            generator = _seeds.generator(seed, 1_000_002, epoch)
+            drawn = augment.draw(7, Augmentation(pad=1, flip=True), generator=generator)
+            for column, place in enumerate(mine.tolist()):
+                change = int(drawn.row[place]), int(drawn.column[place]), bool(drawn.flip[place])
+                wanted = changed(pair.train.images[order[row, place]], *change)
+                assert torch.equal(found[row, column], wanted)
+
+
+def test_a_second_epoch_draws_into_the_memory_of_the_first() -> None:
+    (train, _) = sources(tiny_pair(), augment=True, **COMMON)  # type: ignore[arg-type]
+    assert isinstance(train, OnDevice)
+    train.prepare(7, torch.arange(7), epoch=0, seeds=[0])
+    assert train._draws is not None
+    before, place = train._draws.row.clone(), train._draws.row.data_ptr()
+    train.prepare(7, torch.arange(7), epoch=1, seeds=[0])
+    assert not torch.equal(train._draws.row, before)
+    assert train._draws.row.data_ptr() == place
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_folder_is_decoded_in_order_whatever_the_number_of_workers(tmp_path: Path, workers: int) -> None:
+    pair = open_data(str(image_folder(tmp_path)))
+    assert shape_of(pair, 32) == (3, 32, 32)
+    given = COMMON | {"image_size": 32, "workers": workers}
+    train, test = sources(pair, augment=True, **given)  # type: ignore[arg-type]
+    assert isinstance(train, FromStorage)
+    assert isinstance(test, FromStorage)
+    count = train.labels.numel()
+    order = torch.randperm(count, generator=torch.Generator().manual_seed(3))[None]
+    mine = torch.arange(0, count, 2)
+    batches = list(train.train(order, mine, batch=3, epoch=2, seeds=[5]))
+    assert [batch.shape[1] for batch in batches] == [3] * (mine.numel() // 3) + [mine.numel() % 3][: mine.numel() % 3]
+    shown = train._train.with_transform(train._train.transform, seed=5)
+    shown.set_epoch(2)
+    wanted = torch.stack([pair.normalisation(shown[int(i)][0]) for i in order[0, mine]])
+    assert torch.equal(torch.cat(batches, 1)[0], wanted)
+    clean = torch.cat(list(train.clean(torch.tensor([[4, 0, 0]]), batch=2)), 1)
+    single = torch.cat(list(train.clean(torch.tensor([4, 0, 0]), batch=2)))
+    assert clean.shape == (1, 3, 3, 32, 32)
+    assert torch.equal(clean[0], single)
+    assert torch.equal(single[1], single[2])
+    assert not torch.equal(single[1], wanted[0])
+
+
+def test_sizes_that_do_not_fit_are_refused_by_name() -> None:
+    pair = tiny_pair()
+    assert shape_of(pair, None) == shape_of(pair, 8) == (1, 8, 8)
+    with pytest.raises(WrongSettingsError, match="image_size"):
+        shape_of(pair, 16)
+
+
+def test_splits_of_two_kinds_are_refused(tmp_path: Path) -> None:
+    folder = open_data(str(image_folder(tmp_path)))
+    mixed = replace(tiny_pair(), test=folder.test)  # type: ignore[type-var]
+    with pytest.raises(TypeError, match="both splits"):
+        sources(mixed, augment=True, **COMMON)  # type: ignore[arg-type]
