@@ -292,3 +292,17 @@ def test_control_c_is_one_line_and_can_be_resumed_from(tmp_path: Path) -> None:
     assert "Traceback" not in drawn
     assert restored
     assert drawn.rindex("\x1b[?25h") > drawn.rindex("\x1b[?25l")
+
+
+def test_fresh_is_allowed_for_a_new_folder_but_not_for_one_of_somebody_else(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["train", *FEW, "--fresh", "--json", "--out"]
+    assert main([*words, str(tmp_path / "new")]) == 0
+    for place in ("mine/letter.txt", "runs-only/runs/letter.txt"):
+        (tmp_path / place).parent.mkdir(parents=True)
+        (tmp_path / place).touch()
+        capsys.readouterr()
+        assert main([*words, str(tmp_path / place.split("/")[0])]) == 2
+        assert "--fresh" in capsys.readouterr().err
+        assert (tmp_path / place).exists()

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 FORMATS = ("table", "csv", "json")
 MOST_CLASSES = 5
+_OLD = 1.05  # mean age: below it practically every sample was right in the last epoch
 _WIDTH = 120  # where there is no terminal
 _EXAMPLES = ("aol show runs/latest", "aol show runs/a runs/b", "aol show results --format csv > runs.csv")
 
@@ -267,7 +268,7 @@ def _print_oldest(console: Console, frame: RunFrame) -> None:
     for key in dict.fromkeys(sets.values()):
         mine = classes[classes["id"].isin([name for name, other in sets.items() if other == key])]
         mean = mine.groupby(["class", "name"], sort=False).mean(numeric_only=True).reset_index()
-        mean = mean[mean["age"].notna()].sort_values("age", ascending=False, kind="stable").head(MOST_CLASSES)
+        mean = mean[mean["age"] >= _OLD].sort_values("age", ascending=False, kind="stable").head(MOST_CLASSES)
         if mean.empty:
             continue
         of = f" of {key[1]}" if len(set(sets.values())) > 1 else ""

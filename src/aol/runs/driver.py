@@ -163,7 +163,8 @@ def prepare(
 
 def _clear(out: Path) -> None:
     """Delete the runs in a folder; refuse a folder that was not made by a command of ours."""
-    others = [path.name for path in out.iterdir() if not path.name.startswith(".lock")] if out.is_dir() else []
+    ours = [out / "runs", *out.glob(".lock*")]  # a new folder has these already
+    others = [path for path in out.glob("*") if path not in ours] or list(out.glob("runs/*"))
     if others and not (out / REQUEST).exists():
         raise WrongSettingsError(f"--fresh deletes only what aol wrote, but {out} holds no runs: choose another --out.")
     for name in ("runs", "work"):
