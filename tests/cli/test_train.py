@@ -19,7 +19,7 @@ import pytest
 import torch
 
 from aol.cli import main, train
-from aol.cli.flags import BY_DATA, DEFAULTS, STREAM, runs_of, settings_of
+from aol.cli.flags import DEFAULTS, runs_of, settings_of, starting_point
 from tests.cli.test_parser import flags
 from tests.support.tiny_sets import image_folder
 
@@ -38,7 +38,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_every_flag_is_accepted_with_its_default(
     command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    start = {**DEFAULTS, **(BY_DATA["digits"] if command == "train" else STREAM), "epochs": 1}
+    start = {**DEFAULTS, **starting_point(command, "digits"), "epochs": 1}
     words = [command]
     for name in settings_of(command):
         flag = "--steps" if (command, name) == ("stream", "epochs") else f"--{name.replace('_', '-')}"
@@ -107,7 +107,7 @@ def test_defaults_follow_the_data_set_and_flags_override_them(tmp_path: Path) ->
     (run,) = runs_of("train", {"data": ["cifar10"], "epochs": ["3"], "imbalance": ["none"]})
     assert (run.epochs, run.batch_size, run.imbalance) == (3, 128, None)
     (run,) = runs_of("stream", {})
-    assert (run.scenario, run.epochs, run.schedule, run.rho) == ("stream", 100, "fixed", DEFAULTS["rho"])
+    assert (run.scenario, run.epochs, run.batch_size, run.schedule) == ("stream", 100, 32, "fixed")
     (run,) = runs_of("train", {"fraction": ["0.5"]})
     assert (run.scenario, run.fraction) == ("arrival", 0.5)
 

@@ -34,9 +34,10 @@ BY_DATA: Mapping[str, Mapping[str, Value]] = {
     "cifar100": {"epochs": 200, "batch_size": 128, "imbalance": 50.0},
     "folder": {"epochs": 30, "batch_size": 128, "imbalance": None},
 }
+# What `aol stream` changes of it.
 STREAM: Mapping[str, Value] = {
-    "scenario": "stream", "schedule": "fixed", "epochs": 100, "batch_size": 128, "fraction": 0.05, "rho": 0.1,
-    "warmup": 0, "imbalance": 50.0,
+    "scenario": "stream", "schedule": "fixed", "epochs": 100, "fraction": 0.05, "rho": 0.1, "warmup": 0,
+    "imbalance": 50.0,
 }  # fmt: skip
 
 _DATA = {
@@ -54,13 +55,13 @@ _DATA = {
 _TRAINING = {
     "net": ", ".join(("auto (by the size of the images)", *networks())),
     "epochs": "passes over the data",
-    "batch_size": "samples in a step",
+    "batch_size": "samples in a batch",
     "optimiser": "sgd, adamw",
     "lr": "learning rate",
     "momentum": "of SGD; the first beta of AdamW",
     "weight_decay": "strength of weight decay",
     "schedule": "paper (warm-up, then 1/100 at 80 % and 1/10000 at 90 % of the epochs), cosine, fixed",
-    "warmup": "epochs of linear warm-up, 0.5 for half of one (default: 2.5 % of the epochs)",
+    "warmup": "epochs of linear warm-up, 0.5 for half of one",
     "average": "also evaluate an average of the weights with this decay; 0 for none",
     "precision": "fp32, bf16",
     "normalisation": "centred (as in the paper) or standardised pixels (mean and standard deviation)",
@@ -122,13 +123,15 @@ def add_settings(parser: Parser, command: str) -> dict[str, argparse._ArgumentGr
 
 def _default(command: str, name: str) -> str:
     """Return what the help says about a setting's default."""
-    if command == "train" and name in BY_DATA["digits"]:
+    if name in BY_DATA["digits"] and not (command == "stream" and name in STREAM):
         by_value: dict[str, list[str]] = {}
         for data, values in BY_DATA.items():
             by_value.setdefault(_word(values[name]), []).append("folders" if data == "folder" else data)
         return f" (default: {'; '.join(f'{value} for ' + ', '.join(sets) for value, sets in by_value.items())})"
-    if name in OPTIONAL and name != "imbalance":
-        return ""
+    if command == "train" and name == "warmup":
+        return " (default: 2.5 % of the epochs)"
+    if name in ("threshold", "image_size"):
+        return ""  # the text says it
     if command == "train" and name == "fraction":
         return "; below 1 the rest is absent (arrival imbalance; default: 1)"
     start = {**DEFAULTS, **(STREAM if command == "stream" else {})}
@@ -217,12 +220,17 @@ def runs_of(command: str, given: Mapping[str, Sequence[str] | None]) -> list[Set
               for name, texts in given.items() if texts}  # fmt: skip
     runs: list[Settings] = []
     for data in varied.get("data", [DEFAULTS["data"]]):
-        start = dict(STREAM if command == "stream" else BY_DATA.get(str(data), BY_DATA["folder"]))
+        start = starting_point(command, str(data))
         if command == "train" and "fraction" in varied:
             start["scenario"] = "arrival"
         common = {name: value for name, value in start.items() if name not in varied}
         runs += grid(common, **{**varied, "data": [data]})
     return list(dict.fromkeys(runs))
+
+
+def starting_point(command: str, data: str) -> dict[str, Value]:
+    """Return the settings that a command starts from where they differ from the defaults of `Settings`."""
+    return {**BY_DATA.get(data, BY_DATA["folder"]), **(STREAM if command == "stream" else {})}
 
 
 def in_flags(text: str, command: str) -> str:
