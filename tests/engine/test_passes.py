@@ -67,7 +67,7 @@ def test_a_training_pass_is_one_step_a_batch_in_the_given_order() -> None:
 def test_a_clean_pass_sums_up_by_class_what_each_sample_says(
     shared: bool, images: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(passes._LOOKED_AT, "cpu", (images * len(RUNS), 1 << 22))
+    monkeypatch.setitem(passes._EVALUATION_BATCH, "cpu", (images * len(RUNS), 1 << 22))
     learner, source = made()
     index = torch.arange(40) if shared else torch.stack((torch.arange(40), torch.arange(40, 80)))
     times = torch.randint(0, 3, (2, 40), generator=torch.Generator().manual_seed(5))

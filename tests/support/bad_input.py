@@ -77,7 +77,7 @@ WRONG = {
     "stream --threshold 2": "--threshold must be a number in [0, 1], not 2.0",
     "stream --fraction 1.5": "--fraction must be a number in (0, 1], not 1.5",
     "stream --imbalance none": "--imbalance must be given for --stream shifting",
-    "stream --weighting aol --level sample": "--level sample needs samples that come back",
+    "stream --weighting aol --level sample": "--level sample is not possible on a stream",
     "stream --keep-samples": "there is no flag --keep-samples",
     "train --keep-samples --signal none": "--keep-samples keeps the ages of samples",
 }

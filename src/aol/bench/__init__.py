@@ -1,4 +1,4 @@
-"""`aol bench`: speed and memory of the engine on this machine, beside the straightforward loop, in one go."""
+"""`aol bench`: speed and memory of the engine on this machine, compared with a plain training loop."""
 
 from aol.bench import measure
 

@@ -1,7 +1,7 @@
-"""What is measured: whole epochs of the engine (data, augmentation, steps, evaluation, ages, records), and rivals.
+"""Measures whole epochs of the engine (data, augmentation, steps, evaluation, ages, history) and of a plain loop.
 
-Pixels are random and as large as CIFAR-10's: speed does not depend on what they show. Figures are medians over epochs
-after the first, which pays for compilation and capture.
+Images are random and of CIFAR-10's size: speed does not depend on their content. Figures are medians over epochs after
+the first, which includes compilation and capture.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _TABLE_RUNS, _TABLE_EPOCHS = 54, 200  # the grid of one column of the paper's of
 
 @dataclass(frozen=True)
 class Row:
-    """One figure: what, its value and unit, from how many epochs, and the memory it took at most, in GiB."""
+    """One figure: what, value and unit, number of epochs, and peak memory in GiB."""
 
     what: str
     value: float
@@ -43,7 +43,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Usual:
-    """What is measured where nothing else is asked for."""
+    """Default sizes of a measurement."""
 
     runs: tuple[int, ...]
     scale: float
@@ -51,7 +51,7 @@ class Usual:
 
 
 def usual(device: torch.device) -> Usual:
-    """Return what a device can measure in a few minutes: a CPU takes as long for a hundredth of the data."""
+    """Return sizes that take a few minutes: a CPU gets a hundredth of the data."""
     return Usual((1, 16, 64), 1.0, 3) if device.type == "cuda" else Usual((1, 2), 0.01, 1)
 
 
@@ -84,7 +84,7 @@ class _Bench:
         self._say(f"{what}: {value:,.4g} {unit}")
 
     def loop(self, runs: Sequence[Settings]) -> tuple[float, float, float | None]:
-        """Return the median seconds of an epoch, its images per second, and the most memory, of a stack of runs."""
+        """Return the median seconds of an epoch, its images per second, and the peak memory, of a group of runs."""
         if self.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self.device)
         kind = StreamLoop if runs[0].scenario == "stream" else OfflineLoop
@@ -133,11 +133,11 @@ def measure(
 
 
 def _whole_grid(bench: _Bench, most: int, timed: Mapping[int, float]) -> None:
-    """Time an epoch of the paper's grid in equal stacks of at most so many: how fast a stack is depends on its size."""
-    stacks = -(-_TABLE_RUNS // most)
-    sizes = [_TABLE_RUNS // stacks + (number < _TABLE_RUNS % stacks) for number in range(stacks)]
+    """Time an epoch of the paper's grid in equal groups of at most `most` runs, whose size decides the speed."""
+    parts = -(-_TABLE_RUNS // most)
+    sizes = [_TABLE_RUNS // parts + (number < _TABLE_RUNS % parts) for number in range(parts)]
     taken = {size: timed.get(size) or bench.together(size, signal="eval")[0] for size in set(sizes)}
-    each = " + ".join(str(size) for size in sizes) if stacks < 5 else f"{sizes[0]} at a time"
+    each = " + ".join(str(size) for size in sizes) if parts < 5 else f"{sizes[0]} at a time"
     what = f"{_TABLE_RUNS} runs × {_TABLE_EPOCHS} epochs ({each}), from an epoch"
     bench.add(what, sum(taken[size] for size in sizes) * _TABLE_EPOCHS / 60, "min", bench.epochs)
 

@@ -1,7 +1,7 @@
-"""The loop most people would write, as a yardstick: one run, a loader with workers, an evaluation pass for each figure.
+"""A plain training loop for comparison: one run, a DataLoader with workers, an evaluation pass for each figure.
 
-It does what the paper's released code does in an epoch (float32, deterministic kernels, per-image augmentation in
-worker processes, four separate evaluation passes), written plainly. Nothing of the engine is used.
+An epoch does what the paper's released code does: float32, deterministic kernels, per-image augmentation in worker
+processes, four separate evaluation passes. Nothing of the engine is used.
 """
 
 from __future__ import annotations

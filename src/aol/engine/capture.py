@@ -1,7 +1,6 @@
-"""A piece of work on tensors that stay where they are: captured once as a CUDA graph and replayed, or simply called.
+"""A function that is captured once as a CUDA graph and then replayed; without CUDA it is called each time.
 
-Everything such a piece reads and writes must keep its place in memory between calls, and nothing in it may wait for the
-device. Without CUDA it is a plain call, so that both kinds of device run the same lines.
+Everything it reads and writes must keep its memory between calls, and nothing in it may wait for the device.
 """
 
 from __future__ import annotations
@@ -12,17 +11,17 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-_WARM_UPS = 3  # calls before the capture: kernels are chosen and compiled, buffers of the optimiser made
+_WARM_UPS = 3  # calls before the capture: kernels are compiled, optimiser buffers created
 
 
 class Captured:
-    """A function without arguments and result.
+    """A function without arguments or result.
 
     Args:
-        work: what to do.
-        device: where its tensors lie.
-        touched: gives the tensors it changes; they are put back after the warm-up calls that a capture needs.
-        capture: False for work that cannot be captured, such as talking to other processes.
+        work: the function.
+        device: the device of its tensors.
+        touched: returns the tensors it changes; they are restored after the warm-up calls before a capture.
+        capture: False for work that cannot be captured, such as communication between processes.
     """
 
     def __init__(
@@ -39,7 +38,7 @@ class Captured:
         self._graph: torch.cuda.CUDAGraph | None = None
 
     def __call__(self) -> None:
-        """Do it once."""
+        """Call the function once."""
         if not self._capture:
             self._work()
             return
@@ -64,9 +63,7 @@ class Captured:
 
 @contextmanager
 def put_back(tensors: Callable[[], Iterable[Tensor]]) -> Iterator[None]:
-    """Give tensors their old values again afterwards; those that come into being in between become zero.
-
-    Zero is where optimisers start their averages.
+    """Restore the values of tensors afterwards; those created in between become zero, as new optimiser buffers are.
 
     >>> value = torch.ones(2)
     >>> with put_back(lambda: [value]):

@@ -1,4 +1,4 @@
-"""What a stack of runs has to tell, epoch by epoch, and how it is written down: plain CSV.
+"""The readings of a group of runs, epoch by epoch.
 
 `epochs.csv` has a row an epoch, `classes.csv` a row an epoch and class.
 """
@@ -29,7 +29,7 @@ CLASS = (
 
 
 class History:
-    """The records of R runs: `values[name]` is `[E, R]` or `[E, R, C]`, NaN where nothing was read."""
+    """The readings of R runs over E epochs: `[E, R]`, or `[E, R, C]` by class; NaN where not read."""
 
     def __init__(self, num_runs: int, num_classes: int) -> None:
         self._runs, self._classes = num_runs, num_classes
@@ -41,7 +41,7 @@ class History:
         return len(self._by_epoch)
 
     def add(self, by_epoch: dict[str, Tensor | float], by_class: dict[str, Tensor]) -> None:
-        """Note one epoch; what is not given is NaN."""
+        """Add one epoch; readings that are not given are NaN."""
         row = torch.full((len(EPOCH), self._runs), math.nan, dtype=torch.float64)
         for name, value in by_epoch.items():
             row[EPOCH.index(name)] = torch.as_tensor(value, dtype=torch.float64, device="cpu")
@@ -60,12 +60,12 @@ class History:
         return torch.stack(self._by_class)[:, CLASS.index(name)]
 
     def state_dict(self) -> dict[str, object]:
-        """Return all records as tensors."""
+        """Return all readings as tensors."""
         names = {"by_epoch": self._by_epoch, "by_class": self._by_class}
         return {name: torch.stack(rows) if rows else None for name, rows in names.items()}
 
     def load_state_dict(self, state: dict[str, object]) -> None:
-        """Take over the records of another history."""
+        """Take over the readings of another history."""
         rows = {name: list(value.cpu().unbind()) if isinstance(value, Tensor) else [] for name, value in state.items()}
         self._by_epoch, self._by_class, self._written = rows["by_epoch"], rows["by_class"], {}
 

@@ -1,6 +1,6 @@
-"""R networks and their optimiser as one: a training step, a clean forward pass, and all their state.
+"""R networks and their optimiser as one: training step, forward pass in evaluation mode, and state.
 
-Assumes batches that are there already. One process, or several that share every batch (data parallel, R = 1).
+One process, or several that share every batch (data parallel, R = 1).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from aol.nets import fused
 
 
 class SingleRun(nn.Module):
-    """One network behind the face of a stack: images `[1, B, ...]` or `[B, ...]` to logits `[1, B, K]`."""
+    """One network with the interface of `nets.Stacked`: images `[1, B, ...]` or `[B, ...]` to logits `[1, B, K]`."""
 
     num_runs = 1
 
@@ -39,16 +39,16 @@ class SingleRun(nn.Module):
         return logits[None]
 
     def unstack(self, run: int) -> dict[str, Tensor]:
-        """Copy the network's state out."""
+        """Return a copy of the network's state."""
         return {name: value.detach().clone() for name, value in self.network.state_dict().items()}
 
 
 def build(
     runs: Sequence[Settings], *, num_classes: int, shape: tuple[int, int, int], alone: bool
 ) -> nets.Stacked | SingleRun:
-    """Return the runs' networks as one, each started from its own seed, sigmoid heads at -log(C - 1).
+    """Return the runs' networks as one, each initialised from its own seed, biases of sigmoid heads at -log(C - 1).
 
-    With `alone`, a single network is left as it is; elsewhere it becomes a stack of one, if it can, for its kernels.
+    With `alone`, a single network stays as it is; otherwise it becomes a stack of one, where possible, for the kernels.
     """
     made = []
     for run in runs:
@@ -107,7 +107,7 @@ def rate_at(settings: Settings, step: int, steps_per_epoch: int) -> float:
 
 
 class Learner:
-    """R networks that learn side by side; what differs between them is in `runs`."""
+    """R networks trained side by side, each by its own settings."""
 
     def __init__(
         self, runs: Sequence[Settings], *, num_classes: int, shape: tuple[int, int, int], device: torch.device
@@ -119,7 +119,7 @@ class Learner:
         alone = device.type != "cuda" or _distributed.world()[1] > 1
         self.net = build(runs, num_classes=num_classes, shape=shape, alone=alone).to(device)
         self._averaged = copy.deepcopy(self.net).requires_grad_(False) if self.settings.average else None
-        # Plain convolutions like channels last; our kernels read weights in their plain order.
+        # PyTorch convolutions are fastest with channels last; our kernels expect the default memory format.
         self._forwards = {False: self._quickest(self.net)}
         if self._averaged is not None:
             self._forwards[True] = self._quickest(self._averaged)
@@ -131,7 +131,7 @@ class Learner:
         self.by_count = torch.tensor([run.divide_by == "count" for run in runs], device=device)
 
     def _quickest(self, net: nets.Stacked | SingleRun) -> nn.Module:
-        """Return what computes these networks fastest here: our kernels where they can, else itself."""
+        """Return the fastest module for these networks here: our kernels where they apply, else the network itself."""
         wanted = self.settings.precision == "bf16"
         if not isinstance(net, nets.Stacked) or not wanted or not fused.can_fuse(net):
             return net.to(memory_format=torch.channels_last)  # type: ignore[call-overload,no-any-return]
@@ -139,8 +139,8 @@ class Learner:
         try:
             with torch.no_grad():
                 quick(torch.zeros((1, *self._shape), device=self.device))
-        except (RuntimeError, OSError, ImportError) as error:  # no compiler for the kernels, say
-            warnings.warn(f"Plain PyTorch instead of aol's kernels, which fail here: {error}", stacklevel=2)
+        except (RuntimeError, OSError, ImportError) as error:  # for example no compiler for the kernels
+            warnings.warn(f"Using PyTorch instead of aol's kernels, which fail here: {error}", stacklevel=2)
             return net.to(memory_format=torch.channels_last)  # type: ignore[call-overload,no-any-return]
         return quick
 
@@ -148,11 +148,11 @@ class Learner:
         s = self.settings
         bias = self.net.head.get_parameter("bias")
         rest = [parameter for parameter in self.net.parameters() if parameter is not bias]
-        # Sigmoid heads keep their bias out of the decay; runs of both kinds may share it, so `step` sees to it.
+        # Biases of sigmoid heads do not decay. Runs with and without such heads share the tensor: `_update` decays it.
         groups = [{"params": rest, "weight_decay": s.weight_decay}, {"params": [bias], "weight_decay": 0.0}]
         decays = torch.tensor([s.weight_decay * (run.loss == "softmax") for run in self.runs], device=self.device)
         self._bias_decay = decays.repeat_interleave(bias.numel() // len(self.runs))
-        # The rate is a tensor of each group's own, so that a captured step reads it anew every time.
+        # The rate is a tensor of each parameter group, so that a captured step reads its current value.
         for group in groups:
             group["lr"] = torch.tensor(s.lr, device=self.device)
         if s.optimiser == "adamw":
@@ -164,8 +164,7 @@ class Learner:
     ) -> tuple[Tensor, Tensor]:
         """Take one optimiser step on `images [R, B, C, H, W]`; return the losses `[R]` and which were right `[R, B]`.
 
-        `total [R]`, where given, is what the weighted losses are divided by: the weight of the whole batch, of which
-        this process may hold only a part.
+        `total [R]`: the divisor of the weighted losses, where this process holds only a part of the batch.
         """
         self._learning.train()
         logits = self._forward(self._learning, images)
@@ -218,7 +217,7 @@ class Learner:
 
     @torch.no_grad()
     def predict(self, images: Tensor, *, averaged: bool = False) -> Tensor:
-        """Return logits `[R, B, K]` in evaluation mode, of the networks themselves or of their averages."""
+        """Return logits `[R, B, K]` in evaluation mode, of the networks or of their averages."""
         return self._forward(self._forwards[averaged].eval(), images).float()
 
     @property
@@ -227,21 +226,21 @@ class Learner:
         return self._averaged is not None
 
     def networks(self, run: int) -> dict[str, dict[str, Tensor]]:
-        """Return the state of one run's network and, where there is one, of its average, by name, on the CPU."""
+        """Return the state of one run's network, and of its average if there is one, by name, on the CPU."""
         found = {"network": self.net.unstack(run)}
         if self._averaged is not None:
             found["network-averaged"] = self._averaged.unstack(run)
         return {name: {key: value.cpu().contiguous() for key, value in state.items()} for name, state in found.items()}
 
     def agree(self) -> None:
-        """Give all processes the running statistics of the first one: each has only seen its part of the batches."""
+        """Broadcast the running statistics of the first process: each has seen only its part of the batches."""
         if _distributed.world()[1] > 1:
             for net in filter(None, (self.net, self._averaged)):
                 for buffer in net.buffers():
                     torch.distributed.broadcast(buffer, 0)
 
     def tensors(self) -> Iterator[Tensor]:
-        """Yield all that a step changes."""
+        """Yield every tensor that a step changes."""
         for net in filter(None, (self.net, self._averaged)):
             yield from net.state_dict().values()
         for state in self._optimiser.state.values():
@@ -259,7 +258,7 @@ class Learner:
         if self._averaged is not None:
             self._averaged.load_state_dict(state["averaged"])  # type: ignore[arg-type]
         self._optimiser.load_state_dict(state["optimiser"])  # type: ignore[arg-type]
-        for group in self._optimiser.param_groups:  # which a loaded state leaves where it was saved
+        for group in self._optimiser.param_groups:  # a loaded state leaves it on the device it was saved on
             group["lr"] = group["lr"].to(self.device)
 
 

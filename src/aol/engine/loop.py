@@ -1,7 +1,7 @@
-"""What offline, arrival and stream training have in common: an epoch after the other, readings, records, state.
+"""What offline, arrival and stream training share: epochs, readings, history, state.
 
-A loop trains one stack of runs. It knows nothing of folders: whoever drives it saves its state between two epochs. All
-randomness is a function of (seed, epoch), so that a state taken between epochs is all that a resumed run needs.
+A loop trains one group of runs as one network. It writes no files: the caller saves its state between epochs. All
+randomness is a function of (seed, epoch), so that such a state is all a resumed run needs.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from aol.longtail import long_tail
 from aol.sampling import draw, shuffle
 from aol.weights import ErrorRates
 
-_ORDER = 1_000_001  # the place of this use in the path of a seed, where no step of a stream ever comes
+_ORDER = 1_000_001  # this use's place in the path of a seed; above every step of a stream
 
 
 class Loop(ABC):
-    """One stack of runs on its way through its epochs."""
+    """Trains one group of runs, epoch by epoch."""
 
     ages: SampleAges | ClassAges
-    samples: SampleHistory | None = None  # where what was answered to each sample is kept
+    samples: SampleHistory | None = None  # the answers to each sample, where they are kept
 
     def __init__(
         self,
@@ -66,11 +66,11 @@ class Loop(ABC):
         self.pool = torch.stack([kept for kept, _ in pools]).to(device)  # [R, n]: places in the data set
         self.held_out = torch.stack([held for _, held in pools]).to(device)  # [R, v]: for validation
         self._validation = self.train
-        if pair.validation is not None and not s.validation:  # the set brings its own: [v], the same for all runs
+        if pair.validation is not None and not s.validation:  # a split of the set's own: [v], the same for all runs
             own = replace(pair, train=pair.validation, test=pair.validation)  # type: ignore[arg-type]
             self._validation = seen(own)[1]
             self.held_out = torch.arange(self._validation.labels.numel(), device=device)
-        self.labels = self.train.labels[self.pool[0]]  # [n]: the same in all runs, as a pool is ordered by class
+        self.labels = self.train.labels[self.pool[0]]  # [n]: the same in all runs, because pools are ordered by class
         self.learner = Learner(runs, num_classes=self.num_classes, shape=shape, device=device)
         self.weights = RunWeights(runs, device)
         self.history = History(len(runs), self.num_classes)
@@ -80,15 +80,15 @@ class Loop(ABC):
         self._train_pass: TrainPass | None = None
         self._clean_passes: dict[str, CleanPass] = {}
         self.epoch = 0
-        self.failed = [0] * len(runs)  # the epoch, counted from one, whose loss was not finite; zero while all is well
+        self.failed = [0] * len(runs)  # the first epoch, counted from one, whose loss was not finite; 0: none
 
     @property
     def done(self) -> bool:
-        """Whether all epochs are over, or no run is left that is worth going on with."""
+        """Whether all epochs are over, or every run has diverged."""
         return self.epoch >= self.settings.epochs or all(self.failed)
 
     def run_epoch(self) -> None:
-        """Train for one epoch, read what is to be read, write it down and move on."""
+        """Train for one epoch, evaluate, and add the readings to the history."""
         start = time.perf_counter()
         self._finite = torch.ones(len(self.runs), dtype=torch.bool, device=self.device)
         trained, by_class = self._learn()
@@ -110,7 +110,7 @@ class Loop(ABC):
 
     @abstractmethod
     def _learn(self) -> tuple[Trained, dict[str, Tensor]]:
-        """Do one epoch's training and age what is to be aged; return readings by class."""
+        """Train for one epoch and update the ages; return readings by class."""
 
     def _train_readings(self, by_class: dict[str, Tensor]) -> dict[str, Tensor | float]:
         count, accuracy = by_class["train_count"], by_class["train_accuracy"]
@@ -131,7 +131,7 @@ class Loop(ABC):
         return found
 
     def _evaluate(self, what: str, index: Tensor, times: Tensor | None = None, *, most: int | None = None) -> Readings:
-        """Take a clean pass: over what was trained on ("train"), "validation", "test", or test by "averaged" nets."""
+        """Take a clean pass: "train" (samples trained on), "validation", "test", or "averaged" (test by averaged nets)."""
         if what not in self._clean_passes:
             source = {"train": self.train, "validation": self._validation}.get(what, self.test)
             self._clean_passes[what] = CleanPass(
@@ -144,19 +144,19 @@ class Loop(ABC):
                 keep=what == "train" and self.keep_samples,
             )
         found = self._clean_passes[what](index, times)
-        self._finite &= found.loss.isfinite().all(1)  # what the last step spoilt, whose own loss was still finite
+        self._finite &= found.loss.isfinite().all(1)  # the last step may diverge while its own loss is finite
         return found
 
     def _train_on(self, place: Tensor, position: Tensor, weight: Tensor) -> Trained:
         """Take one pass over `place [R, m]` in that order, with `weight [R, m]`."""
         if self._train_pass is None:
-            listens = self.settings.signal == "train"
+            observes = self.settings.signal == "train"
             self._train_pass = TrainPass(
                 self.learner,
                 self.train,
                 num_classes=self.num_classes,
                 size=place.shape[1],
-                observe=self._observe_batch if listens else None,
+                observe=self._observe_batch if observes else None,
                 observed=self._observed_tensors,
             )
         steps = self._train_pass.steps
@@ -166,7 +166,7 @@ class Loop(ABC):
 
     @abstractmethod
     def _observe_batch(self, position: Tensor, label: Tensor, right: Tensor) -> None:
-        """Take the answers of a training batch for the signal, each `[R, B]`."""
+        """Update ages and error rates with the answers of a training batch, each `[R, B]`."""
 
     def _observed_tensors(self) -> Iterator[Tensor]:
         """Yield the tensors that `_observe_batch` changes."""
@@ -174,7 +174,7 @@ class Loop(ABC):
         yield from self.ages.pending()
 
     def _orders(self, weight: Tensor) -> Tensor:
-        """Return each run's order of `weight [R, m]`'s places: shuffled, or drawn by weight where it resamples."""
+        """Return the order of each run's m samples: shuffled, or drawn by `weight [R, m]` where it resamples."""
         rows = []
         for run, own in zip(self.runs, weight, strict=True):
             generator = _seeds.generator(run.seed, _ORDER, self.epoch, device=self.device)
@@ -195,7 +195,7 @@ class Loop(ABC):
         }
 
     def state_dict(self) -> dict[str, object]:
-        """Return everything: networks, optimiser, ages, records."""
+        """Return networks, optimiser, ages and history."""
         states: dict[str, object] = {name: state.state_dict() for name, state in self._states().items()}
         return {**self._identity(), "epoch": self.epoch, "failed": list(self.failed), **states}
 
@@ -203,9 +203,9 @@ class Loop(ABC):
         return {"runs": [run.run_id for run in self.runs], "keep_samples": self.keep_samples}
 
     def load_state_dict(self, state: dict[str, object]) -> None:
-        """Go on where another loop of the same runs stood."""
+        """Continue from the state of another loop of the same runs."""
         if state.get("keep_samples") != self.keep_samples:
-            raise ValueError("These runs were begun with the other choice of --keep-samples: repeat it.")
+            raise ValueError("These runs were started with another choice of --keep-samples; use the same one.")
         _check.same_settings("loop", self._identity(), state)
         for name, mine in self._states().items():
             mine.load_state_dict(state[name])  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Offline training, and training where only a part of the set arrives each epoch.
+"""Offline training, and training where only a part of the set arrives each epoch (arrival).
 
 An epoch: weights from the ages so far → order → one training pass → one clean pass over the same samples → ages.
 """
@@ -67,13 +67,13 @@ class OfflineLoop(Loop):
             self.error_rates.advance()
             readings |= {"age": self.ages.mean_age, "smoothed_age": self.ages.class_age}
         if self.samples is not None:
-            if signal == "train":  # answers that were given on the way are not kept, only whether they were right
+            if signal == "train":  # only whether answers were right is known here
                 self.samples.observe(position, None)
             self.samples.advance(self.ages.age)
         return trained, {**readings, "weight": self.weights.mean_by_class(by_class, by_sample, self.labels)}
 
     def _here(self) -> Tensor:
-        """Return the positions that are trained on this epoch, `int64 [R, m]`."""
+        """Return the positions of this epoch's samples, `int64 [R, m]`."""
         if self._arrivals:
             return torch.stack([arrivals[self.epoch] for arrivals in self._arrivals]).to(self.device)
         return torch.arange(self.labels.numel(), device=self.device).expand(len(self.runs), -1)
@@ -84,7 +84,7 @@ class OfflineLoop(Loop):
         return by_class, self.weights.by_sample(by_class, own, self.labels)
 
     def _evaluate_train(self, here: Tensor) -> dict[str, Tensor]:
-        """Classify what was trained on, unaugmented; tell the ages."""
+        """Classify what was trained on, unaugmented, and update the ages."""
         found = self._evaluate("train", self.pool.gather(1, here))
         rank, world = _distributed.world()
         mine = here[:, rank::world]

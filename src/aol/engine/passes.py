@@ -1,6 +1,7 @@
-"""One pass over samples: training, or looking. Each batch reads from buffers that hold the whole pass, at a cursor.
+"""One pass over samples, to train or to evaluate. Batches are read from buffers that hold the whole pass, at a cursor.
 
-So a batch is work on tensors that stay where they are (`capture.py`), and an epoch never waits for the device.
+The tensors of a batch thus keep their memory, as a CUDA graph needs (`capture.py`), and an epoch never waits for the
+device.
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ from aol.losses import loss_total
 from aol.readings import readings
 
 # The most images, and pixels, of all runs together in one evaluation batch.
-_LOOKED_AT = {"cpu": (4096, 1 << 22), "cuda": (65536, 1 << 26)}
+_EVALUATION_BATCH = {"cpu": (4096, 1 << 22), "cuda": (65536, 1 << 26)}
 Observe = Callable[[Tensor, Tensor, Tensor], None]
 
 
 @dataclass(frozen=True)
 class Trained:
-    """What a training pass says: the mean loss `[R]`, right answers and samples by class `[R, C]`, the last rate."""
+    """Results of a training pass: mean loss `[R]`, right answers and samples by class `[R, C]`, the last rate."""
 
     loss: Tensor
     right: Tensor
@@ -36,15 +37,15 @@ class Trained:
 
 
 class TrainPass:
-    """Takes one pass over m samples a run, again and again.
+    """Trains for one pass over m samples a run; called once an epoch.
 
     Args:
-        learner: who learns.
+        learner: the networks to train.
         source: where images come from.
         num_classes: C.
         size: m, the same in every pass.
-        observe: hears of each batch: positions, labels and which were right, each `[R, B]`; None if nobody listens.
-        observed: gives the tensors that `observe` changes.
+        observe: called for each batch with positions, labels and which were right, each `[R, B]`; or None.
+        observed: returns the tensors that `observe` changes.
     """
 
     def __init__(
@@ -89,7 +90,7 @@ class TrainPass:
         epoch: int,
         seeds: Sequence[int],
     ) -> Trained:
-        """Train on `place [R, m]` in that order: places in the data set, with their `position` for who observes."""
+        """Train on `place [R, m]`, indices into the data set, in that order; `position` is passed to `observe`."""
         self._place.copy_(place[:, self._mine])
         self._position.copy_(position[:, self._mine])
         self._weight.copy_(weight[:, self._mine] * self._real)
@@ -143,22 +144,22 @@ class TrainPass:
         self._sums.scatter_add_(2, label.expand(2, -1, -1), torch.stack((right * counted, counted)))
         if self._observe is not None:
             position = self._position.index_select(1, at)
-            if self._world > 1:  # what only fills up a batch is not to be counted
+            if self._world > 1:  # padding does not count
                 position, label, right = (each[:, real] for each in (position, label, right))
             self._observe(position, label, right)
         self._cursor += size
         self._step += 1
 
     def _total(self, weight: Tensor, real: Tensor) -> Tensor:
-        """Return what each run's losses are divided by, over all processes."""
+        """Return the divisor of each run's losses, over all processes."""
         by_count = loss_total(real.to(weight.dtype).expand_as(weight))
         return torch.where(self._learner.by_count, by_count, loss_total(weight))
 
 
 def share(size: int, batch: int, rank: int, world: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Return the places of an order that one process shows, and which of them are real: each batch is shared out.
+    """Return one process's part of an order, as places in it, and which of them count: processes share every batch.
 
-    A batch that cannot be shared evenly is filled up with its own first place, which then counts for nothing.
+    Where a batch cannot be shared evenly, its first place is repeated and does not count.
 
     >>> [share(5, 4, rank, 2, torch.device("cpu"))[0].tolist() for rank in (0, 1)]
     [[0, 2, 4], [1, 3, 4]]
@@ -177,7 +178,7 @@ def share(size: int, batch: int, rank: int, world: int, device: torch.device) ->
 
 @dataclass(frozen=True)
 class Readings:
-    """What a clean pass says of n samples: `correct [R, n]`, sums by class `[R, C]`, float64, and answers if kept."""
+    """Results of a clean pass over n samples: `correct [R, n]`, sums by class `float64 [R, C]`, and answers if kept."""
 
     correct: Tensor
     right: Tensor
@@ -188,7 +189,7 @@ class Readings:
 
     @property
     def accuracy(self) -> Tensor:
-        """The share of right answers of each run, `[R]`."""
+        """The accuracy of each run, `[R]`."""
         return self.right.sum(1) / self.count.sum(1)
 
     def by_class(self, split: str) -> dict[str, Tensor]:
@@ -198,16 +199,16 @@ class Readings:
 
 
 class CleanPass:
-    """Classifies samples in evaluation mode, unaugmented, and sums up by class.
+    """Classifies samples in evaluation mode, unaugmented, and sums readings by class.
 
     Args:
-        learner: whose networks answer.
+        learner: the networks to evaluate.
         source: where images come from.
         num_classes: C.
         size: the most samples of a pass.
-        shared: whether all runs look at the same samples.
-        averaged: whether the averages of the networks answer.
-        keep: whether what was answered to each sample is wanted too.
+        shared: whether all runs have the same samples.
+        averaged: evaluate the averages of the networks.
+        keep: also return the answer to each sample.
     """
 
     def __init__(
@@ -224,9 +225,9 @@ class CleanPass:
         self._learner, self._source, self._averaged, self._shared = learner, source, averaged, shared
         device, runs = learner.device, len(learner.runs)
         self._rank, self._world = _distributed.world()
-        images, pixels = _LOOKED_AT.get(device.type, _LOOKED_AT["cpu"])
+        images, pixels = _EVALUATION_BATCH.get(device.type, _EVALUATION_BATCH["cpu"])
         self._batch = max(16, min(images, pixels // source.area) // runs)
-        self._fixed = device.type == "cuda"  # a graph has one size: the last batch is filled up with what counts not
+        self._fixed = device.type == "cuda"  # a graph has one batch size: the last batch is padded
         own = -(-size // self._world)
         self._batch = min(self._batch, max(1, own))
         room = -(-own // self._batch) * self._batch
@@ -239,11 +240,10 @@ class CleanPass:
         self._batches: dict[int, Captured] = {}
 
     def __call__(self, index: Tensor, times: Tensor | None = None) -> Readings:
-        """Classify `index [n]`, common to all runs, or `[R, n]`: places in the data set.
+        """Classify `index [n]`, common to all runs, or `[R, n]`: indices into the data set.
 
-        `times [R, n]` says how often each counts in the sums (zero for padding); by default once. Processes share the
-        samples and each gets the sums of all; `correct` is only known for this process's own share,
-        `index[..., rank::world]`.
+        `times [R, n]`: how often each counts in the sums (zero: padding); by default once. Processes share the samples;
+        all get the sums over all of them, but `correct` only of their own share, `index[..., rank::world]`.
         """
         index = index[..., self._rank :: self._world]
         size = index.shape[-1]
@@ -274,7 +274,7 @@ class CleanPass:
         return self._batches[size]
 
     def _work(self, size: int, images: Tensor | None = None) -> None:
-        """Look at the next batch."""
+        """Evaluate the next batch."""
         at = self._cursor + torch.arange(size, device=self._cursor.device)
         index = self._index.index_select(-1, at)
         if images is None:
@@ -284,7 +284,7 @@ class CleanPass:
         label = self._source.labels[index].expand(logits.shape[0], -1)
         found = readings(logits, label)
         times = self._times.index_select(1, at)
-        # A sample that does not count must not spoil a sum with a NaN either.
+        # A NaN of a sample that does not count must not enter the sums.
         value = (found * times).masked_fill(times == 0, 0.0)
         self._sums.scatter_add_(2, label.expand(4, -1, -1), value)
         self._correct.index_copy_(1, at, found[1] > 0)

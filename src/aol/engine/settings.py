@@ -1,6 +1,6 @@
-"""What a run is: every setting, checked; grids of them; and which runs can be trained as one group.
+"""The settings of a run, checked; grids of them; and which runs can be trained as one group.
 
-Knows words and numbers, no tensors. Two runs with the same `Settings` are the same run and have the same `run_id`.
+Imports no torch. Runs with equal `Settings` are the same run and have the same `run_id`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _SYMBOLS = {"beta": "β", "power": "p", "rho": "ρ"}  # in the name of a method
 
 
 class WrongSettingsError(ValueError):
-    """A setting, or a combination of settings, that cannot be run; the message names it."""
+    """A setting, or a combination of settings, that is not possible; the message names it."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Settings:
     True
     """
 
-    # What is learnt from
+    # Data
     scenario: str = "offline"
     data: str = "digits"
     image_size: int | None = None
@@ -50,7 +50,7 @@ class Settings:
     stream: str = "shifting"
     period: int = 10
     memory: str = "all"
-    # How
+    # Training
     net: str = "auto"
     epochs: int = 30
     batch_size: int = 128
@@ -64,7 +64,7 @@ class Settings:
     precision: str = "fp32"
     normalisation: str = "centred"
     augment: bool = True
-    # What age does
+    # Weights
     weighting: str = "none"
     rho: float = 0.5
     beta: float = 0.9999
@@ -78,7 +78,7 @@ class Settings:
     divide_by: str = "auto"
     signal: str = "eval"
     threshold: float | None = None
-    # Whence and how often
+    # Repetition and evaluation
     seed: int = 0
     eval_every: int = 1
 
@@ -130,14 +130,14 @@ class Settings:
         memory_capacity(self.memory)
         weighting = WEIGHTINGS[self.weighting]
         if weighting.needs_answers and self.signal == "none":
-            raise ValueError(f"signal='none' tracks no ages, and weighting={self.weighting!r} needs them.")
+            raise ValueError(f"signal='none' tracks no ages, which weighting={self.weighting!r} needs.")
         if self.scenario == "stream" and self.level == "sample" and weighting.uses_ages:
-            raise ValueError("level='sample' needs samples that come back: on a stream only 'class' is possible.")
+            raise ValueError("level='sample' is not possible on a stream, where samples do not come back; use 'class'.")
         if self.scenario == "stream" and self.stream == "shifting" and self.imbalance is None:
             raise ValueError("imbalance must be given for stream='shifting'.")
 
     def _canonical(self) -> dict[str, Value]:
-        """Return the settings that cannot matter here, at their defaults, so that equal runs are equal."""
+        """Return settings to replace, unused ones by defaults, numbers by floats, so that equal runs are equal."""
         start = {field.name: field.default for field in fields(self)}
         weighting = WEIGHTINGS[self.weighting]
         idle = {name for other in WEIGHTINGS.values() for name in other.settings} - set(weighting.settings)
@@ -147,25 +147,25 @@ class Settings:
             idle |= {"fraction"}
         if self.scenario != "stream":
             idle |= {"stream", "period", "memory", "threshold"}
-            if self.fuse == "mean" and weighting.uses_ages and self.rho != 0.0:  # a mean smooths by no rate
+            if self.fuse == "mean" and weighting.uses_ages and self.rho != 0.0:  # a mean has no rate
                 idle |= {"rho"}
         else:
-            idle |= {"fuse", "period" if self.stream == "access" else "fraction"}  # ages of classes are always smoothed
+            idle |= {"fuse", "period" if self.stream == "access" else "fraction"}  # class ages are always smoothed
         if self.imbalance is None:
             idle |= {"profile"}
-        found: dict[str, Value] = {name: start[name] for name in idle}  # type: ignore[misc]
-        for name, default in start.items():  # 50 and 50.0 are one value and must not make two names
+        canonical: dict[str, Value] = {name: start[name] for name in idle}  # type: ignore[misc]
+        for name, default in start.items():  # 50 and 50.0 must not give two ids
             value = getattr(self, name)
             real = isinstance(default, float) or name in ("threshold", "warmup")
             if name not in idle and value is not None and real:
-                found[name] = float(value)
+                canonical[name] = float(value)
         if self.schedule == "fixed":
-            found["warmup"] = 0.0
+            canonical["warmup"] = 0.0
         elif self.warmup is None:
-            found["warmup"] = self.epochs / 40
-        if self.divide_by == "auto":  # what the released code does
-            found["divide_by"] = _usual_divisor(self.loss)
-        return found
+            canonical["warmup"] = self.epochs / 40
+        if self.divide_by == "auto":  # as in the paper's released code
+            canonical["divide_by"] = _usual_divisor(self.loss)
+        return canonical
 
     def as_dict(self) -> dict[str, Value]:
         """Return every setting by name."""
@@ -186,7 +186,7 @@ class Settings:
 
     @property
     def method(self) -> str:
-        """What is done about the imbalance, in a few words; the same for all seeds.
+        """A short name of the method: weighting, mechanism and loss; the same for all seeds.
 
         >>> Settings(weighting="cb+aol", rho=0.3, mechanism="resample", loss="sigmoid").method
         'cb+aol β=0.9999 ρ=0.3 class resample sigmoid'
@@ -213,7 +213,7 @@ class Settings:
 
     @property
     def group_key(self) -> tuple[tuple[str, Value], ...]:
-        """What runs must have in common to be trained as one."""
+        """What runs must have in common to be trained as one network."""
         return tuple((name, value) for name, value in self.as_dict().items() if name not in PER_RUN)
 
 
@@ -236,7 +236,7 @@ def memory_capacity(memory: str) -> int | None:
 
 
 def grid(common: Mapping[str, Value], **varied: Sequence[Value]) -> list[Settings]:
-    """Return one `Settings` for every combination of the varied values; those that come out equal, once.
+    """Return one `Settings` for every combination of the varied values, without duplicates.
 
     >>> [run.method for run in grid({}, weighting=["none", "aol"], rho=[0.1, 0.9])]
     ['none', 'aol ρ=0.1 class', 'aol ρ=0.9 class']

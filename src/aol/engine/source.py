@@ -1,6 +1,6 @@
-"""Where batches come from: a set that lies on the device as one tensor, or a large one decoded by worker processes.
+"""Sources of batches: a set kept on the device as one tensor, or a large one decoded by worker processes.
 
-A source hands out network input for given samples, run by run; which samples, and in which order, is not its affair.
+A source returns network input for given samples; the caller chooses the samples and their order.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ AnyPair: TypeAlias = Pair[ImageSet] | Pair[StoredImages]
 
 
 class OnDevice:
-    """A set small enough to lie on the training device; crop, flip and normalisation happen there.
+    """A set kept on the training device; crop, flip and normalisation happen there.
 
-    What happens to a sample depends on its run's seed, the epoch and its place in the order, not on its neighbours.
+    The augmentation of a sample depends on its run's seed, the epoch and its place in the order only.
     """
 
     def __init__(
@@ -46,19 +46,19 @@ class OnDevice:
         self._by_kernel = device.type == "cuda" and find_spec("triton") is not None and moved.images.is_contiguous()
 
     def prepare(self, size: int, mine: Tensor, *, epoch: int, seeds: Sequence[int]) -> None:
-        """Draw what will happen to each of `size` places of an epoch's order; this process shows `mine` of them."""
+        """Draw the augmentation of all `size` places of an epoch's order; this process trains on the places `mine`."""
         if self._augmentation is None:
             return
         generators = [_seeds.generator(seed, _AUGMENT, epoch, device=self._pixels.device) for seed in seeds]
         drawn = augment.draw(size, self._augmentation, generator=generators).batch(mine)
         if self._draws is None or self._draws.row.shape != drawn.row.shape:
             self._draws = drawn
-        else:  # in place: a captured batch reads from here
+        else:  # in place: captured batches read this memory
             for old, new in zip(self._draws, drawn, strict=True):
                 old.copy_(new)
 
     def shown(self, index: Tensor, at: Tensor) -> Tensor:
-        """Return samples `index [R, B]` as network input, with what was drawn for the places `at [B]` of the order."""
+        """Return samples `index [R, B]` as network input, augmented as drawn for the places `at [B]`."""
         if self._augmentation is None or self._draws is None:
             return self.plain(index)
         drawn = augment.Draws(*(each.index_select(1, at) for each in self._draws))
@@ -68,7 +68,7 @@ class OnDevice:
         return augment.training_batch(self._pixels, index, drawn, pad=pad, normalisation=self._normalisation)
 
     def plain(self, index: Tensor) -> Tensor:
-        """Return samples as they are: `[..., C, H, W]` of `index [...]`."""
+        """Return samples without augmentation: `[..., C, H, W]` of `index [...]`."""
         if self._by_kernel:
             return self._gathered(index, None, 0)
         return augment.evaluation_batch(self._pixels, index, normalisation=self._normalisation)
@@ -84,9 +84,9 @@ class FromStorage:
     """A set of any size, decoded on the fly in worker processes. One run at a time.
 
     Args:
-        train: items through the training transform; its draws depend on (seed, epoch, sample), not on the worker.
-        clean: the same records through the evaluation transform.
-        workers: how many processes decode.
+        train: items with the training transform; its draws depend on (seed, epoch, sample), not on the worker.
+        clean: the same records with the evaluation transform.
+        workers: number of processes that decode.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class FromStorage:
         self._workers, self._device = workers, device
 
     def train(self, order: Tensor, mine: Tensor, *, batch: int, epoch: int, seeds: Sequence[int]) -> Iterator[Tensor]:
-        """Yield augmented batches `[1, B, C, H, W]` of `order [1, n]`; this process shows the places `mine` of it."""
+        """Yield augmented batches `[1, B, C, H, W]` of the places `mine` of `order [1, n]`."""
         (seed,) = seeds
         seen = self._train.with_transform(self._train.transform, seed=seed)
         seen.set_epoch(epoch)
@@ -115,7 +115,7 @@ class FromStorage:
             yield images[None]
 
     def clean(self, index: Tensor, *, batch: int) -> Iterator[Tensor]:
-        """Yield batches as they are, `[B, C, H, W]`, or `[1, B, C, H, W]` of `index [1, n]`."""
+        """Yield batches without augmentation, `[B, C, H, W]`, or `[1, B, C, H, W]` of `index [1, n]`."""
         for images in self._load(self._clean, index.reshape(-1), batch):
             yield images if index.dim() == 1 else images[None]
 
@@ -136,7 +136,7 @@ class FromStorage:
 
 
 class _Guarded(Dataset[Tensor | DataError]):
-    """Hands a damaged image's error over like an item: raised in a worker it would arrive as a page of traceback."""
+    """Returns the error of a damaged image as an item: raised in a worker it would come with a long traceback."""
 
     def __init__(self, records: StoredImages) -> None:
         self._records = records
@@ -153,7 +153,7 @@ def _collate(items: list[Tensor | DataError]) -> Tensor | DataError:
     return wrong[0] if wrong else torch.stack([item for item in items if isinstance(item, Tensor)])
 
 
-_AUGMENT = 1_000_002  # the place of this use in the path of a seed; orders are 1,000,001
+_AUGMENT = 1_000_002  # this use's place in the path of a seed; orders are 1,000,001
 
 
 Source: TypeAlias = OnDevice | FromStorage

@@ -1,4 +1,4 @@
-"""Training on a stream: one pass over what each step shows; class ages from what the memory holds.
+"""Training on a stream: one pass over each step's samples; class ages from the samples in memory.
 
 A step: its samples enter the memory → one training pass over them → one clean pass over the memory → ages.
 """
@@ -21,7 +21,7 @@ from aol.streams import LimitedAccess, ShiftingTail
 
 
 class StreamLoop(Loop):
-    """Trains R runs on streams of their own. Readings called "train" are of the memory, its repeats counted."""
+    """Trains R runs, each on its own stream. "train" readings are of the samples in memory, repeats counted."""
 
     ages: ClassAges
 
@@ -67,11 +67,11 @@ class StreamLoop(Loop):
         return trained, {**readings, "weight": by_class}
 
     def _evaluate_train(self) -> dict[str, Tensor]:
-        """Classify each remembered sample once, unaugmented; tell the ages as often as it is remembered."""
+        """Classify each sample in memory once, unaugmented; it counts as often as it is remembered."""
         remembered = torch.stack([memory.counts(self.labels.numel()) for memory in self._memories]).to(self.device)
         known = remembered > 0
         most = int(known.sum(1).max())
-        # Known samples first; runs that know fewer are filled up with others, which count zero times.
+        # Remembered samples first; runs with fewer of them are padded with others, which count zero times.
         index = known.to(torch.int8).argsort(dim=1, descending=True, stable=True)[:, :most]
         times = remembered.gather(1, index)
         found = self._evaluate("train", self.pool.gather(1, index), times, most=known.shape[1])
@@ -89,11 +89,11 @@ class StreamLoop(Loop):
         return {**super()._train_readings(by_class), "threshold": self.ages.threshold}
 
     def state_dict(self) -> dict[str, object]:
-        """Return everything: networks, optimiser, ages, records, memory."""
+        """Return networks, optimiser, ages, history and memories."""
         return {**super().state_dict(), "memories": [memory.state_dict() for memory in self._memories]}
 
     def load_state_dict(self, state: dict[str, object]) -> None:
-        """Go on where another loop of the same runs stood."""
+        """Continue from the state of another loop of the same runs."""
         super().load_state_dict(state)
         for memory, saved in zip(self._memories, state["memories"], strict=True):  # type: ignore[call-overload]
             memory.load_state_dict(saved)
