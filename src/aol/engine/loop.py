@@ -131,7 +131,7 @@ class Loop(ABC):
         return found
 
     def _evaluate(self, what: str, index: Tensor, times: Tensor | None = None, *, most: int | None = None) -> Readings:
-        """Take a clean pass: "train" (samples trained on), "validation", "test", or "averaged" (test by averaged nets)."""
+        """Evaluate on "train" (samples trained on), "validation", "test", or "averaged" (test, averaged networks)."""
         if what not in self._clean_passes:
             source = {"train": self.train, "validation": self._validation}.get(what, self.test)
             self._clean_passes[what] = CleanPass(
