@@ -11,7 +11,7 @@ from aol.bench.measure import random_pair
 from aol.data import open_data
 from aol.engine import OfflineLoop, StreamLoop, capacity, grid, learner
 from aol.engine.capture import Captured
-from aol.engine.files import load_checkpoint, save_checkpoint
+from aol.runs.checkpoint import load_checkpoint, save_checkpoint
 from aol.engine.settings import Value
 
 CUDA = torch.device("cuda")
