@@ -67,35 +67,48 @@ def test_a_run_killed_at_random_moments_ends_as_if_it_had_not_been(
     assert told(tmp_path) == wanted
 
 
-CHANGES = [  # the call, whether it still happens, and the how-manieth of a process is its last
-    ("replace", False, 1), ("fsync", False, 3), ("replace", True, 3), ("replace", False, 14), ("fsync", True, 5),
-    ("unlink", True, 1), ("replace", False, 24), ("replace", True, 12), ("rmdir", False, 1), ("rmdir", True, 1),
-]  # fmt: skip
+CALLS = ("replace", "unlink", "rmdir", "fsync")  # by which a folder changes
 
 
-def test_a_run_killed_around_changes_to_its_folder_ends_as_if_it_had_not_been(
-    tmp_path: Path, straight: Straight
-) -> None:
-    deaths = 0
-    for call, happens, nth in CHANGES:
+def armed(last: int, happens: bool, log: Path) -> Callable[[], None]:
+    """Return what lets a process die at its n-th change of a folder, before or after it; changes are counted in a file."""
 
-        def arm(call: str = call, happens: bool = happens, nth: int = nth) -> None:
-            real, calls = getattr(os, call), iter(range(1, 10**6))
+    def arm() -> None:
+        calls = iter(range(1, 10**6))
 
-            def deadly(*given: object, **named: object) -> object:
-                last = next(calls) == nth
-                if not last or happens:
-                    found = real(*given, **named)
-                if last:
+        def deadly(real: Callable[..., object]) -> Callable[..., object]:
+            def call(*given: object, **named: object) -> object:
+                number = next(calls)
+                log.write_text(str(number))
+                if number == last and not happens:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                found = real(*given, **named)
+                if number == last:
                     os.kill(os.getpid(), signal.SIGKILL)
                 return found
 
-            setattr(os, call, deadly)
+            return call
 
-        deaths += status_of(forked(words("reservoir", 3, tmp_path, "--resume"), arm)) == -signal.SIGKILL
-    assert deaths >= 8
-    assert status_of(forked(words("reservoir", 3, tmp_path, "--resume"))) == 0
-    assert told(tmp_path) == straight("reservoir", 3)[0]
+        for name in CALLS:
+            setattr(os, name, deadly(getattr(os, name)))
+
+    return arm
+
+
+@pytest.mark.parametrize("happens", [False, True])
+def test_a_run_killed_at_any_change_of_its_folder_ends_as_if_it_had_not_been(happens: bool, tmp_path: Path) -> None:
+    log, given = tmp_path / "changes", "stream --steps 2 --weighting aol --memory reservoir:100 --seed 0,1".split()
+    given += ["--checkpoint-seconds", "0", "--batch-size", "128", "--out", str(tmp_path / "whole")]
+    assert status_of(forked(given, armed(10**9, False, log))) == 0
+    wanted, changes = told(tmp_path / "whole"), int(log.read_text())
+    assert changes > 20
+    for last in range(1, changes + 1):
+        out = tmp_path / f"killed-{last}"
+        given[-1] = str(out)
+        assert status_of(forked(given, armed(last, happens, log))) == -signal.SIGKILL
+        assert status_of(forked([*given, "--resume"])) == 0
+        assert told(out) == wanted, last
+        assert not list(out.rglob("*.part"))
 
 
 def test_a_run_resumed_among_a_different_number_of_others_stays_where_it_was_begun(tmp_path: Path) -> None:

@@ -62,7 +62,7 @@ class ExecutionOptions:
         together: the most runs in a group; by default what suits the device.
         workers: processes that decode images of a large data set.
         keep_samples: keep the answer to every sample at every epoch, and so its age.
-        checkpoint_seconds: the least time between two checkpoints.
+        checkpoint_seconds: the least time between two checkpoints; 0: one after every epoch.
         parallel: what processes started by torchrun share: every batch ("data") or the list of "runs". Sharing batches
             equals one process up to rounding, except that batch norm sees each process's own share, as in DDP.
         shard: (i, n): train only the i-th of n fixed shares of the runs, counted from one.
@@ -214,16 +214,24 @@ def new_group(runs: Sequence[Settings], store: Store) -> RunGroup:
 
 
 def begun_groups(store: Store) -> list[RunGroup]:
-    """Return the groups that were begun in a folder; damaged ones are removed."""
+    """Return the groups that were begun in a folder."""
     found = []
     for path in sorted((store.folder / "work").glob("*/group.json")):
-        try:
+        with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
             runs = tuple(Settings(**each) for each in json.loads(path.read_text())["runs"])
-        except (ValueError, TypeError, KeyError):
-            shutil.rmtree(path.parent)
-            continue
-        found.append(RunGroup(runs, path.parent))
+            found.append(RunGroup(runs, path.parent))
     return found
+
+
+def _remove_leftovers(store: Store) -> None:
+    """Remove group folders whose runs are not known: their process was killed while it made or removed them."""
+    known = {group.folder for group in begun_groups(store)}
+    work = store.folder / "work"
+    for folder in list(work.iterdir()) if work.is_dir() else ():
+        if folder not in known:
+            shutil.rmtree(folder, ignore_errors=True)
+    with contextlib.suppress(OSError):
+        work.rmdir()  # unless a group is left
 
 
 def plan(
@@ -371,7 +379,8 @@ def _train_group(
         loop.run_epoch()
         watch.epoch(loop)
         stop = not loop.done and watch.stop_before(1.25 * (time.monotonic() - start) + saving)
-        due = time.monotonic() - saved >= max(options.checkpoint_seconds, saving / _SHARE_OF_TIME)
+        rest = max(options.checkpoint_seconds, saving / _SHARE_OF_TIME) if options.checkpoint_seconds else 0.0
+        due = time.monotonic() - saved >= rest
         if save and not loop.done and (stop or due):
             start = time.monotonic()
             save_checkpoint(checkpoint, loop.state_dict())
@@ -576,6 +585,9 @@ def train(
         if writes:
             store.prepare()
             lock.enter_context(store.lock("" if shard is None else f"{shard[0]}-of-{shard[1]}"))
+            remove_partial_files(store.folder)
+            if shard is None:
+                _remove_leftovers(store)
         if rank == 0 and prepare:
             prepare()
         _meet(world, shared)
