@@ -29,9 +29,9 @@ from label_noise_scores import Floats, scores
 from measuring import RESULTS, machine
 
 from aol import long_tail
+from aol.ages.answers import Answers
 from aol.data import ImageSet, Pair, open_data
 from aol.engine import OfflineLoop, Settings
-from aol.records.bits import Answers
 
 Ints = npt.NDArray[np.int64]
 CPU = torch.device("cpu")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from aol.records.bits import Answers
-from aol.report.suspicion import suspicion
+from aol.ages.answers import Answers
+from aol.report.label_quality import suspicion
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]

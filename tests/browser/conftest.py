@@ -13,8 +13,8 @@ import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
 
 from aol.report.page import write_page
-from aol.report.story import Story
-from tests.support.made_stories import make_story
+from aol.report.run_data import RunData
+from tests.support.made_runs import make_data
 from tests.support.opened import Open, settle
 
 
@@ -57,14 +57,14 @@ def _watch(url: str, path: Path, troubles: list[str]) -> None:
 
 
 @pytest.fixture(scope="session")
-def stories() -> list[Story]:
-    return [make_story("none, seed 0", seed=0), make_story("aol ρ=0.5 class, seed 0", seed=1)]
+def runs() -> list[RunData]:
+    return [make_data("none, seed 0", seed=0), make_data("aol ρ=0.5 class, seed 0", seed=1)]
 
 
 @pytest.fixture(scope="session")
-def page_file(stories: list[Story], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def page_file(runs: list[RunData], tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("page") / "report.html"
-    write_page(stories, path)
+    write_page(runs, path)
     return path
 
 

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from playwright.sync_api import Page
 
-from aol.report.page import write_page
-from aol.report.page.document import chart_library
-from tests.support.made_stories import make_large_story, make_story
+from aol.report.page import chart_library, write_page
+from tests.support.made_runs import changed, make_data, make_large_data
 from tests.support.opened import Open, settle
 
 MEGABYTE = 1_000_000
@@ -21,10 +19,10 @@ MEGABYTE = 1_000_000
 @pytest.fixture(scope="module")
 def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("large") / "report.html"
-    story = make_large_story()
+    data = make_large_data()
     chart_library()
     begun = time.monotonic()
-    size = write_page([story, replace(story, name="b", method="b"), replace(story, name="c", method="c")], path)
+    size = write_page([data, changed(data, name="b", method="b"), changed(data, name="c", method="c")], path)
     print(f"{size / MEGABYTE:.1f} MB in {time.monotonic() - begun:.1f} s")
     assert size < 5 * MEGABYTE
     return path
@@ -79,8 +77,8 @@ def test_the_heatmap_of_a_thousand_classes_zooms_to_single_ones(open_page: Open,
 
 
 def test_many_runs_are_listed_and_eight_at_most_are_drawn(open_page: Open, tmp_path: Path) -> None:
-    stories = [make_story(f"method {seed}, seed 0", seed=seed, epochs=5) for seed in range(40)]
-    write_page(stories, tmp_path / "many.html")
+    runs = [make_data(f"method {seed}, seed 0", seed=seed, epochs=5) for seed in range(40)]
+    write_page(runs, tmp_path / "many.html")
     page = open_page(tmp_path / "many.html")
     assert page.locator("#run-table tbody tr").count() == 40
     assert page.locator("#run-table input:checked").count() == 4
@@ -91,9 +89,9 @@ def test_many_runs_are_listed_and_eight_at_most_are_drawn(open_page: Open, tmp_p
 
 
 def test_a_run_with_one_class_one_epoch_and_no_samples_is_shown(open_page: Open, tmp_path: Path) -> None:
-    bare = make_story("bare", names=["only"], counts=[5], epochs=1, samples=False)
+    bare = make_data("bare", names=["only"], counts=[5], epochs=1, samples=False)
     empty: dict[str, object] = {name: {} for name in ("by_class", "curves", "settings", "versions")}
-    nothing = replace(bare, name="nothing", method="nothing", command=None, **empty)  # type: ignore[arg-type]
+    nothing = changed(bare, name="nothing", method="nothing", command=None, **empty)  # type: ignore[arg-type]
     write_page([bare, nothing], tmp_path / "bare.html")
     page = open_page(tmp_path / "bare.html")
     assert page.locator("#class-table tbody tr").count() == 1
@@ -104,7 +102,7 @@ def test_a_run_with_one_class_one_epoch_and_no_samples_is_shown(open_page: Open,
 
 
 def test_runs_of_different_data_do_not_mix(open_page: Open, tmp_path: Path) -> None:
-    one, two = make_story("digits"), make_story("letters", names=["a", "b", "c"], counts=[9, 8, 7], seed=1)
+    one, two = make_data("digits"), make_data("letters", names=["a", "b", "c"], counts=[9, 8, 7], seed=1)
     write_page([one, two], tmp_path / "two.html")
     page = open_page(tmp_path / "two.html")
     assert page.locator("#heat-charts svg image").count() == 1
@@ -118,7 +116,7 @@ def test_runs_of_different_data_do_not_mix(open_page: Open, tmp_path: Path) -> N
 
 def test_names_without_end_and_from_right_to_left_stay_inside_the_page(open_page: Open, tmp_path: Path) -> None:
     names = ["x" * 1000, "שלום עולם", "a b" * 50]
-    write_page([make_story("n" * 300, names=names, counts=[9, 5, 4])], tmp_path / "long.html")
+    write_page([make_data("n" * 300, names=names, counts=[9, 5, 4])], tmp_path / "long.html")
     page = open_page(tmp_path / "long.html")
     page.locator("#class-table tbody button").first.click()
     for width in (1280, 360):
@@ -130,11 +128,11 @@ def test_names_without_end_and_from_right_to_left_stay_inside_the_page(open_page
 def test_figures_that_are_not_numbers_and_classes_without_samples_are_passed_over(
     open_page: Open, tmp_path: Path
 ) -> None:
-    lost = make_story("lost", failed_at=3)
-    lost.by_class["age"][:] = np.nan
-    lost.by_class["weight"][:] = np.inf
-    lost.curves["test_accuracy"][:] = np.nan
-    write_page([lost, make_story("absent", counts=[50, 20, 0, 0, 0, 4])], tmp_path / "odd.html")
+    lost = make_data("lost", failed_at_epoch=3)
+    lost.run.over_time["age"][:] = np.nan
+    lost.run.over_time["weight"][:] = np.inf
+    lost.run.curves["test_accuracy"][:] = np.nan
+    write_page([lost, make_data("absent", counts=[50, 20, 0, 0, 0, 4])], tmp_path / "odd.html")
     page = open_page(tmp_path / "odd.html")
     assert "failed in epoch 3" in page.locator("#run-table").inner_text()
     assert "not finite in epoch 3" in page.locator("#advice-list").inner_text()

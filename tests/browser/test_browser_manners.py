@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -10,7 +9,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from aol.report.page import write_page
-from tests.support.made_stories import make_story
+from tests.support.made_runs import changed, make_data
 from tests.support.opened import Open, settle
 
 COLOURS = """(selector) => {
@@ -203,7 +202,7 @@ def test_on_paper_small_charts_stand_side_by_side_and_no_heading_alone(open_page
 
 
 def test_names_of_usual_length_stand_whole_beside_their_picture(open_page: Open, tmp_path: Path) -> None:
-    write_page([make_story(names=["chimpanzee", "lawn_mower", "motorcycle", "maple_tree"])], tmp_path / "names.html")
+    write_page([make_data(names=["chimpanzee", "lawn_mower", "motorcycle", "maple_tree"])], tmp_path / "names.html")
     page = open_page(tmp_path / "names.html")
     for label in page.locator("#gallery .sample dd:nth-of-type(1)").all()[:12]:
         box = label.bounding_box()
@@ -224,7 +223,7 @@ def test_numbers_below_the_colour_scale_keep_apart(open_page: Open, page_file: P
 
 
 def test_epochs_are_whole_numbers_and_each_stands_once(open_page: Open, tmp_path: Path) -> None:
-    write_page([make_story(epochs=2)], tmp_path / "two.html")
+    write_page([make_data(epochs=2)], tmp_path / "two.html")
     page = open_page(tmp_path / "two.html")
     for charts in ("#curve-charts", "#heat-charts"):
         axis = page.locator(f"{charts} .chart").first.locator(".role-axis").first
@@ -256,8 +255,8 @@ def test_charts_follow_the_width_of_the_window(open_page: Open, page_file: Path)
 
 def test_an_open_page_follows_its_run_and_keeps_what_was_chosen(open_page: Open, tmp_path: Path) -> None:
     path = tmp_path / "live.html"
-    early = make_story(epochs=4, finished=False, planned=6)
-    write_page([early, replace(early, name="other")], path, refresh=0.5)
+    early = make_data(epochs=4, finished=False, planned=6)
+    write_page([early, changed(early, name="other")], path, refresh=0.5)
     page = open_page(path)
     expect(page.locator("#live")).to_contain_text("this page follows")
     assert "under way, epoch 4 of 6" in page.locator("#run-table").inner_text()
@@ -266,8 +265,8 @@ def test_an_open_page_follows_its_run_and_keeps_what_was_chosen(open_page: Open,
     page.get_by_label("Class", exact=True).fill("class 2")
     page.get_by_label("Class", exact=True).press("Enter")
     page.evaluate("() => scrollTo(0, document.querySelector('#classes').getBoundingClientRect().top + scrollY + 120)")
-    late = make_story(epochs=6)
-    write_page([late, replace(late, name="other")], path)
+    late = make_data(epochs=6)
+    write_page([late, changed(late, name="other")], path)
     page.wait_for_selector("#live[hidden]", state="attached", timeout=15_000)
     page.wait_for_selector("html[data-ready]")
     settle(page)
@@ -280,7 +279,7 @@ def test_an_open_page_follows_its_run_and_keeps_what_was_chosen(open_page: Open,
 
 def test_a_page_can_be_told_to_wait(open_page: Open, tmp_path: Path) -> None:
     path = tmp_path / "live.html"
-    write_page([make_story(epochs=4, finished=False)], path, refresh=0.3)
+    write_page([make_data(epochs=4, finished=False)], path, refresh=0.3)
     page = open_page(path)
     page.get_by_role("button", name="Pause").click()
     page.evaluate("() => { window.same = true; }")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +9,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from aol.report.page import write_page
-from tests.support.made_stories import make_story
+from tests.support.made_runs import changed, make_data
 from tests.support.opened import Open, settle
 
 
@@ -19,18 +18,18 @@ def titles(page: Page, charts: str) -> list[str]:
 
 
 def test_no_reading_is_drawn_twice_whatever_was_recorded(open_page: Open, tmp_path: Path) -> None:
-    story = make_story()
-    curves = {"test_accuracy": story.curves["test_accuracy"], "lr": np.linspace(0.1, 0.01, 12)}
-    own = curves | {"f1": story.curves["train_accuracy"]}
+    data = make_data()
+    curves = {"test_accuracy": data.run.curves["test_accuracy"], "lr": np.linspace(0.1, 0.01, 12)}
+    own = curves | {"f1": data.run.curves["train_accuracy"]}
     wanted = {
-        "loss": (story.curves, ["Training loss"]),
-        "accuracy": (curves | {"train_accuracy": story.curves["train_accuracy"]}, ["Training accuracy"]),
+        "loss": (data.run.curves, ["Training loss"]),
+        "accuracy": (curves | {"train_accuracy": data.run.curves["train_accuracy"]}, ["Training accuracy"]),
         "own": (own, ["f1"]),
         "little": (curves, []),
         "least": ({"test_accuracy": curves["test_accuracy"]}, []),
     }
     for name, (read, third) in wanted.items():
-        write_page([replace(story, curves=read)], tmp_path / f"{name}.html")
+        write_page([changed(data, curves=read)], tmp_path / f"{name}.html")
         page = open_page(tmp_path / f"{name}.html")
         assert titles(page, "#curve-charts") == ["Test accuracy", "Mean class age", *third], name
         assert page.get_by_label("Also show").count() == (name != "least")
@@ -41,21 +40,21 @@ def test_no_reading_is_drawn_twice_whatever_was_recorded(open_page: Open, tmp_pa
 
 
 def test_the_number_of_oldest_samples_is_one_number(open_page: Open, tmp_path: Path) -> None:
-    story = make_story(counts=[400, 300, 200, 100, 50, 20])
-    write_page([story, replace(story, name="b", method="b")], tmp_path / "report.html")
+    data = make_data(counts=[400, 300, 200, 100, 50, 20])
+    write_page([data, changed(data, name="b", method="b")], tmp_path / "report.html")
     page = open_page(tmp_path / "report.html")
     about = page.locator("#sample-about").inner_text()
     count = about.partition("all classes: ")[2].partition(" sample")[0]
-    assert f"{story.name}, of 1,070 samples: {count} are listed as oldest" in page.locator("#about-body").inner_text()
+    assert f"{data.name}, of 1,070 samples: {count} are listed as oldest" in page.locator("#about-body").inner_text()
     page.locator("#gallery-more").get_by_role("button", name="All").click()
     assert page.locator("#gallery li").count() == int(count)
 
 
 def test_a_run_without_ages_has_no_hole_and_shows_what_differs(open_page: Open, tmp_path: Path) -> None:
-    story = make_story(samples=False)
-    rest = {name: values for name, values in story.by_class.items() if name != "age"} | {"weight": np.ones((12, 6))}
-    write_page([replace(story, by_class=rest), make_story("b", samples=False)], tmp_path / "both.html")
-    write_page([replace(story, by_class=rest)], tmp_path / "one.html")
+    data = make_data(samples=False)
+    rest = {name: values for name, values in data.run.over_time.items() if name != "age"} | {"weight": np.ones((12, 6))}
+    write_page([changed(data, over_time=rest), make_data("b", samples=False)], tmp_path / "both.html")
+    write_page([changed(data, over_time=rest)], tmp_path / "one.html")
     page = open_page(tmp_path / "one.html")
     assert page.locator("#class-charts .chart").count() == 0
     assert page.locator("#pick-reading option:checked").inner_text() == "Test accuracy"
@@ -63,13 +62,13 @@ def test_a_run_without_ages_has_no_hole_and_shows_what_differs(open_page: Open, 
     page = open_page(tmp_path / "both.html")
     page.locator("#pick-run").select_option(label="b")
     expect(page.locator("#class-charts .chart svg")).to_have_count(1)
-    page.locator("#pick-run").select_option(label=story.name)
+    page.locator("#pick-run").select_option(label=data.name)
     expect(page.locator("#class-charts .chart")).to_have_count(0)
 
 
 def test_a_page_of_streams_counts_steps(open_page: Open, tmp_path: Path) -> None:
-    story = make_story(samples=False)
-    stream = replace(story, settings=story.settings | {"scenario": "stream"})
+    data = make_data(samples=False)
+    stream = changed(data, settings=data.run.settings | {"scenario": "stream"})
     write_page([stream], tmp_path / "stream.html")
     page = open_page(tmp_path / "stream.html")
     head = page.locator("#run-table thead").inner_text()
@@ -79,7 +78,7 @@ def test_a_page_of_streams_counts_steps(open_page: Open, tmp_path: Path) -> None
         assert set(page.locator(f"{charts} .role-axis-title text").all_text_contents()) == {"step"}
     page.locator("#heat-charts svg image").first.hover()
     assert ", step 7" in page.locator("#tip").inner_text()
-    write_page([stream, replace(story, name="b", method="b")], tmp_path / "both.html")
+    write_page([stream, changed(data, name="b", method="b")], tmp_path / "both.html")
     head = open_page(tmp_path / "both.html").locator("#run-table thead").inner_text()
     assert "Epochs" in head
     assert "Mean at the end" in head

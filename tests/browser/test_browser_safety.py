@@ -9,19 +9,19 @@ import pytest
 from playwright.sync_api import Browser, Page
 
 from aol.report.page import write_page
-from tests.support.made_stories import PAYLOADS, make_story
+from tests.support.made_runs import PAYLOADS, make_data
 from tests.support.opened import Open, settle
 
 
 @pytest.fixture(scope="module")
 def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A page on which every text is an attempt to become something else."""
-    stories = []
+    runs = []
     for seed, name in enumerate(PAYLOADS[:3]):
-        story = make_story(name, names=PAYLOADS, counts=[30 - seed] * len(PAYLOADS), seed=seed, epochs=8)
-        stories.append(
+        data = make_data(name, names=PAYLOADS, counts=[30 - seed] * len(PAYLOADS), seed=seed, epochs=8)
+        runs.append(
             replace(
-                story,
+                data,
                 folder=Path("/runs") / PAYLOADS[2].replace("/", "_"),
                 settings={**dict(zip(PAYLOADS, PAYLOADS[::-1], strict=True)), "data": PAYLOADS[0]},
                 versions=dict(zip(PAYLOADS, PAYLOADS, strict=True)),
@@ -29,7 +29,7 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
             )
         )
     path = tmp_path_factory.mktemp("hostile") / "a '\"<b>&amp;#?.html"
-    write_page(stories, path)
+    write_page(runs, path)
     return path
 
 

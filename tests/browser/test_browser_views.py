@@ -13,8 +13,8 @@ from PIL import Image
 from playwright.sync_api import Locator, Page, expect
 
 from aol.report.page import write_page
-from aol.report.story import Story
-from tests.support.made_stories import make_story
+from aol.report.run_data import RunData
+from tests.support.made_runs import changed, make_data
 from tests.support.opened import Open, settle
 
 
@@ -40,10 +40,10 @@ def map_picture(page: Page, place: int) -> np.ndarray:
     return np.asarray(Image.open(io.BytesIO(base64.b64decode(url.partition(",")[2]))).convert("RGBA"))
 
 
-def test_runs_stand_side_by_side(page: Page, stories: list[Story]) -> None:
-    assert rows(page, "#run-table", 1) == [story.name for story in stories]
-    for place, story in enumerate(stories):
-        assert f"{100 * story.curves['test_accuracy'][-1]:.1f}%" in rows(page, "#run-table", 3)[place]
+def test_runs_stand_side_by_side(page: Page, runs: list[RunData]) -> None:
+    assert rows(page, "#run-table", 1) == [data.name for data in runs]
+    for place, data in enumerate(runs):
+        assert f"{100 * data.run.curves['test_accuracy'][-1]:.1f}%" in rows(page, "#run-table", 3)[place]
     assert page.locator("#heat-charts .chart").count() == 2
     page.get_by_label("Show aol").uncheck()
     settle(page)
@@ -53,14 +53,14 @@ def test_runs_stand_side_by_side(page: Page, stories: list[Story]) -> None:
     expect(page.locator("#heat-charts .chart")).to_have_count(2)
 
 
-def test_the_class_table_sorts_both_ways_by_every_reading(page: Page, stories: list[Story]) -> None:
-    story = stories[0]
+def test_the_class_table_sorts_both_ways_by_every_reading(page: Page, runs: list[RunData]) -> None:
+    data = runs[0]
     assert page.locator("#class-table th[aria-sort=descending]").inner_text().startswith("Age")
     for key in ("count", "weight", "test_accuracy", "train_accuracy", "train_loss", "train_margin", "age"):
-        values = story.counts if key == "count" else story.by_class[key][-1]
+        values = data.run.counts if key == "count" else data.run.over_time[key][-1]
         head = page.locator("#class-table thead th").filter(has=page.locator(f"[data-key=sort-{key}]"))
         head.get_by_role("button").click()
-        down, up = ([story.classes[place] for place in np.argsort(by, kind="stable")] for by in (-values, values))
+        down, up = ([data.run.classes[place] for place in np.argsort(by, kind="stable")] for by in (-values, values))
         assert head.get_attribute("aria-sort") == "descending"
         assert rows(page, "#class-table", 0) == down
         head.get_by_role("button").click()
@@ -69,25 +69,25 @@ def test_the_class_table_sorts_both_ways_by_every_reading(page: Page, stories: l
         assert page.locator("#class-table th[aria-sort]:not([aria-sort=none])").count() == 1
 
 
-def test_the_class_table_shows_the_last_readings(page: Page, stories: list[Story]) -> None:
-    story = stories[0]
+def test_the_class_table_shows_the_last_readings(page: Page, runs: list[RunData]) -> None:
+    data = runs[0]
     titles = [each.inner_text().strip(" ▼▲") for each in page.locator("#class-table thead th").all()]
     for row in page.locator("#class-table tbody tr").all():
         cells = dict(zip(titles, [cell.inner_text() for cell in row.locator("th, td").all()], strict=True))
-        place = story.classes.index(cells["Class"])
-        assert cells["Samples"] == str(story.counts[place])
-        assert float(cells["Age"]) == pytest.approx(story.by_class["age"][-1, place], abs=0.006)
-        assert cells["Test accuracy"] == f"{100 * story.by_class['test_accuracy'][-1, place]:.1f}%"
+        place = data.run.classes.index(cells["Class"])
+        assert cells["Samples"] == str(data.run.counts[place])
+        assert float(cells["Age"]) == pytest.approx(data.run.over_time["age"][-1, place], abs=0.006)
+        assert cells["Test accuracy"] == f"{100 * data.run.over_time['test_accuracy'][-1, place]:.1f}%"
         margin = float(cells["Margin"].replace("−", "-"))
-        assert margin == pytest.approx(story.by_class["train_margin"][-1, place], abs=0.006)
+        assert margin == pytest.approx(data.run.over_time["train_margin"][-1, place], abs=0.006)
         assert row.locator("svg.spark path").get_attribute("d").count("L") >= 10  # type: ignore[union-attr]
 
 
-def test_another_run_shows_its_own_classes(page: Page, stories: list[Story]) -> None:
-    page.locator("#pick-run").select_option(label=stories[1].name)
-    ages = stories[1].by_class["age"][-1]
-    assert rows(page, "#class-table", 0) == [stories[1].classes[place] for place in np.argsort(-ages)]
-    assert stories[1].name in page.locator("#class-table caption").inner_text()
+def test_another_run_shows_its_own_classes(page: Page, runs: list[RunData]) -> None:
+    page.locator("#pick-run").select_option(label=runs[1].name)
+    ages = runs[1].run.over_time["age"][-1]
+    assert rows(page, "#class-table", 0) == [runs[1].run.classes[place] for place in np.argsort(-ages)]
+    assert runs[1].name in page.locator("#class-table caption").inner_text()
 
 
 def test_a_class_can_be_found(page: Page) -> None:
@@ -112,8 +112,8 @@ def test_a_class_filters_gallery_and_label_errors(page: Page) -> None:
     assert page.locator("#error-table tbody tr").count() == 5
 
 
-def test_the_gallery_shows_pictures_labels_answers_and_histories(page: Page, stories: list[Story]) -> None:
-    samples = stories[0].samples
+def test_the_gallery_shows_pictures_labels_answers_and_hiruns(page: Page, runs: list[RunData]) -> None:
+    samples = runs[0].samples
     assert samples is not None
     first = page.locator("#gallery li").first
     assert "class 0" in first.inner_text()
@@ -139,10 +139,10 @@ def test_likely_label_errors_come_with_reasons(page: Page) -> None:
 
 
 def test_where_no_label_error_is_likely_the_less_clear_ones_are_listed(open_page: Open, tmp_path: Path) -> None:
-    story = make_story(seed=0)
-    assert story.samples is not None
-    sure = replace(story.samples, mean_other=np.full(len(story.samples), 0.02, np.float32))
-    write_page([replace(story, samples=sure)], tmp_path / "sure.html")
+    data = make_data(seed=0)
+    assert data.samples is not None
+    sure = replace(data.samples, mean_other=np.full(len(data.samples), 0.02, np.float32))
+    write_page([changed(data, samples=sure)], tmp_path / "sure.html")
     page = open_page(tmp_path / "sure.html")
     assert page.locator("#error-table tbody tr.unsure").count() > 5
     assert page.locator("#error-about").inner_text().startswith("0 samples of")
@@ -151,41 +151,41 @@ def test_where_no_label_error_is_likely_the_less_clear_ones_are_listed(open_page
     expect(page.get_by_label("also less clear ones")).to_be_disabled()
 
 
-def test_pointing_at_the_heatmap_reads_every_run(page: Page, stories: list[Story]) -> None:
-    order = np.argsort(-stories[0].counts, kind="stable")
+def test_pointing_at_the_heatmap_reads_every_run(page: Page, runs: list[RunData]) -> None:
+    order = np.argsort(-runs[0].run.counts, kind="stable")
     point_at_cell(page, 1, 3, 4, 12, 6)
     text = page.locator("#tip").inner_text()
-    assert text.splitlines()[0] == f"class {order[4]}, {stories[0].counts[order[4]]} samples, epoch 4"
-    for line, story in zip(text.splitlines()[1:], stories, strict=True):
+    assert text.splitlines()[0] == f"class {order[4]}, {runs[0].run.counts[order[4]]} samples, epoch 4"
+    for line, data in zip(text.splitlines()[1:], runs, strict=True):
         value = float(line.rpartition(" ")[2])
-        assert line.startswith(f"{story.name}: age ")
-        assert value == pytest.approx(story.by_class["age"][3, order[4]], abs=0.02)
+        assert line.startswith(f"{data.name}: age ")
+        assert value == pytest.approx(data.run.over_time["age"][3, order[4]], abs=0.02)
     assert page.locator("#heat-readout").inner_text().startswith(f"class {order[4]}")
     page.mouse.move(2, 2)
     expect(page.locator("#tip")).to_be_hidden()
 
 
-def test_the_heatmap_is_a_picture_of_the_ages_with_the_head_on_top(page: Page, stories: list[Story]) -> None:
-    story = stories[0]
+def test_the_heatmap_is_a_picture_of_the_ages_with_the_head_on_top(page: Page, runs: list[RunData]) -> None:
+    data = runs[0]
     picture = map_picture(page, 0).astype(int)
-    ages = story.by_class["age"][:, np.argsort(-story.counts, kind="stable")].T
+    ages = data.run.over_time["age"][:, np.argsort(-data.run.counts, kind="stable")].T
     assert picture.shape == (*ages.shape, 4)
     bright = picture[..., 1]  # viridis: green grows with the value
     order = np.argsort(ages.ravel())
     assert (np.diff(bright.ravel()[order]) >= -2).all()
-    top = max(range(2), key=lambda place: stories[place].by_class["age"].max())
+    top = max(range(2), key=lambda place: runs[place].run.over_time["age"].max())
     hottest = map_picture(page, top)[..., :3].reshape(-1, 3)
     assert [253, 231, 37] in hottest.tolist()  # the end of viridis: both maps share one scale
 
 
-def test_other_readings_and_orders_can_be_drawn(page: Page, stories: list[Story]) -> None:
+def test_other_readings_and_orders_can_be_drawn(page: Page, runs: list[RunData]) -> None:
     page.get_by_label("Colour shows").select_option(label="Test accuracy")
     page.get_by_label("Order").select_option(label="by name")
     settle(page)
     point_at_cell(page, 0, 11, 2, 12, 6)
     lines = page.locator("#tip").inner_text().splitlines()
     assert lines[0].startswith("class 2,")
-    assert lines[1].endswith(f"test accuracy {100 * stories[0].by_class['test_accuracy'][11, 2]:.1f}%")
+    assert lines[1].endswith(f"test accuracy {100 * runs[0].run.over_time['test_accuracy'][11, 2]:.1f}%")
 
 
 def test_a_box_zooms_in_and_a_double_click_zooms_out(page: Page) -> None:
@@ -220,20 +220,20 @@ def test_a_click_on_the_heatmap_chooses_the_class(page: Page) -> None:
     expect(page.locator("#class-curves .chart")).to_have_count(4)
 
 
-def test_curves_read_all_runs_at_one_epoch(page: Page, stories: list[Story]) -> None:
+def test_curves_read_all_runs_at_one_epoch(page: Page, runs: list[RunData]) -> None:
     chart = page.locator("#curve-charts .chart").first.locator("svg")
     chart.scroll_into_view_if_needed()
     box = chart.bounding_box()
     assert box is not None
     page.mouse.move(box["x"] + box["width"] - 8, box["y"] + box["height"] / 2)
     lines = page.locator("#tip").inner_text().splitlines()
-    assert lines == ["epoch 12"] + [f"{s.name}: {100 * s.curves['test_accuracy'][-1]:.1f}%" for s in stories]
+    assert lines == ["epoch 12"] + [f"{s.name}: {100 * s.curves['test_accuracy'][-1]:.1f}%" for s in runs]
     page.get_by_label("Also show").select_option(label="Training accuracy")
     settle(page)
     assert "Training accuracy" in page.locator("#curve-charts").inner_text()
 
 
-def test_the_scatter_names_the_class_under_the_pointer(page: Page, stories: list[Story]) -> None:
+def test_the_scatter_names_the_class_under_the_pointer(page: Page, runs: list[RunData]) -> None:
     chart = page.locator("#class-charts .chart svg")
     chart.scroll_into_view_if_needed()
     point = chart.locator(".mark-symbol.role-mark path").first.bounding_box()
@@ -256,24 +256,24 @@ def test_advice_leads_to_the_classes_it_is_about(page: Page) -> None:
     expect(page.locator("#pick-class")).to_have_value("")
 
 
-def test_settings_and_the_command_to_repeat_it(open_page: Open, page_file: Path, stories: list[Story]) -> None:
+def test_settings_and_the_command_to_repeat_it(open_page: Open, page_file: Path, runs: list[RunData]) -> None:
     page = open_page(page_file, permissions=["clipboard-read", "clipboard-write"])
-    assert page.locator(".command code").inner_text() == stories[0].command
+    assert page.locator(".command code").inner_text() == runs[0].run.command
     page.locator(".command button").click()
     expect(page.locator(".command button")).to_have_text("Copied")
-    assert page.evaluate("() => navigator.clipboard.readText()") == stories[0].command
+    assert page.evaluate("() => navigator.clipboard.readText()") == runs[0].run.command
     assert "torch" in page.locator("#settings-body").inner_text()
     assert rows(page, "#settings-body table", 0) == ["weighting", "seed"]
 
 
-def test_choices_are_kept_in_the_address(open_page: Open, page: Page, page_file: Path, stories: list[Story]) -> None:
-    page.locator("#pick-run").select_option(label=stories[1].name)
+def test_choices_are_kept_in_the_address(open_page: Open, page: Page, page_file: Path, runs: list[RunData]) -> None:
+    page.locator("#pick-run").select_option(label=runs[1].name)
     page.get_by_label("Class", exact=True).fill("class 4")
     page.get_by_label("Class", exact=True).press("Enter")
     page.get_by_label("Colour shows").select_option(label="Weight")
     page.get_by_text("Dark").click()
     again = open_page(page_file, "#" + page.url.partition("#")[2])
-    assert again.locator("#pick-run option:checked").inner_text() == stories[1].name
+    assert again.locator("#pick-run option:checked").inner_text() == runs[1].name
     expect(again.locator("#pick-class")).to_have_value("class 4")
     assert again.get_by_label("Colour shows").input_value() == "weight"
     assert again.evaluate("() => document.documentElement.dataset.theme") == "dark"

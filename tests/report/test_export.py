@@ -11,8 +11,8 @@ import pyarrow.parquet
 import pytest
 
 from aol.report.export import export, plain
-from aol.report.story import Story
-from tests.support.made_stories import make_story
+from aol.report.run_data import RunData
+from tests.support.made_runs import changed, make_data
 
 NUMBERS = (
     "index", "label", "prediction", "confidence", "prediction_probability", "mean_confidence", "mean_other", "age",
@@ -27,11 +27,11 @@ def rows_of(path: Path) -> list[dict[str, str]]:
 
 
 def test_csv_and_parquet_hold_every_sample_most_suspicious_first(tmp_path: Path) -> None:
-    story = make_story()
-    samples = story.samples
+    data = make_data()
+    samples = data.samples
     assert samples is not None
-    rows = rows_of(export(story, tmp_path / "t.csv"))
-    table = pyarrow.parquet.read_table(export(story, tmp_path / "t.parquet")).to_pydict()
+    rows = rows_of(export(data, tmp_path / "t.csv"))
+    table = pyarrow.parquet.read_table(export(data, tmp_path / "t.parquet")).to_pydict()
     assert len(rows) == len(samples) == len(table["id"])
     assert list(rows[0]) == list(table)
     order = sorted(range(len(samples)), key=lambda row: -samples.suspicion[row])
@@ -44,27 +44,27 @@ def test_csv_and_parquet_hold_every_sample_most_suspicious_first(tmp_path: Path)
         assert table[name] == pytest.approx(wanted, abs=1e-6), name
         assert [float(row[name]) for row in rows] == pytest.approx(wanted, rel=1e-5, abs=1e-6), name
     assert [row["id"] for row in rows] == [str(samples.index[row]) for row in order]
-    assert [row["label_name"] for row in rows] == [story.classes[samples.label[row]] for row in order]
-    assert table["prediction_name"] == [story.classes[samples.prediction[row]] for row in order]
+    assert [row["label_name"] for row in rows] == [data.run.classes[samples.label[row]] for row in order]
+    assert table["prediction_name"] == [data.run.classes[samples.prediction[row]] for row in order]
     assert {row["id"] for row in rows[:5]} == {str(3 * row) for row in range(5)}  # those with wrong labels
 
 
-def with_ids(story: Story, ids: list[str]) -> Story:
-    assert story.samples is not None
-    return replace(story, samples=replace(story.samples, ids=ids))
+def with_ids(data: RunData, ids: list[str]) -> RunData:
+    assert data.samples is not None
+    return changed(data, samples=replace(data.samples, ids=ids))
 
 
 def test_nothing_that_a_spreadsheet_would_compute_reaches_it_and_parquet_keeps_the_text(tmp_path: Path) -> None:
-    story = make_story(names=ODD)
-    assert story.samples is not None
-    ids = [f'=HYPERLINK("http://x",{row})' for row in range(len(story.samples))]
-    story = with_ids(story, ids)
-    for row in rows_of(export(story, tmp_path / "t.csv")):
+    data = make_data(names=ODD)
+    assert data.samples is not None
+    ids = [f'=HYPERLINK("http://x",{row})' for row in range(len(data.samples))]
+    data = with_ids(data, ids)
+    for row in rows_of(export(data, tmp_path / "t.csv")):
         for value in row.values():
             number = value.replace(".", "").replace("e-", "").lstrip("-").isdigit()
             assert number or not value.startswith(("=", "+", "-", "@", "\t", "\r"))
         assert row["id"].lstrip("'") in ids
-    table = pyarrow.parquet.read_table(export(story, tmp_path / "t.parquet")).to_pydict()
+    table = pyarrow.parquet.read_table(export(data, tmp_path / "t.parquet")).to_pydict()
     assert set(table["id"]) == set(ids)
     assert set(table["label_name"]) == set(ODD)
 
@@ -80,29 +80,29 @@ def test_what_might_be_a_formula_gets_an_apostrophe(text: str) -> None:
 
 
 def test_a_spreadsheet_is_told_of_utf_8_only_where_that_matters(tmp_path: Path) -> None:
-    assert export(make_story(), tmp_path / "plain.csv").read_bytes().startswith(b"id,")
-    assert export(make_story(names=["größe", "年"]), tmp_path / "more.csv").read_bytes().startswith(b"\xef\xbb\xbfid,")
+    assert export(make_data(), tmp_path / "plain.csv").read_bytes().startswith(b"id,")
+    assert export(make_data(names=["größe", "年"]), tmp_path / "more.csv").read_bytes().startswith(b"\xef\xbb\xbfid,")
 
 
 def test_what_is_not_known_is_empty_in_csv(tmp_path: Path) -> None:
-    story = make_story()
-    assert story.samples is not None
-    unknown = np.full(len(story.samples), np.nan, np.float32)
+    data = make_data()
+    assert data.samples is not None
+    unknown = np.full(len(data.samples), np.nan, np.float32)
     samples = replace(
-        story.samples, prediction=np.full(len(unknown), -1, np.int32), confidence=unknown, top=unknown,
+        data.samples, prediction=np.full(len(unknown), -1, np.int32), confidence=unknown, top=unknown,
         mean_confidence=unknown, mean_other=unknown,
     )  # fmt: skip
-    row = rows_of(export(replace(story, samples=samples), tmp_path / "t.csv"))[0]
+    row = rows_of(export(changed(data, samples=samples), tmp_path / "t.csv"))[0]
     assert (row["prediction"], row["prediction_name"], row["confidence"], row["mean_other"]) == ("-1", "", "", "")
     assert float(row["suspicion"]) == pytest.approx(1.0)  # missed in every epoch
 
 
 def test_what_cannot_be_exported_is_said_so(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"must end in .csv or .parquet, not '.*t.xlsx'"):
-        export(make_story(), tmp_path / "t.xlsx")
-    with pytest.raises(ValueError, match="has no record of its samples: train with --keep-samples"):
-        export(make_story(samples=False), tmp_path / "t.csv")
+        export(make_data(), tmp_path / "t.xlsx")
+    with pytest.raises(ValueError, match="did not record its samples: train with --keep-samples"):
+        export(make_data(samples=False), tmp_path / "t.csv")
     (tmp_path / "d.csv").mkdir()
     with pytest.raises(ValueError, match="is a folder"):
-        export(make_story(), tmp_path / "d.csv")
+        export(make_data(), tmp_path / "d.csv")
     assert [path.name for path in tmp_path.iterdir()] == ["d.csv"]

@@ -30,7 +30,7 @@ def _serve(rank: int, world: int, store: str, pipe) -> None:
             break
         name, arguments = order
         try:
-            function = getattr(importlib.import_module("scenarios"), name)
+            function = getattr(importlib.import_module("tests.support.scenarios"), name)
             pipe.send(("done", function(rank, world, **arguments)))
         except BaseException:
             pipe.send(("failed", traceback.format_exc()))

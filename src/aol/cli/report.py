@@ -6,16 +6,10 @@ import argparse
 import errno
 import json
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from aol.cli.parser import Commands, add_command, add_common, seconds
 from aol.engine.settings import WrongSettingsError
-
-if TYPE_CHECKING:
-    from aol.report.story import Story
 
 FORMATS = ("png", "pdf", "svg")
 TABLES = (".csv", ".parquet")
@@ -26,22 +20,6 @@ _EXAMPLES = (
     "aol report runs/a runs/b --write compare.html",
     "aol report runs/latest --figures figures --format pdf,png",
 )
-
-
-@dataclass
-class _Wanted:
-    """What to write, and where."""
-
-    runs: list[Path]
-    page: Path | None
-    figures: Path | None
-    formats: tuple[str, ...]
-    table: Path | None
-    written: dict[str, list[str]] = field(default_factory=dict)
-
-    def note(self, kind: str, *paths: Path) -> None:
-        """Remember what was written."""
-        self.written[kind] = [str(path) for path in paths]
 
 
 def add(commands: Commands) -> None:
@@ -68,34 +46,41 @@ def _interval(text: str) -> float:
 
 def _report(words: argparse.Namespace) -> int:
     """Write what is asked for: the page if nothing is; figures or a table alone, unless a flag asks for the page."""
-    from aol.report.finding import NoRecordsError
-    from aol.report.story import load
-
     page: Path | None = words.write
     if page is None and (words.watch or words.open or not (words.figures or words.export)):
         page = words.runs[0] / PAGE if len(words.runs) == 1 else Path(PAGE)
-    wanted = _Wanted(words.runs, page, words.figures, _formats(words.format), words.export)
-    _check(wanted)
+    formats = _formats(words.format)
+    _check(page, words.export)
     try:
-        if words.watch:
-            _follow(wanted, words)
-        else:
-            stories = load(*words.runs)
-            if not stories:
-                names = ", ".join(map(str, words.runs))
-                raise NoRecordsError(f"{names}: no epoch has finished yet; --watch waits for it.")
-            _write(wanted, stories)
-            if words.open and page is not None:
-                _open(page)
+        written = _write(words, page, formats)
     except OSError as error:
         if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM) and error.filename is not None:
             place = Path(str(error.filename))
             folder = place.parent if place.suffix == ".part" else place  # a temporary file has a name of its own
             raise RuntimeError(f"{folder}: {error.strerror}. --write FILE.html puts the page elsewhere.") from error
         raise
-    lines = "\n".join(path for paths in wanted.written.values() for path in paths)
-    print(json.dumps(wanted.written) if words.json else lines)
+    files = {kind: [str(path) for path in paths] for kind, paths in written.items()}
+    print(json.dumps(files) if words.json else "\n".join(path for paths in files.values() for path in paths))
     return 0
+
+
+def _write(words: argparse.Namespace, page: Path | None, formats: tuple[str, ...]) -> dict[str, list[Path]]:
+    from aol.report.write import follow_runs, write_report
+
+    if words.watch:
+        assert page is not None
+        return follow_runs(
+            words.runs, page, every=words.every, say=_silent if words.json else _say,
+            opened=_open if words.open else _silent, figures=words.figures, formats=formats, table=words.export,
+        )  # fmt: skip
+    written = write_report(words.runs, page=page, figures=words.figures, formats=formats, table=words.export)
+    if words.open and page is not None:
+        _open(page)
+    return written
+
+
+def _silent(_: object) -> None:
+    pass
 
 
 def _formats(text: str) -> tuple[str, ...]:
@@ -105,77 +90,13 @@ def _formats(text: str) -> tuple[str, ...]:
     return kinds
 
 
-def _check(wanted: _Wanted) -> None:
-    if wanted.table is not None and wanted.table.suffix.lower() not in TABLES:
-        raise WrongSettingsError(f"--export must end in {' or '.join(TABLES)}, not {str(wanted.table)!r}.")
-    if wanted.page is not None and wanted.page.is_dir():
-        raise WrongSettingsError(f"--write must be a file, but {wanted.page} is a folder.")
-    if wanted.page is not None and wanted.page.suffix.lower() not in (".html", ".htm"):
-        raise WrongSettingsError(f"--write must end in .html, not {str(wanted.page)!r}.")
-
-
-def _write(wanted: _Wanted, stories: list[Story]) -> None:
-    if wanted.page is not None:
-        from aol.report.page import write_page
-
-        write_page(stories, wanted.page)
-        wanted.note("page", wanted.page)
-    if wanted.figures is not None:
-        from aol.report.figures import draw
-
-        wanted.note("figures", *draw(stories, wanted.figures, wanted.formats))
-    if wanted.table is not None:
-        from aol.report.export import export
-
-        places = _table_places(stories, wanted.table)
-        for story, place in places:
-            export(story, place)
-        wanted.note("tables", *(place for _, place in places))
-
-
-def _table_places(stories: Sequence[Story], path: Path) -> list[tuple[Story, Path]]:
-    """Return which table goes where: the file that was asked for, or one a run beside it, named by the run's folder."""
-    kept = [story for story in stories if story.samples is not None]
-    if not kept:
-        raise RuntimeError("no run here recorded its samples: --export needs runs trained with --keep-samples.")
-    if len(kept) == 1:
-        return [(kept[0], path)]
-    names = [story.folder.name for story in kept]
-    return [
-        (story, path.with_stem(f"{path.stem}-{name}" + (f"-{place}" if names.count(name) > 1 else "")))
-        for place, (story, name) in enumerate(zip(kept, names, strict=True), 1)
-    ]
-
-
-def _follow(wanted: _Wanted, words: argparse.Namespace) -> None:
-    """Keep the page up to date; figures and tables are written at the end. Ctrl-C leaves a page without updates."""
-    from aol.report.page import write_page
-    from aol.report.watch import watch
-
-    page = wanted.page
-    assert page is not None
-    last: list[Story] = []
-
-    def write(stories: list[Story], over: bool) -> None:
-        first = not last
-        last[:] = stories  # before the page: Ctrl-C may come between the two
-        write_page(stories, page, refresh=None if over else words.every)
-        if words.open and first:
-            _open(page)
-        if not words.json:
-            epochs = ", ".join(f"{story.epochs[-1]}" for story in stories[:8])
-            more = ", …" if len(stories) > 8 else ""
-            _say(f"{page}: {'all runs have finished' if over else f'epoch {epochs}{more}'}")
-
-    try:
-        stories = watch(wanted.runs, write, every=words.every, say=_say)
-    except KeyboardInterrupt:
-        if last:
-            write_page(last, page)
-        raise
-    wanted.note("page", page)
-    wanted.page = None
-    _write(wanted, stories)
+def _check(page: Path | None, table: Path | None) -> None:
+    if table is not None and table.suffix.lower() not in TABLES:
+        raise WrongSettingsError(f"--export must end in {' or '.join(TABLES)}, not {str(table)!r}.")
+    if page is not None and page.is_dir():
+        raise WrongSettingsError(f"--write must be a file, but {page} is a folder.")
+    if page is not None and page.suffix.lower() not in (".html", ".htm"):
+        raise WrongSettingsError(f"--write must end in .html, not {str(page)!r}.")
 
 
 def _open(page: Path) -> None:

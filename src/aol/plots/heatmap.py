@@ -1,7 +1,4 @@
-"""Maps of class age: a row a class, head on top, a column an epoch; power-law colours from 1 to 100, as in the paper.
-
-Knows arrays: whoever draws says what the classes are called and how large they are.
-"""
+"""Class-age heatmaps: a row a class, head on top; power-law colours from 1 to 100, as in the paper."""
 
 from __future__ import annotations
 
@@ -14,6 +11,8 @@ import numpy.typing as npt
 
 from aol.plots import style
 from aol.plots.style import Ints
+from aol.plots.summary import has_tail, time_unit
+from aol.runs.record import Run
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -56,7 +55,7 @@ class AgeMap:
     @property
     def tailed(self) -> bool:
         """Whether there is a head and a tail."""
-        return self.counts is not None and has_tail(self.counts)
+        return has_tail(self.counts)
 
     @property
     def height(self) -> float:
@@ -65,14 +64,18 @@ class AgeMap:
         return float(np.clip(0.9 + 0.125 * classes, 1.85, 2.6 if classes <= 100 else 3.2))
 
 
-def has_tail(counts: Ints) -> bool:
-    """Whether classes differ in size so far that there is a head and a tail: the largest is half as large again.
-
-    >>> has_tail(np.array([146, 139, 142])), has_tail(np.array([60, 5]))
-    (False, True)
-    """
-    largest, smallest = int(counts.max()), int(counts.min())
-    return largest > smallest and 2 * largest >= 3 * smallest
+@style.styled
+def heatmap(run: Run) -> Figure | None:
+    """Return the class-age heatmap of a run; None where ages by epoch were not recorded."""
+    age = run.over_time.get("age")
+    if age is None or np.isnan(age).all():
+        return None
+    unit = time_unit(run)
+    counts = None if run.counts is None else np.asarray(run.counts)
+    shown = AgeMap(age.astype(np.float64), run.epochs, counts, run.classes, unit, f"{unit}s")
+    figure, panels = style.panels(shown.height)
+    draw_ages(figure, panels, [shown])
+    return figure
 
 
 def draw_ages(figure: Figure, panels: Sequence[Axes], maps: Sequence[AgeMap], *, largest: float = LARGEST) -> None:

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from aol.data.errors import need
-from aol.records.files import write_atomically
+from aol.runs.files import write_atomically
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

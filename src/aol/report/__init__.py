@@ -1,4 +1,12 @@
-"""What runs have to tell, shown: figures, tables, one page. Reads records; trains nothing and writes no record.
+"""The report of any runs: an HTML page, the table of samples, and the figures of `aol.plots`.
 
-`story.py` reads any folder of records; everything else here draws or writes what a `Story` holds.
+`run_data.py` reads runs, `payload.py` makes the data of the page, `assets/` draws it, `write.py` writes the files.
 """
+
+from aol.report.export import export
+from aol.report.page import write_page
+from aol.report.run_data import RunData, load
+from aol.report.watch import watch
+from aol.report.write import follow_runs, write_report
+
+__all__ = ["RunData", "export", "follow_runs", "load", "watch", "write_page", "write_report"]

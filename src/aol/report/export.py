@@ -1,7 +1,4 @@
-"""The table of samples for others: CSV for a spreadsheet, Parquet for programs; cleanlab reads either.
-
-Knows stories and files; Parquet needs pyarrow, imported when it is asked for.
-"""
+"""The table of samples as CSV or Parquet, for spreadsheets, pandas and cleanlab. Parquet needs pyarrow."""
 
 from __future__ import annotations
 
@@ -16,8 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from aol.data.errors import need
-from aol.records.files import write_atomically
-from aol.report.story import Samples, Story
+from aol.report.run_data import RunData
+from aol.report.samples import Samples
+from aol.runs.files import write_atomically
 
 Column = list[str] | npt.NDArray[np.generic]
 # What a spreadsheet takes for a formula when a cell begins with it.
@@ -27,11 +25,11 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
 _NUMBER = re.compile(r"[+-]?[0-9]+(\.[0-9]+)?")
 
 
-def columns(story: Story) -> dict[str, Column]:
-    """Return the table of a story's samples by column, most suspicious first; unknown numbers are NaN, or -1."""
-    samples = _samples(story)
+def columns(data: RunData) -> dict[str, Column]:
+    """Return the table of a run's samples by column, most suspicious first; unknown numbers are NaN, or -1."""
+    samples = _samples(data)
     order = np.argsort(-samples.suspicion, kind="stable")
-    names = np.array(story.classes, dtype=object)
+    names = np.array(data.run.classes, dtype=object)
     predicted = samples.prediction[order]
     answer = np.where(predicted < 0, "", names[np.maximum(predicted, 0)])
     return {
@@ -55,11 +53,11 @@ def columns(story: Story) -> dict[str, Column]:
     }
 
 
-def export(story: Story, path: str | os.PathLike[str]) -> Path:
-    """Write the table of a story's samples to a `.csv` or `.parquet` file, whole or not at all, and return the path.
+def export(data: RunData, path: str | os.PathLike[str]) -> Path:
+    """Write the table of a run's samples to a `.csv` or `.parquet` file, whole or not at all, and return the path.
 
-    In CSV, a text that a spreadsheet would take for a formula gets an apostrophe before it, as spreadsheets write it
-    themselves. Parquet holds every text as it is.
+    In CSV, a text that a spreadsheet would take for a formula gets an apostrophe before it. Parquet has every text as
+    it is.
     """
     place = Path(path)
     kind = place.suffix.lower()
@@ -67,17 +65,15 @@ def export(story: Story, path: str | os.PathLike[str]) -> Path:
         raise ValueError(f"path must end in .csv or .parquet, not {str(place)!r}.")
     if place.is_dir():
         raise ValueError(f"path must be a file, but {place} is a folder.")
-    table = columns(story)
+    table = columns(data)
     write_atomically(place, _csv(table) if kind == ".csv" else _parquet(table))
     return place
 
 
-def _samples(story: Story) -> Samples:
-    if story.samples is None:
-        raise ValueError(
-            f"{story.name} has no record of its samples: train with --keep-samples, or record with SampleAges."
-        )
-    return story.samples
+def _samples(data: RunData) -> Samples:
+    if data.samples is None:
+        raise ValueError(f"{data.name} did not record its samples: train with --keep-samples, or record SampleAges.")
+    return data.samples
 
 
 def _csv(table: dict[str, Column]) -> bytes:

@@ -1,6 +1,6 @@
-"""Small pictures of samples: from the data set the run was trained on, where it is at hand, as PNG or JPEG bytes.
+"""Small pictures of samples as PNG or JPEG bytes, from the run's folder or from its data set.
 
-Assumes nothing of where the report is made: data that is gone, or is not what it was, gives no picture.
+A data set that is missing, or is not the one of the run, gives no picture.
 """
 
 from __future__ import annotations
@@ -20,34 +20,34 @@ from torch import Tensor
 from aol.data import ImageSet, open_data
 from aol.data.decode import open_image
 from aol.data.errors import need
-from aol.records.about import About
-from aol.records.samples import SampleTable
-from aol.records.thumbnails import read_thumbnails
+from aol.runs.record import Run
+from aol.runs.samples import SampleTable
+from aol.runs.thumbnails import read_thumbnails
 
 SIDE = 96  # the most pixels a side
 _QUALITY = 85
 
 
-def pictures_of(folder: Path, about: About, table: SampleTable) -> Callable[[int], bytes | None]:
-    """Return a function from a row of the table to its picture; the data is not opened before it is asked for."""
+def pictures_of(folder: Path, run: Run, table: SampleTable) -> Callable[[int], bytes | None]:
+    """Return a function from a row of the table to its picture; the data is opened when a picture is asked for."""
 
     @cache
     def source() -> Callable[[int], bytes | None]:
         kept = read_thumbnails(folder)
         if kept:
             return lambda row: png(kept[row]) if row in kept else None
-        return _from_data(about, table) if about.data is not None else lambda _: None
+        return _from_data(run, table) if run.data is not None else lambda _: None
 
     return lambda row: source()(row)
 
 
-def _from_data(about: About, table: SampleTable) -> Callable[[int], bytes | None]:
-    root = about.directory or "."
+def _from_data(run: Run, table: SampleTable) -> Callable[[int], bytes | None]:
+    root = run.directory or "."
     try:
-        word = str(about.data)
+        word = str(run.data)
         if os.path.exists(os.path.join(root, word)) and os.sep in word:
             word = os.path.join(root, word)
-        data_dir = None if about.data_dir is None else os.path.join(root, about.data_dir)
+        data_dir = None if run.data_dir is None else os.path.join(root, run.data_dir)
         train = open_data(word, data_dir).train
     except (ImportError, OSError, ValueError):
         return lambda _: None

@@ -1,62 +1,58 @@
-"""Follow runs that go on: call `write` whenever their records change, until all of them are over.
+"""Follow runs that are being trained: call `write` whenever their records change, until all have finished.
 
-Assumes that records may be half written, gone for a moment, or not there yet: then it waits and tries again.
+Records may be missing for a moment, or not be there yet: then it waits and tries again.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from aol.records.tables import DamagedRecordsError
-from aol.report.story import NoRecordsError, Story, load
+from aol.report.run_data import RunData, load
+from aol.runs import record, samples, store
 
-# What `aol train` and `aol.Recorder` write; anything else in the folder may change without a word.
-RECORDS = frozenset(
-    ("runs.json", "settings.json", "about.json", "epochs.csv", "classes.csv", "samples.safetensors", "result.json")
-)
+RECORDS = frozenset((record.FILE, samples.FILE, store.REQUEST))  # other files in the folder may change
 _SHARE = 0.5  # of the time at most is spent on reading and writing
 
 
 def watch(
     paths: Sequence[Path],
-    write: Callable[[list[Story], bool], None],
+    write: Callable[[list[RunData], bool], None],
     *,
     every: float,
     say: Callable[[str], None],
     sleep: Callable[[float], None] = time.sleep,
-) -> list[Story]:
-    """Call `write(stories, over)` for the runs in some folders, now and after each change; return the last stories.
+) -> list[RunData]:
+    """Call `write(runs, finished)` for the runs in some folders, now and after each change; return the last runs.
 
-    Looks every few seconds, and less often where reading takes long. What is in the way is said once.
+    Looks every few seconds, and less often where reading takes long. A problem is reported once.
     """
     before: frozenset[Mark] = frozenset()
     said = ""
     while True:
         begun = time.monotonic()
         now = marks(paths)
-        trouble = ""
+        problem = ""
         if now != before:
             try:
-                stories = load(*paths)
-                if stories:
-                    over = all_over(paths, stories)
-                    write(stories, over)
-                    if over:
-                        return stories
+                runs = load(*paths)
+                if runs:
+                    finished = all_finished(paths, runs)
+                    write(runs, finished)
+                    if finished:
+                        return runs
                     before = now
                 else:
-                    trouble = "nothing is written yet; waiting."
-            except (NoRecordsError, DamagedRecordsError, OSError) as reason:
-                trouble = f"{reason} Waiting."
+                    problem = "no epoch has finished yet; waiting."
+            except (store.NoRunsError, record.DamagedRunError, OSError) as reason:
+                problem = f"{reason} Waiting."
         elif not now:
-            trouble = f"{', '.join(map(str, paths))}: no records yet; waiting."
-        if trouble and trouble != said:
-            say(trouble)
-        said = trouble
+            problem = f"{', '.join(map(str, paths))}: no runs yet; waiting."
+        if problem and problem != said:
+            say(problem)
+        said = problem
         sleep(max(every, (time.monotonic() - begun) / _SHARE))
 
 
@@ -64,7 +60,7 @@ Mark = tuple[str, int, int]
 
 
 def marks(paths: Sequence[Path]) -> frozenset[Mark]:
-    """Return what changes when records do: every record's name, time and size."""
+    """Return what changes when records do: the name, time and size of every record."""
     return frozenset(mark for path in paths for mark in _marks(path))
 
 
@@ -75,25 +71,19 @@ def _marks(path: Path) -> Iterator[Mark]:
             file = os.path.join(folder, name)
             try:
                 about = os.stat(file)
-            except OSError:  # gone since
+            except OSError:  # removed since
                 continue
             yield file, about.st_mtime_ns, about.st_size
 
 
-def all_over(paths: Sequence[Path], stories: Sequence[Story]) -> bool:
-    """Whether all runs that were asked for in these folders are over; those that have not begun are not."""
+def all_finished(paths: Sequence[Path], runs: Sequence[RunData]) -> bool:
+    """Return whether all runs that were asked for in these folders have finished; a run without a record has not."""
     places = [path.resolve() for path in paths]
-    lists = {path / "runs.json" for path in places} | {story.folder.parent.parent / "runs.json" for story in stories}
-    inside = [each for each in lists if any(each.resolve().is_relative_to(place) for place in places)]
-    asked = sum(_length(each) for each in inside)
-    return all(story.finished for story in stories) and len(stories) >= asked
-
-
-def _length(path: Path) -> int:
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return 0
-    except ValueError as error:
-        raise DamagedRecordsError(f"{path}: not a whole JSON file.") from error
-    return len(found) if isinstance(found, list) else 0
+    done = {data.folder.resolve() for data in runs if data.run.finished}
+    folders = {*places, *(data.folder.resolve().parent.parent for data in runs)}
+    for folder in folders:
+        if any(folder.is_relative_to(place) for place in places):
+            ids = (store.read_request(folder) or {}).get("ids")
+            if isinstance(ids, list) and not all(store.Store(folder).path(str(each)) in done for each in ids):
+                return False
+    return len(done) == len(runs)

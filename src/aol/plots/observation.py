@@ -1,0 +1,97 @@
+"""Size, mean age and test accuracy of every class, one above the other."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from aol.plots import style
+from aol.plots.summary import correlation, final, has_tail, head_first, mean_age, time_unit
+from aol.runs.record import Floats, Run
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_NAMED = 12
+
+
+def observed(run: Run) -> tuple[Floats, Floats] | None:
+    """Return each class's age, averaged over all epochs, and its test accuracy at the end; None where unknown."""
+    age, accuracy = mean_age(run), final(run, "test_accuracy")
+    return None if age is None or accuracy is None else (age, accuracy)
+
+
+@style.styled
+def observation(run: Run) -> Figure | None:
+    """Return size, age and accuracy of every class, one above the other; None where age or accuracy is unknown."""
+    found = observed(run)
+    if found is None:
+        return None
+    age, accuracy = found
+    order = head_first(run)
+    rows = {f"mean age\n({time_unit(run)}s)": age, "test\naccuracy (%)": 100 * accuracy}
+    wide = False
+    if run.counts is not None:
+        sizes = np.asarray(run.counts, dtype=np.float64)
+        filled = sizes[sizes > 0]
+        wide = bool(filled.size) and filled.max() >= 20 * filled.min()
+        rows = {"samples\n(log scale)" if wide else "samples": sizes, **rows}
+    figure, axes = style.panels(0.9 * len(rows) + (0.3 if _slanted(run) else 0.0), len(rows), 1, share_x=True)
+    for panel, (name, values), colour in zip(axes, rows.items(), style.COLOURS[3 - len(rows) :], strict=False):
+        _draw(panel, values[order], colour, bars=len(order) <= 50 and "log" not in name)
+        panel.set_ylabel(name)
+        style.few(panel, y=3)
+    if wide:
+        style.logarithmic(axes[0], "y", decades=2.3)
+    elif len(rows) == 3:
+        axes[0].set_ylim(bottom=0)
+    _from_one(axes[-2])
+    axes[-1].set_ylim(0, 105)
+    related = correlation(age, accuracy)
+    if related is not None:
+        axes[-1].text(
+            1.0, 1.02, f"r(age, accuracy) = {related.r:.2f}".replace("-", "−"), ha="right", va="bottom", fontsize=6.5,
+            transform=axes[-1].transAxes,
+        )  # fmt: skip
+    _name_classes(axes[-1], run)
+    figure.align_ylabels(axes)
+    return figure
+
+
+def _from_one(panel: Axes) -> None:
+    """Let ages stand on one, where they begin, and say so: bars that do not stand on zero need a number below."""
+    top = max(panel.get_ylim()[1], 1.1)
+    panel.set_ylim(1.0, top)
+    ticks = [float(tick) for tick in panel.get_yticks() if 1.0 + 0.15 * (top - 1.0) < tick <= top]
+    panel.set_yticks([1.0, *ticks], [f"{tick:g}" for tick in (1.0, *ticks)])
+
+
+def _draw(panel: Axes, values: Floats, colour: str, *, bars: bool) -> None:
+    """Draw a value a class: bars where they can stand on zero and are wide enough, else a line."""
+    place = np.arange(len(values))
+    if bars:
+        panel.bar(place, np.nan_to_num(values), color=colour, width=0.75)
+    else:
+        panel.plot(place, values, color=colour, linewidth=0.8, marker="o" if len(values) <= 50 else "None")
+    panel.margins(x=0.01)
+
+
+def _slanted(run: Run) -> bool:
+    """Whether the names of the classes are written out, and too long to stand side by side."""
+    return len(run.classes) <= _NAMED and max(map(len, run.classes)) > 4
+
+
+def _name_classes(panel: Axes, run: Run) -> None:
+    order = head_first(run)
+    what = "class, head to tail" if has_tail(run.counts) else "class"
+    if len(order) <= _NAMED:
+        names = style.short_all([run.classes[c] for c in order], 12)
+        slanted = _slanted(run)
+        panel.set_xticks(range(len(order)), names, rotation=40 if slanted else 0, ha="right" if slanted else "center")
+    else:
+        places = np.unique(np.linspace(0, len(order) - 1, 5).round().astype(int))
+        panel.set_xticks(places, [str(p + 1) for p in places])
+        what = "class by size, head to tail" if has_tail(run.counts) else "class"
+    panel.set_xlabel(what)

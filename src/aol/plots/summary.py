@@ -1,0 +1,209 @@
+"""The numbers behind the figures: runs by method, classes by size, readings at the end of training, correlations."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from aol.runs.figures import at_the_end, is_stream
+from aol.runs.record import Floats, Run
+from aol.runs.table import RunFrame
+
+Ints = npt.NDArray[np.int64]
+
+
+# Runs by method
+
+
+@dataclass(frozen=True)
+class Method:
+    """Runs that differ in nothing but their seeds."""
+
+    name: str
+    frame: RunFrame
+
+    @property
+    def runs(self) -> list[Run]:
+        """The records of the runs."""
+        return list(self.frame.runs.values())
+
+
+def methods(frame: RunFrame) -> list[Method]:
+    """Return the runs by method, in the order of the frame; methods of one name also show the settings that differ."""
+    groups: dict[tuple[object, ...], list[str]] = {}
+    for name, run in frame.runs.items():
+        rest = tuple((key, repr(value)) for key, value in sorted(run.settings.items()) if key != "seed")
+        groups.setdefault((run.method, tuple(run.classes), rest), []).append(name)
+    first = [frame.runs[names[0]] for names in groups.values()]
+    found = []
+    for run, names in zip(first, groups.values(), strict=True):
+        same = [other for other in first if other.method == run.method]
+        words = [f"{key}={run.settings.get(key)}" for key in differing_settings(same) if key != "seed"]
+        found.append(Method(" ".join([run.method, *words]), frame.loc[names]))
+    return found
+
+
+def differing_settings(runs: Sequence[Run]) -> list[str]:
+    """Return the names of the settings that tell runs apart, as few as possible."""
+
+    def distinct(names: list[str]) -> int:
+        return len({tuple(repr(run.settings.get(name)) for name in names) for run in runs})
+
+    names = dict.fromkeys(name for run in runs for name in run.settings)
+    chosen = [name for name in names if distinct([name]) > 1]
+    for name in reversed(chosen):
+        rest = [other for other in chosen if other != name]
+        if distinct(rest) == distinct(chosen):
+            chosen = rest
+    return chosen
+
+
+def by_sizes(found: Sequence[Method]) -> list[list[Method]]:
+    """Return methods by the sizes of their classes: head and tail are comparable only where the sizes are equal."""
+    groups: dict[tuple[int, ...], list[Method]] = {}
+    for method in found:
+        groups.setdefault(tuple(sorted(method.runs[0].counts or ())), []).append(method)
+    return list(groups.values())
+
+
+def time_unit(run: Run) -> str:
+    """Return what the time of a run is counted in: "epoch", on a stream "step"."""
+    return "step" if is_stream(run) else "epoch"
+
+
+# Readings by class
+
+
+def final(run: Run, reading: str) -> Floats | None:
+    """Return a reading of each class at the end of training, `[C]`; None where it was not taken.
+
+    It is the mean over the last 5 % of epochs, on a stream over the second half; where only the last epoch is on
+    record, its reading.
+    """
+    if reading in run.over_time:
+        return at_the_end(run.over_time[reading].astype(np.float64), stream=is_stream(run))
+    return run.by_class.get(reading)
+
+
+def mean_age(run: Run) -> Floats | None:
+    """Return the age of each class, averaged over all epochs, `[C]`; None where ages were not recorded."""
+    if "mean_age" in run.by_class or "age" not in run.over_time:
+        return run.by_class.get("mean_age")
+    age = run.over_time["age"].astype(np.float64)
+    known = ~np.isnan(age)
+    total, count = np.where(known, age, 0.0).sum(0), known.sum(0)
+    mean: Floats = np.divide(total, count, out=np.full(len(run.classes), np.nan), where=count > 0)
+    return mean
+
+
+# Classes by size
+
+
+def has_tail(counts: Sequence[int] | Ints | None) -> bool:
+    """Return whether there is a head and a tail: the largest class is at least half as large again as the smallest.
+
+    >>> has_tail([146, 139, 142]), has_tail([60, 5])
+    (False, True)
+    """
+    if counts is None:
+        return False
+    largest, smallest = int(np.max(counts)), int(np.min(counts))
+    return largest > smallest and 2 * largest >= 3 * smallest
+
+
+def head_first(run: Run) -> Ints:
+    """Return the classes from the most to the fewest training samples; in their own order where there is no tail."""
+    order: Ints = np.argsort(-np.asarray(run.counts), kind="stable") if has_tail(run.counts) else _all(run)
+    return order
+
+
+def _all(run: Run) -> Ints:
+    return np.arange(len(run.classes))
+
+
+@dataclass(frozen=True)
+class Part:
+    """Some classes by their size: "head", "middle" or "tail"."""
+
+    name: str
+    classes: Ints
+    fewest: int
+    most: int
+
+
+def parts(counts: Sequence[int] | Ints) -> list[Part]:
+    """Return head, middle and tail: a third of the classes each, by size. Fewer where classes or sizes are too few.
+
+    Classes without a sample belong to the tail. Classes of equal size stay together, and a set that is about balanced,
+    as that of a stream whose head moves, is one part.
+
+    >>> [(part.name, part.classes.tolist()) for part in parts([9, 5, 5, 1])]
+    [('head', [0]), ('middle', [1, 2]), ('tail', [3])]
+    """
+    counts = np.asarray(counts, dtype=np.int64)
+    if not has_tail(counts):
+        return [Part("all", np.arange(len(counts)), int(counts.min()), int(counts.max()))]
+    order = np.argsort(-counts, kind="stable")
+    sizes = counts[order]
+    first, last = (np.searchsorted(-sizes, -sizes, side=side) for side in ("left", "right"))
+    third = (first + last) * 3 // (2 * len(counts))  # by the middle of those of one size
+    names = ["head", "middle", "tail"]
+    kinds = sorted(set(third.tolist()))
+    if len(kinds) == 2:
+        names = ["head", "tail"]
+        third = (third == kinds[1]).astype(int)
+    found = []
+    for number, name in enumerate(names):
+        chosen = order[third == number]
+        found.append(Part(name, chosen, int(counts[chosen].min()), int(counts[chosen].max())))
+    return found
+
+
+# Statistics
+
+
+@dataclass(frozen=True)
+class Correlation:
+    """Pearson's r of n pairs, with its 95 % interval where n allows one."""
+
+    r: float
+    low: float
+    high: float
+    n: int
+
+
+def correlation(x: Floats, y: Floats) -> Correlation | None:
+    """Return Pearson's r with Fisher's interval; None below 3 pairs or without spread. NaNs are left out.
+
+    >>> found = correlation(np.array([1.0, 2.0, 3.0, 4.0]), np.array([1.0, 3.0, 2.0, 4.0]))
+    >>> [round(value, 3) for value in (found.r, found.low, found.high)]
+    [0.8, -0.697, 0.996]
+    """
+    from scipy.stats import pearsonr
+
+    known = np.isfinite(x) & np.isfinite(y)
+    x, y, n = x[known], y[known], int(known.sum())
+    if n < 3 or np.ptp(x) == 0 or np.ptp(y) == 0:
+        return None
+    result = pearsonr(x, y)
+    r = float(result.statistic)
+    if n < 4 or abs(r) > 1 - 1e-12:
+        return Correlation(r, math.nan, math.nan, n)
+    low, high = result.confidence_interval(0.95)
+    return Correlation(r, float(low), float(high), n)
+
+
+def spread(values: Floats) -> tuple[float, float]:
+    """Return mean and standard deviation over runs (the latter NaN for a single one); NaNs left out.
+
+    >>> spread(np.array([1.0, 3.0, np.nan]))
+    (2.0, 1.4142135623730951)
+    """
+    known = values[~np.isnan(values)]
+    if not known.size:
+        return math.nan, math.nan
+    return float(known.mean()), float(known.std(ddof=1)) if known.size > 1 else math.nan

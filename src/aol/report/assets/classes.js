@@ -1,0 +1,199 @@
+// The classes of one run: age against number of samples, and a table that can be sorted and searched.
+
+const ROWS = 100; // of a table at first; the rest on request
+const NAMED = 30; // points of a chart that carry their names
+const tables = { classes: ROWS, gallery: 48, errors: 50 };
+
+const CLASS_COLUMNS = [
+  { key: "name", title: "Class", read: (run, place) => run.names[place], text: true },
+  { key: "count", title: "Samples", read: (run, place) => (run.counts ? run.counts[place] : NaN), show: whole },
+  { key: "age", title: "Age" },
+  { key: "trend", title: "Trend", read: (run, place) => (run.trend ? run.trend[place] : NaN), show: signed, spark: true },
+  { key: "smoothed_age", title: "Smoothed age" },
+  { key: "mean_age", title: "Mean age" },
+  { key: "weight", title: "Weight" },
+  { key: "test_accuracy", title: "Test accuracy" },
+  { key: "train_accuracy", title: "Training accuracy" },
+  { key: "train_loss", title: "Loss" },
+  { key: "train_margin", title: "Margin" },
+  { key: "test_age", title: "Age on test" },
+  { key: "confused", title: "Mostly taken for", read: confusedShare, showAt: confusedText },
+];
+
+function signed(value) {
+  if (!known(value)) return "";
+  return Math.abs(value) < 0.005 ? "0.00" : `${value > 0 ? "+" : ""}${short(value)}`;
+}
+
+function confusedShare(run, place) {
+  return run.confused && run.confused.answer[place] >= 0 ? run.confused.share[place] : NaN;
+}
+
+function confusedText(run, place) {
+  const share = confusedShare(run, place);
+  return known(share) ? `${run.names[run.confused.answer[place]]} (${percent(share, 0)})` : "";
+}
+
+const valueOf = (run, { key, read }, place) =>
+  (read ? read(run, place) : run.last[key] ? run.last[key][place] : NaN);
+
+function classColumns(run) {
+  return CLASS_COLUMNS.filter((each) => each.text || run.names.some((_, place) => known(valueOf(run, each, place))));
+}
+
+function sortedClasses(run) {
+  const key = state.sort === "age" && run.last && !run.last.age ? "smoothed_age" : state.sort;
+  const by = CLASS_COLUMNS.find((each) => each.key === key) || CLASS_COLUMNS[2];
+  const wanted = state.find.trim().toLowerCase();
+  const places = classOrder(run, by.text ? "name" : "count")
+    .filter((place) => !wanted || run.names[place].toLowerCase().includes(wanted));
+  if (by.text) return state.down ? places.reverse() : places;
+  const values = new Map(places.map((place) => [place, valueOf(run, by, place)]));
+  const sign = state.down ? -1 : 1;
+  return places.sort((a, b) => { // what is not known comes last, whichever way
+    const [one, two] = [values.get(a), values.get(b)];
+    if (!known(one) || !known(two)) return known(two) - known(one);
+    return sign * (one - two);
+  });
+}
+
+function sortBy(column) {
+  const down = state.sort === column.key ? !state.down : !column.text;
+  choose({ sort: column.key, down });
+}
+
+function classHead(columns) {
+  return element("tr", {}, columns.map((each) => {
+    const sorted = state.sort === each.key ? (state.down ? "descending" : "ascending") : "none";
+    return element("th", { scope: "col", "aria-sort": sorted, class: each.text || each.showAt ? "" : "number" },
+      element("button", { type: "button", class: "sort", "data-key": `sort-${each.key}`, onclick: () => sortBy(each) },
+        each.title, element("span", { "aria-hidden": "true" }, { none: "", descending: " ▼", ascending: " ▲" }[sorted])));
+  }));
+}
+
+function classRow(run, columns, place, ages) {
+  const cells = columns.map((each) => {
+    const value = valueOf(run, each, place);
+    if (each.text) {
+      return element("th", { scope: "row" }, element("button", {
+        type: "button", class: "plain", "data-key": `class-${place}`,
+        "aria-pressed": state.klass === place ? "true" : "false", onclick: () => chooseClass(place),
+      }, value));
+    }
+    if (each.showAt) return element("td", {}, each.showAt(run, place));
+    const text = each.show ? each.show(value) : shown(each.key, value);
+    return element("td", { class: "number" }, each.spark && ages ? sparkOf(run, place, ages, text) : null, text);
+  });
+  return element("tr", { class: state.klass === place ? "chosen" : "" }, cells);
+}
+
+// Thirty points of a class's age over time.
+function sparkOf(run, place, ages, text) {
+  const size = run.names.length;
+  const step = Math.max(1, Math.floor(ages.epochs.length / 30));
+  const values = [];
+  for (let row = (ages.epochs.length - 1) % step; row < ages.epochs.length; row += step) {
+    values.push(ages.values[row * size + place]);
+  }
+  return sparkline(values, { label: `age over time, ${text || "no change known"} over the last quarter` });
+}
+
+function drawClassTable() {
+  const run = current();
+  if (!run) return;
+  const columns = classColumns(run);
+  const places = sortedClasses(run);
+  const ages = overTime(run, "age");
+  const first = places.slice(0, tables.classes);
+  keepingFocus(() => fill("class-table", element("caption", {}, `${run.name}, after the last ${UNIT}`),
+    element("thead", {}, classHead(columns)),
+    element("tbody", {}, first.map((place) => classRow(run, columns, place, ages)))));
+  drawMore("class-more", "classes", first.length, places.length, ROWS, drawClassTable);
+}
+
+// How much of a list is shown, and a way to see more.
+function drawMore(id, name, count, total, step, draw) {
+  const more = (to) => () => { tables[name] = to; keepingFocus(draw); };
+  fill(id, total > count ? [
+    `${whole(count)} of ${whole(total)} shown `,
+    element("button", { type: "button", "data-key": `${id}-some`, onclick: more(count + step) }, `${step} more`), " ",
+    element("button", { type: "button", "data-key": `${id}-all`, onclick: more(total) }, "All"),
+  ] : total ? [] : ["Nothing to show."]);
+}
+
+function drawClassControls() {
+  const search = element("input", {
+    type: "search", id: "find-class", value: state.find, autocomplete: "off", spellcheck: "false",
+    oninput: (event) => { tables.classes = ROWS; choose({ find: event.target.value }); },
+  });
+  fill("class-controls", element("label", {}, "Find a class ", search));
+}
+
+// Old and rare, or old and common? Every class at its number of samples and its age.
+async function drawScatter() {
+  const run = current();
+  const age = run && run.counts ? ageOf(run) : null;
+  const rows = !age ? [] : run.names.map((_, place) => ({
+    place, name: run.names[place], count: Math.max(1, run.counts[place]), age: age[place],
+    right: run.last.test_accuracy ? run.last.test_accuracy[place] : NaN,
+  })).filter((row) => known(row.age));
+  const host = hostsIn("class-charts", rows.length ? 1 : 0)[0]; // no ages: no chart, nor the room for one
+  if (!host) return undefined;
+  host.classList.add("wide");
+  const coloured = rows.some((row) => known(row.right));
+  const view = await chart(host, scatterSpec(host, rows, coloured, run.name), "Age of every class against its number of samples");
+  if (!view) return undefined;
+  const near = (x, y) => {
+    const away = rows.map((row) => Math.hypot(view.scale("x")(row.count) - x, view.scale("y")(row.age) - y));
+    const best = away.reduce((least, distance, place) => (distance < away[least] ? place : least), 0);
+    return away[best] < 24 ? rows[best] : null;
+  };
+  hover(host, view, (x, y) => {
+    const row = near(x, y);
+    return row && [run.names[row.place], `${times(run.counts[row.place], "sample")}, age ${short(row.age)}`,
+      known(row.right) ? `test accuracy ${percent(row.right)}` : ""].filter(Boolean);
+  });
+  host.querySelector("svg").addEventListener("click", (event) => {
+    const row = near(...within(view, host.querySelector("svg"), event));
+    if (row) choose({ klass: row.place });
+  });
+  return undefined;
+}
+
+function scatterSpec(host, rows, coloured, name) {
+  return {
+    ...fitted(host), height: 230,
+    title: { text: `Age against number of samples, ${name}`, limit: 500 },
+    data: [{ name: "rows", values: rows.map((row) => ({ ...row, chosen: row.place === state.klass })) }],
+    scales: [
+      { name: "x", type: "log", domain: { data: "rows", field: "count" }, range: "width", padding: 14 },
+      { name: "y", type: "linear", domain: { data: "rows", field: "age" }, range: "height", nice: true, zero: false },
+      { name: "colour", type: "linear", domain: [0, 1], range: { scheme: "viridis" } },
+    ],
+    axes: [
+      { orient: "bottom", scale: "x", title: "training samples of the class", format: "~s", tickCount: 5, labelOverlap: true },
+      { orient: "left", scale: "y", title: "age", grid: true, tickCount: 5 },
+    ],
+    legends: coloured ? [{ fill: "colour", title: ["Test", "accuracy"], format: ".0%", gradientLength: 140 }] : [],
+    marks: [{
+      type: "symbol", from: { data: "rows" },
+      encode: {
+        enter: {
+          x: { scale: "x", field: "count" }, y: { scale: "y", field: "age" },
+          fill: coloured
+            ? { signal: "isValid(datum.right) ? scale('colour', datum.right) : 'transparent'" } : { value: "var(--series-0)" },
+          size: { signal: "datum.chosen ? 160 : 60" }, stroke: { signal: "datum.chosen ? 'var(--mark)' : 'var(--line)'" },
+          strokeWidth: { signal: "datum.chosen ? 3 : 1" },
+        },
+      },
+    }, ...(rows.length > NAMED ? [] : [{ // with few classes there is room for their names
+      type: "text", from: { data: "rows" },
+      encode: {
+        enter: {
+          x: { scale: "x", field: "count", offset: 8 }, y: { scale: "y", field: "age", offset: -6 },
+          text: { field: "name" }, fontSize: { value: 11 }, fill: { value: "var(--quiet)" }, limit: { value: 120 },
+        },
+      },
+    }])],
+  };
+}

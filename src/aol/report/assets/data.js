@@ -1,0 +1,100 @@
+// The data of the page: read from the JSON element, arrays decoded as codec.py encoded them.
+
+const DATA = JSON.parse(document.getElementById("data").textContent);
+
+function bytes(text) {
+  const raw = atob(text);
+  const found = new Uint8Array(raw.length);
+  for (let i = 0; i < raw.length; i += 1) found[i] = raw.charCodeAt(i);
+  return found;
+}
+
+// Codes of 8 or 16 bits back to numbers; the largest code is "no value".
+function unpack(packed) {
+  const raw = bytes(packed.data);
+  const wide = packed.bits === 16;
+  const size = wide ? raw.length / 2 : raw.length;
+  const top = 2 ** packed.bits - 2;
+  const found = new Float32Array(size);
+  for (let i = 0; i < size; i += 1) {
+    const code = wide ? raw[2 * i] + 256 * raw[2 * i + 1] : raw[i];
+    found[i] = code > top ? NaN : packed.low + (packed.high - packed.low) * (code / top) ** (1 / packed.power);
+  }
+  return found;
+}
+
+// The ages of a sample over time, from two bits an epoch: nothing yet, right, one more, the same.
+function agesOf(history, length) {
+  if (Array.isArray(history[0])) return history[0];
+  const raw = bytes(history[1]);
+  const ages = [history[0]];
+  for (let i = 0; ages.length < length; i += 1) {
+    const code = (raw[i >> 2] >> (2 * (i % 4))) & 3;
+    const before = ages[ages.length - 1];
+    ages.push([0, 1, before + 1, before][code]);
+  }
+  return ages.slice(0, length);
+}
+
+// A page of streams alone counts steps.
+const STREAMS = DATA.runs.filter((run) => run.settings.scenario === "stream").length;
+const UNIT = STREAMS && STREAMS === DATA.runs.length ? "step" : "epoch";
+
+const LABELS = {
+  age: "Age", smoothed_age: "Smoothed age", mean_age: `Mean age over all ${UNIT}s`, weight: "Weight", test_accuracy: "Test accuracy", train_accuracy: "Training accuracy",
+  train_loss: "Training loss", train_margin: "Training margin", test_age: "Age on test", test_loss: "Test loss",
+  test_margin: "Test margin", validation_accuracy: "Validation accuracy", averaged_accuracy: "Test, averaged network",
+  lr: "Learning rate", seconds: `Seconds ${UNIT === "step" ? "a step" : "an epoch"}`, images_per_second: "Images a second", threshold: "Threshold",
+};
+const spoken = (name) => LABELS[name] || name.replaceAll("_", " ");
+const isShare = (name) => name.endsWith("accuracy") || name === "threshold";
+
+const RUNS = DATA.runs.map((run, place) => ({ ...run, place, names: DATA.classSets[run.set] }));
+for (const run of RUNS) {
+  if (!run.details) continue;
+  run.last = Object.fromEntries(Object.entries(run.last).map(([name, packed]) => [name, unpack(packed)]));
+  run.trend = run.trend && unpack(run.trend);
+}
+
+// A reading over epochs and classes, decoded when first asked for: {epochs, values, low, high}, epoch by epoch.
+function overTime(run, name) {
+  const packed = run.details && run.byClass[name];
+  if (!packed) return null;
+  if (!packed.values) packed.values = unpack(packed);
+  return packed;
+}
+
+function column(run, name, place) {
+  const found = overTime(run, name);
+  const size = run.names.length;
+  return found ? found.epochs.map((epoch, row) => [epoch, found.values[row * size + place]]) : [];
+}
+
+// The last age of each class; runs of aol 0.1.0 have smoothed ages only.
+const ageOf = (run) => run.last && (run.last.age || run.last.smoothed_age);
+const samplesIn = (run, place) => (run.counts ? [times(run.counts[place], "sample")] : []);
+
+// The places of classes, by number of samples, by age, or by name.
+function classOrder(run, by) {
+  const places = run.names.map((_, place) => place);
+  const age = ageOf(run) || [];
+  const keys = {
+    count: (a, b) => (run.counts ? run.counts[b] - run.counts[a] : 0),
+    age: (a, b) => (age[b] || 0) - (age[a] || 0),
+    name: (a, b) => run.names[a].localeCompare(run.names[b], undefined, { numeric: true }),
+  };
+  return places.sort((a, b) => keys[by](a, b) || a - b);
+}
+
+const known = (value) => value !== null && value !== undefined && Number.isFinite(value);
+const whole = (value) => (known(value) ? Math.round(value).toLocaleString("en") : "");
+const percent = (value, digits = 1) => (known(value) ? `${(100 * value).toFixed(digits)}%` : "");
+
+function short(value) {
+  if (!known(value)) return "";
+  const size = Math.abs(value);
+  if (size >= 1e6 || (size > 0 && size < 1e-3)) return value.toExponential(1).replace("-", "−");
+  return (size >= 1000 ? whole(value) : value.toFixed(size >= 100 ? 0 : size >= 10 ? 1 : 2)).replace("-", "−");
+}
+const shown = (name, value) => (isShare(name) ? percent(value) : short(value));
+const times = (count, word) => `${whole(count)} ${word}${count === 1 ? "" : word.endsWith("s") ? "es" : "s"}`;

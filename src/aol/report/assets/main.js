@@ -1,0 +1,137 @@
+// Puts the page together: what is drawn when, colours, printing, and looking for a newer page while runs go on.
+
+function drawHead() {
+  const sets = new Set(RUNS.map((run) => run.settings.data).filter(Boolean));
+  fill("subtitle", `${times(RUNS.length, "run")}${sets.size ? ` on ${[...sets].join(", ")}` : ""}, written ${DATA.written}`);
+}
+
+function drawTheme() {
+  const root = document.documentElement;
+  if (state.theme === "auto") delete root.dataset.theme;
+  else root.dataset.theme = state.theme === "dark" ? "dark" : "light";
+  for (const radio of document.querySelectorAll("#theme input")) radio.checked = radio.value === state.theme;
+}
+
+function listen() {
+  part("pick-run").addEventListener("change", (event) => choose({ run: Number(event.target.value) }));
+  part("pick-class").addEventListener("change", (event) => {
+    const place = current() ? current().names.indexOf(event.target.value) : -1;
+    choose({ klass: place });
+    if (place < 0) event.target.value = "";
+  });
+  part("clear-class").addEventListener("click", () => { choose({ klass: -1 }); part("pick-class").focus(); });
+  part("theme").addEventListener("change", (event) => choose({ theme: event.target.value }));
+  addEventListener("keydown", (event) => { if (event.key === "Escape") part("tip").hidden = true; });
+  let width = innerWidth;
+  let waiting = 0;
+  addEventListener("resize", () => {
+    if (innerWidth === width) return; // a phone's address bar comes and goes
+    width = innerWidth;
+    clearTimeout(waiting);
+    waiting = setTimeout(drawCharts, 150);
+  });
+}
+
+function drawCharts() {
+  drawCurves();
+  drawHeat();
+  drawScatter();
+  drawClassCurves();
+  drawSampleAges();
+}
+
+// A run of other classes has no class of that number, and another zoom.
+let lastSet = null;
+function drawForRun() {
+  const run = current();
+  if (run && lastSet !== null && lastSet !== run.set) Object.assign(state, { klass: -1, zoom: null });
+  lastSet = run ? run.set : null;
+  tables.classes = ROWS;
+}
+
+function start() {
+  recall();
+  if (!heatReadings().includes(state.reading)) state.reading = usualReading();
+  listen();
+  drawHead();
+  drawAbout();
+  const details = RUNS.some((run) => run.details);
+  for (const id of ["advice", "classes", "samples", "errors"]) part(id).hidden = !details;
+  follow(["theme"], drawTheme);
+  follow(["run"], drawForRun);
+  follow(["run", "shown"], drawRuns);
+  follow(["run"], drawPicks);
+  follow(["run", "klass"], drawClassPick);
+  follow(["run", "klass"], drawAdvice);
+  follow(["shown", "curve"], drawCurves);
+  follow(["reading", "order"], drawHeatControls);
+  follow(["run", "shown", "reading", "order", "zoom"], drawHeat);
+  follow(["run", "klass"], drawScatter);
+  follow(["run", "shown", "klass"], drawClassCurves);
+  drawClassControls();
+  follow(["run", "klass", "sort", "down", "find"], drawClassTable);
+  follow(["run", "klass"], drawGallery);
+  follow(["run"], drawSampleAges);
+  follow(["run", "klass", "unsure"], drawErrors);
+  follow(["run", "shown"], drawSettings);
+  follow(["run"], drawLinks);
+  Promise.allSettled(drawing).then((all) => {
+    for (const { reason } of all) if (reason) console.error(reason);
+    recallPlace();
+    stayFresh();
+    document.documentElement.dataset.ready = String(Math.round(performance.now())); // milliseconds since it was opened
+  });
+}
+
+// Where the viewer was before a reload: a section, and how far from the top of the window it began.
+const PLACE = `aol-place:${location.pathname}`;
+function rememberPlace() {
+  const sections = [...document.querySelectorAll("main > section")].filter((each) => !each.hidden);
+  const at = sections.findLast((each) => each.getBoundingClientRect().top <= 80);
+  const place = at ? [at.id, at.getBoundingClientRect().top] : null;
+  remembered(() => sessionStorage.setItem(PLACE, JSON.stringify(place)));
+}
+
+function recallPlace() {
+  const place = remembered(() => JSON.parse(sessionStorage.getItem(PLACE)));
+  remembered(() => sessionStorage.removeItem(PLACE));
+  const section = place && part(place[0]);
+  if (section) scrollTo({ top: section.getBoundingClientRect().top + scrollY - place[1], behavior: "instant" });
+}
+
+// While runs go on, an open page loads itself again now and then: when it can be seen, and nobody is at work on it.
+function stayFresh() {
+  if (!DATA.refresh) return;
+  let [paused, busy] = [remembered(() => sessionStorage.getItem("aol-paused")) === "yes", Date.now()];
+  const pause = part("live-pause");
+  const say = () => {
+    part("live").hidden = false;
+    fill("live-text", paused ? "Runs are being trained; updates are paused." : "Runs are being trained; this page updates itself.");
+    pause.setAttribute("aria-pressed", String(paused));
+    pause.textContent = paused ? "Resume" : "Pause";
+  };
+  pause.addEventListener("click", () => {
+    paused = !paused;
+    remembered(() => sessionStorage.setItem("aol-paused", paused ? "yes" : "no"));
+    say();
+  });
+  for (const kind of ["pointerdown", "pointermove", "keydown", "wheel", "touchstart"]) {
+    addEventListener(kind, () => { busy = Date.now(); }, { passive: true });
+  }
+  setInterval(() => {
+    if (paused || document.hidden || Date.now() - busy < 3000) return;
+    rememberPlace();
+    location.reload();
+  }, 1000 * DATA.refresh);
+  say();
+}
+
+function remembered(act) {
+  try {
+    return act();
+  } catch { // a browser that keeps nothing for files
+    return null;
+  }
+}
+
+start();

@@ -1,0 +1,91 @@
+"""Arrays as short text: rounded to what a screen can show, and the ages of a sample as one code a step.
+
+`assets/data.js` decodes all of this; the two must agree.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+
+import numpy as np
+import numpy.typing as npt
+
+from aol.runs.record import Json
+
+Floats = npt.NDArray[np.floating]
+Ints = npt.NDArray[np.integer]
+
+# What a sample's age did in an epoch: not seen yet, right, one more, the same (it was absent).
+_NOTHING, _RIGHT, _OLDER, _SAME = range(4)
+
+
+def pack(values: Floats, *, bits: int = 16, power: float = 1.0) -> dict[str, Json]:
+    """Return an array as codes of 8 or 16 bits between its least and largest value, in base64.
+
+    code = round(top · ((value − low) / (high − low)) ** power), top = 2^bits − 2; the code above it says that there is
+    no value. A power below one keeps small values apart, as colours do.
+
+    >>> pack(np.array([0.0, 0.25, 1.0, np.nan]), bits=8)
+    {'low': 0.0, 'high': 1.0, 'power': 1.0, 'bits': 8, 'data': 'AED+/w=='}
+    """
+    known = np.isfinite(values)
+    low, high = (float(values[known].min()), float(values[known].max())) if known.any() else (0.0, 0.0)
+    top = 2**bits - 2
+    with np.errstate(invalid="ignore", over="ignore"):
+        part = (values.astype(np.float64) - low) / ((high - low) or 1.0)
+        codes = np.where(known, np.rint(top * np.clip(part, 0.0, 1.0) ** power), top + 1)
+    data = base64.b64encode(codes.astype("<u2" if bits == 16 else "u1").tobytes()).decode()
+    return {"low": low, "high": high, "power": power, "bits": bits, "data": data}
+
+
+def steps(ages: Ints) -> Json:
+    """Return the ages of one sample over time `[E]` as `[first, codes]`: two bits an epoch after the first, base64.
+
+    Ages that do anything but start, go back to one, grow by one or stay are given as they are, `[E]`.
+
+    >>> steps(np.array([1, 2, 3, 1, 1, 2]))
+    [1, 'WgI=']
+    >>> steps(np.array([1, 5]))
+    [[1, 5]]
+    """
+    before, after = ages[:-1].astype(np.int64), ages[1:].astype(np.int64)
+    kinds = [after == 1, after == before + 1, after == before, after == 0]
+    codes = np.select(kinds, [_RIGHT, _OLDER, _SAME, _NOTHING], default=-1)
+    if (codes < 0).any():
+        return [[int(age) for age in ages]]
+    spare = np.concatenate((codes, np.zeros(-len(codes) % 4, np.int64))).reshape(-1, 4)
+    packed = (spare << np.array([0, 2, 4, 6])).sum(1).astype(np.uint8)
+    return [int(ages[0]) if len(ages) else 0, base64.b64encode(packed.tobytes()).decode()]
+
+
+def rounded(values: Floats, digits: int = 5) -> list[Json]:
+    """Return numbers with a few digits; None where there is no number.
+
+    >>> rounded(np.array([0.123456789, np.nan, 12.0]), 3)
+    [0.123, None, 12.0]
+    """
+    return [float(f"{value:.{digits}g}") if math.isfinite(value) else None for value in values.tolist()]
+
+
+def spread(size: int, points: int) -> npt.NDArray[np.int64]:
+    """Return at most `points` places, evenly over `size` of them, with the first and the last.
+
+    >>> spread(10, 4).tolist(), spread(3, 8).tolist()
+    ([0, 3, 6, 9], [0, 1, 2])
+    """
+    if size <= points:
+        return np.arange(size)
+    if points == 1:
+        return np.array([size - 1])
+    return np.unique(np.rint(np.linspace(0, size - 1, points)).astype(np.int64))
+
+
+def as_script(value: Json) -> str:
+    r"""Return JSON that can stand inside a `<script type="application/json">`: no sign in it can end the element.
+
+    >>> as_script({"name": "</script>"})
+    '{"name":"\\u003c/script>"}'
+    """
+    return json.dumps(value, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")

@@ -1,0 +1,86 @@
+"""The page: one HTML file with style, scripts, the chart library and the data. Needs the extra `report`.
+
+`assets/` has the template and the scripts, `payload.py` makes the data. The page loads nothing: its
+Content-Security-Policy forbids every request, and allows only the two scripts whose hashes it names.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+import os
+from collections.abc import Sequence
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from string import Template
+
+from aol.data.errors import need
+from aol.report.codec import as_script
+from aol.report.payload import payload
+from aol.report.run_data import RunData
+from aol.runs.files import write_atomically
+from aol.runs.record import Json
+
+# In this order: each may use those before it.
+SCRIPTS = ("data", "state", "charts", "runs", "curves", "heatmap", "heatsteer", "classes", "samples", "main")
+
+
+def write_page(runs: Sequence[RunData], path: str | os.PathLike[str], *, refresh: float | None = None) -> int:
+    """Write the page of some runs, as a whole or not at all, and return its size in bytes.
+
+    With `refresh`, an open page loads itself again after so many seconds: for runs that are being trained.
+    """
+    names = ", ".join(dict.fromkeys(data.run.method for data in runs))
+    content = document(payload(runs, refresh=refresh), f"Age of Learning: {names[:80]}").encode()
+    write_atomically(Path(path), content)
+    return len(content)
+
+
+@cache
+def chart_library() -> str:
+    """Return Vega and Vega-Embed, which has an interpreter that does not need `eval`, as one script."""
+    bundle: str = need(
+        "vl_convert", package="vl-convert-python", extra="report", why="the report page"
+    ).javascript_bundle("window.vegaEmbed = vegaEmbed;")
+    # It is a module: its names must not become global ones.
+    return _closed(f'(function () {{ "use strict";\n{bundle}\n}})();')
+
+
+@cache
+def _own_script() -> str:
+    parts = "\n".join(_asset(f"{name}.js") for name in SCRIPTS)
+    return _closed(f'(function () {{\n"use strict";\n{parts}\n}})();')
+
+
+def document(data: Json, title: str) -> str:
+    """Return the whole page."""
+    library, own = chart_library(), _own_script()
+    hashes = " ".join(_hash(script) for script in (library, own))
+    policy = (
+        f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data:; "
+        "base-uri 'none'; form-action 'none'"
+    )
+    return Template(_asset("page.html")).substitute(
+        policy=policy,
+        title=html.escape(title.encode(errors="replace").decode()),
+        style=_asset("page.css"),
+        licences=html.escape(_asset("licences.txt")),
+        library=library,
+        script=own,
+        data=as_script(data),
+    )
+
+
+def _asset(name: str) -> str:
+    return (files("aol.report") / "assets" / name).read_text(encoding="utf-8")
+
+
+def _closed(script: str) -> str:
+    """Return a script in which no text can be taken for the end of its element."""
+    return script.replace("</script", "<\\/script").replace("<!--", "<\\!--")
+
+
+def _hash(script: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'"

@@ -1,0 +1,201 @@
+"""The data of the page: one JSON object that stays small, whatever the number of classes and samples.
+
+What does not fit is thinned evenly or left out, and a note on the page says so.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from datetime import datetime
+
+import numpy as np
+
+from aol._version import __version__
+from aol.report.advice import Advice, advise
+from aol.report.codec import pack, rounded, spread
+from aol.report.run_data import RunData, last_known, trend
+from aol.report.sample_rows import EPOCHS, Album, describe
+from aol.runs.figures import at_the_end, is_stream
+from aol.runs.record import Json, Run
+
+RUNS = 24  # with details; the others are rows of a table
+CLASSES = 100_000  # classes of all runs together, with details
+CELLS = 1_000_000  # bytes of readings by class and epoch, all runs together
+FEWEST = 12  # epochs; a reading that would have fewer is left out
+POINTS = 500  # of a curve
+SAMPLES = 2400  # rows of samples, all runs together
+PICTURES = 900  # asked for, all runs together
+ROOM = 1_200_000  # bytes of pictures
+CHIPS = 12  # classes that a piece of advice names
+NAME = 200  # letters of a name
+
+# Readings by class that the page shows, the most wanted first, and whether small values are kept apart.
+READINGS = {
+    "age": 0.5, "test_accuracy": 1.0, "weight": 0.5, "train_accuracy": 1.0, "smoothed_age": 0.5, "train_loss": 0.5,
+    "train_margin": 1.0, "test_age": 0.5, "test_loss": 0.5, "test_margin": 1.0, "mean_age": 0.5,
+}  # fmt: skip
+
+_ALL_SAMPLES = (
+    "Samples: the oldest and the most doubtful of all and of each class are listed. "
+    "The table of all samples: aol report RUN --export FILE.csv."
+)
+
+
+def payload(runs: Sequence[RunData], *, refresh: float | None = None, now: datetime | None = None) -> dict[str, Json]:
+    """Return what the page shows; an open page loads itself again after `refresh` seconds."""
+    most = max([len(data.run.classes) for data in runs], default=1)
+    detailed = min(len(runs), RUNS, max(2, CLASSES // max(1, most)))
+    album, names, notes = Album(ROOM), list[list[str]](), list[str]()
+    shown: list[Json] = []
+    for place, data in enumerate(runs):
+        classes = _unlike(data.run.classes)
+        if classes not in names:
+            names.append(classes)
+        run = _summary(data) | {"set": names.index(classes)}
+        if place < detailed:
+            run |= _details(data, detailed, album, notes)
+        shown.append(run)
+    if detailed < len(runs):
+        notes.append(
+            f"{len(runs)} runs are listed; classes and samples are shown for the first {detailed} of them. "
+            "Give fewer runs to see the others."
+        )
+    when = (now or datetime.now()).astimezone()
+    return {
+        "version": __version__,
+        "written": when.strftime("%Y-%m-%d %H:%M:%S %Z"),
+        "refresh": refresh,
+        "classSets": [list(classes) for classes in names],
+        "runs": shown,
+        "pictures": list(album.urls),
+        "notes": list(dict.fromkeys(notes)),
+    }
+
+
+def _summary(data: RunData) -> dict[str, Json]:
+    run = data.run
+    accuracy = run.curves.get("test_accuracy", np.zeros(0))
+    end = at_the_end(accuracy, stream=is_stream(run)) if len(accuracy) else np.nan
+    kept = spread(len(run.epochs), POINTS)
+    curves: dict[str, Json] = {name: rounded(values[kept]) for name, values in sorted(run.curves.items())}
+    return {
+        "name": _short(data.name),
+        "method": _short(run.method),
+        "folder": str(data.folder),
+        "finished": run.finished,
+        "failed": run.failed_at_epoch,
+        "planned": run.planned,
+        "passed": len(run.epochs),
+        "settings": {_short(key): _plain(value) for key, value in run.settings.items()},
+        "versions": {_short(key): value for key, value in run.versions.items()},
+        "command": run.command,
+        "epochs": run.epochs[kept].tolist(),
+        "curves": curves,
+        "lastAccuracy": _number(last_known(accuracy[:, None])[0]) if len(accuracy) else None,
+        "tailAccuracy": _number(float(end)) if np.isfinite(end) else None,
+        "details": False,
+    }
+
+
+def _details(data: RunData, runs: int, album: Album, notes: list[str]) -> dict[str, Json]:
+    run = data.run
+    last = {name: data.last(name) for name in READINGS}
+    found: dict[str, Json] = {
+        "details": True,
+        "counts": None if run.counts is None else list(run.counts),
+        "advice": [_sentence(each) for each in advise(data)],
+        "last": {name: pack(values) for name, values in last.items() if values is not None},
+        "trend": pack(trend(run.over_time["age"])) if "age" in run.over_time else None,
+        "byClass": _over_time(run, CELLS // runs, notes),
+        "confused": None,
+        "samples": None,
+    }
+    if data.samples is not None:
+        num_classes = len(run.classes)
+        answer, share = data.samples.confusion(num_classes)
+        found["confused"] = {"answer": answer.tolist(), "share": rounded(share, 2)}
+        about = describe(data.samples, num_classes, most=SAMPLES // (2 * runs), album=album, pictures=PICTURES // runs)
+        found["samples"] = about
+        _note_samples(data, about, album, notes)
+    return found
+
+
+def _sentence(advice: Advice) -> dict[str, Json]:
+    first: list[Json] = list(advice.classes[:CHIPS])
+    more = len(advice.classes) - len(first)
+    return {"kind": advice.kind, "text": advice.text, "classes": first, "see": advice.see, "more": more}
+
+
+def _over_time(run: Run, room: int, notes: list[str]) -> dict[str, Json]:
+    """Return the readings by class over time: ages get half of the bytes, the others share the rest."""
+    names = [name for name in READINGS if name in run.over_time]
+    found: dict[str, Json] = {}
+    for name in names:
+        values = run.over_time[name]
+        rows = np.flatnonzero(np.isfinite(values).any(1))  # the epochs in which it was read
+        share = room // 2 if name == "age" else room // 2 // max(1, len(names) - 1)
+        points = max(FEWEST, share // max(1, values.shape[1]))
+        if name != "age" and share < FEWEST * values.shape[1] and len(rows) > points:
+            notes.append(f"{_spoken(name)} is kept for the last epoch only.")
+            continue
+        kept = rows[spread(len(rows), points)]
+        if len(kept) < len(rows):
+            notes.append(f"{_spoken(name)} is kept for {len(kept)} of {len(rows)} epochs.")
+        bits = 16 if 2 * len(kept) * values.shape[1] <= share else 8
+        found[name] = pack(values[kept], bits=bits, power=READINGS[name]) | {"epochs": run.epochs[kept].tolist()}
+    return found
+
+
+def _note_samples(data: RunData, about: dict[str, Json], album: Album, notes: list[str]) -> None:
+    shown, old, doubted, total = about["id"], about["oldest"], about["doubtful"], about["total"]
+    name, epochs = _short(data.name), len(data.run.epochs)
+    assert isinstance(shown, list)
+    assert isinstance(old, list)
+    assert isinstance(doubted, list)
+    assert isinstance(total, int)
+    if len(shown) < total:
+        if _ALL_SAMPLES not in notes:
+            notes.append(_ALL_SAMPLES)
+        notes.append(f"{name}, of {total:,} samples: {len(old):,} are listed as oldest, {len(doubted):,} as doubtful.")
+    if epochs > EPOCHS:
+        notes.append(f"{name}: age histories of samples show the last {EPOCHS} of {epochs:,} epochs.")
+    if album.full:
+        notes.append("The page has pictures of the first samples only, to stay small.")
+
+
+def _spoken(name: str) -> str:
+    return name.replace("_", " ").capitalize()
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= NAME else text[: NAME - 1] + "…"
+
+
+def _unlike(names: Sequence[str]) -> list[str]:
+    """Return unique names: the second of one name, or of one beginning, gets a number.
+
+    >>> _unlike(["cat", "dog", "cat"])
+    ['cat', 'dog', 'cat (2)']
+    """
+    found: dict[str, None] = {}
+    for name in map(_short, names):
+        number = 2
+        chosen = name
+        while chosen in found:
+            chosen, number = f"{name} ({number})", number + 1
+        found[chosen] = None
+    return list(found)
+
+
+def _plain(value: object) -> Json:
+    """Return a setting as JSON; whatever JSON cannot express becomes text."""
+    if value is None or isinstance(value, str | bool | int):
+        return value
+    if isinstance(value, float) and math.isfinite(value):
+        return value
+    return str(value)
+
+
+def _number(value: float) -> Json:
+    return rounded(np.array([value]))[0]

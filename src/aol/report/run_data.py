@@ -1,0 +1,118 @@
+"""The runs that a report is about: the record of each, with its samples and a name of its own."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from aol.plots.summary import differing_settings
+from aol.report.samples import Samples, samples_of
+from aol.runs.record import Floats, Run, read_run
+from aol.runs.store import find_runs
+
+# Class ages, the best first: records that were converted from aol 0.1.0 have smoothed ages only.
+_AGES = ("age", "smoothed_age")
+
+
+@dataclass(frozen=True)
+class RunData:
+    """One run of a report.
+
+    Args:
+        name: method and seed, unique among the runs of the report.
+        folder: of the run.
+        run: its record, with at least one epoch.
+        samples: what is known of each training sample, where that was kept.
+    """
+
+    name: str
+    folder: Path
+    run: Run
+    samples: Samples | None = None
+
+    def last(self, reading: str) -> Floats | None:
+        """Return the last known value of a reading for each class, `[C]`; None where it was never taken."""
+        over_time = self.run.over_time.get(reading)
+        return self.run.by_class.get(reading) if over_time is None else last_known(over_time)
+
+    @property
+    def age(self) -> Floats | None:
+        """The last known age of each class, `[C]`; the smoothed age where there is no other."""
+        found = [age for age in map(self.last, _AGES) if age is not None and np.isfinite(age).any()]
+        return found[0] if found else None
+
+
+def load(*paths: str | os.PathLike[str]) -> list[RunData]:
+    """Return all runs in some folders that have finished an epoch, in the order in which they were asked for.
+
+    A folder is the `--out` of a command, the folder of a study or of a `Recorder`, one run, or a folder of those.
+    """
+    found = [_read(folder) for folder in find_runs(*paths)]
+    return _named([each for each in found if each is not None])
+
+
+def _read(folder: Path) -> RunData | None:
+    run = read_run(folder)
+    samples = samples_of(folder, run)
+    if samples is not None:  # the two files of a run that is being trained may be some epochs apart
+        epochs = min(len(run.epochs), len(samples.answers))
+        run, samples = _first_epochs(run, epochs), samples.first_epochs(epochs)
+    if not len(run.epochs):
+        return None
+    name = run.method if run.seed is None else f"{run.method}, seed {run.seed}"
+    return RunData(name, folder, run, samples)
+
+
+def _first_epochs(run: Run, epochs: int) -> Run:
+    if epochs == len(run.epochs):
+        return run
+    over_time = {name: values[:epochs] for name, values in run.over_time.items()}
+    return replace(
+        run,
+        epochs=run.epochs[:epochs],
+        curves={name: values[:epochs] for name, values in run.curves.items()},
+        over_time=over_time,
+        by_class={name: last_known(values).astype(np.float64) for name, values in over_time.items()} if epochs else {},
+    )
+
+
+def _named(runs: list[RunData]) -> list[RunData]:
+    """Make names unique: by the settings in which runs of one name differ, else by number."""
+    found = []
+    for data in runs:
+        same = [other.run for other in runs if other.name == data.name]
+        words = [f"{key}={data.run.settings.get(key)}" for key in differing_settings(same)] if len(same) > 1 else []
+        found.append(replace(data, name=" ".join([data.name, *words])))
+    often, number = Counter(data.name for data in found), Counter[str]()
+    for place, data in enumerate(found):
+        if often[data.name] > 1:
+            number[data.name] += 1
+            found[place] = replace(data, name=f"{data.name} ({number[data.name]})")
+    return found
+
+
+def last_known(values: np.ndarray[tuple[int, ...], np.dtype[np.floating]]) -> Floats:
+    """Return the last value of each column that is a number, `[E, C] → [C]`; NaN where there is none.
+
+    >>> last_known(np.array([[1.0, 2.0, np.nan], [3.0, np.nan, np.nan]])).tolist()
+    [3.0, 2.0, nan]
+    """
+    if not len(values):
+        return np.full(values.shape[1], np.nan)
+    known = np.isfinite(values)
+    place = len(values) - 1 - known[::-1].argmax(0)
+    return np.where(known.any(0), values[place, np.arange(values.shape[1])], np.nan)
+
+
+def trend(values: np.ndarray[tuple[int, ...], np.dtype[np.floating]]) -> Floats:
+    """Return by how much each column changed over its last quarter, `[E, C] → [C]`.
+
+    >>> trend(np.array([[4.0], [4.0], [3.0], [3.0], [1.0]])).tolist()
+    [-2.0]
+    """
+    earlier = max(1, len(values) - max(1, len(values) // 4))
+    return last_known(values) - last_known(values[:earlier])

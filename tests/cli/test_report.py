@@ -1,0 +1,208 @@
+from __future__ import annotations
+
+import errno
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from aol import cli
+from aol.cli import main as aol_main
+from tests.support.made_runs import write_small_run
+
+
+def main(words: list[str]) -> int:
+    return aol_main(["report", *words])
+
+
+def page_data(path: Path) -> dict[str, object]:
+    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', path.read_text(encoding="utf-8"))
+    assert found is not None
+    data: dict[str, object] = json.loads(found[1])
+    return data
+
+
+def test_a_page_is_written_into_the_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_small_run(tmp_path, epochs=3, finished=True)
+    assert cli.main(["report", str(tmp_path)]) == 0
+    assert capsys.readouterr().out == f"{tmp_path}/report.html\n"
+    data = page_data(tmp_path / "report.html")
+    assert data["refresh"] is None
+    assert [run["passed"] for run in data["runs"]] == [3]  # type: ignore[attr-defined]
+
+
+def test_several_folders_make_one_page_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("a", "b"):
+        write_small_run(tmp_path / name, epochs=2, finished=True)
+    assert main(["a", "b", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"page": ["report.html"]}
+    assert len(page_data(tmp_path / "report.html")["runs"]) == 2  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["nowhere"], "nowhere: no such folder"),
+        (["empty"], "empty: there are no runs in it"),
+        (["old"], "old was written by aol 0.1.0"),
+        (["run/request.json"], "is a file, not the folder"),
+        ([], "RUN is missing"),
+        (["run", "--write", "page.txt"], "--write must end in .html, not 'page.txt'"),
+        (["run", "--write", "folder.html"], "--write must be a file, but folder.html is a folder"),
+        (["run", "--figures", "x", "--format", "png,bmp"], "--format must be png, pdf, svg"),
+        (["run", "--export", "table.xls"], "--export must end in .csv or .parquet, not 'table.xls'"),
+        (["run", "--watch", "--every", "0"], "--every"),
+        (["run", "--nonsense"], "--nonsense"),
+        (["begun"], "no epoch has finished yet"),
+        (["broken"], "run.json"),
+    ],
+)
+def test_wrong_words_are_one_sentence_and_write_nothing(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    words: list[str],
+    sentence: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("empty", "folder.html"):
+        Path(name).mkdir()
+    Path("old/records").mkdir(parents=True)
+    Path("old/records/0123456789ab.json").write_text("{}")
+    write_small_run(Path("run"), epochs=2)
+    write_small_run(Path("begun"), epochs=0)
+    (write_small_run(Path("broken"), epochs=2) / "run.json").write_text('{"format": 2, "id')
+    before = sorted(str(path) for path in tmp_path.rglob("*"))
+    assert main(words) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.count("\n") == 1
+    assert sentence in err
+    assert sorted(str(path) for path in tmp_path.rglob("*")) == before
+
+
+def test_a_folder_that_cannot_be_written_to_is_named_with_what_helps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_small_run(tmp_path, epochs=2)
+
+    def refused(dir: Path, prefix: str, suffix: str) -> tuple[int, str]:  # noqa: A002
+        raise OSError(errno.EROFS, "Read-only file system", f"{dir}/{prefix}0lh7{suffix}")
+
+    monkeypatch.setattr("aol.runs.files.tempfile.mkstemp", refused)
+    assert main([str(tmp_path)]) == 1
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert f"{tmp_path}: Read-only file system. --write FILE.html" in said
+
+
+def test_figures_alone_come_without_a_page(tmp_path: Path) -> None:
+    write_small_run(tmp_path / "run", epochs=3, finished=True)
+    assert main([str(tmp_path / "run"), "--figures", str(tmp_path / "drawn")]) == 0
+    assert list((tmp_path / "drawn").iterdir())
+    assert not (tmp_path / "run" / "report.html").exists()
+
+
+def test_a_place_that_cannot_be_written_is_a_failure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_small_run(tmp_path, epochs=2)
+    (tmp_path / "file").write_text("")
+    assert main([str(tmp_path), "--write", str(tmp_path / "file" / "page.html")]) == 1
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_a_full_disk_leaves_the_page_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_small_run(tmp_path, epochs=2)
+    (tmp_path / "report.html").write_text("before")
+
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("aol.runs.files.os.fsync", full)
+    assert main([str(tmp_path)]) == 1
+    assert "the disk is full" in capsys.readouterr().err
+    assert (tmp_path / "report.html").read_text() == "before"
+    assert not list(tmp_path.glob(".report*"))
+
+
+def test_without_samples_there_is_no_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_small_run(tmp_path, epochs=2)
+    assert main([str(tmp_path), "--export", str(tmp_path / "table.csv")]) == 1
+    assert "--keep-samples" in capsys.readouterr().err
+    assert not (tmp_path / "report.html").exists()
+
+
+def test_help_lists_the_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["--help"]) == 0
+    assert "report" in capsys.readouterr().out
+    assert cli.main(["report", "--help"]) == 0
+    assert "--watch" in capsys.readouterr().out
+
+
+# Ctrl-C is a signal that a process started in the background ignores, unless it asks for it.
+TAKES_CTRL_C = (
+    "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); "
+    "from aol.cli import main; sys.exit(main(sys.argv[1:]))"
+)
+
+
+def test_watch_follows_a_run_to_its_end_and_ctrl_c_leaves_a_page_that_stands_still(tmp_path: Path) -> None:
+    out, page = tmp_path / "out", tmp_path / "page.html"
+    words = ["report", str(out), "--watch", "--every", "0.2", "--write", str(page)]
+
+    def start() -> subprocess.Popen[bytes]:
+        return subprocess.Popen([sys.executable, "-c", TAKES_CTRL_C, *words], stderr=subprocess.DEVNULL)
+
+    def until(epochs: int) -> object:
+        end = time.monotonic() + 60
+        while time.monotonic() < end:
+            if page.exists() and page_data(page)["runs"][0]["passed"] == epochs:  # type: ignore[index]
+                return page_data(page)["refresh"]
+            time.sleep(0.1)
+        raise AssertionError("the page did not follow")
+
+    watcher = start()
+    try:
+        write_small_run(out, epochs=1)
+        assert until(1) == 0.2
+        watcher.send_signal(signal.SIGINT)
+        assert watcher.wait(30) == 130
+        assert until(1) is None
+        watcher = start()
+        write_small_run(out, epochs=2)
+        assert until(2) == 0.2
+        write_small_run(out, epochs=3, finished=True)
+        assert until(3) is None
+        assert watcher.wait(30) == 0
+    finally:
+        watcher.kill()
+        watcher.wait()
+    assert sorted(os.listdir(tmp_path)) == ["out", "page.html"]
+
+
+def test_a_real_run_becomes_a_page_figures_and_tables(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "out"
+    words = ["--data", "digits", "--weighting", "none,aol", "--epochs", "3", "--keep-samples", "--out", str(out)]
+    assert cli.main(["train", *words]) == 0
+    capsys.readouterr()
+    more = ["--figures", str(tmp_path / "figures"), "--export", str(tmp_path / "table.csv")]
+    assert main([str(out), "--write", str(tmp_path / "page.html"), "--json", *more]) == 0
+    written = json.loads(capsys.readouterr().out)
+    assert written["page"] == [str(tmp_path / "page.html")]
+    assert len(written["tables"]) == 2
+    assert all(Path(path).stat().st_size > 0 for paths in written.values() for path in paths)
+    runs = page_data(tmp_path / "page.html")["runs"]
+    for run, table in zip(runs, written["tables"], strict=True):  # type: ignore[call-overload]
+        rows = Path(table).read_text().splitlines()[1:]
+        assert run["samples"]["total"] == len(rows) == sum(run["counts"])
+        assert min(run["samples"]["picture"]) >= 0  # every sample that is shown has its picture

@@ -1,0 +1,120 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from aol.ages.answers import Answers, pack
+from aol.report.advice import advise
+from aol.report.run_data import RunData
+from tests.support.made_runs import changed, make_data
+
+
+def kinds(data: RunData) -> dict[str, list[int]]:
+    return {each.kind: list(each.classes) for each in advise(data)}
+
+
+def with_ages(ages: list[float], counts: list[int], **changes: object) -> RunData:
+    data = make_data(names=[str(n) for n in range(len(ages))], counts=counts, samples=False)
+    level = np.tile(np.array(ages), (len(data.run.epochs), 1))
+    by_class = {"age": level, "weight": np.ones_like(level)}
+    return changed(data, over_time=by_class, **changes)  # type: ignore[arg-type]
+
+
+def test_old_and_rare_classes_are_to_be_given_weight() -> None:
+    data = with_ages([1.1, 1.2, 1.1, 5.0, 7.0], [100, 90, 80, 5, 4])
+    assert kinds(data) == {"rare": [4, 3]}
+    text = advise(data)[0].text
+    assert "2 classes are old and rare: 3.2%" in text
+    assert "mean age 6.0 against a median of 1.2" in text
+    assert "--weighting cb" in text
+
+
+def test_rare_classes_with_weight_already_need_samples() -> None:
+    data = with_ages([1.1, 1.2, 1.1, 1.0, 7.0], [100, 90, 80, 70, 4])
+    data.run.over_time["weight"][:, 4] = 3.0
+    assert "3.0 times the mean weight" in advise(data)[0].text
+
+
+def test_old_and_common_classes_are_hard_not_underfed() -> None:
+    assert kinds(with_ages([6.0, 1.2, 1.1, 1.0], [100, 90, 80, 70])) == {"hard": [0]}
+
+
+def test_old_and_common_classes_with_doubtful_labels_are_to_be_looked_at() -> None:
+    data = make_data(epochs=12)
+    ages = np.ones((12, 6))
+    ages[:, 0] = 4.0
+    found = kinds(changed(data, over_time={"age": ages}))
+    assert found["doubted"] == [0]
+    assert "labels" in found
+    assert "hard" not in found
+
+
+def test_the_most_frequent_mistake_of_a_hard_class_is_named() -> None:
+    data = make_data(epochs=12)
+    assert data.samples is not None
+    ages = np.ones((12, 6))
+    ages[:, 2] = 4.0
+    text = next(each.text for each in advise(changed(data, over_time={"age": ages})) if each.kind == "hard")
+    assert "100% of the wrong answers for “class 2” are “class 3”" in text
+
+
+def test_a_training_set_that_is_right_tells_ages_nothing_more() -> None:
+    data = with_ages([1.0, 1.01, 1.0], [50, 40, 30], curves={"train_accuracy": np.full(12, 0.999)})
+    assert list(kinds(data)) == ["learnt"]
+
+
+@pytest.mark.parametrize(("last", "way"), [(2.0, "falling"), (4.0, "growing")])
+def test_ages_on_the_move_are_told_with_their_change(last: float, way: str) -> None:
+    data = with_ages([3.0, 3.0, 3.0], [50, 40, 30])
+    data.run.over_time["age"][-1] = last
+    text = next(each.text for each in advise(data) if each.kind == "course")
+    assert way in text
+    assert f"{last / 3 - 1:+.0%}" in text
+
+
+def test_what_is_learnt_by_heart_is_told() -> None:
+    data = with_ages([1.0, 1.0, 1.0], [50, 40, 30])
+    data.run.over_time["train_accuracy"] = np.tile([1.0, 0.99, 1.0], (12, 1))
+    data.run.over_time["test_accuracy"] = np.tile([0.9, 0.5, 0.2], (12, 1))
+    assert kinds(data) == {"by heart": [2, 1]}
+
+
+def test_uneven_weights_and_running_and_failed_runs_are_told() -> None:
+    data = with_ages([1.0, 1.0], [50, 40], finished=False, planned=40)
+    data.run.over_time["weight"][:] = [0.01, 1.99]
+    assert list(kinds(data)) == ["running", "uneven"]
+    assert "12 of 40 epochs" in advise(data)[0].text
+    assert next(iter(kinds(changed(data, failed_at_epoch=7)))) == "failed"
+
+
+def test_one_class_no_ages_and_nothing_known_give_a_sentence_too() -> None:
+    assert list(kinds(with_ages([1.0], [9]))) == ["fine"]
+    data = with_ages([1.0, 1.0], [5, 5])
+    data.run.over_time["age"][:] = np.nan
+    for silent in (data, changed(data, over_time={}, curves={})):  # none is known to be old, and none not to be
+        (found,) = advise(silent)
+        assert found.kind == "ageless"
+        assert found.text.startswith("No ages were recorded")
+
+
+def test_a_class_that_is_not_learnt_has_no_likely_label_errors() -> None:
+    data = make_data(epochs=12)
+    assert data.samples is not None
+    right = np.array([[age == 1 for age in row] for row in data.samples.history(np.arange(len(data.samples)))])
+    right[:, data.samples.label == 0] = False
+    lost = changed(data, samples=replace(data.samples, answers=Answers(pack(right), None, len(data.samples))))
+    assert "labels" in kinds(data)
+    assert "labels" not in kinds(lost)
+
+
+def test_the_last_one_is_said_without_a_number_and_streams_count_steps() -> None:
+    ages = np.outer([1.0, 2.0, 3.0, 4.0, 5.0], np.ones(3))
+    data = make_data(names=list("abc"), counts=[9, 9, 9], epochs=5, samples=False, over_time={"age": ages})
+    assert "+25% over the last epoch: " in advise(data)[0].text
+    longer = make_data(names=list("abc"), counts=[9, 9, 9], epochs=10, samples=False)
+    stream = {"settings": {"scenario": "stream"}, "finished": False, "over_time": {"age": np.repeat(ages, 2, axis=0)}}
+    running, course = advise(changed(longer, **stream))  # type: ignore[arg-type]
+    assert running.text.startswith("10 of 10 steps")
+    assert "over the last 2 steps: " in course.text

@@ -1,0 +1,101 @@
+"""Suspicion: the formula written out naively, its order, and what happens where little is known."""
+
+from __future__ import annotations
+
+import math
+import statistics
+
+import numpy as np
+import pytest
+
+from aol.report.label_quality import suspicion
+
+
+def naive(label, wrong, seen, confidence, other) -> list[float]:
+    margins, kept = [], []
+    for w, s, c, o in zip(wrong, seen, confidence, other, strict=True):
+        kept.append(not math.isnan(o - c))
+        if s and not kept[-1]:
+            o, c = w / s, (s - w) / s
+        margins.append(o - math.sqrt(c) if s else None)
+    found = []
+    for i, m in enumerate(margins):
+        if m is None:
+            found.append(0.0)
+            continue
+        usual = statistics.median(n for j, n in enumerate(margins) if n is not None and label[j] == label[i])
+        base = usual if usual > 0 and not kept[i] else usual / 2
+        score = (1 + 3 * (m - base) / (1 - base)) / 4
+        found.append(score if score > 0.5 else 0.5 * math.exp(2 * score - 1))
+    return found
+
+
+def arrays(seed: int, size: int = 60):
+    rng = np.random.default_rng(seed)
+    seen = rng.integers(0, 9, size).astype(np.int32)
+    wrong = (seen * rng.random(size)).astype(np.int32)
+    confidence = rng.random(size).astype(np.float32)
+    other = ((1 - confidence) * rng.random(size)).astype(np.float32)
+    unknown = rng.random(size) < 0.2
+    confidence[unknown] = other[unknown] = np.nan
+    return rng.integers(0, 7, size), wrong, seen, confidence, other
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_suspicion_is_the_formula_written_out(seed: int) -> None:
+    given = arrays(seed)
+    found = suspicion(*given)
+    assert found.tolist() == pytest.approx(naive(*(each.tolist() for each in given)), abs=1e-6)
+    assert ((found >= 0) & (found <= 1)).all()
+
+
+def test_within_a_class_the_order_is_that_of_the_other_class_less_the_root_of_the_label() -> None:
+    rng = np.random.default_rng(0)
+    confidence = rng.random(200).astype(np.float32)
+    other = ((1 - confidence) * rng.random(200)).astype(np.float32)
+    four = np.full(200, 4, np.int32)
+    found = suspicion(np.zeros(200, np.int64), four, four, confidence, other)
+    assert (
+        np.argsort(found, kind="stable").tolist()
+        == np.argsort(other - np.sqrt(confidence.astype(float)), kind="stable").tolist()
+    )
+
+
+def test_a_label_hardly_ever_considered_is_more_suspicious_than_one_that_came_second() -> None:
+    confidence, other = np.float32([0.9, 0.9, 0.9, 0.02, 0.22]), np.float32([0.05, 0.05, 0.05, 0.5, 0.7])
+    four = np.full(5, 4, np.int32)
+    found = suspicion(np.zeros(5, np.int64), four, four, confidence, other)  # the last two: the same margin
+    assert found[3] > found[4] > 0.5
+
+
+def test_a_class_that_is_hard_as_a_whole_is_not_suspected_as_a_whole() -> None:
+    label = np.repeat([0, 1], 50)
+    confidence = np.where(label == 0, 0.9, 0.3).astype(np.float32)
+    other = np.where(label == 0, 0.05, 0.6).astype(np.float32)
+    confidence[0], other[0] = 0.3, 0.6  # in the easy class the same answer is odd
+    four = np.full(100, 4, np.int32)
+    found = suspicion(label, four, four, confidence, other)
+    assert found[0] > 0.5
+    assert found[50:].max() < 0.5
+
+
+def test_where_only_right_and_wrong_are_known_the_share_of_wrong_answers_stands_in() -> None:
+    nothing = np.full(5, np.nan, np.float32)
+    found = suspicion(
+        np.zeros(5, np.int64), np.array([0, 0, 0, 2, 8], np.int32), np.full(5, 8, np.int32), nothing, nothing
+    )
+    assert found[4] == pytest.approx(1.0)
+    assert found[0] < found[3] < 0.5
+
+
+def test_a_network_that_diverged_calls_no_label_wrong() -> None:
+    nothing, eight = np.full(6, np.nan, np.float32), np.full(6, 8, np.int32)
+    assert suspicion(np.repeat([0, 1], 3), eight, eight, nothing, nothing).max() < 0.5
+
+
+def test_no_samples_and_samples_never_seen_are_no_surprise() -> None:
+    empty = np.zeros(0, np.float32)
+    assert suspicion(np.zeros(0, np.int64), np.zeros(0, np.int32), np.zeros(0, np.int32), empty, empty).tolist() == []
+    never = np.zeros(3, np.int32)
+    unknown = np.full(3, np.nan, np.float32)
+    assert suspicion(np.array([0, 0, 5]), never, never, unknown, unknown).tolist() == [0, 0, 0]

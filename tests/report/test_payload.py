@@ -1,0 +1,249 @@
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from aol.ages.answers import Answers, pack
+from aol.report.codec import as_script
+from aol.report.payload import payload
+from aol.report.run_data import last_known, trend
+from aol.report.sample_rows import Album, choose, doubtful_first, oldest_first
+from tests.report.test_codec import restored, unpacked
+from tests.support.made_runs import PAYLOADS, changed, grey_png, make_data, make_large_data
+
+
+def test_it_is_json_and_says_when_and_what() -> None:
+    found = payload([make_data()], now=datetime(2026, 1, 2, 3, 4, 5))
+    assert json.loads(as_script(found)) == json.loads(json.dumps(found))
+    assert str(found["written"]).startswith("2026-01-02 03:04:05")
+    assert found["refresh"] is None
+
+
+def test_readings_by_class_come_back_epoch_by_epoch() -> None:
+    data = make_data(epochs=9)
+    run = payload([data])["runs"][0]  # type: ignore[index,call-overload]
+    for name, values in data.run.over_time.items():
+        packed = run["byClass"][name]
+        assert packed["epochs"] == list(range(1, 10))
+        np.testing.assert_allclose(np.reshape(unpacked(packed), values.shape), values, atol=1e-3)
+        np.testing.assert_allclose(unpacked(run["last"][name]), values[-1], atol=1e-3)
+
+
+def test_epochs_without_a_reading_are_not_kept() -> None:
+    data = make_data(epochs=200, samples=False)
+    values = np.full((200, 6), np.nan)
+    values[9::10] = 0.5
+    run = payload([changed(data, over_time={"test_accuracy": values})])["runs"][0]  # type: ignore[index,call-overload]
+    assert run["byClass"]["test_accuracy"]["epochs"] == list(range(10, 201, 10))
+
+
+def test_seeds_share_class_names_and_pictures() -> None:
+    one, two = make_data(seed=0), make_data("none, seed 1", seed=1)
+    alone, both = payload([one]), payload([one, two])
+    assert len(both["classSets"]) == 1  # type: ignore[arg-type]
+    assert len(set(both["pictures"])) == len(both["pictures"])  # type: ignore[arg-type]
+    assert len(both["pictures"]) <= 256  # type: ignore[arg-type]
+    assert alone["notes"] == []
+
+
+def test_histories_and_counts_of_samples_are_those_of_the_story() -> None:
+    data = make_data(epochs=9)
+    samples = data.samples
+    assert samples is not None
+    found = payload([data])["runs"][0]["samples"]  # type: ignore[index,call-overload]
+    rows = {str(index): row for row, index in enumerate(samples.index)}
+    for place, name in enumerate(found["id"]):
+        row = rows[name]
+        assert restored(found["history"][place], 9) == samples.history([row])[:, 0].tolist()
+        assert found["label"][place] == samples.label[row]
+        assert found["age"][place] == samples.age[row]
+        assert found["wrongEpochs"][place] == (samples.history([row])[:, 0] > 1).sum()
+        assert found["seenEpochs"][place] == 9
+    assert found["wrong"] == (samples.age > 1).sum()
+    unknown = replace(samples, prediction=np.full(len(samples), -1, np.int32))
+    assert payload([changed(data, samples=unknown)])["runs"][0]["samples"]["wrong"] == found["wrong"]  # type: ignore[index,call-overload]
+    assert sum(count for _, _, count in found["ages"]) == len(samples)
+    for low, high, count in found["ages"]:
+        assert count == ((samples.age >= low) & (samples.age <= high)).sum()
+    assert found["likely"] == 5
+    first = [int(found["id"][place]) for place in found["doubtful"][:5]]
+    assert sorted(first) == [0, 3, 6, 9, 12]
+
+
+def test_the_oldest_come_first_and_every_class_has_some() -> None:
+    data = make_data(names=[str(n) for n in range(40)], counts=[60] * 40)
+    samples = data.samples
+    assert samples is not None
+    order = oldest_first(samples)
+    assert (np.diff(samples.age[order]) <= 0).all()
+    chosen = choose(order, samples.label, 200, 40)
+    for label in range(40):
+        of_class = [row for row in order if samples.label[row] == label]
+        assert set(of_class[:2]) <= set(chosen.tolist())
+    assert chosen[:50].tolist() == order[:50].tolist()
+
+
+def test_samples_as_old_as_each_other_come_from_the_classes_by_turns() -> None:
+    data = make_data(names=list("abcde"), counts=[20, 20, 20, 20, 5], epochs=3)
+    assert data.samples is not None
+    nothing = replace(data.samples, age=np.full(85, 4, np.int32), ema=np.full(85, 2.5, np.float32))
+    first = nothing.label[oldest_first(nothing)]
+    assert first[:15].tolist() == [0, 1, 2, 3, 4] * 3
+    assert sorted(first.tolist()) == nothing.label.tolist()
+
+
+def test_the_counts_under_about_are_those_of_the_lists() -> None:
+    data = make_data(counts=[400, 300, 200, 100, 50, 20])
+    other = changed(data, name="b")
+    found = payload([data, other])
+    samples = found["runs"][0]["samples"]  # type: ignore[index,call-overload]
+    old, doubted = len(samples["oldest"]), len(samples["doubtful"])
+    assert old < 1070
+    said = f"of 1,070 samples: {old:,} are listed as oldest, {doubted:,} as doubtful."
+    notes = [str(note) for note in found["notes"]]  # type: ignore[union-attr]
+    assert [note for note in notes if "1,070" in note] == [f"{data.name}, {said}", f"b, {said}"]
+    assert sum("--export" in note for note in notes) == 1
+
+
+def test_the_accuracy_at_the_end_is_that_of_the_figures_on_a_stream_its_second_half() -> None:
+    data = make_data(epochs=40)
+    stream = changed(data, settings=data.run.settings | {"scenario": "stream"})
+    ends = [run["tailAccuracy"] for run in payload([data, stream])["runs"]]  # type: ignore[index,union-attr,call-overload]
+    accuracy = data.run.curves["test_accuracy"]
+    assert ends == pytest.approx([accuracy[-2:].mean(), accuracy[20:].mean()], abs=1e-4)
+
+
+def test_nothing_to_choose_from_is_nothing() -> None:
+    assert choose(np.zeros(0, np.int64), np.zeros(0, np.int64), 10, 3).tolist() == []
+
+
+def test_confusion_counts_like_a_loop() -> None:
+    data = make_data()
+    samples = data.samples
+    assert samples is not None
+    rng = np.random.default_rng(1)
+    samples = replace(samples, prediction=rng.integers(-1, 6, len(samples)).astype(np.int32))
+    answer, share = samples.confusion(6)
+    for label in range(6):
+        answers = samples.prediction[samples.label == label].tolist()
+        wrong = [each for each in answers if each not in (-1, label)]
+        counts = {each: wrong.count(each) for each in set(wrong)}
+        assert share[label] == pytest.approx(max(counts.values()) / len(wrong))
+        assert counts[int(answer[label])] == max(counts.values())
+
+
+def test_last_known_and_trend_count_like_a_loop() -> None:
+    rng = np.random.default_rng(2)
+    values = rng.random((17, 9))
+    values[rng.random((17, 9)) < 0.4] = np.nan
+    values[:, 3] = np.nan
+    for place in range(9):
+        read = [v for v in values[:, place] if not np.isnan(v)]
+        early = [v for v in values[: 17 - 4, place] if not np.isnan(v)]
+        np.testing.assert_equal(last_known(values)[place], read[-1] if read else np.nan)
+        np.testing.assert_equal(trend(values)[place], read[-1] - early[-1] if early else np.nan)
+
+
+def test_likely_label_errors_are_old_sure_and_of_a_learnt_class() -> None:
+    samples = make_data(epochs=12).samples
+    assert samples is not None
+    assert np.flatnonzero(samples.likely_mislabelled).tolist() == [0, 1, 2, 3, 4]
+    assert set(doubtful_first(samples)[:5].tolist()) == {0, 1, 2, 3, 4}
+    unsure = replace(samples, mean_other=np.full(len(samples), 0.1, np.float32))
+    assert not unsure.likely_mislabelled.any()
+
+
+def test_samples_of_classes_that_were_never_learnt_are_doubted_last() -> None:
+    samples = make_data(epochs=12).samples
+    assert samples is not None
+    never = samples.label == samples.label.max()
+    right = np.repeat(~never[None], 12, axis=0)
+    right[0, :3] = False  # of a class that was learnt: once, and with little doubt
+    found = doubtful_first(
+        replace(
+            samples,
+            answers=Answers(pack(right), None, len(samples)),
+            mean_confidence=np.where(never, 0.01, 0.6).astype(np.float32),
+            mean_other=np.where(never, 0.9, 0.3).astype(np.float32),
+        )
+    )
+    assert set(found[:3].tolist()) == {0, 1, 2}
+    assert sorted(found[3:].tolist()) == np.flatnonzero(never).tolist()
+
+
+def test_only_pictures_are_taken_for_pictures_and_only_while_there_is_room() -> None:
+    album = Album(room=300)
+    assert album.add(b"<svg onload=alert(1)></svg>") == -1
+    assert album.add(None) == -1
+    assert [album.add(grey_png(value)) for value in (1, 1, 2, 3, 4)] == [0, 0, 1, 2, -1]
+    assert all(url.startswith("data:image/png;base64,") for url in album.urls)
+
+
+def test_many_runs_are_listed_and_the_first_are_shown_in_detail() -> None:
+    runs = [make_data(f"none, seed {seed}", seed=seed, epochs=4) for seed in range(40)]
+    found = payload(runs)
+    runs = found["runs"]
+    assert isinstance(runs, list)
+    assert [run["details"] for run in runs] == [True] * 24 + [False] * 16  # type: ignore[index,call-overload]
+    assert any("40 runs are listed" in str(note) for note in found["notes"])  # type: ignore[union-attr]
+
+
+def test_a_thousand_classes_and_a_million_samples_stay_small_and_say_what_is_left_out() -> None:
+    data = make_large_data()
+    found = payload([data, changed(data, name="b"), changed(data, name="c")])
+    size = {name: len(json.dumps(value)) for name, value in found.items()}
+    assert sum(size.values()) < 3_500_000, size
+    notes = " ".join(str(note) for note in found["notes"])  # type: ignore[union-attr]
+    assert "c, of 1,000,000 samples: " in notes
+    assert "of 200 epochs" in notes
+    assert "to stay small" in notes
+
+
+def test_a_run_without_samples_ages_or_classes_is_told_too() -> None:
+    bare = changed(make_data(samples=False), over_time={}, curves={}, settings={}, versions={}, command=None)
+    lone = make_data(names=["only"], counts=[7])
+    found = payload([bare, lone])
+    assert [run["samples"] is None for run in found["runs"]] == [True, False]  # type: ignore[union-attr,index,call-overload]
+    as_script(found)
+
+
+def test_a_record_of_the_last_epoch_alone_is_shown_as_far_as_it_goes() -> None:
+    whole = make_data(samples=False)
+    last = {"smoothed_age": whole.run.by_class["age"], "test_accuracy": whole.run.by_class["test_accuracy"]}
+    bare = changed(whole, over_time={}, by_class=last, counts=None)
+    (run,) = payload([bare])["runs"]  # type: ignore[misc,union-attr]
+    assert (run["counts"], run["byClass"], run["trend"]) == (None, {}, None)  # type: ignore[index,call-overload]
+    np.testing.assert_allclose(unpacked(run["last"]["smoothed_age"]), last["smoothed_age"], atol=1e-3)  # type: ignore[index,call-overload]
+    assert bare.age is not None
+    assert whole.age == pytest.approx(whole.run.by_class["age"])
+
+
+def test_text_of_every_kind_is_kept_as_it_is() -> None:
+    data = make_data(PAYLOADS[1], names=PAYLOADS[:6], command=PAYLOADS[0])
+    found = json.loads(as_script(payload([data])))
+    assert found["classSets"] == [PAYLOADS[:6]]
+    assert found["runs"][0]["name"] == PAYLOADS[1]
+    assert found["runs"][0]["command"] == PAYLOADS[0]
+
+
+def test_names_without_end_are_cut() -> None:
+    found = payload([make_data(names=["x" * 5000, "y"], counts=[5, 5])])
+    assert len(found["classSets"][0][0]) == 200  # type: ignore[index,call-overload]
+
+
+def test_classes_of_one_name_can_be_told_apart() -> None:
+    found = payload([make_data(names=["cat", "cat", "x" * 300 + "a", "x" * 300 + "b"], counts=[5] * 4)])
+    names = found["classSets"][0]  # type: ignore[index]
+    assert names[:2] == ["cat", "cat (2)"]  # type: ignore[index]
+    assert len(set(names)) == 4  # type: ignore[arg-type]
+
+
+def test_settings_of_any_kind_are_shown_as_text() -> None:
+    odd: dict[str, object] = {"lr": float("nan"), "layers": [1, 2], "path": Path("x"), "deep": {"a": 1}, "on": True}
+    run = payload([make_data(settings=odd)])["runs"][0]  # type: ignore[index]
+    assert run["settings"] == {"lr": "nan", "layers": "[1, 2]", "path": "x", "deep": "{'a': 1}", "on": True}  # type: ignore[index]

@@ -1,0 +1,218 @@
+"""The runs of a report: of finished folders, of folders in training, and of damaged ones."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+from io import BytesIO
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from safetensors.torch import load_file, save_file
+
+from aol.cli import main
+from aol.data import open_data
+from aol.report.run_data import load
+from aol.runs.record import DamagedRunError, read_run, write_run
+from aol.runs.store import NoRunsError, read_request
+from tests.support.made_runs import make_data, write_data
+
+
+@pytest.fixture(scope="module")
+def out(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    folder = tmp_path_factory.mktemp("told")
+    common = ["--epochs", "3", "--batch-size", "64", "--json"]
+    many = ["--weighting", "none,aol", "--seed", "1,0", "--keep-samples"]
+    assert main(["train", *many, *common, "--out", str(folder / "offline")]) == 0
+    arrival = ["--weighting", "aol", "--fraction", "0.4", "--keep-samples"]
+    assert main(["train", *arrival, *common, "--out", str(folder / "arrival")]) == 0
+    assert main(["train", "--signal", "train", "--keep-samples", *common, "--out", str(folder / "heard")]) == 0
+    assert main(["stream", "--weighting", "aol", "--steps", "4", "--json", "--out", str(folder / "stream")]) == 0
+    return folder
+
+
+def test_a_folder_has_every_run_in_the_order_of_the_command(out: Path) -> None:
+    runs = load(out / "offline")
+    assert [data.run.id for data in runs] == (read_request(out / "offline") or {})["ids"]
+    assert {data.name for data in runs} == {
+        "none, seed 1", "none, seed 0", "aol ρ=0.5 class, seed 1", "aol ρ=0.5 class, seed 0",
+    }  # fmt: skip
+    for data in runs:
+        run = read_run(data.folder)
+        assert data.run.finished
+        assert data.run.settings == run.settings
+        assert data.run.epochs.tolist() == [1, 2, 3]
+        assert data.run.counts is not None
+        assert sum(data.run.counts) == len(data.samples or ())
+        assert data.run.command is not None
+        assert f"--seed {data.run.seed}" in data.run.command
+        assert data.age == pytest.approx(run.by_class["age"], rel=1e-4)
+
+
+def test_samples_have_the_picture_of_their_place_in_the_data(out: Path) -> None:
+    samples, train = load(out / "offline")[2].samples, open_data("digits").train
+    assert samples is not None
+    for row in (0, 7, len(samples) - 1):
+        picture = samples.picture(row)
+        assert picture is not None
+        pixels = np.asarray(Image.open(BytesIO(picture)))
+        assert (pixels == train.images[int(samples.index[row]), 0].numpy()).all()
+        assert int(train.labels[int(samples.index[row])]) == samples.label[row]
+
+
+def test_counts_over_time_are_those_of_the_history(out: Path) -> None:
+    for name in ("offline", "arrival", "heard"):
+        samples = load(out / name)[-1].samples
+        assert samples is not None
+        history = samples.history(np.arange(len(samples)))
+        assert (history[-1] == samples.age).all()
+        before = np.vstack((np.ones_like(history[:1]), history[:-1]))
+        assert samples.episodes.tolist() == ((before <= 1) & (history > 1)).sum(0).tolist()
+        assert (samples.wrong <= samples.seen).all()
+        assert (samples.seen <= 3).all()
+        if name != "arrival":
+            assert samples.seen.tolist() == [3] * len(samples)
+            assert samples.wrong.tolist() == (history > 1).sum(0).tolist()
+        else:
+            assert 0 < samples.seen.mean() < 2
+            assert ((samples.age == 0) == (samples.seen == 0)).all()
+            assert np.isnan(samples.ema[samples.seen == 0]).all()
+        known = samples.prediction >= 0
+        assert known.all() == (name == "offline")
+        assert known.any() == (name != "heard")
+        assert ((samples.suspicion >= 0) & (samples.suspicion <= 1)).all()
+
+
+def test_the_class_ages_on_record_are_those_of_the_samples(out: Path) -> None:
+    for name in ("offline", "arrival"):
+        data = load(out / name)[-1]
+        assert data.samples is not None
+        history, label = data.samples.history(np.arange(len(data.samples))).astype(float), data.samples.label
+        history[history == 0] = np.nan
+        for c in range(10):
+            of_class = history[:, label == c]
+            known = ~np.isnan(of_class).all(1)
+            age = data.run.over_time["age"][known, c]
+            assert age == pytest.approx(np.nanmean(of_class[known], axis=1), rel=1e-4)
+
+
+def test_a_stream_has_no_samples_and_its_pool_for_counts(out: Path) -> None:
+    (data,) = load(out / "stream")
+    assert data.samples is None
+    assert data.run.counts == open_data("digits").train.counts.tolist()
+    assert data.run.command is not None
+    assert data.run.command.startswith("aol stream")
+    assert "threshold" in data.run.curves
+
+
+def test_runs_of_one_name_are_told_apart_by_what_differs_or_numbered(out: Path, tmp_path: Path) -> None:
+    names = [data.name for data in load(out / "offline", out / "arrival", out / "heard")]
+    assert len(set(names)) == len(names) == 6
+    assert "aol ρ=0.5 class, seed 0 scenario=arrival" in names
+    assert "none, seed 0 signal=train" in names
+    shutil.copytree(out / "heard", tmp_path / "copy")
+    pair = [data.name for data in load(out / "heard", tmp_path / "copy")]
+    assert pair == ["none, seed 0 (1)", "none, seed 0 (2)"]
+    assert len(load(out / "heard", out / "heard")) == 1  # the same folder twice is one run
+
+
+def test_a_single_run_and_a_folder_of_folders_can_be_given(out: Path) -> None:
+    (run,) = (out / "heard" / "runs").iterdir()
+    assert load(run)[0].name == "none, seed 0"
+    assert len(load(out)) == 7
+
+
+def copied(out: Path, tmp_path: Path) -> Path:
+    shutil.copytree(out / "heard", tmp_path / "run")
+    (run,) = (tmp_path / "run" / "runs").iterdir()
+    return run
+
+
+def test_a_run_in_training_is_read_as_far_as_both_its_files_go(out: Path, tmp_path: Path) -> None:
+    run = copied(out, tmp_path)
+    whole = read_run(run)
+    shorter = {name: values[:2] for name, values in whole.curves.items()}
+    over_time = {name: values[:2] for name, values in whole.over_time.items()}
+    two = replace(whole, epochs=whole.epochs[:2], curves=shorter, over_time=over_time, finished=False)
+    write_run(run, two)  # the samples are an epoch ahead
+    (data,) = load(run)
+    assert not data.run.finished
+    assert data.samples is not None
+    assert len(data.run.epochs) == len(data.samples.history([0])) == 2
+    assert (data.samples.history(np.arange(len(data.samples)))[-1] == data.samples.age).all()
+    write_data(run, replace(data, run=whole))  # and an epoch behind
+    (data,) = load(run)
+    assert len(data.run.epochs) == len(data.run.over_time["age"]) == len(data.run.curves["test_accuracy"]) == 2
+    assert data.run.by_class["age"] == pytest.approx(whole.over_time["age"][1])
+    nothing = replace(two, epochs=whole.epochs[:0], curves={}, over_time={}, by_class={})
+    write_run(run, nothing)
+    assert load(run) == []
+    shutil.rmtree(tmp_path / "run" / "runs")
+    assert load(tmp_path / "run") == []  # asked for, and nothing written yet
+
+
+def test_what_is_no_folder_of_runs_is_named(tmp_path: Path) -> None:
+    with pytest.raises(NoRunsError, match="nowhere: no such folder"):
+        load(tmp_path / "nowhere")
+    with pytest.raises(NoRunsError, match="there are no runs in it"):
+        load(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["run.json", "ids.json", "samples.safetensors"])
+def test_a_damaged_file_is_named(name: str, out: Path, tmp_path: Path) -> None:
+    run = copied(out, tmp_path)
+    (run / name).write_bytes(b'{"half')
+    with pytest.raises(DamagedRunError, match=name):
+        load(run)
+
+
+def test_samples_of_another_run_are_named(tmp_path: Path) -> None:
+    write_data(tmp_path, make_data())
+    few = make_data(names=["a", "b"], counts=[5, 5])
+    write_run(tmp_path, few.run)
+    with pytest.raises(DamagedRunError, match=r"other classes than the 2 of the run"):
+        load(tmp_path)
+
+
+def test_data_that_is_missing_or_changed_gives_no_pictures(out: Path, tmp_path: Path) -> None:
+    run = copied(out, tmp_path)
+    whole = read_run(run)
+    write_run(run, replace(whole, data="nowhere/at/all"))
+    samples = load(run)[0].samples
+    assert samples is not None
+    assert samples.picture(0) is None
+    write_run(run, whole)
+    tensors = load_file(run / "samples.safetensors")
+    tensors["index"] = tensors["index"].flip(0)  # as if the set had been sorted anew
+    save_file(tensors, run / "samples.safetensors", metadata={"absent": "keep"})
+    samples = load(run)[0].samples
+    assert samples is not None
+    assert samples.picture(0) is None
+
+
+def test_images_in_a_folder_are_shown_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(0)
+    for split in ("train", "val"):
+        for label in ("cat", "dog"):
+            (tmp_path / "set" / split / label).mkdir(parents=True)
+            for number in range(4):
+                pixels = np.full((120, 200, 3), rng.integers(0, 255, 3), np.uint8)
+                Image.fromarray(pixels).save(tmp_path / "set" / split / label / f"{number}.png")
+    monkeypatch.chdir(tmp_path)
+    words = ["--data", "./set", "--image-size", "32", "--net", "cnn", "--epochs", "1", "--keep-samples", "--json"]
+    assert main(["train", *words, "--out", "run"]) == 0
+    monkeypatch.chdir("/")
+    (data,) = load(tmp_path / "run")
+    assert data.samples is not None
+    for row in range(8):
+        picture = data.samples.picture(row)
+        assert picture is not None
+        shown = Image.open(BytesIO(picture))
+        assert max(shown.size) <= 96
+        number = int(data.samples.index[row])
+        original = tmp_path / "set" / "train" / ("cat", "dog")[number // 4] / f"{number % 4}.png"
+        wanted = np.asarray(Image.open(original)).mean((0, 1))
+        assert np.asarray(shown).mean((0, 1)) == pytest.approx(wanted, abs=4)
