@@ -17,7 +17,7 @@ import torch
 
 from aol.bench.measure import random_pair
 from aol.engine import OfflineLoop, grid
-from aol.engine.results import versions
+from aol.runs.record import versions
 
 
 def kernels(loop: OfflineLoop) -> tuple[float, list[dict[str, object]]]:

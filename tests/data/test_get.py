@@ -180,7 +180,7 @@ def test_without_a_network_one_sentence_says_which_file_to_put_where(
     message = str(caught.value)
     assert "\n" not in message
     assert "could not be fetched ([Errno 111] Connection refused)" in message
-    assert f"put c.tar.gz from http://127.0.0.1:9/c.tar.gz into {dest} and give the same command again" in message
+    assert f"put c.tar.gz from http://127.0.0.1:9/c.tar.gz into {dest} and run the same command again" in message
     (dest / "c.tar.gz").write_bytes(archive)  # the user did
     assert data.get("cifar10", dest) is not None
     assert data.check("cifar10", data_dir=dest).ok

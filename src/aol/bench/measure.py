@@ -22,10 +22,10 @@ from aol.data.images import Augmentation, ImageSet, Pair, centred
 from aol.engine.learner import network_name
 from aol.engine.loop import Loop
 from aol.engine.offline import OfflineLoop
-from aol.engine.results import versions
 from aol.engine.settings import Settings, Value, grid
 from aol.engine.stream import StreamLoop
 from aol.longtail import long_tail_counts
+from aol.runs.record import versions
 
 _TABLE_RUNS, _TABLE_EPOCHS = 54, 200  # the grid of one column of the paper's offline table
 

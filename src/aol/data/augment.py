@@ -1,4 +1,4 @@
-"""Crop, flip and normalisation of small images, for a whole batch of R runs at once and where the pixels lie.
+"""Crop, flip and normalisation of small images, for a whole batch of R runs at once, on the device.
 
 Assumes one uint8 tensor [N, C, H, W] on the training device. All randomness is drawn beforehand, an epoch
 at a time, so that a batch is a pure function of (indices, shifts, flips): no host work, no synchronisation,
@@ -19,7 +19,7 @@ from aol.data.images import Augmentation, Normalisation
 class Draws(NamedTuple):
     """What happens to each sample: `row`, `column` int64 in 0..2·pad, `flip` bool; all of one shape.
 
-    A row or column of `pad` does not shift.
+    A row or column equal to `pad` means no shift.
 
     >>> Draws(*(torch.zeros(2, 6) for _ in range(3))).batch(slice(0, 4)).row.shape
     torch.Size([2, 4])
@@ -30,11 +30,11 @@ class Draws(NamedTuple):
     flip: Tensor
 
     def batch(self, positions: slice | Tensor) -> Draws:
-        """Give the draws at some positions of the last axis."""
+        """Return the draws at some positions of the last axis."""
         return Draws(self.row[..., positions], self.column[..., positions], self.flip[..., positions])
 
     def to(self, device: torch.device | str) -> Draws:
-        """Give the draws on a device."""
+        """Return the draws on a device."""
         return Draws(self.row.to(device), self.column.to(device), self.flip.to(device))
 
 
@@ -46,7 +46,7 @@ def draw(
 ) -> Draws:
     """Draw shifts and flips for `samples` samples: [samples], or [R, samples] from R generators.
 
-    With one generator a run, a run's draws are the same alone and among others. They lie on the generator's
+    With one generator a run, a run's draws are the same alone and among others. They are on the generator's
     device.
 
     >>> one, two = torch.Generator().manual_seed(1), torch.Generator().manual_seed(2)
@@ -97,7 +97,7 @@ def crop_flip(images: Tensor, index: Tensor, draws: Draws, *, pad: int) -> Tenso
 
 
 def training_batch(images: Tensor, index: Tensor, draws: Draws, *, pad: int, normalisation: Normalisation) -> Tensor:
-    """Give the augmented network input of a batch: indices [R, B] (or [B]) give float32 [R, B, C, H, W].
+    """Return the augmented network input of a batch: indices [R, B] (or [B]) give float32 [R, B, C, H, W].
 
     Padding is black before normalisation, as in the usual pipeline.
 
@@ -114,7 +114,7 @@ def training_batch(images: Tensor, index: Tensor, draws: Draws, *, pad: int, nor
 
 
 def evaluation_batch(images: Tensor, index: Tensor | slice, *, normalisation: Normalisation) -> Tensor:
-    """Give the network input of a batch as it is: indices [...] give float32 [..., C, H, W].
+    """Return the network input of a batch as it is: indices [...] give float32 [..., C, H, W].
 
     >>> from aol.data.images import centred
     >>> images = torch.zeros(5, 1, 2, 2, dtype=torch.uint8)

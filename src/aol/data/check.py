@@ -1,6 +1,6 @@
-"""`aol data check`: says where a data set is, how large it is, and which of its files is wrong.
+"""`aol data check`: where a data set is, how large it is, and which of its files are damaged.
 
-Assumes nothing of the set. Built-in sets are compared with their published checksums, packed ones with
+Built-in sets are compared with their published checksums, packed ones with
 their own; other folders are checked for layout, classes and labels, and decoded as a whole only on request.
 """
 
@@ -34,7 +34,7 @@ class FileState:
 
 @dataclass(frozen=True)
 class Report:
-    """What a check found. `problems` is empty when all is well; `sizes` counts the images of each split."""
+    """What a check found. `problems` is empty when nothing is wrong; `sizes` counts the images of each split."""
 
     name: str
     kind: str

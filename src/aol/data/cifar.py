@@ -1,6 +1,6 @@
 """`cifar10` and `cifar100`: 50,000 + 10,000 colour images of 32×32, in the official python files.
 
-Assumes the folder holds the files; they are read by an unpickler that admits arrays, lists and text alone,
+Assumes the folder holds the files; they are read by an unpickler that accepts only arrays, lists and text,
 and their checksums are compared by `check`.
 """
 

@@ -1,7 +1,7 @@
 """Random and central crops of large images, one image at a time, on uint8 tensors [C, H, W].
 
-Assumes a decoded image and, for training, a numpy generator that belongs to this one sample: (seed, epoch,
-index), so that neither the number of workers nor the order of reading changes a result. Sizes round as
+Assumes a decoded image and, for training, a numpy generator of this sample, from (seed, epoch, index): neither the
+number of workers nor the order of reading changes a result. Sizes round as
 torchvision's do.
 """
 
@@ -21,16 +21,16 @@ class Transform(Protocol):
 
     @property
     def size(self) -> int:
-        """Give the side of what comes out."""
+        """Return the side of the result."""
         ...
 
     def __call__(self, image: Tensor, generator: np.random.Generator) -> Tensor:
-        """Give uint8 [C, size, size]."""
+        """Return uint8 [C, size, size]."""
         ...
 
 
 def sample_generator(seed: int, epoch: int, index: int) -> np.random.Generator:
-    """Give the generator of one sample in one epoch.
+    """Return the generator of one sample in one epoch.
 
     >>> sample_generator(0, 3, 7).random() == sample_generator(0, 3, 7).random()
     True
@@ -123,7 +123,7 @@ class ResizeCenterCrop:
 
 
 def crops_for(size: int) -> tuple[RandomResizedCrop, ResizeCenterCrop]:
-    """Give the training and evaluation crops for a network of input `size`, at the paper's 256 : 224.
+    """Return the training and evaluation crops for a network of input `size`, at the paper's 256 : 224.
 
     >>> crops_for(224)[1]
     ResizeCenterCrop(size=224, resize=256)

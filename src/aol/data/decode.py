@@ -1,4 +1,4 @@
-"""Encoded image bytes ↔ pixels, with Pillow; what cannot be decoded is an error that names its file.
+"""Encoded image bytes ↔ pixels, with Pillow; an image that cannot be decoded is an error that names its file.
 
 Assumes Pillow, imported on first use. Every image becomes RGB; EXIF orientation is ignored, as torchvision
 does.
@@ -56,7 +56,7 @@ def encode_jpeg(image: Image, *, quality: int) -> bytes:
 
 
 def shrink(encoded: bytes, source: str, *, size: int, quality: int) -> bytes:
-    """Give the image with its shorter side at `size`, as JPEG; one that is no larger stays byte for byte."""
+    """Return the image with its shorter side at `size`, as JPEG; one that is no larger stays byte for byte."""
     pillow = need("PIL.Image", package="pillow", extra="images", why="decoding images")
     image = open_image(encoded, source)
     width, height = image.size

@@ -18,10 +18,10 @@ TEST_SEED = 0
 
 @cache
 def load_digits() -> Pair[ImageSet]:
-    """Give the digits, split per class with a fixed seed.
+    """Return the digits, split per class with a fixed seed.
 
     Pixels 0..16 become `round(x * 255 / 16)`. Input is `pixel / 128 - 1`. Training shifts by up to one
-    pixel and never mirrors: a mirrored digit is another digit or none.
+    pixel and never mirrors: a mirrored digit is no digit.
 
     >>> pair = load_digits()
     >>> len(pair.train), len(pair.test), pair.train.shape, pair.test.counts.tolist()

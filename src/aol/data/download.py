@@ -1,7 +1,6 @@
-"""Fetches one file over HTTP: with progress, from where an earlier try stopped, checked before it appears.
+"""Downloads one file over HTTP: with progress, resumable, checked before it gets its final name.
 
-Assumes the folder of `dest` can be written to. The partial file is `dest.part`; `dest` itself is only ever
-whole.
+Assumes the folder of `dest` can be written to. The partial file is `dest.part`; `dest` itself is always complete.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ _TRIES = 3
 
 
 class UnreachableError(OSError):
-    """The address could not be reached, or the transfer kept breaking off."""
+    """The address could not be reached, or the transfer failed repeatedly."""
 
 
 def _request(url: str, start: int) -> urllib.request.Request:
@@ -63,9 +62,8 @@ def fetch(
 ) -> Path:
     """Fetch `url` to `dest`, resuming `dest.part`; `digest` is `md5:…` or `sha256:…`.
 
-    `progress(done, size)` is called with bytes. A transfer that breaks off is taken up again, three times
-    in all; then `UnreachableError` is raised and the partial file stays for the next try. A wrong checksum
-    removes it.
+    `progress(done, size)` is called with bytes. An interrupted transfer is resumed, three tries in all;
+    then `UnreachableError` is raised and the partial file is kept. It is removed if its checksum is wrong.
 
     >>> fetch("http://127.0.0.1:9/none", Path("none"), size=1, digest="md5:0", pause=0)  # doctest: +ELLIPSIS
     Traceback (most recent call last):

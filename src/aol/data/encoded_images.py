@@ -1,4 +1,4 @@
-"""A large split, decoded on the fly: encoded records from any kind of storage as one torch data set.
+"""A large split, decoded on the fly: encoded images from any kind of storage as one torch data set.
 
 Assumes records that open their files lazily, once a process and thread, and can be pickled into worker
 processes.
@@ -35,7 +35,7 @@ class Records(Protocol):
 
     @property
     def labels(self) -> Tensor:
-        """Give all labels, int64 [N], known without decoding an image."""
+        """Return all labels, int64 [N], known without decoding an image."""
         ...
 
     def encoded(self, index: int) -> bytes:
@@ -47,11 +47,11 @@ class Records(Protocol):
         ...
 
     def stamp(self, index: int) -> str:
-        """Give what changes when the record does: packing compares it to see what is still up to date."""
+        """Return a text that changes when the record does: packing compares it to find outdated records."""
         ...
 
     def names(self, index: Sequence[int]) -> list[str] | None:
-        """Give what the records at these positions are called where they come from, each by a name of its own.
+        """Return what the records at these positions are called at their source, a different name each.
 
         A file by its path inside the data set, a row or key by that of its container too. None where nothing but
         the position is known. Many at once: a table of names is read when asked for, and not kept.
@@ -72,7 +72,7 @@ class PerThread(Generic[H]):
         self._local = threading.local()
 
     def __call__(self) -> H:
-        """Give this thread's handle."""
+        """Return this thread's handle."""
         if getattr(self._local, "pid", None) != os.getpid():  # a fork inherits the parent's handle: open anew
             self._local.handle = self._opener()
             self._local.pid = os.getpid()
@@ -86,7 +86,7 @@ class PerThread(Generic[H]):
 class Subset:
     """Some records of another set, in a given order.
 
-    Positions count within the choice; names and stamps are those of the records chosen.
+    Positions are those in the subset; names and stamps are those of the chosen records.
     """
 
     def __init__(self, records: Records, index: Tensor, name: str) -> None:
@@ -95,23 +95,23 @@ class Subset:
 
     @property
     def labels(self) -> Tensor:
-        """Give the labels of the chosen records."""
+        """Return the labels of the chosen records."""
         return self._records.labels[self._index]
 
     def encoded(self, index: int) -> bytes:
-        """Read the encoded image at a position of the choice."""
+        """Read the encoded image at a position of the subset."""
         return self._records.encoded(int(self._index[index]))
 
     def source(self, index: int) -> str:
-        """Name the record at a position of the choice."""
+        """Name the record at a position of the subset."""
         return self._records.source(int(self._index[index]))
 
     def stamp(self, index: int) -> str:
-        """Give the stamp of the record at a position of the choice."""
+        """Return the stamp of the record at a position of the subset."""
         return self._records.stamp(int(self._index[index]))
 
     def names(self, index: Sequence[int]) -> list[str] | None:
-        """Give the names of the records at these positions of the choice."""
+        """Return the names of the records at these positions of the subset."""
         return self._records.names(self._index[list(index)].tolist())
 
 
@@ -119,7 +119,7 @@ class StoredImages(Dataset[tuple[Tensor, int, int]]):
     """A split whose images are decoded when asked for: item i is (uint8 [3, H, W], label, i).
 
     What a transform draws depends on (seed, epoch, i) alone. `set_epoch` also reaches workers that stay
-    alive between epochs. Normalisation is left to the training device: a quarter of the bytes travel there.
+    alive between epochs. Normalisation is done on the training device: uint8 is a quarter of the bytes to copy.
 
     >>> import tempfile
     >>> from pathlib import Path
@@ -147,12 +147,12 @@ class StoredImages(Dataset[tuple[Tensor, int, int]]):
 
     @property
     def name(self) -> str:
-        """Give the name of the split, for messages."""
+        """Return the name of the split, for messages."""
         return self.records.name
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """Give the names of the classes."""
+        """Return the names of the classes."""
         return self.records.classes
 
     @property
@@ -172,7 +172,7 @@ class StoredImages(Dataset[tuple[Tensor, int, int]]):
 
     @property
     def epoch(self) -> int:
-        """Give the epoch that the next items are drawn for."""
+        """Return the epoch that the next items are drawn for."""
         return int(self._epoch)
 
     def set_epoch(self, epoch: int) -> None:
@@ -182,14 +182,14 @@ class StoredImages(Dataset[tuple[Tensor, int, int]]):
         self._epoch.fill_(epoch)
 
     def names(self, index: Tensor) -> list[str] | None:
-        """Give what the samples `index [n]` are called where they come from; None where they have but numbers.
+        """Return what the samples `index [n]` are called where they come from; None where they have only numbers.
 
         Paths of files inside the data set, `FILE.parquet#ROW`, `FILE.lmdb#KEY`: docs/how-to/large.md lists them.
         """
         return self.records.names(index.tolist())
 
     def with_transform(self, transform: Transform | None, *, seed: int | None = None) -> StoredImages:
-        """Give the same records seen through another transform, for instance the training set unaugmented."""
+        """Return the same records seen through another transform, for instance the training set unaugmented."""
         return StoredImages(self.records, transform, seed=self.seed if seed is None else seed)
 
     def __getitem__(self, index: int) -> tuple[Tensor, int, int]:
@@ -203,7 +203,7 @@ class StoredImages(Dataset[tuple[Tensor, int, int]]):
 
 
 def damaged(split: StoredImages, *, workers: int = 4, progress: Progress | None = None) -> list[str]:
-    """Decode every image of a split and give one sentence for each that cannot be.
+    """Decode every image of a split and return one sentence for each that cannot be.
 
     Threads, not processes: Pillow decodes with Python's lock released.
 

@@ -1,6 +1,6 @@
-"""What goes wrong with data, in one sentence that names the file or the argument.
+"""Errors of data: one sentence that names the file or the argument.
 
-Assumes nothing. Optional packages are imported through `need`, so that a missing one is such a sentence too.
+Optional packages are imported by `need`, which says how to install a missing one.
 """
 
 from __future__ import annotations

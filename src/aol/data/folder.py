@@ -1,6 +1,6 @@
 """Image folders: `root/train/CLASS/image` beside `root/val` or `root/test`, or `root/CLASS/image` alone.
 
-Assumes class folders hold images at any depth; other files and hidden ones are passed over. Class numbers
+Assumes class folders hold images at any depth; other files and hidden ones are ignored. Class numbers
 follow the sorted folder names. ImageNet-1k (train/n01440764/*.JPEG) and Places365 (train/airfield/*.jpg)
 have this layout.
 """
@@ -47,7 +47,7 @@ class FileNames:
 class FolderRecords:
     """The images of one split folder, in the order of sorted class and file names.
 
-    `inside` is where the folder lies in the data set.
+    `inside` is the folder's path inside the data set.
     """
 
     def __init__(self, folder: Path, name: str, inside: str = "") -> None:
@@ -74,7 +74,7 @@ class FolderRecords:
             return file.read()
 
     def source(self, index: int) -> str:
-        """Give the path of the file at a position."""
+        """Return the path of the file at a position."""
         return os.path.join(self._folder, self._names[index])
 
     def stamp(self, index: int) -> str:
@@ -83,12 +83,12 @@ class FolderRecords:
         return f"{self._names[index]}:{state.st_size}:{state.st_mtime_ns}"
 
     def names(self, index: Sequence[int]) -> list[str]:
-        """Give the paths of the files at these positions inside the data set."""
+        """Return the paths of the files at these positions inside the data set."""
         return [_as_text(os.path.join(self._inside, self._names[place])) for place in index]
 
 
 def class_folders(folder: Path) -> list[str]:
-    """Give the sorted names of the folders in a folder, hidden ones left out."""
+    """Return the sorted names of the folders in a folder, hidden ones left out."""
     with os.scandir(folder) as entries:
         return sorted(e.name for e in entries if e.is_dir() and not e.name.startswith("."))
 
@@ -118,7 +118,7 @@ def _images(folder: str, prefix: str) -> Iterator[str]:
 def open_folder(root: Path) -> dict[str, Records]:
     """Open a folder's splits: `train`, `test` and, where both `test` and `val` have labels, `validation`.
 
-    A `test` folder without class folders (ImageNet's is unlabelled) gives way to `val`. A root that holds
+    A `test` folder without class folders (ImageNet's is unlabelled) is replaced by `val`. A root that holds
     class folders alone is split: one fifth of each class, drawn with seed 0, is the test split.
     """
     if not (root / "train").is_dir():
@@ -158,7 +158,7 @@ def same_classes(train: Records, other: Records, train_at: Path, other_at: Path)
         said.append(f"{other_at} lacks {_some(lacking)} of {train_at}")
     if foreign:
         said.append(f"{other_at} has {_some(foreign)}, which {train_at} has not")
-    raise DataError("classes differ: " + (" and ".join(said) or f"{other_at} orders them unlike {train_at}"))
+    raise DataError("classes differ: " + (" and ".join(said) or f"{other_at} has another order than {train_at}"))
 
 
 def _some(names: Sequence[str]) -> str:

@@ -1,4 +1,4 @@
-"""`aol data get`: brings a named data set onto this machine from its official address.
+"""`aol data get`: downloads a built-in data set from its official address.
 
 Assumes the destination can be written to. Every file is checked before it appears under its final name, so
 that a stopped or failed download never looks like a data set.
@@ -29,10 +29,10 @@ def get(
     progress: Progress | None = None,
     mirror: str | None = None,
 ) -> Path | None:
-    """Download a named set into `dest` (default: the cache folder) and give its folder; None for `digits`.
+    """Download a named set into `dest` (default: the cache folder) and return its folder; None for `digits`.
 
     `progress(file, done, total)` is called with bytes. `mirror` replaces the official address up to the
-    file name. Files already there and right are not fetched again; an archive put there by hand is used.
+    file name. Files that are present and correct are not downloaded again; an archive placed there by hand is used.
 
     >>> get("digits") is None
     True
@@ -83,7 +83,7 @@ def _obtain(known: Official, download: Download, folder: Path, progress: Progres
     except UnreachableError as reason:
         raise UnreachableError(
             f"{reason}; without a network, put {download.name} from {download.url} into {folder} "
-            f"and give the same command again"
+            f"and run the same command again"
         ) from None
 
 

@@ -1,7 +1,6 @@
-"""What a data set is once in memory: one uint8 tensor of pixels, its labels, how to feed it to a network.
+"""A data set in memory: one uint8 tensor of pixels, labels, and normalisation and augmentation for networks.
 
-Assumes tensors and nothing else. Large sets, which never are in memory as a whole, are in `encoded_images.py`; both
-kinds come as a `Pair` of a training and a test split.
+Sets too large for memory are in `encoded_images.py`; both kinds come as a `Pair` of a training and a test split.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ class Normalisation:
 
 
 def centred(channels: int) -> Normalisation:
-    """Give the paper's CIFAR input: `x * 255 / 128 - 1` for x in [0, 1], that is `pixel / 128 - 1`.
+    """Return the paper's CIFAR input: `x * 255 / 128 - 1` for x in [0, 1], that is `pixel / 128 - 1`.
 
     >>> centred(1).scale, centred(1).shift
     ((0.0078125,), (-1.0,))
@@ -134,7 +133,7 @@ class ImageSet:
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """Give the channels, height and width of one image."""
+        """Return the channels, height and width of one image."""
         _, channels, height, width = self.images.shape
         return channels, height, width
 
@@ -144,11 +143,11 @@ class ImageSet:
         return torch.bincount(self.labels, minlength=self.num_classes)
 
     def to(self, device: torch.device | str) -> ImageSet:
-        """Give the same split with its tensors on a device; nothing is copied when they are there already."""
+        """Return the same split with its tensors on a device; nothing is copied when they are there already."""
         return replace(self, images=self.images.to(device), labels=self.labels.to(device))
 
     def subset(self, index: Tensor) -> ImageSet:
-        """Give the images at `index` [n], in that order, as a split of its own.
+        """Return the images at `index` [n], in that order, as a split of its own.
 
         >>> pixels = torch.zeros(3, 1, 8, 8, dtype=torch.uint8)
         >>> s = ImageSet(pixels, torch.tensor([0, 1, 1]), ("a", "b"), "toy")
@@ -159,7 +158,7 @@ class ImageSet:
         return replace(self, images=self.images[index], labels=self.labels[index], called=self.names(index))
 
     def names(self, index: Tensor) -> list[str] | None:
-        """Give what the samples `index [n]` are called where they come from; None where they have but numbers.
+        """Return what the samples `index [n]` are called where they come from; None where they have only numbers.
 
         >>> pixels = torch.zeros(2, 1, 8, 8, dtype=torch.uint8)
         >>> s = ImageSet(pixels, torch.tensor([0, 1]), ("a", "b"), "toy", ["train/a/0.png", "train/b/0.png"])
@@ -176,7 +175,7 @@ S_co = TypeVar("S_co", covariant=True)
 class Pair(Generic[S_co]):
     """A data set: its training and test splits, with what a network needs to know about the pixels.
 
-    `validation` is there only when the set itself brings a labelled third split. `normalisation` is the
+    `validation` is set only for sets with a labelled third split. `normalisation` is the
     protocol's; `standardised` is the per-channel mean/std one that the motivating observation uses.
 
     >>> from aol.data import load

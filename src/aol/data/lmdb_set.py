@@ -117,11 +117,11 @@ class LmdbRecords:
         return f"{self._path} (image-{index + self._first:09d})"
 
     def stamp(self, index: int) -> str:
-        """Give the environment's size and time with the position."""
+        """Return the environment's size and time with the position."""
         return f"{self._stamp}:{index}"
 
     def names(self, index: Sequence[int]) -> list[str]:
-        """Give the environment and key of the records at these positions."""
+        """Return the environment and key of the records at these positions."""
         return [f"{self._inside}#image-{place + self._first:09d}" for place in index]
 
 
@@ -135,7 +135,7 @@ def _number(value: bytes | None, what: str) -> int:
 
 
 def lmdb_split(root: Path, name: str) -> Path | None:
-    """Give the LMDB environment of a split, or None."""
+    """Return the LMDB environment of a split, or None."""
     for path in (root / f"{name}.lmdb", root / name):
         if path.is_file() or (path / "data.mdb").is_file():
             return path

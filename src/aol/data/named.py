@@ -1,8 +1,7 @@
 """The built-in data sets: their names, where they are looked for, and loading one by its name.
 
-Assumes nothing is downloaded behind the user's back: a set that is not on this machine is an error that
-says how to get it. The search order is the given folder, `$AOL_DATA`, the cache folder, then the system's
-own place.
+Nothing is downloaded without being asked for: a missing set is an error that says how to get it. The search order is
+the given folder, `$AOL_DATA`, the cache folder, then the system's own place.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ class Listing:
 
 
 def cache_folder() -> Path:
-    """Give the folder data sets are kept in: `$AOL_DATA`, else `aol` in the user's cache folder.
+    """Return the folder data sets are kept in: `$AOL_DATA`, else `aol` in the user's cache folder.
 
     >>> cache_folder().is_absolute()
     True
@@ -45,7 +44,7 @@ def cache_folder() -> Path:
 
 
 def search_folders(data_dir: str | os.PathLike[str] | None = None) -> list[Path]:
-    """Give the folders a named set is looked for in, first to last.
+    """Return the folders a named set is looked for in, first to last.
 
     >>> search_folders("/data")[0].as_posix()
     '/data'
@@ -57,7 +56,7 @@ def search_folders(data_dir: str | os.PathLike[str] | None = None) -> list[Path]
 
 
 def official(name: str) -> Official:
-    """Give what is known of a downloadable set.
+    """Return what is known of a downloadable set.
 
     >>> official("cifar10").folder
     'cifar-10-batches-py'
@@ -72,7 +71,7 @@ def official(name: str) -> Official:
 
 
 def find(name: str, *, data_dir: str | os.PathLike[str] | None = None) -> Path | None:
-    """Give the folder that holds every file of a named set, or None; `digits` has none and needs none.
+    """Return the folder that holds every file of a named set, or None; `digits` has none and needs none.
 
     A folder is looked at itself, then its subfolder of the official name, then that inside one named like
     the set.
@@ -114,11 +113,11 @@ def missing_message(known: Official, data_dir: str | os.PathLike[str] | None = N
             if any(found) and not all(found):
                 lacking = [m.name for m, at in zip(known.members, found, strict=True) if at is None]
                 return (
-                    f"{known.name} is not whole: {folder} lacks {', '.join(lacking)}; "
-                    f"`aol data get {known.name}` fetches it"
+                    f"{known.name} is incomplete: {folder} lacks {', '.join(lacking)}; "
+                    f"`aol data get {known.name}` downloads it"
                 )
     places = ", ".join(str(folder) for folder in (*search_folders(data_dir), *known.system))
-    return f"{known.name} was not found in {places}; `aol data get {known.name}` fetches it"
+    return f"{known.name} was not found in {places}; `aol data get {known.name}` downloads it"
 
 
 def load_named(name: str, *, data_dir: str | os.PathLike[str] | None = None) -> Pair[ImageSet]:

@@ -1,7 +1,7 @@
-"""`--data NAME_OR_FOLDER`: recognises what a word stands for, and opens it.
+"""`--data NAME_OR_FOLDER`: recognises the kind of a data set and opens it.
 
 Assumes a built-in name is never a folder: write `./digits` for a folder of that name. Layout, classes and
-labels are checked on opening, so that what can be wrong with them is said before training starts.
+labels are checked on opening, before training starts.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """`aol data pack`: turns an image folder, LMDB or Parquet set into the packed format of `packed.py`.
 
-Assumes it may be killed at any moment: a shard appears whole or not at all, the manifest last, and a second
-call does only what is missing or has changed. Threads do the work, for Pillow decodes with Python's lock
-released.
+It may be killed at any moment: shards are written atomically, the manifest last, and a second call does
+only what is missing or has changed. Threads do the work, because Pillow releases Python's lock while decoding.
 """
 
 from __future__ import annotations
@@ -198,7 +197,7 @@ class _Work:
         )
 
     def _write(self, data: Path, records: Records, positions: range) -> tuple[npt.NDArray[np.void] | None, list[str]]:
-        """Write the records of a shard; give its index, None when work has stopped, and what is damaged."""
+        """Write the records of a shard; return its index, None when work has stopped, and what is damaged."""
         rows: npt.NDArray[np.void] = np.zeros(len(positions), ROW)
         damaged: list[str] = []
         offset = 0
@@ -268,7 +267,7 @@ def _same_names(target: Path, made: Shard, table: bytes | None) -> bool:
 
 
 def _remove_strays(target: Path, files: set[str]) -> None:
-    """Remove what an earlier, larger packing or a killed one left behind."""
+    """Remove files of an earlier, larger or interrupted packing."""
     for path in target.iterdir():
         shard = path.name.partition(".")[0]
         stray = path.suffix in (".bin", ".npy", ".json", SUFFIX) and shard not in files and path.name != MANIFEST

@@ -1,4 +1,4 @@
-"""The packed format: a few large files that are quick to read at random and need no extra package but Pillow.
+"""The packed format: a few large files with fast random access; needs only Pillow.
 
     manifest.json      format, version, classes, the splits and their shards; written last, atomically
     train-00000.bin    encoded images (JPEG, PNG, …), one after another, nothing between them
@@ -134,12 +134,12 @@ class PackedRecords:
         return f"{self._paths[shard]} (record {index - int(self._ends[shard])})"
 
     def stamp(self, index: int) -> str:
-        """Give the checksum and length of a record."""
+        """Return the checksum and length of a record."""
         row = self._rows[index]
         return f"{int(row['crc32'])}:{int(row['length'])}"
 
     def names(self, index: Sequence[int]) -> list[str] | None:
-        """Give what the records at these positions were called where they were packed from; None if not kept."""
+        """Return what the records at these positions were called where they were packed from; None if not kept."""
         if any("names_crc32" not in shard for shard in self._shards):
             return None
 
@@ -169,7 +169,7 @@ def open_packed(root: Path) -> dict[str, Records]:
 
 
 def wrong_records(records: PackedRecords, *, workers: int = 4, progress: Progress | None = None) -> list[str]:
-    """Read every record of a split; give a sentence for each whose checksum is wrong. Nothing is decoded."""
+    """Read every record of a split; return a sentence for each whose checksum is wrong. Nothing is decoded."""
 
     def scan(shard: int) -> list[str]:
         found = []
@@ -190,7 +190,7 @@ def wrong_records(records: PackedRecords, *, workers: int = 4, progress: Progres
 
 
 def wrong_tables(records: PackedRecords) -> list[str]:
-    """Read the names of every shard of a split; give a sentence for each table that is wrong."""
+    """Read the names of every shard of a split; return a sentence for each table that is wrong."""
     found = []
     for shard in range(len(records._shards)):
         try:

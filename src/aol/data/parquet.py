@@ -127,12 +127,12 @@ class ParquetRecords:
         return f"{self._paths[number]} (row group {group}, row {row})"
 
     def stamp(self, index: int) -> str:
-        """Give the shard's name, size and time with the row."""
+        """Return the shard's name, size and time with the row."""
         number, group, row = self._place(index)
         return f"{self._stamps[number]}:{group}:{row}"
 
     def names(self, index: Sequence[int]) -> list[str]:
-        """Give the rows' own names, where a column names each differently, else `FILE#ROW`, counted from 0."""
+        """Return the rows' own names, where a column names each differently, else `FILE#ROW`, counted from 0."""
         with _naming_lock:
             if self._naming is None:
                 self._naming = (naming_column(self._paths, self._image),)
@@ -176,7 +176,7 @@ def _class_names(schema: _Schema, label: str) -> tuple[str, ...]:
 
 
 def parquet_folder(root: Path) -> Path | None:
-    """Give the folder that holds training shards: root itself or its `data` folder, or None."""
+    """Return the folder that holds training shards: root itself or its `data` folder, or None."""
     for folder in (root, root / "data"):
         if folder.is_dir() and any(folder.glob("train*.parquet")):
             return folder
@@ -184,7 +184,7 @@ def parquet_folder(root: Path) -> Path | None:
 
 
 def open_parquet(root: Path) -> dict[str, Records]:
-    """Open the splits of a Parquet folder; a test split whose labels are all −1 gives way to validation."""
+    """Open the splits of a Parquet folder; a test split whose labels are all −1 is replaced by validation."""
     folder = parquet_folder(root)
     if folder is None:
         raise DataError(f"{root}: no train*.parquet in it")

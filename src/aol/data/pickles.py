@@ -1,4 +1,4 @@
-"""Reads the pickles of the official CIFAR files without trusting them: numbers, text, lists and arrays.
+"""Reads the pickles of the official CIFAR files safely: numbers, text, lists and arrays only.
 
 Assumes a file small enough for memory. No class of Python or numpy is ever reached: the four names an array
 pickle mentions are answered by the stand-ins below, and any other name is refused.

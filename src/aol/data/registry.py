@@ -1,7 +1,6 @@
-"""What is known of an official data set before it is read: its files, sizes, checksums and address.
+"""Files, sizes, checksums and addresses of the built-in data sets.
 
-Assumes nothing of the machine. Each named set states one `Official`; finding, checking and downloading work
-on it.
+Each set is described by one `Official`, which finding, checking and downloading use.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ class Download:
 
 @dataclass(frozen=True)
 class Official:
-    """A named data set: one folder of files. `gzipped`: a member may also lie there as `name.gz`.
+    """A named data set: one folder of files. `gzipped`: a member may also be stored as `name.gz`.
 
     A download is either one archive holding `folder/member` for every member, or one `member.gz` each.
     """
@@ -55,11 +54,11 @@ class Official:
     system: tuple[Path, ...] = ()
 
     def present(self, folder: Path) -> list[Path | None]:
-        """Give the file of each member under `folder`, or None where it is missing."""
+        """Return the file of each member under `folder`, or None where it is missing."""
         return [self.member_file(folder, member.name) for member in self.members]
 
     def member_file(self, folder: Path, name: str) -> Path | None:
-        """Give the file that holds a member, gzipped or not, or None."""
+        """Return the file that holds a member, gzipped or not, or None."""
         for candidate in (folder / name, folder / f"{name}.gz") if self.gzipped else (folder / name,):
             if candidate.is_file():
                 return candidate
@@ -67,7 +66,7 @@ class Official:
 
 
 def digest_of(path: Path, algorithm: str = "sha256") -> str:
-    """Hash a file as it lies.
+    """Hash a file.
 
     >>> import tempfile
     >>> path = Path(tempfile.mkdtemp()) / "a"

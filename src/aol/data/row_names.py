@@ -1,7 +1,7 @@
 """What the rows of Parquet files are called: by a column that names each of them differently, if there is one.
 
 Assumes pyarrow and the files of one split. A name that two rows share would lead to the wrong one: such a column is
-passed over, as is one that leaves a row without a name.
+ignored, as is one that leaves a row without a name.
 """
 
 from __future__ import annotations

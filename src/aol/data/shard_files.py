@@ -1,7 +1,4 @@
-"""Writing the files of a packed set: each is as before or whole, whatever happens meanwhile.
-
-Knows files and the rows of an index, and nothing of images.
-"""
+"""Writes the files of a packed set atomically: a file is either complete or as it was before."""
 
 from __future__ import annotations
 
@@ -14,7 +11,7 @@ import numpy.typing as npt
 
 
 def read_back(path: Path, rows: npt.NDArray[np.void]) -> None:
-    """Compare what was written with its index; a disk that lies is named."""
+    """Compare what was written with its index; raise an error if they differ."""
     with path.open("rb") as file:
         for row in rows:
             if zlib.crc32(file.read(int(row["length"]))) != int(row["crc32"]):
@@ -22,7 +19,7 @@ def read_back(path: Path, rows: npt.NDArray[np.void]) -> None:
 
 
 def write_index(path: Path, rows: npt.NDArray[np.void]) -> int:
-    """Write the index of a shard, whole or not at all, and return its checksum."""
+    """Write the index of a shard atomically and return its checksum."""
     temporary = path.with_name(path.name + ".tmp")
     with temporary.open("wb") as file:
         np.save(file, rows, allow_pickle=False)
@@ -34,7 +31,7 @@ def write_index(path: Path, rows: npt.NDArray[np.void]) -> int:
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Write a file so that it is either as before or whole, whatever happens meanwhile."""
+    """Write a file atomically: it is either complete or as it was before."""
     temporary = path.with_name(path.name + ".tmp")
     with temporary.open("wb") as file:
         file.write(content)

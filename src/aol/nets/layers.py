@@ -1,7 +1,7 @@
-"""Pieces the networks share: their common face, the channelwise mark, and a shortcut without parameters.
+"""Parts that networks share: their base class, the channelwise mark, and a shortcut without parameters.
 
 Assumes maps of shape [B, C, H, W]. A map may hold R networks side by side, run-major in its channels
-([B, R·C, H, W], run r in channels r·C to (r + 1)·C); only modules marked `channelwise` may meet one.
+([B, R·C, H, W], run r in channels r·C to (r + 1)·C); only modules marked `channelwise` may receive one.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Residual networks of basic blocks, and ResNet-34 as for 224×224 images.
 
-Assumes nothing of the image but its channels; a shortcut may ask for even sizes. All layers start as the
-framework starts them.
+Assumes nothing of the image but its channels; a shortcut may ask for even sizes. All layers have PyTorch's
+default initialisation.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """R networks as one: the same outputs, gradients and running statistics, in one forward and backward pass.
 
 Assumes networks alike but for their values, built of layers in `stacked_layers.RULES` and of modules marked
-`channelwise`. Runs lie side by side in the channels and never meet: a run that diverges does so alone.
+`channelwise`. Runs are side by side in the channels and independent: a run that diverges does not affect the others.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from aol.nets.stacked_layers import RULES, StackedConv2d, StackedLinear
 
 
 class CannotStack(TypeError):  # noqa: N818 (a sentence, not a noun)
-    """These networks cannot become one; the message names the module that stands in the way."""
+    """These networks cannot be stacked; the message names the module that prevents it."""
 
 
 def obstacle(net: nn.Module) -> str | None:
@@ -136,7 +136,7 @@ class Stacked(nn.Module):
         }
 
     def load(self, run: int, state: Mapping[str, Tensor]) -> None:
-        """Put a plain network's state dict in the place of run `run`; the other runs stay as they are.
+        """Load a plain network's state dict into run `run`; the other runs do not change.
 
         >>> nets = [nn.Sequential(nn.Linear(2, 1)) for _ in range(3)]
         >>> stacked = Stacked(nets)

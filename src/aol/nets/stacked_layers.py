@@ -49,13 +49,13 @@ def _not_finite(x: Tensor, runs: int) -> Tensor:
 
 
 def _without(x: Tensor, sick: Tensor, axis: int, value: float) -> Tensor:
-    """Put `value` in the place of sick runs, which lie side by side along `axis`."""
+    """Replace the values of runs that are not finite by `value`; runs are side by side along `axis`."""
     each = sick.repeat_interleave(x.shape[axis] // sick.numel())
     return torch.where(each.view([-1 if a == axis else 1 for a in range(x.dim())]), value, x)
 
 
 class _ContainGradient(torch.autograd.Function):
-    """Itself; on the way back, runs whose gradient is not finite get none."""
+    """Identity; in the backward pass, gradients of runs that are not finite become zero."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, runs: int) -> Tensor:

@@ -1,7 +1,7 @@
 """R stacked ResNets on one GPU, in Triton kernels that fuse convolutions, batch norms and activations.
 
-Assumes a `Stacked` network, whose parameters and buffers are used as they are: the plain forward pass, its state
-dict and its optimiser go on working. Needs Triton and a GPU only when run; `obstacle` says what is missing.
+Assumes a `Stacked` network, whose parameters and buffers are used as they are: its forward pass, state dict and
+optimiser keep working. Needs Triton and a GPU only when run; `obstacle` says what is missing.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A stage of the network in one kernel, for evaluation: maps lie in shared memory from one halving to the next.
+"""A stage of the network in one kernel, for evaluation: maps stay in shared memory from one halving to the next.
 
 Assumes what `stage` assumes, and a plan of 16, 32 and 64 channels on maps of 32, 16 and 8 pixels. Elsewhere, or where
 it is not enabled, each convolution is a kernel of its own, with the same roundings to bf16 in between.

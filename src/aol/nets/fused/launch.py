@@ -64,7 +64,7 @@ def conv_forward(
 
 
 def activated(y: Tensor, table: Tensor) -> tuple[Tensor, Tensor | None]:
-    """Give what the next convolution reads, and through which norm: relu(norm(y)) made here, or y to be made there."""
+    """Return the next convolution's input and the norm to apply first: relu(norm(y)) and none, or y and its norm."""
     if y.shape[4] in cuts.MADE_CHANNELS:
         return block_end(y, table, None), None
     return y, table

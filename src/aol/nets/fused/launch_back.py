@@ -62,7 +62,7 @@ def norm_backward(grad: Tensor, y: Tensor, through: Tensor) -> Tensor:
 def conv_backward_input(
     dy: Tensor, weights: Tensor, below: Tensor, table: Tensor, *, shortcut: Tensor | None, x: Tensor | None
 ) -> tuple[Tensor, Partials]:
-    """Give the gradient below the relu and its sums, as `conv_backward`; stride 1, by rows or by tiles of pixels."""
+    """Return the gradient below the relu and its sums, as `conv_backward`; stride 1, by rows or by tiles of pixels."""
     runs, batch, height, width, n = below.shape
     c = dy.shape[4]
     by_rows = walk("backward_rows", below, c)
@@ -99,7 +99,7 @@ def conv_backward_weight(x: Tensor | None, dy: Tensor, below: Tensor, table: Ten
 def halving_backward_input(
     dy: Tensor, weights: Tensor, below: Tensor, table: Tensor, shortcut: Tensor, x: Tensor
 ) -> tuple[Tensor, Partials]:
-    """Give the gradient of the input of a convolution with stride 2; its weights packed for that."""
+    """Return the gradient of the input of a convolution with stride 2; its weights packed for that."""
     runs, batch, height, width, c = dy.shape
     n = below.shape[4]
     tile = tile_for("halving_input", c)

@@ -1,6 +1,6 @@
 """The whole network as two passes of kernels: forward (training or not) and backward, by hand.
 
-Assumes a `Plan`. Between convolutions lies only what is needed: raw outputs, block ends, and tables of the norms.
+Assumes a `Plan`. Only raw outputs, block ends and tables of the norms are kept between convolutions.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def _finished(unit: Unit, partials: Partials | None) -> Tensor:
 
 
 def _activated(y: Tensor, table: Tensor) -> tuple[Tensor, Tensor | None]:
-    """Give what a block's second convolution reads, and through which norm."""
+    """Return what a block's second convolution reads, and through which norm."""
     return (y, table) if stage.fits(y, y.shape[4]) else launch.activated(y, table)
 
 

@@ -1,4 +1,4 @@
-"""CUDA source to kernels one can launch, by NVRTC, which every PyTorch for CUDA brings along. No headers, no compiler.
+"""Compiles CUDA source with NVRTC, which is part of every PyTorch for CUDA; needs no headers and no compiler.
 
 Assumes that PyTorch has made the device's context; launches go to its current stream, so that graphs capture them.
 """
@@ -21,7 +21,7 @@ _MOST_SHARED_BYTES = 97  # CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN
 
 
 class CannotCompile(RuntimeError):  # noqa: N818 (a sentence, not a noun)
-    """NVRTC or the driver refuses; the message says why."""
+    """NVRTC or the driver failed; the message says why."""
 
 
 @cache
@@ -62,7 +62,7 @@ def available() -> bool:
 
 @cache
 def most_shared_bytes(device: int) -> int:
-    """How much shared memory a block may have on a device, the driver asked."""
+    """How much shared memory a block may have on a device."""
     place, found = ctypes.c_int(), ctypes.c_int()
     _check(_driver().cuDeviceGet(ctypes.byref(place), device), "cuDeviceGet")
     _check(_driver().cuDeviceGetAttribute(ctypes.byref(found), _MOST_SHARED_BYTES, place), "cuDeviceGetAttribute")

@@ -1,4 +1,4 @@
-"""Whole images in shared memory: CUDA kernels for the convolutions of a stage, compiled on the spot by NVRTC.
+"""Whole images in shared memory: CUDA kernels for the convolutions of a stage, compiled at run time by NVRTC.
 
 Assumes bf16 maps [R, B, S, S, C] of a size in `SIDES`. Elsewhere, or where NVRTC is missing, the Triton kernels work.
 """
@@ -71,7 +71,7 @@ class Shape:
 
     @property
     def backward_bytes(self) -> int:
-        """Shared memory of a block in the backward pass; at its end the sums [9, C, C] lie there."""
+        """Shared memory of a block in the backward pass; at its end it holds the sums [9, C, C]."""
         work = 16 * (2 * self._tile + self.weights + 3 * self._units) + 4 * 6 * self.channels
         return max(work, 4 * SUMS * self.channels**2)
 

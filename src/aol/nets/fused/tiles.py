@@ -1,4 +1,4 @@
-"""How kernels are cut for the device: tile sizes by kernel and channels, and the sums tiles leave behind."""
+"""Tile sizes of the kernels, by kernel and channels, and the partial sums that tiles write."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def tile_for(kernel: str, channels: int = 0) -> Tile:
 
 
 def options(tile: Tile, dtype: torch.dtype = torch.bfloat16) -> dict[str, int]:
-    """Say to the compiler how a program of this tile is to be made; fp32 maps leave no room for loads ahead."""
+    """Return the compiler options of a tile; fp32 maps leave no space for prefetching."""
     if dtype == torch.float32:
         return {"num_warps": tile.warps, "num_stages": 1}
     cap = {"maxnreg": tile.registers} if tile.registers and not INTERPRETED.value else {}
@@ -133,6 +133,6 @@ class Partials:
 
     @staticmethod
     def empty(like: Tensor, runs: int, total: int, channels: int, pixels: int) -> Partials:
-        """Make room for the sums of all tiles; every one of them is written."""
+        """Allocate the sums of all tiles; every one of them is written."""
         shape = (runs, cdiv(total, pixels), 2, channels)
         return Partials(torch.empty(shape, dtype=torch.float32, device=like.device), pixels, total)
