@@ -1,4 +1,4 @@
-"""Put the recorded figures into `benchmarks/README.md`, the README and pages of the docs, between their marks."""
+"""Write the recorded figures into `benchmarks/README.md`, the README and the docs, between their marks."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def between(page: str, mark: str, text: str) -> str:
 
 
 def costs(aged: Record, kept: Record) -> str:
-    """Return the few figures of the README."""
+    """Return the figures of the README."""
     cases = {(case["store"], case["shuffled"], bool(case["batch"])): case for case in aged["large"]}
     full, mixed, compact = (cases["full", False, True], cases["full", True, True], cases["compact", False, True])
     own, other = aged["compared"][-1]["library"], aged["compared"][-1]["history"]
@@ -42,10 +42,10 @@ def costs(aged: Record, kept: Record) -> str:
         ' `store="compact"`, labels included.',
         f"- A training step of {aged['step']['batch']} samples: {aged['step']['median_s'] * 1e6:.0f} µs for `weight`"
         " and `observe`.",
-        f"- Beside keeping and refolding the whole history, {own['samples']:,} samples, {aged['epochs']} epochs:"
-        f" {own['state_bytes'] / 1e6:.0f} MB in place of {other['state_bytes'] / 1e6:.0f} MB;"
-        f" {own['median_s'] * 1e3:.0f} ms in place of {other['median_s'] * 1e3:.0f} ms in the last epoch,"
-        f" {own['whole_s']:.1f} s and {other['whole_s']:.1f} s over all. The gain is memory more than time.",
+        f"- Compared with storing and refolding the whole history, {own['samples']:,} samples, {aged['epochs']} epochs:"
+        f" {own['state_bytes'] / 1e6:.0f} MB instead of {other['state_bytes'] / 1e6:.0f} MB;"
+        f" {own['median_s'] * 1e3:.0f} ms instead of {other['median_s'] * 1e3:.0f} ms in the last epoch,"
+        f" {own['whole_s']:.1f} s instead of {other['whole_s']:.1f} s over all epochs.",
         f"- `Reservoir.add` of {most['step']:,} indices: {add * 1e3:.0f} ms, {loop / add:.0f} times as fast as a Python"
         " loop.",
     ]
