@@ -25,7 +25,7 @@ from torch import Tensor
 
 from aol.data import DataError, ImageSet, Pair, open_data
 from aol.engine import Settings, StreamLoop
-from aol.engine.intervals import paired_gain
+from aol.stats import paired_gain
 
 SEEDS = range(400, 500)  # of no other comparison
 # A form, and at which steps of a period of ten it rests, counted from zero.

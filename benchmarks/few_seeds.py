@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import stats
 
-from aol.engine.intervals import inflation
+from aol.stats import inflation
 from aol.study.selection import choose, choose_without_each
 from aol.study.tries import luck_of_runs
 

@@ -24,7 +24,7 @@ from forms_of_age import (
 )
 from measuring import Record, table
 
-from aol.engine.intervals import holm, paired_gain
+from aol.stats import holm, paired_gain
 
 MEASURES = {"accuracy": "Accuracy", "worst": "Accuracy of the three worst classes"}
 ALPHA = 0.05

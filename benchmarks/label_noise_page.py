@@ -8,7 +8,7 @@ import numpy as np
 from label_noise_scores import Floats
 from measuring import Record
 
-from aol.engine.intervals import paired_gain
+from aol.stats import paired_gain
 
 KINDS = (
     "digits", "digits, learnt by heart", "fashion-mnist, symmetric", "fashion-mnist, class", "cifar10, symmetric",

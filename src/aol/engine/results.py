@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from aol.engine.intervals import paired_gain
+from aol.stats import paired_gain
 from aol.engine.loop import Loop
 from aol.engine.settings import Settings, Value
 from aol.records.about import as_json

@@ -1,10 +1,9 @@
-"""Studies: which runs a table needs, which of them are missing, who trains them, and where they are kept.
+"""Studies: tables of runs with a rule for comparing them.
 
-Assumes the engine below: a study says what to train, never how. `spec.py` and `records.py` are what everything else
-here, and every table, is made from.
+`spec.py` says which runs a study has, `comparisons.py` turns runs into results, `verdict.py` judges them, `tables.py`,
+`formats.py`, `page.py` and `draw.py` show them. Runs are trained by `aol.runs.driver`, like those of `aol train`.
 """
 
-from aol.study.records import Record, Store
 from aol.study.spec import Method, Study, builtin_names, load
 
-__all__ = ["Method", "Record", "Store", "Study", "builtin_names", "load"]
+__all__ = ["Method", "Study", "builtin_names", "load"]

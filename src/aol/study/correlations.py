@@ -1,7 +1,7 @@
-"""How the age of classes goes with their accuracy, loss and margin: Pearson's r with Fisher's interval.
+"""How the age of classes correlates with their accuracy, loss and margin: Pearson's r with Fisher's interval.
 
-The classes are the sample: with C of them, an interval follows from C alone. Further seeds steady r, and the interval
-stays that of C classes, which they share.
+The classes are the sample: the interval follows from the number of classes C. More seeds make r more stable, but all
+seeds share the same C classes, so the interval stays the same.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import stats
 
-from aol.engine.intervals import holm
-from aol.study.records import Numbers, Record
+from aol.runs.record import Floats, Run
+from aol.stats import holm
 from aol.study.verdict import ALPHA, FAILS, HOLDS, OPEN
 
-# The paper's names, and where a record has them.
+# By the paper's name: the name in a record.
 SIGNALS = {
     "accuracy_test": "test_accuracy",
     "loss_train": "train_loss",
@@ -26,14 +26,14 @@ SIGNALS = {
     "loss_test": "test_loss",
     "margin_test": "test_margin",
 }
-# What the paper finds: classes that are old are less accurate, lose more, and have smaller margins.
+# The paper's signs: old classes have lower accuracy, higher loss and smaller margins.
 SIGNS = {"accuracy_test": -1.0, "loss_train": 1.0, "margin_train": -1.0, "loss_test": 1.0, "margin_test": -1.0}
 LEAST = 0.1
 LEAST_CLASSES = 5
 CLAIM = "class age against accuracy, loss and margin"
 NOT_JUDGED = "not judged"
-# What the signals are called in a sentence.
-_SPOKEN = {
+# In a sentence.
+_WORDS = {
     "accuracy_test": "test accuracy",
     "loss_train": "training loss",
     "margin_train": "training margin",
@@ -57,15 +57,16 @@ class Correlation:
     paper: float | None = None
 
 
-def pearson(first: Numbers, second: Numbers) -> tuple[float, int] | None:
-    """Return Pearson's r over the places where both are known, and how many those are; None where it is undefined.
+def pearson(first: Floats, second: Floats) -> tuple[float, int] | None:
+    """Return Pearson's r over the places where neither is NaN, and their number; None where it is not defined.
 
     `Σ(x - x̄)(y - ȳ) / √(Σ(x - x̄)² · Σ(y - ȳ)²)`
 
-    >>> pearson([1.0, 2.0, 3.0, None], [3.0, 2.0, 1.0, 7.0])
+    >>> pearson(np.array([1.0, 2.0, 3.0, np.nan]), np.array([3.0, 2.0, 1.0, 7.0]))
     (-1.0, 3)
     """
-    pairs = np.array([(x, y) for x, y in zip(first, second, strict=True) if x is not None and y is not None])
+    both = np.column_stack([first, second])
+    pairs = both[~np.isnan(both).any(1)]
     if len(pairs) < 3 or not np.ptp(pairs, axis=0).all():
         return None
     x, y = (pairs - pairs.mean(0)).T
@@ -76,7 +77,7 @@ def pearson(first: Numbers, second: Numbers) -> tuple[float, int] | None:
 
 
 def fisher(r: Sequence[float], classes: int) -> tuple[float, float, float, float]:
-    """Return the mean of correlations by Fisher's z, its interval of 95 % and the p-value of none.
+    """Return the mean of correlations by Fisher's z, its interval of 95 % and the p-value of no correlation.
 
     `z = artanh r`, with a standard error of `1 / √(C - 3)` however many runs are averaged.
 
@@ -91,17 +92,17 @@ def fisher(r: Sequence[float], classes: int) -> tuple[float, float, float, float
     return math.tanh(z), math.tanh(z - half), math.tanh(z + half), p
 
 
-def correlations(records: Sequence[Record]) -> list[Correlation]:
-    """Return how class age goes with each signal, over runs that differ by their seeds alone.
+def correlations(runs: Sequence[Run]) -> list[Correlation]:
+    """Return how class age correlates with each signal, over runs that differ by their seeds only.
 
-    Age is a sample's age averaged over all epochs, then over its class (`mean_age`); the rest is of the last epoch.
+    Age is a sample's age averaged over all epochs, then over its class (`mean_age`); signals are of the last epoch.
     """
     found = []
     for signal, name in SIGNALS.items():
         each = []
-        for record in records:
-            age, reading = record.by_class.get("mean_age"), record.by_class.get(name)
-            if age and reading and record.failed_at_epoch is None:
+        for run in runs:
+            age, reading = run.by_class.get("mean_age"), run.by_class.get(name)
+            if age is not None and reading is not None and run.failed_at_epoch is None:
                 each.append(pearson(age, reading))
         known = [pair for pair in each if pair is not None]
         if known and min(classes for _, classes in known) >= 4:
@@ -112,33 +113,33 @@ def correlations(records: Sequence[Record]) -> list[Correlation]:
 
 
 def judge_correlations(found: Sequence[Correlation], cells: int = 1, planned: int = 1) -> tuple[str, str]:
-    """Return the verdict on all correlations of a table, of so many of its planned cells, and its sentence.
+    """Return the verdict on all correlations of a study, in so many of its planned cells, and its sentence.
 
-    It holds when all have the paper's sign and a corrected p-value below 5 %. It does not hold when one has the other
-    sign by that measure, or is shown, corrected as well, to be weaker than half of the paper's, or than 0.1. All else:
-    not enough runs. Where the paper has no figure for any of them, there is no claim to judge.
+    It holds when all have the paper's sign with a corrected p-value below 5 %. It does not hold when one has the other
+    sign with such a p-value, or is shown (corrected) to be weaker than half of the paper's, or than 0.1. Otherwise: not
+    enough runs. Without any figure in the paper there is nothing to judge.
     """
     if not found:
-        return OPEN, f"{CLAIM}: {OPEN}: no run has the ages of its classes."
+        return OPEN, f"{CLAIM}: {OPEN}: no run has class ages."
     if all(each.paper is None for each in found):
         return NOT_JUDGED, f"{CLAIM}: {NOT_JUDGED}: the paper has no figures for these runs."
-    told = [(each.p_corrected < ALPHA, SIGNS[each.signal] * each.r > 0) for each in found]
-    held = sum(clear and same for clear, same in told)
-    other = sum(clear and not same for clear, same in told)
-    below = zip(told, holm([_p_weak(each) for each in found]), strict=True)
+    signs = [(each.p_corrected < ALPHA, SIGNS[each.signal] * each.r > 0) for each in found]
+    held = sum(clear and same for clear, same in signs)
+    other = sum(clear and not same for clear, same in signs)
+    below = zip(signs, holm([_p_weak(each) for each in found]), strict=True)
     weak = sum(p < ALPHA and (same or not clear) for (clear, same), p in below)
     known = [each for each in found if each.paper is not None]
     inside = sum(each.low <= each.paper <= each.high for each in known if each.paper is not None)
     word = FAILS if other or weak else HOLDS if held == len(found) else OPEN
     where = "" if cells == planned else f", in {cells} of {planned} cells"
-    text = f"{CLAIM}: {word}: {held} of {len(found)} correlations have the paper's sign with a corrected p below 5 %"
-    text += f", and {other} the other sign" if other else ""
-    text += f", and {weak} {'is' if weak == 1 else 'are'} weaker than half of the paper's" if weak else ""
-    return word, f"{text}{where}; the paper's figure lies in our interval for {inside} of {len(known)}."
+    text = f"{CLAIM}: {word}: {held} of {len(found)} correlations have the paper's sign, corrected p below 5 %"
+    text += f"; {other} the other sign" if other else ""
+    text += f"; {weak} {'is' if weak == 1 else 'are'} weaker than half of the paper's" if weak else ""
+    return word, f"{text}{where}; the paper's figure is inside the interval for {inside} of {len(known)}."
 
 
 def _p_weak(each: Correlation) -> float:
-    """Return the p-value, as large as a two-sided one, of "this is half of the paper's figure, or 0.1, or more"."""
+    """Return the p-value, doubled as if two-sided, of "r is half of the paper's figure or more" (at least 0.1)."""
     least = max(LEAST, 0.5 * abs(each.paper or 0.0))
     r = max(-1 + 1e-12, min(1 - 1e-12, SIGNS[each.signal] * each.r))
     distance = (math.atanh(least) - math.atanh(r)) * math.sqrt(each.classes - 3)
@@ -147,26 +148,27 @@ def _p_weak(each: Correlation) -> float:
 
 @dataclass(frozen=True)
 class Sizes:
-    """What goes with test accuracy: class size alone (r), and age among classes of one size (r and its interval)."""
+    """Correlations with test accuracy: of class size (r), and of age with size held fixed (r and its interval)."""
 
     accuracy: float
     age: tuple[float, float, float]
 
 
-def sizes(records: Sequence[Record]) -> Sizes | None:
-    """Return how the logarithm of class size goes with test accuracy, and age with size held fixed; None if balanced.
+def sizes(runs: Sequence[Run]) -> Sizes | None:
+    """Return how log class size correlates with test accuracy, and age with size held fixed; None if balanced.
 
     The partial correlation `(r_ay - r_an r_yn) / √((1 - r_an²)(1 - r_yn²))` of age a and accuracy y, for size n; its
     interval is Fisher's, for one class less.
     """
     alone, fixed, classes = [], [], []
-    for record in records:
-        rows = [record.by_class.get(name) for name in ("mean_age", "test_accuracy", "train_count")]
-        if record.failed_at_epoch is not None or None in rows:
+    for run in runs:
+        rows = [run.by_class.get(name) for name in ("mean_age", "test_accuracy", "train_count")]
+        if run.failed_at_epoch is not None or any(row is None for row in rows):
             continue
-        whole = [row for row in zip(*(row or [] for row in rows), strict=True) if None not in row and row[2]]
-        age, accuracy, count = (list(column) for column in zip(*whole, strict=True)) if whole else ([], [], [])
-        size: Numbers = [math.log(each) for each in count if each]
+        table = np.column_stack([row for row in rows if row is not None])
+        whole = table[~np.isnan(table).any(1) & (table[:, 2] > 0)]
+        age, accuracy, count = whole.T
+        size = np.array([math.log(each) for each in count])
         pairs = [pearson(age, accuracy), pearson(age, size), pearson(accuracy, size)]
         if len(whole) < LEAST_CLASSES or any(pair is None or abs(pair[0]) > 1 - 1e-9 for pair in pairs):
             continue
@@ -180,12 +182,12 @@ def sizes(records: Sequence[Record]) -> Sizes | None:
 
 
 def described(found: Sequence[Correlation]) -> str:
-    """Return what was found, in a sentence without a verdict: which way each signal goes with age. The table has r.
+    """Return the direction of each correlation in a sentence, without a verdict.
 
     >>> described([Correlation("loss_test", 0.8, 0.7, 0.9, 0.001, 100, 1, p_corrected=0.002)])
     'older classes have higher test loss.'
     """
-    ways = [(_SPOKEN[each.signal], each.r > 0, each.p_corrected < ALPHA) for each in found]
+    ways = [(_WORDS[each.signal], each.r > 0, each.p_corrected < ALPHA) for each in found]
     clear = [f"{'higher' if higher else 'lower'} {name}" for name, higher, told in ways if told]
     unclear = [name for name, _, told in ways if not told]
     words = [f"have {', '.join(clear)}"] if clear else []

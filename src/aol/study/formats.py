@@ -1,27 +1,24 @@
-"""A table as text for a terminal, Markdown, LaTeX, CSV or JSON.
+"""The results of a study as text for a terminal, Markdown, LaTeX, CSV or JSON.
 
-Knows sheets and notes; decides nothing. LaTeX needs booktabs alone: what is not ASCII is written as commands.
+LaTeX needs booktabs only: characters beyond ASCII are written as commands.
 """
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import textwrap
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping
 
-from aol.engine.results import Json
-from aol.study import notes
-from aol.study.rows import as_rows
-from aol.study.sheets import Sheet, sheets
-from aol.study.table import Table
+import pandas as pd
+
+from aol.study.comparisons import StudyResults
+from aol.study.tables import TextTable, rival_rows, rows, sentences, tables, verdict_lines
 from aol.study.verdict import FAILS, HOLDS, OPEN
 
-TEX_ROWS = 40
-# By the word of a verdict.
-STYLES = {FAILS: "red", OPEN: "yellow", HOLDS: "green"}
+FORMATS = ("table", "markdown", "csv", "latex", "json")
+ENDINGS = {".txt": "table", ".md": "markdown", ".csv": "csv", ".tex": "latex", ".json": "json"}
+STYLES = {FAILS: "red", OPEN: "yellow", HOLDS: "green"}  # by the word of a verdict
+_TEX_ROWS = 40  # of one float
 _TEX = {
     "\\": r"$\backslash$", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
     "~": r"\~{}", "^": r"\^{}", "<": r"$<$", ">": r"$>$", "|": r"$|$",
@@ -30,60 +27,76 @@ _TEX = {
 }  # fmt: skip
 
 
-def sentences(table: Table, *, optimistic: bool) -> list[str]:
-    """Return all that is said under a table, the verdicts first."""
-    found = [*notes.verdicts(table), *notes.rivals(table), *notes.pooled(table), *notes.missing(table)]
-    found += notes.specifics(table, optimistic=optimistic) + notes.legend(table, optimistic=optimistic)
-    return [*found, line] if (line := notes.hardware(table)) else found
+def render(results: StudyResults, kind: str, *, optimistic: bool = False, width: int = 80) -> str:
+    """Return the results in one of the `FORMATS`."""
+    if kind == "table":
+        lines = styled_lines(results, optimistic=optimistic, width=width)
+        return "\n".join(line for _, line in lines) + "\n"
+    writers: Mapping[str, Callable[..., str]] = {
+        "markdown": as_markdown, "csv": as_csv, "latex": as_latex, "json": as_json,
+    }  # fmt: skip
+    return writers[kind](results, optimistic=optimistic)
 
 
-def as_text(table: Table, *, optimistic: bool = False, width: int = 80) -> str:
-    """Return a table for a terminal, `width` characters wide where that is possible."""
-    return "\n".join(line for _, line in styled_lines(table, optimistic=optimistic, width=width)) + "\n"
+def _by_cell(table: TextTable) -> Iterator[tuple[str, list[list[str]]]]:
+    """Yield the rows of a table cell by cell, in their order."""
+    for name in dict.fromkeys(table.frame.index):
+        yield str(name), table.frame[table.frame.index == name].to_numpy().tolist()
 
 
-def styled_lines(table: Table, *, optimistic: bool, width: int) -> list[tuple[str, str]]:
-    """Return the lines of a table for a terminal, each with its style: heads and cells bold, verdicts in colour."""
+# A terminal
+
+
+def styled_lines(results: StudyResults, *, optimistic: bool, width: int) -> list[tuple[str, str]]:
+    """Return the lines for a terminal, each with its style: heads and cells bold, verdicts in colour."""
     found: list[tuple[str, str]] = []
-    for sheet in sheets(table, optimistic=optimistic):
-        found += [*_text(sheet, width), ("", "")]
-    judged = notes.verdicts(table)
-    for each in sentences(table, optimistic=optimistic):
-        style = next((style for word, style in STYLES.items() if word in each), "") if each in judged else ""
+    for table in tables(results, optimistic=optimistic):
+        found += [*_text(table, width), ("", "")]
+    verdicts = verdict_lines(results)
+    for each in sentences(results, optimistic=optimistic):
+        style = next((style for word, style in STYLES.items() if word in each), "") if each in verdicts else ""
         found += [(style, line) for line in textwrap.wrap(each, width)]
     return found
 
 
-def _text(sheet: Sheet, width: int) -> list[tuple[str, str]]:
-    rows = [row for _, section in sheet.sections for row in section]
-    sizes = [max(len(row[place]) for row in (sheet.head, *rows)) for place in range(len(sheet.head))]
+def _text(table: TextTable, width: int) -> list[tuple[str, str]]:
+    """Return a table as lines; a long first column and long heads are wrapped."""
+    head, body = list(table.frame.columns), table.frame.to_numpy().tolist()
+    sizes = [max((len(row[place]) for row in body), default=0) for place in range(len(head))]
+    sizes = [max(size, *map(len, name.split())) for size, name in zip(sizes, head, strict=True)]
     gap = 2 if sum(sizes) + 2 * (len(sizes) - 1) <= width else 1
     room = width - sum(sizes[1:]) - gap * (len(sizes) - 1)
     sizes[0] = max(10, min(sizes[0], room))
 
-    def lines(row: tuple[str, ...]) -> list[str]:
-        first, *more = textwrap.wrap(row[0], sizes[0]) or [""]
-        numbers = [text.rjust(size) for text, size in zip(row[1:], sizes[1:], strict=True)]
-        return [(" " * gap).join([first.ljust(sizes[0]), *numbers]).rstrip(), *more]
+    def lines(row: list[str]) -> list[str]:
+        parts = [textwrap.wrap(text, size) or [""] for text, size in zip(row, sizes, strict=True)]
+        tall = max(map(len, parts))
+        padded = [part + [""] * (tall - len(part)) for part in parts]
+        joined = [[part[0].ljust(sizes[0]), *(t.rjust(s) for t, s in zip(part[1:], sizes[1:], strict=True))]
+                  for part in zip(*padded, strict=True)]  # fmt: skip
+        return [(" " * gap).join(each).rstrip() for each in joined]
 
-    found = [("bold", line) for line in (*textwrap.wrap(sheet.title, width), "", *lines(sheet.head))]
+    found = [("bold", line) for line in (*textwrap.wrap(table.title, width), "", *lines(head))]
     found.append(("", "─" * (sum(sizes) + gap * (len(sizes) - 1))))
-    for place, (name, section) in enumerate(sheet.sections):
+    for place, (name, section) in enumerate(_by_cell(table)):
         found += [("", "")] if place else []
         found += [("bold", line) for line in textwrap.wrap(name, width)]
         found += [("", line) for row in section for line in lines(row)]
     return found
 
 
-def as_markdown(table: Table, *, optimistic: bool = False) -> str:
-    """Return a table as Markdown, with what is said under it as a list."""
-    blocks = [markdown_sheet(sheet) for sheet in sheets(table, optimistic=optimistic)]
-    said = "\n".join(f"- {markdown_text(each)}" for each in sentences(table, optimistic=optimistic))
+# Markdown
+
+
+def as_markdown(results: StudyResults, *, optimistic: bool = False) -> str:
+    """Return the results as Markdown, with the sentences under the tables as a list."""
+    blocks = [f"**{markdown_text(each.title)}**\n\n{markdown_table(each)}" for each in tables(results, optimistic=optimistic)]
+    said = "\n".join(f"- {markdown_text(each)}" for each in sentences(results, optimistic=optimistic))
     return "\n\n".join([*blocks, said]) + "\n"
 
 
 def markdown_text(text: str) -> str:
-    r"""Return text in which nothing is taken for Markdown.
+    r"""Return text in which nothing is read as Markdown.
 
     >>> markdown_text("a|b <c> *d* tail_mean ~5")
     'a\\|b &lt;c> \\*d\\* tail_mean \\~5'
@@ -93,21 +106,22 @@ def markdown_text(text: str) -> str:
     return text.replace("<", "&lt;")
 
 
-def markdown_sheet(sheet: Sheet, *, title: bool = True) -> str:
-    """Return a sheet as Markdown; the name of a cell stands in its first row."""
-    named = any(name for name, _ in sheet.sections)
-    head = (("cell",) if named else ()) + sheet.head
-    found = ["| " + " | ".join(markdown_text(each) for each in head) + " |"]
-    found.append("| " + " | ".join(["---"] * (2 if named else 1) + ["---:"] * (len(sheet.head) - 1)) + " |")
-    for name, section in sheet.sections:
+def markdown_table(table: TextTable) -> str:
+    """Return a table as Markdown; the name of a cell stands in its first row. The first column is text."""
+    head = (["cell"] if table.named else []) + list(table.frame.columns)
+    found = [head, ["---"] * (2 if table.named else 1) + ["---:"] * (len(table.frame.columns) - 1)]
+    for name, section in _by_cell(table):
         for place, row in enumerate(section):
-            cells = ((name if place == 0 else "",) if named else ()) + row
-            found.append("| " + " | ".join(markdown_text(each) for each in cells) + " |")
-    return (f"**{markdown_text(sheet.title)}**\n\n" if title else "") + "\n".join(found)
+            found.append(([name if place == 0 else ""] if table.named else []) + row)
+    escaped = [[markdown_text(each) for each in row] for row in found]
+    return "\n".join(f"| {' | '.join(row)} |" for row in escaped)
+
+
+# LaTeX
 
 
 def tex_text(text: str) -> str:
-    r"""Return text as LaTeX, in ASCII; a sign that is not known becomes a question mark.
+    r"""Return text as LaTeX, in ASCII; an unknown character becomes a question mark.
 
     >>> tex_text("aol ρ=0.5 & 5 % −1")
     'aol $\\rho$=0.5 \\& 5 \\% $-$1'
@@ -115,46 +129,8 @@ def tex_text(text: str) -> str:
     return "".join(_TEX.get(sign, sign if sign.isascii() and sign.isprintable() else "?") for sign in text)
 
 
-def as_latex(table: Table, *, optimistic: bool = False) -> str:
-    """Return a table as LaTeX, for a document that has booktabs; as many floats as it takes to fit on pages."""
-    said = sentences(table, optimistic=optimistic)
-    judged = notes.verdicts(table)
-    parts = [part for sheet in sheets(table, optimistic=optimistic) for part in _pages(sheet)]
-    floats = []
-    for place, part in enumerate(parts):
-        more = f" {' '.join(judged)}" if place == 0 else ""
-        under = " ".join(each for each in said if each not in judged) if place == len(parts) - 1 else ""
-        label = table.study.name if place == 0 else f"{table.study.name}-{place + 1}"
-        floats.append(_latex(part, f"{part.title}.{more}", label, under))
-    return "% needs \\usepackage{booktabs}\n" + "\n".join(floats)
-
-
-def _pages(sheet: Sheet) -> list[Sheet]:
-    """Return a sheet in parts of no more rows than a page has room for."""
-    parts: list[list[tuple[str, tuple[tuple[str, ...], ...]]]] = [[]]
-    for section in sheet.sections:
-        if parts[-1] and sum(len(rows) + 1 for _, rows in (*parts[-1], section)) > TEX_ROWS:
-            parts.append([])
-        parts[-1].append(section)
-    return [replace(sheet, sections=tuple(part)) for part in parts]
-
-
-def _latex(sheet: Sheet, caption: str, label: str, under: str) -> str:
-    columns = "l" + "r" * (len(sheet.head) - 1)
-    found = [r"\begin{table}", r"\centering", rf"\caption{{{tex_text(caption)}}}", rf"\label{{tab:{tex_label(label)}}}"]
-    found += [r"\smallskip", rf"\begin{{tabular}}{{{columns}}}", r"\toprule", _latex_row(sheet.head)]
-    for title, section in sheet.sections:
-        found.append(r"\midrule")
-        if title:
-            found.append(rf"\multicolumn{{{len(sheet.head)}}}{{l}}{{\textit{{{tex_text(title)}}}}} \\")
-        found += [_latex_row(row) for row in section]
-    found += [r"\bottomrule", r"\end{tabular}"]
-    found += [r"\par\smallskip", rf"{{\footnotesize {tex_text(under)}\par}}"] if under else []
-    return "\n".join([*found, r"\end{table}"]) + "\n"
-
-
 def tex_label(text: str) -> str:
-    """Return text of which a label can be made: letters, digits and dashes.
+    """Return text as a label: letters, digits and dashes.
 
     >>> tex_label("my_study #2")
     'my-study--2'
@@ -162,45 +138,81 @@ def tex_label(text: str) -> str:
     return "".join(sign if sign.isascii() and sign.isalnum() else "-" for sign in text)
 
 
-def _latex_row(row: tuple[str, ...]) -> str:
-    # An opening bracket after \\ would be read as a length; the first cell is therefore never bare.
+def as_latex(results: StudyResults, *, optimistic: bool = False) -> str:
+    """Return the results as LaTeX, for a document with booktabs; as many floats as fit on pages."""
+    verdicts = verdict_lines(results)
+    said = [each for each in sentences(results, optimistic=optimistic) if each not in verdicts]
+    parts = [part for table in tables(results, optimistic=optimistic) for part in _pages(table)]
+    floats = []
+    for place, part in enumerate(parts):
+        more = f" {' '.join(verdicts)}" if place == 0 else ""
+        under = " ".join(said) if place == len(parts) - 1 else ""
+        label = results.study.name if place == 0 else f"{results.study.name}-{place + 1}"
+        floats.append(_latex(part, f"{part.title}.{more}", label, under))
+    return "% needs \\usepackage{booktabs}\n" + "\n".join(floats)
+
+
+def _pages(table: TextTable) -> list[TextTable]:
+    """Return a table in parts with no more rows than fit on a page; cells are not split."""
+    parts: list[list[str]] = [[]]
+    room = _TEX_ROWS
+    for name, section in _by_cell(table):
+        if parts[-1] and len(section) + 1 > room:
+            parts.append([])
+            room = _TEX_ROWS
+        parts[-1].append(name)
+        room -= len(section) + 1
+    return [TextTable(table.title, table.frame[table.frame.index.isin(part)]) for part in parts]
+
+
+def _latex(table: TextTable, caption: str, label: str, under: str) -> str:
+    head = list(table.frame.columns)
+    columns = "l" + "r" * (len(head) - 1)
+    found = [r"\begin{table}", r"\centering", rf"\caption{{{tex_text(caption)}}}", rf"\label{{tab:{tex_label(label)}}}"]
+    found += [r"\smallskip", rf"\begin{{tabular}}{{{columns}}}", r"\toprule", _latex_row(head)]
+    for name, section in _by_cell(table):
+        found.append(r"\midrule")
+        if name:
+            found.append(rf"\multicolumn{{{len(head)}}}{{l}}{{\textit{{{tex_text(name)}}}}} \\")
+        found += [_latex_row(row) for row in section]
+    found += [r"\bottomrule", r"\end{tabular}"]
+    found += [r"\par\smallskip", rf"{{\footnotesize {tex_text(under)}\par}}"] if under else []
+    return "\n".join([*found, r"\end{table}"]) + "\n"
+
+
+def _latex_row(row: list[str]) -> str:
+    # An opening bracket after \\ would be read as a length; the first cell is therefore in braces.
     return "{" + tex_text(row[0]) + "} & " + " & ".join(tex_text(each) for each in row[1:]) + r" \\"
 
 
-def as_csv(table: Table, *, optimistic: bool = False) -> str:
-    """Return a table as CSV, a row a line, with numbers as they are: percent and points, nothing rounded away."""
-    rows = as_rows(table, optimistic=optimistic)
-    text = io.StringIO()
-    writer = csv.DictWriter(text, list(rows[0]) if rows else ["study"], lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue()
+# Numbers
 
 
-def as_json(table: Table, *, optimistic: bool = False) -> str:
-    """Return a table as one JSON object: the rows of the CSV, the verdicts, and what is said under it."""
-    judged: list[Json] = [{"method": v.claim.method, "verdict": v.word, "sentence": v.sentence} for v in table.verdicts]
-    if table.correlations:
-        word, sentence = table.correlation_verdict
-        judged = [{"method": table.study.baseline, "verdict": word, "sentence": sentence}]
-    content: dict[str, Json] = {
-        "study": table.study.name,
-        "title": table.study.title,
-        "figure": table.figure,
-        "runs": len(table.records),
-        "runs_planned": table.runs_planned,
-        "damaged": [{"file": name, "reason": reason} for name, reason in table.damaged],
-        "verdicts": judged,
-        "rows": [dict(row) for row in as_rows(table, optimistic=optimistic)],
-        "notes": list(sentences(table, optimistic=optimistic)),
+def as_csv(results: StudyResults, *, optimistic: bool = False) -> str:
+    """Return the rows as CSV: percent and points, nothing rounded away."""
+    found = rows(results, optimistic=optimistic)
+    frame = pd.DataFrame(found, columns=list(found[0]) if found else ["study"], dtype="object")
+    return str(frame.to_csv(index=False, lineterminator="\n"))
+
+
+def as_json(results: StudyResults, *, optimistic: bool = False) -> str:
+    """Return the results as one JSON object: the rows of the CSV, the verdicts, and the sentences."""
+    verdicts: list[dict[str, object]] = [
+        {"method": each.claim.method, "verdict": each.word, "sentence": each.sentence} for each in results.verdicts
+    ]
+    if results.correlations:
+        word, sentence = results.correlation_verdict
+        verdicts = [{"method": results.study.baseline, "verdict": word, "sentence": sentence}]
+    content: dict[str, object] = {
+        "study": results.study.name,
+        "title": results.study.title,
+        "figure": results.figure,
+        "runs": len(results.frame),
+        "runs_planned": results.runs_planned,
+        "damaged": [{"file": name, "reason": reason} for name, reason in results.damaged],
+        "verdicts": verdicts,
+        "rivals": rival_rows(results),
+        "rows": rows(results, optimistic=optimistic),
+        "notes": sentences(results, optimistic=optimistic),
     }
     return json.dumps(content, ensure_ascii=False, indent=1, allow_nan=False) + "\n"
-
-
-FORMATS: Mapping[str, Callable[..., str]] = {
-    "table": as_text,
-    "markdown": as_markdown,
-    "csv": as_csv,
-    "latex": as_latex,
-    "json": as_json,
-}

@@ -1,6 +1,6 @@
-"""Where on a shifting stream a gain is made: at the first step after the head moved, or at those that follow.
+"""Where on a shifting stream a gain is made: at the first step after the head moved, or at the steps that follow.
 
-Weights from ages or errors are one step old. At such a first step they are still those of the tail before.
+Weights from ages or errors come from the step before. At the first step they are those of the previous tail.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from aol.engine.settings import FROM_ANSWERS, Settings
-from aol.study.figures import Reading, by_epoch
-from aol.study.lines import Line, baseline_run, chosen_runs
-from aol.study.records import Record
+from aol.runs.figures import test_accuracy_by_epoch
+from aol.runs.record import Run
+from aol.study.comparisons import StudyResults, baseline_run, chosen_runs, run_id
 from aol.study.spec import Cell
-from aol.study.table import Table
-from aol.study.verdict import LEAST_SEEDS, points
+
+Reading = dict[int, float]  # by epoch, counted from one
 
 
 @dataclass(frozen=True)
@@ -77,52 +77,30 @@ def _at_places(run: Settings, gains: Reading) -> dict[int, list[float]]:
     return found
 
 
-def paired(table: Table, cell: Cell, record: Record) -> Reading:
-    """Return what a run has above the baseline with its seed, at every step that both were read at."""
-    mine = by_epoch(record)
-    theirs = by_epoch(table.records[baseline_run(table.study, cell, record.settings.seed)])
+def settings(run: Run) -> Settings:
+    """Return the settings of a run of the engine."""
+    return Settings(**run.settings)  # type: ignore[arg-type]
+
+
+def paired(results: StudyResults, cell: Cell, run: Run) -> Reading:
+    """Return a run's test accuracy minus that of the baseline with the same seed, at every step that both have."""
+    mine = test_accuracy_by_epoch(run)
+    base = baseline_run(results.study, cell, settings(run).seed)
+    theirs = test_accuracy_by_epoch(results.frame.runs[run_id(base)])
     return {step: mine[step] - theirs[step] for step in sorted(mine.keys() & theirs.keys())}
 
 
-def gains_after_shifts(table: Table, method: str, cells: Sequence[Cell]) -> Shifts | None:
-    """Return a method's gains by place in the period, its settings chosen on validation; None without such places."""
-    study, kinds = table.study, set()
+def gains_after_shifts(results: StudyResults, method: str, cells: Sequence[Cell]) -> Shifts | None:
+    """Return a method's gains at first and at other steps, its settings chosen on validation; None without such."""
+    kinds: set[tuple[int, bool]] = set()
     pairs: dict[tuple[int, int], tuple[float, float]] = {}
     for place, cell in enumerate(cells):
-        for run in chosen_runs(study, table.records, cell, study.method(method)):
-            found = _at_places(run, paired(table, cell, table.records[run])) if moves(run) else {}
-            first, rest = found.pop(1, []), [gain for each in found.values() for gain in each]
+        for each in chosen_runs(results, cell, method):
+            run = settings(each)
+            found = _at_places(run, paired(results, cell, each)) if moves(run) else {}
+            first, rest = found.pop(1, []), [gain for steps in found.values() for gain in steps]
             if not first or not rest:
                 return None
             pairs[place, run.seed] = statistics.fmean(first), statistics.fmean(rest)
             kinds.add((run.period, run.weighting in FROM_ANSWERS))
     return Shifts(*kinds.pop(), pairs) if len(kinds) == 1 else None
-
-
-def after_shifts(table: Table, method: str, own: Sequence[Line]) -> str | None:
-    """Say what a method gains right after the head moved and what later, in the cells of its lines; others beside it.
-
-    That the weights are late follows from the order of a step. That it is the cause does not, and is not said.
-    """
-    cells, base = [line.cell for line in own], table.study.baseline
-    found = gains_after_shifts(table, method, cells)
-    if found is None:
-        return None
-    text = f"At the first step after the head moved, one in {found.period}, {method} has {points(found.first)} points "
-    text += f"over {base}{_among([first for first, _ in found.by_cell])}; at the other steps {points(found.rest)}"
-    text += f"{_among([rest for _, rest in found.by_cell])}. That is over the second half of the stream"
-    runs = len(found.pairs)
-    text += f"; the first is lower in {found.lower} of {runs} runs." if runs > 1 else ", in one run."
-    others = []
-    for other in table.study.methods:
-        theirs = gains_after_shifts(table, other.name, cells) if other.name not in (method, base) else None
-        if theirs and theirs.pairs.keys() == found.pairs.keys():
-            others.append(f"{other.name} {points(theirs.first)} and {points(theirs.rest)}")
-    text += f" Others there: {'; '.join(others)}." if others else ""
-    if found.late and found.lower == runs >= LEAST_SEEDS:
-        text += f" A possible cause, not tested here: {method} weighs at that step by what the tail before it left."
-    return text
-
-
-def _among(gains: Sequence[float]) -> str:
-    return f" ({points(min(gains))} to {points(max(gains))} by cell)" if len(gains) > 1 else ""

@@ -1,13 +1,12 @@
-"""What a study is: cells of a table, methods with their grids, seeds; read from TOML, checked, and turned into runs.
+"""A study: cells of a table, methods with their grids, and seeds; checked, and turned into runs.
 
-Knows settings, no folders of results and no tensors. A run is named by its settings alone, so that two studies which
-ask for the same run share it.
+A run is named by its settings only, so two studies that need the same run share it.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from importlib import resources
 from pathlib import Path
@@ -15,11 +14,11 @@ from typing import TypeAlias
 
 from aol import _check
 from aol.engine.settings import Settings, Value, WrongSettingsError
+from aol.runs.figures import FIGURES
 
-Cell: TypeAlias = dict[str, Value]  # what one cell of the table has that others have not: {"data": "cifar10", ...}
+Cell: TypeAlias = dict[str, Value]  # settings that make one cell of the table: {"data": "cifar10", ...}
 Variant: TypeAlias = dict[str, Value]  # one setting of a method's grid: {"rho": 0.3, "level": "class"}
 
-FIGURES = ("last", "tail_mean", "second_half_mean", "best")
 KEPT = ("age",)
 _SMOKE = "-smoke"
 _KNOWN = {setting.name for setting in fields(Settings)}
@@ -214,7 +213,7 @@ def _check_study(study: Study) -> None:
     if study.tries_seeds is not None:
         _check.whole("tries_seeds", study.tries_seeds, 0)
     for figure in (study.figure, *study.figures):
-        _check.choice("figure", figure, FIGURES)
+        _check.choice("figure", figure, tuple(FIGURES))
     for reading in study.keep:
         _check.choice("keep", reading, KEPT)
     tables = {"common": study.common, "cells": study.cells}
@@ -254,8 +253,7 @@ def load(name_or_path: str | Path) -> Study:
     >>> len(load("period-10-seeds").all_runs())
     348
     """
-    from aol.study.reading import study_from
-    from aol.study.smoke import smoke
+    from aol.study.toml import study_from
 
     word = str(name_or_path)
     if word in builtin_names(smoke=False):
@@ -271,3 +269,66 @@ def load(name_or_path: str | Path) -> Study:
         return study_from(path.read_text(encoding="utf-8"), str(path))
     except UnicodeDecodeError as error:
         raise WrongSettingsError(f"{path} is not text in UTF-8.") from error
+
+
+# Small variants
+
+_EPOCHS = 3
+_SEEDS = 2
+_LARGEST = 50.0  # imbalance, of some 140 images a class
+# Other values for 1,347 images of 8 x 8 pixels.
+_INSTEAD: Mapping[str, Callable[[Value], Value]] = {
+    "data": lambda _: "digits",
+    "imbalance": lambda value: min(value, _LARGEST) if isinstance(value, int | float) else value,
+    "memory": lambda value: "reservoir:300" if str(value).startswith("reservoir") else value,
+    "fraction": lambda value: max(value, 0.1) if isinstance(value, int | float) else value,
+    "period": lambda value: min(value, 2) if isinstance(value, int) else value,
+}
+_SMALL: Mapping[str, Value] = {
+    "net": "auto", "epochs": _EPOCHS, "batch_size": 64, "warmup": 1, "precision": "fp32", "image_size": None,
+}  # fmt: skip
+
+
+def smoke(study: Study) -> Study:
+    """Return a study reduced to seconds on a CPU: the same methods on `digits`, the ends of each axis, a few epochs.
+
+    It shows that a study works from end to end; its results mean nothing.
+
+    >>> small = smoke(load("period-10-seeds"))
+    >>> small.cells_list(), small.seeds, len(small.all_runs())
+    ([{'data': 'digits', 'imbalance': 50.0}, {'data': 'digits', 'imbalance': 10}], (42, 1024), 32)
+    """
+    common = {name: _instead(name, value) for name, value in {"data": "digits", **study.common}.items()}
+    common = {name: value for name, value in {**common, **_SMALL}.items() if name not in study.cells}
+    if study.common.get("schedule") == "fixed":
+        common["warmup"] = 0
+    more = [seed for seed in range(1, _SEEDS + 1) if seed not in study.seeds]
+    return replace(
+        study,
+        name=f"{study.name}-smoke",
+        title=f"{study.name} in seconds, on digits",
+        common=common,
+        cells={name: _ends(name, values) for name, values in study.cells.items()},
+        seeds=(*study.seeds, *more)[:_SEEDS],
+        methods=tuple(_cut(method) for method in study.methods),
+        tries_seeds=None if study.tries_seeds is None else min(study.tries_seeds, _SEEDS),
+        paper=None,
+    )
+
+
+def _instead(name: str, value: Value) -> Value:
+    return _INSTEAD[name](value) if name in _INSTEAD else value
+
+
+def _ends(name: str, values: tuple[Value, ...]) -> tuple[Value, ...]:
+    """Return the first and the last of the values that are different on digits."""
+    different = list(dict.fromkeys(_instead(name, value) for value in values))
+    return tuple(dict.fromkeys((different[0], different[-1])))
+
+
+def _cut(method: Method) -> Method:
+    return replace(
+        method,
+        fixed={name: _instead(name, value) for name, value in method.fixed.items()},
+        grid={name: tuple(dict.fromkeys((values[0], values[-1]))) for name, values in method.grid.items()},
+    )

@@ -1,7 +1,6 @@
-"""The paper's own figures, by the settings of a run: what to print beside ours.
+"""The paper's figures by the settings of a run, from the tables in `aol/study/paper` (accuracies in percent).
 
-Reads the tables in `aol/study/paper`, which hold every figure of the paper in percent. A run that the paper does not
-have (another data set, a rival it did not try) has no figure.
+A run that the paper does not have (another data set, a method that it did not try) has no figure.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ Row = Mapping[str, str]
 
 @dataclass(frozen=True)
 class Published:
-    """A figure of the paper: a fraction, over how many seeds, their spread, and the setting it was chosen with."""
+    """A figure of the paper: a fraction, its number of seeds, their spread, and the setting that was chosen."""
 
     accuracy: float
     seeds: int
@@ -53,7 +52,7 @@ def published(table: str | None, run: Settings) -> Published | None:
         return None
     values = [float(row["accuracy"]) / 100.0 for row in found]
     spread = statistics.stdev(values) if len(values) > 1 else None
-    # Sums in binary leave 0.7785000000000001; the paper has two digits.
+    # Binary sums give 0.7785000000000001; the paper has two digits.
     return Published(round(statistics.fmean(values), 10), len(values), spread, _setting(found[0]))
 
 
@@ -84,7 +83,7 @@ def published_correlations(imbalance: float | None) -> dict[str, float]:
 
 
 def _place(table: str, run: Settings) -> dict[str, str] | None:
-    """Return what the paper's row for this run says, column by column; None where the table has no such row."""
+    """Return the columns of the paper's row for this run; None where the table has no such row."""
     method = _method(table, run)
     tail = _whole(1.0 if run.imbalance is None else run.imbalance)
     if method is None:
@@ -110,7 +109,7 @@ def _place(table: str, run: Settings) -> dict[str, str] | None:
 
 def _method(table: str, run: Settings) -> str | None:
     if run.weighting == "none":
-        # Drawing with replacement and equal weights is a row of its own in the paper.
+        # Sampling with replacement and equal weights is a separate row in the paper.
         return "aol_rho0" if table == "offline" and run.mechanism == "resample" else "none"
     plain = run.temper == 1.0 and run.fuse == "ema" and run.threshold is None
     return run.weighting if run.weighting in ("cb", "aol") and plain else None

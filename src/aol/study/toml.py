@@ -1,4 +1,4 @@
-"""From the text of a TOML file to a study: every key known, every value of its kind, and one sentence where not."""
+"""Reads a study from TOML; an unknown key or a wrong value is an error of one sentence."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from aol.engine.settings import Value, WrongSettingsError
 from aol.study.spec import Method, Study
 
 _KEYS = {"name", "title", "paper", "seeds", "baseline", "tries_seeds", "keep", "common", "cells", "methods"}
-_OPTIONAL = ("imbalance", "threshold", "image_size", "warmup")  # what may be missing, which TOML has no word for
+_OPTIONAL = ("imbalance", "threshold", "image_size", "warmup")  # "none" in TOML, which has no null
 
 
 def study_from(text: str, where: str) -> Study:

@@ -1,7 +1,7 @@
-"""From differences, one a seed, to a gain with an interval and a p-value; and the correction for many of them.
+"""Statistics of differences paired by seed: mean gain, interval, p-value, and the correction for many of them.
 
-Knows arrays of numbers, nothing of runs. The seed is what was drawn at random, so the seed is what is counted: settings
-that share a seed share its data and its start, and are no further evidence.
+Works on numbers only. The seed is the unit that is drawn at random, so seeds are counted: settings that share a seed
+share its data and its initial weights, and are not independent evidence.
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import stdtr, stdtrit  # Student's t: scipy.stats would take a second to import
+from scipy.special import stdtr, stdtrit  # Student's t; importing scipy.stats takes a second
 
 LEVEL = 0.95
-MOST_SEEDS = 20  # as far as `inflation` is known
+MOST_SEEDS = 20  # `inflation` was simulated up to here
 
 
 def inflation(seeds: int, chosen: int) -> float:
     """Return by how much the variance of a mean difference grows because settings were chosen.
 
-    Each seed's setting is chosen on the other seeds, so that no gain is made up. But the choices share runs, and the
-    differences are no longer independent: two of them have a correlation r, and the variance of their mean is larger
-    than their spread tells by `(1 + (n - 1) r) / (1 - r)`. With one side chosen that is about `1 + √n / 3` at most: if
-    all settings are equally good and luck on validation is luck on test, by simulation, for up to 20 seeds and 22
-    settings. With both sides of a comparison chosen (`chosen` = 2), r is twice that.
+    Each seed's setting is chosen on the other seeds, so that the gain is not biased. The choices share runs, though,
+    and two differences have a correlation r: the variance of their mean is larger than that of independent ones by the
+    factor `(1 + (n - 1) r) / (1 - r)`. With a choice on one side this is at most about `1 + √n / 3` (simulated for up
+    to 20 seeds and 22 settings, all equally good, with the same noise on validation and test). With a choice on both
+    sides of the comparison (`chosen` = 2), r is twice as large.
 
     >>> inflation(9, 0), inflation(9, 1), round(inflation(9, 2), 3)
     (1.0, 2.0, 3.25)
@@ -39,10 +39,10 @@ def inflation(seeds: int, chosen: int) -> float:
 
 @dataclass(frozen=True)
 class Gain:
-    """A mean difference over `seeds` pairs. `error` is its standard error, None where it cannot be told.
+    """A mean difference over `seeds` pairs. `error` is its standard error, None where it is not defined.
 
-    `chosen` says on how many sides of the comparison a setting was chosen: 0, 1 or 2. `more_freedom`: degrees of
-    freedom of the error beyond those of the pairs, where its spread was told from more than these.
+    `chosen` is the number of sides of the comparison on which a setting was chosen: 0, 1 or 2. `more_freedom`: degrees
+    of freedom of the error beyond those of the pairs, where its spread was estimated from more data.
     """
 
     mean: float
@@ -68,7 +68,7 @@ class Gain:
 
     @property
     def p(self) -> float:
-        """The two-sided p-value of no gain; one where nothing can be told."""
+        """The two-sided p-value of no gain; one where there is no test."""
         return min(1.0, 2 * min(self.p_above(0.0), self.p_below(0.0)))
 
     def p_above(self, least: float) -> float:
@@ -84,11 +84,11 @@ class Gain:
             return float(stdtr(self.freedom, -distance / self.error))
         if self.seeds < 2 or distance == 0.0:
             return 1.0
-        # All differences alike: there is no spread to go by, and only their sign is left.
+        # All differences are equal: there is no spread, and only their sign can be tested.
         return 0.5**self.seeds if distance > 0 else 1.0
 
     def seeds_needed(self) -> int | None:
-        """Return how many seeds would tell a gain of this size and spread from none; None where that is over 20."""
+        """Return how many seeds would detect a gain of this size and spread; None if more than 20."""
         if self.spread is None or self.spread == 0.0 or self.mean == 0.0:
             return None
         seeds = np.arange(3, MOST_SEEDS + 1)
@@ -99,10 +99,10 @@ class Gain:
 
 
 def paired_gain(differences: Sequence[float], *, chosen: int = 0) -> Gain:
-    """Return the mean of differences that were paired by seed, with Student's interval.
+    """Return the mean of differences paired by seed, with Student's interval.
 
-    `x̄ ± t(n - 1) · s · √(f / n)`, where f is `inflation`. A bootstrap over three values covers 75 % where it says 95 %;
-    Student's t covers what it says, if differences are about normal. The bootstrap's interval is kept beside it.
+    `x̄ ± t(n - 1) · s · √(f / n)`, where f is `inflation`. With three values, a nominal 95 % bootstrap interval covers
+    75 %; Student's interval has its nominal coverage if differences are about normal. Both are returned.
 
     >>> gain = paired_gain([0.01, 0.02, 0.03])
     >>> [round(end, 4) for end in gain.interval], round(gain.p, 4)
@@ -115,21 +115,21 @@ def paired_gain(differences: Sequence[float], *, chosen: int = 0) -> Gain:
     if values.size < 2:
         return Gain(mean, values.size, None, None, None, chosen)
     spread = float(values.std(ddof=1))
-    if spread <= 1e-12:  # what is left of equal numbers after subtraction
+    if spread <= 1e-12:  # rounding errors of equal numbers
         return Gain(mean if abs(mean) > 1e-12 else 0.0, values.size, 0.0, None, None, chosen)
     error = spread * math.sqrt(inflation(values.size, chosen) / values.size)
     return Gain(mean, values.size, spread, error, bootstrap_interval(values) if values.size > 2 else None, chosen)
 
 
 def bootstrap_interval(values: npt.NDArray[np.float64]) -> tuple[float, float]:
-    """Return the percentile bootstrap's interval of 95 % for a mean; from few values it is too narrow."""
+    """Return the percentile bootstrap interval of 95 % for a mean; with few values it is too narrow."""
     draws = np.random.default_rng(0).choice(values, size=(10_000, values.size)).mean(1)
     low, high = np.quantile(draws, [0.5 - LEVEL / 2, 0.5 + LEVEL / 2])
     return float(low), float(high)
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Return Holm's adjusted p-values: below α, the chance of any false finding among them all is at most α.
+    """Return Holm's adjusted p-values: rejecting those below α makes any false rejection at most α likely.
 
     The i-th smallest of m is multiplied by m + 1 - i; none may be smaller than the one before it, or above one.
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from aol.engine.intervals import Gain, holm, inflation, paired_gain
+from aol.stats import Gain, holm, inflation, paired_gain
 from aol.study.selection import choose_without_each
 
 TIMES = 4000

@@ -1,0 +1,504 @@
+"""The results of a study: what each method gains in each cell, from the study and a frame of runs.
+
+A seed counts for a method when every run of its grid, and the baseline's, is complete: a part of a grid is never shown
+as the whole. The setting of each seed is chosen by the validation accuracy of the other seeds. The same runs always give
+the same results.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+
+import numpy as np
+
+from aol.engine.settings import Settings, Value, WrongSettingsError
+from aol.runs.figures import FIGURES
+from aol.runs.record import DamagedRunError, Run
+from aol.runs.store import Store
+from aol.runs.table import RunFrame, frame_of
+from aol.runs.validate import problem, read_valid, settings_of
+from aol.stats import Gain, holm, paired_gain
+from aol.study.correlations import Correlation, correlations, judge_correlations
+from aol.study.paper import Published, published, published_correlations, published_gains
+from aol.study.spec import Cell, Method, Study, Variant
+from aol.study.stats import (
+    BestOfTries,
+    Figures,
+    best_of_tries,
+    best_on_test,
+    chance_of_reaching,
+    choose,
+    choose_without_each,
+    gain_over_luck,
+    gain_over_tries,
+    luck_of_runs,
+    pooled_gains,
+)
+from aol.study.verdict import LEAST_SEEDS, Claim, Verdict, claim, judge
+
+Group = tuple[tuple[str, Value], ...]
+SYMBOLS = {"rho": "ρ", "beta": "β", "power": "p", "gamma": "γ"}
+LEAST_METHODS = 3  # for a common spread
+
+
+@dataclass(frozen=True)
+class Optimistic:
+    """The best of a grid on test, one a seed, beside the best of as many baseline runs.
+
+    `left` is the difference of the two, `reached` how often as many baseline runs are as good. Baseline runs differ in
+    everything that a seed decides, data included, while the runs of a grid share a seed: that is a disadvantage of the
+    grid. `within` is the grid's gain above the noise of runs with one seed; None with a single seed.
+    """
+
+    tries: int
+    mean: float
+    gain: float
+    baseline: BestOfTries
+    left: float
+    interval: tuple[float, float] | None
+    reached: float | None
+    within: float | None
+    within_interval: tuple[float, float] | None
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One method in one cell. `values` and `differences` are by seed, in the order of `seeds`: the complete ones.
+
+    `gain` is the paired difference to the baseline; None for the baseline itself and where no seed is complete. `p` is
+    its p-value, corrected for all comparisons of the study; None where there is no test. `all_gains` are the gains of
+    every setting with every complete seed, none chosen; `pool` the figures of all baseline runs in the cell.
+    """
+
+    cell: Cell
+    method: str
+    settings: int
+    setting: str
+    choices: tuple[str, ...]
+    chosen: tuple[str, ...]
+    seeds: tuple[int, ...]
+    planned: int
+    runs: int
+    runs_planned: int
+    failed: int
+    values: tuple[float, ...]
+    differences: tuple[float, ...]
+    all_gains: tuple[float, ...]
+    pool: tuple[float, ...]
+    gain: Gain | None
+    optimistic: Optimistic | None
+    paper: Published | None
+    paper_gains: tuple[float, ...] | None
+    problem: str | None
+    p: float | None = None
+
+    @property
+    def mean(self) -> float | None:
+        """The mean over seeds."""
+        return statistics.fmean(self.values) if self.values else None
+
+    @property
+    def spread(self) -> float | None:
+        """The standard deviation over seeds."""
+        return statistics.stdev(self.values) if len(self.values) > 1 else None
+
+    @property
+    def paper_gain(self) -> float | None:
+        """The paper's gain over its baseline, a mean where it has several seeds."""
+        return statistics.fmean(self.paper_gains) if self.paper_gains else None
+
+
+@dataclass(frozen=True)
+class StudyResults:
+    """The results of a study, as far as its runs are complete.
+
+    Args:
+        study: what was planned.
+        figure: the part of the test curve that is shown.
+        frame: the complete runs.
+        damaged: files that were not used, and why.
+        comparisons: one for each cell and method, in the order of the study.
+        verdicts: on the study as a whole: for each method of the paper or, without such, for each method.
+        groups: on groups of cells that differ in one axis only, corrected for their number; empty if there is one.
+        rivals: each method of the paper against each other method, corrected for their number.
+        correlations: by cell, where nothing is compared.
+    """
+
+    study: Study
+    figure: str
+    frame: RunFrame
+    damaged: Sequence[tuple[str, str]]
+    comparisons: Sequence[Comparison]
+    verdicts: Sequence[Verdict]
+    groups: Sequence[tuple[Group, Verdict]]
+    rivals: Sequence[Verdict]
+    correlations: Sequence[tuple[Cell, Sequence[Correlation]]]
+
+    @property
+    def runs_planned(self) -> int:
+        """How many runs the study has."""
+        return len(self.study.all_runs())
+
+    @property
+    def runs_failed(self) -> int:
+        """How many of the complete runs diverged; a run that several cells share counts once."""
+        return int(self.frame["failed_at_epoch"].notna().sum()) if len(self.frame) else 0
+
+    @property
+    def tests(self) -> int:
+        """How many comparisons the p-values are corrected for."""
+        return sum(each.p is not None for each in self.comparisons)
+
+    @property
+    def correlation_verdict(self) -> tuple[str, str]:
+        """The verdict on the correlations, and its sentence."""
+        own = [each for _, found in self.correlations for each in found]
+        return judge_correlations(own, len(self.correlations), len(self.study.cells_list()))
+
+    @property
+    def has_figures(self) -> bool:
+        """Whether there is anything to show: a complete seed of a method that is compared, or a correlation."""
+        return bool(self.correlations) or any(each.differences for each in self.comparisons)
+
+    def of(self, method: str) -> list[Comparison]:
+        """Return a method's comparisons in the cells that a verdict is on; without such, in all with a gain."""
+        own = [each for each in self.comparisons if each.method == method and each.differences]
+        return [each for each in own if len(each.seeds) >= LEAST_SEEDS] or own
+
+    def with_figure(self, figure: str) -> StudyResults:
+        """Return the results of the same runs by another figure."""
+        return self if figure == self.figure else results_of(self.study, self.frame, figure=figure)
+
+
+# Runs
+
+
+@cache
+def run_id(run: Settings) -> str:
+    """Return the id of a run; computed once, as tables ask for it many times."""
+    return run.run_id
+
+
+def finished_runs(store: Store) -> RunFrame:
+    """Return all complete runs of the engine in a store; damaged and unfinished ones are left out."""
+    valid: list[Run] = []
+    for run in store:
+        settings = settings_of(run) if run.finished else None
+        if settings is not None and problem(run, settings) is None:
+            valid.append(run)
+    return frame_of((store.path(run.id), run) for run in valid)
+
+
+def study_results(
+    study: Study, store: Store, frame: RunFrame | None = None, *, figure: str | None = None, more_seeds: bool = True
+) -> StudyResults:
+    """Return the results of a study from a store; its runs are read here unless a frame of them is given.
+
+    Seeds that are not in the study, but were trained for it, count as well unless `more_seeds` is false.
+    """
+    known = finished_runs(store) if frame is None else frame
+    whole = with_trained_seeds(study, known) if more_seeds else study
+    runs = {run_id(run): run for run in whole.all_runs()}
+    there = [name for name in runs if name in known.index]
+    damaged = []
+    for name in runs.keys() - set(there):
+        try:
+            read_valid(store, runs[name])
+        except DamagedRunError as error:
+            damaged.append((f"{name}/run.json", str(error)))
+    return results_of(whole, known.loc[there], figure=figure, damaged=sorted(damaged))
+
+
+def with_trained_seeds(study: Study, frame: RunFrame) -> Study:
+    """Return the study with every seed that any of its compared methods was trained with; its own seeds first."""
+    compared = [method for method in study.methods if method.name != study.baseline] or list(study.methods)
+    cells = study.cells_list()
+    wanted = {replace(run, seed=0) for cell in cells for each in compared for run in study.runs(cell, each, (0,))}
+    known = (settings_of(run) for run in frame.runs.values() if run.seed not in study.seeds)
+    seeds = sorted({run.seed for run in known if run is not None and replace(run, seed=0) in wanted})
+    return replace(study, seeds=(*study.seeds, *seeds)) if seeds else study
+
+
+def baseline_run(study: Study, cell: Cell, seed: int) -> Settings:
+    """Return the baseline's run in a cell."""
+    baseline = study.method(study.baseline)
+    return study.run(cell, baseline, baseline.variants()[0], seed)
+
+
+# Results
+
+
+def results_of(
+    study: Study, frame: RunFrame, *, figure: str | None = None, damaged: Sequence[tuple[str, str]] = ()
+) -> StudyResults:
+    """Return the results of a study; by default of the figure by which its settings are chosen."""
+    wanted = study.figure if figure is None else figure
+    check_figure(study, wanted)
+    comparisons = compare(study, frame, wanted)
+    methods = [method.name for method in study.methods if method.name != study.baseline]
+    claims = [name for name in methods if study.of_paper(study.method(name))] or methods
+    return StudyResults(
+        study=study,
+        figure=wanted,
+        frame=frame,
+        damaged=tuple(damaged),
+        comparisons=tuple(comparisons),
+        verdicts=judge([claim(comparisons, name) for name in claims]),
+        groups=_groups(study, comparisons, claims),
+        rivals=judge([claim(comparisons, name, rival) for name in claims for rival in methods if rival not in claims]),
+        correlations=() if methods else _correlations(study, frame),
+    )
+
+
+def check_figure(study: Study, figure: str) -> None:
+    """Raise if a study has no such figure."""
+    allowed = (*FIGURES, *(f"averaged_{name}" for name in FIGURES))
+    if figure not in allowed:
+        raise WrongSettingsError(f"figure must be one of {', '.join(allowed)}, not {figure!r}.")
+    tried = len(study.method(study.baseline).variants())
+    if tried > 1:
+        raise WrongSettingsError(f"{study.name}: the baseline {study.baseline} must have one setting, not {tried}.")
+    run = baseline_run(study, study.cells_list()[0], study.seeds[0])
+    if "second_half_mean" in figure and run.scenario != "stream":
+        raise WrongSettingsError(f"figure {figure} is for streams; {study.name} has last, tail_mean and best.")
+    if figure.startswith("averaged_") and run.average == 0.0:
+        raise WrongSettingsError(f"figure {figure} needs an averaged network, and {study.name} has none (average).")
+
+
+def axis(study: Study) -> str | None:
+    """Return the axis of cells over which results are averaged first: the one of numbers with the most values."""
+    numbers = {name: values for name, values in study.cells.items() if not any(isinstance(v, str) for v in values)}
+    return max(numbers, key=lambda name: len(numbers[name]), default=None)
+
+
+def _groups(study: Study, comparisons: Sequence[Comparison], claims: Sequence[str]) -> list[tuple[Group, Verdict]]:
+    along = axis(study)
+    parts: dict[Group, list[Comparison]] = {}
+    for each in comparisons:
+        parts.setdefault(tuple(item for item in each.cell.items() if item[0] != along), []).append(each)
+    if len(parts) < 2:
+        return []
+    asked: list[tuple[Group, Claim]] = [(name, claim(parts[name], method)) for method in claims for name in parts]
+    verdicts = judge([each for _, each in asked])
+    return [(name, verdict) for (name, _), verdict in zip(asked, verdicts, strict=True)]
+
+
+def _correlations(study: Study, frame: RunFrame) -> list[tuple[Cell, list[Correlation]]]:
+    """Return the correlations of every cell that has some, with the paper's, corrected for their number."""
+    found: list[tuple[Cell, Correlation]] = []
+    for cell in study.cells_list():
+        runs = study.runs(cell, study.method(study.baseline))
+        paper = published_correlations(runs[0].imbalance) if study.paper else {}
+        found += [(cell, replace(each, paper=paper.get(each.signal))) for each in correlations(records(frame, runs))]
+    corrected = zip(found, holm([each.p for _, each in found]), strict=True)
+    done = [(cell, replace(each, p_corrected=p)) for (cell, each), p in corrected]
+    return [(cell, own) for cell in study.cells_list() if (own := [each for other, each in done if other == cell])]
+
+
+def records(frame: RunFrame, runs: Iterable[Settings]) -> list[Run]:
+    """Return the records of those of some runs that are in the frame."""
+    names = [name for run in runs if (name := run_id(run)) in frame.index]
+    return list(frame.loc[names].runs.values()) if names else []
+
+
+def pooled(results: StudyResults) -> dict[str, Gain]:
+    """Return the gain of every method over the cells in which all methods are complete, with one spread for all.
+
+    Empty with fewer than three seeds or methods.
+    """
+    study, names = results.study, [method.name for method in results.study.methods]
+    cells = [[each for each in results.comparisons if each.cell == cell] for cell in study.cells_list()]
+    whole = [cell for cell in cells if all(len(each.seeds) >= LEAST_SEEDS for each in cell)]
+    every = [each for cell in whole for each in cell]
+    seeds = [seed for seed in whole[0][0].seeds if all(seed in each.seeds for each in every)] if whole else []
+    if len(seeds) < LEAST_SEEDS or len(names) < LEAST_METHODS:
+        return {}
+    by_cell = [[[each.values[each.seeds.index(seed)] for each in cell] for seed in seeds] for cell in whole]
+    values = np.array(by_cell, dtype=np.float64).mean(0)
+    chosen = [int(any(each.settings > 1 for each in every if each.method == name)) for name in names]
+    gains = pooled_gains(values, names.index(study.baseline), chosen) or []
+    return {name: gain for name, gain in zip(names, gains, strict=False) if gain is not None}
+
+
+# Methods in cells
+
+
+def compare(study: Study, frame: RunFrame, figure: str) -> list[Comparison]:
+    """Return a comparison for every cell and method, in the order of the study, with corrected p-values."""
+    data = _Data(study, frame, figure)
+    found = [_comparison(data, cell, method) for cell in study.cells_list() for method in study.methods]
+    tested = [each.gain is not None and each.gain.seeds > 1 for each in found]
+    adjusted = iter(holm([each.gain.p for each, test in zip(found, tested, strict=True) if test and each.gain]))
+    return [replace(each, p=next(adjusted)) if test else each for each, test in zip(found, tested, strict=True)]
+
+
+def chosen_runs(results: StudyResults, cell: Cell, method: str) -> list[Run]:
+    """Return the runs of a method in a cell that are shown: of each complete seed that in the chosen setting."""
+    comparison = next(each for each in results.comparisons if each.cell == cell and each.method == method)
+    return [results.frame.runs[name] for name in comparison.chosen]
+
+
+class _Data:
+    """Figures of runs, by their settings."""
+
+    def __init__(self, study: Study, frame: RunFrame, figure: str) -> None:
+        self.study, self.frame = study, frame
+        column = figure if figure.startswith("averaged_") else f"test_{figure}"
+        choice = f"validation_{study.figure}"
+        self._test: Mapping[str, float] = frame[column].dropna().to_dict() if len(frame) else {}
+        self._validation: Mapping[str, float] = frame[choice].dropna().to_dict() if len(frame) else {}
+        self._failed: Mapping[str, object] = frame["failed_at_epoch"].dropna().to_dict() if len(frame) else {}
+        self._there = set(frame.index)
+
+    def test(self, run: Settings) -> float | None:
+        return self._test.get(run_id(run))
+
+    def validation(self, run: Settings) -> float | None:
+        return self._validation.get(run_id(run))
+
+    def counts(self, runs: Sequence[Settings]) -> tuple[int, int]:
+        """Return how many of some runs are complete, and how many of these diverged."""
+        names = [name for run in runs if (name := run_id(run)) in self._there]
+        return len(names), sum(name in self._failed for name in names)
+
+    def pool(self, cell: Cell) -> list[float]:
+        """Return the test figures of all baseline runs in a cell, those of its additional seeds too."""
+        study = self.study
+        runs = study.runs(cell, study.method(study.baseline), (*study.seeds, *study.extra_seeds))
+        return [value for run in runs if (value := self.test(run)) is not None]
+
+
+@dataclass(frozen=True)
+class _Complete:
+    """The complete seeds of a method in a cell: test and validation figures `[S, K]`, the baseline's `[S]`."""
+
+    seeds: tuple[int, ...]
+    test: Figures
+    validation: Figures
+    baseline: Figures
+    problem: str | None
+
+
+def _complete(data: _Data, cell: Cell, method: Method, variants: list[Variant]) -> _Complete:
+    study = data.study
+    grid = {seed: [study.run(cell, method, variant, seed) for variant in variants] for seed in study.seeds}
+    test = {seed: [data.test(run) for run in row] for seed, row in grid.items()}
+    base = {seed: data.test(baseline_run(study, cell, seed)) for seed in study.seeds}
+    seeds = tuple(seed for seed in study.seeds if None not in test[seed] and base[seed] is not None)
+    validation, why = _validation(data, [grid[seed] for seed in seeds])
+    kept = seeds if why is None else ()
+    tests = np.array([test[seed] for seed in kept], dtype=np.float64).reshape(len(kept), len(variants))
+    return _Complete(kept, tests, validation, np.array([base[seed] for seed in kept], dtype=np.float64), why)
+
+
+def _validation(data: _Data, grid: Sequence[Sequence[Settings]]) -> tuple[Figures, str | None]:
+    """Return the figures that settings are chosen by, `[S, K]`; and what is wrong if there are none to choose by."""
+    if not grid or len(grid[0]) == 1:
+        return np.zeros((len(grid), 1)), None
+    values = [[data.validation(run) for run in row] for row in grid]
+    if any(value is None for row in values for value in row):
+        why = "no validation accuracy to choose a setting by: give the study a validation part"
+        return np.zeros((len(grid), len(grid[0]))), why
+    return np.array(values, dtype=np.float64), None
+
+
+def _comparison(data: _Data, cell: Cell, method: Method) -> Comparison:
+    study = data.study
+    is_base = method.name == study.baseline
+    variants = _distinct(study, cell, method)
+    complete = _complete(data, cell, method, variants)
+    planned = [study.run(cell, method, variant, seed) for variant in variants for seed in study.seeds]
+    planned += study.runs(cell, method, study.extra_seeds) if is_base else []
+    own = choose_without_each(complete.validation) if complete.seeds else np.array([], dtype=np.intp)
+    values = complete.test[np.arange(len(own)), own]
+    differences = () if is_base else tuple((values - complete.baseline).tolist())
+    first = choose(complete.validation) if complete.seeds else 0
+    reference = baseline_run(study, cell, study.seeds[0])
+    gains = None if is_base else published_gains(study.paper, planned[0], reference)
+    runs, failed = data.counts(planned)
+    taken = zip(complete.seeds, own.tolist(), strict=True)
+    return Comparison(
+        cell=cell,
+        method=method.name,
+        settings=len(variants),
+        setting=setting_text(variants[first]) if complete.seeds or len(variants) == 1 else "",
+        choices=tuple(setting_text(variants[place]) for place in own),
+        chosen=tuple(run_id(study.run(cell, method, variants[place], seed)) for seed, place in taken),
+        seeds=complete.seeds,
+        planned=len(study.seeds),
+        runs=runs,
+        runs_planned=len(planned),
+        failed=failed,
+        values=tuple(values.tolist()),
+        differences=differences,
+        all_gains=tuple((complete.test - complete.baseline[:, None]).ravel().tolist()),
+        pool=tuple(data.pool(cell)),
+        gain=paired_gain(differences, chosen=int(len(variants) > 1)) if differences else None,
+        optimistic=_optimistic(data, cell, method, complete) if differences else None,
+        paper=published(study.paper, planned[0]),
+        paper_gains=None if gains is None else tuple(gains),
+        problem=complete.problem,
+    )
+
+
+def _distinct(study: Study, cell: Cell, method: Method) -> list[Variant]:
+    """Return the settings of a grid; of those that are the same run, the first."""
+    by_run = {study.run(cell, method, variant, study.seeds[0]): variant for variant in reversed(method.variants())}
+    return list(reversed(by_run.values()))
+
+
+def _optimistic(data: _Data, cell: Cell, method: Method, complete: _Complete) -> Optimistic | None:
+    """Return the best of a grid on test beside the baseline's best of as many tries; None without a grid.
+
+    As in the paper, the grid of age includes ρ = 0, which is no weighting with the same mechanism: one more try.
+    """
+    if complete.test.shape[1] == 1:
+        return None
+    tests = complete.test
+    if data.study.of_paper(method):
+        zero = [data.test(_unweighted(data.study, cell, method, seed)) for seed in complete.seeds]
+        if None not in zero:
+            tests = np.column_stack([np.array(zero, dtype=np.float64), tests])
+    best = np.take_along_axis(tests, best_on_test(tests)[:, None], axis=1)[:, 0]
+    gains = best - complete.baseline
+    pool, tries = data.pool(cell), int(tests.shape[1])
+    theirs = best_of_tries(pool, tries)
+    left, interval = gain_over_tries(best.tolist(), theirs)
+    luck = luck_of_runs(tests)
+    within = (None, None) if luck is None or luck[0] == 0.0 else gain_over_luck(gains.tolist(), tries, luck)
+    chances = [chance_of_reaching(pool, tries, float(value)) for value in best] if tries <= len(pool) else []
+    return Optimistic(
+        tries=tries,
+        mean=float(best.mean()),
+        gain=float(gains.mean()),
+        baseline=theirs,
+        left=left,
+        interval=interval,
+        reached=statistics.fmean(chances) if chances else None,
+        within=within[0],
+        within_interval=within[1],
+    )
+
+
+def _unweighted(study: Study, cell: Cell, method: Method, seed: int) -> Settings:
+    """Return the run of a method at ρ = 0. Without weights the memory does not matter: another one's run will do."""
+    zero = replace(study.run(cell, method, method.variants()[0], seed), weighting="none")
+    runs = [study.run(cell, each, each.variants()[0], seed) for each in study.methods]
+    return next((run for run in runs if replace(run, memory=zero.memory) == zero), zero)
+
+
+def setting_text(variant: Variant) -> str:
+    """Return a setting of a grid in a few characters.
+
+    >>> setting_text({"rho": 0.5, "level": "class"})
+    'ρ=0.5 class'
+    """
+    words = []
+    for name, value in variant.items():
+        text = f"{value:g}" if isinstance(value, float) else str(value)
+        plain = isinstance(value, str) and name in ("level", "mechanism", "loss", "weighting")
+        words.append(text if plain else f"{SYMBOLS.get(name, name + ' ')}{'=' if name in SYMBOLS else ''}{text}")
+    return " ".join(words)
