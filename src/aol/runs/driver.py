@@ -41,9 +41,10 @@ from aol.runs.checkpoint import DamagedCheckpointError, load_checkpoint, save_ch
 from aol.runs.files import remove_partial_files, write_atomically
 from aol.runs.from_loop import RecordWriter
 from aol.runs.progress import Silent, Tally, describe
-from aol.runs.record import Json, Run
+from aol.runs.record import Json
 from aol.runs.store import REQUEST, Store, read_request, write_request
 from aol.runs.tensorboard import Events, check_tensorboard
+from aol.runs.validate import damaged_runs, get_valid, is_complete
 
 OpenData = Callable[[Sequence[Settings]], dict[str, AnyPair]]
 _SHARE_OF_TIME = 0.05  # that writing checkpoints and records may take
@@ -181,14 +182,6 @@ def requested_runs(request: dict[str, Json]) -> list[Settings]:
         return [Settings(**each) for each in runs]  # type: ignore[arg-type]
     except TypeError as error:
         raise WrongSettingsError(f"{REQUEST} was written by another version of aol: {error}.") from error
-
-
-def is_complete(run: Run | None, require: Sequence[str] = ()) -> bool:
-    """Return whether a record is that of a finished run with these readings over time, as far as it can have them."""
-    if run is None or not run.finished:
-        return False
-    possible = [name for name in require if name != "age" or run.settings.get("signal") != "none"]
-    return set(possible) <= set(run.over_time)
 
 
 # Groups
@@ -484,18 +477,22 @@ class Job:
         found = []
         for run in self.runs:
             if run.run_id not in self._complete:
-                if is_complete(self.store.get(run.run_id), self._require):
+                if is_complete(get_valid(self.store, run), self._require):
                     self._complete.add(run.run_id)
                 else:
                     found.append(run)
         return found
 
-    def next_group(self) -> RunGroup | None:
-        """Return the next group to train: one that was begun, or a new one; None if nothing is left."""
-        wanted = {run.run_id: run for run in self.missing() if run.run_id not in self.outcome.untrained}
+    def next_group(self, elsewhere: Sequence[RunGroup] = ()) -> RunGroup | None:
+        """Return the next group to train: one that was begun, or a new one; None if nothing is left.
+
+        `elsewhere` are groups that other workers train now.
+        """
+        taken = {run.run_id for group in elsewhere for run in group.runs} | self.outcome.untrained.keys()
+        wanted = {run.run_id: run for run in self.missing() if run.run_id not in taken}
         for begun in begun_groups(self.store):
             ids = [run.run_id for run in begun.runs]
-            if all(is_complete(self.store.get(each)) for each in ids) and wanted.keys().isdisjoint(ids):
+            if all(is_complete(get_valid(self.store, run)) for run in begun.runs) and wanted.keys().isdisjoint(ids):
                 self.remove(begun)
             elif not wanted.keys().isdisjoint(ids) and begun.folder not in self._aside:
                 return begun
@@ -593,7 +590,7 @@ def train(
         _meet(world, shared)
         opens = open_data if prepare is None else lambda _: opened
         job = Job(runs, store, options, opens, progress, keep=keep, require=require)
-        for path, why in store.damaged([run.run_id for run in job.runs]) if writes else ():
+        for path, why in damaged_runs(store, job.runs) if writes else ():
             progress.say(f"{path} is damaged and its run is trained again: {why}.")
         _train_all(job, stop, shared=shared, writes=writes)
         if world > 1 and not shared and not stop.came:
@@ -736,5 +733,5 @@ def _meet(world: int, shared: bool) -> None:
 
 def _wait_for_others(runs: Sequence[Settings], store: Store) -> None:
     """Wait for the processes that share the list of runs: torchrun ends all of them if one dies."""
-    while not all(is_complete(store.get(run.run_id)) for run in runs):
+    while not all(is_complete(get_valid(store, run)) for run in runs):
         time.sleep(0.2)

@@ -6,11 +6,14 @@ fit its settings would enter a table silently, or break it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
+
 import numpy as np
 
 from aol.data.named import NUM_CLASSES
 from aol.engine.settings import Settings, WrongSettingsError
-from aol.runs.record import DamagedRunError, Run
+from aol.runs.record import FILE, DamagedRunError, Run
 from aol.runs.store import Store
 
 _READ_ON_TEST = ("test_accuracy", "validation_accuracy", "averaged_accuracy")  # at the same epochs, all or none
@@ -60,3 +63,30 @@ def read_valid(store: Store, settings: Settings) -> Run | None:
     if run is not None and (why := problem(run, settings)):
         raise DamagedRunError(why)
     return run
+
+
+def get_valid(store: Store, settings: Settings) -> Run | None:
+    """Return the record of a run, or None if there is none that can be used."""
+    try:
+        return read_valid(store, settings)
+    except DamagedRunError:
+        return None
+
+
+def damaged_runs(store: Store, runs: Sequence[Settings]) -> list[tuple[Path, str]]:
+    """Return those records of some runs that cannot be used, each with the reason."""
+    found = []
+    for run in runs:
+        try:
+            read_valid(store, run)
+        except DamagedRunError as error:
+            found.append((store.path(run.run_id) / FILE, str(error)))
+    return found
+
+
+def is_complete(run: Run | None, require: Sequence[str] = ()) -> bool:
+    """Return whether a record is that of a finished run with these readings over time, as far as it can have them."""
+    if run is None or not run.finished:
+        return False
+    possible = [name for name in require if name != "age" or run.settings.get("signal") != "none"]
+    return set(possible) <= set(run.over_time)

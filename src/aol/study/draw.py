@@ -1,0 +1,345 @@
+"""Figures of a study: class ages, accuracy or gains over epochs, gains after a shift, and the chart of its gains.
+
+Each method is shown as in the table: of every complete seed the run in the setting that was chosen on validation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from aol.engine.settings import WrongSettingsError
+from aol.plots import style
+from aol.plots.accuracy import Curve, draw_curve, faintness, mean_curve
+from aol.plots.forest import Estimate, draw_forest
+from aol.plots.heatmap import LARGEST, AgeMap, draw_ages
+from aol.plots.style import Ints
+from aol.runs.figures import is_stream, test_accuracy_by_epoch
+from aol.runs.record import Run
+from aol.study.comparisons import Comparison, StudyResults, chosen_runs
+from aol.study.shifts import Reading, by_place, moves, paired, settings
+from aol.study.spec import Cell, Study
+from aol.study.tables import SIGNALS, cell_name, runs_text
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+AGES, ACCURACY, GAIN, SHIFTS = "ages", "accuracy", "gain", "shifts"
+PICTURES = (AGES, ACCURACY, GAIN, SHIFTS)
+_MOST_PANELS = 12
+_PAGE = 6.9  # inches: both columns of a two-column page
+_TITLE = 0.2  # inches
+_PLACES = 10  # numbers along an axis of places in a period
+_WINDOW = 0.05  # of all epochs: what a gain is averaged over, as in the figure tail_mean
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A figure, what it is of, the title and the seeds of each of its panels, and what is not in it."""
+
+    figure: Figure
+    of: str
+    panels: Sequence[tuple[str, tuple[int, ...]]]
+    notes: list[str]
+
+
+def default_picture(study: Study) -> str:
+    """Return what is drawn by default: ages where the study keeps them, else accuracy."""
+    return AGES if "age" in study.keep else ACCURACY
+
+
+def draw(results: StudyResults, of: str | None = None) -> Picture:
+    """Return one of the `PICTURES` of a study: a panel a cell. The matplotlib package is needed."""
+    style.matplotlib()
+    if not len(results.frame):
+        raise WrongSettingsError(f"There are no complete runs of {results.study.name} to draw.")
+    what = of or default_picture(results.study)
+    return _ages(results) if what == AGES else _curves(results, what)
+
+
+# Ages
+
+
+def _ages(results: StudyResults) -> Picture:
+    """Return the ages of classes over epochs: a panel for each cell and method, means over seeds."""
+    study = results.study
+    panels: list[tuple[str, tuple[int, ...]]] = []
+    maps: list[AgeMap] = []
+    diverged = without = 0
+    for cell in study.cells_list():
+        for method in study.methods:
+            runs = chosen_runs(results, cell, method.name)
+            well = [each for each in runs if each.failed_at_epoch is None]
+            aged = [each for each in well if "age" in each.over_time]
+            diverged += len(runs) - len(well)
+            without += len(well) - len(aged)
+            if aged:
+                seeds = tuple(settings(each).seed for each in aged)
+                words = [_cell_title(study, cell), *([method.name] if len(study.methods) > 1 else [])]
+                mean = f"seed {seeds[0]}" if len(seeds) == 1 else f"mean over {len(seeds)} seeds"
+                panels.append((", ".join([*words, mean]), seeds))
+                maps.append(age_map(aged))
+    if not maps:
+        raise _no_ages(results)
+    notes = _missing(results)
+    notes += [f"Not drawn: {runs_text(diverged)} that diverged."] if diverged else []
+    notes += [f"Not drawn: {runs_text(without)} without ages over time."] if without else []
+    return Picture(_draw_ages([title for title, _ in panels], maps), AGES, panels, notes)
+
+
+def age_map(runs: Sequence[Run]) -> AgeMap:
+    """Return the ages of runs that differ by their seeds only: the mean, by epoch and class, over those that know it."""
+    ages = np.array([each.over_time["age"] for each in runs], dtype=np.float64)  # [S, E, C]
+    known = ~np.isnan(ages)
+    total, times = np.where(known, ages, 0.0).sum(0), known.sum(0)
+    mean = np.divide(total, times, out=np.full(total.shape, np.nan), where=times > 0)
+    time = "step" if is_stream(runs[0]) else "epoch"
+    return AgeMap(
+        age=mean,
+        epochs=runs[0].epochs[: len(mean)],
+        counts=_class_sizes(runs),
+        names=[str(label) for label in range(mean.shape[1])],
+        time=time,
+        unit=f"{time}s",
+        numbered=True,
+    )
+
+
+def _class_sizes(runs: Sequence[Run]) -> Ints | None:
+    """Return the training samples of each class, a mean over seeds; None where they change or are not known."""
+    counts = [each.counts for each in runs if each.counts is not None]
+    if not counts or is_stream(runs[0]):
+        return None
+    sizes: Ints = np.array(counts, dtype=np.float64).mean(0).round().astype(np.int64)
+    return sizes
+
+
+@style.styled
+def _draw_ages(titles: Sequence[str], maps: Sequence[AgeMap]) -> Figure:
+    figure, panels = _page(titles, max(each.height for each in maps))
+    oldest = max(len(each.epochs) for each in maps) + 1  # the largest possible age
+    draw_ages(figure, panels, maps, largest=min(LARGEST, oldest))
+    return figure
+
+
+def _no_ages(results: StudyResults) -> WrongSettingsError:
+    name, runs = results.study.name, results.frame.runs.values()
+    if all(each.failed_at_epoch is not None for each in runs):
+        return WrongSettingsError(f"All runs of {name} diverged: there are no ages to draw.")
+    if any("age" in each.over_time for each in runs):
+        return _incomplete(results)
+    return WrongSettingsError(f"No run of {name} has the ages of its classes over time.")
+
+
+# Accuracy and gains
+
+
+def _curves(results: StudyResults, of: str) -> Picture:
+    """Return test accuracy over epochs; or the gain over the baseline, paired by seed, over epochs or after shifts."""
+    study = results.study
+    if of == SHIFTS and not all(moves(settings(run)) for run in results.frame.runs.values()):
+        raise WrongSettingsError(
+            f"--of {SHIFTS} is for streams whose head moves every few steps, and {study.name} has other runs."
+        )
+    if of != ACCURACY and len(study.methods) == 1:
+        raise WrongSettingsError(f"{study.name} has only {study.baseline}: there are no gains to draw.")
+    panels: list[tuple[str, tuple[int, ...]]] = []
+    cells: list[list[tuple[int, Curve]]] = []
+    for cell in study.cells_list():
+        own = _method_curves(results, cell, of)
+        if own:
+            seeds = tuple(dict.fromkeys(seed for *_, each in own for seed in each))
+            panels.append((f"{_cell_title(study, cell)}, {_seeds_text([curve for _, curve, _ in own], seeds)}", seeds))
+            cells.append([(place, curve) for place, curve, _ in own])
+    if not cells:
+        raise _incomplete(results)
+    notes = _missing(results)
+    failed = results.runs_failed
+    notes += [f"{runs_text(failed)} diverged: at chance from there on."] if failed else []
+    return Picture(_draw_curves(results, [title for title, _ in panels], cells, of), of, panels, notes)
+
+
+def _method_curves(results: StudyResults, cell: Cell, of: str) -> list[tuple[int, Curve, tuple[int, ...]]]:
+    """Return the curve of each method in a cell, with its place in the study and its seeds."""
+    study, found = results.study, []
+    for place, method in enumerate(study.methods):
+        if of != ACCURACY and method.name == study.baseline:
+            continue
+        runs = chosen_runs(results, cell, method.name)
+        curve = mean_curve(method.name, [_reading(results, cell, each, of) for each in runs])
+        if curve is not None:
+            found.append((place, curve, tuple(settings(each).seed for each in runs)))
+    return found
+
+
+def _reading(results: StudyResults, cell: Cell, each: Run, of: str) -> Reading:
+    if of == ACCURACY:
+        return test_accuracy_by_epoch(each)
+    gains, run = paired(results, cell, each), settings(each)
+    return by_place(run, gains) if of == SHIFTS else running_mean(gains, window(run.epochs))
+
+
+def window(epochs: int) -> int:
+    """Return how many epochs a gain is averaged over: an odd number, 5 % of all.
+
+    >>> window(200), window(3)
+    (11, 1)
+    """
+    return 2 * round(_WINDOW * epochs / 2) + 1
+
+
+def running_mean(values: Mapping[int, float], width: int) -> Reading:
+    """Return the mean over `width` epochs around each; fewer at the ends, and where there are no values.
+
+    >>> running_mean({1: 0.0, 2: 3.0, 3: 6.0}, 3)
+    {1: 1.5, 2: 3.0, 3: 4.5}
+    """
+    half = width // 2
+    near = {epoch: [values[e] for e in range(epoch - half, epoch + half + 1) if e in values] for epoch in values}
+    return {epoch: float(np.mean(each)) for epoch, each in near.items()}
+
+
+@style.styled
+def _draw_curves(
+    results: StudyResults, titles: Sequence[str], cells: Sequence[Sequence[tuple[int, Curve]]], of: str
+) -> Figure:
+    base, gain = results.study.baseline, of != ACCURACY
+    said = _explained(results, cells, of)
+    said = ["; ".join(said)] if len(cells) > 1 else said
+    names = {place: curve.name for curves in cells for place, curve in curves}
+    columns = _columns(list(names.values()), wide=len(cells) > 1)
+    below = 0.12 * (-(-len(names) // columns) + len(said)) + 0.1
+    figure, panels = _page(titles, 1.75, below)
+    for axes, curves in zip(panels, cells, strict=True):
+        if gain:
+            axes.axhline(0.0, color=style.GREY, linewidth=0.6, zorder=1)
+        for place, curve in curves:
+            label = names.pop(place, "_")  # in the legend once
+            draw_curve(axes, curve, place, label, faint=faintness(len(curves)))
+        epochs = max((curve.epochs for _, curve in curves), key=len)
+        style.over_time(axes, epochs, "step after the head moved" if of == SHIFTS else _time_unit(results))
+        if of == SHIFTS and len(epochs) > 1:  # the first step matters most, and has a number
+            last = int(epochs[-1])
+            axes.set_xticks(range(1, last + 1, -(-last // _PLACES)))
+        axes.set_ylabel(f"gain over {style.short(base)} (points)" if gain else "test accuracy (%)")
+        axes.margins(x=0.01)
+        style.few(axes, y=5)
+    if gain:  # one scale in all panels
+        ends = [axes.get_ylim() for axes in panels]
+        for axes in panels:
+            axes.set_ylim(min(low for low, _ in ends), max(high for _, high in ends))
+    legend = figure.legend(
+        loc="outside lower center", ncols=columns, columnspacing=1.2, labelspacing=0.3,
+        title="\n".join(said), title_fontsize=6.5,
+    )  # fmt: skip
+    legend.get_title().set_multialignment("center")
+    return figure
+
+
+def _explained(results: StudyResults, cells: Sequence[Sequence[tuple[int, Curve]]], of: str) -> list[str]:
+    """Return what lines and bands are, a line of text each."""
+    found, run = [], settings(next(iter(results.frame.runs.values())))
+    if any(curve.runs > 1 for curves in cells for _, curve in curves):
+        found.append("lines: mean over seeds; bands: ± one standard deviation")
+    if of == SHIFTS:
+        found.append("gains paired by seed, second half of the stream")
+    elif of == GAIN and window(run.epochs) > 1:
+        found.append(f"gains paired by seed, running mean over {window(run.epochs)} {_time_unit(results)}s")
+    if any(each.settings > 1 for each in results.comparisons):
+        found.append("settings chosen on validation")
+    return found
+
+
+def _columns(names: Sequence[str], *, wide: bool) -> int:
+    """Return the number of columns in which names fit, so that no row is much shorter than the others."""
+    longest = max(map(len, names))
+    most = max(1, (130 if wide else 60) // (longest + 9))
+    rows = -(-len(names) // most)
+    return -(-len(names) // rows)
+
+
+def _seeds_text(curves: Sequence[Curve], seeds: Sequence[int]) -> str:
+    runs = sorted({curve.runs for curve in curves})
+    if len(seeds) == 1:
+        return f"seed {seeds[0]}"
+    return f"{runs[0]} seeds" if len(runs) == 1 else f"{runs[0]} to {runs[-1]} seeds"
+
+
+# The chart of gains
+
+
+def gain_chart(results: StudyResults) -> bytes:
+    """Return the gains of a study with their intervals, or its correlations, as the bytes of an SVG file."""
+    if results.correlations:
+        own = [
+            (
+                cell_name(cell),
+                [Estimate(SIGNALS[each.signal], each.r, (each.low, each.high), each.paper) for each in found],
+            )
+            for cell, found in results.correlations
+        ]
+        return style.rendered(draw_forest(own, "correlation with class age", "paper"), "svg")
+    blocks = []
+    for cell in results.study.cells_list():
+        shown = [each for each in results.comparisons if each.cell == cell and each.gain is not None]
+        if shown:
+            blocks.append((cell_name(cell), [_estimate(results.study, each) for each in shown]))
+    axis = f"gain over {results.study.baseline} (points)"
+    return style.rendered(draw_forest(blocks, axis, "paper's gain"), "svg")
+
+
+def _estimate(study: Study, each: Comparison) -> Estimate:
+    assert each.gain is not None
+    ends, paper = each.gain.interval, each.paper_gain
+    place = [method.name for method in study.methods].index(each.method)
+    return Estimate(
+        f"{each.method} {each.setting}".strip(),
+        100.0 * each.gain.mean,
+        None if ends is None else (100.0 * ends[0], 100.0 * ends[1]),
+        None if paper is None else 100.0 * paper,
+        place - 1,
+    )
+
+
+# Panels
+
+
+def _page(titles: Sequence[str], height: float, below: float = 0.0) -> tuple[Figure, list[Axes]]:
+    """Return a figure with a panel for each title: one at the width of a column, more at that of a page.
+
+    `height` is that of a panel, in inches; `below` is left free under all of them.
+    """
+    count = len(titles)
+    if count > _MOST_PANELS:
+        raise WrongSettingsError(f"A figure has room for {_MOST_PANELS} panels, not {count}: select some with --only.")
+    rows, columns = -(-count // 2), min(count, 2)
+    width = style.COLUMN if count == 1 else _PAGE
+    figure, panels = style.panels((height + _TITLE) * rows + below, rows, columns, width=width)
+    for left_over in panels[count:]:
+        figure.delaxes(left_over)
+    for axes, title in zip(panels, titles, strict=False):
+        axes.set_title(style.short(title, 52), loc="left", fontsize=7.0)
+    return figure, panels[:count]
+
+
+def _cell_title(study: Study, cell: Cell) -> str:
+    return cell_name(cell) if cell else str(study.common.get("data", study.name))
+
+
+def _time_unit(results: StudyResults) -> str:
+    return "step" if is_stream(next(iter(results.frame.runs.values()))) else "epoch"
+
+
+def _missing(results: StudyResults) -> list[str]:
+    there, planned = len(results.frame), results.runs_planned
+    found = [f"{there}/{planned} runs complete."] if there < planned else []
+    return found + [f"Damaged, not used: {name}: {why}." for name, why in results.damaged]
+
+
+def _incomplete(results: StudyResults) -> WrongSettingsError:
+    problems = dict.fromkeys(f"{each.method}: {each.problem}." for each in results.comparisons if each.problem)
+    return WrongSettingsError(" ".join([f"No seed of {results.study.name} is complete.", *_missing(results), *problems]))
