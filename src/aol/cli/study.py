@@ -29,8 +29,9 @@ from aol.engine.settings import Settings, Value, WrongSettingsError
 if TYPE_CHECKING:
     from aol.engine.source import AnyPair
     from aol.runs.record import Json
-    from aol.study.records import Store
+    from aol.runs.store import Store
     from aol.study.spec import Study
+    from aol.study.status import StudyStatus
 
 FORMATS = ("table", "markdown", "csv", "latex", "json")
 ENDINGS = {".txt": "table", ".md": "markdown", ".csv": "csv", ".tex": "latex", ".json": "json"}
@@ -153,6 +154,10 @@ def _pair(flag: str, text: str) -> tuple[str, str]:
     return name.strip().replace("-", "_") if flag != "--data" else name.strip(), value.strip()
 
 
+def _pairs(flag: str, texts: Sequence[str]) -> list[tuple[str, str]]:
+    return [_pair(flag, text) for text in texts]
+
+
 def _settings(flag: str, name: str, text: str) -> list[Value]:
     from aol._values import did_you_mean
 
@@ -190,10 +195,11 @@ def _opener(folders: Mapping[str, str], data_dir: str | None) -> Callable[[Seque
 
 
 def _store_in(out: str, study: str) -> Store:
-    from aol.study.records import Store
+    from aol.runs.store import Store, refuse_old_format
 
     if not Path(out).is_dir():
         raise WrongSettingsError(f"There is no folder {out}: aol study run {study} --out {out} creates it.")
+    refuse_old_format(Path(out))
     return Store(out)
 
 
@@ -218,60 +224,75 @@ def _run(words: argparse.Namespace) -> int:
     from rich.console import Console
 
     from aol.engine.device import usable_device
-    from aol.engine.training import Conduct
-    from aol.runs.store import write_request
-    from aol.study.claims import Claims
-    from aol.study.on_ray import Cluster, Conditions, ray_package, run_on
-    from aol.study.plan import standing
-    from aol.study.progress import Display, Lines, Screen, spoken
-    from aol.study.records import Store
-    from aol.study.reporting import counts, report
-    from aol.study.running import Work, run_here
-    from aol.study.stopping import Stop
+    from aol.runs.driver import ExecutionOptions, train
+    from aol.runs.from_loop import OVER_TIME
+    from aol.runs.progress import Lines, Live, Silent, duration
+    from aol.runs.store import Store, write_request
+    from aol.study.status import study_status
 
     study, store = chosen(words), Store(Path(words.out).expanduser().absolute())
     if names := study.without_choice():
-        what = f"The grid of {', '.join(names)} cannot be chosen from without a validation part"
-        raise WrongSettingsError(f"{what}: --set validation=0.05, or one setting by --only.")
-    if words.ray is not None:
-        ray_package()
-    console = Console(stderr=True)
-    display = Display() if words.json else Screen(console, study.name) if console.is_terminal else Lines()
-    stop = Stop(None if words.minutes is None else 60 * words.minutes)
-    folders = dict(_pair("--data", text) for text in words.data)
-    conduct = Conduct(
-        out=Path(words.out),
+        what = f"No setting of the grid of {', '.join(names)} can be chosen without a validation part"
+        raise WrongSettingsError(f"{what}: --set validation=0.05, or select one setting with --only.")
+    if words.ray is not None and words.shard is not None:
+        raise WrongSettingsError("--ray and --shard contradict each other: Ray shares out the runs itself.")
+    folders = {name: str(Path(each).expanduser().absolute()) for name, each in _pairs("--data", words.data)}
+    data_dir = None if words.data_dir is None else str(Path(words.data_dir).expanduser().absolute())
+    options = ExecutionOptions(
         device=usable_device("cpu" if words.ray is not None else words.device),
         together=words.together,
         workers=words.workers,
         checkpoint_seconds=words.checkpoint_seconds,
+        shard=words.shard,
+        minutes=words.minutes,
+        networks=False,
+        data_dir=data_dir,
     )
+    open_all = _opener(folders, data_dir)
+
+    def opened(runs: Sequence[Settings]) -> dict[str, AnyPair]:
+        pairs = open_all(runs)
+        write_request(store.folder, _request(words, study))  # by now the folder is locked
+        return pairs
+
+    console = Console(stderr=True)
+    progress = Silent() if words.json else Live(console, study.name) if console.is_terminal else Lines()
     start = time.monotonic()
-    store.prepare()
-    write_request(store.folder, _request(words, study))
+    keep = tuple(dict.fromkeys((*OVER_TIME, *study.keep)))
     try:
-        with Claims(store.folder) as claims:
-            work = Work(study, store, claims, conduct, _opener(folders, words.data_dir), display)
-            if words.ray is None:
-                run_here(work, stop)
-            else:
-                where = {name: str(Path(each).expanduser().absolute()) for name, each in folders.items()}
-                data_dir = None if words.data_dir is None else str(Path(words.data_dir).expanduser().absolute())
-                conditions = Conditions(where, data_dir, words.device, words.workers, words.checkpoint_seconds)
-                with Cluster(words.ray) as cluster:
-                    run_on(cluster, work, stop, conditions)
-            found = standing(study, store, claims)
+        if words.ray is None:
+            outcome = train(study.all_runs(), store, opened, options, progress, keep=keep, require=study.keep)
+        else:
+            from aol.study.ray import WorkerOptions, ray_package, train_on_ray
+
+            ray_package()
+            worker = WorkerOptions(words.device, folders, data_dir, words.workers, words.checkpoint_seconds, keep)
+            outcome = train_on_ray(
+                words.ray, study.all_runs(), store, opened, options, progress, worker=worker, require=study.keep
+            )
     finally:
-        display.close()
+        progress.close()
+    status, seconds = study_status(study, store), time.monotonic() - start
     if words.json:
-        told = {"trained": work.trained, "seconds": round(time.monotonic() - start, 3), "stopped": stop.came}
-        print(json.dumps({**counts(study, store, found), **told, "untrained": work.untrained}))
+        more = {"trained": outcome.trained, "seconds": round(seconds, 3), "stopped": outcome.stopped}
+        print(json.dumps({**status.as_dict(), **more, "untrained": outcome.untrained}))
     else:
-        report(study, store, found)
-        stopped = " Stopped before the end: run the same command again to continue." if stop.came else ""
-        many = "1 run" if work.trained == 1 else f"{work.trained} runs"
-        print(f"{many} in {spoken(time.monotonic() - start)}.{stopped}")
-    return 143 if stop.asked.is_set() else 1 if found.failed or work.untrained else 0
+        _print_status(status)
+        stopped = " Stopped early: run the same command again to continue." if outcome.stopped else ""
+        print(f"Trained {outcome.trained} run{'s' * (outcome.trained != 1)} in {duration(seconds)}.{stopped}")
+    return 143 if outcome.terminated else 1 if status.failed or outcome.untrained else 0
+
+
+def _print_status(status: StudyStatus) -> None:
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console.width = 120
+    console.print(f"{status.study.name}: {status.study.title}", soft_wrap=True, markup=False)
+    console.print(status.table())
+    for line in status.lines():
+        console.print(line, soft_wrap=True, markup=False)
 
 
 _CHOICE: dict[str, Json] = {"only": [], "seeds": None, "set": [], "precision": None, "data": []}
@@ -313,17 +334,14 @@ def resume(words: argparse.Namespace, request: Mapping[str, Json]) -> int:
 
 
 def _status(words: argparse.Namespace) -> int:
-    from aol.study.claims import Claims
-    from aol.study.plan import standing
-    from aol.study.records import Store
-    from aol.study.reporting import counts, report
+    from aol.runs.store import Store
+    from aol.study.status import study_status
 
-    study, store = chosen(words), Store(words.out)
-    found = standing(study, store, Claims(store.folder))
+    status = study_status(chosen(words), Store(words.out))
     if words.json:
-        print(json.dumps(counts(study, store, found)))
+        print(json.dumps(status.as_dict()))
     else:
-        report(study, store, found)
+        _print_status(status)
     return 0
 
 
@@ -333,17 +351,15 @@ def _show(words: argparse.Namespace) -> int:
         check_place(words.write)
     wanted = _format(words)
     store = _store_in(words.out, words.study)
-    from aol.study import formats
-    from aol.study.table import recorded_table
+    from aol.study.comparisons import study_results
+    from aol.study.formats import render, styled_lines
 
-    table = recorded_table(study, store, figure=words.figure, more_seeds=words.seeds is None)
-    if wanted != "table":
-        _give(formats.FORMATS[wanted](table, optimistic=words.optimistic), words.write)
-    elif words.write or not sys.stdout.isatty():
-        _give(formats.as_text(table, optimistic=words.optimistic), words.write)
+    results = study_results(study, store, figure=words.figure, more_seeds=words.seeds is None)
+    if wanted != "table" or words.write or not sys.stdout.isatty():
+        _give(render(results, wanted, optimistic=words.optimistic), words.write)
     else:
         width = max(NARROW, min(WIDE, shutil.get_terminal_size().columns))
-        _print(formats.styled_lines(table, optimistic=words.optimistic, width=width))
+        _print(styled_lines(results, optimistic=words.optimistic, width=width))
     return 0
 
 
@@ -370,7 +386,7 @@ def _print(lines: list[tuple[str, str]]) -> None:
 
 
 def _page(words: argparse.Namespace) -> int:
-    from aol.study.page import page
+    from aol.study.page import results_page
     from aol.study.spec import load
 
     if words.write is not None:
@@ -378,7 +394,10 @@ def _page(words: argparse.Namespace) -> int:
     store = _store_in(words.out, "NAME")
     studies = {word: load(word) for word in words.study}
     called = {study.name: word for word, study in studies.items()}
-    _give(page(store.folder, list(studies.values()) or None, called=called), words.write)
+    page = results_page(store.folder, list(studies.values()) or None, called=called, charts=words.write is not None)
+    for name, content in page.charts.items():
+        _write(Path(words.write).parent / name, content)
+    _give(page.text, words.write)
     return 0
 
 
@@ -395,23 +414,20 @@ def _draw(words: argparse.Namespace) -> int:
     style.matplotlib()
     store = _store_in(words.out, words.study)
 
-    from aol.study.figures import AGES
-    from aol.study.picture_ages import age_picture
-    from aol.study.picture_curves import curve_picture
-    from aol.study.table import recorded_table
+    from aol.study.comparisons import study_results
+    from aol.study.draw import draw
 
-    table = recorded_table(study, store, more_seeds=words.seeds is None)
-    if not table.records:
+    results = study_results(study, store, more_seeds=words.seeds is None)
+    if not len(results.frame):
         raise WrongSettingsError(
-            f"There are no runs of {study.name} in {store.folder}: aol study run {words.study} --out {words.out} "
-            "trains them. With --only, --seeds or --set, give draw the same flags as run."
+            f"There are no complete runs of {study.name} in {store.folder}: aol study run {words.study} "
+            f"--out {words.out} trains them. With --only, --seeds or --set, give draw the same flags as run."
         )
-    what = words.of or ("ages" if "age" in study.keep else "accuracy")
-    picture = age_picture(table) if what == AGES else curve_picture(table, what)
+    picture = draw(results, words.of)
     _write(path, style.rendered(picture.figure, kind))
     if words.json:
         panels = [{"title": title, "seeds": list(seeds)} for title, seeds in picture.panels]
-        print(json.dumps({"figure": str(path), "of": what, "panels": panels, "notes": picture.notes}))
+        print(json.dumps({"figure": str(path), "of": picture.of, "panels": panels, "notes": picture.notes}))
         return 0
     for note in picture.notes:
         print(note, file=sys.stderr)
@@ -420,20 +436,22 @@ def _draw(words: argparse.Namespace) -> int:
 
 
 def _gather(words: argparse.Namespace) -> int:
-    from aol.study.gathering import gather
-    from aol.study.records import Store
+    from aol.runs.store import Store
+    from aol.study.gather import gather
 
     store = Store(words.out)
-    store.prepare()
-    found = gather([Path(source) for source in words.sources], store)
+    gathered = gather([Path(source) for source in words.sources], store)
     if words.json:
-        refused = [{"file": name, "why": why} for name, why in found.refused]
-        print(json.dumps({"new": found.new, "known": found.known, "refused": refused}))
+        refused = [{"file": name, "why": why} for name, why in gathered.refused]
+        numbers = {"new": gathered.new, "known": gathered.known, "unfinished": gathered.unfinished}
+        print(json.dumps({**numbers, "refused": refused}))
     else:
-        print(f"{found.new} new runs in {store.folder}, {found.known} already there.")
-        for name, why in found.refused:
+        print(f"{gathered.new} new runs in {store.folder}, {gathered.known} already there.")
+        if gathered.unfinished:
+            print(f"Not copied: {gathered.unfinished} unfinished.")
+        for name, why in gathered.refused:
             print(f"Refused: {name}: {why}.", file=sys.stderr)
-    return 1 if found.refused else 0
+    return 1 if gathered.refused else 0
 
 
 def _give(text: str, file: str | None) -> None:

@@ -16,12 +16,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from aol.stats import paired_gain
 from aol.engine.loop import Loop
 from aol.engine.settings import Settings, Value
 from aol.records.about import as_json
 from aol.records.about import versions as versions
 from aol.records.files import write_atomically
+from aol.stats import paired_gain
 
 Json: TypeAlias = "str | float | int | bool | list[Json] | dict[str, Json] | None"
 

@@ -39,7 +39,9 @@ def draw_forest(blocks: Sequence[tuple[str, Sequence[Estimate]]], axis: str, ref
     for name, own in blocks:
         if name:
             text = style.short(name, 60)
-            axes.annotate(text, (0.0, place), xycoords=("axes fraction", "data"), fontsize=6.5, va="center", weight="bold")
+            axes.annotate(
+                text, (0.0, place), xycoords=("axes fraction", "data"), fontsize=6.5, va="center", weight="bold"
+            )
             place += _HEAD / _ROW
         for each in own:
             colour = style.COLOURS[each.colour % len(style.COLOURS)]

@@ -1,7 +1,7 @@
 """Whether a record can be that of a run with its settings.
 
-`record.decode` checks types, lengths and the checksum. A checksum does not show who wrote a file: a record that does not
-fit its settings would enter a table silently, or break it.
+`record.decode` checks types, lengths and the checksum. A checksum does not show who wrote a file: a record that does
+not fit its settings would enter a table silently, or break it.
 """
 
 from __future__ import annotations

@@ -1,16 +1,16 @@
 """The results of a study: what each method gains in each cell, from the study and a frame of runs.
 
 A seed counts for a method when every run of its grid, and the baseline's, is complete: a part of a grid is never shown
-as the whole. The setting of each seed is chosen by the validation accuracy of the other seeds. The same runs always give
-the same results.
+as the whole. The setting of each seed is chosen by the validation accuracy of the other seeds. The same runs always
+give the same results.
 """
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cache
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
 
 import numpy as np
 
@@ -136,6 +136,7 @@ class StudyResults:
     groups: Sequence[tuple[Group, Verdict]]
     rivals: Sequence[Verdict]
     correlations: Sequence[tuple[Cell, Sequence[Correlation]]]
+    _by_figure: dict[str, StudyResults] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def runs_planned(self) -> int:
@@ -170,13 +171,17 @@ class StudyResults:
 
     def with_figure(self, figure: str) -> StudyResults:
         """Return the results of the same runs by another figure."""
-        return self if figure == self.figure else results_of(self.study, self.frame, figure=figure)
+        if figure == self.figure:
+            return self
+        if figure not in self._by_figure:
+            self._by_figure[figure] = results_of(self.study, self.frame, figure=figure)
+        return self._by_figure[figure]
 
 
 # Runs
 
 
-@cache
+@lru_cache(maxsize=2**16)
 def run_id(run: Settings) -> str:
     """Return the id of a run; computed once, as tables ask for it many times."""
     return run.run_id
@@ -348,9 +353,9 @@ class _Data:
         self.study, self.frame = study, frame
         column = figure if figure.startswith("averaged_") else f"test_{figure}"
         choice = f"validation_{study.figure}"
-        self._test: Mapping[str, float] = frame[column].dropna().to_dict() if len(frame) else {}
-        self._validation: Mapping[str, float] = frame[choice].dropna().to_dict() if len(frame) else {}
-        self._failed: Mapping[str, object] = frame["failed_at_epoch"].dropna().to_dict() if len(frame) else {}
+        self._test, self._validation, self._failed = (
+            _known(frame, each) for each in (column, choice, "failed_at_epoch")
+        )
         self._there = set(frame.index)
 
     def test(self, run: Settings) -> float | None:
@@ -369,6 +374,11 @@ class _Data:
         study = self.study
         runs = study.runs(cell, study.method(study.baseline), (*study.seeds, *study.extra_seeds))
         return [value for run in runs if (value := self.test(run)) is not None]
+
+
+def _known(frame: RunFrame, column: str) -> dict[str, float]:
+    """Return the values of a column by run, NaN left out."""
+    return {str(name): float(value) for name, value in frame[column].dropna().items()} if len(frame) else {}
 
 
 @dataclass(frozen=True)

@@ -92,7 +92,7 @@ def _ages(results: StudyResults) -> Picture:
 
 
 def age_map(runs: Sequence[Run]) -> AgeMap:
-    """Return the ages of runs that differ by their seeds only: the mean, by epoch and class, over those that know it."""
+    """Return the ages of runs that differ by their seeds only: means over the runs, NaN left out."""
     ages = np.array([each.over_time["age"] for each in runs], dtype=np.float64)  # [S, E, C]
     known = ~np.isnan(ages)
     total, times = np.where(known, ages, 0.0).sum(0), known.sum(0)
@@ -342,4 +342,6 @@ def _missing(results: StudyResults) -> list[str]:
 
 def _incomplete(results: StudyResults) -> WrongSettingsError:
     problems = dict.fromkeys(f"{each.method}: {each.problem}." for each in results.comparisons if each.problem)
-    return WrongSettingsError(" ".join([f"No seed of {results.study.name} is complete.", *_missing(results), *problems]))
+    return WrongSettingsError(
+        " ".join([f"No seed of {results.study.name} is complete.", *_missing(results), *problems])
+    )

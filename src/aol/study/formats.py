@@ -90,7 +90,9 @@ def _text(table: TextTable, width: int) -> list[tuple[str, str]]:
 
 def as_markdown(results: StudyResults, *, optimistic: bool = False) -> str:
     """Return the results as Markdown, with the sentences under the tables as a list."""
-    blocks = [f"**{markdown_text(each.title)}**\n\n{markdown_table(each)}" for each in tables(results, optimistic=optimistic)]
+    blocks = [
+        f"**{markdown_text(each.title)}**\n\n{markdown_table(each)}" for each in tables(results, optimistic=optimistic)
+    ]
     said = "\n".join(f"- {markdown_text(each)}" for each in sentences(results, optimistic=optimistic))
     return "\n\n".join([*blocks, said]) + "\n"
 

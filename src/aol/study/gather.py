@@ -1,8 +1,8 @@
 """Runs from elsewhere: other stores, single runs and tar archives, each record checked before it is copied.
 
 Only the record of a run (`run.json`) is copied; samples, pictures and networks stay where they are. Nothing is assumed
-about the sources: they may be incomplete or hostile. Only regular files of at most `LARGEST` bytes are read, and a record
-is written under the id that follows from its settings, never under a name that was given.
+about the sources: they may be incomplete or hostile. Only regular files of at most `LARGEST` bytes are read, and a
+record is written under the id that follows from its settings, never under a name that was given.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The page of results: every built-in study that has runs, with its verdict, a chart, its tables, and how to repeat it.
 
-The text is in `templates/results.md.j2`. The page follows from the runs only and has no date in it: written twice, it is
-the same.
+The text is in `templates/results.md.j2`. The page follows from the runs only and has no date in it: written twice, it
+is the same.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
 from aol.engine.settings import Value
 from aol.runs.files import write_atomically
@@ -53,7 +53,11 @@ class Section:
 
 
 def results_page(
-    folder: Path, studies: Sequence[Study] | None = None, *, called: Mapping[str, str] | None = None, charts: bool = False
+    folder: Path,
+    studies: Sequence[Study] | None = None,
+    *,
+    called: Mapping[str, str] | None = None,
+    charts: bool = False,
 ) -> Page:
     """Return the page for all runs of a folder; by default of the built-in studies.
 
@@ -90,13 +94,13 @@ def write_page(page: Page, path: Path) -> None:
     write_atomically(path, page.text.encode())
 
 
-def _template():  # type: ignore[no-untyped-def]
+def _template() -> Template:
     environment = Environment(
         loader=PackageLoader("aol.study"),
         trim_blocks=True,
         lstrip_blocks=True,
         undefined=StrictUndefined,
-        autoescape=False,  # noqa: S701 (Markdown: texts go through `md`)
+        autoescape=False,
     )
     environment.filters |= {"md": markdown_text, "table": markdown_table}
     return environment.get_template("results.md.j2")
@@ -146,7 +150,12 @@ def _summary(every: Sequence[StudyResults], larger: Mapping[str, StudyResults | 
         verdict, gain, paper, best = _in_short(each)
         runs = f"{len(each.frame)} of {each.runs_planned}"
         runs += f", {len(each.damaged)} damaged" if each.damaged else ""
-        row = {"name": each.study.name, "part_of": within.study.name if within else "", "verdict": verdict, "gain": gain}
+        row = {
+            "name": each.study.name,
+            "part_of": within.study.name if within else "",
+            "verdict": verdict,
+            "gain": gain,
+        }
         rows.append({**row, "paper": paper, "best": best, "runs": runs, "linked": each.has_figures and not within})
     return rows
 

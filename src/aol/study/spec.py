@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from functools import lru_cache
 from importlib import resources
 from pathlib import Path
 from typing import TypeAlias
@@ -107,7 +108,7 @@ class Study:
         """Return one run. A method's own settings go before those of the cell, and those before the common ones."""
         chosen: dict[str, Value] = {**self.common, **cell, **method.fixed, **variant, "seed": seed}
         try:
-            return Settings(**chosen)  # type: ignore[arg-type]
+            return _settings(tuple(chosen.items()), tuple(map(type, chosen.values())))
         except WrongSettingsError as error:
             place = " ".join(f"{name}={shown(value)}" for name, value in {**cell, **variant}.items())
             raise WrongSettingsError(f"{self.name}, method {method.name}, {place}: {error}") from error
@@ -173,6 +174,12 @@ class Study:
             if name in self.cells or any(name in method.grid for method in self.methods):
                 raise WrongSettingsError(f"{name} varies in {self.name}: restrict it, instead of setting it.")
         return replace(self, common={**self.common, **changed})
+
+
+@lru_cache(maxsize=2**16)
+def _settings(items: tuple[tuple[str, Value], ...], _types: tuple[type, ...]) -> Settings:
+    """Return the settings with these values; made once, as tables ask for the same runs many times (1 is not True)."""
+    return Settings(**dict(items))  # type: ignore[arg-type]
 
 
 def shown(value: Value) -> str:

@@ -369,7 +369,9 @@ def _baseline_table(results: StudyResults) -> TextTable:
             ours, theirs = (statistics.fmean(column) for column in zip(*pairs, strict=True))
             body.append(("", [each.figure, percent(ours), percent(theirs)]))
             most = max(len(line.pool) for line in own)
-    title = f"{results.study.baseline} beside the paper, mean of the cells that the paper has, {_up_to(most)}"
+    title = (
+        f"Baseline ({results.study.baseline}) beside the paper: mean of the cells that the paper has, {_up_to(most)}"
+    )
     return text_table(title, ("figure", "here", "paper"), body)
 
 
@@ -643,8 +645,8 @@ def legend_lines(results: StudyResults, *, optimistic: bool) -> list[str]:
 
 
 CORRELATION_LEGEND = (
-    "r: Pearson's correlation over classes between age (of a sample, averaged over all epochs, then over the class) and "
-    "the value in the last epoch, with Fisher's interval; p is corrected for their number (Holm)."
+    "r: Pearson's correlation over classes between age (of a sample, averaged over all epochs, then over the class) "
+    "and the value in the last epoch, with Fisher's interval; p is corrected for their number (Holm)."
 )
 GAIN_LEGEND = (
     "gain: difference to {base} in points, paired by seed. Each seed's setting is chosen on validation of the other "
@@ -652,14 +654,14 @@ GAIN_LEGEND = (
 )
 PAPER_LEGEND = "paper: its accuracy and gain, which seem to be those of the best setting on test."
 METHOD_LEGEND = (
-    "with one spread: intervals if all methods vary alike (df: degrees of freedom); they are not corrected and have no "
-    "part in the verdict."
+    "with one spread: intervals if all methods vary alike (df: degrees of freedom); they are not corrected and have "
+    "no part in the verdict."
 )
 OPTIMISTIC_LEGEND = (
-    "OPTIMISTIC: the best setting of each seed, chosen on test; for aol no weighting (ρ = 0) is one of the tries, as in "
-    "the paper. best of {base}: expected best of as many runs of {base} with other seeds; reached by luck: how often so "
-    "many runs of {base} are as good. Other seeds also mean other data, which is a disadvantage of the grid; above noise "
-    "of one seed: its gain minus the expected best of as many equal settings with one seed."
+    "OPTIMISTIC: the best setting of each seed, chosen on test; for aol no weighting (ρ = 0) is one of the tries, as "
+    "in the paper. best of {base}: expected best of as many runs of {base} with other seeds; reached by luck: how "
+    "often so many runs of {base} are as good. Other seeds also mean other data, which is a disadvantage of the grid; "
+    "above noise of one seed: its gain minus the expected best of as many equal settings with one seed."
 )
 
 

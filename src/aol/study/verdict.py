@@ -1,9 +1,9 @@
 """The verdict rule: holds, does not hold, or not enough runs.
 
 A claim is that a method gains over the baseline, on average over cells. It *holds* when the gain is above zero with a
-corrected p-value below 5 %. It *does not hold* when the gain is below zero with such a p-value, or is shown to be smaller
-than what matters: half a point, or half of the paper's gain, whichever is larger. Everything else, and anything with
-fewer than three complete seeds, is *not enough runs*.
+corrected p-value below 5 %. It *does not hold* when the gain is below zero with such a p-value, or is shown to be
+smaller than what matters: half a point, or half of the paper's gain, whichever is larger. Everything else, and anything
+with fewer than three complete seeds, is *not enough runs*.
 """
 
 from __future__ import annotations
