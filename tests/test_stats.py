@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 from aol.stats import Gain, holm, inflation, paired_gain
-from aol.study.selection import choose_without_each
+from aol.study.stats import choose_without_each
 
 TIMES = 4000
 

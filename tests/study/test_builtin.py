@@ -9,10 +9,12 @@ from collections import Counter
 from importlib import resources
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from aol.cli import main
-from aol.study import Store, Study, builtin_names, load
+from aol.runs.store import Store
+from aol.study import Study, builtin_names, load
 
 NAMES = builtin_names(smoke=False)
 MEMORIES = {"all": "all", "reservoir10000": "reservoir:10000", "reservoir50000": "reservoir:50000"}
@@ -201,8 +203,10 @@ def test_every_small_study_runs_to_its_end(tmp_path: Path, capsys: pytest.Captur
         part = ["--only", "loss=sigmoid"] if "loss" in load(f"{name}-smoke").cells else []
         assert main(["study", "run", f"{name}-smoke", *part, "--out", str(tmp_path), "--json"]) == 0
         found = json.loads(capsys.readouterr().out)
-        assert found["done"] == found["runs"] > 1
-        assert (found["missing"], found["under_way"], found["damaged"], found["failed"]) == (0, 0, [], {})
-    for record in Store(tmp_path):
-        assert all(value is not None for value in record.curves["test_accuracy"])
-        assert "validation_accuracy" in record.curves or not record.settings.validation
+        assert found["complete"] == found["runs"] > 1
+        assert (found["missing"], found["in_progress"], found["damaged"], found["failed"]) == (0, 0, [], {})
+    for run in Store(tmp_path):
+        assert not np.isnan(run.curves["test_accuracy"]).any()
+        assert "validation_accuracy" in run.curves or not run.settings["validation"]
+        assert {"test_accuracy", "train_accuracy"} <= set(run.over_time)
+        assert "age" in run.over_time or run.settings["signal"] == "none"

@@ -10,13 +10,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from aol.engine.intervals import Gain
 from aol.engine.settings import Settings
-from aol.study.lines import Line, lines
+from aol.runs.record import Run
+from aol.stats import Gain, paired_gain
+from aol.study.comparisons import Comparison, compare
 from aol.study.spec import Study
-from aol.study.table import make_table
+from aol.study.stats import choose_without_each
 from aol.study.verdict import FAILS, HOLDS, OPEN, Claim, claim, judge, p_text, points, word_for
-from tests.support.made_up import luck, record, records, seed_effect, study
+from tests.support.made_up import frame, luck, record, records, results, seed_effect, study
 
 
 def _claim(gain: Gain | None, *, paper: float | None = None, cells: int = 1) -> Claim:
@@ -82,11 +83,11 @@ def test_what_is_not_judged_does_not_weigh_on_the_rest() -> None:
     assert [each.word for each in judge([_claim(edge), _claim(None), _claim(None)])] == [HOLDS, OPEN, OPEN]
 
 
-def _lines(plan: Study, known: dict[Settings, object]) -> list[Line]:
-    return lines(plan, known, "tail_mean")  # type: ignore[arg-type]
+def _lines(plan: Study, known: dict[Settings, Run]) -> list[Comparison]:
+    return compare(plan, frame(known), "tail_mean")
 
 
-def _flat(plan: Study) -> dict[Settings, object]:
+def _flat(plan: Study) -> dict[Settings, Run]:
     return dict(records(plan.all_runs(), lambda run: (0.5 + 0.01 * luck(run), 0.5)))
 
 
@@ -95,7 +96,7 @@ def test_two_seeds_are_not_enough_however_large_the_gain() -> None:
     known = dict(records(plan.all_runs(), lambda run: (0.9 if run.weighting == "aol" else 0.1, luck(run))))
     (verdict,) = judge([claim(_lines(plan, known), "aol")])
     assert verdict.word == OPEN
-    assert "the cell has not the 3 whole seeds that a verdict needs" in verdict.sentence
+    assert "3 complete seeds" in verdict.sentence
 
 
 def test_three_seeds_are_enough_for_a_large_gain() -> None:
@@ -122,7 +123,7 @@ def test_cells_without_enough_seeds_are_left_out_and_counted() -> None:
     found = claim(_lines(plan, known), "frequency")
     assert (found.cells, found.cells_planned) == (1, 2)
     (verdict,) = judge([found])
-    assert "mean over 1 of 2 cells" in verdict.sentence
+    assert "1 of 2 cells" in verdict.sentence
 
 
 def test_cells_that_share_too_few_seeds_are_not_judged() -> None:
@@ -134,7 +135,7 @@ def test_cells_that_share_too_few_seeds_are_not_judged() -> None:
     }
     found = claim(_lines(plan, known), "frequency")
     assert found.gain is None
-    assert "share fewer than 3 whole seeds" in judge([found])[0].sentence
+    assert "share fewer than 3 complete seeds" in judge([found])[0].sentence
 
 
 def test_a_rival_is_compared_seed_by_seed() -> None:
@@ -152,12 +153,12 @@ def test_a_rival_is_compared_seed_by_seed() -> None:
 def test_the_sentence_says_where_the_papers_gain_lies() -> None:
     gain = _gain(0.010, 0.001)
     said = [judge([_claim(gain, paper=paper)])[0].sentence for paper in (0.0105, 0.03, 0.001)]
-    assert ["inside that" in said[0], "above that" in said[1], "below that" in said[2]] == [True, True, True]
+    assert ["inside" in said[0], "above" in said[1], "below" in said[2]] == [True, True, True]
 
 
 def test_an_open_verdict_says_how_many_seeds_would_do() -> None:
     (verdict,) = judge([_claim(_gain(0.010, 0.006, seeds=3))])
-    assert "a difference of this size would show with about" in verdict.sentence
+    assert "; about 7 seeds" in verdict.sentence
 
 
 def test_numbers_are_told_in_points_with_their_sign() -> None:
@@ -179,10 +180,12 @@ def _verdicts(plan: Study, gain: float, times: int) -> Counter[str]:
     runs = plan.all_runs()
     for salt in range(0, 2 * times, 2):
         known = {run: record(run, *_world(run, salt, gain, 0.9)) for run in runs}
-        table = make_table(plan, known)
+        table = results(plan, known)
         found[table.verdicts[0].word] += 1
-        age = [(line, p) for line, p in zip(table.lines, table.p_values, strict=True) if line.method == "aol"]
-        found["a cell"] += any(p is not None and p < 0.05 and line.gain and line.gain.mean > 0 for line, p in age)
+        age = [each for each in table.comparisons if each.method == "aol"]
+        found["a cell"] += any(
+            each.p is not None and each.p < 0.05 and each.gain and each.gain.mean > 0 for each in age
+        )
     return found
 
 
@@ -211,9 +214,6 @@ def test_no_effect_with_many_seeds_is_told_from_too_few_runs() -> None:
 
 def test_the_rate_of_false_finds_is_nominal_over_many_tables() -> None:
     """The same as above, many more times, with the arithmetic alone: the mean of cells, chosen and judged."""
-    from aol.engine.intervals import paired_gain
-    from aol.study.selection import choose_without_each
-
     rng = np.random.default_rng(0)
     times, seeds, settings, cells = 3000, 3, 10, 2
     held = 0
@@ -232,4 +232,4 @@ def test_the_rate_of_false_finds_is_nominal_over_many_tables() -> None:
 
 def test_beyond_what_is_known_of_the_widening_no_number_of_seeds_is_named() -> None:
     (verdict,) = judge([_claim(Gain(0.001, 3, 0.02, 0.02 / math.sqrt(3)))])
-    assert verdict.sentence.endswith("; even 20 seeds would hardly show so small a difference.")
+    assert "; 20 seeds would not be enough" in verdict.sentence

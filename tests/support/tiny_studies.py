@@ -1,13 +1,14 @@
-"""Small studies that are really run, what they leave behind, and processes that run them."""
+"""Small studies that are really trained, what they leave behind, and processes that train them."""
 
 from __future__ import annotations
 
-import json
-import os
 from dataclasses import asdict
 from pathlib import Path
 
-from aol.study import Store
+import numpy as np
+
+from aol.runs.record import Run
+from aol.runs.store import Store
 
 SHORT = """
 name = "short"
@@ -28,6 +29,7 @@ weighting = "aol"
 grid = { rho = [0.2, 0.9] }
 """
 RUNS = 14
+_CLOCK = ("seconds", "images_per_second", "evaluation_seconds")  # differ each time
 
 
 def written(folder: Path, text: str = SHORT) -> str:
@@ -37,9 +39,22 @@ def written(folder: Path, text: str = SHORT) -> str:
     return str(path)
 
 
+def content(run: Run) -> dict[str, object]:
+    """Return a record as plain values, without what differs each time."""
+    found = asdict(run) | {"seconds": 0.0}
+    found["curves"] = {name: values for name, values in run.curves.items() if name not in _CLOCK}
+    return {name: _plain(value) for name, value in found.items()}
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, dict):
+        return {name: _plain(each) for name, each in value.items()}
+    return repr(value.tolist()) if isinstance(value, np.ndarray) else value
+
+
 def told(out: Path) -> dict[str, dict[str, object]]:
-    """Return all records of a folder by run id, without what is different each time."""
-    return {record.run_id: {**asdict(record), "seconds": 0.0} for record in Store(out)}
+    """Return all records of a folder by run id."""
+    return {run.id: content(run) for run in Store(out)}
 
 
 def unlike(one: Path, other: Path) -> list[str]:
@@ -53,27 +68,5 @@ def unlike(one: Path, other: Path) -> list[str]:
 
 
 def work_left(out: Path) -> list[str]:
-    """Return what is left of stacks that are or were under way."""
-    return [str(path.relative_to(out)) for folder in ("bound", "stacks") for path in (out / "work" / folder).glob("*")]
-
-
-def forked_json(words: list[str], answer: Path) -> int:
-    """Start the command line in a copy of this process, its JSON written to a file; return its id."""
-    import sys
-
-    from aol.cli import main
-
-    child = os.fork()
-    if child:
-        return child
-    status = 70
-    try:
-        with answer.open("w") as heard, open(os.devnull, "w") as nowhere:
-            sys.stdout, sys.stderr = heard, nowhere
-            status = main([*words, "--json"])
-    finally:
-        os._exit(status)
-
-
-def answered(answer: Path) -> dict[str, object]:
-    return json.loads(answer.read_text())
+    """Return what is left of groups that are or were in progress."""
+    return [str(path.relative_to(out)) for path in (out / "work").glob("*")]

@@ -273,7 +273,12 @@ def _seeds_text(curves: Sequence[Curve], seeds: Sequence[int]) -> str:
 
 
 def gain_chart(results: StudyResults) -> bytes:
-    """Return the gains of a study with their intervals, or its correlations, as the bytes of an SVG file."""
+    """Return the chart of a study as the bytes of an SVG file."""
+    return style.rendered(gain_figure(results), "svg")
+
+
+def gain_figure(results: StudyResults) -> Figure:
+    """Return the gains of a study with their intervals, or its correlations, beside those of the paper."""
     if results.correlations:
         own = [
             (
@@ -282,14 +287,13 @@ def gain_chart(results: StudyResults) -> bytes:
             )
             for cell, found in results.correlations
         ]
-        return style.rendered(draw_forest(own, "correlation with class age", "paper"), "svg")
+        return draw_forest(own, "correlation with class age", "paper")
     blocks = []
     for cell in results.study.cells_list():
         shown = [each for each in results.comparisons if each.cell == cell and each.gain is not None]
         if shown:
             blocks.append((cell_name(cell), [_estimate(results.study, each) for each in shown]))
-    axis = f"gain over {results.study.baseline} (points)"
-    return style.rendered(draw_forest(blocks, axis, "paper's gain"), "svg")
+    return draw_forest(blocks, f"gain over {results.study.baseline} (points)", "paper's gain")
 
 
 def _estimate(study: Study, each: Comparison) -> Estimate:

@@ -11,6 +11,7 @@ import bz2
 import gzip
 import io
 import lzma
+import os
 import tarfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -97,7 +98,7 @@ def _take(run: Run, store: Store, gathered: Gathered) -> None:
 def _files(source: Path) -> Iterator[_File]:
     """Yield every record in a folder, in an archive, or one file."""
     if source.is_dir():
-        paths = sorted(source.rglob(FILE))
+        paths = sorted(Path(folder, FILE) for folder, *names in os.walk(source) if any(FILE in each for each in names))
         yield from (_file(path) for path in paths)
         if not paths:
             yield _File(str(source), DamagedRunError("there are no runs in it"))

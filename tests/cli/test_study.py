@@ -1,0 +1,220 @@
+"""The words of `aol study`: what they print, and wrong ones refused in one line."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import tarfile
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from aol.cli import main
+from aol.engine.settings import Settings
+from aol.runs.record import Run, encode
+from aol.runs.store import Store
+from aol.study import builtin_names
+from tests.support.made_up import record as made_record
+from tests.support.made_up import write
+from tests.support.tiny_sets import image_folder
+from tests.support.tiny_studies import written
+
+
+def record(seed: int = 0, epochs: int = 3) -> Run:
+    return made_record(Settings(epochs=epochs, seed=seed), 0.5)
+
+
+def said(capsys: pytest.CaptureFixture[str], *words: str | Path) -> tuple[int, str, str]:
+    status = main(["study", *map(str, words)])
+    heard = capsys.readouterr()
+    return status, heard.out, heard.err
+
+
+def test_list_names_every_built_in_study(capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, _ = said(capsys, "list")
+    assert status == 0
+    assert [line.split()[0] for line in out.splitlines()[:-1]] == builtin_names(smoke=False)
+    _, out, _ = said(capsys, "list", "--json")
+    assert {each["name"]: each["runs"] for each in json.loads(out)["studies"]}["period-10-seeds"] == 348
+
+
+def test_a_study_not_yet_begun_is_all_missing_and_makes_no_folder(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status, out, _ = said(capsys, "status", written(tmp_path), "--out", tmp_path / "none")
+    assert status == 0
+    assert "0/14 runs complete, 0 in progress, 14 missing, 0 damaged" in out
+    assert not (tmp_path / "none").exists()
+
+
+def test_restrictions_and_other_settings_are_read_from_the_words(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def runs(*words: str) -> int:
+        return json.loads(said(capsys, "status", written(tmp_path), "--json", "--out", tmp_path / "o", *words)[1])[
+            "runs"
+        ]
+
+    assert runs() == 14
+    assert runs("--only", "imbalance=20") == 7
+    assert runs("--only", "imbalance=20,5", "--only", "rho=0.2") == 10
+    assert runs("--only", "method=none") == 6
+    assert runs("--seeds", "1,2,3") == 2 * (3 + 1 + 6)
+    assert runs("--set", "epochs=9", "--precision", "bf16") == 14
+
+
+@pytest.mark.parametrize(("words", "refused"), [((), True), (("--only", "rho=0.2"), False)])
+def test_a_grid_that_nothing_can_be_chosen_from_is_refused_before_it_is_trained(
+    words: tuple[str, ...], refused: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    common = ("--set", "validation=0", "--set", "epochs=1", "--minutes", "0", "--out", tmp_path / "o")
+    status, _, err = said(capsys, "run", written(tmp_path), *common, *words)
+    assert (status == 2) is refused
+    sentence = "without a validation part: --set validation=0.05, or"
+    assert (sentence in err) is refused
+    assert (tmp_path / "o" / "runs").exists() is not refused
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["run", "nothing"], "There is no study 'nothing': no such file, and the built-in ones are arrival,"),
+        (["run", "STUDY", "--only", "imbalance"], "--only must be NAME=VALUE, not 'imbalance'."),
+        (["run", "STUDY", "--only", "imbalance=x"], "--only imbalance must be a number, not 'x'."),
+        (["run", "STUDY", "--only", "colour=red"], "--only: 'colour' is not a setting of a run."),
+        (
+            ["run", "STUDY", "--only", "data=digits"],
+            "short can be restricted by imbalance, rho, method; there is no 'data'.",
+        ),
+        (["run", "STUDY", "--only", "imbalance=7"], "short has imbalance 20, 5; there is no 7."),
+        (["run", "STUDY", "--only", "method=cb"], "short has no method called 'cb', only none, aol."),
+        (["run", "STUDY", "--set", "epochs=0"], "epochs must be"),
+        (["run", "STUDY", "--set", "imbalance=3"], "imbalance varies in short: restrict it, instead of setting it."),
+        (["run", "STUDY", "--seeds", "1,x"], "--seeds must be whole numbers"),
+        (["run", "STUDY", "--seeds", "1,1"], "seeds must be different whole numbers, not [1, 1]."),
+        (["run", "STUDY", "--set", "data=nowhere"], "The data set nowhere must be given: --data nowhere=FOLDER;"),
+        (["run", "STUDY", "--set", "data=x", "--data", "x=/nowhere"], "/nowhere: no such folder"),
+        (["run", "STUDY", "--set", "net=resnet34"], "net='resnet34' does not fit the images of digits"),
+        (
+            ["run", "STUDY", "--together", "0"],
+            "must be a whole number of 1 or more, not '0'",
+        ),
+        (["run", "STUDY", "--minutes", "-1"], "must be a number of 0 or more, not '-1'"),
+        (["run", "STUDY", "--device", "tpu"], "--device must be auto, cpu, cuda or cuda:N, not 'tpu'."),
+        (["run", "STUDY", "--out", "FILE"], "is, or is inside, a file and not a folder."),
+        (
+            ["run", "large-scale"],
+            "The data set imagenet1k must be given: --data imagenet1k=FOLDER; or leave it out with",
+        ),
+        (["fly"], "there is no command 'fly'"),
+        (["gather", "/nowhere"], "/nowhere: no such folder or file"),
+    ],
+)
+def test_wrong_words_are_one_line(
+    words: list[str], sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    names = {"STUDY": written(tmp_path), "FILE": str(tmp_path / "file")}
+    given = [names.get(word, word) for word in words]
+    if words and words[0] != "fly" and "--out" not in words:
+        given += ["--out", str(tmp_path / "out")]
+    status, out, err = said(capsys, *given)
+    assert status == 2, err
+    assert sentence in err
+    assert err.count("\n") == 1
+    assert out == ""
+    assert not list(tmp_path.glob("out/runs/*"))
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_folder_that_cannot_be_written_to_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    closed = tmp_path / "closed"
+    closed.mkdir(mode=0o500)
+    status, _, err = said(capsys, "run", written(tmp_path), "--out", closed / "out")
+    assert (status, "permission denied" in err) == (2, True)
+
+
+def test_a_full_disk_is_said_in_a_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Store, "write", full)
+    words = ["--only", "imbalance=5", "--only", "method=none", "--set", "epochs=1"]
+    status, _, err = said(capsys, "run", written(tmp_path), "--out", tmp_path, *words)
+    assert status == 1
+    assert "disk is full" in err.splitlines()[-1]
+
+
+def test_runs_are_gathered_from_folders_files_and_archives(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    runs = [record(seed) for seed in range(6)]
+    one, two = write(tmp_path / "one", runs[:3]), write(tmp_path / "two", runs[2:5])
+    (two.path(runs[4].id) / "run.json").write_bytes(encode(runs[4])[:-40])
+    archive = tmp_path / "runs.tgz"
+    with tarfile.open(archive, "w:gz") as file:
+        file.add(two.folder / "runs", "runs")
+    single = tmp_path / "single.json"
+    single.write_bytes(encode(runs[5]))
+    out = tmp_path / "all"
+    status, text, err = said(capsys, "gather", one.folder, archive, single, "--out", out)
+    assert status == 1  # one was damaged
+    assert text.startswith("5 new runs in")
+    assert "1 already there" in text
+    assert f"Refused: {archive}: runs/{runs[4].id}/run.json: it is incomplete or not JSON." in err
+    assert {each.seed for each in Store(out)} == {0, 1, 2, 3, 5}
+    status, text, _ = said(capsys, "gather", one.folder / "runs", "--out", out, "--json")
+    assert (status, json.loads(text)) == (0, {"new": 0, "known": 3, "unfinished": 0, "refused": []})
+
+
+def test_a_damaged_run_is_replaced_by_one_that_is_gathered(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    one = record(1)
+    here, there = write(tmp_path / "here", [one]), write(tmp_path / "there", [one])
+    (here.path(one.id) / "run.json").write_text("{}")
+    assert said(capsys, "gather", there.folder, "--out", here.folder)[0] == 0
+    assert here.get(one.id) is not None
+
+
+@pytest.mark.parametrize("content", ['{"seconds":NaN}', "[" * 100_000])
+def test_a_damaged_record_stops_no_command_and_is_named_and_done_again(
+    content: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    short, out = written(tmp_path), tmp_path / "out"
+    part = ["--only", "imbalance=5", "--only", "method=none", "--set", "epochs=1", "--out", out]
+    assert said(capsys, "run", short, *part)[0] == 0
+    name = Store(out).ids()[0]
+    (Store(out).path(name) / "run.json").write_text(content)
+    for words in (["status", short, *part], ["show", short, *part], ["page", short, "--out", out]):
+        status, text, err = said(capsys, *words)
+        assert (status, err) == (0, ""), words
+        assert f"{name}/run.json" in text or words[0] == "page"  # the page has runs of the whole study
+    status, _, err = said(capsys, "run", short, *part)
+    assert status == 0
+    assert f"{name}/run.json is damaged and its run is trained again: it " in err
+    assert Store(out).damaged() == []
+
+
+def test_a_read_only_file_system_is_said_in_a_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def read_only(**_: object) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    write(tmp_path / "there", [record()])
+    (tmp_path / "out" / "runs").mkdir(parents=True)  # which exists, so that making it is no error
+    monkeypatch.setattr(tempfile, "TemporaryFile", read_only)
+    for words in (["gather", tmp_path / "there"], ["run", written(tmp_path)]):
+        status, out, err = said(capsys, *words, "--out", tmp_path / "out")
+        assert (status, out) == (2, "")
+        assert err == f"aol: --out {tmp_path / 'out'} cannot be written to: read-only file system.\n"
+
+
+def test_a_folder_with_other_classes_than_the_set_it_is_given_for_is_refused_before_it_is_trained(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    photos = image_folder(tmp_path / "photos")
+    status, _, err = said(capsys, "run", written(tmp_path), "--out", tmp_path / "out", "--data", f"digits={photos}")
+    assert status == 2
+    assert f"--data digits={photos} has 3 classes, but digits has 10" in err

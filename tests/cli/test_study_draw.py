@@ -1,0 +1,189 @@
+"""`aol study draw`: what is drawn is what is on record; and each thing that cannot be drawn is one line."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from aol.cli import main
+from aol.engine.settings import Settings
+from aol.runs.record import Run
+from aol.runs.store import Store
+from aol.study.spec import load
+from tests.support.made_up import record
+
+STUDY = """
+name = "aged"
+title = "Ages that were made up"
+seeds = [1, 2]
+tries_seeds = 0
+{keep}
+[common]
+data = "digits"
+epochs = 4
+[cells]
+imbalance = [20, 5]
+[[methods]]
+name = "none"
+weighting = "none"
+"""
+
+
+def _study(folder: Path, keep: str = 'keep = ["age"]') -> str:
+    path = folder / "aged.toml"
+    path.write_text(STUDY.format(keep=keep))
+    return str(path)
+
+
+def _aged(run: Settings, classes: int = 10) -> Run:
+    ages = np.random.default_rng(run.seed).uniform(1, 5, (run.epochs, classes)).astype(np.float32)
+    return replace(record(run, 0.5), over_time={"age": ages}, counts=[50 - 5 * c for c in range(classes)])
+
+
+def _stored(folder: Path, study: str, made: list[Run] | None = None) -> Store:
+    store = Store(folder / "results")
+    for each in [_aged(run) for run in load(study).all_runs()] if made is None else made:
+        store.write(each)
+    return store
+
+
+def _draw(folder: Path, study: str, *more: str, write: str = "ages.png") -> int:
+    return main(["study", "draw", study, "--out", str(folder / "results"), "--write", str(folder / write), *more])
+
+
+@pytest.mark.parametrize(("ending", "start"), [("png", b"\x89PNG"), ("PDF", b"%PDF"), ("svg", b"<?xml")])
+def test_the_ending_says_the_format_and_the_same_records_give_the_same_bytes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], ending: str, start: bytes
+) -> None:
+    study = _study(tmp_path)
+    _stored(tmp_path, study)
+    for name in ("one", "two"):
+        assert _draw(tmp_path, study, write=f"{name}.{ending}") == 0
+    assert (tmp_path / f"one.{ending}").read_bytes().startswith(start)
+    assert (tmp_path / f"one.{ending}").read_bytes() == (tmp_path / f"two.{ending}").read_bytes()
+    found = capsys.readouterr()
+    assert found.out == ""
+    assert found.err.splitlines()[-1] == f"Written: {tmp_path / f'two.{ending}'}"
+
+
+def test_two_panels_are_as_wide_as_a_page_and_one_as_a_column(tmp_path: Path) -> None:
+    study = _study(tmp_path)
+    _stored(tmp_path, study)
+    assert _draw(tmp_path, study) == 0
+    assert _draw(tmp_path, study, "--only", "imbalance=5", write="one.png") == 0
+    assert [Image.open(tmp_path / f"{name}.png").size[0] for name in ("ages", "one")] == [2760, 1320]
+
+
+def test_for_programs_there_is_one_object(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    study = _study(tmp_path)
+    runs = load(study).all_runs()
+    store = _stored(tmp_path, study, [_aged(run) for run in runs[:3]])
+    store.path(runs[3].run_id).mkdir()
+    (store.path(runs[3].run_id) / "run.json").write_text("{")
+    assert _draw(tmp_path, study, "--json") == 0
+    found = capsys.readouterr()
+    told = json.loads(found.out)
+    assert found.err == ""
+    assert told["of"] == "ages"
+    assert told["panels"] == [
+        {"title": "imbalance 20, mean over 2 seeds", "seeds": [1, 2]},
+        {"title": "imbalance 5, seed 1", "seeds": [1]},
+    ]
+    damaged = f"Damaged, not used: {runs[3].run_id}/run.json: it is incomplete or not JSON."
+    assert told["notes"] == ["3/4 runs complete.", damaged]
+
+
+@pytest.mark.parametrize(
+    ("keep", "more", "of"), [('keep = ["age"]', [], "ages"), ("", [], "accuracy"), ("", ["--of", "ages"], "ages")]
+)
+def test_ages_are_drawn_where_the_study_keeps_them_and_accuracy_elsewhere(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], keep: str, more: list[str], of: str
+) -> None:
+    study = _study(tmp_path, keep)
+    _stored(tmp_path, study)
+    assert _draw(tmp_path, study, "--json", *more) == 0
+    assert json.loads(capsys.readouterr().out)["of"] == of
+
+
+def _refused(capsys: pytest.CaptureFixture[str], folder: Path, write: str = "ages.png") -> str:
+    found = capsys.readouterr()
+    assert found.out == ""
+    assert found.err.startswith("aol: ")
+    assert found.err.count("\n") == 1
+    assert not (folder / write).is_file()
+    return found.err.removeprefix("aol: ").strip()
+
+
+def test_runs_without_ages_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    study = _study(tmp_path)
+    _stored(tmp_path, study, [record(run, 0.5) for run in load(study).all_runs()])
+    assert _draw(tmp_path, study, "--of", "ages") == 2
+    assert _refused(capsys, tmp_path) == "No run of aged has the ages of its classes over time."
+
+
+def test_without_records_it_is_said_what_makes_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    study, out = _study(tmp_path), tmp_path / "results"
+    assert _draw(tmp_path, study) == 2
+    assert _refused(capsys, tmp_path).startswith(f"There is no folder {out}: aol study run {study} --out {out}")
+    out.mkdir()
+    assert _draw(tmp_path, study) == 2
+    told = _refused(capsys, tmp_path)
+    assert told.startswith(f"There are no complete runs of aged in {out}: aol study run {study} --out {out}")
+
+
+@pytest.mark.parametrize(
+    ("write", "said"),
+    [
+        ("ages.jpg", "--write must end in one of .png, .pdf, .svg, not "),
+        ("ages", "--write must end in one of .png, .pdf, .svg, not "),
+        ("no/such/ages.png", "--write: there is no folder "),
+        ("folder.png", "--write: "),
+        ("/dev/full.png/x.png", "--write: there is no folder /dev/full.png"),
+        ("/proc/ages.png", "--write: /proc/ages.png cannot be written: "),
+        ("n" * 300 + ".png", ""),
+    ],
+)
+def test_a_file_that_cannot_be_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], write: str, said: str
+) -> None:
+    study = _study(tmp_path)
+    _stored(tmp_path, study)
+    (tmp_path / "folder.png").mkdir()
+    assert _draw(tmp_path, study, write=write) in (1, 2)
+    found = capsys.readouterr()
+    assert found.err.startswith(f"aol: {said}")
+    assert found.err.count("\n") == 1
+    assert "Traceback" not in found.err
+    assert not list(tmp_path.glob("*.part"))
+
+
+def test_without_matplotlib_it_is_said_how_to_install_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study = _study(tmp_path)
+    _stored(tmp_path, study)
+    for name in [each for each in sys.modules if each.split(".")[0] == "matplotlib"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    assert _draw(tmp_path, study) == 1
+    assert "drawing figures needs matplotlib, which is not installed: pip install '.[report]'" in _refused(
+        capsys, tmp_path
+    )
+
+
+def test_a_study_that_was_really_run_is_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = str(tmp_path / "results")
+    assert main(["study", "run", "heatmaps-smoke", "--out", out, "--device", "cpu", "--json"]) == 0
+    capsys.readouterr()
+    for of in ("ages", "accuracy"):
+        assert _draw(tmp_path, "heatmaps-smoke", "--of", of, "--json") == 0
+        (panel,) = json.loads(capsys.readouterr().out)["panels"]
+        assert panel["seeds"] == [42, 1]
+    assert _draw(tmp_path, "heatmaps-smoke", "--of", "gain", write="gain.png") == 2
+    assert _refused(capsys, tmp_path, "gain.png").startswith("heatmaps-smoke has only none: ")

@@ -1,0 +1,197 @@
+"""`aol study show` and `aol study page` from the command line, on real runs and on wrong words."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from aol.cli import main
+from aol.runs.store import Store
+from aol.study.spec import load
+from tests.support.made_up import luck, records
+
+STUDY = """
+name = "tiny"
+title = "A tiny study"
+seeds = [1, 2, 3]
+tries_seeds = 2
+
+[common]
+data = "digits"
+epochs = 2
+batch_size = 256
+warmup = 0
+validation = 0.1
+
+[cells]
+imbalance = [20]
+
+[[methods]]
+name = "none"
+weighting = "none"
+
+[[methods]]
+name = "aol"
+weighting = "aol"
+grid = { rho = [0.1, 0.9] }
+
+[[methods]]
+name = "frequency"
+weighting = "frequency"
+"""
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
+    """A study that was really run: its file, and the folder of its records."""
+    folder = tmp_path_factory.mktemp("ran")
+    (folder / "tiny.toml").write_text(STUDY)
+    words = ["study", "run", str(folder / "tiny.toml"), "--out", str(folder / "out"), "--device", "cpu", "--json"]
+    assert main(words) == 0
+    return str(folder / "tiny.toml"), str(folder / "out")
+
+
+def _show(ran: tuple[str, str], *more: str) -> int:
+    return main(["study", "show", ran[0], "--out", ran[1], *more])
+
+
+def test_a_study_that_was_run_is_shown(ran: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert _show(ran) == 0
+    said = capsys.readouterr().out
+    assert "14/14 runs complete." in said
+    assert "aol against none: " in said
+    assert "x86_64 CPU" in said or "CPU" in said
+
+
+def test_the_figures_shown_are_those_of_the_records(ran: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert _show(ran, "--json", "--figure", "last") == 0
+    rows = {row["method"]: row for row in json.loads(capsys.readouterr().out)["rows"]}
+    known = [each for each in Store(ran[1]) if each.seed in (1, 2, 3)]
+    for name in ("none", "frequency"):
+        last = [each.curves["test_accuracy"][-1] for each in known if each.settings["weighting"] == name]
+        assert rows[name]["accuracy_percent"] == pytest.approx(100 * sum(last) / 3)
+
+
+@pytest.mark.parametrize(
+    ("ending", "start"), [("md", "**A tiny"), ("csv", "study,"), ("tex", "% needs"), ("json", "{")]
+)
+def test_the_ending_of_the_file_says_the_format(
+    ran: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str], ending: str, start: str
+) -> None:
+    path = tmp_path / f"table.{ending}"
+    assert _show(ran, "--write", str(path)) == 0
+    assert capsys.readouterr().out == ""
+    assert path.read_text(encoding="utf-8").startswith(start)
+
+
+def test_a_part_of_a_study_is_shown_as_a_whole_of_its_own(
+    ran: tuple[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert _show(ran, "--only", "rho=0.9", "--only", "method=none,aol", "--format", "csv") == 0
+    rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    assert [(row["method"], row["settings_tried"]) for row in rows] == [("none", "1"), ("aol", "1")]
+
+
+def test_given_seeds_are_the_only_ones(ran: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert _show(ran, "--seeds", "1,2", "--json") == 0
+    assert {row["seeds"] for row in json.loads(capsys.readouterr().out)["rows"]} == {"1; 2"}
+
+
+def test_the_page_of_a_study_that_was_run(ran: tuple[str, str], tmp_path: Path) -> None:
+    path = tmp_path / "results.md"
+    assert main(["study", "page", ran[0], "--out", ran[1], "--write", str(path)]) == 0
+    assert "## tiny" in path.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["show", "nothing"], "There is no study 'nothing'"),
+        (
+            ["show", "period-10", "--out", "nowhere"],
+            "There is no folder nowhere: aol study run period-10 --out nowhere",
+        ),
+        (["page", "--out", "nowhere"], "There is no folder nowhere"),
+        (["show", "period-10", "--figure", "mean"], "figure must be one of last, tail_mean"),
+        (["show", "arrival", "--figure", "second_half_mean"], "figure second_half_mean is for streams"),
+        (["show", "period-10", "--format", "pdf"], "--format"),
+        (["show", "period-10", "--format", "csv", "--json"], "--json and --format csv contradict each other."),
+        (["show", "period-10", "--write", "no/such/table.md"], "--write: there is no folder no/such."),
+        (["show", "period-10", "--write", "."], "--write: . is not a plain file."),
+        (["show", "period-10", "--write", "/dev/null"], "--write: /dev/null is not a plain file."),
+        (
+            ["show", "period-10", "--write", "t.xls"],
+            "--write must end in .txt, .md, .csv, .tex, .json, or",
+        ),
+        (["page", "--write", "no/such/page.md"], "--write: there is no folder no/such."),
+        (["show", "period-10", "--seeds", "x"], "--seeds must be whole numbers"),
+        (["page", "nothing"], "There is no study 'nothing'"),
+    ],
+)
+def test_wrong_words_are_one_line(
+    words: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "results").mkdir()
+    assert main(["study", *words]) == 2
+    found = capsys.readouterr()
+    assert found.out == ""
+    assert found.err.startswith(f"aol: {said}")
+    assert found.err.count("\n") == 1
+
+
+def test_no_records_are_no_crash(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "results").mkdir()
+    assert main(["study", "show", "period-10"]) == 0
+    assert "0/130 runs complete." in capsys.readouterr().out
+    assert main(["study", "page"]) == 0
+    assert "There are no complete runs of these studies yet." in capsys.readouterr().out
+
+
+def test_a_damaged_record_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    study = load("period-10").only(imbalance=[200], method=["none", "frequency"])
+    store = Store(tmp_path)
+    for each in records(study.all_runs(), lambda run: (0.5 + 0.01 * luck(run), 0.5)).values():
+        store.write(each)
+    (store.path(study.all_runs()[0].run_id) / "run.json").write_text("{")
+    assert main(["study", "show", "period-10", "--out", str(tmp_path)]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert f"Damaged runs, not used: {study.all_runs()[0].run_id}/run.json (it is incomplete or not JSON)" in said
+
+
+def test_in_a_terminal_verdicts_have_a_colour(ran: tuple[str, str]) -> None:
+    master, slave = pty.openpty()
+    words = [sys.executable, "-m", "aol", "study", "show", ran[0], "--out", ran[1]]
+    environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "80"}
+    environment.pop("NO_COLOR", None)
+    running = subprocess.Popen(words, stdout=slave, stderr=slave, env=environment)
+    os.close(slave)
+    said = b""
+    while True:
+        try:
+            part = os.read(master, 4096)
+        except OSError:
+            break
+        if not part:
+            break
+        said += part
+    os.close(master)
+    assert running.wait(60) == 0
+    assert b"\x1b[1m" in said  # bold heads
+    assert b"\x1b[3" in said  # a colour
+
+
+def test_the_other_commands_do_not_wait_for_statistics() -> None:
+    code = "import sys, aol.cli; sys.exit('scipy.stats' in sys.modules or 'aol.study.comparisons' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
