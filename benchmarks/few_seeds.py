@@ -13,8 +13,7 @@ import numpy.typing as npt
 from scipy import stats
 
 from aol.stats import inflation
-from aol.study.selection import choose, choose_without_each
-from aol.study.tries import luck_of_runs
+from aol.study.stats import choose, choose_without_each, luck_of_runs
 
 TIMES, SETTINGS = 10_000, 10
 Draws = npt.NDArray[np.float64]
