@@ -12,10 +12,12 @@ from pathlib import Path
 import pytest
 
 from aol.cli import main
+from aol.cli.study import ENDINGS, FIGURES, FORMATS
 from aol.engine.settings import Settings
 from aol.runs.record import Run, encode
 from aol.runs.store import Store
-from aol.study import builtin_names
+from aol.study import builtin_names, formats
+from aol.study.draw import PICTURES
 from tests.support.made_up import record as made_record
 from tests.support.made_up import write
 from tests.support.tiny_sets import image_folder
@@ -218,3 +220,29 @@ def test_a_folder_with_other_classes_than_the_set_it_is_given_for_is_refused_bef
     status, _, err = said(capsys, "run", written(tmp_path), "--out", tmp_path / "out", "--data", f"digits={photos}")
     assert status == 2
     assert f"--data digits={photos} has 3 classes, but digits has 10" in err
+
+
+def test_ranges_of_seeds_and_close_names_are_understood(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["status", written(tmp_path), "--out", tmp_path / "out", "--json", "--seeds"]
+    assert said(capsys, *words, "1-3") == said(capsys, *words, "1,2,3")
+    assert "Did you mean 'period-10'?" in said(capsys, "status", "period10")[2]
+    assert "Did you mean 'imbalance'?" in said(capsys, "status", "period-10", "--only", "imbalanc=3")[2]
+
+
+def test_shares_add_up_and_resume_needs_no_other_words(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    study, out = written(tmp_path), tmp_path / "out"
+    part = ["--only", "imbalance=5", "--only", "method=none", "--set", "epochs=1", "--out", out, "--json"]
+    first = json.loads(said(capsys, "run", study, *part, "--shard", "1/2", "--together", "1")[1])
+    assert 0 < first["complete"] < first["runs"] == 3
+    assert json.loads(said(capsys, "run", study, *part, "--minutes", "0")[1])["stopped"] is True
+    assert main(["resume", str(out), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["complete"], told["trained"]) == (3, 3 - first["complete"])
+    assert main(["show", str(out)]) == 0
+    assert "none" in capsys.readouterr().out
+
+
+def test_what_the_help_lists_is_what_there_is() -> None:
+    assert tuple(FIGURES) == tuple(PICTURES)
+    assert tuple(FORMATS) == tuple(formats.FORMATS)
+    assert formats.ENDINGS == ENDINGS

@@ -148,7 +148,7 @@ def compare(runs: Sequence[Run], figures: Sequence[float]) -> list[Row]:
     """
     import numpy as np
 
-    from aol.engine.intervals import paired_gain
+    from aol.stats import paired_gain
 
     settings = [_settings(run) for run in runs]
     known = [each for each in settings if each is not None]

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from aol import _check
+from aol._values import did_you_mean
 from aol.engine.settings import Settings, Value, WrongSettingsError
 from aol.runs.figures import FIGURES
 
@@ -271,7 +272,8 @@ def load(name_or_path: str | Path) -> Study:
     path = Path(word).expanduser()
     if not path.is_file():
         names = ", ".join(builtin_names(smoke=False))
-        raise WrongSettingsError(f"There is no study {word!r}: no such file, and the built-in ones are {names}.")
+        hint = did_you_mean(word, builtin_names())
+        raise WrongSettingsError(f"There is no study {word!r}: no such file, and the built-in ones are {names}.{hint}")
     try:
         return study_from(path.read_text(encoding="utf-8"), str(path))
     except UnicodeDecodeError as error:
