@@ -90,7 +90,7 @@ def test_many_runs_are_listed_and_eight_at_most_are_drawn(open_page: Open, tmp_p
 
 def test_a_run_with_one_class_one_epoch_and_no_samples_is_shown(open_page: Open, tmp_path: Path) -> None:
     bare = make_data("bare", names=["only"], counts=[5], epochs=1, samples=False)
-    empty: dict[str, object] = {name: {} for name in ("by_class", "curves", "settings", "versions")}
+    empty: dict[str, object] = {name: {} for name in ("over_time", "curves", "settings", "versions")}
     nothing = changed(bare, name="nothing", method="nothing", command=None, **empty)  # type: ignore[arg-type]
     write_page([bare, nothing], tmp_path / "bare.html")
     page = open_page(tmp_path / "bare.html")

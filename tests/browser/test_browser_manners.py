@@ -258,8 +258,8 @@ def test_an_open_page_follows_its_run_and_keeps_what_was_chosen(open_page: Open,
     early = make_data(epochs=4, finished=False, planned=6)
     write_page([early, changed(early, name="other")], path, refresh=0.5)
     page = open_page(path)
-    expect(page.locator("#live")).to_contain_text("this page follows")
-    assert "under way, epoch 4 of 6" in page.locator("#run-table").inner_text()
+    expect(page.locator("#live")).to_contain_text("updates itself")
+    assert "training, epoch 4 of 6" in page.locator("#run-table").inner_text()
     page.locator("[data-key=sort-count]").click()
     page.locator("#pick-run").select_option(label="other")
     page.get_by_label("Class", exact=True).fill("class 2")
@@ -285,7 +285,7 @@ def test_a_page_can_be_told_to_wait(open_page: Open, tmp_path: Path) -> None:
     page.evaluate("() => { window.same = true; }")
     page.wait_for_timeout(3600)
     assert page.evaluate("() => window.same")
-    expect(page.locator("#live")).to_contain_text("this page waits")
+    expect(page.locator("#live")).to_contain_text("paused")
 
 
 def test_a_finished_page_never_loads_itself_again(page: Page) -> None:

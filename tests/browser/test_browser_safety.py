@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, Page
 
 from aol.report.page import write_page
-from tests.support.made_runs import PAYLOADS, make_data
+from tests.support.made_runs import PAYLOADS, changed, make_data
 from tests.support.opened import Open, settle
 
 
@@ -20,7 +19,7 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for seed, name in enumerate(PAYLOADS[:3]):
         data = make_data(name, names=PAYLOADS, counts=[30 - seed] * len(PAYLOADS), seed=seed, epochs=8)
         runs.append(
-            replace(
+            changed(
                 data,
                 folder=Path("/runs") / PAYLOADS[2].replace("/", "_"),
                 settings={**dict(zip(PAYLOADS, PAYLOADS[::-1], strict=True)), "data": PAYLOADS[0]},

@@ -57,7 +57,7 @@ def test_the_class_table_sorts_both_ways_by_every_reading(page: Page, runs: list
     data = runs[0]
     assert page.locator("#class-table th[aria-sort=descending]").inner_text().startswith("Age")
     for key in ("count", "weight", "test_accuracy", "train_accuracy", "train_loss", "train_margin", "age"):
-        values = data.run.counts if key == "count" else data.run.over_time[key][-1]
+        values = np.asarray(data.run.counts) if key == "count" else data.run.over_time[key][-1]
         head = page.locator("#class-table thead th").filter(has=page.locator(f"[data-key=sort-{key}]"))
         head.get_by_role("button").click()
         down, up = ([data.run.classes[place] for place in np.argsort(by, kind="stable")] for by in (-values, values))
@@ -152,7 +152,7 @@ def test_where_no_label_error_is_likely_the_less_clear_ones_are_listed(open_page
 
 
 def test_pointing_at_the_heatmap_reads_every_run(page: Page, runs: list[RunData]) -> None:
-    order = np.argsort(-runs[0].run.counts, kind="stable")
+    order = np.argsort(-np.asarray(runs[0].run.counts), kind="stable")
     point_at_cell(page, 1, 3, 4, 12, 6)
     text = page.locator("#tip").inner_text()
     assert text.splitlines()[0] == f"class {order[4]}, {runs[0].run.counts[order[4]]} samples, epoch 4"
@@ -168,7 +168,7 @@ def test_pointing_at_the_heatmap_reads_every_run(page: Page, runs: list[RunData]
 def test_the_heatmap_is_a_picture_of_the_ages_with_the_head_on_top(page: Page, runs: list[RunData]) -> None:
     data = runs[0]
     picture = map_picture(page, 0).astype(int)
-    ages = data.run.over_time["age"][:, np.argsort(-data.run.counts, kind="stable")].T
+    ages = data.run.over_time["age"][:, np.argsort(-np.asarray(data.run.counts), kind="stable")].T
     assert picture.shape == (*ages.shape, 4)
     bright = picture[..., 1]  # viridis: green grows with the value
     order = np.argsort(ages.ravel())
@@ -227,7 +227,7 @@ def test_curves_read_all_runs_at_one_epoch(page: Page, runs: list[RunData]) -> N
     assert box is not None
     page.mouse.move(box["x"] + box["width"] - 8, box["y"] + box["height"] / 2)
     lines = page.locator("#tip").inner_text().splitlines()
-    assert lines == ["epoch 12"] + [f"{s.name}: {100 * s.curves['test_accuracy'][-1]:.1f}%" for s in runs]
+    assert lines == ["epoch 12"] + [f"{s.name}: {100 * s.run.curves['test_accuracy'][-1]:.1f}%" for s in runs]
     page.get_by_label("Also show").select_option(label="Training accuracy")
     settle(page)
     assert "Training accuracy" in page.locator("#curve-charts").inner_text()

@@ -11,13 +11,13 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 from matplotlib.transforms import Bbox
 
-from aol.plots import OF_A_RUN, OF_ALL
+from aol.plots import OF_A_RUN, OF_ALL, OF_SAMPLES
 from aol.plots.head_middle_tail import head_middle_tail
 from aol.plots.heatmap import heatmap
 from aol.plots.observation import observation
 from aol.plots.weights import weights
 from aol.report.run_data import RunData
-from tests.support.made_runs import changed, make_data, method_of
+from tests.support.made_runs import changed, make_data, method_of, table_of
 
 
 def out_of_view(axis: Axis) -> set[Text]:
@@ -77,6 +77,8 @@ def test_nothing_written_in_a_figure_is_cut_or_covered(name: str, scenario: str)
     for kind, data in (("plain", plain), ("steep", steep(plain))):
         figures = {title: draw(data.run) for title, draw in OF_A_RUN.items()}
         figures |= {title: draw([method_of("aol ρ=0.5 class", data)]) for title, draw in OF_ALL.items()}
+        if data.samples is not None:
+            figures |= {title: draw(data.run, table_of(data.samples)) for title, draw in OF_SAMPLES.items()}
         drawn = {title: figure for title, figure in figures.items() if figure is not None}
         assert len(drawn) >= 5
         found |= {f"{title}, {kind}": [*faults(figure)] for title, figure in drawn.items()}

@@ -31,6 +31,10 @@ def test_old_and_rare_classes_are_to_be_given_weight() -> None:
     assert "--weighting cb" in text
 
 
+def test_old_classes_of_unknown_size_are_neither_rare_nor_hard() -> None:
+    assert kinds(changed(with_ages([1.1, 1.2, 1.1, 5.0], [1, 1, 1, 1]), counts=None)) == {"old": [3]}
+
+
 def test_rare_classes_with_weight_already_need_samples() -> None:
     data = with_ages([1.1, 1.2, 1.1, 1.0, 7.0], [100, 90, 80, 70, 4])
     data.run.over_time["weight"][:, 4] = 3.0

@@ -138,7 +138,7 @@ def survival(run: Run, samples: SampleTable) -> Figure | None:
         censored = np.flatnonzero(each.open[: len(t)])
         axes.plot(t[censored], curve.share[censored], "|", color=colour, markersize=4, markeredgewidth=0.7)
     axes.set_xlabel("epochs since the error began" + (" (log scale)" if first else ""))
-    axes.set_ylabel("share of errors that last longer")
+    axes.set_ylabel("share of errors still open")
     axes.set_ylim(0, 1.02)
     axes.set_xlim(left=first)
     if first:

@@ -96,15 +96,18 @@ def _labels(data: RunData) -> Iterator[Advice]:
 
 
 def _old_classes(data: RunData) -> Iterator[Advice]:
-    age, run = data.age, data.run
-    if age is None or run.counts is None:
+    age, known = data.age, data.run.counts
+    if age is None:
         return
-    counts = np.asarray(run.counts)
+    counts = np.asarray(known or [1] * len(age))
     there = np.isfinite(age) & (counts > 0)
     if there.sum() < 2:
         return
     middle = float(np.median(age[there]))
     old = there & (age >= max(OLD * middle, 1.2))
+    if known is None:
+        yield from _of_unknown_size(age, old, middle)
+        return
     rare = old & (counts < 0.5 * counts[there].mean())
     likely = _likely_share(data)
     yield from _rare(data, counts, age, rare, middle)
@@ -122,6 +125,15 @@ def _old_classes(data: RunData) -> Iterator[Advice]:
             "A stronger network, augmentation or clearer class definitions may help more than weights."
         )
         yield Advice("hard", text, _oldest_first(hard, age), "samples")
+
+
+def _of_unknown_size(age: Floats, old: Masks, middle: float) -> Iterator[Advice]:
+    if old.any():
+        text = (
+            f"{_classes(old)} old: mean age {age[old].mean():.1f} against a median of {middle:.1f}. The sizes of the "
+            "classes are not on record, so it is unknown whether these are rare."
+        )
+        yield Advice("old", text, _oldest_first(old, age))
 
 
 def _rare(data: RunData, counts: Ints, age: Floats, rare: Masks, middle: float) -> Iterator[Advice]:

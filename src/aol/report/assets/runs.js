@@ -42,7 +42,8 @@ function drawRuns() {
   const head = element("tr", {}, element("th", { scope: "col" }, "Show"), element("th", { scope: "col" }, "Run"),
     wanted.map(([name, , number]) => element("th", { scope: "col", class: number ? "number" : "" }, name)));
   const full = state.shown.length >= SHOWN;
-  const rows = RUNS.map((run) => {
+  const listed = RUNS.filter((run) => run.place < tables.runs || state.shown.includes(run.place) || run.place === state.run);
+  const rows = listed.map((run) => {
     const on = state.shown.includes(run.place);
     const tick = element("input", {
       type: "checkbox", checked: on, disabled: full && !on, "data-key": `show-${run.place}`,
@@ -61,6 +62,7 @@ function drawRuns() {
       wanted.map(([, read, number]) => element("td", { class: number ? "number" : "" }, read(run))));
   });
   keepingFocus(() => fill("run-table", element("thead", {}, head), element("tbody", {}, rows)));
+  drawMore("run-more", "runs", rows.length, RUNS.length, 50, drawRuns);
 }
 
 function toggleRun(place) {
