@@ -1,4 +1,4 @@
-"""Trains R runs at once: settings, batches, steps, clean passes, records, checkpoints.
+"""Trains R runs at once: settings, batches, steps, clean passes, history.
 
 An epoch reads on one screen in `offline.py` and `stream.py`; what they share is in `loop.py`. Names are imported
 when they are first used: `aol.engine.settings` needs no torch.
@@ -12,9 +12,8 @@ if TYPE_CHECKING:
     from aol.engine.offline import OfflineLoop
     from aol.engine.settings import Settings, WrongSettingsError, grid, groups
     from aol.engine.stream import StreamLoop
-    from aol.engine.training import Conduct, train
 
-__all__ = ["Conduct", "OfflineLoop", "Settings", "StreamLoop", "WrongSettingsError", "grid", "groups", "train"]
+__all__ = ["OfflineLoop", "Settings", "StreamLoop", "WrongSettingsError", "grid", "groups"]
 
 __getattr__, __dir__ = lazy(
     __name__,
@@ -22,6 +21,6 @@ __getattr__, __dir__ = lazy(
         "aol.engine.offline": ("OfflineLoop",),
         "aol.engine.settings": ("Settings", "WrongSettingsError", "grid", "groups"),
         "aol.engine.stream": ("StreamLoop",),
-        "aol.engine.training": ("Conduct", "train"),
+        "aol.engine.training": ("train"),
     },
 )

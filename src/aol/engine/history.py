@@ -1,20 +1,11 @@
-"""The readings of a group of runs, epoch by epoch.
-
-`epochs.csv` has a row an epoch, `classes.csv` a row an epoch and class.
-"""
+"""The readings of a group of runs, epoch by epoch."""
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from pathlib import Path
 
 import torch
 from torch import Tensor
-
-from aol.records.files import extend_atomically
-from aol.records.tables import cells, table
 
 # By epoch: one number a run.
 EPOCH = (
@@ -35,7 +26,6 @@ class History:
         self._runs, self._classes = num_runs, num_classes
         self._by_epoch: list[Tensor] = []
         self._by_class: list[Tensor] = []
-        self._written: dict[Path, tuple[int, int]] = {}  # by file: its epochs, its bytes
 
     def __len__(self) -> int:
         return len(self._by_epoch)
@@ -53,11 +43,15 @@ class History:
 
     def epoch(self, name: str) -> Tensor:
         """Return one reading over time, `float64 [E, R]`."""
-        return torch.stack(self._by_epoch)[:, EPOCH.index(name)]
+        return torch.stack([row[EPOCH.index(name)] for row in self._by_epoch])
 
     def by_class(self, name: str) -> Tensor:
         """Return one reading by class over time, `float32 [E, R, C]`."""
-        return torch.stack(self._by_class)[:, CLASS.index(name)]
+        return torch.stack([block[CLASS.index(name)] for block in self._by_class])
+
+    def last(self, name: str, *, by_class: bool = False) -> Tensor:
+        """Return one reading of the last epoch, `float64 [R]`, or by class, `float32 [R, C]`."""
+        return self._by_class[-1][CLASS.index(name)] if by_class else self._by_epoch[-1][EPOCH.index(name)]
 
     def state_dict(self) -> dict[str, object]:
         """Return all readings as tensors."""
@@ -67,30 +61,4 @@ class History:
     def load_state_dict(self, state: dict[str, object]) -> None:
         """Take over the readings of another history."""
         rows = {name: list(value.cpu().unbind()) if isinstance(value, Tensor) else [] for name, value in state.items()}
-        self._by_epoch, self._by_class, self._written = rows["by_epoch"], rows["by_class"], {}
-
-    def write(self, folder: Path, run: int, classes: Sequence[str]) -> None:
-        """Write the records of one run: what came since they were last written to this folder."""
-
-        def by_epoch(first: int) -> Iterator[Sequence[str]]:
-            for row in self._by_epoch[first:]:
-                yield cells(row[:, run].tolist())
-
-        def by_class(first: int) -> Iterator[Sequence[str]]:
-            for row, block in zip(self._by_epoch[first:], self._by_class[first:], strict=True):
-                epoch = str(int(row[0, run]))
-                for place, values in enumerate(block[:, run].T.tolist()):
-                    yield epoch, str(place), classes[place], *cells(values)
-
-        if self._by_epoch:
-            self._extend(folder / "classes.csv", ("epoch", "class", "name", *CLASS), by_class)
-            # Last, so that whoever finds it finds the rest.
-            self._extend(folder / "epochs.csv", EPOCH, by_epoch)
-
-    def _extend(self, path: Path, head: Sequence[str], rows: Callable[[int], Iterable[Sequence[str]]]) -> None:
-        epochs, size = self._written.get(path, (0, 0))
-        if not path.is_file() or path.stat().st_size != size:  # not as it was left: again from the start
-            epochs, size = 0, 0
-        new = table(rows(epochs) if size else itertools.chain((head,), rows(0)))
-        extend_atomically(path, size, new)
-        self._written[path] = len(self), size + len(new)
+        self._by_epoch, self._by_class = rows["by_epoch"], rows["by_class"]

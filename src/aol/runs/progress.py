@@ -19,6 +19,7 @@ from aol.longtail import long_tail_counts
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
 
 _MOST_ROWS = 24  # runs shown while they train
 
@@ -117,12 +118,12 @@ class Live(Silent):
         self._live.stop()
 
 
-def _table(loop: Loop):  # type: ignore[no-untyped-def]
+def _table(loop: Loop) -> Table:
     from rich.table import Table
 
     table = Table("run", "seed", "loss", "train %", "test %", "oldest class", box=None, pad_edge=False)
-    train, test = loop.history.epoch("train_accuracy")[-1], loop.history.epoch("test_accuracy")[-1]
-    loss, age = loop.history.epoch("train_loss")[-1], loop.history.by_class("age")[-1]
+    train, test, loss = (loop.history.last(name) for name in ("train_accuracy", "test_accuracy", "train_loss"))
+    age = loop.history.last("age", by_class=True)
     for row, run in enumerate(loop.runs[:_MOST_ROWS]):
         oldest = int(age[row].nan_to_num(0.0).argmax())
         known = not bool(age[row].isnan().all())
@@ -147,7 +148,7 @@ def _percent(value: float) -> str:
 def _accuracy_range(loop: Loop) -> str:
     if not len(loop.history):
         return ""
-    accuracy = loop.history.epoch("test_accuracy")[-1]
+    accuracy = loop.history.last("test_accuracy")
     known = accuracy[~accuracy.isnan()]
     return f", test {100 * float(known.min()):.1f} to {100 * float(known.max()):.1f} %" if known.numel() else ""
 
@@ -157,7 +158,7 @@ def describe(loop: Loop) -> str:
     run = loop.settings
     what = f"{run.data}, imbalance {run.imbalance:g}" if run.imbalance is not None else run.data
     many = f"Training {len(loop.runs)} runs as one network" if len(loop.runs) > 1 else "Training one run"
-    speed = f", {float(loop.history.epoch('images_per_second')[-1, 0]):,.0f} images/s" if len(loop.history) else ""
+    speed = f", {float(loop.history.last('images_per_second')[0]):,.0f} images/s" if len(loop.history) else ""
     return f"{many} ({what}): epoch {loop.epoch}/{run.epochs}{speed}"
 
 

@@ -14,7 +14,7 @@ _FIGURES = ("train_loss", "train_accuracy", "test_accuracy", "validation_accurac
 
 
 def check_tensorboard() -> None:
-    """Say so at once if the package is missing, and not after hours of training."""
+    """Raise if the package is missing, before hours of training."""
     try:
         import torch.utils.tensorboard  # noqa: F401
     except ImportError as error:
@@ -24,7 +24,7 @@ def check_tensorboard() -> None:
 
 
 class Events:
-    """One event file a run, in the folders given. A stack that goes on takes back what was written of later epochs."""
+    """One event file a run, in the folders given. A resumed group removes the events of later epochs."""
 
     def __init__(self, folders: list[Path], loop: Loop) -> None:
         from torch.utils.tensorboard import SummaryWriter
@@ -35,8 +35,8 @@ class Events:
     def epoch(self) -> None:
         """Write the last epoch's figures, and the age of each class."""
         history, classes = self._loop.history, self._loop.classes
-        figures = {name: history.epoch(name)[-1] for name in _FIGURES}
-        ages = history.by_class("age")[-1]
+        figures = {name: history.last(name) for name in _FIGURES}
+        ages = history.last("age", by_class=True)
         for row, writer in enumerate(self._writers):
             named = {name: float(values[row]) for name, values in figures.items()}
             named |= {f"class_age/{name}": float(age) for name, age in zip(classes, ages[row], strict=True)}

@@ -1,4 +1,4 @@
-"""From the settings of a run back to the words that ask for it: what a reader of its records types to repeat it."""
+"""The command that repeats a run, from its settings."""
 
 from __future__ import annotations
 
@@ -7,31 +7,31 @@ from dataclasses import fields, replace
 
 from aol.engine.settings import FROM_ANSWERS, Settings, Value
 
-# What `aol stream` starts from besides the defaults of `Settings`, and what depends on the data: better said aloud.
-_SAID = ("epochs", "batch_size", "imbalance", "seed")
+# Settings whose defaults depend on the data set or the command: always part of the command.
+_ALWAYS = ("epochs", "batch_size", "imbalance", "seed")
 
 
 def command(run: Settings, *, data_dir: str | None = None, keep_samples: bool = False) -> str:
-    """Return the command that repeats a run: every setting that is not the usual one.
+    """Return the command that repeats a run: every setting that differs from its default.
 
     >>> command(Settings(weighting="aol", rho=0.3))
     'aol train --imbalance 50 --epochs 30 --batch-size 128 --weighting aol --rho 0.3 --seed 0'
     """
     stream = run.scenario == "stream"
     words = ["aol", "stream" if stream else "train"]
-    said = set(_SAID)
+    shown = set(_ALWAYS)
     if stream:
-        said |= {"schedule", "warmup"}
+        shown |= {"schedule", "warmup"}
     if run.scenario == "arrival" or (stream and run.stream == "access"):
-        said |= {"fraction"}
+        shown |= {"fraction"}
     if run.weighting in FROM_ANSWERS:
-        said |= {"rho"}
+        shown |= {"rho"}
     usual = replace(run, divide_by="auto", warmup=None)
     for field in fields(Settings):
         value = getattr(run, field.name)
-        if field.name in {"divide_by", "warmup"} - said and value == getattr(usual, field.name):
+        if field.name in {"divide_by", "warmup"} - shown and value == getattr(usual, field.name):
             continue
-        if field.name != "scenario" and (field.name in said or value != field.default):
+        if field.name != "scenario" and (field.name in shown or value != field.default):
             flag = "steps" if stream and field.name == "epochs" else field.name.replace("_", "-")
             words += [f"--{flag}", _word(value)]
     if data_dir is not None:
