@@ -6,7 +6,7 @@ import argparse
 import json
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -151,13 +151,13 @@ def compare(runs: Sequence[Run], figures: Sequence[float]) -> list[Row]:
     from aol.stats import paired_gain
 
     settings = [_settings(run) for run in runs]
-    known = [each for each in settings if each is not None]
+    conditions = _conditions([each for each in settings if each is not None])
     table: dict[tuple[str, str], dict[int, float]] = {}
     baseline: dict[tuple[str, str], tuple[str, str]] = {}
     for run, own, figure in zip(runs, settings, figures, strict=True):
         if not math.isfinite(figure):
             continue
-        key = ("" if own is None else _conditions(own, known), run.method)
+        key = ("" if own is None else conditions(own), run.method)
         table.setdefault(key, {})[len(table.get(key, {})) if run.seed is None else run.seed] = figure
         if own is not None:
             baseline[key] = (key[0], replace(own, weighting="none", mechanism="reweight").method)
@@ -184,15 +184,19 @@ def _settings(run: Run) -> Settings | None:
         return None
 
 
-def _conditions(run: Settings, runs: Sequence[Settings]) -> str:
-    """Return the settings, besides the method, that distinguish these runs, as few as possible."""
-    keys = {other.group_key: dict(other.group_key) for other in runs}
-    telling = [name for name, _ in run.group_key if len({key[name] for key in keys.values()}) > 1]
+def _conditions(runs: Sequence[Settings]) -> Callable[[Settings], str]:
+    """Return what names the settings, besides the method, that distinguish these runs, as few as possible."""
+    keys = [dict(key) for key in {run.group_key for run in runs}]
+
+    def apart(names: Sequence[str]) -> int:
+        return len({tuple(key[name] for name in names) for key in keys})
+
+    telling = [name for name in (keys[0] if keys else ()) if apart([name]) > 1]
     for name in reversed(telling):
         rest = [other for other in telling if other != name]
-        if len({tuple(key[other] for other in rest) for key in keys.values()}) == len(keys):
+        if apart(rest) == len(keys):
             telling = rest
-    return " ".join(f"{name}={keys[run.group_key][name]}" for name in telling)
+    return lambda run: " ".join(f"{name}={getattr(run, name)}" for name in telling)
 
 
 def print_runs(frame: RunFrame, folders: Sequence[Path], *, asked: int) -> None:
