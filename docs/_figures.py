@@ -12,7 +12,7 @@ from PIL import Image
 
 from aol import cli
 
-WORDS = "train --data digits --weighting none,cb,aol --seed 0,1,2 --batch-size 32 --epochs 40 --keep-samples"
+WORDS = "train --data digits --weighting none,cb,aol --seed 0-2 --epochs 40 --keep-samples"
 SHOWN = ("heatmap-none", "survival-none", "accuracy", "observation-none")
 WIDTH = 560  # pixels a figure
 
