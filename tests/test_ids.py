@@ -83,8 +83,8 @@ def test_small_and_large_numbers_may_be_asked_of_either_kind_of_map():
 @pytest.mark.parametrize(
     ("ids", "error", "named"),
     [
-        (["a", "b", "a"], ValueError, "'a' comes twice"),
-        ([3, 3], ValueError, "3 comes twice"),
+        (["a", "b", "a"], ValueError, "'a' occurs twice"),
+        ([3, 3], ValueError, "3 occurs twice"),
         ([2**70, 1, 2**70], ValueError, str(2**70)),
         ([1, "a"], TypeError, "ids"),
         (["a", 1], TypeError, "ids"),

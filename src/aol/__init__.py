@@ -1,7 +1,7 @@
-"""Age of Learning: how long a model has kept getting something wrong, as a training signal.
+"""Age of Learning: for how long a model has been wrong, as a training signal.
 
-Everything a training loop needs is here; `docs/` has the method, and the README a loop in five lines. Names are
-imported when they are first used: `import aol` alone takes milliseconds.
+The README shows a training loop, `docs/` has the method. Names are imported when they are first used, so that
+`import aol` takes milliseconds.
 """
 
 from typing import TYPE_CHECKING

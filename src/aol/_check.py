@@ -1,6 +1,6 @@
-"""Arguments, checked with one voice: a message names the argument, what was given and what is allowed.
+"""Checks of arguments. A message names the argument, the allowed values and the given value.
 
-Nothing here changes state; callers check everything first and write afterwards.
+Nothing here changes state; callers check all arguments first and then change their state.
 """
 
 from __future__ import annotations
@@ -28,25 +28,25 @@ Rate: TypeAlias = float | Tensor | npt.NDArray[np.floating] | Sequence[float]
 def _tensor(name: str, value: object, wanted: str, device: torch.device | None) -> Tensor:
     try:
         if not isinstance(value, Tensor):
-            # By way of NumPy, because torch would round Python's floats to float32.
+            # Through NumPy, because torch would round Python floats to float32.
             value = np.asarray(value, order="C")
-            # And not by as_tensor, which would take it to a default device of the user's: it lies on the host.
+            # Not with as_tensor, which would use the user's default device.
             value = torch.from_numpy(value if value.flags.writeable else value.copy())
-        return moved(value, device).detach()  # ages and weights are no part of any graph
+        return moved(value, device).detach()  # ages and weights get no gradient
     except (TypeError, ValueError, RuntimeError, OverflowError) as error:
         raise TypeError(f"{name} must be {wanted}, not {shown(value)}.") from error
 
 
 def moved(value: Tensor, device: torch.device | None) -> Tensor:
-    """Return a tensor on a device, without waiting wherever that is safe.
+    """Return a tensor on a device, without synchronisation where that is safe.
 
-    A copy to the host that is not waited for can be read before it was made; one from the host cannot.
+    A non-blocking copy to the CPU could be read too early; one from the CPU cannot.
     """
     return value if device is None else value.to(device, non_blocking=device.type != "cpu")
 
 
 def integers(name: str, value: object, *, device: torch.device | None = None) -> Tensor:
-    """Return `value` as an int64 tensor, or raise TypeError when it holds anything but whole numbers."""
+    """Return `value` as an int64 tensor, or raise TypeError if it holds anything but whole numbers."""
     wanted = "whole numbers (a tensor, an array or a list)"
     found = _tensor(name, value, wanted, device)
     if found.numel() == 0 and not isinstance(value, Tensor | np.ndarray):
@@ -57,7 +57,7 @@ def integers(name: str, value: object, *, device: torch.device | None = None) ->
 
 
 def truths(name: str, value: object, *, device: torch.device | None = None) -> Tensor:
-    """Return `value` as a bool tensor; whole numbers count as true when they are not zero."""
+    """Return `value` as a bool tensor; integers other than zero are true."""
     wanted = "true or false for each item (a bool tensor, array or list)"
     found = _tensor(name, value, wanted, device)
     if found.numel() == 0 and not isinstance(value, Tensor | np.ndarray):
@@ -68,7 +68,7 @@ def truths(name: str, value: object, *, device: torch.device | None = None) -> T
 
 
 def real(name: str, value: object, *, device: torch.device | None = None) -> Tensor:
-    """Return `value` as a tensor of its own number type, or raise TypeError when it holds anything but numbers."""
+    """Return `value` as a tensor of its own type, or raise TypeError if it holds anything but numbers."""
     wanted = "numbers (a tensor, an array or a list)"
     found = _tensor(name, value, wanted, device)
     if found.is_complex() or found.dtype == torch.bool:
@@ -77,12 +77,12 @@ def real(name: str, value: object, *, device: torch.device | None = None) -> Ten
 
 
 def broadcasts(name: str, value: Tensor, other: str, shape: torch.Size) -> None:
-    """Raise ValueError unless `value` can go with a tensor of that shape."""
+    """Raise ValueError unless `value` broadcasts with that shape."""
     try:
         np.broadcast_shapes(value.shape, shape)
     except ValueError as error:
         raise ValueError(
-            f"{name} must have a shape that goes with {other} {list(shape)}, not {list(value.shape)}."
+            f"{name} must have a shape that broadcasts with {other} {list(shape)}, not {list(value.shape)}."
         ) from error
 
 
@@ -110,9 +110,9 @@ def rates(
     open_above: bool = False,
     device: torch.device | None = None,
 ) -> Tensor:
-    """Return a number, or a vector with one number a run, as a float64 tensor of 0 or 1 dimensions."""
+    """Return a number, or a vector with one number per run, as a float64 tensor of 0 or 1 dimensions."""
     bracket = ")" if open_above else "]"
-    wanted = f"a number in [{low:g}, {high:g}{bracket}, or a vector with one a run"
+    wanted = f"a number in [{low:g}, {high:g}{bracket}, or a vector with one per run"
     if isinstance(value, bool):
         raise TypeError(f"{name} must be {wanted}, not {shown(value)}.")
     found = _tensor(name, value, wanted, None)
@@ -129,7 +129,7 @@ def rates(
 
 
 def device(value: torch.device | str | None) -> torch.device | None:
-    """Return a device that is there, or raise ValueError."""
+    """Return a device of this machine, or raise ValueError."""
     if value is None:
         return None
     try:
@@ -142,7 +142,7 @@ def labels(value: object, num_classes: int | None, device: torch.device | None) 
     """Return labels as a new int64 vector, with the number of classes, given or found."""
     found = integers("labels", value)
     if found.dim() != 1 or found.numel() == 0:
-        raise ValueError(f"labels must be a vector with one label a sample, not {shown(found)}.")
+        raise ValueError(f"labels must be a vector with one label per sample, not {shown(found)}.")
     low, high = int(found.min()), int(found.max())
     if low < 0:
         raise ValueError(f"labels must be 0 or more, not {low}.")
@@ -153,7 +153,7 @@ def labels(value: object, num_classes: int | None, device: torch.device | None) 
 
 
 def within(name: str, index: Tensor, size: int, what: str) -> None:
-    """Raise IndexError unless every number lies in [0, size). Reads the tensor: meant for the CPU."""
+    """Raise IndexError unless all numbers are in [0, size). Reads the tensor: for the CPU."""
     if index.numel() == 0:
         return
     low, high = index.aminmax()
@@ -163,19 +163,19 @@ def within(name: str, index: Tensor, size: int, what: str) -> None:
 
 
 def fingerprint(value: Tensor) -> str:
-    """Return a text that tells one tensor from any other of its type."""
+    """Return a hash of the values of a tensor."""
     return hashlib.sha256(value.cpu().numpy().tobytes()).hexdigest()
 
 
 def same_settings(what: str, mine: dict[str, object], given: object) -> None:
-    """Raise ValueError unless a state dict was written by an object of the same settings."""
+    """Raise ValueError unless a state dict was written by an object with the same settings."""
     if not isinstance(given, dict):
         raise TypeError(f"A state for {what} must be a dict from its state_dict(), not {shown(given)}.")
     for key, value in mine.items():
         if key not in given:
-            raise ValueError(f"This is no state of {what}: it has no {key!r}.")
+            raise ValueError(f"This is not a state of {what}: it has no {key!r}.")
         if isinstance(given[key], Tensor | np.ndarray) or given[key] != value:
-            if key in ("labels", "ids"):  # kept as fingerprints, which tell a reader nothing
+            if key in ("labels", "ids"):  # stored as hashes, which mean nothing to a reader
                 raise ValueError(f"This state does not fit: it was made with other {key} than those of this {what}.")
             raise ValueError(f"This state does not fit: its {key} is {given[key]!r}, that of this {what} {value!r}.")
 
@@ -188,7 +188,7 @@ def state_tensor(
     dtype: torch.dtype,
     device: torch.device,
 ) -> Tensor:
-    """Return a copy of a tensor out of a state dict, or say what is wrong with it."""
+    """Return a copy of a tensor of a state dict, or raise ValueError."""
     found = state.get(key)
     if not isinstance(found, Tensor) or found.shape != torch.Size(shape) or found.dtype != dtype:
         raise ValueError(f"This state of {what} is damaged: {key!r} must be {dtype} {list(shape)}, not {shown(found)}.")
@@ -196,7 +196,7 @@ def state_tensor(
 
 
 def state_whole(what: str, state: dict[str, object], key: str) -> int:
-    """Return a whole number of zero or more out of a state dict, or say what is wrong with it."""
+    """Return a whole number of zero or more of a state dict, or raise ValueError."""
     found = state.get(key)
     if isinstance(found, bool) or not isinstance(found, int) or found < 0:
         raise ValueError(f"This state of {what} is damaged: {key!r} must be a whole number, not {shown(found)}.")

@@ -1,4 +1,4 @@
-"""How often each class was answered, and how often rightly, since the last fold: the ground of every class state."""
+"""Counts of right and of all predictions by class since the last `advance`: the base of class states."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from aol import _check, _distributed
 
 
 class ClassCounts:
-    """Right and total answers a class and run, in whole numbers: what ages and error rates of classes share."""
+    """Counts of right and of all predictions by run and class: the base of `ClassAges` and `ErrorRates`."""
 
     def __init__(self, num_classes: int, *, rho: _check.Rate, device: torch.device | str | None) -> None:
         rate = _check.rates("rho", rho, 0.0, 1.0)
@@ -19,10 +19,10 @@ class ClassCounts:
         self.num_classes = _check.whole("num_classes", num_classes, 1)
         self.epoch = 0
         self._single = rate.dim() == 0
-        # One column more than classes: where a stray label on the device goes, so that nothing has to wait for it.
+        # An extra column takes labels outside the classes, so that no check has to synchronise.
         self._right = torch.zeros((rate.numel(), self.num_classes + 1), dtype=torch.int64, device=device)
         self._total = torch.zeros_like(self._right)
-        self._rho = rate.reshape(-1).to(self.device, torch.float32)  # which may be a default of the user's
+        self._rho = rate.reshape(-1).to(self.device, torch.float32)  # may be the user's default device
 
     @property
     def rho(self) -> Tensor:
@@ -31,15 +31,15 @@ class ClassCounts:
 
     @property
     def device(self) -> torch.device:
-        """Where the state lives."""
+        """The device of the state."""
         return self._right.device
 
     def observe(self, label: _check.Integers, correct: _check.Truths, *, times: _check.Integers | None = None) -> None:
-        """Count answers until `advance`: `label` is `[B]` or `[R, B]`, `correct` is `[B]`, or `[R, B]` with a run axis.
+        """Count predictions until `advance`.
 
-        Repeats count as often as they come; `times`, of the shape of `label`, says so in one number. A label that was
-        not announced is an IndexError; labels that lie on the state's CUDA device are not waited for, and reported by
-        `advance`.
+        `label` is `[B]` or `[R, B]`, `correct` is `[B]`, or `[R, B]` with a run axis. Repeats count repeatedly; `times`,
+        of the shape of `label`, gives a count for each prediction. A label outside the classes raises IndexError; on the
+        state's CUDA device, which is not synchronised, `advance` raises it.
         """
         where = self._label(label)
         right = _check.truths("correct", correct, device=self.device)
@@ -56,7 +56,7 @@ class ClassCounts:
         self._total.scatter_add_(1, where, once)
 
     def pending(self) -> tuple[Tensor, ...]:
-        """Return the tensors that `observe` writes to, in place: what a captured graph of it changes."""
+        """Return the tensors that `observe` changes in place, for CUDA graph capture."""
         return self._right, self._total
 
     def _accuracy(self, group: _distributed.Group, sync: bool) -> Tensor:
@@ -70,8 +70,8 @@ class ClassCounts:
             self._right[:, -1] = 0
             self._total[:, -1] = 0
             raise IndexError(
-                f"{self._unknown()}, but observe() was given another since the last advance(). It was left out; the "
-                "step is not over: call advance() again to go on without it."
+                f"{self._unknown()}, but observe() was given another since the last advance(). It was "
+                "ignored. Call advance() again to continue without it."
             )
         return counts[0, :, :-1].to(torch.float64) / counts[1, :, :-1]
 
@@ -81,7 +81,7 @@ class ClassCounts:
 
     def _unknown(self) -> str:
         last = self.num_classes - 1
-        return f"label must be one of the {self.num_classes} classes announced by num_classes, 0 to {last}"
+        return f"label must be one of the {self.num_classes} classes given by num_classes, 0 to {last}"
 
     def _label(self, label: object) -> Tensor:
         found = _check.integers("label", label)
@@ -96,7 +96,7 @@ class ClassCounts:
         return _check.moved(found, self.device)
 
     def _gather(self, class_weight: Tensor, label: object) -> Tensor:
-        """Return `class_weight [R, C]` for each label; NaN for one outside that lies on a CUDA device."""
+        """Return `class_weight [R, C]` for each label; NaN for a label outside the classes on a CUDA device."""
         where = self._label(label).expand(self._rho.numel(), -1)
         stray = (where < 0) | (where >= self.num_classes)
         found = class_weight.gather(1, where.clamp(0, self.num_classes - 1))
@@ -116,12 +116,12 @@ class ClassCounts:
         return {name: value for name, value in vars(self).items() if isinstance(value, Tensor) and name != "_rho"}
 
     def state_dict(self) -> dict[str, object]:
-        """Return all there is to know, observations not yet folded too, as tensors and primitives, none shared."""
+        """Return the complete state, with pending observations, as copies of tensors and primitives."""
         tensors = {name.lstrip("_"): value.clone() for name, value in self._tensors().items()}
         return {**self._settings(), "epoch": self.epoch, **tensors}
 
     def load_state_dict(self, state: dict[str, object]) -> None:
-        """Take over a state; one of other settings or sizes is refused and changes nothing."""
+        """Load a state; one with other settings or sizes is refused, and nothing changes."""
         what = type(self).__name__
         _check.same_settings(what, self._settings(), state)
         epoch = _check.state_whole(what, state, "epoch")

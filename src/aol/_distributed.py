@@ -1,6 +1,6 @@
-"""What processes tell each other: sums, and lists of uneven length. Integers travel as integers.
+"""Communication of processes: sums, and lists of uneven length. Integers stay integers.
 
-Without an initialised `torch.distributed`, or with one process, every function is the identity.
+Without an initialised `torch.distributed`, or with one process, all functions return their input.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def world(group: Group = None) -> tuple[int, int]:
 
 
 def _device(group: Group, own: torch.device) -> torch.device:
-    """Return where the group's backend wants its tensors: the tensors' own device if it can carry that."""
+    """Return the device for communication: that of the tensor, if the backend supports it."""
     spoken = [pair.split(":")[0] for pair in str(dist.get_backend_config(group)).split(",")]
     if own.type in spoken:
         return own
@@ -40,7 +40,7 @@ def total(value: Tensor, group: Group = None) -> Tensor:
 
 
 def gather(value: Tensor, group: Group = None) -> list[Tensor]:
-    """Return the tensor of every process, in rank order; all must have one shape."""
+    """Return the tensors of all processes, in rank order; all must have the same shape."""
     size = world(group)[1]
     if size == 1:
         return [value]
@@ -51,21 +51,21 @@ def gather(value: Tensor, group: Group = None) -> list[Tensor]:
 
 
 def agree(what: str, epoch: int, settings: dict[str, object], device: torch.device, group: Group = None) -> None:
-    """Raise ValueError on every process unless all of them have the same settings and epoch."""
+    """Raise ValueError on all processes unless all have the same settings and epoch."""
     if world(group)[1] == 1:
         return
     mark = int.from_bytes(hashlib.sha256(repr(settings).encode()).digest()[:7], "big")
     found = torch.stack(gather(torch.tensor([mark, epoch], device=device), group)).cpu()
     if bool((found[:, 0] != found[0, 0]).any()):
         raise ValueError(
-            f"Processes disagree: each must hold {what} of the same settings and labels. Mine: {settings}."
+            f"Processes disagree: all must have {what} with the same settings and labels. This process: {settings}."
         )
     if bool((found[:, 1] != found[0, 1]).any()):
-        raise ValueError(f"Processes disagree: their {what} are at the epochs {found[:, 1].tolist()}.")
+        raise ValueError(f"Processes disagree: their {what} are in the epochs {found[:, 1].tolist()}.")
 
 
 def gather_lists(values: tuple[Tensor, ...], lengths: list[int], group: Group = None) -> list[tuple[Tensor, ...]]:
-    """Return the vectors of every process, in rank order, where process r has `lengths[r]` items in each."""
+    """Return the vectors of all processes, in rank order; those of process r have `lengths[r]` items."""
     longest = max(lengths)
     columns = []
     for value in values:

@@ -1,4 +1,4 @@
-"""Generators from a seed and a path of numbers, so that nothing ever draws from a global one."""
+"""Random generators from a seed and a path of numbers; no global generator is used."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def seed(value: object) -> int:
 
 
 def generator(base: int, *path: int, device: torch.device | str = "cpu") -> torch.Generator:
-    """Return the generator for one place: the same seed and path give the same numbers, any other pair unrelated ones.
+    """Return a generator: the same seed and path give the same numbers, any other pair independent ones.
 
     >>> torch.rand(1, generator=generator(7, 3)).equal(torch.rand(1, generator=generator(7, 3)))
     True
@@ -26,7 +26,7 @@ def generator(base: int, *path: int, device: torch.device | str = "cpu") -> torc
 
 
 def permutation(size: int, base: int, *path: int) -> torch.Tensor:
-    """Return the numbers from 0 to `size` - 1 in the order of one place, on the host whatever the default device is.
+    """Return a permutation of 0 to `size` - 1 for a seed and path, on the CPU.
 
     >>> permutation(4, 7, 3)
     tensor([3, 2, 0, 1])

@@ -1,4 +1,4 @@
-"""Single numbers and words, checked as in `_check` but without torch: for settings and the command line."""
+"""Checks of single numbers and names, without torch, for settings and the command line."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ PROFILES = ("exp", "step")  # of long tails
 
 
 def shown(value: object) -> str:
-    """Name a value in a few words, for a message."""
+    """Describe a value briefly, for a message."""
     kinds = {(base.__module__, base.__name__) for base in type(value).__mro__}
     kind = "a tensor" if ("torch", "Tensor") in kinds else "an array" if ("numpy", "ndarray") in kinds else None
     if kind is not None:
@@ -27,7 +27,7 @@ def number(name: str, value: object, low: float, high: float, *, open_below: boo
     try:
         found = float(value)
     except OverflowError:
-        found = float("nan")  # beyond all bounds
+        found = float("nan")  # out of bounds
     if not low <= found <= high or (open_below and found == low):
         raise ValueError(f"{name} must be {wanted}, not {shown(value)}.")
     return found
@@ -44,7 +44,7 @@ def whole(name: str, value: object, low: int, high: int | None = None) -> int:
 
 
 def choice(name: str, value: object, allowed: Sequence[str]) -> str:
-    """Return `value` when it is one of the allowed words."""
+    """Return `value` if it is one of the allowed names."""
     if not isinstance(value, str) or value not in allowed:
         hint = did_you_mean(value, allowed) if isinstance(value, str) else ""
         raise ValueError(f"{name} must be one of {', '.join(map(repr, allowed))}, not {shown(value)}.{hint}")
@@ -52,7 +52,7 @@ def choice(name: str, value: object, allowed: Sequence[str]) -> str:
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Return a question that names the closest known word, or nothing if none is close.
+    """Return a suggestion with the closest known name, or an empty text.
 
     >>> did_you_mean("cifar", ["digits", "cifar10"])
     " Did you mean 'cifar10'?"

@@ -1,4 +1,4 @@
-"""From a user's own sample ids (text, or numbers of any size) to positions 0 to N - 1, without a loop over samples."""
+"""Sample ids (text, or integers of any size) to positions 0 to N - 1, without a loop over samples."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _Kind: TypeAlias = Literal["number", "large number", "text"]
 
 
 def _keys(name: str, ids: object) -> tuple[_Kind, npt.NDArray[np.generic]]:
-    """Return ids as int64, or as bytes where they are text or too large for int64."""
+    """Return ids as int64, or as bytes if they are text or too large for int64."""
     if isinstance(ids, Tensor):
         ids = ids.detach().cpu().numpy()
     if isinstance(ids, str | bytes):
@@ -31,13 +31,13 @@ def _keys(name: str, ids: object) -> tuple[_Kind, npt.NDArray[np.generic]]:
     if given.dtype.kind == "u":
         return "large number", given.astype(str).astype("S")
     if given.dtype.kind in "fUO" and not isinstance(ids, np.ndarray):
-        given = np.asarray(ids, dtype=object)  # NumPy would make text of [1, "a"], and floats of [-1, 2**63]
+        given = np.asarray(ids, dtype=object)  # NumPy would convert [1, "a"] to text and [-1, 2**63] to floats
     types = {np.str_} if given.dtype.kind == "U" else set(map(type, given.flat))
     if all(issubclass(each, str) for each in types):
         text = given.astype(str)
         if given.dtype.kind == "O" and int(np.char.str_len(text).sum()) != sum(map(len, given.flat)):
             raise ValueError(f"{name} must not end in the character NUL.")  # NumPy would cut it off
-        return "text", np.char.encode(text, "utf-8", "surrogatepass")  # file names may hold lone surrogates
+        return "text", np.char.encode(text, "utf-8", "surrogatepass")  # file names may contain lone surrogates
     if any(not issubclass(each, int | np.integer) or issubclass(each, bool) for each in types):
         raise TypeError(f"{name} must be all text or all whole numbers, not {_check.shown(ids)}.")
     try:
@@ -47,10 +47,10 @@ def _keys(name: str, ids: object) -> tuple[_Kind, npt.NDArray[np.generic]]:
 
 
 class IdMap:
-    """A fixed set of sample ids, each with its position.
+    """A fixed set of sample ids, each with its position in the given list.
 
-    Ids are all text or all whole numbers (of any size). Positions are those of the list given. Kept as one sorted
-    array: 16 bytes a sample for numbers, and for text 8 bytes more than the longest id in UTF-8.
+    Ids are all text or all integers of any size. Memory per sample: 16 bytes for integers; for text, the longest id in
+    UTF-8 plus 8 bytes.
 
     >>> ids = IdMap(["cat-001", "dog-017", "cat-002"])
     >>> ids.index(["cat-002", "cat-001"])
@@ -67,7 +67,7 @@ class IdMap:
         self._sorted = keys[self._order]
         twice = np.flatnonzero(self._sorted[1:] == self._sorted[:-1])
         if twice.size:
-            raise ValueError(f"ids must differ from each other, but {self._name(self._sorted[twice[0]])} comes twice.")
+            raise ValueError(f"ids must differ from each other, but {self._name(self._sorted[twice[0]])} occurs twice.")
 
     def __len__(self) -> int:
         return len(self._sorted)
@@ -84,11 +84,11 @@ class IdMap:
         return [int(key) for key in keys]
 
     def index(self, ids: Ids) -> Tensor:
-        """Return the positions of these ids, `int64` of their shape; an id that is not in the list is an IndexError."""
+        """Return the positions of these ids, `int64` of the same shape; an unknown id raises IndexError."""
         return self.find("ids", ids)
 
     def find(self, name: str, ids: object) -> Tensor:
-        """Do what `index` does for an argument of another name, which errors then call it by."""
+        """Like `index`, with the name of the argument for error messages."""
         kind, keys = _keys(name, ids)
         if keys.size == 0:
             return torch.empty(keys.shape, dtype=torch.int64, device="cpu")

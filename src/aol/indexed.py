@@ -1,4 +1,4 @@
-"""A data set that says which sample it hands out, so that ages know whom they belong to."""
+"""A data set whose items contain their index."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from aol import _check
 
 
 class Indexed(Dataset[object]):
-    """Any map-style data set, with the index added to each item.
+    """A map-style data set with the index added to each item.
 
-    A tuple or list gets the index as a last element, a mapping under `key`, anything else becomes `(item, index)`. All
-    other attributes are those of the data set.
+    A tuple or list gets the index as its last element, a mapping under `key`; anything else becomes `(item, index)`.
+    All other attributes are those of the data set.
 
     Args:
         dataset: anything with `__getitem__` and `__len__`.
-        key: the name of the index in items that are mappings.
+        key: the key of the index in items that are mappings.
 
     >>> Indexed([("cat", 3), ("dog", 5)])[1]
     ('dog', 5, 1)
@@ -42,7 +42,7 @@ class Indexed(Dataset[object]):
         return self._named(self.dataset[place], place)
 
     def __getitems__(self, indices: Sequence[int]) -> list[object]:
-        """Return many items at once, through the data set's own way of doing so where it has one."""
+        """Return several items, with the data set's own `__getitems__` if it has one."""
         many = getattr(self.dataset, "__getitems__", None)
         if many is None:
             return [self[index] for index in indices]
@@ -50,7 +50,7 @@ class Indexed(Dataset[object]):
         return [self._named(item, place) for item, place in zip(many(places), places, strict=True)]
 
     def _place(self, index: object) -> int:
-        """Return an index as counted from the front."""
+        """Return a non-negative index."""
         try:
             place = operator.index(index)  # type: ignore[arg-type]
         except TypeError as error:
@@ -71,7 +71,7 @@ class Indexed(Dataset[object]):
         return (item, index)
 
     def __getattr__(self, name: str) -> object:
-        # Only for names not found here; without the guard, unpickling would ask for `dataset` before it is there.
+        # Only for names not found here; without the guard, unpickling would ask for `dataset` before it exists.
         if name == "dataset" or name.startswith("__"):
             raise AttributeError(name)
         return getattr(self.dataset, name)

@@ -1,4 +1,4 @@
-"""Long-tailed index sets from a labelled pool: how many of each class, and which."""
+"""Long-tailed subsets of a labelled set."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ PROFILES = _values.PROFILES
 
 
 def long_tail_counts(largest: int, num_classes: int, imbalance: float, profile: str = "exp") -> Tensor:
-    r"""Return how many samples each class keeps, `int64 [C]`, the head first.
+    r"""Return the number of samples of each class, `int64 [C]`, in descending order.
 
     .. math:: n_r = \max\!\big(1, \lfloor n_{\max}\, \mu^{-r / (C - 1)} \rfloor\big)
         \;\text{("exp")}, \qquad n_{\max} \text{ or } \lfloor n_{\max} / \mu \rfloor \;\text{("step")}
 
     Args:
-        largest: samples of the head class, n_max.
+        largest: number of samples of the head class, n_max.
         num_classes: C.
-        imbalance: μ, the largest class over the smallest, 1 or more.
-        profile: "exp" falls from class to class; "step" keeps n_max for the first half, n_max / μ for the rest.
+        imbalance: μ, largest class over smallest class, 1 or more.
+        profile: "exp" decreases from class to class; "step" has n_max for the first half, n_max / μ for the rest.
 
     >>> long_tail_counts(5000, 10, 100).tolist()
     [5000, 2997, 1796, 1077, 645, 387, 232, 139, 83, 50]
@@ -31,10 +31,10 @@ def long_tail_counts(largest: int, num_classes: int, imbalance: float, profile: 
 
 
 def long_tail(labels: _check.Integers, imbalance: float, *, profile: str = "exp", seed: int = 0) -> Tensor:
-    """Return a long-tailed part of a labelled pool: indices in ascending order, `int64`, class 0 the head.
+    """Return a long-tailed subset of a labelled set: indices in ascending order, `int64`; class 0 is the head.
 
-    The head is as large as the pool allows every class to fill its share. What a class keeps is the front of a seeded
-    shuffle: with one seed, a stronger imbalance keeps a part of what a weaker one keeps.
+    The head is as large as possible. With the same seed, the subset of a stronger imbalance is contained in that of a
+    weaker one.
 
     >>> labels = torch.arange(100) % 4
     >>> torch.bincount(labels[long_tail(labels, 8)])
@@ -70,13 +70,13 @@ def _shares(largest: int, num_classes: int, imbalance: float, profile: str) -> T
         head = max(1, classes // 2)
         shares = [largest] * head + [int(largest / factor)] * (classes - head)
     else:
-        # Python's own power: a vectorised one may differ in the last bit, and flooring makes that a whole sample.
+        # Python's own power: a vectorised one may differ in the last bit, which changes the floor by one sample.
         shares = [int(largest * factor ** (-rank / max(1, classes - 1))) for rank in range(classes)]
     return torch.tensor(shares, dtype=torch.int64, device="cpu").clamp_min(1)
 
 
 def _largest_head(available: Tensor, imbalance: float, profile: str) -> int:
-    """Return the largest n_max for which no class is asked for more than it has, by bisection."""
+    """Return the largest n_max for which every class has enough samples, by bisection."""
     low, high = 1, int(available[0])
     while low < high:
         middle = (low + high + 1) // 2

@@ -1,7 +1,4 @@
-"""Per-sample losses and their weighted mean, in float32 whatever autocast says. Logits are `[B, C]` or `[R, B, C]`.
-
-They assume nothing of where weights come from.
-"""
+"""Per-sample losses and their weighted mean, in float32 also under autocast. Logits are `[B, C]` or `[R, B, C]`."""
 
 from __future__ import annotations
 
@@ -22,7 +19,7 @@ def softmax_loss(logits: Tensor, target: Tensor) -> Tensor:
 
     Args:
         logits: `[B, C]` or `[R, B, C]`.
-        target: labels, `[B]` or `[R, B]`, or soft targets, floating point, `[B, C]` or `[R, B, C]` (mixup, smoothing).
+        target: labels, `[B]` or `[R, B]`, or floating-point soft targets, `[B, C]` or `[R, B, C]` (mixup, smoothing).
 
     >>> softmax_loss(torch.tensor([[0.0, 0.0], [3.0, 0.0]]), torch.tensor([0, 1]))
     tensor([0.6931, 3.0486])
@@ -37,11 +34,11 @@ def softmax_loss(logits: Tensor, target: Tensor) -> Tensor:
 
 
 def sigmoid_loss(logits: Tensor, target: Tensor) -> Tensor:
-    r"""Return the one-against-all sigmoid cross-entropy of each sample, summed over classes, `[B]` or `[R, B]`.
+    r"""Return the one-versus-all sigmoid cross-entropy of each sample, summed over classes, `[B]` or `[R, B]`.
 
     .. math:: \ell = -\sum_k \big[ y_k \log \sigma(z_k) + (1 - y_k) \log(1 - \sigma(z_k)) \big]
 
-    Arguments as in `softmax_loss`. Start the classifier's bias with `sigmoid_bias_`.
+    Arguments as in `softmax_loss`. Initialise the bias of the classifier with `sigmoid_bias_`.
 
     >>> sigmoid_loss(torch.tensor([[0.0, 0.0]]), torch.tensor([0]))
     tensor([1.3863])
@@ -83,14 +80,14 @@ def weighted_mean(
     .. math:: \frac{\sum_i w_i \ell_i}{\sum_i w_i} \;\text{("weight")} \qquad \text{or} \qquad
         \frac{\sum_i w_i \ell_i}{B} \;\text{("count")}
 
-    A total weight of zero gives a loss of zero with a gradient of zero; a sample of weight zero takes no part, even if
-    its loss is infinite or NaN.
+    A total weight of zero gives a loss and a gradient of zero. A sample of weight zero is ignored, even if its loss is
+    infinite or NaN.
 
     Args:
         loss: `[B]` or `[R, B]`.
-        weight: `[B]` or `[R, B]`; no gradient flows into it.
-        divide_by: "weight", as in the paper, or "count", the batch size, as its code does for sigmoid and focal losses.
-        total: what to divide by instead, where the batch is only a part of the whole: see `loss_total`.
+        weight: `[B]` or `[R, B]`; gets no gradient.
+        divide_by: "weight" (the paper), or "count", the batch size (the paper's code for sigmoid and focal losses).
+        total: another divisor, if this batch is a part of a larger one: see `loss_total`.
 
     >>> weighted_mean(torch.tensor([1.0, 3.0]), torch.tensor([3.0, 1.0]))
     tensor(1.5000)
@@ -110,7 +107,7 @@ def weighted_mean(
         summed = (weight * value.masked_fill(weight == 0, 0.0)).sum(-1)
         if total is None:
             total = weight.sum(-1) if divide_by == "weight" else float(value.shape[-1])
-        if isinstance(total, float):  # filled in by the device itself: a copy from the host would be waited for
+        if isinstance(total, float):  # filled on the device: a copy from the CPU would synchronise
             total = torch.full((), total, dtype=value.dtype, device=value.device)
         divisor = _check.real("total", total, device=value.device).to(value.dtype)
         if divisor.shape not in (torch.Size([]), summed.shape):
@@ -121,11 +118,11 @@ def weighted_mean(
 def loss_total(
     weights: Tensor | Iterable[Tensor], *, divide_by: str = "weight", group: _distributed.Group = None
 ) -> Tensor:
-    r"""Return what `weighted_mean` must divide by so that micro-batches and processes add up to one large batch.
+    r"""Return the divisor of `weighted_mean` with which micro-batches and processes equal one large batch.
 
-    Give it the weights of all micro-batches of this process that make one optimiser step. It sums them, sums over the
-    processes and divides by their number, because DDP averages gradients where the large batch would add them up.
-    Collective under `torch.distributed`. The losses of the micro-batches are then backpropagated without scaling.
+    Pass the weights of all micro-batches of one optimiser step on this process. The result is their sum over all
+    processes, divided by the number of processes, because DDP averages gradients. Collective under
+    `torch.distributed`. Backpropagate the losses of the micro-batches without scaling.
 
     >>> first, second = torch.tensor([1.0, 2.0]), torch.tensor([5.0])
     >>> whole = loss_total([first, second])
@@ -139,7 +136,7 @@ def loss_total(
     _check.choice("divide_by", divide_by, ("weight", "count"))
     parts = [weights] if isinstance(weights, Tensor) else list(weights)
     if not parts:
-        raise ValueError("weights must hold the weights of at least one micro-batch; an empty tensor will do.")
+        raise ValueError("weights must hold the weights of at least one micro-batch; an empty tensor is enough.")
     parts = [part if isinstance(part, Tensor) else _check.real("weights", part) for part in parts]
     if divide_by == "count":
         parts = [torch.ones_like(part) for part in parts]
@@ -148,7 +145,7 @@ def loss_total(
 
 
 def sigmoid_bias(num_classes: int) -> float:
-    """Return where the bias of a sigmoid or focal classifier starts, -log(C - 1): each class then has odds 1 : C - 1.
+    """Return the initial bias of a sigmoid or focal classifier, -log(C - 1): each class has odds 1 : C - 1.
 
     >>> round(sigmoid_bias(10), 4)
     -2.1972
@@ -157,7 +154,7 @@ def sigmoid_bias(num_classes: int) -> float:
 
 
 def sigmoid_bias_(layer: nn.Linear) -> nn.Linear:
-    """Set the bias of a classifier to `sigmoid_bias` of its number of outputs, in place, and return it.
+    """Set the bias of a classifier to `sigmoid_bias`, in place, and return the layer.
 
     >>> sigmoid_bias_(nn.Linear(4, 3)).bias.data
     tensor([-0.6931, -0.6931, -0.6931])
@@ -165,15 +162,15 @@ def sigmoid_bias_(layer: nn.Linear) -> nn.Linear:
     if not isinstance(layer, nn.Linear):
         raise TypeError(f"layer must be an nn.Linear, not {_check.shown(layer)}.")
     if layer.bias is None:
-        raise ValueError("layer must have a bias to start.")
+        raise ValueError("layer must have a bias.")
     nn.init.constant_(layer.bias, sigmoid_bias(layer.out_features))
     return layer
 
 
 def is_correct(logits: Tensor, target: Tensor) -> Tensor:
-    """Return which samples are answered rightly, bool `[B]` or `[R, B]`: the largest logit is that of the target.
+    """Return which samples are predicted right, bool `[B]` or `[R, B]`: the largest logit is that of the target.
 
-    A NaN among a sample's logits is a wrong answer. Of soft targets the largest is the label.
+    A sample with NaN logits is wrong. For soft targets, the label is the largest.
 
     >>> is_correct(torch.tensor([[2.0, 1.0], [0.0, torch.nan]]), torch.tensor([0, 1]))
     tensor([ True, False])
@@ -196,7 +193,7 @@ def _logits(logits: Tensor) -> Tensor:
 
 
 def _target(z: Tensor, target: Tensor) -> tuple[Tensor | None, Tensor | None]:
-    """Return labels of the shape of the loss, or soft targets of the shape of the logits; the other one is None."""
+    """Return labels with the shape of the loss, or soft targets with the shape of the logits; the other is None."""
     given = _check.moved(target if isinstance(target, Tensor) else _check.real("target", target), z.device)
     soft = given.is_floating_point()
     shape = z.shape if soft else z.shape[:-1]

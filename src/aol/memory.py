@@ -1,4 +1,4 @@
-"""What a stream remembers: everything, a reservoir, or the last step. Memories hold indices, never samples."""
+"""Memories of a stream: everything, a reservoir, or the last step. They hold indices, not samples."""
 
 from __future__ import annotations
 
@@ -11,33 +11,33 @@ from aol import _check, _seeds
 
 
 class Memory(Protocol):
-    """What every memory can do."""
+    """The interface of memories."""
 
     def __len__(self) -> int: ...
 
     @property
     def indices(self) -> Tensor:
-        """All that is remembered, `int64 [len]`."""
+        """The stored indices, `int64 [len]`."""
 
     def add(self, indices: _check.Integers) -> None:
-        """Take in the indices of one step."""
+        """Add the indices of one step."""
 
     def counts(self, num_samples: int) -> Tensor:
-        """Return how often each of N samples is remembered, `int64 [N]`."""
+        """Return how often each of N samples is stored, `int64 [N]`."""
 
     def state_dict(self) -> dict[str, object]:
-        """Return all state as tensors and primitives."""
+        """Return the state as tensors and primitives."""
 
     def load_state_dict(self, state: dict[str, object]) -> None:
-        """Take over the state of another memory of the same settings."""
+        """Load the state of another memory with the same settings."""
 
 
 class KeepAll:
-    """Remembers every index it was given, repeats included.
+    """Stores every index, repeats included.
 
     Args:
-        num_samples: None keeps the indices in order, 8 bytes each. A number N, above every index, keeps how often each
-            was given instead: 8 N bytes however long the stream is, and `indices` come in ascending order.
+        num_samples: None stores the indices in order, 8 bytes each. A number N, above every index, stores a count per
+            sample instead: 8 N bytes for a stream of any length, and `indices` are in ascending order.
 
     >>> memory, counted = KeepAll(), KeepAll(num_samples=4)
     >>> for indices in ([3, 1], [3]):
@@ -51,7 +51,7 @@ class KeepAll:
 
     def __init__(self, num_samples: int | None = None) -> None:
         self.num_samples = None if num_samples is None else _check.whole("num_samples", num_samples, 1)
-        # Indices in order, with room to grow; or a count for each sample.
+        # Indices in order, with spare capacity; or a count for each sample.
         self._items = torch.zeros(self.num_samples or 0, dtype=torch.int64, device="cpu")
         self._size = 0
 
@@ -60,21 +60,21 @@ class KeepAll:
 
     @property
     def indices(self) -> Tensor:
-        """All that is remembered, `int64 [len]`."""
+        """The stored indices, `int64 [len]`."""
         if self.num_samples is not None:
             return torch.arange(self.num_samples, device="cpu").repeat_interleave(self._items)
         return self._items[: self._size].clone()
 
     def counts(self, num_samples: int) -> Tensor:
-        """Return how often each of N samples is remembered, `int64 [N]`."""
+        """Return how often each of N samples is stored, `int64 [N]`."""
         if self.num_samples is None:
             return _counts(self._items[: self._size], num_samples)
         if num_samples != self.num_samples:
-            raise ValueError(f"num_samples must be {self.num_samples}, as this memory was made, not {num_samples}.")
+            raise ValueError(f"num_samples must be {self.num_samples}, as given to this memory, not {num_samples}.")
         return self._items.clone()
 
     def add(self, indices: _check.Integers) -> None:
-        """Remember these indices."""
+        """Add these indices."""
         new = _vector(indices)
         size = self._size + new.numel()
         if self.num_samples is not None:
@@ -92,13 +92,13 @@ class KeepAll:
         return {"kind": "KeepAll", **counted}
 
     def state_dict(self) -> dict[str, object]:
-        """Return what is remembered."""
+        """Return the state."""
         if self.num_samples is None:
             return {**self._settings(), "indices": self.indices}
         return {**self._settings(), "counts": self._items.clone()}
 
     def load_state_dict(self, state: dict[str, object]) -> None:
-        """Remember what another memory remembered."""
+        """Load the state of another memory."""
         _check.same_settings("KeepAll", self._settings(), state)
         if self.num_samples is None:
             self._items = _state_indices("KeepAll", state)
@@ -110,7 +110,7 @@ class KeepAll:
 
 
 class KeepLast:
-    """Remembers only the indices of the last step: no memory.
+    """Stores only the indices of the last step.
 
     >>> memory = KeepLast()
     >>> memory.add([3, 1])
@@ -127,32 +127,32 @@ class KeepLast:
 
     @property
     def indices(self) -> Tensor:
-        """All that is remembered, `int64 [len]`."""
+        """The stored indices, `int64 [len]`."""
         return self._items.clone()
 
     def counts(self, num_samples: int) -> Tensor:
-        """Return how often each of N samples is remembered, `int64 [N]`."""
+        """Return how often each of N samples is stored, `int64 [N]`."""
         return _counts(self._items, num_samples)
 
     def add(self, indices: _check.Integers) -> None:
-        """Remember these indices and nothing else."""
+        """Replace the stored indices by these."""
         self._items = _vector(indices).clone()
 
     def state_dict(self) -> dict[str, object]:
-        """Return what is remembered."""
+        """Return the state."""
         return {"kind": "KeepLast", "indices": self.indices}
 
     def load_state_dict(self, state: dict[str, object]) -> None:
-        """Remember what another memory remembered."""
+        """Load the state of another memory."""
         _check.same_settings("KeepLast", {"kind": "KeepLast"}, state)
         self._items = _state_indices("KeepLast", state)
 
 
 class Reservoir:
-    """Remembers at most `capacity` indices, each ever given with the same probability.
+    """Stores at most `capacity` indices: a uniform random sample of all indices so far.
 
-    Once full, the n-th index enters with probability capacity / n and takes the place of one drawn uniformly. How a
-    stream is cut into calls of `add` makes no difference.
+    Once full, the n-th index enters with probability capacity / n and replaces one that is drawn uniformly. The result
+    does not depend on how a stream is divided into calls of `add`.
 
     >>> memory = Reservoir(100, seed=1)
     >>> memory.add(range(1_000_000))
@@ -172,27 +172,27 @@ class Reservoir:
 
     @property
     def indices(self) -> Tensor:
-        """All that is remembered, `int64 [len]`."""
+        """The stored indices, `int64 [len]`."""
         return self._items.clone()
 
     def counts(self, num_samples: int) -> Tensor:
-        """Return how often each of N samples is remembered, `int64 [N]`."""
+        """Return how often each of N samples is stored, `int64 [N]`."""
         return _counts(self._items, num_samples)
 
     def add(self, indices: _check.Integers) -> None:
-        """Offer these indices, in this order."""
+        """Add these indices, in this order."""
         new = _vector(indices)
         room = min(self.capacity - len(self), new.numel())
         if room:
             self._items = torch.cat((self._items, new[:room]))
         late = new[room:]
         if late.numel():
-            # The n-th item draws a place among n; a place below the capacity is its slot. Later items overwrite.
+            # The n-th item draws one of n slots; it enters if the slot is below the capacity. Later items overwrite.
             nth = torch.arange(self.seen + room + 1, self.seen + new.numel() + 1, dtype=torch.float64, device="cpu")
             drawn = torch.rand(late.numel(), dtype=torch.float64, device="cpu", generator=self._generator)
             place = (drawn * nth).to(torch.int64)
             enters = place < self.capacity
-            # NumPy promises that of repeated slots the last assignment stays.
+            # NumPy guarantees that the last assignment to a repeated slot stays.
             self._items.numpy()[place[enters].numpy()] = late[enters].numpy()
         self.seen += new.numel()
 
@@ -200,12 +200,12 @@ class Reservoir:
         return {"kind": "Reservoir", "capacity": self.capacity, "seed": self.seed}
 
     def state_dict(self) -> dict[str, object]:
-        """Return what is remembered and where the draws stand."""
+        """Return the indices and the state of the generator."""
         generator = self._generator.get_state()
         return {**self._settings(), "seen": self.seen, "indices": self.indices, "generator": generator}
 
     def load_state_dict(self, state: dict[str, object]) -> None:
-        """Go on where another reservoir of the same settings stood."""
+        """Continue from the state of another reservoir with the same settings."""
         _check.same_settings("Reservoir", self._settings(), state)
         seen = _check.state_whole("Reservoir", state, "seen")
         items = _state_indices("Reservoir", state)
@@ -216,7 +216,7 @@ class Reservoir:
         try:
             self._generator.set_state(drawn)
         except RuntimeError as error:
-            raise ValueError(f"This state of Reservoir is damaged: 'generator' is none of torch: {error}.") from error
+            raise ValueError(f"This state of Reservoir is damaged: 'generator' cannot be loaded: {error}.") from error
         self.seen, self._items = seen, items
 
     def __getstate__(self) -> dict[str, object]:

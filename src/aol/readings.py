@@ -1,7 +1,4 @@
-"""What answers say of a class: how many were right, their loss and their margin, as sums and means.
-
-Knows tensors and losses. Sums are float64, with a run axis.
-"""
+"""Accuracy, loss and margin by class, as sums and means. Sums are float64, with a run axis."""
 
 from __future__ import annotations
 
@@ -15,7 +12,7 @@ READINGS = ("accuracy", "loss", "margin")
 
 
 def readings(logits: Tensor, label: Tensor) -> Tensor:
-    """Return what is summed up of answers, `float64 [4, R, B]`: one, right or not, softmax loss, margin.
+    """Return the values to sum for each prediction, `float64 [4, R, B]`: one, right or not, softmax loss, margin.
 
     >>> readings(torch.tensor([[[1.0, 3.0, 2.0]]]), torch.tensor([[1]])).flatten()
     tensor([1.0000, 1.0000, 0.4076, 1.0000], dtype=torch.float64)
@@ -25,7 +22,7 @@ def readings(logits: Tensor, label: Tensor) -> Tensor:
 
 
 def margin(logits: Tensor, label: Tensor) -> Tensor:
-    """Return the true class's logit minus the best other one, `[R, B]`; positive where the answer is right.
+    """Return the logit of the true class minus the largest other logit, `[R, B]`; positive if right.
 
     >>> margin(torch.tensor([[[1.0, 3.0, 2.0]]]), torch.tensor([[1]]))
     tensor([[1.]])
@@ -42,7 +39,7 @@ def means(sums: Tensor) -> dict[str, Tensor]:
 
 
 class ClassReadings:
-    """Sums by class since the last time they were taken.
+    """Sums by class since the last `take`.
 
     >>> found = ClassReadings(1, 2, torch.device("cpu"))
     >>> found.add(torch.tensor([[[1.0, 0.0], [1.0, 0.0]]]), torch.tensor([[0, 1]]))
@@ -54,12 +51,12 @@ class ClassReadings:
         self._sums = torch.zeros((len(READINGS) + 1, num_runs, num_classes), dtype=torch.float64, device=device)
 
     def add(self, logits: Tensor, label: Tensor) -> None:
-        """Add the answers `logits [R, B, C]` to samples of the classes `label [R, B]`."""
+        """Add predictions `logits [R, B, C]` for samples of the classes `label [R, B]`."""
         found = readings(logits, label).to(self._sums.device)
         self._sums.scatter_add_(2, label.to(self._sums.device).expand(found.shape[0], -1, -1), found)
 
     def take(self, group: _distributed.Group = None) -> Tensor:
-        """Return the sums of all processes, `[4, R, C]`, and start anew."""
+        """Return the sums over all processes, `[4, R, C]`, and reset them."""
         found = _distributed.total(self._sums, group)
         self._sums = torch.zeros_like(self._sums)
         return found

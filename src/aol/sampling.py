@@ -1,6 +1,6 @@
-"""The order of an epoch: shuffled, or drawn with replacement by weight; the same on any number of processes.
+"""Samplers: shuffled, or with replacement by weight; the same order on any number of processes.
 
-An order is a function of (seed, epoch, weights). Processes share it out; a state remembers how far it went.
+The order is a function of (seed, epoch, weights). Processes split it; the state holds the position in it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch.utils.data import Sampler
 
 from aol import _check, _distributed, _seeds
 
-_PART = 1 << 20  # numbers handled at once where all of them would be too many
+_PART = 1 << 20  # indices converted at once
 
 
 def draw(weight: Tensor, num_samples: int, *, generator: torch.Generator) -> Tensor:
@@ -23,7 +23,7 @@ def draw(weight: Tensor, num_samples: int, *, generator: torch.Generator) -> Ten
 
     .. math:: P(i) = w_i / \sum_j w_j
 
-    Probabilities are float64 and N has no limit (`torch.multinomial` stops at 2^24). A weight of zero is never drawn.
+    Probabilities are float64, and N is not limited (`torch.multinomial`: 2^24). A weight of zero is never drawn.
 
     >>> draw(torch.tensor([0.0, 1.0, 0.0]), 4, generator=torch.Generator())
     tensor([1, 1, 1, 1])
@@ -37,7 +37,7 @@ def draw(weight: Tensor, num_samples: int, *, generator: torch.Generator) -> Ten
     if not bool((top > 0).all()) or not bool(torch.isfinite(top).all()):
         raise ValueError("weight must have a finite sum above zero.")
     point = torch.rand((*known.shape[:-1], number), dtype=torch.float64, device=known.device, generator=generator)
-    # Rounding may lift a point to the very top, beyond the last sample that has any weight.
+    # Rounding may lift a point to the total, beyond the last sample with a weight above zero.
     point = torch.minimum(point * top, torch.nextafter(top, torch.zeros_like(top)))
     return torch.searchsorted(ladder, point, right=True)
 
@@ -52,10 +52,10 @@ def shuffle(num_samples: int, *, generator: torch.Generator) -> Tensor:
 
 
 class Pass(Iterator[int]):
-    """One pass over an order, which can say whether it is over.
+    """One pass over an order, with a state of its own: whether it has ended.
 
-    torchdata takes states of samplers while the last batch is on its way. By then a sampler may stand at the front of
-    the next epoch, and only the pass knows that nothing of its own is left.
+    torchdata saves sampler states while the last batch is prefetched. The sampler may then be in the next epoch
+    already, and only the pass knows that it has ended.
     """
 
     def __init__(self, indices: Iterator[int]) -> None:
@@ -69,31 +69,30 @@ class Pass(Iterator[int]):
         raise StopIteration
 
     def state_dict(self) -> dict[str, object]:
-        """Return whether the pass is over; where it stands is the sampler's to say."""
+        """Return whether the pass has ended; the sampler has the position."""
         return {"over": self._over}
 
     def load_state_dict(self, state: dict[str, object]) -> None:
-        """Be over, before it began, if the other pass was."""
+        """End immediately if the other pass had ended."""
         if state["over"]:
             self._indices, self._over = iter(()), True
 
 
 class EpochSampler(Sampler[int], ABC):
-    """What every sampler here can do: share an order among processes, move on by epochs, stop and go on anywhere.
+    """Base class of samplers: splits an order among processes, counts epochs, and resumes anywhere.
 
     Args:
         num_samples: the length of an epoch, over all processes.
-        seed: with the epoch it fixes the order.
-        even: True gives every process equally many, as DDP needs, by starting over at the front of the order; False
-            gives each sample once, as an exact evaluation needs.
-        rank, world_size: this process and how many there are; by default as `torch.distributed` says.
+        seed: the order depends on the seed and the epoch.
+        even: True gives every process equally many samples, as DDP needs, by repeating the first ones; False gives each
+            sample once, as an exact evaluation needs.
+        rank, world_size: this process and the number of processes; by default from `torch.distributed`.
 
-    Process r of W takes the places r, r + W, r + 2W, ...: W batches of size B are one batch of size W × B.
+    Process r of W takes the positions r, r + W, r + 2W, ...: W batches of size B equal one batch of size W × B.
 
-    After a whole pass the epoch moves on by itself; `set_epoch` sets it. A pass that is broken off starts over, unless
-    `state_dict` was taken in it and loaded again: then the next pass goes on behind the last sample handed out, on any
-    number of processes. Where a loader fetches ahead, tell `state_dict` how many samples of this pass were used, or
-    use torchdata's `StatefulDataLoader`.
+    The epoch increases after each complete pass; `set_epoch` sets it. A pass that is stopped starts over, unless its
+    `state_dict` is loaded: then the next pass continues after the last sample, on any number of processes. If a loader
+    prefetches, pass the number of used samples to `state_dict`, or use torchdata's `StatefulDataLoader`.
     """
 
     def __init__(
@@ -116,11 +115,11 @@ class EpochSampler(Sampler[int], ABC):
             if rank >= world_size:
                 raise ValueError(f"rank must lie in 0 to world_size - 1 = {world_size - 1}, not {rank}.")
         self.epoch = 0
-        self._begun = 0  # where in the global order the pass now under way began
-        self._position = 0  # how much of the global order has been handed out
-        self._order: Tensor | None = None  # never written to: states share it
+        self._begun = 0  # start of the current pass in the global order
+        self._position = 0  # number of samples of the global order returned so far
+        self._order: Tensor | None = None  # never modified: states share it
         self._resume = False
-        # Epoch, beginning and order of the last pass, once it is over: a loader that fetches ahead still works on it.
+        # Epoch, start and order of the last pass, once it has ended: a loader that prefetches may still work on it.
         self._over: tuple[int, int, Tensor] | None = None
 
     @abstractmethod
@@ -134,7 +133,7 @@ class EpochSampler(Sampler[int], ABC):
         return self._place or _distributed.world()
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the epoch of the next pass; the epoch that a loaded state is in the middle of is left there."""
+        """Set the epoch of the next pass; if it equals the epoch of a loaded state, the position is kept."""
         epoch = _check.whole("epoch", epoch, 0)
         self._over = None
         if epoch != self.epoch:
@@ -175,9 +174,9 @@ class EpochSampler(Sampler[int], ABC):
         return {"kind": type(self).__name__, "num_samples": self.num_samples, "seed": self.seed}
 
     def state_dict(self, *, consumed: int | None = None) -> dict[str, object]:
-        """Return where this sampler stands.
+        """Return the epoch and the position.
 
-        `consumed`: how many samples of this pass (the last one begun) this process really used.
+        `consumed`: number of samples of the current pass that this process has used.
         """
         epoch, position, order = self.epoch, self._position, self._order
         if consumed is not None:
@@ -188,11 +187,11 @@ class EpochSampler(Sampler[int], ABC):
                 epoch, position, order = self._over[0], self._over[1] + used, self._over[2]
             if position and order is None:
                 raise ValueError(f"consumed must be 0 before a pass has begun, not {consumed}.")
-        # By reference: a loader that takes a state every step must not copy the whole order every step.
+        # By reference: a loader that saves its state every step must not copy the order every step.
         return {**self._settings(), "epoch": epoch, "position": position, "order": order if position else None}
 
     def load_state_dict(self, state: dict[str, object]) -> None:
-        """Go on where another sampler of the same settings stood."""
+        """Continue from the state of another sampler with the same settings."""
         what = type(self).__name__
         _check.same_settings(what, self._settings(), state)
         epoch, position = (_check.state_whole(what, state, key) for key in ("epoch", "position"))
@@ -207,7 +206,7 @@ class EpochSampler(Sampler[int], ABC):
 
 @runtime_checkable
 class Weighted(Protocol):
-    """What a sampler asks of ages: how many samples there are, and the weight of each."""
+    """What a sampler needs of ages: the number of samples and their weights."""
 
     num_samples: int
 
@@ -217,11 +216,11 @@ class Weighted(Protocol):
 
 
 class AgeSampler(EpochSampler):
-    """Draws samples with replacement, in proportion to their weights at the start of each epoch.
+    """Draws samples with replacement, with probability proportional to their weights at the start of each epoch.
 
     Args:
-        ages: `SampleAges` (its `level` says which weights), or a function that returns weights `[N]`.
-        num_samples: draws an epoch, over all processes; by default N.
+        ages: `SampleAges` (weights by its `level`), or a function that returns weights `[N]`.
+        num_samples: draws per epoch, over all processes; by default N.
         seed, even, rank, world_size: see `EpochSampler`.
 
     >>> from aol import SampleAges
@@ -247,7 +246,7 @@ class AgeSampler(EpochSampler):
             raise TypeError(f"ages must be SampleAges or a function that returns weights, not {_check.shown(ages)}.")
         self._ages = ages
         if num_samples is None or isinstance(ages, Weighted):
-            size = self._weights().numel()  # here, so that ages which cannot be drawn from are refused at once
+            size = self._weights().numel()  # so that wrong ages are refused at once
             num_samples = size if num_samples is None else num_samples
         super().__init__(num_samples, seed=seed, even=even, rank=rank, world_size=world_size)
 
@@ -255,9 +254,7 @@ class AgeSampler(EpochSampler):
         given = self._ages.weights if isinstance(self._ages, Weighted) else self._ages()
         found = _check.real("ages", given).cpu()
         if found.dim() != 1:
-            raise ValueError(
-                f"ages must give a sampler one weight a sample, not {list(found.shape)}; for runs use aol.draw."
-            )
+            raise ValueError(f"ages must give one weight per sample, not {list(found.shape)}; for runs use aol.draw.")
         return found
 
     def _draw(self) -> Tensor:
@@ -265,7 +262,7 @@ class AgeSampler(EpochSampler):
 
 
 class ShuffledSampler(EpochSampler):
-    """Every sample once an epoch, in a new order each time.
+    """Every sample once per epoch, in a new random order.
 
     Args:
         data: a data set or anything else with a length, or that length.

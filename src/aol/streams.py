@@ -1,6 +1,6 @@
-"""Index sets over time. A step is a function of (seed, step) alone, so that a stream can start anywhere.
+"""Streams: one set of indices per step. A step depends only on (seed, step), so a stream can start anywhere.
 
-Streams hand out indices into the labels they were given, ascending, as `int64` tensors.
+Indices refer to the given labels, in ascending order, as `int64` tensors.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from aol.longtail import keep_per_class, long_tail_counts
 
 
 class Stream(ABC):
-    """What every stream can do: iterate from the start, look at any step, stop and go on anywhere.
+    """Base class of streams: iterate from the start, read any step, resume anywhere.
 
-    `stream[t]` is step t. After `load_state_dict` the next iteration goes on behind the last step handed out; later
-    ones start from the front again.
+    `stream[t]` is step t. After `load_state_dict` the next iteration continues after the last step; later ones start
+    from the beginning.
     """
 
     def __init__(self, labels: _check.Integers, *, steps: int, seed: int) -> None:
@@ -43,7 +43,7 @@ class Stream(ABC):
         return self._indices(self._step(step))
 
     def _step(self, step: object) -> int:
-        """Return a step as counted from the front."""
+        """Return a step as a non-negative number."""
         if isinstance(step, bool) or not isinstance(step, numbers.Integral):
             raise TypeError(f"step must be a whole number, not {_check.shown(step)}.")
         found = int(step)
@@ -60,7 +60,7 @@ class Stream(ABC):
             yield self._indices(step)
 
     def counts(self, step: int) -> Tensor:
-        """Return how many samples of each class a step shows, `int64 [C]`."""
+        """Return the class counts of a step, `int64 [C]`."""
         return torch.bincount(self._labels[self[step]], minlength=self.num_classes)
 
     def _settings(self) -> dict[str, object]:
@@ -72,11 +72,11 @@ class Stream(ABC):
         return {**settings, "steps": self.steps, "seed": self.seed}
 
     def state_dict(self) -> dict[str, object]:
-        """Return how many steps were handed out, with the settings they depend on."""
+        """Return the number of steps so far, and the settings."""
         return {**self._settings(), "step": self.step}
 
     def load_state_dict(self, state: dict[str, object]) -> None:
-        """Go on where another stream of the same settings stood."""
+        """Continue from the state of another stream with the same settings."""
         what = type(self).__name__
         _check.same_settings(what, self._settings(), state)
         step = _check.state_whole(what, state, "step")
@@ -86,13 +86,13 @@ class Stream(ABC):
 
 
 class LimitedAccess(Stream):
-    """Each step shows a uniform part of the set, without replacement: a stream that never shows all at once.
+    """Each step shows a uniform random part of the set, without replacement.
 
     Args:
         labels: the class of each sample.
         fraction: the part that each step shows, in (0, 1]; `round(N * fraction)` samples, at least one.
-        steps: how many steps there are.
-        seed: with the step it fixes what is shown.
+        steps: number of steps.
+        seed: the samples depend on the seed and the step.
 
     >>> stream = LimitedAccess([0] * 40, 0.05, steps=3)
     >>> [len(step) for step in stream]
@@ -112,9 +112,9 @@ class LimitedAccess(Stream):
 
 
 class Arrivals(LimitedAccess):
-    """Each epoch a uniform part of the training set arrives; the rest is absent. For `SampleAges(absent="grow")`.
+    """In each epoch a uniform random part of the training set arrives. For `SampleAges(absent="grow")`.
 
-    Arguments as for `LimitedAccess`: what differs is what is made of a step, not how it is drawn.
+    Arguments as in `LimitedAccess`.
 
     >>> len(Arrivals([0, 1] * 50, 0.1, steps=200)[0])
     10
@@ -122,15 +122,15 @@ class Arrivals(LimitedAccess):
 
 
 class ShiftingTail(Stream):
-    """A long tail whose head moves: every `period` steps another order of the classes, every step another subset.
+    """A long tail that shifts: a new order of classes every `period` steps, a new subset every step.
 
     Args:
-        labels: the class of each sample of a pool, best a balanced one. Its smallest class gives the head's size.
-        imbalance: the head over the tail, 1 or more.
+        labels: the class of each sample, preferably balanced. The smallest class gives the size of the head.
+        imbalance: size of the head over size of the tail, 1 or more.
         period: steps between two orders of the classes.
-        steps: how many steps there are.
-        seed: fixes orders and subsets.
-        profile: "exp" or "step", as for `long_tail_counts`.
+        steps: number of steps.
+        seed: of orders and subsets.
+        profile: "exp" or "step", as in `long_tail_counts`.
 
     >>> stream = ShiftingTail(torch.arange(400) % 4, 10, period=2, steps=4)
     >>> [stream.counts(step).tolist() for step in range(4)]
@@ -157,7 +157,7 @@ class ShiftingTail(Stream):
         self.imbalance, self.profile = float(imbalance), profile
 
     def ranks(self, step: int) -> Tensor:
-        """Return each class's rank at a step, 0 for the head, `int64 [C]`."""
+        """Return the rank of each class in a step, 0 for the head, `int64 [C]`."""
         turn = self._step(step) // self.period
         return _seeds.permutation(self.num_classes, self.seed, 0, turn)
 

@@ -1,6 +1,6 @@
-"""From counts, error rates and other weights to weights of mean one. Ages make their own; see `aol.ages`.
+"""Weights from counts, error rates and other weights, with mean one. For weights from ages see `aol.ages`.
 
-Everything runs along the last dimension; leading ones are runs. A new weighting is one function here.
+All functions work along the last dimension; leading dimensions are runs. A new weighting is one function here.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ def class_balanced_weight(counts: _check.Integers, beta: _check.Rate) -> Tensor:
     .. math:: w_c \propto \frac{1 - \beta}{1 - \beta^{n_c}}
 
     Args:
-        counts: samples of each class, `[C]` or `[R, C]`. A class without samples gets weight one.
-        beta: in [0, 1); 0 gives ones, near 1 inverse frequencies. A vector of R numbers gives `[R, C]`.
+        counts: number of samples of each class, `[C]` or `[R, C]`. A class without samples has weight one.
+        beta: in [0, 1); 0 gives ones, close to 1 gives inverse frequencies. A vector of R numbers gives `[R, C]`.
 
     >>> class_balanced_weight([1000, 100, 10], 0.99)
     tensor([0.2301, 0.3630, 2.4068])
@@ -29,7 +29,7 @@ def class_balanced_weight(counts: _check.Integers, beta: _check.Rate) -> Tensor:
     """
     number = _check.finite("counts", counts)
     rate = _a_row_each("beta", _check.rates("beta", beta, 0.0, 1.0, open_above=True), number)
-    # 1 - β^n = -expm1(n log β) keeps its digits where β^n rounds to one. A constant 1 - β in front divides out.
+    # 1 - β^n = -expm1(n log β) is accurate where β^n rounds to one. The constant factor 1 - β cancels.
     effective = -torch.expm1(number * torch.log1p(rate - 1))
     return mean_one(torch.where(number > 0, 1 / effective, torch.nan))
 
@@ -40,7 +40,7 @@ def frequency_weight(counts: _check.Integers, power: _check.Rate) -> Tensor:
     .. math:: w_c \propto n_c^{-p}
 
     Args:
-        counts: samples of each class, `[C]` or `[R, C]`. A class without samples gets weight one.
+        counts: number of samples of each class, `[C]` or `[R, C]`. A class without samples has weight one.
         power: p, 0 or more; a vector of R numbers gives `[R, C]`.
 
     >>> frequency_weight([100, 25], 0.5)
@@ -54,7 +54,7 @@ def frequency_weight(counts: _check.Integers, power: _check.Rate) -> Tensor:
 
 
 def _a_row_each(name: str, rate: Tensor, value: Tensor) -> Tensor:
-    """Return one setting, or a vector of them as a column: each then goes with a row of `value`."""
+    """Return one setting, or a vector of settings as a column, one per row of `value`."""
     column = rate.to(value.device)[:, None] if rate.dim() else rate.to(value.device)
     if value.dim() > 1 and rate.numel() not in (1, value.shape[-2]):
         raise ValueError(f"{name} must be one number, or one for each of {value.shape[-2]} runs, not {rate.numel()}.")
@@ -62,31 +62,31 @@ def _a_row_each(name: str, rate: Tensor, value: Tensor) -> Tensor:
 
 
 def error_rate_weight(accuracy: _check.Numbers) -> Tensor:
-    r"""Return weights in proportion to each class's error rate now, with mean one: age without its memory.
+    r"""Return weights proportional to the current error rate of each class, with mean one.
 
     .. math:: w_c \propto 1 - r_c
 
-    `accuracy` is `[C]` or `[R, C]`, NaN where unknown, which gives one. Without any error all weights are one.
+    `accuracy` is `[C]` or `[R, C]`, NaN where unknown, which gives weight one. Without errors all weights are one.
 
     >>> error_rate_weight([0.9, 0.7, float("nan")])
     tensor([0.5000, 1.5000, 1.0000])
     """
     known = _check.real("accuracy", accuracy).to(torch.float64)
     if known.dim() == 0 or known.shape[-1] == 0:
-        raise ValueError(f"accuracy must hold one number a class, not {_check.shown(accuracy)}.")
+        raise ValueError(f"accuracy must hold one number per class, not {_check.shown(accuracy)}.")
     if bool(((known < 0) | (known > 1)).any()):
         raise ValueError("accuracy must lie in [0, 1], or be NaN where it is unknown.")
     return mean_one(1 - known)
 
 
 class ErrorRates(ClassCounts):
-    r"""Each class's error rate, smoothed over steps, as weights: the rival that knows how wrong, but not for how long.
+    r"""The error rate of each class, smoothed over steps, and the resulting weights.
 
     .. math:: \bar \epsilon_c \leftarrow (1 - \rho)\, \bar \epsilon_c + \rho\,(1 - r_c), \qquad
         w_c = \frac{\bar \epsilon_c}{\frac{1}{C} \sum_k \bar \epsilon_k}
 
-    It is used like `ClassAges`: `observe` the answers, then `advance`. The first observed rate starts a class's
-    average; a class that is not observed keeps it. `rho = 0` means uniform weights.
+    Used like `ClassAges`: call `observe`, then `advance`. The average of a class starts at its first observed rate; a
+    class that is not observed keeps its average. `rho = 0` means uniform weights.
 
     >>> rates = ErrorRates(2, rho=0.5)
     >>> rates.observe([0, 0, 1, 1], [True, True, True, False])
@@ -106,7 +106,7 @@ class ErrorRates(ClassCounts):
 
     @property
     def class_weight(self) -> Tensor:
-        """Smoothed error rates over their mean, `float32 [C]`; one for a class never observed."""
+        """Smoothed error rates divided by their mean, `float32 [C]`; one for a class never observed."""
         return self._out(self._class_weight())
 
     def weight(self, label: _check.Integers) -> Tensor:
@@ -114,7 +114,7 @@ class ErrorRates(ClassCounts):
         return self._gather(self._class_weight(), label)
 
     def advance(self, *, group: _distributed.Group = None, sync: bool = True) -> None:
-        """End the step: fold what was observed into the rates. Collective under `torch.distributed`."""
+        """End the step: update the rates. Collective under `torch.distributed`, unless `sync=False`."""
         now = 1 - self._accuracy(group, sync)
         before = torch.where(self._rate.isnan(), now.to(torch.float32), self._rate)
         folded = blend(before, now, self._rho[:, None])
@@ -138,20 +138,20 @@ def combine(*weights: _check.Numbers) -> Tensor:
     for weight in weights[1:]:
         factor = _to_one(_check.finite("weight", weight, device=product.device))
         if factor.shape[-1] != product.shape[-1]:
-            raise ValueError(f"weights must be equally many, not {product.shape[-1]} and {factor.shape[-1]}.")
+            raise ValueError(f"weights must have the same size, not {product.shape[-1]} and {factor.shape[-1]}.")
         _check.broadcasts("weight", factor, "the others", product.shape)
         product = _to_one(product * factor)
     return mean_one(product)
 
 
 def _to_one(weight: Tensor) -> Tensor:
-    """Return weights scaled so that the largest is one, which no product of them can outgrow."""
+    """Return weights scaled to a largest value of one, so that products do not overflow."""
     largest = weight.amax(-1, keepdim=True)
     return weight / largest.masked_fill(largest == 0, 1.0)
 
 
 def temper(weight: _check.Numbers, power: _check.Rate) -> Tensor:
-    """Return weights raised to a power, with mean one: 0 levels them, 1 keeps them, 0.5 goes half the way.
+    """Return weights raised to a power, with mean one: 0 gives ones, 1 keeps the weights.
 
     `weight` is `[C]` or `[R, C]`; a vector of R powers gives `[R, C]`.
 
@@ -164,9 +164,9 @@ def temper(weight: _check.Numbers, power: _check.Rate) -> Tensor:
 
 
 def cap(weight: _check.Numbers, limit: float) -> Tensor:
-    """Return weights with mean one of which none is above `limit`; the others grow by one common factor to make up.
+    """Return weights with mean one and none above `limit`; the others are scaled by a common factor.
 
-    `limit` must be at least one. If too many weights are zero to reach it, the mean stays below one.
+    `limit` must be at least one. If too many weights are zero, the mean stays below one.
 
     >>> cap(torch.tensor([1.0, 1.0, 6.0]), 2.0)
     tensor([0.5000, 0.5000, 2.0000])
@@ -176,11 +176,11 @@ def cap(weight: _check.Numbers, limit: float) -> Tensor:
     if limit == float("inf"):
         return level.to(torch.float32)
     size = level.shape[-1]
-    # With the k largest at the limit, the factor for the rest is fixed; k is right when it lifts none of them above.
+    # With the k largest at the limit, the factor for the rest is fixed; the right k lifts none of them above the limit.
     ordered = level.sort(-1, descending=True).values
     rest = ordered.flip(-1).cumsum(-1).flip(-1)
     held = torch.arange(size, dtype=torch.float64, device=level.device)
-    factor = ((size - held * limit) / rest).nan_to_num(1e300, posinf=1e300)  # nothing left to lift: all at the limit
+    factor = ((size - held * limit) / rest).nan_to_num(1e300, posinf=1e300)  # no rest: all at the limit
     fits = ordered * factor <= limit * (1 + 1e-12)
     first = fits.to(torch.int8).argmax(-1, keepdim=True)
     return (level * factor.gather(-1, first)).clamp_max(limit).to(torch.float32)

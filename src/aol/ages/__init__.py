@@ -1,4 +1,4 @@
-"""What the Age of Learning is: pure functions, then `SampleAges` (offline, arrivals) and `ClassAges` (streams)."""
+"""Ages: pure functions, then `SampleAges` (offline, arrivals) and `ClassAges` (streams)."""
 
 from aol.ages.rules import age_step, ema_step
 from aol.ages.sample import SampleAges

@@ -1,7 +1,7 @@
-"""How a sample's age is kept in 8 bytes, or in 4: one word and one floating-point number.
+"""Storage of a sample's age in 8 or 4 bytes: one integer word and one floating-point number.
 
-A word holds, from its low bits up: the age, for mean fusion the number of epochs counted, and two bits of what was
-observed since the last fold (seen; right). The sign bit stays free.
+A word holds, from the low bits: the age, the number of epochs counted (mean fusion only), and two bits for what was
+observed since the last `advance` (seen, right). The sign bit is unused.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Layout:
-    """Where the parts of a word lie."""
+    """The bit fields of a word."""
 
     word: torch.dtype
     ema: torch.dtype
@@ -44,15 +44,15 @@ class Layout:
         return (word & self.largest_age).to(torch.int32)
 
     def count(self, word: Tensor) -> Tensor:
-        """Return how many epochs were folded into a mean, as int32."""
+        """Return the number of epochs in a mean, as int32."""
         return ((word >> self.age_bits) & self.largest_count).to(torch.int32)
 
     def observed(self, word: Tensor) -> Tensor:
-        """Return which samples were observed since the last fold."""
+        """Return which samples were observed since the last `advance`."""
         return (word & self._observed) != 0
 
     def right(self, word: Tensor) -> Tensor:
-        """Return which samples were observed and right since the last fold."""
+        """Return which samples were observed and right since the last `advance`."""
         return (word & self._right) != 0
 
     def pack(self, age: Tensor, count: Tensor | None = None) -> Tensor:
@@ -63,7 +63,7 @@ class Layout:
         return word.to(self.word)
 
     def mark(self, word: Tensor, right: Tensor) -> Tensor:
-        """Return the same words with what has just been observed in place of what was observed before."""
+        """Return the words with a new observation, which replaces the previous one."""
         kept = word & (self._observed - 1)
         return kept | (self._observed + right.to(self.word) * self._right)
 
@@ -74,9 +74,9 @@ COMPACT = Layout(torch.int16, torch.float16, age_bits=13)
 
 
 def write_marks(words: Tensor, index: Tensor, right: Tensor, layout: Layout) -> None:
-    """Mark `words [R, N]` at `index [R, B]` or `[B]`; of a repeated index the last one counts."""
+    """Mark `words [R, N]` at `index [R, B]` or `[B]`; for a repeated index the last value counts."""
     if words.device.type == "cpu":
-        # In parts that fit the cache, in order: scratch memory stays small, and the last of repeats still counts.
+        # In parts that fit the cache, in order: temporary memory stays small, and the last repeat still counts.
         step = max(1, (1 << 16) // words.shape[0])
         for start in range(0, index.shape[-1], step):
             part = slice(start, start + step)
@@ -86,8 +86,8 @@ def write_marks(words: Tensor, index: Tensor, right: Tensor, layout: Layout) -> 
 
 
 def assign(words: Tensor, index: Tensor, right: Tensor, layout: Layout) -> None:
-    """Do what `write_marks` does by way of NumPy, for the CPU."""
-    # NumPy promises that of repeated indices the last assignment stays; torch's scatter promises nothing.
+    """Mark words on the CPU, with NumPy."""
+    # NumPy guarantees that the last assignment to a repeated index stays; torch's scatter does not.
     table = words.numpy()
     if index.dim() == 1:
         columns = index.numpy()
@@ -102,16 +102,16 @@ def assign(words: Tensor, index: Tensor, right: Tensor, layout: Layout) -> None:
 
 
 def scatter(words: Tensor, index: Tensor, right: Tensor, layout: Layout) -> None:
-    """Do what `write_marks` does on any device, without waiting for it."""
+    """Mark words on any device, without synchronisation."""
     index = index.expand(words.shape[0], -1)
     right = last_of_repeats(index, right)
     words.scatter_(1, index, layout.mark(words.gather(1, index), right))
 
 
 def last_of_repeats(index: Tensor, value: Tensor) -> Tensor:
-    """Return `value [R, B]` with every repeat of an index given the value of its last one.
+    """Return `value [R, B]` where all repeats of an index have the value of the last one.
 
-    Then all writes to one place agree, and their order no longer matters; nothing waits for the device.
+    Then the order of writes does not matter, and no synchronisation is needed.
 
     >>> last_of_repeats(torch.tensor([[5, 2, 5]]), torch.tensor([[False, True, True]]))
     tensor([[True, True, True]])

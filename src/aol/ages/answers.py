@@ -1,6 +1,6 @@
-"""One bit a sample and epoch: enough to know every age there has ever been. 200 epochs of a million samples: 25 MB.
+"""Right or wrong, one bit per sample and epoch, from which all ages follow. 200 epochs of a million samples: 25 MB.
 
-Knows arrays and nothing else. Bit `i % 8` of byte `i // 8`, counted from the lowest, belongs to sample i.
+Uses only NumPy. Bit `i % 8` of byte `i // 8`, counted from the lowest, belongs to sample i.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ def pack(value: Truths) -> Bytes:
 
 @dataclass(frozen=True)
 class Answers:
-    """Which samples were seen in each epoch and answered rightly: `uint8 [E, ceil(N / 8)]` each.
+    """Which samples were seen in each epoch, and which were right: `uint8 [E, ceil(N / 8)]` each.
 
     Args:
         right: a bit is set where a sample was seen and right.
-        seen: a bit is set where it was seen; None where every epoch saw every sample.
+        seen: a bit is set where it was seen; None if every epoch saw every sample.
         size: N.
         grows: whether a sample that is not seen grows older, once it has been seen (`absent="grow"`).
         start: the ages before the first epoch, `int32 [N]`; None for those of new samples.
@@ -53,7 +53,7 @@ class Answers:
         return len(self.right)
 
     def epochs(self, rows: npt.NDArray[np.int64] | None = None) -> Iterator[tuple[Truths, Truths, Ints]]:
-        """Yield what was seen, what was right, and the ages after it, of all samples or some, epoch by epoch."""
+        """Yield for each epoch what was seen, what was right, and the ages after it, of all or some samples."""
         place = np.arange(self.size) if rows is None else np.asarray(rows, dtype=np.int64)
         if place.size and not 0 <= place.min() <= place.max() < self.size:
             raise IndexError(f"rows must lie in 0 to {self.size - 1}, not {int(place.min())} to {int(place.max())}.")

@@ -1,6 +1,6 @@
-"""Every sample over time: right or wrong at each epoch, one bit each, and the last and the mean answer.
+"""Every sample over time: right or wrong in each epoch (one bit), and the last and mean prediction.
 
-`SampleHistory` has a leading run axis and stays on the training device. `aol.runs.samples` writes one run of it.
+`SampleHistory` has a leading run axis and stays on the training device. `aol.runs.samples` writes one run to a file.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from torch import Tensor
 from aol import _check, _distributed
 from aol.ages import answers as bits
 
-# What is kept of an answer, in this order: the predicted class, and the probabilities of the label, of the prediction,
-# and of the best class other than the label.
+# What is stored of a prediction, in this order: the predicted class, and the probabilities of the label, of the
+# prediction, and of the best class other than the label.
 ANSWER = ("prediction", "confidence", "top", "other")
 _MEANS = ("confidence", "other")
 
 
 def answer(logits: Tensor, label: Tensor) -> Tensor:
-    """Return what is kept of answers, `float32 [4, ...]`; `logits` is `[..., C]` and `label` `[...]`.
+    """Return what is stored of predictions, `float32 [4, ...]`; `logits` is `[..., C]` and `label` `[...]`.
 
-    Probabilities are softmax's, whatever loss a network was trained with. A network that diverged answers NaN.
+    Probabilities are softmax probabilities, whatever the training loss. NaN for a network that diverged.
 
     >>> answer(torch.tensor([[0.0, 1.0986123]]), torch.tensor([0])).T
     tensor([[1.0000, 0.2500, 0.7500, 0.7500]])
@@ -36,11 +36,10 @@ def answer(logits: Tensor, label: Tensor) -> Tensor:
 
 
 class SampleHistory:
-    """The answers of R runs to N samples, over time; `absent` as the ages have it.
+    """The predictions of R runs for N samples, over time; `absent` as in `SampleAges`.
 
-    Call `observe` with what was answered, then `advance` with the ages once an epoch. Collective under
-    `torch.distributed`, as ages are: each process observes its share, and where two saw one sample the higher rank
-    counts.
+    Call `observe` with predictions, then `advance` with the ages once per epoch. Collective under
+    `torch.distributed`: each process observes its share; if two saw the same sample, the higher rank counts.
 
     >>> record = SampleHistory(1, 2, absent="keep", device=torch.device("cpu"))
     >>> record.observe(torch.tensor([1]), answer(torch.tensor([[[1.0986123, 0.0]]]), torch.tensor([[1]])))
@@ -66,18 +65,18 @@ class SampleHistory:
         return len(self._right)
 
     def observe(self, position: Tensor, answers: Tensor | None) -> None:
-        """Note the answers `[4, R, B]` to the samples at `position [B]` or `[R, B]`; None: seen, answer unknown."""
+        """Store predictions `[4, R, B]` for the samples at `position [B]` or `[R, B]`; None: seen, but unknown."""
         place = position.to(self._now.device).expand(self._now.shape[0], -1)
         self._now.scatter_(1, place, True)
         if answers is not None:
             self._answer.scatter_(2, place.expand(len(ANSWER), -1, -1), answers.to(self._answer))
 
     def advance(self, age: Tensor, *, skipped: int = 0, group: _distributed.Group = None) -> None:
-        """End the epoch, after which the ages are `age [R, N]`; so many before it were not observed at all."""
-        age = age.to(self._now.device)  # which may have been another when this was made
+        """End the epoch; its ages are `age [R, N]`. `skipped`: number of epochs before it without observation."""
+        age = age.to(self._now.device)  # the device may have changed
         self._exchange(group)
         known = self._now & ~self._answer[1].isnan()
-        if not bool(self._now.any()):  # nobody said who was seen: then who may have been
+        if not bool(self._now.any()):  # no observation: derive what was seen from the ages
             self._now = age > 0 if self._grows else (age == 1) | (age != self._age)
         right = self._now & (age == 1)
         if skipped:
@@ -95,9 +94,9 @@ class SampleHistory:
         self._seen.append(None if bool(seen.all()) else bits.pack(seen.cpu().numpy()))
 
     def _skip(self, epochs: int, age: Tensor) -> None:
-        """Write down epochs that nobody observed so that they lead from the last ages known to these.
+        """Add epochs without observation, such that they lead from the last known ages to these.
 
-        Before the first epoch of all, the ages are where the record starts.
+        Before the first epoch, these ages are the start of the record.
         """
         if not len(self):
             self._start = age.to(torch.int32)
@@ -120,7 +119,7 @@ class SampleHistory:
         self._answer = torch.where(self._now, told, self._answer)
 
     def cut(self, epochs: int) -> None:
-        """Forget the epochs after the first few. Last answers stay, and means stay as they are, over fewer epochs."""
+        """Drop all but the first epochs. Last predictions and means are kept."""
         if epochs >= len(self):
             return
         del self._right[epochs:], self._seen[epochs:]
@@ -135,7 +134,7 @@ class SampleHistory:
         return bits.Answers(found["right"].numpy(), seen, self._now.shape[1], self._grows, start)
 
     def tensors(self, run: int) -> dict[str, Tensor]:
-        """Return one run as it is written to a file."""
+        """Return the tensors of one run, for a file."""
         found = dict(zip(ANSWER, self._answer[:, run].cpu(), strict=True))
         found["prediction"] = found["prediction"].nan_to_num(-1.0).to(torch.int32)
         found["times"] = self._times[run].cpu()
@@ -150,7 +149,7 @@ class SampleHistory:
         return {name: value.contiguous() for name, value in found.items()}
 
     def state_dict(self) -> dict[str, object]:
-        """Return everything between two epochs, as tensors."""
+        """Return the state between two epochs, as tensors."""
         runs, size = self._now.shape
         partial = [(epoch, row) for epoch, row in enumerate(self._seen) if row is not None]
         return {
@@ -164,7 +163,7 @@ class SampleHistory:
         }
 
     def load_state_dict(self, state: dict[str, object]) -> None:
-        """Take over a state of as many runs and samples."""
+        """Load a state with the same number of runs and samples."""
         what, shape, device = "SampleHistory", self._now.shape, self._now.device
         age = _check.state_tensor(what, state, "age", shape, torch.int32, device)
         answers = _check.state_tensor(what, state, "answer", self._answer.shape, torch.float32, device)
@@ -180,7 +179,7 @@ class SampleHistory:
             self._seen[epoch] = row
 
     def restore(self, columns: Mapping[str, np.ndarray], histories: Sequence[bits.Answers]) -> None:
-        """Continue from what was stored of each run: columns `[R, N]` by name, and the answers of each run."""
+        """Continue from stored runs: columns `[R, N]` by name, and the answers of each run."""
 
         def column(name: str) -> Tensor:
             return torch.from_numpy(columns[name]).to(self._now.device)

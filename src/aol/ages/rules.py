@@ -1,4 +1,4 @@
-"""What the Age of Learning is, as pure functions. They know tensors and nothing else."""
+"""The equations of the Age of Learning, as pure functions of tensors."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from aol import _check
 
 
 def age_step(age: Tensor, correct: _check.Truths) -> Tensor:
-    r"""Return the next age: one where the answer was right, one more where it was wrong.
+    r"""Return the next age: one where the prediction was right, one more where it was wrong.
 
     .. math:: a^{(e)} = (1 - c^{(e)})\,(a^{(e-1)} + 1) + c^{(e)}
 
-    At the largest number that the type of `age` can count to, counting stops: an age never starts again below one.
+    Ages stop at the largest number of the type of `age`; they do not overflow.
 
     Args:
-        age: any shape, any number type; the result has the same type.
+        age: any shape, any numeric type; the result has the same type.
         correct: true or false, of a shape that broadcasts with `age`.
 
     >>> age_step(torch.tensor([1, 1, 4]), torch.tensor([True, False, False]))
@@ -32,9 +32,9 @@ def age_step(age: Tensor, correct: _check.Truths) -> Tensor:
 
 def _one_older(age: Tensor) -> Tensor:
     if age.is_floating_point():
-        return age + 1  # stands still by itself where the digits end: at 2048 in float16
+        return age + 1  # stops by itself at the precision limit: 2048 in float16
     largest = torch.iinfo(age.dtype).max
-    if age.dtype in (torch.uint16, torch.uint32, torch.uint64):  # which torch can hold and compare, but not add up
+    if age.dtype in (torch.uint16, torch.uint32, torch.uint64):  # torch cannot add these types
         return torch.where(age == largest, age, (age.to(torch.int64) + 1).to(age.dtype))
     return age.clamp_max(largest - 1) + 1
 
@@ -44,13 +44,13 @@ def ema_step(ema: Tensor, age: Tensor, rho: _check.Rate) -> Tensor:
 
     .. math:: \bar a^{(e)} = (1 - \rho)\,\bar a^{(e-1)} + \rho\, a^{(e)}
 
-    `rho` is rounded to float32 first, so that a float and a float32 tensor of the same value agree to the last bit, and
-    the interpolation is exact at both ends: an age that stays put leaves the EMA untouched.
+    `rho` is rounded to float32 first, so that a float and a float32 tensor give the same bits. The interpolation is
+    exact at both ends: an EMA equal to the age does not change.
 
     Args:
         ema: floating point, any shape.
-        age: the same shape, any number type.
-        rho: a number in [0, 1], or a vector of R numbers that goes along the first dimension of `ema`.
+        age: the same shape, any numeric type.
+        rho: a number in [0, 1], or a vector of R numbers along the first dimension of `ema`.
 
     >>> ema_step(torch.tensor([1.0, 3.0]), torch.tensor([2, 1]), 0.5)
     tensor([1.5000, 2.0000])
@@ -64,7 +64,7 @@ def ema_step(ema: Tensor, age: Tensor, rho: _check.Rate) -> Tensor:
     if rate.dim() == 1:
         if ema.dim() == 0 or rate.numel() not in (1, ema.shape[0]):
             raise ValueError(
-                f"rho must be one number, or one a row of ema {list(ema.shape)}, not {_check.shown(rate)}."
+                f"rho must be one number, or one per row of ema {list(ema.shape)}, not {_check.shown(rate)}."
             )
         rate = rate.view(-1, *[1] * (ema.dim() - 1))
     now = _check.real("age", age, device=ema.device)
@@ -73,15 +73,15 @@ def ema_step(ema: Tensor, age: Tensor, rho: _check.Rate) -> Tensor:
 
 
 def blend(ema: Tensor, age: Tensor, rate: Tensor) -> Tensor:
-    """Do what `ema_step` does, with a rate already checked and shaped to broadcast."""
+    """Like `ema_step`, with a rate that is checked and broadcasts."""
     weight = rate.to(torch.float32).to(ema.dtype)
     return torch.lerp(ema, age.to(ema.dtype), weight)
 
 
 def mean_one(value: Tensor) -> Tensor:
-    """Return values over their mean along the last dimension, as float32; NaN (no value) is left out and becomes one.
+    """Return values divided by their mean along the last dimension, as float32; NaN is ignored and becomes one.
 
-    Where the mean is zero, all weights are one: nothing stands out.
+    If the mean is zero, all weights are one.
 
     >>> mean_one(torch.tensor([1.0, 3.0, torch.nan]))
     tensor([0.5000, 1.5000, 1.0000])

@@ -1,6 +1,6 @@
-"""Ages of samples that are seen again and again: the offline rule, and the rule for sparse arrivals.
+"""Ages of samples that are seen in many epochs: the offline rule, and the rule for sparse arrivals.
 
-Inside, every state has a run axis; a single number as `rho` only hides it from the outside.
+Internally every state has a run axis; a single `rho` only hides it.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from aol.ages import _store
 from aol.ages.rules import age_step, blend, mean_one
 from aol.ids import IdMap, Ids
 
-# Samples folded at once: what fits a core's cache; a GPU takes more, to be kept busy. Scratch memory does not count.
+# Samples processed at once: what fits a core's cache; more on a GPU.
 _CHUNK = 1 << 16
 
 
 class SampleAges:
-    r"""How long each sample has been answered wrongly, smoothed, and the weights that follow from it.
+    r"""For how many epochs each sample has been wrong, smoothed, and the resulting weights.
 
-    Call `observe` with what the model got right, any number of times an epoch, then `advance` once at its end.
+    Call `observe` with the correctness of predictions, any number of times per epoch, then `advance` once at its end.
 
     .. math::
         \bar a_c = \frac{1}{|I_c|} \sum_{i \in I_c} \bar a_i, \qquad
@@ -32,21 +32,21 @@ class SampleAges:
     Args:
         labels: the class of each of the N samples, 0 to C - 1.
         num_classes: C; by default one more than the largest label.
-        rho: how fast the smoothed age follows, in [0, 1]. `rho = 0` means uniform weights. A vector of R numbers gives
-            every state and weight a leading run axis, and `observe` then takes `correct [R, B]`.
-        level: what `weight` returns: the weight of the sample's "class" or of the "sample" itself.
-        fuse: how ages become one number: "ema", or "mean" of all so far (`rho` then only matters by being 0 or not).
-        absent: "keep" leaves samples that were not observed as they are; "grow" is the rule for sparse arrivals: a
-            sample counts from its first observation on, and every epoch without one makes it older by one.
-        store: "full" keeps 8 bytes a sample and run: int32 ages (to 2^29) and float32 EMA
-            (with mean fusion ages to 2^15, and a mean that weighs no epoch below 1 in 2^14).
-            "compact" keeps 4: ages to 8191, and an EMA in float16 that is off by at most 2^-11 / rho of the largest
-            value it has had.
-        ids: the samples' own names, all text or all whole numbers. `observe` and `weight` then take those.
-        device: where the state lives; by default with `labels`.
+        rho: smoothing rate of ages, in [0, 1]. `rho = 0` means uniform weights. A vector of R numbers gives every state
+            and weight a leading run axis, and `observe` then takes `correct [R, B]`.
+        level: what `weight` returns: the weight of the sample's "class" or of the "sample".
+        fuse: how the ages of a sample over time become one number: "ema", or "mean" of all ages so far (`rho` then only
+            matters if it is 0).
+        absent: "keep" does not change samples that were not observed; "grow" is the rule for sparse arrivals: a sample
+            counts from its first observation, and grows older in every epoch without one.
+        store: "full" needs 8 bytes per sample and run: int32 ages (up to 2^29) and float32 EMA (with mean fusion, ages
+            up to 2^15, and no epoch has a weight below 1 in 2^14 in the mean). "compact" needs 4: ages up to 8191, and
+            an EMA in float16 with an error of at most 2^-11 / rho of its largest value so far.
+        ids: ids of the samples, all text or all integers. `observe` and `weight` then take ids.
+        device: device of the state; by default that of `labels`.
 
-    Under `torch.distributed` every process holds the whole state and observes its share; `advance` is then collective,
-    and the result is that of one process which made all the observations, in the order of ranks.
+    Under `torch.distributed` every process holds the whole state and observes its share. `advance` is then collective;
+    the result is that of one process with all observations in the order of ranks.
 
     >>> ages = SampleAges([0, 0, 1], rho=0.5)
     >>> for _ in range(3):
@@ -98,17 +98,17 @@ class SampleAges:
         if self.fuse == "mean":
             self._layout = _store.FULL_MEAN
         first = 0 if self.absent == "grow" else 1
-        # One column more than samples: where a stray index on the device goes, so that nothing has to wait for it.
+        # An extra column takes indices outside the set, so that no check has to synchronise.
         self._words = torch.full((runs, self.num_samples + 1), first, dtype=self._layout.word, device=device)
         self._ema = torch.full((runs, self.num_samples), torch.nan, dtype=self._layout.ema, device=device)
         self._stray = torch.zeros((), dtype=torch.bool, device=device)
         self.epoch = 0
         self._sums = torch.zeros((runs, self.num_classes), dtype=torch.int64, device=device)
         self._seen = torch.zeros_like(self._sums)
-        # What one is in the sums. A tensor: a compiled step would be compiled anew for every number of epochs.
+        # Scale of the integer sums. A tensor, so that a compiled step is not recompiled every epoch.
         self._unit = torch.ones((), dtype=torch.float64, device=device)
 
-    # What is known
+    # Reading
 
     @property
     def rho(self) -> Tensor:
@@ -117,7 +117,7 @@ class SampleAges:
 
     @property
     def device(self) -> torch.device:
-        """Where the state lives."""
+        """The device of the state."""
         return self._ema.device
 
     @property
@@ -127,12 +127,12 @@ class SampleAges:
 
     @property
     def ids(self) -> list[str] | list[int] | None:
-        """The samples' own names, in their order, where they have some."""
+        """The ids of the samples, in order, or None."""
         return None if self._ids is None else self._ids.ids()
 
     @property
     def age(self) -> Tensor:
-        """Epochs since the last right answer, counted from one, `int32 [N]`; 0 where never seen with absent="grow"."""
+        """Epochs since the last right prediction, from one, `int32 [N]`; 0 if never seen with absent="grow"."""
         return self._out(self._layout.age(self._words[:, :-1]))
 
     @property
@@ -165,29 +165,29 @@ class SampleAges:
 
     @property
     def class_weight(self) -> Tensor:
-        """Class ages over their mean, `float32 [C]`; one for a class without a seen sample."""
+        """Class ages divided by their mean, `float32 [C]`; one for a class without a seen sample."""
         return self._out(self._class_weight())
 
     @property
     def sample_weight(self) -> Tensor:
-        """Smoothed ages over their mean, `float32 [N]`; one for a sample never seen."""
+        """Smoothed ages divided by their mean, `float32 [N]`; one for a sample never seen."""
         return self._out(self._relative(self._ema))
 
     @property
     def weights(self) -> Tensor:
-        """What the loss or the sampler should use for every sample, in their order, `float32 [N]`, by `level`."""
+        """The weight of every sample for a loss or a sampler, by `level`, `float32 [N]`."""
         if self.level == "sample":
             return self.sample_weight
         weight = self._class_weight()
-        # In parts: an index as wide as torch wants it would take twice as much memory as the result.
+        # In parts: an int64 index would need twice as much memory as the result.
         found = [weight.index_select(1, self._labels[part].to(torch.int64)) for part in self._parts()]
         return self._out(torch.cat(found, dim=1))
 
     def weight(self, index: _check.Integers | Ids) -> Tensor:
-        """Return what the loss or the sampler should use for these samples, `float32 [B]` or `[R, B]`, by `level`.
+        """Return the weights of these samples for a loss or a sampler, by `level`, `float32 [B]` or `[R, B]`.
 
-        `index` is `[B]`, or `[R, B]` where each run has samples of its own. On a CUDA device nothing waits: an index
-        outside the set gives NaN there, and an IndexError elsewhere.
+        `index` is `[B]`, or `[R, B]` if each run has its own samples. An index outside the set is an IndexError; on a
+        CUDA device, which is not synchronised, its weight is NaN.
         """
         where, stray = self._index(index)
         where = where.expand(self._rho.numel(), -1) if where.dim() == 1 else where
@@ -198,13 +198,13 @@ class SampleAges:
             found = self._relative(self._ema.gather(1, inside))
         return self._out(found if stray is None else found.masked_fill(stray, torch.nan))
 
-    # What happens
+    # Updating
 
     def observe(self, index: _check.Integers | Ids, correct: _check.Truths) -> None:
-        """Note which of these samples were answered rightly; of a repeated index the last one counts.
+        """Record which of these samples were predicted right; for a repeated index the last value counts.
 
-        `index` is `[B]` or `[R, B]`, `correct` is `[B]`, or `[R, B]` with a run axis. Tensors on the state's own device
-        are never waited for: there, an index outside the set is left out and reported by `advance`.
+        `index` is `[B]` or `[R, B]`, `correct` is `[B]`, or `[R, B]` with a run axis. Tensors on the state's CUDA
+        device are not synchronised: there, an index outside the set is ignored and reported by `advance`.
         """
         where, stray = self._index(index)
         right = _check.truths("correct", correct, device=self.device)
@@ -232,7 +232,7 @@ class SampleAges:
             self._tally(part)
 
     def pending(self) -> tuple[Tensor, ...]:
-        """Return the tensors that `observe` writes to, in place: what a captured graph of it changes."""
+        """Return the tensors that `observe` changes in place, for CUDA graph capture."""
         return self._words, self._stray
 
     def _fold(self, part: slice) -> None:
@@ -259,7 +259,7 @@ class SampleAges:
         self._unit.fill_(float(1 << self._fraction_bits()))
 
     def _tally(self, part: slice) -> None:
-        # Sums in whole numbers do not depend on their order: processes, devices and permutations agree to the last bit.
+        # Integer sums do not depend on their order: processes and devices give the same bits.
         ema = self._ema[:, part].to(torch.float32)
         seen = ~ema.isnan()
         fixed = (ema.masked_fill(~seen, 0.0) * float(1 << self._fraction_bits())).round_().to(torch.int64)
@@ -268,7 +268,7 @@ class SampleAges:
         self._seen.scatter_add_(1, label, seen.to(torch.int64))
 
     def _fraction_bits(self) -> int:
-        """Return how many binary places the sums can have: 24, which loses nothing, unless they might overflow."""
+        """Return the number of fraction bits of the sums: 24, which is exact, unless the sums could overflow."""
         largest = min(self.epoch + 2, self._layout.largest_age)
         return max(0, min(24, 62 - self.num_samples.bit_length() - largest.bit_length()))
 
@@ -293,7 +293,7 @@ class SampleAges:
             yield slice(start, min(start + step, self.num_samples))
 
     def _exchange(self, group: _distributed.Group) -> None:
-        """Give every process the observations of all; where two processes saw one sample, the higher rank counts."""
+        """Exchange observations; if two processes saw the same sample, the higher rank counts."""
         _distributed.agree("SampleAges", self.epoch, self._settings(), self.device, group)
         words = self._words[:, :-1]
         mine = self._layout.observed(words).flatten().nonzero().squeeze(1)
@@ -311,11 +311,11 @@ class SampleAges:
         self._stray.zero_()
         raise IndexError(
             f"index must lie in 0 to {self.num_samples - 1}, but observe() was given one outside since the last "
-            "advance(). It was left out; the epoch is not over: call advance() again to go on without it."
+            "advance(). It was ignored. Call advance() again to continue without it."
         )
 
     def _index(self, index: object) -> tuple[Tensor, Tensor | None]:
-        """Return positions on the state's device and, where they were there already, which lie outside the set."""
+        """Return positions on the state's device; if they were there already, also which are outside the set."""
         if self._ids is not None:
             index = self._ids.find("index", index)
         found = _check.integers("index", index)
@@ -332,7 +332,7 @@ class SampleAges:
     def _out(self, value: Tensor) -> Tensor:
         return value[0] if self._single else value
 
-    # What is kept
+    # State
 
     def _settings(self) -> dict[str, object]:
         return {
@@ -348,12 +348,12 @@ class SampleAges:
         }
 
     def state_dict(self) -> dict[str, object]:
-        """Return all there is to know, in the middle of an epoch too, as tensors and primitives; nothing is shared."""
+        """Return the complete state, also within an epoch, as copies of tensors and primitives."""
         state = {**self._settings(), "epoch": self.epoch, "stray": bool(self._stray)}
         return {**state, "word": self._words[:, :-1].clone(), "ema": self._ema.clone()}
 
     def load_state_dict(self, state: dict[str, object]) -> None:
-        """Take over a state; one of other settings, labels or sizes is refused and changes nothing."""
+        """Load a state; one with other settings, labels or sizes is refused, and nothing changes."""
         what, shape = "SampleAges", self._ema.shape
         _check.same_settings(what, self._settings(), state)
         epoch = _check.state_whole(what, state, "epoch")

@@ -1,4 +1,4 @@
-"""Ages of classes on a stream, where samples do not come back: O(C) state, whatever the stream shows."""
+"""Ages of classes on a stream, where samples do not return; O(C) state."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ Threshold: TypeAlias = str | float | Callable[[Tensor], float | Tensor]
 
 
 class ClassAges(ClassCounts):
-    r"""How long each class has stayed below a threshold of accuracy, smoothed, and the weights that follow from it.
+    r"""For how many steps the accuracy of each class has been below a threshold, smoothed, and the resulting weights.
 
-    Call `observe` with the answers on what is at hand (the memory, or the step's own samples), then `advance` once.
+    Call `observe` with predictions on the memory or on the samples of the step, then `advance` once per step.
 
     .. math::
         a_c \leftarrow \begin{cases} a_c + 1 & r_c < \tau \\ 1 & r_c \ge \tau \\ a_c & \text{c not observed}
         \end{cases} \qquad w_c = \frac{\bar a_c}{\frac{1}{C} \sum_k \bar a_k}
 
     Args:
-        num_classes: C. Every label must be below it: a class that is unknown in advance has no place here.
-        rho: how fast the smoothed age follows, in [0, 1]. `rho = 0` means uniform weights. A vector of R numbers gives
+        num_classes: C. All labels must be below it.
+        rho: smoothing rate of ages, in [0, 1]. `rho = 0` means uniform weights. A vector of R numbers gives
             every state and weight a leading run axis, and `observe` then takes `correct [R, B]`.
-        threshold: τ: "median" of the observed classes' accuracies (of an even number, halfway between the middle two),
-            a number in [0, 1], or a function from the accuracies `float64 [C]`, NaN where unseen, to a number. A step
-            that observed nothing does not ask it.
-        device: where the state lives.
+        threshold: τ: "median" of the accuracies of the observed classes (for an even number, the mean of the middle
+            two), a number in [0, 1], or a function from the accuracies `float64 [C]`, NaN where unseen, to a number. It
+            is not called in a step without observations.
+        device: device of the state.
 
-    Under `torch.distributed` each process observes its share and `advance`, collective, adds up the counts. Repeats
-    count: a sampler that pads its last round shows a few samples twice.
+    Under `torch.distributed` each process observes its share, and `advance` (collective) adds the counts. Repeated
+    samples count repeatedly.
 
     >>> ages = ClassAges(3, rho=0.5)
     >>> for _ in range(2):
@@ -82,17 +82,17 @@ class ClassAges(ClassCounts):
 
     @property
     def accuracy(self) -> Tensor:
-        """The last estimate of each class's accuracy, `float64 [C]`; NaN where it was never observed."""
+        """The last accuracy of each class, `float64 [C]`; NaN if never observed."""
         return self._out(self._last_accuracy.clone())
 
     @property
     def threshold(self) -> Tensor:
-        """The threshold of the last step that observed anything, `float64 []` or `[R]`; NaN before."""
+        """The threshold of the last step with observations, `float64 []` or `[R]`; NaN before."""
         return self._out(self._last_threshold[:, None])[..., 0].clone()
 
     @property
     def class_weight(self) -> Tensor:
-        """Smoothed ages over their mean, `float32 [C]`."""
+        """Smoothed ages divided by their mean, `float32 [C]`."""
         return self._out(self._class_weight())
 
     def weight(self, label: _check.Integers) -> Tensor:
@@ -100,13 +100,10 @@ class ClassAges(ClassCounts):
         return self._gather(self._class_weight(), label)
 
     def advance(self, *, group: _distributed.Group = None, sync: bool = True) -> None:
-        """End the step: fold what was observed into the ages. Collective under `torch.distributed`.
-
-        With `sync=False` each process keeps to what it observed itself.
-        """
+        """End the step: update the ages. Collective under `torch.distributed`, unless `sync=False`."""
         accuracy = self._accuracy(group, sync)
         tau = self._threshold(accuracy)
-        self._count_anew()  # not before the threshold is known: a function of the user's may fail
+        self._count_anew()  # after the threshold: the user's function may fail
         observed = ~accuracy.isnan()
         stepped = age_step(self._age, accuracy >= tau[:, None])
         self._age = torch.where(observed, stepped, self._age)
@@ -133,7 +130,7 @@ class ClassAges(ClassCounts):
 
 
 def _one(answer: object) -> float:
-    """Return what a user's threshold function answered, if it is one finite number."""
+    """Return the result of a user's threshold function, which must be one finite number."""
     found = _check.real("The answer of the threshold function", answer)
     if found.numel() != 1 or not bool(found.isfinite()):
         raise ValueError(f"The answer of the threshold function must be one finite number, not {_check.shown(answer)}.")
@@ -141,7 +138,7 @@ def _one(answer: object) -> float:
 
 
 def _median(value: Tensor) -> Tensor:
-    """Return the median of each row without its NaNs: of an even number, halfway between the middle two.
+    """Return the median of each row, ignoring NaN; for an even number, the mean of the middle two.
 
     >>> _median(torch.tensor([[0.1, 0.4, torch.nan, 0.2, 0.9]], dtype=torch.float64))
     tensor([0.3000], dtype=torch.float64)

@@ -193,7 +193,7 @@ def test_a_label_that_was_not_announced_is_named_and_the_strategy_goes_on_withou
     criterion = nn.CrossEntropyLoss()
     strategy = naive([AgePlugin(aol.ClassAges(4))], criterion=criterion)
     benchmark = shifting_tail(2)
-    with pytest.raises(IndexError, match="label must be one of the 4 classes announced by num_classes"):
+    with pytest.raises(IndexError, match="label must be one of the 4 classes given by num_classes"):
         strategy.train(benchmark.train_stream)
     strategy.eval(benchmark.test_stream)
     assert strategy._criterion is criterion
