@@ -37,9 +37,9 @@ class ClassCounts:
     def observe(self, label: _check.Integers, correct: _check.Truths, *, times: _check.Integers | None = None) -> None:
         """Count predictions until `advance`.
 
-        `label` is `[B]` or `[R, B]`, `correct` is `[B]`, or `[R, B]` with a run axis. Repeats count repeatedly; `times`,
-        of the shape of `label`, gives a count for each prediction. A label outside the classes raises IndexError; on the
-        state's CUDA device, which is not synchronised, `advance` raises it.
+        `label` is `[B]` or `[R, B]`, `correct` is `[B]`, or `[R, B]` with a run axis. Repeats count repeatedly;
+        `times`, of the shape of `label`, gives a count for each prediction. A label outside the classes raises
+        IndexError; on the state's CUDA device, which is not synchronised, `advance` raises it.
         """
         where = self._label(label)
         right = _check.truths("correct", correct, device=self.device)

@@ -74,6 +74,17 @@ def load_runs(*folders: str | os.PathLike[str]) -> RunFrame:
 
     A folder is the `--out` of a command, the folder of a study or of a `Recorder`, one run, or a folder of those.
     A record that is damaged raises `DamagedRunError` and names the file.
+
+    >>> import tempfile
+    >>> from aol import Recorder, SampleAges
+    >>> ages = SampleAges([0, 0, 1])
+    >>> folder = tempfile.mkdtemp()
+    >>> recorder = Recorder(folder, ages, name="mine", seed=3)
+    >>> ages.observe([0, 1, 2], [True, True, False])
+    >>> ages.advance()
+    >>> recorder.advance(test_accuracy=0.75)
+    >>> load_runs(folder)[["method", "seed", "test_last"]].to_dict("records")
+    [{'method': 'mine', 'seed': 3, 'test_last': 0.75}]
     """
     return frame_of((folder, read_run(folder)) for folder in find_runs(*folders))
 
