@@ -59,7 +59,9 @@ def draw_forest(blocks: Sequence[tuple[str, Sequence[Estimate]]], axis: str, ref
     axes.tick_params(axis="y", length=0)
     axes.set_xlabel(axis)
     style.few(axes, x=7)
-    handles = [axes.plot([], [], "s-", color=style.GREY, label="estimate, 95 % interval")[0]]
+    known = any(each.interval is not None for _, own in blocks for each in own)
+    line, label = ("s-", "estimate, 95 % interval") if known else ("s", "estimate, one seed")
+    handles = axes.plot([], [], line, color=style.GREY, label=label)
     if any(each.reference is not None for _, own in blocks for each in own):
         handles += axes.plot([], [], "o", color=style.GREY, markerfacecolor="none", label=reference)
     figure.legend(handles=handles, loc="outside lower center", ncols=2)

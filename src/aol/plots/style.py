@@ -89,15 +89,21 @@ def save(figure: Figure, folder: Path, name: str, formats: Sequence[str]) -> lis
     return written
 
 
-def rendered(figure: Figure, kind: str) -> bytes:
-    """Return a figure as the bytes of a "png", "pdf" or "svg"; the same figure gives the same bytes."""
+def rendered(figure: Figure, kind: str, *, text: bool = False) -> bytes:
+    """Return a figure as the bytes of a "png", "pdf" or "svg"; the same figure gives the same bytes.
+
+    `text` keeps the text of an SVG as text: smaller, and shown in the reader's own sans-serif font.
+    """
     nothing = {"png": {"Software": None}, "pdf": {"CreationDate": None, "Producer": None, "Creator": None}}
     metadata = {**nothing, "svg": {"Date": None}}[kind]
     buffer = io.BytesIO()
-    with matplotlib().rc_context(_rules()), warnings.catch_warnings():
+    rules = _rules() | ({"svg.fonttype": "none"} if text else {})
+    with matplotlib().rc_context(rules), warnings.catch_warnings():
         # A name in a script that no font here has is drawn as boxes; a warning a letter would not help.
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")
         figure.savefig(buffer, format=kind, metadata=metadata)
+    if text:  # names no font that only this machine has
+        return re.sub(rb"font-family: [^;\"]*", b"font-family: 'DejaVu Sans', Verdana, sans-serif", buffer.getvalue())
     return buffer.getvalue()
 
 

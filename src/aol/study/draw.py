@@ -274,7 +274,7 @@ def _seeds_text(curves: Sequence[Curve], seeds: Sequence[int]) -> str:
 
 def gain_chart(results: StudyResults) -> bytes:
     """Return the chart of a study as the bytes of an SVG file."""
-    return style.rendered(gain_figure(results), "svg")
+    return style.rendered(gain_figure(results), "svg", text=True)
 
 
 def gain_figure(results: StudyResults) -> Figure:
