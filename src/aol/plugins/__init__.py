@@ -1,1 +1,1 @@
-"""One file a host: ages in the tools people already use. Each knows its host and the lower rooms."""
+"""Plug-ins: one file per framework. A plug-in uses its framework and the library, not the engine."""

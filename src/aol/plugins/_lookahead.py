@@ -1,7 +1,4 @@
-"""Batches for a loop that another program runs: they resume by what was used, and can be looked at ahead of it.
-
-Knows PyTorch's `DataLoader` and the samplers; asks for the loop's progress, and for the key of a batch, by functions.
-"""
+"""A loader for the training loop of a framework: resumes by what was trained on, prefetches the batches of a step."""
 
 from __future__ import annotations
 
@@ -19,7 +16,7 @@ from aol.sampling import EpochSampler
 
 
 class LoaderOptions(TypedDict, total=False):
-    """What a `DataLoader` takes beside a data set and its order."""
+    """Options of a `DataLoader` other than data set and sampler."""
 
     batch_size: int
     num_workers: int
@@ -35,15 +32,15 @@ class LoaderOptions(TypedDict, total=False):
 
 
 class AgeLoader:
-    """The batches of a `DataLoader`, which resume in mid-epoch and can be looked at ahead.
+    """The batches of a `DataLoader`, with resuming within an epoch and access to the next batches.
 
-    It is no `DataLoader` itself: Lightning would put a sampler of its own into one. On resuming, an `EpochSampler` goes
-    on where it was; of any other order the batches that were used are fetched again and left out.
+    Not a subclass of `DataLoader`, because Lightning would replace its sampler. On resuming, an `EpochSampler`
+    continues at its position; with any other sampler the used batches are fetched again and skipped.
 
     Args:
         batches: the `DataLoader`.
-        key: from a batch to what ages are kept of.
-        progress: returns the epoch, and how many of its batches were trained on; None outside of a loop.
+        key: function from a batch to its indices or labels.
+        progress: returns the epoch and the number of its batches trained on; None outside of a loop.
     """
 
     def __init__(
@@ -63,7 +60,7 @@ class AgeLoader:
 
     @property
     def sampler(self) -> Iterable[int]:
-        """The order; Lightning tells it the epoch."""
+        """The sampler; Lightning sets its epoch."""
         return self.batches.sampler
 
     @property
@@ -101,21 +98,21 @@ class AgeLoader:
         return False
 
     def keys(self, number: int) -> list[tuple[Key, int]]:
-        """Return the keys of the batch being trained on and of those behind it: so many, or all there are.
+        """Return the keys of the current batch and of the next ones, up to a number of batches.
 
-        Beside each stands how many of its samples are real: those at its end only fill up a round of processes.
+        Each comes with the number of real samples; the samples after them are padding.
         """
         while len(self._keys) < number and self._fetch():
             pass
         return list(self._keys)[:number]
 
     def done(self) -> None:
-        """Note that the loop is done with the batch it was training on."""
+        """Record that the current batch was trained on."""
         if self._keys:
             self._keys.popleft()
 
     def state_dict(self) -> dict[str, object]:
-        """Return where the pass stands, by what was trained on and not by what was fetched."""
+        """Return the position, by what was trained on, not by what was fetched."""
         now, begun, sampler = self._progress(), self._begun, self.sampler
         used = now[1] - begun[1] if now and begun and now[0] == begun[0] else None
         if not isinstance(sampler, EpochSampler):
@@ -126,7 +123,7 @@ class AgeLoader:
         return {"sampler": {**sampler.state_dict(), **front}}
 
     def load_state_dict(self, state: dict[str, object]) -> None:
-        """Go on where another loader of the same settings stood."""
+        """Continue from the state of another loader with the same settings."""
         if isinstance(self.sampler, EpochSampler):
             self.sampler.load_state_dict(state.get("sampler"))  # type: ignore[arg-type]
         else:
@@ -134,7 +131,7 @@ class AgeLoader:
 
 
 def age_loader(loaders: object) -> AgeLoader | None:
-    """Return the one loader of ages in what a host was given: a loader, or a collection of collections of them."""
+    """Return the one `AgeLoader` in a loader or in nested collections of loaders."""
     found = [each for each in _leaves(loaders) if isinstance(each, AgeLoader)]
     if len(found) > 1:
         raise ValueError(f"AgeOfLearning can follow one loader of its own, not {len(found)}.")
@@ -148,7 +145,7 @@ def _leaves(loaders: object) -> Iterable[object]:
 
 
 def _share(sampler: Iterable[int]) -> float:
-    """Return how many samples of the coming pass are this process's own, without those that make processes even.
+    """Return the number of samples of this process in the coming pass, without padding.
 
     >>> from aol import ShuffledSampler
     >>> _share(ShuffledSampler(5, rank=1, world_size=2)), len(ShuffledSampler(5, rank=1, world_size=2))

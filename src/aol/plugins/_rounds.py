@@ -1,6 +1,6 @@
-"""The parts of a round for `aol.plugins.sklearn`, as functions: weights from ages, and one fit with its answers.
+"""Functions of one round for `aol.plugins.sklearn`: weights from ages, and one fit with its predictions.
 
-They may assume what `Samples` promises. Nothing here knows how many rounds there are, or which one is kept.
+They assume data checked as in `Samples`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Answers: TypeAlias = tuple[Indices, Labels]  # for which samples, and what
 
 @dataclass(frozen=True)
 class Samples:
-    """Checked data: N samples that can be indexed, their labels, and each label's place in `classes`."""
+    """Checked data: N samples that can be indexed, their labels, and the index of each label in `classes`."""
 
     X: object
     y: Labels
@@ -54,7 +54,7 @@ class Samples:
         return self.class_mean(ages.ema.numpy().astype(np.float64))
 
     def age_factor(self, ages: SampleAges) -> Floats:
-        """Return each sample's weight by age, `[N]`, up to a common factor; without an age, the mean of the others."""
+        """Return the weight of each sample from ages, `[N]`, up to a common factor; without an age, the mean weight."""
         if float(ages.rho) == 0 or ages.epoch == 0:
             return np.ones(len(self.y))
         if ages.level == "class":
@@ -66,7 +66,7 @@ class Samples:
 
 
 def keep_sum(weight: Floats, factor: Floats) -> Floats:
-    """Return the product of both with the sum of the first: regularisation then means what it meant.
+    """Return the product of both, scaled to the sum of the first, so that regularisation keeps its meaning.
 
     >>> keep_sum(np.array([1.0, 1.0]), np.array([1.0, 3.0]))
     array([0.5, 1.5])
@@ -78,7 +78,7 @@ def keep_sum(weight: Floats, factor: Floats) -> Floats:
 def train_part(
     estimator: BaseEstimator, method: str, oob: bool, samples: Samples, weight: Floats, part: Part
 ) -> tuple[BaseEstimator, Answers]:
-    """Fit an estimator on one part of the samples, and return it with its answers for the other."""
+    """Fit an estimator on one part of the samples; return it with its predictions for the other part."""
     train, test = part
     X, y = samples.X, samples.y
     if train is not None:
@@ -99,7 +99,7 @@ def train_part(
 
 
 def out_of_bag(estimator: BaseEstimator, index: Indices) -> Answers:
-    """Return the answers of a forest or a bag for samples that some of its members were not fitted on."""
+    """Return the out-of-bag predictions of a forest or a bagging classifier."""
     votes = getattr(estimator, "oob_decision_function_", None)
     if votes is None:
         raise ValueError(
@@ -111,12 +111,12 @@ def out_of_bag(estimator: BaseEstimator, index: Indices) -> Answers:
 
 
 def last_step(estimator: BaseEstimator) -> BaseEstimator:
-    """Return who gets the weights: the estimator, or the last step of a pipeline."""
+    """Return the estimator that gets the weights: itself, or the last step of a pipeline."""
     return last_step(estimator.steps[-1][1]) if isinstance(estimator, Pipeline) else estimator
 
 
 def weight_name(estimator: BaseEstimator) -> str:
-    """Return by which name an estimator's `fit` takes weights."""
+    """Return the name of the weights in an estimator's `fit`."""
     if isinstance(estimator, Pipeline) and not get_config()["enable_metadata_routing"]:
         name, step = estimator.steps[-1]
         return f"{name}__{weight_name(step)}"

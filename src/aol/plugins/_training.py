@@ -1,6 +1,6 @@
-"""What plug-ins of training loops share: the order and the mode of a clean pass, and observations told to everyone.
+"""Shared by plug-ins for training loops: order and mode of a clean pass, and exchange of observations.
 
-Knows PyTorch and the ages, no host.
+Uses PyTorch and the ages, no framework.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Key: TypeAlias = Tensor | Ids  # what ages are kept of: positions or ids of samp
 
 
 def single(ages: object) -> Ages:
-    """Return ages that a host can train with: of one run."""
+    """Return ages of a single run, or raise ValueError."""
     if not isinstance(ages, SampleAges | ClassAges | ErrorRates):
         raise TypeError(f"ages must be SampleAges, ClassAges or ErrorRates, not {_check.shown(ages)}.")
     if ages.rho.dim():
@@ -33,7 +33,7 @@ def single(ages: object) -> Ages:
 
 
 def settings(signal: str, every: int | None, divide_by: str) -> tuple[str, int | None, str]:
-    """Return what hosts have in common: the signal, after how many steps to advance, and the divisor."""
+    """Return the checked common settings: signal, steps between two calls of `advance`, divisor."""
     return (
         _check.choice("signal", signal, ("pass", "training")),
         None if every is None else _check.whole("every", every, 1),
@@ -42,12 +42,12 @@ def settings(signal: str, every: int | None, divide_by: str) -> tuple[str, int |
 
 
 def by_position(ages: Ages) -> bool:
-    """Return whether ages know samples by their place in the data set, and not by ids or classes."""
+    """Return whether ages refer to samples by position, not by id or class."""
     return isinstance(ages, SampleAges) and ages._ids is None
 
 
 def same_size(ages: Ages, size: int) -> None:
-    """Raise ValueError unless ages of samples have as many samples as there are."""
+    """Raise ValueError unless ages and data set have the same number of samples."""
     if isinstance(ages, SampleAges) and ages.num_samples != size:
         raise ValueError(f"ages must have the {size} samples of the training set, not {ages.num_samples}.")
 
@@ -62,7 +62,7 @@ def is_pair(batch: object) -> bool:
 
 
 def anything_observed(ages: Ages) -> bool:
-    """Return whether there is anything for `advance` to fold.
+    """Return whether anything was observed since the last `advance`.
 
     >>> ages = ClassAges(2)
     >>> anything_observed(ages)
@@ -77,7 +77,7 @@ def anything_observed(ages: Ages) -> bool:
 
 
 class InOrder(EpochSampler):
-    """Every sample once, in the order of the data set, shared among processes.
+    """Every sample once, in the order of the data set, split among processes.
 
     >>> list(InOrder(5, seed=0, even=False, rank=1, world_size=2))
     [1, 3]
@@ -89,7 +89,7 @@ class InOrder(EpochSampler):
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Put a model into evaluation mode without gradients; afterwards each of its parts is as it was.
+    """Put a model into evaluation mode without gradients; afterwards restore the mode of each module.
 
     >>> model = nn.Sequential(nn.Dropout(), nn.Dropout().eval())
     >>> with evaluating(model):
@@ -109,9 +109,9 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 
 def observe_together(ages: Ages, key: Key, correct: Tensor) -> None:
-    """Let every process observe what all of them saw in this step, in the order of ranks. Collective.
+    """Observe on every process what all processes saw in this step, in the order of ranks. Collective.
 
-    Then a state taken on one process in mid-epoch is that of all, and of a sample drawn twice the later one counts.
+    So a state saved within an epoch is the same on all processes, and the later of two draws of a sample counts.
     """
     if _distributed.world()[1] == 1:
         ages.observe(key, correct)  # type: ignore[arg-type]

@@ -1,7 +1,7 @@
-"""Class ages in Avalanche: a plug-in that weighs the loss, examines a memory after each experience, and ages classes.
+"""Class ages in Avalanche: weights the loss, and evaluates a memory after each experience.
 
-It assumes a supervised strategy whose criterion can give the loss of each sample, and labels below the number of
-classes that the ages announce. What it draws comes from a seed of its own: a strategy's own draws stay as they were.
+Needs a supervised strategy whose criterion can return per-sample losses, and labels below the `num_classes` of the
+ages. The plug-in has its own seed and does not change the random numbers of a strategy.
 """
 
 from __future__ import annotations
@@ -41,28 +41,28 @@ except RuntimeError as error:  # what torchvision says when it was built for ano
 
 
 class AgePlugin(SupervisedPlugin):
-    r"""Weighs a strategy's loss by the ages of classes, and ages them after each experience.
+    r"""Weights the loss of a strategy by class ages, and updates the ages after each experience.
 
-    After training on an experience, its samples enter the memory, the model answers the whole memory in evaluation
-    mode, and the ages advance. The weights that follow serve the next experience. The memory is examined, not trained
-    on, unless another plug-in replays it.
+    After training on an experience, its samples are added to the memory, the model is evaluated on the whole memory,
+    and the ages advance. The weights are used in the next experience. The memory is not trained on, unless another
+    plug-in replays it.
 
     .. math:: L = \frac{\sum_{i \in B} w_{y_i} \ell_i}{\sum_{i \in B} w_{y_i}}
 
     Args:
-        ages: a `ClassAges`, or an `ErrorRates` to compare with, of as many classes as there will ever be.
+        ages: a `ClassAges`, or an `ErrorRates`, for all classes that will occur.
         memory: one of Avalanche's buffers, to estimate accuracies on. The plug-in fills it, unless another plug-in of
-            the strategy holds the same buffer: then that one does, and has to stand before this one. None: the
-            accuracies are estimated on the experience just trained on.
-        every: examine the memory after each so many experiences. Streams of very small experiences want more than one.
-        batch_size: how many samples the model answers at once when it is examined; makes no difference to the result.
+            the strategy has the same buffer; that one must come first. None: accuracies are estimated on the current
+            experience.
+        every: evaluate the memory after every so many experiences; more than one for very small experiences.
+        batch_size: of the evaluation; does not change the result.
         divide_by: "weight" or "count", as in `aol.weighted_mean`.
-        seed: of the draws that fill the memory, whatever else a program draws.
+        seed: of the random draws that fill the memory.
 
     The criterion must have an attribute `reduction`, as those of PyTorch have, or be a function that takes it. Only the
-    loss of training is weighed: evaluation, and what other plug-ins ask the criterion, stay as they are.
+    training loss is weighted, not evaluation or calls by other plug-ins.
 
-    Avalanche's checkpoints hold all of it.
+    Avalanche's checkpoints contain the plug-in.
 
     >>> from avalanche.benchmarks import benchmark_from_datasets
     >>> from avalanche.benchmarks.utils import as_classification_dataset
@@ -116,7 +116,7 @@ class AgePlugin(SupervisedPlugin):
     # Weighing the loss
 
     def before_training(self, strategy: SupervisedTemplate, **kwargs: object) -> None:
-        """Look whether the strategy can be weighed, before anything is trained."""
+        """Check that the strategy can be weighted."""
         if sum(isinstance(each, AgePlugin) for each in strategy.plugins) > 1:
             raise ValueError("plugins must hold one AgePlugin at most: two would weigh one loss twice.")
         self._restore(strategy)
@@ -125,21 +125,21 @@ class AgePlugin(SupervisedPlugin):
         self.ages.to(strategy.device)
 
     def before_training_exp(self, strategy: SupervisedTemplate, **kwargs: object) -> None:
-        """Count anew how many losses were weighed."""
+        """Reset the count of weighted losses."""
         self._weighed = 0
 
     def after_forward(self, strategy: SupervisedTemplate, **kwargs: object) -> None:
-        """Put the weighted criterion in place, for the next loss that is asked for, and that one only."""
+        """Install the weighted criterion for the next loss only."""
         if self._plain is None:
             self._plain = strategy._criterion
             strategy._criterion = partial(self._once, strategy)
 
     def before_backward(self, strategy: SupervisedTemplate, **kwargs: object) -> None:
-        """Put the strategy's own criterion back, should nobody have asked."""
+        """Restore the strategy's own criterion if it was not called."""
         self._restore(strategy)
 
     def before_eval(self, strategy: SupervisedTemplate, **kwargs: object) -> None:
-        """Put the strategy's own criterion back, should training have been broken off."""
+        """Restore the strategy's own criterion if training was interrupted."""
         self._restore(strategy)
 
     def _restore(self, strategy: SupervisedTemplate) -> None:
@@ -169,7 +169,7 @@ class AgePlugin(SupervisedPlugin):
     # Ageing
 
     def after_training_exp(self, strategy: SupervisedTemplate, **kwargs: object) -> None:
-        """Fill the memory, examine the model on it, and advance the ages."""
+        """Fill the memory, evaluate the model on it, and advance the ages."""
         if not self._weighed and len(strategy.experience.dataset):
             warnings.warn(
                 f"{type(strategy).__name__} asked its criterion for no loss between after_forward and before_backward "
@@ -185,7 +185,7 @@ class AgePlugin(SupervisedPlugin):
             self.ages.advance()
 
     def _filler(self, strategy: SupervisedTemplate) -> SupervisedPlugin | None:
-        """Return the other plug-in that holds the memory, or raise if it would fill it too late."""
+        """Return the other plug-in that has the memory, or raise if it would fill it too late."""
         if self.memory is None:
             return None
         plugins = list(strategy.plugins)
@@ -226,7 +226,7 @@ class AgePlugin(SupervisedPlugin):
 
     @contextmanager
     def _own_draws(self) -> Iterator[None]:
-        """Let Avalanche's buffers, which draw from the global generators, draw from this plug-in's."""
+        """Let Avalanche's buffers, which use the global generators, use the generator of this plug-in."""
         theirs, pythons = torch.get_rng_state(), random.getstate()
         torch.set_rng_state(self._torch_draws)
         random.setstate(self._python_draws)
@@ -241,7 +241,7 @@ class AgePlugin(SupervisedPlugin):
 class AgeMetric(PluginMetric[dict[int, float]]):
     """The smoothed age of each class after each experience, for Avalanche's evaluator and its loggers.
 
-    Finds the strategy's `AgePlugin` by itself; a strategy without one, or with error rates, publishes nothing.
+    Finds the strategy's `AgePlugin`; without one, or with error rates, it reports nothing.
     """
 
     def __init__(self) -> None:
@@ -257,7 +257,7 @@ class AgeMetric(PluginMetric[dict[int, float]]):
         return dict(self._last)
 
     def after_training_exp(self, strategy: SupervisedTemplate) -> list[MetricValue]:
-        """Publish one value a class."""
+        """Report one value per class."""
         for plugin in strategy.plugins:
             if isinstance(plugin, AgePlugin) and isinstance(plugin.ages, ClassAges):
                 self._last = dict(enumerate(plugin.ages.ema.tolist()))
@@ -280,7 +280,7 @@ class _Reducing(Protocol):
 
 
 def _per_sample(criterion: object) -> Callable[..., Tensor]:
-    """Return a function that gives the loss of each sample, by a criterion that usually gives their mean."""
+    """Return a function that returns per-sample losses of a criterion."""
     if isinstance(criterion, _Reducing) and criterion.reduction in ("mean", "sum"):
         return partial(_unreduced, criterion)
     if callable(criterion) and _takes_reduction(criterion):

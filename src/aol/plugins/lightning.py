@@ -1,7 +1,4 @@
-"""Ages in Lightning: a callback that keeps them, and the loader that gives it samples, order and a look ahead.
-
-Knows Lightning 2, under either of its names, and the lower rooms. Weights stay as they are between two optimiser steps.
-"""
+"""Ages in Lightning 2: a callback and its loader. Weights do not change within an optimiser step."""
 
 from __future__ import annotations
 
@@ -47,24 +44,24 @@ except ModuleNotFoundError:
 
 
 class AgeOfLearning(Callback):
-    r"""Keeps ages along `Trainer.fit`, saves and restores them with its checkpoints, and gives the module its weights.
+    r"""Updates ages during `Trainer.fit`, stores them in checkpoints, and gives the module its weights.
 
     Args:
-        ages: `SampleAges`, for batches that carry the index of each sample; or `ClassAges` or `ErrorRates`, for
-            batches that carry its class.
-        signal: what counts as the model's answers: "pass", a clean pass over the training set at the end of each epoch
-            (in evaluation mode, without gradients), or "training", what the module hands to `observe`.
+        ages: `SampleAges`, for batches with the index of each sample; or `ClassAges` or `ErrorRates`, for batches with
+            its class.
+        signal: "pass": predictions of a clean pass over the training set at the end of each epoch (evaluation mode,
+            without gradients); "training": what the module passes to `observe`.
         clean: the training set without augmentation, for the pass, or a function that returns it; by default the
-            training set as it is.
-        answer: from the module and a batch to which answers are right, bool `[B]`; by default of batches (x, y, ...)
-            those where `module(x)` is largest at y.
-        key: where a batch holds what ages are kept of; by default the last element, or "index" ("labels" for classes)
-            where batches are mappings.
-        every: advance after so many optimiser steps, and not at the end of an epoch: for streams without one.
+            training set.
+        answer: function of the module and a batch that returns which predictions are right, bool `[B]`; by default, for
+            batches (x, y, ...), where `module(x)` is largest at y.
+        key: position of the index or label in a batch; by default the last element, or "index" ("labels" for classes)
+            if batches are mappings.
+        every: advance after so many optimiser steps instead of at the end of an epoch, for endless streams.
         divide_by: "weight" or "count", the divisor of `weighted_mean`.
 
-    Give batches by `loader`: it adds the index, resumes in mid-epoch, has the same order on any number of processes,
-    and looks ahead, which `weighted_mean` needs under `accumulate_grad_batches`.
+    Use `loader` for the batches: it adds the index, resumes within an epoch, has the same order on any number of
+    processes, and prefetches, which `weighted_mean` needs with `accumulate_grad_batches`.
 
     >>> import aol
     >>> aging = AgeOfLearning(aol.SampleAges([0, 0, 1]))
@@ -100,7 +97,7 @@ class AgeOfLearning(Callback):
     @classmethod
     @torch.compiler.disable
     def of(cls, module: LightningModule | LightningDataModule) -> AgeOfLearning:
-        """Return the callback of the Trainer that a module or data module is in: for `training_step`."""
+        """Return the callback of the Trainer of a module or data module, for use in `training_step`."""
         for callback in module.trainer.callbacks:
             if isinstance(callback, cls):
                 return callback
@@ -118,15 +115,15 @@ class AgeOfLearning(Callback):
         sampler: Sampler[int] | None = None,
         **options: Unpack[LoaderOptions],
     ) -> AgeLoader:
-        """Return the training batches of a data set, with the index of each sample if ages are of samples.
+        """Return a loader of a data set; with `SampleAges`, batches contain the index of each sample.
 
         Args:
             dataset: map-style or, with ages of classes, iterable.
-            shuffle: in a new order each epoch, or always in that of the data set.
+            shuffle: use a new order in each epoch, or that of the data set.
             resample: draw with replacement, by weight (`AgeSampler`).
             seed: of the order.
-            sampler: an order of your own; on several processes it must share itself out.
-            options: as `DataLoader` takes them.
+            sampler: your own sampler; on several processes it must split itself.
+            options: of the `DataLoader`.
         """
         options.setdefault("generator", torch.Generator().manual_seed(seed))  # leaves the global one alone
         if isinstance(dataset, IterableDataset) and not by_position(self.ages):
@@ -149,10 +146,10 @@ class AgeOfLearning(Callback):
 
     @torch.compiler.disable
     def weighted_mean(self, loss: Tensor, key: Key) -> Tensor:
-        r"""Return Σwℓ / Σw of losses `[B]`, for `training_step` to return; over a whole optimiser step it is exact.
+        r"""Return Σwℓ / Σw of losses `[B]`, for `training_step` to return; exact over a whole optimiser step.
 
-        With accumulation and several processes, Σw goes over all that makes one optimiser step: the parts add up to
-        the gradient of one large batch. The mean of the parts is its loss. Collective.
+        With accumulation and several processes, Σw is taken over the whole optimiser step: the parts add up to the
+        gradient of one large batch. The mean of the parts is its loss. Collective.
         """
         if loss.dim() == 0:
             raise ValueError('loss must hold one number a sample, [B], not their mean: give it reduction="none".')
@@ -167,7 +164,7 @@ class AgeOfLearning(Callback):
 
     @torch.compiler.disable
     def observe(self, key: Key, correct: Tensor) -> None:
-        """Note which answers of a training batch were right: `signal="training"`. Collective."""
+        """Record which predictions of a training batch were right, for `signal="training"`. Collective."""
         if self.signal != "training":
             raise ValueError('observe is for signal="training"; with "pass" the callback looks by itself.')
         real = self._real(key)
@@ -176,18 +173,18 @@ class AgeOfLearning(Callback):
     # Hooks
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Take the Trainer to ask for its progress."""
+        """Store the Trainer, to read its progress."""
         if stage == "fit" and trainer.overfit_batches:
             raise ValueError("AgeOfLearning cannot keep to overfit_batches: give fit a small data set instead.")
         self._trainer, self._restored = trainer, False
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Bring the ages to where the model is."""
+        """Move the ages to the device of the model."""
         if trainer.strategy.root_device.type == "cuda":
             self.ages.to(trainer.strategy.root_device)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Fold an epoch which a checkpoint of its last batch left open: Lightning will not end it again."""
+        """End an epoch that a checkpoint of its last batch left open; Lightning does not end it again."""
         if self.signal == "pass" and self._clean is None:
             self._map_style(trainer, None)  # says now, and not after an epoch, that there is nothing to look at
         self._total = None
@@ -200,7 +197,7 @@ class AgeOfLearning(Callback):
         self._restored = False
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: object, batch_idx: int) -> None:
-        """Forget the divisor of the optimiser step before."""
+        """Reset the divisor of the previous optimiser step."""
         self._check_indexed(batch)
         self._open, self._batch = trainer.current_epoch, batch_idx
         if batch_idx % trainer.accumulate_grad_batches == 0:
@@ -209,7 +206,7 @@ class AgeOfLearning(Callback):
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: object, batch: object, batch_idx: int
     ) -> None:
-        """Fold, if that goes by optimiser steps."""
+        """Advance, if `every` counts optimiser steps."""
         loader = self._loader(trainer)
         if loader is not None:
             loader.done()
@@ -217,26 +214,26 @@ class AgeOfLearning(Callback):
             self._fold_when_due(trainer, pl_module)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Fold the epoch, unless a checkpoint says that it was folded."""
+        """Advance, unless the checkpoint was made after it."""
         if self.every is None and self._open is not None:
             self._fold(trainer, pl_module)
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Bring the ages back to where they came from."""
+        """Move the ages back to their device."""
         self.ages.to(self._home)
 
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, object]) -> None:
-        """Say so if a checkpoint is of a training without ages."""
+        """Warn if a checkpoint has no ages."""
         found = checkpoint.get("callbacks")
         if isinstance(found, Mapping) and self.state_key not in found:
             warnings.warn("This checkpoint holds no ages of AgeOfLearning: they go on as they are.", stacklevel=2)
 
     def state_dict(self) -> dict[str, object]:
-        """Return the ages, in mid-epoch too."""
+        """Return the ages, also within an epoch."""
         return {"ages": self.ages.state_dict(), "open": self._open, "step": self._step}
 
     def load_state_dict(self, state_dict: dict[str, object]) -> None:
-        """Take over the ages of a checkpoint."""
+        """Load the ages of a checkpoint."""
         ages, opened = state_dict.get("ages"), state_dict.get("open")
         step = _check.state_whole("AgeOfLearning", state_dict, "step")
         if opened is not None and not isinstance(opened, int):
@@ -282,7 +279,7 @@ class AgeOfLearning(Callback):
         return DataLoader(data, sampler=order, generator=torch.Generator(), **options)
 
     def _map_style(self, trainer: Trainer, clean: Dataset[object] | None) -> Dataset[object]:
-        """Return what a clean pass goes over: what was given for it, with its index, or the training set."""
+        """Return the data set of a clean pass, with indices: the given one, or the training set."""
         loader = self._loader(trainer)
         data = getattr(trainer.train_dataloader if loader is None else loader, "dataset", None)
         if clean is not None:
@@ -333,7 +330,7 @@ class AgeOfLearning(Callback):
         return self._trainer
 
     def _progress(self) -> tuple[int, int] | None:
-        """Return the epoch and how many of its batches were trained on; after the last one, the front of the next."""
+        """Return the epoch and the number of its batches trained on; after the last one, the next epoch and 0."""
         if self._trainer is None:
             return None
         epoch = self._trainer.fit_loop.epoch_progress.current.processed
@@ -342,13 +339,13 @@ class AgeOfLearning(Callback):
         return (epoch + 1, 0) if over else (epoch, batches.current.processed)
 
     def _real(self, key: Key) -> int:
-        """Return how many samples of the batch being trained on are its own: others only make processes even."""
+        """Return the number of samples of the current batch without padding."""
         loader = self._loader(self._at_work())
         now = [] if loader is None else loader.keys(1)
         return now[0][1] if now and len(now[0][0]) == len(key) else len(key)
 
     def _step_weights(self, key: Key) -> list[Tensor]:
-        """Return the weights of all batches, from this one on, that make one optimiser step."""
+        """Return the weights of this and the following batches of the optimiser step."""
         trainer = self._at_work()
         parts, last = trainer.accumulate_grad_batches, trainer.num_training_batches
         number = min(parts - self._batch % parts, last - self._batch)

@@ -1,7 +1,7 @@
-"""Ages for River: a classifier around any other of River's, for streams whose hard classes change.
+"""Ages for River: a wrapper of any classifier, for streams whose hard classes change.
 
-It knows River and this library's ages. On a stream samples do not come back, so ages are those of classes, and a step
-is a number of samples. Between two steps it only counts: memory is O(classes), and what `memory` keeps.
+Samples of a stream do not return, so classes have ages, and a step is a number of samples. Memory is O(classes), plus
+the samples of `memory`.
 """
 
 from __future__ import annotations
@@ -32,33 +32,33 @@ Features: TypeAlias = dict[Hashable, object]
 
 
 class AgedClassifier(base.Wrapper, base.MiniBatchClassifier):
-    r"""Weighs the samples of a stream by how long their class has been answered worse than the others.
+    r"""Weights the samples of a stream by how long the accuracy of their class has been below a threshold.
 
-    Every `step` samples, each class seen in them has an accuracy $r_c$. Below the threshold $\tau$ its age grows by
-    one, otherwise it is one again; a class not seen stays as it is. One that appears later starts with an age of one.
+    After every `step` samples, each class seen in them has an accuracy $r_c$. If it is below the threshold $\tau$, the
+    age grows by one; otherwise it becomes one. A class that was not seen keeps its age. New classes start at age one.
 
     .. math::
         a_c \leftarrow \begin{cases} a_c + 1 & r_c < \tau \\ 1 & r_c \ge \tau \end{cases} \qquad
         \bar a_c \leftarrow (1 - \rho)\, \bar a_c + \rho\, a_c \qquad
         w_c = \frac{\bar a_c}{\frac{1}{C} \sum_k \bar a_k}
 
-    A sample is answered before it is learned, so accuracies are honest, at the cost of one prediction more.
+    A sample is predicted before it is learned, at the cost of one extra prediction.
 
     Args:
         classifier: any classifier of River, or a pipeline that ends in one.
-        step: samples between two looks at the accuracies.
-        rho: how fast the smoothed age follows, in [0, 1]; 0 means weights of one.
+        step: samples between two updates of the ages.
+        rho: smoothing rate of ages, in [0, 1]; 0 means weights of one.
         threshold: "median" of the accuracies of the classes seen, a number in [0, 1], or a function; as in
             `aol.ClassAges`.
-        mechanism: "reweight" hands weights to `learn_one` as `w`; "resample" learns a sample as often as a Poisson
-            distribution with that mean says, as River's samplers do, but a class's first sample at least once. "auto"
-            reweighs where the classifier has a `w`, and resamples elsewhere.
-        memory: how many samples to keep, each ever seen with the same probability. At the end of a step the classifier
-            is then examined on these, in place of the answers given along the way. 0 keeps none.
-        seed: of the draws; None for other draws every time.
+        mechanism: "reweight" passes weights to `learn_one` as `w`; "resample" learns a sample a Poisson number of times
+            with that mean, as River's samplers do, but the first sample of a class at least once. "auto" reweights if
+            the classifier has a `w`, and resamples otherwise.
+        memory: size of a reservoir of samples on which accuracies are measured at the end of a step, instead of on the
+            predictions of the step. 0: no memory.
+        seed: of the random draws; None for a random seed.
 
-    `learn_many` answers the whole batch before it learns it, by the classifier's own `learn_many`; a step ends with the
-    batch that fills it. A classifier without one is given the rows one by one.
+    `learn_many` predicts the whole batch, then learns it with the classifier's own `learn_many`, or row by row if there
+    is none; a step ends with the batch that completes it.
 
     >>> from river import evaluate, linear_model, metrics, preprocessing, datasets
     >>> model = preprocessing.StandardScaler() | AgedClassifier(linear_model.LogisticRegression(), step=50)
@@ -105,27 +105,27 @@ class AgedClassifier(base.Wrapper, base.MiniBatchClassifier):
 
     @property
     def class_age(self) -> dict[Hashable, float]:
-        """The smoothed age of each class, after the last whole step."""
+        """The smoothed age of each class after the last complete step."""
         ages = [] if self._ages is None else self._ages.ema.tolist()
         return {label: ages[place] if place < len(ages) else 1.0 for label, place in self._place.items()}
 
     @property
     def class_weight(self) -> dict[Hashable, float]:
-        """What the samples of each class weigh now; their mean over the classes of the last step is one."""
+        """The current weight of each class, with mean one over the classes of the last step."""
         return {label: self._weight.get(label, 1.0) for label in self._place}
 
     # One sample at a time
 
     def predict_one(self, x: Features, **kwargs: object) -> Hashable:
-        """Return the classifier's answer."""
+        """Return the prediction of the classifier."""
         return self.classifier.predict_one(x, **kwargs)
 
     def predict_proba_one(self, x: Features, **kwargs: object) -> dict[Hashable, float]:
-        """Return the classifier's probabilities; weights shift them towards the aged."""
+        """Return the probabilities of the classifier; weights shift them towards old classes."""
         return self.classifier.predict_proba_one(x, **kwargs)
 
     def learn_one(self, x: Features, y: Hashable, *, w: float = 1.0, **kwargs: object) -> None:
-        """Look how the sample is answered, then learn it by the weight of its class; `w` multiplies."""
+        """Predict the sample, then learn it with the weight of its class, times `w`."""
         answer = None if self.memory else self.classifier.predict_one(x)
         weight = self._weigh(y, w)
         if self._reweigh:
@@ -165,7 +165,7 @@ class AgedClassifier(base.Wrapper, base.MiniBatchClassifier):
         self._right[y] += bool(answer == y)
 
     def _end_of_step(self, samples: int) -> None:
-        """Once a step is full: classes that were answered worse than the threshold grow older."""
+        """Update the ages if the step is complete."""
         self._since += samples
         if self._since < self.step:
             return
@@ -185,7 +185,7 @@ class AgedClassifier(base.Wrapper, base.MiniBatchClassifier):
     # Many at a time
 
     def predict_many(self, X: IntoDataFrame, **kwargs: object) -> IntoSeries:
-        """Return the classifier's answers, as a series of the kind of `X`."""
+        """Return the predictions of the classifier, as a series of the kind of `X`."""
         if _learns_many(self.classifier):
             return self.classifier.predict_many(X, **kwargs)
         frame = utils.dataframe.into_frame(X)
@@ -193,7 +193,7 @@ class AgedClassifier(base.Wrapper, base.MiniBatchClassifier):
         return utils.dataframe.to_native_series(answers, name=None, like=frame)
 
     def predict_proba_many(self, X: IntoDataFrame, **kwargs: object) -> IntoDataFrame:
-        """Return the classifier's probabilities, a column a class."""
+        """Return the probabilities of the classifier, one column per class."""
         if _learns_many(self.classifier):
             return self.classifier.predict_proba_many(X, **kwargs)
         frame = utils.dataframe.into_frame(X)
@@ -203,7 +203,7 @@ class AgedClassifier(base.Wrapper, base.MiniBatchClassifier):
         return utils.dataframe.to_native_frame(columns, like=frame)
 
     def learn_many(self, X: IntoDataFrame, y: IntoSeries, *, w: float | IntoSeries = 1.0, **kwargs: object) -> None:
-        """Look how a batch is answered, then learn it by the weights of its classes; `w` multiplies."""
+        """Predict a batch, then learn it with the weights of its classes, times `w`."""
         frame, series = utils.dataframe.into_frame(X), utils.dataframe.into_series(y)
         rows, labels = list(frame.iter_rows(named=True)), series.to_list()
         given = [float(w)] * len(rows) if isinstance(w, int | float) else utils.dataframe.into_series(w).to_list()
@@ -247,7 +247,7 @@ class AgedClassifier(base.Wrapper, base.MiniBatchClassifier):
 
 
 def _takes_weight(model: base.Classifier) -> bool:
-    """Return whether a classifier learns by weight: some take a `w` among other words and ignore it.
+    """Return whether a classifier uses weights: some accept any keyword `w` and ignore it.
 
     >>> _takes_weight(linear_model.LogisticRegression()), _takes_weight(naive_bayes.GaussianNB())
     (True, False)
@@ -269,7 +269,7 @@ def _learns_many(model: base.Classifier) -> bool:
 
 
 def _grown(ages: ClassAges | None, classes: int, rho: float, threshold: Threshold) -> ClassAges:
-    """Return ages for so many classes: those there were as they are, new ones with an age of one.
+    """Return ages for more classes; new ones have age one.
 
     >>> few = ClassAges(1, rho=0.5, threshold=0.5)
     >>> few.observe([0], [False])

@@ -1,7 +1,7 @@
-"""Ages for scikit-learn: a classifier around any other that takes `sample_weight`, fitted in rounds.
+"""Ages for scikit-learn: a wrapper of any classifier that takes `sample_weight`, fitted in rounds.
 
-It knows scikit-learn and this library's ages, and holds to the host's conventions: nothing is checked before `fit`,
-what is learned ends in an underscore; `clone`, pipelines, searches and metadata routing work.
+Follows the conventions of scikit-learn: parameters are checked in `fit`, fitted attributes end in an underscore, and
+`clone`, pipelines, searches and metadata routing work.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ except ImportError as error:
 
 @dataclass
 class _Rounds:
-    """What one round leaves to the next, and one `fit` to the next with `warm_start`."""
+    """State between rounds and, with `warm_start`, between calls of `fit`."""
 
     labels: Labels
     method: str
@@ -67,44 +67,44 @@ def _has(method: str) -> Callable[[AgedClassifier], bool]:
 
 
 class AgedClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
-    r"""Fits a classifier in rounds: each time, what has been answered wrongly for long weighs more.
+    r"""Fits a classifier in rounds, with more weight on samples that have been wrong for many rounds.
 
-    A round fits the estimator with the present weights, looks at which samples are answered rightly, and lets the
-    others grow older. The first round has weights of one. From your weights $s$ and the smoothed ages $\bar a$:
+    A round fits the estimator with the current weights, predicts all samples, and updates their ages. In the first
+    round all weights are one. From your weights $s$ and the smoothed ages $\bar a$:
 
     .. math::
         w_i = s_i \, u_i \, \frac{\sum_j s_j}{\sum_j s_j u_j}, \qquad
         u_i = \frac{\sum_{j: y_j = y_i} s_j \bar a_j}{\sum_{j: y_j = y_i} s_j} \;\text{("class")}
         \quad \text{or} \quad u_i = \bar a_i \;\text{("sample")}
 
-    Weights keep their sum, and so regularisation its meaning. A sample of weight two counts as two, of zero as none.
+    The sum of the weights is kept, so that regularisation keeps its meaning. A sample of weight two counts as two.
 
     Args:
         estimator: any classifier whose `fit` takes `sample_weight`; of a `Pipeline`, its last step.
-        rounds: how often to fit and look, at least 1. One round is the estimator alone.
-        rho: how fast the smoothed age follows, in [0, 1]; 0 means weights of one.
-        level: weigh by the age of a sample's "class", or of the "sample" itself.
-        cv: whose answers count. Folds (a number, a splitter or an iterable, as elsewhere in scikit-learn): those of
-            estimators that were not fitted on the sample. "oob": the same, from `oob_decision_function_` of a forest
-            or a bag. "train": those on the training set itself; cheap, and of no use with an estimator that knows its
-            training set by heart, as trees do.
-        method: "fit" starts anew each round; "partial_fit" goes on, and a round is an epoch.
-        keep: the estimator of the "last" round, or of the "best" by the balanced accuracy of the answers, which is
-            then a little optimistic. "best" needs folds or "oob": answers on the training set choose nothing.
-        class_weight: a dict or "balanced": weights of classes, multiplied with those of ages.
-        threshold: of this object's own `partial_fit`, as in `aol.ClassAges`.
-        warm_start: further calls of `fit` go on for `rounds` more, with the same samples.
-        n_jobs: folds fitted at once.
+        rounds: number of rounds, at least 1. One round is the estimator alone.
+        rho: smoothing rate of ages, in [0, 1]; 0 means weights of one.
+        level: weights by "class" or by "sample".
+        cv: which predictions count. Folds (a number, a splitter or an iterable): those of estimators that were not
+            fitted on the sample. "oob": out-of-bag predictions, from `oob_decision_function_` of a forest or bagging
+            classifier. "train": predictions on the training set; cheap, but useless for estimators that memorise it, as
+            trees do.
+        method: "fit" starts again in each round; "partial_fit" continues, and a round is an epoch.
+        keep: the estimator of the "last" round, or of the "best" by balanced accuracy of the predictions, which is then
+            optimistic. "best" needs folds or "oob".
+        class_weight: a dict or "balanced": weights of classes, multiplied with those from ages.
+        threshold: for `partial_fit` of this object, as in `aol.ClassAges`.
+        warm_start: further calls of `fit` continue for `rounds` more rounds, with the same samples.
+        n_jobs: number of folds fitted in parallel.
 
     Attributes:
-        estimator_: the fitted estimator that answers.
-        round_: the round it is from, counted from 1.
-        ages_: rounds since a sample was last answered rightly, counted from one, after the last round.
+        estimator_: the fitted estimator.
+        round_: its round, counted from 1.
+        ages_: rounds since each sample was last predicted right, counted from one, after the last round.
         class_age_: the smoothed age of each class of `classes_`.
-        sample_weight_: what `estimator_` was fitted with.
-        scores_: the balanced accuracy of each round's answers.
+        sample_weight_: the weights of `estimator_`.
+        scores_: the balanced accuracy of the predictions of each round.
 
-    With folds, a round costs one fit a fold, and the kept estimator one more on everything.
+    With folds, a round costs one fit per fold, and the kept estimator one more on all data.
 
     >>> from sklearn.datasets import load_iris
     >>> from sklearn.naive_bayes import GaussianNB
@@ -205,7 +205,7 @@ class AgedClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         return _Rounds(samples.y, self.method, parts, [None] * len(parts), ages, [])
 
     def _look(self, rounds: _Rounds, samples: Samples, answers: list[Answers]) -> float:
-        """Let what was answered wrongly grow older, and return the balanced accuracy."""
+        """Update the ages, and return the balanced accuracy."""
         right = np.full(len(samples.y), np.nan)
         for index, answer in answers:
             right[index] = answer == samples.y[index]
@@ -217,11 +217,10 @@ class AgedClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
 
     @available_if(_has("partial_fit"))
     def partial_fit(self, X: object, y: object, classes: object = None, sample_weight: object = None) -> Self:
-        """Take one step of a stream, whose samples do not come back: look, let classes grow older, then learn.
+        """Learn one step of a stream, whose samples do not return.
 
-        Ages are those of classes, by `threshold`. The step's samples are answered before they are learned, unless
-        `cv="train"`. `classes` must be given on the first call, as everywhere in scikit-learn. A `class_weight` of
-        "balanced" balances each step by itself.
+        Classes have ages, by `threshold`. Samples are predicted before they are learned, unless `cv="train"`. `classes`
+        must be given on the first call. `class_weight="balanced"` balances each step separately.
         """
         self._check_settings("partial_fit")
         model = getattr(self, "estimator_", None)
@@ -268,7 +267,7 @@ class AgedClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
     def _check_samples(
         self, X: object, y: object, sample_weight: object, *, stream: bool = False, classes: object = None
     ) -> Samples:
-        """Return checked data; learn `classes_` and what the features are called."""
+        """Return checked data; set `classes_` and the feature names."""
         if y is None:
             raise ValueError("AgedClassifier requires y to be passed, but the target y is None.")
         anew = not (stream and hasattr(self, "estimator_"))
@@ -289,7 +288,7 @@ class AgedClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         return Samples(X, label, known, code, given)
 
     def _base(self, samples: Samples) -> Floats:
-        """Return what samples weigh without their ages: `sample_weight` times `class_weight`."""
+        """Return weights without ages: `sample_weight` times `class_weight`."""
         if self.class_weight is None:
             return samples.given
         if self.class_weight == "balanced":
@@ -312,7 +311,7 @@ class AgedClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
 
     @available_if(_has("predict_proba"))
     def predict_proba(self, X: object) -> Floats:
-        """Return the probability of each class, as the estimator sees it: weights shift it towards the aged."""
+        """Return the probability of each class; weights shift it towards old classes."""
         check_is_fitted(self)
         return self.estimator_.predict_proba(X)
 
@@ -331,7 +330,7 @@ class AgedClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
     # The host's conventions
 
     def get_metadata_routing(self) -> MetadataRouter:
-        """Return who takes what: this object `sample_weight`, the splitter `groups`."""
+        """Return the routing: `sample_weight` to this object, `groups` to the splitter."""
         router = MetadataRouter(owner=self).add_self_request(self)
         splitter = None if isinstance(self.cv, str) else check_cv(self.cv, classifier=True)
         return router.add(splitter=splitter, method_mapping=MethodMapping().add(caller="fit", callee="split"))
@@ -347,7 +346,7 @@ class AgedClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
 
 
 def _step(ages: ClassAges, model: BaseEstimator, samples: Samples) -> None:
-    """End a step of a stream: classes that are answered worse than the threshold grow older."""
+    """End a step of a stream: update the ages of classes."""
     counted = samples.given > 0
     ages.observe(samples.code[counted], (model.predict(samples.X) == samples.y)[counted])
     ages.advance(sync=False)

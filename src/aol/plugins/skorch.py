@@ -1,7 +1,7 @@
-"""Ages for skorch: a callback that looks at the answers after each epoch and weighs the loss of the next.
+"""Ages for skorch: a callback that evaluates the training set after each epoch and weights the loss of the next.
 
-It knows skorch and this library's ages. The net is left as it is: weights enter where the criterion is called, during
-training batches alone, and the ages lie at `net.ages_`, where `save_params`, `load_params` and `Checkpoint` find them.
+The weights are applied in calls of the criterion, for training batches only. The ages are at `net.ages_`, where
+`save_params`, `load_params` and `Checkpoint` find them.
 """
 
 from __future__ import annotations
@@ -35,27 +35,26 @@ except ImportError as error:
 
 
 class AgeOfLearning(Callback):
-    r"""Weighs the training loss by how long samples, or their classes, have been answered wrongly.
+    r"""Weights the training loss by how long samples, or their classes, have been wrong.
 
-    At the end of an epoch the net, in evaluation mode, answers its training set: right sets a sample's age to one,
-    wrong adds one. In the next epoch the loss of a batch is
+    At the end of an epoch the net predicts its training set: a right prediction sets the age of a sample to one, a
+    wrong one adds one. In the next epoch the loss of a batch is
 
     .. math:: L = \frac{\sum_{i \in B} w_i \ell_i}{\sum_{i \in B} w_i}
 
-    in place of the mean. A criterion with `reduction="sum"` gives $\sum w_i \ell_i$, and one with "none" the vector
-    $w_i \ell_i / \bar w$, which a `get_loss` of yours may weigh further. Validation is never weighed.
+    instead of the mean. A criterion with `reduction="sum"` returns $\sum w_i \ell_i$, and one with "none" the vector
+    $w_i \ell_i / \bar w$, which your `get_loss` may weight further. Validation is not weighted.
 
     Args:
-        rho: how fast the smoothed age follows, in [0, 1]; 0 means weights of one.
-        level: weigh by the age of a sample's "class", or of the "sample" itself. "sample" must know which samples are
-            in a batch: give the net `iterator_train=IndexedLoader`.
-        fuse: how ages become one number: "ema", or "mean" of all so far.
+        rho: smoothing rate of ages, in [0, 1]; 0 means weights of one.
+        level: weights by "class" or by "sample". "sample" needs `iterator_train=IndexedLoader`.
+        fuse: how the ages of a sample over time become one number: "ema", or "mean" of all ages so far.
 
     Attributes:
-        ages_: the `aol.SampleAges` of the training set (without skorch's validation part), in its order.
+        ages_: the `aol.SampleAges` of the training set (without skorch's validation split), in its order.
 
-    The callback itself becomes `net.ages_`: `net.save_params(f_ages=...)`, `Checkpoint(f_ages=...)` and `load_params`
-    keep and restore the ages. It must stand before a `Checkpoint` that does so. The column `class_age` of the history
+    The callback becomes `net.ages_`: `net.save_params(f_ages=...)`, `Checkpoint(f_ages=...)` and `load_params` save and
+    load the ages. It must come before such a `Checkpoint`. The column `class_age` of the history
     is the smoothed age of the oldest class.
 
     >>> from skorch import NeuralNetClassifier
@@ -86,7 +85,7 @@ class AgeOfLearning(Callback):
 
     @property
     def class_weight(self) -> Tensor:
-        """What the samples of each class weigh in the next epoch, at class level, `float32 [C]`."""
+        """The weight of each class in the next epoch, at class level, `float32 [C]`."""
         return self._known().class_weight
 
     def _known(self) -> SampleAges:
@@ -96,11 +95,11 @@ class AgeOfLearning(Callback):
         return ages
 
     def state_dict(self) -> dict[str, object]:
-        """Return the ages as tensors and primitives; what was loaded and not yet used is handed on."""
+        """Return the ages as tensors and primitives."""
         return self.pending_ if self.ages_ is None else self.ages_.state_dict()
 
     def load_state_dict(self, state: dict[str, object]) -> None:
-        """Go on with these ages; before training has begun, as soon as it does."""
+        """Load the ages; if training has not begun, they are used when it begins."""
         ages: SampleAges | None = getattr(self, "ages_", None)
         if ages is not None and state:
             ages.load_state_dict(state)
@@ -110,7 +109,7 @@ class AgeOfLearning(Callback):
     # What happens
 
     def initialize(self) -> Self:
-        """Forget all ages, as skorch does when a net is initialized anew."""
+        """Reset all ages, as when a net is initialized."""
         self.ages_, self.pending_ = None, {}
         self.weight_: Tensor | None = None  # of the batch in hand
         self.plain_: nn.Module | None = None  # the criterion, and its copy with weights behind it
@@ -118,7 +117,7 @@ class AgeOfLearning(Callback):
         return self
 
     def on_train_begin(self, net: NeuralNet, X: object = None, y: object = None, **kwargs: object) -> None:
-        """Check the settings, and say where the ages are."""
+        """Check the settings, and set `net.ages_`."""
         _check.number("rho", self.rho, 0.0, 1.0)
         _check.choice("level", self.level, ("class", "sample"))
         _check.choice("fuse", self.fuse, ("ema", "mean"))
@@ -152,7 +151,7 @@ class AgeOfLearning(Callback):
         dataset_valid: object = None,
         **kwargs: object,
     ) -> None:
-        """Meet the training set, once a training."""
+        """Read the training set, once per training."""
         if self.met_:
             return
         self.labels_ = _labels(net, dataset_train)
@@ -168,7 +167,7 @@ class AgeOfLearning(Callback):
         self.ages_, self.pending_, self.met_ = ages, {}, True
 
     def on_batch_begin(self, net: NeuralNet, batch: object = None, training: bool = False, **kwargs: object) -> None:
-        """Weigh a training batch."""
+        """Weight a training batch."""
         ages = self._known()
         if not training or ages.epoch == 0 or self.rho == 0:
             return  # weights of one: the criterion's own mean, to the last bit
@@ -186,7 +185,7 @@ class AgeOfLearning(Callback):
         self.weight_ = ages.weight(samples)
 
     def on_batch_end(self, net: NeuralNet, batch: object = None, training: bool = False, **kwargs: object) -> None:
-        """Stop weighing: what else is asked of the criterion is none of our business."""
+        """Stop weighting: other calls of the criterion are not weighted."""
         self.weight_ = None
 
     def on_epoch_end(
@@ -196,7 +195,7 @@ class AgeOfLearning(Callback):
         dataset_valid: object = None,
         **kwargs: object,
     ) -> None:
-        """Look at the answers, and let what is wrong grow older."""
+        """Evaluate the training set, and advance the ages."""
         ages = self._known()
         answers = np.asarray(net.predict(dataset_train))
         if answers.shape != self.labels_.shape:
@@ -209,13 +208,13 @@ class AgeOfLearning(Callback):
         net.history.record("class_age", float(ages.class_age.nan_to_num(0.0).max()))
 
     def on_train_end(self, net: NeuralNet, X: object = None, y: object = None, **kwargs: object) -> None:
-        """Leave the criterion as it was."""
+        """Restore the criterion."""
         self._detach(net)
 
     # Where weights enter
 
     def _attach(self, net: NeuralNet) -> None:
-        """Put the weights behind the net's criterion: behind a copy of it, for a criterion may serve others too."""
+        """Attach the weights to a copy of the net's criterion, because others may use the criterion too."""
         if net.criterion_ is not self.hooked_:
             self.plain_ = net.criterion_
             self.hooked_ = _without_own_hooks(net.criterion_)
@@ -249,7 +248,7 @@ class AgeOfLearning(Callback):
 
 
 def _without_own_hooks(criterion: nn.Module) -> nn.Module:
-    """Return a criterion with the same parameters and hooks, but for those that another training has left there."""
+    """Return a criterion with the same parameters and hooks, without hooks of an earlier training."""
     found = copy.copy(criterion)
     for name, hooks in list(vars(criterion).items()):
         if name.startswith("_forward") and isinstance(hooks, dict):
@@ -263,7 +262,7 @@ def _owner(hook: object) -> object:
 
 
 def _weighted(loss: Tensor, weight: Tensor, reduction: str, own: Tensor | None = None) -> Tensor:
-    """Return a batch of losses by weight, reduced as the criterion would have done; `own` are its own weights.
+    """Return weighted losses, reduced as the criterion does; `own` are its own weights.
 
     >>> _weighted(torch.tensor([1.0, 3.0]), torch.tensor([3.0, 1.0]), "mean")
     tensor(1.5000)
@@ -281,7 +280,7 @@ def _weighted(loss: Tensor, weight: Tensor, reduction: str, own: Tensor | None =
 
 
 def _own_weight(criterion: nn.Module, target: Tensor) -> Tensor | None:
-    """Return what a criterion with weights of its own divides by, where it does so: those of the labels."""
+    """Return the label weights by which a criterion with its own weights divides, if it does."""
     if not isinstance(criterion, nn.NLLLoss | nn.CrossEntropyLoss) or target.is_floating_point():
         return None
     kept = (target != criterion.ignore_index).float()
@@ -289,7 +288,7 @@ def _own_weight(criterion: nn.Module, target: Tensor) -> Tensor | None:
 
 
 def _labels(net: NeuralNet, dataset: Dataset[object] | None) -> npt.NDArray[np.int64]:
-    """Return the label of each sample of a data set, read from it where it shows them, else item by item."""
+    """Return the label of each sample of a data set, from an attribute if there is one, else item by item."""
     try:
         y = data_from_dataset(dataset)[1]
     except AttributeError:
@@ -304,19 +303,19 @@ def _labels(net: NeuralNet, dataset: Dataset[object] | None) -> npt.NDArray[np.i
 
 
 class _IndexedBatch(tuple[object, ...]):
-    """A batch as it was, that says which samples of the data set it holds."""
+    """A batch with the indices of its samples."""
 
     samples: Tensor
 
     def __new__(cls, items: Sequence[object], samples: Tensor) -> Self:
-        """Take the batch and the place of each sample."""
+        """Store the batch and the index of each sample."""
         batch = super().__new__(cls, items)
         batch.samples = samples
         return batch
 
 
 class IndexedLoader(DataLoader[object]):
-    """PyTorch's `DataLoader`, whose batches say which samples they hold: skorch's `iterator_train` for sample level.
+    """A `DataLoader` whose batches know the indices of their samples: `iterator_train` for sample level.
 
     >>> batch = next(iter(IndexedLoader([(0.5, 1), (0.25, 0)], batch_size=2)))
     >>> batch

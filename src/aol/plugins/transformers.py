@@ -1,6 +1,6 @@
-"""Ages in the Trainer of Transformers: a mixin that weighs its loss, or draws its samples, by age.
+"""Ages in the Trainer of Transformers: weights its loss, or samples its data, by age.
 
-Knows the Trainer, with Accelerate below it, and the lower rooms. Every batch that trains carries what ages are kept of.
+Every training batch contains the indices or labels of its samples.
 """
 
 from __future__ import annotations
@@ -35,20 +35,21 @@ logger = logging.get_logger(__name__)
 
 
 class AgeTrainer(Trainer):
-    """The Trainer of Transformers, with its loss weighted by age, or its samples drawn by age.
+    """The Trainer of Transformers, with loss or sampling weighted by age.
 
     Args:
-        ages: `SampleAges` of the training set, in its order; or `ClassAges` or `ErrorRates`, kept of labels.
-        signal: what counts as the model's answers: "pass", a clean pass over the training set at the end of each epoch
-            (in evaluation mode, without gradients), or "training", those of the training batches.
-        resample: draw samples by weight, with replacement, and leave the loss unweighted.
-        clean_dataset: the training set without augmentation, for the pass; by default the training set as it is.
-        correct: from outputs and labels to which answers are right, bool `[B]`; by default the largest logit decides.
-        every: advance after so many optimiser steps, and not at the end of an epoch: for streams without one.
-        divide_by: "weight" or "count": Σwℓ / Σw or Σwℓ / B, over all that makes one optimiser step.
+        ages: `SampleAges` of the training set, in its order; or `ClassAges` or `ErrorRates`, by label.
+        signal: "pass": predictions of a clean pass over the training set at the end of each epoch (evaluation mode,
+            without gradients); "training": predictions of the training batches.
+        resample: sample by weight, with replacement, and do not weight the loss.
+        clean_dataset: the training set without augmentation, for the pass; by default the training set.
+        correct: function of outputs and labels that returns which predictions are right, bool `[B]`; by default by the
+            largest logit.
+        every: advance after so many optimiser steps instead of at the end of an epoch, for endless streams.
+        divide_by: "weight" or "count": Σwℓ / Σw or Σwℓ / B, over the whole optimiser step.
 
-    All other arguments are the Trainer's. A `compute_loss_func` must return one loss a sample, `[B]`. It goes with any
-    other Trainer: `class Mine(AgeTrainer, Seq2SeqTrainer): ...`.
+    All other arguments are those of the Trainer. A `compute_loss_func` must return one loss per sample, `[B]`. For
+    other Trainers: `class Mine(AgeTrainer, Seq2SeqTrainer): ...`.
     """
 
     loss_is_scaled_for_ga = True
@@ -135,7 +136,7 @@ class AgeTrainer(Trainer):
     def get_batch_samples(
         self, epoch_iterator: Iterator[MutableMapping[str, Tensor]], num_batches: int, device: torch.device
     ) -> tuple[list[MutableMapping[str, Tensor]], Tensor | int | None]:
-        """Return the batches of one optimiser step, and find out what their losses are to be divided by."""
+        """Return the batches of one optimiser step, and compute the divisor of their losses."""
         batches, items = super().get_batch_samples(epoch_iterator, num_batches, device)
         for batch in batches:
             batch[KEY] = self._key(batch)
@@ -147,7 +148,7 @@ class AgeTrainer(Trainer):
         return batches, items
 
     def _key(self, batch: Mapping[str, Tensor]) -> Tensor:
-        """Return what ages are kept of, as a batch has it: places, or labels."""
+        """Return the indices or labels of a batch."""
         if "labels" not in batch:
             raise ValueError(f"Batches must hold labels, not only {', '.join(_without(batch, KEY))}.")
         if not by_position(self.ages):
@@ -157,7 +158,7 @@ class AgeTrainer(Trainer):
         return batch[KEY]
 
     def _real(self, batch: Mapping[str, Tensor]) -> int:
-        """Return how many samples of the last batch of a step are its own: Accelerate fills up the last round."""
+        """Return the number of samples of the last batch of a step without the padding by Accelerate."""
         size, processes = len(batch[KEY]), self.accelerator.num_processes
         padded = processes > 1 and self.accelerator.even_batches and not self.args.dataloader_drop_last
         if self.args.train_sampling_strategy == "batch_rebalance" or isinstance(self.train_dataset, IterableDataset):
@@ -177,7 +178,7 @@ class AgeTrainer(Trainer):
         return_outputs: bool = False,
         num_items_in_batch: Tensor | int | None = None,
     ) -> Tensor | tuple[Tensor, object]:
-        """Return the part of Σwℓ / Σw that a batch has in the loss of its optimiser step; in evaluation, the mean."""
+        """Return the contribution of a batch to Σwℓ / Σw of its optimiser step; in evaluation, the mean."""
         if KEY not in inputs:
             return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
         key, labels = inputs[KEY], inputs["labels"]
@@ -214,7 +215,7 @@ class AgeTrainer(Trainer):
     # The end of an epoch
 
     def _fold(self) -> None:
-        """Look at the training set, if that is the signal, and advance the ages. Collective."""
+        """Evaluate the training set, if `signal="pass"`, and advance the ages. Collective."""
         if self.signal == "pass":
             self._look()
         if not (self._weighed or self.resample):
@@ -268,13 +269,13 @@ class AgeTrainer(Trainer):
 
 
 class _WithKey:
-    """A collator around another one, which never sees the key of a sample."""
+    """A collator around another one, which does not see the key of a sample."""
 
     def __init__(self, collate: Callable[[list[object]], object]) -> None:
         self.collate = collate
 
     def __call__(self, features: list[object]) -> object:
-        """Return the batch, with keys where samples have them."""
+        """Return the batch, with keys if samples have them."""
         named = [each for each in features if isinstance(each, Mapping) and KEY in each]
         if not named:
             return self.collate(features)
@@ -286,7 +287,7 @@ class _WithKey:
 
 
 class _Folding(TrainerCallback):
-    """Tells a trainer when to fold."""
+    """Tells a trainer when to advance the ages."""
 
     def __init__(self, trainer: AgeTrainer) -> None:
         self.trainer = trainer
@@ -334,7 +335,7 @@ class _Folding(TrainerCallback):
 
 
 def _check_bases(trainer: type[Trainer]) -> None:
-    """Raise if a loss of another Trainer's own would silently not be called."""
+    """Raise if `compute_loss` of another Trainer would not be called."""
     order = trainer.__mro__
     after = order[order.index(AgeTrainer) + 1 :]
     owner = next(each for each in after if "compute_loss" in vars(each))
