@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import hashlib
 import json
 import math
 import os
@@ -19,31 +18,30 @@ import signal
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 import torch.distributed as dist
 
-from aol import nets
-from aol.data.images import ImageSet
-from aol.engine import capacity
-from aol.engine.learner import network_name
-from aol.engine.loop import Loop, pool
+from aol.engine.loop import Loop
 from aol.engine.offline import OfflineLoop
-from aol.engine.settings import Settings, WrongSettingsError, groups
-from aol.engine.source import AnyPair, shape_of
+from aol.engine.settings import Settings, WrongSettingsError
+from aol.engine.source import AnyPair
 from aol.engine.stream import StreamLoop
 from aol.runs.checkpoint import DamagedCheckpointError, load_checkpoint, save_checkpoint
 from aol.runs.files import remove_partial_files, write_atomically
 from aol.runs.from_loop import RecordWriter
+from aol.runs.groups import ExecutionOptions as ExecutionOptions
+from aol.runs.groups import RunGroup as RunGroup
+from aol.runs.groups import begun_groups, check, launched, new_group, plan, remove_leftovers, shard_of
 from aol.runs.progress import Silent, Tally, describe
 from aol.runs.record import Json
 from aol.runs.store import REQUEST, Store, read_request, write_request
-from aol.runs.tensorboard import Events, check_tensorboard
+from aol.runs.tensorboard import Events
 from aol.runs.validate import damaged_runs, get_valid, is_complete
 
 OpenData = Callable[[Sequence[Settings]], dict[str, AnyPair]]
@@ -52,38 +50,6 @@ _SHARE_OF_TIME = 0.05  # that writing checkpoints and records may take
 
 class GroupTooLargeError(RuntimeError):
     """These runs do not fit into memory together."""
-
-
-@dataclass(frozen=True)
-class ExecutionOptions:
-    """How runs are trained: what makes no difference to the result, except for rounding.
-
-    Args:
-        device: where to train.
-        together: the most runs in a group; by default what suits the device.
-        workers: processes that decode images of a large data set.
-        keep_samples: keep the answer to every sample at every epoch, and so its age.
-        checkpoint_seconds: the least time between two checkpoints; 0: one after every epoch.
-        parallel: what processes started by torchrun share: every batch ("data") or the list of "runs". Sharing batches
-            equals one process up to rounding, except that batch norm sees each process's own share, as in DDP.
-        shard: (i, n): train only the i-th of n fixed shares of the runs, counted from one.
-        minutes: stop after this time; everything done so far is kept.
-        networks: keep the trained networks.
-        tensorboard: also write TensorBoard event files.
-        data_dir: where the data sets were looked for.
-    """
-
-    device: torch.device
-    together: int | None = None
-    workers: int = 0
-    keep_samples: bool = False
-    checkpoint_seconds: float = 30.0
-    parallel: str = "data"
-    shard: tuple[int, int] | None = None
-    minutes: float | None = None
-    networks: bool = True
-    tensorboard: bool = False
-    data_dir: str | None = None
 
 
 @dataclass
@@ -182,125 +148,6 @@ def requested_runs(request: dict[str, Json]) -> list[Settings]:
         return [Settings(**each) for each in runs]  # type: ignore[arg-type]
     except TypeError as error:
         raise WrongSettingsError(f"{REQUEST} was written by another version of aol: {error}.") from error
-
-
-# Groups
-
-
-@dataclass(frozen=True)
-class RunGroup:
-    """Runs that are trained as one network, and the folder in which they are while they train."""
-
-    runs: tuple[Settings, ...]
-    folder: Path
-
-    @property
-    def checkpoint(self) -> Path:
-        """The file with everything that is needed to continue."""
-        return self.folder / "checkpoint.pt"
-
-
-def new_group(runs: Sequence[Settings], store: Store) -> RunGroup:
-    """Return the group of some runs; its name follows from theirs."""
-    name = hashlib.sha256(" ".join(run.run_id for run in runs).encode()).hexdigest()[:12]
-    return RunGroup(tuple(runs), store.folder / "work" / name)
-
-
-def begun_groups(store: Store) -> list[RunGroup]:
-    """Return the groups that were begun in a folder."""
-    found = []
-    for path in sorted((store.folder / "work").glob("*/group.json")):
-        with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
-            runs = tuple(Settings(**each) for each in json.loads(path.read_text())["runs"])
-            found.append(RunGroup(runs, path.parent))
-    return found
-
-
-def _remove_leftovers(store: Store) -> None:
-    """Remove group folders whose runs are not known: their process was killed while it made or removed them."""
-    known = {group.folder for group in begun_groups(store)}
-    work = store.folder / "work"
-    for folder in list(work.iterdir()) if work.is_dir() else ():
-        if folder not in known:
-            shutil.rmtree(folder, ignore_errors=True)
-    with contextlib.suppress(OSError):
-        work.rmdir()  # unless a group is left
-
-
-def plan(
-    runs: Sequence[Settings],
-    pairs: dict[str, AnyPair],
-    options: ExecutionOptions,
-    progress: Silent,
-    *,
-    limits: Mapping[Any, int] | None = None,
-) -> list[list[Settings]]:
-    """Return the runs in groups; one run each where networks, data or processes do not allow more.
-
-    `limits` has the most runs of a group, by `group_key`.
-    """
-    shared = _launched()[1] > 1 and options.parallel == "data"
-    found: list[list[Settings]] = []
-    for key in dict.fromkeys(run.group_key for run in runs):
-        some = [run for run in runs if run.group_key == key]
-        pair = pairs[some[0].data]
-        shape = shape_of(pair, some[0].image_size)
-        reason: str | None
-        if shared:
-            reason = "several processes share every batch"
-        elif not isinstance(pair.train, ImageSet):
-            reason = f"{pair.name} is decoded while training"
-        else:
-            reason = nets.obstacle(_network(some[0], pair))
-        if reason and len(some) > 1:
-            progress.say_once(f"Runs are trained one after the other: {reason}.")
-        most = options.together or likely_best(options.device, shape, some[0].batch_size)
-        if limits and key in limits:
-            most = min(most, limits[key])
-        elif options.device.type == "cuda" and not options.together and not reason and len(some) > 1:
-            each = capacity.step_bytes(some[0], shape, pair.num_classes, options.device)
-            most = capacity.runs_that_fit(torch.cuda.mem_get_info(options.device)[0], each, most)
-        found += groups(some, 1 if reason else most)
-    return found
-
-
-def likely_best(device: torch.device, shape: tuple[int, int, int], batch_size: int) -> int:
-    """Return how many runs train best as one: on a CPU as measured by `benchmarks/engine.py`.
-
-    Small images leave a core idle between many small operations, which a group shares; large ones do not.
-
-    >>> [likely_best(torch.device("cpu"), (1, side, side), size) for side, size in ((8, 16), (8, 128), (32, 128))]
-    [8, 4, 1]
-    """
-    if device.type == "cuda":
-        return 64
-    if shape[1] * shape[2] > 256:
-        return 1
-    return 8 if batch_size <= 64 else 4
-
-
-def _network(run: Settings, pair: AnyPair) -> nets.Network:
-    shape = shape_of(pair, run.image_size)
-    name = network_name(run.net, shape)
-    try:
-        return nets.make(name, num_classes=pair.num_classes, in_channels=shape[0], image_size=shape[1], seed=run.seed)
-    except ValueError as error:
-        raise WrongSettingsError(f"net={name!r} does not fit the images of {pair.name}: {error}.") from error
-
-
-def check(runs: Sequence[Settings], pairs: dict[str, AnyPair], options: ExecutionOptions) -> None:
-    """Raise what can be known to be wrong before anything is written or trained."""
-    if options.tensorboard:
-        check_tensorboard()
-    if options.keep_samples and any(run.scenario == "stream" or run.signal == "none" for run in runs):
-        raise WrongSettingsError(
-            "--keep-samples keeps the ages of samples: a stream has ages of classes only, and signal='none' has none."
-        )
-    for run in {run.group_key: run for run in runs}.values():
-        shape_of(pairs[run.data], run.image_size)
-        pool(run, pairs[run.data].train.labels)
-    for run in {(run.data, run.net, run.image_size): run for run in runs}.values():
-        _network(run, pairs[run.data])
 
 
 # One group
@@ -455,7 +302,7 @@ class Job:
         self._limits: dict[object, int] = {}  # of runs together, where more were too many
         self._aside: set[Path] = set()  # groups that do not fit on this device
         self.runs = list(runs)
-        self.pairs = open_data(self.missing() if _shard(options) is None else self.runs)
+        self.pairs = open_data(self.missing() if shard_of(options) is None else self.runs)
         self._take_share()
         left = self.missing()
         check(left, self.pairs, options)
@@ -463,7 +310,7 @@ class Job:
 
     def _take_share(self) -> None:
         """Keep this process's share of the runs: whole groups, the same whatever is trained already."""
-        shard = _shard(self.options)
+        shard = shard_of(self.options)
         if shard is None:
             return
         equal = {key: -(-count // shard[1]) for key, count in Counter(run.group_key for run in self.runs).items()}
@@ -549,12 +396,6 @@ class Job:
         self.progress.say(f"{len(group.runs)} runs are not trained: {reason}.")
 
 
-def _shard(options: ExecutionOptions) -> tuple[int, int] | None:
-    """Return which share of the runs is this process's, (i, n) counted from one; None: all."""
-    rank, world = _launched()
-    return options.shard or ((rank + 1, world) if world > 1 and options.parallel == "runs" else None)
-
-
 def train(
     runs: Sequence[Settings],
     store: Store,
@@ -570,10 +411,10 @@ def train(
 
     `prepare` is called once when the folder is locked, before anything else is written.
     """
-    rank, world = _launched()
+    rank, world = launched()
     shared = world > 1 and options.parallel == "data"
     writes = rank == 0 or not shared
-    shard = _shard(options)
+    shard = shard_of(options)
     stop = Stop(None if options.minutes is None else 60 * options.minutes)
     with _process_group(shared, options.device), stop.on_signal(), contextlib.ExitStack() as lock:
         # Whatever is wrong with settings or data is reported before anything is written.
@@ -584,7 +425,7 @@ def train(
             lock.enter_context(store.lock("" if shard is None else f"{shard[0]}-of-{shard[1]}"))
             remove_partial_files(store.folder)
             if shard is None:
-                _remove_leftovers(store)
+                remove_leftovers(store)
         if rank == 0 and prepare:
             prepare()
         _meet(world, shared)
@@ -678,11 +519,6 @@ class _GroupTraining:
 
 
 # Several processes
-
-
-def _launched() -> tuple[int, int]:
-    """Return rank and number of the processes that torchrun started."""
-    return int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
 
 
 def _agreed(stop: bool, shared: bool) -> bool:
