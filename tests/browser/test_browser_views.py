@@ -132,7 +132,7 @@ def test_likely_label_errors_come_with_reasons(page: Page) -> None:
         "Wrong in 12 of 12 epochs, the last 12 in a row. On average another class got 90%, the label 0%. "
         "Now “class 1” gets 97%, the label “class 0” 1%."
     )
-    page.get_by_label("also less clear ones").check()
+    page.get_by_label("also less clear cases").check()
     assert table.count() > 5
     scores = [float(score) for score in rows(page, "#error-table", 3)]
     assert scores[5:] == sorted(scores[5:], reverse=True)
@@ -146,9 +146,9 @@ def test_where_no_label_error_is_likely_the_less_clear_ones_are_listed(open_page
     page = open_page(tmp_path / "sure.html")
     assert page.locator("#error-table tbody tr.unsure").count() > 5
     assert page.locator("#error-about").inner_text().startswith("0 samples of")
-    assert page.locator("#error-about").inner_text().endswith("Here are the less clear ones.")
-    expect(page.get_by_label("also less clear ones")).to_be_checked()
-    expect(page.get_by_label("also less clear ones")).to_be_disabled()
+    assert page.locator("#error-about").inner_text().endswith("Less clear cases are listed here.")
+    expect(page.get_by_label("also less clear cases")).to_be_checked()
+    expect(page.get_by_label("also less clear cases")).to_be_disabled()
 
 
 def test_pointing_at_the_heatmap_reads_every_run(page: Page, runs: list[RunData]) -> None:

@@ -82,7 +82,7 @@ def test_what_is_learnt_by_heart_is_told() -> None:
     data = with_ages([1.0, 1.0, 1.0], [50, 40, 30])
     data.run.over_time["train_accuracy"] = np.tile([1.0, 0.99, 1.0], (12, 1))
     data.run.over_time["test_accuracy"] = np.tile([0.9, 0.5, 0.2], (12, 1))
-    assert kinds(data) == {"by heart": [2, 1]}
+    assert kinds(data) == {"memorised": [2, 1]}
 
 
 def test_uneven_weights_and_running_and_failed_runs_are_told() -> None:

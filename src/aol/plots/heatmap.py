@@ -33,7 +33,7 @@ class AgeMap:
         names: of the classes; where they have none, their numbers.
         time: what an epoch is: "epoch", on a stream "step".
         unit: what ages are counted in, for the scale of colours: "epochs".
-        numbered: whether the names are numbers, which stand with their sizes at the axis however many there are.
+        numbered: whether the names are numbers; then some are written with their sizes, however many classes there are.
     """
 
     age: npt.NDArray[np.float64]

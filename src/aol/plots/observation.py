@@ -61,7 +61,7 @@ def observation(run: Run) -> Figure | None:
 
 
 def _from_one(panel: Axes) -> None:
-    """Let ages stand on one, where they begin, and say so: bars that do not stand on zero need a number below."""
+    """Start the axis of ages at one, their smallest value, with a tick there."""
     top = max(panel.get_ylim()[1], 1.1)
     panel.set_ylim(1.0, top)
     ticks = [float(tick) for tick in panel.get_yticks() if 1.0 + 0.15 * (top - 1.0) < tick <= top]
@@ -69,7 +69,7 @@ def _from_one(panel: Axes) -> None:
 
 
 def _draw(panel: Axes, values: Floats, colour: str, *, bars: bool) -> None:
-    """Draw a value a class: bars where they can stand on zero and are wide enough, else a line."""
+    """Draw a value for each class, as bars or as a line."""
     place = np.arange(len(values))
     if bars:
         panel.bar(place, np.nan_to_num(values), color=colour, width=0.75)
@@ -79,7 +79,7 @@ def _draw(panel: Axes, values: Floats, colour: str, *, bars: bool) -> None:
 
 
 def _slanted(run: Run) -> bool:
-    """Whether the names of the classes are written out, and too long to stand side by side."""
+    """Return whether the names of the classes are drawn, and too long to be horizontal."""
     return len(run.classes) <= _NAMED and max(map(len, run.classes)) > 4
 
 

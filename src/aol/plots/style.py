@@ -1,4 +1,4 @@
-"""How figures look: column width, colours that the colour-blind can tell apart, fonts that travel with the file.
+"""The style of figures: column width, colours for the colour-blind, embedded fonts.
 
 Assumes matplotlib, imported on first use. Figures are made without pyplot: nothing global is touched.
 """
@@ -62,7 +62,7 @@ def _rules() -> dict[str, object]:
 
 
 def styled(draw: Callable[P, Drawn]) -> Callable[P, Drawn]:
-    """Let a function draw in our style, and touch nobody else's."""
+    """Let a function draw in our style without changing the global one."""
 
     @wraps(draw)
     def drawn(*words: P.args, **named: P.kwargs) -> Drawn:
@@ -130,7 +130,7 @@ def short(text: str, most: int = 18) -> str:
 
 
 def short_all(names: Sequence[str], most: int = 18) -> list[str]:
-    """Return names that fit beside an axis and can still be told apart: where ends do not tell, the middle goes.
+    """Return short names that stay unique: where the beginnings are equal, the middle is cut.
 
     >>> short_all(["a class of long name 1", "a class of long name 2"], 12)
     ['a clas…ame 1', 'a clas…ame 2']
@@ -149,7 +149,7 @@ def over_time(axes: Axes, epochs: Ints, unit: str) -> None:
     axes.set_xlabel(unit)
     if len(epochs) > 1:
         few(axes, x=6, whole=True)
-    else:  # no room to share out between two numbers
+    else:  # a range of zero width
         only = int(epochs[0])
         axes.set_xlim(only - 0.5, only + 0.5)
         axes.set_xticks([only])

@@ -57,7 +57,7 @@ def episodes(answers: Answers, group: Ints | None = None) -> list[Episodes]:
     for _, _, age in answers.epochs():
         over = (before > 1) & (age == 1)
         np.add.at(ended, (group[over & counts], before[over & counts] - 1), 1)
-        counts |= over & (group >= 0)  # what began before the record is over now
+        counts |= over & (group >= 0)  # episodes that began before the record have ended
         before = age
     still = (before > 1) & counts
     np.add.at(opened, (group[still], before[still] - 1), 1)
@@ -115,9 +115,9 @@ def survival_by_part(run: Run, samples: SampleTable) -> list[tuple[Part, Episode
     group = np.full(len(run.classes), -1)
     for number, part in enumerate(found):
         group[part.classes] = number
-    told = episodes(samples.answers, group[label])
-    told += [Episodes(np.zeros(1, np.int64), np.zeros(1, np.int64))] * (len(found) - len(told))
-    return [(part, each, kaplan_meier(each)) for part, each in zip(found, told, strict=True) if each.count]
+    by_part = episodes(samples.answers, group[label])
+    by_part += [Episodes(np.zeros(1, np.int64), np.zeros(1, np.int64))] * (len(found) - len(by_part))
+    return [(part, each, kaplan_meier(each)) for part, each in zip(found, by_part, strict=True) if each.count]
 
 
 @style.styled

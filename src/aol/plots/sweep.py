@@ -46,13 +46,13 @@ def lines(methods: list[Method]) -> list[Line]:
         rest = " ".join(word for word in words if not word.startswith(("ρ=", "rho=")))
         if isinstance(rho, float | int) and rest != method.name:  # methods that do not use ρ do not name it
             found.setdefault(rest, {})[float(rho)] = method
-    told = []
+    curves = []
     for name, by_rho in found.items():
         if len(by_rho) > 1:
             pairs = np.array([_figures(by_rho[value]) for value in sorted(by_rho)])
             seeds = max(len(method.runs) for method in by_rho.values())
-            told.append(Line(name, np.array(sorted(by_rho)), pairs[:, 0], pairs[:, 1], seeds))
-    return [line for line in told if not np.isnan(line.mean).all()]
+            curves.append(Line(name, np.array(sorted(by_rho)), pairs[:, 0], pairs[:, 1], seeds))
+    return [line for line in curves if not np.isnan(line.mean).all()]
 
 
 @style.styled

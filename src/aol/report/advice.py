@@ -14,11 +14,11 @@ from aol.plots.summary import time_unit
 from aol.report.label_quality import Floats, Ints, Masks
 from aol.report.run_data import RunData, last_known
 
-OLD = 1.5  # a class is old whose age is this many times the median class's
-_LEARNT = 0.995  # a training set with this share of right answers teaches ages nothing more
+OLD = 1.5  # a class is old if its age is this many times the median
+_LEARNT = 0.995  # a training set with this share of right answers is learnt
 _BY_HEART, _UNLEARNT = 0.95, 0.6  # right on training, wrong on test
-_MOVED = 0.1  # a change of mean age over the last fifth that is worth a sentence
-_LIKELY = 0.02  # a share of likely label errors in a class that is worth a look
+_MOVED = 0.1  # a change of mean age over the last fifth that is mentioned
+_LIKELY = 0.02  # a share of likely label errors in a class that is mentioned
 _UNEVEN = 50.0  # largest weight over smallest
 
 
@@ -164,7 +164,7 @@ def _generalisation(data: RunData) -> Iterator[Advice]:
             f"{_classes(memorised)} memorised: at least {_BY_HEART:.0%} right on training, below {_UNLEARNT:.0%} on "
             "test. Ages of training samples do not show this: try more samples, augmentation or weights from counts."
         )
-        yield Advice("by heart", text, [int(place) for place in np.argsort(test) if memorised[place]])
+        yield Advice("memorised", text, [int(place) for place in np.argsort(test) if memorised[place]])
 
 
 def _weights(data: RunData) -> Iterator[Advice]:

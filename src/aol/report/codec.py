@@ -83,7 +83,7 @@ def spread(size: int, points: int) -> npt.NDArray[np.int64]:
 
 
 def as_script(value: Json) -> str:
-    r"""Return JSON that can stand inside a `<script type="application/json">`: no sign in it can end the element.
+    r"""Return JSON for a `<script type="application/json">` element: nothing in it can end the element.
 
     >>> as_script({"name": "</script>"})
     '{"name":"\\u003c/script>"}'

@@ -78,7 +78,7 @@ def _asset(name: str) -> str:
 
 
 def _closed(script: str) -> str:
-    """Return a script in which no text can be taken for the end of its element."""
+    """Return a script in which no text can end its element."""
     return script.replace("</script", "<\\/script").replace("<!--", "<\\!--")
 
 

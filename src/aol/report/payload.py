@@ -30,7 +30,7 @@ ROOM = 1_200_000  # bytes of pictures
 CHIPS = 12  # classes that a piece of advice names
 NAME = 200  # letters of a name
 
-# Readings by class that the page shows, the most wanted first, and whether small values are kept apart.
+# Readings by class on the page, the most important first, and the power of their scale: below 1, small values spread.
 READINGS = {
     "age": 0.5, "test_accuracy": 1.0, "weight": 0.5, "train_accuracy": 1.0, "smoothed_age": 0.5, "train_loss": 0.5,
     "train_margin": 1.0, "test_age": 0.5, "test_loss": 0.5, "test_margin": 1.0, "mean_age": 0.5,

@@ -58,13 +58,13 @@ class Album:
 def oldest_first(samples: Samples) -> Ints:
     """Return all rows from the oldest to the youngest; of one age, those that were wrong more of late first.
 
-    What is equal in both is taken from the classes by turns: else one class fills the page while nothing is learnt yet.
+    Equal samples are taken from the classes in turn: else one class would fill the page while nothing is learnt yet.
     """
     return np.lexsort((_turn(samples.label), -np.nan_to_num(samples.ema), -samples.age))
 
 
 def _turn(label: Ints) -> Ints:
-    """Return the how-manieth of its class each row is, `[N]`.
+    """Return the rank of each row within its class, `[N]`.
 
     >>> _turn(np.array([7, 7, 3, 7, 3])).tolist()
     [0, 1, 0, 2, 1]

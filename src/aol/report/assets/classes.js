@@ -137,7 +137,7 @@ async function drawScatter() {
     place, name: run.names[place], count: Math.max(1, run.counts[place]), age: age[place],
     right: run.last.test_accuracy ? run.last.test_accuracy[place] : NaN,
   })).filter((row) => known(row.age));
-  const host = hostsIn("class-charts", rows.length ? 1 : 0)[0]; // no ages: no chart, nor the room for one
+  const host = hostsIn("class-charts", rows.length ? 1 : 0)[0]; // no ages: no chart
   if (!host) return undefined;
   host.classList.add("wide");
   const coloured = rows.some((row) => known(row.right));

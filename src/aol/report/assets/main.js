@@ -1,4 +1,4 @@
-// Puts the page together: what is drawn when, colours, printing, and looking for a newer page while runs go on.
+// Puts the page together: what is drawn when, colours, printing, and reloading during training.
 
 function drawHead() {
   const sets = new Set(RUNS.map((run) => run.settings.data).filter(Boolean));
@@ -99,7 +99,7 @@ function recallPlace() {
   if (section) scrollTo({ top: section.getBoundingClientRect().top + scrollY - place[1], behavior: "instant" });
 }
 
-// While runs go on, an open page loads itself again now and then: when it can be seen, and nobody is at work on it.
+// During training, an open page reloads itself: when it is visible and nobody uses it.
 function stayFresh() {
   if (!DATA.refresh) return;
   let [paused, busy] = [remembered(() => sessionStorage.getItem("aol-paused")) === "yes", Date.now()];

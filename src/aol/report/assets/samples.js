@@ -63,11 +63,11 @@ function evidence(run, samples, row) {
   if (known(samples.other[row])) {
     said.push(`On average another class got ${percent(samples.other[row], 0)}, the label ${percent(samples.average[row], 0)}.`);
   }
-  if (answer === label) said.push("Right at last: perhaps learnt by heart.");
+  if (answer === label) said.push("Right in the end: perhaps memorised.");
   else if (answer >= 0) {
     said.push(known(samples.top[row])
       ? `Now ${named(answer)} gets ${percent(samples.top[row], 0)}, the label ${named(label)} ${percent(samples.confidence[row], 0)}.`
-      : `Now it is taken for ${named(answer)}.`);
+      : `The last answer is ${named(answer)}.`);
   }
   return said.join(" ");
 }
@@ -75,17 +75,17 @@ function evidence(run, samples, row) {
 function drawErrors() {
   const [run, samples] = [current(), samplesOf()];
   if (!samples) return;
-  // A network that learns all by heart doubts nothing surely: then its order is still worth a look.
+  // A network that memorises everything is sure of every label: then the less clear cases are listed.
   const unsure = state.unsure || !samples.likely;
   const rows = samples.doubtful.filter(ofClass(samples)).filter((row) => unsure || samples.isLikely[row]);
   fill("error-about", `${times(samples.likely, "sample")} of ${run.name} with a score above one half, in classes that were `
-    + "otherwise learnt. The score is how much likelier another class was than the label, over all epochs, beside what "
-    + "is usual in the class. Age by itself adds nothing to it. The model may be the one that is wrong: look before you "
-    + `change a label.${samples.likely || !rows.length ? "" : " Here are the less clear ones."}`);
+    + "otherwise learnt. The score compares the probabilities of the label and of the best other class over all epochs, "
+    + "relative to the median of the class. The model may be wrong: look before you change a label."
+    + `${samples.likely || !rows.length ? "" : " Less clear cases are listed here."}`);
   const tick = element("input", { type: "checkbox", id: "unsure", onchange: (event) => choose({ unsure: event.target.checked }) });
   tick.checked = unsure;
   tick.disabled = !samples.likely;
-  keepingFocus(() => fill("error-controls", element("label", { class: "tick" }, tick, " also less clear ones"),
+  keepingFocus(() => fill("error-controls", element("label", { class: "tick" }, tick, " also less clear cases"),
     rows.length ? copyButton(rows.map((row) => samples.id[row]).join("\n"), "Copy the ids of these samples") : []));
   const first = rows.slice(0, tables.errors);
   const head = ["Sample", "Label", "Answer", "Score", "Age history", "Why"];
