@@ -33,7 +33,7 @@ def test_the_page_has_verdict_tables_hardware_and_the_command(tmp_path: Path) ->
     fill(tmp_path, plan, {"aol": 0.03, "frequency": 0.05})
     text = page(tmp_path, [plan])
     assert "| [made-up](#made-up) | holds | " in text
-    assert "**aol against none: holds: " in text
+    assert "**aol against none: holds. " in text
     assert "| frequency | +" in text
     assert "18 runs; made up; aol 1.0; torch 2.0; python 3.11; 0.18 hours of training." in text
     assert f"aol study run made-up --out {tmp_path.as_posix()}" in text
@@ -73,7 +73,7 @@ def test_a_study_without_a_method_of_the_paper_has_verdicts_on_all_of_its_method
     fill(tmp_path, plan, {"frequency": 0.05})
     text = page(tmp_path, [plan])
     assert "| [made-up](#made-up) | holds | frequency +" in text
-    assert "**frequency against none: holds: " in text
+    assert "**frequency against none: holds. " in text
 
 
 def test_the_command_names_the_cells_and_seeds_that_were_run(tmp_path: Path) -> None:
@@ -82,7 +82,7 @@ def test_the_command_names_the_cells_and_seeds_that_were_run(tmp_path: Path) -> 
     fill(tmp_path, part, {})
     text = page(tmp_path, [plan])
     assert "aol study run period-10 --only imbalance=200 --seeds 42,7 --out" in text
-    assert "4 of 5 cells have no runs and are not shown." in text
+    assert "4 of 5 cells" in text
 
 
 def test_the_page_of_a_study_of_ones_own_names_its_file_and_every_method(tmp_path: Path) -> None:
@@ -179,7 +179,7 @@ def test_groups_without_a_gain_are_not_listed(tmp_path: Path) -> None:
     plan = load("arrival").only(data=["cifar10"], fraction=[0.01, 0.05])
     fill(tmp_path, plan, {"aol": 0.01})
     text = page(tmp_path, [load("arrival")])
-    assert text.count("not enough runs: none of") == 1
+    assert text.count("not enough runs. None of") == 1
 
 
 def test_the_best_epoch_of_the_best_setting_stands_beside_the_paper(tmp_path: Path) -> None:

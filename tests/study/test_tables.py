@@ -148,7 +148,7 @@ def test_runs_and_cells_are_counted() -> None:
     run = plan.all_runs()[1]
     table = results(plan, {run: record(run, 0.5)})
     assert run_lines(table)[0] == "1/2 runs complete."
-    assert run_lines(table)[1].startswith("1 of 2 cells has no runs")
+    assert "1 of 2 cells" in run_lines(table)[1]
     assert hardware(table).startswith("1 run; made up; ")
 
 

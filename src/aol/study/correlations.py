@@ -120,9 +120,9 @@ def judge_correlations(found: Sequence[Correlation], cells: int = 1, planned: in
     enough runs. Without any figure in the paper there is nothing to judge.
     """
     if not found:
-        return OPEN, f"{CLAIM}: {OPEN}: no run has class ages."
+        return OPEN, f"{CLAIM}: {OPEN}. No run has class ages."
     if all(each.paper is None for each in found):
-        return NOT_JUDGED, f"{CLAIM}: {NOT_JUDGED}: the paper has no figures for these runs."
+        return NOT_JUDGED, f"{CLAIM}: {NOT_JUDGED}. The paper has no figures for these runs."
     signs = [(each.p_corrected < ALPHA, SIGNS[each.signal] * each.r > 0) for each in found]
     held = sum(clear and same for clear, same in signs)
     other = sum(clear and not same for clear, same in signs)
@@ -132,7 +132,7 @@ def judge_correlations(found: Sequence[Correlation], cells: int = 1, planned: in
     inside = sum(each.low <= each.paper <= each.high for each in known if each.paper is not None)
     word = FAILS if other or weak else HOLDS if held == len(found) else OPEN
     where = "" if cells == planned else f", in {cells} of {planned} cells"
-    text = f"{CLAIM}: {word}: {held} of {len(found)} correlations have the paper's sign, corrected p below 5 %"
+    text = f"{CLAIM}: {word}. {held} of {len(found)} correlations have the paper's sign, corrected p below 5 %"
     text += f"; {other} the other sign" if other else ""
     text += f"; {weak} {'is' if weak == 1 else 'are'} weaker than half of the paper's" if weak else ""
     return word, f"{text}{where}; the paper's figure is inside the interval for {inside} of {len(known)}."
@@ -188,8 +188,8 @@ def described(found: Sequence[Correlation]) -> str:
     'older classes have higher test loss.'
     """
     ways = [(_WORDS[each.signal], each.r > 0, each.p_corrected < ALPHA) for each in found]
-    clear = [f"{'higher' if higher else 'lower'} {name}" for name, higher, told in ways if told]
-    unclear = [name for name, _, told in ways if not told]
+    clear = [f"{'higher' if higher else 'lower'} {name}" for name, higher, sure in ways if sure]
+    unclear = [name for name, _, sure in ways if not sure]
     words = [f"have {', '.join(clear)}"] if clear else []
     words += [f"do not clearly differ in {', '.join(unclear)}"] if unclear else []
     return f"older classes {'; they '.join(words)}."

@@ -63,7 +63,7 @@ def _text(table: TextTable, width: int) -> list[tuple[str, str]]:
     """Return a table as lines; a long first column and long heads are wrapped."""
     head, body = list(table.frame.columns), table.frame.to_numpy().tolist()
     sizes = [max((len(row[place]) for row in body), default=0) for place in range(len(head))]
-    sizes = [max(size, *map(len, name.split())) for size, name in zip(sizes, head, strict=True)]
+    sizes = [max(size, -(-len(name) // 2), *map(len, name.split())) for size, name in zip(sizes, head, strict=True)]
     gap = 2 if sum(sizes) + 2 * (len(sizes) - 1) <= width else 1
     room = width - sum(sizes[1:]) - gap * (len(sizes) - 1)
     sizes[0] = max(10, min(sizes[0], room))
@@ -109,7 +109,7 @@ def markdown_text(text: str) -> str:
 
 
 def markdown_table(table: TextTable) -> str:
-    """Return a table as Markdown; the name of a cell stands in its first row. The first column is text."""
+    """Return a table as Markdown; the name of a cell is in its first row. The first column is text."""
     head = (["cell"] if table.named else []) + list(table.frame.columns)
     found = [head, ["---"] * (2 if table.named else 1) + ["---:"] * (len(table.frame.columns) - 1)]
     for name, section in _by_cell(table):

@@ -28,7 +28,7 @@ _KNOWN = {setting.name for setting in fields(Settings)}
 
 @dataclass(frozen=True)
 class Method:
-    """One line of a table: fixed settings, and a grid whose best setting is chosen on validation.
+    """One row of a table: fixed settings, and a grid whose best setting is chosen on validation.
 
     >>> Method("aol", {"weighting": "aol"}, {"rho": (0.1, 0.5), "level": ("class", "sample")}).variants()[1]
     {'rho': 0.1, 'level': 'sample'}
@@ -48,19 +48,19 @@ class Study:
     """A table to be filled: every cell, by every method, in every setting, with every seed.
 
     Args:
-        name: what it is called on the command line.
+        name: its name on the command line.
         title: one line about it.
         common: settings of all runs.
         cells: settings that make the cells of the table; every combination is a cell.
         seeds: of every run.
-        methods: lines of the table.
+        methods: rows of the table.
         baseline: the method that the others are compared with.
-        tries_seeds: how many further seeds the baseline gets, so that the best of its runs had as many tries as the
-            best of a grid; by default as many as the largest grid of a method that weights by age has settings.
+        tries_seeds: how many additional seeds the baseline gets, so that the best of a grid can be compared with the
+            best of as many baseline runs; by default the number of settings of the largest grid that weights by age.
         paper: the paper's table that it reproduces, a name in `aol/study/paper`, or None.
-        figure: by which figure, of validation accuracy, a method's setting is chosen.
-        figures: what is reported, of test accuracy.
-        keep: readings by class to keep of every epoch: "age", for heatmaps.
+        figure: the figure, of validation accuracy, by which a method's setting is chosen.
+        figures: the figures, of test accuracy, that are reported.
+        keep: readings by class and epoch without which a run is not complete: "age", for heatmaps.
     """
 
     name: str
@@ -97,7 +97,7 @@ class Study:
 
     @property
     def extra_seeds(self) -> tuple[int, ...]:
-        """The further seeds of the baseline: the smallest numbers from one on that are no seeds of the study."""
+        """The additional seeds of the baseline: the smallest numbers from one on that are not seeds of the study."""
         wanted = self.tries_seeds
         if wanted is None:
             grids = [len(each.variants()) for each in self.methods if self.of_paper(each)]
@@ -106,7 +106,7 @@ class Study:
         return tuple(itertools.islice(free, wanted))
 
     def run(self, cell: Cell, method: Method, variant: Variant, seed: int) -> Settings:
-        """Return one run. A method's own settings go before those of the cell, and those before the common ones."""
+        """Return one run. A method's own settings override those of the cell, which override the common ones."""
         chosen: dict[str, Value] = {**self.common, **cell, **method.fixed, **variant, "seed": seed}
         try:
             return _settings(tuple(chosen.items()), tuple(map(type, chosen.values())))
@@ -120,7 +120,7 @@ class Study:
         return [self.run(cell, method, variant, seed) for variant in method.variants() for seed in wanted]
 
     def all_runs(self) -> list[Settings]:
-        """Return every run of the study once, cell after cell, the baseline's further seeds among them."""
+        """Return every run of the study once, cell after cell, those with the baseline's additional seeds included."""
         found: list[Settings] = []
         for cell in self.cells_list():
             for method in self.methods:
@@ -130,7 +130,7 @@ class Study:
         return list(dict.fromkeys(found))
 
     def without_choice(self) -> list[str]:
-        """Return the methods with a grid and no validation part to choose its setting by: they can have no figure."""
+        """Return the methods with a grid but no validation part to choose a setting by."""
         cell = self.cells_list()[0]
         grids = [method for method in self.methods if len(method.variants()) > 1]
         return [each.name for each in grids if any(run.validation == 0.0 for run in self.runs(cell, each, (0,)))]

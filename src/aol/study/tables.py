@@ -245,7 +245,8 @@ def method_table(results: StudyResults) -> TextTable:
     cells = [each.cell for each in results.of(claims[0])] if claims else []
     freedom = next(iter(common.values())).freedom if common else 0
     head = ["method", "gain", f"with one spread ({freedom} df)"]
-    head += [text for name in claims for text in (f"{name} minus it (95 %)", f"p of {name} minus it")]
+    for name in claims:
+        head += [f"{name} minus it (95 %)", "p" if len(claims) == 1 else f"p ({name})"]
     body = []
     for method in study.methods:
         own = [each for each in results.comparisons if each.method == method.name and each.cell in cells]
@@ -582,7 +583,7 @@ def run_lines(results: StudyResults) -> list[str]:
     found = [f"{len(results.frame)}/{results.runs_planned} runs complete."]
     empty = sum(not any(each.runs for each in results.comparisons if each.cell == cell) for cell in cells)
     if 0 < empty < len(cells):
-        found.append(f"{empty} of {len(cells)} cells {'has' if empty == 1 else 'have'} no runs and are not shown.")
+        found.append(f"Not shown: {empty} of {len(cells)} cells, without runs.")
     if results.damaged:
         names = ", ".join(f"{name} ({reason})" for name, reason in results.damaged[:3])
         more = f" and {len(results.damaged) - 3} more" if len(results.damaged) > 3 else ""

@@ -58,9 +58,9 @@ class Verdict:
         """The verdict and the numbers it follows from."""
         claim, gain = self.claim, self.claim.gain
         if gain is None or self.p is None:
-            return f"{self.word}: {_lacking(claim)}"
+            return f"{self.word}. {_lacking(claim)}"
         cells = "" if claim.cells_planned == 1 else f", mean of {claim.cells} of {claim.cells_planned} cells"
-        text = f"{self.word}: {points(gain.mean)} points{span(gain)}, {gain.seeds} seeds{cells}, {_p_words(self.p)}"
+        text = f"{self.word}. {points(gain.mean)} points{span(gain)}, {gain.seeds} seeds{cells}, {_p_words(self.p)}"
         if self.word == FAILS and self.p >= ALPHA:
             least = "half of the paper's gain" if claim.margin > LEAST_GAIN else "the smallest gain that matters"
             text += f"; less than {points(claim.margin)}, {least}"
@@ -131,10 +131,10 @@ def word_for(gain: float, p: float, p_small: float) -> str:
 
 def _lacking(claim: Claim) -> str:
     if claim.cells_planned == 0:
-        return f"there are no results for {claim.method}."
+        return f"There are no results for {claim.method}."
     if claim.cells:
-        return f"the cells share fewer than {LEAST_SEEDS} complete seeds."
-    cells = "the cell does not have" if claim.cells_planned == 1 else f"none of {claim.cells_planned} cells has"
+        return f"The cells share fewer than {LEAST_SEEDS} complete seeds."
+    cells = "The cell does not have" if claim.cells_planned == 1 else f"None of {claim.cells_planned} cells has"
     return f"{cells} the {LEAST_SEEDS} complete seeds that a verdict needs."
 
 
