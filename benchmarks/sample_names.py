@@ -14,8 +14,18 @@ from pathlib import Path
 import numpy as np
 from measuring import Record, in_words, machine, options, seconds, summary, table, write
 
-from aol.data.name_table import SUFFIX, packed_names
-from aol.data.packed import FORMAT, MANIFEST, ROW, VERSION, Manifest, PackedRecords, Shard, open_packed
+from aol.data.packed import (
+    FORMAT,
+    MANIFEST,
+    NAMES,
+    ROW,
+    VERSION,
+    Manifest,
+    PackedRecords,
+    Shard,
+    open_packed,
+    packed_names,
+)
 
 CLASSES, SHARD = 1000, 8192
 
@@ -45,7 +55,7 @@ def write_set(root: Path, names: list[str], *, named: bool) -> int:
         shard = Shard(file=file, records=len(part), bytes=len(part), index_crc32=index, fingerprint="")
         if named:
             content = packed_names(part)
-            (root / f"{file}{SUFFIX}").write_bytes(content)
+            (root / f"{file}{NAMES}").write_bytes(content)
             shard["names_crc32"] = zlib.crc32(content)
             size += len(content)
         shards.append(shard)

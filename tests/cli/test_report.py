@@ -98,7 +98,7 @@ def test_a_folder_that_cannot_be_written_to_is_named_with_what_helps(
     def refused(dir: Path, prefix: str, suffix: str) -> tuple[int, str]:  # noqa: A002
         raise OSError(errno.EROFS, "Read-only file system", f"{dir}/{prefix}0lh7{suffix}")
 
-    monkeypatch.setattr("aol.runs.files.tempfile.mkstemp", refused)
+    monkeypatch.setattr("aol._files.tempfile.mkstemp", refused)
     assert main([str(tmp_path)]) == 1
     said = capsys.readouterr().err
     assert said.count("\n") == 1
@@ -128,7 +128,7 @@ def test_a_full_disk_leaves_the_page_as_it_was(
     def full(_: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("aol.runs.files.os.fsync", full)
+    monkeypatch.setattr("aol._files.os.fsync", full)
     assert main([str(tmp_path)]) == 1
     assert "the disk is full" in capsys.readouterr().err
     assert (tmp_path / "report.html").read_text() == "before"

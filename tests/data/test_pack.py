@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from aol import data
+from aol._files import FolderInUseError
 from aol.data import DataError, StoredImages
 from aol.data.decode import decode
 from tests.support.tiny_sets import encoded, image_folder, tiny_lmdb, tiny_parquet
@@ -188,7 +189,7 @@ def test_two_packings_into_one_folder_are_refused(tmp_path: Path) -> None:
     root, dest = image_folder(tmp_path / "source"), tmp_path / "packed"
 
     def again(done: int, total: int) -> None:
-        with pytest.raises(BlockingIOError, match="another process is packing into"):
+        with pytest.raises(FolderInUseError, match="packed is in use by another aol process"):
             data.pack(root, dest, workers=1)
 
     data.pack(root, dest, workers=1, shard_records=6, progress=again)
@@ -200,7 +201,7 @@ def test_destinations_and_numbers_that_make_no_sense_are_refused(tmp_path: Path)
     (tmp_path / "full/thesis.tex").write_text("x")
     for dest, said in (
         (tmp_path / "full", "holds something else"),
-        (tmp_path / "full/thesis.tex", "is a file"),
+        (tmp_path / "full/thesis.tex", "a file and not a folder"),
         (root / "packed", "dest must lie outside the source"),
         (root, "dest must lie outside the source"),
     ):

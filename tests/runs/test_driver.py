@@ -10,12 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from aol._files import FolderInUseError
 from aol.engine.loop import Loop
 from aol.engine.settings import Settings, WrongSettingsError
 from aol.engine.source import AnyPair
 from aol.runs import driver
 from aol.runs.driver import ExecutionOptions, Outcome, Stop, prepare, requested_runs, train
-from aol.runs.files import FolderInUseError
 from aol.runs.progress import Silent, Status, Tally, duration
 from aol.runs.store import Store, read_request
 from tests.support.running import told

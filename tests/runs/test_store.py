@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from aol.runs.files import UnusableFolderError
+from aol._files import UnusableFolderError
 from aol.runs.record import DamagedRunError, write_run
 from aol.runs.store import NoRunsError, Store, find_runs, read_request, write_request
 from tests.support.small_runs import small_run

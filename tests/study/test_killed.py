@@ -19,9 +19,9 @@ from pathlib import Path
 
 import pytest
 
+from aol._files import write_atomically
 from aol.engine.settings import Settings
 from aol.runs import driver
-from aol.runs.files import write_atomically
 from aol.runs.store import Store
 from tests.support.running import forked, status_of
 from tests.support.tiny_runs import small_networks

@@ -465,7 +465,7 @@ def _give(text: str, file: str | None) -> None:
 
 def _write(path: Path, content: bytes) -> None:
     """Write a file as a whole; where that is not allowed, name the file itself, not its temporary name."""
-    from aol.runs.files import write_atomically
+    from aol._files import write_atomically
 
     try:
         write_atomically(path, content)

@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from aol.data.digits import load_digits
-from aol.data.encoded_images import Records, StoredImages, damaged
+from aol.data.encoded_images import Records, StoredImages, damaged, problems
 from aol.data.errors import DataError
 from aol.data.images import ImageSet, Pair
 from aol.data.named import NAMES, OFFICIAL, find, missing_message, official
 from aol.data.open import open_data, open_records
-from aol.data.packed import PackedRecords, wrong_records, wrong_tables
+from aol.data.packed import PackedRecords
 from aol.data.registry import Official, member_problem
 
 Progress = Callable[[str, int, int], None]
@@ -79,14 +79,14 @@ def check(
         kind, splits = open_records(root)
     except (DataError, FileNotFoundError) as reason:
         return Report(root.name, "unknown", str(root), [str(reason)])
-    problems: list[str] = []
+    found: list[str] = []
     for split, records in splits.items():
-        problems += _split_problems(split, records, decode=decode, workers=workers, progress=progress)
+        found += _split_problems(split, records, decode=decode, workers=workers, progress=progress)
     return Report(
         name=root.name,
         kind=kind,
         where=str(root),
-        problems=problems,
+        problems=found,
         sizes={split: len(records.labels) for split, records in splits.items()},
         classes=len(splits["train"].classes),
     )
@@ -99,12 +99,12 @@ def _split_problems(
         if progress is not None:
             progress(split, done, total)
 
-    tables = wrong_tables(records) if isinstance(records, PackedRecords) else []
+    found: list[str] = []
     if decode:
-        return damaged(StoredImages(records), workers=workers, progress=report) + tables
-    if isinstance(records, PackedRecords):
-        return wrong_records(records, workers=workers, progress=report) + tables
-    return []
+        found = damaged(StoredImages(records), workers=workers, progress=report)
+    elif isinstance(records, PackedRecords):
+        found = problems(records.encoded, len(records.labels), workers, report)
+    return found + (problems(records.table, records.shards) if isinstance(records, PackedRecords) else [])
 
 
 def _check_named(name: str, data_dir: str | os.PathLike[str] | None) -> Report:

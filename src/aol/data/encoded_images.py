@@ -1,7 +1,6 @@
 """A large split, decoded on the fly: encoded images from any kind of storage as one torch data set.
 
-Assumes records that open their files lazily, once a process and thread, and can be pickled into worker
-processes.
+Assumes records that open their files lazily, once a process and thread, and can be pickled into worker processes.
 """
 
 from __future__ import annotations
@@ -10,8 +9,11 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Generic, Protocol, TypeVar
+from itertools import pairwise
+from typing import Generic, Protocol, TypeAlias, TypeVar
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.utils.data import Dataset
@@ -22,6 +24,7 @@ from aol.data.errors import DataError
 from aol.data.images import ImageSet
 
 H = TypeVar("H")
+Places: TypeAlias = npt.NDArray[np.int64]
 Progress = Callable[[int, int], None]
 _IN_MEMORY_LIMIT = 8 << 30
 _BLOCK = 64
@@ -113,6 +116,27 @@ class Subset:
     def names(self, index: Sequence[int]) -> list[str] | None:
         """Return the names of the records at these positions of the subset."""
         return self._records.names(self._index[list(index)].tolist())
+
+
+def gathered(index: Sequence[int], ends: Places, read: Callable[[int, Places], list[str]]) -> list[str]:
+    """Return the names at positions that are spread over parts; each part is asked once, for some of its rows.
+
+    Part k holds the positions from `ends[k]` to below `ends[k + 1]`.
+
+    >>> gathered([3, 0], np.array([0, 2, 5]), lambda part, rows: [f"{part}:{row}" for row in rows])
+    ['1:1', '0:0']
+    """
+    places = np.asarray(index, dtype=np.int64)
+    if places.size and not 0 <= int(places.min()) <= int(places.max()) < int(ends[-1]):
+        raise IndexError(f"index must lie in 0 to {int(ends[-1]) - 1}, got {int(places.min())} to {int(places.max())}")
+    order = np.argsort(places, kind="stable")
+    bounds = np.searchsorted(places[order], ends).tolist()
+    names = np.empty(len(places), dtype=object)
+    for part, (start, end) in enumerate(pairwise(bounds)):
+        if start < end:
+            mine = order[start:end]
+            names[mine] = read(part, places[mine] - ends[part])
+    return list(names)
 
 
 class StoredImages(Dataset[tuple[Tensor, int, int]]):
@@ -219,23 +243,31 @@ def damaged(split: StoredImages, *, workers: int = 4, progress: Progress | None 
     >>> damaged(open_data(root).test)[0].endswith("val/dog/0.png: not an image")
     True
     """
+    records = split.records
+    return problems(lambda at: open_image(records.encoded(at), records.source(at)), len(split), workers, progress)
 
-    def problems(block: range) -> list[str]:
+
+def problems(
+    read: Callable[[int], object], count: int, workers: int = 4, progress: Progress | None = None
+) -> list[str]:
+    """Call `read` with 0 to `count - 1`, in threads; return one sentence for each that cannot be read."""
+
+    def scan(block: range) -> list[str]:
         found = []
         for index in block:
             try:
-                open_image(split.records.encoded(index), split.records.source(index))
+                read(index)
             except (DataError, OSError) as reason:
                 found.append(str(reason))
         return found
 
     found: list[str] = []
-    blocks = _blocks(len(split))
+    blocks = _blocks(count)
     with ThreadPoolExecutor(max(1, workers)) as pool:
-        for block, said in zip(blocks, pool.map(problems, blocks), strict=True):
+        for block, said in zip(blocks, pool.map(scan, blocks), strict=True):
             found += said
             if progress is not None:
-                progress(block.stop, len(split))
+                progress(block.stop, count)
     return found
 
 

@@ -12,8 +12,7 @@ import os
 import threading
 from collections.abc import Sequence
 from pathlib import Path
-from types import ModuleType
-from typing import Protocol
+from typing import Any
 
 import torch
 
@@ -22,20 +21,8 @@ from aol.data.errors import DataError, need
 from aol.data.folder import TEST_FOLDERS, same_classes
 from aol.data.images import check_labels
 
-
-class _Transaction(Protocol):
-    def get(self, key: bytes) -> bytes | None: ...
-    def __enter__(self) -> _Transaction: ...
-    def __exit__(self, *_: object) -> None: ...
-
-
-class _Environment(Protocol):
-    def begin(self) -> _Transaction: ...
-    def close(self) -> None: ...
-
-
 # LMDB allows one environment a file and process; threads share it, each with a transaction of its own.
-_environments: dict[str, _Environment] = {}
+_environments: dict[str, Any] = {}
 _lock = threading.Lock()
 
 
@@ -48,29 +35,20 @@ def _forget_inherited() -> None:
     _environments.clear()
 
 
-os.register_at_fork(after_in_child=_forget_inherited)
+if hasattr(os, "register_at_fork"):  # Windows has no fork
+    os.register_at_fork(after_in_child=_forget_inherited)
 
 
-def _lmdb() -> ModuleType:
-    return need("lmdb", package="lmdb", extra="lmdb", why="reading LMDB")
-
-
-def _environment(path: str) -> _Environment:
+def _transaction(path: str) -> Any:
+    lmdb = need("lmdb", package="lmdb", extra="lmdb", why="reading LMDB")
     with _lock:
         if path not in _environments:
-            lmdb = _lmdb()
+            options = {"readonly": True, "lock": False, "readahead": False, "max_readers": 1024}
             try:
-                _environments[path] = lmdb.open(
-                    path,
-                    subdir=os.path.isdir(path),
-                    readonly=True,
-                    lock=False,
-                    readahead=False,
-                    max_readers=1024,
-                )
+                _environments[path] = lmdb.open(path, subdir=os.path.isdir(path), **options)
             except lmdb.Error as reason:
                 raise DataError(f"{path}: not an LMDB environment ({reason})") from None
-        return _environments[path]
+        return _environments[path].begin()
 
 
 class LmdbRecords:
@@ -80,33 +58,25 @@ class LmdbRecords:
         self.name, self._path, self._inside = name, str(path.absolute()), path.name
         data = path / "data.mdb" if path.is_dir() else path
         self._stamp = f"{data.stat().st_size}:{data.stat().st_mtime_ns}"
-        with _environment(self._path).begin() as view:
+        with _transaction(self._path) as view:
             count = _number(view.get(b"num-samples"), f"{self._path}: key 'num-samples'")
             if count < 1:
                 raise DataError(f"{self._path}: no records in it")
             self._first = 0 if view.get(b"label-%09d" % 0) is not None else 1
-            self.labels = torch.tensor(
-                [
-                    _number(view.get(b"label-%09d" % n), f"{self._path}: key 'label-{n:09d}'")
-                    for n in range(self._first, self._first + count)
-                ],
-                dtype=torch.int64,
-            )
+            numbers = range(self._first, self._first + count)
+            labels = [_number(view.get(b"label-%09d" % n), f"{self._path}: key 'label-{n:09d}'") for n in numbers]
             names = view.get(b"classes")
         try:
-            listed = json.loads(names) if names is not None else None
-        except ValueError:
+            listed = None if names is None else list(json.loads(names))
+        except (TypeError, ValueError):
             raise DataError(f"{self._path}: key 'classes' is not a JSON list") from None
+        self.labels = torch.tensor(labels, dtype=torch.int64)
         self.named = listed is not None
-        self.classes: tuple[str, ...] = (
-            tuple(str(n) for n in listed)
-            if listed is not None
-            else tuple(str(n) for n in range(int(self.labels.max()) + 1))
-        )
+        self.classes = tuple(str(n) for n in (listed if listed is not None else range(max(labels) + 1)))
 
     def encoded(self, index: int) -> bytes:
         """Read the encoded image at a position."""
-        with _environment(self._path).begin() as view:
+        with _transaction(self._path) as view:
             content = view.get(b"image-%09d" % (index + self._first))
         if content is None:
             raise DataError(f"{self.source(index)}: no such key")
@@ -144,16 +114,16 @@ def lmdb_split(root: Path, name: str) -> Path | None:
 
 def open_lmdb(root: Path) -> dict[str, Records]:
     """Open the splits of a folder of LMDB environments."""
-    train = lmdb_split(root, "train")
-    others = [path for name in TEST_FOLDERS if (path := lmdb_split(root, name)) is not None]
-    if train is None or not others:
+    train, *others = (lmdb_split(root, name) for name in ("train", *TEST_FOLDERS))
+    paths = [train, *filter(None, others)]
+    if train is None or len(paths) < 2:
         raise DataError(f"{root}: train.lmdb and test.lmdb (or val.lmdb) must both be there")
-    opened = {"train": LmdbRecords(train, f"{root.name}/train")}
-    for role, path in zip(("test", "validation"), others, strict=False):
-        opened[role] = LmdbRecords(path, f"{root.name}/{path.stem}")
-    for records in opened.values():
+    opened = {}
+    for role, path in zip(("train", "test", "validation"), paths, strict=False):
+        assert path is not None
+        records = opened[role] = LmdbRecords(path, f"{root.name}/{path.stem}")
         if records.named and opened["train"].named:
-            same_classes(opened["train"], records, train, Path(records.source(0).split(" (")[0]))
+            same_classes(opened["train"], records, train, path)
         records.classes = opened["train"].classes
         check_labels(records.labels, len(records.classes), records.name)
     return dict(opened)

@@ -16,7 +16,7 @@ from aol.data.folder import class_folders, open_folder
 from aol.data.images import IMAGENET, Augmentation, ImageSet, Pair, centred
 from aol.data.lmdb_set import lmdb_split, open_lmdb
 from aol.data.named import NAMES, OFFICIAL, load_named
-from aol.data.packed import MANIFEST, open_packed
+from aol.data.packed import MANIFEST, has_shards, open_packed
 from aol.data.parquet import open_parquet, parquet_folder
 
 Word = str | os.PathLike[str]
@@ -36,7 +36,7 @@ def open_records(root: Path) -> tuple[str, dict[str, Records]]:
         return "lmdb", open_lmdb(root)
     if class_folders(root):
         return "folder", open_folder(root)
-    if any(root.glob("*.bin")) and (root / ".lock").exists():
+    if has_shards(root):
         raise DataError(f"{root}: a packing that has not finished; run `aol data pack` again")
     raise DataError(
         f"{root}: no data set recognised; expected train and test folders of class folders, train*.parquet, "

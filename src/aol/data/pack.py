@@ -7,31 +7,27 @@ only what is missing or has changed. Threads do the work, because Pillow release
 from __future__ import annotations
 
 import errno
-import fcntl
 import hashlib
+import io
 import json
 import os
 import threading
 import zlib
-from collections.abc import Iterator
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
+from aol._files import locked, remove_partial_files, write_atomically
 from aol.data.decode import open_image, shrink
 from aol.data.encoded_images import Progress, Records
 from aol.data.errors import DataError
-from aol.data.name_table import SUFFIX, packed_names
 from aol.data.open import open_records
-from aol.data.packed import FORMAT, MANIFEST, ROW, VERSION, Manifest, Shard
-from aol.data.shard_files import read_back, write_index, write_whole
+from aol.data.packed import FORMAT, MANIFEST, NAMES, ROW, VERSION, Manifest, Shard, has_shards, packed_names
 
 QUALITY = 90
-_LOCK = ".lock"
 _TICK = 64  # records between two reports of progress
 
 
@@ -64,13 +60,11 @@ def pack(
     shards are packed.
 
     >>> import tempfile
-    >>> from aol.data.decode import encode_jpeg
     >>> from PIL import Image
     >>> root = Path(tempfile.mkdtemp())
     >>> for folder in ("train/cat", "train/dog", "val/cat", "val/dog"):
     ...     (root / "pets" / folder).mkdir(parents=True)
-    ...     image = encode_jpeg(Image.new("RGB", (64, 48)), quality=90)
-    ...     _ = (root / "pets" / folder / "0.jpg").write_bytes(image)
+    ...     Image.new("RGB", (64, 48)).save(root / "pets" / folder / "0.jpg")
     >>> done = pack(root / "pets", root / "packed", size=32)
     >>> done.records, done.written, done.kept
     (4, 2, 0)
@@ -87,16 +81,14 @@ def pack(
     _, splits = open_records(root)
     if target == root or root in target.parents:
         raise ValueError(f"dest must lie outside the source {root}, got {target}")
-    with _only_packer(target):
+    if target.is_dir() and any(target.iterdir()) and not (target / ".lock").exists() and not has_shards(target):
+        raise ValueError(f"dest must be empty or an earlier packing, and {target} holds something else")
+    with locked(target, called="dest"):
         work = _Work(target, size, quality, progress, sum(len(r.labels) for r in splits.values()))
-        plan = [
-            (split, records, start, f"{split}-{start // shard_records:05d}")
-            for split, records in splits.items()
-            for start in range(0, len(records.labels), shard_records)
-        ]
         jobs = [
-            (records, range(start, min(start + shard_records, len(records.labels))), name)
-            for _, records, start, name in plan
+            (records, range(start, min(start + shard_records, len(records.labels))), f"{split}-{number:05d}")
+            for split, records in splits.items()
+            for number, start in enumerate(range(0, len(records.labels), shard_records))
         ]
         shards = work.run(jobs, workers or os.cpu_count() or 1)
         manifest: Manifest = {
@@ -105,10 +97,10 @@ def pack(
             "classes": list(splits["train"].classes),
             "size": size,
             "quality": None if size is None else quality,
-            "splits": {split: [s for s, (of, *_) in zip(shards, plan, strict=True) if of == split] for split in splits},
+            "splits": {split: [s for s in shards if s["file"].rpartition("-")[0] == split] for split in splits},
         }
         _remove_strays(target, {s["file"] for s in shards})
-        write_whole(target / MANIFEST, (json.dumps(manifest, indent=1) + "\n").encode())
+        write_atomically(target / MANIFEST, (json.dumps(manifest, indent=1) + "\n").encode())
     return Packed(str(target), work.total, sum(s["bytes"] for s in shards), work.written, work.kept)
 
 
@@ -139,47 +131,42 @@ class _Work:
         """Bring one shard up to date; None when it holds a damaged image or work has stopped."""
         fingerprint, names = self._fingerprint(records, positions), records.names(positions)
         table = None if names is None else packed_names(names)
-        there = _up_to_date(self.target, name, fingerprint)
-        if there is not None:
-            if not _same_names(self.target, there, table):  # of an earlier version, or of a folder that was renamed
-                there = self._name(there, table)
+        shard = _up_to_date(self.target, name, fingerprint)
+        if shard is not None:
+            if not _same_names(self.target, shard, table):  # of an earlier version, or of a folder that was renamed
+                self._name(shard, table)
             self._advance(len(positions), kept=1)
-            return there
-        made = self._images(records, positions, name, fingerprint)
-        if made is None:
-            return None
-        made = self._name(made, table)
-        self._advance(len(positions) % _TICK, written=1)
-        return made
+            return shard
+        shard = self._images(records, positions, name, fingerprint)
+        if shard is not None:
+            self._name(shard, table)
+            self._advance(len(positions) % _TICK, written=1)
+        return shard
 
     def _begin(self) -> None:
         with self._lock:
             (self.target / MANIFEST).unlink(missing_ok=True)  # the set is not whole until we are done
 
-    def _name(self, made: Shard, table: bytes | None) -> Shard:
+    def _name(self, shard: Shard, table: bytes | None) -> None:
         """Write the names of a shard whose images are there, then what it was made from."""
         self._begin()
-        path = self.target / f"{made['file']}{SUFFIX}"
-        made.pop("names_crc32", None)
+        path = self.target / f"{shard['file']}{NAMES}"
+        shard.pop("names_crc32", None)
         if table is None:
             path.unlink(missing_ok=True)
         else:
-            write_whole(path, table)
-            made["names_crc32"] = zlib.crc32(table)
-        write_whole(self.target / f"{made['file']}.json", json.dumps(made).encode())
-        return made
+            write_atomically(path, table)
+            shard["names_crc32"] = zlib.crc32(table)
+        write_atomically(self.target / f"{shard['file']}.json", json.dumps(shard).encode())
 
     def _images(self, records: Records, positions: range, name: str, fingerprint: str) -> Shard | None:
         """Write the images of a shard and their index; None when one is damaged or work has stopped."""
         self._begin()
         data = self.target / f"{name}.bin.tmp"
         try:
-            rows, damaged = self._write(data, records, positions)
-            if rows is None or damaged:
-                with self._lock:
-                    self.problems += damaged
+            rows = self._write(data, records, positions)
+            if rows is None:
                 return None
-            read_back(data, rows)
             (self.target / f"{name}.json").unlink(missing_ok=True)  # of what this one replaces
             os.replace(data, self.target / f"{name}.bin")
         except OSError as reason:
@@ -188,23 +175,26 @@ class _Work:
             raise
         finally:
             data.unlink(missing_ok=True)
+        index = io.BytesIO()
+        np.save(index, rows, allow_pickle=False)
+        write_atomically(self.target / f"{name}.npy", index.getvalue())
         return Shard(
             file=name,
             records=len(rows),
             bytes=int(rows["length"].sum(dtype=np.uint64)),
-            index_crc32=write_index(self.target / f"{name}.npy", rows),
+            index_crc32=zlib.crc32(index.getvalue()),
             fingerprint=fingerprint,
         )
 
-    def _write(self, data: Path, records: Records, positions: range) -> tuple[npt.NDArray[np.void] | None, list[str]]:
-        """Write the records of a shard; return its index, None when work has stopped, and what is damaged."""
+    def _write(self, data: Path, records: Records, positions: range) -> npt.NDArray[np.void] | None:
+        """Write the records of a shard and return its index; None when one is damaged or work has stopped."""
         rows: npt.NDArray[np.void] = np.zeros(len(positions), ROW)
         damaged: list[str] = []
         offset = 0
         with data.open("wb") as file:
             for at, index in enumerate(positions):
                 if self._stop.is_set():
-                    return None, damaged
+                    break
                 try:
                     content = self._content(records, index)
                 except DataError as reason:
@@ -217,7 +207,15 @@ class _Work:
                     self._advance(_TICK)
             file.flush()
             os.fsync(file.fileno())
-        return rows, damaged
+        with self._lock:
+            self.problems += damaged
+        if damaged or self._stop.is_set():
+            return None
+        with data.open("rb") as file:
+            for row in rows:
+                if zlib.crc32(file.read(int(row["length"]))) != int(row["crc32"]):
+                    raise OSError(f"{data}: what was written reads back differently")
+        return rows
 
     def _content(self, records: Records, index: int) -> bytes:
         encoded, source = records.encoded(index), records.source(index)
@@ -258,34 +256,19 @@ def _up_to_date(target: Path, name: str, fingerprint: str) -> Shard | None:
     return made if whole else None
 
 
-def _same_names(target: Path, made: Shard, table: bytes | None) -> bool:
+def _same_names(target: Path, shard: Shard, table: bytes | None) -> bool:
     try:
-        there = (target / f"{made['file']}{SUFFIX}").read_bytes()
+        there = (target / f"{shard['file']}{NAMES}").read_bytes()
     except FileNotFoundError:
         there = None
-    return there == table and made.get("names_crc32") == (None if table is None else zlib.crc32(table))
+    return there == table and shard.get("names_crc32") == (None if table is None else zlib.crc32(table))
 
 
 def _remove_strays(target: Path, files: set[str]) -> None:
     """Remove files of an earlier, larger or interrupted packing."""
     for path in target.iterdir():
         shard = path.name.partition(".")[0]
-        stray = path.suffix in (".bin", ".npy", ".json", SUFFIX) and shard not in files and path.name != MANIFEST
+        stray = path.suffix in (".bin", ".npy", ".json", NAMES) and shard not in files and path.name != MANIFEST
         if stray or path.suffix == ".tmp":
             path.unlink()
-
-
-@contextmanager
-def _only_packer(target: Path) -> Iterator[None]:
-    """Hold the destination: made if missing, refused if it holds something else or another holds it."""
-    if target.exists() and not target.is_dir():
-        raise ValueError(f"dest must be a folder, and {target} is a file")
-    if target.is_dir() and any(target.iterdir()) and not (target / _LOCK).exists():
-        raise ValueError(f"dest must be empty or an earlier packing, and {target} holds something else")
-    target.mkdir(parents=True, exist_ok=True)
-    with (target / _LOCK).open("a") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise BlockingIOError(f"another process is packing into {target}") from None
-        yield
+    remove_partial_files(target)

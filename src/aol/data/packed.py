@@ -3,7 +3,7 @@
     manifest.json      format, version, classes, the splits and their shards; written last, atomically
     train-00000.bin    encoded images (JPEG, PNG, …), one after another, nothing between them
     train-00000.npy    one row a record: offset u8, length u4, crc32 u4, label i4 (little-endian)
-    train-00000.names  what each record is called where it comes from, where that is known; see `name_table.py`
+    train-00000.names  what each record is called where it comes from, where that is known: a JSON list, compressed
     train-00000.json   what the shard was made from; written when the others are whole
 
 Assumes the manifest is there: without it the packing has not finished. Each record's checksum is compared
@@ -16,7 +16,6 @@ import json
 import mmap
 import zlib
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import NotRequired, TypedDict
@@ -25,13 +24,12 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from aol.data.encoded_images import PerThread, Progress, Records
+from aol.data.encoded_images import PerThread, Places, Records, gathered
 from aol.data.errors import DataError
 from aol.data.images import check_labels
-from aol.data.name_table import SUFFIX, Places, gathered, read_names
 
 FORMAT, VERSION = "aol-packed", 1
-MANIFEST = "manifest.json"
+MANIFEST, NAMES = "manifest.json", ".names"
 ROW = np.dtype([("offset", "<u8"), ("length", "<u4"), ("crc32", "<u4"), ("label", "<i4")])
 
 
@@ -150,12 +148,43 @@ class PackedRecords:
         return gathered(index, self._ends, read)
 
     def table(self, shard: int) -> list[str]:
-        """Read the names of a shard's records; none where they were not kept."""
+        """Read the names of a shard's records; none where they were not kept. A wrong table is named."""
         known = self._shards[shard]
         if "names_crc32" not in known:
             return []
-        path = self._root / f"{known['file']}{SUFFIX}"
-        return read_names(path, records=known["records"], crc32=known["names_crc32"])
+        path, records = self._root / f"{known['file']}{NAMES}", known["records"]
+        try:
+            content = path.read_bytes()
+        except FileNotFoundError:
+            raise DataError(f"{path}: no such file; pack the set again for the names of its samples") from None
+        if zlib.crc32(content) != known["names_crc32"]:
+            raise DataError(f"{path}: damaged, its checksum is not the manifest's; pack the set again")
+        try:
+            names = json.loads(zlib.decompress(content))
+        except (ValueError, zlib.error):
+            raise DataError(f"{path}: not a table of names; pack the set again") from None
+        if not isinstance(names, list) or len(names) != records or not all(isinstance(name, str) for name in names):
+            raise DataError(f"{path}: not the names of {records:,} records; pack the set again")
+        return names
+
+    @property
+    def shards(self) -> int:
+        """Return the number of shards."""
+        return len(self._shards)
+
+
+def has_shards(root: Path) -> bool:
+    """Whether there are shards in a folder; without a manifest, their packing has not finished."""
+    return any(root.glob("*-[0-9][0-9][0-9][0-9][0-9].bin*"))
+
+
+def packed_names(names: Sequence[str]) -> bytes:
+    """Return the content of a table of names; neighbouring paths differ little and take 3 to 4 bytes each.
+
+    >>> len(packed_names([f"train/n01440764/n01440764_{number}.JPEG" for number in range(1000)])) < 5000
+    True
+    """
+    return zlib.compress(json.dumps(names, ensure_ascii=False).encode())
 
 
 def open_packed(root: Path) -> dict[str, Records]:
@@ -166,35 +195,3 @@ def open_packed(root: Path) -> dict[str, Records]:
         split: PackedRecords(root, shards, classes, f"{root.name}/{split}")
         for split, shards in manifest["splits"].items()
     }
-
-
-def wrong_records(records: PackedRecords, *, workers: int = 4, progress: Progress | None = None) -> list[str]:
-    """Read every record of a split; return a sentence for each whose checksum is wrong. Nothing is decoded."""
-
-    def scan(shard: int) -> list[str]:
-        found = []
-        for index in range(int(records._ends[shard]), int(records._ends[shard + 1])):
-            try:
-                records.encoded(index)
-            except DataError as reason:
-                found.append(str(reason))
-        return found
-
-    found: list[str] = []
-    with ThreadPoolExecutor(max(1, workers)) as pool:
-        for shard, said in enumerate(pool.map(scan, range(len(records._paths)))):
-            found += said
-            if progress is not None:
-                progress(int(records._ends[shard + 1]), len(records.labels))
-    return found
-
-
-def wrong_tables(records: PackedRecords) -> list[str]:
-    """Read the names of every shard of a split; return a sentence for each table that is wrong."""
-    found = []
-    for shard in range(len(records._shards)):
-        try:
-            records.table(shard)
-        except DataError as reason:
-            found.append(str(reason))
-    return found

@@ -1,64 +1,49 @@
 """Parquet in the Hugging Face image layout: `train-*.parquet` beside `validation-*` or `test-*` shards.
 
-Rows are (image: {bytes, path}, label), class names lie in the schema's metadata; `row_names.py` finds what the rows
-are called. Assumes pyarrow, imported
-on first use. One row costs its whole row group, of which each thread keeps the last few: good for reading in
-order, slow at random. `aol data pack` makes a set that is quick at random.
+Rows are (image: {bytes, path}, label), class names are in the schema's metadata. Needs pyarrow, imported on first use.
+Reading one row reads its whole row group, of which each thread keeps the last few: fast in order, slow at random.
+`aol data pack` makes a set that is fast at random.
 """
 
 from __future__ import annotations
 
 import json
 import threading
-from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from types import ModuleType
-from typing import Protocol, cast
+from typing import Any
 
 import numpy as np
 import torch
 
-from aol.data.encoded_images import PerThread, Records
+from aol.data.encoded_images import PerThread, Places, Records, gathered
 from aol.data.errors import DataError, need
 from aol.data.images import check_labels
-from aol.data.name_table import Places, gathered
-from aol.data.row_names import naming_column, read_column
 
 _LABEL_COLUMNS = ("label", "labels", "fine_label")
+_PATH_COLUMNS = ("path", "file_path", "filepath", "image_path", "filename", "file_name")
+_ID_COLUMNS = ("id", "image_id", "key")
 _KEPT_GROUPS = 4
 _naming_lock = threading.Lock()  # packing asks in many threads, and a million names are read but once
-
-
-class _Cell(Protocol):
-    def as_py(self) -> bytes | None: ...
 
 
 def _pyarrow() -> ModuleType:
     return need("pyarrow.parquet", package="pyarrow", extra="parquet", why="reading Parquet")
 
 
-class _Shard:
-    """One open file and its last few row groups, for one thread."""
+def _row_groups(path: str, column: str) -> Callable[[int], Sequence[Any]]:
+    """Open a file for one thread; return its row groups of encoded images, of which it keeps the last few."""
+    file = _pyarrow().ParquetFile(path, memory_map=True)
 
-    def __init__(self, path: str, column: str) -> None:
-        self._file = _pyarrow().ParquetFile(path, memory_map=True)
-        self._column = column
-        self._groups: OrderedDict[int, Sequence[_Cell]] = OrderedDict()
+    @lru_cache(_KEPT_GROUPS)
+    def group(number: int) -> Sequence[Any]:
+        images = file.read_row_group(number, columns=[f"{column}.bytes"]).column(0).combine_chunks()
+        cells: Sequence[Any] = images.field("bytes")
+        return cells
 
-    def cell(self, group: int, row: int) -> bytes | None:
-        if group not in self._groups:
-            table = self._file.read_row_group(group, columns=[f"{self._column}.bytes"])
-            column = table.column(0).combine_chunks()
-            self._groups[group] = cast(Sequence[_Cell], column.field("bytes"))
-            while len(self._groups) > _KEPT_GROUPS:
-                self._groups.popitem(last=False)
-        self._groups.move_to_end(group)
-        return self._groups[group][row].as_py()
-
-
-def _no_shards() -> dict[int, _Shard]:
-    return {}
+    return group
 
 
 class ParquetRecords:
@@ -70,7 +55,8 @@ class ParquetRecords:
         self._inside = [path.relative_to(root).as_posix() for path in shards]
         self._paths = [str(path) for path in shards]
         self._stamps = [f"{path.name}:{path.stat().st_size}:{path.stat().st_mtime_ns}" for path in shards]
-        labels, group_ends, group_shard, group_number = [], [0], [], []
+        labels, group_ends = [], [0]
+        self._groups: list[tuple[int, int]] = []  # the file and the number in it of each row group
         for number, path in enumerate(self._paths):
             try:
                 file = parquet.ParquetFile(path)
@@ -88,35 +74,25 @@ class ParquetRecords:
             labels.append(np.asarray(column.to_numpy(), dtype=np.int64))
             for group in range(file.metadata.num_row_groups):
                 group_ends.append(group_ends[-1] + file.metadata.row_group(group).num_rows)
-                group_shard.append(number)
-                group_number.append(group)
+                self._groups.append((number, group))
             file.close()
         self.labels = torch.from_numpy(np.concatenate(labels))
         if len(self.labels) == 0:
             raise DataError(f"{self._paths[0]}: no rows in it")
         self._starts = np.cumsum([0, *(len(each) for each in labels)])  # of the files
         self._ends = np.array(group_ends, dtype=np.int64)
-        self._shard, self._group = np.array(group_shard), np.array(group_number)
         self.classes = self.class_names or tuple(str(n) for n in range(int(self.labels.max()) + 1))
-        self._open = PerThread(_no_shards)
-        self._naming: tuple[str | None] | None = None  # not looked for yet
-
-    @property
-    def unlabelled(self) -> bool:
-        """Whether every label is −1, as in the test splits of competitions."""
-        return bool((self.labels == -1).all())
+        self._open = [PerThread(partial(_row_groups, path, self._image)) for path in self._paths]
 
     def _place(self, index: int) -> tuple[int, int, int]:
+        """Return the file, row group and row of a position."""
         at = int(np.searchsorted(self._ends, index, side="right")) - 1
-        return int(self._shard[at]), int(self._group[at]), index - int(self._ends[at])
+        return *self._groups[at], index - int(self._ends[at])
 
     def encoded(self, index: int) -> bytes:
         """Read the encoded image of a row."""
         number, group, row = self._place(index)
-        shards = self._open()
-        if number not in shards:
-            shards[number] = _Shard(self._paths[number], self._image)
-        content = shards[number].cell(group, row)
+        content: bytes | None = self._open[number]()(group)[row].as_py()
         if content is None:
             raise DataError(f"{self.source(index)}: no bytes in column {self._image!r}")
         return content
@@ -131,31 +107,33 @@ class ParquetRecords:
         number, group, row = self._place(index)
         return f"{self._stamps[number]}:{group}:{row}"
 
+    @cached_property
+    def _naming(self) -> str | None:
+        return _naming_column(self._paths, self._image)
+
     def names(self, index: Sequence[int]) -> list[str]:
-        """Return the rows' own names, where a column names each differently, else `FILE#ROW`, counted from 0."""
+        """Return the rows' own names, where a column names each differently, else `FILE#ROW`, counted from 0.
+
+        Paths are returned as they are, an id with its column, as `id=17`.
+        """
         with _naming_lock:
-            if self._naming is None:
-                self._naming = (naming_column(self._paths, self._image),)
-        (column,) = self._naming
+            column = self._naming
 
         def read(file: int, rows: Places) -> list[str]:
             if column is None:
                 return [f"{self._inside[file]}#{row}" for row in rows.tolist()]
-            return read_column(self._paths[file], column, rows)
+            texts = _texts(self._paths[file], column)
+            if texts is None:
+                raise DataError(f"{self._paths[file]}: column {column!r} no longer holds names")
+            prefix = f"{column}=" if column in _ID_COLUMNS else ""
+            return [prefix + name for name in texts.take(rows).to_pylist()]
 
         return gathered(index, self._starts, read)
 
 
-class _Schema(Protocol):
-    names: list[str]
-    metadata: dict[bytes, bytes] | None
-
-    def field(self, name: str) -> object: ...
-
-
-def _columns(schema: _Schema, path: str) -> tuple[str, str]:
+def _columns(schema: Any, path: str) -> tuple[str, str]:
     """Find the image column, a struct with `bytes` in it, and the label column, whole numbers."""
-    types = {name: str(getattr(schema.field(name), "type", "")) for name in schema.names}
+    types = {name: str(schema.field(name).type) for name in schema.names}
     images = [n for n, kind in types.items() if kind.startswith("struct<") and "bytes: binary" in kind]
     labels = [n for n in _LABEL_COLUMNS if types.get(n, "").startswith(("int", "uint"))]
     if not images:
@@ -167,12 +145,62 @@ def _columns(schema: _Schema, path: str) -> tuple[str, str]:
     return images[0], labels[0]
 
 
-def _class_names(schema: _Schema, label: str) -> tuple[str, ...]:
+def _class_names(schema: Any, label: str) -> tuple[str, ...]:
     try:
         features = json.loads((schema.metadata or {})[b"huggingface"])["info"]["features"]
         return tuple(str(name) for name in features[label]["names"])
     except (KeyError, TypeError, ValueError):
         return ()  # plain Parquet: classes are then numbered
+
+
+def _naming_column(paths: Sequence[str], image: str) -> str | None:
+    """Return the first column that names every row of these files differently; None where there is none.
+
+    The path beside the bytes of the image comes first, then columns of paths or file names, then ids. A name that two
+    rows share would lead to the wrong one: such a column is ignored, as is one that leaves a row without a name.
+    """
+    import pyarrow as arrow
+    import pyarrow.compute as compute
+
+    schemas = [_pyarrow().read_schema(path) for path in paths]
+    inside = [{f"{image}.{field.name}" for field in schema.field(image).type} for schema in schemas]
+    for column in (f"{image}.path", *_PATH_COLUMNS, *_ID_COLUMNS):
+        if not all(column in fields or column in schema.names for fields, schema in zip(inside, schemas, strict=True)):
+            continue
+        parts = [_texts(path, column) for path in paths]
+        if any(part is None for part in parts):
+            continue
+        whole = arrow.chunked_array([chunk for part in parts for chunk in part.chunks], type=arrow.large_string())
+        if whole.null_count or compute.count_distinct(whole).as_py() != len(whole):
+            continue
+        if compute.min(compute.utf8_length(compute.utf8_trim_whitespace(whole))).as_py() > 0:
+            return column
+    return None
+
+
+def _texts(path: str, column: str) -> Any:
+    """Return a column of a file as text; None where it holds something else."""
+    import pyarrow as arrow
+    import pyarrow.compute as compute
+
+    try:
+        with _pyarrow().ParquetFile(path) as file:
+            values = file.read([column]).column(0)
+    except (arrow.ArrowException, OSError) as reason:
+        raise DataError(f"{path}: column {column!r} cannot be read ({' '.join(str(reason).split())})") from None
+    if column not in (*_PATH_COLUMNS, *_ID_COLUMNS):
+        values = compute.struct_field(values, "path")
+    if arrow.types.is_dictionary(values.type):
+        values = values.cast(values.type.value_type)
+    kind = values.type
+    if not (arrow.types.is_string(kind) or arrow.types.is_large_string(kind) or arrow.types.is_integer(kind)):
+        return None
+    try:
+        texts = values.cast(arrow.large_string())
+        texts.validate(full=True)  # that it is UTF-8
+    except arrow.ArrowInvalid:
+        return None
+    return texts
 
 
 def parquet_folder(root: Path) -> Path | None:
@@ -188,19 +216,18 @@ def open_parquet(root: Path) -> dict[str, Records]:
     folder = parquet_folder(root)
     if folder is None:
         raise DataError(f"{root}: no train*.parquet in it")
-    opened = {"train": ParquetRecords(sorted(folder.glob("train*.parquet")), f"{root.name}/train", root)}
-    for role, name in (("test", "test"), ("validation", "val")):
-        shards = sorted(folder.glob(f"{name}*.parquet"))
-        if shards:
+    train = ParquetRecords(sorted(folder.glob("train*.parquet")), f"{root.name}/train", root)
+    others = []
+    for name in ("test", "val"):
+        if shards := sorted(folder.glob(f"{name}*.parquet")):
             records = ParquetRecords(shards, f"{root.name}/{name}", root)
-            if not records.unlabelled:
-                opened[role if "test" in opened or role == "test" else "test"] = records
-    if "test" not in opened:
+            if not bool((records.labels == -1).all()):  # as in the test splits of competitions
+                others.append(records)
+    if not others:
         raise DataError(f"{folder}: no labelled test*.parquet or validation*.parquet beside the training shards")
-    train = opened["train"]
-    for records in opened.values():
+    for records in (train, *others):
         if records.class_names != train.class_names:
             raise DataError(f"classes differ: {records.name} names others than {train.name}")
         records.classes = train.classes
         check_labels(records.labels, len(train.classes), records.name)
-    return dict(opened)
+    return dict(zip(("train", "test", "validation"), (train, *others), strict=False))

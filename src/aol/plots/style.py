@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, ParamSpec, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from aol._files import write_atomically
 from aol.data.errors import need
-from aol.runs.files import write_atomically
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -12,10 +12,10 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from aol._files import write_atomically
 from aol.data.errors import need
 from aol.report.run_data import RunData
 from aol.report.samples import Samples
-from aol.runs.files import write_atomically
 
 Column = list[str] | npt.NDArray[np.generic]
 # What a spreadsheet takes for a formula when a cell begins with it.

@@ -16,11 +16,11 @@ from importlib.resources import files
 from pathlib import Path
 from string import Template
 
+from aol._files import write_atomically
 from aol.data.errors import need
 from aol.report.codec import as_script
 from aol.report.payload import payload
 from aol.report.run_data import RunData
-from aol.runs.files import write_atomically
 from aol.runs.record import Json
 
 # In this order: each may use those before it.

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from aol.runs.files import write_atomically
+from aol._files import write_atomically
 
 FORMAT = 3
 

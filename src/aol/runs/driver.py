@@ -27,13 +27,13 @@ from typing import Protocol
 import torch
 import torch.distributed as dist
 
+from aol._files import remove_partial_files, write_atomically
 from aol.engine.loop import Loop
 from aol.engine.offline import OfflineLoop
 from aol.engine.settings import Settings, WrongSettingsError
 from aol.engine.source import AnyPair
 from aol.engine.stream import StreamLoop
 from aol.runs.checkpoint import DamagedCheckpointError, load_checkpoint, save_checkpoint
-from aol.runs.files import remove_partial_files, write_atomically
 from aol.runs.from_loop import RecordWriter
 from aol.runs.groups import ExecutionOptions as ExecutionOptions
 from aol.runs.groups import RunGroup as RunGroup

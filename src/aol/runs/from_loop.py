@@ -10,13 +10,13 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from aol._files import write_atomically
 from aol.ages import SampleAges
 from aol.engine.command import command
 from aol.engine.history import CLASS, EPOCH
 from aol.engine.loop import Loop
 from aol.engine.settings import Settings
 from aol.runs import samples
-from aol.runs.files import write_atomically
 from aol.runs.record import Run, by_class_of, versions
 from aol.runs.store import Store
 

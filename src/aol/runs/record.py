@@ -25,8 +25,8 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from aol._files import write_atomically
 from aol._version import __version__
-from aol.runs.files import write_atomically
 
 if TYPE_CHECKING:
     import torch

@@ -19,12 +19,12 @@ import torch
 from torch import Tensor
 
 from aol import _check, _distributed
+from aol._files import locked, remove_partial_files
 from aol.ages import ClassAges, SampleAges
 from aol.ages.history import SampleHistory, answer
 from aol.ids import Ids
 from aol.readings import ClassReadings, means
 from aol.runs import arguments, samples
-from aol.runs.files import locked, remove_partial_files
 from aol.runs.record import FILE, DamagedRunError, Floats, Run, by_class_of, read_run, versions, write_run
 from aol.runs.store import refuse_old_format
 from aol.runs.thumbnails import worth_seeing

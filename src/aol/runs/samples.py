@@ -11,9 +11,9 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
+from aol._files import write_atomically, write_if_changed
 from aol.ages.answers import Answers
 from aol.ages.history import SampleHistory
-from aol.runs.files import write_atomically, write_if_changed
 from aol.runs.record import DamagedRunError
 
 FILE, IDS = "samples.safetensors", "ids.json"

@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from aol.runs.files import locked, usable, write_if_changed
+from aol._files import locked, usable, write_if_changed
 from aol.runs.record import FILE, DamagedRunError, Json, Run, content_of, decode, read_run, write_run
 
 REQUEST = "request.json"

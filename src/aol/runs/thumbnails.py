@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from aol import _check
-from aol.runs.files import write_atomically
+from aol._files import write_atomically
 
 FILE = "pictures.safetensors"
 SIDE = 64  # the most pixels a side

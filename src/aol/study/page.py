@@ -15,8 +15,8 @@ from pathlib import Path
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
+from aol._files import write_atomically
 from aol.engine.settings import Value
-from aol.runs.files import write_atomically
 from aol.runs.store import Store
 from aol.study import tables
 from aol.study.comparisons import StudyResults, finished_runs, study_results

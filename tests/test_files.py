@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from aol.runs.files import FolderInUseError, locked, remove_partial_files, write_atomically, write_if_changed
+from aol._files import FolderInUseError, locked, remove_partial_files, write_atomically, write_if_changed
 
 
 def test_a_file_is_complete_whenever_its_writer_is_killed(tmp_path: Path) -> None:
