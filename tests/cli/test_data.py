@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import importlib
 import json
 from pathlib import Path
 
@@ -103,5 +102,5 @@ def test_ctrl_c_says_how_to_continue(monkeypatch: pytest.MonkeyPatch, capsys: py
     def stopped(*given: object, **named: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(importlib.import_module("aol.data.get"), "get", stopped)
+    monkeypatch.setattr("aol.data.download.get", stopped)
     assert run(capsys, "get", "cifar10") == (130, "", "aol: stopped; run the same command again to continue.\n")

@@ -14,7 +14,7 @@ import pytest
 
 from aol import data
 from aol.data import DataError, UnreachableError, download, named
-from aol.data.registry import Download, Member, Official
+from aol.data.named import Download, Member, Official
 from tests.support.tiny_sets import cifar10_files, fashion_files
 
 
@@ -91,15 +91,9 @@ def _known(monkeypatch: pytest.MonkeyPatch, folder: Path, archive: bytes) -> Off
     )
     known = replace(
         named.OFFICIAL["cifar10"],
+        address="http://127.0.0.1:9/",
         members=members,
-        downloads=(
-            Download(
-                "http://127.0.0.1:9/c.tar.gz",
-                "c.tar.gz",
-                len(archive),
-                f"md5:{hashlib.md5(archive).hexdigest()}",
-            ),
-        ),
+        downloads=(Download("c.tar.gz", len(archive), f"md5:{hashlib.md5(archive).hexdigest()}"),),
     )
     monkeypatch.setitem(named.OFFICIAL, "cifar10", known)  # type: ignore[arg-type]
     return known
@@ -242,14 +236,7 @@ def test_gzipped_files_are_fetched_one_by_one(tmp_path: Path, server: _Server, m
         content = path.read_bytes()
         raw = gzip.decompress(content)
         members.append(Member(path.stem, len(raw), hashlib.sha256(raw).hexdigest()))
-        downloads.append(
-            Download(
-                f"http://127.0.0.1:9/{path.name}",
-                path.name,
-                len(content),
-                f"sha256:{hashlib.sha256(content).hexdigest()}",
-            )
-        )
+        downloads.append(Download(path.name, len(content), f"sha256:{hashlib.sha256(content).hexdigest()}"))
         server.files[path.name] = content
     known = replace(named.OFFICIAL["fashion-mnist"], members=tuple(members), downloads=tuple(downloads), system=())
     monkeypatch.setitem(named.OFFICIAL, "fashion-mnist", known)  # type: ignore[arg-type]

@@ -11,9 +11,10 @@ import torch
 
 from aol import data
 from aol.data import DataError, named
-from aol.data.cifar import load_cifar10, load_cifar100
-from aol.data.fashion_mnist import load_fashion_mnist
 from tests.support.tiny_sets import cifar10_files, cifar100_files, fashion_files, idx
+
+load_cifar10, load_cifar100 = named.CIFAR10.load, named.CIFAR100.load
+load_fashion_mnist = named.FASHION_MNIST.load
 
 
 @pytest.fixture(autouse=True)

@@ -88,7 +88,7 @@ def _list(words: argparse.Namespace) -> int:
 
 def _get(words: argparse.Namespace) -> int:
     from aol._values import did_you_mean
-    from aol.data.get import get
+    from aol.data.download import get
     from aol.data.named import NAMES
 
     if words.name not in NAMES:

@@ -6,10 +6,9 @@ Needs torch and numpy; scikit-learn, Pillow, pyarrow and lmdb are imported when 
 from aol.data.augment import Draws, crop_flip, draw, evaluation_batch, training_batch
 from aol.data.check import FileState, Report, check
 from aol.data.crops import RandomResizedCrop, ResizeCenterCrop, Transform, crops_for
-from aol.data.download import UnreachableError
+from aol.data.download import UnreachableError, get
 from aol.data.encoded_images import Records, StoredImages, damaged, into_memory
 from aol.data.errors import DataError
-from aol.data.get import get
 from aol.data.images import (
     IMAGENET,
     Augmentation,
@@ -25,39 +24,8 @@ from aol.data.open import load, open_data
 from aol.data.pack import Packed, pack
 
 __all__ = [
-    "IMAGENET",
-    "NAMES",
-    "Augmentation",
-    "DataError",
-    "Draws",
-    "FileState",
-    "ImageSet",
-    "Listing",
-    "Normalisation",
-    "Packed",
-    "Pair",
-    "RandomResizedCrop",
-    "Records",
-    "Report",
-    "ResizeCenterCrop",
-    "StoredImages",
-    "Transform",
-    "UnreachableError",
-    "centred",
-    "check",
-    "crop_flip",
-    "crops_for",
-    "damaged",
-    "draw",
-    "evaluation_batch",
-    "find",
-    "get",
-    "into_memory",
-    "list_sets",
-    "load",
-    "mean_std",
-    "open_data",
-    "pack",
-    "split_per_class",
-    "training_batch",
-]
+    "IMAGENET", "NAMES", "Augmentation", "DataError", "Draws", "FileState", "ImageSet", "Listing", "Normalisation",
+    "Packed", "Pair", "RandomResizedCrop", "Records", "Report", "ResizeCenterCrop", "StoredImages", "Transform",
+    "UnreachableError", "centred", "check", "crop_flip", "crops_for", "damaged", "draw", "evaluation_batch", "find",
+    "get", "into_memory", "list_sets", "load", "mean_std", "open_data", "pack", "split_per_class", "training_batch",
+]  # fmt: skip

@@ -1,7 +1,7 @@
 """`aol data check`: where a data set is, how large it is, and which of its files are damaged.
 
-Built-in sets are compared with their published checksums, packed ones with
-their own; other folders are checked for layout, classes and labels, and decoded as a whole only on request.
+Built-in sets are compared with their published checksums, packed ones with their own; other folders are checked for
+layout, classes and labels, and decoded as a whole only on request.
 """
 
 from __future__ import annotations
@@ -11,14 +11,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from aol.data.digits import load_digits
 from aol.data.encoded_images import Records, StoredImages, damaged, problems
 from aol.data.errors import DataError
 from aol.data.images import ImageSet, Pair
-from aol.data.named import NAMES, OFFICIAL, find, missing_message, official
+from aol.data.named import OFFICIAL, Official, find, load_named, missing_message, official_at
 from aol.data.open import open_data, open_records
 from aol.data.packed import PackedRecords
-from aol.data.registry import Official, member_problem
 
 Progress = Callable[[str, int, int], None]
 
@@ -66,13 +64,15 @@ def check(
     """
     word = os.fspath(name_or_folder)
     if word == "digits":
-        return _loaded("digits", "built-in", "inside scikit-learn", load_digits(), [])
-    if word in NAMES:
-        return _check_named(word, data_dir)
+        return _loaded("digits", "inside scikit-learn", load_named(word), [])
     root = Path(word).expanduser().absolute()
-    for known in OFFICIAL.values():
-        if root.is_dir() and all(known.present(root)):
-            return _check_official(known, root)
+    if known := OFFICIAL.get(word):
+        folder = find(word, data_dir=data_dir)
+        if folder is None:
+            return Report(word, "built-in", None, [missing_message(known, data_dir)])
+        return _check_official(known, folder)
+    if known := official_at(root):
+        return _check_official(known, root)
     if not word or not root.exists():
         open_data(word, data_dir)  # says what is wrong with the word
     try:
@@ -82,14 +82,8 @@ def check(
     found: list[str] = []
     for split, records in splits.items():
         found += _split_problems(split, records, decode=decode, workers=workers, progress=progress)
-    return Report(
-        name=root.name,
-        kind=kind,
-        where=str(root),
-        problems=found,
-        sizes={split: len(records.labels) for split, records in splits.items()},
-        classes=len(splits["train"].classes),
-    )
+    sizes = {split: len(records.labels) for split, records in splits.items()}
+    return Report(root.name, kind, str(root), found, sizes, len(splits["train"].classes))
 
 
 def _split_problems(
@@ -107,34 +101,15 @@ def _split_problems(
     return found + (problems(records.table, records.shards) if isinstance(records, PackedRecords) else [])
 
 
-def _check_named(name: str, data_dir: str | os.PathLike[str] | None) -> Report:
-    known = official(name)
-    folder = find(name, data_dir=data_dir)
-    if folder is None:
-        return Report(name, "built-in", None, [missing_message(known, data_dir)])
-    return _check_official(known, folder)
-
-
 def _check_official(known: Official, folder: Path) -> Report:
-    files = []
-    for member in known.members:
-        path = known.member_file(folder, member.name)
-        assert path is not None  # the caller saw every member
-        files.append(FileState(str(path), path.stat().st_size, member_problem(path, member)))
+    paths = [(member, path) for member, path in zip(known.members, known.present(folder), strict=True) if path]
+    files = [FileState(str(path), path.stat().st_size, member.problem(path)) for member, path in paths]
     problems = [f"{f.path}: {f.problem}" for f in files if f.problem is not None]
     if problems:
         return Report(known.name, "built-in", str(folder), problems, files=files)
-    return _loaded(known.name, "built-in", str(folder), known.load(folder), files)
+    return _loaded(known.name, str(folder), known.load(folder), files)
 
 
-def _loaded(name: str, kind: str, where: str, pair: Pair[ImageSet], files: list[FileState]) -> Report:
-    return Report(
-        name=name,
-        kind=kind,
-        where=where,
-        problems=[],
-        sizes={"train": len(pair.train), "test": len(pair.test)},
-        classes=pair.num_classes,
-        shape=pair.train.shape,
-        files=files,
-    )
+def _loaded(name: str, where: str, pair: Pair[ImageSet], files: list[FileState]) -> Report:
+    sizes = {"train": len(pair.train), "test": len(pair.test)}
+    return Report(name, "built-in", where, [], sizes, pair.num_classes, pair.train.shape, files)

@@ -1,22 +1,28 @@
-"""Downloads one file over HTTP: with progress, resumable, checked before it gets its final name.
+"""`aol data get`: downloads a built-in data set from its official address, resumably.
 
-Assumes the folder of `dest` can be written to. The partial file is `dest.part`; `dest` itself is always complete.
+Every file is checked before it gets its final name (until then it is `NAME.part`), so that a stopped or failed download
+never looks like a data set.
 """
 
 from __future__ import annotations
 
+import errno
+import hashlib
 import http.client
 import os
+import shutil
+import tarfile
 import time
 import urllib.error
 import urllib.request
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 
 from aol.data.errors import DataError
-from aol.data.registry import digest_of
+from aol.data.named import Official, official, search_folders
 
-Progress = Callable[[int, int], None]
+Progress = Callable[[str, int, int], None]
 _CHUNK = 1 << 16
 _TRIES = 3
 
@@ -25,44 +31,79 @@ class UnreachableError(OSError):
     """The address could not be reached, or the transfer failed repeatedly."""
 
 
-def _request(url: str, start: int) -> urllib.request.Request:
-    headers = {"User-Agent": "aol"}
-    if start:
-        headers["Range"] = f"bytes={start}-"
-    return urllib.request.Request(url, headers=headers)
+def get(
+    name: str,
+    dest: str | os.PathLike[str] | None = None,
+    *,
+    progress: Progress | None = None,
+    mirror: str | None = None,
+) -> Path | None:
+    """Download a named set into `dest` (default: the cache folder) and return its folder; None for `digits`.
+
+    `progress(file, done, total)` is called with bytes. `mirror` replaces the official address up to the
+    file name. Files that are present and correct are not downloaded again; an archive placed there by hand is used.
+
+    >>> get("digits") is None
+    True
+    """
+    if name == "digits":
+        return None
+    known = official(name)
+    root = search_folders(dest)[0]
+    folder = root / known.folder
+    if not _problems(known, folder):
+        return folder
+    folder.mkdir(parents=True, exist_ok=True)
+    for download in known.downloads:
+        target = (folder if known.gzipped else root) / download.name
+        if target.exists() and digest_of(target, download.digest.partition(":")[0]) == download.digest:
+            continue
+        url = f"{(mirror or known.address).rstrip('/')}/{download.name}"
+        try:
+            fetch(url, target, size=download.size, digest=download.digest, progress=progress)
+        except UnreachableError as reason:
+            raise UnreachableError(
+                f"{reason}; without a network, put {download.name} from {url} into {target.parent} "
+                f"and run the same command again"
+            ) from None
+    if not known.gzipped:
+        archive = root / known.downloads[0].name
+        _extract(known, archive, folder)
+        archive.unlink()
+    if problems := _problems(known, folder):
+        raise DataError(problems[0])
+    return folder
 
 
-def _transfer(url: str, part: Path, size: int, progress: Progress | None, timeout: float) -> None:
-    """Add what is missing to `part`; a server that ignores Range starts the file over."""
-    start = part.stat().st_size if part.exists() else 0
-    with urllib.request.urlopen(_request(url, start), timeout=timeout) as answer:
-        resumed = start > 0 and answer.status == 206
-        done = start if resumed else 0
-        with part.open("ab" if resumed else "wb") as file:
-            while chunk := answer.read(_CHUNK):
-                file.write(chunk)
-                done += len(chunk)
-                if progress is not None:
-                    progress(done, size)
-                if done > size:
-                    return
-            file.flush()
-            os.fsync(file.fileno())
+def _problems(known: Official, folder: Path) -> list[str]:
+    found = []
+    for member, path in zip(known.members, known.present(folder), strict=True):
+        problem = "missing" if path is None else member.problem(path)
+        if problem is not None:
+            found.append(f"{path or folder / member.name}: {problem}")
+    return found
+
+
+def digest_of(path: Path, algorithm: str = "sha256") -> str:
+    """Hash a file.
+
+    >>> import tempfile
+    >>> path = Path(tempfile.mkdtemp()) / "a"
+    >>> _ = path.write_bytes(b"aol")
+    >>> digest_of(path, "md5")
+    'md5:a141472065cc26e1ffce0a359ff3c733'
+    """
+    with path.open("rb") as file:
+        found = hashlib.file_digest(file, lambda: hashlib.new(algorithm, usedforsecurity=False))
+    return f"{algorithm}:{found.hexdigest()}"
 
 
 def fetch(
-    url: str,
-    dest: Path,
-    *,
-    size: int,
-    digest: str,
-    progress: Progress | None = None,
-    timeout: float = 30.0,
-    pause: float = 1.0,
+    url: str, dest: Path, *, size: int, digest: str, progress: Progress | None = None, pause: float = 1.0
 ) -> Path:
     """Fetch `url` to `dest`, resuming `dest.part`; `digest` is `md5:…` or `sha256:…`.
 
-    `progress(done, size)` is called with bytes. An interrupted transfer is resumed, three tries in all;
+    `progress(name, done, size)` is called with bytes. An interrupted transfer is resumed, three tries in all;
     then `UnreachableError` is raised and the partial file is kept. It is removed if its checksum is wrong.
 
     >>> fetch("http://127.0.0.1:9/none", Path("none"), size=1, digest="md5:0", pause=0)  # doctest: +ELLIPSIS
@@ -73,14 +114,15 @@ def fetch(
     part = dest.with_name(dest.name + ".part")
     reason: object = "the transfer broke off"
     for attempt in range(_TRIES):
-        if part.exists() and part.stat().st_size > size:
+        done = part.stat().st_size if part.exists() else 0
+        if done > size:
             part.unlink()
-        if part.exists() and part.stat().st_size == size:
+        if done == size:
             break
         if attempt:
             time.sleep(pause)
         try:
-            _transfer(url, part, size, progress, timeout)
+            _transfer(url, part, size, progress)
         except urllib.error.HTTPError as answer:
             reason = f"the server answered {answer.code} {answer.reason}"
             if answer.code == 416:  # the server's file is shorter than what we hold: start over
@@ -90,8 +132,8 @@ def fetch(
         except urllib.error.URLError as failure:
             reason = failure.reason
         except (OSError, http.client.HTTPException) as failure:
-            if part.parent.exists() and isinstance(failure, OSError) and failure.errno == 28:
-                raise OSError(28, f"no space left for {part}") from None
+            if isinstance(failure, OSError) and failure.errno == errno.ENOSPC:
+                raise OSError(errno.ENOSPC, f"no space left for {part}") from None
             reason = failure or type(failure).__name__
     if not part.exists() or part.stat().st_size != size:
         raise UnreachableError(f"{url} could not be fetched ({reason})")
@@ -99,5 +141,50 @@ def fetch(
     if found != digest:
         part.unlink()
         raise DataError(f"{url}: the file fetched has checksum {found}, not {digest}; it was removed")
-    os.replace(part, dest)
-    return dest
+    return part.replace(dest)
+
+
+def _transfer(url: str, part: Path, size: int, progress: Progress | None) -> None:
+    """Add what is missing to `part`; a server that ignores Range starts the file over."""
+    done = part.stat().st_size if part.exists() else 0
+    headers = {"User-Agent": "aol"} | ({"Range": f"bytes={done}-"} if done else {})
+    with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=30) as answer:
+        if answer.status != 206:
+            done = 0
+        with part.open("ab" if done else "wb") as file:
+            while done <= size and (chunk := answer.read(_CHUNK)):
+                file.write(chunk)
+                done += len(chunk)
+                if progress is not None:
+                    progress(part.stem, done, size)
+            file.flush()
+            os.fsync(file.fileno())
+
+
+def _extract(known: Official, archive: Path, folder: Path) -> None:
+    """Take the expected members, and nothing else, out of an archive; each appears whole or not at all."""
+    wanted = {f"{known.folder}/{member.name}": member for member in known.members}
+    try:
+        with tarfile.open(archive, "r:gz") as tar:
+            for entry in tar:
+                member = wanted.get(entry.name)
+                source = tar.extractfile(entry) if member is not None and entry.isfile() else None
+                # Names are looked up, never followed: a path with `..`, a link or a device is not expected.
+                if member is None or source is None:
+                    continue
+                if entry.size != member.size:  # before a byte is unpacked
+                    raise DataError(
+                        f"{archive}: its member {entry.name}: {entry.size:,} bytes instead of {member.size:,}"
+                    )
+                part = folder / f"{member.name}.part"
+                with source, part.open("wb") as file:
+                    shutil.copyfileobj(source, file)
+                if problem := member.problem(part):
+                    part.unlink()
+                    raise DataError(f"{archive}: its member {entry.name}: {problem}")
+                os.replace(part, folder / member.name)
+                del wanted[entry.name]
+    except (tarfile.TarError, EOFError, zlib.error) as reason:
+        raise DataError(f"{archive}: not a whole archive ({reason})") from None
+    if wanted:
+        raise DataError(f"{archive}: lacks {', '.join(wanted)}")

@@ -15,7 +15,7 @@ from aol.data.errors import DataError
 from aol.data.folder import class_folders, open_folder
 from aol.data.images import IMAGENET, Augmentation, ImageSet, Pair, centred
 from aol.data.lmdb_set import lmdb_split, open_lmdb
-from aol.data.named import NAMES, OFFICIAL, load_named
+from aol.data.named import NAMES, load_named, official_at
 from aol.data.packed import MANIFEST, has_shards, open_packed
 from aol.data.parquet import open_parquet, parquet_folder
 
@@ -65,21 +65,16 @@ def open_data(
     root = Path(word).expanduser().absolute()
     if not word or (not root.exists() and os.sep not in word):
         raise ValueError(f"unknown data set {word!r}: no such folder, and the built-in names are {', '.join(NAMES)}")
-    for known in OFFICIAL.values():
-        if root.is_dir() and all(known.present(root)):
-            return known.load(root)
-    _, splits = open_records(root)
+    if known := official_at(root):
+        return known.load(root)
+    _, records = open_records(root)
     training, evaluation = crops_for(size)
-    return Pair(
-        name=root.name,
-        train=StoredImages(splits["train"], training, seed=seed),
-        test=StoredImages(splits["test"], evaluation, seed=seed),
-        classes=splits["train"].classes,
-        normalisation=IMAGENET,
-        standardised=IMAGENET,
-        augmentation=Augmentation(pad=0, flip=True),
-        validation=(StoredImages(splits["validation"], evaluation, seed=seed) if "validation" in splits else None),
-    )
+    splits = {
+        name: StoredImages(each, training if name == "train" else evaluation, seed=seed)
+        for name, each in records.items()
+    }
+    train, test, classes, change = splits["train"], splits["test"], splits["train"].classes, Augmentation(0, flip=True)
+    return Pair(root.name, train, test, classes, IMAGENET, IMAGENET, change, splits.get("validation"))
 
 
 def load(name_or_folder: Word, *, data_dir: Word | None = None, workers: int = 4) -> Pair[ImageSet]:

@@ -127,6 +127,8 @@ def read_plain_pickle(path: Path) -> dict[str, Plain]:
         if "truncated" in str(reason) or "invalid load key" in str(reason):
             raise DataError(f"{path}: not a whole pickle ({reason})") from None
         raise DataError(f"{path}: refused, it holds more than arrays, lists and text ({reason})") from None
+    except FileNotFoundError:
+        raise FileNotFoundError(f"{path}: no such file") from None
     except OSError:
         raise
     except Exception as reason:  # a damaged pickle can raise nearly anything; all of it means one thing
