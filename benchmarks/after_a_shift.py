@@ -1,8 +1,7 @@
-"""Is it late weights that cost age its gain right after the head of a stream has moved? Here they rest then.
+"""Does age lose right after a shift of a stream because its weights are late? Test: weights of one at these steps.
 
 The Fashion-MNIST stream of forms_of_age.py, read at every step. A form that rests has weights of one at some steps of
-every period, and nothing else differs: not the seed, the pictures, the order, nor what ages are told. Resting at the
-end of the periods is a control: rest as such.
+every period; seed, images, order and observations are the same. Resting at the end of the periods is a control.
 
     OMP_NUM_THREADS=1 python benchmarks/after_a_shift.py [--data-dir FOLDER]
 
@@ -66,7 +65,7 @@ class RestingWeighting(FormWeighting):
 
 
 def one_seed(world: World, pair: Pair[ImageSet], seed: int) -> list[Record]:
-    """Train every form on a seed's stream and return its accuracy by place in the period, over the second half."""
+    """Train every form on the stream of a seed; return its accuracy by step of the period, over the second half."""
     forms, rests = (list(column) for column in zip(*RESTING.values(), strict=True))
     common = replace(world.settings, seed=seed, eval_every=1)
     runs = [Settings(**form.settings(common)) for form in forms]  # type: ignore[arg-type]
@@ -99,8 +98,8 @@ def text(record: Record) -> str:
 
 def main(words: list[str] | None = None) -> int:
     parser = options("Let weights rest after the head of a stream has moved.", "after_a_shift.json")
-    parser.add_argument("--data-dir", help="where data sets lie")
-    parser.add_argument("--seeds", type=int, default=len(SEEDS), help="how many of the seeds")
+    parser.add_argument("--data-dir", help="folder of the data sets")
+    parser.add_argument("--seeds", type=int, default=len(SEEDS), help="number of seeds")
     given = parser.parse_args(words)
     world = WORLDS["fashion stream"]
     try:

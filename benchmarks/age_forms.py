@@ -1,8 +1,8 @@
-"""Forms of age, and their rivals, as class weights: products of powers of signals, put in the place of the engine's.
+"""Forms of age and simpler weights: products of powers of signals, used instead of the engine's weights.
 
-    w_c ∝ ∏_s s_c^{k_s},  s one of: 1 / n_c, the smoothed age, the smoothed error rate, or what is made of them
+    w_c ∝ ∏_s s_c^{k_s},  s one of: 1 / n_c, the smoothed age, the smoothed error rate, or a function of these
 
-`like` keeps a form's direction and takes the strength of another: the spread of the logarithms of its weights.
+`like` keeps the direction of a form with the strength of another: the spread of the logarithms of its weights.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ BETA = 0.99
 
 @dataclass(frozen=True)
 class Form:
-    """One way to weigh classes: signals with their powers, the EMA's rate, and whose strength it takes."""
+    """One form of class weights: signals with their powers, the rate of the EMA, and the form whose strength it has."""
 
     factors: tuple[Factor, ...] = ()
     rho: float = 0.3
@@ -36,7 +36,7 @@ class Form:
 
     @property
     def name(self) -> str:
-        """What it is called in the record.
+        """The name in the record.
 
         >>> Form((("frequency", 0.5), ("age", 1.0)), like=(("error", 1.0),)).name
         'frequency^-0.5 × age, ρ=0.3, strength of error'
@@ -49,7 +49,7 @@ class Form:
         return words + (f", strength of {_product(self.like)}" if self.like else "")
 
     def settings(self, common: Settings) -> dict[str, object]:
-        """Return what of it the engine must know: the rate, and the level."""
+        """Return the settings for the engine: rate and level."""
         return common.as_dict() | {"weighting": "aol", "rho": self.rho, "level": self.level}
 
 
@@ -136,7 +136,7 @@ def _log(weight: Tensor) -> Tensor:
 
 
 def spread(weight: Tensor) -> float:
-    """Return the standard deviation of the weights' logarithms: how strongly they tell classes apart.
+    """Return the standard deviation of the logarithms of the weights.
 
     >>> round(spread(torch.tensor([0.5, 2.0])), 3)
     0.693
@@ -145,7 +145,7 @@ def spread(weight: Tensor) -> float:
 
 
 def at_strength(weight: Tensor, wanted: float) -> Tensor:
-    """Return weights of the same order and proportions of logarithms, but with another spread.
+    """Return weights with their logarithms scaled to another spread.
 
     >>> at_strength(torch.tensor([0.5, 1.5]), 0.0)
     tensor([1., 1.])

@@ -1,4 +1,4 @@
-"""What comparisons of methods share: cases with one figure a seed, their record, and tables of paired differences."""
+"""Shared by comparisons of methods: cases with one figure per seed, their record, and tables of paired differences."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def setting(*packages: str) -> dict[str, object]:
 def compare(
     one_seed: Callable[..., list[Record]], jobs: Sequence[tuple[object, ...]], keys: Sequence[str], processes: int
 ) -> list[Record]:
-    """Run all jobs, some at a time, and return their runs as cases: one for each value of `keys`, a figure a seed.
+    """Run all jobs, several at a time, and return their runs as cases: one per value of `keys`, a figure per seed.
 
     A job is one seed and returns a run for each method.
     """
@@ -39,7 +39,7 @@ def compare(
 
 
 def write_cases(record: Record, out: Path) -> None:
-    """Write a record with one line a case, so that a reader and a diff can see it."""
+    """Write a record with one line per case, for readable diffs."""
     head = json.dumps({key: value for key, value in record.items() if key != "cases"}, indent=2, ensure_ascii=False)
     lines = ",\n    ".join(json.dumps(case, ensure_ascii=False) for case in record["cases"])
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -47,7 +47,7 @@ def write_cases(record: Record, out: Path) -> None:
 
 
 def belongs_to(record: Record) -> str:
-    """Return the line that stands above the tables: n, hardware and versions."""
+    """Return the line above the tables: n, hardware and versions."""
     found = record["machine"]
     packages = ", ".join(f"{name} {number}" for name, number in found["packages"].items())
     return (
@@ -57,7 +57,7 @@ def belongs_to(record: Record) -> str:
 
 
 def cell(now: Sequence[float], before: Sequence[float] | None) -> str:
-    """Return a mean in percent, and its difference to another, starred where the interval leaves out zero.
+    """Return a mean in percent, and its difference to another, with a star if the interval excludes zero.
 
     >>> cell([0.61, 0.62], [0.5, 0.52])
     '61.5 (+10.5*)'
@@ -71,7 +71,7 @@ def cell(now: Sequence[float], before: Sequence[float] | None) -> str:
 
 
 def tables(record: Record, *, rows: tuple[str, str], column: str, measures: Mapping[str, str], baseline: str) -> str:
-    """Return one table a measure: a row for each pair of `rows`, a column for each value of `column`.
+    """Return one table per measure: a row for each pair of `rows`, a column for each value of `column`.
 
     The second of `rows` is the method; its `baseline` is what the others are compared with, seed by seed.
     """

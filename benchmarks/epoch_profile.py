@@ -1,8 +1,8 @@
-"""Where a whole epoch of the engine goes on a GPU, kernel by kernel: training, the clean pass for ages, the test pass.
+"""GPU time of a whole epoch of the engine by kernel: training, the clean pass for ages, the test pass.
 
     PYTHONPATH=src python3 benchmarks/epoch_profile.py [--runs 64] [--out FILE]
 
-Pixels are random and as many as CIFAR-10's at imbalance 100. The epoch before pays for compilation and capture.
+Images are random, as many as in CIFAR-10 at imbalance 100. The first epoch, with compilation and capture, is not timed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from aol.runs.record import versions
 
 
 def kernels(loop: OfflineLoop) -> tuple[float, list[dict[str, object]]]:
-    """Give the seconds of one epoch, and milliseconds and launches of its kernels, the dearest first."""
+    """Return the seconds of one epoch, and milliseconds and launches of its kernels, the slowest first."""
     activities = [torch.profiler.ProfilerActivity.CUDA]
     torch.cuda.synchronize()
     with torch.profiler.profile(activities=activities) as seen:

@@ -1,4 +1,4 @@
-"""How often intervals of 95 % hold the truth with few seeds, and what gain a choice of settings makes up.
+"""Coverage of 95 % intervals with few seeds, and the spurious gain from choosing settings.
 
 Nothing is trained: accuracies are drawn from a normal distribution, and no setting is better than the baseline. The
 tables are those of docs/statistics.md.
@@ -20,14 +20,14 @@ Draws = npt.NDArray[np.float64]
 
 
 def covers(differences: Draws, factor: float = 1.0) -> float:
-    """Return how often Student's interval of each row holds zero; `factor` widens the variance."""
+    """Return how often Student's interval of each row contains zero; `factor` widens the variance."""
     seeds = differences.shape[1]
     half = stats.t.ppf(0.975, seeds - 1) * differences.std(1, ddof=1) * math.sqrt(factor / seeds)
     return float((np.abs(differences.mean(1)) <= half).mean())
 
 
 def bootstrap_covers(differences: Draws, generator: np.random.Generator) -> float:
-    """Return how often the percentile bootstrap's interval of each row holds zero."""
+    """Return how often the percentile bootstrap interval of each row contains zero."""
     seeds = differences.shape[1]
     drawn = generator.integers(0, seeds, (2000, seeds))
     hits = 0

@@ -1,4 +1,4 @@
-"""Is there a form of age whose gain survives? Many forms and their rivals, chosen on some seeds, judged on others.
+"""Does any form of age beat simpler weights? Forms are selected on some seeds and reported on others.
 
 Small worlds with the small CNN, through the engine: Fashion-MNIST at 7×7 pixels on a stream whose long tail shifts
 every ten steps, and offline. Each seed draws its own pictures. Seeds and pictures of the report are others than those
@@ -7,7 +7,7 @@ asked for; its pictures are too few to be kept apart.
 
     OMP_NUM_THREADS=1 python benchmarks/forms_of_age.py [--worlds ...] [--data-dir FOLDER]
 
-Goes on where it stopped; writes benchmarks/results/forms_of_age.json and prints the tables of forms_of_age_page.py.
+Continues if it was stopped; writes benchmarks/results/forms_of_age.json and prints the tables of forms_of_age_page.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The tables of `forms_of_age.py`, from its record: what was chosen, gains over plain training, and what age adds."""
+"""The tables of `forms_of_age.py`: selected forms, gains over plain training, and what age adds."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from aol.stats import holm, paired_gain
 
 MEASURES = {"accuracy": "Accuracy", "worst": "Accuracy of the three worst classes"}
 ALPHA = 0.05
-# What is compared with what: a form, or the name of a family, whose chosen form is meant.
+# Comparisons: a form, or the name of a family, which stands for its selected form.
 ADDS: dict[str, tuple[Form | str, Form | str]] = {
     "age − age of a wrong class": (AGE, OTHERS),
     "age − error, both as strong as age": (AGE, ERROR_AS_AGE),

@@ -1,4 +1,4 @@
-"""How well do scores find labels that were made wrong on purpose? Average precision, and precision among the top 1 %.
+"""How well do scores find labels that were changed on purpose? Average precision, and precision in the top 1 %.
 
 A part of the labels is changed (symmetric: to any other class; by class: to one fixed class that looks alike). A
 network is trained on them through the engine, and every score ranks the samples of that same run: `aol`'s suspicion;
@@ -9,7 +9,7 @@ what is reported comes from other seeds.
     pip install cleanlab==2.9.0 torch==2.13.0
     python benchmarks/label_noise.py [--sets digits fashion-mnist cifar10] [--part report] [--data-dir FOLDER]
 
-Goes on where it stopped; writes benchmarks/results/label_noise.json and prints the tables of label_noise_page.py.
+Continues if it was stopped; writes benchmarks/results/label_noise.json and prints the tables of label_noise_page.py.
 """
 
 from __future__ import annotations
@@ -197,8 +197,8 @@ def main() -> None:
     words = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     words.add_argument("--sets", nargs="+", choices=list(ALIKE), default=list(ALIKE), help="data sets")
     words.add_argument("--part", nargs="+", choices=list(SEEDS), default=list(SEEDS), help="which seeds")
-    words.add_argument("--data-dir", help="where data sets lie")
-    words.add_argument("--most", type=int, help="train at most so many cases; for a test")
+    words.add_argument("--data-dir", help="folder of the data sets")
+    words.add_argument("--most", type=int, help="train at most this many cases, for a test")
     words.add_argument("--out", type=Path, default=RESULTS / "label_noise.json")
     given = words.parse_args()
     import cleanlab

@@ -1,4 +1,4 @@
-"""The scores that `label_noise.py` compares, each a number a sample: larger is more suspicious."""
+"""The scores that `label_noise.py` compares, one number per sample: larger is more suspicious."""
 
 from __future__ import annotations
 

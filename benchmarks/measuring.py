@@ -1,4 +1,4 @@
-"""What the benchmarks share: time, memory, the machine in words, a table, and the record."""
+"""Shared by the benchmarks: time, memory, a description of the machine, a table, and the record."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def machine() -> dict[str, object]:
 
 
 def in_words(setting: Record, repeats: int) -> str:
-    """Return the line that stands above every table."""
+    """Return the line above every table."""
     return (
         f"{setting['cpu']}, {setting['cores']} cores, {setting['threads']} thread(s); Python {setting['python']}, "
         f"torch {setting['torch']}, NumPy {setting['numpy']}, aol {setting['aol']}; CPU time, median of {repeats}; "
@@ -110,7 +110,7 @@ def table(rows: Sequence[dict[str, str]]) -> str:
 
 def options(description: str, result: str) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
-    parser.add_argument("--out", type=Path, default=RESULTS / result, help="where the record goes")
+    parser.add_argument("--out", type=Path, default=RESULTS / result, help="file of the record")
     return parser
 
 

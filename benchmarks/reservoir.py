@@ -1,4 +1,4 @@
-"""How fast a reservoir takes in indices, beside the textbook's loop over single items, in the same run."""
+"""Speed of `Reservoir.add`, compared with the textbook loop over single items."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ import aol
 
 
 class OneAtATime:
-    """The textbook's reservoir: one Python step an item."""
+    """The textbook reservoir: one Python step per item."""
 
     def __init__(self, capacity: int) -> None:
         self.capacity, self.seen, self.items = capacity, 0, []
         self._random = random.Random(0)
 
     def add(self, indices: Tensor) -> None:
-        """Offer these indices, one after another."""
+        """Add these indices, one after another."""
         for index in indices.tolist():
             self.seen += 1
             if len(self.items) < self.capacity:

@@ -1,4 +1,4 @@
-"""Ages beside River's own wrappers for imbalance, on imbalanced streams that drift: answer first, then learn.
+"""Ages compared with River's own wrappers for imbalance, on imbalanced streams that drift: predict first, then learn.
 
 Settings are defaults of the library or those of River's documentation; none was tuned on these streams.
 """
@@ -27,7 +27,7 @@ STREAMS = ("rbf", "agrawal", "segments")
 def shifting_tail(
     source: Iterator[Sample], classes: list[object], imbalance: float, period: int, seed: int
 ) -> Iterator[Sample]:
-    """Thin out a stream to a long tail, whose order of classes is drawn anew every `period` samples."""
+    """Reduce a stream to a long tail, with a new order of classes every `period` samples."""
     rng = random.Random(f"tail {seed}")
     chance = [imbalance ** (-rank / (len(classes) - 1)) for rank in range(len(classes))]
     for number in itertools.count():
@@ -109,7 +109,7 @@ def methods(classes: list[object], seed: int) -> dict[str, Callable[[Classifier]
 
 
 def progress(inner: Classifier, samples: list[Sample]) -> dict[str, float]:
-    """Answer, compare, learn, one sample after another, and return the measures over the whole stream."""
+    """Predict and learn sample by sample, and return the scores over the whole stream."""
     from river import metrics, preprocessing
 
     whole = preprocessing.StandardScaler() | inner

@@ -1,8 +1,8 @@
-"""Ages of 10 million samples: what one epoch's observe + advance + weights costs, in time and memory.
+"""Time and memory of one epoch (observe, advance, weights) with ages of 10 million samples.
 
-Beside it, at sizes where it fits, the way of the paper's released code: every epoch's ages are kept and the moving
-average is folded anew from the first epoch, here with whole-row tensor operations. Each case runs in a process of its
-own, so that its peak of memory is its own.
+Compared, at smaller sizes, with the method of the paper's code: the ages of all epochs are stored, and the moving
+average is computed again from the first epoch, here with whole-row tensor operations. Each case runs in a separate
+process, to measure its peak memory.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ CASES: dict[str, Callable[..., dict[str, object]]] = {
 
 
 def apart(kind: str, **settings: object) -> dict[str, object]:
-    """Run one case in a process of its own and return its settings and results."""
+    """Run one case in a separate process and return its settings and results."""
     command = [sys.executable, __file__, "--case", json.dumps({"kind": kind, **settings})]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     return {"kind": kind, **settings, **json.loads(done.stdout)}

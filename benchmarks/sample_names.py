@@ -1,4 +1,4 @@
-"""What names of samples cost a packed set: bytes on disk, and the time of opening it and of reading them.
+"""Cost of sample names in a packed set: bytes on disk, and time to open the set and to read names.
 
 Paths are made up in ImageNet's form and number; images are of one byte each, as nothing here decodes them.
 """

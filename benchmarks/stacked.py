@@ -1,7 +1,7 @@
 """CPU time of training steps of R small networks: as one against one after the other.
 
 Both ways train the same R digits-like runs (the `cnn` network, 1×8×8 images, SGD with momentum and weight
-decay, each run on its own batches) and are timed in turn, repeat by repeat, so that both meet the same load.
+decay, each run on its own batches) and are timed alternately, so that both see the same load.
 Both are timed in either memory layout, since CPU convolutions and batch norms are quicker with channels last.
 Prints a table and writes benchmarks/results/stacked.json.
 

@@ -1,4 +1,4 @@
-"""Ages for boosted trees of three makes, on three imbalanced tables: `examples/boosted_trees.py`, all of it."""
+"""Ages for boosted trees of three libraries, on three imbalanced tables: all cases of `examples/boosted_trees.py`."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def main(words: list[str] | None = None) -> int:
     parser.add_argument("--rounds", type=int, default=5, help="rounds of AgedClassifier")
     parser.add_argument("--seeds", type=int, default=10, help="splits of each table")
     parser.add_argument("--tables", nargs="+", choices=TABLES, default=list(TABLES), help="which tables")
-    parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS), help="whose trees")
+    parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS), help="library of the trees")
     parser.add_argument("--processes", type=int, default=1, help="seeds at a time")
     given = parser.parse_args(words)
     before = setting("scikit-learn", "lightgbm", "xgboost")

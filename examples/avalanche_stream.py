@@ -1,7 +1,7 @@
-"""The stream of `stream.py` in Avalanche: a step is an experience, and its reservoir the memory, replayed or not.
+"""The stream of `stream.py` in Avalanche: a step is an experience, the reservoir is the memory, with or without replay.
 
-An experience is trained on once; then its samples enter the memory, the network is examined on the memory, and the
-weights of the next experience follow. Settings are defaults or usual values; none was tuned on these data.
+For each experience: train on it once, add its samples to the memory, evaluate the network on the memory, and compute
+the weights of the next experience. Settings are defaults or common values; none was tuned on these data.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ METHODS = ("none", "error rate", "AoL rho 0.1", "AoL rho 0.5", "replay", "replay
 
 
 class Labelled(TensorDataset):
-    """Tensors with the attribute by which Avalanche finds labels."""
+    """Tensors with the attribute `targets`, where Avalanche finds labels."""
 
     def __init__(self, pool: Digits, index: torch.Tensor) -> None:
         super().__init__(pool.images[index], pool.labels[index])
@@ -34,7 +34,7 @@ class Labelled(TensorDataset):
 
 
 def plugins(method: str, capacity: int, seed: int) -> list[object]:
-    """Return the plug-ins of a method. Replayed or not, the memory is the one that ages are estimated on."""
+    """Return the plug-ins of a method. Ages are estimated on the memory, with or without replay."""
     states = {
         "error rate": aol.ErrorRates(CLASSES),
         "AoL rho 0.1": aol.ClassAges(CLASSES, rho=0.1),
@@ -51,7 +51,7 @@ def plugins(method: str, capacity: int, seed: int) -> list[object]:
 
 
 def train(method: str, seed: int, steps: int, imbalance: float, period: int, capacity: int) -> dict[str, float]:
-    """Train one network along one stream and return its accuracy on the balanced test set."""
+    """Train one network on one stream and return its accuracy on the balanced test set."""
     pool = digits(seed)
     stream = aol.ShiftingTail(pool.labels, imbalance, period=period, steps=steps, seed=seed)
     benchmark = benchmark_from_datasets(train=[as_classification_dataset(Labelled(pool, shown)) for shown in stream])

@@ -1,8 +1,7 @@
-"""Gradient-boosted trees on imbalanced tables that ship with scikit-learn: ages beside balanced classes and nothing.
+"""Gradient-boosted trees on imbalanced tables of scikit-learn: ages, balanced classes and no weights.
 
-Trees know their training set by heart, so their answers on it have no age: `AgedClassifier` asks folds, each answered
-by trees that were not fitted on it. The test part keeps its classes as they were. Settings are usual ones; none was
-tuned on these data.
+Trees memorise their training set, so `AgedClassifier` uses predictions of folds, by trees that were not fitted on the
+sample. The test set is not changed. Settings are common values; none was tuned on these data.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ class Part:
 
 
 def split(data: str, imbalance: float, seed: int) -> tuple[Part, Part]:
-    """Return a long-tailed part to fit on and a part to test on that was left as it is."""
+    """Return a long-tailed training set and an unchanged test set."""
     features, labels = DATA[data](return_X_y=True)
     kept, test, y, y_test = train_test_split(features, labels, test_size=0.4, stratify=labels, random_state=seed)
     tail = aol.long_tail(y, imbalance, seed=seed).numpy()
@@ -48,7 +47,7 @@ def split(data: str, imbalance: float, seed: int) -> tuple[Part, Part]:
 
 
 def trees(model: str, seed: int) -> ClassifierMixin:
-    """Return boosted trees of one of three makes, with the same few settings."""
+    """Return boosted trees of one of three libraries, with the same settings."""
     if model == "lightgbm":
         from lightgbm import LGBMClassifier
 
@@ -63,7 +62,7 @@ def trees(model: str, seed: int) -> ClassifierMixin:
 
 
 def run(data: str, model: str, method: str, imbalance: float, rounds: int, seed: int) -> dict[str, float]:
-    """Fit once and return what the test part says, in percent."""
+    """Fit once and return the test scores, in percent."""
     fitted, test = split(data, imbalance, seed)
     estimator = trees(model, seed)
     if method.startswith("AoL"):
@@ -93,7 +92,7 @@ def main(words: list[str] | None = None) -> int:
         seeds=(5, 2, "splits of each table"),
     )
     parser.add_argument("--data", choices=DATA, default="digits", help="the table")
-    parser.add_argument("--model", choices=MODELS, default="hist", help="whose trees")
+    parser.add_argument("--model", choices=MODELS, default="hist", help="library of the trees")
     given: argparse.Namespace = parser.parse_args(words)
     settings = (given.imbalance, given.rounds)
     results = each_seed(METHODS, given.seeds, lambda how, seed: run(given.data, given.model, how, *settings, seed))

@@ -1,4 +1,4 @@
-"""What the examples share: long-tailed digits, a small network, options, runs, and a table of paired differences."""
+"""Shared by the examples: long-tailed digits, a small network, options, runs, and a table of paired differences."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Run = TypeVar("Run")
 
 @dataclass(frozen=True)
 class Digits:
-    """A balanced pool to train from and a balanced test set, both random parts of scikit-learn's digits."""
+    """A balanced training pool and a balanced test set, both random parts of scikit-learn's digits."""
 
     images: Tensor
     labels: Tensor
@@ -53,12 +53,12 @@ def accuracy(model: nn.Module, images: Tensor, labels: Tensor) -> float:
 
 
 def tail_mean(curve: Sequence[float], part: float = 0.05) -> float:
-    """Return the mean over the last part of a curve: less chance in it than in its last point."""
+    """Return the mean over the last part of a curve, which is less noisy than the last point."""
     return float(np.mean(curve[-max(1, round(len(curve) * part)) :]))
 
 
 def interval(differences: Sequence[float], draws: int = 10_000, level: float = 0.95) -> tuple[float, float]:
-    """Return a bootstrap interval of the mean: what it would be, had other seeds been drawn from these."""
+    """Return a bootstrap interval of the mean over seeds."""
     values = np.asarray(differences)
     chosen = np.random.default_rng(0).integers(len(values), size=(draws, len(values)))
     low, high = np.quantile(values[chosen].mean(1), [(1 - level) / 2, (1 + level) / 2])
@@ -66,7 +66,7 @@ def interval(differences: Sequence[float], draws: int = 10_000, level: float = 0
 
 
 def each_seed(methods: Sequence[str], seeds: int, train: Callable[[str, int], Run]) -> dict[str, list[Run]]:
-    """Return the runs of each method, in the order of seeds; standard error says how far it is."""
+    """Return the runs of each method, in the order of seeds; progress goes to standard error."""
     began = time.perf_counter()
     runs: dict[str, list[Run]] = {method: [] for method in methods}
     for seed in range(seeds):
@@ -77,7 +77,7 @@ def each_seed(methods: Sequence[str], seeds: int, train: Callable[[str, int], Ru
 
 
 def table(results: Mapping[str, Sequence[Mapping[str, float]]], baseline: str) -> str:
-    """Return the results as text: mean and spread over seeds, and the difference to the baseline, paired by seed."""
+    """Return the results as text: mean and sd over seeds, and the difference to the baseline, paired by seed."""
     measures = list(results[baseline][0])
     lines = []
     for measure in measures:
@@ -96,7 +96,7 @@ def table(results: Mapping[str, Sequence[Mapping[str, float]]], baseline: str) -
 
 
 def options(description: str, **defaults: tuple[int | float, int | float, str]) -> argparse.ArgumentParser:
-    """Return a parser with one option a keyword: its default, its least value and its help."""
+    """Return a parser with one option per keyword: its default, smallest value and help."""
     parser = _Parser(description=description, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
     for name, (default, least, text) in defaults.items():
         parser.add_argument(f"--{name}", type=_at_least(type(default), least), default=default, help=text)

@@ -1,8 +1,8 @@
 """Long-tailed digits: does the Age of Learning help? Several weightings, several seeds, one table.
 
-All runs of a seed share the data, the first weights of the network and the order of batches (but for the resampled
-one, whose order is the method), so that differences are paired. Settings are defaults of the library or usual values
-(β = 0.99, frequency^-0.5); none was tuned on these data, and no epoch is picked by its test accuracy.
+All runs of a seed share the data, the initial weights and the order of batches (except resampling, which changes the
+order), so that differences are paired. Settings are defaults of the library or common values (β = 0.99,
+frequency^-0.5); none was tuned on these data, and no epoch is chosen by its test accuracy.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ METHODS = (
 
 
 class Run(NamedTuple):
-    """Test accuracy; and after each epoch the part of the training set that is right, and the largest AoL weight."""
+    """Test accuracy; and after each epoch the training accuracy and the largest AoL weight."""
 
     test: dict[str, float]
     right: list[float]
@@ -75,7 +75,7 @@ def train(method: str, seed: int, epochs: int, imbalance: float) -> Run:
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-        # The clean pass at the end of an epoch: what does the model get right of what it was trained on?
+        # The clean pass at the end of an epoch.
         with torch.no_grad():
             right = aol.is_correct(model(images), labels)
         ages.observe(range(len(labels)), right)
@@ -89,7 +89,7 @@ def train(method: str, seed: int, epochs: int, imbalance: float) -> Run:
 
 
 def weights_over_time(runs: list[Run]) -> str:
-    """Say how long the AoL runs had anything to weigh: where nothing is wrong, all ages go back to one."""
+    """Describe for how long the AoL runs had unequal weights: if nothing is wrong, all ages are one."""
     epochs = len(runs[0].right)
     firsts = [run.right.index(1.0) + 1 for run in runs if 1.0 in run.right]
     when = f", first at epoch {min(firsts)} to {max(firsts)}" if firsts else ""

@@ -1,7 +1,7 @@
-"""Long-tailed digits in Lightning: plain, weighted by frequency, weighted by age, drawn by age; one table.
+"""Long-tailed digits in Lightning: plain, weighted by frequency, weighted by age, resampled by age; one table.
 
-The module does not know which: it asks the callback for its loss. All runs of a seed share the data, the first weights
-of the network and (but for the drawn one) the order of batches, so that differences are paired. Nothing was tuned here.
+All runs of a seed share the data, the initial weights and (except for resampling) the order of batches, so that
+differences are paired. Nothing was tuned on these data.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Classifier(lightning.LightningModule):
         return aol.weighted_mean(losses, self.class_weight[y])
 
     def validation_step(self, batch: list[Tensor], batch_idx: int) -> None:
-        """Note the test accuracy of this epoch."""
+        """Record the test accuracy of this epoch."""
         images, labels = batch
         self.curve.append(accuracy(self.net, images, labels))
 

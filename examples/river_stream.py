@@ -1,4 +1,4 @@
-"""Digits one by one with River: a long tail that shifts, answered before learned, with several things around one model.
+"""Digits one by one with River: a long tail that shifts, predicted before learned, with several wrappers of one model.
 
 Settings are defaults of the library or those of River's documentation; none was tuned on these data.
 """
@@ -23,7 +23,7 @@ EVEN = dict.fromkeys(range(10), 0.1)
 
 
 def stream(samples: int, imbalance: float, period: int, seed: int) -> Iterator[tuple[dict[int, float], int]]:
-    """Yield digits of a long tail, whose order of classes is drawn anew every `period` samples."""
+    """Yield digits of a long tail, with a new order of classes every `period` samples."""
     data = load_digits()
     rng = np.random.default_rng(seed)
     tail = aol.ShiftingTail(data.target, imbalance, period=1, steps=-(-samples // period), seed=seed)
@@ -41,7 +41,7 @@ def around(method: str, model: Classifier, seed: int) -> Classifier:
 
 
 def follow(method: str, seed: int, samples: int, imbalance: float, period: int) -> dict[str, float]:
-    """Answer, compare, learn, and return the measures over the whole stream, in percent."""
+    """Predict and learn sample by sample, and return the scores over the whole stream, in percent."""
     linear = multiclass.OneVsRestClassifier(linear_model.LogisticRegression())
     model = preprocessing.StandardScaler() | around(method, linear, seed)
     balanced, kappa = metrics.BalancedAccuracy(), metrics.CohenKappa()

@@ -1,6 +1,6 @@
-"""Long-tailed digits with scikit-learn: a linear classifier in rounds by age, beside balanced classes and nothing.
+"""Long-tailed digits with scikit-learn: a linear classifier with ages, balanced classes and no weights.
 
-The ages come from answers of folds that were not fitted on the sample. Settings are defaults; none was tuned on these
+Ages come from predictions of folds that were not fitted on the sample. Settings are defaults; none was tuned on these
 data.
 """
 
@@ -20,7 +20,7 @@ METHODS = ("none", "balanced", "AoL class", "AoL sample", "AoL class x balanced"
 
 
 def train(method: str, seed: int, rounds: int, imbalance: float) -> dict[str, float]:
-    """Fit on a long tail and return what the balanced test set says, in percent."""
+    """Fit on a long tail and return the scores on the balanced test set, in percent."""
     pool = digits(seed)
     tail = aol.long_tail(pool.labels, imbalance, seed=seed)
     model = AgedClassifier(

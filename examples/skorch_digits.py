@@ -1,6 +1,6 @@
-"""Long-tailed digits with skorch: a small network and the callback, beside a criterion with balanced weights.
+"""Long-tailed digits with skorch: a small network with the callback, and a criterion with balanced weights.
 
-Settings are defaults of the library or usual values; none was tuned on these data.
+Settings are defaults of the library or common values; none was tuned on these data.
 """
 
 from __future__ import annotations

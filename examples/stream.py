@@ -1,8 +1,8 @@
-"""A stream of digits whose long tail shifts: class ages estimated on a reservoir, beside what else one might use.
+"""A stream of digits whose long tail shifts: class ages estimated on a reservoir, and simpler weights.
 
-One step: the step's samples enter the memory, the network is trained on them once, it is examined on the memory, and
-the weights of the next step follow. The memory is never trained on. Settings are defaults of the library or usual
-values; none was tuned on these data.
+One step: add the samples to the memory, train on them once, evaluate the network on the memory, and compute the weights
+of the next step. The memory is never trained on. Settings are defaults of the library or common values; none was tuned
+on these data.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ METHODS = ("none", "frequency^-0.5", "error rate", "AoL rho 0.1", "AoL rho 0.5")
 
 
 def train(method: str, seed: int, steps: int, imbalance: float, period: int, capacity: int) -> dict[str, float]:
-    """Train one network along one stream and return its accuracy on the balanced test set."""
+    """Train one network on one stream and return its accuracy on the balanced test set."""
     pool = digits(seed)
     images, labels = pool.images, pool.labels
     stream = aol.ShiftingTail(labels, imbalance, period=period, steps=steps, seed=seed)

@@ -1,8 +1,8 @@
 """Which package does a sentence of Python's own documentation come from? Plain, by frequency, by age; one table.
 
-Texts are the docstrings of the standard library, so that nothing is downloaded: the vocabulary is made from them, and
-the model, a small BERT, from its config. All runs of a seed share the data, the first weights of the network and (but
-for the drawn one) the order of batches. Nothing was tuned on these data.
+Texts are the docstrings of the standard library, so nothing is downloaded. The vocabulary is made from them, and the
+model, a small BERT, from its config. All runs of a seed share the data, the initial weights and (except for resampling)
+the order of batches. Nothing was tuned on these data.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def docstrings(package: str) -> list[str]:
 
 @cache
 def corpus() -> tuple[list[str], Tensor]:
-    """Return all texts and the number of the package of each."""
+    """Return all texts and the index of the package of each."""
     found = [docstrings(package) for package in PACKAGES]
     return [text for texts in found for text in texts], torch.cat(
         [torch.full((len(texts),), label) for label, texts in enumerate(found)]
@@ -67,7 +67,7 @@ def corpus() -> tuple[list[str], Tensor]:
 
 
 def tokenizer_of(texts: list[str]) -> PreTrainedTokenizerFast:
-    """Return a tokenizer of words, whose vocabulary is that of the texts."""
+    """Return a word tokenizer with the vocabulary of the texts."""
     words = Tokenizer(models.WordLevel(unk_token="[UNK]"))
     words.normalizer = normalizers.Lowercase()
     words.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
@@ -102,13 +102,13 @@ def split(labels: Tensor, imbalance: float, seed: int) -> tuple[Tensor, Tensor]:
 
 
 class Accuracies(TrainerCallback):
-    """Keeps the test accuracy of each epoch."""
+    """Stores the test accuracy of each epoch."""
 
     def __init__(self) -> None:
         self.curve: list[float] = []
 
     def on_evaluate(self, args, state, control, metrics, **kwargs) -> None:
-        """Note it."""
+        """Store the test accuracy."""
         self.curve.append(metrics["eval_accuracy"])
 
 
