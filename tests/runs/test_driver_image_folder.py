@@ -159,7 +159,7 @@ def test_folders_whose_names_are_no_utf8_train_and_are_reported(
     photos.rename(odd)
     out = Path(odd) / "out"
     trained(Path(odd), out, capsys, *SMALL, "--keep-samples")
-    (about,) = out.rglob("about.json")
+    (about,) = out.rglob("run.json")
     said = json.loads(about.read_text())
     assert said["classes"][0] == "caf\\xe9"
     assert said["data"] == odd

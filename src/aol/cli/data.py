@@ -102,7 +102,7 @@ def _get(words: argparse.Namespace) -> int:
 
 def _check(words: argparse.Namespace) -> int:
     from aol.cli.parser import check_data
-    from aol.data.check import check
+    from aol.data.open import check
 
     check_data([words.name], "NAME_OR_FOLDER")
     found = check(

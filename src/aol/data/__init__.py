@@ -4,7 +4,6 @@ Needs torch and numpy; scikit-learn, Pillow, pyarrow and lmdb are imported when 
 """
 
 from aol.data.augment import Draws, crop_flip, draw, evaluation_batch, training_batch
-from aol.data.check import FileState, Report, check
 from aol.data.crops import RandomResizedCrop, ResizeCenterCrop, Transform, crops_for
 from aol.data.download import UnreachableError, get
 from aol.data.encoded_images import Records, StoredImages, damaged, into_memory
@@ -20,7 +19,7 @@ from aol.data.images import (
     split_per_class,
 )
 from aol.data.named import NAMES, Listing, find, list_sets
-from aol.data.open import load, open_data
+from aol.data.open import FileState, Report, check, load, open_data
 from aol.data.pack import Packed, pack
 
 __all__ = [

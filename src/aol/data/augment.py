@@ -8,6 +8,7 @@ fit for a CUDA graph.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -31,23 +32,17 @@ class Draws(NamedTuple):
 
     def batch(self, positions: slice | Tensor) -> Draws:
         """Return the draws at some positions of the last axis."""
-        return Draws(self.row[..., positions], self.column[..., positions], self.flip[..., positions])
+        return Draws(*(each[..., positions] for each in self))
 
     def to(self, device: torch.device | str) -> Draws:
         """Return the draws on a device."""
-        return Draws(self.row.to(device), self.column.to(device), self.flip.to(device))
+        return Draws(*(each.to(device) for each in self))
 
 
-def draw(
-    samples: int,
-    augmentation: Augmentation,
-    *,
-    generator: torch.Generator | Sequence[torch.Generator],
-) -> Draws:
+def draw(samples: int, augmentation: Augmentation, *, generator: torch.Generator | Sequence[torch.Generator]) -> Draws:
     """Draw shifts and flips for `samples` samples: [samples], or [R, samples] from R generators.
 
-    With one generator a run, a run's draws are the same alone and among others. They are on the generator's
-    device.
+    With one generator a run, a run's draws are the same alone and among others. They are on the generator's device.
 
     >>> one, two = torch.Generator().manual_seed(1), torch.Generator().manual_seed(2)
     >>> draw(5, Augmentation(pad=4, flip=True), generator=[one, two]).row.shape
@@ -56,14 +51,9 @@ def draw(
     if not isinstance(generator, torch.Generator):
         rows = [draw(samples, augmentation, generator=g) for g in generator]
         return Draws(*(torch.stack(parts) for parts in zip(*rows, strict=True)))
-    span = 2 * augmentation.pad + 1
-    device = generator.device
-    row = torch.randint(span, (samples,), generator=generator, device=device)
-    column = torch.randint(span, (samples,), generator=generator, device=device)
-    if augmentation.flip:
-        flip = torch.randint(2, (samples,), generator=generator, device=device).bool()
-    else:
-        flip = torch.zeros(samples, dtype=torch.bool, device=device)
+    chosen = partial(torch.randint, size=(samples,), generator=generator, device=generator.device)
+    row, column = chosen(2 * augmentation.pad + 1), chosen(2 * augmentation.pad + 1)
+    flip = chosen(2).bool() if augmentation.flip else torch.zeros_like(row, dtype=torch.bool)
     return Draws(row, column, flip)
 
 

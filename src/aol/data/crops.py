@@ -1,8 +1,7 @@
 """Random and central crops of large images, one image at a time, on uint8 tensors [C, H, W].
 
 Assumes a decoded image and, for training, a numpy generator of this sample, from (seed, epoch, index): neither the
-number of workers nor the order of reading changes a result. Sizes round as
-torchvision's do.
+number of workers nor the order of reading changes a result. Sizes round as torchvision's do.
 """
 
 from __future__ import annotations
@@ -22,11 +21,9 @@ class Transform(Protocol):
     @property
     def size(self) -> int:
         """Return the side of the result."""
-        ...
 
     def __call__(self, image: Tensor, generator: np.random.Generator) -> Tensor:
         """Return uint8 [C, size, size]."""
-        ...
 
 
 def sample_generator(seed: int, epoch: int, index: int) -> np.random.Generator:
@@ -49,8 +46,7 @@ def resize(image: Tensor, height: int, width: int) -> Tensor:
     """
     if image.shape[-2:] == (height, width):
         return image
-    out = F.interpolate(image.unsqueeze(0), (height, width), mode="bilinear", antialias=True)
-    return out.squeeze(0)
+    return F.interpolate(image.unsqueeze(0), (height, width), mode="bilinear", antialias=True).squeeze(0)
 
 
 @dataclass(frozen=True)
@@ -113,12 +109,9 @@ class ResizeCenterCrop:
     def __call__(self, image: Tensor, generator: np.random.Generator) -> Tensor:
         """Crop uint8 [C, H, W] centrally to uint8 [C, size, size]; nothing is drawn."""
         height, width = image.shape[-2:]
-        if height <= width:
-            out = resize(image, self.resize, int(self.resize * width / height))
-        else:
-            out = resize(image, int(self.resize * height / width), self.resize)
-        top = round((out.shape[-2] - self.size) / 2)
-        left = round((out.shape[-1] - self.size) / 2)
+        short = min(height, width)
+        out = resize(image, int(self.resize * height / short), int(self.resize * width / short))
+        top, left = (round((side - self.size) / 2) for side in out.shape[-2:])
         return out[:, top : top + self.size, left : left + self.size].contiguous()
 
 

@@ -1,12 +1,12 @@
 """Encoded image bytes ↔ pixels, with Pillow; an image that cannot be decoded is an error that names its file.
 
-Assumes Pillow, imported on first use. Every image becomes RGB; EXIF orientation is ignored, as torchvision
-does.
+Needs Pillow, imported on first use. Every image becomes RGB; EXIF orientation is ignored, as torchvision does.
 """
 
 from __future__ import annotations
 
 import io
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -21,11 +21,15 @@ if TYPE_CHECKING:
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".bmp", ".ppm", ".pgm", ".tif", ".tiff", ".webp")
 
 
+def _pillow() -> ModuleType:
+    return need("PIL.Image", package="pillow", extra="images", why="decoding images")
+
+
 def open_image(encoded: bytes, source: str) -> Image:
     """Decode the whole image with Pillow, as RGB; a damaged one is a `DataError` naming `source`."""
-    pillow = need("PIL.Image", package="pillow", extra="images", why="decoding images")
     if not encoded:
         raise DataError(f"{source}: an empty file, not an image")
+    pillow = _pillow()
     try:
         image: Image = pillow.open(io.BytesIO(encoded)).convert("RGB")
     except MemoryError:
@@ -48,20 +52,15 @@ def decode(encoded: bytes, source: str = "image") -> Tensor:
     return torch.from_numpy(pixels).permute(2, 0, 1)
 
 
-def encode_jpeg(image: Image, *, quality: int) -> bytes:
-    """Encode as JPEG of the given quality, chroma at half resolution (4:2:0)."""
-    buffer = io.BytesIO()
-    image.save(buffer, "JPEG", quality=quality, subsampling="4:2:0")
-    return buffer.getvalue()
-
-
 def shrink(encoded: bytes, source: str, *, size: int, quality: int) -> bytes:
-    """Return the image with its shorter side at `size`, as JPEG; one that is no larger stays byte for byte."""
-    pillow = need("PIL.Image", package="pillow", extra="images", why="decoding images")
+    """Return the image with its shorter side at `size`, as JPEG (4:2:0); one that is no larger stays byte for byte."""
     image = open_image(encoded, source)
     width, height = image.size
     if min(width, height) <= size:
         return encoded
     scale = size / min(width, height)
     target = (max(size, round(width * scale)), max(size, round(height * scale)))
-    return encode_jpeg(image.resize(target, pillow.Resampling.BICUBIC, reducing_gap=3.0), quality=quality)
+    buffer = io.BytesIO()
+    resized = image.resize(target, _pillow().Resampling.BICUBIC, reducing_gap=3.0)
+    resized.save(buffer, "JPEG", quality=quality, subsampling="4:2:0")
+    return buffer.getvalue()

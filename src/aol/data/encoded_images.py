@@ -26,7 +26,7 @@ from aol.data.images import ImageSet
 H = TypeVar("H")
 Places: TypeAlias = npt.NDArray[np.int64]
 Progress = Callable[[int, int], None]
-_IN_MEMORY_LIMIT = 8 << 30
+_IN_MEMORY_LIMIT_GIB = 8
 _BLOCK = 64
 
 
@@ -35,23 +35,16 @@ class Records(Protocol):
 
     name: str
     classes: tuple[str, ...]
-
-    @property
-    def labels(self) -> Tensor:
-        """Return all labels, int64 [N], known without decoding an image."""
-        ...
+    labels: Tensor  # all of them, int64 [N], known without decoding an image
 
     def encoded(self, index: int) -> bytes:
         """Read the encoded image at a position."""
-        ...
 
     def source(self, index: int) -> str:
         """Name the file, or the record in a file, that a position stands for."""
-        ...
 
     def stamp(self, index: int) -> str:
         """Return a text that changes when the record does: packing compares it to find outdated records."""
-        ...
 
     def names(self, index: Sequence[int]) -> list[str] | None:
         """Return what the records at these positions are called at their source, a different name each.
@@ -59,7 +52,6 @@ class Records(Protocol):
         A file by its path inside the data set, a row or key by that of its container too. None where nothing but
         the position is known. Many at once: a table of names is read when asked for, and not kept.
         """
-        ...
 
 
 class PerThread(Generic[H]):
@@ -77,8 +69,7 @@ class PerThread(Generic[H]):
     def __call__(self) -> H:
         """Return this thread's handle."""
         if getattr(self._local, "pid", None) != os.getpid():  # a fork inherits the parent's handle: open anew
-            self._local.handle = self._opener()
-            self._local.pid = os.getpid()
+            self._local.handle, self._local.pid = self._opener(), os.getpid()
         handle: H = self._local.handle
         return handle
 
@@ -95,11 +86,7 @@ class Subset:
     def __init__(self, records: Records, index: Tensor, name: str) -> None:
         self.name, self.classes = name, records.classes
         self._records, self._index = records, index
-
-    @property
-    def labels(self) -> Tensor:
-        """Return the labels of the chosen records."""
-        return self._records.labels[self._index]
+        self.labels = records.labels[index]
 
     def encoded(self, index: int) -> bytes:
         """Read the encoded image at a position of the subset."""
@@ -163,26 +150,16 @@ class StoredImages(Dataset[tuple[Tensor, int, int]]):
         if seed < 0:
             raise ValueError(f"seed must be at least 0, got {seed}")
         self.records, self.transform, self.seed = records, transform, seed
-        self.labels = records.labels
+        self.name, self.classes, self.labels = records.name, records.classes, records.labels
         self._epoch = torch.zeros(1, dtype=torch.int64).share_memory_()  # type: ignore[no-untyped-call]
 
     def __len__(self) -> int:
         return len(self.labels)
 
     @property
-    def name(self) -> str:
-        """Return the name of the split, for messages."""
-        return self.records.name
-
-    @property
-    def classes(self) -> tuple[str, ...]:
-        """Return the names of the classes."""
-        return self.records.classes
-
-    @property
     def num_classes(self) -> int:
         """How many classes there are."""
-        return len(self.records.classes)
+        return len(self.classes)
 
     @property
     def counts(self) -> Tensor:
@@ -291,25 +268,22 @@ def into_memory(split: StoredImages, *, workers: int = 4) -> ImageSet:
     torch.Size([2, 3, 7, 9])
     """
     plain = split.with_transform(None)
-    channels, height, width = plain[0][0].shape
-    size = len(plain) * channels * height * width
-    if size > _IN_MEMORY_LIMIT:
-        raise DataError(
-            f"{split.name}: {size / 2**30:.1f} GiB of pixels are too many for memory; open it with open_data"
-        )
-    images = torch.empty(len(plain), channels, height, width, dtype=torch.uint8)
+    first = plain[0][0]
+    gib = len(plain) * first.numel() / 2**30
+    if gib > _IN_MEMORY_LIMIT_GIB:
+        raise DataError(f"{split.name}: {gib:.1f} GiB of pixels are too many for memory; open it with open_data")
+    images = torch.empty(len(plain), *first.shape, dtype=torch.uint8)
 
     def place(block: range) -> None:
         for index in block:
             image = plain[index][0]
-            if image.shape != images.shape[1:]:
+            if image.shape != first.shape:
                 raise DataError(
                     f"{split.records.source(index)}: {image.shape[-1]}×{image.shape[-2]} pixels, but the "
-                    f"first image has {width}×{height}; images held in memory must all have one size"
+                    f"first image has {first.shape[-1]}×{first.shape[-2]}; images held in memory must all have one size"
                 )
             images[index] = image
 
     with ThreadPoolExecutor(max(1, workers)) as pool:
-        for _ in pool.map(place, _blocks(len(plain))):
-            pass
+        list(pool.map(place, _blocks(len(plain))))
     return ImageSet(images, split.labels, split.classes, split.name, plain.names(torch.arange(len(plain))))

@@ -19,8 +19,6 @@ from aol.data.encoded_images import Records, Subset
 from aol.data.errors import DataError
 from aol.data.images import split_per_class
 
-TEST_FRACTION = 0.2
-TEST_SEED = 0
 TEST_FOLDERS = ("test", "val", "validation", "valid")
 
 
@@ -44,7 +42,7 @@ class FileNames:
         return os.fsdecode(self._bytes[start : int(self._ends[index])].tobytes())
 
 
-class FolderRecords:
+class _FolderRecords:
     """The images of one split folder, in the order of sorted class and file names.
 
     `inside` is the folder's path inside the data set.
@@ -57,28 +55,22 @@ class FolderRecords:
         if not labels:
             raise DataError(f"{folder}: no class folders in it")
         self.classes = tuple(_as_text(label) for label in labels)
-        names: list[str] = []
-        counts = []
-        for label in labels:
-            found = sorted(_images(os.path.join(self._folder, label), label))
-            if not found:
+        found = [sorted(_images(os.path.join(self._folder, label), label)) for label in labels]
+        for label, images in zip(labels, found, strict=True):
+            if not images:
                 raise DataError(f"{folder / label}: an empty class folder, no image in it")
-            names += found
-            counts.append(len(found))
-        self._names = FileNames(names)
-        self.labels = torch.arange(len(counts)).repeat_interleave(torch.tensor(counts))
+        self._names = FileNames([name for images in found for name in images])
+        counts = torch.tensor([len(images) for images in found])
+        self.labels = torch.arange(len(found)).repeat_interleave(counts)
 
     def encoded(self, index: int) -> bytes:
-        """Read the file at a position."""
         with open(self.source(index), "rb") as file:
             return file.read()
 
     def source(self, index: int) -> str:
-        """Return the path of the file at a position."""
         return os.path.join(self._folder, self._names[index])
 
     def stamp(self, index: int) -> str:
-        """Give name, size and time of the file at a position."""
         state = os.stat(self.source(index))
         return f"{self._names[index]}:{state.st_size}:{state.st_mtime_ns}"
 
@@ -122,17 +114,16 @@ def open_folder(root: Path) -> dict[str, Records]:
     class folders alone is split: one fifth of each class, drawn with seed 0, is the test split.
     """
     if not (root / "train").is_dir():
-        records = FolderRecords(root, f"{root.name}/train")
+        records = _FolderRecords(root, f"{root.name}/train")
         if len(records.classes) < 2:
             raise DataError(f"{root}: neither a train folder nor at least two class folders in it")
-        try:
-            kept, held = split_per_class(records.labels, TEST_FRACTION, seed=TEST_SEED)
-        except DataError:
-            few = int(torch.bincount(records.labels).argmin())
+        counts = torch.bincount(records.labels)
+        if int(counts.min()) < 2:
             raise DataError(
-                f"{root / records.classes[few]}: a single image; without train and test folders, every class "
-                "needs at least two"
-            ) from None
+                f"{root / records.classes[int(counts.argmin())]}: a single image; without train and test folders, "
+                "every class needs at least two"
+            )
+        kept, held = split_per_class(records.labels, 0.2, seed=0)
         return {
             "train": Subset(records, kept, f"{root.name}/train"),
             "test": Subset(records, held, f"{root.name}/test"),
@@ -140,9 +131,9 @@ def open_folder(root: Path) -> dict[str, Records]:
     labelled = [name for name in TEST_FOLDERS if (root / name).is_dir() and class_folders(root / name)]
     if not labelled:
         raise DataError(f"{root}: has a train folder but no test or val folder with class folders beside it")
-    splits: dict[str, Records] = {"train": FolderRecords(root / "train", f"{root.name}/train", "train")}
+    splits: dict[str, Records] = {"train": _FolderRecords(root / "train", f"{root.name}/train", "train")}
     for role, name in zip(("test", "validation"), labelled, strict=False):
-        splits[role] = FolderRecords(root / name, f"{root.name}/{name}", name)
+        splits[role] = _FolderRecords(root / name, f"{root.name}/{name}", name)
         same_classes(splits["train"], splits[role], root / "train", root / name)
     return splits
 
@@ -153,11 +144,8 @@ def same_classes(train: Records, other: Records, train_at: Path, other_at: Path)
         return
     lacking = [c for c in train.classes if c not in set(other.classes)]
     foreign = [c for c in other.classes if c not in set(train.classes)]
-    said = []
-    if lacking:
-        said.append(f"{other_at} lacks {_some(lacking)} of {train_at}")
-    if foreign:
-        said.append(f"{other_at} has {_some(foreign)}, which {train_at} has not")
+    said = [f"{other_at} lacks {_some(lacking)} of {train_at}"] * bool(lacking)
+    said += [f"{other_at} has {_some(foreign)}, which {train_at} has not"] * bool(foreign)
     raise DataError("classes differ: " + (" and ".join(said) or f"{other_at} has another order than {train_at}"))
 
 

@@ -51,7 +51,7 @@ def _transaction(path: str) -> Any:
         return _environments[path].begin()
 
 
-class LmdbRecords:
+class _LmdbRecords:
     """The records of one LMDB environment."""
 
     def __init__(self, path: Path, name: str) -> None:
@@ -75,7 +75,6 @@ class LmdbRecords:
         self.classes = tuple(str(n) for n in (listed if listed is not None else range(max(labels) + 1)))
 
     def encoded(self, index: int) -> bytes:
-        """Read the encoded image at a position."""
         with _transaction(self._path) as view:
             content = view.get(b"image-%09d" % (index + self._first))
         if content is None:
@@ -83,11 +82,9 @@ class LmdbRecords:
         return bytes(content)
 
     def source(self, index: int) -> str:
-        """Name the environment and key of a position."""
         return f"{self._path} (image-{index + self._first:09d})"
 
     def stamp(self, index: int) -> str:
-        """Return the environment's size and time with the position."""
         return f"{self._stamp}:{index}"
 
     def names(self, index: Sequence[int]) -> list[str]:
@@ -121,7 +118,7 @@ def open_lmdb(root: Path) -> dict[str, Records]:
     opened = {}
     for role, path in zip(("train", "test", "validation"), paths, strict=False):
         assert path is not None
-        records = opened[role] = LmdbRecords(path, f"{root.name}/{path.stem}")
+        records = opened[role] = _LmdbRecords(path, f"{root.name}/{path.stem}")
         if records.named and opened["train"].named:
             same_classes(opened["train"], records, train, path)
         records.classes = opened["train"].classes

@@ -132,15 +132,13 @@ class _Work:
         fingerprint, names = self._fingerprint(records, positions), records.names(positions)
         table = None if names is None else packed_names(names)
         shard = _up_to_date(self.target, name, fingerprint)
-        if shard is not None:
-            if not _same_names(self.target, shard, table):  # of an earlier version, or of a folder that was renamed
-                self._name(shard, table)
-            self._advance(len(positions), kept=1)
-            return shard
-        shard = self._images(records, positions, name, fingerprint)
-        if shard is not None:
-            self._name(shard, table)
-            self._advance(len(positions) % _TICK, written=1)
+        kept = shard is not None
+        if shard is None:
+            shard = self._images(records, positions, name, fingerprint)
+        if shard is None:
+            return None
+        self._name(shard, table)
+        self._advance(len(positions) if kept else len(positions) % _TICK, written=not kept, kept=kept)
         return shard
 
     def _begin(self) -> None:
@@ -148,16 +146,22 @@ class _Work:
             (self.target / MANIFEST).unlink(missing_ok=True)  # the set is not whole until we are done
 
     def _name(self, shard: Shard, table: bytes | None) -> None:
-        """Write the names of a shard whose images are there, then what it was made from."""
+        """Write the names of a shard whose images are there, then what it was made from, where they are not the same.
+
+        Those of an earlier version may be missing, those of a folder that was renamed are others.
+        """
+        path, about = self.target / f"{shard['file']}{NAMES}", self.target / f"{shard['file']}.json"
+        there, crc32 = path.read_bytes() if path.is_file() else None, None if table is None else zlib.crc32(table)
+        if there == table and shard.get("names_crc32") == crc32 and about.is_file():
+            return
         self._begin()
-        path = self.target / f"{shard['file']}{NAMES}"
-        shard.pop("names_crc32", None)
-        if table is None:
+        if table is None or crc32 is None:
             path.unlink(missing_ok=True)
+            shard.pop("names_crc32", None)
         else:
             write_atomically(path, table)
-            shard["names_crc32"] = zlib.crc32(table)
-        write_atomically(self.target / f"{shard['file']}.json", json.dumps(shard).encode())
+            shard["names_crc32"] = crc32
+        write_atomically(about, json.dumps(shard).encode())
 
     def _images(self, records: Records, positions: range, name: str, fingerprint: str) -> Shard | None:
         """Write the images of a shard and their index; None when one is damaged or work has stopped."""
@@ -233,7 +237,7 @@ class _Work:
             found.update(said.encode(errors="surrogateescape"))
         return found.hexdigest()
 
-    def _advance(self, records: int, *, written: int = 0, kept: int = 0) -> None:
+    def _advance(self, records: int, *, written: bool = False, kept: bool = False) -> None:
         with self._lock:
             self.done += records
             self.written += written
@@ -254,14 +258,6 @@ def _up_to_date(target: Path, name: str, fingerprint: str) -> Shard | None:
     except (OSError, ValueError, KeyError, TypeError):
         return None
     return made if whole else None
-
-
-def _same_names(target: Path, shard: Shard, table: bytes | None) -> bool:
-    try:
-        there = (target / f"{shard['file']}{NAMES}").read_bytes()
-    except FileNotFoundError:
-        there = None
-    return there == table and shard.get("names_crc32") == (None if table is None else zlib.crc32(table))
 
 
 def _remove_strays(target: Path, files: set[str]) -> None:

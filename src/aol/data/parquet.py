@@ -46,7 +46,7 @@ def _row_groups(path: str, column: str) -> Callable[[int], Sequence[Any]]:
     return group
 
 
-class ParquetRecords:
+class _ParquetRecords:
     """The rows of one split's shards, in the order of sorted file names."""
 
     def __init__(self, shards: Sequence[Path], name: str, root: Path) -> None:
@@ -90,7 +90,6 @@ class ParquetRecords:
         return *self._groups[at], index - int(self._ends[at])
 
     def encoded(self, index: int) -> bytes:
-        """Read the encoded image of a row."""
         number, group, row = self._place(index)
         content: bytes | None = self._open[number]()(group)[row].as_py()
         if content is None:
@@ -98,12 +97,10 @@ class ParquetRecords:
         return content
 
     def source(self, index: int) -> str:
-        """Name the file, row group and row of a position."""
         number, group, row = self._place(index)
         return f"{self._paths[number]} (row group {group}, row {row})"
 
     def stamp(self, index: int) -> str:
-        """Return the shard's name, size and time with the row."""
         number, group, row = self._place(index)
         return f"{self._stamps[number]}:{group}:{row}"
 
@@ -216,11 +213,11 @@ def open_parquet(root: Path) -> dict[str, Records]:
     folder = parquet_folder(root)
     if folder is None:
         raise DataError(f"{root}: no train*.parquet in it")
-    train = ParquetRecords(sorted(folder.glob("train*.parquet")), f"{root.name}/train", root)
+    train = _ParquetRecords(sorted(folder.glob("train*.parquet")), f"{root.name}/train", root)
     others = []
     for name in ("test", "val"):
         if shards := sorted(folder.glob(f"{name}*.parquet")):
-            records = ParquetRecords(shards, f"{root.name}/{name}", root)
+            records = _ParquetRecords(shards, f"{root.name}/{name}", root)
             if not bool((records.labels == -1).all()):  # as in the test splits of competitions
                 others.append(records)
     if not others:

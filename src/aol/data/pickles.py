@@ -16,28 +16,26 @@ import numpy.typing as npt
 
 from aol.data.errors import DataError
 
-Plain = int | float | bool | str | bytes | None | list["Plain"] | dict["Plain", "Plain"] | npt.NDArray[np.generic]
-
 _TYPES = frozenset({"u1", "i1", "u2", "i2", "u4", "i4", "u8", "i8", "f4", "f8"})
+_ORDERS = frozenset("<>|=")
+
+
+def _text(value: object) -> str:
+    return value.decode("latin1") if isinstance(value, bytes) else str(value)
 
 
 class _StoredType:
     """Stands in for numpy.dtype: a type code and a byte order."""
 
     def __init__(self, code: str | bytes, *_: object) -> None:
-        text = code.decode("latin1") if isinstance(code, bytes) else code
-        if text not in _TYPES:
-            raise pickle.UnpicklingError(f"array of type {text!r}")
-        self.code, self.order = text, "="
+        if _text(code) not in _TYPES:
+            raise pickle.UnpicklingError(f"array of type {_text(code)!r}")
+        self.dtype: np.dtype[np.generic] = np.dtype(_text(code))
 
     def __setstate__(self, state: tuple[object, ...]) -> None:
-        order = state[1].decode("latin1") if isinstance(state[1], bytes) else state[1]
-        if order not in ("<", ">", "|", "="):
-            raise pickle.UnpicklingError(f"byte order {order!r}")
-        self.order = str(order)
-
-    def dtype(self) -> np.dtype[np.generic]:
-        return np.dtype(self.order + self.code)
+        if _text(state[1]) not in _ORDERS:
+            raise pickle.UnpicklingError(f"byte order {_text(state[1])!r}")
+        self.dtype = np.dtype(_text(state[1]) + self.dtype.str[1:])
 
 
 class _StoredArray:
@@ -53,11 +51,10 @@ class _StoredArray:
             and all(type(n) is int and n >= 0 for n in shape)
             and isinstance(kind, _StoredType)
             and isinstance(content, bytes)
-            and len(content) == math.prod(shape) * kind.dtype().itemsize
+            and len(content) == math.prod(shape) * kind.dtype.itemsize
         ):
             raise pickle.UnpicklingError("array whose shape, type and bytes disagree")
-        flat = np.frombuffer(content, kind.dtype())
-        self.array = flat.reshape(shape, order="F" if fortran else "C")
+        self.array = np.frombuffer(content, kind.dtype).reshape(shape, order="F" if fortran else "C")
 
 
 def _reconstruct(*_: object) -> _StoredArray:
@@ -90,23 +87,19 @@ class _PlainUnpickler(pickle.Unpickler):
         raise pickle.UnpicklingError("a persistent object")
 
 
-def _plain(value: object) -> Plain:
+def _plain(value: object) -> object:
     if isinstance(value, _StoredArray):
         return value.array
     if isinstance(value, list | tuple):
         return [_plain(v) for v in value]
     if isinstance(value, dict):
-        return {_key(k): _plain(v) for k, v in value.items()}
+        return {_text(k): _plain(v) for k, v in value.items()}
     if value is None or isinstance(value, int | float | str | bytes):
         return value
     raise pickle.UnpicklingError(f"a {type(value).__name__}")
 
 
-def _key(key: object) -> str:
-    return key.decode("latin1") if isinstance(key, bytes) else str(key)
-
-
-def read_plain_pickle(path: Path) -> dict[str, Plain]:
+def read_plain_pickle(path: Path) -> dict[str, object]:
     """Read a pickled dict of numbers, text, lists and arrays; anything else is a `DataError` naming the file.
 
     >>> import os, tempfile
@@ -120,19 +113,18 @@ def read_plain_pickle(path: Path) -> dict[str, Plain]:
     ...
     aol.data.errors.DataError: ...batch: refused, it holds more than arrays, lists and text (posix.getcwd)
     """
+    if not path.is_file():
+        raise FileNotFoundError(f"{path}: no such file")
     try:
         with path.open("rb") as file:
             value = _plain(_PlainUnpickler(file, encoding="bytes").load())
-    except pickle.UnpicklingError as reason:
-        if "truncated" in str(reason) or "invalid load key" in str(reason):
-            raise DataError(f"{path}: not a whole pickle ({reason})") from None
-        raise DataError(f"{path}: refused, it holds more than arrays, lists and text ({reason})") from None
-    except FileNotFoundError:
-        raise FileNotFoundError(f"{path}: no such file") from None
     except OSError:
         raise
     except Exception as reason:  # a damaged pickle can raise nearly anything; all of it means one thing
+        damaged = "truncated" in str(reason) or "invalid load key" in str(reason)
+        if isinstance(reason, pickle.UnpicklingError) and not damaged:
+            raise DataError(f"{path}: refused, it holds more than arrays, lists and text ({reason})") from None
         raise DataError(f"{path}: not a whole pickle ({type(reason).__name__}: {reason})") from None
     if not isinstance(value, dict):
         raise DataError(f"{path}: a dict was expected in the pickle, not a {type(value).__name__}")
-    return {str(k): v for k, v in value.items()}
+    return value
