@@ -20,7 +20,6 @@ from aol.study.comparisons import (
     axis,
     compare,
     finished_runs,
-    pooled,
     setting_text,
     study_results,
     with_trained_seeds,
@@ -374,7 +373,7 @@ def test_the_error_is_that_of_a_fit_of_seeds_and_methods(imbalances: tuple[float
     plan = study(seeds=(1, 2, 3, 4), rhos=(0.5,), imbalances=imbalances)
     lines = varied_results(plan)
     gain, error, freedom = fitted(lines.comparisons, plan.seeds)
-    found = pooled(lines)
+    found = lines.pooled
     assert list(found) == ["aol", "frequency"]
     assert found["aol"].mean == pytest.approx(gain)
     assert found["aol"].error == pytest.approx(error)
@@ -385,23 +384,23 @@ def test_the_error_is_that_of_a_fit_of_seeds_and_methods(imbalances: tuple[float
 
 
 def test_a_choice_of_settings_widens_it() -> None:
-    chosen = pooled(varied_results(study(rhos=(0.1, 0.5, 0.9))))
+    chosen = varied_results(study(rhos=(0.1, 0.5, 0.9))).pooled
     assert chosen["aol"].error == pytest.approx(chosen["frequency"].error * (1 + 3**0.5 / 3) ** 0.5)
 
 
 def test_seeds_that_a_method_lacks_take_no_part() -> None:
-    found = pooled(varied_results(study(seeds=(1, 2, 3, 4, 5), rhos=(0.5,)), without=1))
+    found = varied_results(study(seeds=(1, 2, 3, 4, 5), rhos=(0.5,)), without=1).pooled
     assert {gain.seeds for gain in found.values()} == {4}
 
 
 def test_with_two_seeds_or_one_method_nothing_is_said() -> None:
-    assert pooled(varied_results(study(seeds=(1, 2)))) == {}
-    assert pooled(varied_results(study().only(method=["aol"]))) == {}
-    assert pooled(varied_results(study(), without=1)) == {}
-    assert pooled(results(study(), {})) == {}
+    assert varied_results(study(seeds=(1, 2))).pooled == {}
+    assert varied_results(study().only(method=["aol"])).pooled == {}
+    assert varied_results(study(), without=1).pooled == {}
+    assert results(study(), {}).pooled == {}
 
 
 def test_values_that_do_not_vary_make_no_interval() -> None:
     plan = study()
     table = results(plan, records(plan.all_runs(), lambda run: (0.7 + GAINS[run.weighting], 0.7)))
-    assert pooled(table) == {}
+    assert table.pooled == {}

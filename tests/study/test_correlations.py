@@ -24,8 +24,8 @@ from aol.study.correlations import (
     sizes,
 )
 from aol.study.formats import render
+from aol.study.notes import notes
 from aol.study.spec import load
-from aol.study.tables import verdict_lines
 from aol.study.verdict import FAILS, HOLDS, OPEN
 from tests.support.made_up import record, results
 
@@ -131,20 +131,20 @@ def test_a_study_in_which_nothing_is_compared_shows_correlations_beside_the_pape
     assert by_signal["margin_test"].paper == -0.3883
     assert all(each.p_corrected >= each.p for each in [each for _, own in table.correlations for each in own])
     assert judge_correlations([each for _, own in table.correlations for each in own])[0] == HOLDS
-    assert " cells" not in verdict_lines(table)[0]
+    assert " cells" not in notes(table, "verdicts")[0]
     part = results(study, {run: each for run, each in known.items() if run.imbalance == 200})
     assert part.correlation_verdict[0] == HOLDS
     assert json.loads(render(part, "json"))["verdicts"] == [
-        {"method": "none", "verdict": HOLDS, "sentence": verdict_lines(part)[0]}
+        {"method": "none", "verdict": HOLDS, "sentence": notes(part, "verdicts")[0]}
     ]
-    assert "5 of 5 correlations have the paper's sign" in verdict_lines(part)[0]
-    assert "in 1 of 2 cells" in verdict_lines(part)[0]
+    assert "5 of 5 correlations have the paper's sign" in notes(part, "verdicts")[0]
+    assert "in 1 of 2 cells" in notes(part, "verdicts")[0]
 
 
 def test_without_the_papers_figures_it_is_said_what_was_found_and_nothing_holds() -> None:
     study = load("heatmaps")
     table = results(study, {run: _record(3, settings=run) for run in study.all_runs()})
-    first, *cells = verdict_lines(table)
+    first, *cells = notes(table, "verdicts")
     assert NOT_JUDGED in first
     assert [each.split(":")[0] for each in cells] == ["cifar10", "cifar100"]
     assert [word in cells[0] for word in ("lower test accuracy", "higher test loss")] == [True, True]
@@ -177,15 +177,15 @@ def test_age_with_class_size_held_fixed_is_the_correlation_of_what_a_line_leaves
     left = [values - np.polyval(np.polyfit(size, values, 1), size) for values in (age, accuracy)]
     found = sizes([made])
     assert found is not None
-    assert found.accuracy == pytest.approx(np.corrcoef(size, accuracy)[0, 1])
-    assert found.age == pytest.approx(fisher([float(np.corrcoef(*left)[0, 1])], 99)[:3])
-    assert found.age[2] < 0.0
+    assert found[0] == pytest.approx(np.corrcoef(size, accuracy)[0, 1])
+    assert found[1:] == pytest.approx(fisher([float(np.corrcoef(*left)[0, 1])], 99)[:3])
+    assert found[3] < 0.0
 
 
 def test_age_that_only_repeats_class_size_has_nothing_beyond_it() -> None:
     found = sizes([_sized(1, beyond=0.0)])
     assert found is not None
-    assert found.age[1] < 0.0 < found.age[2]
+    assert found[2] < 0.0 < found[3]
 
 
 def test_balanced_classes_have_no_size_to_hold_fixed() -> None:

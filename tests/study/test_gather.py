@@ -109,7 +109,7 @@ def test_an_archive_that_was_cut_short_says_so_and_gives_what_came_before(
     found, said = taken(tmp_path, whole[: int(part * len(whole))], name=f"cut.{kind}")
     assert found.new < 4
     assert len(said) == 1
-    assert said[0].startswith(": the archive is incomplete or damaged (")
+    assert said[0].startswith(": it is not a complete archive of runs (")
     assert said[0].endswith("); the runs before the damage were copied")
 
 
@@ -118,7 +118,7 @@ def test_a_plain_archive_that_was_cut_between_two_members_says_so(more: int, tmp
     header, content = 1, -(-len(encode(RUNS[0])) // tarfile.BLOCKSIZE)
     found, said = taken(tmp_path, tar(*RUNS)[: (header + content) * tarfile.BLOCKSIZE + more])
     assert found.new == 1
-    assert said[0].startswith(": the archive is incomplete or damaged (no mark of its end)")
+    assert said[0].startswith(": it is not a complete archive of runs (no mark of its end)")
 
 
 def test_a_header_that_was_damaged_ends_an_archive_with_a_word(tmp_path: Path) -> None:
@@ -127,7 +127,7 @@ def test_a_header_that_was_damaged_ends_an_archive_with_a_word(tmp_path: Path) -
     whole[place] ^= 1
     found, said = taken(tmp_path, bytes(whole))
     assert found.new == 2
-    assert said == [": the archive is incomplete or damaged (no header); the runs before the damage were copied"]
+    assert said == [": it is not a complete archive of runs (no header); the runs before the damage were copied"]
 
 
 @pytest.mark.parametrize("kind", ["tgz", "tbz", "txz"])
@@ -157,7 +157,7 @@ def _bomb(kind: bytes) -> bytes:
     ("kind", "reason"),
     [
         (tarfile.REGTYPE, "0123456789ab/run.json: it has 629,145,600 bytes; a record has at most 268,435,456"),
-        (tarfile.XHDTYPE, "the archive is incomplete or damaged (a header of 629,145,600 bytes); the runs before"),
+        (tarfile.XHDTYPE, "it is not a complete archive of runs (a header of 629,145,600 bytes); the runs before"),
     ],
 )
 def test_a_bomb_costs_little_memory(kind: bytes, reason: str, tmp_path: Path) -> None:
@@ -180,7 +180,7 @@ def test_an_archive_that_leads_back_comes_to_an_end(tmp_path: Path) -> None:
     back = member("other", tarfile.REGTYPE, size=-tarfile.BLOCKSIZE).tobuf(tarfile.GNU_FORMAT)  # to its own header
     found, said = taken(tmp_path, first + back + bytes(2 * tarfile.BLOCKSIZE))
     assert found.new == 1
-    assert said[0].startswith(": the archive is incomplete or damaged (")
+    assert said[0].startswith(": it is not a complete archive of runs (")
 
 
 def _folder(path: Path) -> None:

@@ -57,9 +57,9 @@ def test_gains_are_told_apart_by_their_place_in_the_period() -> None:
     table = _made(_plan())
     found = gains_after_shifts(table, "aol", table.study.cells_list())
     assert found is not None
-    assert len(found.pairs) == 2 * 3
-    assert found.first == pytest.approx(-0.03)
-    assert found.rest == pytest.approx(0.01)
+    assert len(found.gains) == 2 * 3
+    assert found.gains["first"].mean() == pytest.approx(-0.03)
+    assert found.gains["rest"].mean() == pytest.approx(0.01)
     assert _shown(table) == [
         ["aol", "−3.00 (−3.00 to −3.00)", "+1.00 (+1.00 to +1.00)", "6 of 6", "previous step"],
         ["frequency", "+5.00 (+5.00 to +5.00)", "+3.00 (+3.00 to +3.00)", "0 of 6", "counts"],
@@ -83,7 +83,7 @@ def test_the_other_steps_count_alike_where_a_period_is_cut_short() -> None:
     table = results(of, {run: one(run) for run in of.all_runs()})
     found = gains_after_shifts(table, "aol", of.cells_list())
     assert found is not None
-    assert found.rest == pytest.approx(0.01 * (3 * 1 + 3 * 2 + 2 * 3 + 2 * 4) / 10)
+    assert found.gains["rest"].mean() == pytest.approx(0.01 * (3 * 1 + 3 * 2 + 2 * 3 + 2 * 4) / 10)
 
 
 def test_gains_of_other_cells_and_seeds_do_not_stand_beside() -> None:

@@ -8,18 +8,16 @@ import pytest
 
 from aol.engine.settings import Settings
 from aol.study.comparisons import StudyResults
+from aol.study.notes import notes
 from aol.study.spec import load
 from aol.study.tables import (
     NONE,
     as_published_table,
     checks,
-    hardware,
-    method_lines,
     method_table,
     optimistic_table,
     rival_rows,
     rows,
-    run_lines,
 )
 from tests.support.made_up import luck, record, records, results, seed_effect, study
 
@@ -140,22 +138,22 @@ def test_a_diverged_run_that_two_cells_share_is_one_run() -> None:
     known = records(plan.all_runs(), _same)
     plain = plan.run(plan.cells_list()[0], plan.method("none"), {}, 42)
     known[plain] = replace(known[plain], failed_at_epoch=3)
-    assert "1 run diverged and counts as chance." in run_lines(results(plan, known))
+    assert "1 run diverged and counts as chance." in notes(results(plan, known), "runs")
 
 
 def test_runs_and_cells_are_counted() -> None:
     plan = load("correlations")
     run = plan.all_runs()[1]
     table = results(plan, {run: record(run, 0.5)})
-    assert run_lines(table)[0] == "1/2 runs complete."
-    assert "1 of 2 cells" in run_lines(table)[1]
-    assert hardware(table).startswith("1 run; made up; ")
+    assert notes(table, "runs")[0] == "1/2 runs complete."
+    assert "1 of 2 cells" in notes(table, "runs")[1]
+    assert notes(table, "hardware")[0].startswith("1 run; made up; ")
 
 
 def test_a_table_with_sigmoid_says_what_weighted_losses_are_divided_by() -> None:
     plan = load("offline-reweighting").only(data=["cifar10"], imbalance=[100])
     known = records(plan.all_runs(), _same)
-    (text,) = [each for each in method_lines(results(plan, known), optimistic=False) if "divided" in each]
+    (text,) = [each for each in notes(results(plan, known), "method") if "divided" in each]
     assert "softmax by the sum of the weights; sigmoid by the number of samples" in text
     softmax = {run: each for run, each in known.items() if run.loss == "softmax"}
-    assert "divided" not in " ".join(method_lines(results(plan, softmax), optimistic=False))
+    assert "divided" not in " ".join(notes(results(plan, softmax), "method"))

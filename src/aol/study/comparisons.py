@@ -10,7 +10,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import numpy as np
 
@@ -96,6 +96,16 @@ class Comparison:
     p: float | None = None
 
     @property
+    def name(self) -> str:
+        """The method and its setting."""
+        return f"{self.method} {self.setting}".strip()
+
+    @property
+    def apart(self) -> bool:
+        """Whether seeds use different settings."""
+        return len(set(self.choices)) > 1
+
+    @property
     def mean(self) -> float | None:
         """The mean over seeds."""
         return statistics.fmean(self.values) if self.values else None
@@ -163,6 +173,29 @@ class StudyResults:
     def has_figures(self) -> bool:
         """Whether there is anything to show: a complete seed of a method that is compared, or a correlation."""
         return bool(self.correlations) or any(each.differences for each in self.comparisons)
+
+    @cached_property
+    def pooled(self) -> dict[str, Gain]:
+        """The gain of every method over the cells in which all methods are complete, with one spread for all.
+
+        Empty with fewer than three seeds or methods.
+        """
+        names = [method.name for method in self.study.methods]
+        cells = [[each for each in self.comparisons if each.cell == cell] for cell in self.study.cells_list()]
+        whole = [cell for cell in cells if all(len(each.seeds) >= LEAST_SEEDS for each in cell)]
+        every = [each for cell in whole for each in cell]
+        seeds = [seed for seed in whole[0][0].seeds if all(seed in each.seeds for each in every)] if whole else []
+        if len(seeds) < LEAST_SEEDS or len(names) < LEAST_METHODS:
+            return {}
+        by_cell = [[[each.values[each.seeds.index(seed)] for each in cell] for seed in seeds] for cell in whole]
+        chosen = [int(any(each.settings > 1 for each in every if each.method == name)) for name in names]
+        gains = pooled_gains(np.array(by_cell).mean(0), names.index(self.study.baseline), chosen) or []
+        return {name: gain for name, gain in zip(names, gains, strict=False) if gain is not None}
+
+    @property
+    def side_by_side(self) -> bool:
+        """Whether methods can be compared with each other, and not only with the baseline."""
+        return any(each.claim.gain for each in self.rivals) or bool(self.pooled)
 
     def of(self, method: str) -> list[Comparison]:
         """Return a method's comparisons in the cells that a verdict is on; without such, in all with a gain."""
@@ -307,25 +340,6 @@ def records(frame: RunFrame, runs: Iterable[Settings]) -> list[Run]:
     """Return the records of those of some runs that are in the frame."""
     names = [name for run in runs if (name := run_id(run)) in frame.index]
     return list(frame.loc[names].runs.values()) if names else []
-
-
-def pooled(results: StudyResults) -> dict[str, Gain]:
-    """Return the gain of every method over the cells in which all methods are complete, with one spread for all.
-
-    Empty with fewer than three seeds or methods.
-    """
-    study, names = results.study, [method.name for method in results.study.methods]
-    cells = [[each for each in results.comparisons if each.cell == cell] for cell in study.cells_list()]
-    whole = [cell for cell in cells if all(len(each.seeds) >= LEAST_SEEDS for each in cell)]
-    every = [each for cell in whole for each in cell]
-    seeds = [seed for seed in whole[0][0].seeds if all(seed in each.seeds for each in every)] if whole else []
-    if len(seeds) < LEAST_SEEDS or len(names) < LEAST_METHODS:
-        return {}
-    by_cell = [[[each.values[each.seeds.index(seed)] for each in cell] for seed in seeds] for cell in whole]
-    values = np.array(by_cell, dtype=np.float64).mean(0)
-    chosen = [int(any(each.settings > 1 for each in every if each.method == name)) for name in names]
-    gains = pooled_gains(values, names.index(study.baseline), chosen) or []
-    return {name: gain for name, gain in zip(names, gains, strict=False) if gain is not None}
 
 
 # Methods in cells

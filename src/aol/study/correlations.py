@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import stats
 
-from aol.runs.record import Floats, Run
+from aol.runs.record import Floats, Run, Value
 from aol.stats import holm
 from aol.study.verdict import ALPHA, FAILS, HOLDS, OPEN
 
@@ -55,6 +55,11 @@ class Correlation:
     seeds: int
     p_corrected: float = 1.0
     paper: float | None = None
+
+    def as_row(self) -> dict[str, Value]:
+        """Return it as a row of numbers."""
+        names = ("signal", "classes", "seeds", "r", "low", "high", "p", "p_corrected")
+        return {**{name: getattr(self, name) for name in names}, "paper_r": self.paper}
 
 
 def pearson(first: Floats, second: Floats) -> tuple[float, int] | None:
@@ -146,16 +151,8 @@ def _p_weak(each: Correlation) -> float:
     return min(1.0, 2 * float(stats.norm.sf(distance)))
 
 
-@dataclass(frozen=True)
-class Sizes:
-    """Correlations with test accuracy: of class size (r), and of age with size held fixed (r and its interval)."""
-
-    accuracy: float
-    age: tuple[float, float, float]
-
-
-def sizes(runs: Sequence[Run]) -> Sizes | None:
-    """Return how log class size correlates with test accuracy, and age with size held fixed; None if balanced.
+def sizes(runs: Sequence[Run]) -> tuple[float, float, float, float] | None:
+    """Return how log class size correlates with test accuracy (r), and age with size held fixed; None if balanced.
 
     The partial correlation `(r_ay - r_an r_yn) / √((1 - r_an²)(1 - r_yn²))` of age a and accuracy y, for size n; its
     interval is Fisher's, for one class less.
@@ -178,7 +175,8 @@ def sizes(runs: Sequence[Run]) -> Sizes | None:
         classes.append(len(whole))
     if not fixed:
         return None
-    return Sizes(fisher(alone, min(classes))[0], fisher(fixed, min(classes) - 1)[:3])
+    r, low, high, _ = fisher(fixed, min(classes) - 1)
+    return fisher(alone, min(classes))[0], r, low, high
 
 
 def described(found: Sequence[Correlation]) -> str:

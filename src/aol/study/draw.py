@@ -20,9 +20,10 @@ from aol.plots.style import Ints
 from aol.runs.figures import is_stream, test_accuracy_by_epoch
 from aol.runs.record import Run
 from aol.study.comparisons import Comparison, StudyResults, chosen_runs
+from aol.study.notes import runs_text
 from aol.study.shifts import Reading, by_place, moves, paired, settings
-from aol.study.spec import Cell, Study
-from aol.study.tables import SIGNALS, cell_name, runs_text
+from aol.study.spec import Cell, Study, cell_name
+from aol.study.tables import SIGNALS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -301,7 +302,7 @@ def _estimate(study: Study, each: Comparison) -> Estimate:
     ends, paper = each.gain.interval, each.paper_gain
     place = [method.name for method in study.methods].index(each.method)
     return Estimate(
-        f"{each.method} {each.setting}".strip(),
+        each.name,
         100.0 * each.gain.mean,
         None if ends is None else (100.0 * ends[0], 100.0 * ends[1]),
         None if paper is None else 100.0 * paper,

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import json
 import textwrap
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
+from itertools import zip_longest
 
 import pandas as pd
 
 from aol.study.comparisons import StudyResults
-from aol.study.tables import TextTable, rival_rows, rows, sentences, tables, verdict_lines
+from aol.study.notes import ENVIRONMENT, notes
+from aol.study.tables import TextTable, rival_rows, rows, tables
 from aol.study.verdict import FAILS, HOLDS, OPEN
 
 FORMATS = ("table", "markdown", "csv", "latex", "json")
@@ -30,18 +32,22 @@ _TEX = {
 def render(results: StudyResults, kind: str, *, optimistic: bool = False, width: int = 80) -> str:
     """Return the results in one of the `FORMATS`."""
     if kind == "table":
-        lines = styled_lines(results, optimistic=optimistic, width=width)
-        return "\n".join(line for _, line in lines) + "\n"
-    writers: Mapping[str, Callable[..., str]] = {
-        "markdown": as_markdown, "csv": as_csv, "latex": as_latex, "json": as_json,
-    }  # fmt: skip
-    return writers[kind](results, optimistic=optimistic)
+        return "".join(f"{line}\n" for _, line in styled_lines(results, optimistic=optimistic, width=width))
+    if kind in ("csv", "json"):
+        return (_csv if kind == "csv" else _json)(results, optimistic)
+    found = tables(results, optimistic=optimistic)
+    return ENVIRONMENT.get_template(f"show.{kind}.j2").render(
+        name=results.study.name,
+        tables=found if kind == "markdown" else [part for table in found for part in _pages(table)],
+        verdicts=notes(results, "verdicts"),
+        notes=notes(results, "runs", "method", "legend", "hardware", optimistic=optimistic),
+    )
 
 
 def _by_cell(table: TextTable) -> Iterator[tuple[str, list[list[str]]]]:
     """Yield the rows of a table cell by cell, in their order."""
-    for name in dict.fromkeys(table.frame.index):
-        yield str(name), table.frame[table.frame.index == name].to_numpy().tolist()
+    for name, section in table.frame.groupby(level=0, sort=False):
+        yield str(name), section.to_numpy().tolist()
 
 
 # A terminal
@@ -52,10 +58,10 @@ def styled_lines(results: StudyResults, *, optimistic: bool, width: int) -> list
     found: list[tuple[str, str]] = []
     for table in tables(results, optimistic=optimistic):
         found += [*_text(table, width), ("", "")]
-    verdicts = verdict_lines(results)
-    for each in sentences(results, optimistic=optimistic):
-        style = next((style for word, style in STYLES.items() if word in each), "") if each in verdicts else ""
-        found += [(style, line) for line in textwrap.wrap(each, width)]
+    for part in ("verdicts", "runs", "method", "legend", "hardware"):
+        for each in notes(results, part, optimistic=optimistic):
+            style = next((style for word, style in STYLES.items() if word in each and part == "verdicts"), "")
+            found += [(style, line) for line in textwrap.wrap(each, width)]
     return found
 
 
@@ -69,11 +75,9 @@ def _text(table: TextTable, width: int) -> list[tuple[str, str]]:
     sizes[0] = max(10, min(sizes[0], room))
 
     def lines(row: list[str]) -> list[str]:
-        parts = [textwrap.wrap(text, size) or [""] for text, size in zip(row, sizes, strict=True)]
-        tall = max(map(len, parts))
-        padded = [part + [""] * (tall - len(part)) for part in parts]
-        joined = [[part[0].ljust(sizes[0]), *(t.rjust(s) for t, s in zip(part[1:], sizes[1:], strict=True))]
-                  for part in zip(*padded, strict=True)]  # fmt: skip
+        parts = [textwrap.wrap(text, size) for text, size in zip(row, sizes, strict=True)]
+        joined = [[text.ljust(sizes[0]) if place == 0 else text.rjust(sizes[place]) for place, text in enumerate(line)]
+                  for line in zip_longest(*parts, fillvalue="")]  # fmt: skip
         return [(" " * gap).join(each).rstrip() for each in joined]
 
     found = [("bold", line) for line in (*textwrap.wrap(table.title, width), "", *lines(head))]
@@ -85,16 +89,7 @@ def _text(table: TextTable, width: int) -> list[tuple[str, str]]:
     return found
 
 
-# Markdown
-
-
-def as_markdown(results: StudyResults, *, optimistic: bool = False) -> str:
-    """Return the results as Markdown, with the sentences under the tables as a list."""
-    blocks = [
-        f"**{markdown_text(each.title)}**\n\n{markdown_table(each)}" for each in tables(results, optimistic=optimistic)
-    ]
-    said = "\n".join(f"- {markdown_text(each)}" for each in sentences(results, optimistic=optimistic))
-    return "\n\n".join([*blocks, said]) + "\n"
+# Markdown and LaTeX
 
 
 def markdown_text(text: str) -> str:
@@ -110,16 +105,13 @@ def markdown_text(text: str) -> str:
 
 def markdown_table(table: TextTable) -> str:
     """Return a table as Markdown; the name of a cell is in its first row. The first column is text."""
-    head = (["cell"] if table.named else []) + list(table.frame.columns)
-    found = [head, ["---"] * (2 if table.named else 1) + ["---:"] * (len(table.frame.columns) - 1)]
-    for name, section in _by_cell(table):
-        for place, row in enumerate(section):
-            found.append(([name if place == 0 else ""] if table.named else []) + row)
-    escaped = [[markdown_text(each) for each in row] for row in found]
-    return "\n".join(f"| {' | '.join(row)} |" for row in escaped)
-
-
-# LaTeX
+    frame = table.frame
+    if any(frame.index):
+        frame = frame.reset_index()
+        frame["cell"] = frame["cell"].where(~frame["cell"].duplicated(), "")
+    lines = [list(frame.columns), ["---"] * (frame.shape[1] - table.frame.shape[1] + 1), *frame.to_numpy().tolist()]
+    lines[1] += ["---:"] * (frame.shape[1] - len(lines[1]))
+    return "\n".join(f"| {' | '.join(map(markdown_text, line))} |" for line in lines)
 
 
 def tex_text(text: str) -> str:
@@ -140,20 +132,6 @@ def tex_label(text: str) -> str:
     return "".join(sign if sign.isascii() and sign.isalnum() else "-" for sign in text)
 
 
-def as_latex(results: StudyResults, *, optimistic: bool = False) -> str:
-    """Return the results as LaTeX, for a document with booktabs; as many floats as fit on pages."""
-    verdicts = verdict_lines(results)
-    said = [each for each in sentences(results, optimistic=optimistic) if each not in verdicts]
-    parts = [part for table in tables(results, optimistic=optimistic) for part in _pages(table)]
-    floats = []
-    for place, part in enumerate(parts):
-        more = f" {' '.join(verdicts)}" if place == 0 else ""
-        under = " ".join(said) if place == len(parts) - 1 else ""
-        label = results.study.name if place == 0 else f"{results.study.name}-{place + 1}"
-        floats.append(_latex(part, f"{part.title}.{more}", label, under))
-    return "% needs \\usepackage{booktabs}\n" + "\n".join(floats)
-
-
 def _pages(table: TextTable) -> list[TextTable]:
     """Return a table in parts with no more rows than fit on a page; cells are not split."""
     parts: list[list[str]] = [[]]
@@ -167,44 +145,24 @@ def _pages(table: TextTable) -> list[TextTable]:
     return [TextTable(table.title, table.frame[table.frame.index.isin(part)]) for part in parts]
 
 
-def _latex(table: TextTable, caption: str, label: str, under: str) -> str:
-    head = list(table.frame.columns)
-    columns = "l" + "r" * (len(head) - 1)
-    found = [r"\begin{table}", r"\centering", rf"\caption{{{tex_text(caption)}}}", rf"\label{{tab:{tex_label(label)}}}"]
-    found += [r"\smallskip", rf"\begin{{tabular}}{{{columns}}}", r"\toprule", _latex_row(head)]
-    for name, section in _by_cell(table):
-        found.append(r"\midrule")
-        if name:
-            found.append(rf"\multicolumn{{{len(head)}}}{{l}}{{\textit{{{tex_text(name)}}}}} \\")
-        found += [_latex_row(row) for row in section]
-    found += [r"\bottomrule", r"\end{tabular}"]
-    found += [r"\par\smallskip", rf"{{\footnotesize {tex_text(under)}\par}}"] if under else []
-    return "\n".join([*found, r"\end{table}"]) + "\n"
-
-
-def _latex_row(row: list[str]) -> str:
-    # An opening bracket after \\ would be read as a length; the first cell is therefore in braces.
-    return "{" + tex_text(row[0]) + "} & " + " & ".join(tex_text(each) for each in row[1:]) + r" \\"
+ENVIRONMENT.filters |= {"md": markdown_text, "table": markdown_table}
+ENVIRONMENT.filters |= {"tex": tex_text, "label": tex_label, "by_cell": _by_cell}
 
 
 # Numbers
 
 
-def as_csv(results: StudyResults, *, optimistic: bool = False) -> str:
+def _csv(results: StudyResults, optimistic: bool) -> str:
     """Return the rows as CSV: percent and points, nothing rounded away."""
-    found = rows(results, optimistic=optimistic)
-    frame = pd.DataFrame(found, columns=list(found[0]) if found else ["study"], dtype="object")
+    frame = pd.DataFrame(rows(results, optimistic=optimistic), dtype="object")
     return str(frame.to_csv(index=False, lineterminator="\n"))
 
 
-def as_json(results: StudyResults, *, optimistic: bool = False) -> str:
+def _json(results: StudyResults, optimistic: bool) -> str:
     """Return the results as one JSON object: the rows of the CSV, the verdicts, and the sentences."""
-    verdicts: list[dict[str, object]] = [
-        {"method": each.claim.method, "verdict": each.word, "sentence": each.sentence} for each in results.verdicts
-    ]
+    verdicts = [(each.claim.method, each.word, each.sentence) for each in results.verdicts]
     if results.correlations:
-        word, sentence = results.correlation_verdict
-        verdicts = [{"method": results.study.baseline, "verdict": word, "sentence": sentence}]
+        verdicts = [(results.study.baseline, *results.correlation_verdict)]
     content: dict[str, object] = {
         "study": results.study.name,
         "title": results.study.title,
@@ -212,9 +170,9 @@ def as_json(results: StudyResults, *, optimistic: bool = False) -> str:
         "runs": len(results.frame),
         "runs_planned": results.runs_planned,
         "damaged": [{"file": name, "reason": reason} for name, reason in results.damaged],
-        "verdicts": verdicts,
+        "verdicts": [dict(zip(("method", "verdict", "sentence"), each, strict=True)) for each in verdicts],
         "rivals": rival_rows(results),
         "rows": rows(results, optimistic=optimistic),
-        "notes": sentences(results, optimistic=optimistic),
+        "notes": notes(results, optimistic=optimistic),
     }
     return json.dumps(content, ensure_ascii=False, indent=1, allow_nan=False) + "\n"

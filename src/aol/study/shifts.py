@@ -5,9 +5,10 @@ Weights from ages or errors come from the step before. At the first step they ar
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+
+import pandas as pd
 
 from aol.engine.settings import FROM_ANSWERS, Settings
 from aol.runs.figures import test_accuracy_by_epoch
@@ -20,38 +21,15 @@ Reading = dict[int, float]  # by epoch, counted from one
 
 @dataclass(frozen=True)
 class Shifts:
-    """Gains in the second half of a stream, at first steps of a period and at the others, by cell (its place) and seed.
+    """Gains in the second half of a stream, a row a cell (its place) and seed.
 
-    `late`: the weights come from the step before, from ages or errors, not from counts.
+    The columns are the mean gain at the first steps of a period (`first`) and at the others (`rest`). `late`: the
+    weights come from the step before, from ages or errors, not from counts.
     """
 
     period: int
     late: bool
-    pairs: Mapping[tuple[int, int], tuple[float, float]]
-
-    @property
-    def first(self) -> float:
-        """The mean gain at the first steps."""
-        return statistics.fmean(first for first, _ in self.pairs.values())
-
-    @property
-    def rest(self) -> float:
-        """The mean gain at all other steps."""
-        return statistics.fmean(rest for _, rest in self.pairs.values())
-
-    @property
-    def lower(self) -> int:
-        """How many runs gain less at the first steps than at the others."""
-        return sum(first < rest for first, rest in self.pairs.values())
-
-    @property
-    def by_cell(self) -> list[tuple[float, float]]:
-        """Both gains in each cell, means over its seeds."""
-        found = []
-        for cell in dict.fromkeys(cell for cell, _ in self.pairs):
-            own = [pair for (place, _), pair in self.pairs.items() if place == cell]
-            found.append((statistics.fmean(first for first, _ in own), statistics.fmean(rest for _, rest in own)))
-        return found
+    gains: pd.DataFrame
 
 
 def moves(run: Settings) -> bool:
@@ -65,16 +43,14 @@ def by_place(run: Settings, gains: Reading) -> Reading:
     >>> by_place(Settings(scenario="stream", period=2, epochs=6), {3: 9.0, 4: 1.0, 5: 2.0, 6: 3.0})
     {1: 2.0, 2: 2.0}
     """
-    found = _at_places(run, gains)
-    return {place: statistics.fmean(found[place]) for place in sorted(found)}
+    found = _second_half(run, gains)
+    return {place: float(found[found.index == place].mean()) for place in sorted(set(found.index))}
 
 
-def _at_places(run: Settings, gains: Reading) -> dict[int, list[float]]:
-    found: dict[int, list[float]] = {}
-    for step in sorted(gains):
-        if step > run.epochs // 2:
-            found.setdefault((step - 1) % run.period + 1, []).append(gains[step])
-    return found
+def _second_half(run: Settings, gains: Reading) -> pd.Series[float]:
+    """Return the gains in the second half of a stream; the index has their places in the period."""
+    steps = [step for step in sorted(gains) if step > run.epochs // 2]
+    return pd.Series([gains[step] for step in steps], [(step - 1) % run.period + 1 for step in steps], dtype=float)
 
 
 def settings(run: Run) -> Settings:
@@ -93,14 +69,17 @@ def paired(results: StudyResults, cell: Cell, run: Run) -> Reading:
 def gains_after_shifts(results: StudyResults, method: str, cells: Sequence[Cell]) -> Shifts | None:
     """Return a method's gains at first and at other steps, its settings chosen on validation; None without such."""
     kinds: set[tuple[int, bool]] = set()
-    pairs: dict[tuple[int, int], tuple[float, float]] = {}
+    pairs = {}
     for place, cell in enumerate(cells):
         for each in chosen_runs(results, cell, method):
             run = settings(each)
-            found = _at_places(run, paired(results, cell, each)) if moves(run) else {}
-            first, rest = found.pop(1, []), [gain for steps in found.values() for gain in steps]
-            if not first or not rest:
+            if not moves(run):
                 return None
-            pairs[place, run.seed] = statistics.fmean(first), statistics.fmean(rest)
+            found = _second_half(run, paired(results, cell, each))
+            pairs[place, run.seed] = (found[found.index == 1].mean(), found[found.index > 1].mean())
             kinds.add((run.period, run.weighting in FROM_ANSWERS))
-    return Shifts(*kinds.pop(), pairs) if len(kinds) == 1 else None
+    gains = pd.DataFrame.from_dict(pairs, orient="index", columns=["first", "rest"])
+    if len(kinds) != 1 or gains.isna().to_numpy().any():
+        return None
+    gains.index = pd.MultiIndex.from_tuples(pairs, names=["cell", "seed"])
+    return Shifts(*kinds.pop(), gains)

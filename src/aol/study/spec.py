@@ -192,6 +192,19 @@ def shown(value: Value) -> str:
     return "none" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
 
 
+def cell_name(cell: Cell | Sequence[tuple[str, Value]]) -> str:
+    """Return the name of a cell, or of a group of cells.
+
+    >>> cell_name({"data": "cifar10", "imbalance": 200, "fraction": 0.05})
+    'cifar10, imbalance 200, fraction 0.05'
+    """
+    plain = ("data", "loss", "mechanism", "stream", "weighting")  # the value says which setting it is
+    return ", ".join(
+        shown(value) if name in plain and isinstance(value, str) else f"{name.replace('_', ' ')} {shown(value)}"
+        for name, value in dict(cell).items()
+    )
+
+
 def _narrowed(method: Method, name: str, values: Sequence[Value]) -> Method:
     if name not in method.grid:
         return method
