@@ -16,7 +16,7 @@ def test_a_cuda_graph_replays_a_batch() -> None:
         training_batch(images, index[:, at], draws.batch(at), pad=4, normalisation=centred(3))
         for at in (slice(0, 16), slice(16, 32))
     ]
-    on_device, there = images.cuda(), draws.to("cuda")
+    on_device, there = images.cuda(), Draws(*(each.cuda() for each in draws))
     now = there.batch(slice(0, 16))
     static_draws = Draws(*(part.clone() for part in now))
     static_index = index[:, :16].cuda().contiguous()

@@ -1,8 +1,7 @@
 """Crop, flip and normalisation of small images, for a whole batch of R runs at once, on the device.
 
-Assumes one uint8 tensor [N, C, H, W] on the training device. All randomness is drawn beforehand, an epoch
-at a time, so that a batch is a pure function of (indices, shifts, flips): no host work, no synchronisation,
-fit for a CUDA graph.
+Assumes one uint8 tensor [N, C, H, W] on the training device. All randomness is drawn beforehand, an epoch at a time, so
+that a batch is a pure function of (indices, shifts, flips): no host work, no synchronisation, fit for a CUDA graph.
 """
 
 from __future__ import annotations
@@ -34,10 +33,6 @@ class Draws(NamedTuple):
         """Return the draws at some positions of the last axis."""
         return Draws(*(each[..., positions] for each in self))
 
-    def to(self, device: torch.device | str) -> Draws:
-        """Return the draws on a device."""
-        return Draws(*(each.to(device) for each in self))
-
 
 def draw(samples: int, augmentation: Augmentation, *, generator: torch.Generator | Sequence[torch.Generator]) -> Draws:
     """Draw shifts and flips for `samples` samples: [samples], or [R, samples] from R generators.
@@ -60,8 +55,7 @@ def draw(samples: int, augmentation: Augmentation, *, generator: torch.Generator
 def crop_flip(images: Tensor, index: Tensor, draws: Draws, *, pad: int) -> Tensor:
     """Gather, shift over black and mirror: uint8 [N, C, H, W] and int64 [...] give uint8 [..., C, H, W].
 
-    Equal, image by image, to padding all sides with `pad` zeros, cutting H×W at (row, column), then
-    mirroring.
+    Equal, image by image, to padding all sides with `pad` zeros, cutting H×W at (row, column), then mirroring.
 
     >>> images = torch.tensor([[[[1, 2], [3, 4]]]], dtype=torch.uint8)
     >>> d = Draws(torch.tensor([0, 1]), torch.tensor([1, 1]), torch.tensor([False, True]))

@@ -51,7 +51,7 @@ def get(
     known = official(name)
     root = search_folders(dest)[0]
     folder = root / known.folder
-    if not _problems(known, folder):
+    if all(problem is None for _, problem in known.state(folder)):
         return folder
     folder.mkdir(parents=True, exist_ok=True)
     for download in known.downloads:
@@ -70,18 +70,10 @@ def get(
         archive = root / known.downloads[0].name
         _extract(known, archive, folder)
         archive.unlink()
-    if problems := _problems(known, folder):
-        raise DataError(problems[0])
-    return folder
-
-
-def _problems(known: Official, folder: Path) -> list[str]:
-    found = []
-    for member, path in zip(known.members, known.present(folder), strict=True):
-        problem = "missing" if path is None else member.problem(path)
+    for path, problem in known.state(folder):
         if problem is not None:
-            found.append(f"{path or folder / member.name}: {problem}")
-    return found
+            raise DataError(f"{path}: {problem}")
+    return folder
 
 
 def digest_of(path: Path, algorithm: str = "sha256") -> str:

@@ -1,8 +1,7 @@
 """Image folders: `root/train/CLASS/image` beside `root/val` or `root/test`, or `root/CLASS/image` alone.
 
-Assumes class folders hold images at any depth; other files and hidden ones are ignored. Class numbers
-follow the sorted folder names. ImageNet-1k (train/n01440764/*.JPEG) and Places365 (train/airfield/*.jpg)
-have this layout.
+Assumes class folders hold images at any depth; other files and hidden ones are ignored. Class numbers follow the sorted
+folder names. ImageNet-1k (train/n01440764/*.JPEG) and Places365 (train/airfield/*.jpg) have this layout.
 """
 
 from __future__ import annotations

@@ -218,8 +218,7 @@ def check_labels(labels: Tensor, num_classes: int, where: str) -> None:
 def split_per_class(labels: Tensor, fraction: float, *, seed: int) -> tuple[Tensor, Tensor]:
     """Split positions by class: `round(n_c * fraction)`, at least one, of each class are held out.
 
-    Returns (kept, held_out), both int64 and ascending. The same labels, fraction and seed give the same
-    split.
+    Returns (kept, held_out), both int64 and ascending. The same labels, fraction and seed give the same split.
 
     >>> kept, held = split_per_class(torch.tensor([0, 0, 0, 0, 1, 1]), 0.25, seed=0)
     >>> len(kept), len(held)

@@ -1,8 +1,7 @@
 """LMDB: one environment a split, `train.lmdb` beside `val.lmdb` or `test.lmdb`; `.lmdb` may be left out.
 
-Assumes lmdb, imported on first use, and the keys `num-samples` (decimal), `image-000000001`,
-`label-000000001` (encoded image, decimal label; counted from 1 or from 0) and, if given, `classes` (a JSON
-list of names).
+Assumes lmdb, imported on first use, and the keys `num-samples` (decimal), `image-000000001`, `label-000000001` (encoded
+image, decimal label; counted from 1 or from 0) and, if given, `classes` (a JSON list of names).
 """
 
 from __future__ import annotations

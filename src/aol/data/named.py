@@ -94,6 +94,11 @@ class Official:
         """Return the file of each member under `folder`, or None where it is missing."""
         return [self.member_file(folder, member.name) for member in self.members]
 
+    def state(self, folder: Path) -> list[tuple[Path, str | None]]:
+        """Return the file of each member with what is wrong with it, or None."""
+        found = zip(self.members, self.present(folder), strict=True)
+        return [(at, each.problem(at)) if at else (folder / each.name, "missing") for each, at in found]
+
     def member_file(self, folder: Path, name: str) -> Path | None:
         """Return the file that holds a member, gzipped or not, or None."""
         for candidate in (folder / name, folder / f"{name}.gz") if self.gzipped else (folder / name,):
@@ -321,8 +326,7 @@ def _places(known: Official, data_dir: Folder | None) -> Iterator[Path]:
 def find(name: str, *, data_dir: Folder | None = None) -> Path | None:
     """Return the folder that holds every file of a named set, or None; `digits` has none and needs none.
 
-    A folder is looked at itself, then its subfolder of the official name, then that inside one named like
-    the set.
+    A folder is looked at itself, then its subfolder of the official name, then that inside one named like the set.
 
     >>> find("cifar10", data_dir="/nowhere") == find("cifar10")
     True

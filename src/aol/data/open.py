@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from aol.data.crops import crops_for
@@ -92,22 +93,12 @@ def load(name_or_folder: Word, *, data_dir: Word | None = None, workers: int = 4
     opened = open_data(name_or_folder, data_dir)
     if isinstance(opened.train, ImageSet):
         return opened
-    assert isinstance(opened.test, StoredImages)
-    train = into_memory(opened.train, workers=workers)
-    test = into_memory(opened.test, workers=workers)
+    splits = (opened.train, opened.test, opened.validation)
+    train, test, *validation = (into_memory(s, workers=workers) for s in splits if isinstance(s, StoredImages))
     if train.shape != test.shape:
         raise DataError(f"{opened.name}: training images are {train.shape}, test images {test.shape}")
-    validation = opened.validation
-    return Pair(
-        name=opened.name,
-        train=train,
-        test=test,
-        classes=opened.classes,
-        normalisation=centred(train.shape[0]),
-        standardised=IMAGENET,
-        augmentation=Augmentation(pad=min(train.shape[1:]) // 8, flip=True),
-        validation=into_memory(validation, workers=workers) if isinstance(validation, StoredImages) else None,
-    )
+    scale, change = centred(train.shape[0]), Augmentation(pad=min(train.shape[1:]) // 8, flip=True)
+    return Pair(opened.name, train, test, opened.classes, scale, IMAGENET, change, next(iter(validation), None))
 
 
 @dataclass(frozen=True)
@@ -172,32 +163,22 @@ def check(
         return Report(root.name, "unknown", str(root), [str(reason)])
     found: list[str] = []
     for split, records in splits.items():
-        found += _split_problems(split, records, decode=decode, workers=workers, progress=progress)
+        report = None if progress is None else partial(progress, split)
+        if decode:
+            found += damaged(StoredImages(records), workers=workers, progress=report)
+        if isinstance(records, PackedRecords):
+            if not decode:
+                found += problems(records.encoded, len(records.labels), workers, report)
+            found += problems(records.table, records.shards)
     sizes = {split: len(records.labels) for split, records in splits.items()}
     return Report(root.name, kind, str(root), found, sizes, len(splits["train"].classes))
 
 
-def _split_problems(
-    split: str, records: Records, *, decode: bool, workers: int, progress: Progress | None
-) -> list[str]:
-    def report(done: int, total: int) -> None:
-        if progress is not None:
-            progress(split, done, total)
-
-    found: list[str] = []
-    if decode:
-        found = damaged(StoredImages(records), workers=workers, progress=report)
-    elif isinstance(records, PackedRecords):
-        found = problems(records.encoded, len(records.labels), workers, report)
-    return found + (problems(records.table, records.shards) if isinstance(records, PackedRecords) else [])
-
-
 def _check_official(known: Official, folder: Path) -> Report:
-    paths = [(member, path) for member, path in zip(known.members, known.present(folder), strict=True) if path]
-    files = [FileState(str(path), path.stat().st_size, member.problem(path)) for member, path in paths]
-    problems = [f"{f.path}: {f.problem}" for f in files if f.problem is not None]
-    if problems:
-        return Report(known.name, "built-in", str(folder), problems, files=files)
+    files = [FileState(str(path), path.stat().st_size, problem) for path, problem in known.state(folder)]
+    found = [f"{f.path}: {f.problem}" for f in files if f.problem is not None]
+    if found:
+        return Report(known.name, "built-in", str(folder), found, files=files)
     return _loaded(known.name, str(folder), known.load(folder), files)
 
 

@@ -54,10 +54,9 @@ def pack(
 ) -> Packed:
     """Pack a data set; every image is decoded, so a damaged one is found here and named.
 
-    `size`: images whose shorter side is larger are shrunk to it (bicubic) and stored as JPEG of `quality`;
-    all others, and all without `size`, are stored byte for byte. `progress(done, total)` counts records.
-    Damaged images do not stop the other shards: all are named at the end, and after a repair only their
-    shards are packed.
+    `size`: images whose shorter side is larger are shrunk to it (bicubic) and stored as JPEG of `quality`; all others,
+    and all without `size`, are stored byte for byte. `progress(done, total)` counts records. Damaged images do not stop
+    the other shards: all are named at the end, and after a repair only their shards are packed.
 
     >>> import tempfile
     >>> from PIL import Image
@@ -200,7 +199,11 @@ class _Work:
                 if self._stop.is_set():
                     break
                 try:
-                    content = self._content(records, index)
+                    content = records.encoded(index)
+                    if self.size is None:
+                        open_image(content, records.source(index))
+                    else:
+                        content = shrink(content, records.source(index), size=self.size, quality=self.quality)
                 except DataError as reason:
                     damaged.append(str(reason))
                     continue
@@ -221,17 +224,9 @@ class _Work:
                     raise OSError(f"{data}: what was written reads back differently")
         return rows
 
-    def _content(self, records: Records, index: int) -> bytes:
-        encoded, source = records.encoded(index), records.source(index)
-        if self.size is not None:
-            return shrink(encoded, source, size=self.size, quality=self.quality)
-        open_image(encoded, source)
-        return encoded
-
     def _fingerprint(self, records: Records, positions: range) -> str:
-        found = hashlib.sha256(
-            f"{VERSION}:{self.size}:{self.quality if self.size else None}".encode(), usedforsecurity=False
-        )
+        options = f"{VERSION}:{self.size}:{self.quality if self.size else None}"
+        found = hashlib.sha256(options.encode(), usedforsecurity=False)
         for index in positions:
             said = f"\n{int(records.labels[index])}:{records.stamp(index)}"
             found.update(said.encode(errors="surrogateescape"))

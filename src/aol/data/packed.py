@@ -58,22 +58,6 @@ class Manifest(TypedDict):
     splits: dict[str, list[Shard]]
 
 
-def read_manifest(root: Path) -> Manifest:
-    """Read the manifest of a packed set; a missing, foreign or damaged one is named."""
-    path = root / MANIFEST
-    try:
-        manifest: Manifest = json.loads(path.read_text())
-        known = manifest["format"] == FORMAT and manifest["version"] == VERSION
-        _ = manifest["classes"], manifest["splits"]["train"], manifest["splits"]["test"]
-    except FileNotFoundError:
-        raise FileNotFoundError(f"{path}: no such file; the packing has not finished") from None
-    except (ValueError, KeyError, TypeError):
-        raise DataError(f"{path}: not the manifest of a packed data set") from None
-    if not known:
-        raise DataError(f"{path}: format {manifest['format']} version {manifest['version']} is not known here")
-    return manifest
-
-
 def read_index(root: Path, shard: Shard) -> npt.NDArray[np.void]:
     """Read and check the index of a shard, and the size of the file it points into."""
     path = root / f"{shard['file']}.npy"
@@ -188,10 +172,17 @@ def packed_names(names: Sequence[str]) -> bytes:
 
 
 def open_packed(root: Path) -> dict[str, Records]:
-    """Open the splits of a packed set."""
-    manifest = read_manifest(root)
-    classes = tuple(manifest["classes"])
-    return {
-        split: PackedRecords(root, shards, classes, f"{root.name}/{split}")
-        for split, shards in manifest["splits"].items()
-    }
+    """Open the splits of a packed set; a missing, foreign or damaged manifest is named."""
+    path = root / MANIFEST
+    try:
+        manifest: Manifest = json.loads(path.read_text())
+        known = manifest["format"] == FORMAT and manifest["version"] == VERSION
+        classes, splits = tuple(manifest["classes"]), manifest["splits"]
+        _ = splits["train"], splits["test"]
+    except FileNotFoundError:
+        raise FileNotFoundError(f"{path}: no such file; the packing has not finished") from None
+    except (ValueError, KeyError, TypeError):
+        raise DataError(f"{path}: not the manifest of a packed data set") from None
+    if not known:
+        raise DataError(f"{path}: format {manifest['format']} version {manifest['version']} is not known here")
+    return {split: PackedRecords(root, shards, classes, f"{root.name}/{split}") for split, shards in splits.items()}
