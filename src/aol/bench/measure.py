@@ -22,9 +22,9 @@ from aol.data.images import Augmentation, ImageSet, Pair, centred
 from aol.engine.learner import network_name
 from aol.engine.loop import Loop
 from aol.engine.offline import OfflineLoop
-from aol.engine.settings import Settings, Value, grid
+from aol.engine.settings import Value, grid
 from aol.engine.stream import StreamLoop
-from aol.longtail import long_tail_counts
+from aol.longtail import long_tail, long_tail_counts
 from aol.runs.record import versions
 
 _TABLE_RUNS, _TABLE_EPOCHS = 54, 200  # the grid of one column of the paper's offline table
@@ -83,8 +83,9 @@ class _Bench:
         self.rows.append(Row(what, value, unit, n, memory))
         self._say(f"{what}: {value:,.4g} {unit}")
 
-    def loop(self, runs: Sequence[Settings]) -> tuple[float, float, float | None]:
-        """Return the median seconds of an epoch, its images per second, and the peak memory, of a group of runs."""
+    def together(self, number: int, **settings: Value) -> tuple[float, float | None]:
+        """Return the median seconds of an epoch, and the peak memory, of a group of runs."""
+        runs = grid(self.common | {"weighting": "aol"} | settings, seed=range(number))
         if self.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self.device)
         kind = StreamLoop if runs[0].scenario == "stream" else OfflineLoop
@@ -92,13 +93,8 @@ class _Bench:
         for _ in range(self.epochs + 1):
             loop.run_epoch()
         seconds = statistics.median(loop.history.epoch("seconds")[1:, 0].tolist())
-        speed = statistics.median(loop.history.epoch("images_per_second")[1:, 0].tolist())
         memory = torch.cuda.max_memory_allocated(self.device) / 2**30 if self.device.type == "cuda" else None
-        return seconds, speed, memory
-
-    def together(self, number: int, **settings: Value) -> tuple[float, float, float | None]:
-        common = self.common | {"weighting": "aol"} | settings
-        return self.loop(grid(common, seed=range(number)))
+        return seconds, memory
 
 
 def measure(
@@ -110,7 +106,7 @@ def measure(
     plain = _straightforward(bench, workers)
     timed: dict[int, float] = {}
     for number in runs:
-        seconds, _, memory = bench.together(number, signal="eval")
+        seconds, memory = bench.together(number, signal="eval")
         timed[number] = seconds
         engine = "engine, one run" if number == 1 else f"engine, {number} runs together"
         bench.add(f"{engine}, ages from a clean pass", seconds, "s an epoch", epochs, memory)
@@ -119,15 +115,15 @@ def measure(
             bench.add(f"one run × {_TABLE_EPOCHS} epochs, from that epoch", seconds * _TABLE_EPOCHS, "s", epochs)
     most = max(runs)
     _whole_grid(bench, most, timed)
-    base, _, _ = bench.together(most, weighting="none", signal="none", eval_every=1000)
+    base, _ = bench.together(most, weighting="none", signal="none", eval_every=1000)
     bench.add(f"training alone, {most} runs", images * most / base, "images/s", epochs)
     for signal in ("eval", "train"):
-        seconds, _, _ = bench.together(most, signal=signal, eval_every=1000)
+        seconds, _ = bench.together(most, signal=signal, eval_every=1000)
         bench.add(
             f"cost of ages over plain training, signal {signal}, {most} runs", 100 * (seconds / base - 1), "%", epochs
         )
     stream: dict[str, Value] = {"scenario": "stream", "schedule": "fixed", "memory": "all", "eval_every": 1000}
-    seconds, _, memory = bench.together(most, **stream)
+    seconds, memory = bench.together(most, **stream)
     bench.add(f"a step of a Period-10 stream, {most} runs", seconds, "s", epochs, memory)
     return bench.rows
 
@@ -143,19 +139,11 @@ def _whole_grid(bench: _Bench, most: int, timed: Mapping[int, float]) -> None:
 
 
 def _straightforward(bench: _Bench, workers: int) -> float:
-    from aol.longtail import long_tail
-
     train, test = bench.pair.train, bench.pair.test
     kept = long_tail(train.labels, 100.0)
     net = nets.make(network_name("auto", train.shape), num_classes=10, in_channels=3, image_size=32, seed=0)
-    taken = seconds_per_epoch(
-        net,
-        (train.images[kept], train.labels[kept]),
-        (test.images, test.labels),
-        epochs=2,
-        workers=workers,
-        device=bench.device,
-    )
+    shown, held = (train.images[kept], train.labels[kept]), (test.images, test.labels)
+    taken = seconds_per_epoch(net, shown, held, epochs=2, workers=workers, device=bench.device)
     bench.add("straightforward loop, one run", taken[-1], "s an epoch", 1)
     return taken[-1]
 

@@ -6,6 +6,7 @@ A source returns network input for given samples; the caller chooses the samples
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from importlib.util import find_spec
 from typing import TypeAlias
 
@@ -90,20 +91,13 @@ class FromStorage:
     """
 
     def __init__(
-        self,
-        train: StoredImages,
-        clean: StoredImages,
-        normalisation: Normalisation,
-        *,
-        workers: int,
-        device: torch.device,
+        self, train: StoredImages, clean: StoredImages, scale: Normalisation, *, workers: int, device: torch.device
     ) -> None:
         self.labels = train.labels.to(device)
         self.names = clean.names
         assert clean.transform is not None
         self.area = clean.transform.size**2
-        self._train, self._clean = train, clean
-        self._normalisation = normalisation
+        self._train, self._clean, self._normalisation = train, clean, scale
         self._workers, self._device = workers, device
 
     def train(self, order: Tensor, mine: Tensor, *, batch: int, epoch: int, seeds: Sequence[int]) -> Iterator[Tensor]:
@@ -188,7 +182,5 @@ def sources(
         train, test = train.with_transform(crop), test.with_transform(centre)
     plain = train.with_transform(test.transform)
     shown = train if augment else plain
-    return (
-        FromStorage(shown, plain, scale, workers=workers, device=device),
-        FromStorage(test, test, scale, workers=workers, device=device),
-    )
+    source = partial(FromStorage, scale=scale, workers=workers, device=device)
+    return source(shown, plain), source(test, test)
