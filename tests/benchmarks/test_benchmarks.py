@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import importlib
 import json
-import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,18 +16,38 @@ SMALL = {
     "reservoir": ["--steps", "100", "1000", "--capacities", "50", "--repeats", "2"],
     "sample_names": ["--samples", "20000", "--repeats", "2"],
 }
+Measured = Callable[[str, Path], tuple[str, dict[str, Any]]]
 KNOWN = {"cpu", "cores", "threads", "load_before", "system", "python", "torch", "numpy", "aol"}
 
 
-def measured(name: str, out: Path) -> tuple[str, dict[str, object]]:
-    command = [sys.executable, str(BENCHMARKS / f"{name}.py"), *SMALL[name], "--out", str(out)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
-    return done.stdout, json.loads(out.read_text())
+@pytest.fixture
+def measured(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Measured:
+    """Run a benchmark in this process: what it prints, and its record."""
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+
+    def done(name: str, out: Path) -> tuple[str, dict[str, Any]]:
+        assert importlib.import_module(name).main([*SMALL[name], "--out", str(out)]) == 0
+        return capsys.readouterr().out, json.loads(out.read_text())
+
+    return done
 
 
-def test_ages_are_measured_for_both_stores_and_beside_the_history(tmp_path: Path) -> None:
+def test_ages_are_measured_for_both_stores_and_beside_the_history(
+    measured: Measured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sample_ages = importlib.import_module("sample_ages")
+    apart, kinds = sample_ages.apart, []
+
+    def one_apart(kind: str, **given: object) -> dict[str, object]:
+        """Give one case a process of its own, as all have outside tests."""
+        kinds.append(kind)
+        if len(kinds) == 1:
+            return apart(kind, **given)
+        return {"kind": kind, **given, **sample_ages.CASES[kind](**given)}
+
+    monkeypatch.setattr(sample_ages, "apart", one_apart)
     printed, record = measured("sample_ages", tmp_path / "new" / "ages.json")
+    assert kinds == ["library"] * 9 + ["history", "small_batches"]
     assert record["machine"].keys() == KNOWN
     assert [case["store"] for case in record["large"]] == ["full"] * 4 + ["compact"] * 4
     (pair,) = record["compared"]
@@ -36,7 +56,7 @@ def test_ages_are_measured_for_both_stores_and_beside_the_history(tmp_path: Path
     assert "all epochs" in printed
 
 
-def test_the_reservoir_is_measured_beside_the_loop(tmp_path: Path) -> None:
+def test_the_reservoir_is_measured_beside_the_loop(measured: Measured, tmp_path: Path) -> None:
     printed, record = measured("reservoir", tmp_path / "reservoir.json")
     assert record["machine"].keys() == KNOWN
     assert [(case["step"], case["capacity"]) for case in record["cases"]] == [(100, 50), (1000, 50)]
@@ -44,7 +64,7 @@ def test_the_reservoir_is_measured_beside_the_loop(tmp_path: Path) -> None:
     assert "one at a time" in printed
 
 
-def test_names_are_measured_and_take_few_bytes(tmp_path: Path) -> None:
+def test_names_are_measured_and_take_few_bytes(measured: Measured, tmp_path: Path) -> None:
     printed, record = measured("sample_names", tmp_path / "names.json")
     assert record["machine"].keys() == KNOWN
     assert record["samples"] == 20000
