@@ -14,7 +14,7 @@ from aol.cli import main
 from aol.cli.flags import BY_DATA, DEFAULTS, settings_of
 from aol.data.named import NAMES
 from aol.data.pack import QUALITY
-from aol.engine.settings import WEIGHTINGS
+from aol.engine.settings import CHOICES, WEIGHTINGS
 from tests.cli.test_parser import commands
 
 HEAVY = ("torch", "pandas", "rich", "matplotlib", "numpy", "scipy")
@@ -93,3 +93,10 @@ def test_what_the_help_lists_is_what_there_is(capsys: pytest.CaptureFixture[str]
     assert main(["data", "get", "--help"]) == 0
     assert ", ".join(NAMES) in capsys.readouterr().out
     assert cli.build().parse_args(["data", "pack", "a", "b"]).quality == QUALITY
+
+
+def test_the_help_of_a_setting_lists_every_word_it_may_be() -> None:
+    parser = commands(cli.build())[("stream",)]
+    texts = {action.dest: action.help or "" for action in parser._actions}
+    for name in CHOICES.keys() - {"scenario"}:
+        assert [word for word in CHOICES[name] if word not in texts[name]] == [], name

@@ -78,7 +78,10 @@ def test_relative_data_is_found_from_another_folder(
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path)
     words = ["train", "--data", "photos", "--image-size", "16", "--net", "cnn", "--epochs", "1", "--out", "out"]
-    assert main([*words, "--minutes", "0"]) == 0
+    assert main([*words, "--data-dir", "sets", "--minutes", "0"]) == 0
+    options = (read_request(tmp_path / "out") or {})["options"]
+    assert isinstance(options, dict)
+    assert options["data_dir"] == str(tmp_path / "sets")
     monkeypatch.chdir(tmp_path / "elsewhere")
     capsys.readouterr()
     (run,) = results(capsys, "resume", tmp_path / "out")

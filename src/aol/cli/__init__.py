@@ -7,7 +7,6 @@ SIGTERM. An error is one line on standard error; `--debug` adds its traceback.
 from __future__ import annotations
 
 import argparse
-import errno
 import io
 import os
 import sys
@@ -15,8 +14,9 @@ import traceback
 from collections.abc import Sequence
 
 from aol._version import __version__
-from aol.cli import bench, data, report, show, study, train
-from aol.cli.parser import Parser, show_help
+from aol.cli import bench, data, report, show, study, train  # noqa: F401 (which register their commands)
+from aol.cli.output import NO_SPACE, note
+from aol.cli.parser import Parser, add_commands, show_help
 
 _DESCRIPTION = "Age of Learning: train with, and look at, how long a model has kept getting something wrong."
 _EXAMPLES = (
@@ -25,7 +25,6 @@ _EXAMPLES = (
     "aol report runs/latest --open                  # one interactive page",
     "aol COMMAND --help                             # all flags of a command",
 )
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def build() -> Parser:
@@ -33,9 +32,7 @@ def build() -> Parser:
     parser = Parser("aol", description=_DESCRIPTION, examples=_EXAMPLES)
     parser.add_argument("--version", action="version", version=f"aol {__version__}")
     parser.set_defaults(act=show_help, parser=parser)
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands", prog="aol")
-    for each in (train, show, report, study, data, bench):
-        each.add(commands)
+    add_commands(parser, ("train", "stream", "resume", "show", "report", "study", "data", "bench"))
     return parser
 
 
@@ -48,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parsed = argparse.Namespace()
     try:
         parsed = build().parse_args(words)
-        status: int = parsed.act(parsed)
+        status = int(parsed.act(parsed) or 0)
         sys.stdout.flush()
     except SystemExit as stop:  # --help and --version
         return int(stop.code or 0)
@@ -63,12 +60,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _explained(error: Exception) -> tuple[str, int]:
-    """Return the sentence and the exit status of an error."""
     from aol.engine.settings import WrongSettingsError
 
     if isinstance(error, WrongSettingsError):
         return str(error), 2
-    if isinstance(error, OSError) and error.errno in _FULL:
+    if isinstance(error, OSError) and error.errno in NO_SPACE:
         return "the disk is full; files already written are complete: free some space, then `aol resume FOLDER`.", 1
     if isinstance(error, FileNotFoundError):
         return str(error), 2
@@ -84,5 +80,5 @@ def _explained(error: Exception) -> tuple[str, int]:
 def _fail(text: str, status: int, debug: bool) -> int:
     if debug:
         traceback.print_exc()
-    print(f"aol: {' '.join(text.split())}", file=sys.stderr)
+    note(text)
     return status

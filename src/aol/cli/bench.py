@@ -3,28 +3,26 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from pathlib import Path
 
-from aol.cli.parser import Commands, add_command, add_common, count, counts, positive
+from aol.cli.execution import DEVICE
+from aol.cli.output import tell
+from aol.cli.parser import command, count, counts, positive, value
 
 
-def add(commands: Commands) -> None:
-    """Add `aol bench`."""
-    text = "Measure speed and memory of training on this machine."
-    parser = add_command(commands, "bench", _bench, text, ("aol bench", "aol bench --runs 1,16 --out bench.json"))
-    flag = parser.add_argument
-    flag("--runs", type=counts, metavar="VALUES", help="numbers of runs trained together (default: 1,16,64; CPU: 1,2)")
-    flag("--scale", type=positive, metavar="S", help="size of the data, 1 is CIFAR-10 (default: 1; CPU: 0.01)")
-    flag("--epochs", type=count(1), metavar="N", help="epochs to time (default: 3; CPU: 1)")
-    flag("--workers", type=count(0), default=2, metavar="N", help="worker processes of the reference loop")
-    flag("--device", default="auto", metavar="NAME", help="auto, cpu, cuda, cuda:1 ...")
-    flag("--out", metavar="FILE", help="also write the figures to this file, as JSON")
-    add_common(parser)
-
-
-def _bench(words: argparse.Namespace) -> int:
+@command(
+    "bench",
+    "Measure speed and memory of training on this machine.",
+    ("aol bench", "aol bench --runs 1,16 --out bench.json"),
+    value("--runs", "VALUES", "numbers of runs trained together (default: 1,16,64; CPU: 1,2)", type=counts),
+    value("--scale", "S", "size of the data, 1 is CIFAR-10 (default: 1; CPU: 0.01)", type=positive),
+    value("--epochs", "N", "epochs to time (default: 3; CPU: 1)", type=count(1)),
+    value("--workers", "N", "worker processes of the reference loop", type=count(0), default=2),
+    DEVICE,
+    value("--out", "FILE", "also write the figures to this file, as JSON"),
+)
+def _bench(words: argparse.Namespace) -> None:
     from aol.bench import measure
     from aol.engine.device import usable_device
 
@@ -42,5 +40,4 @@ def _bench(words: argparse.Namespace) -> int:
     if words.out:
         measure.write(rows, device, scale, Path(words.out))
     result = {"scale": scale, "rows": [vars(row) for row in rows]}
-    print(json.dumps(result) if words.json else measure.table(rows, device, scale))
-    return 0
+    tell(words, result, [measure.table(rows, device, scale)])

@@ -5,27 +5,15 @@ Every setting takes several values with commas between them: each combination is
 
 from __future__ import annotations
 
-import argparse
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
-from typing import TYPE_CHECKING
 
-from aol.cli.parser import add_common, count, folder, seconds, seed_list, shard
-from aol.engine.settings import WEIGHTINGS, Settings, Value, WrongSettingsError, grid
-from aol.nets.registry import names as networks
-
-if TYPE_CHECKING:
-    from aol.cli.parser import Parser
+from aol.cli.parser import Flag, folder, seed_list, switch, value
+from aol.engine.settings import CHOICES, WEIGHTINGS, Settings, Value, WrongSettingsError, grid
 
 DEFAULTS: Mapping[str, Value] = {field.name: field.default for field in fields(Settings)}  # type: ignore[misc]
-# What may be missing, and the kind of number it is otherwise.
-OPTIONAL: Mapping[str, Callable[[str], float]] = {
-    "imbalance": float,
-    "threshold": float,
-    "image_size": int,
-    "warmup": float,
-}
+_TYPES = {field.name: str(field.type) for field in fields(Settings)}
 # Where a command starts from. `folder` is any data set that is not built in.
 BY_DATA: Mapping[str, Mapping[str, Value]] = {
     "digits": {"epochs": 60, "batch_size": 32, "imbalance": 50.0},
@@ -34,17 +22,19 @@ BY_DATA: Mapping[str, Mapping[str, Value]] = {
     "cifar100": {"epochs": 200, "batch_size": 128, "imbalance": 50.0},
     "folder": {"epochs": 30, "batch_size": 128, "imbalance": None},
 }
+DATA_SETS = tuple(name for name in BY_DATA if name != "folder")
 # What `aol stream` changes of it.
 STREAM: Mapping[str, Value] = {
     "scenario": "stream", "schedule": "fixed", "epochs": 100, "fraction": 0.05, "rho": 0.1, "warmup": 0,
     "imbalance": 50.0,
 }  # fmt: skip
 
+_ANY = {name: ", ".join(words) for name, words in CHOICES.items()}
 _DATA = {
-    "data": "built-in: digits, fashion-mnist, cifar10, cifar100; or a folder: images by class, LMDB, Parquet, packed",
+    "data": f"built-in: {', '.join(DATA_SETS)}; or a folder: images by class, LMDB, Parquet, packed",
     "image_size": "crop the images of a folder to this many pixels a side (default: 224)",
     "imbalance": "size of the largest class over that of the smallest; 'none' keeps the set as it is",
-    "profile": "shape of the long tail: exp, step",
+    "profile": f"shape of the long tail: {_ANY['profile']}",
     "validation": "fraction of each class to hold out for validation, 0 to 1",
     "stream": "shifting (a long tail whose head moves) or access (a fraction of the set each step)",
     "fraction": "fraction of the set that is there in each epoch or step",
@@ -53,17 +43,17 @@ _DATA = {
     "seed": "of data, network and order: 0, 0,1,2 or 0-4",
 }
 _TRAINING = {
-    "net": ", ".join(("auto (by the size of the images)", *networks())),
+    "net": ", ".join(("auto (by the size of the images)", *CHOICES["net"][1:])),
     "epochs": "passes over the data",
     "batch_size": "samples in a batch",
-    "optimiser": "sgd, adamw",
+    "optimiser": _ANY["optimiser"],
     "lr": "learning rate",
     "momentum": "of SGD; the first beta of AdamW",
     "weight_decay": "strength of weight decay",
     "schedule": "paper (warm-up, then 1/100 at 80 % and 1/10000 at 90 % of the epochs), cosine, fixed",
     "warmup": "epochs of linear warm-up, 0.5 for half of one",
     "average": "also evaluate an average of the weights with this decay; 0 for none",
-    "precision": "fp32, bf16",
+    "precision": _ANY["precision"],
     "normalisation": "centred (as in the paper) or standardised pixels (mean and standard deviation)",
     "augment": "random crops and flips in training: true, false",
     "eval_every": "epochs between two evaluations on the test set",
@@ -74,10 +64,10 @@ _IMBALANCE = {
     "beta": "of class-balanced weights (cb), 0 to 1",
     "power": "of frequency weights: count ** -power",
     "temper": "weights ** temper",
-    "level": "weights by class or by sample: class, sample",
-    "fuse": "how the ages of a sample over time become one number: ema, mean",
+    "level": f"weights by class or by sample: {_ANY['level']}",
+    "fuse": f"how the ages of a sample over time become one number: {_ANY['fuse']}",
     "mechanism": "weights in the loss (reweight) or in sampling (resample)",
-    "loss": "softmax, sigmoid, focal",
+    "loss": _ANY["loss"],
     "gamma": "of the focal loss",
     "divide_by": "weighted losses are divided by weight, by count, or auto (as in the paper's code)",
     "signal": "where ages come from: a clean pass (eval), the training pass (train, no extra cost), none",
@@ -88,41 +78,32 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
     "network and optimisation": _TRAINING,
     "errors and imbalance": _IMBALANCE,
 }
-_ONLY = {"stream": ("stream", "period", "memory", "threshold"), "train": ("fuse",)}
-
-
-def dashed(name: str) -> str:
-    """Return a setting's name as a flag has it."""
-    return name.replace("_", "-")
+_STREAM_ONLY = ("stream", "period", "memory", "threshold")
 
 
 def flag_of(command: str, name: str) -> str:
     """Return the flag of a setting in `aol train` or `aol stream`."""
-    return "--steps" if command == "stream" and name == "epochs" else f"--{dashed(name)}"
+    return "--steps" if command == "stream" and name == "epochs" else f"--{name.replace('_', '-')}"
 
 
 def settings_of(command: str) -> list[str]:
     """Return the settings that a command has flags for."""
-    other = "stream" if command == "train" else "train"
-    return [name for texts in GROUPS.values() for name in texts if name not in _ONLY[other] or name == "fuse"]
+    return [name for texts in GROUPS.values() for name in texts if command == "stream" or name not in _STREAM_ONLY]
 
 
-def add_settings(parser: Parser, command: str) -> dict[str, argparse._ArgumentGroup]:
-    """Add a flag for each setting, in groups; return the groups."""
-    groups, names = {}, settings_of(command)
-    for title, texts in GROUPS.items():
-        groups[title] = parser.add_argument_group(title)
-        for name in (name for name in texts if name in names):
-            text = "steps of the stream" if flag_of(command, name) == "--steps" else texts[name]
-            groups[title].add_argument(
-                flag_of(command, name), dest=name, action="append", metavar="VALUES",
-                help=f"{text}{_default(command, name)}".replace("%", "%%"),
-            )  # fmt: skip
-    return groups
+def setting_flags(command: str) -> dict[str, list[Flag]]:
+    """Return a flag for each setting, by group."""
+
+    def flag(name: str, text: str) -> Flag:
+        text = "steps of the stream" if flag_of(command, name) == "--steps" else text
+        text = f"{text}{_default(command, name)}".replace("%", "%%")
+        return value(flag_of(command, name), "VALUES", text, dest=name, action="append")
+
+    names = settings_of(command)
+    return {title: [flag(*each) for each in texts.items() if each[0] in names] for title, texts in GROUPS.items()}
 
 
 def _default(command: str, name: str) -> str:
-    """Return what the help says about a setting's default."""
     if name in BY_DATA["digits"] and not (command == "stream" and name in STREAM):
         by_value: dict[str, list[str]] = {}
         for data, values in BY_DATA.items():
@@ -142,61 +123,26 @@ def _word(value: Value) -> str:
     return "none" if value is None else f"{value:g}" if isinstance(value, float) else str(value).lower()
 
 
-def add_output(parser: Parser, command: str) -> argparse._ArgumentGroup:
-    """Add the flags that say where results go, and what to do with those that are there."""
-    group = parser.add_argument_group("output and resuming")
-    add = group.add_argument
-    add("--out", type=folder, metavar="FOLDER", help="folder of the results (default: a new runs/DATE_TIME, which "
-        "runs/latest then points to)")  # fmt: skip
-    add("--resume", action="store_true", help="continue the runs in --out (as `aol resume FOLDER` does)")
-    add("--fresh", action="store_true", help="delete the runs in --out and start again")
-    if command == "train":  # on a stream only classes have ages
-        add("--keep-samples", action="store_true", help="record every sample's answers, and so its age, at every epoch")
-    add("--tensorboard", action="store_true", help="also write TensorBoard event files")
-    add_common(group)
-    return group
-
-
-def add_execution(
-    parser: Parser, *, checkpoint_seconds: float | None = None, parallel: bool = True
-) -> argparse._ArgumentGroup:
-    """Add the flags that change how runs are trained, but not what is learnt."""
-    group = parser.add_argument_group("execution")
-    add = group.add_argument
-    add(
-        "--data-dir",
-        type=folder,
-        metavar="FOLDER",
-        help="look for data sets here before $AOL_DATA and the cache folder",
-    )
-    add("--device", metavar="NAME", default="auto", help="auto, cpu, cuda, cuda:1 ...")
-    add("--together", type=count(1), metavar="N", help="most runs trained as one network (default: by the device)")
-    add("--workers", type=count(0), metavar="N", default=0, help="processes that decode the images of a large set")
-    if parallel:
-        add("--parallel", choices=("data", "runs"), default="data", help="what processes of torchrun share: data, runs")
-    add("--checkpoint-seconds", type=seconds, metavar="S", default=checkpoint_seconds,
-        help="shortest time between two checkpoints")  # fmt: skip
-    add("--minutes", type=seconds, metavar="M", dest="minutes",
-        help="stop after this many minutes; resume later")  # fmt: skip
-    add("--limit-minutes", type=seconds, dest="minutes", help=argparse.SUPPRESS)  # its name in 0.1
-    add("--shard", type=shard, metavar="I/N", help="train only the I-th of N shares of the runs, counted from 1")
-    if parallel:
-        add("--deterministic", action="store_true", help="use deterministic kernels only, on CUDA too (slower)")
-    return group
+_OUT = "folder of the results (default: a new runs/DATE_TIME, which runs/latest then points to)"
+OUTPUT: tuple[Flag, ...] = (
+    value("--out", "FOLDER", _OUT, type=folder),
+    switch("--resume", "continue the runs in --out (as `aol resume FOLDER` does)"),
+    switch("--fresh", "delete the runs in --out and start again"),
+    switch("--tensorboard", "also write TensorBoard event files"),
+)
+KEEP_SAMPLES = switch("--keep-samples", "record every sample's answers, and so its age, at every epoch")
 
 
 def setting_value(name: str, text: str) -> Value:
     """Return the value of a setting from its text."""
-    default = DEFAULTS[name]
-    if name in OPTIONAL:
-        return None if text == "none" else _number(name, text, OPTIONAL[name])
-    if isinstance(default, bool):
-        if text not in ("true", "false"):
-            raise WrongSettingsError(f"--{dashed(name)} must be true or false, not {text!r}.")
-        return text == "true"
-    if isinstance(default, int):
-        return _number(name, text, int)
-    return _number(name, text, float) if isinstance(default, float) else text
+    kind, _, optional = _TYPES[name].partition(" | ")
+    if kind == "str" or (optional and text == "none"):
+        return text if kind == "str" else None
+    wanted = {"bool": "true or false", "int": "a whole number", "float": "a number"}[kind]
+    try:
+        return {"true": True, "false": False}[text] if kind == "bool" else int(text) if kind == "int" else float(text)
+    except (KeyError, ValueError):
+        raise WrongSettingsError(f"--{name.replace('_', '-')} must be {wanted}, not {text!r}.") from None
 
 
 def setting_values(name: str, text: str) -> list[Value]:
@@ -206,18 +152,11 @@ def setting_values(name: str, text: str) -> list[Value]:
     return [setting_value(name, part.strip()) for part in text.split(",")]
 
 
-def _number(name: str, text: str, kind: Callable[[str], float]) -> float:
-    try:
-        return kind(text)
-    except ValueError:
-        what = "a whole number" if kind is int else "a number"
-        raise WrongSettingsError(f"--{dashed(name)} must be {what}, not {text!r}.") from None
-
-
 def runs_of(command: str, given: Mapping[str, Sequence[str] | None]) -> list[Settings]:
     """Return the runs that the flags of `aol train` or `aol stream` ask for; `given` holds their texts by setting."""
-    varied = {name: [value for text in texts for value in setting_values(name, text)]
-              for name, texts in given.items() if texts}  # fmt: skip
+    varied = {
+        name: [each for text in texts for each in setting_values(name, text)] for name, texts in given.items() if texts
+    }
     runs: list[Settings] = []
     for data in varied.get("data", [DEFAULTS["data"]]):
         start = starting_point(command, str(data))

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import math
 import re
 import shutil
 import textwrap
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn, TypeAlias
 
 from aol.engine.settings import WrongSettingsError
-
-Commands: TypeAlias = "argparse._SubParsersAction[Parser]"
 
 WIDEST = 110
 _EXAMPLES = "examples:"
@@ -41,11 +41,10 @@ class _Formatter(argparse.RawDescriptionHelpFormatter):
     def _get_help_string(self, action: argparse.Action) -> str:
         text = action.help or ""
         given = action.default
-        told = (
-            action.option_strings and given is not None and given is not False and given not in ([], argparse.SUPPRESS)
-        )
-        number = ":g" if isinstance(given, float) else ""
-        return f"{text} (default: {given:{number[1:]}})" if told and "default" not in text else text
+        nothing = given is None or given is False or given in ([], argparse.SUPPRESS)
+        if nothing or not action.option_strings or "default" in text:
+            return text
+        return f"{text} (default: {f'{given:g}' if isinstance(given, float) else given})"
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         if text.startswith(_EXAMPLES):
@@ -109,61 +108,109 @@ class Parser(argparse.ArgumentParser):
         self.error(f"{action.option_strings[0]} must be one of {', '.join(choices)}, not {value!r}{hint}")
 
 
-def add_command(
-    commands: Commands, name: str, act: Callable[[argparse.Namespace], int], text: str, examples: Sequence[str] = ()
-) -> Parser:
-    """Add a command: one line about it, examples below its help, and the function that carries it out."""
-    parser = commands.add_parser(name, help=text, description=text, examples=examples)
-    parser.set_defaults(act=act, parser=parser)
-    return parser
+# Commands and flags are data, from which `add_commands` makes parsers.
+
+Act: TypeAlias = Callable[[argparse.Namespace], int | None]
+Flag: TypeAlias = tuple[str, dict[str, Any]]  # its name, and what `add_argument` takes
 
 
-def show_help(words: argparse.Namespace) -> int:
+def value(name: str, metavar: str, text: str, **more: Any) -> Flag:
+    """Return a flag, or a word without dashes, that takes a value."""
+    return name, {"metavar": metavar, "help": text, **more}
+
+
+def switch(name: str, text: str) -> Flag:
+    """Return a flag without a value."""
+    return name, {"action": "store_true", "default": False, "help": text}
+
+
+def choice(name: str, choices: Sequence[str], text: str, **more: Any) -> Flag:
+    """Return a flag that takes one of some words."""
+    return name, {"choices": choices, "help": text, **more}
+
+
+def show_help(words: argparse.Namespace) -> None:
     """Print the help of a command that needs another word."""
     words.parser.print_help()
-    return 0
 
 
-def add_common(parser: argparse.ArgumentParser | argparse._ArgumentGroup, *, json: bool = True) -> None:
-    """Add the flags that every command has."""
-    if json:
-        parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
-    parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
+COMMANDS: dict[str, Callable[[Any], Parser]] = {}  # by its words, such as "study run": what adds it to a parser
+_DEBUG = switch("--debug", "show the traceback of an error")
+_JSON = switch("--json", "print one JSON object and nothing else")
 
 
-def count(least: int) -> Callable[[str], int]:
-    """Return a reader of whole numbers of at least `least`."""
+def command(
+    path: str,
+    text: str,
+    examples: Sequence[str],
+    *flags: Flag,
+    groups: Mapping[str, Sequence[Flag]] | None = None,
+    json: bool = True,
+    **defaults: Any,
+) -> Callable[[Act], Act]:
+    """Make a function a command; it gets the words, and returns the exit status or None for 0."""
 
-    def count(text: str) -> int:
-        if not text.isdecimal() or int(text) < least:
-            raise argparse.ArgumentTypeError(f"must be a whole number of {least} or more, not {text!r}")
-        return int(text)
+    def register(act: Act) -> Act:
+        def add(commands: Any) -> Parser:
+            name, line = path.split()[-1], text.split(". ")[0].rstrip(".") + "."
+            parser: Parser = commands.add_parser(name, help=line, description=text, examples=examples)
+            common = () if act is show_help else (_JSON, _DEBUG) if json else (_DEBUG,)
+            for title, some in {"": (*flags, *common), **(groups or {})}.items():
+                group = parser.add_argument_group(title) if title else parser
+                for flag, named in some:
+                    group.add_argument(flag, **named)
+            parser.set_defaults(act=act, parser=parser, command=path, **defaults)
+            return parser
 
-    return count
+        COMMANDS[path] = add
+        return act
+
+    return register
+
+
+def add_commands(parser: Parser, order: Sequence[str]) -> None:
+    """Add all commands to a parser, in the order of their first words."""
+    parents = {"": parser}
+    levels: dict[str, Any] = {}
+    for path in sorted(COMMANDS, key=lambda path: order.index(path.split()[0])):
+        above = path.rpartition(" ")[0]
+        if above not in levels:
+            own = parents[above]
+            levels[above] = own.add_subparsers(metavar="COMMAND", title="commands", prog=own.prog)
+        parents[path] = COMMANDS[path](levels[above])
+
+
+def defaults_of(flags: Iterable[Flag]) -> dict[str, Any]:
+    """Return what flags are when they are not given, by their names in Python."""
+    return {named.get("dest", name.strip("-").replace("-", "_")): named.get("default") for name, named in flags}
+
+
+# Types of flags
+
+
+def number(least: float, *, above: bool = False, whole: bool = False) -> Callable[[str], Any]:
+    """Return a reader of numbers, or whole numbers, of at least, or above, `least`."""
+
+    def number(text: str) -> float:
+        try:
+            value = int(text) if whole else float(text)
+        except ValueError:
+            value = math.nan
+        if not least <= value < math.inf or (above and value == least):
+            wanted = f"above {least:g}" if above else f"of {least:g} or more"
+            raise argparse.ArgumentTypeError(f"must be a {'whole ' * whole}number {wanted}, not {text!r}")
+        return value
+
+    return number
+
+
+count = partial(number, whole=True)
+seconds, positive = number(0.0), number(0.0, above=True)
 
 
 def counts(text: str) -> list[int]:
     """Return whole numbers of 1 or more with commas between them."""
     return [count(1)(part.strip()) for part in text.split(",")]
-
-
-def seconds(text: str) -> float:
-    """Return a number of 0 or more."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0.0 <= value < float("inf"):
-        raise argparse.ArgumentTypeError(f"must be a number of 0 or more, not {text!r}")
-    return value
-
-
-def positive(text: str) -> float:
-    """Return a number above 0."""
-    value = seconds(text)
-    if value == 0.0:
-        raise argparse.ArgumentTypeError("must be above 0")
-    return value
 
 
 def folder(text: str) -> str:
@@ -200,9 +247,8 @@ def seed_list(flag: str, text: str) -> list[int]:
         if last < first:
             raise WrongSettingsError(f"{flag} {part} is empty: write {last}-{first}.")
         if last - first >= MOST_SEEDS:
-            raise WrongSettingsError(
-                f"{flag} {part} has {last - first + 1:,} seeds; at most {MOST_SEEDS:,} are possible."
-            )
+            many = f"{last - first + 1:,} seeds; at most {MOST_SEEDS:,} are possible"
+            raise WrongSettingsError(f"{flag} {part} has {many}.")
         seeds += range(first, last + 1)
     return seeds
 
@@ -222,12 +268,3 @@ def check_data(names: Iterable[str], flag: str = "--data") -> None:
             f"{flag}: there is no folder or data set {name!r}; built-in are {', '.join(NAMES)}."
             + did_you_mean(name, NAMES)
         )
-
-
-def check_place(file: str, flag: str = "--write") -> None:
-    """Refuse a file that cannot be written to, before the work is done."""
-    path = Path(file).expanduser()
-    if not path.parent.is_dir():
-        raise WrongSettingsError(f"{flag}: there is no folder {path.parent}.")
-    if path.exists() and not path.is_file():  # a folder, or a device, which the new file would take the place of
-        raise WrongSettingsError(f"{flag}: {path} is not a plain file.")

@@ -5,14 +5,14 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from aol.cli.parser import Commands, add_command, add_common
-from aol.engine.settings import Settings, WrongSettingsError
+from aol.cli.output import chosen_format, console, note
+from aol.cli.parser import choice, command, value
+from aol.engine.settings import PER_RUN, Settings
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -20,31 +20,26 @@ if TYPE_CHECKING:
     from aol.runs.record import Json, Run
     from aol.runs.store import Store
     from aol.runs.table import RunFrame
+    from aol.stats import Gain
 
 FORMATS = ("table", "csv", "json")
 MOST_CLASSES = 5
 _OLD = 1.05  # mean age: below it practically every sample was right in the last epoch
-_WIDTH = 120  # where there is no terminal
-_EXAMPLES = ("aol show runs/latest", "aol show runs/a runs/b", "aol show results --format csv > runs.csv")
 
 
-def add(commands: Commands) -> None:
-    """Add `aol show`."""
-    text = "Print runs as a table, the classes that are wrong longest, and what to do next."
-    parser = add_command(commands, "show", _show, text, _EXAMPLES)
-    parser.add_argument("folders", nargs="+", metavar="FOLDER", type=Path,
-                        help="--out of a command, a study's folder, one run, or a folder of those")  # fmt: skip
-    parser.add_argument("--format", choices=FORMATS, help="csv: a row a run, with all settings (default: table)")
-    add_common(parser)
-
-
+@command(
+    "show",
+    "Print runs as a table, the classes that are wrong longest, and what to do next.",
+    ("aol show runs/latest", "aol show runs/a runs/b", "aol show results --format csv > runs.csv"),
+    value("folders", "FOLDER", "--out of a command, a study, a run, or a folder of those", nargs="+", type=Path),
+    choice("--format", FORMATS, "csv: a row a run, with all settings (default: table)"),
+)
 def _show(words: argparse.Namespace) -> int:
     from aol.runs.record import DamagedRunError, read_run
     from aol.runs.store import find_runs
     from aol.runs.table import frame_of
 
-    if words.json and words.format not in (None, "json"):
-        raise WrongSettingsError(f"--json and --format {words.format} contradict each other.")
+    wanted = chosen_format(words)
     runs: list[tuple[Path | None, Run]] = []
     damaged = []
     for folder in find_runs(*words.folders):
@@ -53,14 +48,14 @@ def _show(words: argparse.Namespace) -> int:
         except DamagedRunError as error:
             damaged.append(str(error))
     frame = frame_of(runs)
-    if words.json or words.format == "json":
+    if wanted == "json":
         print_json(frame)
-    elif words.format == "csv":
+    elif wanted == "csv":
         print(frame.to_csv(), end="")
     else:
         print_runs(frame, words.folders, asked=_asked(words.folders, len(frame)))
     for each in damaged:
-        print(f"aol: damaged, not shown: {each}", file=sys.stderr)
+        note(f"damaged, not shown: {each}")
     return 1 if damaged else 0
 
 
@@ -90,43 +85,32 @@ def print_json(frame: RunFrame) -> None:
     print(json.dumps({"runs": runs}, ensure_ascii=False, allow_nan=False))
 
 
+_SAME = ("id", "method", "seconds", "trained_together", "finished", "failed_at_epoch")  # names in JSON and in a record
+_BY_CLASS = {"per_class_accuracy": "test_accuracy", "raw_class_age": "age", "class_weight": "weight"}
+
+
 def _as_json(run: Run, folder: str) -> dict[str, Json]:
     from aol.runs.figures import CURVES, accuracy_figures, is_stream
     from aol.runs.record import numbers
 
-    def figures(curve: str) -> dict[str, Json]:
-        known = accuracy_figures(run.curves[curve], stream=is_stream(run)) if curve in run.curves else {}
-        return {name: value if math.isfinite(value) else None for name, value in known.items()}
-
-    def by_class(name: str) -> list[Json]:
-        return numbers(run.by_class[name]) if name in run.by_class else [None] * len(run.classes)
-
-    test = figures(CURVES["test"]) or dict.fromkeys(("last", "best", "tail_mean"))
-    more = {curve: figures(curve) for split, curve in CURVES.items() if split != "test" and curve in run.curves}
-    return {
-        "id": run.id,
-        "method": run.method,
-        "config": dict(run.settings),
-        "accuracy": test,
-        "per_class_accuracy": by_class("test_accuracy"),
-        "class_age": by_class("smoothed_age") if "smoothed_age" in run.by_class else by_class("age"),
-        "raw_class_age": by_class("age"),
-        "class_weight": by_class("weight"),
-        "seconds": run.seconds,
-        "trained_together": run.trained_together,
-        "finished": run.finished,
-        "failed_at_epoch": run.failed_at_epoch,
-        "out": folder,
-        "versions": dict(run.versions),
-        **more,
-    }
+    found: dict[str, Json] = {name: getattr(run, name) for name in _SAME}
+    found |= {"config": dict(run.settings), "out": folder, "versions": dict(run.versions)}
+    found["accuracy"] = dict.fromkeys(("last", "best", "tail_mean"))
+    for split, curve in CURVES.items():
+        if len(run.curves.get(curve, ())):
+            figures = accuracy_figures(run.curves[curve], stream=is_stream(run))
+            known: dict[str, Json] = {name: each if math.isfinite(each) else None for name, each in figures.items()}
+            found["accuracy" if split == "test" else curve] = known
+    age = "smoothed_age" if "smoothed_age" in run.by_class else "age"
+    for name, reading in {**_BY_CLASS, "class_age": age}.items():
+        found[name] = numbers(run.by_class[reading]) if reading in run.by_class else [None] * len(run.classes)
+    return found
 
 
 # For people
 
 
-@dataclass(frozen=True)
-class Row:
+class Row(NamedTuple):
     """One method over its seeds: mean and spread of a figure, and the gain over the baseline, paired by seed.
 
     `conditions` are the settings besides the method in which the runs at hand differ.
@@ -137,8 +121,7 @@ class Row:
     seeds: int
     mean: float
     spread: float
-    gain: float | None
-    interval: tuple[float, float] | None
+    gain: Gain | None
 
 
 def compare(runs: Sequence[Run], figures: Sequence[float]) -> list[Row]:
@@ -146,145 +129,108 @@ def compare(runs: Sequence[Run], figures: Sequence[float]) -> list[Row]:
 
     The baseline is the run without weighting: same conditions and loss.
     """
-    import numpy as np
+    import pandas as pd
 
+    from aol.runs.table import differing_settings
+    from aol.runs.validate import settings_of
     from aol.stats import paired_gain
 
-    settings = [_settings(run) for run in runs]
-    conditions = _conditions([each for each in settings if each is not None])
-    table: dict[tuple[str, str], dict[int, float]] = {}
-    baseline: dict[tuple[str, str], tuple[str, str]] = {}
-    for run, own, figure in zip(runs, settings, figures, strict=True):
-        if not math.isfinite(figure):
-            continue
-        key = ("" if own is None else conditions(own), run.method)
-        table.setdefault(key, {})[len(table.get(key, {})) if run.seed is None else run.seed] = figure
-        if own is not None:
-            baseline[key] = (key[0], replace(own, weighting="none", mechanism="reweight").method)
+    settings = [settings_of(run) if "weighting" in run.settings else None for run in runs]  # None: a user's own run
+    names = differing_settings([run for run, own in zip(runs, settings, strict=True) if own], but=PER_RUN)
+    table = pd.DataFrame(
+        {
+            "conditions": [
+                " ".join(f"{name}={getattr(own, name)}" for name in names) if own else "" for own in settings
+            ],
+            "method": [run.method for run in runs],
+            "seed": pd.Series([run.seed for run in runs], dtype="Int64"),
+            "baseline": [own and replace(own, weighting="none", mechanism="reweight").method for own in settings],
+            "figure": figures,
+        }
+    ).dropna(subset="figure")
+    method = ["conditions", "method"]
+    table["seed"] = table["seed"].fillna(table.groupby(method).cumcount())
+    table = table.drop_duplicates([*method, "seed"], keep="last")
+    found = table.set_index([*method, "seed"])["figure"]
+    baseline = found.reindex(pd.MultiIndex.from_frame(table[["conditions", "baseline", "seed"]])).to_numpy()
+    table["gain"] = (table["figure"] - baseline).where(table["method"] != table["baseline"])
     rows = []
-    for key, by_seed in table.items():
-        values = np.array(list(by_seed.values()))
-        base = table.get(baseline[key], {}) if key in baseline and key != baseline[key] else {}
-        pairs = [value - base[seed] for seed, value in by_seed.items() if seed in base]
-        spread = float(values.std(ddof=1)) if values.size > 1 else math.nan
-        gain = paired_gain(pairs) if pairs else None
-        rows.append(Row(*key, values.size, float(values.mean()), spread, *(
-            (gain.mean, gain.interval) if gain else (None, None)
-        )))  # fmt: skip
+    for (condition, name), part in table.groupby(method, sort=False):
+        gains = part["gain"].dropna().tolist()
+        gain = paired_gain(gains) if gains else None
+        mean, spread = float(part["figure"].mean()), float(part["figure"].std())
+        rows.append(Row(str(condition), str(name), len(part), mean, spread, gain))
     return rows
-
-
-def _settings(run: Run) -> Settings | None:
-    """Return the settings of a run of the engine; None for one of a recorder."""
-    if not {field.name for field in fields(Settings)} >= set(run.settings) or "weighting" not in run.settings:
-        return None
-    try:
-        return Settings(**run.settings)  # type: ignore[arg-type]
-    except ValueError:
-        return None
-
-
-def _conditions(runs: Sequence[Settings]) -> Callable[[Settings], str]:
-    """Return what names the settings, besides the method, that distinguish these runs, as few as possible."""
-    keys = [dict(key) for key in {run.group_key for run in runs}]
-
-    def apart(names: Sequence[str]) -> int:
-        return len({tuple(key[name] for name in names) for key in keys})
-
-    telling = [name for name in (keys[0] if keys else ()) if apart([name]) > 1]
-    for name in reversed(telling):
-        rest = [other for other in telling if other != name]
-        if apart(rest) == len(keys):
-            telling = rest
-    return lambda run: " ".join(f"{name}={getattr(run, name)}" for name in telling)
 
 
 def print_runs(frame: RunFrame, folders: Sequence[Path], *, asked: int) -> None:
     """Print the table over seeds, the classes that are wrong longest, and what to do next."""
-    from rich.console import Console
-
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console.width = _WIDTH
+    out = console()
     finished = frame[frame.finished.astype(bool)] if len(frame) else frame
     if len(finished):
-        _print_table(console, finished)
-        _print_oldest(console, finished)
+        _print_table(out, finished)
+        _print_oldest(out, finished)
     lines = [f"{len(finished)}/{asked} runs complete."] if len(finished) < asked else []
     for run in frame.runs.values():
         if run.failed_at_epoch is not None:
             where = "" if run.seed is None else f", seed {run.seed}"
             lines.append(f"Failed: {run.method}{where}: its loss was not finite in epoch {run.failed_at_epoch}.")
-    names = " ".join(str(folder) for folder in folders)
     if len(finished) < asked:
         lines += [f"Continue:       aol resume {folder}" for folder in folders]
     if len(frame):
-        lines.append(f"Look closer:    aol report {names} --open")
+        lines.append(f"Look closer:    aol report {' '.join(map(str, folders))} --open")
         lines.append(f"In Python:      aol.load_runs({', '.join(repr(str(folder)) for folder in folders)})")
     for line in lines:
-        console.print(line, soft_wrap=True, markup=False)
+        out.print(line, soft_wrap=True, markup=False)
 
 
-def _print_table(console: Console, frame: RunFrame) -> None:
+def _percent(value: float | None, form: str = ".2f") -> str:
+    return "" if value is None or math.isnan(value) else f"{100 * value:{form}}"
+
+
+def _print_table(out: Console, frame: RunFrame) -> None:
     from rich.table import Table
 
     from aol.runs.figures import is_stream
 
     runs = list(frame.runs.values())
     stream = all(is_stream(run) for run in runs)
-    figure = "second_half_mean" if stream else "tail_mean"
-    rows = compare(runs, [float(value) for value in frame[f"test_{figure}"]])
-    named = any(row.conditions for row in rows)
-    head = ["method", "seeds", "test %", "sd", "gain over none", "95 % interval"]
-    table = Table(*(["with", *head] if named else head))
+    rows = compare(runs, frame["test_second_half_mean" if stream else "test_tail_mean"].tolist())
+    head = ["with", "method", "seeds", "test %", "sd", "gain over none", "95 % interval"]
+    first = 0 if any(row.conditions for row in rows) else 1
+    table = Table(*head[first:])
     for row in rows:
-        cells = [
-            row.method,
-            str(row.seeds),
-            f"{100 * row.mean:.2f}",
-            "" if math.isnan(row.spread) else f"{100 * row.spread:.2f}",
-            "" if row.gain is None else f"{100 * row.gain:+.2f}",
-            "" if row.interval is None else f"{100 * row.interval[0]:+.2f} to {100 * row.interval[1]:+.2f}",
-        ]
-        table.add_row(*([row.conditions, *cells] if named else cells))
+        gain = _percent(row.gain.mean, "+.2f") if row.gain else ""
+        interval = " to ".join(_percent(bound, "+.2f") for bound in (row.gain and row.gain.interval) or ())
+        figures = (_percent(row.mean), _percent(row.spread), gain, interval)
+        table.add_row(*(row.conditions, row.method, str(row.seeds), *figures)[first:])
     if rows:
-        console.print(table)
+        out.print(table)
         what = "the second half of the stream" if stream else "the last 5 % of epochs"
-        console.print(
-            f"Test accuracy, mean over {what}; sd over seeds; gains are paired by seed, with Student's interval.",
-            soft_wrap=True,
-        )
+        text = f"Test accuracy, mean over {what}; sd over seeds; gains are paired by seed, with Student's interval."
+        out.print(text, soft_wrap=True)
     if any(run.failed_at_epoch is not None for run in runs):
-        console.print("A run that diverged counts as chance.", soft_wrap=True)
+        out.print("A run that diverged counts as chance.", soft_wrap=True)
 
 
-def _print_oldest(console: Console, frame: RunFrame) -> None:
+def _print_oldest(out: Console, frame: RunFrame) -> None:
     """Print the classes with the highest age at the end, mean over runs: one table for each list of classes."""
+    import pandas as pd
     from rich.table import Table
 
     classes = frame.classes()
     if "age" not in classes or not classes["age"].notna().any():
         return
-    sets = {
-        name: ("|".join(run.classes), str(run.data or run.settings.get("data") or ""))
-        for name, run in frame.runs.items()
-    }
-    for key in dict.fromkeys(sets.values()):
-        mine = classes[classes["id"].isin([name for name, other in sets.items() if other == key])]
-        mean = mine.groupby(["class", "name"], sort=False).mean(numeric_only=True).reset_index()
+    sets = {name: "|".join((str(run.data or run.settings.get("data") or ""), *run.classes))
+            for name, run in frame.runs.items()}  # fmt: skip
+    for key, part in classes.groupby(classes["id"].map(sets), sort=False):
+        mean = part.groupby(["class", "name"], sort=False).mean(numeric_only=True).reset_index()
         mean = mean[mean["age"] >= _OLD].sort_values("age", ascending=False, kind="stable").head(MOST_CLASSES)
         if mean.empty:
             continue
-        of = f" of {key[1]}" if len(set(sets.values())) > 1 else ""
-        table = Table(
-            "class", "training samples", "age in epochs", "test %", title=f"Wrong longest{of}", title_justify="left"
-        )
+        title = "Wrong longest" + (f" of {str(key).partition('|')[0]}" if len(set(sets.values())) > 1 else "")
+        table = Table("class", "training samples", "age in epochs", "test %", title=title, title_justify="left")
         for row in mean.to_dict("records"):
-            count, accuracy = float(row.get("count") or math.nan), float(row.get("test_accuracy", math.nan))
-            table.add_row(
-                str(row["name"]),
-                "" if math.isnan(count) else f"{count:,.0f}",
-                f"{row['age']:.1f}",
-                "" if math.isnan(accuracy) else f"{100 * accuracy:.1f}",
-            )
-        console.print(table)
+            count = "" if pd.isna(row.get("count")) else f"{row['count']:,.0f}"
+            table.add_row(str(row["name"]), count, f"{row['age']:.1f}", _percent(row.get("test_accuracy"), ".1f"))
+        out.print(table)

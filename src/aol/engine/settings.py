@@ -24,6 +24,15 @@ PER_RUN = (
     "weighting", "rho", "beta", "power", "temper", "level", "mechanism", "loss", "gamma", "divide_by", "seed",
 )  # fmt: skip
 
+# Settings that are words, and the words that are possible.
+CHOICES: Mapping[str, Sequence[str]] = {
+    "scenario": ("offline", "arrival", "stream"), "profile": _check.PROFILES, "stream": ("access", "shifting"),
+    "optimiser": ("sgd", "adamw"), "schedule": ("paper", "cosine", "fixed"), "precision": ("fp32", "bf16"),
+    "normalisation": ("centred", "standardised"), "weighting": tuple(WEIGHTINGS), "level": ("class", "sample"),
+    "fuse": ("ema", "mean"), "mechanism": ("reweight", "resample"), "loss": ("softmax", "sigmoid", "focal"),
+    "divide_by": ("auto", "weight", "count"), "signal": ("eval", "train", "none"), "net": ("auto", *names()),
+}  # fmt: skip
+
 _SYMBOLS = {"beta": "β", "power": "p", "rho": "ρ"}  # in the name of a method
 
 
@@ -91,15 +100,7 @@ class Settings:
             object.__setattr__(self, name, value)
 
     def _check(self) -> None:
-        words = {
-            "scenario": ("offline", "arrival", "stream"), "profile": _check.PROFILES, "stream": ("access", "shifting"),
-            "optimiser": ("sgd", "adamw"), "schedule": ("paper", "cosine", "fixed"), "precision": ("fp32", "bf16"),
-            "normalisation": ("centred", "standardised"), "weighting": tuple(WEIGHTINGS), "level": ("class", "sample"),
-            "fuse": ("ema", "mean"), "mechanism": ("reweight", "resample"), "loss": ("softmax", "sigmoid", "focal"),
-            "divide_by": ("auto", "weight", "count"), "signal": ("eval", "train", "none"),
-            "net": ("auto", *names()),
-        }  # fmt: skip
-        for name, allowed in words.items():
+        for name, allowed in CHOICES.items():
             _check.choice(name, getattr(self, name), allowed)
         for name in ("data", "memory"):
             if not isinstance(value := getattr(self, name), str):

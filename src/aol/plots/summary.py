@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from aol.runs.figures import at_the_end, is_stream
 from aol.runs.record import Floats, Run
-from aol.runs.table import RunFrame
+from aol.runs.table import RunFrame, differing_settings
 
 Ints = npt.NDArray[np.int64]
 
@@ -42,24 +42,9 @@ def methods(frame: RunFrame) -> list[Method]:
     found = []
     for run, names in zip(first, groups.values(), strict=True):
         same = [other for other in first if other.method == run.method]
-        words = [f"{key}={run.settings.get(key)}" for key in differing_settings(same) if key != "seed"]
+        words = [f"{key}={run.settings.get(key)}" for key in differing_settings(same, but=("seed",))]
         found.append(Method(" ".join([run.method, *words]), frame.loc[names]))
     return found
-
-
-def differing_settings(runs: Sequence[Run]) -> list[str]:
-    """Return the names of the settings that tell runs apart, as few as possible."""
-
-    def distinct(names: list[str]) -> int:
-        return len({tuple(repr(run.settings.get(name)) for name in names) for run in runs})
-
-    names = dict.fromkeys(name for run in runs for name in run.settings)
-    chosen = [name for name in names if distinct([name]) > 1]
-    for name in reversed(chosen):
-        rest = [other for other in chosen if other != name]
-        if distinct(rest) == distinct(chosen):
-            chosen = rest
-    return chosen
 
 
 def by_sizes(found: Sequence[Method]) -> list[list[Method]]:

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import numpy as np
 
-from aol.plots.summary import differing_settings
 from aol.report.samples import Samples, samples_of
 from aol.runs.record import Floats, Run, read_run
 from aol.runs.store import find_runs
+from aol.runs.table import differing_settings
 
 # Class ages, the best first: records that were converted from aol 0.1.0 have smoothed ages only.
 _AGES = ("age", "smoothed_age")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -129,3 +129,18 @@ def _row(folder: Path | None, run: Run) -> dict[str, object]:
     settings = {name if name not in own else f"setting_{name}": value for name, value in run.settings.items()}
     settings.pop("setting_seed", None)  # the same number
     return own | settings
+
+
+def differing_settings(runs: Sequence[Run], but: Collection[str] = ()) -> list[str]:
+    """Return the names of the settings that tell runs apart, as few as possible; `but` are left out."""
+
+    def distinct(names: list[str]) -> int:
+        return len({tuple(repr(run.settings.get(name)) for name in names) for run in runs})
+
+    names = dict.fromkeys(name for run in runs for name in run.settings if name not in but)
+    chosen = [name for name in names if distinct([name]) > 1]
+    for name in reversed(chosen):
+        rest = [other for other in chosen if other != name]
+        if distinct(rest) == distinct(chosen):
+            chosen = rest
+    return chosen

@@ -1,0 +1,95 @@
+"""How runs are trained, for every command that trains: flags, options, what `aol resume` needs, and progress."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from aol.cli.parser import Flag, choice, count, defaults_of, folder, seconds, shard, switch, value
+
+if TYPE_CHECKING:
+    from aol.runs.driver import ExecutionOptions
+    from aol.runs.progress import Silent
+    from aol.runs.record import Json
+
+DEVICE = value("--device", "NAME", "auto, cpu, cuda, cuda:1 ...", default="auto")
+EXECUTION: tuple[Flag, ...] = (
+    value("--data-dir", "FOLDER", "look for data sets here before $AOL_DATA and the cache folder", type=folder),
+    DEVICE,
+    value("--together", "N", "most runs trained as one network (default: by the device)", type=count(1)),
+    value("--workers", "N", "processes that decode the images of a large set", type=count(0), default=0),
+    value("--checkpoint-seconds", "S", "shortest time between two checkpoints", type=seconds, default=30.0),
+    value("--minutes", "M", "stop after this many minutes; resume later", type=seconds),
+    value("--limit-minutes", "M", argparse.SUPPRESS, type=seconds, dest="minutes"),  # its name in 0.1
+    value("--shard", "I/N", "train only the I-th of N shares of the runs, counted from 1", type=shard),
+)
+PARALLEL: tuple[Flag, ...] = (
+    choice("--parallel", ("data", "runs"), "what processes of torchrun share: data, runs", default="data"),
+    switch("--deterministic", "use deterministic kernels only, on CUDA too (slower)"),
+)
+_DEFAULTS = defaults_of((*EXECUTION, *PARALLEL)) | {"keep_samples": False, "tensorboard": False, "ray": None}
+
+
+def unchanged(flags: Iterable[Flag]) -> list[Flag]:
+    """Return flags for `aol resume`: what is not given is as it was."""
+    return [
+        (name, named | {"default": argparse.SUPPRESS, "help": named["help"].split(" (default")[0]})
+        for name, named in flags
+    ]
+
+
+def options_of(words: argparse.Namespace, **more: Any) -> ExecutionOptions:
+    """Return how to train, from the flags; `more` overrides them."""
+    import torch
+
+    from aol.engine.device import usable_device
+    from aol.runs.driver import ExecutionOptions
+
+    if getattr(words, "deterministic", False):
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # else cuBLAS has no deterministic kernels
+        torch.use_deterministic_algorithms(True)
+        torch.backends.cudnn.benchmark = False
+    given: dict[str, Any] = {
+        name: getattr(words, name) for name in ExecutionOptions.__dataclass_fields__ if hasattr(words, name)
+    }
+    given |= {"shard": tuple(words.shard) if words.shard else None, **more}
+    return ExecutionOptions(**given | {"device": usable_device(given["device"])})
+
+
+def noted(words: argparse.Namespace) -> dict[str, Json]:
+    """Return how runs are trained, for `aol resume`, from any folder."""
+    given = {name: getattr(words, name) for name in _DEFAULTS if hasattr(words, name) and name != "minutes"}
+    return given | {"data_dir": absolute(words.data_dir)}
+
+
+def add_noted(words: argparse.Namespace, *noted: object) -> None:
+    """Add what was noted to the words of `aol resume`, which take precedence."""
+    given = _DEFAULTS.copy()
+    for each in noted:
+        given |= each if isinstance(each, Mapping) else {}
+    vars(words).update(given | vars(words))
+
+
+def absolute(path: str | None) -> str | None:
+    """Return a path that is the same from any folder."""
+    return None if path is None else str(Path(path).expanduser().absolute())
+
+
+def is_first() -> bool:
+    """Return whether this is the one process of several started by torchrun that prints."""
+    return os.environ.get("RANK", "0") == "0"
+
+
+def progress_for(words: argparse.Namespace, name: str = "") -> Silent:
+    """Return how progress is shown: live on a terminal, else in lines; with `--json` not at all."""
+    from rich.console import Console
+
+    from aol.runs.progress import Lines, Live, Silent
+
+    if words.json or not is_first():
+        return Silent()
+    console = Console(stderr=True)
+    return Live(console, name) if console.is_terminal else Lines()

@@ -1,0 +1,85 @@
+"""What commands write: one JSON object or lines of text, to standard output or into a file."""
+
+from __future__ import annotations
+
+import argparse
+import errno
+import json
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from aol.engine.settings import WrongSettingsError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_WIDTH = 120  # where there is no terminal
+
+
+def tell(words: argparse.Namespace, result: object, lines: Iterable[str]) -> None:
+    """Print a result as one JSON object with `--json`, else as lines."""
+    print(json.dumps(result, ensure_ascii=False, allow_nan=False) if words.json else "\n".join(lines))
+
+
+def note(text: str) -> None:
+    """Print a line for people on standard error."""
+    print(f"aol: {' '.join(text.split())}", file=sys.stderr)
+
+
+def console() -> Console:
+    """Return standard output for tables."""
+    from rich.console import Console
+
+    found = Console(highlight=False)
+    if not found.is_terminal:
+        found.width = _WIDTH
+    return found
+
+
+def chosen_format(words: argparse.Namespace, endings: Mapping[str, str] | None = None) -> str:
+    """Return the format that `--json`, `--format` or the ending of `--write` asks for; "table" without them."""
+    if words.json and words.format not in (None, "json"):
+        raise WrongSettingsError(f"--json and --format {words.format} contradict each other.")
+    if words.json or words.format is not None:
+        return "json" if words.json else str(words.format)
+    if endings is None or words.write is None:
+        return "table"
+    ending = Path(words.write).suffix.lower()
+    if ending not in endings:
+        raise WrongSettingsError(f"--write must end in {', '.join(endings)}, or give --format, not {words.write!r}.")
+    return endings[ending]
+
+
+def check_place(file: str | None) -> None:
+    """Refuse a file of `--write` that cannot be written to, before the work is done."""
+    if file is None:
+        return
+    path = Path(file).expanduser()
+    if not path.parent.is_dir():
+        raise WrongSettingsError(f"--write: there is no folder {path.parent}.")
+    if path.exists() and not path.is_file():  # a folder, or a device, which the new file would take the place of
+        raise WrongSettingsError(f"--write: {path} is not a plain file.")
+
+
+def give(text: str, file: str | None) -> None:
+    """Print a text, or write it to a file, as a whole."""
+    if file is None:
+        print(text, end="")
+        return
+    write(Path(file), text.encode())
+    print(f"Written: {file}", file=sys.stderr)
+
+
+def write(path: Path, content: bytes) -> None:
+    """Write a file as a whole; where that is not allowed, name the file itself, not its temporary name."""
+    from aol._files import write_atomically
+
+    try:
+        write_atomically(path, content)
+    except OSError as error:
+        if error.errno in NO_SPACE:
+            raise
+        raise WrongSettingsError(f"--write: {path} cannot be written: {error.strerror}.") from error
