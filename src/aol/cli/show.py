@@ -8,19 +8,19 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from aol.cli.output import chosen_format, console, note
 from aol.cli.parser import choice, command, value
 from aol.engine.settings import PER_RUN, Settings
 
 if TYPE_CHECKING:
+    import pandas as pd
     from rich.console import Console
 
     from aol.runs.record import Json, Run
     from aol.runs.store import Store
     from aol.runs.table import RunFrame
-    from aol.stats import Gain
 
 FORMATS = ("table", "csv", "json")
 MOST_CLASSES = 5
@@ -110,24 +110,11 @@ def _as_json(run: Run, folder: str) -> dict[str, Json]:
 # For people
 
 
-class Row(NamedTuple):
-    """One method over its seeds: mean and spread of a figure, and the gain over the baseline, paired by seed.
+def compare(runs: Sequence[Run], figures: Sequence[float]) -> pd.DataFrame:
+    """Return a row a method: `seeds`, `mean` and `spread` of a figure, and its `gain` over the baseline, if any.
 
-    `conditions` are the settings besides the method in which the runs at hand differ.
-    """
-
-    conditions: str
-    method: str
-    seeds: int
-    mean: float
-    spread: float
-    gain: Gain | None
-
-
-def compare(runs: Sequence[Run], figures: Sequence[float]) -> list[Row]:
-    """Return a row a method; gains are paired by seed, with Student's interval of 95 % from two seeds on.
-
-    The baseline is the run without weighting: same conditions and loss.
+    `conditions` are the settings besides the method in which the runs differ. The baseline is the run without
+    weighting, with the same conditions, loss and seed.
     """
     import pandas as pd
 
@@ -154,13 +141,11 @@ def compare(runs: Sequence[Run], figures: Sequence[float]) -> list[Row]:
     found = table.set_index([*method, "seed"])["figure"]
     baseline = found.reindex(pd.MultiIndex.from_frame(table[["conditions", "baseline", "seed"]])).to_numpy()
     table["gain"] = (table["figure"] - baseline).where(table["method"] != table["baseline"])
-    rows = []
-    for (condition, name), part in table.groupby(method, sort=False):
-        gains = part["gain"].dropna().tolist()
-        gain = paired_gain(gains) if gains else None
-        mean, spread = float(part["figure"].mean()), float(part["figure"].std())
-        rows.append(Row(str(condition), str(name), len(part), mean, spread, gain))
-    return rows
+    by_method = table.groupby(method, sort=False)
+    rows = by_method.agg(seeds=("figure", "size"), mean=("figure", "mean"), spread=("figure", "std"))
+    gains = [part.dropna().tolist() for _, part in by_method["gain"]]
+    rows["gain"] = pd.Series([paired_gain(part) if part else None for part in gains], rows.index, dtype=object)
+    return rows.reset_index()
 
 
 def print_runs(frame: RunFrame, folders: Sequence[Path], *, asked: int) -> None:
@@ -197,14 +182,14 @@ def _print_table(out: Console, frame: RunFrame) -> None:
     stream = all(is_stream(run) for run in runs)
     rows = compare(runs, frame["test_second_half_mean" if stream else "test_tail_mean"].tolist())
     head = ["with", "method", "seeds", "test %", "sd", "gain over none", "95 % interval"]
-    first = 0 if any(row.conditions for row in rows) else 1
+    first = 0 if any(rows["conditions"]) else 1
     table = Table(*head[first:])
-    for row in rows:
-        gain = _percent(row.gain.mean, "+.2f") if row.gain else ""
-        interval = " to ".join(_percent(bound, "+.2f") for bound in (row.gain and row.gain.interval) or ())
-        figures = (_percent(row.mean), _percent(row.spread), gain, interval)
-        table.add_row(*(row.conditions, row.method, str(row.seeds), *figures)[first:])
-    if rows:
+    for row in rows.to_dict("records"):
+        gain = (_percent(row["gain"].mean, "+.2f"), row["gain"].interval or ()) if row["gain"] else ("", ())
+        figures = (_percent(row["mean"]), _percent(row["spread"]), gain[0])
+        interval = " to ".join(_percent(bound, "+.2f") for bound in gain[1])
+        table.add_row(*(row["conditions"], row["method"], str(row["seeds"]), *figures, interval)[first:])
+    if len(rows):
         out.print(table)
         what = "the second half of the stream" if stream else "the last 5 % of epochs"
         text = f"Test accuracy, mean over {what}; sd over seeds; gains are paired by seed, with Student's interval."
