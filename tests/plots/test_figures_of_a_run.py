@@ -12,11 +12,9 @@ from matplotlib.colors import PowerNorm
 from PIL import Image
 
 from aol.plots import style
-from aol.plots.accuracy import accuracy_curves
-from aol.plots.correlations import correlations
-from aol.plots.head_middle_tail import head_middle_tail
+from aol.plots.accuracy import accuracy_curves, head_middle_tail
 from aol.plots.heatmap import heatmap
-from aol.plots.observation import observation, observed
+from aol.plots.observation import correlations, observation, observed
 from aol.plots.summary import correlation, parts
 from aol.plots.survival import survival, survival_by_part
 from aol.plots.weights import weights

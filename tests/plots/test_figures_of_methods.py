@@ -8,10 +8,8 @@ import numpy as np
 import pytest
 
 from aol.plots import draw
-from aol.plots.accuracy import MOST, accuracy_curves, curve, outstanding
-from aol.plots.head_middle_tail import head_middle_tail
+from aol.plots.accuracy import MOST, accuracy_curves, curve, head_middle_tail, lines, outstanding, sweep
 from aol.plots.summary import methods, parts
-from aol.plots.sweep import lines, sweep
 from aol.report.run_data import RunData
 from tests.support.made_runs import changed, frame, make_data
 

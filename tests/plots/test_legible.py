@@ -12,7 +12,7 @@ from matplotlib.text import Text
 from matplotlib.transforms import Bbox
 
 from aol.plots import OF_A_RUN, OF_ALL, OF_SAMPLES
-from aol.plots.head_middle_tail import head_middle_tail
+from aol.plots.accuracy import head_middle_tail
 from aol.plots.heatmap import heatmap
 from aol.plots.observation import observation
 from aol.plots.weights import weights

@@ -1,6 +1,6 @@
 """Matplotlib figures of runs, at the width of a column. Matplotlib is imported when something is drawn.
 
-To add a figure: write one file, and add its function to one of the tables below. `style.py` is the look of all figures,
+To add a figure: write its function, and add it to one of the tables below. `style.py` is the look of all figures,
 `summary.py` the numbers behind them.
 """
 
@@ -12,14 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from aol.plots import style
-from aol.plots.accuracy import accuracy_curves
-from aol.plots.correlations import correlations
-from aol.plots.head_middle_tail import head_middle_tail
+from aol.plots.accuracy import accuracy_curves, head_middle_tail, sweep
 from aol.plots.heatmap import heatmap
-from aol.plots.observation import observation
+from aol.plots.observation import correlations, observation
 from aol.plots.summary import Method, by_sizes, methods
 from aol.plots.survival import survival
-from aol.plots.sweep import sweep
 from aol.plots.weights import weights
 from aol.runs.record import Run
 from aol.runs.samples import FILE, SampleTable, read_samples

@@ -1,4 +1,4 @@
-"""Accuracy over time: a line a method, the mean over its runs, with a band of one standard deviation."""
+"""Accuracy of methods: over time, of head, middle and tail, and at the end over ρ."""
 
 from __future__ import annotations
 
@@ -7,18 +7,21 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
+import pandas as pd
 
 from aol.plots import style
 from aol.plots.style import Ints
-from aol.plots.summary import Method, time_unit
+from aol.plots.summary import Method, Part, final, parts, spread, time_unit
 from aol.runs.figures import at_the_end, is_stream
+from aol.runs.record import Floats
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 MOST = 7  # methods that have a colour of their own
+_PALE = "#BBBBBB"  # lines of the others
+_WIDEST = 9  # letters of two sizes that fit below a group of bars; more take two lines
 
 
 @dataclass(frozen=True)
@@ -28,8 +31,8 @@ class Curve:
     name: str
     runs: int
     epochs: Ints
-    mean: npt.NDArray[np.float64]
-    deviation: npt.NDArray[np.float64]
+    mean: Floats
+    deviation: Floats
 
 
 def mean_curve(name: str, taken: Sequence[Mapping[int, float]]) -> Curve | None:
@@ -39,12 +42,12 @@ def mean_curve(name: str, taken: Sequence[Mapping[int, float]]) -> Curve | None:
     >>> found.epochs.tolist(), found.mean.tolist(), round(float(found.deviation[0]), 4)
     ([2], [0.625], 0.1768)
     """
-    common = sorted(set.intersection(*(set(each) for each in taken))) if taken else []
-    if not common:
+    table = pd.DataFrame(list(taken)).dropna(axis=1).sort_index(axis=1)
+    if table.empty:
         return None
-    values = np.array([[each[epoch] for epoch in common] for each in taken])
-    deviation = values.std(0, ddof=1) if len(taken) > 1 else np.full(len(common), np.nan)
-    return Curve(name, len(taken), np.array(common), values.mean(0), deviation)
+    values = table.to_numpy()
+    deviation = values.std(0, ddof=1) if len(taken) > 1 else np.full(len(values[0]), np.nan)
+    return Curve(name, len(taken), table.columns.to_numpy(), values.mean(0), deviation)
 
 
 def draw_curve(axes: Axes, shown: Curve, place: int, label: str, *, faint: float) -> None:
@@ -64,46 +67,46 @@ def faintness(curves: int) -> float:
 
 def curve(method: Method, reading: str) -> Curve | None:
     """Return a reading of a method in those epochs in which all its runs took it; None where there is none."""
-    taken = []
-    for run in method.runs:
-        if reading in run.curves:
-            known = ~np.isnan(run.curves[reading])
-            taken.append(dict(zip(run.epochs[known].tolist(), run.curves[reading][known].tolist(), strict=True)))
-    return mean_curve(method.name, taken)
+    runs = [run for run in method.runs if reading in run.curves]
+    return mean_curve(method.name, [dict(zip(run.epochs.tolist(), run.curves[reading], strict=True)) for run in runs])
+
+
+def at_end(method: Method, reading: str = "test_accuracy") -> tuple[float, float]:
+    """Return mean and deviation of a reading at the end of training, over the runs of a method that did not diverge."""
+    runs = [run for run in method.runs if reading in run.curves and run.failed_at_epoch is None]
+    return spread(np.array([float(at_the_end(run.curves[reading], stream=is_stream(run))) for run in runs]))
 
 
 def outstanding(methods: list[Method], reading: str = "test_accuracy") -> list[bool]:
     """Say which methods get a colour: all, or of too many those best in the end, and the first."""
     if len(methods) <= MOST:
         return [True] * len(methods)
-    ends = []
-    for method in methods:
-        found = [at_the_end(run.curves[reading], stream=is_stream(run)) for run in method.runs if reading in run.curves]
-        ends.append(float(np.mean(found)) if found else -np.inf)
-    best = sorted(range(1, len(methods)), key=lambda place: -np.nan_to_num(ends[place], nan=-np.inf))[: MOST - 1]
+    ends = [np.nan_to_num(at_end(method, reading)[0], nan=-np.inf) for method in methods]
+    best = sorted(range(1, len(methods)), key=lambda place: -ends[place])[: MOST - 1]
     return [place == 0 or place in best for place in range(len(methods))]
+
+
+def _label(name: str, runs: int) -> str:
+    return style.short(name, 44) + (f" ({runs} seeds)" if runs > 1 else "")
 
 
 @style.styled
 def accuracy_curves(methods: list[Method], reading: str = "test_accuracy") -> Figure | None:
-    """Return the test accuracy of all methods over time; None where none was read."""
-    chosen = outstanding(methods, reading)
-    found = [(curve(method, reading), own) for method, own in zip(methods, chosen, strict=True)]
-    drawn = [(each, own) for each, own in found if each is not None]
-    if not drawn:
+    """Return the test accuracy of all methods over time, bands of one standard deviation; None where none was read."""
+    found = [(curve(method, reading), own) for method, own in zip(methods, outstanding(methods, reading), strict=True)]
+    named = [each for each, own in found if each is not None and own]
+    others = [each for each, own in found if each is not None and not own]
+    if not named and not others:
         return None
-    named = [each for each, own in drawn if own]
-    labels = [f"{style.short(each.name, 44)}{seeds(each.runs)}" for each in named]
-    rest = len(drawn) - len(named)
-    words = [*labels, *([f"{rest} other{'s' * (rest > 1)}"] if rest else [])]
+    labels = [_label(each.name, each.runs) for each in named]
+    words = [*labels, *([f"{len(others)} other{'s' * (len(others) > 1)}"] if others else [])]
     figure, (axes,) = style.panels(1.75 + style.legend_height(words))
-    for each, own in drawn:
-        if not own:
-            axes.plot(each.epochs, 100 * each.mean, color="#BBBBBB", linewidth=0.6, zorder=1)
+    for each in others:
+        axes.plot(each.epochs, 100 * each.mean, color=_PALE, linewidth=0.6, zorder=1)
     for number, (each, label) in enumerate(zip(named, labels, strict=True)):
         draw_curve(axes, each, number, label, faint=faintness(len(named)))
-    if rest:
-        axes.plot([], [], color="#BBBBBB", linewidth=0.6, label=words[-1])
+    if others:
+        axes.plot([], [], color=_PALE, linewidth=0.6, label=words[-1])
     longest = max((method.runs[0] for method in methods), key=lambda run: len(run.epochs))
     style.over_time(axes, longest.epochs, time_unit(longest))
     axes.set_ylabel(f"{reading.replace('_', ' ')} (%)")
@@ -113,6 +116,115 @@ def accuracy_curves(methods: list[Method], reading: str = "test_accuracy") -> Fi
     return figure
 
 
-def seeds(runs: int) -> str:
-    """Return how many runs there were, for a legend, where there were several."""
-    return f" ({runs} seeds)" if runs > 1 else ""
+# Head, middle and tail
+
+
+def by_part(method: Method, found: list[Part]) -> list[tuple[float, float]]:
+    """Return mean and deviation over a method's runs of the mean test accuracy of each part, and of all classes."""
+    read = [final(run, "test_accuracy") for run in method.runs if run.failed_at_epoch is None]
+    chosen = [*(part.classes for part in found), np.arange(len(method.runs[0].classes))]
+    return [spread(np.array([spread(each[some])[0] for each in read if each is not None])) for some in chosen]
+
+
+@style.styled
+def head_middle_tail(methods: list[Method]) -> Figure | None:
+    """Return bars of test accuracy by part of the classes, whose sizes must be equal; None where it was not read."""
+    shown = [method for method, own in zip(methods, outstanding(methods), strict=True) if own]
+    heights = [(_label(method.name, len(method.runs)), by_part(method, _parts(method))) for method in shown]
+    heights = [(label, each) for label, each in heights if not np.isnan(each[-1][0])]
+    if not heights:
+        return None
+    labels, found = [label for label, _ in heights], _parts(methods[0])
+    figure, (axes,) = style.panels(1.7 + style.legend_height(labels))
+    names = [*found, None] if len(found) > 1 else [None]
+    width = 0.8 / len(heights)
+    for number, (label, each) in enumerate(heights):
+        place = np.arange(len(names)) + (number - (len(heights) - 1) / 2) * width
+        means, deviations = 100 * np.array(each[-len(names) :]).T
+        drawn = axes.bar(
+            place, means, width * 0.92, color=style.COLOURS[number], label=label,
+            yerr=None if np.isnan(deviations).all() else np.nan_to_num(deviations),
+            error_kw={"linewidth": 0.8, "capsize": 1.5, "ecolor": "#333333"},
+        )  # fmt: skip
+        style.haloed(drawn.errorbar)
+    between = "\nto " if any(len(_sizes(part, "–")) > _WIDEST for part in found) else "–"
+    ticks = [
+        f"{part.name} ({len(part.classes)})\nn = {_sizes(part, between)}" if part else "all classes" for part in names
+    ]
+    axes.set_xticks(range(len(names)), ticks)
+    axes.set_ylabel("test accuracy (%)")
+    axes.set_ylim(bottom=0)
+    axes.tick_params(axis="x", length=0)
+    style.few(axes, y=5)
+    style.legend(figure, labels)
+    return figure
+
+
+def _parts(method: Method) -> list[Part]:
+    run = method.runs[0]
+    return parts(run.counts or [0] * len(run.classes))
+
+
+def _sizes(part: Part, between: str) -> str:
+    return between.join(f"{size:,}" for size in dict.fromkeys((part.fewest, part.most)))
+
+
+# Accuracy over ρ
+
+
+@dataclass(frozen=True)
+class Line:
+    """Accuracy over ρ with all else equal: mean and standard deviation over seeds."""
+
+    name: str
+    rho: Floats
+    mean: Floats
+    deviation: Floats
+    seeds: int
+
+
+def lines(methods: list[Method]) -> list[Line]:
+    """Return a line for each set of settings of which several values of ρ were run."""
+    found: dict[str, dict[float, Method]] = {}
+    for method in methods:
+        rho = method.runs[0].settings.get("rho")
+        rest = " ".join(word for word in method.name.split(" ") if not word.startswith(("ρ=", "rho=")))
+        if isinstance(rho, float | int) and rest != method.name:  # methods that do not use ρ do not name it
+            found.setdefault(rest, {})[float(rho)] = method
+    curves = []
+    for name, by_rho in found.items():
+        if len(by_rho) > 1:
+            pairs = np.array([at_end(by_rho[value]) for value in sorted(by_rho)])
+            seeds = max(len(method.runs) for method in by_rho.values())
+            curves.append(Line(name, np.array(sorted(by_rho)), pairs[:, 0], pairs[:, 1], seeds))
+    return [line for line in curves if not np.isnan(line.mean).all()]
+
+
+@style.styled
+def sweep(methods: list[Method]) -> Figure | None:
+    """Return accuracy at the end over ρ, with unweighted training as a level; None without several values of ρ."""
+    found = lines(methods)
+    if not found:
+        return None
+    plain = [method for method in methods if method.runs[0].settings.get("weighting") == "none"][:1]
+    labels = [_label(line.name, line.seeds) for line in found] + [_label(each.name, len(each.runs)) for each in plain]
+    figure, (axes,) = style.panels(1.75 + style.legend_height(labels))
+    for number, (line, label) in enumerate(zip(found, labels, strict=False)):
+        error = None if np.isnan(line.deviation).all() else 100 * np.nan_to_num(line.deviation)
+        axes.errorbar(
+            line.rho, 100 * line.mean, error, label=label, capsize=2, elinewidth=0.8,
+            color=style.COLOURS[number % len(style.COLOURS)], linestyle=style.LINES[number % len(style.LINES)],
+            marker=style.MARKERS[number % len(style.MARKERS)],
+        )  # fmt: skip
+    for method in plain:
+        mean, deviation = at_end(method)
+        if not np.isnan(mean):
+            axes.axhline(100 * mean, color=style.GREY, linewidth=0.9, label=labels[-1], zorder=0)
+        if not np.isnan(deviation):
+            axes.axhspan(100 * (mean - deviation), 100 * (mean + deviation), color=style.GREY, alpha=0.15, linewidth=0)
+    axes.set_xlabel("ρ")
+    axes.set_ylabel("test accuracy (%)")
+    axes.set_xlim(-0.03, 1.03)
+    style.few(axes, y=5)
+    style.legend(figure, labels)
+    return figure

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from aol.plots import style
 from aol.plots.style import Ints
-from aol.plots.summary import has_tail, time_unit
+from aol.plots.summary import has_tail, head_first, time_unit
 from aol.runs.record import Run
 
 if TYPE_CHECKING:
@@ -47,10 +47,7 @@ class AgeMap:
     @property
     def order(self) -> Ints:
         """The classes from head to tail, equal ones in their own order; without a tail all are in their own order."""
-        own: Ints = np.arange(len(self.names))
-        if self.counts is None or not self.tailed:
-            return own
-        return own[np.argsort(-self.counts, kind="stable")]
+        return head_first(self.counts, len(self.names))
 
     @property
     def tailed(self) -> bool:
@@ -122,20 +119,11 @@ def _ticks(largest: float, few: bool) -> list[float]:
 def _name_classes(axes: Axes, shown: AgeMap) -> None:
     """Write the classes' names where they fit; else their places, with how many samples those have."""
     order, sizes = shown.order, shown.counts if shown.tailed else None
-    if len(order) <= _NAMED or shown.numbered:
-        places = np.arange(len(order)) if len(order) <= _NAMED else _some(len(order))
-        names = [shown.names[c] for c in order[places]]
-        if shown.numbered and sizes is not None:
-            names = [f"{name}  (n={sizes[c]:,})" for name, c in zip(names, order[places], strict=True)]
-        axes.set_yticks(places, style.short_all(names))
-        axes.set_ylabel("class" if sizes is None else "class, head to tail")
-        return
-    places = _some(len(order))
-    axes.set_yticks(places, [f"{p + 1}" if sizes is None else f"{p + 1}  (n={sizes[order[p]]:,})" for p in places])
-    axes.set_ylabel("class" if sizes is None else "class by size, head to tail")
-
-
-def _some(classes: int) -> Ints:
-    """Return five places of many, the first and the last among them."""
-    found: Ints = np.unique(np.linspace(0, classes - 1, 5).round().astype(np.int64))
-    return found
+    few = len(order) <= _NAMED
+    places = np.arange(len(order)) if few else style.some(len(order))
+    named = few or shown.numbered
+    names = [shown.names[c] for c in order[places]] if named else [f"{p + 1}" for p in places]
+    if sizes is not None and (shown.numbered or not named):
+        names = [f"{name}  (n={sizes[c]:,})" for name, c in zip(names, order[places], strict=True)]
+    axes.set_yticks(places, style.short_all(names) if named else names)
+    axes.set_ylabel(style.class_label(named, sizes is not None))

@@ -1,4 +1,4 @@
-"""Size, mean age and test accuracy of every class, one above the other."""
+"""Age of every class against its size, accuracy, loss and margin: bars, and scatter plots with Pearson's r."""
 
 from __future__ import annotations
 
@@ -15,6 +15,13 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _NAMED = 12
+_AGAINST = {
+    "test accuracy (%)": "test_accuracy",
+    "training loss": "train_loss",
+    "training margin": "train_margin",
+    "test loss": "test_loss",
+    "test margin": "test_margin",
+}
 
 
 def observed(run: Run) -> tuple[Floats, Floats] | None:
@@ -30,7 +37,7 @@ def observation(run: Run) -> Figure | None:
     if found is None:
         return None
     age, accuracy = found
-    order = head_first(run)
+    order = head_first(run.counts, len(run.classes))
     rows = {f"mean age\n({time_unit(run)}s)": age, "test\naccuracy (%)": 100 * accuracy}
     wide = False
     if run.counts is not None:
@@ -51,10 +58,8 @@ def observation(run: Run) -> Figure | None:
     axes[-1].set_ylim(0, 105)
     related = correlation(age, accuracy)
     if related is not None:
-        axes[-1].text(
-            1.0, 1.02, f"r(age, accuracy) = {related.r:.2f}".replace("-", "−"), ha="right", va="bottom", fontsize=6.5,
-            transform=axes[-1].transAxes,
-        )  # fmt: skip
+        text = f"r(age, accuracy) = {related.r:.2f}".replace("-", "−")
+        axes[-1].text(1.0, 1.02, text, ha="right", va="bottom", fontsize=6.5, transform=axes[-1].transAxes)
     _name_classes(axes[-1], run)
     figure.align_ylabels(axes)
     return figure
@@ -84,14 +89,66 @@ def _slanted(run: Run) -> bool:
 
 
 def _name_classes(panel: Axes, run: Run) -> None:
-    order = head_first(run)
-    what = "class, head to tail" if has_tail(run.counts) else "class"
-    if len(order) <= _NAMED:
+    order = head_first(run.counts, len(run.classes))
+    named = len(order) <= _NAMED
+    if named:
+        rotation, side = (40, "right") if _slanted(run) else (0, "center")
         names = style.short_all([run.classes[c] for c in order], 12)
-        slanted = _slanted(run)
-        panel.set_xticks(range(len(order)), names, rotation=40 if slanted else 0, ha="right" if slanted else "center")
+        panel.set_xticks(range(len(order)), names, rotation=rotation, ha=side)
     else:
-        places = np.unique(np.linspace(0, len(order) - 1, 5).round().astype(int))
+        places = style.some(len(order))
         panel.set_xticks(places, [str(p + 1) for p in places])
-        what = "class by size, head to tail" if has_tail(run.counts) else "class"
-    panel.set_xlabel(what)
+    panel.set_xlabel(style.class_label(named, has_tail(run.counts)))
+
+
+# Scatter plots
+
+
+def _against_age(run: Run) -> dict[str, Floats]:
+    """Return what the ages of classes are compared with, by the name on the axis."""
+    others: dict[str, Floats] = {}
+    counts = np.asarray(run.counts or [0], dtype=np.float64)
+    if np.ptp(counts) and counts.min() > 0:
+        others["samples"] = counts
+    for name, column in _AGAINST.items():
+        value = final(run, column)
+        if value is not None:
+            others[name] = 100 * value if "%" in name else value
+    return others
+
+
+@style.styled
+def correlations(run: Run) -> Figure | None:
+    """Return scatter plots of age against accuracy, loss, margin and size; None where there are no ages or tests."""
+    found = observed(run)
+    if found is None or len(run.classes) < 3:
+        return None
+    others = _against_age(run)
+    rows = -(-len(others) // 2)
+    figure, axes = style.panels(0.3 + 1.2 * rows, rows, 2)
+    for panel, (name, values) in zip(axes, others.items(), strict=False):
+        _scatter(panel, found[0], values, name)
+    for panel in axes[len(others) :]:
+        panel.set_visible(False)
+    figure.supxlabel(f"mean age ({time_unit(run)}s)", fontsize=7.5)  # once: two side by side have no room
+    figure.align_ylabels(axes)
+    return figure
+
+
+def _scatter(panel: Axes, age: Floats, values: Floats, name: str) -> None:
+    crowded = len(age) > 100
+    size, alpha = (4, 0.4) if crowded else (9, 0.8)
+    panel.scatter(age, values, s=size, color=style.COLOURS[0], alpha=alpha, linewidths=0)
+    panel.set_ylabel(name)
+    style.few(panel, x=4)
+    if name == "samples" and values.max() >= 20 * values.min():
+        style.logarithmic(panel, "y", decades=2.3)
+        panel.set_ylabel("samples (log scale)")
+        values = np.log10(values)  # r is of what is drawn
+    else:
+        style.few(panel, y=4)
+    found = correlation(age, values)
+    text = "r is not defined" if found is None else f"r = {found.r:.2f}"
+    if found is not None:
+        text += f", n = {found.n}" if np.isnan(found.low) else f" [{found.low:.2f}, {found.high:.2f}]"
+    panel.set_title(text.replace("-", "−"), fontsize=6.5, pad=3, loc="right")

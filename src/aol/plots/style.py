@@ -175,22 +175,32 @@ def logarithmic(axes: Axes, which: str, *, decades: float = 3.0) -> None:
 
 def legend(figure: Figure, names: Sequence[str]) -> None:
     """Put the legend below, in two columns where the names allow it."""
-    columns = 2 if len(names) > 2 and max(map(len, names)) <= 26 else 1
-    figure.legend(loc="outside lower center", ncols=columns, columnspacing=1.2, labelspacing=0.3)
+    figure.legend(loc="outside lower center", ncols=_columns(names), columnspacing=1.2, labelspacing=0.3)
 
 
 def legend_height(names: Sequence[str]) -> float:
     """Return how many inches the legend of these names takes."""
-    columns = 2 if len(names) > 2 and max(map(len, names)) <= 26 else 1
-    return 0.12 * -(-len(names) // columns) + 0.06
+    return 0.12 * -(-len(names) // _columns(names)) + 0.06
+
+
+def _columns(names: Sequence[str]) -> int:
+    return 2 if len(names) > 2 and max(map(len, names)) <= 26 else 1
+
+
+def some(classes: int) -> Ints:
+    """Return five places of many, the first and the last among them."""
+    found: Ints = np.unique(np.linspace(0, classes - 1, 5).round().astype(np.int64))
+    return found
+
+
+def class_label(named: bool, tailed: bool) -> str:
+    """Return the label of an axis of classes, written by name or by place, from head to tail where there is a tail."""
+    return f"class{'' if named else ' by size'}, head to tail" if tailed else "class"
 
 
 def few(axes: Axes, *, x: int | None = None, y: int | None = None, whole: bool = False) -> None:
     """Put at most so many ticks on an axis, on round numbers."""
+    locator, steps = matplotlib("ticker").MaxNLocator, [1, 2, 2.5, 5, 10]
     for axis, most in ((axes.xaxis, x), (axes.yaxis, y)):
         if most is not None:
-            axis.set_major_locator(
-                matplotlib("ticker").MaxNLocator(
-                    most, integer=whole, steps=[1, 2, 2.5, 5, 10], min_n_ticks=1 if whole else 3
-                )
-            )
+            axis.set_major_locator(locator(most, integer=whole, steps=steps, min_n_ticks=1 if whole else 3))

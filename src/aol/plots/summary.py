@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from aol.runs.figures import at_the_end, is_stream
-from aol.runs.record import Floats, Run
+from aol.runs.record import Floats, Run, by_class_of
 from aol.runs.table import RunFrame, differing_settings
 
 Ints = npt.NDArray[np.int64]
@@ -78,11 +78,7 @@ def mean_age(run: Run) -> Floats | None:
     """Return the age of each class, averaged over all epochs, `[C]`; None where ages were not recorded."""
     if "mean_age" in run.by_class or "age" not in run.over_time:
         return run.by_class.get("mean_age")
-    age = run.over_time["age"].astype(np.float64)
-    known = ~np.isnan(age)
-    total, count = np.where(known, age, 0.0).sum(0), known.sum(0)
-    mean: Floats = np.divide(total, count, out=np.full(len(run.classes), np.nan), where=count > 0)
-    return mean
+    return by_class_of({"age": run.over_time["age"]})["mean_age"]
 
 
 # Classes by size
@@ -100,14 +96,10 @@ def has_tail(counts: Sequence[int] | Ints | None) -> bool:
     return largest > smallest and 2 * largest >= 3 * smallest
 
 
-def head_first(run: Run) -> Ints:
+def head_first(counts: Sequence[int] | Ints | None, classes: int) -> Ints:
     """Return the classes from the most to the fewest training samples; in their own order where there is no tail."""
-    order: Ints = np.argsort(-np.asarray(run.counts), kind="stable") if has_tail(run.counts) else _all(run)
+    order: Ints = np.argsort(-np.asarray(counts), kind="stable") if has_tail(counts) else np.arange(classes)
     return order
-
-
-def _all(run: Run) -> Ints:
-    return np.arange(len(run.classes))
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ def weights(run: Run) -> Figure | None:
         return None
     classes = len(run.classes)
     figure, (axes,) = style.panels(2.0)
-    order = head_first(run)
+    order = head_first(run.counts, classes)
     colours = style.matplotlib().colormaps["viridis"]
     shade = np.linspace(0.0, 0.93, classes)  # the last yellow does not show on white
     thin, alpha = (1.0, 1.0) if classes <= 20 else (0.5, 0.5) if classes <= 100 else (0.3, 0.25)
@@ -52,10 +52,9 @@ def weights(run: Run) -> Figure | None:
     bar.ax.invert_yaxis()
     if classes <= 20:
         bar.set_ticks(range(1, classes + 1), labels=style.short_all([run.classes[c] for c in order], 12))
-        bar.set_label("class, head to tail" if has_tail(run.counts) else "class")
     else:
         bar.set_ticks([1, classes], labels=["1", f"{classes}"])
-        bar.set_label("class by size, head to tail" if has_tail(run.counts) else "class", labelpad=-4)
+    bar.set_label(style.class_label(classes <= 20, has_tail(run.counts)), labelpad=4 if classes <= 20 else -4)
     bar.ax.tick_params(length=0)
     bar.outline.set_visible(False)  # type: ignore[operator, unused-ignore]
     return figure
