@@ -12,7 +12,7 @@ from aol.ages.answers import Answers, pack
 from aol.report.codec import as_script
 from aol.report.payload import payload
 from aol.report.run_data import last_known, trend
-from aol.report.sample_rows import Album, choose, doubtful_first, oldest_first
+from aol.report.samples import Album, choose, doubtful_first, oldest_first
 from tests.report.test_codec import restored, unpacked
 from tests.support.made_runs import PAYLOADS, changed, grey_png, make_data, make_large_data
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from aol.report.run_data import RunData, load
-from aol.report.watch import all_finished, marks, watch
+from aol.report.write import all_finished, marks, watch
 from tests.support.made_runs import write_small_run
 
 

@@ -6,7 +6,6 @@
 from aol.report.export import export
 from aol.report.page import write_page
 from aol.report.run_data import RunData, load
-from aol.report.watch import watch
-from aol.report.write import follow_runs, write_report
+from aol.report.write import follow_runs, watch, write_report
 
 __all__ = ["RunData", "export", "follow_runs", "load", "watch", "write_page", "write_report"]

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import pandas as pd
 
 from aol.plots.summary import time_unit
 from aol.report.label_quality import Floats, Ints, Masks
@@ -54,8 +55,8 @@ def _course(data: RunData) -> Iterator[Advice]:
     if ages is None or not len(ages):
         return
     mean = np.array([np.nanmean(row) if np.isfinite(row).any() else np.nan for row in ages])
-    right = _last(data, "train_accuracy")
-    if right is not None and right >= _LEARNT and last_known(mean[:, None])[0] < 1.1:
+    right = last_known(run.curves.get("train_accuracy", np.zeros(0))[:, None])[0]
+    if right >= _LEARNT and last_known(mean[:, None])[0] < 1.1:
         text = (
             f"The training set is learnt ({right:.1%} right), so ages are close to one and weights from ages are close "
             "to equal. The remaining test errors are a matter of generalisation: try weights from counts (--weighting "
@@ -106,7 +107,12 @@ def _old_classes(data: RunData) -> Iterator[Advice]:
     middle = float(np.median(age[there]))
     old = there & (age >= max(OLD * middle, 1.2))
     if known is None:
-        yield from _of_unknown_size(age, old, middle)
+        if old.any():
+            text = (
+                f"{_classes(old)} old: mean age {age[old].mean():.1f} against a median of {middle:.1f}. The sizes of "
+                "the classes are not on record, so it is unknown whether these are rare."
+            )
+            yield Advice("old", text, _oldest_first(old, age))
         return
     rare = old & (counts < 0.5 * counts[there].mean())
     likely = _likely_share(data)
@@ -125,15 +131,6 @@ def _old_classes(data: RunData) -> Iterator[Advice]:
             "A stronger network, augmentation or clearer class definitions may help more than weights."
         )
         yield Advice("hard", text, _oldest_first(hard, age), "samples")
-
-
-def _of_unknown_size(age: Floats, old: Masks, middle: float) -> Iterator[Advice]:
-    if old.any():
-        text = (
-            f"{_classes(old)} old: mean age {age[old].mean():.1f} against a median of {middle:.1f}. The sizes of the "
-            "classes are not on record, so it is unknown whether these are rare."
-        )
-        yield Advice("old", text, _oldest_first(old, age))
 
 
 def _rare(data: RunData, counts: Ints, age: Floats, rare: Masks, middle: float) -> Iterator[Advice]:
@@ -180,21 +177,11 @@ def _weights(data: RunData) -> Iterator[Advice]:
         yield Advice("uneven", text)
 
 
-def _last(data: RunData, name: str) -> float | None:
-    values = data.run.curves.get(name)
-    if values is None or not np.isfinite(values).any():
-        return None
-    return float(values[np.isfinite(values)][-1])
-
-
 def _likely_share(data: RunData) -> Floats:
-    classes = len(data.run.classes)
     if data.samples is None:
-        return np.zeros(classes)
-    label = data.samples.label
-    counts = np.bincount(label, minlength=classes)
-    likely = np.bincount(label[data.samples.likely_mislabelled], minlength=classes)
-    found: Floats = likely / np.maximum(counts, 1)
+        return np.zeros(len(data.run.classes))
+    shares = pd.Series(data.samples.likely_mislabelled).groupby(data.samples.label).mean()
+    found: Floats = shares.reindex(range(len(data.run.classes)), fill_value=0.0).to_numpy()
     return found
 
 

@@ -2,55 +2,49 @@
 
 from __future__ import annotations
 
-import csv
 import io
 import os
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
+import pandas as pd
 
 from aol._files import write_atomically
 from aol.data.errors import need
 from aol.report.run_data import RunData
-from aol.report.samples import Samples
 
-Column = list[str] | npt.NDArray[np.generic]
 # What a spreadsheet takes for a formula when a cell begins with it.
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
-
-
 _NUMBER = re.compile(r"[+-]?[0-9]+(\.[0-9]+)?")
 
 
-def columns(data: RunData) -> dict[str, Column]:
-    """Return the table of a run's samples by column, most suspicious first; unknown numbers are NaN, or -1."""
-    samples = _samples(data)
-    order = np.argsort(-samples.suspicion, kind="stable")
-    names = np.array(data.run.classes, dtype=object)
-    predicted = samples.prediction[order]
-    answer = np.where(predicted < 0, "", names[np.maximum(predicted, 0)])
-    return {
-        "id": [samples.id(row) for row in order.tolist()],
-        "index": samples.index[order],
-        "label": samples.label[order],
-        "label_name": [str(name) for name in names[samples.label[order]]],
-        "prediction": predicted,
-        "prediction_name": [str(name) for name in answer],
-        "confidence": samples.confidence[order],
-        "prediction_probability": samples.top[order],
-        "mean_confidence": samples.mean_confidence[order],
-        "mean_other": samples.mean_other[order],
-        "age": samples.age[order],
-        "ema": samples.ema[order],
-        "episodes": samples.episodes[order],
-        "epochs_seen": samples.seen[order],
-        "epochs_wrong": samples.wrong[order],
-        "suspicion": samples.suspicion[order],
-        "label_quality": (1.0 - samples.suspicion[order]).astype(np.float32),
+def columns(data: RunData) -> pd.DataFrame:
+    """Return the table of a run's samples, most suspicious first; unknown numbers are NaN, or -1."""
+    samples = data.samples
+    if samples is None:
+        raise ValueError(f"{data.name} did not record its samples: train with --keep-samples, or record SampleAges.")
+    names = np.array([*data.run.classes, ""], dtype=object)  # -1, an unknown answer, has none
+    table = {
+        "id": np.array([samples.id(row) for row in range(len(samples))], dtype=object),
+        "index": samples.index,
+        "label": samples.label,
+        "label_name": names[samples.label],
+        "prediction": samples.prediction,
+        "prediction_name": names[samples.prediction],
+        "confidence": samples.confidence,
+        "prediction_probability": samples.top,
+        "mean_confidence": samples.mean_confidence,
+        "mean_other": samples.mean_other,
+        "age": samples.age,
+        "ema": samples.ema,
+        "episodes": samples.episodes,
+        "epochs_seen": samples.seen,
+        "epochs_wrong": samples.wrong,
+        "suspicion": samples.suspicion,
+        "label_quality": (1.0 - samples.suspicion).astype(np.float32),
     }
+    return pd.DataFrame(table).iloc[np.argsort(-samples.suspicion, kind="stable")]
 
 
 def export(data: RunData, path: str | os.PathLike[str]) -> Path:
@@ -70,28 +64,10 @@ def export(data: RunData, path: str | os.PathLike[str]) -> Path:
     return place
 
 
-def _samples(data: RunData) -> Samples:
-    if data.samples is None:
-        raise ValueError(f"{data.name} did not record its samples: train with --keep-samples, or record SampleAges.")
-    return data.samples
-
-
-def _csv(table: dict[str, Column]) -> bytes:
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(table)
-    cells = [_cells(values) for values in table.values()]
-    writer.writerows(zip(*cells, strict=True))
-    content = text.getvalue()
+def _csv(table: pd.DataFrame) -> bytes:
+    texts = {name: table[name].map(plain) for name in ("id", "label_name", "prediction_name")}
+    content = table.assign(**texts).to_csv(index=False, float_format="%.6g", lineterminator="\n")
     return content.encode() if content.isascii() else f"\ufeff{content}".encode()  # else spreadsheets guess wrongly
-
-
-def _cells(values: Column) -> Iterator[str]:
-    if isinstance(values, list):
-        return (plain(value) for value in values)
-    if values.dtype.kind == "f":
-        return ("" if value != value else f"{value:.6g}" for value in values.tolist())
-    return (str(value) for value in values.tolist())
 
 
 def plain(text: str) -> str:
@@ -103,9 +79,8 @@ def plain(text: str) -> str:
     return f"'{text}" if text.startswith(_FORMULA) and not _NUMBER.fullmatch(text) else text
 
 
-def _parquet(table: dict[str, Column]) -> bytes:
-    arrow = need("pyarrow", package="pyarrow", extra="parquet", why="writing Parquet")
-    parquet = need("pyarrow.parquet", package="pyarrow", extra="parquet", why="writing Parquet")
+def _parquet(table: pd.DataFrame) -> bytes:
+    need("pyarrow.parquet", package="pyarrow", extra="parquet", why="writing Parquet")
     buffer = io.BytesIO()
-    parquet.write_table(arrow.table({name: arrow.array(values) for name, values in table.items()}), buffer)
+    table.to_parquet(buffer, engine="pyarrow", index=False)
     return buffer.getvalue()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -43,7 +44,7 @@ def suspicion(label: Ints, wrong: Shorts, seen: Shorts, mean_confidence: Reals, 
     other: Floats = np.where(unkept, missed, mean_other)
     own: Floats = np.where(unkept, 1.0 - missed, mean_confidence)
     margin = other - np.sqrt(np.maximum(own, 0.0))
-    usual = _class_median(margin, label, known)[label]
+    usual: Floats = pd.Series(margin).where(known).groupby(label).transform("median").fillna(0.0).to_numpy()
     # Right and wrong alone are all or nothing: where most of a class is never right, no label of it is odd.
     base = np.where(unkept & (usual > 0), usual, usual / 2)
     score = 0.25 + 0.75 * (margin - base) / np.maximum(1 - base, 1e-9)
@@ -61,16 +62,3 @@ def learnt_classes(label: Ints, wrong: Shorts, seen: Shorts) -> Masks:
     missed = np.bincount(label, weights=wrong, minlength=size)
     found: Masks = missed <= 0.5 * np.bincount(label, weights=seen, minlength=size)
     return found
-
-
-def _class_median(value: Floats, label: Ints, known: Masks) -> Floats:
-    """Return the median of each class's known values, `[C]`; zero for a class without one."""
-    rows = np.flatnonzero(known)
-    rows = rows[np.lexsort((value[rows], label[rows]))]
-    counts = np.bincount(label[rows], minlength=int(label.max(initial=-1)) + 1)
-    first = counts.cumsum() - counts
-    low, high = first + np.maximum(counts - 1, 0) // 2, first + counts // 2
-    ordered = np.append(value[rows], 0.0)
-    last = len(ordered) - 1
-    found: Floats = (ordered[np.minimum(low, last)] + ordered[np.minimum(high, last)]) / 2
-    return np.where(counts > 0, found, 0.0)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from datetime import datetime
+from typing import Any
 
 import numpy as np
 
@@ -15,7 +16,7 @@ from aol._version import __version__
 from aol.report.advice import Advice, advise
 from aol.report.codec import pack, rounded, spread
 from aol.report.run_data import RunData, last_known, trend
-from aol.report.sample_rows import EPOCHS, Album, describe
+from aol.report.samples import EPOCHS, Album, describe
 from aol.runs.figures import at_the_end, is_stream
 from aol.runs.record import Json, Run
 
@@ -75,10 +76,10 @@ def payload(runs: Sequence[RunData], *, refresh: float | None = None, now: datet
 
 def _summary(data: RunData) -> dict[str, Json]:
     run = data.run
-    accuracy = run.curves.get("test_accuracy", np.zeros(0))
-    end = at_the_end(accuracy, stream=is_stream(run)) if len(accuracy) else np.nan
+    accuracy = run.curves.get("test_accuracy", np.full(1, np.nan))
+    end = at_the_end(accuracy, stream=is_stream(run))
+    last, tail = rounded(np.array([last_known(accuracy[:, None])[0], end]))
     kept = spread(len(run.epochs), POINTS)
-    curves: dict[str, Json] = {name: rounded(values[kept]) for name, values in sorted(run.curves.items())}
     return {
         "name": _short(data.name),
         "method": _short(run.method),
@@ -91,9 +92,9 @@ def _summary(data: RunData) -> dict[str, Json]:
         "versions": {_short(key): value for key, value in run.versions.items()},
         "command": run.command,
         "epochs": run.epochs[kept].tolist(),
-        "curves": curves,
-        "lastAccuracy": _number(last_known(accuracy[:, None])[0]) if len(accuracy) else None,
-        "tailAccuracy": _number(float(end)) if np.isfinite(end) else None,
+        "curves": {name: rounded(values[kept]) for name, values in sorted(run.curves.items())},
+        "lastAccuracy": last,
+        "tailAccuracy": tail,
         "details": False,
     }
 
@@ -112,11 +113,10 @@ def _details(data: RunData, runs: int, album: Album, notes: list[str]) -> dict[s
         "samples": None,
     }
     if data.samples is not None:
-        num_classes = len(run.classes)
-        answer, share = data.samples.confusion(num_classes)
+        size, most = len(run.classes), SAMPLES // (2 * runs)
+        answer, share = data.samples.confusion(size)
         found["confused"] = {"answer": answer.tolist(), "share": rounded(share, 2)}
-        about = describe(data.samples, num_classes, most=SAMPLES // (2 * runs), album=album, pictures=PICTURES // runs)
-        found["samples"] = about
+        found["samples"] = about = describe(data.samples, size, most=most, album=album, pictures=PICTURES // runs)
         _note_samples(data, about, album, notes)
     return found
 
@@ -147,17 +147,11 @@ def _over_time(run: Run, room: int, notes: list[str]) -> dict[str, Json]:
     return found
 
 
-def _note_samples(data: RunData, about: dict[str, Json], album: Album, notes: list[str]) -> None:
-    shown, old, doubted, total = about["id"], about["oldest"], about["doubtful"], about["total"]
-    name, epochs = _short(data.name), len(data.run.epochs)
-    assert isinstance(shown, list)
-    assert isinstance(old, list)
-    assert isinstance(doubted, list)
-    assert isinstance(total, int)
-    if len(shown) < total:
-        if _ALL_SAMPLES not in notes:
-            notes.append(_ALL_SAMPLES)
-        notes.append(f"{name}, of {total:,} samples: {len(old):,} are listed as oldest, {len(doubted):,} as doubtful.")
+def _note_samples(data: RunData, about: dict[str, Any], album: Album, notes: list[str]) -> None:
+    name, epochs, total = _short(data.name), len(data.run.epochs), about["total"]
+    if len(about["id"]) < total:
+        old, doubted = len(about["oldest"]), len(about["doubtful"])
+        notes += [_ALL_SAMPLES, f"{name}, of {total:,} samples: {old:,} are listed as oldest, {doubted:,} as doubtful."]
     if epochs > EPOCHS:
         notes.append(f"{name}: age histories of samples show the last {EPOCHS} of {epochs:,} epochs.")
     if album.full:
@@ -190,12 +184,5 @@ def _unlike(names: Sequence[str]) -> list[str]:
 
 def _plain(value: object) -> Json:
     """Return a setting as JSON; whatever JSON cannot express becomes text."""
-    if value is None or isinstance(value, str | bool | int):
-        return value
-    if isinstance(value, float) and math.isfinite(value):
-        return value
-    return str(value)
-
-
-def _number(value: float) -> Json:
-    return rounded(np.array([value]))[0]
+    fits = value is None or isinstance(value, str | int) or (isinstance(value, float) and math.isfinite(value))
+    return value if fits else str(value)  # type: ignore[return-value]
