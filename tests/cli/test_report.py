@@ -5,8 +5,6 @@ import json
 import os
 import re
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -15,6 +13,7 @@ import pytest
 from aol import cli
 from aol.cli import main as aol_main
 from tests.support.made_runs import write_small_run
+from tests.support.running import forked, status_of
 
 
 def main(words: list[str]) -> int:
@@ -149,44 +148,42 @@ def test_help_lists_the_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert "--watch" in capsys.readouterr().out
 
 
-# Ctrl-C is a signal that a process started in the background ignores, unless it asks for it.
-TAKES_CTRL_C = (
-    "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); "
-    "from aol.cli import main; sys.exit(main(sys.argv[1:]))"
-)
+def hears_control_c() -> None:
+    """Make a process that was started in the background hear Ctrl-C, which it ignores by default."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def test_watch_follows_a_run_to_its_end_and_ctrl_c_leaves_a_page_that_stands_still(tmp_path: Path) -> None:
     out, page = tmp_path / "out", tmp_path / "page.html"
-    words = ["report", str(out), "--watch", "--every", "0.2", "--write", str(page)]
-
-    def start() -> subprocess.Popen[bytes]:
-        return subprocess.Popen([sys.executable, "-c", TAKES_CTRL_C, *words], stderr=subprocess.DEVNULL)
+    words = ["report", str(out), "--watch", "--every", "0.1", "--write", str(page)]
 
     def until(epochs: int) -> object:
         end = time.monotonic() + 60
         while time.monotonic() < end:
             if page.exists() and page_data(page)["runs"][0]["passed"] == epochs:  # type: ignore[index]
                 return page_data(page)["refresh"]
-            time.sleep(0.1)
+            time.sleep(0.02)
         raise AssertionError("the page did not follow")
 
-    watcher = start()
+    watcher = forked(words, hears_control_c)
     try:
         write_small_run(out, epochs=1)
-        assert until(1) == 0.2
-        watcher.send_signal(signal.SIGINT)
-        assert watcher.wait(30) == 130
+        assert until(1) == 0.1
+        os.kill(watcher, signal.SIGINT)
+        watcher, ended = 0, status_of(watcher)
+        assert ended == 130
         assert until(1) is None
-        watcher = start()
+        watcher = forked(words, hears_control_c)
         write_small_run(out, epochs=2)
-        assert until(2) == 0.2
+        assert until(2) == 0.1
         write_small_run(out, epochs=3, finished=True)
         assert until(3) is None
-        assert watcher.wait(30) == 0
+        watcher, ended = 0, status_of(watcher)
+        assert ended == 0
     finally:
-        watcher.kill()
-        watcher.wait()
+        if watcher:
+            os.kill(watcher, signal.SIGKILL)
+            status_of(watcher)
     assert sorted(os.listdir(tmp_path)) == ["out", "page.html"]
 
 

@@ -21,14 +21,11 @@ def texts(axes: object, which: str) -> list[str]:
 
 
 def test_every_figure_is_drawn_from_2_to_1000_classes_in_every_format(tmp_path: Path) -> None:
-    for classes in (2, 21, 1000):
+    for classes, formats in ((2, ("png", "svg")), (21, ("pdf",)), (1000, ("png", "pdf"))):
         counts = [max(2, 400 // (place + 1)) for place in range(classes)]
         data = make_data(names=[f"c{i}" for i in range(classes)], counts=counts, epochs=3)
-        written = draw(
-            frame(write_data(tmp_path / f"run{classes}", data)), tmp_path / str(classes), ("png", "pdf", "svg")
-        )
-        kinds = {path.suffix for path in written}
-        assert kinds == {".png", ".pdf", ".svg"}
+        written = draw(frame(write_data(tmp_path / f"run{classes}", data)), tmp_path / str(classes), formats)
+        assert {path.suffix for path in written} == {f".{each}" for each in formats}
         wanted = {"accuracy", "head-middle-tail", "heatmap-none", "observation-none", "weights-none", "survival-none"}
         assert {path.stem for path in written} == wanted | ({"correlations-none"} if classes > 2 else set())
         for path in written:
