@@ -131,12 +131,12 @@ def train_runs(
         outcome = driver.train(runs, store, opened, options, progress, prepare=prepare)
     finally:
         progress.close()
-    frame = asked_for(store, runs)
+    frame = asked_for(store, runs if is_first() else [])
     if is_first() and words.json:
         print_json(frame)
     elif is_first():
         print_runs(frame, [store.folder], asked=len(runs))
-    failed = is_first() and any(run.failed_at_epoch is not None for run in frame.runs.values())
+    failed = any(run.failed_at_epoch is not None for run in frame.runs.values())
     return 143 if outcome.terminated else 1 if failed or outcome.untrained else 0
 
 
