@@ -92,8 +92,11 @@ def locked(folder: Path, part: str = "", *, called: str = "--out") -> Iterator[N
         folder.mkdir(parents=True, exist_ok=True)
         whole = folder / ".lock"
         if part:
-            _acquire(folder, whole, called).release()
-            locks.callback(_acquire(folder, folder / f".lock-{part}", called).release)
+            first = _acquire(folder, whole, called)  # until the part is held: nobody can lock the whole in between
+            try:
+                locks.callback(_acquire(folder, folder / f".lock-{part}", called).release)
+            finally:
+                first.release()
         else:
             for path in (whole, *sorted(folder.glob(".lock-*"))):
                 locks.callback(_acquire(folder, path, called).release)

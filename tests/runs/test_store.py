@@ -80,6 +80,20 @@ def test_paths_without_runs_are_named(tmp_path: Path) -> None:
         Store(tmp_path / "file" / "below").prepare()
 
 
+def test_runs_are_found_without_their_request(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    store.write(small_run(id="aaa"))
+    (tmp_path / "request.json").write_text("{")
+    assert [path.name for path in find_runs(tmp_path)] == ["aaa"]
+
+
+def test_a_folder_of_folders_of_the_first_version_gets_the_sentence(tmp_path: Path) -> None:
+    (tmp_path / "old" / "runs" / "x").mkdir(parents=True)
+    (tmp_path / "old" / "runs" / "x" / "epochs.csv").write_text("")
+    with pytest.raises(NoRunsError, match=r"written by aol 0\.1\.0"):
+        find_runs(tmp_path)
+
+
 @pytest.mark.parametrize("text", ["{", "[]", "{}", '{"runs": 3}'])
 def test_a_damaged_request_is_named(text: str, tmp_path: Path) -> None:
     (tmp_path / "request.json").write_text(text)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import pickle
 from pathlib import Path
 
 import numpy as np
@@ -34,6 +35,7 @@ def test_epochs_and_classes_are_rows(tmp_path: Path) -> None:
     run = small_run()
     frame = frame_of([(None, run), (None, small_run(id="other", counts=None))])
     epochs = frame.epochs()
+    assert epochs.columns.tolist()[:4] == ["id", "method", "seed", "epoch"]
     assert epochs[["id", "epoch"]].values.tolist() == [[i, e] for i in ("0123456789ab", "other") for e in (1, 2, 3, 4)]
     assert epochs.train_loss.tolist() == [3.0, 2.0, 1.0, 0.5] * 2
     classes = frame.classes()
@@ -95,3 +97,39 @@ def test_a_damaged_record_is_named(tmp_path: Path) -> None:
     (tmp_path / "run.json").write_text("{")
     with pytest.raises(DamagedRunError, match=r"run\.json: it is incomplete"):
         aol.load_runs(tmp_path)
+
+
+def test_damaged_records_are_skipped_with_a_warning_on_request(tmp_path: Path) -> None:
+    write_run(tmp_path / "good", small_run())
+    (tmp_path / "bad").mkdir()
+    (tmp_path / "bad" / "run.json").write_text("{")
+    with pytest.warns(UserWarning, match=r"bad/run\.json: it is incomplete"):
+        assert len(aol.load_runs(tmp_path, damaged="skip")) == 1
+    with pytest.raises(ValueError, match="damaged must be"):
+        aol.load_runs(tmp_path, damaged="ignore")
+
+
+def test_frames_can_be_joined_and_reindexed() -> None:
+    one, two = frame_of([(None, small_run(id="one"))]), frame_of([(None, small_run(id="two"))])
+    both = pd.concat([one, two])
+    assert both.epochs()["id"].unique().tolist() == ["one", "two"]
+    assert list(both.reset_index().runs) == ["one", "two"]
+    merged = both.merge(pd.DataFrame({"id": ["two"], "note": ["x"]}), on="id")
+    assert list(merged.runs) == ["two"]
+    assert list(both.copy().runs) == ["one", "two"]
+    assert list(pickle.loads(pickle.dumps(both)).runs) == ["one", "two"]
+    with pytest.raises(KeyError, match="ids of runs from load_runs"):
+        both.set_index("seed").epochs()
+
+
+@pytest.mark.parametrize("folders", [(), (["a", "b"],), (3,)])
+def test_load_runs_takes_folders(folders: tuple[object, ...]) -> None:
+    with pytest.raises(TypeError, match="one or more folders"):
+        aol.load_runs(*folders)  # type: ignore[arg-type]
+
+
+def test_numbers_that_are_unknown_are_nan() -> None:
+    frame = frame_of([(None, small_run()), (None, small_run(id="b", failed_at_epoch=2, seed=None))])
+    assert frame.failed_at_epoch.dtype == float
+    assert math.isnan(frame.failed_at_epoch.iloc[0])
+    assert math.isnan(frame.seed.iloc[1])

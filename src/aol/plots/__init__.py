@@ -49,8 +49,8 @@ def draw(runs: RunFrame, folder: str | os.PathLike[str], formats: Sequence[str] 
     method; the others (accuracy, head-middle-tail, sweep) show all methods together, head-middle-tail those whose
     classes have the same sizes. What was not recorded is not drawn.
 
-    >>> from aol.runs.table import load_runs
-    >>> draw(load_runs(), "figures")
+    >>> from aol.runs.table import frame_of
+    >>> draw(frame_of([]), "figures")
     []
     """
     wrong = [kind for kind in formats if kind not in style.FORMATS]

@@ -38,7 +38,7 @@ from aol.runs.from_loop import RecordWriter
 from aol.runs.groups import ExecutionOptions as ExecutionOptions
 from aol.runs.groups import RunGroup as RunGroup
 from aol.runs.groups import begun_groups, check, launched, new_group, plan, remove_leftovers, shard_of
-from aol.runs.progress import Silent, Tally, describe
+from aol.runs.progress import Silent, Tally, describe, duration
 from aol.runs.record import Json
 from aol.runs.store import REQUEST, Store, read_request, write_request
 from aol.runs.tensorboard import Events
@@ -79,9 +79,13 @@ class Stop:
         self.came = self.came or self.asked.is_set() or self.left() < seconds
         return self.came
 
+    def passed(self) -> float:
+        """Return the seconds since the start."""
+        return time.monotonic() - self._start
+
     def left(self) -> float:
         """Return the seconds that are left; infinity without a limit."""
-        return math.inf if self.limit is None else self.limit - (time.monotonic() - self._start)
+        return math.inf if self.limit is None else self.limit - self.passed()
 
     @contextlib.contextmanager
     def on_signal(self) -> Iterator[None]:
@@ -434,10 +438,23 @@ def train(
         for path, why in damaged_runs(store, job.runs) if writes else ():
             progress.say(f"{path} is damaged and its run is trained again: {why}.")
         _train_all(job, stop, shared=shared, writes=writes)
+        _say_the_end(job, stop, shard)
         if world > 1 and not shared and not stop.came:
             _wait_for_others(runs, store)
     job.outcome.stopped, job.outcome.terminated = stop.came, stop.asked.is_set()
     return job.outcome
+
+
+def _say_the_end(job: Job, stop: Stop, shard: tuple[int, int] | None) -> None:
+    """Say what was done in the end, and why it ended early."""
+    if not job.outcome.trained and not stop.came:
+        return
+    status = job.tally.status()
+    share = "" if shard is None else f"Share {shard[0]}/{shard[1]}: "
+    text = f"{share}{status.done}/{status.total} runs complete after {duration(stop.passed())}."
+    if stop.came:
+        text += " Stopped early: " + ("terminated." if stop.asked.is_set() else "the time limit was reached.")
+    job.progress.say(text)
 
 
 def _train_all(job: Job, stop: Stop, *, shared: bool, writes: bool) -> None:

@@ -150,7 +150,10 @@ def _accuracy_range(loop: Loop) -> str:
         return ""
     accuracy = loop.history.last("test_accuracy")
     known = accuracy[~accuracy.isnan()]
-    return f", test {100 * float(known.min()):.1f} to {100 * float(known.max()):.1f} %" if known.numel() else ""
+    if not known.numel():
+        return ""
+    low, high = (f"{100 * float(value):.1f}" for value in (known.min(), known.max()))
+    return f", test {low} %" if low == high else f", test {low} to {high} %"
 
 
 def describe(loop: Loop) -> str:

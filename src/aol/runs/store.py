@@ -110,10 +110,19 @@ def read_request(folder: Path) -> dict[str, Json] | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (ValueError, RecursionError) as error:
-        raise DamagedRunError(f"{path}: it is incomplete or not JSON; choose another --out, or delete it.") from error
+        raise DamagedRunError(f"{path}: it is incomplete or not JSON. Run the command that made it again.") from error
     if not isinstance(found, dict) or not isinstance(found.get("runs"), list):
-        raise DamagedRunError(f"{path}: it does not say which runs were asked for; choose another --out, or delete it.")
+        raise DamagedRunError(f"{path}: it does not say which runs were asked for. Run the command that made it again.")
     return found
+
+
+def requested_ids(folder: Path) -> list[str]:
+    """Return the ids of the runs that were asked for, in their order; none where that cannot be read."""
+    try:
+        asked = (read_request(folder) or {}).get("ids")
+    except DamagedRunError:  # the runs can be read without it
+        return []
+    return [str(each) for each in asked] if isinstance(asked, list) else []
 
 
 # Finding runs
@@ -135,8 +144,9 @@ def _found(path: Path) -> list[Path]:
     if not path.is_dir():
         raise NoRunsError(f"{path} is a file, not the folder of a run.")
     found = list(_search(path, _DEPTH))
-    if not found and read_request(path) is None:
-        refuse_old_format(path)
+    if not found and not (path / REQUEST).is_file():
+        for folder in (path, *path.glob("*/"), *path.glob("*/*/")):
+            refuse_old_format(folder)
         raise NoRunsError(f"{path}: there are no runs in it.")
     return found
 
@@ -156,10 +166,7 @@ def _search(folder: Path, depth: int) -> Iterator[Path]:
 def _in_order(folder: Path) -> Iterator[Path]:
     """Yield the runs of a command, those of the last request first, in its order."""
     there = {path.parent.name: path.parent for path in sorted((folder / "runs").glob(f"*/{FILE}"))}
-    request = read_request(folder) or {}
-    asked = request.get("ids")
-    order = [str(each) for each in asked] if isinstance(asked, list) else []
-    yield from (there.pop(each) for each in order if each in there)
+    yield from (there.pop(each) for each in requested_ids(folder) if each in there)
     yield from there.values()
 
 

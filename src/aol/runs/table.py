@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,12 +12,13 @@ import numpy as np
 import pandas as pd
 
 from aol.runs.figures import run_figures
-from aol.runs.record import Run, read_run
+from aol.runs.record import DamagedRunError, Run, read_run
 from aol.runs.store import find_runs
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+_NAMED = ("id", "method", "seed")  # in every row of an epoch or a class
 _VERSIONS = ("aol", "torch", "python", "device")
 
 
@@ -38,15 +40,34 @@ class RunFrame(pd.DataFrame):
     def _constructor(self) -> Callable[..., RunFrame]:
         return RunFrame
 
+    def __finalize__(self, other: object, method: str | None = None, **more: object) -> RunFrame:
+        """Keep the records of the frames that this one was made from."""
+        frame: RunFrame = super().__finalize__(other, method=method, **more)  # type: ignore[misc]
+        sources = getattr(other, "objs", None) or [getattr(other, "left", None), getattr(other, "right", None)]
+        joined: dict[str, Run] = {}
+        for source in sources if method in ("concat", "merge") else ():
+            joined |= getattr(source, "_runs", {})
+        if joined:
+            object.__setattr__(frame, "_runs", joined)
+        return frame
+
     @property
     def runs(self) -> dict[str, Run]:
         """The records of these runs, by id."""
-        return {str(name): self._runs[str(name)] for name in self.index}
+        names = [str(name) for name in (self["id"] if "id" in self.columns else self.index)]
+        known = getattr(self, "_runs", {})
+        if missing := [name for name in names if name not in known]:
+            raise KeyError(
+                f"the index, or a column 'id', must have the ids of runs from load_runs; not {missing[0]!r}."
+            )
+        return {name: known[name] for name in names}
 
     def epochs(self) -> pd.DataFrame:
-        """Return a row for each run and epoch: `id`, `epoch`, and every curve."""
-        parts = [pd.DataFrame({"id": name, "epoch": run.epochs, **run.curves}) for name, run in self.runs.items()]
-        return _joined(parts, ["id", "epoch"])
+        """Return a row for each run and epoch: `id`, `method`, `seed`, `epoch`, and every curve."""
+        parts = [
+            pd.DataFrame({**_named(name, run), "epoch": run.epochs, **run.curves}) for name, run in self.runs.items()
+        ]
+        return _joined(parts, [*_NAMED, "epoch"])
 
     def classes(self, *, over_time: bool = False) -> pd.DataFrame:
         """Return a row for each run and class, with the readings of the last epoch; or for each epoch as well."""
@@ -59,21 +80,27 @@ class RunFrame(pd.DataFrame):
                 epochs = len(run.epochs)
                 named = {key: np.tile(np.asarray(value), epochs) for key, value in named.items()}
                 readings = {key: value.ravel() for key, value in run.over_time.items()}
-                parts.append(pd.DataFrame({"id": name, "epoch": np.repeat(run.epochs, size), **named, **readings}))
+                rows = {"epoch": np.repeat(run.epochs, size), **named, **readings}
+                parts.append(pd.DataFrame({**_named(name, run), **rows}))
             else:
-                parts.append(pd.DataFrame({"id": name, **named, **run.by_class}))
-        return _joined(parts, ["id", *(["epoch"] if over_time else []), "class", "name", "count"])
+                parts.append(pd.DataFrame({**_named(name, run), **named, **run.by_class}))
+        return _joined(parts, [*_NAMED, *(["epoch"] if over_time else []), "class", "name", "count"])
+
+
+def _named(name: str, run: Run) -> dict[str, object]:
+    return {"id": name, "method": run.method, "seed": run.seed}
 
 
 def _joined(parts: Sequence[pd.DataFrame], columns: Sequence[str]) -> pd.DataFrame:
     return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=list(columns))
 
 
-def load_runs(*folders: str | os.PathLike[str]) -> RunFrame:
+def load_runs(*folders: str | os.PathLike[str], damaged: str = "raise") -> RunFrame:
     """Return all runs in some folders as a DataFrame, a row a run.
 
-    A folder is the `--out` of a command, the folder of a study or of a `Recorder`, one run, or a folder of those.
-    A record that is damaged raises `DamagedRunError` and names the file.
+    A folder is the `--out` of a command, the folder of a study or of a `Recorder`, one run, or a folder of those. Runs
+    in progress are included. A damaged record raises `DamagedRunError`, which names the file; with `damaged="skip"` it
+    is left out with a warning.
 
     >>> import tempfile
     >>> from aol import Recorder, SampleAges
@@ -86,7 +113,19 @@ def load_runs(*folders: str | os.PathLike[str]) -> RunFrame:
     >>> load_runs(folder)[["method", "seed", "test_last"]].to_dict("records")
     [{'method': 'mine', 'seed': 3, 'test_last': 0.75}]
     """
-    return frame_of((folder, read_run(folder)) for folder in find_runs(*folders))
+    if not folders or not all(isinstance(folder, str | os.PathLike) for folder in folders):
+        raise TypeError("load_runs takes one or more folders: load_runs('runs/a', 'runs/b').")
+    if damaged not in ("raise", "skip"):
+        raise ValueError(f"damaged must be 'raise' or 'skip', not {damaged!r}.")
+    runs = []
+    for folder in find_runs(*folders):
+        try:
+            runs.append((folder, read_run(folder)))
+        except DamagedRunError as error:
+            if damaged == "raise":
+                raise
+            warnings.warn(f"{error} Skipped.", stacklevel=2)
+    return frame_of(runs)
 
 
 def frame_of(runs: Iterable[tuple[Path | None, Run]]) -> RunFrame:
@@ -109,7 +148,10 @@ def frame_of(runs: Iterable[tuple[Path | None, Run]]) -> RunFrame:
 
 def _column(values: list[object], index: pd.Index) -> pd.Series:
     """Return a column; text is kept as Python objects, because a path that is not UTF-8 cannot be a pandas string."""
-    return pd.Series(values, index=index, dtype=object if any(isinstance(each, str) for each in values) else None)
+    if any(isinstance(each, str) for each in values):
+        return pd.Series(values, index=index, dtype=object)
+    numbers = any(isinstance(each, int | float) and not isinstance(each, bool) for each in values)
+    return pd.Series(values, index=index, dtype="float64" if numbers and None in values else None)
 
 
 def _row(folder: Path | None, run: Run) -> dict[str, object]:
