@@ -37,7 +37,7 @@ from aol.study.stats import (
     luck_of_runs,
     pooled_gains,
 )
-from aol.study.verdict import LEAST_SEEDS, Claim, Verdict, claim, judge
+from aol.study.verdict import LEAST_SEEDS, Verdict, claim, judge
 
 Group = tuple[tuple[str, Value], ...]
 SYMBOLS = {"rho": "ρ", "beta": "β", "power": "p", "gamma": "γ"}
@@ -222,11 +222,8 @@ def run_id(run: Settings) -> str:
 
 def finished_runs(store: Store) -> RunFrame:
     """Return all complete runs of the engine in a store; damaged and unfinished ones are left out."""
-    valid: list[Run] = []
-    for run in store:
-        settings = settings_of(run) if run.finished else None
-        if settings is not None and problem(run, settings) is None:
-            valid.append(run)
+    known = ((run, settings_of(run)) for run in store if run.finished)
+    valid = (run for run, settings in known if settings is not None and problem(run, settings) is None)
     return frame_of((store.path(run.id), run) for run in valid)
 
 
@@ -319,21 +316,20 @@ def _groups(study: Study, comparisons: Sequence[Comparison], claims: Sequence[st
         parts.setdefault(tuple(item for item in each.cell.items() if item[0] != along), []).append(each)
     if len(parts) < 2:
         return []
-    asked: list[tuple[Group, Claim]] = [(name, claim(parts[name], method)) for method in claims for name in parts]
-    verdicts = judge([each for _, each in asked])
-    return [(name, verdict) for (name, _), verdict in zip(asked, verdicts, strict=True)]
+    asked = [(name, claim(parts[name], method)) for method in claims for name in parts]
+    return list(zip((name for name, _ in asked), judge([each for _, each in asked]), strict=True))
 
 
 def _correlations(study: Study, frame: RunFrame) -> list[tuple[Cell, list[Correlation]]]:
     """Return the correlations of every cell that has some, with the paper's, corrected for their number."""
-    found: list[tuple[Cell, Correlation]] = []
+    found: list[tuple[Cell, list[Correlation]]] = []
     for cell in study.cells_list():
         runs = study.runs(cell, study.method(study.baseline))
         paper = published_correlations(runs[0].imbalance) if study.paper else {}
-        found += [(cell, replace(each, paper=paper.get(each.signal))) for each in correlations(records(frame, runs))]
-    corrected = zip(found, holm([each.p for _, each in found]), strict=True)
-    done = [(cell, replace(each, p_corrected=p)) for (cell, each), p in corrected]
-    return [(cell, own) for cell in study.cells_list() if (own := [each for other, each in done if other == cell])]
+        own = [replace(each, paper=paper.get(each.signal)) for each in correlations(records(frame, runs))]
+        found += [(cell, own)] if own else []
+    p = iter(holm([each.p for _, own in found for each in own]))
+    return [(cell, [replace(each, p_corrected=next(p)) for each in own]) for cell, own in found]
 
 
 def records(frame: RunFrame, runs: Iterable[Settings]) -> list[Run]:
@@ -347,11 +343,11 @@ def records(frame: RunFrame, runs: Iterable[Settings]) -> list[Run]:
 
 def compare(study: Study, frame: RunFrame, figure: str) -> list[Comparison]:
     """Return a comparison for every cell and method, in the order of the study, with corrected p-values."""
-    data = _Data(study, frame, figure)
-    found = [_comparison(data, cell, method) for cell in study.cells_list() for method in study.methods]
-    tested = [each.gain is not None and each.gain.seeds > 1 for each in found]
-    adjusted = iter(holm([each.gain.p for each, test in zip(found, tested, strict=True) if test and each.gain]))
-    return [replace(each, p=next(adjusted)) if test else each for each, test in zip(found, tested, strict=True)]
+    column = figure if figure.startswith("averaged_") else f"test_{figure}"
+    found = [_comparison(study, frame, column, cell, each) for cell in study.cells_list() for each in study.methods]
+    tested = [each.gain for each in found if each.gain and each.gain.seeds > 1]
+    adjusted = iter(holm([gain.p for gain in tested]))
+    return [replace(each, p=next(adjusted)) if each.gain and each.gain.seeds > 1 else each for each in found]
 
 
 def chosen_runs(results: StudyResults, cell: Cell, method: str) -> list[Run]:
@@ -360,111 +356,61 @@ def chosen_runs(results: StudyResults, cell: Cell, method: str) -> list[Run]:
     return [results.frame.runs[name] for name in comparison.chosen]
 
 
-class _Data:
-    """Figures of runs, by their settings."""
-
-    def __init__(self, study: Study, frame: RunFrame, figure: str) -> None:
-        self.study, self.frame = study, frame
-        column = figure if figure.startswith("averaged_") else f"test_{figure}"
-        choice = f"validation_{study.figure}"
-        self._test, self._validation, self._failed = (
-            _known(frame, each) for each in (column, choice, "failed_at_epoch")
-        )
-        self._there = set(frame.index)
-
-    def test(self, run: Settings) -> float | None:
-        return self._test.get(run_id(run))
-
-    def validation(self, run: Settings) -> float | None:
-        return self._validation.get(run_id(run))
-
-    def counts(self, runs: Sequence[Settings]) -> tuple[int, int]:
-        """Return how many of some runs are complete, and how many of these diverged."""
-        names = [name for run in runs if (name := run_id(run)) in self._there]
-        return len(names), sum(name in self._failed for name in names)
-
-    def pool(self, cell: Cell) -> list[float]:
-        """Return the test figures of all baseline runs in a cell, those of its additional seeds too."""
-        study = self.study
-        runs = study.runs(cell, study.method(study.baseline), (*study.seeds, *study.extra_seeds))
-        return [value for run in runs if (value := self.test(run)) is not None]
+def _read(frame: RunFrame, column: str, runs: Sequence[Settings]) -> Figures:
+    """Return a column of the frame for some runs, NaN where there is none."""
+    names = [run_id(run) for run in runs]
+    return frame[column].reindex(names).to_numpy(dtype=np.float64) if len(frame) else np.full(len(names), np.nan)
 
 
-def _known(frame: RunFrame, column: str) -> dict[str, float]:
-    """Return the values of a column by run, NaN left out."""
-    return {str(name): float(value) for name, value in frame[column].dropna().items()} if len(frame) else {}
-
-
-@dataclass(frozen=True)
-class _Complete:
-    """The complete seeds of a method in a cell: test and validation figures `[S, K]`, the baseline's `[S]`."""
-
-    seeds: tuple[int, ...]
-    test: Figures
-    validation: Figures
-    baseline: Figures
-    problem: str | None
-
-
-def _complete(data: _Data, cell: Cell, method: Method, variants: list[Variant]) -> _Complete:
-    study = data.study
-    grid = {seed: [study.run(cell, method, variant, seed) for variant in variants] for seed in study.seeds}
-    test = {seed: [data.test(run) for run in row] for seed, row in grid.items()}
-    base = {seed: data.test(baseline_run(study, cell, seed)) for seed in study.seeds}
-    seeds = tuple(seed for seed in study.seeds if None not in test[seed] and base[seed] is not None)
-    validation, why = _validation(data, [grid[seed] for seed in seeds])
-    kept = seeds if why is None else ()
-    tests = np.array([test[seed] for seed in kept], dtype=np.float64).reshape(len(kept), len(variants))
-    return _Complete(kept, tests, validation, np.array([base[seed] for seed in kept], dtype=np.float64), why)
-
-
-def _validation(data: _Data, grid: Sequence[Sequence[Settings]]) -> tuple[Figures, str | None]:
-    """Return the figures that settings are chosen by, `[S, K]`; and what is wrong if there are none to choose by."""
-    if not grid or len(grid[0]) == 1:
-        return np.zeros((len(grid), 1)), None
-    values = [[data.validation(run) for run in row] for row in grid]
-    if any(value is None for row in values for value in row):
-        why = "no validation accuracy to choose a setting by: give the study a validation part"
-        return np.zeros((len(grid), len(grid[0]))), why
-    return np.array(values, dtype=np.float64), None
-
-
-def _comparison(data: _Data, cell: Cell, method: Method) -> Comparison:
-    study = data.study
-    is_base = method.name == study.baseline
+def _comparison(study: Study, frame: RunFrame, column: str, cell: Cell, method: Method) -> Comparison:
+    is_base, base = method.name == study.baseline, study.method(study.baseline)
     variants = _distinct(study, cell, method)
-    complete = _complete(data, cell, method, variants)
-    planned = [study.run(cell, method, variant, seed) for variant in variants for seed in study.seeds]
-    planned += study.runs(cell, method, study.extra_seeds) if is_base else []
-    own = choose_without_each(complete.validation) if complete.seeds else np.array([], dtype=np.intp)
-    values = complete.test[np.arange(len(own)), own]
-    differences = () if is_base else tuple((values - complete.baseline).tolist())
-    first = choose(complete.validation) if complete.seeds else 0
-    reference = baseline_run(study, cell, study.seeds[0])
-    gains = None if is_base else published_gains(study.paper, planned[0], reference)
-    runs, failed = data.counts(planned)
-    taken = zip(complete.seeds, own.tolist(), strict=True)
+    grid = [study.run(cell, method, variant, seed) for seed in study.seeds for variant in variants]
+    baseline = [study.run(cell, base, base.variants()[0], seed) for seed in study.seeds]
+    more = study.runs(cell, base, study.extra_seeds)
+    planned = grid + (more if is_base else [])
+
+    shape = len(study.seeds), len(variants)  # a row a seed, a column a setting
+    test, theirs = _read(frame, column, grid).reshape(shape), _read(frame, column, baseline)
+    validation = _read(frame, f"validation_{study.figure}", grid).reshape(shape) if shape[1] > 1 else np.zeros(shape)
+    whole, problem = np.array(~np.isnan(np.column_stack([test, theirs])).any(1)), None
+    if np.isnan(validation[whole]).any():
+        problem = "no validation accuracy to choose a setting by: give the study a validation part"
+        whole[:] = False
+    pool = [float(value) for value in _read(frame, column, baseline + more) if not np.isnan(value)]
+    seeds = tuple(seed for seed, complete in zip(study.seeds, whole, strict=True) if complete)
+    test, theirs, validation = test[whole], theirs[whole], validation[whole]
+
+    own = choose_without_each(validation).tolist() if seeds else []
+    values = test[np.arange(len(own)), own] if seeds else theirs
+    differences = () if is_base else tuple((values - theirs).tolist())
+    optimistic = None
+    if differences and len(variants) > 1:
+        optimistic = _optimistic(_with_zero(study, frame, column, cell, method, seeds, test), theirs, pool)
+    gains = None if is_base else published_gains(study.paper, grid[0], baseline[0])
     return Comparison(
         cell=cell,
         method=method.name,
         settings=len(variants),
-        setting=setting_text(variants[first]) if complete.seeds or len(variants) == 1 else "",
+        setting=setting_text(variants[choose(validation) if seeds else 0]) if seeds or len(variants) == 1 else "",
         choices=tuple(setting_text(variants[place]) for place in own),
-        chosen=tuple(run_id(study.run(cell, method, variants[place], seed)) for seed, place in taken),
-        seeds=complete.seeds,
+        chosen=tuple(
+            run_id(study.run(cell, method, variants[place], seed)) for seed, place in zip(seeds, own, strict=True)
+        ),
+        seeds=seeds,
         planned=len(study.seeds),
-        runs=runs,
+        runs=sum(run_id(run) in frame.index for run in planned),
         runs_planned=len(planned),
-        failed=failed,
+        failed=int((~np.isnan(_read(frame, "failed_at_epoch", planned))).sum()),
         values=tuple(values.tolist()),
         differences=differences,
-        all_gains=tuple((complete.test - complete.baseline[:, None]).ravel().tolist()),
-        pool=tuple(data.pool(cell)),
+        all_gains=tuple((test - theirs[:, None]).ravel().tolist()),
+        pool=tuple(pool),
         gain=paired_gain(differences, chosen=int(len(variants) > 1)) if differences else None,
-        optimistic=_optimistic(data, cell, method, complete) if differences else None,
-        paper=published(study.paper, planned[0]),
+        optimistic=optimistic,
+        paper=published(study.paper, grid[0]),
         paper_gains=None if gains is None else tuple(gains),
-        problem=complete.problem,
+        problem=problem,
     )
 
 
@@ -474,24 +420,28 @@ def _distinct(study: Study, cell: Cell, method: Method) -> list[Variant]:
     return list(reversed(by_run.values()))
 
 
-def _optimistic(data: _Data, cell: Cell, method: Method, complete: _Complete) -> Optimistic | None:
-    """Return the best of a grid on test beside the baseline's best of as many tries; None without a grid.
+def _with_zero(
+    study: Study, frame: RunFrame, column: str, cell: Cell, method: Method, seeds: Sequence[int], test: Figures
+) -> Figures:
+    """Return the test figures of a grid; for a method of the paper with those at ρ = 0, which is one of its tries.
 
-    As in the paper, the grid of age includes ρ = 0, which is no weighting with the same mechanism: one more try.
+    ρ = 0 is no weighting with the same mechanism. Without weights the memory does not matter: any will do.
     """
-    if complete.test.shape[1] == 1:
-        return None
-    tests = complete.test
-    if data.study.of_paper(method):
-        zero = [data.test(_unweighted(data.study, cell, method, seed)) for seed in complete.seeds]
-        if None not in zero:
-            tests = np.column_stack([np.array(zero, dtype=np.float64), tests])
+    zeros = []
+    for seed in seeds if study.of_paper(method) else ():
+        zero = replace(study.run(cell, method, method.variants()[0], seed), weighting="none")
+        runs = [study.run(cell, each, each.variants()[0], seed) for each in study.methods]
+        zeros.append(next((run for run in runs if replace(run, memory=zero.memory) == zero), zero))
+    values = _read(frame, column, zeros)
+    return np.column_stack([values, test]) if zeros and not np.isnan(values).any() else test
+
+
+def _optimistic(tests: Figures, baseline: Figures, pool: Sequence[float]) -> Optimistic:
+    """Return the best of a grid on test, of figures `[S, K]`, beside the best of as many runs of the baseline."""
+    tries = int(tests.shape[1])
     best = np.take_along_axis(tests, best_on_test(tests)[:, None], axis=1)[:, 0]
-    gains = best - complete.baseline
-    pool, tries = data.pool(cell), int(tests.shape[1])
-    theirs = best_of_tries(pool, tries)
+    gains, theirs, luck = best - baseline, best_of_tries(pool, tries), luck_of_runs(tests)
     left, interval = gain_over_tries(best.tolist(), theirs)
-    luck = luck_of_runs(tests)
     within = (None, None) if luck is None or luck[0] == 0.0 else gain_over_luck(gains.tolist(), tries, luck)
     chances = [chance_of_reaching(pool, tries, float(value)) for value in best] if tries <= len(pool) else []
     return Optimistic(
@@ -505,13 +455,6 @@ def _optimistic(data: _Data, cell: Cell, method: Method, complete: _Complete) ->
         within=within[0],
         within_interval=within[1],
     )
-
-
-def _unweighted(study: Study, cell: Cell, method: Method, seed: int) -> Settings:
-    """Return the run of a method at ρ = 0. Without weights the memory does not matter: another one's run will do."""
-    zero = replace(study.run(cell, method, method.variants()[0], seed), weighting="none")
-    runs = [study.run(cell, each, each.variants()[0], seed) for each in study.methods]
-    return next((run for run in runs if replace(run, memory=zero.memory) == zero), zero)
 
 
 def setting_text(variant: Variant) -> str:

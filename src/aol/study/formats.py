@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from itertools import zip_longest
 
 import pandas as pd
+from jinja2 import Template
 
 from aol.study.comparisons import StudyResults
 from aol.study.notes import ENVIRONMENT, notes
@@ -36,7 +37,7 @@ def render(results: StudyResults, kind: str, *, optimistic: bool = False, width:
     if kind in ("csv", "json"):
         return (_csv if kind == "csv" else _json)(results, optimistic)
     found = tables(results, optimistic=optimistic)
-    return ENVIRONMENT.get_template(f"show.{kind}.j2").render(
+    return template(f"show.{kind}.j2").render(
         name=results.study.name,
         tables=found if kind == "markdown" else [part for table in found for part in _pages(table)],
         verdicts=notes(results, "verdicts"),
@@ -147,6 +148,11 @@ def _pages(table: TextTable) -> list[TextTable]:
 
 ENVIRONMENT.filters |= {"md": markdown_text, "table": markdown_table}
 ENVIRONMENT.filters |= {"tex": tex_text, "label": tex_label, "by_cell": _by_cell}
+
+
+def template(name: str) -> Template:
+    """Return a template of this package, with filters for Markdown and LaTeX."""
+    return ENVIRONMENT.get_template(name)
 
 
 # Numbers

@@ -17,7 +17,8 @@ from aol._files import write_atomically
 from aol.engine.settings import Value
 from aol.runs.store import Store
 from aol.study.comparisons import StudyResults, finished_runs, study_results
-from aol.study.notes import ENVIRONMENT, notes
+from aol.study.formats import template
+from aol.study.notes import notes
 from aol.study.spec import Cell, Study, builtin_names, load
 from aol.study.tables import NONE, best_on_test, checks, tables
 from aol.study.verdict import OPEN, Verdict, points, span
@@ -67,7 +68,7 @@ def results_page(
             }
         )
     bases = {study.baseline for study in chosen}
-    text = ENVIRONMENT.get_template("results.md.j2").render(
+    text = template("results.md.j2").render(
         paper=any(study.paper for study in chosen),
         folder=folder.as_posix(),
         every=every,

@@ -22,6 +22,7 @@ HOLDS, FAILS, OPEN = "holds", "does not hold", "not enough runs"
 ALPHA = 0.05
 LEAST_SEEDS = 3
 LEAST_GAIN = 0.005
+LEAST_P = 0.001  # that is written in digits
 
 
 @dataclass(frozen=True)
@@ -59,25 +60,36 @@ class Verdict:
         claim, gain = self.claim, self.claim.gain
         if gain is None or self.p is None:
             return f"{self.word}. {_lacking(claim)}"
-        cells = "" if claim.cells_planned == 1 else f", mean of {claim.cells} of {claim.cells_planned} cells"
-        text = f"{self.word}. {points(gain.mean)} points{span(gain)}, {gain.seeds} seeds{cells}, {_p_words(self.p)}"
+        words = [f"{points(gain.mean)} points{span(gain)}, {gain.seeds} seeds"]
+        words[0] += "" if claim.cells_planned == 1 else f", mean of {claim.cells} of {claim.cells_planned} cells"
+        words[0] += f", p {'' if self.p < LEAST_P else '= '}{p_text(self.p).replace('<', '< ')}"
         if self.word == FAILS and self.p >= ALPHA:
             least = "half of the paper's gain" if claim.margin > LEAST_GAIN else "the smallest gain that matters"
-            text += f"; less than {points(claim.margin)}, {least}"
-        text += _beside_paper(claim, gain) + (_needed(gain) if self.word == OPEN else "")
-        return f"{text}."
+            words.append(f"less than {points(claim.margin)}, {least}")
+        if (paper := claim.paper_gain) is not None:
+            low, high = gain.interval or (None, None)
+            words.append(f"paper {points(paper)}")
+            if low is not None and high is not None:
+                words[-1] += f", {'above' if paper > high else 'below' if paper < low else 'inside'} the interval"
+        if self.word == OPEN:
+            needed = gain.seeds_needed()
+            if needed is None and gain.spread:
+                words.append(f"{MOST_SEEDS} seeds would not be enough to detect a difference of this size")
+            elif needed is not None and needed > gain.seeds:
+                words.append(f"about {needed} seeds would detect a difference of this size")
+        return f"{self.word}. {'; '.join(words)}."
 
 
 def claim(comparisons: Sequence[Comparison], method: str, over: str | None = None) -> Claim:
     """Return the gain of a method over the baseline, or over another method, averaged over the cells of these."""
     mine = [each for each in comparisons if each.method == method]
-    theirs = {_place(each): each for each in comparisons if each.method == over}
-    cells = [[each] if over is None else [each, theirs[_place(each)]] for each in mine]
+    theirs = [each for each in comparisons if each.method == over]
+    cells = [[each, *(other for other in theirs if other.cell == each.cell)] for each in mine]
     whole = [cell for cell in cells if len(_shared(cell)) >= LEAST_SEEDS]
     taking_part = [each for cell in whole for each in cell]
     seeds, gain = _shared(taking_part), None
     if len(seeds) >= LEAST_SEEDS:
-        by_seed = [statistics.fmean(_difference(cell, seed) for cell in whole) for seed in seeds]
+        by_seed = [statistics.fmean(_difference(seed, *cell) for cell in whole) for seed in seeds]
         sides = zip(*whole, strict=True)  # the method, and the other
         gain = paired_gain(by_seed, chosen=sum(any(each.settings > 1 for each in side) for side in sides))
     paper = [cell[0].paper_gain for cell in whole or [cell for cell in cells if cell[0].seeds] or cells]
@@ -86,36 +98,28 @@ def claim(comparisons: Sequence[Comparison], method: str, over: str | None = Non
     return Claim(method, over, len(whole), len(mine), seeds if gain else (), gain, mean)
 
 
-def _place(comparison: Comparison) -> tuple[tuple[str, object], ...]:
-    return tuple(comparison.cell.items())
-
-
 def _shared(comparisons: Sequence[Comparison]) -> tuple[int, ...]:
     first = comparisons[0].seeds if comparisons else ()
     return tuple(seed for seed in first if all(seed in each.seeds for each in comparisons))
 
 
-def _difference(cell: Sequence[Comparison], seed: int) -> float:
-    """Return the difference to the baseline, or to the other method of a pair, with one seed."""
-    first, *other = cell
-    if not other:
-        return first.differences[first.seeds.index(seed)]
-    return first.values[first.seeds.index(seed)] - other[0].values[other[0].seeds.index(seed)]
+def _difference(seed: int, mine: Comparison, other: Comparison | None = None) -> float:
+    """Return the difference to the baseline, or to another method, with one seed."""
+    place = mine.seeds.index(seed)
+    return mine.values[place] - other.values[other.seeds.index(seed)] if other else mine.differences[place]
 
 
 def judge(claims: Sequence[Claim]) -> list[Verdict]:
     """Return the verdicts on claims that are judged together, corrected for their number by Holm's method."""
-    known = [each.gain for each in claims if each.gain is not None]
-    two_sided = iter(holm([gain.p for gain in known]))
-    below = iter(holm([2 * each.gain.p_below(each.margin) for each in claims if each.gain is not None]))
-    verdicts = []
-    for each in claims:
-        if each.gain is None:
-            verdicts.append(Verdict(each, OPEN, None))
-        else:
-            p = next(two_sided)
-            verdicts.append(Verdict(each, word_for(each.gain.mean, p, next(below)), p))
-    return verdicts
+    known = [(each.gain, each.margin) for each in claims if each.gain is not None]
+    two_sided = iter(holm([gain.p for gain, _ in known]))
+    below = iter(holm([2 * gain.p_below(margin) for gain, margin in known]))
+    return [
+        Verdict(each, OPEN, None)
+        if each.gain is None
+        else Verdict(each, word_for(each.gain.mean, p := next(two_sided), next(below)), p)
+        for each in claims
+    ]
 
 
 def word_for(gain: float, p: float, p_small: float) -> str:
@@ -136,28 +140,6 @@ def _lacking(claim: Claim) -> str:
         return f"The cells share fewer than {LEAST_SEEDS} complete seeds."
     cells = "The cell does not have" if claim.cells_planned == 1 else f"None of {claim.cells_planned} cells has"
     return f"{cells} the {LEAST_SEEDS} complete seeds that a verdict needs."
-
-
-def _needed(gain: Gain) -> str:
-    needed = gain.seeds_needed()
-    if needed is None:
-        return f"; {MOST_SEEDS} seeds would not be enough to detect a difference of this size" if gain.spread else ""
-    return "" if needed <= gain.seeds else f"; about {needed} seeds would detect a difference of this size"
-
-
-def _beside_paper(claim: Claim, gain: Gain) -> str:
-    if claim.paper_gain is None:
-        return ""
-    ends = gain.interval
-    if ends is None:
-        return f"; paper {points(claim.paper_gain)}"
-    place = "inside" if ends[0] <= claim.paper_gain <= ends[1] else "above" if claim.paper_gain > ends[1] else "below"
-    return f"; paper {points(claim.paper_gain)}, {place} the interval"
-
-
-def _p_words(p: float) -> str:
-    text = p_text(p)
-    return f"p {text[0]} {text[1:]}" if text.startswith("<") else f"p = {text}"
 
 
 def points(value: float) -> str:
@@ -182,4 +164,4 @@ def p_text(p: float) -> str:
     >>> p_text(0.0496), p_text(0.00004)
     ('0.0496', '<0.001')
     """
-    return "<0.001" if p < 0.001 else f"{p:.3g}"
+    return f"<{LEAST_P:g}" if p < LEAST_P else f"{p:.3g}"
