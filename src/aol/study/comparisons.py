@@ -8,7 +8,7 @@ give the same results.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 
@@ -39,6 +39,7 @@ from aol.study.stats import (
 )
 from aol.study.verdict import LEAST_SEEDS, Verdict, claim, judge
 
+Column = Mapping[str, float]  # by run id
 Group = tuple[tuple[str, Value], ...]
 SYMBOLS = {"rho": "ρ", "beta": "β", "power": "p", "gamma": "γ"}
 LEAST_METHODS = 3  # for a common spread
@@ -344,7 +345,9 @@ def records(frame: RunFrame, runs: Iterable[Settings]) -> list[Run]:
 def compare(study: Study, frame: RunFrame, figure: str) -> list[Comparison]:
     """Return a comparison for every cell and method, in the order of the study, with corrected p-values."""
     column = figure if figure.startswith("averaged_") else f"test_{figure}"
-    found = [_comparison(study, frame, column, cell, each) for cell in study.cells_list() for each in study.methods]
+    names = (column, f"validation_{study.figure}", "failed_at_epoch")
+    columns = [frame[name].to_dict() if len(frame) else {} for name in names]
+    found = [_comparison(study, cell, each, *columns) for cell in study.cells_list() for each in study.methods]
     tested = [each.gain for each in found if each.gain and each.gain.seeds > 1]
     adjusted = iter(holm([gain.p for gain in tested]))
     return [replace(each, p=next(adjusted)) if each.gain and each.gain.seeds > 1 else each for each in found]
@@ -356,13 +359,14 @@ def chosen_runs(results: StudyResults, cell: Cell, method: str) -> list[Run]:
     return [results.frame.runs[name] for name in comparison.chosen]
 
 
-def _read(frame: RunFrame, column: str, runs: Sequence[Settings]) -> Figures:
+def _read(column: Column, runs: Sequence[Settings]) -> Figures:
     """Return a column of the frame for some runs, NaN where there is none."""
-    names = [run_id(run) for run in runs]
-    return frame[column].reindex(names).to_numpy(dtype=np.float64) if len(frame) else np.full(len(names), np.nan)
+    return np.array([column.get(run_id(run), np.nan) for run in runs], dtype=np.float64)
 
 
-def _comparison(study: Study, frame: RunFrame, column: str, cell: Cell, method: Method) -> Comparison:
+def _comparison(
+    study: Study, cell: Cell, method: Method, on_test: Column, on_validation: Column, failed: Column
+) -> Comparison:
     is_base, base = method.name == study.baseline, study.method(study.baseline)
     variants = _distinct(study, cell, method)
     grid = [study.run(cell, method, variant, seed) for seed in study.seeds for variant in variants]
@@ -371,13 +375,13 @@ def _comparison(study: Study, frame: RunFrame, column: str, cell: Cell, method: 
     planned = grid + (more if is_base else [])
 
     shape = len(study.seeds), len(variants)  # a row a seed, a column a setting
-    test, theirs = _read(frame, column, grid).reshape(shape), _read(frame, column, baseline)
-    validation = _read(frame, f"validation_{study.figure}", grid).reshape(shape) if shape[1] > 1 else np.zeros(shape)
+    test, theirs = _read(on_test, grid).reshape(shape), _read(on_test, baseline)
+    validation = _read(on_validation, grid).reshape(shape) if shape[1] > 1 else np.zeros(shape)
     whole, problem = np.array(~np.isnan(np.column_stack([test, theirs])).any(1)), None
     if np.isnan(validation[whole]).any():
         problem = "no validation accuracy to choose a setting by: give the study a validation part"
         whole[:] = False
-    pool = [float(value) for value in _read(frame, column, baseline + more) if not np.isnan(value)]
+    pool = [float(value) for value in _read(on_test, baseline + more) if not np.isnan(value)]
     seeds = tuple(seed for seed, complete in zip(study.seeds, whole, strict=True) if complete)
     test, theirs, validation = test[whole], theirs[whole], validation[whole]
 
@@ -386,7 +390,7 @@ def _comparison(study: Study, frame: RunFrame, column: str, cell: Cell, method: 
     differences = () if is_base else tuple((values - theirs).tolist())
     optimistic = None
     if differences and len(variants) > 1:
-        optimistic = _optimistic(_with_zero(study, frame, column, cell, method, seeds, test), theirs, pool)
+        optimistic = _optimistic(_with_zero(study, cell, method, seeds, test, on_test), theirs, pool)
     gains = None if is_base else published_gains(study.paper, grid[0], baseline[0])
     return Comparison(
         cell=cell,
@@ -399,9 +403,9 @@ def _comparison(study: Study, frame: RunFrame, column: str, cell: Cell, method: 
         ),
         seeds=seeds,
         planned=len(study.seeds),
-        runs=sum(run_id(run) in frame.index for run in planned),
+        runs=sum(run_id(run) in on_test for run in planned),
         runs_planned=len(planned),
-        failed=int((~np.isnan(_read(frame, "failed_at_epoch", planned))).sum()),
+        failed=int((~np.isnan(_read(failed, planned))).sum()),
         values=tuple(values.tolist()),
         differences=differences,
         all_gains=tuple((test - theirs[:, None]).ravel().tolist()),
@@ -421,7 +425,7 @@ def _distinct(study: Study, cell: Cell, method: Method) -> list[Variant]:
 
 
 def _with_zero(
-    study: Study, frame: RunFrame, column: str, cell: Cell, method: Method, seeds: Sequence[int], test: Figures
+    study: Study, cell: Cell, method: Method, seeds: Sequence[int], test: Figures, on_test: Column
 ) -> Figures:
     """Return the test figures of a grid; for a method of the paper with those at ρ = 0, which is one of its tries.
 
@@ -432,7 +436,7 @@ def _with_zero(
         zero = replace(study.run(cell, method, method.variants()[0], seed), weighting="none")
         runs = [study.run(cell, each, each.variants()[0], seed) for each in study.methods]
         zeros.append(next((run for run in runs if replace(run, memory=zero.memory) == zero), zero))
-    values = _read(frame, column, zeros)
+    values = _read(on_test, zeros)
     return np.column_stack([values, test]) if zeros and not np.isnan(values).any() else test
 
 
