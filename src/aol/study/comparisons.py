@@ -8,7 +8,7 @@ give the same results.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 
@@ -39,7 +39,7 @@ from aol.study.stats import (
 )
 from aol.study.verdict import LEAST_SEEDS, Verdict, claim, judge
 
-Column = Mapping[str, float]  # by run id
+Column = Mapping[Hashable, float]  # by run id
 Group = tuple[tuple[str, Value], ...]
 SYMBOLS = {"rho": "ρ", "beta": "β", "power": "p", "gamma": "γ"}
 LEAST_METHODS = 3  # for a common spread
