@@ -5,6 +5,7 @@ Each method is shown as in the table: of every complete seed the run in the sett
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -16,10 +17,9 @@ from aol.plots import style
 from aol.plots.accuracy import Curve, draw_curve, faintness, mean_curve
 from aol.plots.forest import Estimate, draw_forest
 from aol.plots.heatmap import LARGEST, AgeMap, draw_ages
-from aol.plots.style import Ints
 from aol.runs.figures import is_stream, test_accuracy_by_epoch
 from aol.runs.record import Run
-from aol.study.comparisons import Comparison, StudyResults, chosen_runs
+from aol.study.comparisons import StudyResults, chosen_runs
 from aol.study.notes import runs_text
 from aol.study.shifts import Reading, by_place, moves, paired, settings
 from aol.study.spec import Cell, Study, cell_name
@@ -93,30 +93,24 @@ def _ages(results: StudyResults) -> Picture:
 
 
 def age_map(runs: Sequence[Run]) -> AgeMap:
-    """Return the ages of runs that differ by their seeds only: means over the runs, NaN left out."""
-    ages = np.array([each.over_time["age"] for each in runs], dtype=np.float64)  # [S, E, C]
-    known = ~np.isnan(ages)
-    total, times = np.where(known, ages, 0.0).sum(0), known.sum(0)
-    mean = np.divide(total, times, out=np.full(total.shape, np.nan), where=times > 0)
+    """Return the ages of runs that differ by their seeds only: means over the runs, NaN left out.
+
+    The training samples of each class are means over seeds too; None where they change or are not known.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # a class that no run has seen
+        mean = np.nanmean(np.array([each.over_time["age"] for each in runs], dtype=np.float64), axis=0)  # [E, C]
+    counts = [each.counts for each in runs if each.counts is not None and not is_stream(each)]
     time = "step" if is_stream(runs[0]) else "epoch"
     return AgeMap(
         age=mean,
         epochs=runs[0].epochs[: len(mean)],
-        counts=_class_sizes(runs),
+        counts=np.mean(counts, axis=0).round().astype(np.int64) if counts else None,
         names=[str(label) for label in range(mean.shape[1])],
         time=time,
         unit=f"{time}s",
         numbered=True,
     )
-
-
-def _class_sizes(runs: Sequence[Run]) -> Ints | None:
-    """Return the training samples of each class, a mean over seeds; None where they change or are not known."""
-    counts = [each.counts for each in runs if each.counts is not None]
-    if not counts or is_stream(runs[0]):
-        return None
-    sizes: Ints = np.array(counts, dtype=np.float64).mean(0).round().astype(np.int64)
-    return sizes
 
 
 @style.styled
@@ -282,32 +276,20 @@ def gain_figure(results: StudyResults) -> Figure:
     """Return the gains of a study with their intervals, or its correlations, beside those of the paper."""
     if results.correlations:
         own = [
-            (
-                cell_name(cell),
-                [Estimate(SIGNALS[each.signal], each.r, (each.low, each.high), each.paper) for each in found],
-            )
+            (cell_name(cell), [Estimate(SIGNALS[e.signal], e.r, (e.low, e.high), e.paper) for e in found])
             for cell, found in results.correlations
         ]
         return draw_forest(own, "correlation with class age", "paper")
-    blocks = []
-    for cell in results.study.cells_list():
-        shown = [each for each in results.comparisons if each.cell == cell and each.gain is not None]
-        if shown:
-            blocks.append((cell_name(cell), [_estimate(results.study, each) for each in shown]))
-    return draw_forest(blocks, f"gain over {results.study.baseline} (points)", "paper's gain")
-
-
-def _estimate(study: Study, each: Comparison) -> Estimate:
-    assert each.gain is not None
-    ends, paper = each.gain.interval, each.paper_gain
-    place = [method.name for method in study.methods].index(each.method)
-    return Estimate(
-        each.name,
-        100.0 * each.gain.mean,
-        None if ends is None else (100.0 * ends[0], 100.0 * ends[1]),
-        None if paper is None else 100.0 * paper,
-        place - 1,
-    )
+    places = {method.name: place for place, method in enumerate(results.study.methods)}
+    blocks: dict[str, list[Estimate]] = {}
+    for each in results.comparisons:
+        if each.gain is not None:
+            ends, paper = each.gain.interval, each.paper_gain
+            interval = None if ends is None else (100.0 * ends[0], 100.0 * ends[1])
+            reference = None if paper is None else 100.0 * paper
+            row = Estimate(each.name, 100.0 * each.gain.mean, interval, reference, places[each.method] - 1)
+            blocks.setdefault(cell_name(each.cell), []).append(row)
+    return draw_forest(list(blocks.items()), f"gain over {results.study.baseline} (points)", "paper's gain")
 
 
 # Panels

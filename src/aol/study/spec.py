@@ -237,21 +237,18 @@ def _check_study(study: Study) -> None:
         _check.choice("figure", figure, tuple(FIGURES))
     for reading in study.keep:
         _check.choice("keep", reading, KEPT)
-    tables = {"common": study.common, "cells": study.cells}
-    for method in study.methods:
-        tables |= {f"method {method.name}": method.fixed, f"the grid of {method.name}": method.grid}
-    for where, table in tables.items():
-        for name in table:
-            if name not in _KNOWN:
-                refuse(f"{where} has {name!r}, which is no setting of a run.")
-            if name == "seed":
-                refuse(f"{where} has a seed: seeds are a list of their own.")
+    axes = {"cells": study.cells, **{f"the grid of {method.name}": method.grid for method in study.methods}}
+    fixed = {"common": study.common, **{f"method {method.name}": method.fixed for method in study.methods}}
+    for where, name in ((where, name) for where, table in {**fixed, **axes}.items() for name in table):
+        if name not in _KNOWN:
+            refuse(f"{where} has {name!r}, which is no setting of a run.")
+        if name == "seed":
+            refuse(f"{where} has a seed: seeds are a list of their own.")
     if twice := set(study.common) & set(study.cells):
         refuse(f"{sorted(twice)[0]} is both common and an axis of the cells.")
-    for where, axes in (("cells", study.cells), *((f"the grid of {m.name}", m.grid) for m in study.methods)):
-        for name, values in axes.items():
-            if not values or len(set(values)) != len(values):
-                refuse(f"{where}: {name} must be a list of different values, not {list(values)}.")
+    for where, name, values in ((where, *item) for where, table in axes.items() for item in table.items()):
+        if not values or len(set(values)) != len(values):
+            refuse(f"{where}: {name} must be a list of different values, not {list(values)}.")
     study.all_runs()
 
 

@@ -69,16 +69,13 @@ def _check(figures: Figures) -> None:
 # The best of k runs
 
 
-def _sorted(values: Sequence[float]) -> Figures:
+def _sorted(values: Sequence[float], tries: int = 1) -> Figures:
     ordered = np.asarray(values, dtype=np.float64)
     if ordered.ndim != 1 or ordered.size == 0 or not bool(np.isfinite(ordered).all()):
         raise ValueError(f"values must be one or more finite numbers, not {list(values)!r}.")
+    if not 1 <= tries <= ordered.size:
+        raise ValueError(f"tries must be a whole number from 1 to {ordered.size}, the number of values, not {tries}.")
     return np.sort(ordered)
-
-
-def _check_tries(tries: int, size: int) -> None:
-    if not 1 <= tries <= size:
-        raise ValueError(f"tries must be a whole number from 1 to {size}, the number of values, not {tries}.")
 
 
 def expected_best(values: Sequence[float], tries: int) -> float:
@@ -89,8 +86,7 @@ def expected_best(values: Sequence[float], tries: int) -> float:
     >>> expected_best([1.0, 2.0, 3.0], tries=2)  # of 12, 13, 23: 2, 3, 3
     2.6666666666666665
     """
-    ordered = _sorted(values)
-    _check_tries(tries, ordered.size)
+    ordered = _sorted(values, tries)
     ways = [math.comb(place, tries - 1) for place in range(ordered.size)]
     return math.fsum(x * way for x, way in zip(ordered.tolist(), ways, strict=True)) / math.comb(ordered.size, tries)
 
@@ -101,8 +97,7 @@ def chance_of_reaching(values: Sequence[float], tries: int, level: float) -> flo
     >>> chance_of_reaching([1.0, 2.0, 3.0, 4.0], tries=2, level=4.0)
     0.5
     """
-    ordered = _sorted(values)
-    _check_tries(tries, ordered.size)
+    ordered = _sorted(values, tries)
     below = int((ordered < level).sum())
     return 1.0 - math.comb(below, tries) / math.comb(ordered.size, tries)
 

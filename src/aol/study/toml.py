@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping
+from typing import TypeVar
 
 from aol import _check
 from aol.engine.settings import Value, WrongSettingsError
 from aol.study.spec import Method, Study
 
 _KEYS = {"name", "title", "paper", "seeds", "baseline", "tries_seeds", "keep", "common", "cells", "methods"}
+T = TypeVar("T")
 _OPTIONAL = ("imbalance", "threshold", "image_size", "warmup")  # "none" in TOML, which has no null
 
 
@@ -36,18 +38,17 @@ def _study(table: dict[str, object]) -> Study:
     if not isinstance(methods, list) or not methods:
         raise WrongSettingsError("methods must be written as [[methods]], one for each.")
     optional: dict[str, object] = {name: table[name] for name in ("baseline", "tries_seeds", "paper") if name in table}
-    if "figure" in selection:
-        optional["figure"] = selection["figure"]
     if "figures" in report:
-        optional["figures"] = tuple(_list("report.figures", report["figures"]))
+        optional["figures"] = tuple(_of("report.figures", report["figures"], list, "a list"))
     return Study(
-        name=_word("name", table["name"]),
-        title=_word("title", table.get("title", table["name"])),
+        name=_text("name", table["name"]),
+        title=_text("title", table.get("title", table["name"])),
         common={name: _one(name, value) for name, value in _section(table, "common").items()},
         cells={name: _several(name, value) for name, value in _section(table, "cells").items()},
-        seeds=tuple(_list("seeds", table["seeds"])),  # type: ignore[arg-type]
+        seeds=tuple(_of("seeds", table["seeds"], list, "a list")),
         methods=tuple(_method(each) for each in methods),
-        keep=tuple(_list("keep", table.get("keep", []))),  # type: ignore[arg-type]
+        keep=tuple(_of("keep", table.get("keep", []), list, "a list")),
+        **selection,  # type: ignore[arg-type]
         **optional,  # type: ignore[arg-type]
     )
 
@@ -55,33 +56,31 @@ def _study(table: dict[str, object]) -> Study:
 def _method(table: object) -> Method:
     if not isinstance(table, dict) or "name" not in table:
         raise WrongSettingsError("each of [[methods]] must have a name.")
-    grid = _section(table, "grid")
     return Method(
-        name=_word("name of a method", table["name"]),
+        name=_text("name of a method", table["name"]),
         fixed={name: _one(name, value) for name, value in table.items() if name not in ("name", "grid")},
-        grid={name: _several(name, values) for name, values in grid.items()},
+        grid={name: _several(name, values) for name, values in _section(table, "grid").items()},
     )
 
 
+def _of(name: str, value: object, kind: type[T], what: str) -> T:
+    """Return a value of this kind; an error of one sentence for any other."""
+    if not isinstance(value, kind):
+        raise WrongSettingsError(f"{name} must be {what}, not {_check.shown(value)}.")
+    return value
+
+
 def _section(table: Mapping[str, object], name: str, known: set[str] | None = None) -> dict[str, object]:
-    found = table.get(name, {})
-    if not isinstance(found, dict):
-        raise WrongSettingsError(f"{name} must be a table of names and values, not {_check.shown(found)}.")
+    found = _of(name, table.get(name, {}), dict, "a table of names and values")
     if known is not None and (strange := set(found) - known):
         raise WrongSettingsError(f"{name} has {sorted(strange)[0]!r}; it may have {', '.join(sorted(known))}.")
     return found
 
 
-def _word(name: str, value: object) -> str:
-    if not isinstance(value, str) or not value.strip():
+def _text(name: str, value: object) -> str:
+    if isinstance(value, str) and not value.strip():
         raise WrongSettingsError(f"{name} must be text, not {_check.shown(value)}.")
-    return value
-
-
-def _list(name: str, value: object) -> list[object]:
-    if not isinstance(value, list):
-        raise WrongSettingsError(f"{name} must be a list, not {_check.shown(value)}.")
-    return value
+    return _of(name, value, str, "text")
 
 
 def _one(name: str, value: object) -> Value:
@@ -91,4 +90,4 @@ def _one(name: str, value: object) -> Value:
 
 
 def _several(name: str, value: object) -> tuple[Value, ...]:
-    return tuple(_one(name, each) for each in _list(name, value))
+    return tuple(_one(name, each) for each in _of(name, value, list, "a list"))
