@@ -13,8 +13,9 @@ import pytest
 from aol.cli import main
 from aol.cli.show import compare
 from aol.engine.settings import Settings
-from aol.runs.record import Run
+from aol.runs.record import Run, write_run
 from aol.runs.store import Store, write_request
+from tests.support.small_runs import small_run
 
 
 def made_up(settings: Settings, accuracy: float, *, finished: bool = True, failed: int | None = None) -> Run:
@@ -156,3 +157,14 @@ def test_folders_without_runs_are_refused_in_a_line(
 
 def test_json_and_another_format_contradict_each_other(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert shown(capsys, folder, "--json", "--format", "csv")[0] == 2
+
+
+def test_runs_in_progress_are_shown_with_their_epoch(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_run(tmp_path / "runs" / "a", small_run(id="a", finished=False, planned=9, seed=7))
+    assert main(["show", str(tmp_path)]) == 0
+    said = capsys.readouterr().out
+    assert "4/9" in said
+    assert "aol resume" not in said  # nothing says what was asked for
+    (tmp_path / "request.json").write_text("{")  # damaged: the runs are shown all the same
+    assert main(["show", str(tmp_path)]) == 0
+    assert f"aol resume {tmp_path}" in capsys.readouterr().out.replace("\n", "")

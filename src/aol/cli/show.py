@@ -61,11 +61,10 @@ def _show(words: argparse.Namespace) -> int:
 
 def _asked(folders: Sequence[Path], there: int) -> int:
     """Return how many runs were asked for in the folders, where that is known."""
-    from aol.runs.store import read_request
+    from aol.runs.store import requested_ids
 
-    requests = [read_request(folder) for folder in folders]
-    asked = [len(ids) for each in requests if each is not None and isinstance(ids := each.get("ids"), list)]
-    return max(there, sum(asked)) if len(asked) == len(folders) else there
+    asked = [len(requested_ids(folder)) for folder in folders]
+    return max(there, sum(asked)) if all(asked) else there
 
 
 def asked_for(store: Store, runs: Sequence[Settings]) -> RunFrame:
@@ -145,28 +144,47 @@ def compare(runs: Sequence[Run], figures: Sequence[float]) -> pd.DataFrame:
     rows = by_method.agg(seeds=("figure", "size"), mean=("figure", "mean"), spread=("figure", "std"))
     gains = [part.dropna().tolist() for _, part in by_method["gain"]]
     rows["gain"] = pd.Series([paired_gain(part) if part else None for part in gains], rows.index, dtype=object)
-    return rows.reset_index()
+    rows = rows.reset_index()
+    order = rows["conditions"] + rows["method"].str.startswith("none").map({True: "", False: "~"})
+    return rows.loc[order.sort_values(kind="stable").index]  # by conditions, the baseline first
 
 
 def print_runs(frame: RunFrame, folders: Sequence[Path], *, asked: int) -> None:
     """Print the table over seeds, the classes that are wrong longest, and what to do next."""
+    from aol.runs.store import REQUEST
+
     out = console()
     finished = frame[frame.finished.astype(bool)] if len(frame) else frame
     if len(finished):
         _print_table(out, finished)
         _print_oldest(out, finished)
+    _print_unfinished(out, frame)
     lines = [f"{len(finished)}/{asked} runs complete."] if len(finished) < asked else []
     for run in frame.runs.values():
         if run.failed_at_epoch is not None:
             where = "" if run.seed is None else f", seed {run.seed}"
             lines.append(f"Failed: {run.method}{where}: its loss was not finite in epoch {run.failed_at_epoch}.")
     if len(finished) < asked:
-        lines += [f"Continue:       aol resume {folder}" for folder in folders]
+        lines += [f"Continue:       aol resume {each}" for each in folders if (each / REQUEST).is_file()]
     if len(frame):
         lines.append(f"Look closer:    aol report {' '.join(map(str, folders))} --open")
         lines.append(f"In Python:      aol.load_runs({', '.join(repr(str(folder)) for folder in folders)})")
     for line in lines:
         out.print(line, soft_wrap=True, markup=False)
+
+
+def _print_unfinished(out: Console, frame: RunFrame) -> None:
+    """Print how far the runs are that are not complete."""
+    from rich.table import Table
+
+    table = Table("in progress", "seed", "epoch", "test %")
+    for name, run in frame.runs.items():
+        if not run.finished:
+            last = float(frame["test_last"][name])
+            epoch = f"{run.epochs[-1] if len(run.epochs) else 0}/{run.planned or '?'}"
+            table.add_row(run.method, "" if run.seed is None else str(run.seed), epoch, _percent(last, ".1f"))
+    if table.row_count:
+        out.print(table)
 
 
 def _percent(value: float | None, form: str = ".2f") -> str:
@@ -199,23 +217,26 @@ def _print_table(out: Console, frame: RunFrame) -> None:
 
 
 def _print_oldest(out: Console, frame: RunFrame) -> None:
-    """Print the classes with the highest age at the end, mean over runs: one table for each list of classes."""
+    """Print the classes with the highest age at the end, mean over runs; only of runs on the same data.
+
+    Ages of runs of different length, imbalance or scenario have no common mean.
+    """
     import pandas as pd
     from rich.table import Table
 
+    runs = list(frame.runs.values())
+    if len({(*run.classes, str(run.counts), run.planned) for run in runs}) > 1:
+        return
     classes = frame.classes()
     if "age" not in classes or not classes["age"].notna().any():
         return
-    sets = {name: "|".join((str(run.data or run.settings.get("data") or ""), *run.classes))
-            for name, run in frame.runs.items()}  # fmt: skip
-    for key, part in classes.groupby(classes["id"].map(sets), sort=False):
-        mean = part.groupby(["class", "name"], sort=False).mean(numeric_only=True).reset_index()
-        mean = mean[mean["age"] >= _OLD].sort_values("age", ascending=False, kind="stable").head(MOST_CLASSES)
-        if mean.empty:
-            continue
-        title = "Wrong longest" + (f" of {str(key).partition('|')[0]}" if len(set(sets.values())) > 1 else "")
-        table = Table("class", "training samples", "age in epochs", "test %", title=title, title_justify="left")
-        for row in mean.to_dict("records"):
-            count = "" if pd.isna(row.get("count")) else f"{row['count']:,.0f}"
-            table.add_row(str(row["name"]), count, f"{row['age']:.1f}", _percent(row.get("test_accuracy"), ".1f"))
-        out.print(table)
+    mean = classes.groupby(["class", "name"], sort=False).mean(numeric_only=True).reset_index()
+    mean = mean[mean["age"] >= _OLD].sort_values("age", ascending=False, kind="stable").head(MOST_CLASSES)
+    if mean.empty:
+        return
+    title = "Wrong longest" + (f", mean over {len(runs)} runs" if len(runs) > 1 else "")
+    table = Table("class", "training samples", "age in epochs", "test %", title=title, title_justify="left")
+    for row in mean.to_dict("records"):
+        count = "" if pd.isna(row.get("count")) else f"{row['count']:,.0f}"
+        table.add_row(str(row["name"]), count, f"{row['age']:.1f}", _percent(row.get("test_accuracy"), ".1f"))
+    out.print(table)

@@ -87,15 +87,16 @@ def _carry_out(words: argparse.Namespace, runs: Sequence[Settings]) -> int:
 )
 def _resume(words: argparse.Namespace) -> int | None:
     from aol.runs.driver import requested_runs
-    from aol.runs.store import Store, read_request
+    from aol.runs.store import Store, read_request, refuse_old_format
 
     if not words.folder.is_dir():
         raise WrongSettingsError(f"there is no folder {words.folder}.")
+    refuse_old_format(words.folder)
     request = read_request(words.folder)
     if request is None:
         raise WrongSettingsError(
             f"{words.folder} does not say what to continue: aol resume takes the --out of aol train, aol stream or "
-            "aol study run."
+            "aol study run. For gathered runs, use aol study run."
         )
     if request.get("command") == "study":
         from aol.cli import study

@@ -45,7 +45,7 @@ def results_page(
     matplotlib.
     """
     store = Store(folder)
-    chosen = [load(name) for name in builtin_names(smoke=False)] if studies is None else list(studies)
+    chosen = [load(name) for name in builtin_names()] if studies is None else list(studies)
     frame = finished_runs(store)
     every = [study_results(study, store, frame) for study in chosen] if store.ids() else []
     every = [each for each in every if len(each.frame) or each.damaged]
