@@ -48,15 +48,15 @@ def run_of(out: Path, seed: int) -> Path:
 
 def test_every_file_column_and_key_is_documented(out: Path) -> None:
     text = DOCS.read_text()
-    sections = dict(re.findall(r"### (\S+)\n(.*?)(?=\n##|\Z)", text, re.S))
+    sections = dict(re.findall(r"^#+ ([^\n]+)\n(.*?)(?=^#|\Z)", text, re.S | re.M))
 
-    def described(section: str) -> set[str]:
-        cells = re.findall(r"^\| (`[^|]+) \|", sections[section], re.M)
+    def described(*titles: str) -> set[str]:
+        cells = [cell for title in titles for cell in re.findall(r"^\| (`[^|]+) \|", sections[title], re.M)]
         return {name for cell in cells for name in re.findall(r"`([^`]+)`", cell)}
 
     folder = run_of(out, 3)
     content = json.loads((folder / "run.json").read_text())
-    known = described("run.json")
+    known = described(*sections)
     assert content.keys() <= known
     assert set(EPOCH) - {"epoch"} <= known
     assert content["by_class"].keys() | set(CLASS) <= known
