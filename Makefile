@@ -22,8 +22,8 @@ $(BIN)/.docs-ready: $(BIN)/.ready
 demo: $(BIN)/.ready  ## the main job: long-tailed digits, plain, class-balanced and AoL, five seeds, one table
 	$(BIN)/aol train --weighting none,cb,aol --level class,sample --seed 0-4 --out runs/demo --fresh
 
-test: $(BIN)/.ready  ## all tests and doctests, a file at a time on two cores
-	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile
+test: $(BIN)/.ready  ## all tests and doctests, on two cores
+	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal
 
 lint: $(BIN)/.ready
 	$(BIN)/ruff check .

@@ -199,9 +199,10 @@ def test_small_variants_are_of_digits_and_have_the_methods_of_the_large() -> Non
 
 @pytest.mark.usefixtures("_warm")
 def test_every_small_study_runs_to_its_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    quick = ["--set", "epochs=2", "--set", "batch_size=256"]
     for name in NAMES:
         part = ["--only", "loss=sigmoid"] if "loss" in load(f"{name}-smoke").cells else []
-        assert main(["study", "run", f"{name}-smoke", *part, "--out", str(tmp_path), "--json"]) == 0
+        assert main(["study", "run", f"{name}-smoke", *part, *quick, "--out", str(tmp_path), "--json"]) == 0
         found = json.loads(capsys.readouterr().out)
         assert found["complete"] == found["runs"] > 1
         assert (found["missing"], found["in_progress"], found["damaged"], found["failed"]) == (0, 0, [], {})

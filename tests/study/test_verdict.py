@@ -193,16 +193,15 @@ SMALL = study(seeds=(1, 2, 3, 4), rhos=(0.1, 0.3, 0.5, 0.7, 0.9), imbalances=(10
 
 
 def test_without_an_effect_tables_hold_at_most_at_the_nominal_rate() -> None:
-    times = 120
-    found = _verdicts(replace(SMALL, paper=None, tries_seeds=0), 0.0, times)
-    # One-sided 2.5 % is 3 tables; more than 8 come by chance once in 300 times.
-    assert found[HOLDS] <= 8
-    assert found["a cell"] <= 8
+    found = _verdicts(replace(SMALL, paper=None, tries_seeds=0), 0.0, 60)
+    # One-sided 2.5 % is 1.5 tables; more than 5 come by chance once in 200 times.
+    assert found[HOLDS] <= 5
+    assert found["a cell"] <= 5
 
 
 def test_an_effect_that_is_there_is_found() -> None:
-    found = _verdicts(replace(SMALL, paper=None, tries_seeds=0), 0.03, 60)
-    assert found[HOLDS] >= 54
+    found = _verdicts(replace(SMALL, paper=None, tries_seeds=0), 0.03, 30)
+    assert found[HOLDS] >= 27
     assert found[FAILS] == 0
 
 

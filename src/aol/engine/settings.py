@@ -9,7 +9,8 @@ import hashlib
 import itertools
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
+from functools import cached_property
 from typing import TypeAlias
 
 from aol import _values as _check
@@ -170,9 +171,9 @@ class Settings:
 
     def as_dict(self) -> dict[str, Value]:
         """Return every setting by name."""
-        return asdict(self)
+        return {field.name: getattr(self, field.name) for field in fields(self)}
 
-    @property
+    @cached_property
     def run_id(self) -> str:
         """A name that follows from the settings alone.
 
