@@ -27,19 +27,11 @@ SIGNALS = {
     "margin_test": "test_margin",
 }
 # The paper's signs: old classes have lower accuracy, higher loss and smaller margins.
-SIGNS = {"accuracy_test": -1.0, "loss_train": 1.0, "margin_train": -1.0, "loss_test": 1.0, "margin_test": -1.0}
+SIGNS = {name: 1.0 if name.startswith("loss") else -1.0 for name in SIGNALS}
 LEAST = 0.1
 LEAST_CLASSES = 5
 CLAIM = "class age against accuracy, loss and margin"
 NOT_JUDGED = "not judged"
-# In a sentence.
-_WORDS = {
-    "accuracy_test": "test accuracy",
-    "loss_train": "training loss",
-    "margin_train": "training margin",
-    "loss_test": "test loss",
-    "margin_test": "test margin",
-}
 
 
 @dataclass(frozen=True)
@@ -185,7 +177,10 @@ def described(found: Sequence[Correlation]) -> str:
     >>> described([Correlation("loss_test", 0.8, 0.7, 0.9, 0.001, 100, 1, p_corrected=0.002)])
     'older classes have higher test loss.'
     """
-    ways = [(_WORDS[each.signal], each.r > 0, each.p_corrected < ALPHA) for each in found]
+    ways = [
+        (SIGNALS[each.signal].replace("_", " ").replace("train ", "training "), each.r > 0, each.p_corrected < ALPHA)
+        for each in found
+    ]
     clear = [f"{'higher' if higher else 'lower'} {name}" for name, higher, sure in ways if sure]
     unclear = [name for name, _, sure in ways if not sure]
     words = [f"have {', '.join(clear)}"] if clear else []

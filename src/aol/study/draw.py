@@ -23,7 +23,7 @@ from aol.study.comparisons import StudyResults, chosen_runs
 from aol.study.notes import runs_text
 from aol.study.shifts import Reading, by_place, moves, paired, settings
 from aol.study.spec import Cell, Study, cell_name
-from aol.study.tables import SIGNALS
+from aol.study.tables import signal_name
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -276,7 +276,7 @@ def gain_figure(results: StudyResults) -> Figure:
     """Return the gains of a study with their intervals, or its correlations, beside those of the paper."""
     if results.correlations:
         own = [
-            (cell_name(cell), [Estimate(SIGNALS[e.signal], e.r, (e.low, e.high), e.paper) for e in found])
+            (cell_name(cell), [Estimate(signal_name(e.signal), e.r, (e.low, e.high), e.paper) for e in found])
             for cell, found in results.correlations
         ]
         return draw_forest(own, "correlation with class age", "paper")

@@ -85,11 +85,10 @@ class Study:
 
     def method(self, name: str) -> Method:
         """Return a method by its name."""
-        for method in self.methods:
-            if method.name == name:
-                return method
-        names = ", ".join(method.name for method in self.methods)
-        raise WrongSettingsError(f"{self.name} has no method called {name!r}, only {names}.")
+        known = {method.name: method for method in self.methods}
+        if name not in known:
+            raise WrongSettingsError(f"{self.name} has no method called {name!r}, only {', '.join(known)}.")
+        return known[name]
 
     def of_paper(self, method: Method) -> bool:
         """Return whether a method weights by age, as the paper does: its gain is the claim, the others are rivals."""
@@ -119,15 +118,17 @@ class Study:
         wanted = self.seeds if seeds is None else seeds
         return [self.run(cell, method, variant, seed) for variant in method.variants() for seed in wanted]
 
-    def all_runs(self) -> list[Settings]:
-        """Return every run of the study once, cell after cell, those with the baseline's additional seeds included."""
+    def cell_runs(self, cell: Cell) -> list[Settings]:
+        """Return every run of a cell, those with the baseline's additional seeds included."""
         found: list[Settings] = []
-        for cell in self.cells_list():
-            for method in self.methods:
-                found += self.runs(cell, method)
-                if method.name == self.baseline:
-                    found += self.runs(cell, method, self.extra_seeds)
-        return list(dict.fromkeys(found))
+        for method in self.methods:
+            more = self.extra_seeds if method.name == self.baseline else ()
+            found += [*self.runs(cell, method), *self.runs(cell, method, more)]
+        return found
+
+    def all_runs(self) -> list[Settings]:
+        """Return every run of the study once, cell after cell."""
+        return list(dict.fromkeys(run for cell in self.cells_list() for run in self.cell_runs(cell)))
 
     def without_choice(self) -> list[str]:
         """Return the methods with a grid but no validation part to choose a setting by."""
@@ -150,7 +151,10 @@ class Study:
             self._check_part(name, values)
             if name in cells:
                 cells[name] = tuple(value for value in cells[name] if value in values)
-            methods = [_narrowed(each, name, values) for each in methods]
+            for place, each in enumerate(methods):
+                if name in each.grid:
+                    kept = tuple(value for value in each.grid[name] if value in values)
+                    methods[place] = replace(each, grid={**each.grid, name: kept})
             methods = [each for each in methods if all(each.grid.values())]
         tries = len(replace(self, cells=cells, methods=tuple(methods)).extra_seeds)
         methods = [each for each in methods if wanted is None or each.name in wanted]
@@ -203,13 +207,6 @@ def cell_name(cell: Cell | Sequence[tuple[str, Value]]) -> str:
         shown(value) if name in plain and isinstance(value, str) else f"{name.replace('_', ' ')} {shown(value)}"
         for name, value in dict(cell).items()
     )
-
-
-def _narrowed(method: Method, name: str, values: Sequence[Value]) -> Method:
-    if name not in method.grid:
-        return method
-    kept = tuple(value for value in method.grid[name] if value in values)
-    return replace(method, grid={**method.grid, name: kept})
 
 
 def _combinations(axes: Mapping[str, tuple[Value, ...]]) -> list[dict[str, Value]]:

@@ -123,10 +123,8 @@ def _group(path: Path, store: Store) -> GroupStatus | None:
 
 def by_cell(study: Study, names: Iterable[str]) -> list[tuple[Cell, int, int]]:
     """Return each cell with how many of its runs are among these, and how many it has."""
-    some = set(names)
-    found = []
+    some, found = set(names), []
     for cell in study.cells_list():
-        runs = {run.run_id for method in study.methods for run in study.runs(cell, method)}
-        runs |= {run.run_id for run in study.runs(cell, study.method(study.baseline), study.extra_seeds)}
+        runs = {run.run_id for run in study.cell_runs(cell)}
         found.append((cell, len(runs & some), len(runs)))
     return found

@@ -21,13 +21,6 @@ from aol.study.stats import BestOfTries
 from aol.study.verdict import LEAST_SEEDS, Verdict, p_text, points
 
 NONE = "–"
-SIGNALS = {
-    "accuracy_test": "accuracy, test",
-    "loss_train": "loss, training",
-    "margin_train": "margin, training",
-    "loss_test": "loss, test",
-    "margin_test": "margin, test",
-}
 Row = dict[str, Value]
 Ends = tuple[float, float] | None
 
@@ -149,6 +142,15 @@ def with_interval(mean: float | None, ends: Ends = None) -> str:
     return NONE if mean is None else points(mean) + (f" ({points(ends[0])}, {points(ends[1])})" if ends else "")
 
 
+def signal_name(signal: str) -> str:
+    """Return the name of a signal in a table.
+
+    >>> signal_name("loss_train")
+    'loss, training'
+    """
+    return signal.replace("_", ", ").replace("train", "training")
+
+
 def tables(results: StudyResults, *, optimistic: bool = False) -> list[TextTable]:
     """Return the tables of a study: correlations where nothing is compared, else gains; and the optimistic ones."""
     if results.correlations:
@@ -263,7 +265,7 @@ def correlation_table(results: StudyResults) -> TextTable:
     body = [
         {
             "cell": cell_name(cell),
-            "class age and": SIGNALS[each.signal],
+            "class age and": signal_name(each.signal),
             "classes": str(each.classes),
             "n": str(each.seeds),
             "r (95 %)": f"{signed(each.r)} ({signed(each.low)}, {signed(each.high)})",
