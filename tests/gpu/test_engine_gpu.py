@@ -12,7 +12,7 @@ from aol.data import open_data
 from aol.engine import OfflineLoop, StreamLoop, capacity, grid, learner
 from aol.engine.capture import Captured
 from aol.engine.settings import Value
-from aol.runs.checkpoint import load_checkpoint, save_checkpoint
+from aol.runs.groups import load_checkpoint, save_checkpoint
 
 CUDA = torch.device("cuda")
 

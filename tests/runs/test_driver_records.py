@@ -20,7 +20,7 @@ from aol.cli import main
 from aol.data import open_data
 from aol.engine import OfflineLoop
 from aol.engine.history import CLASS, EPOCH
-from aol.runs.from_loop import run_settings
+from aol.engine.settings import Settings
 from aol.runs.record import read_run
 from aol.runs.samples import read_samples
 from aol.runs.store import find_runs
@@ -82,7 +82,8 @@ def test_ages_of_samples_are_those_of_a_second_run_and_agree_with_the_classes(ou
     folder = run_of(out, 4)
     kept, read = load_file(folder / "samples.safetensors"), read_samples(folder / "samples.safetensors")
     assert read is not None
-    loop = OfflineLoop([run_settings(read_run(folder))], open_data("digits"), device=torch.device("cpu"))
+    settings = Settings(**read_run(folder).settings)  # type: ignore[arg-type]
+    loop = OfflineLoop([settings], open_data("digits"), device=torch.device("cpu"))
     rows, ages = [], read.answers.ages(np.arange(len(read)))
     while not loop.done:
         loop.run_epoch()

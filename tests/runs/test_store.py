@@ -32,13 +32,9 @@ def test_damaged_records_are_reported_with_the_reason_and_not_used(tmp_path: Pat
     cut.write_bytes(cut.read_bytes()[:100])
     write_run(store.path("swapped"), small_run(id="another"))
     assert [run.id for run in store] == ["good"]
-    assert [(path.parent.name, why) for path, why in store.damaged()] == [
-        ("cut", "it is incomplete or not JSON"),
-        ("swapped", "it is the record of run another"),
-    ]
-    assert store.damaged(["good"]) == []
-    with pytest.raises(DamagedRunError):
-        store.read("cut")
+    for run_id, why in (("cut", "it is incomplete or not JSON"), ("swapped", "it is the record of run another")):
+        with pytest.raises(DamagedRunError, match=why):
+            store.read(run_id)
 
 
 def test_runs_are_found_in_the_order_in_which_they_were_asked_for(tmp_path: Path) -> None:

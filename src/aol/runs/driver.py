@@ -33,11 +33,21 @@ from aol.engine.offline import OfflineLoop
 from aol.engine.settings import Settings, WrongSettingsError
 from aol.engine.source import AnyPair
 from aol.engine.stream import StreamLoop
-from aol.runs.checkpoint import DamagedCheckpointError, load_checkpoint, save_checkpoint
 from aol.runs.from_loop import RecordWriter
+from aol.runs.groups import (
+    DamagedCheckpointError,
+    begun_groups,
+    check,
+    launched,
+    load_checkpoint,
+    new_group,
+    plan,
+    remove_leftovers,
+    save_checkpoint,
+    shard_of,
+)
 from aol.runs.groups import ExecutionOptions as ExecutionOptions
 from aol.runs.groups import RunGroup as RunGroup
-from aol.runs.groups import begun_groups, check, launched, new_group, plan, remove_leftovers, shard_of
 from aol.runs.progress import Silent, Tally, describe, duration
 from aol.runs.record import Json
 from aol.runs.store import REQUEST, Store, read_request, write_request
@@ -174,11 +184,7 @@ def make_loop(runs: Sequence[Settings], pairs: dict[str, AnyPair], options: Exec
     """Return the loop that trains a group, before its first epoch."""
     kind = StreamLoop if runs[0].scenario == "stream" else OfflineLoop
     return kind(
-        runs,
-        pairs[runs[0].data],
-        device=options.device,
-        workers=options.workers,
-        keep_samples=options.keep_samples,
+        runs, pairs[runs[0].data], device=options.device, workers=options.workers, keep_samples=options.keep_samples
     )
 
 
@@ -378,11 +384,11 @@ class Job:
         """Train fewer runs together from now on; a group that was begun is left for a larger device."""
         size = len(group.runs)
         if group.checkpoint.exists():
-            self.set_aside(
-                group,
+            text = (
                 f"they were begun together on a larger device and do not fit into the memory of this one; train them "
-                f"there, or delete {group.folder} to start them again ({reason})",
+                f"there, or delete {group.folder} to start them again ({reason})"
             )
+            self.set_aside(group, text)
             return
         if size == 1:
             self.outcome.untrained[group.runs[0].run_id] = reason

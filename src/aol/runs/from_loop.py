@@ -15,7 +15,6 @@ from aol.ages import SampleAges
 from aol.engine.command import command
 from aol.engine.history import CLASS, EPOCH
 from aol.engine.loop import Loop
-from aol.engine.settings import Settings
 from aol.runs import samples
 from aol.runs.record import Run, by_class_of, versions
 from aol.runs.store import Store
@@ -112,8 +111,3 @@ class RecordWriter:
 
         for name, state in self._loop.learner.networks(row).items():
             write_atomically(folder / f"{name}.safetensors", save(state))
-
-
-def run_settings(run: Run) -> Settings:
-    """Return the settings of a run of the engine."""
-    return Settings(**run.settings)  # type: ignore[arg-type]

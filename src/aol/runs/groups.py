@@ -1,9 +1,10 @@
-"""Which runs are trained as one network, where, and in which share: the plan of the driver."""
+"""Which runs are trained as one network, where, and in which share; and the checkpoint of a group."""
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
+import io
 import json
 import os
 import shutil
@@ -15,6 +16,7 @@ from typing import Any
 import torch
 
 from aol import nets
+from aol._files import write_atomically
 from aol.data.images import ImageSet
 from aol.engine import capacity
 from aol.engine.learner import network_name
@@ -24,6 +26,8 @@ from aol.engine.source import AnyPair, shape_of
 from aol.runs.progress import Silent
 from aol.runs.store import Store
 from aol.runs.tensorboard import check_tensorboard
+
+CHECKPOINT_FORMAT = 3
 
 
 @dataclass(frozen=True)
@@ -183,3 +187,28 @@ def check(runs: Sequence[Settings], pairs: dict[str, AnyPair], options: Executio
         pool(run, pairs[run.data].train.labels)
     for run in {(run.data, run.net, run.image_size): run for run in runs}.values():
         _network(run, pairs[run.data])
+
+
+# Checkpoints
+
+
+class DamagedCheckpointError(RuntimeError):
+    """A checkpoint that cannot be used."""
+
+
+def save_checkpoint(path: Path, state: dict[str, object]) -> None:
+    """Write tensors and primitives as a checkpoint."""
+    buffer = io.BytesIO()
+    torch.save({"format": CHECKPOINT_FORMAT, **state}, buffer)
+    write_atomically(path, buffer.getvalue())
+
+
+def load_checkpoint(path: Path) -> dict[str, object]:
+    """Read a checkpoint onto the CPU; nothing in it is ever executed."""
+    try:
+        state = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # whatever a damaged file makes the reader raise
+        raise DamagedCheckpointError(f"{path} is damaged") from error
+    if not isinstance(state, dict) or state.get("format") != CHECKPOINT_FORMAT:
+        raise DamagedCheckpointError(f"{path} was written by another version of aol")
+    return state

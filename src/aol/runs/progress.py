@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 _MOST_ROWS = 24  # runs shown while they train
+# Settings that say how many images an epoch has.
+_SIZES = ("scenario", "data", "imbalance", "profile", "validation", "fraction", "stream", "memory")
 
 
 @dataclass(frozen=True)
@@ -227,22 +229,9 @@ class Tally:
 
 def _costs(runs: Sequence[Settings], pairs: dict[str, AnyPair]) -> dict[str, float]:
     """Return the approximate work of each run, by id: images through the network, a training step counted thrice."""
-    sized = functools.cache(lambda key: _images_per_epoch(key, pairs[key.data]))
-    return {run.run_id: run.epochs * sized(_size_settings(run)) for run in runs}
-
-
-def _size_settings(run: Settings) -> Settings:
-    """Return settings that are equal for all runs whose data are of one size."""
-    return Settings(
-        scenario=run.scenario,
-        data=run.data,
-        imbalance=run.imbalance,
-        profile=run.profile,
-        validation=run.validation,
-        fraction=run.fraction,
-        stream=run.stream,
-        memory=run.memory,
-    )
+    sized = functools.cache(lambda key: _images_per_epoch(key, pairs[key.data]))  # for all runs whose data are equal
+    keys = [Settings(**{name: getattr(run, name) for name in _SIZES}) for run in runs]
+    return {run.run_id: run.epochs * sized(key) for run, key in zip(runs, keys, strict=True)}
 
 
 def _images_per_epoch(run: Settings, pair: AnyPair) -> float:

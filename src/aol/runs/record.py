@@ -17,10 +17,10 @@ import platform
 import stat
 import warnings
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -231,56 +231,48 @@ def _floats(values: list[float | None]) -> Floats:
     return np.array([math.nan if value is None else value for value in values], dtype=np.float64)
 
 
-def _check(found: dict[str, object]) -> None:
+def _check(found: dict[str, Any]) -> None:
     """Raise if any value is not of the kind that `encode` writes: everything after this relies on the types."""
     expected = {"format", "epochs", "curves", "by_class", "over_time", *_PLAIN}
     if wrong := expected ^ set(found):
         raise DamagedRunError(f"it has no {sorted(wrong)[0]!r}, or should not have it")
     for name in ("id", "method"):
-        _require(isinstance(found[name], str) and bool(found[name]), f"{name} must be text")
+        _require(_is_text(found[name]) and bool(found[name]), f"{name} must be text")
     for name in ("command", "data", "data_dir", "directory"):
-        _require(found[name] is None or isinstance(found[name], str), f"{name} must be text")
+        _require(found[name] is None or _is_text(found[name]), f"{name} must be text")
     for name, least in (("seed", 0), ("planned", 1), ("failed_at_epoch", 1)):
         _require(found[name] is None or _is_whole(found[name], least), f"{name} must be a whole number from {least} on")
     _require(_is_whole(found["trained_together"], 1), "trained_together must be a whole number from 1 on")
     _require(isinstance(found["finished"], bool), "finished must be true or false")
-    seconds = found["seconds"]
+    seconds, classes, counts, epochs = (found[name] for name in ("seconds", "classes", "counts", "epochs"))
     _require(seconds is None or _is_number(seconds, 0.0), "seconds must be a number of 0 or more")
-    settings, versions = found["settings"], found["versions"]
-    plain = isinstance(settings, dict) and all(isinstance(each, str | int | float | None) for each in settings.values())
+    plain = _all(found["settings"], dict, lambda each: isinstance(each, str | int | float | None))
     _require(plain, "settings must be text and numbers by name")
-    texts = isinstance(versions, dict) and all(
-        isinstance(each, str) and each.isprintable() for each in versions.values()
-    )
-    _require(texts, "versions must be texts by name")
-    classes, counts, epochs = found["classes"], found["counts"], found["epochs"]
-    named = isinstance(classes, list) and bool(classes) and all(isinstance(each, str) for each in classes)
-    _require(named, "classes must be a list of names")
-    assert isinstance(classes, list)
-    counted = isinstance(counts, list) and len(counts) == len(classes) and all(_is_whole(each, 0) for each in counts)
+    printable = _all(found["versions"], dict, lambda each: isinstance(each, str) and each.isprintable())
+    _require(printable, "versions must be texts by name")
+    _require(_all(classes, list, _is_text) and bool(classes), "classes must be a list of names")
+    counted = _all(counts, list, lambda each: _is_whole(each, 0)) and len(counts) == len(classes)
     _require(counts is None or counted, "counts must be whole numbers, one a class")
-    counted_up = (
-        isinstance(epochs, list) and all(_is_whole(each, 1) for each in epochs) and epochs == sorted(set(epochs))
-    )
-    _require(counted_up, "epochs must be whole numbers from 1 on that increase")
-    assert isinstance(epochs, list)
+    increasing = _all(epochs, list, lambda each: _is_whole(each, 1)) and epochs == sorted(set(epochs))
+    _require(increasing, "epochs must be whole numbers from 1 on that increase")
     for name, size in (("curves", len(epochs)), ("by_class", len(classes))):
         _check_readings(name, found[name], size)
-    over_time = found["over_time"]
-    _require(
-        isinstance(over_time, dict) and all(isinstance(e, str) for e in over_time.values()), "over_time must be texts"
-    )
+    _require(_all(found["over_time"], dict, _is_text), "over_time must be texts")
 
 
-def _check_readings(where: str, readings: object, size: int) -> None:
+def _check_readings(where: str, readings: Any, size: int) -> None:
     _require(isinstance(readings, dict), f"{where} must be lists by name")
-    assert isinstance(readings, dict)
     for name, values in readings.items():
-        listed = isinstance(values, list) and all(each is None or _is_number(each) for each in values)
-        _require(listed and len(values) == size, f"{where}, {name}: must be {size} numbers")
+        listed = _all(values, list, lambda each: each is None or _is_number(each)) and len(values) == size
+        _require(listed, f"{where}, {name}: must be {size} numbers")
         known = [each for each in values if each is not None]
         if name.endswith("accuracy") and known:
             _require(0.0 <= min(known) <= max(known) <= 1.0, f"{where}, {name}: accuracies must be from 0 to 1")
+
+
+def _all(value: object, kind: type[list[object] | dict[str, object]], fits: Callable[[object], bool]) -> bool:
+    """Return whether a value is a list, or a dict, of values that fit."""
+    return isinstance(value, kind) and all(map(fits, value.values() if isinstance(value, dict) else value))
 
 
 def _require(fits: bool, text: str) -> None:
@@ -288,8 +280,8 @@ def _require(fits: bool, text: str) -> None:
         raise DamagedRunError(text)
 
 
-def _are_texts(value: object) -> bool:
-    return isinstance(value, dict) and all(isinstance(each, str) and each.isprintable() for each in value.values())
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)
 
 
 def _is_whole(value: object, least: int) -> bool:

@@ -5,14 +5,17 @@ Knows ages and files, not how a network is trained.
 
 from __future__ import annotations
 
+import math
 import os
 import secrets
+import shlex
+import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Sized
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
-from typing import Self, TypeAlias
+from typing import Protocol, Self, TypeAlias
 
 import numpy as np
 import torch
@@ -24,14 +27,21 @@ from aol.ages import ClassAges, SampleAges
 from aol.ages.history import SampleHistory, answer
 from aol.ids import Ids
 from aol.readings import ClassReadings, means
-from aol.runs import arguments, samples
-from aol.runs.record import FILE, DamagedRunError, Floats, Run, by_class_of, read_run, versions, write_run
+from aol.runs import samples
+from aol.runs.record import FILE, DamagedRunError, Floats, Run, Value, by_class_of, read_run, versions, write_run
 from aol.runs.store import refuse_old_format
-from aol.runs.thumbnails import worth_seeing
+from aol.runs.thumbnails import Thumbnails, thumbnail, worth_seeing
 
 Figure: TypeAlias = "float | Tensor | Sequence[float] | np.ndarray[tuple[int, ...], np.dtype[np.generic]] | None"
 Columns: TypeAlias = dict[str, Tensor]
 _OWN = ("epoch", "class", "name")
+
+
+class Images(Protocol):
+    """What hands out an image by the place of a sample: an array `[N, ...]`, a data set of images, a list."""
+
+    def __getitem__(self, index: int, /) -> object:
+        """Return the image of a sample."""
 
 
 class Recorder:
@@ -83,10 +93,10 @@ class Recorder:
         classes: Sequence[str] | None = None,
         name: str | None = None,
         seed: int | None = None,
-        settings: Mapping[str, arguments.Value] | None = None,
+        settings: Mapping[str, Value] | None = None,
         counts: _check.Integers | None = None,
         epochs: int | None = None,
-        images: arguments.Images | Callable[[int], object] | None = None,
+        images: Images | Callable[[int], object] | None = None,
         names: Sequence[str | os.PathLike[str]] | None = None,
         command: str | None = None,
         resume: bool = False,
@@ -97,13 +107,13 @@ class Recorder:
         self.folder, self._ages, self._group = Path(folder), ages, group
         self._runs, single = ages.rho.numel(), ages.rho.dim() == 0
         self._shape = () if single else (self._runs,)
-        self._classes = arguments.classes(classes, ages.num_classes)
-        self._name = self.folder.resolve().name if name is None else arguments.text("name", name)
+        self._classes = _checked_classes(classes, ages.num_classes)
+        self._name = self.folder.resolve().name if name is None else _checked_text("name", name)
         self._seed = None if seed is None else _check.whole("seed", seed, 0)
         self._planned = None if epochs is None else _check.whole("epochs", epochs, 1)
-        self._settings = arguments.settings(settings or {})
-        self._counts = None if counts is None else arguments.counts(counts, ages.num_classes)
-        self._command = arguments.command(command)
+        self._settings = _checked_settings(settings or {})
+        self._counts = None if counts is None else _checked_counts(counts, ages.num_classes)
+        self._command = _checked_command(command)
         self._train, self._test = (ClassReadings(self._runs, ages.num_classes, ages.device) for _ in range(2))
         self._samples: SampleHistory | None = None
         if isinstance(ages, SampleAges):
@@ -112,8 +122,8 @@ class Recorder:
         self._weight, self._weight_of = self._class_weight(), ages.epoch
         self._clock = time.monotonic()
         self._folders = [self.folder] if single else [self.folder / f"run-{run}" for run in range(self._runs)]
-        self._thumbnails = [] if images is None else [arguments.thumbnails(images, ages) for _ in self._folders]
-        called = arguments.names(names, ages)
+        self._thumbnails = [] if images is None else [_checked_thumbnails(images, ages) for _ in self._folders]
+        called = _checked_names(names, ages)
         self._names, self._named = None if called is None else samples.as_json(called), False
         self._logs = [EpochLog() for _ in self._folders]
         self._ids = [secrets.token_hex(6) for _ in self._folders]
@@ -400,3 +410,74 @@ class EpochLog:
         rows = [row[name] for row in self._by_class if name in row]
         found: list[int] = np.nansum([np.zeros(num_classes), *rows], axis=0).astype(int).tolist()
         return found
+
+
+# What a user gives
+
+
+def _checked_text(name: str, value: object) -> str:
+    """Return some text that is not blank."""
+    if not isinstance(value, str) or not value.strip():
+        raise TypeError(f"{name} must be some text, not {_check.shown(value)}.")
+    return value
+
+
+def _checked_classes(value: Sequence[str] | None, size: int) -> list[str]:
+    """Return the names of the classes; by default their numbers."""
+    if value is None:
+        return [str(place) for place in range(size)]
+    if isinstance(value, str) or len(value) != size:
+        raise ValueError(f"classes must be {size} names, one a class, not {_check.shown(value)}.")
+    return [_checked_text("classes", str(each)) for each in value]
+
+
+def _checked_counts(value: _check.Integers, size: int) -> list[int]:
+    """Return a count for each class."""
+    found = _check.integers("counts", value)
+    if found.shape != torch.Size((size,)) or bool((found < 0).any()):
+        raise ValueError(f"counts must be {size} whole numbers of 0 or more, not {_check.shown(value)}.")
+    return [int(each) for each in found.tolist()]
+
+
+def _checked_settings(value: Mapping[str, Value]) -> dict[str, Value]:
+    """Return settings that JSON can hold."""
+    for name, each in value.items():
+        infinite = isinstance(each, float) and not math.isfinite(each)
+        if not isinstance(name, str) or not isinstance(each, str | float | int | bool | None) or infinite:
+            raise TypeError(f"settings must be text and finite numbers by name, not {_check.shown({name: each})}.")
+    return dict(value)
+
+
+def _checked_thumbnails(images: Images | Callable[[int], object], ages: SampleAges | ClassAges) -> Thumbnails:
+    """Return who takes the pictures; the first image is tried at once."""
+    if not isinstance(ages, SampleAges):
+        raise ValueError("images are of samples, and ClassAges know none.")
+    size = None if callable(images) or not isinstance(images, Sized) else len(images)
+    if size not in (None, ages.num_samples):
+        raise ValueError(f"images must be {ages.num_samples}, one a sample, not {size}.")
+    show = images if callable(images) else images.__getitem__
+    thumbnail(show(0))  # better now than after an hour
+    return Thumbnails(show)
+
+
+def _checked_names(
+    value: Sequence[str | os.PathLike[str]] | None, ages: SampleAges | ClassAges
+) -> list[str] | list[int] | None:
+    """Return what each sample is called; by default its id in the ages, or None."""
+    if value is None:
+        return ages.ids if isinstance(ages, SampleAges) else None
+    if not isinstance(ages, SampleAges):
+        raise ValueError("names are of samples, and ClassAges know none.")
+    if isinstance(value, str | bytes) or not isinstance(value, Sized):
+        raise TypeError(f"names must be a list of texts, one a sample, not {_check.shown(value)}.")
+    if len(value) != ages.num_samples:
+        raise ValueError(f"names must be {ages.num_samples}, one a sample, not {len(value)}.")
+    return [_checked_text("names", os.fspath(each) if isinstance(each, os.PathLike) else each) for each in value]
+
+
+def _checked_command(value: str | None) -> str | None:
+    """Return what the user types to repeat the run, or how this program was started."""
+    if value is not None:
+        return _checked_text("command", value)
+    started = sys.argv[:1]
+    return shlex.join([Path(sys.executable).name, *sys.argv]) if started and started[0].endswith(".py") else None

@@ -9,11 +9,11 @@ import contextlib
 import json
 import os
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 from aol._files import locked, usable, write_if_changed
-from aol.runs.record import FILE, DamagedRunError, Json, Run, content_of, decode, read_run, write_run
+from aol.runs.record import FILE, DamagedRunError, Json, Run, content_of, decode, write_run
 
 REQUEST = "request.json"
 _DEPTH = 5  # folders below a path in which runs are looked for
@@ -28,8 +28,8 @@ class Store:
 
     >>> import tempfile
     >>> store = Store(tempfile.mkdtemp())
-    >>> store.get("0123456789ab") is None, store.ids(), store.damaged()
-    (True, [], [])
+    >>> store.get("0123456789ab") is None, store.ids()
+    (True, [])
     """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
@@ -67,19 +67,8 @@ class Store:
     def __iter__(self) -> Iterator[Run]:
         """Yield every run that can be read."""
         for run_id in self.ids():
-            run = self.get(run_id)
-            if run is not None:
+            if (run := self.get(run_id)) is not None:
                 yield run
-
-    def damaged(self, among: Sequence[str] | None = None) -> list[tuple[Path, str]]:
-        """Return the records that cannot be used, each with the reason; of these ids, or of all."""
-        found = []
-        for run_id in self.ids() if among is None else among:
-            try:
-                self.read(run_id)
-            except DamagedRunError as error:
-                found.append((self.path(run_id) / FILE, str(error)))
-        return found
 
     def prepare(self) -> None:
         """Make the folder; `UnusableFolderError` if it cannot be written to."""
@@ -184,15 +173,3 @@ def refuse_old_format(folder: Path) -> None:
             f"{folder} was written by aol 0.1.0, which stored runs in another format: "
             "train again into a new folder, or read it with aol 0.1.0."
         )
-
-
-__all__ = [
-    "NoRunsError",
-    "Store",
-    "find_runs",
-    "read_request",
-    "read_run",
-    "refuse_old_format",
-    "write_request",
-    "write_run",
-]

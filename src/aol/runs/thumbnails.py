@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -20,7 +19,6 @@ from aol._files import write_atomically
 FILE = "pictures.safetensors"
 SIDE = 64  # the most pixels a side
 _OLDEST, _SUSPICIOUS, _BY_CLASS = 96, 96, 400  # how many pictures are kept
-Pixels = npt.NDArray[np.uint8]
 
 
 def thumbnail(image: object) -> Tensor:
