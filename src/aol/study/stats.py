@@ -44,10 +44,10 @@ def choose_without_each(validation: Figures) -> Places:
     [0, 1, 1]
     """
     _check(validation)
-    if validation.shape[0] == 1:
+    seeds = range(len(validation))
+    if len(seeds) == 1:
         return np.array([choose(validation)])
-    others = [np.delete(validation, seed, axis=0).mean(0) for seed in range(validation.shape[0])]
-    return np.array([_best(each) for each in others])
+    return np.array([_best(np.delete(validation, seed, axis=0).mean(0)) for seed in seeds])
 
 
 def best_on_test(test: Figures) -> Places:
