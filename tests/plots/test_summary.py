@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from aol.plots.summary import correlation, final, mean_age, methods, parts, spread
-from aol.runs.figures import at_the_end
+from aol.runs.metrics import at_the_end
 from tests.support.made_runs import changed, frame, make_data
 
 

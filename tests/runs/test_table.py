@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 import aol
-from aol.runs.figures import accuracy_figures, run_figures
+from aol.runs.metrics import accuracy_metrics, run_metrics
 from aol.runs.record import DamagedRunError, write_run
 from aol.runs.table import frame_of
 from tests.support.small_runs import small_run
@@ -73,9 +73,9 @@ def test_a_setting_with_the_name_of_a_column_does_not_replace_it() -> None:
 
 def test_a_run_that_diverged_counts_as_chance_in_every_figure() -> None:
     stream = {"scenario": "stream"}
-    found = run_figures(small_run(failed_at_epoch=2, settings=stream))
+    found = run_metrics(small_run(failed_at_epoch=2, settings=stream))
     assert set(found.values()) == {1 / 3}
-    assert math.isnan(run_figures(small_run(failed_at_epoch=2))["test_second_half_mean"])
+    assert math.isnan(run_metrics(small_run(failed_at_epoch=2))["test_second_half_mean"])
 
 
 @pytest.mark.parametrize("epochs", [1, 2, 7, 30, 99, 200])
@@ -84,7 +84,7 @@ def test_figures_are_what_naive_loops_give(epochs: int, stream: bool) -> None:
     rng = np.random.default_rng(epochs)
     values = np.where(rng.random(epochs) < 0.2, np.nan, rng.random(epochs))
     values[-1] = 0.5
-    found = accuracy_figures(values, stream=stream)
+    found = accuracy_metrics(values, stream=stream)
     read = [float(value) for value in values if value == value]
     tail = [float(value) for value in values[-max(1, round(0.05 * epochs)) :] if value == value]
     half = [float(value) for value in values[epochs // 2 :] if value == value]

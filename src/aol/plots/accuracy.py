@@ -12,7 +12,7 @@ import pandas as pd
 from aol.plots import style
 from aol.plots.style import Ints
 from aol.plots.summary import Method, Part, final, parts, spread, time_unit
-from aol.runs.figures import at_the_end, is_stream
+from aol.runs.metrics import at_the_end, is_stream
 from aol.runs.record import Floats
 
 if TYPE_CHECKING:

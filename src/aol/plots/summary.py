@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from aol.runs.figures import at_the_end, is_stream
+from aol.runs.metrics import at_the_end, is_stream
 from aol.runs.record import Floats, Run, by_class_of
 from aol.runs.table import RunFrame, differing_settings
 

@@ -17,7 +17,7 @@ from aol.report.advice import Advice, advise
 from aol.report.codec import pack, rounded, spread
 from aol.report.run_data import RunData, last_known, trend
 from aol.report.samples import EPOCHS, Album, describe
-from aol.runs.figures import at_the_end, is_stream
+from aol.runs.metrics import at_the_end, is_stream
 from aol.runs.record import Json, Run
 
 RUNS = 24  # with details; the others are rows of a table

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from aol.runs.figures import run_figures
+from aol.runs.metrics import run_metrics
 from aol.runs.record import DamagedRunError, Run, read_run
 from aol.runs.store import find_runs
 
@@ -166,7 +166,7 @@ def _row(folder: Path | None, run: Run) -> dict[str, object]:
         "seconds": run.seconds,
         "trained_together": run.trained_together,
         **{name: run.versions.get(name) for name in _VERSIONS},
-        **run_figures(run),
+        **run_metrics(run),
     }
     settings = {name if name not in own else f"setting_{name}": value for name, value in run.settings.items()}
     settings.pop("setting_seed", None)  # the same number

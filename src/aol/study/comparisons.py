@@ -15,7 +15,7 @@ from functools import cached_property, lru_cache
 import numpy as np
 
 from aol.engine.settings import Settings, Value, WrongSettingsError
-from aol.runs.figures import FIGURES
+from aol.runs.metrics import METRICS
 from aol.runs.record import DamagedRunError, Run
 from aol.runs.store import Store
 from aol.runs.table import RunFrame, frame_of
@@ -291,7 +291,7 @@ def results_of(
 
 def check_figure(study: Study, figure: str) -> None:
     """Raise if a study has no such figure."""
-    allowed = (*FIGURES, *(f"averaged_{name}" for name in FIGURES))
+    allowed = (*METRICS, *(f"averaged_{name}" for name in METRICS))
     if figure not in allowed:
         raise WrongSettingsError(f"figure must be one of {', '.join(allowed)}, not {figure!r}.")
     tried = len(study.method(study.baseline).variants())

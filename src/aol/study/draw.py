@@ -17,7 +17,7 @@ from aol.plots import style
 from aol.plots.accuracy import Curve, draw_curve, faintness, mean_curve
 from aol.plots.forest import Estimate, draw_forest
 from aol.plots.heatmap import LARGEST, AgeMap, draw_ages
-from aol.runs.figures import is_stream, test_accuracy_by_epoch
+from aol.runs.metrics import accuracy_by_epoch, is_stream
 from aol.runs.record import Run
 from aol.study.comparisons import StudyResults, chosen_runs
 from aol.study.notes import runs_text
@@ -173,7 +173,7 @@ def _method_curves(results: StudyResults, cell: Cell, of: str) -> list[tuple[int
 
 def _reading(results: StudyResults, cell: Cell, each: Run, of: str) -> Reading:
     if of == ACCURACY:
-        return test_accuracy_by_epoch(each)
+        return accuracy_by_epoch(each)
     gains, run = paired(results, cell, each), settings(each)
     return by_place(run, gains) if of == SHIFTS else running_mean(gains, window(run.epochs))
 

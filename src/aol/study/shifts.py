@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from aol.engine.settings import FROM_ANSWERS, Settings
-from aol.runs.figures import test_accuracy_by_epoch
+from aol.runs.metrics import accuracy_by_epoch
 from aol.runs.record import Run
 from aol.study.comparisons import StudyResults, baseline_run, chosen_runs, run_id
 from aol.study.spec import Cell
@@ -60,9 +60,9 @@ def settings(run: Run) -> Settings:
 
 def paired(results: StudyResults, cell: Cell, run: Run) -> Reading:
     """Return a run's test accuracy minus that of the baseline with the same seed, at every step that both have."""
-    mine = test_accuracy_by_epoch(run)
+    mine = accuracy_by_epoch(run)
     base = baseline_run(results.study, cell, settings(run).seed)
-    theirs = test_accuracy_by_epoch(results.frame.runs[run_id(base)])
+    theirs = accuracy_by_epoch(results.frame.runs[run_id(base)])
     return {step: mine[step] - theirs[step] for step in sorted(mine.keys() & theirs.keys())}
 
 

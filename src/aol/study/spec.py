@@ -16,7 +16,7 @@ from typing import TypeAlias
 from aol import _check
 from aol._values import did_you_mean
 from aol.engine.settings import Settings, Value, WrongSettingsError
-from aol.runs.figures import FIGURES
+from aol.runs.metrics import METRICS
 
 Cell: TypeAlias = dict[str, Value]  # settings that make one cell of the table: {"data": "cifar10", ...}
 Variant: TypeAlias = dict[str, Value]  # one setting of a method's grid: {"rho": 0.3, "level": "class"}
@@ -231,7 +231,7 @@ def _check_study(study: Study) -> None:
     if study.tries_seeds is not None:
         _check.whole("tries_seeds", study.tries_seeds, 0)
     for figure in (study.figure, *study.figures):
-        _check.choice("figure", figure, tuple(FIGURES))
+        _check.choice("figure", figure, tuple(METRICS))
     for reading in study.keep:
         _check.choice("keep", reading, KEPT)
     axes = {"cells": study.cells, **{f"the grid of {method.name}": method.grid for method in study.methods}}
