@@ -203,3 +203,14 @@ def test_a_real_run_becomes_a_page_figures_and_tables(tmp_path: Path, capsys: py
         rows = Path(table).read_text().splitlines()[1:]
         assert run["samples"]["total"] == len(rows) == sum(run["counts"])
         assert min(run["samples"]["picture"]) >= 0  # every sample that is shown has its picture
+
+
+def test_damaged_runs_are_left_out_and_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_run(tmp_path / "runs" / "good", small_run())
+    (tmp_path / "runs" / "bad").mkdir()
+    (tmp_path / "runs" / "bad" / "run.json").write_text("{")
+    assert main(["report", str(tmp_path)]) == 1
+    assert (tmp_path / "report.html").is_file()
+    assert "bad/run.json" in capsys.readouterr().err
+    (tmp_path / "runs" / "good" / "run.json").write_text("{")
+    assert main(["report", str(tmp_path)]) == 2  # nothing is left

@@ -33,7 +33,7 @@ PAGE = "report.html"
     value("--every", "S", "seconds between two updates of --watch", type=number(0.1), default=5.0),
     switch("--open", "open the page in a browser"),
 )
-def _report(words: argparse.Namespace) -> None:
+def _report(words: argparse.Namespace) -> int:
     """Write what is asked for: the page if nothing is; figures or a table alone, unless a flag asks for the page."""
     page: Path | None = words.write
     if page is None and (words.watch or words.open or not (words.figures or words.export)):
@@ -47,8 +47,9 @@ def _report(words: argparse.Namespace) -> None:
         raise WrongSettingsError(f"--write must be a file, but {page} is a folder.")
     if page is not None and page.suffix.lower() not in (".html", ".htm"):
         raise WrongSettingsError(f"--write must end in .html, not {str(page)!r}.")
+    damaged: list[str] = []
     try:
-        written = _write(words, page, formats)
+        written = _write(words, page, formats, damaged)
     except OSError as error:
         if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM) and error.filename is not None:
             place = Path(str(error.filename))
@@ -57,9 +58,14 @@ def _report(words: argparse.Namespace) -> None:
         raise
     files = {kind: [str(path) for path in paths] for kind, paths in written.items()}
     tell(words, files, [path for paths in files.values() for path in paths])
+    for reason in damaged:
+        note(f"damaged, left out: {reason}")
+    return 1 if damaged else 0
 
 
-def _write(words: argparse.Namespace, page: Path | None, formats: tuple[str, ...]) -> dict[str, list[Path]]:
+def _write(
+    words: argparse.Namespace, page: Path | None, formats: tuple[str, ...], damaged: list[str]
+) -> dict[str, list[Path]]:
     from aol.report.write import follow_runs, write_report
 
     also: dict[str, Any] = {"figures": words.figures, "formats": formats, "table": words.export}
@@ -67,7 +73,7 @@ def _write(words: argparse.Namespace, page: Path | None, formats: tuple[str, ...
     if words.watch and page is not None:
         say = _ignore if words.json else note
         return follow_runs(words.runs, page, every=words.every, say=say, opened=opened, **also)
-    written = write_report(words.runs, page=page, **also)
+    written = write_report(words.runs, page=page, damaged=damaged.append, **also)
     if page is not None:
         opened(page)
     return written

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
 from aol.report.samples import Samples, samples_of
-from aol.runs.record import Floats, Run, read_run
+from aol.runs.record import DamagedRunError, Floats, Run, read_run
 from aol.runs.store import find_runs
 from aol.runs.table import differing_settings
 
@@ -46,12 +47,22 @@ class RunData:
         return found[0] if found else None
 
 
-def load(*paths: str | os.PathLike[str]) -> list[RunData]:
+def load(*paths: str | os.PathLike[str], damaged: Callable[[str], None] | None = None) -> list[RunData]:
     """Return all runs in some folders that have finished an epoch, in the order in which they were asked for.
 
     A folder is the `--out` of a command, the folder of a study or of a `Recorder`, one run, or a folder of those.
+    Where others can be read, damaged runs are left out and `damaged` gets the reasons; without it they are an error.
     """
-    found = [_read(folder) for folder in find_runs(*paths)]
+    found, problems = [], []
+    for folder in find_runs(*paths):
+        try:
+            found.append(_read(folder))
+        except DamagedRunError as error:
+            problems.append(error)
+    for error in problems:
+        if damaged is None or not found:
+            raise error
+        damaged(str(error))
     return _named([each for each in found if each is not None])
 
 

@@ -27,9 +27,13 @@ def write_report(
     figures: Path | None = None,
     formats: Sequence[str] = ("png",),
     table: Path | None = None,
+    damaged: Callable[[str], None] | None = None,
 ) -> dict[str, list[Path]]:
-    """Write what is asked for of the runs in some folders, and return the files by kind: page, figures, tables."""
-    runs = load(*paths)
+    """Write what is asked for of the runs in some folders, and return the files by kind: page, figures, tables.
+
+    `damaged` gets the reason for each run that is left out because its record is damaged; by default that is an error.
+    """
+    runs = load(*paths, damaged=damaged)
     if not runs:
         raise store.NoRunsError(f"{', '.join(map(str, paths))}: no epoch has finished yet; --watch waits for it.")
     return _write(runs, page, figures, formats, table)
