@@ -12,8 +12,10 @@ import pytest
 
 from aol import cli
 from aol.cli import main as aol_main
+from aol.runs.record import write_run
 from tests.support.made_runs import write_small_run
 from tests.support.running import forked, status_of
+from tests.support.small_runs import small_run
 
 
 def main(words: list[str]) -> int:
@@ -209,8 +211,8 @@ def test_damaged_runs_are_left_out_and_named(tmp_path: Path, capsys: pytest.Capt
     write_run(tmp_path / "runs" / "good", small_run())
     (tmp_path / "runs" / "bad").mkdir()
     (tmp_path / "runs" / "bad" / "run.json").write_text("{")
-    assert main(["report", str(tmp_path)]) == 1
+    assert aol_main(["report", str(tmp_path)]) == 1
     assert (tmp_path / "report.html").is_file()
     assert "bad/run.json" in capsys.readouterr().err
     (tmp_path / "runs" / "good" / "run.json").write_text("{")
-    assert main(["report", str(tmp_path)]) == 2  # nothing is left
+    assert aol_main(["report", str(tmp_path)]) == 2  # nothing is left

@@ -59,10 +59,10 @@ def load(*paths: str | os.PathLike[str], damaged: Callable[[str], None] | None =
             found.append(_read(folder))
         except DamagedRunError as error:
             problems.append(error)
-    for error in problems:
+    for problem in problems:
         if damaged is None or not found:
-            raise error
-        damaged(str(error))
+            raise problem
+        damaged(str(problem))
     return _named([each for each in found if each is not None])
 
 
