@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import ast
 import re
+import runpy
 from pathlib import Path
 
 import pytest
 
-from tests.support.doc_commands import run
 from tests.support.doc_pages import PAGES, ROOT, blocks, name
+from tests.support.running import as_torchrun, status_of
 
 LINK = re.compile(r"(?<!!)\[[^\]]*\]\((?P<target>[^)\s]+)\)")
 
@@ -19,10 +20,11 @@ def test_the_program_for_many_processes_gives_the_same_on_one_and_two(tmp_path: 
     (program,) = [block for block in blocks(page) if block.title == "train.py"]
     (tmp_path / "train.py").write_text(program.code)
     printed = []
-    for processes in ("1", "2"):
-        lines = run(["torchrun", "--nproc-per-node", processes, "train.py"], tmp_path).splitlines()
-        printed.append([line for line in lines if line.startswith("class ages")])
-    assert len(printed[0]) == 1
+    for world in (1, 2):
+        children = as_torchrun(world, lambda: runpy.run_path(str(tmp_path / "train.py")), tmp_path / f"{world}.txt")
+        assert [status_of(child) for child in children] == [0] * world
+        printed.append((tmp_path / f"{world}.txt").read_text())
+    assert printed[0].startswith("class ages")
     assert printed[0] == printed[1]
 
 

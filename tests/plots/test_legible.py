@@ -62,7 +62,6 @@ TEN = [5000 // 2**place for place in range(10)]
 RUNS = {
     "two": make_data(names=["cat", "dog"], counts=[50, 5], samples=False),
     "ten": make_data(names=list("abcdefghij"), counts=TEN),
-    "ten, smoothed": make_data(names=list("abcdefghij"), counts=TEN, samples=False),
     "long names": make_data(names=[f"quite a long name of class {c}" for c in range(12)]),
     "hundred": make_data(names=[f"c{c}" for c in range(100)], counts=[max(2, 500 - 5 * c) for c in range(100)]),
     "one epoch": make_data(epochs=1, samples=False),

@@ -49,8 +49,7 @@ def straight(_loaded: None, tmp_path_factory: pytest.TempPathFactory) -> Straigh
     return run
 
 
-@pytest.mark.parametrize("runs", [1, 3])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("kind", "runs"), [*((kind, 3) for kind in KINDS), ("offline", 1), ("reservoir", 1)])
 def test_a_run_killed_at_random_moments_ends_as_if_it_had_not_been(
     kind: str, runs: int, tmp_path: Path, straight: Straight
 ) -> None:

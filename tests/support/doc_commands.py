@@ -13,8 +13,11 @@ from contextlib import chdir, redirect_stderr, redirect_stdout
 from pathlib import Path
 from unittest import mock
 
+from torch.distributed.run import get_args_parser
+
 from aol.cli import main
 from tests.support.doc_pages import ROOT
+from tests.support.running import as_torchrun, status_of
 
 _NUMBER = re.compile(r"[-+−]?\d+(?:\.\d+)?")
 _TARGETS = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.M))
@@ -42,8 +45,12 @@ def run(words: list[str], folder: Path, *, without_data: bool = False) -> str:
         assert asked <= _EXTRAS, f"pyproject.toml has no extras {asked - _EXTRAS}"
         return ""
     assert first in ("aol", *_PROGRAMS), f"no way is known to run {first!r}: mark the block, or teach doc_commands.py"
-    started = _here(rest, folder) if first == "aol" else _apart([*_PROGRAMS[first], *rest], folder)
-    status, printed, errors = started
+    if first == "aol":
+        status, printed, errors = _here(rest, folder)
+    elif first == "torchrun" and "aol" in rest:
+        status, printed, errors = _many(rest, folder)
+    else:
+        status, printed, errors = _apart([*_PROGRAMS[first], *rest], folder)
     if without_data and "`aol data get" in errors:  # all words were read, and nothing but the data is missing
         return printed
     # Some builds of torch now and then abort when a process with DDP over gloo ends, with no line of ours involved.
@@ -58,6 +65,23 @@ def _here(words: list[str], folder: Path) -> tuple[int, str, str]:
     with surroundings, chdir(folder), redirect_stdout(out), redirect_stderr(err):
         status = main(words)
     return status, out.getvalue(), err.getvalue()
+
+
+def _many(words: list[str], folder: Path) -> tuple[int, str, str]:
+    """Run `aol` in as many copies of this process as torchrun would start; it reads these words itself."""
+    asked = get_args_parser().parse_args(words)
+    assert (asked.module, asked.training_script) == (True, "aol")
+
+    def work() -> int:
+        os.environ.update(_surroundings(folder))
+        os.chdir(folder)
+        return main(asked.training_script_args)
+
+    log = folder / ".torchrun"
+    ended = {status_of(child) for child in as_torchrun(int(asked.nproc_per_node), work, log)}
+    printed = log.read_text()
+    log.unlink()
+    return max(ended, key=abs), printed, printed
 
 
 def _apart(words: list[str], folder: Path) -> tuple[int, str, str]:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -63,6 +65,38 @@ def forked(words: list[str], before: Callable[[], None] = lambda: None, log: Pat
             status = main(words)
     finally:
         os._exit(status)
+
+
+def as_torchrun(world: int, work: Callable[[], object], log: Path) -> list[int]:
+    """Start what torchrun would start, in copies of this process; return their ids.
+
+    What they print goes to `log`. A process ends with the status that its work returns, and with 1 if that raises.
+    """
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    log.write_text("")
+    children = []
+    for rank in range(world):
+        child = os.fork()
+        if child:
+            children.append(child)
+            continue
+        status = 1
+        try:
+            place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world, "LOCAL_WORLD_SIZE": world}
+            os.environ.update({name: str(value) for name, value in place.items()})
+            os.environ.update({"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port})
+            with open(log, "a", buffering=1) as heard:
+                sys.stdout = sys.stderr = heard
+                try:
+                    found = work()
+                    status = found if isinstance(found, int) else 0
+                except Exception:
+                    traceback.print_exc()
+        finally:
+            os._exit(status)
+    return children
 
 
 def status_of(child: int) -> int:
