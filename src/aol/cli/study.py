@@ -207,6 +207,8 @@ def _run(words: argparse.Namespace) -> int:
     if not words.json:
         stopped = " Stopped early: run the same command again to continue." if outcome.stopped else ""
         print(f"Trained {outcome.trained} run{'s' * (outcome.trained != 1)} in {duration(seconds)}.{stopped}")
+        if words.shard and not outcome.stopped:
+            print(f"Share {words.shard[0]}/{words.shard[1]} is complete. Join the shares: aol study gather FOLDER...")
     return 143 if outcome.terminated else 1 if status.failed or outcome.untrained else 0
 
 

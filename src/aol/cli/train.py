@@ -180,8 +180,11 @@ def _output_folder(words: argparse.Namespace) -> Path:
 
 def _new_folder(base: Path) -> Path:
     """Make a folder named by date and time below `base`."""
+    from aol._files import usable
+
     name = datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
-    base.mkdir(parents=True, exist_ok=True)
+    with usable(base):
+        base.mkdir(parents=True, exist_ok=True)
     for again in itertools.count(1):
         path = base / (name if again == 1 else f"{name}-{again}")
         with contextlib.suppress(FileExistsError):
