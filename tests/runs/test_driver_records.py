@@ -24,7 +24,7 @@ from aol.engine.settings import Settings
 from aol.runs.record import read_run
 from aol.runs.samples import read_samples
 from aol.runs.store import find_runs
-from tests.support.running import aol, forked, status_of, told
+from tests.support.running import forked, status_of, told
 from tests.support.tiny_runs import small_networks
 
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "records.md"
@@ -185,12 +185,14 @@ GOLDEN = {  # method and seed: accuracy on test, age of each class; torch 2.13.0
 }
 
 
-def test_a_small_golden_run(tmp_path: Path) -> None:
+def test_a_small_golden_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Gently trained, so that rounding moves it little: threads and stacks move accuracy by 0.01, ages by 0.1."""
     words = "train --weighting none,aol --seed 0,1,2 --epochs 6 --lr 0.01 --warmup 1 --imbalance 10 --batch-size 32"
-    said = aol(*words.split(), "--json", "--out", tmp_path)
-    assert said.status == 0, said.err
-    runs = json.loads(said.out)["runs"]
+    monkeypatch.undo()  # the real networks
+    assert main([*words.split(), "--json", "--out", str(tmp_path)]) == 0
+    runs = json.loads(capsys.readouterr().out)["runs"]
     assert len(runs) == len(GOLDEN)
     for run in runs:
         accuracy, ages = GOLDEN[run["config"]["weighting"], run["config"]["seed"]]

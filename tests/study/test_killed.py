@@ -121,7 +121,7 @@ def test_a_study_killed_before_any_change_of_its_folder_ends_as_if_it_had_not_be
 
 def test_a_study_killed_again_and_again_ends_as_if_it_had_not_been(straight: Path, tmp_path: Path) -> None:
     study, out, chance = written(tmp_path, STUDY), tmp_path / "out", random.Random(5)
-    for _ in range(10):
+    for _ in range(6):
         changes = [chance.randrange(1, 60), *(chance.randrange(5, 30) for _ in range(3))]
         for change in changes:
             killed(study, out, straight, change)
