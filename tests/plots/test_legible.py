@@ -73,7 +73,8 @@ RUNS = {
 def test_nothing_written_in_a_figure_is_cut_or_covered(name: str, scenario: str) -> None:
     plain = changed(RUNS[name], settings=RUNS[name].run.settings | {"scenario": scenario})
     found = {}
-    for kind, data in (("plain", plain), ("steep", steep(plain))):
+    # A stream changes the ends of curves and the name of time, steepness only weights and losses: not every pair.
+    for kind, data in [("plain", plain), *([("steep", steep(plain))] if scenario == "offline" else [])]:
         figures = {title: draw(data.run) for title, draw in OF_A_RUN.items()}
         figures |= {title: draw([method_of("aol ρ=0.5 class", data)]) for title, draw in OF_ALL.items()}
         if data.samples is not None:
