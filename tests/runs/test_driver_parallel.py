@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 from pathlib import Path
 
 import numpy as np
@@ -16,16 +15,14 @@ from safetensors.torch import load_file
 from aol.cli import main
 from aol.runs.record import Run, read_run
 from aol.runs.store import find_runs
-from tests.support.running import forked, status_of, told, torchrun, wait_for
+from tests.support.running import forked, free_port, status_of, told, torchrun, wait_for
 
 pytestmark = pytest.mark.usefixtures("_loaded")
 
 
 def processes(words: list[str], world: int = 2) -> list[int]:
     """Start what torchrun would start."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
+    port = free_port()
     children = []
     for rank in range(world):
         place = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world), "MASTER_ADDR": "127.0.0.1"}

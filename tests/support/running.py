@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -67,14 +69,21 @@ def forked(words: list[str], before: Callable[[], None] = lambda: None, log: Pat
         os._exit(status)
 
 
+def free_port() -> str:
+    """Return a free port below those that systems give to connections, where nobody else takes it meanwhile."""
+    while True:
+        port = random.SystemRandom().randrange(20_000, 32_000)
+        with socket.socket() as tried, contextlib.suppress(OSError):
+            tried.bind(("127.0.0.1", port))
+            return str(port)
+
+
 def as_torchrun(world: int, work: Callable[[], object], log: Path) -> list[int]:
     """Start what torchrun would start, in copies of this process; return their ids.
 
     What they print goes to `log`. A process ends with the status that its work returns, and with 1 if that raises.
     """
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
+    port = free_port()
     log.write_text("")
     children = []
     for rank in range(world):
