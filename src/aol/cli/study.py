@@ -39,7 +39,7 @@ _PART = {
         value("--only", "NAME=VALUES", _ONLY, action="append", default=[]),
         value("--seeds", "VALUES", "these seeds instead of the study's: 0,1,2 or 0-4"),
         value("--set", "NAME=VALUE", "change a common setting: epochs=20", action="append", default=[]),
-        choice("--precision", CHOICES["precision"], "short for --set precision=..."),
+        choice("--precision", tuple(CHOICES["precision"]), "short for --set precision=..."),
     )
 }
 _STOPPED = "run the same command again to continue from the last checkpoint"

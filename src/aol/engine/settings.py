@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import TypeAlias
@@ -26,10 +26,10 @@ PER_RUN = (
 )  # fmt: skip
 
 # Settings that are words, and the words that are possible.
-CHOICES: Mapping[str, Sequence[str]] = {
+CHOICES: Mapping[str, Collection[str]] = {
     "scenario": ("offline", "arrival", "stream"), "profile": _check.PROFILES, "stream": ("access", "shifting"),
     "optimiser": ("sgd", "adamw"), "schedule": ("paper", "cosine", "fixed"), "precision": ("fp32", "bf16"),
-    "normalisation": ("centred", "standardised"), "weighting": tuple(WEIGHTINGS), "level": ("class", "sample"),
+    "normalisation": ("centred", "standardised"), "weighting": WEIGHTINGS.keys(), "level": ("class", "sample"),
     "fuse": ("ema", "mean"), "mechanism": ("reweight", "resample"), "loss": ("softmax", "sigmoid", "focal"),
     "divide_by": ("auto", "weight", "count"), "signal": ("eval", "train", "none"), "net": ("auto", *names()),
 }  # fmt: skip
@@ -102,7 +102,7 @@ class Settings:
 
     def _check(self) -> None:
         for name, allowed in CHOICES.items():
-            _check.choice(name, getattr(self, name), allowed)
+            _check.choice(name, getattr(self, name), tuple(allowed))
         for name in ("data", "memory"):
             if not isinstance(value := getattr(self, name), str):
                 raise TypeError(f"{name} must be text, not {_check.shown(value)}.")
