@@ -97,6 +97,7 @@ class Live(Silent):
             console=console,
         )
         self._task = self._bar.add_task(name, total=1.0, left="")
+        self._table: list[Table] = []
         self._live = RichLive(console=console, refresh_per_second=4)
         self._live.start()
 
@@ -112,8 +113,9 @@ class Live(Silent):
         left = "" if status.seconds_left is None else f"{duration(status.seconds_left)} left"
         description = f"{self._name}{status.done}/{status.total} runs"
         self._bar.update(self._task, description=description, completed=status.share, left=left)
-        table = [_table(loop)] if loop is not None and len(loop.history) else []
-        self._live.update(Group(self._bar, Text(doing, style="dim"), *table))
+        if loop is not None and len(loop.history):
+            self._table = [_table(loop)]  # it stays while the next group starts, and at the end
+        self._live.update(Group(self._bar, Text(doing, style="dim"), *self._table))
 
     def close(self) -> None:
         """Leave the last picture on the screen."""
