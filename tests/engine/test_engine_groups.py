@@ -30,6 +30,8 @@ SETS: dict[str, list[Settings]] = {
         settings(augment=True, average=0.5, weighting="cb+aol", beta=0.9, level="sample", seed=1),
         settings(augment=True, average=0.5, weighting="aol", mechanism="resample", seed=2),
         settings(augment=True, average=0.5, weighting="error", loss="focal", seed=2),
+        settings(augment=True, average=0.5, weighting="cb", start=0.6, seed=2),
+        settings(augment=True, average=0.5, weighting="cb", start=0.4, mechanism="resample", seed=3),
     ],
     "arrival": [
         settings(scenario="arrival", fraction=0.4, weighting="aol", level=level, seed=seed)

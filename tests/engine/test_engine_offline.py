@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from statistics import mean
 
 import pytest
 import torch
@@ -28,10 +29,13 @@ REWEIGHTED = [
     {"weighting": "aol", "rho": 0.6, "loss": "sigmoid", "divide_by": "weight"},
     {"weighting": "aol", "rho": 0.6, "divide_by": "count"},
     {"weighting": "cb", "beta": 0.99, "loss": "focal", "gamma": 2.0},
+    {"weighting": "cb", "beta": 0.9, "start": 0.8},
+    {"weighting": "aol", "rho": 0.3, "level": "sample", "start": 0.4},
 ]
 COMMON = [
     {"signal": "train"},
     {"signal": "none"},
+    {"fuse": "mean"},
     {"scenario": "arrival", "fraction": 0.3},
     {"scenario": "arrival", "fraction": 0.1, "signal": "train"},
     {"validation": 0.2, "average": 0.8},
@@ -98,6 +102,7 @@ def test_runs_of_every_kind_trained_as_one_are_what_the_protocol_says(common: di
         {"weighting": "cb", "beta": 0.9},
         {"weighting": "aol", "rho": 0.0},
         {"weighting": "aol", "scenario": "arrival", "fraction": 0.3},
+        {"weighting": "aol", "start": 0.6},
     ],
     ids=str,
 )
@@ -148,6 +153,29 @@ def test_the_first_epoch_has_weights_of_one_and_each_later_one_those_of_the_ages
         assert torch.equal(loop.history.by_class("weight")[-1, 0], before)
         before = loop.ages.class_weight[0]  # type: ignore[attr-defined]
     assert before.std() > 0.01
+
+
+@pytest.mark.parametrize("level", ["class", "sample"])
+@pytest.mark.parametrize("fuse", ["ema", "mean"])
+@pytest.mark.parametrize("scenario", ["offline", "arrival"])
+def test_deferred_weights_are_one_at_first_and_then_those_of_all_ages_so_far(
+    level: str, fuse: str, scenario: str
+) -> None:
+    run = settings(weighting="aol", level=level, fuse=fuse, scenario=scenario, fraction=0.5, start=0.6)
+    plain = settings(fuse=fuse, scenario=scenario, fraction=0.5)
+    loop, other = make_loop([run]), make_loop([plain])
+    for _ in range(3):
+        loop.run_epoch()
+        other.run_epoch()
+    assert bool((loop.history.by_class("weight") == 1).all())
+    same_network(network(loop), network(other))  # so far it is plain training, and ages are those of plain training
+    assert torch.equal(loop.ages.age, other.ages.age)  # type: ignore[attr-defined]
+    class_weight, sample_weight = loop.ages.class_weight[0], loop.ages.sample_weight[0]  # type: ignore[attr-defined]
+    by_class = [mean(sample_weight[loop.labels == c].tolist()) for c in range(3)]
+    loop.run_epoch()
+    found = loop.history.by_class("weight")[-1, 0]
+    close(found, class_weight.tolist() if level == "class" else by_class, 1e-5)
+    assert float(found.std()) > 0.01
 
 
 def test_an_absent_sample_grows_older_and_one_never_seen_has_no_age() -> None:

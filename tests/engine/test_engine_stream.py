@@ -19,6 +19,7 @@ KINDS = [
     {"weighting": "cb+aol", "beta": 0.9, "temper": 0.5},
     {"weighting": "frequency"},
     {"weighting": "error"},
+    {"weighting": "aol", "start": 0.6},
 ]
 
 

@@ -16,7 +16,8 @@ from aol.engine.settings import PER_RUN, Settings, WrongSettingsError, grid, gro
     [
         {"epochs": 0}, {"epochs": 2.5}, {"epochs": True}, {"batch_size": 0}, {"seed": -1}, {"seed": 2**63},
         {"warmup": -0.5}, {"warmup": math.nan}, {"warmup": "5"}, {"lr": -1.0}, {"lr": math.inf}, {"rho": 1.5},
-        {"beta": 1.0}, {"validation": 1}, {"fraction": 0.0}, {"imbalance": 0.5}, {"threshold": 2}, {"image_size": 0},
+        {"beta": 1.0}, {"start": 1.0}, {"start": -0.1}, {"validation": 1}, {"fraction": 0.0},
+        {"imbalance": 0.5}, {"threshold": 2}, {"image_size": 0},
         {"augment": 1}, {"weighting": "age"}, {"net": "resnet18"}, {"data": 3}, {"memory": "reservoir:0"},
         {"memory": "some"}, {"profile": "flat"}, {"schedule": "linear"},
     ],
@@ -49,6 +50,7 @@ def test_settings_that_contradict_each_other_are_refused(given: dict[str, object
         ({"imbalance": 50}, {"imbalance": 50.0}),
         ({"imbalance": None, "profile": "step"}, {"imbalance": None}),
         ({"gamma": 3.0}, {}),
+        ({"start": 0.8}, {}),
         ({"fraction": 0.2}, {}),
         ({"period": 3, "memory": "none", "threshold": 0.5, "stream": "access"}, {}),
         ({"schedule": "fixed", "warmup": 3}, {"schedule": "fixed"}),
@@ -104,6 +106,7 @@ def test_methods_name_what_is_done_and_no_seed() -> None:
     assert Settings(seed=3).method == "none"
     assert Settings(weighting="aol", rho=0.3, temper=0.5).method == "aol ρ=0.3 class temper=0.5"
     assert Settings(weighting="cb", beta=0.99, divide_by="count").method == "cb β=0.99 divided by count"
+    assert Settings(weighting="cb", start=0.8, mechanism="resample").method == "cb β=0.9999 from 0.8 resample"
     assert Settings(weighting="aol", fuse="mean", level="sample").method == "aol mean sample"
     assert Settings(weighting="frequency", power=0.25, loss="focal", gamma=2).method == "frequency p=0.25 focal γ=2"
 

@@ -40,9 +40,9 @@ def naive(run: Settings) -> list[float]:
     return one_mean([w ** (1.0 if sample_level else run.temper) for w in one_mean(product)])
 
 
-def by_class(runs: list[Settings], counts: object = COUNTS) -> torch.Tensor:
+def by_class(runs: list[Settings], counts: object = COUNTS, epoch: int = 0) -> torch.Tensor:
     age, error = (torch.tensor(values).expand(len(runs), -1) for values in (AGE, ERROR))
-    return RunWeights(runs, CPU).by_class(torch.tensor(counts), age, error)
+    return RunWeights(runs, CPU).by_class(torch.tensor(counts), age, error, epoch=epoch)
 
 
 def runs_of_all_kinds() -> list[Settings]:
@@ -82,7 +82,7 @@ def test_samples_get_the_weight_of_their_class_or_their_own() -> None:
     classes = by_class(runs)
     label = torch.tensor([3, 0, 0, 1])
     own = torch.tensor([[0.5, 1.5, 1.0, 1.0]]).expand(3, -1)
-    found = weights.by_sample(classes, own, label)
+    found = weights.by_sample(classes, own, label, epoch=0)
     cb = naive(Settings(weighting="cb", beta=0.9))
     product = one_mean([cb[c] * w for c, w in zip(label.tolist(), own[0].tolist(), strict=True)])
     assert found[0].tolist() == pytest.approx([AGE[c] for c in label.tolist()])
@@ -94,6 +94,16 @@ def test_samples_get_the_weight_of_their_class_or_their_own() -> None:
     assert mean[1].tolist() == pytest.approx([float(value) for value in by_hand])
     assert weights.any_sample_level
     assert not RunWeights(runs[:1], CPU).any_sample_level
+
+
+def test_weights_are_one_before_their_start() -> None:
+    late = {"weighting": "cb", "beta": 0.9, "epochs": 10}
+    runs = [Settings(**late, start=0.3), Settings(**late, start=0.8), Settings(**late), Settings(epochs=10)]
+    once = by_class(runs[2:3])[0]
+    for epoch in range(10):
+        found = by_class(runs, epoch=epoch)
+        for row, begin in enumerate((3, 8, 0, 10)):
+            assert torch.equal(found[row], once if epoch >= begin else torch.ones(4)), (row, epoch)
 
 
 def test_a_weighting_added_to_the_registry_is_all_that_settings_and_engine_need(

@@ -19,6 +19,7 @@ WRONG = {
     "train --beta 1": "--beta must be a number in [0, 1), not 1",
     "train --power -1": "--power must be a number in [0, 1e+06], not -1.0",
     "train --temper inf": "--temper must be a number in [0, 1e+06], not inf",
+    "train --weighting cb --start 1": "--start must be a number in [0, 1), not 1",
     "train --level batch": "--level must be one of 'class', 'sample', not 'batch'",
     "train --fuse sum": "--fuse must be one of 'ema', 'mean', not 'sum'",
     "train --mechanism both": "--mechanism must be one of 'reweight', 'resample', not 'both'",

@@ -94,6 +94,7 @@ class Naive:
         self.count = [self.labels.count(c) for c in range(self.classes)]
         size = len(self.pool)
         self.age, self.ema = [1] * size, [math.nan] * size
+        self.past: list[list[int]] = [[] for _ in range(size)]  # every age of each sample
         self.class_ages, self.class_ema = [1] * self.classes, [math.nan] * self.classes
         self.error = [math.nan] * self.classes
         self.test_ages = [1] * len(pair.test)
@@ -141,6 +142,9 @@ class Naive:
 
     # Weights
 
+    def weighted(self, epoch: int) -> bool:
+        return epoch >= round(self.run.start * self.run.epochs)
+
     def class_weights(self, counts: list[int], ages: list[float]) -> list[float]:
         run, found = self.run, [1.0] * self.classes
         if "cb" in run.weighting:
@@ -154,7 +158,9 @@ class Naive:
             found = one_mean(self.error)
         return one_mean(found)
 
-    def sample_weights(self) -> list[float]:
+    def sample_weights(self, epoch: int) -> list[float]:
+        if not self.weighted(epoch):
+            return [1.0] * len(self.labels)
         by_class = self.class_weights(self.count, self.mean_ages(self.ema))
         found = [by_class[label] for label in self.labels]
         if "aol" in self.run.weighting and self.run.level == "sample":
@@ -191,7 +197,7 @@ class Naive:
         self.told.test_age.append(list(self.test_ages))
 
     def order(self, epoch: int, weights: list[float]) -> list[int]:
-        if self.run.mechanism == "resample":
+        if self.run.mechanism == "resample" and self.weighted(epoch):
             assert self.draw is not None
             return self.draw(weights)
         return torch.randperm(len(weights), generator=_seeds.generator(self.run.seed, 1_000_001, epoch)).tolist()
@@ -202,7 +208,7 @@ class Naive:
         run, told = self.run, self.told
         arrivals = run.scenario == "arrival"
         for epoch in range(run.epochs):
-            weights = self.sample_weights()
+            weights = self.sample_weights(epoch)
             here = list(range(len(self.pool)))
             if arrivals:
                 draws = Arrivals(torch.tensor(self.labels), run.fraction, steps=run.epochs, seed=run.seed)
@@ -234,7 +240,9 @@ class Naive:
                 continue
             self.age[i] = 1 if answers.get(i, False) else self.age[i] + 1
             before = self.ema[i] if known else float(self.age[i])
-            self.ema[i] = (1 - self.run.rho) * before + self.run.rho * self.age[i]
+            self.past[i].append(self.age[i])
+            smoothed = (1 - self.run.rho) * before + self.run.rho * self.age[i]
+            self.ema[i] = mean(self.past[i]) if self.run.fuse == "mean" else smoothed
 
     def stream(self) -> Told:
         run, told = self.run, self.told
@@ -255,7 +263,7 @@ class Naive:
                 kept = kept + here if run.memory == "all" else here
             counts = [sum(self.labels[i] == c for i in here) for c in range(self.classes)]
             raw = self.class_weights(counts, self.class_ema if step else [1.0] * self.classes)
-            weight = one_mean([w**run.temper for w in raw])
+            weight = one_mean([w**run.temper for w in raw]) if self.weighted(step) else [1.0] * self.classes
             told.weight.append(weight)
             by_sample = [weight[label] for label in self.labels]
             order = [here[i] for i in self.order(step, [by_sample[i] for i in here])]

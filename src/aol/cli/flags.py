@@ -70,6 +70,7 @@ _IMBALANCE = {
     "loss": _ANY["loss"],
     "gamma": "of the focal loss",
     "divide_by": "weighted losses are divided by weight, by count, or auto (as in the paper's code)",
+    "start": "share of the epochs before which all weights are one: 0.8 weights the last fifth (deferred weights)",
     "signal": "where ages come from: a clean pass (eval), the training pass (train, no extra cost), none",
     "threshold": "accuracy below which a class grows older (default: that of the median class)",
 }

@@ -174,11 +174,14 @@ class Loop(ABC):
         yield from self.ages.pending()
 
     def _orders(self, weight: Tensor) -> Tensor:
-        """Return the order of each run's m samples: shuffled, or drawn by `weight [R, m]` where it resamples."""
+        """Return the order of each run's m samples: shuffled, or drawn by `weight [R, m]` where it resamples.
+
+        Before its `start` a run does not resample: every sample is shown once, as in deferred re-sampling.
+        """
         rows = []
         for run, own in zip(self.runs, weight, strict=True):
             generator = _seeds.generator(run.seed, _ORDER, self.epoch, device=self.device)
-            resampled = run.mechanism == "resample"
+            resampled = run.mechanism == "resample" and self.epoch >= run.first_weighted_epoch
             size = own.numel()
             rows.append(draw(own, size, generator=generator) if resampled else shuffle(size, generator=generator))
         return torch.stack(rows)

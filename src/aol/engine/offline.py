@@ -79,9 +79,10 @@ class OfflineLoop(Loop):
         return torch.arange(self.labels.numel(), device=self.device).expand(len(self.runs), -1)
 
     def _weigh(self) -> tuple[Tensor, Tensor]:
-        by_class = self.weights.by_class(self.counts, self.ages.class_weight, self.error_rates.class_weight)
+        age, error = self.ages.class_weight, self.error_rates.class_weight
+        by_class = self.weights.by_class(self.counts, age, error, epoch=self.epoch)
         own = self.ages.sample_weight if self.weights.any_sample_level else None
-        return by_class, self.weights.by_sample(by_class, own, self.labels)
+        return by_class, self.weights.by_sample(by_class, own, self.labels, epoch=self.epoch)
 
     def _evaluate_train(self, here: Tensor) -> dict[str, Tensor]:
         """Classify what was trained on, unaugmented, and update the ages."""

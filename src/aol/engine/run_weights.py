@@ -13,7 +13,7 @@ from aol.weights import combine, gather, temper
 
 
 class RunWeights:
-    """The weights of R runs by class, `[R, C]`, and by sample, `[R, n]`.
+    """The weights of R runs by class, `[R, C]`, and by sample, `[R, n]`; ones in the epochs before a run's `start`.
 
     Attributes:
         resampled: `bool [R, 1]`, which runs draw samples by weight instead of weighting the loss.
@@ -21,7 +21,7 @@ class RunWeights:
     """
 
     def __init__(self, runs: Sequence[Settings], device: torch.device) -> None:
-        def rows(values: list[bool]) -> Tensor:
+        def rows(values: list[bool] | list[int]) -> Tensor:
             return torch.tensor(values, device=device)[:, None]
 
         self._runs = runs
@@ -31,8 +31,9 @@ class RunWeights:
         self._by_sample = rows(by_sample)
         self.resampled = rows([run.mechanism == "resample" for run in runs])
         self.any_sample_level = any(by_sample)
+        self._first = rows([run.first_weighted_epoch for run in runs])
 
-    def by_class(self, counts: Tensor, age_weight: Tensor, error_weight: Tensor) -> Tensor:
+    def by_class(self, counts: Tensor, age_weight: Tensor, error_weight: Tensor, *, epoch: int) -> Tensor:
         """Return class weights `float32 [R, C]` from counts `[C]` or `[R, C]` and the weights of ages and errors."""
         inputs = Inputs(counts, age_weight.masked_fill(self._by_sample, 1.0), error_weight, self._runs)
         weights = torch.ones_like(age_weight)
@@ -40,15 +41,16 @@ class RunWeights:
             if factors := WEIGHTINGS[name].factors:
                 weights = torch.where(rows, combine(*(factor(inputs) for factor in factors)), weights)
         # For runs at sample level, `by_sample` multiplies the sample's own weight and tempers the product, once.
-        return temper(weights, self._temper.masked_fill(self._by_sample.squeeze(1), 1.0))
+        tempered = temper(weights, self._temper.masked_fill(self._by_sample.squeeze(1), 1.0))
+        return tempered.masked_fill(epoch < self._first, 1.0)
 
-    def by_sample(self, class_weight: Tensor, sample_weight: Tensor | None, label: Tensor) -> Tensor:
+    def by_sample(self, class_weight: Tensor, sample_weight: Tensor | None, label: Tensor, *, epoch: int) -> Tensor:
         """Return sample weights `float32 [R, n]`: those of the class, or for runs at sample level the sample's own."""
         weights = gather(class_weight, label)
         if sample_weight is None:
             return weights
         own = temper(combine(weights, sample_weight), self._temper)
-        return torch.where(self._by_sample, own, weights)
+        return torch.where(self._by_sample & (epoch >= self._first), own, weights)
 
     def mean_by_class(self, class_weight: Tensor, sample_weight: Tensor, label: Tensor) -> Tensor:
         """Return the class weights `[R, C]` to record: for runs at sample level, the mean over the class's samples."""

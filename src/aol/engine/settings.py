@@ -22,7 +22,8 @@ Value: TypeAlias = str | float | int | bool | None
 
 # What may differ between the runs of a group; all else is common to them.
 PER_RUN = (
-    "weighting", "rho", "beta", "power", "temper", "level", "mechanism", "loss", "gamma", "divide_by", "seed",
+    "weighting", "rho", "beta", "power", "temper", "level", "mechanism", "loss", "gamma", "divide_by", "start",
+    "seed",
 )  # fmt: skip
 
 # Settings that are words, and the words that are possible.
@@ -86,6 +87,7 @@ class Settings:
     loss: str = "softmax"
     gamma: float = 1.0
     divide_by: str = "auto"
+    start: float = 0.0  # share of the epochs before which all weights are one
     signal: str = "eval"
     threshold: float | None = None
     # Repetition and evaluation
@@ -115,7 +117,7 @@ class Settings:
             _check.number(name, getattr(self, name), 0.0, 1.0)
         for name in ("lr", "weight_decay", "power", "temper", "gamma"):
             _check.number(name, getattr(self, name), 0.0, 1e6)
-        for name in ("beta", "validation", "average"):
+        for name in ("beta", "validation", "average", "start"):
             if _check.number(name, getattr(self, name), 0.0, 1.0) == 1.0:
                 raise ValueError(f"{name} must be a number in [0, 1), not 1.")
         _check.number("fraction", self.fraction, 0.0, 1.0, open_below=True)
@@ -143,6 +145,8 @@ class Settings:
         start = {field.name: field.default for field in fields(self)}
         weighting = WEIGHTINGS[self.weighting]
         idle = {name for other in WEIGHTINGS.values() for name in other.settings} - set(weighting.settings)
+        if not weighting.factors:
+            idle |= {"start"}
         if self.loss != "focal":
             idle |= {"gamma"}
         if self.scenario == "offline":
@@ -203,6 +207,8 @@ class Settings:
                 words.append(value)
             elif name != "temper" or value != 1.0:
                 words.append(f"{_SYMBOLS.get(name, name)}={value:g}")
+        if self.start:
+            words.append(f"from {self.start:g}")
         if self.mechanism != "reweight":
             words.append(self.mechanism)
         if self.loss != "softmax":
@@ -212,6 +218,15 @@ class Settings:
         if self.divide_by != _usual_divisor(self.loss):
             words.append(f"divided by {self.divide_by}")
         return " ".join(words)
+
+    @property
+    def first_weighted_epoch(self) -> int:
+        """The epoch, or step, from which on weights are used, counted from zero: `start` of all, rounded.
+
+        >>> Settings(weighting="cb", start=0.8, epochs=200).first_weighted_epoch
+        160
+        """
+        return round(self.start * self.epochs)
 
     @property
     def group_key(self) -> tuple[tuple[str, Value], ...]:

@@ -50,7 +50,8 @@ class StreamLoop(Loop):
         label = self.labels[shown]
         counts = torch.zeros((len(self.runs), self.num_classes), dtype=torch.int64, device=self.device)
         counts.scatter_add_(1, label, torch.ones_like(label))
-        by_class = self.weights.by_class(counts, self.ages.class_weight, self.error_rates.class_weight)
+        age, error = self.ages.class_weight, self.error_rates.class_weight
+        by_class = self.weights.by_class(counts, age, error, epoch=self.epoch)
         order = self._orders(by_class.gather(1, label))
         position = shown.gather(1, order)
         weight = by_class.gather(1, self.labels[position]).masked_fill(self.weights.resampled, 1.0)

@@ -111,7 +111,7 @@ def _method(table: str, run: Settings) -> str | None:
     if run.weighting == "none":
         # Sampling with replacement and equal weights is a separate row in the paper.
         return "aol_rho0" if table == "offline" and run.mechanism == "resample" else "none"
-    plain = run.temper == 1.0 and run.fuse == "ema" and run.threshold is None
+    plain = run.temper == 1.0 and run.fuse == "ema" and run.threshold is None and run.start == 0.0
     return run.weighting if run.weighting in ("cb", "aol") and plain else None
 
 
