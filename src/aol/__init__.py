@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         softmax_loss,
         weighted_mean,
     )
+    from aol.margins import Margins, fit_offsets, logit_offsets, posthoc_logits
     from aol.memory import KeepAll, Reservoir
     from aol.runs.recorder import Recorder
     from aol.runs.table import load_runs
@@ -49,6 +50,7 @@ __all__ = [
     "Indexed",
     "KeepAll",
     "LimitedAccess",
+    "Margins",
     "Recorder",
     "Reservoir",
     "SampleAges",
@@ -62,14 +64,17 @@ __all__ = [
     "draw",
     "ema_step",
     "error_rate_weight",
+    "fit_offsets",
     "focal_loss",
     "frequency_weight",
     "gather",
     "is_correct",
     "load_runs",
+    "logit_offsets",
     "long_tail",
     "long_tail_counts",
     "loss_total",
+    "posthoc_logits",
     "sigmoid_bias",
     "sigmoid_bias_",
     "sigmoid_loss",
@@ -89,6 +94,7 @@ __getattr__, __dir__ = lazy(
             "focal_loss", "is_correct", "loss_total", "sigmoid_bias", "sigmoid_bias_", "sigmoid_loss", "softmax_loss",
             "weighted_mean",
         ),
+        "aol.margins": ("Margins", "fit_offsets", "logit_offsets", "posthoc_logits"),
         "aol.memory": ("KeepAll", "Reservoir"),
         "aol.runs.recorder": ("Recorder",),
         "aol.runs.table": ("load_runs",),
@@ -100,6 +106,6 @@ __getattr__, __dir__ = lazy(
         ),
     },
     modules=(
-        "ages", "data", "ids", "indexed", "longtail", "losses", "memory", "nets", "sampling", "streams", "weights",
+        "ages", "data", "ids", "indexed", "longtail", "losses", "margins", "memory", "nets", "sampling", "streams", "weights",
     ),
 )  # fmt: skip

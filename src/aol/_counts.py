@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Self
-
 import torch
 from torch import Tensor
 
 from aol import _check, _distributed
+from aol._state import State
 
 
-class ClassCounts:
+class ClassCounts(State):
     """Counts of right and of all predictions by run and class: the base of `ClassAges` and `ErrorRates`."""
 
     def __init__(self, num_classes: int, *, rho: _check.Rate, device: torch.device | str | None) -> None:
@@ -28,11 +27,6 @@ class ClassCounts:
     def rho(self) -> Tensor:
         """The rate of the EMA, `float32 []` or `[R]`."""
         return self._out(self._rho[:, None])[..., 0].clone()
-
-    @property
-    def device(self) -> torch.device:
-        """The device of the state."""
-        return self._right.device
 
     def observe(self, label: _check.Integers, correct: _check.Truths, *, times: _check.Integers | None = None) -> None:
         """Count predictions until `advance`.
@@ -105,39 +99,9 @@ class ClassCounts:
     def _uniform(self) -> Tensor:
         return (self._rho == 0)[:, None]
 
-    def _out(self, value: Tensor) -> Tensor:
-        return value[0] if self._single else value
-
     def _settings(self) -> dict[str, object]:
         rho = [round(rate, 7) for rate in self._rho.tolist()]
         return {"kind": type(self).__name__, "num_classes": self.num_classes, "rho": rho}
-
-    def _tensors(self) -> dict[str, Tensor]:
-        return {name: value for name, value in vars(self).items() if isinstance(value, Tensor) and name != "_rho"}
-
-    def state_dict(self) -> dict[str, object]:
-        """Return the complete state, with pending observations, as copies of tensors and primitives."""
-        tensors = {name.lstrip("_"): value.clone() for name, value in self._tensors().items()}
-        return {**self._settings(), "epoch": self.epoch, **tensors}
-
-    def load_state_dict(self, state: dict[str, object]) -> None:
-        """Load a state; one with other settings or sizes is refused, and nothing changes."""
-        what = type(self).__name__
-        _check.same_settings(what, self._settings(), state)
-        epoch = _check.state_whole(what, state, "epoch")
-        found = {
-            name: _check.state_tensor(what, state, name.lstrip("_"), value.shape, value.dtype, self.device)
-            for name, value in self._tensors().items()
-        }
-        self.epoch = epoch
-        vars(self).update(found)
-
-    def to(self, device: torch.device | str) -> Self:
-        """Move the state to a device, and return it."""
-        for name, value in vars(self).items():
-            if isinstance(value, Tensor):
-                setattr(self, name, value.to(device))
-        return self
 
     def __repr__(self) -> str:
         runs = "" if self._single else f", runs={self._rho.numel()}"

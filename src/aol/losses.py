@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from aol import _check, _distributed
 
 
-def softmax_loss(logits: Tensor, target: Tensor) -> Tensor:
+def softmax_loss(logits: Tensor, target: Tensor, *, offset: Tensor | None = None) -> Tensor:
     r"""Return the softmax cross-entropy of each sample, `[B]` or `[R, B]`.
 
     .. math:: \ell = -\sum_k y_k \log \frac{\exp z_k}{\sum_j \exp z_j}
@@ -20,11 +20,12 @@ def softmax_loss(logits: Tensor, target: Tensor) -> Tensor:
     Args:
         logits: `[B, C]` or `[R, B, C]`.
         target: labels, `[B]` or `[R, B]`, or floating-point soft targets, `[B, C]` or `[R, B, C]` (mixup, smoothing).
+        offset: added to the logits, `[C]` or `[R, C]`: from `logit_offsets` or `Margins.offsets`. For training only.
 
     >>> softmax_loss(torch.tensor([[0.0, 0.0], [3.0, 0.0]]), torch.tensor([0, 1]))
     tensor([0.6931, 3.0486])
     """
-    z = _logits(logits)
+    z = _logits(logits, offset)
     with _full_precision(z):
         label, soft = _target(z, target)
         if soft is not None:
@@ -33,7 +34,7 @@ def softmax_loss(logits: Tensor, target: Tensor) -> Tensor:
         return -z.log_softmax(-1).gather(-1, label.unsqueeze(-1)).squeeze(-1)
 
 
-def sigmoid_loss(logits: Tensor, target: Tensor) -> Tensor:
+def sigmoid_loss(logits: Tensor, target: Tensor, *, offset: Tensor | None = None) -> Tensor:
     r"""Return the one-versus-all sigmoid cross-entropy of each sample, summed over classes, `[B]` or `[R, B]`.
 
     .. math:: \ell = -\sum_k \big[ y_k \log \sigma(z_k) + (1 - y_k) \log(1 - \sigma(z_k)) \big]
@@ -43,10 +44,10 @@ def sigmoid_loss(logits: Tensor, target: Tensor) -> Tensor:
     >>> sigmoid_loss(torch.tensor([[0.0, 0.0]]), torch.tensor([0]))
     tensor([1.3863])
     """
-    return focal_loss(logits, target, gamma=0.0)
+    return focal_loss(logits, target, gamma=0.0, offset=offset)
 
 
-def focal_loss(logits: Tensor, target: Tensor, gamma: float = 1.0) -> Tensor:
+def focal_loss(logits: Tensor, target: Tensor, gamma: float = 1.0, *, offset: Tensor | None = None) -> Tensor:
     r"""Return the sigmoid focal loss of each sample, summed over classes, `[B]` or `[R, B]`.
 
     .. math:: \ell = -\sum_k \big[ y_k\, (1 - p_k)^\gamma \log p_k + (1 - y_k)\, p_k^\gamma \log(1 - p_k) \big],
@@ -60,7 +61,7 @@ def focal_loss(logits: Tensor, target: Tensor, gamma: float = 1.0) -> Tensor:
     gamma = _check.number("gamma", gamma, 0.0, math.inf)
     if gamma == math.inf:
         raise ValueError("gamma must be finite, not inf.")
-    z = _logits(logits)
+    z = _logits(logits, offset)
     with _full_precision(z):
         label, soft = _target(z, target)
         if label is not None:
@@ -186,10 +187,26 @@ def _full_precision(value: Tensor) -> torch.autocast:
     return torch.autocast(value.device.type, enabled=False)
 
 
-def _logits(logits: Tensor) -> Tensor:
+def _logits(logits: Tensor, offset: Tensor | None = None) -> Tensor:
     if not isinstance(logits, Tensor) or not logits.is_floating_point() or logits.dim() not in (2, 3):
         raise TypeError(f"logits must be a floating-point tensor [B, C] or [R, B, C], not {_check.shown(logits)}.")
-    return logits if logits.dtype == torch.float64 else logits.float()
+    z = logits if logits.dtype == torch.float64 else logits.float()
+    return z if offset is None else with_offset(z, offset)
+
+
+def with_offset(logits: Tensor, offset: Tensor) -> Tensor:
+    """Return logits `[B, C]` or `[R, B, C]` plus an offset `[C]` or `[R, C]`, which gets no gradient."""
+    if not isinstance(logits, Tensor) or not logits.is_floating_point() or logits.dim() == 0:
+        raise TypeError(f"logits must be a floating-point tensor with classes last, not {_check.shown(logits)}.")
+    offset = _check.moved(_check.real("offset", offset), logits.device)
+    runs_match = offset.dim() == 2 and logits.dim() == 3 and offset.shape[0] == logits.shape[0]
+    if offset.shape[-1:] != logits.shape[-1:] or not (offset.dim() == 1 or runs_match):
+        raise ValueError(
+            f"offset must be [C], or [R, C] for logits [R, B, C], to go with logits {list(logits.shape)}, "
+            f"not {list(offset.shape)}."
+        )
+    z = logits if logits.dtype == torch.float64 else logits.float()
+    return z + (offset[:, None] if offset.dim() == 2 else offset).to(z.dtype)
 
 
 def _target(z: Tensor, target: Tensor) -> tuple[Tensor | None, Tensor | None]:

@@ -135,6 +135,10 @@ class SampleAges:
         """Epochs since the last right prediction, from one, `int32 [N]`; 0 if never seen with absent="grow"."""
         return self._out(self._layout.age(self._words[:, :-1]))
 
+    def _age_at(self, index: Tensor) -> Tensor:
+        """Return the ages of samples `index [R, B]`, `int32 [R, B]`."""
+        return self._layout.age(self._words.gather(1, index))
+
     @property
     def ema(self) -> Tensor:
         """The smoothed age, `float32 [N]`; NaN where never seen."""

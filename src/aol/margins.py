@@ -1,0 +1,450 @@
+"""Margins: offsets of the logits in training, from class counts or from the errors of the model.
+
+Training uses the logits plus the offsets; prediction uses the logits alone. A class with a negative offset must be
+learnt with room to spare, and is then predicted more often.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from aol import _check, _distributed
+from aol._state import State
+from aol.ages.rules import age_step
+from aol.ages.sample import SampleAges
+from aol.losses import with_offset
+from aol.weights import _a_row_each
+
+_LONGEST = 2**15 - 1  # a longer age counts as this; keeps sums of squares in 64 bits
+_FIXED = 2.0**32  # the unit of inverse class counts as integers
+_DENSE = 2048  # up to this many classes, errors are counted by pairs of classes
+
+
+def logit_offsets(counts: _check.Integers, tau: _check.Rate = 1.0) -> Tensor:
+    r"""Return the offsets of logit adjustment, from class counts, with mean zero over the classes that have samples.
+
+    .. math:: o_c = \tau\,(\log n_c - \tfrac{1}{C} \sum_k \log n_k)
+
+    `tau = 1` is the balanced softmax. Pass the result to a loss as `offset`.
+
+    Args:
+        counts: number of samples of each class, `[C]` or `[R, C]`. A class without samples has the offset zero.
+        tau: strength, 0 or more; a vector of R numbers gives `[R, C]`.
+
+    >>> logit_offsets([1000, 10])
+    tensor([ 2.3026, -2.3026])
+    """
+    number = _check.finite("counts", counts)
+    rate = _a_row_each("tau", _check.rates("tau", tau, 0.0, 1e6), number)
+    log = number.masked_fill(number == 0, torch.nan).log()
+    return (rate * (log - log.nanmean(-1, keepdim=True))).nan_to_num(0.0).to(torch.float32)
+
+
+def posthoc_logits(logits: Tensor, offset: _check.Numbers) -> Tensor:
+    r"""Return the logits of a model that was trained without offsets, adjusted afterwards: `logits - offset`.
+
+    For models that cannot be trained again. Use the logarithm of predicted probabilities as logits, if a model has no
+    others. `offset` comes from `logit_offsets` or `fit_offsets`.
+
+    Args:
+        logits: `[..., C]`.
+        offset: `[C]`, or `[R, C]` for logits `[R, B, C]`.
+
+    >>> posthoc_logits(torch.tensor([[2.0, 1.0]]), logit_offsets([90, 10]))
+    tensor([[0.9014, 2.0986]])
+    """
+    return with_offset(logits, -_check.real("offset", offset))
+
+
+def control_error(missed: Tensor, claimed: Tensor, *, floor: float = 0.02) -> Tensor:
+    r"""Return how much more each class is missed than claimed, on a logarithmic scale, with mean zero, `[..., C]`.
+
+    .. math:: e_c = \log\Big(\frac{m_c}{\bar m} + \epsilon\Big) - \log\Big(\frac{q_c}{\bar m} + \epsilon\Big) - \bar e
+
+    Args:
+        missed: m, the mean strength of errors on samples of the class; NaN where unknown, which gives 0.
+        claimed: q, the strength of errors that name the class, in the same unit.
+        floor: ε, so that classes without errors have a finite value.
+
+    >>> control_error(torch.tensor([0.1, 0.3]), torch.tensor([0.3, 0.1]))
+    tensor([-1.0726,  1.0726])
+    """
+    scale = missed.nanmean(-1, keepdim=True)
+    error = (missed / scale + floor).log() - (claimed / scale + floor).log()
+    return (error - error.nanmean(-1, keepdim=True)).nan_to_num(0.0, 0.0, 0.0)
+
+
+def certainty(difference: Tensor, variance: Tensor, width: float | Tensor) -> Tensor:
+    r"""Return the part of a difference that lies outside its dead zone, in [0, 1].
+
+    .. math:: \max\Big(0,\; 1 - \frac{w \sqrt{v}}{|d|}\Big)
+
+    >>> certainty(torch.tensor([0.1, 0.4, 0.0]), torch.tensor([0.04, 0.04, 0.0]), 1.0)
+    tensor([0.0000, 0.5000, 0.0000])
+    """
+    return (1 - width * variance.sqrt() / difference.abs()).nan_to_num(0.0, 0.0, 0.0).clamp_min(0.0)
+
+
+class Margins(State):
+    r"""Offsets of the logits that make every class as often missed as wrongly named, found while training.
+
+    No class counts are needed. Call `observe` with the predicted class of samples (unadjusted logits), any number of
+    times, then `advance` once per epoch or step. Train on `adjust(logits)`; predict with the logits alone.
+
+    .. math::
+        m_c = \operatorname*{mean}_{y_i = c} s_i, \qquad
+        q_c = \sum_{d \ne c} \operatorname*{mean}_{y_i = d} s_i [p_i = c], \qquad
+        o_c \leftarrow o_c - k\, g_c\, e_c
+
+    Here s is the strength of an error (0 where the answer p is right), e is `control_error` of the smoothed m and q,
+    and g the `certainty` of m - q: offsets move only where the difference is more than its standard error explains.
+
+    Args:
+        num_classes: C.
+        labels: the class of each of the N samples, where samples come back every epoch. `observe` then takes the index
+            of samples instead of their labels.
+        signal: the strength of an error: "error" counts each as one; "age" counts how many times in a row the sample
+            was wrong or, without `labels`, how many steps in a row its class was taken for the answer.
+        gain: k, the speed of offsets per `advance`. A vector of R numbers gives every state a leading run axis, and
+            `observe` then takes `answer [R, B]`. 0 keeps all offsets at zero.
+        rho: smoothing rate of m and q, in [0, 1]; also one per run.
+        width: of the dead zone, in standard errors of m - q.
+        limit: the largest offset.
+        pairs: count errors by pairs of classes (8 C² bytes), so that classes count the same whatever their sizes. By
+            default up to 2048 classes, and always for ages of pairs. Otherwise the state is O(C), and q takes the sizes
+            of classes from `labels`, or from earlier steps.
+        device: device of the state.
+
+    Under `torch.distributed` each process observes its share, and `advance` (collective) adds the counts.
+
+    >>> margins = Margins(2, signal="error", gain=0.1)
+    >>> for _ in range(3):
+    ...     margins.observe([0] * 90 + [1] * 10, [0] * 90 + [0] * 9 + [1])
+    ...     margins.advance()
+    >>> margins.offsets
+    tensor([ 1.0709, -1.0709])
+    >>> margins.adjust(torch.tensor([[1.0, 1.0]]))
+    tensor([[ 2.0709, -0.0709]])
+    """
+
+    _SETTINGS = ("_rho", "_gain", "_labels", "_size_weight")
+
+    def __init__(
+        self,
+        num_classes: int,
+        *,
+        labels: _check.Integers | None = None,
+        signal: str = "age",
+        gain: _check.Rate = 0.1,
+        rho: _check.Rate = 0.3,
+        width: float = 1.0,
+        limit: float = 5.0,
+        pairs: bool | None = None,
+        device: torch.device | str | None = None,
+    ) -> None:
+        self.num_classes = _check.whole("num_classes", num_classes, 1)
+        self.signal = _check.choice("signal", signal, ("age", "error"))
+        speed, rate = _check.rates("gain", gain, 0.0, 1e3), _check.rates("rho", rho, 0.0, 1.0)
+        if speed.dim() and rate.dim() and speed.numel() != rate.numel():
+            raise ValueError(f"rho must be one number, or one for each of {speed.numel()} runs, not {rate.numel()}.")
+        self.width = _check.number("width", width, 0.0, 1e3)
+        self.limit = _check.number("limit", limit, 0.0, 1e3)
+        if pairs is not None and not isinstance(pairs, bool):
+            raise TypeError(f"pairs must be True, False or None, not {_check.shown(pairs)}.")
+        of_pairs = self.signal == "age" and labels is None
+        if of_pairs and pairs is False:
+            raise ValueError('pairs=False needs labels with signal="age", or signal="error".')
+        self.pairs = (of_pairs or self.num_classes <= _DENSE) if pairs is None else pairs
+        self._single = speed.dim() == 0 and rate.dim() == 0
+        runs = max(speed.numel(), rate.numel())
+        place = _check.device(device)
+        self._labels, self.ages, self._digest = None, None, ""
+        if labels is not None:
+            self._labels, _ = _check.labels(labels, self.num_classes, place)
+            self._digest = _check.fingerprint(self._labels)
+            place = self._labels.device
+        self._start(runs, place)
+        self._gain = speed.expand(runs).to(self.device, torch.float64)
+        self._rho = rate.expand(runs).to(self.device, torch.float64)
+        if self.signal == "age" and self._labels is not None:
+            self.ages = SampleAges(self._labels, num_classes=self.num_classes, rho=torch.ones(runs), device=place)
+
+    def _start(self, runs: int, device: torch.device | None) -> None:
+        """Set up the state: sums since the last advance, by (class, answer) or by class; smoothed values; offsets."""
+        size = self.num_classes
+        self.epoch = 0
+        self._offset = torch.zeros((runs, size), dtype=torch.float64, device=device)
+        self._missed = torch.full_like(self._offset, torch.nan)
+        self._claimed, self._variance = torch.zeros_like(self._offset), torch.zeros_like(self._offset)
+        # The last place takes labels and answers outside the classes, so that no check has to synchronise.
+        self._count = torch.zeros((runs, size + 1), dtype=torch.int64, device=device)
+        if self.pairs:
+            self._wrong = torch.zeros((runs, size * size + 1), dtype=torch.int64, device=device)
+            if self.signal == "age" and self._labels is None:
+                self._pair_age = torch.ones((runs, size, size), dtype=torch.int32, device=device)
+        else:
+            self._wrong = torch.zeros((runs, 2 * size + 1), dtype=torch.int64, device=device)
+        # Sums of squares; errors of strength one are their own squares, ages of pairs are known at the end.
+        squares = self._wrong.shape[1] if not self.pairs or (self.signal == "age" and self._labels is not None) else 0
+        self._square = torch.zeros((runs, squares), dtype=torch.int64, device=device)
+        self._size = torch.zeros((runs, size if not self.pairs else 0), dtype=torch.float64, device=device)
+        if not self.pairs and self._labels is not None:
+            self._size += torch.bincount(self._labels, minlength=size)
+
+    # Reading
+
+    @property
+    def offsets(self) -> Tensor:
+        """What is added to the logits in training, `float32 [C]` or `[R, C]`; mean zero."""
+        return self._out(self._offset.to(torch.float32))
+
+    @property
+    def missed(self) -> Tensor:
+        """The smoothed mean strength of errors on samples of each class, `float64 [C]`; NaN if never observed."""
+        return self._out(self._missed.clone())
+
+    @property
+    def claimed(self) -> Tensor:
+        """The smoothed strength of errors that name each class, `float64 [C]`; classes count equally."""
+        return self._out(self._claimed.clone())
+
+    @property
+    def rho(self) -> Tensor:
+        """The smoothing rate, `float32 []` or `[R]`."""
+        return self._out(self._rho[:, None])[..., 0].to(torch.float32)
+
+    def adjust(self, logits: Tensor) -> Tensor:
+        """Return the logits for the loss, in training: `logits + offsets`, float32; `[B, C]` or `[R, B, C]`."""
+        return with_offset(logits, self.offsets)
+
+    # Updating
+
+    def observe(self, label: _check.Integers, answer: _check.Integers, *, times: _check.Integers | None = None) -> None:
+        """Count answers until `advance`.
+
+        `label` is `[B]` or `[R, B]`: the classes of samples or, if the margins were made with `labels`, their indices.
+        `answer`, the predicted class, is `[B]`, or `[R, B]` with a run axis. `times`, of the shape of `label`, gives a
+        count for each. Values outside their range raise IndexError; on the state's CUDA device, which is not
+        synchronised, `advance` raises it.
+        """
+        runs, size = self._gain.numel(), self.num_classes
+        index = self._key(label)
+        named = self._whole("answer", answer, size, "classes")
+        shape = (index.shape[-1],) if self._single else (runs, index.shape[-1])
+        if named.shape != torch.Size(shape):
+            raise ValueError(f"answer must have the shape {list(shape)} to go with label, not {list(named.shape)}.")
+        often = None if times is None else _check.integers("times", times, device=self.device)
+        if often is not None and often.shape != index.shape:
+            raise ValueError(f"times must have the shape of label, {list(index.shape)}, not {list(often.shape)}.")
+        index, named = index.expand(runs, -1), named.reshape(runs, -1)
+        often = torch.ones_like(index) if often is None else often.expand_as(index)
+        stray = (named < 0) | (named >= size)
+        where = index
+        if self._labels is not None:
+            outside = (index < 0) | (index >= self._labels.numel())
+            where = self._labels[index.clamp(0, self._labels.numel() - 1)].masked_fill(outside, size)
+        stray |= (where < 0) | (where >= size)
+        where, named = where.masked_fill(stray, size), named.masked_fill(stray, 0)
+        strength = torch.ones_like(where)
+        if self.ages is not None:
+            inside = index.clamp(0, self.ages.num_samples - 1)
+            strength = self.ages._age_at(inside).to(torch.int64).clamp(1, _LONGEST)
+            right = (where == named) & ~stray
+            self.ages.observe(inside[0] if self._single else inside, right[0] if self._single else right)
+        self._count.scatter_add_(1, where, often)
+        self._add(where, named, often * (where != named), strength)
+
+    def _add(self, label: Tensor, named: Tensor, wrong: Tensor, strength: Tensor) -> None:
+        """Add errors of classes `label [R, B]`, taken for `named`, `wrong` times each."""
+        size, amount = self.num_classes, wrong * strength
+        if self.pairs:
+            cell = (label * size + named).clamp_max(size * size)
+            self._wrong.scatter_add_(1, cell, amount)
+            if self._square.numel():
+                self._square.scatter_add_(1, cell, amount * strength)
+            return
+        inverse = self._inverse(label.clamp_max(size - 1))
+        last = 2 * size  # places: missed by class, claimed by class, stray
+        missed, claimed = label.where(label < size, last), (size + named).where(label < size, last)
+        self._wrong.scatter_add_(1, missed, amount).scatter_add_(1, claimed, amount * (inverse * _FIXED).long())
+        self._square.scatter_add_(1, missed, amount * strength)
+        self._square.scatter_add_(1, claimed, amount * strength * (inverse.square() * _FIXED).long())
+
+    def _inverse(self, label: Tensor) -> Tensor:
+        """Return one over the size of the class, `float64 [R, B]`; of the mean class where it is not known yet."""
+        known = self._size.masked_fill(self._size == 0, torch.nan)
+        sizes = known.where(~known.isnan(), known.nanmean(1, keepdim=True)).nan_to_num(1.0)
+        return sizes.reciprocal().gather(1, label)
+
+    def pending(self) -> tuple[Tensor, ...]:
+        """Return the tensors that `observe` changes in place, for CUDA graph capture."""
+        own = (self._count, self._wrong, self._square)
+        return own if self.ages is None else (*own, *self.ages.pending())
+
+    def advance(self, *, scale: float = 1.0, group: _distributed.Group = None, sync: bool = True) -> None:
+        """End the epoch or step: move the offsets. Collective under `torch.distributed`, unless `sync=False`.
+
+        `scale` multiplies the gain: pass the learning rate divided by its largest value, and offsets settle as the
+        network does.
+        """
+        scale = _check.number("scale", scale, 0.0, 1e3)
+        count, wrong, square = self._totals(group, sync)
+        if self.ages is not None:
+            self.ages.advance(group=group, sync=sync)
+        number = count.to(torch.float64)
+        if self.pairs:
+            sums = self._by_pairs(wrong, square, number)
+        else:
+            sums = self._by_class(wrong, square, number)
+        for pending in (self._count, self._wrong, self._square):
+            pending.zero_()
+        self._smooth(number, *sums)
+        error = control_error(self._missed, self._claimed)
+        sure = certainty(self._missed - self._claimed, self._variance, self.width)
+        moved = self._offset - scale * self._gain[:, None] * (sure * error).masked_fill(number == 0, 0.0)
+        moved = moved - moved.mean(1, keepdim=True)
+        self._offset = moved.clamp(-self.limit, self.limit)
+        self.epoch += 1
+
+    def _totals(self, group: _distributed.Group, sync: bool) -> tuple[Tensor, Tensor, Tensor]:
+        """Return counts `[R, C]` and sums of errors and their squares over all processes."""
+        count, wrong, square = self._count, self._wrong, self._square
+        if sync:
+            _distributed.agree(type(self).__name__, self.epoch, self._settings(), self.device, group)
+            count, wrong, square = (_distributed.total(each, group) for each in (count, wrong, square))
+        if bool(count[:, -1].any()):
+            self._count[:, -1] = 0
+            raise IndexError(
+                f"label and answer must lie in their range ({self.num_classes} classes), but observe() was given others "
+                "since the last advance(). They were ignored. Call advance() again to continue without them."
+            )
+        return count[:, :-1], wrong[:, :-1], square[:, :-1]
+
+    def _by_pairs(self, wrong: Tensor, square: Tensor, number: Tensor) -> tuple[Tensor, ...]:
+        """Return sums of strength and of squares by class, the same of claims, divided by class sizes, `[R, C]`."""
+        size = self.num_classes
+        first = wrong.reshape(-1, size, size).to(torch.float64)
+        second = square.reshape(-1, size, size).to(torch.float64) if square.numel() else first
+        if self.signal == "age" and self._labels is None:
+            age = self._pair_age.clamp_max(_LONGEST).to(torch.float64)
+            stepped = age_step(self._pair_age, first == 0)
+            self._pair_age = torch.where(number[..., None] > 0, stepped, self._pair_age)
+            first, second = first * age, second * age.square()
+        inverse = number.clamp_min(1.0).reciprocal()[..., None]
+        claims, squares = (first * inverse).sum(1), (second * inverse.square()).sum(1)
+        return first.sum(2), second.sum(2), claims, squares
+
+    def _by_class(self, wrong: Tensor, square: Tensor, number: Tensor) -> tuple[Tensor, ...]:
+        size = self.num_classes
+        found = torch.stack((wrong, square)).to(torch.float64)
+        if self._labels is None:  # sizes of the steps so far, smoothed
+            rate = torch.where(self._size == 0, 1.0, self._rho[:, None])
+            self._size = torch.where(number > 0, self._size + rate * (number - self._size), self._size)
+        return found[0, :, :size], found[1, :, :size], found[0, :, size:] / _FIXED, found[1, :, size:] / _FIXED
+
+    def _smooth(self, number: Tensor, first: Tensor, second: Tensor, claims: Tensor, squares: Tensor) -> None:
+        """Update the smoothed missed, claimed and variance of their difference."""
+        seen, count = number > 0, number.clamp_min(1.0)
+        # As if each class had one more error of mean strength and one more right answer: a variance of zero would be
+        # too sure (Agresti and Coull).
+        usual = (second.sum(1, keepdim=True) / first.sum(1, keepdim=True)).nan_to_num(0.0)
+        more = count + 2
+        variance = ((second + usual.square()) / more - ((first + usual) / more).square()) / more + squares
+        rate = self._rho[:, None]
+        new = self._missed.isnan()
+        for name, now in (("_missed", first / count), ("_claimed", claims), ("_variance", variance)):
+            before = getattr(self, name)
+            blended = torch.where(new, now, torch.lerp(before.nan_to_num(0.0), now, rate.expand_as(now)))
+            setattr(self, name, torch.where(seen, blended, before))
+
+    # Checks and state
+
+    def _key(self, label: object) -> Tensor:
+        if self._labels is None:
+            return self._whole("label", label, self.num_classes, "classes")
+        return self._whole("label", label, self._labels.numel(), "samples of these margins")
+
+    def _whole(self, name: str, value: object, size: int, what: str) -> Tensor:
+        found = _check.integers(name, value)
+        runs = self._gain.numel()
+        if found.dim() != 1 and (self._single or found.dim() != 2 or found.shape[0] != runs):
+            wanted = "[B]" if self._single else f"[B] or [{runs}, B]"
+            raise ValueError(f"{name} must have the shape {wanted}, not {list(found.shape)}.")
+        if found.device.type == "cpu":
+            _check.within(name, found, size, what)
+        return _check.moved(found, self.device)
+
+    def _settings(self) -> dict[str, object]:
+        return {
+            "kind": "Margins",
+            "num_classes": self.num_classes,
+            "labels": self._digest,
+            "signal": self.signal,
+            "gain": [round(rate, 7) for rate in self._gain.tolist()],
+            "rho": [round(rate, 7) for rate in self._rho.tolist()],
+            "width": self.width,
+            "limit": self.limit,
+            "pairs": self.pairs,
+        }
+
+    def state_dict(self) -> dict[str, object]:
+        """Return the complete state, with pending observations, as copies of tensors and primitives."""
+        ages = {} if self.ages is None else {"ages": self.ages.state_dict()}
+        return {**super().state_dict(), **ages}
+
+    def load_state_dict(self, state: dict[str, object]) -> None:
+        """Load a state; one with other settings, labels or sizes is refused, and nothing changes."""
+        _check.same_settings("Margins", self._settings(), state)
+        if self.ages is None:
+            return super().load_state_dict(state)
+        before = self.ages.state_dict()
+        ages = state.get("ages")
+        if not isinstance(ages, dict):
+            raise ValueError(f"This state of Margins is damaged: 'ages' must be a dict, not {_check.shown(ages)}.")
+        self.ages.load_state_dict(ages)
+        try:
+            super().load_state_dict(state)
+        except ValueError:
+            self.ages.load_state_dict(before)
+            raise
+        return None
+
+    def to(self, device: torch.device | str) -> Margins:
+        """Move the state to a device, and return it."""
+        if self.ages is not None:
+            self.ages.to(device)
+        return super().to(device)
+
+    def __repr__(self) -> str:
+        runs = "" if self._single else f", runs={self._gain.numel()}"
+        return f"Margins(num_classes={self.num_classes}{runs}, signal={self.signal!r}, epoch={self.epoch})"
+
+
+def fit_offsets(logits: Tensor, label: _check.Integers, *, steps: int = 200, width: float = 1.0) -> Tensor:
+    """Return offsets for `posthoc_logits`, `float32 [C]`, from held-out logits: no class counts, no training.
+
+    Finds offsets with which every class is as often missed as wrongly named on these samples, up to the standard error
+    of the difference (times `width`). Use samples that the model was not trained on.
+
+    >>> logits = torch.tensor([[1.0, 0.0]] * 50 + [[0.5, 0.0]] * 50)
+    >>> offset = fit_offsets(logits, [0] * 50 + [1] * 50)
+    >>> posthoc_logits(logits, offset).argmax(1).bincount()
+    tensor([50, 50])
+    """
+    if not isinstance(logits, Tensor) or not logits.is_floating_point() or logits.dim() != 2:
+        raise TypeError(f"logits must be a floating-point tensor [B, C], not {_check.shown(logits)}.")
+    steps = _check.whole("steps", steps, 1)
+    z = logits.detach().to(torch.float64)
+    z = (z - z.mean()) / z.std().clamp_min(1e-12)  # the unit of the steps
+    margins = Margins(z.shape[1], signal="error", rho=1.0, gain=0.1, width=width, limit=50.0, device=z.device)
+    best, lowest = margins.offsets, torch.inf
+    for step in range(steps):
+        answer = (z - margins.offsets).argmax(1)
+        margins.observe(label, answer)
+        current = margins.offsets
+        margins.advance(scale=1 - step / steps, sync=False)
+        worth = float(margins.missed.nanmean())
+        if worth < lowest:
+            best, lowest = current, worth
+    return (best * logits.detach().to(torch.float64).std().clamp_min(1e-12)).to(torch.float32)
