@@ -293,10 +293,7 @@ class Margins(State):
         if self.ages is not None:
             self.ages.advance(group=group, sync=sync)
         number = count.to(torch.float64)
-        if self.pairs:
-            sums = self._by_pairs(wrong, square, number)
-        else:
-            sums = self._by_class(wrong, square, number)
+        sums = self._by_pairs(wrong, square, number) if self.pairs else self._by_class(wrong, square, number)
         for pending in (self._count, self._wrong, self._square):
             pending.zero_()
         self._smooth(number, *sums)
@@ -316,7 +313,7 @@ class Margins(State):
         if bool(count[:, -1].any()):
             self._count[:, -1] = 0
             raise IndexError(
-                f"label and answer must lie in their range ({self.num_classes} classes), but observe() was given others "
+                f"label and answer must be in range ({self.num_classes} classes), but observe() was given others "
                 "since the last advance(). They were ignored. Call advance() again to continue without them."
             )
         return count[:, :-1], wrong[:, :-1], square[:, :-1]
