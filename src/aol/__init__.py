@@ -106,7 +106,7 @@ __getattr__, __dir__ = lazy(
         ),
     },
     modules=(
-        "ages", "data", "ids", "indexed", "longtail", "losses", "margins", "memory", "nets", "sampling", "streams",
-        "weights",
+        "ages", "data", "ids", "indexed", "longtail", "losses", "margins", "memory", "metrics", "nets", "sampling",
+        "streams", "weights",
     ),
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Accuracy, loss and margin by class, as sums and means. Sums are float64, with a run axis."""
+"""Accuracy, loss, margin and precision by class, as sums and means. Sums are float64, with a run axis."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from aol import _distributed
 from aol.losses import is_correct, softmax_loss
 
 READINGS = ("accuracy", "loss", "margin")
+SUMS = 5  # by class: of samples one, right or not, loss, margin; and how often it was answered
 
 
 def readings(logits: Tensor, label: Tensor) -> Tensor:
@@ -32,10 +33,37 @@ def margin(logits: Tensor, label: Tensor) -> Tensor:
     return (true - others.amax(-1, keepdim=True)).squeeze(-1)
 
 
+def add_readings(sums: Tensor, logits: Tensor, label: Tensor, times: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Add predictions to sums by class `[5, R, C]`; return which are right, bool `[R, B]`, and the answers, `[R, B]`.
+
+    A prediction counts `times [R, B]`; zero is padding, whose NaNs must not enter the sums. NaN logits answer no class:
+    they are not counted as an answer.
+
+    >>> sums = torch.zeros((5, 1, 2), dtype=torch.float64)
+    >>> logits = torch.tensor([[[0.0, 1.0], [0.0, 1.0], [torch.nan, 0.0]]])
+    >>> add_readings(sums, logits, torch.tensor([[0, 1, 1]]))[0]
+    tensor([[False,  True, False]])
+    >>> precision(sums)
+    tensor([[   nan, 0.5000]], dtype=torch.float64)
+    """
+    found, answer = readings(logits, label).to(sums.device), logits.argmax(-1)
+    often = (~logits.isnan().any(-1)).to(sums.device, sums.dtype)
+    right = found[1] > 0
+    if times is not None:
+        found, often = (found * times).masked_fill(times == 0, 0.0), often * times
+    sums[:-1].scatter_add_(2, label.to(sums.device).expand(len(found), -1, -1), found)
+    sums[-1].scatter_add_(1, answer.to(sums.device), often)
+    return right, answer
+
+
 def means(sums: Tensor) -> dict[str, Tensor]:
-    """Return the means by class, `[R, C]` each, of sums `[4, R, C]`; NaN for a class without a sample."""
-    count = sums[0]
-    return {name: value / count for name, value in zip(READINGS, sums[1:], strict=True)}
+    """Return the means by class, `[R, C]` each, of sums `[5, R, C]`; NaN for a class without a sample."""
+    return {name: value / sums[0] for name, value in zip(READINGS, sums[1:-1], strict=True)}
+
+
+def precision(sums: Tensor) -> Tensor:
+    """Return how often the answer of each class was right, `[R, C]`; NaN for a class that was never answered."""
+    return sums[1] / sums[-1]
 
 
 class ClassReadings:
@@ -48,15 +76,14 @@ class ClassReadings:
     """
 
     def __init__(self, num_runs: int, num_classes: int, device: torch.device) -> None:
-        self._sums = torch.zeros((len(READINGS) + 1, num_runs, num_classes), dtype=torch.float64, device=device)
+        self._sums = torch.zeros((SUMS, num_runs, num_classes), dtype=torch.float64, device=device)
 
     def add(self, logits: Tensor, label: Tensor) -> None:
         """Add predictions `logits [R, B, C]` for samples of the classes `label [R, B]`."""
-        found = readings(logits, label).to(self._sums.device)
-        self._sums.scatter_add_(2, label.to(self._sums.device).expand(found.shape[0], -1, -1), found)
+        add_readings(self._sums, logits, label)
 
     def take(self, group: _distributed.Group = None) -> Tensor:
-        """Return the sums over all processes, `[4, R, C]`, and reset them."""
+        """Return the sums over all processes, `[5, R, C]`, and reset them."""
         found = _distributed.total(self._sums, group)
         self._sums = torch.zeros_like(self._sums)
         return found

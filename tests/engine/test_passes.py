@@ -78,16 +78,20 @@ def test_a_clean_pass_sums_up_by_class_what_each_sample_says(
             own = index if shared else index[row]
             logits = learner.predict(source.plain(own.expand(2, -1)))[row]
             label = source.labels[own]
-            count, right, loss, margin = ([0.0] * 3 for _ in range(4))
+            count, right, loss, margin, answered = ([0.0] * 3 for _ in range(5))
             for at, (z, y) in enumerate(zip(logits, label.tolist(), strict=True)):
                 often = 1 if given is None else int(given[row, at])
                 count[y] += often
+                answered[int(z.argmax())] += often
                 right[y] += often * (int(z.argmax()) == y)
                 loss[y] += often * float(F.cross_entropy(z, torch.tensor(y)))
                 margin[y] += often * float(z[y] - max(z[k] for k in range(3) if k != y))
             assert found.correct[row].tolist() == (logits.argmax(1) == label).tolist()
             assert found.count[row].tolist() == count
             assert found.right[row].tolist() == right
+            assert found.answered[row].tolist() == answered
+            share = [r / a if a else math.nan for r, a in zip(right, answered, strict=True)]
+            assert found.precision[row].tolist() == pytest.approx(share, nan_ok=True)
             assert found.loss[row].tolist() == pytest.approx(loss, rel=1e-4)
             assert found.margin[row].tolist() == pytest.approx(margin, rel=1e-4, abs=1e-4)
             assert float(found.accuracy[row]) == pytest.approx(sum(right) / sum(count))

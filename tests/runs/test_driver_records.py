@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
+from sklearn.metrics import balanced_accuracy_score, f1_score, precision_score, recall_score
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from aol import nets
@@ -72,10 +73,13 @@ def test_records_are_complete_and_what_was_not_measured_is_unknown(out: Path) ->
     assert set(run.curves) == set(EPOCH) - {"epoch", "threshold"}
     assert set(run.over_time) == set(CLASS)
     for name, values in run.curves.items():
-        tested = name in ("test_accuracy", "validation_accuracy", "averaged_accuracy")
+        tested = name.startswith("test_") or name in ("validation_accuracy", "averaged_accuracy")
         assert np.isfinite(values).tolist() == ([False, True] * 2 if tested else [True] * 4), name
     for name, rows in run.over_time.items():
-        assert np.isfinite(rows).all(1).tolist() == ([False, True] * 2 if name.startswith("test") else [True] * 4), name
+        read = (
+            np.isfinite(rows).any(1) if name == "test_precision" else np.isfinite(rows).all(1)
+        )  # some: never answered
+        assert read.tolist() == ([False, True] * 2 if name.startswith("test") else [True] * 4), name
 
 
 def test_ages_of_samples_are_those_of_a_second_run_and_agree_with_the_classes(out: Path) -> None:
@@ -102,6 +106,34 @@ def test_ages_of_samples_are_those_of_a_second_run_and_agree_with_the_classes(ou
         own = kept["label"] == c
         assert by_class["age"][c] == pytest.approx(float(kept["age"][own].mean(dtype=float)), abs=1e-5)
         assert by_class["smoothed_age"][c] == pytest.approx(float(kept["ema"][own].mean()), abs=1e-5)
+
+
+def test_metrics_of_the_classes_are_those_of_scikit_learn_for_the_saved_network(out: Path) -> None:
+    test = open_data("digits").test
+    for seed in (3, 4):
+        folder = run_of(out, seed)
+        run = read_run(folder)
+        net = nets.make("cnn", num_classes=10, in_channels=1, image_size=8, seed=0)
+        net.load_state_dict(load_file(folder / "network.safetensors"))
+        net.eval()
+        with torch.no_grad():
+            answer = net(test.images.float() / 128 - 1).argmax(1)
+        last = {name: float(values[-1]) for name, values in run.curves.items()}
+        recall = recall_score(test.labels, answer, average=None)
+        by_count = np.argsort(-np.array(run.counts), kind="stable")  # they differ: 3, 4 and 3 of 10 classes
+        assert len(set(run.counts or ())) == 10
+        expected = {
+            "test_balanced_accuracy": balanced_accuracy_score(test.labels, answer),
+            "test_macro_f1": f1_score(test.labels, answer, average="macro", zero_division=0),
+            "test_worst_class": recall.min(),
+            "test_worst_tenth": recall.min(),
+            "test_head_accuracy": recall[by_count[:3]].mean(),
+            "test_middle_accuracy": recall[by_count[3:7]].mean(),
+            "test_tail_accuracy": recall[by_count[7:]].mean(),
+        }
+        assert {name: last[name] for name in expected} == pytest.approx(expected, abs=1e-6)
+        precision = precision_score(test.labels, answer, average=None, zero_division=np.nan)
+        assert run.by_class["test_precision"] == pytest.approx(precision, abs=1e-6, nan_ok=True)
 
 
 def test_answers_to_samples_are_those_of_the_saved_network(out: Path) -> None:

@@ -7,15 +7,17 @@ import math
 import torch
 from torch import Tensor
 
+from aol import metrics
+
 # By epoch: one number a run.
 EPOCH = (
     "epoch", "lr", "seconds", "images_per_second", "train_loss", "train_accuracy", "test_accuracy",
-    "validation_accuracy", "averaged_accuracy", "threshold",
+    "validation_accuracy", "averaged_accuracy", "threshold", *(f"test_{name}" for name in metrics.NAMES),
 )  # fmt: skip
 # By epoch and class: C numbers a run.
 CLASS = (
     "age", "smoothed_age", "weight", "train_count", "train_accuracy", "train_loss", "train_margin", "test_accuracy",
-    "test_loss", "test_margin", "test_age",
+    "test_loss", "test_margin", "test_age", "test_precision",
 )  # fmt: skip
 
 
@@ -60,5 +62,10 @@ class History:
 
     def load_state_dict(self, state: dict[str, object]) -> None:
         """Take over the readings of another history."""
+        sizes = {"by_epoch": (len(EPOCH), self._runs), "by_class": (len(CLASS), self._runs, self._classes)}
+        for name, size in sizes.items():
+            given = state[name]
+            if isinstance(given, Tensor) and given.shape[1:] != torch.Size(size):
+                raise ValueError(f"This history has {name} of the size {list(given.shape[1:])}, not {list(size)}")
         rows = {name: list(value.cpu().unbind()) if isinstance(value, Tensor) else [] for name, value in state.items()}
         self._by_epoch, self._by_class = rows["by_epoch"], rows["by_class"]

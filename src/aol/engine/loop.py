@@ -26,6 +26,7 @@ from aol.engine.run_weights import RunWeights
 from aol.engine.settings import Settings
 from aol.engine.source import AnyPair, shape_of, sources
 from aol.longtail import long_tail
+from aol.metrics import class_metrics
 from aol.sampling import draw, shuffle
 from aol.weights import ErrorRates
 
@@ -71,6 +72,7 @@ class Loop(ABC):
             self._validation = seen(own)[1]
             self.held_out = torch.arange(self._validation.labels.numel(), device=device)
         self.labels = self.train.labels[self.pool[0]]  # [n]: the same in all runs, because pools are ordered by class
+        self.class_counts = torch.bincount(self.labels.cpu(), minlength=self.num_classes)
         self.learner = Learner(runs, num_classes=self.num_classes, shape=shape, device=device)
         self.weights = RunWeights(runs, device)
         self.history = History(len(runs), self.num_classes)
@@ -122,8 +124,12 @@ class Loop(ABC):
         rank, world = _distributed.world()
         self.test_ages.observe(every[rank::world], readings.correct)
         self.test_ages.advance()
-        by_class |= {**readings.by_class("test"), "test_age": self.test_ages.class_age}
+        on_test = {**readings.by_class("test"), "test_precision": readings.precision}
+        by_class |= {**on_test, "test_age": self.test_ages.class_age}
+        accuracy, precision = (on_test[name].cpu() for name in ("test_accuracy", "test_precision"))
         found: dict[str, Tensor | float] = {"test_accuracy": readings.accuracy}
+        for name, values in class_metrics(accuracy, precision=precision, counts=self.class_counts).items():
+            found[f"test_{name}"] = values
         if self.learner.has_average:
             found["averaged_accuracy"] = self._evaluate("averaged", every).accuracy
         if self.held_out.numel():

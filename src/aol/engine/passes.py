@@ -18,7 +18,7 @@ from aol.engine.capture import Captured
 from aol.engine.learner import Learner
 from aol.engine.source import OnDevice, Source
 from aol.losses import loss_total
-from aol.readings import readings
+from aol.readings import SUMS, add_readings
 
 # The most images, and pixels, of all runs together in one evaluation batch.
 _EVALUATION_BATCH = {"cpu": (4096, 1 << 22), "cuda": (65536, 1 << 26)}
@@ -185,12 +185,18 @@ class Readings:
     count: Tensor
     loss: Tensor
     margin: Tensor
+    answered: Tensor
     answers: Tensor | None = None
 
     @property
     def accuracy(self) -> Tensor:
         """The accuracy of each run, `[R]`."""
         return self.right.sum(1) / self.count.sum(1)
+
+    @property
+    def precision(self) -> Tensor:
+        """How often the answer of each class was right, `[R, C]`; NaN for a class that was never answered."""
+        return self.right / self.answered
 
     def by_class(self, split: str) -> dict[str, Tensor]:
         """Return accuracy, loss and margin of each class, `[R, C]`, NaN where there was no sample, by their names."""
@@ -234,7 +240,7 @@ class CleanPass:
         self._index = torch.zeros(room if shared else (runs, room), dtype=torch.int64, device=device)
         self._times = torch.zeros((runs, room), dtype=torch.float64, device=device)
         self._correct = torch.zeros((runs, room), dtype=torch.bool, device=device)
-        self._sums = torch.zeros((4, runs, num_classes), dtype=torch.float64, device=device)
+        self._sums = torch.zeros((SUMS, runs, num_classes), dtype=torch.float64, device=device)
         self._answers = torch.zeros((len(ANSWER), runs, room if keep else 0), device=device)
         self._cursor = torch.zeros((), dtype=torch.int64, device=device)
         self._batches: dict[int, Captured] = {}
@@ -261,8 +267,8 @@ class CleanPass:
                 self._work(images.shape[-4], images)
         sums = _distributed.total(self._sums)
         answers = self._answers[..., :size].clone() if self._answers.numel() else None
-        count, right, loss, margin = sums.clone()
-        return Readings(self._correct[:, :size].clone(), right, count, loss, margin, answers)
+        count, right, loss, margin, answered = sums.clone()
+        return Readings(self._correct[:, :size].clone(), right, count, loss, margin, answered, answers)
 
     def _captured(self, size: int) -> Captured:
         if size not in self._batches:
@@ -282,12 +288,8 @@ class CleanPass:
             images = self._source.plain(index)
         logits = self._learner.predict(images, averaged=self._averaged)
         label = self._source.labels[index].expand(logits.shape[0], -1)
-        found = readings(logits, label)
-        times = self._times.index_select(1, at)
-        # A NaN of a sample that does not count must not enter the sums.
-        value = (found * times).masked_fill(times == 0, 0.0)
-        self._sums.scatter_add_(2, label.expand(4, -1, -1), value)
-        self._correct.index_copy_(1, at, found[1] > 0)
+        right, _ = add_readings(self._sums, logits, label, self._times.index_select(1, at))
+        self._correct.index_copy_(1, at, right)
         if self._answers.numel():
             self._answers.index_copy_(2, at, answer(logits, label))
         self._cursor += size

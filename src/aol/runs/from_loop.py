@@ -29,7 +29,7 @@ def records_of(
     found = versions(loop.device)
     state = loop.history.state_dict()
     by_epoch, by_class = (_array(state[name]) for name in ("by_epoch", "by_class"))
-    counts = torch.bincount(loop.labels, minlength=loop.num_classes).tolist()
+    counts = loop.class_counts.tolist()
     runs = []
     for row, run in enumerate(loop.runs):
         curves = {name: by_epoch[:, place, row].astype(np.float64) for place, name in enumerate(EPOCH)}

@@ -1,0 +1,250 @@
+"""Metrics for imbalanced problems: balanced accuracy, macro-F1, the worst classes, head, middle and tail.
+
+The last dimension is that of the classes, `[C]`; any others (runs, epochs) come before it. The accuracy of a class is
+its recall: right answers over samples. A class without a test sample has the accuracy NaN and is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from aol import _check
+
+NAMES = (
+    "balanced_accuracy", "macro_f1", "worst_class", "worst_tenth", "head_accuracy", "middle_accuracy", "tail_accuracy",
+)  # fmt: skip
+
+
+# From labels and answers
+
+
+def accuracy_by_class(label: _check.Integers, answer: _check.Integers, num_classes: int | None = None) -> Tensor:
+    r"""Return the accuracy of each class, `float64 [..., C]`; NaN for a class without a sample.
+
+    .. math:: a_c = \frac{|\{i : y_i = c, \hat y_i = c\}|}{|\{i : y_i = c\}|}
+
+    Args:
+        label: `[B]`, or `[..., B]`.
+        answer: the predicted classes, of the same shape or one that broadcasts. Numbers outside the classes (-1 for no
+            answer) are wrong.
+        num_classes: C; by default as many as labels and answers name.
+
+    >>> accuracy_by_class([0, 0, 1, 2], [0, 1, 1, 1])
+    tensor([0.5000, 1.0000, 0.0000], dtype=torch.float64)
+    """
+    right, count, _ = _sums(label, answer, num_classes)
+    return right / count
+
+
+def precision_by_class(label: _check.Integers, answer: _check.Integers, num_classes: int | None = None) -> Tensor:
+    r"""Return the precision of each class, `float64 [..., C]`; NaN for a class that was never answered.
+
+    .. math:: p_c = \frac{|\{i : y_i = c, \hat y_i = c\}|}{|\{i : \hat y_i = c\}|}
+
+    Arguments as in `accuracy_by_class`.
+
+    >>> precision_by_class([0, 0, 1, 2], [0, 1, 1, 1])
+    tensor([1.0000, 0.3333,    nan], dtype=torch.float64)
+    """
+    right, _, answered = _sums(label, answer, num_classes)
+    return right / answered
+
+
+# From accuracies
+
+
+def balanced_accuracy(accuracy: _check.Numbers) -> Tensor:
+    r"""Return the mean accuracy of the classes, `float64 [...]`.
+
+    .. math:: \frac{1}{C} \sum_c a_c
+
+    With equally many test samples of each class it equals the accuracy.
+
+    >>> balanced_accuracy([0.9, 0.5, torch.nan])
+    tensor(0.7000, dtype=torch.float64)
+    """
+    return _accuracies("accuracy", accuracy).nanmean(-1)
+
+
+def macro_f1(accuracy: _check.Numbers, precision: _check.Numbers) -> Tensor:
+    r"""Return the mean F1 score of the classes, `float64 [...]`.
+
+    .. math:: \frac{1}{C} \sum_c \frac{2\, a_c\, p_c}{a_c + p_c}
+
+    Args:
+        accuracy: of each class, `[..., C]`; NaN without a sample.
+        precision: of each class, of the same shape; NaN where it was never answered.
+
+    A class counts 0 if one of the two is NaN or both are zero. It is left out if both are NaN.
+
+    >>> macro_f1([0.5, 1.0, 0.0], [1.0, 0.5, torch.nan])
+    tensor(0.4444, dtype=torch.float64)
+    """
+    recall, share = _accuracies("accuracy", accuracy), _accuracies("precision", precision)
+    if recall.shape != share.shape:
+        raise ValueError(f"precision must have the shape of accuracy, {list(recall.shape)}, not {list(share.shape)}.")
+    absent = recall.isnan() & share.isnan()
+    score = (2 * recall * share / (recall + share)).nan_to_num(nan=0.0)
+    return score.masked_fill(absent, torch.nan).nanmean(-1)
+
+
+def worst_class(accuracy: _check.Numbers) -> Tensor:
+    r"""Return the lowest accuracy of a class, `float64 [...]`.
+
+    .. math:: \min_c a_c
+
+    >>> worst_class([[0.9, 0.5, torch.nan], [0.25, 1.0, 1.0]])
+    tensor([0.5000, 0.2500], dtype=torch.float64)
+    """
+    return _mean_of_lowest(_accuracies("accuracy", accuracy), torch.ones_like)
+
+
+def worst_tenth(accuracy: _check.Numbers) -> Tensor:
+    r"""Return the mean accuracy of the worst tenth of the classes, `float64 [...]`.
+
+    .. math:: \frac{1}{k} \sum_{j=1}^{k} a_{(j)}, \qquad k = \max(1, \lfloor C / 10 + 1/2 \rfloor)
+
+    Here a is in ascending order, and C the number of classes with a sample. Below 15 classes it is `worst_class`.
+
+    >>> worst_tenth(torch.arange(20) / 20)  # the mean of 0 and 0.05
+    tensor(0.0250, dtype=torch.float64)
+    """
+    return _mean_of_lowest(_accuracies("accuracy", accuracy), lambda known: ((known + 5) // 10).clamp(min=1))
+
+
+# Head, middle and tail
+
+
+def has_tail(counts: _check.Numbers) -> bool:
+    """Return whether classes have a head and a tail: the largest is at least half as large again as the smallest.
+
+    >>> has_tail([146, 139, 142]), has_tail([60, 5])
+    (False, True)
+    """
+    low, high = _counts(counts).aminmax()
+    return bool((high > low) & (2 * high >= 3 * low))
+
+
+def thirds(counts: _check.Numbers) -> Tensor:
+    r"""Return the third of each class by its number of training samples, `int64 [C]`: 0 head, 1 middle, 2 tail.
+
+    .. math:: \Big\lfloor \frac{3\,(r_c + s_c)}{2\,C} \Big\rfloor
+
+    r is the number of classes with more samples, s that of classes with as many or more: classes of equal size stay
+    together, in the third of their middle. Where C is not divisible by three, the middle has one class more or less
+    than the others. Where the sizes make only two parts, these are head and tail. Without a tail (see `has_tail`)
+    every class is -1.
+
+    >>> thirds([900, 500, 500, 10]), thirds([50, 50, 50, 50, 5, 5])
+    (tensor([0, 1, 1, 2]), tensor([0, 0, 0, 0, 2, 2]))
+    """
+    sizes = _counts(counts)
+    if not has_tail(sizes):
+        return torch.full_like(sizes, -1, dtype=torch.int64)
+    ordered = (-sizes).sort().values
+    more, as_many = (torch.searchsorted(ordered, -sizes, right=right) for right in (False, True))
+    part = (more + as_many) * 3 // (2 * sizes.numel())
+    two = bool((torch.bincount(part, minlength=3) == 0).any())
+    return torch.where(part == part.min(), 0, 2) if two else part
+
+
+def head_middle_tail(accuracy: _check.Numbers, counts: _check.Numbers) -> Tensor:
+    """Return the mean accuracy of the classes in the head, the middle and the tail, `float64 [..., 3]`.
+
+    Args:
+        accuracy: of each class on the test set, `[..., C]`.
+        counts: training samples of each class, `[C]`. They make the parts: see `thirds`.
+
+    NaN for a part without a class, and for all three where the counts have no tail.
+
+    >>> head_middle_tail([0.9, 0.8, 0.6, 0.1], [900, 500, 500, 10])
+    tensor([0.9000, 0.7000, 0.1000], dtype=torch.float64)
+    """
+    found, part = _accuracies("accuracy", accuracy), thirds(counts)
+    if found.shape[-1] != part.numel():
+        raise ValueError(f"counts must be {found.shape[-1]} numbers, one a class of accuracy, not {part.numel()}.")
+    part = part.to(found.device)
+    return torch.stack([found.masked_fill(part != each, torch.nan).nanmean(-1) for each in range(3)], -1)
+
+
+def class_metrics(
+    accuracy: _check.Numbers, *, precision: _check.Numbers | None = None, counts: _check.Numbers | None = None
+) -> dict[str, Tensor]:
+    """Return all metrics of this module by name, `float64 [...]` each.
+
+    Args:
+        accuracy: of each class on the test set, `[..., C]`.
+        precision: of each class, `[..., C]`; without it there is no `macro_f1`.
+        counts: training samples of each class, `[C]`; without them there is no `head_accuracy`, `middle_accuracy` and
+            `tail_accuracy`.
+
+    >>> found = class_metrics([0.9, 0.5, 0.25], counts=[500, 50, 5])
+    >>> [f"{name} {float(value):.2f}" for name, value in found.items()][:3]
+    ['balanced_accuracy 0.55', 'worst_class 0.25', 'worst_tenth 0.25']
+    """
+    found = {
+        "balanced_accuracy": balanced_accuracy(accuracy),
+        "worst_class": worst_class(accuracy),
+        "worst_tenth": worst_tenth(accuracy),
+    }
+    if precision is not None:
+        found["macro_f1"] = macro_f1(accuracy, precision)
+    if counts is not None:
+        parts = head_middle_tail(accuracy, counts).unbind(-1)
+        found |= dict(zip(("head_accuracy", "middle_accuracy", "tail_accuracy"), parts, strict=True))
+    return {name: found[name] for name in NAMES if name in found}
+
+
+# Checks and sums
+
+
+def _accuracies(name: str, value: _check.Numbers) -> Tensor:
+    found = _check.real(name, value)
+    if found.dim() == 0 or found.shape[-1] == 0:
+        raise ValueError(f"{name} must hold a number for each class in its last dimension, not {_check.shown(value)}.")
+    found = found.to(torch.float64)
+    wrong = (found < 0.0) | (found > 1.0)
+    if bool(wrong.any()):
+        raise ValueError(f"{name} must be fractions from 0 to 1, or NaN, not {found[wrong][0].item():g}.")
+    return found
+
+
+def _counts(value: _check.Numbers) -> Tensor:
+    found = _check.finite("counts", value)
+    if found.dim() != 1:
+        raise ValueError(f"counts must be a vector with a number for each class, not {_check.shown(value)}.")
+    return found
+
+
+def _mean_of_lowest(accuracy: Tensor, how_many: Callable[[Tensor], Tensor]) -> Tensor:
+    """Return the mean of the lowest accuracies; `how_many` says how many of as many as are known."""
+    ordered = accuracy.sort(-1).values  # NaN comes last
+    known = (~ordered.isnan()).sum(-1, keepdim=True)
+    wanted = how_many(known)
+    place = torch.arange(ordered.shape[-1], device=ordered.device)
+    total = ordered.masked_fill(place >= wanted, 0.0).sum(-1, keepdim=True)
+    return (total / wanted).squeeze(-1)
+
+
+def _sums(label: _check.Integers, answer: _check.Integers, num_classes: int | None) -> tuple[Tensor, Tensor, Tensor]:
+    """Return right answers, samples and answers by class, `float64 [..., C]`."""
+    true, given = _check.integers("label", label), _check.integers("answer", answer)
+    _check.broadcasts("answer", given, "label", true.shape)
+    shape = np.broadcast_shapes(true.shape, given.shape)
+    true, given = true.expand(shape), given.to(true.device).expand(shape)
+    if true.dim() == 0 or true.shape[-1] == 0:
+        raise ValueError(f"label must hold at least one label in its last dimension, not {_check.shown(label)}.")
+    if num_classes is None:
+        size = max(1, int(true.max()) + 1, int(given.max()) + 1)
+    else:
+        size = _check.whole("num_classes", num_classes, 1)
+    _check.within("label", true, size, "classes")
+    none = torch.zeros((*true.shape[:-1], size), dtype=torch.float64, device=true.device)
+    known = (given >= 0) & (given < size)
+    right = none.scatter_add(-1, true, (given == true).to(none.dtype))
+    count = none.scatter_add(-1, true, torch.ones_like(true, dtype=none.dtype))
+    return right, count, none.scatter_add(-1, given.where(known, 0), known.to(none.dtype))

@@ -1,0 +1,171 @@
+"""Metrics for imbalanced problems: those of scikit-learn where it has them, else of naive loops."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.metrics import balanced_accuracy_score, f1_score, precision_score, recall_score
+
+from aol import metrics
+from aol.losses import is_correct
+
+pairs = st.integers(1, 12).flatmap(
+    lambda classes: st.tuples(
+        st.just(classes),
+        st.lists(st.tuples(st.integers(0, classes - 1), st.integers(-1, classes - 1)), min_size=1, max_size=40),
+    )
+)  # answers of -1: none
+
+
+@given(pairs)
+def test_from_labels_and_answers_they_are_those_of_scikit_learn(case: tuple[int, list[tuple[int, int]]]) -> None:
+    classes, drawn = case
+    label, answer = (list(each) for each in zip(*drawn, strict=True))
+    accuracy = metrics.accuracy_by_class(label, answer, classes)
+    precision = metrics.precision_by_class(label, answer, classes)
+    every = list(range(classes))
+    common = {"labels": every, "average": None, "zero_division": np.nan}
+    assert accuracy.tolist() == pytest.approx(recall_score(label, answer, **common).tolist(), nan_ok=True)
+    assert precision.tolist() == pytest.approx(precision_score(label, answer, **common).tolist(), nan_ok=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about answers without a label, which it leaves out as well
+        assert float(metrics.balanced_accuracy(accuracy)) == pytest.approx(balanced_accuracy_score(label, answer))
+    named = sorted({*label, *answer} - {-1})
+    score = f1_score(label, answer, labels=named, average="macro", zero_division=0)
+    assert float(metrics.macro_f1(accuracy, precision)) == pytest.approx(score)
+    recalls = [value for value in accuracy.tolist() if value == value]
+    assert float(metrics.worst_class(accuracy)) == min(recalls)
+
+
+def test_a_run_axis_gives_each_run_its_own() -> None:
+    generator = torch.Generator().manual_seed(0)
+    label = torch.randint(0, 5, (60,), generator=generator)
+    answer = torch.randint(0, 6, (3, 60), generator=generator)  # the class 5 has no sample
+    accuracy, precision = (each(label, answer) for each in (metrics.accuracy_by_class, metrics.precision_by_class))
+    assert accuracy.shape == (3, 6)
+    together = metrics.class_metrics(accuracy, precision=precision, counts=[50, 40, 30, 20, 10, 5])
+    for run in range(3):
+        alone = metrics.class_metrics(accuracy[run], precision=precision[run], counts=[50, 40, 30, 20, 10, 5])
+        assert {name: float(value[run]) for name, value in together.items()} == {
+            name: pytest.approx(float(value), nan_ok=True) for name, value in alone.items()
+        }
+        assert float(together["balanced_accuracy"][run]) == pytest.approx(
+            recall_score(label, answer[run], average=None, labels=range(5)).mean()
+        )
+    assert tuple(together) == metrics.NAMES
+
+
+def test_a_sample_with_nan_logits_has_no_answer_and_is_wrong() -> None:
+    logits = torch.tensor([[2.0, 1.0, 0.0], [torch.nan, 0.0, 3.0], [0.0, torch.nan, 9.0]])
+    label = torch.tensor([0, 0, 2])
+    answer = logits.argmax(-1).where(~logits.isnan().any(-1), -1)
+    accuracy = metrics.accuracy_by_class(label, answer, 3)
+    assert accuracy.tolist() == pytest.approx([0.5, math.nan, 0.0], nan_ok=True)
+    right = is_correct(logits, label)
+    assert [float(right[label == each].float().mean()) for each in (0, 2)] == [0.5, 0.0]
+    assert float(metrics.worst_class(accuracy)) == 0.0
+
+
+@given(st.lists(st.one_of(st.just(math.nan), st.floats(0, 1)), min_size=1, max_size=45))
+def test_the_worst_tenth_is_the_mean_of_the_lowest_and_at_least_one(accuracy: list[float]) -> None:
+    known = sorted(value for value in accuracy if value == value)
+    found = float(metrics.worst_tenth(accuracy))
+    if not known:
+        assert math.isnan(found)
+        return
+    often = max(1, math.floor(len(known) / 10 + 0.5))
+    assert found == pytest.approx(sum(known[:often]) / often)
+    assert float(metrics.worst_class(accuracy)) == known[0]
+    assert float(metrics.worst_class(accuracy)) <= found + 1e-12
+
+
+def naive_thirds(counts: Sequence[int]) -> list[int]:
+    largest, smallest = max(counts), min(counts)
+    if largest == smallest or largest < 1.5 * smallest:
+        return [-1] * len(counts)
+    found = []
+    for own in counts:
+        ranks = [rank for rank, other in enumerate(sorted(counts, reverse=True)) if other == own]
+        middle = (ranks[0] + ranks[-1] + 1) / 2  # of the places that classes of this size take
+        found.append(0 if middle < len(counts) / 3 else 1 if middle < 2 * len(counts) / 3 else 2)
+    kinds = sorted(set(found))
+    return [0 if each == kinds[0] else 2 for each in found] if len(kinds) == 2 else found
+
+
+@settings(max_examples=200)
+@given(st.lists(st.integers(0, 30), min_size=1, max_size=20), st.randoms(use_true_random=False))
+def test_thirds_are_those_of_a_naive_loop_in_any_order_of_the_classes(counts: list[int], random: object) -> None:
+    found = metrics.thirds(counts).tolist()
+    assert found == naive_thirds(counts)
+    by_size = {size: {found[place] for place, own in enumerate(counts) if own == size} for size in counts}
+    assert all(len(own) == 1 for own in by_size.values())  # equals stay together
+    places = list(range(len(counts)))
+    random.shuffle(places)  # type: ignore[attr-defined]
+    assert metrics.thirds([counts[place] for place in places]).tolist() == [found[place] for place in places]
+    if found[0] >= 0:
+        assert {0, 2} <= set(found)
+        assert found[counts.index(max(counts))] == 0
+        assert found[counts.index(min(counts))] == 2
+
+
+@pytest.mark.parametrize(
+    ("classes", "sizes"),
+    [(2, (1, 0, 1)), (3, (1, 1, 1)), (4, (1, 2, 1)), (5, (2, 1, 2)), (10, (3, 4, 3)), (100, (33, 34, 33))],
+)
+def test_where_three_does_not_divide_them_the_middle_has_one_more_or_less(classes: int, sizes: tuple[int, ...]) -> None:
+    part = metrics.thirds([2 * classes - place for place in range(classes)] if classes > 3 else [9, 6, 3][:classes])
+    assert tuple(int((part == each).sum()) for each in range(3)) == sizes
+
+
+@given(
+    st.lists(st.tuples(st.one_of(st.just(math.nan), st.floats(0, 1)), st.sampled_from([1, 5, 20, 21, 100])), min_size=1)
+)
+def test_head_middle_and_tail_are_means_over_their_classes(drawn: list[tuple[float, int]]) -> None:
+    accuracy, counts = (list(each) for each in zip(*drawn, strict=True))
+    part = naive_thirds(counts)
+    for each, found in enumerate(metrics.head_middle_tail(accuracy, counts).tolist()):
+        own = [value for value, place in zip(accuracy, part, strict=True) if place == each and value == value]
+        assert found == pytest.approx(sum(own) / len(own) if own else math.nan, nan_ok=True)
+
+
+def test_without_a_tail_there_is_no_head() -> None:
+    for counts in ([7], [100, 100, 100], [100, 90, 80]):
+        assert metrics.head_middle_tail([0.5] * len(counts), counts).isnan().all()
+        assert not metrics.has_tail(counts)
+    step = metrics.head_middle_tail([0.9, 0.7, 0.2, 0.4], [500, 500, 5, 5]).tolist()
+    assert step == pytest.approx([0.8, math.nan, 0.3], nan_ok=True)
+
+
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [
+        (lambda: metrics.balanced_accuracy([50.0, 0.5]), "accuracy.* 0 to 1.* 50"),
+        (lambda: metrics.worst_class(0.5), "accuracy.*each class"),  # type: ignore[arg-type]
+        (lambda: metrics.worst_tenth([]), "accuracy.*each class"),
+        (lambda: metrics.macro_f1([0.5, 0.5], [0.5]), r"precision.*\[2\].*\[1\]"),
+        (lambda: metrics.head_middle_tail([0.5, 0.5], [9, 3, 1]), "counts.*2.*3"),
+        (lambda: metrics.thirds([[9, 3]]), "counts.*vector"),  # type: ignore[list-item]
+        (lambda: metrics.thirds([9, -3]), "counts.*-3"),
+        (lambda: metrics.accuracy_by_class([0, 1], [0, 1, 1]), "answer.*broadcast"),
+        (lambda: metrics.accuracy_by_class([], []), "label.*at least one"),
+        (lambda: metrics.accuracy_by_class([0, 1], [0, 1], 0), "num_classes"),
+    ],
+)
+def test_wrong_arguments_are_named(call: object, says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        call()  # type: ignore[operator]
+
+
+def test_a_label_outside_the_classes_is_an_error_and_such_an_answer_is_wrong() -> None:
+    with pytest.raises(IndexError, match="label"):
+        metrics.accuracy_by_class([0, 3], [0, 1], 3)
+    with pytest.raises(IndexError, match="label"):
+        metrics.accuracy_by_class([0, -1], [0, 1])
+    assert metrics.accuracy_by_class([0, 1], [0, 7], 2).tolist() == [1.0, 0.0]
