@@ -43,7 +43,10 @@ def test_sample_ages_agree_with_one_process_to_the_last_bit(processes, settings)
     [
         {"kind": "ClassAges", "rho": 0.3},
         {"kind": "ClassAges", "rho": 0.3, "threshold": 0.45},
+        {"kind": "ClassAges", "rho": 0.3, "threshold": "mean"},
+        {"kind": "ClassAges", "rho": 0.3, "threshold": "positive-median"},
         {"kind": "ClassAges", "rho": [0.3, 0.0]},
+        {"kind": "ClassAges", "rho": [0.3, 0.0], "threshold": ["mean", 0.4]},
         {"kind": "ClassAges", "rho": [0.3, 1.0], "own": True},
         {"kind": "ErrorRates", "rho": 0.3},
         {"kind": "ErrorRates", "rho": [0.3, 0.9], "own": True},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 
 import pytest
 import torch
@@ -19,7 +20,7 @@ def lowest_plus_a_bit(accuracy) -> float:
     return min(v for v in map(float, accuracy) if not math.isnan(v)) + 0.25
 
 
-thresholds = st.sampled_from(["median", 0.0, 0.5, 1.0, lowest_plus_a_bit]) | st.floats(0, 1)
+thresholds = st.sampled_from(["median", "positive-median", "mean", 0.0, 0.5, 1.0, lowest_plus_a_bit]) | st.floats(0, 1)
 
 
 @st.composite
@@ -76,6 +77,93 @@ def test_runs_together_equal_runs_apart_to_the_last_bit(rho, threshold, seed, sh
         assert same(together.weight([3, 0, 0])[r], ages.weight([3, 0, 0]))
         own = torch.arange(runs * 2).reshape(runs, 2) % 4
         assert same(together.weight(own)[r], ages.weight(own[r]))
+
+
+@given(st.lists(thresholds, min_size=1, max_size=5), st.integers(0, 2**30))
+def test_runs_with_thresholds_of_their_own_equal_runs_apart(rules, seed):
+    together = aol.ClassAges(4, rho=[0.3] * len(rules), threshold=rules)
+    apart = [aol.ClassAges(4, rho=0.3, threshold=rule) for rule in rules]
+    for step in range(5):
+        generator = torch.Generator().manual_seed(seed + step)
+        label = torch.randint(0, 4, (len(rules), 6), generator=generator)
+        right = torch.rand(len(rules), 6, generator=generator) < 0.4
+        together.observe(label, right)
+        together.advance()
+        for r, ages in enumerate(apart):
+            ages.observe(label[r], right[r])
+            ages.advance()
+    for r, ages in enumerate(apart):
+        for name in ("age", "ema", "class_weight", "accuracy", "threshold"):
+            assert same(getattr(together, name)[r], getattr(ages, name)), name
+
+
+@pytest.mark.parametrize("rule", ["positive-median", "mean"])
+def test_classes_at_zero_grow_older_where_the_median_is_zero(rule):
+    by_median, ages = aol.ClassAges(5), aol.ClassAges(5, threshold=rule)
+    for each in (by_median, ages):
+        for _ in range(2):
+            each.observe(range(5), [True, False, False, False, True])
+            each.advance()
+    assert by_median.age.tolist() == [1, 1, 1, 1, 1]
+    assert ages.age.tolist() == [1, 3, 3, 3, 1]
+
+
+def test_where_the_median_is_not_zero_a_positive_one_is_the_same():
+    ages = aol.ClassAges(3, threshold="positive-median")
+    ages.observe([0, 0, 1, 1, 2], [True, False, True, True, False])
+    ages.advance()
+    assert ages.threshold.item() == 0.5
+    assert ages.age.tolist() == [1, 1, 2]
+
+
+@pytest.mark.parametrize("right", [1, 3, 7])
+def test_classes_that_are_equally_good_are_not_below_their_mean(right):
+    ages = aol.ClassAges(7, threshold="mean")  # the float sum of seven times 0.1 is not 0.7
+    ages.observe(torch.arange(7).repeat(10), torch.arange(70) < 7 * right)
+    ages.advance()
+    assert ages.age.tolist() == [1] * 7
+
+
+# Thresholds that stay at zero
+
+
+def steps_at_zero(ages, steps: int, right=(True, False, False)) -> None:
+    for _ in range(steps):
+        ages.observe([0, 1, 2], torch.tensor(right).expand(*ages.rho.shape, 3))
+        ages.advance()
+
+
+@pytest.mark.parametrize("rho", [0.1, [0.0, 0.5]])
+def test_a_threshold_that_stays_at_zero_is_warned_of_once(rho):
+    ages = aol.ClassAges(3, rho=rho)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        steps_at_zero(ages, 2)
+        steps_at_zero(ages, 1, (True, True, False))  # a step with another threshold starts the count anew
+        steps_at_zero(ages, 2)
+    with pytest.warns(UserWarning, match=r"threshold was 0 .*positive-median") as told:
+        steps_at_zero(ages, 9)
+    assert len(told) == 1
+
+
+@pytest.mark.parametrize(
+    ("rule", "right"),
+    [
+        ("median", (False, False, False)),  # nothing has been learnt: no class is behind the others
+        ("positive-median", (True, False, False)),
+        ("mean", (True, False, False)),
+        (0.0, (True, False, False)),  # what the user wants
+    ],
+)
+def test_other_thresholds_are_not_warned_of(rule, right):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        steps_at_zero(aol.ClassAges(3, threshold=rule), 9, right)
+
+
+def test_a_list_of_thresholds_needs_a_run_each():
+    with pytest.raises(ValueError, match=r"threshold must be .* 2 runs, not 3 rules"):
+        aol.ClassAges(3, rho=[0.1, 0.2], threshold=["median"] * 3)
 
 
 def test_a_class_at_the_threshold_is_reset():
@@ -212,7 +300,7 @@ def test_one_class_works():
     assert ages.weight([0]).tolist() == [1.0]
 
 
-@pytest.mark.parametrize("threshold", ["mean", -0.1, 1.5, math.nan, None, True, [0.5], torch.tensor(0.5)])
+@pytest.mark.parametrize("threshold", ["mode", "", -0.1, 1.5, math.nan, None, True, [0.5], torch.tensor(0.5)])
 def test_a_bad_threshold_is_named(threshold):
     with pytest.raises((TypeError, ValueError), match="threshold"):
         aol.ClassAges(3, threshold=threshold)

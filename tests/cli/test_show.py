@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from aol import load_runs
 from aol.cli import main
 from aol.cli.show import compare
 from aol.engine.settings import Settings
@@ -111,6 +112,21 @@ def test_a_diverged_run_is_named(folder: Path, capsys: pytest.CaptureFixture[str
     _, out, _ = shown(capsys, folder)
     assert "Failed: cb β=0.9999, seed 3" in out
     assert ["cb", "β=0.9999", "1", "33.33"] in [line.split() for line in out.replace("│", " ").splitlines()]  # chance
+
+
+def test_the_share_of_steps_with_a_threshold_of_zero(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    store = Store(tmp_path / "runs")
+    for rule, values in ((None, [0.0, 0.0]), ("mean", [0.0, 0.5])):
+        run = made_up(Settings(scenario="stream", weighting="aol", threshold=rule, epochs=2), 0.5)
+        run.curves["threshold"] = np.array(values)
+        store.write(run)
+    _, out, _ = shown(capsys, store.folder)
+    assert "was 0 in 100% of the steps" in out  # of the runs by the median
+    assert "positive-median" in out
+    _, out, _ = shown(capsys, store.folder, "--json")
+    found = {run["config"]["threshold"]: run["zero_threshold"] for run in json.loads(out)["runs"]}
+    assert found == {None: 1.0, "mean": 0.5}
+    assert sorted(load_runs(store.folder)["zero_threshold"]) == [0.5, 1.0]
 
 
 def test_for_programs(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -20,6 +20,9 @@ KINDS = [
     {"weighting": "frequency"},
     {"weighting": "error"},
     {"weighting": "aol", "start": 0.6},
+    {"weighting": "aol", "threshold": "mean"},
+    {"weighting": "aol", "threshold": "positive-median"},
+    {"weighting": "aol", "threshold": 0.9},
 ]
 
 
@@ -50,6 +53,7 @@ def test_a_stream_is_what_the_protocol_says(stream: str, memory: str, kinds: lis
     [
         {"signal": "train", "weighting": "aol"},
         {"threshold": 0.9, "weighting": "aol"},
+        {"threshold": "mean", "weighting": "aol"},
         {"period": 1, "imbalance": 20.0, "weighting": "aol"},
         {"stream": "access", "fraction": 0.02, "weighting": "aol", "epochs": 8},
         {"schedule": "paper", "warmup": 2, "loss": "sigmoid", "weighting": "aol"},

@@ -17,7 +17,7 @@ from aol.engine.settings import PER_RUN, Settings, WrongSettingsError, grid, gro
         {"epochs": 0}, {"epochs": 2.5}, {"epochs": True}, {"batch_size": 0}, {"seed": -1}, {"seed": 2**63},
         {"warmup": -0.5}, {"warmup": math.nan}, {"warmup": "5"}, {"lr": -1.0}, {"lr": math.inf}, {"rho": 1.5},
         {"beta": 1.0}, {"start": 1.0}, {"start": -0.1}, {"validation": 1}, {"fraction": 0.0},
-        {"imbalance": 0.5}, {"threshold": 2}, {"image_size": 0},
+        {"imbalance": 0.5}, {"threshold": 2}, {"threshold": "mode"}, {"image_size": 0},
         {"augment": 1}, {"weighting": "age"}, {"net": "resnet18"}, {"data": 3}, {"memory": "reservoir:0"},
         {"memory": "some"}, {"profile": "flat"}, {"schedule": "linear"},
     ],
@@ -59,6 +59,9 @@ def test_settings_that_contradict_each_other_are_refused(given: dict[str, object
         ({"weighting": "aol", "fuse": "mean", "rho": 0.2}, {"weighting": "aol", "fuse": "mean"}),
         ({"scenario": "stream", "fuse": "mean"}, {"scenario": "stream"}),
         ({"warmup": 0.75}, {}),
+        ({"scenario": "stream", "weighting": "aol", "threshold": "median"}, {"scenario": "stream", "weighting": "aol"}),
+        ({"scenario": "stream", "threshold": "mean"}, {"scenario": "stream"}),  # ages are not used
+        ({"weighting": "aol", "threshold": "mean"}, {"weighting": "aol"}),
     ],
     ids=str,
 )
@@ -67,6 +70,14 @@ def test_what_cannot_matter_makes_no_other_run(one: dict[str, object], other: di
     assert first == second
     assert first.run_id == second.run_id
     assert Settings(**json.loads(json.dumps(first.as_dict()))) == first
+
+
+def test_thresholds_differ_within_a_group_and_are_part_of_the_method() -> None:
+    rules = [None, "mean", "positive-median", 0.25]
+    runs = [Settings(scenario="stream", weighting="aol", threshold=rule) for rule in rules]
+    assert len({run.group_key for run in runs}) == 1
+    assert len({run.run_id for run in runs}) == 4
+    assert [run.method.partition(" class")[2] for run in runs] == ["", " τ=mean", " τ=positive-median", " τ=0.25"]
 
 
 def test_the_default_warm_up_is_a_fortieth_of_the_epochs() -> None:

@@ -274,7 +274,8 @@ class Naive:
             accuracy = self.rates([self.labels[i] for i in seen], right)
             told.train.append(accuracy)
             known = [r for r in accuracy if r == r]
-            tau = median(known) if run.threshold is None else run.threshold
+            named = {None: median, "mean": lambda r: sum(r) / len(r), "positive-median": lambda r: median(r) or 1e-300}
+            tau = named[run.threshold](known) if run.threshold in named else run.threshold
             told.threshold.append(tau)
             self.note_errors(accuracy)
             for c, r in enumerate(accuracy):  # update

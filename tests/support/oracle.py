@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import decimal
 import math
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
+from fractions import Fraction
 
 NAN = float("nan")
 
@@ -106,25 +108,34 @@ class StreamOracle:
 
     def step(self, label: Sequence[int], correct: Sequence[bool]) -> None:
         rate: dict[int, float] = {}
+        exact: dict[int, Fraction] = {}
         for c in range(self.num_classes):
             of_class = [bool(k) for y, k in zip(label, correct, strict=True) if y == c]
             if of_class:
                 rate[c] = sum(of_class) / len(of_class)
-        if rate:
+                exact[c] = Fraction(sum(of_class), len(of_class))
+        below = {}
+        if rate and self.rule == "mean":  # without rounding, for a class may be at the mean
+            tau = sum(exact.values(), Fraction(0)) / len(exact)
+            self.threshold = float(tau)
+            below = {c: exact[c] < tau for c in exact}
+        elif rate:
             self.threshold = self._threshold(rate)
+            below = {c: rate[c] < self.threshold for c in rate}
         for c in range(self.num_classes):
             before = self.history[c][-1] if self.history[c] else 1
             if c not in rate:
                 self.history[c].append(before)
                 continue
             self.accuracy[c] = rate[c]
-            self.history[c].append(before + 1 if rate[c] < self.threshold else 1)
+            self.history[c].append(before + 1 if below[c] else 1)
 
     def _threshold(self, rate: Mapping[int, float]) -> float:
-        if self.rule == "median":
+        if self.rule in ("median", "positive-median"):
             ordered = sorted(rate.values())
             half = len(ordered) // 2
-            return ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2
+            middle = ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2
+            return middle if middle > 0 or self.rule == "median" else sys.float_info.min
         if callable(self.rule):
             return float(self.rule([rate.get(c, NAN) for c in range(self.num_classes)]))
         return float(self.rule)

@@ -113,10 +113,11 @@ def in_the_middle(accuracy: torch.Tensor) -> float:
 
 
 def classes(kind, names: tuple[str, ...], runs=None, own=False, **more) -> Subject:
+    common = {name: value for name, value in more.items() if not isinstance(value, list) or name == "rho"}
     others = [
         lambda: kind(4, **more),
-        lambda: kind(3, **{**more, "rho": 0.77}),
-        lambda: kind(3, **{**more, "rho": [0.1] * 5}),
+        lambda: kind(3, **{**common, "rho": 0.77}),
+        lambda: kind(3, **{**common, "rho": [0.1] * 5}),
     ]
     if kind is aol.ClassAges:
         others.append(lambda: kind(3, **{**more, "threshold": 0.123}))
@@ -197,6 +198,10 @@ SUBJECTS: dict[str, Subject] = {
     "SampleAges-ids": samples(work_on_samples(names=NAMES), bad=BAD_NAMED_CALLS, ids=NAMES),
     "ClassAges": classes(aol.ClassAges, CLASS_LOOK),
     "ClassAges-number": classes(aol.ClassAges, CLASS_LOOK, threshold=0.6, rho=0.2),
+    "ClassAges-mean": classes(aol.ClassAges, CLASS_LOOK, threshold="mean"),
+    "ClassAges-own-rules": classes(
+        aol.ClassAges, CLASS_LOOK, runs=2, rho=[0.1, 0.5], threshold=["positive-median", 0.4]
+    ),
     "ClassAges-function": classes(aol.ClassAges, CLASS_LOOK, threshold=in_the_middle),
     "ClassAges-runs": classes(aol.ClassAges, CLASS_LOOK, runs=2, rho=[0.0, 0.5]),
     "ClassAges-own-runs": classes(aol.ClassAges, CLASS_LOOK, runs=2, own=True, rho=[0.1, 0.5]),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 import torch
@@ -10,9 +11,12 @@ from torch import Tensor
 
 from aol import _check, _distributed
 from aol._counts import ClassCounts
+from aol._values import THRESHOLDS
 from aol.ages.rules import age_step, blend, mean_one
 
 Threshold: TypeAlias = str | float | Callable[[Tensor], float | Tensor]
+
+_MANY = 3  # steps in a row with a threshold of zero: then a warning
 
 
 class ClassAges(ClassCounts):
@@ -29,12 +33,17 @@ class ClassAges(ClassCounts):
         rho: smoothing rate of ages, in [0, 1]. `rho = 0` means uniform weights. A vector of R numbers gives
             every state and weight a leading run axis, and `observe` then takes `correct [R, B]`.
         threshold: τ: "median" of the accuracies of the observed classes (for an even number, the mean of the middle
-            two), a number in [0, 1], or a function from the accuracies `float64 [C]`, NaN where unseen, to a number. It
-            is not called in a step without observations.
+            two); "positive-median", the same but never zero, so that a class at accuracy 0 always grows older; "mean"
+            of these accuracies; a number in [0, 1]; or a function from the accuracies `float64 [C]`, NaN where unseen,
+            to a number, which is not called in a step without observations. With a run axis, also a list of these,
+            one per run.
         device: device of the state.
 
     Under `torch.distributed` each process observes its share, and `advance` (collective) adds the counts. Repeated
     samples count repeatedly.
+
+    If more than half of the classes are at accuracy 0, their median is 0, and no class grows older. `advance` warns
+    once when that lasts.
 
     >>> ages = ClassAges(3, rho=0.5)
     >>> for _ in range(2):
@@ -48,6 +57,14 @@ class ClassAges(ClassCounts):
     tensor([1, 1, 3], dtype=torch.int32)
     >>> ages.class_weight
     tensor([0.6667, 0.6667, 1.6667])
+    >>> for threshold in ("median", "positive-median", "mean"):
+    ...     ages = ClassAges(3, threshold=threshold)
+    ...     ages.observe([0, 1, 2], [True, False, False])
+    ...     ages.advance()
+    ...     print(ages.age.tolist())
+    [1, 1, 1]
+    [1, 2, 2]
+    [1, 2, 2]
     """
 
     def __init__(
@@ -55,15 +72,13 @@ class ClassAges(ClassCounts):
         num_classes: int,
         *,
         rho: _check.Rate = 0.1,
-        threshold: Threshold = "median",
+        threshold: Threshold | Sequence[Threshold] = "median",
         device: torch.device | str | None = None,
     ) -> None:
         super().__init__(num_classes, rho=rho, device=device)
-        if isinstance(threshold, str):
-            _check.choice("threshold", threshold, ("median",))
-        elif not callable(threshold):
-            threshold = _check.number("threshold", threshold, 0.0, 1.0)
-        self._rule = threshold
+        self._rules = self._checked(threshold)
+        self._zeros = [0] * self._rho.numel()  # steps in a row whose threshold was zero
+        self._warned = False
         shape = (self._rho.numel(), self.num_classes)
         self._age = torch.ones(shape, dtype=torch.int32, device=self.device)
         self._ema = torch.ones(shape, dtype=torch.float32, device=self.device)
@@ -112,21 +127,65 @@ class ClassAges(ClassCounts):
         self._last_accuracy = torch.where(observed, accuracy, self._last_accuracy)
         self._last_threshold = torch.where(observed.any(1), tau, self._last_threshold)
         self.epoch += 1
+        if not self._warned and _distributed.world(group)[0] == 0:
+            self._warn_of_zeros(accuracy, tau)
 
     def _threshold(self, accuracy: Tensor) -> Tensor:
-        if callable(self._rule):
-            found = [torch.nan if bool(row.isnan().all()) else _one(self._rule(row.clone())) for row in accuracy]
-            return torch.tensor(found, dtype=torch.float64, device=accuracy.device)
-        if isinstance(self._rule, str):
-            return _median(accuracy)
-        return torch.full_like(accuracy[:, 0], self._rule)
+        tau = torch.empty_like(accuracy[:, 0])
+        for first, rule in enumerate(self._rules):
+            if self._rules.index(rule) == first:  # each rule once, for all its runs
+                rows = [row for row, own in enumerate(self._rules) if own == rule]
+                tau[rows] = _tau(rule, accuracy[rows])
+        return tau
+
+    def _warn_of_zeros(self, accuracy: Tensor, tau: Tensor) -> None:
+        """Warn when classes at accuracy 0 are not below a threshold of 0 for several steps, while others are better."""
+        zero = (tau == 0) & (accuracy == 0).any(1) & (accuracy > 0).any(1)
+        asked = [isinstance(rule, float) for rule in self._rules]  # a number is what the user wants
+        pairs = zip(zero.tolist(), self._zeros, asked, strict=True)
+        self._zeros = [steps + 1 if now and not wanted else 0 for now, steps, wanted in pairs]
+        if max(self._zeros) >= _MANY:
+            self._warned = True
+            warnings.warn(
+                f"The threshold was 0 in {_MANY} steps in a row, so that classes at accuracy 0 do not grow older. Use "
+                "threshold='positive-median' (a class at 0 always grows older), 'mean' or a number.",
+                stacklevel=3,
+            )
+
+    def _checked(self, threshold: Threshold | Sequence[Threshold]) -> list[Threshold]:
+        """Return the rule of each run."""
+        runs = self._rho.numel()
+        rules = list(threshold) if isinstance(threshold, list | tuple) and not self._single else [threshold] * runs
+        if len(rules) != runs:
+            raise ValueError(f"threshold must be one rule, or one for each of the {runs} runs, not {len(rules)} rules.")
+        found: list[Threshold] = []
+        for rule in rules:
+            if isinstance(rule, str):
+                rule = _check.choice("threshold", rule, THRESHOLDS)
+            elif not callable(rule):
+                rule = _check.number("threshold", rule, 0.0, 1.0)
+            found.append(rule)
+        return found
 
     def _class_weight(self) -> Tensor:
         return mean_one(self._ema).masked_fill(self._uniform(), 1.0)
 
     def _settings(self) -> dict[str, object]:
-        rule = "a function" if callable(self._rule) else self._rule
-        return {**super()._settings(), "threshold": rule}
+        rules = ["a function" if callable(rule) else rule for rule in self._rules]
+        one = all(rule == rules[0] for rule in rules)  # a common rule as in states of 0.1.0
+        return {**super()._settings(), "threshold": rules[0] if one else rules}
+
+
+def _tau(rule: Threshold, accuracy: Tensor) -> Tensor:
+    """Return the threshold of each run, `float64 [R]`, by one rule from accuracies `[R, C]`."""
+    if callable(rule):
+        found = [torch.nan if bool(row.isnan().all()) else _one(rule(row.clone())) for row in accuracy]
+        return torch.tensor(found, dtype=torch.float64, device=accuracy.device)
+    if rule == "mean":
+        return _mean(accuracy)
+    if rule == "positive-median":
+        return _median(accuracy).clamp_min(torch.finfo(torch.float64).tiny)
+    return _median(accuracy) if rule == "median" else torch.full_like(accuracy[:, 0], float(rule))
 
 
 def _one(answer: object) -> float:
@@ -148,3 +207,18 @@ def _median(value: Tensor) -> Tensor:
     low = ordered.gather(1, ((count - 1) // 2).clamp_min(0))
     high = ordered.gather(1, (count // 2).clamp_max(value.shape[1] - 1))
     return ((low + high) / 2).squeeze(1)
+
+
+def _mean(value: Tensor) -> Tensor:
+    """Return the mean of each row of accuracies, ignoring NaN; rounded down to 2 ** -44.
+
+    Sums of whole numbers do not depend on their order: classes with equal accuracies are never below their mean.
+
+    >>> _mean(torch.tensor([[0.5, 0.25, torch.nan, 0.75]], dtype=torch.float64))
+    tensor([0.5000], dtype=torch.float64)
+    """
+    scale = 2.0**44
+    total = (value.nan_to_num(0.0) * scale).floor().to(torch.int64).sum(1)
+    count = (~value.isnan()).sum(1)
+    mean = (total // count.clamp_min(1)).to(torch.float64) / scale
+    return mean.masked_fill(count == 0, torch.nan)

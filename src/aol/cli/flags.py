@@ -9,6 +9,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 
+from aol._values import THRESHOLDS
 from aol.cli.parser import Flag, folder, seed_list, switch, value
 from aol.engine.settings import CHOICES, WEIGHTINGS, Settings, Value, WrongSettingsError, grid
 
@@ -72,7 +73,8 @@ _IMBALANCE = {
     "divide_by": "weighted losses are divided by weight, by count, or auto (as in the paper's code)",
     "start": "share of the epochs before which all weights are one: 0.8 weights the last fifth (deferred weights)",
     "signal": "where ages come from: a clean pass (eval), the training pass (train, no extra cost), none",
-    "threshold": "accuracy below which a class grows older (default: that of the median class)",
+    "threshold": f"accuracy below which a class grows older: a number, or {', '.join(THRESHOLDS)} of the classes; "
+    "positive-median is never 0 (default: median)",
 }
 GROUPS: Mapping[str, Mapping[str, str]] = {
     "data": _DATA,
@@ -137,9 +139,12 @@ KEEP_SAMPLES = switch("--keep-samples", "record every sample's answers, and so i
 def setting_value(name: str, text: str) -> Value:
     """Return the value of a setting from its text."""
     kind, _, optional = _TYPES[name].partition(" | ")
+    if name == "threshold" and text in THRESHOLDS:
+        return text
     if kind == "str" or (optional and text == "none"):
         return text if kind == "str" else None
     wanted = {"bool": "true or false", "int": "a whole number", "float": "a number"}[kind]
+    wanted += f", {', '.join(THRESHOLDS[:-1])} or {THRESHOLDS[-1]}" if name == "threshold" else ""
     try:
         return {"true": True, "false": False}[text] if kind == "bool" else int(text) if kind == "int" else float(text)
     except (KeyError, ValueError):

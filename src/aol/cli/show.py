@@ -89,7 +89,7 @@ _BY_CLASS = {"per_class_accuracy": "test_accuracy", "raw_class_age": "age", "cla
 
 
 def _as_json(run: Run, folder: str) -> dict[str, Json]:
-    from aol.runs.metrics import CURVES, accuracy_metrics, is_stream
+    from aol.runs.metrics import CURVES, accuracy_metrics, is_stream, zero_threshold_share
     from aol.runs.record import numbers
 
     found: dict[str, Json] = {name: getattr(run, name) for name in _SAME}
@@ -103,6 +103,8 @@ def _as_json(run: Run, folder: str) -> dict[str, Json]:
     age = "smoothed_age" if "smoothed_age" in run.by_class else "age"
     for name, reading in {**_BY_CLASS, "class_age": age}.items():
         found[name] = numbers(run.by_class[reading]) if reading in run.by_class else [None] * len(run.classes)
+    if is_stream(run):
+        found["zero_threshold"] = numbers([zero_threshold_share(run)])[0]
     return found
 
 
@@ -194,7 +196,7 @@ def _percent(value: float | None, form: str = ".2f") -> str:
 def _print_table(out: Console, frame: RunFrame) -> None:
     from rich.table import Table
 
-    from aol.runs.metrics import is_stream
+    from aol.runs.metrics import is_stream, zero_threshold_share
 
     runs = list(frame.runs.values())
     stream = all(is_stream(run) for run in runs)
@@ -214,6 +216,10 @@ def _print_table(out: Console, frame: RunFrame) -> None:
         out.print(text, soft_wrap=True)
     if any(run.failed_at_epoch is not None for run in runs):
         out.print("A run that diverged counts as chance.", soft_wrap=True)
+    shares = [run.settings.get("threshold") is None and zero_threshold_share(run) for run in runs]
+    if zeros := [share for share in shares if share > 0.0]:
+        text = f"The median accuracy of the classes was 0 in {sum(zeros) / len(zeros):.0%} of the steps, "
+        out.print(f"{text}in which no class grew older. Compare --threshold positive-median.", soft_wrap=True)
 
 
 def _print_oldest(out: Console, frame: RunFrame) -> None:

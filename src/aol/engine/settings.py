@@ -23,7 +23,7 @@ Value: TypeAlias = str | float | int | bool | None
 # What may differ between the runs of a group; all else is common to them.
 PER_RUN = (
     "weighting", "rho", "beta", "power", "temper", "level", "mechanism", "loss", "gamma", "divide_by", "start",
-    "seed",
+    "threshold", "seed",
 )  # fmt: skip
 
 # Settings that are words, and the words that are possible.
@@ -89,7 +89,7 @@ class Settings:
     divide_by: str = "auto"
     start: float = 0.0  # share of the epochs before which all weights are one
     signal: str = "eval"
-    threshold: float | None = None
+    threshold: float | str | None = None  # of a stream; None: the median, the paper's rule
     # Repetition and evaluation
     seed: int = 0
     eval_every: int = 1
@@ -127,7 +127,9 @@ class Settings:
             raise TypeError(f"augment must be true or false, not {_check.shown(self.augment)}.")
         if self.imbalance is not None:
             _check.number("imbalance", self.imbalance, 1.0, 1e9)
-        if self.threshold is not None:
+        if isinstance(self.threshold, str):
+            _check.choice("threshold", self.threshold, _check.THRESHOLDS)
+        elif self.threshold is not None:
             _check.number("threshold", self.threshold, 0.0, 1.0)
         if self.seed >= 2**63:
             raise ValueError(f"seed must be below 2 ** 63, not {self.seed}.")
@@ -163,8 +165,10 @@ class Settings:
         for name, default in start.items():  # 50 and 50.0 must not give two ids
             value = getattr(self, name)
             real = isinstance(default, float) or name in ("threshold", "warmup")
-            if name not in idle and value is not None and real:
+            if name not in idle and value is not None and real and not isinstance(value, str):
                 canonical[name] = float(value)
+        if self.threshold == "median":
+            canonical["threshold"] = None
         if self.schedule == "fixed":
             canonical["warmup"] = 0.0
         elif self.warmup is None:
@@ -203,6 +207,8 @@ class Settings:
             value = getattr(self, name)
             if name == "rho" and self.fuse == "mean" and weighting.uses_ages and self.rho != 0.0:
                 words.append("mean")
+            elif name == "threshold":
+                words += [] if value is None else [f"τ={value if isinstance(value, str) else f'{value:g}'}"]
             elif isinstance(value, str):
                 words.append(value)
             elif name != "temper" or value != 1.0:

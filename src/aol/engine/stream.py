@@ -12,6 +12,7 @@ from torch import Tensor
 
 from aol import _distributed
 from aol.ages import ClassAges
+from aol.ages.stream import Threshold
 from aol.engine.loop import Loop
 from aol.engine.passes import Trained
 from aol.engine.settings import Settings, memory_capacity
@@ -35,8 +36,7 @@ class StreamLoop(Loop):
         keep_samples: bool = False,
     ) -> None:
         super().__init__(runs, pair, device=device, workers=workers, keep_samples=keep_samples)
-        s = self.settings
-        threshold: str | float = "median" if s.threshold is None else s.threshold
+        threshold: list[Threshold] = ["median" if run.threshold is None else run.threshold for run in runs]
         rho = torch.tensor([run.rho for run in runs])
         self.ages = ClassAges(self.num_classes, rho=rho, threshold=threshold, device=device)
         self._streams = [_stream(run, self.labels) for run in runs]

@@ -88,8 +88,10 @@ def error(inputs: Inputs) -> Tensor:
 WEIGHTINGS = {
     "none": Weighting((), (), False, "all weights are one"),
     "cb": Weighting((class_balanced,), ("beta", "temper"), False, "class-balanced: inverse effective number"),
-    "aol": Weighting((age,), ("rho", "level", "temper"), True, "age of learning"),
-    "cb+aol": Weighting((class_balanced, age), ("beta", "rho", "level", "temper"), True, "product of cb and aol"),
+    "aol": Weighting((age,), ("rho", "level", "threshold", "temper"), True, "age of learning"),
+    "cb+aol": Weighting(
+        (class_balanced, age), ("beta", "rho", "level", "threshold", "temper"), True, "product of cb and aol"
+    ),
     "frequency": Weighting((frequency,), ("power", "temper"), False, "inverse class frequency to a power"),
     "error": Weighting((error,), ("rho", "temper"), True, "smoothed error rate of each class"),
 }

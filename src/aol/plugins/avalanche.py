@@ -50,7 +50,8 @@ class AgePlugin(SupervisedPlugin):
     .. math:: L = \frac{\sum_{i \in B} w_{y_i} \ell_i}{\sum_{i \in B} w_{y_i}}
 
     Args:
-        ages: a `ClassAges`, or an `ErrorRates`, for all classes that will occur.
+        ages: a `ClassAges`, or an `ErrorRates`, for all classes that will occur. Where classes come one after another,
+            give `ClassAges` a threshold that stays above zero, such as "positive-median".
         memory: one of Avalanche's buffers, to estimate accuracies on. The plug-in fills it, unless another plug-in of
             the strategy has the same buffer; that one must come first. None: accuracies are estimated on the current
             experience.

@@ -48,8 +48,8 @@ class AgedClassifier(base.Wrapper, base.MiniBatchClassifier):
         classifier: any classifier of River, or a pipeline that ends in one.
         step: samples between two updates of the ages.
         rho: smoothing rate of ages, in [0, 1]; 0 means weights of one.
-        threshold: "median" of the accuracies of the classes seen, a number in [0, 1], or a function; as in
-            `aol.ClassAges`.
+        threshold: "median" of the accuracies of the classes seen, another rule, a number in [0, 1], or a function; as
+            in `aol.ClassAges`.
         mechanism: "reweight" passes weights to `learn_one` as `w`; "resample" learns a sample a Poisson number of times
             with that mean, as River's samplers do, but the first sample of a class at least once. "auto" reweights if
             the classifier has a `w`, and resamples otherwise.

@@ -97,6 +97,13 @@ def run_metrics(run: Run) -> dict[str, float]:
     return found
 
 
+def zero_threshold_share(run: Run) -> float:
+    """Return the share of steps whose threshold was 0, so that no class grew older; NaN where it is not recorded."""
+    values = run.curves.get("threshold", np.zeros(0))
+    values = values[~np.isnan(values)]
+    return float((values == 0).mean()) if len(values) else math.nan
+
+
 def accuracy_by_epoch(run: Run) -> dict[int, float]:
     """Return a run's test accuracy by epoch; from the epoch in which it diverged on it is that of chance."""
     values = run.curves.get("test_accuracy", np.full(len(run.epochs), math.nan))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from aol.runs.metrics import run_metrics
+from aol.runs.metrics import run_metrics, zero_threshold_share
 from aol.runs.record import DamagedRunError, Run, read_run
 from aol.runs.store import find_runs
 
@@ -28,7 +28,8 @@ class RunFrame(pd.DataFrame):
     Columns: what a run is (`folder`, `method`, `seed`, `finished`, `failed_at_epoch`, `epochs_done`, `planned`,
     `seconds`, `trained_together`, `aol`, `torch`, `python`, `device`), every setting by its name, and the accuracies
     `test_last`, `test_best`, `test_tail_mean` and `test_second_half_mean` as fractions, the same for `validation_` and
-    `averaged_`. NaN where nothing was measured; a run that diverged counts as chance.
+    `averaged_`. NaN where nothing was measured; a run that diverged counts as chance. `zero_threshold`: the share of a
+    stream's steps in which the threshold was 0, so that no class grew older.
 
     A part of the frame is a frame of those runs: `frame[frame.weighting == "aol"].epochs()`.
     """
@@ -167,6 +168,7 @@ def _row(folder: Path | None, run: Run) -> dict[str, object]:
         "trained_together": run.trained_together,
         **{name: run.versions.get(name) for name in _VERSIONS},
         **run_metrics(run),
+        "zero_threshold": zero_threshold_share(run),
     }
     settings = {name if name not in own else f"setting_{name}": value for name, value in run.settings.items()}
     settings.pop("setting_seed", None)  # the same number

@@ -185,6 +185,24 @@ def mean_accuracy(accuracy: Tensor) -> Tensor:
     return accuracy.nanmean()
 
 
+def test_forgotten_classes_do_not_grow_older_by_the_median_and_a_warning_says_so() -> None:
+    age = AgePlugin(aol.ClassAges(CLASSES), memory=ReservoirSamplingBuffer(300))
+    strategy = naive([age])
+    with pytest.warns(UserWarning, match="positive-median"):
+        strategy.train(split_digits().train_stream)
+    assert age.ages.age.max() == 1
+
+
+def test_forgotten_classes_grow_older_by_a_median_above_zero() -> None:
+    age = AgePlugin(aol.ClassAges(CLASSES, threshold="positive-median"), memory=ReservoirSamplingBuffer(300))
+    strategy = naive([age])
+    strategy.train(split_digits().train_stream)
+    forgotten = age.ages.accuracy == 0
+    assert forgotten.sum() > CLASSES // 2
+    assert (age.ages.age[forgotten] > 1).all()
+    assert (age.ages.age[~forgotten] == 1).all()
+
+
 @pytest.mark.parametrize("every", [1, 2])
 def test_a_checkpoint_goes_on_to_the_same_end(tmp_path: Path, every: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.optim, "sgd", sys.modules["torch.optim.sgd"], raising=False)  # dill looks there for SGD

@@ -243,7 +243,7 @@ def test_a_pickle_and_a_copy_go_on_alike(memory):
         ({"step": 0}, "step must be a whole number of 1 or more, not 0"),
         ({"rho": 1.5}, r"rho must be a number in \[0, 1\], not 1.5"),
         ({"rho": [0.1, 0.5]}, r"rho must be a number in \[0, 1\]"),
-        ({"threshold": "mean"}, "threshold must be one of 'median', not 'mean'"),
+        ({"threshold": "mode"}, "threshold must be one of .*'median'.*, not 'mode'"),
         ({"threshold": 7}, "threshold must be a number"),
         ({"mechanism": "both"}, "mechanism must be one of 'auto', 'reweight', 'resample', not 'both'"),
         ({"memory": -1}, "memory must be a whole number of 0 or more, not -1"),

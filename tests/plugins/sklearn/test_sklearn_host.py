@@ -356,7 +356,7 @@ def test_a_step_with_only_some_classes_leaves_the_others_as_they_are():
         ({"classes": [0, 1]}, {}, y, r"only classes announced on the first call, \[0, 1\]"),
         ({"classes": [0, 1, 2]}, {"level": "sample"}, y, 'level must be "class"'),
         ({"classes": [0, 1, 2]}, {"cv": "oob"}, y, 'cv="oob" is for method="fit"'),
-        ({"classes": [0, 1, 2]}, {"threshold": "mean"}, y, "threshold must be one of 'median', not 'mean'"),
+        ({"classes": [0, 1, 2]}, {"threshold": "mode"}, y, "threshold must be one of .*'median'.*, not 'mode'"),
     ],
 )
 def test_a_wrong_step_gets_one_clear_sentence(words, kind, labels, reason):
