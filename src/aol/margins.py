@@ -337,7 +337,7 @@ class Margins(State):
         found = torch.stack((wrong, square)).to(torch.float64)
         if self._labels is None:  # sizes of the steps so far, smoothed
             rate = torch.where(self._size == 0, 1.0, self._rho[:, None])
-            self._size = torch.where(number > 0, self._size + rate * (number - self._size), self._size)
+            self._size.copy_(torch.where(number > 0, self._size + rate * (number - self._size), self._size))
         return found[0, :, :size], found[1, :, :size], found[0, :, size:] / _FIXED, found[1, :, size:] / _FIXED
 
     def _smooth(self, number: Tensor, first: Tensor, second: Tensor, claims: Tensor, squares: Tensor) -> None:

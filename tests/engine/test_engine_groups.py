@@ -181,7 +181,7 @@ def test_a_run_that_its_last_step_spoils_is_marked_too() -> None:
 
     loop.learner.step = spoil  # type: ignore[assignment, method-assign]
     loop.run_epoch()
-    assert bool(torch.stack([loss for loss, _ in taken]).isfinite().all())
+    assert bool(torch.stack([loss for loss, _, _ in taken]).isfinite().all())
     assert loop.failed == [0, 1]
 
 

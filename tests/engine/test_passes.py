@@ -28,7 +28,7 @@ def made() -> tuple[Learner, OnDevice]:
 def test_a_training_pass_is_one_step_a_batch_in_the_given_order() -> None:
     learner, source = made()
     other, _ = made()
-    heard: list[tuple[Tensor, Tensor, Tensor]] = []
+    heard: list[tuple[Tensor, Tensor, Tensor, Tensor]] = []
     one = TrainPass(
         learner, source, num_classes=3, size=32, observe=lambda *batch: heard.append(batch), observed=lambda: ()
     )
@@ -45,13 +45,15 @@ def test_a_training_pass_is_one_step_a_batch_in_the_given_order() -> None:
         for rate, part in zip(rates, torch.arange(32).split(15), strict=True):
             label = source.labels[place[:, part]]
             images = source.plain(place[:, part])
-            loss, right = other.step(images, label, weight[:, part], torch.tensor(rate))
+            loss, right, named = other.step(images, label, weight[:, part], torch.tensor(rate))
             losses.append(loss)
             rights.append(right)
-            seen, told, correct = heard[len(losses) - 1]
+            seen, told, correct, answered = heard[len(losses) - 1]
             assert torch.equal(seen, position[:, part])
             assert torch.equal(told, label)
             assert torch.equal(correct, right)
+            assert torch.equal(answered, named)
+            assert torch.equal(answered == label, right)
         torch.testing.assert_close(trained.loss, torch.stack(losses).double().mean(0))
         for row in range(2):
             labels, right = source.labels[place[row]], torch.cat(rights, 1)[row]

@@ -11,7 +11,7 @@ from dataclasses import fields
 
 from aol._values import THRESHOLDS
 from aol.cli.parser import Flag, folder, seed_list, switch, value
-from aol.engine.settings import CHOICES, WEIGHTINGS, Settings, Value, WrongSettingsError, grid
+from aol.engine.settings import CHOICES, MARGINS, WEIGHTINGS, Settings, Value, WrongSettingsError, grid
 
 DEFAULTS: Mapping[str, Value] = {field.name: field.default for field in fields(Settings)}  # type: ignore[misc]
 _TYPES = {field.name: str(field.type) for field in fields(Settings)}
@@ -72,7 +72,11 @@ _IMBALANCE = {
     "gamma": "of the focal loss",
     "divide_by": "weighted losses are divided by weight, by count, or auto (as in the paper's code)",
     "start": "share of the epochs before which all weights are one: 0.8 weights the last fifth (deferred weights)",
-    "signal": "where ages come from: a clean pass (eval), the training pass (train, no extra cost), none",
+    "margin": "; ".join(f"{name}: {each.help}" for name, each in MARGINS.items()),
+    "tau": "strength of margins from class counts",
+    "gain": "speed of margins from ages or errors, per epoch or step",
+    "signal": "where answers come from: a clean pass afterwards (eval), the training pass (train, no extra cost), "
+    "a pass over what a step shows, before training on it (before: streams and arrivals), none",
     "threshold": f"accuracy below which a class grows older: a number, or {', '.join(THRESHOLDS)} of the classes; "
     "positive-median is never 0 (default: median)",
 }

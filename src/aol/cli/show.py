@@ -115,7 +115,7 @@ def compare(runs: Sequence[Run], figures: Sequence[float]) -> pd.DataFrame:
     """Return a row a method: `seeds`, `mean` and `spread` of a figure, and its `gain` over the baseline, if any.
 
     `conditions` are the settings besides the method in which the runs differ. The baseline is the run without
-    weighting, with the same conditions, loss and seed.
+    weighting and margin, with the same conditions, loss and seed.
     """
     import pandas as pd
 
@@ -132,7 +132,7 @@ def compare(runs: Sequence[Run], figures: Sequence[float]) -> pd.DataFrame:
             ],
             "method": [run.method for run in runs],
             "seed": pd.Series([run.seed for run in runs], dtype="Int64"),
-            "baseline": [own and replace(own, weighting="none", mechanism="reweight").method for own in settings],
+            "baseline": [own and replace(own, weighting="none", margin="none", mechanism="reweight").method for own in settings],
             "figure": figures,
         }
     ).dropna(subset="figure")

@@ -17,7 +17,7 @@ EPOCH = (
 # By epoch and class: C numbers a run.
 CLASS = (
     "age", "smoothed_age", "weight", "train_count", "train_accuracy", "train_loss", "train_margin", "test_accuracy",
-    "test_loss", "test_margin", "test_age", "test_precision",
+    "test_loss", "test_margin", "test_age", "test_precision", "offset",
 )  # fmt: skip
 
 

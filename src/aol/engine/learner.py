@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from aol import _distributed, nets
 from aol.engine.settings import Settings
-from aol.losses import focal_loss, is_correct, sigmoid_bias, softmax_loss, weighted_mean
+from aol.losses import focal_loss, is_correct, sigmoid_bias, softmax_loss, weighted_mean, with_offset
 from aol.nets import fused
 
 
@@ -128,6 +128,7 @@ class Learner:
             self._learning = nn.parallel.DistributedDataParallel(self.net)
         self._optimiser = self._make_optimiser()
         self._by_loss = _rows_by_loss(runs, device)
+        self.offset: Tensor | None = None  # [R, C]: added to the logits in the loss; keeps its memory, as graphs need
         self.by_count = torch.tensor([run.divide_by == "count" for run in runs], device=device)
 
     def _quickest(self, net: nets.Stacked | SingleRun) -> nn.Module:
@@ -161,21 +162,21 @@ class Learner:
 
     def step(
         self, images: Tensor, label: Tensor, weight: Tensor, rate: Tensor, total: Tensor | None = None
-    ) -> tuple[Tensor, Tensor]:
-        """Take one optimiser step on `images [R, B, C, H, W]`; return the losses `[R]` and which were right `[R, B]`.
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Take one optimiser step on `images [R, B, C, H, W]`; return losses `[R]`, which were right, answers `[R, B]`.
 
         `total [R]`: the divisor of the weighted losses, where this process holds only a part of the batch.
         """
         self._learning.train()
         logits = self._forward(self._learning, images)
-        loss = self._losses(logits, label)
+        loss = self._losses(logits if self.offset is None else with_offset(logits, self.offset), label)
         if total is None:
             total = torch.where(self.by_count, float(loss.shape[1]), weight.sum(1))
         mean = weighted_mean(loss, weight, total=total)
         self._optimiser.zero_grad(set_to_none=True)
         mean.sum().backward()  # type: ignore[no-untyped-call]
         self._update(rate)
-        return mean.detach(), is_correct(logits, label)
+        return mean.detach(), is_correct(logits, label), logits.detach().argmax(-1)
 
     def _update(self, rate: Tensor) -> None:
         bias = self.net.head.get_parameter("bias")

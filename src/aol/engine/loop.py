@@ -22,6 +22,7 @@ from aol.data.images import split_per_class
 from aol.engine.history import History
 from aol.engine.learner import Learner, rate_at
 from aol.engine.passes import CleanPass, Readings, Trained, TrainPass
+from aol.engine.run_margins import RunMargins
 from aol.engine.run_weights import RunWeights
 from aol.engine.settings import Settings
 from aol.engine.source import AnyPair, shape_of, sources
@@ -37,6 +38,7 @@ class Loop(ABC):
     """Trains one group of runs, epoch by epoch."""
 
     ages: SampleAges | ClassAges
+    margins: RunMargins
     samples: SampleHistory | None = None  # the answers to each sample, where they are kept
 
     def __init__(
@@ -170,14 +172,42 @@ class Loop(ABC):
         seeds = [run.seed for run in self.runs]
         return self._train_pass(place, position, weight, rates=rates, epoch=self.epoch, seeds=seeds)
 
-    @abstractmethod
-    def _observe_batch(self, position: Tensor, label: Tensor, right: Tensor) -> None:
-        """Update ages and error rates with the answers of a training batch, each `[R, B]`."""
+    def _observe_batch(
+        self, position: Tensor, label: Tensor, right: Tensor, named: Tensor, times: Tensor | None = None
+    ) -> None:
+        """Update ages, error rates and margins with answers, each `[R, B]`; `named` is the predicted class."""
+        if isinstance(self.ages, SampleAges):
+            self.ages.observe(position, right)
+        else:
+            self.ages.observe(label, right, times=times)
+        self.error_rates.observe(label, right, times=times)
+        self.margins.observe(position, label, named, times)
+
+    def _advance(self) -> None:
+        """End the epoch of ages, error rates and margins; margins move as fast as the network learns."""
+        self.ages.advance()
+        self.error_rates.advance()
+        self.margins.advance(self._rate_share())
+
+    def _rate_share(self) -> float:
+        """Return the learning rate at the end of this epoch, as a share of the base rate."""
+        return rate_at(self.settings, 1000 * self.epoch + 999, 1000) / self.settings.lr if self.settings.lr else 1.0
+
+    def _set_offsets(self, counts: Tensor) -> dict[str, Tensor]:
+        """Set the offsets of the logits for the coming training pass, and return them as a reading."""
+        if not self.margins.any:
+            return {}
+        offsets = self.margins.offsets(counts)
+        if self.learner.offset is None:
+            self.learner.offset = torch.zeros_like(offsets)
+        self.learner.offset.copy_(offsets)
+        return {"offset": offsets}
 
     def _observed_tensors(self) -> Iterator[Tensor]:
         """Yield the tensors that `_observe_batch` changes."""
         yield from self.error_rates.pending()
         yield from self.ages.pending()
+        yield from self.margins.pending()
 
     def _orders(self, weight: Tensor) -> Tensor:
         """Return the order of each run's m samples: shuffled, or drawn by `weight [R, m]` where it resamples.
@@ -192,7 +222,9 @@ class Loop(ABC):
             rows.append(draw(own, size, generator=generator) if resampled else shuffle(size, generator=generator))
         return torch.stack(rows)
 
-    def _states(self) -> dict[str, SampleAges | ClassAges | ErrorRates | Learner | History | SampleHistory]:
+    def _states(
+        self,
+    ) -> dict[str, SampleAges | ClassAges | ErrorRates | Learner | History | SampleHistory | RunMargins]:
         kept: dict[str, SampleHistory] = {} if self.samples is None else {"samples": self.samples}
         return {
             **kept,
@@ -201,6 +233,7 @@ class Loop(ABC):
             "history": self.history,
             "test_ages": self.test_ages,
             "error_rates": self.error_rates,
+            "margins": self.margins,
         }
 
     def state_dict(self) -> dict[str, object]:

@@ -15,6 +15,7 @@ from aol.ages import SampleAges
 from aol.ages.history import SampleHistory
 from aol.engine.loop import Loop
 from aol.engine.passes import Trained
+from aol.engine.run_margins import RunMargins
 from aol.engine.settings import Settings
 from aol.engine.source import AnyPair
 from aol.streams import Arrivals
@@ -46,31 +47,37 @@ class OfflineLoop(Loop):
             absent="grow" if arrives else "keep",
             device=device,
         )
+        self.margins = RunMargins(runs, self.num_classes, self.labels, device)
         if keep_samples:
             self.samples = SampleHistory(len(runs), self.labels.numel(), absent=self.ages.absent, device=device)
         self._arrivals = [Arrivals(self.labels, s.fraction, steps=s.epochs, seed=run.seed) for run in runs if arrives]
 
     def _learn(self) -> tuple[Trained, dict[str, Tensor]]:
-        by_class, by_sample = self._weigh()
         here = self._here()
+        signal = self.settings.signal
+        if signal == "before":
+            readings = self._evaluate_train(here)
+            self._advance()
+        by_class, by_sample = self._weigh()
         position = here.gather(1, self._orders(by_sample.gather(1, here)))
         weight = by_sample.gather(1, position).masked_fill(self.weights.resampled, 1.0)
         place = self.pool.gather(1, position)
 
+        offsets = self._set_offsets(self.counts)
         trained = self._train_on(place, position, weight)
-        signal = self.settings.signal
-        readings = {"train_count": trained.count, "train_accuracy": trained.right / trained.count}
+        if signal in ("train", "none"):
+            readings = {"train_count": trained.count, "train_accuracy": trained.right / trained.count}
         if signal == "eval":
             readings = self._evaluate_train(here)
+        if signal in ("eval", "train"):
+            self._advance()
         if signal != "none":
-            self.ages.advance()
-            self.error_rates.advance()
             readings |= {"age": self.ages.mean_age, "smoothed_age": self.ages.class_age}
         if self.samples is not None:
             if signal == "train":  # only whether answers were right is known here
                 self.samples.observe(position, None)
             self.samples.advance(self.ages.age)
-        return trained, {**readings, "weight": self.weights.mean_by_class(by_class, by_sample, self.labels)}
+        return trained, {**readings, **offsets, "weight": self.weights.mean_by_class(by_class, by_sample, self.labels)}
 
     def _here(self) -> Tensor:
         """Return the positions of this epoch's samples, `int64 [R, m]`."""
@@ -89,11 +96,7 @@ class OfflineLoop(Loop):
         found = self._evaluate("train", self.pool.gather(1, here))
         rank, world = _distributed.world()
         mine = here[:, rank::world]
-        self._observe_batch(mine, self.labels[mine], found.correct)
+        self._observe_batch(mine, self.labels[mine], found.correct, found.named)
         if self.samples is not None:
             self.samples.observe(mine, found.answers)
         return {"train_count": found.count, **found.by_class("train")}
-
-    def _observe_batch(self, position: Tensor, label: Tensor, right: Tensor) -> None:
-        self.ages.observe(position, right)
-        self.error_rates.observe(label, right)

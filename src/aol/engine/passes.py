@@ -22,7 +22,7 @@ from aol.readings import SUMS, add_readings
 
 # The most images, and pixels, of all runs together in one evaluation batch.
 _EVALUATION_BATCH = {"cpu": (4096, 1 << 22), "cuda": (65536, 1 << 26)}
-Observe = Callable[[Tensor, Tensor, Tensor], None]
+Observe = Callable[[Tensor, Tensor, Tensor, Tensor], None]
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class TrainPass:
         source: where images come from.
         num_classes: C.
         size: m, the same in every pass.
-        observe: called for each batch with positions, labels and which were right, each `[R, B]`; or None.
+        observe: called for each batch with positions, labels, which were right, and answers, each `[R, B]`; or None.
         observed: returns the tensors that `observe` changes.
     """
 
@@ -138,15 +138,15 @@ class TrainPass:
         real = self._real.index_select(0, at)
         total = self._total(weight, real) if self._world > 1 else None
         rate = self._rates.index_select(0, self._step[None])[0]
-        loss, right = self._learner.step(images, label, weight, rate, total)
+        loss, right, named = self._learner.step(images, label, weight, rate, total)
         self._losses += loss
         counted = real.to(torch.float64).expand(label.shape)
         self._sums.scatter_add_(2, label.expand(2, -1, -1), torch.stack((right * counted, counted)))
         if self._observe is not None:
             position = self._position.index_select(1, at)
             if self._world > 1:  # padding does not count
-                position, label, right = (each[:, real] for each in (position, label, right))
-            self._observe(position, label, right)
+                position, label, right, named = (each[:, real] for each in (position, label, right, named))
+            self._observe(position, label, right, named)
         self._cursor += size
         self._step += 1
 
@@ -178,9 +178,13 @@ def share(size: int, batch: int, rank: int, world: int, device: torch.device) ->
 
 @dataclass(frozen=True)
 class Readings:
-    """Results of a clean pass over n samples: `correct [R, n]`, sums by class `float64 [R, C]`, and answers if kept."""
+    """Results of a clean pass over n samples: `correct` and the predicted class `named`, `[R, n]`.
+
+    Sums by class are `float64 [R, C]`; `answers` has each answer in full, if kept.
+    """
 
     correct: Tensor
+    named: Tensor
     right: Tensor
     count: Tensor
     loss: Tensor
@@ -240,6 +244,7 @@ class CleanPass:
         self._index = torch.zeros(room if shared else (runs, room), dtype=torch.int64, device=device)
         self._times = torch.zeros((runs, room), dtype=torch.float64, device=device)
         self._correct = torch.zeros((runs, room), dtype=torch.bool, device=device)
+        self._named = torch.zeros((runs, room), dtype=torch.int64, device=device)
         self._sums = torch.zeros((SUMS, runs, num_classes), dtype=torch.float64, device=device)
         self._answers = torch.zeros((len(ANSWER), runs, room if keep else 0), device=device)
         self._cursor = torch.zeros((), dtype=torch.int64, device=device)
@@ -268,14 +273,15 @@ class CleanPass:
         sums = _distributed.total(self._sums)
         answers = self._answers[..., :size].clone() if self._answers.numel() else None
         count, right, loss, margin, answered = sums.clone()
-        return Readings(self._correct[:, :size].clone(), right, count, loss, margin, answered, answers)
+        correct, named = self._correct[:, :size].clone(), self._named[:, :size].clone()
+        return Readings(correct, named, right, count, loss, margin, answered, answers)
 
     def _captured(self, size: int) -> Captured:
         if size not in self._batches:
             self._batches[size] = Captured(
                 lambda: self._work(size),
                 device=self._learner.device,
-                touched=lambda: (self._cursor, self._sums, self._correct, self._answers),
+                touched=lambda: (self._cursor, self._sums, self._correct, self._named, self._answers),
             )
         return self._batches[size]
 
@@ -288,8 +294,9 @@ class CleanPass:
             images = self._source.plain(index)
         logits = self._learner.predict(images, averaged=self._averaged)
         label = self._source.labels[index].expand(logits.shape[0], -1)
-        right, _ = add_readings(self._sums, logits, label, self._times.index_select(1, at))
+        right, named = add_readings(self._sums, logits, label, self._times.index_select(1, at))
         self._correct.index_copy_(1, at, right)
+        self._named.index_copy_(1, at, named)
         if self._answers.numel():
             self._answers.index_copy_(2, at, answer(logits, label))
         self._cursor += size

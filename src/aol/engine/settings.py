@@ -14,6 +14,7 @@ from functools import cached_property
 from typing import TypeAlias
 
 from aol import _values as _check
+from aol.engine.margin import MARGINS as MARGINS
 from aol.engine.weighting import FROM_ANSWERS as FROM_ANSWERS
 from aol.engine.weighting import WEIGHTINGS as WEIGHTINGS
 from aol.nets.registry import names
@@ -22,8 +23,8 @@ Value: TypeAlias = str | float | int | bool | None
 
 # What may differ between the runs of a group; all else is common to them.
 PER_RUN = (
-    "weighting", "rho", "beta", "power", "temper", "level", "mechanism", "loss", "gamma", "divide_by", "start",
-    "threshold", "seed",
+    "weighting", "rho", "beta", "power", "temper", "level", "mechanism", "loss", "gamma", "divide_by", "margin", "tau",
+    "gain", "start", "threshold", "seed",
 )  # fmt: skip
 
 # Settings that are words, and the words that are possible.
@@ -32,10 +33,11 @@ CHOICES: Mapping[str, Collection[str]] = {
     "optimiser": ("sgd", "adamw"), "schedule": ("paper", "cosine", "fixed"), "precision": ("fp32", "bf16"),
     "normalisation": ("centred", "standardised"), "weighting": WEIGHTINGS.keys(), "level": ("class", "sample"),
     "fuse": ("ema", "mean"), "mechanism": ("reweight", "resample"), "loss": ("softmax", "sigmoid", "focal"),
-    "divide_by": ("auto", "weight", "count"), "signal": ("eval", "train", "none"), "net": ("auto", *names()),
+    "divide_by": ("auto", "weight", "count"), "signal": ("eval", "train", "before", "none"),
+    "margin": MARGINS.keys(), "net": ("auto", *names()),
 }  # fmt: skip
 
-_SYMBOLS = {"beta": "β", "power": "p", "rho": "ρ"}  # in the name of a method
+_SYMBOLS = {"beta": "β", "gain": "k", "power": "p", "rho": "ρ", "tau": "τ"}  # in the name of a method
 
 
 class WrongSettingsError(ValueError):
@@ -89,6 +91,9 @@ class Settings:
     divide_by: str = "auto"
     start: float = 0.0  # share of the epochs before which all weights are one
     signal: str = "eval"
+    margin: str = "none"
+    tau: float = 1.0
+    gain: float = 0.1
     threshold: float | str | None = None  # of a stream; None: the median, the paper's rule
     # Repetition and evaluation
     seed: int = 0
@@ -115,11 +120,12 @@ class Settings:
             _check.number("warmup", self.warmup, 0.0, 1e6)
         for name in ("rho", "momentum"):
             _check.number(name, getattr(self, name), 0.0, 1.0)
-        for name in ("lr", "weight_decay", "power", "temper", "gamma"):
+        for name in ("lr", "weight_decay", "power", "temper", "gamma", "tau"):
             _check.number(name, getattr(self, name), 0.0, 1e6)
         for name in ("beta", "validation", "average", "start"):
             if _check.number(name, getattr(self, name), 0.0, 1.0) == 1.0:
                 raise ValueError(f"{name} must be a number in [0, 1), not 1.")
+        _check.number("gain", self.gain, 0.0, 1e3)
         _check.number("fraction", self.fraction, 0.0, 1.0, open_below=True)
         if self.image_size is not None:
             _check.whole("image_size", self.image_size, 1)
@@ -137,6 +143,12 @@ class Settings:
         weighting = WEIGHTINGS[self.weighting]
         if weighting.needs_answers and self.signal == "none":
             raise ValueError(f"signal='none' tracks no ages, which weighting={self.weighting!r} needs.")
+        if MARGINS[self.margin].signal is not None and self.signal == "none":
+            raise ValueError(f"signal='none' has no answers, which margin={self.margin!r} needs.")
+        if self.signal == "before" and self.scenario == "offline":
+            raise ValueError(
+                "signal='before' is for streams and arrivals: offline, every sample was trained on before."
+            )
         if self.scenario == "stream" and self.level == "sample" and weighting.uses_ages:
             raise ValueError("level='sample' is not possible on a stream, where samples do not come back; use 'class'.")
         if self.scenario == "stream" and self.stream == "shifting" and self.imbalance is None:
@@ -147,6 +159,7 @@ class Settings:
         start = {field.name: field.default for field in fields(self)}
         weighting = WEIGHTINGS[self.weighting]
         idle = {name for other in WEIGHTINGS.values() for name in other.settings} - set(weighting.settings)
+        idle |= {name for other in MARGINS.values() for name in other.settings} - set(MARGINS[self.margin].settings)
         if not weighting.factors:
             idle |= {"start"}
         if self.loss != "focal":
@@ -196,12 +209,14 @@ class Settings:
 
     @property
     def method(self) -> str:
-        """A short name of the method: weighting, mechanism and loss; the same for all seeds.
+        """A short name of the method: weighting, margin, mechanism and loss; the same for all seeds.
 
         >>> Settings(weighting="cb+aol", rho=0.3, mechanism="resample", loss="sigmoid").method
         'cb+aol β=0.9999 ρ=0.3 class resample sigmoid'
+        >>> Settings(margin="age", gain=0.05).method
+        'margin age k=0.05'
         """
-        weighting = WEIGHTINGS[self.weighting]
+        weighting, margin = WEIGHTINGS[self.weighting], MARGINS[self.margin]
         words = [self.weighting]
         for name in weighting.settings:
             value = getattr(self, name)
@@ -215,6 +230,9 @@ class Settings:
                 words.append(f"{_SYMBOLS.get(name, name)}={value:g}")
         if self.start:
             words.append(f"from {self.start:g}")
+        if self.margin != "none":
+            words = [*words, "+"] if weighting.factors else []
+            words += ["margin", self.margin, *(f"{_SYMBOLS[name]}={getattr(self, name):g}" for name in margin.settings)]
         if self.mechanism != "reweight":
             words.append(self.mechanism)
         if self.loss != "softmax":

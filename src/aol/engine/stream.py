@@ -15,6 +15,7 @@ from aol.ages import ClassAges
 from aol.ages.stream import Threshold
 from aol.engine.loop import Loop
 from aol.engine.passes import Trained
+from aol.engine.run_margins import RunMargins
 from aol.engine.settings import Settings, memory_capacity
 from aol.engine.source import AnyPair
 from aol.memory import KeepAll, KeepLast, Memory, Reservoir
@@ -39,6 +40,7 @@ class StreamLoop(Loop):
         threshold: list[Threshold] = ["median" if run.threshold is None else run.threshold for run in runs]
         rho = torch.tensor([run.rho for run in runs])
         self.ages = ClassAges(self.num_classes, rho=rho, threshold=threshold, device=device)
+        self.margins = RunMargins(runs, self.num_classes, None, device)
         self._streams = [_stream(run, self.labels) for run in runs]
         self._memories = [_memory(run, self.labels.numel()) for run in runs]
 
@@ -48,6 +50,10 @@ class StreamLoop(Loop):
             memory.add(indices)
         shown = shown.to(self.device)
         label = self.labels[shown]
+        signal = self.settings.signal
+        if signal == "before":
+            readings = self._evaluate_train(shown)
+            self._advance()
         counts = torch.zeros((len(self.runs), self.num_classes), dtype=torch.int64, device=self.device)
         counts.scatter_add_(1, label, torch.ones_like(label))
         age, error = self.ages.class_weight, self.error_rates.class_weight
@@ -56,35 +62,35 @@ class StreamLoop(Loop):
         position = shown.gather(1, order)
         weight = by_class.gather(1, self.labels[position]).masked_fill(self.weights.resampled, 1.0)
 
+        offsets = self._set_offsets(counts)
         trained = self._train_on(self.pool.gather(1, position), position, weight)
-        signal = self.settings.signal
-        readings = {"train_count": trained.count, "train_accuracy": trained.right / trained.count}
+        if signal in ("train", "none"):
+            readings = {"train_count": trained.count, "train_accuracy": trained.right / trained.count}
         if signal == "eval":
-            readings = self._evaluate_train()
+            readings = self._evaluate_train(*self._remembered())
+        if signal in ("eval", "train"):
+            self._advance()
         if signal != "none":
-            self.ages.advance()
-            self.error_rates.advance()
             readings |= {"age": self.ages.age, "smoothed_age": self.ages.ema}
-        return trained, {**readings, "weight": by_class}
+        return trained, {**readings, **offsets, "weight": by_class}
 
-    def _evaluate_train(self) -> dict[str, Tensor]:
-        """Classify each sample in memory once, unaugmented; it counts as often as it is remembered."""
+    def _remembered(self) -> tuple[Tensor, Tensor]:
+        """Return the samples in memory, each once, and how often each is remembered, both `int64 [R, m]`."""
         remembered = torch.stack([memory.counts(self.labels.numel()) for memory in self._memories]).to(self.device)
         known = remembered > 0
         most = int(known.sum(1).max())
         # Remembered samples first; runs with fewer of them are padded with others, which count zero times.
         index = known.to(torch.int8).argsort(dim=1, descending=True, stable=True)[:, :most]
-        times = remembered.gather(1, index)
-        found = self._evaluate("train", self.pool.gather(1, index), times, most=known.shape[1])
-        rank, world = _distributed.world()
-        label, often = self.labels[index[:, rank::world]], times[:, rank::world]
-        self.ages.observe(label, found.correct, times=often)
-        self.error_rates.observe(label, found.correct, times=often)
-        return {"train_count": found.count, **found.by_class("train")}
+        return index, remembered.gather(1, index)
 
-    def _observe_batch(self, position: Tensor, label: Tensor, right: Tensor) -> None:
-        self.ages.observe(label, right)
-        self.error_rates.observe(label, right)
+    def _evaluate_train(self, index: Tensor, times: Tensor | None = None) -> dict[str, Tensor]:
+        """Classify samples `index [R, m]`, unaugmented, each counted `times`, and update the ages."""
+        found = self._evaluate("train", self.pool.gather(1, index), times, most=self.labels.numel())
+        rank, world = _distributed.world()
+        mine = index[:, rank::world]
+        often = None if times is None else times[:, rank::world]
+        self._observe_batch(mine, self.labels[mine], found.correct, found.named, often)
+        return {"train_count": found.count, **found.by_class("train")}
 
     def _train_readings(self, by_class: dict[str, Tensor]) -> dict[str, Tensor | float]:
         return {**super()._train_readings(by_class), "threshold": self.ages.threshold}

@@ -200,13 +200,19 @@ def lines(methods: list[Method]) -> list[Line]:
     return [line for line in curves if not np.isnan(line.mean).all()]
 
 
+def is_plain(method: Method) -> bool:
+    """Return whether a method has neither weights nor margins."""
+    settings = method.runs[0].settings
+    return settings.get("weighting") == "none" and settings.get("margin", "none") == "none"
+
+
 @style.styled
 def sweep(methods: list[Method]) -> Figure | None:
     """Return accuracy at the end over ρ, with unweighted training as a level; None without several values of ρ."""
     found = lines(methods)
     if not found:
         return None
-    plain = [method for method in methods if method.runs[0].settings.get("weighting") == "none"][:1]
+    plain = [method for method in methods if is_plain(method)][:1]
     labels = [_label(line.name, line.seeds) for line in found] + [_label(each.name, len(each.runs)) for each in plain]
     figure, (axes,) = style.panels(1.75 + style.legend_height(labels))
     for number, (line, label) in enumerate(zip(found, labels, strict=False)):
