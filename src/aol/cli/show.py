@@ -132,7 +132,9 @@ def compare(runs: Sequence[Run], figures: Sequence[float]) -> pd.DataFrame:
             ],
             "method": [run.method for run in runs],
             "seed": pd.Series([run.seed for run in runs], dtype="Int64"),
-            "baseline": [own and replace(own, weighting="none", margin="none", mechanism="reweight").method for own in settings],
+            "baseline": [
+                own and replace(own, weighting="none", margin="none", mechanism="reweight").method for own in settings
+            ],
             "figure": figures,
         }
     ).dropna(subset="figure")

@@ -108,6 +108,8 @@ def _place(table: str, run: Settings) -> dict[str, str] | None:
 
 
 def _method(table: str, run: Settings) -> str | None:
+    if run.margin != "none":
+        return None
     if run.weighting == "none":
         # Sampling with replacement and equal weights is a separate row in the paper.
         return "aol_rho0" if table == "offline" and run.mechanism == "resample" else "none"
