@@ -112,6 +112,9 @@ def test_a_diverged_run_is_named(folder: Path, capsys: pytest.CaptureFixture[str
     _, out, _ = shown(capsys, folder)
     assert "Failed: cb β=0.9999, seed 3" in out
     assert ["cb", "β=0.9999", "1", "33.33"] in [line.split() for line in out.replace("│", " ").splitlines()]  # chance
+    _, out, _ = shown(capsys, folder, "--json")
+    (failed,) = (run for run in json.loads(out)["runs"] if run["failed_at_epoch"])
+    assert failed["accuracy"] == dict.fromkeys(("last", "best", "tail_mean"), pytest.approx(1 / 3))
 
 
 def test_the_share_of_steps_with_a_threshold_of_zero(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

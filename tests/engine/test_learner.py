@@ -169,3 +169,16 @@ def test_the_network_that_is_chosen_grows_with_the_images() -> None:
     sizes = {8: "cnn", 31: "cnn", 32: "resnet32", 64: "resnet32", 65: "resnet34", 224: "resnet34"}
     assert {size: network_name("auto", (3, size, size)) for size in sizes} == sizes
     assert network_name("vit", (3, 8, 8)) == "vit"
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_bfloat16_does_not_round_logits_so_that_near_ties_go_to_the_better_class(count: int) -> None:
+    learner = learner_of([settings(precision="bf16", seed=seed) for seed in range(count)])
+    head = learner.net.head
+    with torch.no_grad():  # the same logits but for the biases, which bfloat16 cannot tell apart
+        head.get_parameter("weight").zero_()
+        head.get_parameter("bias").copy_(torch.tensor([1.0, 1.001, 1.002]).repeat(count))
+    logits = learner.predict(batch(count)[0])
+    assert logits.dtype == torch.float32
+    assert (logits.argmax(-1) == 2).all()
+    torch.testing.assert_close(logits[0, 0], torch.tensor([1.0, 1.001, 1.002]))

@@ -203,8 +203,8 @@ def test_half_precision_stays_near_the_separate_networks(name: str) -> None:
         logits = stack(nets)(x)
         theirs = torch.stack([net(x[run]) for run, net in enumerate(nets)])
     losses(logits.float(), labels(3)).sum().backward()
-    assert logits.dtype == theirs.dtype == torch.bfloat16
-    assert_near(logits.float(), theirs.float(), 0.05)
+    assert logits.dtype == theirs.dtype == torch.float32  # of the last layer; the others are rounded
+    assert_near(logits, theirs, 0.05)
 
 
 def test_the_graph_is_captured_whole(name: str) -> None:

@@ -89,7 +89,7 @@ _BY_CLASS = {"per_class_accuracy": "test_accuracy", "raw_class_age": "age", "cla
 
 
 def _as_json(run: Run, folder: str) -> dict[str, Json]:
-    from aol.runs.metrics import CURVES, accuracy_metrics, is_stream, zero_threshold_share
+    from aol.runs.metrics import CURVES, accuracy_metrics, counted, is_stream, zero_threshold_share
     from aol.runs.record import numbers
 
     found: dict[str, Json] = {name: getattr(run, name) for name in _SAME}
@@ -97,7 +97,7 @@ def _as_json(run: Run, folder: str) -> dict[str, Json]:
     found["accuracy"] = dict.fromkeys(("last", "best", "tail_mean"))
     for split, curve in CURVES.items():
         if len(run.curves.get(curve, ())):
-            figures = accuracy_metrics(run.curves[curve], stream=is_stream(run))
+            figures = accuracy_metrics(counted(run, curve), stream=is_stream(run))
             known: dict[str, Json] = {name: each if math.isfinite(each) else None for name, each in figures.items()}
             found["accuracy" if split == "test" else curve] = known
     age = "smoothed_age" if "smoothed_age" in run.by_class else "age"

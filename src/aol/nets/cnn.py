@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from aol.nets.layers import Network, channelwise
+from aol.nets.layers import Head, Network, channelwise
 
 
 @channelwise(entry="conv1")
@@ -29,7 +29,7 @@ class CNN(Network):
         self.norm2 = nn.BatchNorm2d(2 * width)
         self.conv3 = nn.Conv2d(2 * width, 4 * width, 3, 2, 1, bias=False)
         self.norm3 = nn.BatchNorm2d(4 * width)
-        self.head = nn.Linear(4 * width, num_classes)
+        self.head = Head(4 * width, num_classes)
 
     def forward(self, x: Tensor) -> Tensor:
         """Images [B, C, H, W] → logits [B, K]."""

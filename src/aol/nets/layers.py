@@ -29,6 +29,25 @@ class Network(nn.Module):
     head: nn.Linear
 
 
+class Head(nn.Linear):
+    """A linear layer in the precision of its weights, also under autocast; for logits.
+
+    bf16 has eight significant bits: near-equal logits would become equal, and the lower class would win.
+
+    >>> head = Head(1, 2)
+    >>> head.load_state_dict({"weight": torch.tensor([[1.0], [1.001]]), "bias": torch.zeros(2)})
+    <All keys matched successfully>
+    >>> with torch.autocast("cpu", torch.bfloat16):
+    ...     head(torch.ones(1, 1)).argmax().item()
+    1
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[B, I] → [B, O]."""
+        with torch.autocast(x.device.type, enabled=False):
+            return super().forward(x.to(self.weight.dtype))
+
+
 def channelwise(*, entry: str | None = None) -> Callable[[ModuleType], ModuleType]:
     """Class decorator: the forward pass only calls children and treats all channels alike.
 

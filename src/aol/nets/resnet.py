@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from aol.nets.layers import Network, channelwise
+from aol.nets.layers import Head, Network, channelwise
 
 Shortcut = Callable[[int, int, int], nn.Module]  # (channels in, channels out, stride) → module
 
@@ -80,7 +80,7 @@ class ResNet(Network):
                 layers.append(BasicBlock(channels, out, stride, shortcut(channels, out, stride)))
                 channels = out
             self.stages.append(layers)
-        self.head = nn.Linear(channels, num_classes)
+        self.head = Head(channels, num_classes)
 
     def forward(self, x: Tensor) -> Tensor:
         """Images [B, C, H, W] → logits [B, K]."""

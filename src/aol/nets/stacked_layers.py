@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from aol.nets.layers import HalvingShortcut, split_runs
+from aol.nets.layers import HalvingShortcut, Head, split_runs
 
 Layer = TypeVar("Layer", bound=nn.Module)
 
@@ -181,6 +181,19 @@ class StackedLinear(nn.Module):
         return f"{self.in_features}, {self.out_features}, runs={self.runs}"
 
 
+class StackedHead(StackedLinear):
+    """R heads as one, in the precision of their weights also under autocast: [B, R·I] → [B, R·O].
+
+    >>> StackedHead([Head(4, 3) for _ in range(5)])(torch.zeros(2, 20)).shape
+    torch.Size([2, 15])
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[B, R·I] → [B, R·O]."""
+        with torch.autocast(x.device.type, enabled=False):
+            return super().forward(x.to(self.weight.dtype))
+
+
 @dataclass(frozen=True)
 class Rule:
     """How R layers of one class become one, and why some of them may not."""
@@ -237,6 +250,7 @@ register(nn.Conv2d, StackedConv2d, _refuse_conv)
 register(nn.BatchNorm1d, StackedBatchNorm, _refuse_norm)
 register(nn.BatchNorm2d, StackedBatchNorm, _refuse_norm)
 register(nn.Linear, StackedLinear)
+register(Head, StackedHead)
 register(HalvingShortcut, _halving)
 register(nn.Flatten, _same, _refuse_flatten)
 # These act on each element or each channel alone. Dropout is not among them: it would draw other numbers.

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from aol.nets.layers import Network
+from aol.nets.layers import Head, Network
 
 
 class Attention(nn.Module):
@@ -83,7 +83,7 @@ class ViT(Network):
         nn.init.trunc_normal_(self.position, std=0.02)
         self.blocks = nn.Sequential(*(TransformerBlock(width, heads) for _ in range(depth)))
         self.norm = nn.LayerNorm(width)
-        self.head = nn.Linear(width, num_classes)
+        self.head = Head(width, num_classes)
 
     def forward(self, x: Tensor) -> Tensor:
         """Images [B, C, H, W] → logits [B, K]."""

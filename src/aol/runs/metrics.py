@@ -89,12 +89,14 @@ def run_metrics(run: Run) -> dict[str, float]:
     """Return all metrics of a run by name, `test_last`, `validation_tail_mean` and so on; NaN where not measured."""
     found: dict[str, float] = {}
     for split, curve in CURVES.items():
-        values = run.curves.get(curve, np.zeros(0))
-        metrics = accuracy_metrics(
-            values if run.failed_at_epoch is None else np.full(1, chance(run)), stream=is_stream(run)
-        )
+        metrics = accuracy_metrics(counted(run, curve), stream=is_stream(run))
         found |= {f"{split}_{name}": metrics.get(name, math.nan) for name in METRICS}
     return found
+
+
+def counted(run: Run, curve: str) -> Floats:
+    """Return a run's accuracies by epoch as its metrics count them; of a run that diverged, that of chance, once."""
+    return run.curves.get(curve, np.zeros(0)) if run.failed_at_epoch is None else np.full(1, chance(run))
 
 
 def zero_threshold_share(run: Run) -> float:
