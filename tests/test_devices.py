@@ -31,6 +31,8 @@ def pretended() -> Iterator[None]:
 
 
 def made(kind: str, device: str) -> aol.SampleAges | aol.ClassAges | aol.ErrorRates:
+    if kind == "old":
+        return aol.OldSet(LABELS, after=1, factor=9, device=device)
     if kind in ("class", "sample"):
         return aol.SampleAges(LABELS, level=kind, device=device)
     return (aol.ClassAges if kind == "ages of classes" else aol.ErrorRates)(3, rho=0.5, device=device)
@@ -47,7 +49,7 @@ def told(ages: aol.SampleAges | aol.ClassAges | aol.ErrorRates, key_at: str, rig
 
 
 @pytest.mark.usefixtures("pretended")
-@pytest.mark.parametrize("kind", ["class", "sample", "ages of classes", "error rates"])
+@pytest.mark.parametrize("kind", ["class", "sample", "old", "ages of classes", "error rates"])
 @pytest.mark.parametrize("places", PLACES, ids="-".join)
 def test_ages_are_the_same_wherever_they_and_what_they_are_told_lie(kind: str, places: tuple[str, str, str]) -> None:
     ages_at, key_at, right_at = places

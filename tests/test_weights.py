@@ -218,6 +218,27 @@ def test_error_rate_weights_of_this_moment():
     ]
 
 
+@given(st.lists(st.booleans(), min_size=1, max_size=30), st.none() | st.floats(0.5, 100))
+def test_a_set_has_a_constant_factor_and_all_weights_have_mean_one(member, factor):
+    weight = aol.set_weight(member, factor)
+    inside, outside = (
+        [w for w, m in zip(weight.tolist(), member, strict=True) if m == wanted] for wanted in (True, False)
+    )
+    assert float(weight.double().mean()) == pytest.approx(1.0, rel=1e-6)
+    if inside and outside:
+        balanced = max(1.0, len(outside) / len(inside))
+        assert inside == pytest.approx([outside[0] * (balanced if factor is None else factor)] * len(inside), rel=1e-6)
+    else:
+        assert weight.tolist() == [1.0] * len(member)
+
+
+def test_sets_of_runs_have_a_row_each():
+    peak = torch.tensor([[1.0, 3.0, math.nan], [5.0, 3.0, 1.0]])
+    found = aol.old_set_weight(peak, after=[2, 4], factor=[3, 1])
+    assert found.tolist() == [[0.5, 1.5, 1.0], [1.0, 1.0, 1.0]]
+    assert aol.set_weight(peak > 2, [3, 1]).tolist()[0] == pytest.approx([0.6, 1.8, 0.6])
+
+
 ONES = torch.ones(3)
 
 
@@ -263,6 +284,14 @@ ONES = torch.ones(3)
         (lambda: aol.gather(torch.tensor(1.0), [0]), ValueError, "weight"),
         (lambda: aol.gather(torch.ones(1, 1, 1), [0]), ValueError, "weight"),
         (lambda: aol.gather(torch.ones(2, 3), [[0], [1], [2]]), ValueError, "runs"),
+        (lambda: aol.set_weight(True), ValueError, "member"),
+        (lambda: aol.set_weight([0.5, 1.0]), TypeError, "member"),
+        (lambda: aol.set_weight([True, False], -1), ValueError, "factor"),
+        (lambda: aol.set_weight(torch.ones(2, 3, dtype=torch.bool), [1, 2, 3]), ValueError, "factor"),
+        (lambda: aol.old_set_weight(3.0), ValueError, "peak_age"),
+        (lambda: aol.old_set_weight("abc"), TypeError, "peak_age"),
+        (lambda: aol.old_set_weight([1.0, 2.0], 0), ValueError, "after"),
+        (lambda: aol.old_set_weight(torch.ones(2, 3), [1, 2, 3]), ValueError, "after"),
         (lambda: aol.error_rate_weight([1.5]), ValueError, "accuracy"),
         (lambda: aol.error_rate_weight([-0.5]), ValueError, "accuracy"),
         (lambda: aol.error_rate_weight("x"), TypeError, "accuracy"),

@@ -10,7 +10,7 @@ from aol._lazy import lazy
 from aol._version import __version__
 
 if TYPE_CHECKING:
-    from aol.ages import ClassAges, SampleAges, age_step, ema_step
+    from aol.ages import ClassAges, OldSet, SampleAges, age_step, ema_step
     from aol.ids import IdMap
     from aol.indexed import Indexed
     from aol.longtail import long_tail, long_tail_counts
@@ -38,6 +38,8 @@ if TYPE_CHECKING:
         error_rate_weight,
         frequency_weight,
         gather,
+        old_set_weight,
+        set_weight,
         temper,
     )
 
@@ -51,6 +53,7 @@ __all__ = [
     "KeepAll",
     "LimitedAccess",
     "Margins",
+    "OldSet",
     "Recorder",
     "Reservoir",
     "SampleAges",
@@ -74,7 +77,9 @@ __all__ = [
     "long_tail",
     "long_tail_counts",
     "loss_total",
+    "old_set_weight",
     "posthoc_logits",
+    "set_weight",
     "sigmoid_bias",
     "sigmoid_bias_",
     "sigmoid_loss",
@@ -86,7 +91,7 @@ __all__ = [
 __getattr__, __dir__ = lazy(
     __name__,
     {
-        "aol.ages": ("ClassAges", "SampleAges", "age_step", "ema_step"),
+        "aol.ages": ("ClassAges", "OldSet", "SampleAges", "age_step", "ema_step"),
         "aol.ids": ("IdMap",),
         "aol.indexed": ("Indexed",),
         "aol.longtail": ("long_tail", "long_tail_counts"),
@@ -102,7 +107,7 @@ __getattr__, __dir__ = lazy(
         "aol.streams": ("Arrivals", "LimitedAccess", "ShiftingTail"),
         "aol.weights": (
             "ErrorRates", "cap", "class_balanced_weight", "combine", "error_rate_weight", "frequency_weight", "gather",
-            "temper",
+            "old_set_weight", "set_weight", "temper",
         ),
     },
     modules=(

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from aol import _check, _distributed
 from aol._counts import ClassCounts
-from aol.ages.rules import blend, mean_one
+from aol.ages.rules import balancing_factor, blend, mean_one
 
 
 def class_balanced_weight(counts: _check.Integers, beta: _check.Rate) -> Tensor:
@@ -77,6 +77,62 @@ def error_rate_weight(accuracy: _check.Numbers) -> Tensor:
     if bool(((known < 0) | (known > 1)).any()):
         raise ValueError("accuracy must lie in [0, 1], or be NaN where it is unknown.")
     return mean_one(1 - known)
+
+
+def set_weight(member: _check.Truths, factor: _check.Rate | None = None) -> Tensor:
+    r"""Return weights with a constant factor on the members of a set, with mean one.
+
+    .. math:: w_i \propto \begin{cases} f & i \in S \\ 1 & \text{else} \end{cases}
+
+    For example just-train-twice: S holds the samples that were wrong at the end of an early epoch.
+
+    Args:
+        member: which samples are in S, `[N]` or `[R, N]`.
+        factor: f, 0 or more; a vector of R numbers gives `[R, N]`. None: the number of samples outside S over that
+            inside, but at least one, so that both have the same total weight.
+
+    >>> set_weight([False, False, False, True], 5)
+    tensor([0.5000, 0.5000, 0.5000, 2.5000])
+    >>> set_weight([False, False, False, True])
+    tensor([0.6667, 0.6667, 0.6667, 2.0000])
+    """
+    inside = _check.truths("member", member)
+    if inside.dim() == 0:
+        raise ValueError(f"member must hold one value per sample, not {_check.shown(member)}.")
+    return mean_one(_set_weight(inside, torch.ones_like(inside), factor))
+
+
+def old_set_weight(peak_age: _check.Numbers, after: _check.Rate = 5, factor: _check.Rate | None = None) -> Tensor:
+    r"""Return weights with a constant factor on samples that were ever wrong `after` times in a row, with mean one.
+
+    .. math:: w_i \propto \begin{cases} f & \hat a_i > T \\ 1 & \text{else} \end{cases}
+
+    Ages start at one, so that T wrong answers in a row give an age of T + 1. `OldSet` keeps ages and has these weights.
+
+    Args:
+        peak_age: the largest age of each sample so far, `[N]` or `[R, N]`, as in `SampleAges(..., fuse="peak").ema`. A
+            sample never seen has NaN, and the weight one.
+        after: T, 1 or more; a vector of R numbers gives `[R, N]`.
+        factor: f, as in `set_weight`; None gives old and young samples the same total weight.
+
+    >>> old_set_weight([1.0, 2.0, 1.0, 7.0], after=5, factor=5)
+    tensor([0.5000, 0.5000, 0.5000, 2.5000])
+    """
+    peak = _check.real("peak_age", peak_age).to(torch.float64)
+    if peak.dim() == 0:
+        raise ValueError(f"peak_age must hold one age per sample, not {_check.shown(peak_age)}.")
+    often = _a_row_each("after", _check.rates("after", after, 1.0, torch.inf), peak)
+    weight = _set_weight(peak > often, ~peak.isnan(), factor)
+    return mean_one(torch.where(peak.isnan(), torch.nan, weight))
+
+
+def _set_weight(inside: Tensor, known: Tensor, factor: _check.Rate | None) -> Tensor:
+    """Return the factor where `inside`, else one; a factor of None balances the samples that are `known`."""
+    if factor is None:
+        times = balancing_factor(inside.sum(-1, keepdim=True), known.sum(-1, keepdim=True))
+    else:
+        times = _a_row_each("factor", _check.rates("factor", factor, 0.0, 1e6), inside)
+    return torch.where(inside, times, 1.0)
 
 
 class ErrorRates(ClassCounts):

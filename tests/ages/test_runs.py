@@ -18,7 +18,7 @@ def generator(seed: int) -> torch.Generator:
 
 
 @pytest.mark.parametrize("shared", [True, False])
-@pytest.mark.parametrize("fuse", ["ema", "mean"])
+@pytest.mark.parametrize("fuse", ["ema", "mean", "peak"])
 @pytest.mark.parametrize("absent", ["keep", "grow"])
 @pytest.mark.parametrize("level", ["class", "sample"])
 @given(st.lists(rhos, min_size=1, max_size=5), st.integers(1, 40), st.integers(0, 2**30))

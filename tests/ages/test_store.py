@@ -144,11 +144,12 @@ def test_compact_ages_stop_at_8191_and_full_ones_go_on():
     assert compact.age.tolist() == [1, 2]
 
 
+@pytest.mark.parametrize("fuse", ["ema", "peak"])
 @pytest.mark.parametrize("absent", ["keep", "grow"])
-def test_the_compact_store_obeys_the_same_rules(absent):
+def test_the_compact_store_obeys_the_same_rules(absent, fuse):
     labels = [i % 3 for i in range(30)]
     compact, truth = (
-        kind(labels, rho=0.5, absent=absent, **more)
+        kind(labels, rho=0.5, absent=absent, fuse=fuse, **more)
         for kind, more in ((aol.SampleAges, {"store": "compact"}), (SampleOracle, {}))
     )
     for step, answers in enumerate(random_answers(30, 12, right=0.4, seed=6)):
@@ -166,7 +167,7 @@ def test_mean_fusion_is_refused_by_the_compact_store():
         aol.SampleAges([0], fuse="mean", store="compact")
 
 
-@pytest.mark.parametrize(("fuse", "store", "limit"), [("ema", "full", 8), ("mean", "full", 8), ("ema", "compact", 4)])
+@pytest.mark.parametrize(("fuse", "store", "limit"), [("ema", "full", 8), ("mean", "full", 8), ("peak", "compact", 4)])
 def test_a_sample_takes_no_more_bytes_than_promised(fuse, store, limit):
     ages = aol.SampleAges(torch.zeros(100_000, dtype=torch.int64), fuse=fuse, store=store)
     held = ages._words.nbytes + ages._ema.nbytes

@@ -37,6 +37,17 @@ SETS: dict[str, list[Settings]] = {
         settings(scenario="arrival", fraction=0.4, weighting="aol", level=level, seed=seed)
         for seed, level in enumerate(("class", "sample"))
     ],
+    "old": [
+        settings(weighting="old", after=2, factor=9, seed=0),
+        settings(weighting="sample-loss", seed=1),
+        settings(weighting="jtt", after=2, seed=2),
+        settings(weighting="sample-error", mechanism="resample", seed=3),
+    ],
+    "old of arrivals": [
+        settings(scenario="arrival", fraction=0.4, weighting=weighting, seed=seed)
+        for seed, weighting in enumerate(("old", "sample-loss", "sample-error", "jtt"))
+    ],
+    "peak": [settings(fuse="peak", weighting="aol", level="sample", signal="train", seed=seed) for seed in range(2)],
     "mean": [settings(fuse="mean", weighting="aol", seed=seed) for seed in range(2)],
     "train": [settings(signal="train", weighting="aol", optimiser="adamw", lr=0.01, seed=seed) for seed in range(2)],
 } | {

@@ -31,11 +31,18 @@ REWEIGHTED = [
     {"weighting": "cb", "beta": 0.99, "loss": "focal", "gamma": 2.0},
     {"weighting": "cb", "beta": 0.9, "start": 0.8},
     {"weighting": "aol", "rho": 0.3, "level": "sample", "start": 0.4},
+    {"weighting": "old", "after": 2, "factor": 9.0},
+    {"weighting": "jtt", "after": 3, "factor": 20.0},
+    {"weighting": "jtt", "after": 1, "start": 0.6},
+    {"weighting": "sample-error", "temper": 0.5},
+    {"weighting": "old", "after": 1},
 ]
 COMMON = [
     {"signal": "train"},
     {"signal": "none"},
     {"fuse": "mean"},
+    {"fuse": "peak"},
+    {"weighting": "sample-loss", "temper": 1.5},
     {"scenario": "arrival", "fraction": 0.3},
     {"scenario": "arrival", "fraction": 0.1, "signal": "train"},
     {"validation": 0.2, "average": 0.8},
@@ -84,7 +91,7 @@ def test_one_run_is_what_the_protocol_says(given: dict[str, object]) -> None:
 @pytest.mark.parametrize("common", [{}, *COMMON], ids=str)
 def test_runs_of_every_kind_trained_as_one_are_what_the_protocol_says(common: dict[str, object]) -> None:
     kinds = [kind for kind in REWEIGHTED if common.get("signal") != "none" or kind.get("weighting") in (None, "cb")]
-    runs = [settings(**(kind | common), seed=seed) for seed, kind in enumerate(kinds)]
+    runs = [settings(**(kind | common), seed=seed) for seed, kind in enumerate(kinds, 20)]
     loop = make_loop(runs)
     ages = tell(loop)
     for row in range(0, len(runs), 1 if not common else 5):
@@ -103,6 +110,8 @@ def test_runs_of_every_kind_trained_as_one_are_what_the_protocol_says(common: di
         {"weighting": "aol", "rho": 0.0},
         {"weighting": "aol", "scenario": "arrival", "fraction": 0.3},
         {"weighting": "aol", "start": 0.6},
+        {"weighting": "old", "after": 2},
+        {"weighting": "sample-loss"},
     ],
     ids=str,
 )
@@ -156,7 +165,7 @@ def test_the_first_epoch_has_weights_of_one_and_each_later_one_those_of_the_ages
 
 
 @pytest.mark.parametrize("level", ["class", "sample"])
-@pytest.mark.parametrize("fuse", ["ema", "mean"])
+@pytest.mark.parametrize("fuse", ["ema", "mean", "peak"])
 @pytest.mark.parametrize("scenario", ["offline", "arrival"])
 def test_deferred_weights_are_one_at_first_and_then_those_of_all_ages_so_far(
     level: str, fuse: str, scenario: str

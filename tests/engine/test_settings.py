@@ -16,8 +16,8 @@ from aol.engine.settings import PER_RUN, Settings, WrongSettingsError, grid, gro
     [
         {"epochs": 0}, {"epochs": 2.5}, {"epochs": True}, {"batch_size": 0}, {"seed": -1}, {"seed": 2**63},
         {"warmup": -0.5}, {"warmup": math.nan}, {"warmup": "5"}, {"lr": -1.0}, {"lr": math.inf}, {"rho": 1.5},
-        {"beta": 1.0}, {"start": 1.0}, {"start": -0.1}, {"validation": 1}, {"fraction": 0.0},
-        {"imbalance": 0.5}, {"threshold": 2}, {"threshold": "mode"}, {"image_size": 0},
+        {"beta": 1.0}, {"start": 1.0}, {"start": -0.1}, {"after": 0}, {"factor": -1}, {"validation": 1},
+        {"fraction": 0.0}, {"imbalance": 0.5}, {"threshold": 2}, {"threshold": "mode"}, {"image_size": 0},
         {"augment": 1}, {"weighting": "age"}, {"net": "resnet18"}, {"data": 3}, {"memory": "reservoir:0"},
         {"memory": "some"}, {"profile": "flat"}, {"schedule": "linear"},
     ],
@@ -36,6 +36,9 @@ def test_a_wrong_setting_is_refused_by_name(given: dict[str, object]) -> None:
         ({"weighting": "error", "signal": "none"}, "signal"),
         ({"weighting": "aol", "level": "sample", "scenario": "stream"}, "level"),
         ({"scenario": "stream", "imbalance": None}, "imbalance"),
+        ({"weighting": "old", "scenario": "stream"}, "weighting='old'"),
+        ({"weighting": "old", "signal": "none"}, "signal"),
+        ({"weighting": "sample-loss", "signal": "train"}, "signal"),
     ],
     ids=str,
 )
@@ -57,6 +60,9 @@ def test_settings_that_contradict_each_other_are_refused(given: dict[str, object
         ({"divide_by": "weight"}, {}),
         ({"loss": "focal", "divide_by": "count"}, {"loss": "focal"}),
         ({"weighting": "aol", "fuse": "mean", "rho": 0.2}, {"weighting": "aol", "fuse": "mean"}),
+        ({"weighting": "aol", "fuse": "peak", "rho": 0.2}, {"weighting": "aol", "fuse": "peak"}),
+        ({"weighting": "aol", "after": 9, "factor": 9.0}, {"weighting": "aol"}),
+        ({"weighting": "old", "level": "sample", "rho": 0.2, "temper": 2.0}, {"weighting": "old"}),
         ({"scenario": "stream", "fuse": "mean"}, {"scenario": "stream"}),
         ({"warmup": 0.75}, {}),
         ({"scenario": "stream", "weighting": "aol", "threshold": "median"}, {"scenario": "stream", "weighting": "aol"}),
@@ -118,6 +124,9 @@ def test_methods_name_what_is_done_and_no_seed() -> None:
     assert Settings(weighting="aol", rho=0.3, temper=0.5).method == "aol ρ=0.3 class temper=0.5"
     assert Settings(weighting="cb", beta=0.99, divide_by="count").method == "cb β=0.99 divided by count"
     assert Settings(weighting="cb", start=0.8, mechanism="resample").method == "cb β=0.9999 from 0.8 resample"
+    assert Settings(weighting="old", after=3, factor=50).method == "old after=3 ×50"
+    assert Settings(weighting="jtt").method == "jtt after=5 balanced"
+    assert Settings(weighting="aol", fuse="peak", level="sample", temper=1.5).method == "aol peak sample temper=1.5"
     assert Settings(weighting="aol", fuse="mean", level="sample").method == "aol mean sample"
     assert Settings(weighting="frequency", power=0.25, loss="focal", gamma=2).method == "frequency p=0.25 focal γ=2"
 

@@ -10,9 +10,10 @@ from dataclasses import fields
 import pytest
 import torch
 
+from aol.ages import SampleAges
 from aol.engine.run_weights import RunWeights
 from aol.engine.settings import Settings, WrongSettingsError
-from aol.engine.weighting import FROM_ANSWERS, WEIGHTINGS, Inputs, Weighting
+from aol.engine.weighting import FROM_ANSWERS, WEIGHTINGS, Inputs, SampleInputs, Weighting
 from tests.support.tiny_runs import CPU
 
 COUNTS = [50, 10, 2, 1]
@@ -35,7 +36,7 @@ def naive(run: Settings) -> list[float]:
         "cb+aol": [a * b for a, b in zip(cb, age, strict=True)],
         "frequency": [n**-run.power for n in COUNTS],
         "error": ERROR,
-    }[run.weighting]
+    }.get(run.weighting, [1.0] * 4)  # those of samples have no weights by class
     sample_level = run.level == "sample" and "aol" in run.weighting
     return one_mean([w ** (1.0 if sample_level else run.temper) for w in one_mean(product)])
 
@@ -81,8 +82,11 @@ def test_samples_get_the_weight_of_their_class_or_their_own() -> None:
     weights = RunWeights(runs, CPU)
     classes = by_class(runs)
     label = torch.tensor([3, 0, 0, 1])
-    own = torch.tensor([[0.5, 1.5, 1.0, 1.0]]).expand(3, -1)
-    found = weights.by_sample(classes, own, label, epoch=0)
+    ages = SampleAges(label, rho=[1.0] * 3)
+    ages.observe(range(4), torch.tensor([[True, False, True, True]]).expand(3, -1))
+    ages.advance()
+    own = ages.sample_weight  # 0.8, 1.6, 0.8, 0.8
+    found = weights.by_sample(classes, SampleInputs(ages, None, runs), label, epoch=0)
     cb = naive(Settings(weighting="cb", beta=0.9))
     product = one_mean([cb[c] * w for c, w in zip(label.tolist(), own[0].tolist(), strict=True)])
     assert found[0].tolist() == pytest.approx([AGE[c] for c in label.tolist()])
@@ -127,11 +131,11 @@ def test_the_registry_names_settings_that_exist_and_says_what_each_is() -> None:
         assert set(weighting.settings) <= known, name
         assert weighting.help, name
         assert weighting.needs_answers == (name in FROM_ANSWERS)
-        assert weighting.needs_answers == ("rho" in weighting.settings)
+        assert weighting.needs_answers == ("rho" in weighting.settings or weighting.remembers)
 
 
 def test_a_setting_that_a_weighting_does_not_use_makes_no_other_run() -> None:
-    other = {"rho": 0.123, "beta": 0.123, "power": 0.123, "temper": 0.123, "level": "sample"}
+    other = {"rho": 0.1, "beta": 0.1, "power": 0.1, "temper": 0.1, "level": "sample", "after": 2, "factor": 3.0}
     for name, weighting in WEIGHTINGS.items():
         for setting, value in other.items():
             same = Settings(weighting=name, **{setting: value}) == Settings(weighting=name)

@@ -67,6 +67,7 @@ SHARED = {
         "resample",
     ],
     "training signal": ["train", "--epochs", "3", "--weighting", "aol", "--signal", "train", "--average", "0.5"],
+    "sets of samples": ["train", "--epochs", "3", "--weighting", "old,sample-loss", "--after", "1", "--factor", "9"],
     "arrival": ["train", "--epochs", "3", "--weighting", "aol", "--level", "sample", "--fraction", "0.5"],
     "reservoir": ["stream", "--steps", "3", "--weighting", "aol", "--memory", "reservoir:300"],
     "all": ["stream", "--steps", "3", "--weighting", "cb+aol", "--stream", "access", "--fraction", "0.3"],

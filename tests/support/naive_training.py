@@ -95,6 +95,8 @@ class Naive:
         size = len(self.pool)
         self.age, self.ema = [1] * size, [math.nan] * size
         self.past: list[list[int]] = [[] for _ in range(size)]  # every age of each sample
+        self.answers: list[dict[int, bool]] = [{} for _ in range(size)]  # by epoch, from one
+        self.last_loss = [math.nan] * size
         self.class_ages, self.class_ema = [1] * self.classes, [math.nan] * self.classes
         self.error = [math.nan] * self.classes
         self.test_ages = [1] * len(pair.test)
@@ -109,6 +111,7 @@ class Naive:
         self.net.eval()
         with torch.no_grad():
             logits = functional_call(self.net, state or dict(self.net.state_dict()), (self.images(source, places),))
+        self.losses = [float(z.logsumexp(0) - z[source.labels[i]]) for z, i in zip(logits, places, strict=True)]
         return [int(z.argmax()) == int(source.labels[i]) for z, i in zip(logits, places, strict=True)]
 
     def learn(self, order: list[int], weights: list[float]) -> list[bool]:
@@ -167,8 +170,24 @@ class Naive:
             own = one_mean(self.ema) if self.run.rho > 0 else [1.0] * len(found)
             found = one_mean([a * b for a, b in zip(found, own, strict=True)])
             return one_mean([w**self.run.temper for w in found])
+        if self.run.weighting in ("old", "jtt", "sample-error", "sample-loss"):
+            return one_mean([w**self.run.temper for w in one_mean(self.own_weights())])
         tempered = one_mean([w**self.run.temper for w in by_class])
         return [tempered[label] for label in self.labels]
+
+    def own_weights(self) -> list[float]:
+        """Weights from what is known of each sample, at sample level only."""
+        run = self.run
+        if run.weighting == "sample-loss":
+            return self.last_loss
+        if run.weighting == "sample-error":
+            return [mean(not r for r in told.values()) if told else math.nan for told in self.answers]
+        if run.weighting == "old":
+            member = [max(past, default=0) > run.after for past in self.past]
+        else:
+            member = [told.get(run.after) is False for told in self.answers]
+        factor = run.factor or max(1.0, member.count(False) / max(1, member.count(True)))
+        return [factor if inside else 1.0 for inside in member]
 
     def mean_ages(self, ages: list[float]) -> list[float]:
         found = []
@@ -221,6 +240,11 @@ class Naive:
             told.train.append(self.rates([self.labels[i] for i in seen], right))
             if run.signal != "none":
                 self.note_errors(told.train[-1])
+                for i, r in zip(seen, right, strict=True):
+                    self.answers[i][epoch + 1] = r
+                if run.signal == "eval":
+                    for i, value in zip(here, self.losses, strict=True):
+                        self.last_loss[i] = value
                 self.grow_older(dict(zip(seen, right, strict=True)), absent=arrivals)
             told.age.append([0 if arrivals and e != e else a for a, e in zip(self.age, self.ema, strict=True)])
             told.class_age.append(self.mean_ages([float(age) for age in self.age]))
@@ -242,7 +266,8 @@ class Naive:
             before = self.ema[i] if known else float(self.age[i])
             self.past[i].append(self.age[i])
             smoothed = (1 - self.run.rho) * before + self.run.rho * self.age[i]
-            self.ema[i] = mean(self.past[i]) if self.run.fuse == "mean" else smoothed
+            fused = {"mean": mean(self.past[i]), "peak": float(max(self.past[i]))}
+            self.ema[i] = fused.get(self.run.fuse, smoothed)
 
     def stream(self) -> Told:
         run, told = self.run, self.told

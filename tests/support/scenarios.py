@@ -32,9 +32,11 @@ def share(epoch: int, rank: int, world: int, high: int, runs: tuple[int, ...], o
     return index, torch.rand(*runs, index.shape[-1], generator=generator) < 0.4
 
 
-def sample_ages(rank: int, world: int, *, alone: bool = False, own=False, padded=False, epochs=6, **settings) -> list:
+def sample_ages(
+    rank: int, world: int, *, alone: bool = False, own=False, padded=False, epochs=6, kind="SampleAges", **settings
+) -> list:
     """Each process observes its share; alone, one process observes all the shares in the order of ranks."""
-    ages = aol.SampleAges([i * i % 5 for i in range(SIZE)], **settings)
+    ages = getattr(aol, kind)([i * i % 5 for i in range(SIZE)], **settings)
     runs = tuple(ages.rho.shape)
     found = []
     for epoch in range(epochs):

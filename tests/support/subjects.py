@@ -107,6 +107,27 @@ def samples(work=None, others=(), bad=None, **more) -> Subject:
     )
 
 
+def old_sets(work=None, bad=BAD_SAMPLE_CALLS, **more) -> Subject:
+    def near(**changed):
+        return lambda: aol.OldSet(changed.pop("labels", LABELS), **{"after": 2, **more, **changed})
+
+    return Subject(
+        make=lambda seed: aol.OldSet(LABELS, **{"after": 2, **more}),
+        work=work or work_on_samples(),
+        look=seen_of_state("age", "ema", "class_age", "class_weight", "sample_weight", "weights", "old"),
+        others=(
+            near(labels=LABELS[::-1]),
+            near(after=4, factor=None),
+            near(after=[2, 2, 2, 2], factor=None),
+            near(factor=7),
+            near(absent="grow"),
+            near(store="compact"),
+            lambda: aol.SampleAges(LABELS, rho=1.0, level="sample", fuse="peak"),
+        ),
+        bad_calls=bad,
+    )
+
+
 def in_the_middle(accuracy: torch.Tensor) -> float:
     """A threshold function that can be pickled."""
     return 0.5
@@ -191,6 +212,9 @@ SUBJECTS: dict[str, Subject] = {
     "SampleAges-mean": samples(fuse="mean"),
     "SampleAges-grow": samples(absent="grow"),
     "SampleAges-mean-grow": samples(fuse="mean", absent="grow"),
+    "SampleAges-peak": samples(fuse="peak", level="sample"),
+    "OldSet": old_sets(),
+    "OldSet-runs": old_sets(work_on_samples(2), BAD_RUN_CALLS, after=[1, 2], factor=[9, 50]),
     "SampleAges-compact": samples(store="compact"),
     "SampleAges-runs": samples(work_on_samples(2), bad=BAD_RUN_CALLS, rho=[0.3, 0.0]),
     "SampleAges-own-runs": samples(work_on_samples(2, own=True), bad=BAD_RUN_CALLS, rho=[0.3, 1.0], level="sample"),

@@ -78,6 +78,18 @@ def blend(ema: Tensor, age: Tensor, rate: Tensor) -> Tensor:
     return torch.lerp(ema, age.to(ema.dtype), weight)
 
 
+def balancing_factor(members: Tensor, total: Tensor) -> Tensor:
+    """Return the factor that gives a set as much total weight as all others have, but at least one.
+
+    `members` and `total` are numbers of samples; the factor of an empty set is one.
+
+    >>> balancing_factor(torch.tensor([1, 8, 0]), torch.tensor([10, 10, 10]))
+    tensor([9., 1., 1.], dtype=torch.float64)
+    """
+    inside = members.to(torch.float64)
+    return torch.where(inside > 0, (total - inside) / inside, 1.0).clamp_min(1.0)
+
+
 def mean_one(value: Tensor) -> Tensor:
     """Return values divided by their mean along the last dimension, as float32; NaN is ignored and becomes one.
 

@@ -15,6 +15,7 @@ from aol.ages import _store
 from aol.ages.rules import age_step, blend, mean_one
 from aol.ids import IdMap, Ids
 
+FUSE = ("ema", "mean", "peak")
 # Samples processed at once: what fits a core's cache; more on a GPU.
 _CHUNK = 1 << 16
 
@@ -35,8 +36,8 @@ class SampleAges:
         rho: smoothing rate of ages, in [0, 1]. `rho = 0` means uniform weights. A vector of R numbers gives every state
             and weight a leading run axis, and `observe` then takes `correct [R, B]`.
         level: what `weight` returns: the weight of the sample's "class" or of the "sample".
-        fuse: how the ages of a sample over time become one number: "ema", or "mean" of all ages so far (`rho` then only
-            matters if it is 0).
+        fuse: how the ages of a sample over time become one number: "ema", "mean" of all ages so far, or "peak", the
+            largest so far, which a right answer does not reset (`rho` then only matters if it is 0).
         absent: "keep" does not change samples that were not observed; "grow" is the rule for sparse arrivals: a sample
             counts from its first observation, and grows older in every epoch without one.
         store: "full" needs 8 bytes per sample and run: int32 ages (up to 2^29) and float32 EMA (with mean fusion, ages
@@ -75,7 +76,7 @@ class SampleAges:
     ) -> None:
         rate = _check.rates("rho", rho, 0.0, 1.0)
         self.level = _check.choice("level", level, ("class", "sample"))
-        self.fuse = _check.choice("fuse", fuse, ("ema", "mean"))
+        self.fuse = _check.choice("fuse", fuse, FUSE)
         self.absent = _check.choice("absent", absent, ("keep", "grow"))
         self.store = _check.choice("store", store, ("full", "compact"))
         if self.fuse == "mean" and self.store == "compact":
@@ -141,7 +142,7 @@ class SampleAges:
 
     @property
     def ema(self) -> Tensor:
-        """The smoothed age, `float32 [N]`; NaN where never seen."""
+        """The age over time as one number, by `fuse`: the smoothed age, `float32 [N]`; NaN where never seen."""
         return self._out(self._ema.to(torch.float32, copy=True))
 
     @property
@@ -255,7 +256,8 @@ class SampleAges:
         else:
             word.copy_(layout.pack(age))
             rate = self._rho[:, None]
-        ema.copy_(torch.where(touched, blend(before, now, rate).to(ema.dtype), ema))
+        folded = torch.maximum(before, now) if self.fuse == "peak" else blend(before, now, rate)
+        ema.copy_(torch.where(touched, folded.to(ema.dtype), ema))
 
     def _count_anew(self) -> None:
         self._sums.zero_()
@@ -298,7 +300,7 @@ class SampleAges:
 
     def _exchange(self, group: _distributed.Group) -> None:
         """Exchange observations; if two processes saw the same sample, the higher rank counts."""
-        _distributed.agree("SampleAges", self.epoch, self._settings(), self.device, group)
+        _distributed.agree(type(self).__name__, self.epoch, self._settings(), self.device, group)
         words = self._words[:, :-1]
         mine = self._layout.observed(words).flatten().nonzero().squeeze(1)
         right = self._layout.right(words).flatten()[mine].to(torch.uint8)
@@ -358,7 +360,7 @@ class SampleAges:
 
     def load_state_dict(self, state: dict[str, object]) -> None:
         """Load a state; one with other settings, labels or sizes is refused, and nothing changes."""
-        what, shape = "SampleAges", self._ema.shape
+        what, shape = type(self).__name__, self._ema.shape
         _check.same_settings(what, self._settings(), state)
         epoch = _check.state_whole(what, state, "epoch")
         word = _check.state_tensor(what, state, "word", shape, self._layout.word, self.device)
@@ -387,6 +389,6 @@ class SampleAges:
     def __repr__(self) -> str:
         runs = "" if self._single else f", runs={self._rho.numel()}"
         return (
-            f"SampleAges(num_samples={self.num_samples}, num_classes={self.num_classes}{runs}, level={self.level!r}, "
-            f"fuse={self.fuse!r}, absent={self.absent!r}, epoch={self.epoch})"
+            f"{type(self).__name__}(num_samples={self.num_samples}, num_classes={self.num_classes}{runs}, "
+            f"level={self.level!r}, fuse={self.fuse!r}, absent={self.absent!r}, epoch={self.epoch})"
         )

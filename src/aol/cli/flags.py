@@ -66,6 +66,8 @@ _IMBALANCE = {
     "power": "of frequency weights: count ** -power",
     "temper": "weights ** temper",
     "level": f"weights by class or by sample: {_ANY['level']}",
+    "after": "of old: wrong answers in a row; of jtt: the epoch whose wrong answers count",
+    "factor": "of old and jtt: factor on the weight of these samples; 0 gives them half of the total weight",
     "fuse": f"how the ages of a sample over time become one number: {_ANY['fuse']}",
     "mechanism": "weights in the loss (reweight) or in sampling (resample)",
     "loss": _ANY["loss"],

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from dataclasses import fields, replace
 
-from aol.engine.settings import FROM_ANSWERS, MARGINS, Settings, Value
+from aol.engine.settings import MARGINS, WEIGHTINGS, Settings, Value
 
 # Settings whose defaults depend on the data set or the command: always part of the command.
 _ALWAYS = ("epochs", "batch_size", "imbalance", "seed")
@@ -24,7 +24,7 @@ def command(run: Settings, *, data_dir: str | None = None, keep_samples: bool = 
         shown |= {"schedule", "warmup"}
     if run.scenario == "arrival" or (stream and run.stream == "access"):
         shown |= {"fraction"}
-    if run.weighting in FROM_ANSWERS:
+    if "rho" in WEIGHTINGS[run.weighting].settings:
         shown |= {"rho"}
     shown |= set(MARGINS[run.margin].settings)
     usual = replace(run, divide_by="auto", warmup=None)

@@ -24,8 +24,10 @@ from aol.engine.learner import Learner, rate_at
 from aol.engine.passes import CleanPass, Readings, Trained, TrainPass
 from aol.engine.run_margins import RunMargins
 from aol.engine.run_weights import RunWeights
+from aol.engine.sample_signals import SampleSignals
 from aol.engine.settings import Settings
 from aol.engine.source import AnyPair, shape_of, sources
+from aol.engine.weighting import WEIGHTINGS
 from aol.longtail import long_tail
 from aol.metrics import class_metrics
 from aol.sampling import draw, shuffle
@@ -40,6 +42,7 @@ class Loop(ABC):
     ages: SampleAges | ClassAges
     margins: RunMargins
     samples: SampleHistory | None = None  # the answers to each sample, where they are kept
+    signals: SampleSignals | None = None  # for weights by sample, where a run needs them
 
     def __init__(
         self,
@@ -53,6 +56,7 @@ class Loop(ABC):
         self.runs, self.settings, self.device = list(runs), runs[0], device
         self.classes, self.num_classes = pair.classes, pair.num_classes
         self.keep_samples = keep_samples
+        self._keeps_answers = keep_samples or any(WEIGHTINGS[run.weighting].needs_loss for run in runs)
         s = self.settings
         shape = shape_of(pair, s.image_size)
         seen = partial(
@@ -149,7 +153,7 @@ class Loop(ABC):
                 size=most or index.shape[-1],
                 shared=index.dim() == 1,
                 averaged=what == "averaged",
-                keep=what == "train" and self.keep_samples,
+                keep=what == "train" and self._keeps_answers,
             )
         found = self._clean_passes[what](index, times)
         self._finite &= found.loss.isfinite().all(1)  # the last step may diverge while its own loss is finite
@@ -224,8 +228,11 @@ class Loop(ABC):
 
     def _states(
         self,
-    ) -> dict[str, SampleAges | ClassAges | ErrorRates | Learner | History | SampleHistory | RunMargins]:
-        kept: dict[str, SampleHistory] = {} if self.samples is None else {"samples": self.samples}
+    ) -> dict[
+        str, SampleAges | ClassAges | ErrorRates | Learner | History | SampleHistory | SampleSignals | RunMargins
+    ]:
+        optional = {"samples": self.samples, "signals": self.signals}
+        kept = {name: state for name, state in optional.items() if state is not None}
         return {
             **kept,
             "ages": self.ages,

@@ -12,12 +12,14 @@ from torch import Tensor
 
 from aol import _distributed
 from aol.ages import SampleAges
-from aol.ages.history import SampleHistory
+from aol.ages.history import ANSWER, SampleHistory
 from aol.engine.loop import Loop
 from aol.engine.passes import Trained
 from aol.engine.run_margins import RunMargins
+from aol.engine.sample_signals import SampleSignals
 from aol.engine.settings import Settings
 from aol.engine.source import AnyPair
+from aol.engine.weighting import WEIGHTINGS, SampleInputs
 from aol.streams import Arrivals
 
 
@@ -50,6 +52,8 @@ class OfflineLoop(Loop):
         self.margins = RunMargins(runs, self.num_classes, self.labels, device)
         if keep_samples:
             self.samples = SampleHistory(len(runs), self.labels.numel(), absent=self.ages.absent, device=device)
+        if any(WEIGHTINGS[run.weighting].remembers for run in runs):
+            self.signals = SampleSignals(runs, self.labels.numel(), device)
         self._arrivals = [Arrivals(self.labels, s.fraction, steps=s.epochs, seed=run.seed) for run in runs if arrives]
 
     def _learn(self) -> tuple[Trained, dict[str, Tensor]]:
@@ -57,7 +61,7 @@ class OfflineLoop(Loop):
         signal = self.settings.signal
         if signal == "before":
             readings = self._evaluate_train(here)
-            self._advance()
+            self._fold(here)
         by_class, by_sample = self._weigh()
         position = here.gather(1, self._orders(by_sample.gather(1, here)))
         weight = by_sample.gather(1, position).masked_fill(self.weights.resampled, 1.0)
@@ -70,7 +74,7 @@ class OfflineLoop(Loop):
         if signal == "eval":
             readings = self._evaluate_train(here)
         if signal in ("eval", "train"):
-            self._advance()
+            self._fold(here if signal == "eval" else position)
         if signal != "none":
             readings |= {"age": self.ages.mean_age, "smoothed_age": self.ages.class_age}
         if self.samples is not None:
@@ -78,6 +82,12 @@ class OfflineLoop(Loop):
                 self.samples.observe(position, None)
             self.samples.advance(self.ages.age)
         return trained, {**readings, **offsets, "weight": self.weights.mean_by_class(by_class, by_sample, self.labels)}
+
+    def _fold(self, observed: Tensor) -> None:
+        """Fold what was observed, of the samples at these positions, into ages and all that is remembered of them."""
+        self._advance()
+        if self.signals is not None:
+            self.signals.advance(observed, self.ages.age, epoch=self.epoch)
 
     def _here(self) -> Tensor:
         """Return the positions of this epoch's samples, `int64 [R, m]`."""
@@ -88,8 +98,8 @@ class OfflineLoop(Loop):
     def _weigh(self) -> tuple[Tensor, Tensor]:
         age, error = self.ages.class_weight, self.error_rates.class_weight
         by_class = self.weights.by_class(self.counts, age, error, epoch=self.epoch)
-        own = self.ages.sample_weight if self.weights.any_sample_level else None
-        return by_class, self.weights.by_sample(by_class, own, self.labels, epoch=self.epoch)
+        inputs = SampleInputs(self.ages, self.signals, self.runs)
+        return by_class, self.weights.by_sample(by_class, inputs, self.labels, epoch=self.epoch)
 
     def _evaluate_train(self, here: Tensor) -> dict[str, Tensor]:
         """Classify what was trained on, unaugmented, and update the ages."""
@@ -99,4 +109,6 @@ class OfflineLoop(Loop):
         self._observe_batch(mine, self.labels[mine], found.correct, found.named)
         if self.samples is not None:
             self.samples.observe(mine, found.answers)
+        if self.signals is not None and found.answers is not None:
+            self.signals.observe(here, found.answers[ANSWER.index("confidence")])
         return {"train_count": found.count, **found.by_class("train")}

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from aol.engine.settings import Settings
-from aol.engine.weighting import WEIGHTINGS, Inputs
+from aol.engine.weighting import WEIGHTINGS, Inputs, SampleInputs
 from aol.weights import combine, gather, temper
 
 
@@ -27,7 +27,7 @@ class RunWeights:
         self._runs = runs
         self._rows = {name: rows([run.weighting == name for run in runs]) for name in {run.weighting for run in runs}}
         self._temper = torch.tensor([run.temper for run in runs], dtype=torch.float64, device=device)
-        by_sample = [run.level == "sample" and WEIGHTINGS[run.weighting].uses_ages for run in runs]
+        by_sample = [WEIGHTINGS[run.weighting].by_sample(run.level) for run in runs]
         self._by_sample = rows(by_sample)
         self.resampled = rows([run.mechanism == "resample" for run in runs])
         self.any_sample_level = any(by_sample)
@@ -44,12 +44,16 @@ class RunWeights:
         tempered = temper(weights, self._temper.masked_fill(self._by_sample.squeeze(1), 1.0))
         return tempered.masked_fill(epoch < self._first, 1.0)
 
-    def by_sample(self, class_weight: Tensor, sample_weight: Tensor | None, label: Tensor, *, epoch: int) -> Tensor:
+    def by_sample(self, class_weight: Tensor, inputs: SampleInputs, label: Tensor, *, epoch: int) -> Tensor:
         """Return sample weights `float32 [R, n]`: those of the class, or for runs at sample level the sample's own."""
         weights = gather(class_weight, label)
-        if sample_weight is None:
+        if not self.any_sample_level:
             return weights
-        own = temper(combine(weights, sample_weight), self._temper)
+        own = torch.ones_like(weights)
+        for name, rows in self._rows.items():
+            if sample := WEIGHTINGS[name].sample:
+                own = torch.where(rows, sample(inputs), own)
+        own = temper(combine(weights, own), self._temper)
         return torch.where(self._by_sample & (epoch >= self._first), own, weights)
 
     def mean_by_class(self, class_weight: Tensor, sample_weight: Tensor, label: Tensor) -> Tensor:

@@ -23,8 +23,8 @@ Value: TypeAlias = str | float | int | bool | None
 
 # What may differ between the runs of a group; all else is common to them.
 PER_RUN = (
-    "weighting", "rho", "beta", "power", "temper", "level", "mechanism", "loss", "gamma", "divide_by", "margin", "tau",
-    "gain", "start", "threshold", "seed",
+    "weighting", "rho", "beta", "power", "temper", "level", "after", "factor", "mechanism", "loss", "gamma",
+    "divide_by", "margin", "tau", "gain", "start", "threshold", "seed",
 )  # fmt: skip
 
 # Settings that are words, and the words that are possible.
@@ -32,7 +32,7 @@ CHOICES: Mapping[str, Collection[str]] = {
     "scenario": ("offline", "arrival", "stream"), "profile": _check.PROFILES, "stream": ("access", "shifting"),
     "optimiser": ("sgd", "adamw"), "schedule": ("paper", "cosine", "fixed"), "precision": ("fp32", "bf16"),
     "normalisation": ("centred", "standardised"), "weighting": WEIGHTINGS.keys(), "level": ("class", "sample"),
-    "fuse": ("ema", "mean"), "mechanism": ("reweight", "resample"), "loss": ("softmax", "sigmoid", "focal"),
+    "fuse": ("ema", "mean", "peak"), "mechanism": ("reweight", "resample"), "loss": ("softmax", "sigmoid", "focal"),
     "divide_by": ("auto", "weight", "count"), "signal": ("eval", "train", "before", "none"),
     "margin": MARGINS.keys(), "net": ("auto", *names()),
 }  # fmt: skip
@@ -84,6 +84,8 @@ class Settings:
     power: float = 0.5
     temper: float = 1.0
     level: str = "class"
+    after: int = 5  # epochs
+    factor: float = 0.0  # 0: a set has as much total weight as all other samples
     fuse: str = "ema"
     mechanism: str = "reweight"
     loss: str = "softmax"
@@ -113,14 +115,14 @@ class Settings:
         for name in ("data", "memory"):
             if not isinstance(value := getattr(self, name), str):
                 raise TypeError(f"{name} must be text, not {_check.shown(value)}.")
-        for name in ("epochs", "batch_size", "period", "eval_every"):
+        for name in ("epochs", "batch_size", "period", "eval_every", "after"):
             _check.whole(name, getattr(self, name), 1)
         _check.whole("seed", self.seed, 0)
         if self.warmup is not None:
             _check.number("warmup", self.warmup, 0.0, 1e6)
         for name in ("rho", "momentum"):
             _check.number(name, getattr(self, name), 0.0, 1.0)
-        for name in ("lr", "weight_decay", "power", "temper", "gamma", "tau"):
+        for name in ("lr", "weight_decay", "power", "temper", "gamma", "tau", "factor"):
             _check.number(name, getattr(self, name), 0.0, 1e6)
         for name in ("beta", "validation", "average", "start"):
             if _check.number(name, getattr(self, name), 0.0, 1.0) == 1.0:
@@ -149,8 +151,11 @@ class Settings:
             raise ValueError(
                 "signal='before' is for streams and arrivals: offline, every sample was trained on before."
             )
-        if self.scenario == "stream" and self.level == "sample" and weighting.uses_ages:
-            raise ValueError("level='sample' is not possible on a stream, where samples do not come back; use 'class'.")
+        if weighting.needs_loss and self.signal == "train":
+            raise ValueError(f"signal='train' knows no losses, which weighting={self.weighting!r} needs.")
+        if self.scenario == "stream" and weighting.by_sample(self.level):
+            what = "level='sample'" if weighting.uses_ages else f"weighting={self.weighting!r}"
+            raise ValueError(f"{what} is not possible on a stream, where samples do not come back.")
         if self.scenario == "stream" and self.stream == "shifting" and self.imbalance is None:
             raise ValueError("imbalance must be given for stream='shifting'.")
 
@@ -160,7 +165,7 @@ class Settings:
         weighting = WEIGHTINGS[self.weighting]
         idle = {name for other in WEIGHTINGS.values() for name in other.settings} - set(weighting.settings)
         idle |= {name for other in MARGINS.values() for name in other.settings} - set(MARGINS[self.margin].settings)
-        if not weighting.factors:
+        if weighting.is_uniform:
             idle |= {"start"}
         if self.loss != "focal":
             idle |= {"gamma"}
@@ -168,7 +173,7 @@ class Settings:
             idle |= {"fraction"}
         if self.scenario != "stream":
             idle |= {"stream", "period", "memory", "threshold"}
-            if self.fuse == "mean" and weighting.uses_ages and self.rho != 0.0:  # a mean has no rate
+            if self.fuse != "ema" and weighting.uses_ages and self.rho != 0.0:  # a mean or a maximum has no rate
                 idle |= {"rho"}
         else:
             idle |= {"fuse", "period" if self.stream == "access" else "fraction"}  # class ages are always smoothed
@@ -220,8 +225,10 @@ class Settings:
         words = [self.weighting]
         for name in weighting.settings:
             value = getattr(self, name)
-            if name == "rho" and self.fuse == "mean" and weighting.uses_ages and self.rho != 0.0:
-                words.append("mean")
+            if name == "rho" and self.fuse != "ema" and weighting.uses_ages and self.rho != 0.0:
+                words.append(self.fuse)
+            elif name == "factor":
+                words.append(f"×{value:g}" if value else "balanced")
             elif name == "threshold":
                 words += [] if value is None else [f"τ={value if isinstance(value, str) else f'{value:g}'}"]
             elif isinstance(value, str):

@@ -20,6 +20,7 @@ from torch.utils.data import DataLoader, Dataset, default_collate
 
 from aol import _check
 from aol.ages import SampleAges
+from aol.ages.sample import FUSE
 from aol.indexed import Indexed
 from aol.losses import weighted_mean
 
@@ -48,7 +49,8 @@ class AgeOfLearning(Callback):
     Args:
         rho: smoothing rate of ages, in [0, 1]; 0 means weights of one.
         level: weights by "class" or by "sample". "sample" needs `iterator_train=IndexedLoader`.
-        fuse: how the ages of a sample over time become one number: "ema", or "mean" of all ages so far.
+        fuse: how the ages of a sample over time become one number: "ema", "mean" of all ages so far, or "peak",
+            the largest so far.
 
     Attributes:
         ages_: the `aol.SampleAges` of the training set (without skorch's validation split), in its order.
@@ -120,7 +122,7 @@ class AgeOfLearning(Callback):
         """Check the settings, and set `net.ages_`."""
         _check.number("rho", self.rho, 0.0, 1.0)
         _check.choice("level", self.level, ("class", "sample"))
-        _check.choice("fuse", self.fuse, ("ema", "mean"))
+        _check.choice("fuse", self.fuse, FUSE)
         self._check_order(net)
         if not hasattr(net.criterion_, "reduction"):
             raise TypeError(
