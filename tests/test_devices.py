@@ -98,6 +98,79 @@ def test_a_step_on_the_device_never_waits(kind: str, key_at: str, divisor: dict,
     torch.testing.assert_close(found.cpu(), expected)
 
 
+MARGINS = {
+    "ages of pairs": {"signal": "age"},
+    "ages of samples": {"signal": "age", "labels": LABELS},
+    "ages of samples by class": {"signal": "age", "labels": LABELS, "pairs": False},
+    "errors": {"signal": "error"},
+    "errors by class": {"signal": "error", "pairs": False},
+}
+ANSWER = torch.tensor([0, 1, 0, 0, 2, 2, 0])
+
+
+def shown(margins: aol.Margins, key_at: str, answer_at: str) -> Tensor:
+    """Observe and advance twice, and return the offsets that follow, on the host."""
+    key = (LABELS if margins.ages is None else torch.arange(7)).to(key_at)
+    for turn in range(2):
+        margins.observe(key, (ANSWER if turn else ANSWER.flip(0)).to(answer_at), times=torch.arange(7).to(key_at))
+        margins.advance()
+    return margins.offsets.cpu()
+
+
+@pytest.mark.usefixtures("pretended")
+@pytest.mark.parametrize("kind", MARGINS)
+@pytest.mark.parametrize("places", PLACES, ids="-".join)
+def test_margins_are_the_same_wherever_they_and_what_they_are_told_lie(kind: str, places: tuple[str, str, str]) -> None:
+    at, key_at, answer_at = places
+    expected = shown(aol.Margins(3, width=0.1, device="cpu", **MARGINS[kind]), "cpu", "cpu")
+    assert expected.unique().numel() > 1
+    assert torch.equal(shown(aol.Margins(3, width=0.1, device=at, **MARGINS[kind]), key_at, answer_at), expected)
+
+
+@pytest.mark.usefixtures("pretended")
+@pytest.mark.parametrize("kind", MARGINS)
+@pytest.mark.parametrize("key_at", ["cpu", "cuda"])
+@pytest.mark.parametrize("loss", [aol.softmax_loss, aol.sigmoid_loss, aol.focal_loss])
+def test_a_step_with_margins_on_the_device_never_waits(kind: str, key_at: str, loss: Callable[..., Tensor]) -> None:
+    margins = aol.Margins(3, width=0.1, device="cuda", **MARGINS[kind])
+    shown(margins, "cpu", "cpu")
+    logits = torch.randn(7, 3, generator=torch.Generator().manual_seed(0))
+    expected = loss(logits + margins.offsets.cpu(), LABELS)
+    key = (LABELS if margins.ages is None else torch.arange(7)).to(key_at)
+    logits, labels = logits.cuda(), LABELS.cuda()
+    with no_waiting():
+        margins.observe(key, logits.argmax(-1))
+        found = [loss(margins.adjust(logits), labels), loss(logits, labels, offset=margins.offsets)]
+    for each in found:
+        torch.testing.assert_close(each.cpu(), expected)
+
+
+@pytest.mark.usefixtures("pretended")
+@pytest.mark.parametrize("kind", MARGINS)
+@pytest.mark.parametrize(("here", "there"), [("cpu", "cuda"), ("cuda", "cpu")])
+def test_margins_go_on_where_the_other_device_stood(kind: str, here: str, there: str) -> None:
+    first, second = (aol.Margins(3, width=0.1, device=place, **MARGINS[kind]) for place in (here, there))
+    shown(first, "cpu", "cpu")
+    first.observe([0, 1], [2, 2])
+    second.load_state_dict(first.state_dict())
+    first.to(there)
+    for margins in (first, second):
+        assert margins.device.type == there
+        shown(margins, "cpu", "cuda")
+    assert torch.equal(first.offsets.cpu(), second.offsets.cpu())
+
+
+@pytest.mark.usefixtures("pretended")
+def test_a_stray_answer_on_the_device_is_reported_and_loses_nothing() -> None:
+    margins = aol.Margins(3, labels=LABELS, signal="age", device="cuda")
+    margins.observe(torch.tensor([0, 7, -1, 1, 6]).cuda(), torch.tensor([1, 0, 0, 3, 0]).cuda())
+    with pytest.raises(IndexError, match="label and answer"):
+        margins.advance()
+    margins.advance()
+    assert margins.ages.age.cpu()[0].tolist() == [2, 1, 1, 1, 1, 1, 2]
+    assert margins.missed.cpu()[[0, 2]].tolist() == [1.0, 1.0]
+
+
 @pytest.mark.usefixtures("pretended")
 def test_weights_that_stayed_on_the_host_go_to_the_losses_without_waiting() -> None:
     loss, weight = torch.tensor([1.0, 3.0]).cuda(), torch.tensor([3.0, 1.0])
@@ -176,10 +249,14 @@ def test_a_default_device_leaves_ages_where_their_labels_are(labels: object, rho
         ages.observe([[0, 1], [5, 6]], [[True, False], [True, False]])
     assert ages.device.type == "cpu"
     assert ages.weight([0, 1]).shape[-1] == 2
+    margins = aol.Margins(3, labels=labels, gain=rho)
+    margins.observe(range(7), ANSWER if rho == 0.5 else torch.stack((ANSWER, ANSWER)))
+    margins.advance()
+    assert margins.offsets.device.type == "cpu"
 
 
 @pytest.mark.usefixtures("elsewhere")
-@pytest.mark.parametrize("kind", [aol.ClassAges, aol.ErrorRates])
+@pytest.mark.parametrize("kind", [aol.ClassAges, aol.ErrorRates, aol.Margins])
 def test_ages_of_classes_lie_on_the_default_device_as_a_whole(kind: type[aol.ClassAges]) -> None:
     assert {value.device.type for value in vars(kind(3)).values() if isinstance(value, Tensor)} == {"meta"}
 

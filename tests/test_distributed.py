@@ -63,6 +63,32 @@ def test_class_states_agree_with_one_process_to_the_last_bit(processes, settings
         assert found == alone
 
 
+@pytest.mark.parametrize("signal", ["age", "error"])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"gain": [0.1, 0.4], "rho": [0.3, 1.0], "own": True},
+        {"stored": True, "padded": True},
+        {"stored": True, "gain": [0.1, 0.2]},
+        {"stored": True, "gain": [0.1, 0.2], "own": True, "pairs": False},
+        {"stored": True, "pairs": False},
+    ],
+    ids=str,
+)
+def test_margins_agree_with_one_process_to_the_last_bit(processes, settings, signal):
+    alone = scenarios.margins(0, processes.world, alone=True, signal=signal, **settings)
+    for found in processes.run("margins", signal=signal, **settings):
+        assert found == alone
+
+
+def test_margins_by_class_agree_with_one_process_to_the_last_bit(processes):
+    settings = {"signal": "error", "pairs": False, "gain": [0.1, 0.4], "own": True}
+    alone = scenarios.margins(0, processes.world, alone=True, **settings)
+    for found in processes.run("margins", **settings):
+        assert found == alone
+
+
 def test_an_index_beyond_two_to_the_24_arrives_as_it_was_sent(processes):
     wanted = [2**24 + 1 + 2 * rank for rank in range(processes.world)]
     assert processes.run("far_index") == [wanted] * processes.world
@@ -76,7 +102,9 @@ def test_without_sync_a_process_keeps_to_itself_and_with_a_group_to_the_group(pr
         assert pair == ([2, 2, 1] if rank < 2 else [1, 1, 1])
 
 
-@pytest.mark.parametrize("case", ["samples", "labels", "rho", "epoch", "classes", "runs", "class epoch"])
+@pytest.mark.parametrize(
+    "case", ["samples", "labels", "rho", "epoch", "classes", "runs", "class epoch", "margins", "margin epoch"]
+)
 def test_processes_at_odds_are_told_so_on_all_of_them(processes, case):
     for rank, (first, second, epoch) in enumerate(processes.run("errors", case=case)):
         assert first.startswith("ValueError: Processes disagree")
@@ -84,10 +112,10 @@ def test_processes_at_odds_are_told_so_on_all_of_them(processes, case):
         assert epoch == (rank if "epoch" in case else 0)
 
 
-@pytest.mark.parametrize("case", ["stray index", "stray label"])
+@pytest.mark.parametrize("case", ["stray index", "stray label", "stray label and answer"])
 def test_a_stray_on_one_process_is_reported_on_all_and_then_left_out(processes, case):
     for first, second, epoch in processes.run("errors", case=case):
-        assert first.startswith(f"IndexError: {case.split()[1]} must")
+        assert first.startswith(f"IndexError: {case.removeprefix('stray ')} must")
         assert second == "went on"
         assert epoch == 1
 

@@ -115,6 +115,42 @@ def test_losses_and_gradients_of_huge_logits_are_finite(name):
     assert z.grad.isfinite().all()
 
 
+WITH_OFFSET = {"softmax": aol.softmax_loss, "sigmoid": aol.sigmoid_loss, "focal": aol.focal_loss}
+OFFSET = torch.tensor([1.5, 0.0, -2.0, 0.5])
+
+
+@pytest.mark.parametrize("name", WITH_OFFSET)
+@pytest.mark.parametrize("soft", [True, False])
+def test_an_offset_is_added_to_the_logits(name, soft):
+    loss, z = WITH_OFFSET[name], normal(6, 4)
+    target = normal(6, 4, seed=1).softmax(-1) if soft else torch.arange(6) % 4
+    assert loss(z, target, offset=OFFSET).equal(loss(z + OFFSET, target))
+    assert loss(z, target, offset=OFFSET.tolist()).equal(loss(z + OFFSET, target))
+    assert loss(z, target, offset=None).equal(loss(z, target))
+    wide = z.double() + OFFSET.double()
+    assert loss(z.double(), target.double() if soft else target, offset=OFFSET).dtype == torch.float64
+    torch.testing.assert_close(loss(z.double(), target, offset=OFFSET), loss(wide, target))
+
+
+@pytest.mark.parametrize("name", WITH_OFFSET)
+def test_an_offset_for_each_run_goes_to_its_run(name):
+    loss, z, label = WITH_OFFSET[name], normal(3, 5, 4), torch.arange(5) % 4
+    offset = normal(3, 4, seed=1)
+    for r in range(3):
+        assert loss(z, label, offset=offset)[r].equal(loss(z[r], label, offset=offset[r]))
+        assert loss(z, label, offset=OFFSET)[r].equal(loss(z[r], label, offset=OFFSET))
+
+
+@pytest.mark.parametrize("name", WITH_OFFSET)
+def test_an_offset_gets_no_gradient_and_the_logits_get_the_right_one(name):
+    loss, z, offset = WITH_OFFSET[name], normal(3, 4, dtype=torch.float64).requires_grad_(), OFFSET.double()
+    label = torch.tensor([0, 3, 1])
+    assert torch.autograd.gradcheck(lambda x: loss(x, label, offset=offset), (z,))
+    learnt = offset.clone().requires_grad_()
+    loss(z, label, offset=learnt).sum().backward()
+    assert learnt.grad is None
+
+
 def test_an_empty_batch_has_an_empty_loss():
     assert aol.softmax_loss(torch.zeros(0, 3), torch.zeros(0, dtype=torch.int64)).shape == (0,)
     loss = torch.zeros(0, requires_grad=True)
@@ -280,6 +316,25 @@ def test_bad_logits_and_targets_are_named(loss, logits, target, error, named):
 def test_bad_input_names_the_argument(call, error, named):
     with pytest.raises(error, match=named):
         call()
+
+
+@pytest.mark.parametrize("loss", WITH_OFFSET.values())
+@pytest.mark.parametrize(
+    ("logits", "offset", "error"),
+    [
+        (Z, torch.zeros(3), ValueError),
+        (Z, torch.zeros(1), ValueError),
+        (Z, torch.tensor(1.0), ValueError),
+        (Z, torch.zeros(3, 2), ValueError),
+        (torch.zeros(4, 3, 2), torch.zeros(3, 2), ValueError),
+        (torch.zeros(4, 3, 2), torch.zeros(4, 3, 2), ValueError),
+        (Z, "ab", TypeError),
+        (Z, [True, False], TypeError),
+    ],
+)
+def test_an_offset_of_another_shape_is_refused(loss, logits, offset, error):
+    with pytest.raises(error, match="offset"):
+        loss(logits, LABEL, offset=offset)
 
 
 def test_targets_and_weights_may_be_lists():

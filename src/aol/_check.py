@@ -201,3 +201,11 @@ def state_whole(what: str, state: dict[str, object], key: str) -> int:
     if isinstance(found, bool) or not isinstance(found, int) or found < 0:
         raise ValueError(f"This state of {what} is damaged: {key!r} must be a whole number, not {shown(found)}.")
     return found
+
+
+def state_part(what: str, state: dict[str, object], key: str) -> dict[str, object]:
+    """Return the state dict within a state dict, or raise ValueError."""
+    found = state.get(key)
+    if not isinstance(found, dict):
+        raise ValueError(f"This state of {what} is damaged: {key!r} must be a dict, not {shown(found)}.")
+    return found

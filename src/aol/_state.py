@@ -42,6 +42,10 @@ class State:
 
     def load_state_dict(self, state: dict[str, object]) -> None:
         """Load a state; one with other settings or sizes is refused, and nothing changes."""
+        vars(self).update(self._loaded(state))
+
+    def _loaded(self, state: dict[str, object]) -> dict[str, object]:
+        """Return the attributes that a state dict sets, or raise ValueError."""
         what = type(self).__name__
         _check.same_settings(what, self._settings(), state)
         epoch = _check.state_whole(what, state, "epoch")
@@ -49,12 +53,12 @@ class State:
             name: _check.state_tensor(what, state, name.lstrip("_"), value.shape, value.dtype, self.device)
             for name, value in self._tensors().items()
         }
-        self.epoch = epoch
-        vars(self).update(found)
+        return {"epoch": epoch, **found}
 
     def to(self, device: torch.device | str) -> Self:
         """Move the state to a device, and return it."""
+        home = _check.device(device)
         for name, value in vars(self).items():
             if isinstance(value, Tensor):
-                setattr(self, name, value.to(device))
+                setattr(self, name, value.to(home))
         return self

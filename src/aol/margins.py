@@ -16,8 +16,8 @@ from aol.ages.sample import SampleAges
 from aol.losses import with_offset
 from aol.weights import _a_row_each
 
-_LONGEST = 2**15 - 1  # a longer age counts as this; keeps sums of squares in 64 bits
-_FIXED = 2.0**32  # the unit of inverse class counts as integers
+_LONGEST = 2**10 - 1  # a longer age counts as this
+_BITS = 60  # of sums of squares as integers
 _DENSE = 2048  # up to this many classes, errors are counted by pairs of classes
 
 
@@ -54,7 +54,7 @@ def posthoc_logits(logits: Tensor, offset: _check.Numbers) -> Tensor:
     >>> posthoc_logits(torch.tensor([[2.0, 1.0]]), logit_offsets([90, 10]))
     tensor([[0.9014, 2.0986]])
     """
-    return with_offset(logits, -_check.real("offset", offset))
+    return with_offset(logits, -_check.real("offset", offset).to(torch.float64))
 
 
 def control_error(missed: Tensor, claimed: Tensor, *, floor: float = 0.02) -> Tensor:
@@ -111,7 +111,7 @@ class Margins(State):
         rho: smoothing rate of m and q, in [0, 1]; also one per run.
         width: of the dead zone, in standard errors of m - q.
         limit: the largest offset.
-        pairs: count errors by pairs of classes (8 C² bytes), so that classes count the same whatever their sizes. By
+        pairs: count errors by pairs of classes (16 C² bytes), so that classes count the same whatever their sizes. By
             default up to 2048 classes, and always for ages of pairs. Otherwise the state is O(C), and q takes the sizes
             of classes from `labels`, or from earlier steps.
         device: device of the state.
@@ -128,7 +128,7 @@ class Margins(State):
     tensor([[ 2.0709, -0.0709]])
     """
 
-    _SETTINGS = ("_rho", "_gain", "_labels", "_size_weight")
+    _SETTINGS = ("_rho", "_gain", "_labels")
 
     def __init__(
         self,
@@ -161,14 +161,13 @@ class Margins(State):
         place = _check.device(device)
         self._labels, self.ages, self._digest = None, None, ""
         if labels is not None:
-            self._labels, _ = _check.labels(labels, self.num_classes, place)
-            self._digest = _check.fingerprint(self._labels)
-            place = self._labels.device
+            found, _ = _check.labels(labels, self.num_classes, place)
+            self._labels, self._digest, place = found.to(torch.int32), _check.fingerprint(found), found.device
         self._start(runs, place)
         self._gain = speed.expand(runs).to(self.device, torch.float64)
         self._rho = rate.expand(runs).to(self.device, torch.float64)
         if self.signal == "age" and self._labels is not None:
-            self.ages = SampleAges(self._labels, num_classes=self.num_classes, rho=torch.ones(runs), device=place)
+            self.ages = SampleAges(self._labels, num_classes=self.num_classes, rho=[1.0] * runs, device=place)
 
     def _start(self, runs: int, device: torch.device | None) -> None:
         """Set up the state: sums since the last advance, by (class, answer) or by class; smoothed values; offsets."""
@@ -179,24 +178,21 @@ class Margins(State):
         self._claimed, self._variance = torch.zeros_like(self._offset), torch.zeros_like(self._offset)
         # The last place takes labels and answers outside the classes, so that no check has to synchronise.
         self._count = torch.zeros((runs, size + 1), dtype=torch.int64, device=device)
-        if self.pairs:
-            self._wrong = torch.zeros((runs, size * size + 1), dtype=torch.int64, device=device)
-            if self.signal == "age" and self._labels is None:
-                self._pair_age = torch.ones((runs, size, size), dtype=torch.int32, device=device)
-        else:
-            self._wrong = torch.zeros((runs, 2 * size + 1), dtype=torch.int64, device=device)
-        # Sums of squares; errors of strength one are their own squares, ages of pairs are known at the end.
-        squares = self._wrong.shape[1] if not self.pairs or (self.signal == "age" and self._labels is not None) else 0
-        self._square = torch.zeros((runs, squares), dtype=torch.int64, device=device)
-        self._size = torch.zeros((runs, size if not self.pairs else 0), dtype=torch.float64, device=device)
-        if not self.pairs and self._labels is not None:
-            self._size += torch.bincount(self._labels, minlength=size)
+        # The strengths of errors, and their squares: of every pair of classes, or as missed, then as claimed.
+        places = size * size if self.pairs else 2 * size
+        self._sums = torch.zeros((2, runs, places), dtype=torch.int64, device=device)
+        if not self.pairs:
+            self._size = torch.ones_like(self._offset)
+            if self._labels is not None:
+                self._size.copy_(torch.bincount(self._labels, minlength=size).clamp_min(1))
+        elif self.signal == "age" and self._labels is None:
+            self._pair_age = torch.ones((runs, places), dtype=torch.int32, device=device)
 
     # Reading
 
     @property
     def offsets(self) -> Tensor:
-        """What is added to the logits in training, `float32 [C]` or `[R, C]`; mean zero."""
+        """What is added to the logits in training, `float32 [C]` or `[R, C]`; mean zero, unless one is at the limit."""
         return self._out(self._offset.to(torch.float32))
 
     @property
@@ -229,57 +225,54 @@ class Margins(State):
         synchronised, `advance` raises it.
         """
         runs, size = self._gain.numel(), self.num_classes
-        index = self._key(label)
+        keys = size if self._labels is None else self._labels.numel()
+        index = self._whole("label", label, keys, "classes" if self._labels is None else "samples of these margins")
         named = self._whole("answer", answer, size, "classes")
         shape = (index.shape[-1],) if self._single else (runs, index.shape[-1])
         if named.shape != torch.Size(shape):
             raise ValueError(f"answer must have the shape {list(shape)} to go with label, not {list(named.shape)}.")
-        often = None if times is None else _check.integers("times", times, device=self.device)
-        if often is not None and often.shape != index.shape:
+        often = torch.ones_like(index) if times is None else _check.integers("times", times, device=self.device)
+        if often.shape != index.shape:
             raise ValueError(f"times must have the shape of label, {list(index.shape)}, not {list(often.shape)}.")
-        index, named = index.expand(runs, -1), named.reshape(runs, -1)
-        often = torch.ones_like(index) if often is None else often.expand_as(index)
-        stray = (named < 0) | (named >= size)
-        where = index
-        if self._labels is not None:
-            outside = (index < 0) | (index >= self._labels.numel())
-            where = self._labels[index.clamp(0, self._labels.numel() - 1)].masked_fill(outside, size)
-        stray |= (where < 0) | (where >= size)
-        where, named = where.masked_fill(stray, size), named.masked_fill(stray, 0)
-        strength = torch.ones_like(where)
+        index, named, often = index.expand(runs, -1), named.reshape(runs, -1), often.expand(runs, -1)
+        stray = (index < 0) | (index >= keys) | (named < 0) | (named >= size)
+        index, named = index.clamp(0, keys - 1), named.clamp(0, size - 1)
+        true = index if self._labels is None else self._labels[index].to(torch.int64)
+        wrong = (true != named) & ~stray
+        strength = self._strength(index, true, named)
+        self._count.scatter_add_(1, true.masked_fill(stray, size), often)
+        self._add(true, named, often * wrong * strength, strength)
         if self.ages is not None:
-            inside = index.clamp(0, self.ages.num_samples - 1)
-            strength = self.ages._age_at(inside).to(torch.int64).clamp(1, _LONGEST)
-            right = (where == named) & ~stray
-            self.ages.observe(inside[0] if self._single else inside, right[0] if self._single else right)
-        self._count.scatter_add_(1, where, often)
-        self._add(where, named, often * (where != named), strength)
+            self.ages._mark(index.masked_fill(stray, keys), ~wrong)
 
-    def _add(self, label: Tensor, named: Tensor, wrong: Tensor, strength: Tensor) -> None:
-        """Add errors of classes `label [R, B]`, taken for `named`, `wrong` times each."""
-        size, amount = self.num_classes, wrong * strength
+    def _strength(self, index: Tensor, label: Tensor, named: Tensor) -> Tensor:
+        """Return how much an error counts now, `int64 [R, B]`."""
+        if self.signal == "error":
+            return torch.ones_like(label)
+        if self.ages is not None:
+            return self.ages._age_at(index).to(torch.int64).clamp_max(_LONGEST)
+        return self._pair_age.gather(1, label * self.num_classes + named).to(torch.int64).clamp_max(_LONGEST)
+
+    def _add(self, label: Tensor, named: Tensor, amount: Tensor, strength: Tensor) -> None:
+        """Add errors of classes `label [R, B]`, taken for `named`, to the sums."""
+        amounts = torch.stack((amount, amount * strength))
         if self.pairs:
-            cell = (label * size + named).clamp_max(size * size)
-            self._wrong.scatter_add_(1, cell, amount)
-            if self._square.numel():
-                self._square.scatter_add_(1, cell, amount * strength)
-            return
-        inverse = self._inverse(label.clamp_max(size - 1))
-        last = 2 * size  # places: missed by class, claimed by class, stray
-        missed, claimed = label.where(label < size, last), (size + named).where(label < size, last)
-        self._wrong.scatter_add_(1, missed, amount).scatter_add_(1, claimed, amount * (inverse * _FIXED).long())
-        self._square.scatter_add_(1, missed, amount * strength)
-        self._square.scatter_add_(1, claimed, amount * strength * (inverse.square() * _FIXED).long())
+            place = label * self.num_classes + named
+        else:
+            inverse = self._size.gather(1, label).reciprocal()
+            shares = (torch.stack((inverse, inverse.square())) * self._unit()).round().to(torch.int64)
+            place = torch.cat((label, self.num_classes + named), 1)
+            amounts = torch.cat((amounts, amounts * shares), 2)
+        self._sums.scatter_add_(2, place.expand(2, -1, -1), amounts)
 
-    def _inverse(self, label: Tensor) -> Tensor:
-        """Return one over the size of the class, `float64 [R, B]`; of the mean class where it is not known yet."""
-        known = self._size.masked_fill(self._size == 0, torch.nan)
-        sizes = known.where(~known.isnan(), known.nanmean(1, keepdim=True)).nan_to_num(1.0)
-        return sizes.reciprocal().gather(1, label)
+    def _unit(self) -> float:
+        """Return the unit of inverse class sizes as integers: sums over all classes fit 64 bits."""
+        longest = 1 if self.signal == "error" else _LONGEST
+        return 2.0 ** min(32, _BITS - 2 * longest.bit_length() - self.num_classes.bit_length())
 
     def pending(self) -> tuple[Tensor, ...]:
         """Return the tensors that `observe` changes in place, for CUDA graph capture."""
-        own = (self._count, self._wrong, self._square)
+        own = (self._count, self._sums)
         return own if self.ages is None else (*own, *self.ages.pending())
 
     def advance(self, *, scale: float = 1.0, group: _distributed.Group = None, sync: bool = True) -> None:
@@ -289,14 +282,14 @@ class Margins(State):
         network does.
         """
         scale = _check.number("scale", scale, 0.0, 1e3)
-        count, wrong, square = self._totals(group, sync)
+        count, sums = self._totals(group, sync)
         if self.ages is not None:
             self.ages.advance(group=group, sync=sync)
         number = count.to(torch.float64)
-        sums = self._by_pairs(wrong, square, number) if self.pairs else self._by_class(wrong, square, number)
-        for pending in (self._count, self._wrong, self._square):
+        errors = (self._by_pairs if self.pairs else self._by_class)(sums.to(torch.float64), number)
+        for pending in (self._count, self._sums):
             pending.zero_()
-        self._smooth(number, *sums)
+        self._smooth(number, *errors)
         error = control_error(self._missed, self._claimed)
         sure = certainty(self._missed - self._claimed, self._variance, self.width)
         moved = self._offset - scale * self._gain[:, None] * (sure * error).masked_fill(number == 0, 0.0)
@@ -304,41 +297,37 @@ class Margins(State):
         self._offset = moved.clamp(-self.limit, self.limit)
         self.epoch += 1
 
-    def _totals(self, group: _distributed.Group, sync: bool) -> tuple[Tensor, Tensor, Tensor]:
-        """Return counts `[R, C]` and sums of errors and their squares over all processes."""
-        count, wrong, square = self._count, self._wrong, self._square
+    def _totals(self, group: _distributed.Group, sync: bool) -> tuple[Tensor, Tensor]:
+        """Return counts `[R, C]` and sums of errors over all processes."""
+        count, sums = self._count, self._sums
         if sync:
             _distributed.agree(type(self).__name__, self.epoch, self._settings(), self.device, group)
-            count, wrong, square = (_distributed.total(each, group) for each in (count, wrong, square))
+            count, sums = _distributed.total(count, group), _distributed.total(sums, group)
         if bool(count[:, -1].any()):
             self._count[:, -1] = 0
             raise IndexError(
                 f"label and answer must be in range ({self.num_classes} classes), but observe() was given others "
                 "since the last advance(). They were ignored. Call advance() again to continue without them."
             )
-        return count[:, :-1], wrong[:, :-1], square[:, :-1]
+        return count[:, :-1], sums
 
-    def _by_pairs(self, wrong: Tensor, square: Tensor, number: Tensor) -> tuple[Tensor, ...]:
+    def _by_pairs(self, sums: Tensor, number: Tensor) -> tuple[Tensor, ...]:
         """Return sums of strength and of squares by class, the same of claims, divided by class sizes, `[R, C]`."""
-        size = self.num_classes
-        first = wrong.reshape(-1, size, size).to(torch.float64)
-        second = square.reshape(-1, size, size).to(torch.float64) if square.numel() else first
+        first, second = sums.reshape(2, -1, self.num_classes, self.num_classes)
         if self.signal == "age" and self._labels is None:
-            age = self._pair_age.clamp_max(_LONGEST).to(torch.float64)
-            stepped = age_step(self._pair_age, first == 0)
-            self._pair_age = torch.where(number[..., None] > 0, stepped, self._pair_age)
-            first, second = first * age, second * age.square()
+            seen = number.repeat_interleave(self.num_classes, 1) > 0
+            self._pair_age.copy_(torch.where(seen, age_step(self._pair_age, sums[0] == 0), self._pair_age))
         inverse = number.clamp_min(1.0).reciprocal()[..., None]
-        claims, squares = (first * inverse).sum(1), (second * inverse.square()).sum(1)
-        return first.sum(2), second.sum(2), claims, squares
+        return first.sum(2), second.sum(2), (first * inverse).sum(1), (second * inverse.square()).sum(1)
 
-    def _by_class(self, wrong: Tensor, square: Tensor, number: Tensor) -> tuple[Tensor, ...]:
-        size = self.num_classes
-        found = torch.stack((wrong, square)).to(torch.float64)
-        if self._labels is None:  # sizes of the steps so far, smoothed
-            rate = torch.where(self._size == 0, 1.0, self._rho[:, None])
-            self._size.copy_(torch.where(number > 0, self._size + rate * (number - self._size), self._size))
-        return found[0, :, :size], found[1, :, :size], found[0, :, size:] / _FIXED, found[1, :, size:] / _FIXED
+    def _by_class(self, sums: Tensor, number: Tensor) -> tuple[Tensor, ...]:
+        """Return the same from sums by class. Claims are scaled: every error is missed once and claimed once."""
+        missed, claimed = sums.reshape(2, -1, 2, self.num_classes).unbind(2)
+        rate = (missed[0] / number.clamp_min(1.0)).sum(1, keepdim=True)
+        scale = (rate / claimed[0].sum(1, keepdim=True)).nan_to_num(0.0, 0.0, 0.0)
+        if self._labels is None:
+            self._size.copy_(_smoothed_sizes(self._size, number, self._missed.isnan(), self._rho[:, None]))
+        return missed[0], missed[1], claimed[0] * scale, claimed[1] * scale.square() * self._unit()
 
     def _smooth(self, number: Tensor, first: Tensor, second: Tensor, claims: Tensor, squares: Tensor) -> None:
         """Update the smoothed missed, claimed and variance of their difference."""
@@ -356,11 +345,6 @@ class Margins(State):
             setattr(self, name, torch.where(seen, blended, before))
 
     # Checks and state
-
-    def _key(self, label: object) -> Tensor:
-        if self._labels is None:
-            return self._whole("label", label, self.num_classes, "classes")
-        return self._whole("label", label, self._labels.numel(), "samples of these margins")
 
     def _whole(self, name: str, value: object, size: int, what: str) -> Tensor:
         found = _check.integers(name, value)
@@ -392,20 +376,10 @@ class Margins(State):
 
     def load_state_dict(self, state: dict[str, object]) -> None:
         """Load a state; one with other settings, labels or sizes is refused, and nothing changes."""
-        _check.same_settings("Margins", self._settings(), state)
-        if self.ages is None:
-            return super().load_state_dict(state)
-        before = self.ages.state_dict()
-        ages = state.get("ages")
-        if not isinstance(ages, dict):
-            raise ValueError(f"This state of Margins is damaged: 'ages' must be a dict, not {_check.shown(ages)}.")
-        self.ages.load_state_dict(ages)
-        try:
-            super().load_state_dict(state)
-        except ValueError:
-            self.ages.load_state_dict(before)
-            raise
-        return None
+        loaded = self._loaded(state)
+        if self.ages is not None:
+            self.ages.load_state_dict(_check.state_part("Margins", state, "ages"))
+        vars(self).update(loaded)
 
     def to(self, device: torch.device | str) -> Margins:
         """Move the state to a device, and return it."""
@@ -416,6 +390,14 @@ class Margins(State):
     def __repr__(self) -> str:
         runs = "" if self._single else f", runs={self._gain.numel()}"
         return f"Margins(num_classes={self.num_classes}{runs}, signal={self.signal!r}, epoch={self.epoch})"
+
+
+def _smoothed_sizes(size: Tensor, number: Tensor, new: Tensor, rho: Tensor) -> Tensor:
+    """Return the sizes of classes in a step, smoothed, `[R, C]`; of the mean class where none was seen yet."""
+    rate = torch.where(new, 1.0, rho)
+    size = torch.where(number > 0, torch.lerp(size, number, rate), size)
+    unknown = new & (number == 0)
+    return torch.where(unknown, size.masked_fill(unknown, torch.nan).nanmean(1, keepdim=True).nan_to_num(1.0), size)
 
 
 def fit_offsets(logits: Tensor, label: _check.Integers, *, steps: int = 200, width: float = 1.0) -> Tensor:
@@ -431,17 +413,21 @@ def fit_offsets(logits: Tensor, label: _check.Integers, *, steps: int = 200, wid
     """
     if not isinstance(logits, Tensor) or not logits.is_floating_point() or logits.dim() != 2:
         raise TypeError(f"logits must be a floating-point tensor [B, C], not {_check.shown(logits)}.")
+    z, label = logits.detach().to(torch.float64), _check.integers("label", label)
+    finite = z[z.isfinite()]
+    if finite.numel() == 0 or bool(z.isnan().any()):
+        raise ValueError(f"logits must hold numbers (not NaN) of at least one sample, not {_check.shown(logits)}.")
+    if label.shape != z.shape[:1]:
+        raise ValueError(f"label must have the shape {[z.shape[0]]} to go with logits, not {list(label.shape)}.")
     steps = _check.whole("steps", steps, 1)
-    z = logits.detach().to(torch.float64)
-    z = (z - z.mean()) / z.std().clamp_min(1e-12)  # the unit of the steps
+    unit = finite.std(correction=0).clamp_min(1e-12)  # of the steps; logarithms of probabilities may be -inf
     margins = Margins(z.shape[1], signal="error", rho=1.0, gain=0.1, width=width, limit=50.0, device=z.device)
     best, lowest = margins.offsets, torch.inf
     for step in range(steps):
-        answer = (z - margins.offsets).argmax(1)
-        margins.observe(label, answer)
         current = margins.offsets
+        margins.observe(label, (z - unit * current).argmax(1))
         margins.advance(scale=1 - step / steps, sync=False)
-        worth = float(margins.missed.nanmean())
-        if worth < lowest:
-            best, lowest = current, worth
-    return (best * logits.detach().to(torch.float64).std().clamp_min(1e-12)).to(torch.float32)
+        error = float(margins.missed.nanmean())
+        if error < lowest:
+            best, lowest = current, error
+    return (best * unit).to(torch.float32)

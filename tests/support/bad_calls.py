@@ -61,12 +61,54 @@ BAD_CLASS_CALLS = (
     (lambda c: c.observe(X, None), TypeError, "correct"),
     (lambda c: c.weight([3]), IndexError, "label"),
     (lambda c: c.weight("a"), TypeError, "label"),
+    (lambda c: c.to("banana"), ValueError, "device"),
     (lambda c: c.load_state_dict([]), TypeError, "state"),
 )
 BAD_CLASS_RUN_CALLS = (
     (lambda c: c.observe(X, OK), ValueError, "correct"),
     (lambda c: c.observe([[0, 1]] * 3, [OK] * 3), ValueError, "label"),
     (lambda c: c.observe([[0, 3], [0, 1]], [OK, OK]), IndexError, "label"),
+)
+A = [1, 2]  # answers
+BAD_MARGIN_CALLS = (
+    (lambda m: m.observe([0, -1], A), IndexError, "label"),
+    (lambda m: m.observe([0, 99], A), IndexError, "label"),
+    (lambda m: m.observe([0.0, 1.0], A), TypeError, "label"),
+    (lambda m: m.observe(["cat", "dog"], A), TypeError, "label"),
+    (lambda m: m.observe([True, False], A), TypeError, "label"),
+    (lambda m: m.observe(None, A), TypeError, "label"),
+    (lambda m: m.observe(0, 1), ValueError, "label"),
+    (lambda m: m.observe([[[0, 1]]], A), ValueError, "label"),
+    (lambda m: m.observe(X, [1, 3]), IndexError, "answer"),
+    (lambda m: m.observe(X, [1, -1]), IndexError, "answer"),
+    (lambda m: m.observe(X, OK), TypeError, "answer"),
+    (lambda m: m.observe(X, [0.0, 1.0]), TypeError, "answer"),
+    (lambda m: m.observe(X, None), TypeError, "answer"),
+    (lambda m: m.observe(X, [1]), ValueError, "answer"),
+    (lambda m: m.observe(X, 1), ValueError, "answer"),
+    (lambda m: m.observe(X, [[[1, 2]]]), ValueError, "answer"),
+    (lambda m: m.advance(scale=-1.0), ValueError, "scale"),
+    (lambda m: m.advance(scale="fast"), TypeError, "scale"),
+    (lambda m: m.adjust([[0.0, 1.0, 2.0]]), TypeError, "logits"),
+    (lambda m: m.adjust(torch.zeros(2, 3, dtype=torch.int64)), TypeError, "logits"),
+    (lambda m: m.adjust(torch.zeros(2, 4)), ValueError, "offset"),
+    (lambda m: m.to("banana"), ValueError, "device"),
+    (lambda m: m.load_state_dict(None), TypeError, "state"),
+    (lambda m: m.load_state_dict({}), ValueError, "state"),
+)
+BAD_MARGIN_SINGLE_CALLS = (
+    *BAD_MARGIN_CALLS,
+    (lambda m: m.observe([[0, 1]], [A]), ValueError, "label"),
+    (lambda m: m.observe(X, A, times=[1]), ValueError, "times"),
+    (lambda m: m.observe(X, A, times=[0.5, 1.0]), TypeError, "times"),
+)
+BAD_MARGIN_RUN_CALLS = (
+    *BAD_MARGIN_CALLS,
+    (lambda m: m.observe(X, A), ValueError, "answer"),
+    (lambda m: m.observe([[0, 1]] * 3, [A] * 3), ValueError, "label"),
+    (lambda m: m.observe(X, [A, A], times=[[1, 1], [1, 1]]), ValueError, "times"),
+    (lambda m: m.adjust(torch.zeros(2, 3)), ValueError, "offset"),
+    (lambda m: m.adjust(torch.zeros(3, 2, 3)), ValueError, "offset"),
 )
 BAD_SAMPLER_CALLS = (
     (lambda s: s.set_epoch(-1), ValueError, "epoch"),

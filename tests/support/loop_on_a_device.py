@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader
 import aol
 from aol.runs.record import read_run
 from tests.support.wide_margins import (
+    CLASSES,
     DATA,
     EPOCHS,
     IMAGES,
@@ -252,3 +253,67 @@ def test_a_step_does_not_wait_for_the_device(
         known.observe(key, aol.is_correct(logits, y))
         aol.weighted_mean(loss(logits, y), known.weight(key), **options).backward()
     assert torch.isfinite(model.weight.grad).all()
+
+
+MARGINS = {
+    "ages of samples": {"signal": "age", "labels": LABELS},
+    "ages of pairs": {"signal": "age"},
+    "errors": {"signal": "error"},
+    "errors by class": {"signal": "error", "pairs": False},
+    "ages of samples by class": {"signal": "age", "labels": LABELS, "pairs": False},
+}
+
+
+def with_margins(kind: str, device: str, runs: int | None, epochs: int = 4) -> tuple[Tensor, Tensor]:
+    """Train a linear model with margins; return its offsets and its weights, on the host."""
+    gain = 0.5 if runs is None else torch.linspace(0.0, 1.0, runs)
+    margins = aol.Margins(CLASSES, **MARGINS[kind], gain=gain, rho=0.5, width=0.1, device=device)
+    leading = () if runs is None else (runs,)
+    weight = torch.eye(CLASSES).repeat(*leading, 1, 1).to(device).requires_grad_()
+    x, y, index = (each.to(device) for each in (IMAGES, LABELS, torch.arange(SAMPLES)))
+    for _ in range(epochs):
+        with no_waiting(device):
+            loss = aol.softmax_loss(margins.adjust(x @ weight), y).mean()
+            (gradient,) = torch.autograd.grad(loss, weight)
+            weight = (weight - RATE * gradient).detach().requires_grad_()
+            margins.observe(index if "labels" in MARGINS[kind] else y, (x @ weight).argmax(-1))
+        margins.advance(scale=0.9)
+    return margins.offsets.cpu(), weight.detach().cpu()
+
+
+@pytest.mark.parametrize("kind", MARGINS)
+@pytest.mark.parametrize("runs", [None, 3])
+def test_a_loop_with_margins_does_not_wait_and_is_that_of_the_cpu(kind: str, runs: int | None, device: str) -> None:
+    offsets, weight = with_margins(kind, device, runs)
+    expected, moved = with_margins(kind, "cpu", runs)
+    assert expected.abs().max() > 0.1
+    torch.testing.assert_close(offsets, expected, rtol=1e-6, atol=1e-7)
+    torch.testing.assert_close(weight, moved, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", MARGINS)
+def test_margins_of_the_device_agree_with_the_cpu(kind: str, device: str) -> None:
+    generator = torch.Generator().manual_seed(0)
+    made = [aol.Margins(CLASSES, **MARGINS[kind], width=0.1, device=place) for place in ("cpu", device)]
+    for _ in range(6):
+        for _ in range(3):  # with repeats
+            key = torch.randint(0, SAMPLES if "labels" in MARGINS[kind] else CLASSES, (50,), generator=generator)
+            answer = torch.randint(0, CLASSES, (50,), generator=generator)
+            for margins in made:
+                margins.observe(key.to(margins.device), answer.to(margins.device))
+        here, there = (margins.pending()[:2] for margins in made)
+        assert all(torch.equal(one, other.cpu()) for one, other in zip(here, there, strict=True))
+        for margins in made:
+            margins.advance()
+        torch.testing.assert_close(made[1].offsets.cpu(), made[0].offsets, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_offsets_are_added_in_full_precision_under_autocast(dtype: torch.dtype, device: str) -> None:
+    logits, y = (1.1 * IMAGES).to(device, dtype), LABELS.to(device)
+    offset = torch.tensor([1.0001, 0.0, -1.0001], device=device)
+    with torch.autocast(device, dtype=torch.bfloat16):
+        found = [loss(logits, y, offset=offset) for loss in (aol.softmax_loss, aol.sigmoid_loss, aol.focal_loss)]
+    for loss, value in zip((aol.softmax_loss, aol.sigmoid_loss, aol.focal_loss), found, strict=True):
+        assert value.dtype == torch.float32
+        assert value.equal(loss(logits.float() + offset, y))

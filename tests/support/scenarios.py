@@ -81,6 +81,23 @@ def class_states(rank: int, world: int, *, kind: str, alone: bool = False, own: 
     return found
 
 
+def margins(rank: int, world: int, *, stored=False, alone=False, own=False, padded=False, **settings) -> list:
+    labels = [i * i % 5 for i in range(SIZE)] if stored else None
+    state = aol.Margins(5, labels=labels, width=0.1, **settings)
+    runs = tuple(state.rho.shape)
+    found = []
+    for epoch in range(6):
+        for each in range(world) if alone else [rank]:
+            key, right = share(epoch, each, world, SIZE if stored else 5, runs, own, padded)
+            truth = torch.tensor(labels)[key] if stored else key
+            guess = (truth * 3 + torch.arange(right.shape[-1])) % 5
+            state.observe(key, torch.where(right, truth, guess))
+        state.advance(scale=1 - epoch / 10)
+        found.append([seen(state, "offsets", "missed", "claimed"), state.ages and seen(state.ages, "age")])
+    assert float(state.offsets.abs().max()) > 0.05
+    return found
+
+
 def far_index(rank: int, world: int) -> list[int]:
     """Indices beyond what float32 can tell apart: 2^24 and the odd ones after it."""
     size = 2**24 + 8
@@ -139,6 +156,18 @@ def _at_odds(case: str, rank: int):
         for _ in range(rank):
             ages.advance(sync=False)
         return ages
+    if case == "margins":
+        return aol.Margins(3, signal="error", width=0.5 + rank)
+    if case == "margin epoch":
+        margins = aol.Margins(3, labels=[0, 1])
+        for _ in range(rank):
+            margins.advance(sync=False)
+        return margins
+    if case == "stray label and answer":
+        margins = aol.Margins(3, labels=[0, 1, 2])
+        margins._whole = lambda name, value, *_: torch.as_tensor(value)
+        margins.observe([0, 5 if rank == 1 else 1], [1, 1])
+        return margins
     if case == "stray label":
         ages = aol.ClassAges(3)
         ages._label = torch.as_tensor  # as on a CUDA device, where labels are not read

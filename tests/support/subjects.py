@@ -16,6 +16,8 @@ import aol
 from tests.support.bad_calls import (
     BAD_CLASS_CALLS,
     BAD_CLASS_RUN_CALLS,
+    BAD_MARGIN_RUN_CALLS,
+    BAD_MARGIN_SINGLE_CALLS,
     BAD_MEMORY_CALLS,
     BAD_NAMED_CALLS,
     BAD_RUN_CALLS,
@@ -151,6 +153,44 @@ def classes(kind, names: tuple[str, ...], runs=None, own=False, **more) -> Subje
     )
 
 
+def work_on_margins(keys: int, runs: int | None, own: bool):
+    def work(margins, number: int) -> None:
+        generator = torch.Generator().manual_seed(1000 + number)
+        key = torch.randint(0, keys, (runs, 5) if own else (5,), generator=generator)
+        margins.observe(key, torch.randint(0, 3, (5,) if runs is None else (runs, 5), generator=generator))
+        if number % 2:
+            margins.advance()
+
+    return work
+
+
+def margins(runs: int | None = None, own: bool = False, **more) -> Subject:
+    settings = {"signal": "age", "gain": 0.1 if runs is None else [0.1, 0.3], "rho": 0.3, "width": 0.1, **more}
+    by_class = settings.get("pairs") is False
+
+    def near(num_classes=3, **changed):
+        return lambda: aol.Margins(num_classes, **{**settings, **changed})
+
+    return Subject(
+        make=lambda seed: aol.Margins(3, **settings),
+        work=work_on_margins(7 if "labels" in more else 3, runs, own),
+        look=seen_of_state("offsets", "missed", "claimed", "rho"),
+        others=(
+            near(num_classes=4),
+            near(gain=0.7),
+            near(gain=[0.1] * 5),
+            near(rho=0.31),
+            near(width=0.2),
+            near(limit=1.2345),
+            near(labels=None, signal="error") if "labels" in more else near(labels=LABELS),
+            near(labels=LABELS[::-1]),
+            near(signal="error" if settings["signal"] == "age" else "age", pairs=None),
+            near(signal="error", pairs=by_class),
+        ),
+        bad_calls=BAD_MARGIN_SINGLE_CALLS if runs is None else BAD_MARGIN_RUN_CALLS,
+    )
+
+
 # Samplers, streams and memories
 
 
@@ -231,6 +271,15 @@ SUBJECTS: dict[str, Subject] = {
     "ClassAges-own-runs": classes(aol.ClassAges, CLASS_LOOK, runs=2, own=True, rho=[0.1, 0.5]),
     "ErrorRates": classes(aol.ErrorRates, RATE_LOOK),
     "ErrorRates-runs": classes(aol.ErrorRates, RATE_LOOK, runs=2, rho=[0.3, 1.0]),
+    "Margins": margins(),
+    "Margins-samples": margins(labels=LABELS),
+    "Margins-samples-by-class": margins(labels=LABELS, pairs=False),
+    "Margins-error": margins(signal="error"),
+    "Margins-error-by-class": margins(signal="error", pairs=False),
+    "Margins-error-samples": margins(signal="error", labels=LABELS),
+    "Margins-runs": margins(runs=2),
+    "Margins-own-runs": margins(runs=2, own=True, signal="error", pairs=False),
+    "Margins-samples-own-runs": margins(runs=2, own=True, labels=LABELS),
     "ShuffledSampler": passes(
         lambda seed: aol.ShuffledSampler(11, seed=seed),
         lambda: aol.ShuffledSampler(12),

@@ -219,7 +219,11 @@ class SampleAges:
         if stray is not None:
             self._stray.logical_or_(stray.any())
             where = where.masked_fill(stray, self.num_samples)
-        _store.write_marks(self._words, where, right.reshape(self._rho.numel(), -1), self._layout)
+        self._mark(where, right.reshape(self._rho.numel(), -1))
+
+    def _mark(self, where: Tensor, right: Tensor) -> None:
+        """Record answers `right [R, B]` to samples `where [B]` or `[R, B]`; `num_samples` stands for none of them."""
+        _store.write_marks(self._words, where, right, self._layout)
 
     def advance(self, *, group: _distributed.Group = None, sync: bool = True) -> None:
         """End the epoch: fold what was observed into the ages. Collective under `torch.distributed`.

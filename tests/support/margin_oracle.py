@@ -1,0 +1,115 @@
+"""Margins as naive loops over samples and pairs of classes: plain Python numbers, written from the equations.
+
+Nothing here may import `aol`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+NAN = float("nan")
+
+
+def mean(values: Sequence[float]) -> float:
+    return math.fsum(values) / len(values)
+
+
+def control_errors(missed: Sequence[float], claimed: Sequence[float], floor: float) -> list[float]:
+    """How much more each class is missed than claimed, with mean zero over the known ones; 0 where unknown."""
+    known = [c for c, m in enumerate(missed) if not math.isnan(m)]
+    found = [0.0] * len(missed)
+    if not known or not any(missed[c] for c in known):
+        return found
+    scale = mean([missed[c] for c in known])
+    for c in known:
+        found[c] = math.log(missed[c] / scale + floor) - math.log(claimed[c] / scale + floor)
+    middle = mean([found[c] for c in known])
+    return [found[c] - middle if c in known else 0.0 for c in range(len(missed))]
+
+
+def certainty(difference: float, variance: float, width: float) -> float:
+    if math.isnan(difference) or difference == 0:
+        return 0.0
+    return max(0.0, 1 - width * math.sqrt(variance) / abs(difference))
+
+
+class MarginOracle:
+    """One run. `epoch` takes what was observed as (label or index, answer, times), one by one."""
+
+    def __init__(self, classes, *, labels=None, signal, gain, rho, width, limit, floor, pairs=True):
+        self.classes, self.labels, self.signal, self.pairs = classes, labels, signal, pairs
+        self.gain, self.rho, self.width, self.limit, self.floor = gain, rho, width, limit, floor
+        self.age: dict[object, int] = {}  # of samples or of pairs of classes; one where nothing is written
+        self.size = [labels.count(c) if labels else 1 for c in range(classes)]  # what claims are divided by, by class
+        self.missed, self.claimed, self.variance = [NAN] * classes, [0.0] * classes, [0.0] * classes
+        self.offsets = [0.0] * classes
+
+    def epoch(self, observed: Iterable[tuple[int, int, int]], scale: float = 1.0) -> None:
+        errors = []  # (label, answer, strength) of every error
+        count = [0] * self.classes
+        right: dict[object, bool] = {}
+        for key, answer, times in observed:
+            label = key if self.labels is None else self.labels[key]
+            count[label] += times
+            who = (label, answer) if self.labels is None else key
+            right[who] = label == answer  # of a sample that comes twice, the last answer counts
+            if label != answer and times:
+                strength = self.age.get(who, 1) if self.signal == "age" else 1
+                errors += [(label, answer, strength)] * times
+        self._grow(right, errors, count)
+        self._smooth(count, errors)
+        self._move(count, scale)
+
+    def _grow(self, right, errors, count) -> None:
+        """Step the ages: of each observed sample, or of each pair whose class was observed."""
+        if self.labels is not None:
+            self.age.update({key: 1 if right[key] else self.age.get(key, 1) + 1 for key in right})
+            return
+        for label in range(self.classes):
+            for answer in range(self.classes):
+                wrong = any(error[:2] == (label, answer) for error in errors)
+                if count[label]:
+                    self.age[label, answer] = self.age.get((label, answer), 1) + 1 if wrong else 1
+
+    def _smooth(self, count, errors) -> None:
+        divisors = count if self.pairs else self.size
+        claims, squares = [0.0] * self.classes, [0.0] * self.classes
+        for label, answer, strength in errors:
+            claims[answer] += strength / divisors[label]
+            squares[answer] += (strength / divisors[label]) ** 2
+        of = [[s for label, _, s in errors if label == c] for c in range(self.classes)]
+        everything = math.fsum(sum(of[c]) / count[c] for c in range(self.classes) if count[c])
+        if not self.pairs:
+            factor = everything / sum(claims) if errors else 0.0  # every error is missed once and claimed once
+            claims, squares = [factor * q for q in claims], [factor**2 * v for v in squares]
+            self._learn_sizes(count)
+        usual = sum(s * s for _, _, s in errors) / sum(s for _, _, s in errors) if errors else 0.0
+        for c in (c for c in range(self.classes) if count[c]):
+            values = [*of[c], usual, *[0] * (count[c] - len(of[c])), 0]  # one more error, one more right answer
+            spread = mean([v * v for v in values]) - mean(values) ** 2
+            now = sum(of[c]) / count[c], claims[c], spread / len(values) + squares[c]
+            before = self.missed[c], self.claimed[c], self.variance[c]
+            if not math.isnan(self.missed[c]):
+                now = tuple((1 - self.rho) * a + self.rho * b for a, b in zip(before, now, strict=True))
+            self.missed[c], self.claimed[c], self.variance[c] = now
+
+    def _learn_sizes(self, count) -> None:
+        """Where no labels were given, the sizes of classes are those of the steps so far, smoothed."""
+        if self.labels is not None:
+            return
+        new = [math.isnan(m) for m in self.missed]
+        for c in (c for c in range(self.classes) if count[c]):
+            self.size[c] = count[c] if new[c] else (1 - self.rho) * self.size[c] + self.rho * count[c]
+        known = [self.size[c] for c in range(self.classes) if count[c] or not new[c]]
+        self.size = [
+            self.size[c] if count[c] or not new[c] else (mean(known) if known else 1) for c in range(self.classes)
+        ]
+
+    def _move(self, count, scale) -> None:
+        errors = control_errors(self.missed, self.claimed, self.floor)
+        for c in (c for c in range(self.classes) if count[c]):
+            sure = certainty(self.missed[c] - self.claimed[c], self.variance[c], self.width)
+            self.offsets[c] -= scale * self.gain * sure * errors[c]
+        middle = mean(self.offsets)
+        self.offsets = [max(-self.limit, min(self.limit, o - middle)) for o in self.offsets]

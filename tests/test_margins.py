@@ -1,0 +1,572 @@
+"""Margins against loops over samples and pairs; what they do to classes; offsets from counts and for trained models."""
+
+from __future__ import annotations
+
+import inspect
+import math
+import time
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from sklearn.datasets import make_classification
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import balanced_accuracy_score
+
+import aol
+from aol.margins import certainty, control_error
+from tests.support.margin_oracle import MarginOracle
+from tests.support.margin_oracle import certainty as certainty_by_hand
+from tests.support.margin_oracle import control_errors as control_errors_by_hand
+
+FLOOR = inspect.signature(control_error).parameters["floor"].default
+SETTINGS = {"gain": 0.3, "rho": 0.4, "width": 0.5, "limit": 1.5}  # the library's own may change
+LABELS = [0, 0, 0, 0, 0, 1, 1, 2, 2, 2, 3]
+VARIANTS = {
+    "ages of samples": {"labels": LABELS, "signal": "age"},
+    "ages of samples, by class": {"labels": LABELS, "signal": "age", "pairs": False},
+    "ages of pairs": {"signal": "age"},
+    "errors of samples": {"labels": LABELS, "signal": "error"},
+    "errors of samples, by class": {"labels": LABELS, "signal": "error", "pairs": False},
+    "errors": {"signal": "error", "pairs": True},
+    "errors by class": {"signal": "error", "pairs": False},
+}
+every_variant = pytest.mark.parametrize("variant", VARIANTS)
+
+
+def oracle(variant: str, **more) -> MarginOracle:
+    return MarginOracle(4, floor=FLOOR, **{**SETTINGS, **VARIANTS[variant], **more})
+
+
+def margins(variant: str, **more) -> aol.Margins:
+    return aol.Margins(4, **{**SETTINGS, **VARIANTS[variant], **more})
+
+
+def steps(variant: str, seed: int, *, epochs: int = 6, runs: tuple[int, ...] = ()) -> list[list[torch.Tensor]]:
+    """Batches of (key, answer, times) by epoch: with repeats, absent classes, empty epochs."""
+    generator = np.random.default_rng(seed)
+    keys = len(LABELS) if "labels" in VARIANTS[variant] else 4
+    found = []
+    for _ in range(epochs):
+        size = (*runs, int(generator.integers(0, 14)))
+        key = generator.integers(0, generator.integers(1, keys + 1), size)
+        answer = np.where(generator.random(size) < 0.5, 0, generator.integers(0, 4, size))
+        found.append([torch.from_numpy(each) for each in (key, answer, generator.integers(0, 4, size))])
+    return found
+
+
+def follow(states: list[aol.Margins], loops: list[MarginOracle], variant: str, seed: int, epochs: int = 6) -> None:
+    """Show the same to margins and to loops, in two parts per epoch, and compare all that can be seen."""
+    for epoch, (key, answer, times) in enumerate(steps(variant, seed, epochs=epochs)):
+        counted, scale = epoch % 2 == 0, 0.5 if epoch == 3 else 1.0
+        for state, loop in zip(states, loops, strict=True):
+            for part in (slice(None, 3), slice(3, None)):
+                state.observe(key[part], answer[part], times=times[part] if counted else None)
+            state.advance(scale=scale)
+            often = times.tolist() if counted else [1] * len(key)
+            loop.epoch(zip(key.tolist(), answer.tolist(), often, strict=True), scale)
+            assert state.epoch == epoch + 1
+            compare(state.missed, state.claimed, state.offsets, loop)
+
+
+def compare(missed: torch.Tensor, claimed: torch.Tensor, offsets: torch.Tensor, loop: MarginOracle) -> None:
+    assert missed.tolist() == pytest.approx(loop.missed, rel=1e-6, nan_ok=True)
+    assert claimed.tolist() == pytest.approx(loop.claimed, rel=1e-6)
+    assert offsets.tolist() == pytest.approx(loop.offsets, rel=1e-5, abs=1e-6)
+
+
+@every_variant
+@given(seed=st.integers(0, 10_000), width=st.sampled_from([0.0, 0.5, 2.0]), rho=st.sampled_from([0.0, 0.3, 1.0]))
+def test_margins_agree_with_loops_over_samples_and_pairs(variant, seed, width, rho):
+    more = {"width": width, "rho": rho}
+    follow([margins(variant, **more)], [oracle(variant, **more)], variant, seed)
+
+
+@every_variant
+def test_loops_do_move_the_offsets_that_are_compared(variant):
+    loop = oracle(variant)
+    for key, answer, times in steps(variant, 0):
+        loop.epoch(zip(key.tolist(), answer.tolist(), times.tolist(), strict=True))
+    assert max(map(abs, loop.offsets)) > 0.3
+
+
+@every_variant
+@pytest.mark.parametrize("own", [False, True], ids=["shared", "own"])
+def test_each_run_has_its_own_margins(variant, own):
+    rates, gains = [0.2, 1.0, 0.5], [0.3, 0.1, 0.0]
+    state = margins(variant, rho=rates, gain=torch.tensor(gains))
+    loops = [oracle(variant, rho=rho, gain=gain) for rho, gain in zip(rates, gains, strict=True)]
+    for key, answer, times in steps(variant, 5, runs=(3,)):
+        key, times = (key, times) if own else (key[0], times[0])
+        state.observe(key, answer, times=times)
+        state.advance()
+        for run, loop in enumerate(loops):
+            mine, often = (key[run], times[run]) if own else (key, times)
+            loop.epoch(zip(mine.tolist(), answer[run].tolist(), often.tolist(), strict=True))
+            compare(state.missed[run], state.claimed[run], state.offsets[run], loop)
+    assert state.offsets.shape == state.missed.shape == state.claimed.shape == (3, 4)
+    assert state.rho.tolist() == pytest.approx(rates)
+    assert state.offsets[2].abs().max() == 0.0  # a gain of zero
+
+
+@pytest.mark.parametrize("settings", [{"gain": [0.1, 0.2]}, {"rho": [0.1, 0.2]}, {"gain": [0.1]}])
+def test_a_vector_of_gains_or_of_rates_makes_runs(settings):
+    state = aol.Margins(3, **settings)
+    runs = len(next(iter(settings.values())))
+    assert state.offsets.shape == (runs, 3)
+    assert state.adjust(torch.zeros(runs, 5, 3)).shape == (runs, 5, 3)
+
+
+@every_variant
+def test_parts_and_order_of_an_epoch_do_not_matter(variant):
+    whole, parts = margins(variant), margins(variant)
+    generator = np.random.default_rng(0)
+    keys = len(LABELS) if "labels" in VARIANTS[variant] else 4
+    for _ in range(4):
+        key = torch.from_numpy(generator.permutation(keys))
+        answer = torch.from_numpy(generator.integers(0, 4, keys))
+        whole.observe(key, answer)
+        for place in generator.permutation(keys).tolist():
+            parts.observe(key[place : place + 1], answer[place : place + 1])
+        whole.advance()
+        parts.advance()
+        assert whole.offsets.equal(parts.offsets)
+
+
+def double(values: list[float]) -> torch.Tensor:
+    return torch.tensor(values, dtype=torch.float64)
+
+
+amounts = st.floats(1e-6, 5) | st.just(0.0)
+
+
+@given(
+    st.lists(st.tuples(amounts | st.just(math.nan), amounts), min_size=1, max_size=6),
+    st.floats(0.001, 1),
+)
+def test_the_control_error_agrees_with_loops(pairs, floor):
+    missed, claimed = [m for m, _ in pairs], [q for _, q in pairs]
+    found = control_error(double(missed), double(claimed), floor=floor)
+    assert found.tolist() == pytest.approx(control_errors_by_hand(missed, claimed, floor), rel=1e-6, abs=1e-9)
+    assert abs(float(found.sum())) < 1e-6
+
+
+@given(st.floats(-2, 2), st.floats(0, 4), st.floats(0, 3))
+def test_certainty_agrees_with_a_loop(difference, variance, width):
+    found = certainty(double([difference]), double([variance]), width)
+    assert found.item() == pytest.approx(certainty_by_hand(difference, variance, width), abs=1e-9)
+    assert 0 <= found.item() <= 1
+
+
+# What margins do
+
+
+def answered(labels: torch.Tensor, matrix: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Answers to samples, at random, by the confusion matrix."""
+    return torch.multinomial(matrix[labels], 1, generator=generator)[:, 0]
+
+
+@pytest.mark.parametrize("signal", ["age", "error"])
+@pytest.mark.parametrize("stored", [True, False], ids=["samples", "stream"])
+def test_random_errors_of_balanced_classes_leave_the_offsets_near_zero(signal, stored):
+    labels, generator = torch.arange(500) % 10, torch.Generator().manual_seed(0)
+    matrix = torch.full((10, 10), 0.2 / 9).fill_diagonal_(0.8)
+    reached = {}
+    for width in (0.0, 3.0):
+        state = aol.Margins(10, labels=labels if stored else None, signal=signal, gain=0.1, rho=0.3, width=width)
+        for _ in range(50):
+            state.observe(torch.arange(500) if stored else labels, answered(labels, matrix, generator.manual_seed(_)))
+            state.advance()
+        reached[width] = float(state.offsets.abs().max())
+    assert reached[3.0] == 0.0
+    assert reached[0.0] > 0.05  # without the dead zone, noise is integrated
+
+
+@pytest.mark.parametrize("variant", [v for v in VARIANTS if "samples" not in v])
+def test_a_class_that_is_missed_gets_margin_and_one_that_is_claimed_loses_it(variant):
+    state = margins(variant, width=1.0)
+    for _ in range(5):
+        state.observe([0] * 50 + [1] * 50 + [2] * 50 + [3] * 50, [0] * 50 + [1] * 50 + [0] * 20 + [2] * 30 + [3] * 50)
+        state.advance()
+    low, high = int(state.offsets.argmin()), int(state.offsets.argmax())
+    assert (low, high) == (2, 0)
+    assert state.offsets[1] == state.offsets[3]
+
+
+def simulated(state: aol.Margins, logits: torch.Tensor, labels: torch.Tensor, steps: int) -> torch.Tensor:
+    """Answers of a model that follows its margins: it learns `logits - offsets`."""
+    for _ in range(steps):
+        answer = (logits - state.offsets).argmax(1)
+        state.observe(labels, answer)
+        state.advance()
+    return (logits - state.offsets).argmax(1)
+
+
+def accuracy(answer: torch.Tensor, labels: torch.Tensor) -> list[float]:
+    return [float((answer[labels == c] == c).float().mean()) for c in range(int(labels.max()) + 1)]
+
+
+@pytest.mark.parametrize("signal", ["age", "error"])
+def test_a_class_that_cannot_be_learnt_does_not_ruin_the_others(signal):
+    labels, generator = torch.arange(1000) % 5, torch.Generator().manual_seed(1)
+    logits = torch.randn(1000, 5, generator=generator)
+    known = labels != 4
+    logits[known, labels[known]] += 4.0  # class 4: no more than noise
+    state = aol.Margins(5, signal=signal, gain=0.1, rho=0.3, width=1.0, limit=3.0)
+    before = accuracy(logits.argmax(1), labels)
+    after = accuracy(simulated(state, logits, labels, 300), labels)
+    assert min(after[:4]) > min(before[:4]) - 0.1
+    assert state.offsets.abs().max() <= 3.0
+
+
+@pytest.mark.parametrize("signal", ["age", "error"])
+def test_margins_find_a_class_that_a_model_neglects(signal):
+    labels, generator = torch.arange(2000) % 4, torch.Generator().manual_seed(2)
+    logits = torch.randn(2000, 4, generator=generator)
+    logits[torch.arange(2000), labels] += 2.5
+    logits += torch.tensor([2.0, 0.0, 0.0, -2.0])  # what an imbalance does
+    before = accuracy(logits.argmax(1), labels)
+    state = aol.Margins(4, signal=signal, gain=0.1, rho=0.3, width=1.0, limit=5.0)
+    after = accuracy(simulated(state, logits, labels, 200), labels)
+    assert before[3] < 0.4
+    assert min(after) > 0.7
+    assert np.mean(after) > np.mean(before) + 0.1
+
+
+@pytest.mark.parametrize("signal", ["age", "error"])
+def test_wrong_labels_do_not_drive_the_offsets_apart(signal):
+    truth, generator = torch.arange(2000) % 4, torch.Generator().manual_seed(3)
+    logits = torch.nn.functional.one_hot(truth, 4) * 6.0 + torch.randn(2000, 4, generator=generator)
+    noisy = torch.where(torch.rand(2000, generator=generator) < 0.2, (truth + 1 + torch.arange(2000) % 3) % 4, truth)
+    state = aol.Margins(4, labels=noisy, signal=signal, gain=0.1, rho=0.3, width=1.0, limit=5.0)
+    for _ in range(100):
+        state.observe(torch.arange(2000), (logits - state.offsets).argmax(1))
+        state.advance()
+    assert min(accuracy((logits - state.offsets).argmax(1), truth)) > 0.95
+
+
+def test_offsets_stay_within_the_limit_whatever_happens():
+    state = aol.Margins(3, signal="error", gain=5.0, rho=1.0, width=0.0, limit=0.7)
+    for _ in range(30):
+        state.observe([0, 1, 2] * 20, [0] * 60)
+        state.advance()
+        assert state.offsets.abs().max() <= 0.7 + 1e-6
+    assert state.offsets.max() == pytest.approx(0.7)
+
+
+@pytest.mark.parametrize("signal", ["age", "error"])
+def test_one_class_has_no_offset(signal):
+    state = aol.Margins(1, signal=signal)
+    state.observe([0, 0], [0, 0])
+    state.advance()
+    assert state.offsets.tolist() == [0.0]
+    assert state.adjust(torch.tensor([[3.0]])).tolist() == [[3.0]]
+
+
+@every_variant
+def test_two_offsets_of_two_classes_are_opposite(variant):
+    arguments = {**SETTINGS, **VARIANTS[variant], "width": 0.0}
+    if "labels" in arguments:
+        arguments["labels"] = [0, 0, 1, 1]
+    state = aol.Margins(2, **arguments)
+    for _ in range(3):
+        state.observe(*([0, 1, 2, 3], [0, 0, 0, 1]) if "labels" in arguments else ([0, 0, 1, 1], [0, 0, 0, 1]))
+        state.advance()
+    high, low = state.offsets.tolist()
+    assert high > 0.1
+    assert low == -high
+
+
+def test_an_epoch_without_observations_changes_nothing_but_its_number():
+    state = aol.Margins(3, width=0.0)
+    state.observe([0, 1, 2], [1, 1, 1])
+    state.advance()
+    before = state.state_dict()
+    state.advance()
+    for key, value in state.state_dict().items():
+        if key != "epoch":
+            assert torch.equal(value, before[key]) if isinstance(value, torch.Tensor) else value == before[key]
+    assert state.epoch == 2
+
+
+def test_a_model_without_errors_moves_nothing():
+    state = aol.Margins(3, width=0.0)
+    for _ in range(3):
+        state.observe([0, 1, 2], [0, 1, 2])
+        state.advance()
+    assert state.offsets.tolist() == [0.0, 0.0, 0.0]
+    assert state.missed.tolist() == [0.0, 0.0, 0.0]
+
+
+@pytest.mark.parametrize("pairs", [True, False])
+def test_huge_ages_do_not_overflow(pairs):
+    labels = list(range(50)) * 2  # all but class 0 are taken for class 0
+    state = aol.Margins(50, labels=labels, signal="age", pairs=pairs, gain=0.1, rho=1.0, width=0.5)
+    kept = state.state_dict()
+    kept["ages"]["word"].fill_(2**29 - 1)
+    state.load_state_dict(kept)
+    for _ in range(2):
+        state.observe(range(100), [0] * 100)
+        state.advance()
+    assert (state.missed[1:] > 100).all()
+    assert state.claimed[0].item() == pytest.approx(float(state.missed.sum()), rel=1e-6)
+    assert (state.claimed[1:] == 0).all()
+    assert state.offsets[0] > 0
+    assert state.offsets.isfinite().all()
+
+
+def test_huge_ages_of_pairs_do_not_overflow():
+    state = aol.Margins(2, signal="age", rho=1.0)
+    kept = state.state_dict()
+    kept["pair_age"].fill_(2**31 - 1)
+    state.load_state_dict(kept)
+    state.observe([0, 1, 1], [1, 0, 1], times=[10**9, 10**9, 10**9])
+    state.advance()
+    assert (state.missed > 0).all()
+    assert state.offsets.isfinite().all()
+
+
+def test_many_classes_need_no_pairs():
+    size = 100_000
+    state = aol.Margins(size, signal="error")
+    assert not state.pairs
+    held = sum(value.nbytes for value in state.state_dict().values() if isinstance(value, torch.Tensor))
+    assert held < 100 * size
+    state.observe([5, size - 1], [size - 1, 5])
+    state.advance()
+    assert state.missed[5] == 1.0
+    assert aol.Margins(size, signal="age", labels=[0, size - 1]).pairs is False
+    assert aol.Margins(10).pairs
+    assert aol.Margins(10, signal="error", pairs=False).pairs is False
+
+
+@pytest.mark.parametrize("signal", ["age", "error"])
+def test_observing_a_batch_takes_no_time_for_the_other_samples(signal):
+    generator = torch.Generator().manual_seed(0)
+
+    def seconds(samples: int) -> float:
+        state = aol.Margins(10, labels=torch.arange(samples) % 10, signal=signal)
+        index = torch.randint(0, samples, (256,), generator=generator)
+        answer = torch.randint(0, 10, (256,), generator=generator)
+        state.observe(index, answer)
+        taken = []
+        for _ in range(20):
+            start = time.perf_counter()
+            state.observe(index, answer)
+            taken.append(time.perf_counter() - start)
+        return min(taken)
+
+    assert seconds(4_000_000) < 5 * seconds(4_000) + 1e-3
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_adjusted_logits_are_logits_plus_offsets_in_full_precision(dtype):
+    state = margins("errors", width=0.0)
+    state.observe([0, 1, 2, 3], [0, 0, 0, 3])
+    state.advance()
+    logits = torch.randn(5, 4, generator=torch.Generator().manual_seed(0)).to(dtype).requires_grad_()
+    wide = torch.float64 if dtype == torch.float64 else torch.float32
+    found = state.adjust(logits)
+    assert found.dtype == wide
+    assert found.equal(logits.to(wide) + state.offsets.to(wide))
+    found.sum().backward()
+    assert logits.grad.equal(torch.ones_like(logits))
+
+
+def test_a_sample_with_nan_logits_spoils_only_itself():
+    state = margins("errors", width=0.0)
+    state.observe([0, 1], [1, 1])
+    state.advance()
+    found = state.adjust(torch.tensor([[math.nan, 0.0, 0.0, 0.0], [1.0, 2.0, 3.0, 4.0]]))
+    assert found[0].isnan().tolist() == [True, False, False, False]
+    assert found[1].isfinite().all()
+
+
+def test_a_stray_on_a_device_is_left_out_and_no_sample_is_older_for_it(monkeypatch):
+    monkeypatch.setattr("aol._check.within", lambda *_: None)  # as on a CUDA device, where nothing is read
+    state = aol.Margins(2, labels=[0, 1, 0], signal="age", width=0.0)
+    state.observe([0, 7, -1, 1, 2], [0, 1, 1, 5, 1])
+    with pytest.raises(IndexError, match="label and answer must"):
+        state.advance()
+    state.advance()
+    assert state.epoch == 1
+    assert state.ages.age[0].tolist() == [1, 1, 2]  # the second sample was given no answer that counts
+    assert state.missed.tolist() == pytest.approx([0.5, math.nan], nan_ok=True)
+
+
+def test_ages_in_margins_are_those_of_sample_ages():
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.randint(0, 3, (20,), generator=generator)
+    state, ages = aol.Margins(3, labels=labels, signal="age"), aol.SampleAges(labels)
+    for _ in range(5):
+        index, answer = torch.randint(0, 20, (2, 30), generator=generator)
+        answer = answer % 3
+        state.observe(index, answer)
+        ages.observe(index, answer == labels[index])
+        state.advance()
+        ages.advance()
+        assert state.ages.age[0].equal(ages.age)
+
+
+BAD_MAKINGS = [
+    ({"num_classes": 0}, ValueError, "num_classes"),
+    ({"num_classes": 2.0}, TypeError, "num_classes"),
+    ({"labels": [0, 3]}, ValueError, "labels"),
+    ({"labels": []}, ValueError, "labels"),
+    ({"labels": [0.5]}, TypeError, "labels"),
+    ({"signal": "loss"}, ValueError, "signal"),
+    ({"signal": None}, ValueError, "signal"),
+    ({"gain": -0.1}, ValueError, "gain"),
+    ({"gain": math.nan}, ValueError, "gain"),
+    ({"gain": "1"}, TypeError, "gain"),
+    ({"gain": [[0.1]]}, ValueError, "gain"),
+    ({"rho": 1.1}, ValueError, "rho"),
+    ({"rho": None}, TypeError, "rho"),
+    ({"rho": [0.1, 0.2], "gain": [0.1, 0.2, 0.3]}, ValueError, "rho"),
+    ({"width": -1.0}, ValueError, "width"),
+    ({"width": math.nan}, ValueError, "width"),
+    ({"width": "wide"}, TypeError, "width"),
+    ({"limit": -1.0}, ValueError, "limit"),
+    ({"limit": math.inf}, ValueError, "limit"),
+    ({"pairs": 1}, TypeError, "pairs"),
+    ({"pairs": False}, ValueError, "pairs"),
+    ({"device": "banana"}, ValueError, "device"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "error", "named"), BAD_MAKINGS, ids=str)
+def test_margins_made_wrongly_name_the_argument(arguments, error, named):
+    with pytest.raises(error, match=named):
+        aol.Margins(**{"num_classes": 3, "signal": "age", **arguments})
+
+
+# Offsets from counts
+
+
+@given(st.lists(st.integers(0, 10**6), min_size=1, max_size=6), st.floats(0, 3))
+def test_offsets_from_counts_agree_with_the_formula(counts, tau):
+    known = [math.log(n) for n in counts if n]
+    middle = sum(known) / len(known) if known else 0.0
+    wanted = [tau * (math.log(n) - middle) if n else 0.0 for n in counts]
+    assert aol.logit_offsets(counts, tau).tolist() == pytest.approx(wanted, rel=1e-5, abs=1e-6)
+
+
+def test_a_tau_of_one_is_the_balanced_softmax():
+    counts = torch.tensor([500, 40, 3])
+    logits = torch.randn(6, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    label = torch.tensor([0, 1, 2, 0, 1, 2])
+    scaled = counts * logits.exp()  # Ren et al. 2020, equation 3
+    wanted = -(scaled[torch.arange(6), label] / scaled.sum(1)).log()
+    found = aol.softmax_loss(logits, label, offset=aol.logit_offsets(counts))
+    torch.testing.assert_close(found, wanted, rtol=1e-6, atol=0)
+
+
+def test_offsets_from_counts_have_a_row_for_each_run():
+    both = aol.logit_offsets([90, 10], [0.0, 1.5])
+    assert both.shape == (2, 2)
+    assert both[1].equal(aol.logit_offsets([90, 10], 1.5))
+    own = aol.logit_offsets([[90, 10], [1, 1]])
+    assert own[0].equal(aol.logit_offsets([90, 10]))
+    assert own[1].tolist() == [0.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "named"),
+    [
+        (lambda: aol.logit_offsets([]), ValueError, "counts"),
+        (lambda: aol.logit_offsets([-1, 2]), ValueError, "counts"),
+        (lambda: aol.logit_offsets([math.nan, 2]), ValueError, "counts"),
+        (lambda: aol.logit_offsets("ab"), TypeError, "counts"),
+        (lambda: aol.logit_offsets([1, 2], -1.0), ValueError, "tau"),
+        (lambda: aol.logit_offsets([[1, 2]] * 3, [1.0, 2.0]), ValueError, "tau"),
+        (lambda: aol.posthoc_logits([[1.0, 2.0]], [0.0, 0.0]), TypeError, "logits"),
+        (lambda: aol.posthoc_logits(torch.zeros(2, 3), [0.0, 0.0]), ValueError, "offset"),
+        (lambda: aol.posthoc_logits(torch.zeros(2, 3), 1.0), ValueError, "offset"),
+        (lambda: aol.posthoc_logits(torch.zeros(2, 3), torch.zeros(2, 3)), ValueError, "offset"),
+        (lambda: aol.posthoc_logits(torch.zeros(2, 4, 3), torch.zeros(4, 3)), ValueError, "offset"),
+        (lambda: aol.posthoc_logits(torch.zeros(2, 3), "abc"), TypeError, "offset"),
+        (lambda: aol.fit_offsets([[1.0]], [0]), TypeError, "logits"),
+        (lambda: aol.fit_offsets(torch.zeros(3), [0]), TypeError, "logits"),
+        (lambda: aol.fit_offsets(torch.zeros(2, 2, dtype=torch.int64), [0, 1]), TypeError, "logits"),
+        (lambda: aol.fit_offsets(torch.zeros(0, 2), []), ValueError, "logits"),
+        (lambda: aol.fit_offsets(torch.zeros(2, 0), [0, 0]), ValueError, "logits"),
+        (lambda: aol.fit_offsets(torch.tensor([[math.nan, 1.0]]), [0]), ValueError, "logits"),
+        (lambda: aol.fit_offsets(torch.zeros(2, 2), [0]), ValueError, "label"),
+        (lambda: aol.fit_offsets(torch.zeros(2, 2), [[0, 1]]), ValueError, "label"),
+        (lambda: aol.fit_offsets(torch.zeros(2, 2), [0, 2]), IndexError, "label"),
+        (lambda: aol.fit_offsets(torch.zeros(2, 2), [0.0, 1.0]), TypeError, "label"),
+        (lambda: aol.fit_offsets(torch.zeros(2, 2), [0, 1], steps=0), ValueError, "steps"),
+        (lambda: aol.fit_offsets(torch.zeros(2, 2), [0, 1], width=-1.0), ValueError, "width"),
+    ],
+)
+def test_bad_input_of_the_functions_names_the_argument(call, error, named):
+    with pytest.raises(error, match=named):
+        call()
+
+
+# Offsets for trained models
+
+
+def test_posthoc_logits_are_logits_minus_offsets():
+    logits = torch.randn(2, 5, 3, generator=torch.Generator().manual_seed(0))
+    offset = torch.tensor([[1.0, 0.0, -1.0], [0.5, 0.0, 0.0]])
+    assert aol.posthoc_logits(logits, offset).equal(logits - offset[:, None])
+    assert aol.posthoc_logits(logits[0], offset[0]).equal(logits[0] - offset[0])
+    assert aol.posthoc_logits(logits[0, 0], offset[0]).equal(logits[0, 0] - offset[0])
+    assert aol.posthoc_logits(torch.zeros(1, 2), torch.tensor([1, 2], dtype=torch.uint8)).tolist() == [[-1.0, -2.0]]
+
+
+def predicted(imbalanced: bool, seed: int) -> tuple[list[torch.Tensor], list[np.ndarray]]:
+    """Logits of a linear model on held-out and on test data, and their labels."""
+    weights = [0.8, 0.14, 0.06] if imbalanced else None
+    x, y = make_classification(
+        6000, n_features=12, n_informative=6, n_classes=3, n_clusters_per_class=1, class_sep=0.7, weights=weights,
+        random_state=seed,
+    )  # fmt: skip
+    model = LogisticRegression().fit(x[:2000], y[:2000])
+    parts = [slice(2000, 4000), slice(4000, 6000)]
+    return [torch.from_numpy(model.predict_log_proba(x[part])) for part in parts], [y[part] for part in parts]
+
+
+def gains(imbalanced: bool, seeds: range) -> list[float]:
+    found = []
+    for seed in seeds:
+        (held, test), (held_labels, labels) = predicted(imbalanced, seed)
+        adjusted = aol.posthoc_logits(test, aol.fit_offsets(held, held_labels)).argmax(1)
+        before = balanced_accuracy_score(labels, test.argmax(1))
+        found.append(balanced_accuracy_score(labels, adjusted) - before)
+    return found
+
+
+def test_fitted_offsets_raise_the_balanced_accuracy_of_a_long_tailed_problem():
+    found = gains(True, range(5))
+    assert np.mean(found) > 0.03
+    assert min(found) > -0.005
+
+
+def test_fitted_offsets_do_nothing_on_a_balanced_problem():
+    found = gains(False, range(5))
+    assert abs(np.mean(found)) < 0.005
+    assert min(found) > -0.01
+
+
+@pytest.mark.parametrize("scale", [1e-3, 1.0, 1e4])
+def test_fitted_offsets_have_the_scale_of_the_logits(scale):
+    (held, _), (labels, _) = predicted(True, 0)
+    offset = aol.fit_offsets(held * scale, labels) / scale
+    torch.testing.assert_close(offset, aol.fit_offsets(held, labels), rtol=1e-4, atol=1e-4)
+
+
+def test_logarithms_of_probabilities_of_zero_are_fitted_too():
+    logits = torch.tensor([[0.0, -1.0, -math.inf]] * 40 + [[-0.5, -1.0, -math.inf]] * 40 + [[-9.0, -9.0, 0.0]] * 40)
+    label = [0] * 40 + [1] * 40 + [2] * 40
+    offset = aol.fit_offsets(logits, label)
+    assert offset.isfinite().all()
+    assert aol.posthoc_logits(logits, offset).argmax(1).tolist() == label
+
+
+def test_logits_that_are_all_the_same_have_no_offsets_to_be_fitted():
+    assert aol.fit_offsets(torch.ones(1, 1), [0]).tolist() == [0.0]
+    assert aol.fit_offsets(torch.ones(4, 2), [0, 0, 0, 0]).isfinite().all()
