@@ -15,7 +15,7 @@ from torch.utils.data import TensorDataset
 
 import aol
 from aol.plugins.lightning import AgeOfLearning
-from tests.support.small_lightning import DATA, LABELS, Net, labelled, trainer
+from tests.support.small_lightning import DATA, LABELS, Adjusted, Net, labelled, made_margins, trainer
 
 
 class SaveStep(Callback):
@@ -37,6 +37,7 @@ def run(
     uneven: bool = False,
     classes: bool = False,
     ids: bool = False,
+    margins: str | None = None,
     stop: int | None = None,
     resume: bool = False,
 ) -> None:
@@ -46,7 +47,8 @@ def run(
     if ids:
         data = [(x, y, name) for (x, y), name in zip(data, names, strict=True)]
     ages = aol.ClassAges(3, rho=0.5) if classes else aol.SampleAges(labels, level="sample", ids=names if ids else None)
-    aging = AgeOfLearning(ages, signal=signal)
+    kept = None if margins is None else made_margins(margins, labels)
+    aging = AgeOfLearning(ages, signal=signal, margins=kept)
 
     class Named(Net):
         def training_step(self, batch, batch_idx):
@@ -55,7 +57,7 @@ def run(
             aging.observe(key, aol.is_correct(logits, y))
             return aging.weighted_mean(aol.softmax_loss(logits, y), key)
 
-    model = Named() if ids else Net(signal)
+    model = Named() if ids else Net(signal) if kept is None else Adjusted(signal)
     callbacks = [aging] if stop is None else [aging, SaveStep(str(out / "stopped.ckpt"), stop)]
     strategy = {"strategy": "ddp"} if processes > 1 else {}
     fitting = trainer(*callbacks, devices=processes, accumulate_grad_batches=parts, **strategy)
@@ -65,6 +67,8 @@ def run(
     if processes > 1 and losses.numel():
         torch.distributed.all_reduce(losses)
     found = {"age": ages.age, "ema": ages.ema, "weights": model.weights(), "losses": losses / processes}
+    if kept is not None:
+        found["offsets"] = kept.offsets
     torch.save(found, out / f"{processes}-{fitting.global_rank}{'-resumed' * resume}.pt")
 
 

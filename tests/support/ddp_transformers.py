@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 
 import aol
-from tests.support.small_transformers import losses, made, texts, weights
+from tests.support.small_transformers import losses, made, made_margins, texts, weights
 
 
 def run(
@@ -22,6 +22,7 @@ def run(
     samples: int = 60,
     parts: int = 1,
     classes: bool = False,
+    margins: str | None = None,
     stop: int | None = None,
     resume: bool = False,
     args: dict | None = None,
@@ -34,6 +35,7 @@ def run(
     data = texts(samples)
     labels = [each["label"] for each in data]
     ages = aol.ClassAges(3, rho=0.5, threshold=0.5) if classes else aol.SampleAges(labels, level="sample")
+    kept = None if margins is None else made_margins(margins, torch.tensor(labels))
     settings = {
         "per_device_train_batch_size": 12 // processes // parts,
         "gradient_accumulation_steps": parts,
@@ -43,10 +45,12 @@ def run(
         "learning_rate": 0.3,
         **(args or {}),
     }
-    trainer = made(ages, data=data, args=settings, **options)
+    trainer = made(ages, data=data, args=settings, margins=kept, **options)
     assert trainer.accelerator.num_processes == processes
     trainer.train(resume_from_checkpoint=str(out / f"run-{processes}" / f"checkpoint-{stop}") if resume else None)
     found = {"age": ages.age, "ema": ages.ema, "weights": weights(trainer), "losses": torch.tensor(losses(trainer))}
+    if kept is not None:
+        found["offsets"] = kept.offsets
     torch.save(found, out / f"{processes}-{rank}{'-resumed' * resume}.pt")
 
 

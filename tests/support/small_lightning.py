@@ -70,6 +70,40 @@ class Net(LightningModule):
         return nn.utils.parameters_to_vector(self.net.parameters()).detach().clone()
 
 
+def rate(step: int) -> float:
+    """Return the factor of the learning rate: a warm-up over six steps, then a decay, also within epochs."""
+    return min(1.0, (step + 1) / 6) * 0.95**step
+
+
+class Adjusted(Net):
+    """Training and validation adjust logits; the learning rate follows `rate`."""
+
+    def training_step(self, batch: list[Tensor], batch_idx: int) -> Tensor:
+        x, y, *_ = batch
+        key, aging, logits = batch[-1], AgeOfLearning.of(self), self(x)
+        if self.signal == "training":
+            aging.observe(key, logits.argmax(1))
+        loss = aging.weighted_mean(aol.softmax_loss(aging.adjust(logits), y), key)
+        self.seen.append(key.tolist())
+        self.losses.append(loss.item())
+        return loss
+
+    def validation_step(self, batch: list[Tensor], batch_idx: int) -> None:
+        logits = self(batch[0])
+        self.log("val_loss", aol.softmax_loss(AgeOfLearning.of(self).adjust(logits), batch[1]).mean())
+
+    def configure_optimizers(self) -> dict[str, object]:
+        optimizer = super().configure_optimizers()
+        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, rate)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+
+def made_margins(kind: str, labels: Tensor = LABELS) -> aol.Margins:
+    """Return margins by "age" of samples, by age of "pairs" of classes, or by "error"; any difference moves them."""
+    signal = "error" if kind == "error" else "age"
+    return aol.Margins(CLASSES, labels=labels if kind == "age" else None, signal=signal, gain=0.5, width=0.0)
+
+
 def trainer(*callbacks: object, **options) -> Trainer:
     """Return a Trainer on the CPU that prints and writes nothing by itself."""
     settings = {

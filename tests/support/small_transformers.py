@@ -87,6 +87,12 @@ def sample_ages(**options) -> aol.SampleAges:
     return aol.SampleAges(LABELS, num_classes=CLASSES, **{"rho": 0.5, "level": "sample", **options})
 
 
+def made_margins(kind: str, labels: Tensor = LABELS) -> aol.Margins:
+    """Return margins by "age" of samples, by age of "pairs" of classes, or by "error"; any difference moves them."""
+    signal = "error" if kind == "error" else "age"
+    return aol.Margins(CLASSES, labels=labels if kind == "age" else None, signal=signal, gain=0.5, width=0.0)
+
+
 def weights(trainer: Trainer) -> Tensor:
     return nn.utils.parameters_to_vector(trainer.model.parameters()).detach().clone()
 

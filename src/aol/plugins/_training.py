@@ -1,11 +1,11 @@
-"""Shared by plug-ins for training loops: order and mode of a clean pass, and exchange of observations.
+"""Shared by plug-ins for training loops: ages and margins behind one key, and order and mode of a clean pass.
 
-Uses PyTorch and the ages, no framework.
+Uses PyTorch and the library, no framework.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TypeAlias
 
@@ -16,6 +16,8 @@ from torch import Tensor, nn
 from aol import _check, _distributed
 from aol.ages import ClassAges, SampleAges
 from aol.ids import Ids
+from aol.losses import is_correct, with_offset
+from aol.margins import Margins
 from aol.sampling import EpochSampler
 from aol.weights import ErrorRates
 
@@ -32,6 +34,27 @@ def single(ages: object) -> Ages:
     return ages
 
 
+def single_margins(margins: object) -> Margins:
+    """Return margins of a single run, or raise ValueError."""
+    if not isinstance(margins, Margins):
+        raise TypeError(f"margins must be an aol.Margins, not {_check.shown(margins)}.")
+    if margins.offsets.dim() > 1:
+        raise ValueError(f"margins must be of one run: give them one number as gain and rho, not {margins!r}.")
+    return margins
+
+
+def by_class(name: str, value: object) -> Tensor:
+    """Return one number for each class, `float32 [C]`.
+
+    >>> by_class("offset", [0.5, -0.5])
+    tensor([ 0.5000, -0.5000])
+    """
+    found = _check.real(name, value).detach().to(torch.float32)
+    if found.dim() != 1 or not bool(found.isfinite().all()):
+        raise ValueError(f"{name} must hold one finite number for each class, [C], not {_check.shown(value)}.")
+    return found
+
+
 def settings(signal: str, every: int | None, divide_by: str) -> tuple[str, int | None, str]:
     """Return the checked common settings: signal, steps between two calls of `advance`, divisor."""
     return (
@@ -41,17 +64,6 @@ def settings(signal: str, every: int | None, divide_by: str) -> tuple[str, int |
     )
 
 
-def by_position(ages: Ages) -> bool:
-    """Return whether ages refer to samples by position, not by id or class."""
-    return isinstance(ages, SampleAges) and ages._ids is None
-
-
-def same_size(ages: Ages, size: int) -> None:
-    """Raise ValueError unless ages and data set have the same number of samples."""
-    if isinstance(ages, SampleAges) and ages.num_samples != size:
-        raise ValueError(f"ages must have the {size} samples of the training set, not {ages.num_samples}.")
-
-
 def is_pair(batch: object) -> bool:
     """Return whether a batch is two tensors, as (x, y) is.
 
@@ -59,21 +71,6 @@ def is_pair(batch: object) -> bool:
     (True, False)
     """
     return isinstance(batch, tuple | list) and len(batch) == 2 and all(isinstance(each, Tensor) for each in batch)
-
-
-def anything_observed(ages: Ages) -> bool:
-    """Return whether anything was observed since the last `advance`.
-
-    >>> ages = ClassAges(2)
-    >>> anything_observed(ages)
-    False
-    >>> ages.observe([1], [True])
-    >>> anything_observed(ages)
-    True
-    """
-    if isinstance(ages, SampleAges):
-        return bool(ages._layout.observed(ages._words).any())
-    return bool(ages._total.any())
 
 
 class InOrder(EpochSampler):
@@ -108,23 +105,255 @@ def evaluating(model: nn.Module) -> Iterator[None]:
             part.training = mode
 
 
-def observe_together(ages: Ages, key: Key, correct: Tensor) -> None:
-    """Observe on every process what all processes saw in this step, in the order of ranks. Collective.
+def answers(logits: Tensor, label: Tensor) -> tuple[Tensor, Tensor]:
+    """Return which samples are predicted right, bool `[B]`, and the predicted classes, `[B]`.
 
-    So a state saved within an epoch is the same on all processes, and the later of two draws of a sample counts.
+    >>> answers(torch.tensor([[2.0, 1.0], [3.0, 0.0]]), torch.tensor([0, 1]))
+    (tensor([ True, False]), tensor([0, 0]))
     """
-    if _distributed.world()[1] == 1:
-        ages.observe(key, correct)  # type: ignore[arg-type]
-        return
-    for index, right in _of_all(key, correct):
-        ages.observe(index, right)  # type: ignore[arg-type]
+    return is_correct(logits, label), logits.detach().argmax(-1)
 
 
-def _of_all(key: Key, correct: Tensor) -> list[tuple[Key, Tensor]]:
+class LearningRate:
+    """The learning rate of the last optimiser step and the largest so far, for `Margins.advance`.
+
+    >>> rate = LearningRate()
+    >>> for lr in (0.1, 0.4, 0.2):
+    ...     rate.note([{"lr": lr}])
+    >>> rate.share
+    0.5
+    """
+
+    def __init__(self) -> None:
+        self.last = self.largest = 0.0
+
+    def note(self, groups: Iterable[Mapping[str, object]]) -> None:
+        """Record the largest learning rate of an optimiser's parameter groups."""
+        self.last = max((float(group["lr"]) for group in groups), default=0.0)  # type: ignore[arg-type]
+        self.largest = max(self.largest, self.last)
+
+    @property
+    def share(self) -> float:
+        """The last rate divided by the largest; one without any."""
+        return self.last / self.largest if self.largest > 0 else 1.0
+
+    def state_dict(self) -> dict[str, object]:
+        """Return both rates."""
+        return {"last": self.last, "largest": self.largest}
+
+    def load_state_dict(self, state: object) -> None:
+        """Load both rates."""
+        last, largest = (state.get(name) if isinstance(state, Mapping) else None for name in ("last", "largest"))
+        if not isinstance(last, float) or not isinstance(largest, float):
+            raise ValueError(f"This state is damaged: 'rate' must hold two learning rates, not {_check.shown(state)}.")
+        self.last, self.largest = last, largest
+
+
+class Balance:
+    r"""What a training loop is balanced by: ages and class weights for losses, margins and an offset for logits.
+
+    .. math:: w_i = w^{\text{age}}_i \, w^{\text{class}}_{y_i}, \qquad z \to z + o^{\text{margins}} + o
+
+    The samples of a batch have one key: their index (or id), if ages or margins are kept by sample, otherwise their
+    labels.
+
+    Args:
+        ages: of a single run, or None.
+        margins: of a single run, or None.
+        class_weight: static weights, `[C]`, or None.
+        offset: static offset of the logits, `[C]`, or None.
+
+    >>> balance = Balance(None, Margins(2, signal="error"), [3.0, 1.0], [0.5, -0.5])
+    >>> balance.weight(torch.tensor([0, 1]))
+    tensor([3., 1.])
+    >>> balance.adjust(torch.zeros(1, 2))
+    tensor([[ 0.5000, -0.5000]])
+    """
+
+    def __init__(self, ages: object, margins: object, class_weight: object, offset: object) -> None:
+        if ages is None and margins is None and class_weight is None and offset is None:
+            raise TypeError("ages, margins, class_weight or offset must be given.")
+        self.ages = None if ages is None else single(ages)
+        self.margins = None if margins is None else single_margins(margins)
+        self.class_weight = None if class_weight is None else by_class("class_weight", class_weight)
+        self.offset = None if offset is None else by_class("offset", offset)
+        self.rate = LearningRate()
+        self._homes = [state.device for state in self.states]
+        labels = [each._labels for each in self.states if isinstance(each, SampleAges | Margins)]
+        known = [each.cpu().to(torch.int64) for each in labels if each is not None]
+        if len(known) == 2 and not torch.equal(*known):
+            raise ValueError("margins must have the labels of ages: both are those of the training set.")
+
+    # What is known
+
+    @property
+    def states(self) -> list[Ages | Margins]:
+        """The states that observe answers."""
+        return [each for each in (self.ages, self.margins) if each is not None]
+
+    @property
+    def by_index(self) -> bool:
+        """Whether the key of a sample is its index, not its id or label."""
+        samples = self._of_samples()
+        return samples is not None and getattr(samples, "_ids", None) is None
+
+    @property
+    def by_sample(self) -> bool:
+        """Whether the key of a sample is its index or its id, not its label."""
+        return self._of_samples() is not None
+
+    def _of_samples(self) -> SampleAges | Margins | None:
+        if isinstance(self.ages, SampleAges):
+            return self.ages
+        return self.margins if self.margins is not None and self.margins._labels is not None else None
+
+    def same_size(self, size: int) -> None:
+        """Raise ValueError unless states of samples and data set have the same number of samples."""
+        samples = self._of_samples()
+        if samples is None or samples._labels is None:
+            return
+        if samples._labels.numel() != size:
+            name = "ages" if samples is self.ages else "margins"
+            raise ValueError(f"{name} must have the {size} samples of the training set, not {samples._labels.numel()}.")
+
+    def _index(self, key: Key) -> Key:
+        """Return the indices of samples with these keys."""
+        ids = getattr(self._of_samples(), "_ids", None)
+        return key if ids is None else ids.find("index", key)
+
+    def labels(self, key: Key) -> Tensor:
+        """Return the labels of samples with these keys, `int64 [B]`."""
+        samples = self._of_samples()
+        if samples is None or samples._labels is None:
+            return torch.as_tensor(key)
+        index = _check.moved(_check.integers("key", self._index(key)), samples._labels.device)
+        return samples._labels[index].to(torch.int64)
+
+    # What training asks for
+
+    def weight(self, key: Key, *, aged: bool = True) -> Tensor:
+        """Return the weights of samples, `float32 [B]`; `aged=False` leaves out those from ages."""
+        found: Tensor | None = None
+        if self.ages is not None and aged:
+            found = self.ages.weight(self._own(self.ages, key))  # type: ignore[arg-type]
+        if self.class_weight is not None:
+            label = self.labels(key)
+            fixed = _check.moved(self.class_weight, label.device)[label]
+            found = fixed if found is None else found * _check.moved(fixed, found.device)
+        if found is not None:
+            return found
+        return torch.ones(len(key), device=key.device if isinstance(key, Tensor) else None)
+
+    def adjust(self, logits: Tensor) -> Tensor:
+        """Return the logits for the training loss."""
+        if self.margins is not None:
+            logits = self.margins.adjust(logits)
+        return logits if self.offset is None else with_offset(logits, self.offset)
+
+    # Observing
+
+    def _own(self, state: Ages | Margins, key: Key) -> Key:
+        """Return the key by which a state knows samples."""
+        if isinstance(state, SampleAges):
+            return key
+        if isinstance(state, Margins) and state._labels is not None:
+            return self._index(key)
+        return self.labels(key)
+
+    def told(self, key: Key, answer: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Return which answers are right, and the predicted classes, from either: bool or integers, `[B]`."""
+        if not isinstance(answer, Tensor) or answer.is_floating_point():
+            raise TypeError(f"answers must be bool (right or wrong) or integers (classes), not {_check.shown(answer)}.")
+        if answer.dtype != torch.bool:
+            return answer == _check.moved(self.labels(key), answer.device), answer
+        if self.margins is not None:
+            raise TypeError("margins need the predicted classes, integers [B], not which of them are right.")
+        return answer, None
+
+    def observe(self, key: Key, correct: Tensor, named: Tensor | None) -> None:
+        """Record which answers were right and, for margins, the predicted classes."""
+        if self.ages is not None:
+            self.ages.observe(self._own(self.ages, key), correct)  # type: ignore[arg-type]
+        if self.margins is not None:
+            assert named is not None
+            self.margins.observe(self._own(self.margins, key), named)  # type: ignore[arg-type]
+
+    def observe_together(self, key: Key, correct: Tensor, named: Tensor | None) -> None:
+        """Observe on every process what all processes saw in this step, in the order of ranks. Collective.
+
+        So a state saved within an epoch is the same on all processes, and the later of two draws of a sample counts.
+        """
+        if _distributed.world()[1] == 1:
+            self.observe(key, correct, named)
+            return
+        answer = correct.to(torch.int64) if named is None else named * 2 + correct  # as one number
+        for index, each in _of_all(key, answer):
+            self.observe(index, each % 2 == 1, None if named is None else each // 2)
+
+    def observed(self) -> bool:
+        """Return whether anything was observed since the last `advance`."""
+        if isinstance(self.ages, SampleAges):
+            return bool(self.ages._layout.observed(self.ages._words).any())
+        if self.ages is not None:
+            return bool(self.ages._total.any())
+        return self.margins is not None and bool(self.margins._count.any())
+
+    def advance(self, *, sync: bool) -> None:
+        """End an epoch or step of all states; the gain of margins follows the learning rate."""
+        if self.ages is not None:
+            self.ages.advance(sync=sync)
+        if self.margins is not None:
+            self.margins.advance(scale=self.rate.share, sync=sync)
+
+    # State
+
+    def state_dict(self) -> dict[str, object]:
+        """Return all states, with pending observations."""
+        found = {name: None if state is None else state.state_dict() for name, state in self._named()}
+        return {**found, "rate": self.rate.state_dict()}
+
+    def load_state_dict(self, state: Mapping[str, object]) -> None:
+        """Load all states, or none if one does not fit."""
+        before = self.state_dict()
+        for name, own in self._named():
+            if own is None and state.get(name) is not None:
+                raise ValueError(f"This state holds {name}, which were not given here.")
+        try:
+            self._load(state)
+        except (ValueError, TypeError):
+            self._load(before)
+            raise
+
+    def _load(self, state: Mapping[str, object]) -> None:
+        for name, own in self._named():
+            if own is not None:
+                own.load_state_dict(state.get(name))  # type: ignore[arg-type]
+        if self.margins is not None:
+            self.rate.load_state_dict(state.get("rate"))
+
+    def _named(self) -> list[tuple[str, Ages | Margins | None]]:
+        return [("ages", self.ages), ("margins", self.margins)]
+
+    def to(self, device: torch.device) -> None:
+        """Move everything to a device."""
+        for state in self.states:
+            state.to(device)
+        for name in ("class_weight", "offset"):
+            value = getattr(self, name)
+            setattr(self, name, None if value is None else value.to(device))
+
+    def home(self) -> None:
+        """Move states to where they came from."""
+        for state, device in zip(self.states, self._homes, strict=True):
+            state.to(device)
+
+
+def _of_all(key: Key, answer: Tensor) -> list[tuple[Key, Tensor]]:
+    """Return the keys and answers (integers) of all processes, in the order of ranks."""
     if isinstance(key, Tensor):
         lengths = torch.stack(_distributed.gather(torch.tensor(key.numel(), device=key.device))).tolist()
-        shared = _distributed.gather_lists((key, correct.to(key.device, torch.uint8)), lengths)
-        return [(index, right.to(torch.bool)) for index, right in shared]
-    told: list[tuple[Key, list[bool]] | None] = [None] * _distributed.world()[1]
-    dist.all_gather_object(told, (key, correct.tolist()))
-    return [(each[0], torch.tensor(each[1], dtype=torch.bool)) for each in told if each is not None]
+        shared = _distributed.gather_lists((key, answer.to(key.device)), lengths)
+        return [(index, each) for index, each in shared]
+    told: list[tuple[Key, list[int]] | None] = [None] * _distributed.world()[1]
+    dist.all_gather_object(told, (key, answer.tolist()))
+    return [(each[0], torch.tensor(each[1])) for each in told if each is not None]

@@ -1,4 +1,4 @@
-"""Ages in Lightning 2: a callback and its loader. Weights do not change within an optimiser step."""
+"""Ages and margins in Lightning 2: a callback and its loader. Neither changes within an optimiser step."""
 
 from __future__ import annotations
 
@@ -11,23 +11,11 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler
 
 from aol import _check
-from aol.ages import SampleAges
 from aol.indexed import Indexed
-from aol.losses import is_correct, loss_total, weighted_mean
+from aol.losses import loss_total, weighted_mean
+from aol.margins import Margins
 from aol.plugins._lookahead import AgeLoader, LoaderOptions, age_loader
-from aol.plugins._training import (
-    Ages,
-    InOrder,
-    Key,
-    anything_observed,
-    by_position,
-    evaluating,
-    is_pair,
-    observe_together,
-    same_size,
-    settings,
-    single,
-)
+from aol.plugins._training import Ages, Balance, InOrder, Key, answers, evaluating, is_pair, settings
 from aol.sampling import AgeSampler, ShuffledSampler
 
 try:
@@ -44,17 +32,21 @@ except ModuleNotFoundError:
 
 
 class AgeOfLearning(Callback):
-    r"""Updates ages during `Trainer.fit`, stores them in checkpoints, and gives the module its weights.
+    r"""Updates ages and margins during `Trainer.fit`, stores them in checkpoints, and adjusts losses and logits.
 
     Args:
         ages: `SampleAges`, for batches with the index of each sample; or `ClassAges` or `ErrorRates`, for batches with
-            its class.
+            its class; or None.
+        margins: an `aol.Margins`; with its `labels`, batches contain the index of each sample. Needs `adjust`.
+        class_weight: static weights of classes, `[C]`, such as `aol.frequency_weight`; multiplies those from ages.
+        offset: static offset of the logits, `[C]`, such as `aol.logit_offsets`. Needs `adjust`.
         signal: "pass": predictions of a clean pass over the training set at the end of each epoch (evaluation mode,
             without gradients); "training": what the module passes to `observe`.
         clean: the training set without augmentation, for the pass, or a function that returns it; by default the
             training set.
-        answer: function of the module and a batch that returns which predictions are right, bool `[B]`; by default, for
-            batches (x, y, ...), where `module(x)` is largest at y.
+        answer: function of the module and a batch that returns which predictions are right, bool `[B]`, or (for
+            margins) the predicted classes, integers `[B]`; by default, for batches (x, y, ...), where `module(x)` is
+            largest.
         key: position of the index or label in a batch; by default the last element, or "index" ("labels" for classes)
             if batches are mappings.
         every: advance after so many optimiser steps instead of at the end of an epoch, for endless streams.
@@ -72,8 +64,11 @@ class AgeOfLearning(Callback):
 
     def __init__(
         self,
-        ages: Ages,
+        ages: Ages | None = None,
         *,
+        margins: Margins | None = None,
+        class_weight: _check.Numbers | None = None,
+        offset: _check.Numbers | None = None,
         signal: str = "pass",
         clean: Dataset[object] | Callable[[], Dataset[object]] | None = None,
         answer: Callable[[LightningModule, object], Tensor] | None = None,
@@ -81,10 +76,10 @@ class AgeOfLearning(Callback):
         every: int | None = None,
         divide_by: str = "weight",
     ) -> None:
-        self.ages = single(ages)
+        self._balance = Balance(ages, margins, class_weight, offset)
+        self.ages, self.margins = self._balance.ages, self._balance.margins
         self.signal, self.every, self.divide_by = settings(signal, every, divide_by)
         self._clean, self._answer, self._place = clean, answer, key
-        self._home = self.ages.device
         self._trainer: Trainer | None = None
         self._total: Tensor | None = None  # the divisor of the optimiser step under way
         self._batch = 0
@@ -126,11 +121,11 @@ class AgeOfLearning(Callback):
             options: of the `DataLoader`.
         """
         options.setdefault("generator", torch.Generator().manual_seed(seed))  # leaves the global one alone
-        if isinstance(dataset, IterableDataset) and not by_position(self.ages):
+        if isinstance(dataset, IterableDataset) and not self._balance.by_index:
             return AgeLoader(DataLoader(dataset, **options), self._key, self._progress)
         data = self._indexed(dataset)
         size = len(data)  # type: ignore[arg-type]
-        same_size(self.ages, size)
+        self._balance.same_size(size)
         if resample and sampler is not None:
             raise ValueError("resample cannot go with a sampler: both say what is drawn.")
         if sampler is None:
@@ -142,7 +137,12 @@ class AgeOfLearning(Callback):
     @torch.compiler.disable
     def weight(self, key: Key) -> Tensor:
         """Return the weights of these samples (or classes), `float32 [B]`."""
-        return self.ages.weight(key)  # type: ignore[arg-type]
+        return self._balance.weight(key)
+
+    @torch.compiler.disable
+    def adjust(self, logits: Tensor) -> Tensor:
+        """Return the logits plus margins and offset, `[B, C]`, for the training loss; not changed outside training."""
+        return self._balance.adjust(logits) if self._at_work().training else logits
 
     @torch.compiler.disable
     def weighted_mean(self, loss: Tensor, key: Key) -> Tensor:
@@ -163,12 +163,16 @@ class AgeOfLearning(Callback):
         return weighted_mean(loss, weight, total=self._total / parts)  # Lightning divides by the number of parts
 
     @torch.compiler.disable
-    def observe(self, key: Key, correct: Tensor) -> None:
-        """Record which predictions of a training batch were right, for `signal="training"`. Collective."""
+    def observe(self, key: Key, answer: Tensor) -> None:
+        """Record the predictions of a training batch, for `signal="training"`. Collective.
+
+        `answer`, `[B]`, is bool (which are right) or integers: the predicted classes, which margins need. Take them
+        from logits that are not adjusted.
+        """
         if self.signal != "training":
             raise ValueError('observe is for signal="training"; with "pass" the callback looks by itself.')
         real = self._real(key)
-        observe_together(self.ages, key[:real], correct[:real])
+        self._balance.observe_together(key[:real], *self._balance.told(key[:real], answer[:real]))
 
     # Hooks
 
@@ -179,13 +183,13 @@ class AgeOfLearning(Callback):
         self._trainer, self._restored = trainer, False
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Move the ages to the device of the model."""
+        """Move ages and margins to the device of the model."""
         if trainer.strategy.root_device.type == "cuda":
-            self.ages.to(trainer.strategy.root_device)
+            self._balance.to(trainer.strategy.root_device)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """End an epoch that a checkpoint of its last batch left open; Lightning does not end it again."""
-        if self.signal == "pass" and self._clean is None:
+        if self._balance.states and self.signal == "pass" and self._clean is None:
             self._map_style(trainer, None)  # says now, and not after an epoch, that there is nothing to look at
         self._total = None
         if self._restored and self.every is not None:
@@ -197,9 +201,11 @@ class AgeOfLearning(Callback):
         self._restored = False
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: object, batch_idx: int) -> None:
-        """Reset the divisor of the previous optimiser step."""
+        """Reset the divisor of the previous optimiser step, and note the learning rate."""
         self._check_indexed(batch)
         self._open, self._batch = trainer.current_epoch, batch_idx
+        if self.margins is not None:
+            self._balance.rate.note(group for each in trainer.optimizers for group in each.param_groups)
         if batch_idx % trainer.accumulate_grad_batches == 0:
             self._total = None
 
@@ -219,8 +225,8 @@ class AgeOfLearning(Callback):
             self._fold(trainer, pl_module)
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Move the ages back to their device."""
-        self.ages.to(self._home)
+        """Move ages and margins back to their device."""
+        self._balance.home()
 
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, object]) -> None:
         """Warn if a checkpoint has no ages."""
@@ -229,16 +235,16 @@ class AgeOfLearning(Callback):
             warnings.warn("This checkpoint holds no ages of AgeOfLearning: they go on as they are.", stacklevel=2)
 
     def state_dict(self) -> dict[str, object]:
-        """Return the ages, also within an epoch."""
-        return {"ages": self.ages.state_dict(), "open": self._open, "step": self._step}
+        """Return ages and margins, also within an epoch."""
+        return {**self._balance.state_dict(), "open": self._open, "step": self._step}
 
     def load_state_dict(self, state_dict: dict[str, object]) -> None:
-        """Load the ages of a checkpoint."""
-        ages, opened = state_dict.get("ages"), state_dict.get("open")
+        """Load ages and margins of a checkpoint."""
+        opened = state_dict.get("open")
         step = _check.state_whole("AgeOfLearning", state_dict, "step")
         if opened is not None and not isinstance(opened, int):
             raise ValueError(f"This state of AgeOfLearning is damaged: 'open' is {_check.shown(opened)}.")
-        self.ages.load_state_dict(ages)  # type: ignore[arg-type]
+        self._balance.load_state_dict(state_dict)
         self._open, self._step, self._restored = opened, step, True
 
     # What the hooks do
@@ -248,11 +254,11 @@ class AgeOfLearning(Callback):
             self._fold(trainer, module)
 
     def _fold(self, trainer: Trainer, module: LightningModule) -> None:
-        if self.signal == "pass":
+        if self._balance.states and self.signal == "pass":
             self._look(trainer, module)
-        elif not anything_observed(self.ages):
+        elif self._balance.states and not self._balance.observed():
             raise ValueError('Nothing was observed: with signal="training", training_step must call observe.')
-        self.ages.advance(sync=self.signal == "pass")  # what was observed in training is known to all already
+        self._balance.advance(sync=self.signal == "pass")  # what was observed in training is known to all already
         self._open, self._step = None, trainer.global_step
 
     def _look(self, trainer: Trainer, module: LightningModule) -> None:
@@ -265,7 +271,8 @@ class AgeOfLearning(Callback):
                         break
                     batch = module._on_before_batch_transfer(trainer.precision_plugin.convert_input(fetched))
                     batch = trainer.strategy.batch_to_device(batch, dataloader_idx=0)
-                    self.ages.observe(self._key(batch), self._right(module, batch))  # type: ignore[arg-type]
+                    key = self._key(batch)
+                    self._balance.observe(key, *self._answers(module, batch, key))
         finally:
             trainer.training = True
 
@@ -287,20 +294,20 @@ class AgeOfLearning(Callback):
         if data is None or isinstance(data, IterableDataset) or not hasattr(data, "__len__"):
             raise ValueError('clean must be a map-style data set here: signal="pass" has none to look at.')
         if isinstance(data, Indexed):
-            same_size(self.ages, len(data))
+            self._balance.same_size(len(data))
         return data
 
-    def _right(self, module: LightningModule, batch: object) -> Tensor:
+    def _answers(self, module: LightningModule, batch: object, key: Key) -> tuple[Tensor, Tensor | None]:
         if self._answer is not None:
-            return self._answer(module, batch)
+            return self._balance.told(key, self._answer(module, batch))
         if not isinstance(batch, tuple | list) or len(batch) < 2:
             raise ValueError(f"answer must say what is right in batches that are not (x, y, ...): {type(batch)}.")
-        return is_correct(module(batch[0]), batch[1])
+        return answers(module(batch[0]), batch[1])
 
     def _check_indexed(self, batch: object) -> None:
         """Raise if batches are (x, y): the label would be taken for the index."""
         by_form = self.signal == "pass" and self._answer is None and self._place is None
-        if isinstance(self.ages, SampleAges) and by_form and is_pair(batch):
+        if self._balance.by_sample and by_form and is_pair(batch):
             raise ValueError(
                 "Batches must carry the index of each sample, (x, y, index): give the data set to AgeOfLearning.loader "
                 "or to aol.Indexed."
@@ -310,7 +317,7 @@ class AgeOfLearning(Callback):
         self._check_indexed(batch)
         place = self._place
         if place is None:
-            named = "index" if by_position(self.ages) else "labels"
+            named = "index" if self._balance.by_index else "labels"
             place = named if isinstance(batch, Mapping) else -1
         try:
             found: Key = batch[place]  # type: ignore[index]
@@ -319,7 +326,7 @@ class AgeOfLearning(Callback):
         return found
 
     def _indexed(self, dataset: Dataset[object]) -> Dataset[object]:
-        return Indexed(dataset) if by_position(self.ages) and not isinstance(dataset, Indexed) else dataset
+        return Indexed(dataset) if self._balance.by_index and not isinstance(dataset, Indexed) else dataset
 
     def _loader(self, trainer: Trainer) -> AgeLoader | None:
         return age_loader(trainer.train_dataloader)

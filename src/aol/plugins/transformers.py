@@ -1,10 +1,11 @@
-"""Ages in the Trainer of Transformers: weights its loss, or samples its data, by age.
+"""Ages and margins in the Trainer of Transformers: weights its loss, samples its data, or adjusts its logits.
 
 Every training batch contains the indices or labels of its samples.
 """
 
 from __future__ import annotations
 
+import copy
 import os
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 
@@ -15,8 +16,9 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler
 
 from aol import _check
 from aol.indexed import Indexed
-from aol.losses import is_correct, loss_total, softmax_loss, weighted_mean
-from aol.plugins._training import Ages, InOrder, by_position, evaluating, observe_together, same_size, settings, single
+from aol.losses import loss_total, softmax_loss, weighted_mean
+from aol.margins import Margins
+from aol.plugins._training import Ages, Balance, InOrder, answers, evaluating, settings
 from aol.sampling import AgeSampler
 
 try:
@@ -35,21 +37,25 @@ logger = logging.get_logger(__name__)
 
 
 class AgeTrainer(Trainer):
-    """The Trainer of Transformers, with loss or sampling weighted by age.
+    """The Trainer of Transformers, with loss or sampling weighted by age, and logits adjusted by margins.
 
     Args:
-        ages: `SampleAges` of the training set, in its order; or `ClassAges` or `ErrorRates`, by label.
+        ages: `SampleAges` of the training set, in its order; or `ClassAges` or `ErrorRates`, by label; or None.
+        margins: an `aol.Margins`; its `labels`, if it has them, are those of the training set, in its order.
+        class_weight: static weights of classes, `[C]`, such as `aol.frequency_weight`; multiplies those from ages.
+        offset: static offset of the logits, `[C]`, such as `aol.logit_offsets`.
         signal: "pass": predictions of a clean pass over the training set at the end of each epoch (evaluation mode,
             without gradients); "training": predictions of the training batches.
         resample: sample by weight, with replacement, and do not weight the loss.
         clean_dataset: the training set without augmentation, for the pass; by default the training set.
-        correct: function of outputs and labels that returns which predictions are right, bool `[B]`; by default by the
-            largest logit.
+        correct: function of outputs and labels that returns which predictions are right, bool `[B]`, or (for margins)
+            the predicted classes, integers `[B]`; by default by the largest logit.
         every: advance after so many optimiser steps instead of at the end of an epoch, for endless streams.
         divide_by: "weight" or "count": Σwℓ / Σw or Σwℓ / B, over the whole optimiser step.
 
-    All other arguments are those of the Trainer. A `compute_loss_func` must return one loss per sample, `[B]`. For
-    other Trainers: `class Mine(AgeTrainer, Seq2SeqTrainer): ...`.
+    All other arguments are those of the Trainer. A `compute_loss_func` must return one loss per sample, `[B]`; in
+    training its outputs have adjusted logits. Evaluation and prediction are not changed. For other Trainers:
+    `class Mine(AgeTrainer, Seq2SeqTrainer): ...`.
     """
 
     loss_is_scaled_for_ga = True
@@ -57,7 +63,10 @@ class AgeTrainer(Trainer):
     def __init__(
         self,
         *args: object,
-        ages: Ages,
+        ages: Ages | None = None,
+        margins: Margins | None = None,
+        class_weight: _check.Numbers | None = None,
+        offset: _check.Numbers | None = None,
         signal: str = "pass",
         resample: bool = False,
         clean_dataset: Dataset[object] | None = None,
@@ -66,36 +75,39 @@ class AgeTrainer(Trainer):
         divide_by: str = "weight",
         **kwargs: object,
     ) -> None:
-        self.ages = single(ages)
+        self._balance = Balance(ages, margins, class_weight, offset)
+        self.ages, self.margins = self._balance.ages, self._balance.margins
         self.signal, self.every, self.divide_by = settings(signal, every, divide_by)
         if resample and every is not None:
             raise ValueError("every cannot go with resample: an order is drawn once an epoch.")
         self.resample, self.clean_dataset = resample, clean_dataset
-        self._correct, self._home = correct, self.ages.device
+        self._correct = correct
         self._total: Tensor | None = None  # the divisor of the optimiser step under way
         self._open = False  # whether anything was trained since the last fold
         self._weighed = False  # and whether its loss was weighted
         self._resumed = False
         super().__init__(*args, **kwargs)
         self._check_settings()
-        self._first = self.ages.state_dict() if self.model_init is not None else None
+        self._first = self._balance.state_dict() if self.model_init is not None else None
         self.add_callback(_Folding(self))
 
     def _check_settings(self) -> None:
         _check_bases(type(self))
-        data, of_samples = self.train_dataset, by_position(self.ages)
+        data, of_samples = self.train_dataset, self._balance.by_index
         if not of_samples and hasattr(self.ages, "num_samples"):
             raise ValueError("ages must know samples by their place in the training set: leave out ids.")
-        if self.resample and not of_samples:
+        if self.resample and not hasattr(self.ages, "num_samples"):
             raise ValueError("resample needs ages of samples, SampleAges.")
-        if isinstance(data, IterableDataset) and (of_samples or self.signal == "pass"):
+        observing = bool(self._balance.states)
+        if isinstance(data, IterableDataset) and (of_samples or (observing and self.signal == "pass")):
             raise ValueError('An iterable train_dataset needs ages of classes, and signal="training".')
         for each in (data, self.clean_dataset):
             if each is not None and of_samples:
-                same_size(self.ages, len(each))  # type: ignore[arg-type]
+                self._balance.same_size(len(each))  # type: ignore[arg-type]
         if self.args.gradient_accumulation_steps > 1 and not hasattr(Trainer, "loss_is_scaled_for_ga"):
             raise ValueError("gradient_accumulation_steps above 1 needs Transformers 5.20: older ones scale each loss.")
-        if self.args.world_size > 1 and (self.is_fsdp_enabled or self.is_deepspeed_enabled) and self.signal == "pass":
+        sharded = self.args.world_size > 1 and (self.is_fsdp_enabled or self.is_deepspeed_enabled)
+        if sharded and observing and self.signal == "pass":
             raise ValueError('Sharded models need signal="training": in a clean pass processes go their own ways.')
 
     # Batches that say which samples they hold
@@ -110,7 +122,7 @@ class AgeTrainer(Trainer):
         dataloader_key: str | None = None,
     ) -> DataLoader[object]:
         order = sampler_fn
-        if is_training and by_position(self.ages):
+        if is_training and self._balance.by_index:
             given, dataset = dataset, self._indexed(dataset, description)
             order = None if sampler_fn is None else lambda _: sampler_fn(given)
         return super()._get_dataloader(dataset, description, batch_size, order, is_training, dataloader_key)
@@ -118,7 +130,7 @@ class AgeTrainer(Trainer):
     def _indexed(self, dataset: Dataset[object], description: str) -> Dataset[object]:
         if hasattr(dataset, "remove_columns"):  # before it is hidden in there, so that no unused column is ever read
             dataset = self._remove_unused_columns(dataset, description)
-        same_size(self.ages, len(dataset))  # type: ignore[arg-type]  # it may be another one than at first
+        self._balance.same_size(len(dataset))  # type: ignore[arg-type]  # it may be another one than at first
         return Indexed(dataset, key=KEY)
 
     def _get_collator_with_removed_columns(
@@ -136,7 +148,7 @@ class AgeTrainer(Trainer):
     def get_batch_samples(
         self, epoch_iterator: Iterator[MutableMapping[str, Tensor]], num_batches: int, device: torch.device
     ) -> tuple[list[MutableMapping[str, Tensor]], Tensor | int | None]:
-        """Return the batches of one optimiser step, and compute the divisor of their losses."""
+        """Return the batches of one optimiser step, compute the divisor of their losses, note the learning rate."""
         batches, items = super().get_batch_samples(epoch_iterator, num_batches, device)
         for batch in batches:
             batch[KEY] = self._key(batch)
@@ -145,13 +157,15 @@ class AgeTrainer(Trainer):
             self._open = True
         weights = [self._weight(batch[KEY]) for batch in batches]
         self._total = loss_total(weights or torch.empty(0), divide_by=self.divide_by)
+        if self.margins is not None and batches:
+            self._balance.rate.note(self.optimizer.param_groups)
         return batches, items
 
     def _key(self, batch: Mapping[str, Tensor]) -> Tensor:
         """Return the indices or labels of a batch."""
         if "labels" not in batch:
             raise ValueError(f"Batches must hold labels, not only {', '.join(_without(batch, KEY))}.")
-        if not by_position(self.ages):
+        if not self._balance.by_index:
             return batch["labels"]
         if KEY not in batch:
             raise ValueError("Samples of train_dataset must be mappings, such as {'input_ids': ..., 'label': ...}.")
@@ -183,9 +197,10 @@ class AgeTrainer(Trainer):
             return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
         key, labels = inputs[KEY], inputs["labels"]
         outputs = model(**_without(inputs, KEY, "labels"))
-        losses = self._losses(outputs, labels, num_items_in_batch)
-        if self.signal == "training":
-            observe_together(self.ages, key, self._right(outputs, labels)[: len(key)])
+        losses = self._losses(self._adjusted(outputs), labels, num_items_in_batch)
+        if self._balance.states and self.signal == "training":
+            right, named = self._answers(outputs, labels)
+            self._balance.observe_together(key, right[: len(key)], None if named is None else named[: len(key)])
         self._weighed = True
         loss = weighted_mean(losses[: len(key)], self._weight(key), total=self._total)
         return (loss, outputs) if return_outputs else loss
@@ -206,28 +221,48 @@ class AgeTrainer(Trainer):
         hard, spread = F.one_hot(labels, logits.shape[-1]).float(), self.label_smoother.epsilon
         return softmax_loss(logits, hard * (1 - spread) + spread / logits.shape[-1])
 
-    def _right(self, outputs: object, labels: Tensor) -> Tensor:
-        return is_correct(_logits(outputs), labels) if self._correct is None else self._correct(outputs, labels)
+    def _adjusted(self, outputs: object) -> object:
+        """Return outputs with adjusted logits, and leave the given ones alone."""
+        if self.margins is None and self._balance.offset is None:
+            return outputs
+        logits = self._balance.adjust(_logits(outputs))
+        if isinstance(outputs, Tensor):
+            return logits
+        if not isinstance(outputs, MutableMapping):
+            return (logits, *outputs[1:])  # type: ignore[index]
+        changed = copy.copy(outputs)
+        changed["logits"] = logits
+        return changed
+
+    def _answers(self, outputs: object, labels: Tensor) -> tuple[Tensor, Tensor | None]:
+        if self._correct is None:
+            return answers(_logits(outputs), labels)
+        found = self._correct(outputs, labels)
+        if found.dtype != torch.bool:
+            return found == labels, found
+        if self.margins is not None:
+            raise TypeError("correct must return the predicted classes, integers [B], for margins.")
+        return found, None
 
     def _weight(self, key: Tensor) -> Tensor:
-        return torch.ones(len(key), device=key.device) if self.resample else self.ages.weight(key)
+        return self._balance.weight(key, aged=not self.resample)
 
     # The end of an epoch
 
     def _fold(self) -> None:
-        """Evaluate the training set, if `signal="pass"`, and advance the ages. Collective."""
-        if self.signal == "pass":
+        """Evaluate the training set, if `signal="pass"`, and advance ages and margins. Collective."""
+        if self._balance.states and self.signal == "pass":
             self._look()
         if not (self._weighed or self.resample):
             name = type(self).__name__
             logger.warning(f"compute_loss of {name} does not ask that of AgeTrainer: nothing was weighted.")
-        self.ages.advance(sync=self.signal == "pass")  # what was observed in training is known to all already
+        self._balance.advance(sync=self.signal == "pass")  # what was observed in training is known to all already
         self._open = self._weighed = False
 
     def _look(self) -> None:
         data = self.train_dataset if self.clean_dataset is None else self.clean_dataset
         loader = DataLoader(
-            self._indexed(data, "clean pass") if by_position(self.ages) else data,
+            self._indexed(data, "clean pass") if self._balance.by_index else data,
             batch_size=self.args.eval_batch_size,
             sampler=InOrder(len(data), seed=0, even=False),  # type: ignore[arg-type]
             collate_fn=self._get_collator_with_removed_columns(self.data_collator, "clean pass"),
@@ -243,14 +278,14 @@ class AgeTrainer(Trainer):
                 labels = inputs["labels"]
                 with self.compute_loss_context_manager():
                     outputs = self.model(**_without(inputs, KEY, "labels"))
-                self.ages.observe(self._key(inputs), self._right(outputs, labels))
+                self._balance.observe(self._key(inputs), *self._answers(outputs, labels))
 
     # Checkpoints
 
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
         super()._save_optimizer_and_scheduler(output_dir)
         if self.args.should_save:
-            torch.save({"ages": self.ages.state_dict(), "open": self._open}, os.path.join(output_dir, STATE_NAME))
+            torch.save({**self._balance.state_dict(), "open": self._open}, os.path.join(output_dir, STATE_NAME))
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         super()._load_optimizer_and_scheduler(checkpoint)
@@ -263,7 +298,7 @@ class AgeTrainer(Trainer):
         state = torch.load(path, map_location="cpu", weights_only=True)
         if not isinstance(state, dict) or not {"ages", "open"} <= state.keys():
             raise ValueError(f"{STATE_NAME} in {checkpoint} is damaged: it must hold ages and open.")
-        self.ages.load_state_dict(state["ages"])
+        self._balance.load_state_dict(state)
         self._open, self._resumed = bool(state["open"]), True
         self._weighed = self._open  # what is open was weighted by the run before
 
@@ -297,11 +332,11 @@ class _Folding(TrainerCallback):
     ) -> None:
         trainer = self.trainer
         if args.device.type == "cuda":
-            trainer.ages.to(args.device)
+            trainer._balance.to(args.device)
         if not trainer._resumed:
             trainer._open = False
             if trainer._first is not None:  # a new model has made no errors yet
-                trainer.ages.load_state_dict(trainer._first)
+                trainer._balance.load_state_dict(trainer._first)
         elif trainer._open and trainer.every is None and _whole(state):
             trainer._fold()  # saved at the last step of an epoch, which will not end again
         trainer._resumed = False
@@ -309,7 +344,7 @@ class _Folding(TrainerCallback):
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
     ) -> None:
-        self.trainer.ages.to(self.trainer._home)
+        self.trainer._balance.home()
 
     def on_epoch_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object

@@ -24,6 +24,9 @@ SETTINGS = [
     {"signal": "pass", "samples": 53, "resample": True, "parts": 3},
     {"signal": "training", "samples": 61, "classes": True},
     {"signal": "pass", "classes": True, "divide_by": "count"},
+    {"signal": "pass", "samples": 61, "parts": 2, "margins": "age"},
+    {"signal": "training", "samples": 61, "classes": True, "margins": "pairs"},
+    {"signal": "training", "samples": 61, "margins": "age", "stop": 7},
     {"signal": "training", "samples": 61, "stop": 7},
     {"signal": "pass", "samples": 61, "resample": True, "stop": 7},
 ]
@@ -56,5 +59,5 @@ def test_two_processes_train_as_one(outcomes: Path, number: int) -> None:
 def test_two_processes_resume_in_mid_epoch_as_if_they_had_not_stopped(outcomes: Path, number: int) -> None:
     for rank in (0, 1):
         whole, again = (loaded(outcomes, number, name) for name in (f"2-{rank}", f"2-{rank}-resumed"))
-        for key in ("age", "ema", "weights", "losses"):
+        for key in whole:
             assert same(whole[key], again[key]), key
