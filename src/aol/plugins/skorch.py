@@ -1,6 +1,6 @@
-"""Ages for skorch: a callback that evaluates the training set after each epoch and weights the loss of the next.
+"""Ages and margins for skorch: a callback that evaluates the training set after each epoch, and adjusts the next loss.
 
-The weights are applied in calls of the criterion, for training batches only. The ages are at `net.ages_`, where
+Weights and offsets are applied in calls of the criterion, for training batches only. The ages are at `net.ages_`, where
 `save_params`, `load_params` and `Checkpoint` find them.
 """
 
@@ -22,7 +22,9 @@ from aol import _check
 from aol.ages import SampleAges
 from aol.ages.sample import FUSE
 from aol.indexed import Indexed
-from aol.losses import weighted_mean
+from aol.losses import weighted_mean, with_offset
+from aol.margins import Margins, logit_offsets
+from aol.plugins._training import LearningRate, by_class, single_margins
 
 try:
     from skorch import NeuralNet
@@ -44,16 +46,23 @@ class AgeOfLearning(Callback):
     .. math:: L = \frac{\sum_{i \in B} w_i \ell_i}{\sum_{i \in B} w_i}
 
     instead of the mean. A criterion with `reduction="sum"` returns $\sum w_i \ell_i$, and one with "none" the vector
-    $w_i \ell_i / \bar w$, which your `get_loss` may weight further. Validation is not weighted.
+    $w_i \ell_i / \bar w$, which your `get_loss` may weight further. With `margins` or `offset`, the criterion gets
+    logits plus offsets. Validation is neither weighted nor adjusted.
 
     Args:
         rho: smoothing rate of ages, in [0, 1]; 0 means weights of one.
         level: weights by "class" or by "sample". "sample" needs `iterator_train=IndexedLoader`.
         fuse: how the ages of a sample over time become one number: "ema", "mean" of all ages so far, or "peak",
             the largest so far.
+        margins: offsets of the logits that are found while training: "age" or "error" (`aol.Margins` of the training
+            set), an `aol.Margins` without `labels`, which is copied, or None.
+        offset: a static offset of the logits: "counts" (`aol.logit_offsets` of the training set), `[C]`, or None.
+        gain: speed of the margins "age" and "error".
+        tau: strength of the offset "counts".
 
     Attributes:
         ages_: the `aol.SampleAges` of the training set (without skorch's validation split), in its order.
+        margins_: the `aol.Margins`, or None.
 
     The callback becomes `net.ages_`: `net.save_params(f_ages=...)`, `Checkpoint(f_ages=...)` and `load_params` save and
     load the ages. It must come before such a `Checkpoint`. The column `class_age` of the history
@@ -71,12 +80,26 @@ class AgeOfLearning(Callback):
     """
 
     ages_: SampleAges | None
+    margins_: Margins | None
     pending_: dict[str, object]  # loaded, and waiting for the training set
 
-    def __init__(self, rho: float = 0.5, level: str = "class", fuse: str = "ema") -> None:
+    def __init__(
+        self,
+        rho: float = 0.5,
+        level: str = "class",
+        fuse: str = "ema",
+        margins: str | Margins | None = None,
+        offset: str | _check.Numbers | None = None,
+        gain: float = 0.1,
+        tau: float = 1.0,
+    ) -> None:
         self.rho = rho
         self.level = level
         self.fuse = fuse
+        self.margins = margins
+        self.offset = offset
+        self.gain = gain
+        self.tau = tau
 
     # What is known
 
@@ -97,22 +120,34 @@ class AgeOfLearning(Callback):
         return ages
 
     def state_dict(self) -> dict[str, object]:
-        """Return the ages as tensors and primitives."""
-        return self.pending_ if self.ages_ is None else self.ages_.state_dict()
+        """Return ages and margins as tensors and primitives."""
+        if self.ages_ is None:
+            return self.pending_
+        if self.margins_ is None:
+            return {**self.ages_.state_dict(), **self._pending_margins()}
+        return {**self.ages_.state_dict(), "margins": self.margins_.state_dict(), "rate": self.rate_.state_dict()}
+
+    def _pending_margins(self) -> dict[str, object]:
+        return {name: self.pending_[name] for name in ("margins", "rate") if name in self.pending_}
 
     def load_state_dict(self, state: dict[str, object]) -> None:
-        """Load the ages; if training has not begun, they are used when it begins."""
+        """Load ages and margins; if training has not begun, they are used when it begins."""
         ages: SampleAges | None = getattr(self, "ages_", None)
         if ages is not None and state:
             ages.load_state_dict(state)
+            self.pending_ = state
+            if self.margins_ is not None:
+                self._load_margins(self.margins_)
         else:
-            self.ages_, self.pending_ = None, state
+            self.ages_, self.margins_, self.pending_ = None, None, state
 
     # What happens
 
     def initialize(self) -> Self:
         """Reset all ages, as when a net is initialized."""
-        self.ages_, self.pending_ = None, {}
+        self.ages_, self.margins_, self.pending_ = None, None, {}
+        self.rate_ = LearningRate()
+        self.adjusts_ = False  # whether the batch in hand gets offsets
         self.weight_: Tensor | None = None  # of the batch in hand
         self.plain_: nn.Module | None = None  # the criterion, and its copy with weights behind it
         self.hooked_: nn.Module | None = None
@@ -123,6 +158,7 @@ class AgeOfLearning(Callback):
         _check.number("rho", self.rho, 0.0, 1.0)
         _check.choice("level", self.level, ("class", "sample"))
         _check.choice("fuse", self.fuse, FUSE)
+        self._check_offsets()
         self._check_order(net)
         if not hasattr(net.criterion_, "reduction"):
             raise TypeError(
@@ -132,6 +168,18 @@ class AgeOfLearning(Callback):
         self._detach(net)  # of a training that broke off
         net.ages_ = self
         self.met_ = False
+
+    def _check_offsets(self) -> None:
+        _check.number("gain", self.gain, 0.0, 1e3)
+        _check.number("tau", self.tau, 0.0, 1e6)
+        if isinstance(self.margins, str):
+            _check.choice("margins", self.margins, ("age", "error"))
+        elif self.margins is not None and single_margins(self.margins)._labels is not None:
+            raise ValueError('margins must be without labels, or "age" or "error": the net chooses its training set.')
+        if isinstance(self.offset, str):
+            _check.choice("offset", self.offset, ("counts",))
+        elif self.offset is not None:
+            by_class("offset", self.offset)
 
     def _check_order(self, net: NeuralNet) -> None:
         names = [name for name, each in net.callbacks_]
@@ -165,12 +213,39 @@ class AgeOfLearning(Callback):
             if before["labels"] == ages.state_dict()["labels"]:
                 ages.load_state_dict({**before, "rho": ages.state_dict()["rho"]})
             else:
+                self.margins_, self.rate_ = None, LearningRate()
                 warnings.warn("These are other samples than before: their ages start anew.", stacklevel=2)
-        self.ages_, self.pending_, self.met_ = ages, {}, True
+        self.ages_, self.pending_, self.met_ = ages, self._pending_margins(), True
+        self.fixed_ = self._fixed()
+
+    def _fixed(self) -> Tensor | None:
+        """Return the static offset, `[C]`."""
+        if isinstance(self.offset, str):
+            return logit_offsets(np.bincount(self.labels_), self.tau)
+        return None if self.offset is None else by_class("offset", self.offset)
+
+    def _made_margins(self, classes: int) -> Margins:
+        """Return new margins, or those that were loaded, once the number of classes is known."""
+        if isinstance(self.margins, Margins):
+            found = copy.deepcopy(self.margins)
+        else:
+            found = Margins(classes, labels=self.labels_, signal=str(self.margins), gain=self.gain)
+        self._load_margins(found)
+        return found
+
+    def _load_margins(self, margins: Margins) -> None:
+        if "margins" in self.pending_:
+            margins.load_state_dict(self.pending_["margins"])  # type: ignore[arg-type]
+            self.rate_.load_state_dict(self.pending_.get("rate"))
+        self.pending_ = {}
 
     def on_batch_begin(self, net: NeuralNet, batch: object = None, training: bool = False, **kwargs: object) -> None:
-        """Weight a training batch."""
+        """Weight a training batch, and let the criterion adjust its logits."""
         ages = self._known()
+        self.adjusts_ = training and (self.margins is not None or self.offset is not None)
+        if self.adjusts_:
+            self._attach(net)
+            self.rate_.note(getattr(getattr(net, "optimizer_", None), "param_groups", ()))
         if not training or ages.epoch == 0 or self.rho == 0:
             return  # weights of one: the criterion's own mean, to the last bit
         self._attach(net)
@@ -187,8 +262,8 @@ class AgeOfLearning(Callback):
         self.weight_ = ages.weight(samples)
 
     def on_batch_end(self, net: NeuralNet, batch: object = None, training: bool = False, **kwargs: object) -> None:
-        """Stop weighting: other calls of the criterion are not weighted."""
-        self.weight_ = None
+        """Stop weighting and adjusting: other calls of the criterion are left alone."""
+        self.weight_, self.adjusts_ = None, False
 
     def on_epoch_end(
         self,
@@ -197,7 +272,7 @@ class AgeOfLearning(Callback):
         dataset_valid: object = None,
         **kwargs: object,
     ) -> None:
-        """Evaluate the training set, and advance the ages."""
+        """Evaluate the training set, and advance ages and margins."""
         ages = self._known()
         answers = np.asarray(net.predict(dataset_train))
         if answers.shape != self.labels_.shape:
@@ -207,13 +282,17 @@ class AgeOfLearning(Callback):
             )
         ages.observe(np.arange(len(answers)), answers == self.labels_)
         ages.advance(sync=False)  # every process has answered everything
+        if self.margins_ is not None:
+            of_samples = self.margins_._labels is not None
+            self.margins_.observe(np.arange(len(answers)) if of_samples else self.labels_, answers)
+            self.margins_.advance(scale=self.rate_.share, sync=False)
         net.history.record("class_age", float(ages.class_age.nan_to_num(0.0).max()))
 
     def on_train_end(self, net: NeuralNet, X: object = None, y: object = None, **kwargs: object) -> None:
         """Restore the criterion."""
         self._detach(net)
 
-    # Where weights enter
+    # Where weights and offsets enter
 
     def _attach(self, net: NeuralNet) -> None:
         """Attach the weights to a copy of the net's criterion, because others may use the criterion too."""
@@ -228,12 +307,22 @@ class AgeOfLearning(Callback):
         if self.hooked_ is not None and net.criterion_ is self.hooked_:
             net.criterion_ = self.plain_
         self.weight_ = self.plain_ = self.hooked_ = None
+        self.adjusts_ = False
 
-    def _before_loss(self, criterion: nn.Module, given: tuple[Tensor, Tensor]) -> None:
+    def _before_loss(self, criterion: nn.Module, given: tuple[Tensor, ...]) -> tuple[Tensor, ...] | None:
         self.reduction_: str | None = None
         if self.weight_ is not None:
             self.reduction_ = str(criterion.reduction)
             setattr(criterion, "reduction", "none")  # noqa: B010  what is said of modules does not know of it
+        return (self._adjusted(criterion, given[0]), *given[1:]) if self.adjusts_ else None
+
+    def _adjusted(self, criterion: nn.Module, output: Tensor) -> Tensor:
+        """Return the output of a net for the loss: with margins and offset."""
+        if self.margins is not None and self.margins_ is None:
+            self.margins_ = self._made_margins(output.shape[-1] if output.dim() > 1 and output.shape[-1] > 1 else 2)
+        for each in (self.fixed_, None if self.margins_ is None else self.margins_.offsets):
+            output = output if each is None else _moved_logits(criterion, output, each)
+        return output
 
     def _after_loss(self, criterion: nn.Module, given: tuple[Tensor, Tensor], loss: Tensor | None) -> Tensor | None:
         reduction, self.reduction_ = self.reduction_, None
@@ -247,6 +336,25 @@ class AgeOfLearning(Callback):
     def __getstate__(self) -> dict[str, object]:
         # A net keeps its criterion itself, and knows how to bring it to another device.
         return {**self.__dict__, "plain_": None, "hooked_": None}
+
+
+def _moved_logits(criterion: nn.Module, output: Tensor, offset: Tensor) -> Tensor:
+    """Return logits plus offset `[C]`: for one logit of two classes their difference, for log-probabilities renormed.
+
+    >>> _moved_logits(nn.BCEWithLogitsLoss(), torch.zeros(1), torch.tensor([-1.0, 1.0]))
+    tensor([2.])
+    >>> _moved_logits(nn.NLLLoss(), torch.tensor([[0.5, 0.5]]).log(), torch.tensor([-1.0, 1.0])).exp()
+    tensor([[0.1192, 0.8808]])
+    """
+    if output.dim() == 1 or output.shape[-1] == 1:
+        if offset.numel() != 2:
+            raise ValueError(f"offset must hold two numbers for a net with one logit, not {offset.numel()}.")
+        return output + (offset[1] - offset[0]).to(output)
+    missing = output.shape[-1] - offset.numel()
+    if output.dim() != 2 or missing < 0:
+        raise ValueError(f"The net must return logits of {offset.numel()} classes or more, not {list(output.shape)}.")
+    moved = with_offset(output, nn.functional.pad(offset, (0, missing)))  # classes that have no samples
+    return moved.log_softmax(-1) if isinstance(criterion, nn.NLLLoss) else moved
 
 
 def _without_own_hooks(criterion: nn.Module) -> nn.Module:

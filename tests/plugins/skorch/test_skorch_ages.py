@@ -217,7 +217,7 @@ class NoReduction(nn.Module):
     [
         ({"rho": 2.0}, r"rho must be a number in \[0, 1\], not 2.0"),
         ({"level": "batch"}, "level must be one of 'class', 'sample', not 'batch'"),
-        ({"fuse": "sum"}, "fuse must be one of 'ema', 'mean', not 'sum'"),
+        ({"fuse": "sum"}, "fuse must be one of 'ema', 'mean', 'peak', not 'sum'"),
         ({"criterion": NoReduction}, "needs a criterion with a reduction.*NoReduction has none"),
         ({"level": "sample"}, "give the net iterator_train=aol.plugins.skorch.IndexedLoader"),
     ],

@@ -49,7 +49,8 @@ def test_it_works_in_a_pipeline_and_as_a_class():
 def test_parameters_are_those_of_the_constructor():
     callback = AgeOfLearning(rho=0.3)
     found = net(callback).fit(X, y)
-    assert callback.get_params() == {"rho": 0.3, "level": "class", "fuse": "ema"}
+    offsets = {"margins": None, "offset": None, "gain": 0.1, "tau": 1.0}
+    assert callback.get_params() == {"rho": 0.3, "level": "class", "fuse": "ema", **offsets}
     assert clone(found).get_params()["callbacks"][0].get_params() == callback.get_params()
     assert not hasattr(clone(found), "ages_")
     found.set_params(callbacks__AgeOfLearning__rho=0.9)
