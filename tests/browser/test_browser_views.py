@@ -53,6 +53,12 @@ def test_runs_stand_side_by_side(page: Page, runs: list[RunData]) -> None:
     expect(page.locator("#heat-charts .chart")).to_have_count(2)
 
 
+def test_methods_have_their_worst_class_head_and_tail(page: Page, runs: list[RunData]) -> None:
+    assert rows(page, "#method-table", 0) == ["none", "aol ρ=0.5 class"]
+    for place, data in enumerate(runs):
+        assert rows(page, "#method-table", 1)[place] == f"{100 * data.run.over_time['test_accuracy'][-1].min():.1f}%"
+
+
 def test_the_class_table_sorts_both_ways_by_every_reading(page: Page, runs: list[RunData]) -> None:
     data = runs[0]
     assert page.locator("#class-table th[aria-sort=descending]").inner_text().startswith("Age")

@@ -98,6 +98,33 @@ def test_the_table_the_oldest_classes_and_what_to_do_next(folder: Path, capsys: 
     assert "aol resume" not in out
 
 
+def test_the_classes_that_accuracy_hides_have_a_table_and_are_in_the_json(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = Store(tmp_path)
+    for seed, worst in enumerate((0.2, 0.3)):
+        run = made_up(Settings(seed=seed, epochs=2), (1.3 + worst) / 3)
+        run.over_time["test_accuracy"] = np.array([[0.5, 0.5, 0.5], [0.8, 0.5, worst]], dtype=np.float32)
+        run.curves["test_macro_f1"] = np.array([0.1, 0.4])
+        store.write(run)
+    _, out, _ = shown(capsys, tmp_path)
+    lines = [line.split() for line in out.replace("│", " ").replace("┃", " ").splitlines()]
+    assert ["method", "worst", "class", "head", "middle", "tail"] in lines  # accuracy and its mean by class agree
+    assert ["none", "25.00", "80.00", "50.00", "25.00"] in lines
+    for run in json.loads(shown(capsys, tmp_path, "--json")[1], parse_constant=pytest.fail)["runs"]:
+        worst = (0.2, 0.3)[run["config"]["seed"]]
+        assert run["worst_class"] == pytest.approx({"last": worst, "tail_mean": worst, "best": 0.5}, abs=1e-4)
+        assert run["macro_f1"] == {"last": 0.4, "tail_mean": 0.4, "best": 0.4}
+        assert run["head_accuracy"]["last"] == pytest.approx(0.8, abs=1e-4)
+        assert run["per_class_precision"] == [None] * 3
+    run = made_up(Settings(seed=2, epochs=2), 0.9)  # a test set of the head: 0.9, and 0.5 by class
+    run.over_time["test_accuracy"] = np.array([[0.5, 0.5, 0.5], [1.0, 0.25, 0.25]], dtype=np.float32)
+    store.write(run)
+    _, out, _ = shown(capsys, tmp_path)
+    assert "balanced" in out
+    assert "macro-F1" in out
+
+
 def test_what_is_missing_can_be_continued(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     runs = [Settings(weighting=w, seed=s, epochs=2) for w in ("none", "aol") for s in range(4)]
     write_request(folder, {"command": "train", "ids": [run.run_id for run in runs], "runs": []})

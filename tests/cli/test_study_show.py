@@ -80,6 +80,26 @@ def test_the_figures_shown_are_those_of_the_records(ran: tuple[str, str], capsys
         assert rows[name]["accuracy_percent"] == pytest.approx(100 * sum(last) / 3)
 
 
+@pytest.mark.parametrize("figure", ["worst_class", "macro_f1_last", "tail_accuracy"])
+def test_measures_of_the_classes_are_figures(
+    ran: tuple[str, str], capsys: pytest.CaptureFixture[str], figure: str
+) -> None:
+    assert _show(ran, "--json", "--figure", figure) == 0
+    shown = json.loads(capsys.readouterr().out)
+    measure = figure.removesuffix("_last")
+    assert shown["figure"] == (figure if figure != measure else f"{measure}_tail_mean")
+    rows = {row["method"]: row for row in shown["rows"]}
+    for name in ("none", "frequency"):
+        own = [run for run in Store(ran[1]) if run.seed in (1, 2, 3) and run.settings["weighting"] == name]
+        last = [run.curves[f"test_{measure}"][-1] for run in own]  # 5 % of two epochs: one
+        assert rows[name]["accuracy_percent"] == pytest.approx(100 * sum(last) / 3)
+    assert shown["verdicts"]
+    assert _show(ran, "--figure", figure) == 0
+    said = capsys.readouterr().out
+    assert {"worst_class": "worst class", "macro_f1": "macro-F1", "tail_accuracy": "tail accuracy"}[measure] in said
+    assert "paper" not in said
+
+
 @pytest.mark.parametrize(
     ("ending", "start"), [("md", "**A tiny"), ("csv", "study,"), ("tex", "% needs"), ("json", "{")]
 )

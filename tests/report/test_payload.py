@@ -110,6 +110,31 @@ def test_the_counts_under_about_are_those_of_the_lists() -> None:
     assert sum("--export" in note for note in notes) == 1
 
 
+def test_the_table_of_methods_has_the_worst_classes_head_and_tail_mean_over_seeds() -> None:
+    runs = [make_data(seed=0), make_data("none, seed 1", seed=1), make_data("aol, seed 0", seed=2)]
+    found = payload(runs)["methods"]
+    assert found["columns"] == ["worst class", "head accuracy", "middle accuracy", "tail accuracy"]  # type: ignore[index,call-overload]
+    (none, *values), (aol, *_) = found["rows"]  # type: ignore[index,call-overload,misc]
+    assert (none, aol) == ("none", "aol")
+    last = np.stack([data.run.over_time["test_accuracy"][-1] for data in runs[:2]])  # six classes, largest first
+    wanted = [last.min(1).mean(), last[:, :2].mean(), last[:, 2:4].mean(), last[:, 4:].mean()]
+    assert values == pytest.approx(wanted, abs=1e-3)
+    assert payload([])["methods"] == {"columns": [], "rows": []}
+
+
+def test_curves_that_repeat_another_are_left_out_and_those_of_runs_without_details() -> None:
+    data = make_data(samples=False)
+    accuracy = data.run.curves["test_accuracy"]
+    more = {"test_balanced_accuracy": accuracy, "test_worst_class": accuracy / 2, "test_worst_tenth": accuracy / 4}
+    data = changed(data, curves=data.run.curves | more)
+    first, *_, last = payload([data] * 30)["runs"]  # type: ignore[misc]
+    assert {"test_worst_class", "test_worst_tenth", "test_accuracy"} <= set(first["curves"])
+    assert "test_balanced_accuracy" not in first["curves"]
+    assert not last["details"]
+    assert "test_worst_class" not in last["curves"]
+    assert "test_accuracy" in last["curves"]
+
+
 def test_the_accuracy_at_the_end_is_that_of_the_figures_on_a_stream_its_second_half() -> None:
     data = make_data(epochs=40)
     stream = changed(data, settings=data.run.settings | {"scenario": "stream"})

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from sklearn.metrics import f1_score, precision_score, recall_score
 
 import aol
 from aol.runs.record import DamagedRunError, read_run
@@ -54,6 +55,52 @@ def test_tables_and_samples_are_what_the_loop_saw(tmp_path: Path) -> None:
     samples = samples_of(tmp_path)
     assert samples.answers.ages(np.arange(30)).tolist() == history
     assert samples.columns["ema"].tolist() == pytest.approx(ages.ema.tolist())
+
+
+def test_test_batches_give_the_metrics_of_scikit_learn(tmp_path: Path) -> None:
+    ages = aol.SampleAges(torch.arange(3).repeat_interleave(torch.tensor([20, 8, 2])), rho=torch.tensor([0.1, 0.5]))
+    label = torch.tensor([0, 0, 0, 1, 1, 2])
+    logits = torch.randn((2, 6, 3), generator=torch.Generator().manual_seed(1))
+    logits[1, 0] = torch.nan  # no answer
+    with aol.Recorder(tmp_path, ages) as recorder:
+        for part in torch.arange(6).split(4):
+            recorder.test(label[part], logits[:, part])
+        ages.observe(torch.arange(30), torch.ones((2, 30), dtype=torch.bool))
+        ages.advance()
+        recorder.advance()
+    for row, run in enumerate(aol.load_runs(tmp_path).runs.values()):
+        answer = logits[row].argmax(-1).where(~logits[row].isnan().any(-1), -1)
+        recall = recall_score(label, answer, average=None, labels=range(3))
+        expected = {
+            "test_balanced_accuracy": recall.mean(),
+            "test_macro_f1": f1_score(label, answer, average="macro", labels=range(3), zero_division=0),
+            "test_worst_class": recall.min(),
+            "test_worst_tenth": recall.min(),
+            "test_head_accuracy": recall[0],
+            "test_middle_accuracy": recall[1],
+            "test_tail_accuracy": recall[2],
+        }
+        assert {name: run.curves[name][0] for name in expected} == pytest.approx(expected, abs=1e-6)
+        precision = precision_score(label, answer, average=None, labels=range(3), zero_division=np.nan)
+        assert run.by_class["test_precision"] == pytest.approx(precision, abs=1e-6, nan_ok=True)
+
+
+def test_head_and_tail_of_a_stream_are_by_what_it_has_shown(tmp_path: Path) -> None:
+    ages = aol.ClassAges(3)
+    with aol.Recorder(tmp_path, ages) as recorder:
+        for shown in ([0, 0, 1], [0, 2, 1, 0]):
+            logits = torch.eye(3)[torch.tensor(shown)]
+            ages.observe(shown, [True] * len(shown))
+            recorder.observe(shown, logits)
+            recorder.test([0, 1, 2], torch.eye(3)[[0, 1, 0]])
+            ages.advance()
+            recorder.advance()
+    run = read_run(tmp_path)
+    assert "test_head_accuracy" not in run.curves
+    assert run.counts == [4, 2, 1]
+    row = aol.load_runs(tmp_path).iloc[0]
+    assert [row[f"test_{name}_accuracy_last"] for name in ("head", "middle", "tail")] == [1.0, 1.0, 0.0]
+    assert row.test_worst_class_last == 0.0
 
 
 def test_a_record_tells_what_the_run_is_in_progress_and_finished(tmp_path: Path) -> None:

@@ -11,7 +11,8 @@ import pandas as pd
 import pytest
 
 import aol
-from aol.runs.metrics import accuracy_metrics, run_metrics
+from aol.metrics import NAMES, class_metrics
+from aol.runs.metrics import MEASURES, METRICS, accuracy_metrics, run_metrics
 from aol.runs.record import DamagedRunError, write_run
 from aol.runs.table import frame_of
 from tests.support.small_runs import small_run
@@ -74,8 +75,43 @@ def test_a_setting_with_the_name_of_a_column_does_not_replace_it() -> None:
 def test_a_run_that_diverged_counts_as_chance_in_every_figure() -> None:
     stream = {"scenario": "stream"}
     found = run_metrics(small_run(failed_at_epoch=2, settings=stream))
+    for name in METRICS:  # those of a network that always gives the same answer, mean over which it is
+        same = [class_metrics(np.eye(3)[k], precision=1 / 3 * np.eye(3)[k], counts=[30, 20, 10]) for k in range(3)]
+        for measure in MEASURES:
+            value = np.mean([float(each[measure]) for each in same])
+            assert found.pop(f"test_{measure}_{name}") == pytest.approx(value), measure
     assert set(found.values()) == {1 / 3}
-    assert math.isnan(run_metrics(small_run(failed_at_epoch=2))["test_second_half_mean"])
+    offline = run_metrics(small_run(failed_at_epoch=2, counts=[10, 10, 10]))
+    assert math.isnan(offline["test_second_half_mean"])
+    assert math.isnan(offline["test_worst_class_second_half_mean"])
+    assert math.isnan(offline["test_tail_accuracy_last"])  # there is no tail
+    assert offline["test_worst_class_last"] == 0.0
+
+
+def test_measures_of_the_classes_are_those_on_record_or_follow_from_the_accuracies() -> None:
+    assert tuple(MEASURES) == NAMES
+    run = small_run(counts=[30, 20, 10])
+    accuracy = run.over_time["test_accuracy"].astype(float)
+    found = run_metrics(run)
+    assert found["test_worst_class_last"] == pytest.approx(accuracy[-1].min())
+    assert found["test_worst_class_best"] == pytest.approx(accuracy.min(1).max())
+    assert found["test_balanced_accuracy_tail_mean"] == pytest.approx(accuracy[-1].mean())
+    assert found["test_tail_accuracy_last"] == pytest.approx(accuracy[-1, 2])
+    assert math.isnan(found["test_macro_f1_last"])
+    kept = {"test_worst_class": np.array([0.1, np.nan, 0.3, 0.2]), "test_macro_f1": np.full(4, 0.4)}
+    stored = run_metrics(small_run(counts=[30, 20, 10], curves=run.curves | kept))
+    assert (stored["test_worst_class_last"], stored["test_worst_class_best"]) == (0.2, 0.3)
+    assert stored["test_macro_f1_last"] == 0.4
+    assert stored["test_balanced_accuracy_last"] == found["test_balanced_accuracy_last"]
+
+
+def test_records_of_the_last_epoch_alone_have_only_the_last_of_a_measure() -> None:
+    run = small_run(over_time={}, counts=None)
+    found = run_metrics(run)
+    assert found["test_worst_class_last"] == pytest.approx(run.by_class["test_accuracy"].min())
+    assert math.isnan(found["test_worst_class_tail_mean"])
+    assert math.isnan(found["test_head_accuracy_last"])
+    assert math.isnan(run_metrics(small_run(over_time={}, by_class={}))["test_worst_class_last"])
 
 
 @pytest.mark.parametrize("epochs", [1, 2, 7, 30, 99, 200])

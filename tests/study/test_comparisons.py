@@ -69,7 +69,7 @@ def test_each_seed_is_judged_by_the_setting_that_the_others_choose() -> None:
 def test_test_accuracy_has_no_say_in_the_choice() -> None:
     plan = study()
     before = _line(_lines(plan, records(plan.all_runs(), _draw)), "aol")
-    other = records(plan.all_runs(), lambda run: (luck(run, salt=9), _draw(run)[1]))
+    other = records(plan.all_runs(), lambda run: (0.5 + 0.1 * luck(run, salt=9), _draw(run)[1]))
     after = _line(_lines(plan, other), "aol")
     assert (after.choices, after.setting) == (before.choices, before.setting)
     assert after.values != before.values
@@ -231,11 +231,41 @@ def test_a_study_without_cells_has_one() -> None:
         ("second_half_mean", "figure second_half_mean is for streams"),
         ("averaged_last", "needs an averaged network"),
         ("accuracy", "figure must be one of last, tail_mean"),
+        ("worst_clas", "worst_class.*Did you mean 'worst_class'"),
+        ("worst_class_second_half_mean", "is for streams"),
     ],
 )
 def test_a_figure_that_the_study_has_not_is_refused(figure: str, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         results(study(), {}, figure=figure)
+
+
+def test_a_measure_is_judged_by_its_own_curve_and_the_paper_has_no_part_in_it() -> None:
+    plan = study()
+    known = records(plan.all_runs(), _draw)
+    worst = {run: 0.2 + 0.02 * luck(run, salt=3) + 0.1 * (run.weighting == "aol") for run in known}
+    for run, each in known.items():
+        each.curves["test_worst_class"] = np.full(run.epochs, worst[run])
+    by_accuracy, found = results(plan, known), results(plan, known, "worst_class")
+    assert found.figure == "worst_class_tail_mean"
+    assert by_accuracy.comparisons[1].paper is not None
+    assert all(each.paper is None and each.paper_gains is None for each in found.comparisons)
+    frequency = _line(list(found.comparisons), "frequency")
+    (cell,) = plan.cells_list()
+    own, base = ([plan.run(cell, plan.method(name), {}, seed) for seed in plan.seeds] for name in ("frequency", "none"))
+    assert frequency.values == pytest.approx([worst[run] for run in own])
+    assert frequency.differences == pytest.approx([worst[a] - worst[b] for a, b in zip(own, base, strict=True)])
+    chosen = _line(list(found.comparisons), "aol").choices
+    assert chosen == _line(list(by_accuracy.comparisons), "aol").choices  # on validation accuracy
+    assert found.verdicts[0].word == "holds"
+
+
+def test_records_without_a_measure_say_so_and_have_that_of_the_last_epoch() -> None:
+    plan = study()
+    known = records(plan.all_runs(), _draw)  # by class only of the last epoch
+    lines = _lines(plan, known, "worst_class_tail_mean")
+    assert all(not line.seeds and line.problem and "worst_class_last" in line.problem for line in lines)
+    assert all(len(line.seeds) == 3 and line.problem is None for line in _lines(plan, known, "worst_class_last"))
 
 
 def test_a_baseline_with_a_grid_is_refused() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -85,11 +85,21 @@ def print_json(frame: RunFrame) -> None:
 
 
 _SAME = ("id", "method", "seconds", "trained_together", "finished", "failed_at_epoch")  # names in JSON and in a record
-_BY_CLASS = {"per_class_accuracy": "test_accuracy", "raw_class_age": "age", "class_weight": "weight"}
+_BY_CLASS = {
+    "per_class_accuracy": "test_accuracy", "per_class_precision": "test_precision", "raw_class_age": "age",
+    "class_weight": "weight",
+}  # fmt: skip
 
 
 def _as_json(run: Run, folder: str) -> dict[str, Json]:
-    from aol.runs.metrics import CURVES, accuracy_metrics, counted, is_stream, zero_threshold_share
+    from aol.runs.metrics import (
+        CURVES,
+        accuracy_metrics,
+        class_measures,
+        counted,
+        is_stream,
+        zero_threshold_share,
+    )
     from aol.runs.record import numbers
 
     found: dict[str, Json] = {name: getattr(run, name) for name in _SAME}
@@ -98,14 +108,18 @@ def _as_json(run: Run, folder: str) -> dict[str, Json]:
     for split, curve in CURVES.items():
         if len(run.curves.get(curve, ())):
             figures = accuracy_metrics(counted(run, curve), stream=is_stream(run))
-            known: dict[str, Json] = {name: each if math.isfinite(each) else None for name, each in figures.items()}
-            found["accuracy" if split == "test" else curve] = known
+            found["accuracy" if split == "test" else curve] = _finite(figures)
+    found |= {name: _finite(figures) for name, figures in class_measures(run).items()}
     age = "smoothed_age" if "smoothed_age" in run.by_class else "age"
     for name, reading in {**_BY_CLASS, "class_age": age}.items():
         found[name] = numbers(run.by_class[reading]) if reading in run.by_class else [None] * len(run.classes)
     if is_stream(run):
         found["zero_threshold"] = numbers([zero_threshold_share(run)])[0]
     return found
+
+
+def _finite(figures: Mapping[str, float]) -> Json:
+    return {name: each if math.isfinite(each) else None for name, each in figures.items()}
 
 
 # For people
@@ -161,6 +175,7 @@ def print_runs(frame: RunFrame, folders: Sequence[Path], *, asked: int) -> None:
     finished = frame[frame.finished.astype(bool)] if len(frame) else frame
     if len(finished):
         _print_table(out, finished)
+        _print_classes(out, finished)
         _print_oldest(out, finished)
     _print_unfinished(out, frame)
     lines = [f"{len(finished)}/{asked} runs complete."] if len(finished) < asked else []
@@ -222,6 +237,25 @@ def _print_table(out: Console, frame: RunFrame) -> None:
     if zeros := [share for share in shares if share > 0.0]:
         text = f"The median accuracy of the classes was 0 in {sum(zeros) / len(zeros):.0%} of the steps, "
         out.print(f"{text}in which no class grew older. Compare --threshold positive-median.", soft_wrap=True)
+
+
+def _print_classes(out: Console, frame: RunFrame) -> None:
+    """Print what the mean over all test samples hides: the worst classes, head and tail."""
+    from rich.table import Table
+
+    from aol.plots.summary import class_table
+    from aol.runs.metrics import measure_text
+
+    rows = class_table(frame)
+    if rows.empty:
+        return
+    names = [measure_text(f"{name}_last").removesuffix(" accuracy") for name in rows.columns]
+    table = Table("method", *names, title="Classes, test %", title_justify="left")
+    for method, values in rows.iterrows():
+        table.add_row(str(method), *(_percent(float(value)) for value in values))
+    out.print(table)
+    if "tail_accuracy" in rows:
+        out.print("head, middle, tail: thirds of the classes by training samples.", soft_wrap=True)
 
 
 def _print_oldest(out: Console, frame: RunFrame) -> None:

@@ -251,7 +251,12 @@ def _print_status(words: argparse.Namespace, status: StudyStatus, more: Mapping[
     *_STUDY,
     choice("--format", FORMATS, f"default: by the ending of --write ({', '.join(ENDINGS)}), else table"),
     _WRITE,
-    value("--figure", "NAME", "last, tail_mean, second_half_mean (streams), best (optimistic), averaged_..."),
+    value(
+        "--figure",
+        "NAME",
+        "last, tail_mean, second_half_mean (streams), best (optimistic), averaged_...; worst_class, worst_tenth, "
+        "tail_accuracy, balanced_accuracy, macro_f1 ...",
+    ),
     switch("--optimistic", "also the best setting on test, beside as many baseline runs"),
     groups=_PART,
 )

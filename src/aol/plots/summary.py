@@ -8,8 +8,10 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 
-from aol.runs.metrics import at_the_end, is_stream
+from aol import metrics
+from aol.runs.metrics import MEASURES, at_the_end, is_stream
 from aol.runs.record import Floats, Run, by_class_of
 from aol.runs.table import RunFrame, differing_settings
 
@@ -60,6 +62,33 @@ def time_unit(run: Run) -> str:
     return "step" if is_stream(run) else "epoch"
 
 
+# Metrics of the classes
+
+_REPEATS = 0.005  # balanced accuracy this close to accuracy in every run: the test set is about balanced
+
+
+def class_table(frame: RunFrame) -> pd.DataFrame:
+    """Return a row a method, mean over its seeds: the measures on test that say more than accuracy, at the end.
+
+    At the end is the mean over the last 5 % of epochs, on a stream over its second half. Balanced accuracy and macro-F1
+    are shown where the test set is not balanced, the worst tenth where it is more than one class, head, middle and tail
+    where training counts have them.
+    """
+    columns = {}
+    for measure in ("accuracy", *MEASURES):
+        middle = "" if measure == "accuracy" else f"{measure}_"
+        ends = [f"test_{middle}{'second_half' if is_stream(run) else 'tail'}_mean" for run in frame.runs.values()]
+        columns[measure] = [frame[name].iloc[row] for row, name in enumerate(ends)]
+    by_run = pd.DataFrame(columns, index=frame.index, dtype="float64")
+    accuracy, balanced = by_run.pop("accuracy"), by_run["balanced_accuracy"]
+    if not ((balanced - accuracy).abs() > _REPEATS).any():
+        by_run = by_run.drop(columns=["balanced_accuracy", "macro_f1"])
+    if not (by_run["worst_tenth"] - by_run["worst_class"]).abs().gt(1e-9).any():
+        by_run = by_run.drop(columns="worst_tenth")
+    rows = {method.name: by_run.loc[method.frame.index].mean() for method in methods(frame)}
+    return pd.DataFrame(rows).T.dropna(axis=1, how="all").dropna(how="all")
+
+
 # Readings by class
 
 
@@ -87,13 +116,10 @@ def mean_age(run: Run) -> Floats | None:
 def has_tail(counts: Sequence[int] | Ints | None) -> bool:
     """Return whether there is a head and a tail: the largest class is at least half as large again as the smallest.
 
-    >>> has_tail([146, 139, 142]), has_tail([60, 5])
-    (False, True)
+    >>> has_tail([146, 139, 142]), has_tail([60, 5]), has_tail(None)
+    (False, True, False)
     """
-    if counts is None:
-        return False
-    largest, smallest = int(np.max(counts)), int(np.min(counts))
-    return largest > smallest and 2 * largest >= 3 * smallest
+    return counts is not None and metrics.has_tail(counts)
 
 
 def head_first(counts: Sequence[int] | Ints | None, classes: int) -> Ints:
@@ -113,10 +139,9 @@ class Part:
 
 
 def parts(counts: Sequence[int] | Ints) -> list[Part]:
-    """Return head, middle and tail: a third of the classes each, by size. Fewer where classes or sizes are too few.
+    """Return head, middle and tail, each with a class at least: the parts of `aol.metrics.thirds`, head first.
 
-    Classes without a sample belong to the tail. Classes of equal size stay together, and a set that is about balanced,
-    as that of a stream whose head moves, is one part.
+    A set that is about balanced, as that of a stream whose head moves, is one part.
 
     >>> [(part.name, part.classes.tolist()) for part in parts([9, 5, 5, 1])]
     [('head', [0]), ('middle', [1, 2]), ('tail', [3])]
@@ -125,19 +150,9 @@ def parts(counts: Sequence[int] | Ints) -> list[Part]:
     if not has_tail(counts):
         return [Part("all", np.arange(len(counts)), int(counts.min()), int(counts.max()))]
     order = np.argsort(-counts, kind="stable")
-    sizes = counts[order]
-    first, last = (np.searchsorted(-sizes, -sizes, side=side) for side in ("left", "right"))
-    third = (first + last) * 3 // (2 * len(counts))  # by the middle of those of one size
-    names = ["head", "middle", "tail"]
-    kinds = sorted(set(third.tolist()))
-    if len(kinds) == 2:
-        names = ["head", "tail"]
-        third = (third == kinds[1]).astype(int)
-    found = []
-    for number, name in enumerate(names):
-        chosen = order[third == number]
-        found.append(Part(name, chosen, int(counts[chosen].min()), int(counts[chosen].max())))
-    return found
+    third = metrics.thirds(counts).numpy()[order]
+    chosen = {name: order[third == number] for number, name in enumerate(("head", "middle", "tail"))}
+    return [Part(name, own, int(counts[own].min()), int(counts[own].max())) for name, own in chosen.items() if len(own)]
 
 
 # Statistics

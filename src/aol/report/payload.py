@@ -11,20 +11,24 @@ from datetime import datetime
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from aol._version import __version__
+from aol.plots.summary import class_table
 from aol.report.advice import Advice, advise
 from aol.report.codec import pack, rounded, spread
 from aol.report.run_data import RunData, last_known, trend
 from aol.report.samples import EPOCHS, Album, describe
-from aol.runs.metrics import at_the_end, is_stream
+from aol.runs.metrics import MEASURES, at_the_end, is_stream, measure_text
 from aol.runs.record import Json, Run
+from aol.runs.table import frame_of
 
 RUNS = 24  # with details; the others are rows of a table
 CLASSES = 100_000  # classes of all runs together, with details
 CELLS = 1_000_000  # bytes of readings by class and epoch, all runs together
 FEWEST = 12  # epochs; a reading that would have fewer is left out
 POINTS = 500  # of a curve
+METHODS = 50  # rows of the table of classes by method
 SAMPLES = 2400  # rows of samples, all runs together
 PICTURES = 900  # asked for, all runs together
 ROOM = 1_200_000  # bytes of pictures
@@ -53,7 +57,7 @@ def payload(runs: Sequence[RunData], *, refresh: float | None = None, now: datet
         classes = _unlike(data.run.classes)
         if classes not in names:
             names.append(classes)
-        run = _summary(data) | {"set": names.index(classes)}
+        run = _summary(data, measures=place < detailed) | {"set": names.index(classes)}
         if place < detailed:
             run |= _details(data, detailed, album, notes)
         shown.append(run)
@@ -69,13 +73,27 @@ def payload(runs: Sequence[RunData], *, refresh: float | None = None, now: datet
         "refresh": refresh,
         "classSets": [list(classes) for classes in names],
         "runs": shown,
+        "methods": _methods(runs, notes),
         "pictures": list(album.urls),
         "notes": list(dict.fromkeys(notes)),
     }
 
 
-def _summary(data: RunData) -> dict[str, Json]:
+def _methods(runs: Sequence[RunData], notes: list[str]) -> dict[str, Json]:
+    """Return the table of the classes by method: the heads of its columns, and a row a method."""
+    found = class_table(frame_of((data.folder, data.run) for data in runs)) if runs else pd.DataFrame()
+    if len(found) > METHODS:
+        notes.append(f"Classes by method: the first {METHODS} of {len(found)} methods are listed.")
+    first = found.head(METHODS)
+    values = first.to_numpy(dtype=np.float64)
+    rows: list[Json] = [[_short(str(name)), *rounded(own)] for name, own in zip(first.index, values, strict=True)]
+    return {"columns": [measure_text(f"{name}_last") for name in found.columns], "rows": rows}
+
+
+def _summary(data: RunData, *, measures: bool) -> dict[str, Json]:
+    """Return a row of the table of runs, and its curves; those of the classes only where `measures`."""
     run = data.run
+    left_out = _repeated(run) if measures else {f"test_{name}" for name in MEASURES}
     accuracy = run.curves.get("test_accuracy", np.full(1, np.nan))
     end = at_the_end(accuracy, stream=is_stream(run))
     last, tail = rounded(np.array([last_known(accuracy[:, None])[0], end]))
@@ -92,10 +110,21 @@ def _summary(data: RunData) -> dict[str, Json]:
         "versions": {_short(key): value for key, value in run.versions.items()},
         "command": run.command,
         "epochs": run.epochs[kept].tolist(),
-        "curves": {name: rounded(values[kept]) for name, values in sorted(run.curves.items())},
+        "curves": {name: rounded(values[kept]) for name, values in sorted(run.curves.items()) if name not in left_out},
         "lastAccuracy": last,
         "tailAccuracy": tail,
         "details": False,
+    }
+
+
+def _repeated(run: Run) -> set[str]:
+    """Return curves that repeat another, as on a balanced test set."""
+    pairs = {"test_balanced_accuracy": "test_accuracy", "test_worst_tenth": "test_worst_class"}
+    return {
+        name
+        for name, other in pairs.items()
+        if name in run.curves
+        and np.allclose(run.curves[name], run.curves.get(other, np.nan), atol=1e-6, equal_nan=True)
     }
 
 

@@ -218,6 +218,9 @@ def decode(content: bytes) -> Run:
             over_time[name] = expand(text, (len(epochs), classes))
         except ValueError as error:
             raise DamagedRunError(f"over_time, {name}: {error}") from error
+        values = over_time[name]
+        if is_share(name) and bool(((values < 0.0) | (values > 1.0)).any()):
+            raise DamagedRunError(f"over_time, {name}: it must be from 0 to 1")
     return Run(
         **{name: found[name] for name in _PLAIN},
         epochs=epochs,
@@ -260,13 +263,18 @@ def _check(found: dict[str, Any]) -> None:
     _require(_all(found["over_time"], dict, _is_text), "over_time must be texts")
 
 
+def is_share(name: str) -> bool:
+    """Return whether a reading of this name must be a fraction from 0 to 1."""
+    return name.endswith("accuracy") or name == "test_precision"
+
+
 def _check_readings(where: str, readings: Any, size: int) -> None:
     _require(isinstance(readings, dict), f"{where} must be lists by name")
     for name, values in readings.items():
         listed = _all(values, list, lambda each: each is None or _is_number(each)) and len(values) == size
         _require(listed, f"{where}, {name}: must be {size} numbers")
         known = [each for each in values if each is not None]
-        if name.endswith("accuracy") and known:
+        if is_share(name) and known:
             _require(0.0 <= min(known) <= max(known) <= 1.0, f"{where}, {name}: accuracies must be from 0 to 1")
 
 

@@ -26,9 +26,21 @@ from aol._files import locked, remove_partial_files
 from aol.ages import ClassAges, SampleAges
 from aol.ages.history import SampleHistory, answer
 from aol.ids import Ids
-from aol.readings import ClassReadings, means
+from aol.metrics import class_metrics
+from aol.readings import ClassReadings, means, precision
 from aol.runs import samples
-from aol.runs.record import FILE, DamagedRunError, Floats, Run, Value, by_class_of, read_run, versions, write_run
+from aol.runs.record import (
+    FILE,
+    DamagedRunError,
+    Floats,
+    Run,
+    Value,
+    by_class_of,
+    is_share,
+    read_run,
+    versions,
+    write_run,
+)
 from aol.runs.store import refuse_old_format
 from aol.runs.thumbnails import Thumbnails, thumbnail, worth_seeing
 
@@ -180,7 +192,11 @@ class Recorder:
             self._samples.observe(place, answer(answers, label))
 
     def test(self, label: _check.Integers, logits: Tensor) -> None:
-        """Note what the network answered to test samples of these classes, for accuracy, loss and margin by class."""
+        """Note what the network answered to test samples of these classes.
+
+        The record gets accuracy, precision, loss and margin by class, balanced accuracy, macro-F1, worst class, worst
+        tenth, and, for `SampleAges` or with `counts`, head, middle and tail.
+        """
         self._test.add(*self._answers(logits, self._label("label", label)))
 
     def advance(self, **figures: Figure) -> None:
@@ -265,10 +281,24 @@ class Recorder:
                 curves[f"{split}_accuracy"] = (taken[1].sum(1) / taken[0].sum(1)).cpu()
                 by_class |= {"train_count": taken[0].cpu()} if split == "train" else {}
                 by_class |= {f"{split}_{name}": value.cpu() for name, value in means(taken).items()}
+            if split == "test" and bool(taken[0].any()):
+                by_class["test_precision"] = precision(taken).cpu()
+                curves |= self._measures(by_class["test_accuracy"], by_class["test_precision"])
         if isinstance(ages, ClassAges):
             curves["threshold"] = ages.threshold.reshape(self._runs).cpu()
             by_class.setdefault("train_accuracy", ages.accuracy.reshape(self._runs, -1).cpu())
         return curves, by_class
+
+    def _measures(self, accuracy: Tensor, precision: Tensor) -> Columns:
+        """Return balanced accuracy, worst class and so on; head and tail where the training set is known."""
+        found = class_metrics(accuracy, precision=precision, counts=self._training_counts())
+        return {f"test_{name}": values for name, values in found.items()}
+
+    def _training_counts(self) -> list[int] | None:
+        """Return the training samples of each class; None for a stream, where they become known as it goes on."""
+        if self._counts is None and isinstance(self._ages, SampleAges):
+            return torch.bincount(self._ages.labels, minlength=self._ages.num_classes).tolist()
+        return self._counts
 
     def _figures(self, figures: Mapping[str, Figure]) -> tuple[Columns, Columns]:
         """Return what the user gave in the same way."""
@@ -281,7 +311,7 @@ class Recorder:
             if value is None:
                 continue
             found = _check.real(name, value).to("cpu", torch.float64)
-            if name.endswith("accuracy") and bool(((found < 0.0) | (found > 1.0)).any()):
+            if is_share(name) and bool(((found < 0.0) | (found > 1.0)).any()):
                 raise ValueError(f"{name} must be a fraction from 0 to 1, not {float(found.max()):g}.")
             if found.shape == torch.Size(classes):
                 by_class[name] = found.reshape(self._runs, -1)
@@ -319,9 +349,7 @@ class Recorder:
         self._names, self._named = None, True  # written once: a million are many, and they stay the same
 
     def _record(self, run: int, *, finished: bool) -> Run:
-        log, counts = self._logs[run], self._counts
-        if counts is None and isinstance(self._ages, SampleAges):
-            counts = torch.bincount(self._ages.labels, minlength=self._ages.num_classes).tolist()
+        log, counts = self._logs[run], self._training_counts()
         over_time = log.by_class(len(self._classes))
         return Run(
             id=self._ids[run],

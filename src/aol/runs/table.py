@@ -28,7 +28,8 @@ class RunFrame(pd.DataFrame):
     Columns: what a run is (`folder`, `method`, `seed`, `finished`, `failed_at_epoch`, `epochs_done`, `planned`,
     `seconds`, `trained_together`, `aol`, `torch`, `python`, `device`), every setting by its name, and the accuracies
     `test_last`, `test_best`, `test_tail_mean` and `test_second_half_mean` as fractions, the same for `validation_` and
-    `averaged_`. NaN where nothing was measured; a run that diverged counts as chance. `zero_threshold`: the share of a
+    `averaged_`; then the metrics of `aol.metrics` on test, `test_worst_class_last`, `test_tail_accuracy_tail_mean` and
+    so on. NaN where nothing was measured; a run that diverged counts as chance. `zero_threshold`: the share of a
     stream's steps in which the threshold was 0, so that no class grew older.
 
     A part of the frame is a frame of those runs: `frame[frame.weighting == "aol"].epochs()`.

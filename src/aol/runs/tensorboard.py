@@ -6,11 +6,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from aol.engine.settings import WrongSettingsError
+from aol.runs.metrics import MEASURES
 
 if TYPE_CHECKING:
     from aol.engine.loop import Loop
 
-_FIGURES = ("train_loss", "train_accuracy", "test_accuracy", "validation_accuracy", "averaged_accuracy", "lr")
+_FIGURES = (
+    "train_loss", "train_accuracy", "test_accuracy", "validation_accuracy", "averaged_accuracy", "lr",
+    *(f"test_{name}" for name in MEASURES),
+)  # fmt: skip
 
 
 def check_tensorboard() -> None:

@@ -14,8 +14,9 @@ from functools import cached_property, lru_cache
 
 import numpy as np
 
+from aol._values import did_you_mean
 from aol.engine.settings import Settings, Value, WrongSettingsError
-from aol.runs.metrics import METRICS
+from aol.runs.metrics import FIGURES, MEASURES, METRICS, measure_of, measure_text
 from aol.runs.record import DamagedRunError, Run
 from aol.runs.store import Store
 from aol.runs.table import RunFrame, frame_of
@@ -150,6 +151,11 @@ class StudyResults:
     _by_figure: dict[str, StudyResults] = field(default_factory=dict, repr=False, compare=False)
 
     @property
+    def measured(self) -> str:
+        """What the figure is of: "accuracy", "worst class" and so on."""
+        return measure_text(self.figure)
+
+    @property
     def runs_planned(self) -> int:
         """How many runs the study has."""
         return len(self.study.all_runs())
@@ -270,8 +276,12 @@ def baseline_run(study: Study, cell: Cell, seed: int) -> Settings:
 def results_of(
     study: Study, frame: RunFrame, *, figure: str | None = None, damaged: Sequence[tuple[str, str]] = ()
 ) -> StudyResults:
-    """Return the results of a study; by default of the figure by which its settings are chosen."""
+    """Return the results of a study; by default of the figure by which its settings are chosen.
+
+    A measure alone ("worst_class") means that figure of it ("worst_class_tail_mean").
+    """
     wanted = study.figure if figure is None else figure
+    wanted = f"{wanted}_{study.figure}" if wanted in MEASURES else wanted
     check_figure(study, wanted)
     comparisons = compare(study, frame, wanted)
     methods = [method.name for method in study.methods if method.name != study.baseline]
@@ -291,9 +301,12 @@ def results_of(
 
 def check_figure(study: Study, figure: str) -> None:
     """Raise if a study has no such figure."""
-    allowed = (*METRICS, *(f"averaged_{name}" for name in METRICS))
-    if figure not in allowed:
-        raise WrongSettingsError(f"figure must be one of {', '.join(allowed)}, not {figure!r}.")
+    if figure not in FIGURES:
+        parts, measures = ", ".join(METRICS), ", ".join(MEASURES)
+        raise WrongSettingsError(
+            f"figure must be one of {parts}, the same with averaged_ before it, or one of {measures}, also with _last "
+            f"and so on behind it, not {figure!r}.{did_you_mean(figure, (*FIGURES, *MEASURES))}"
+        )
     tried = len(study.method(study.baseline).variants())
     if tried > 1:
         raise WrongSettingsError(f"{study.name}: the baseline {study.baseline} must have one setting, not {tried}.")
@@ -347,7 +360,7 @@ def compare(study: Study, frame: RunFrame, figure: str) -> list[Comparison]:
     column = figure if figure.startswith("averaged_") else f"test_{figure}"
     names = (column, f"validation_{study.figure}", "failed_at_epoch")
     columns = [frame[name].to_dict() if len(frame) else {} for name in names]
-    found = [_comparison(study, cell, each, *columns) for cell in study.cells_list() for each in study.methods]
+    found = [_comparison(study, cell, each, figure, *columns) for cell in study.cells_list() for each in study.methods]
     tested = [each.gain for each in found if each.gain and each.gain.seeds > 1]
     adjusted = iter(holm([gain.p for gain in tested]))
     return [replace(each, p=next(adjusted)) if each.gain and each.gain.seeds > 1 else each for each in found]
@@ -365,7 +378,7 @@ def _read(column: Column, runs: Sequence[Settings]) -> Figures:
 
 
 def _comparison(
-    study: Study, cell: Cell, method: Method, on_test: Column, on_validation: Column, failed: Column
+    study: Study, cell: Cell, method: Method, figure: str, on_test: Column, on_validation: Column, failed: Column
 ) -> Comparison:
     is_base, base = method.name == study.baseline, study.method(study.baseline)
     variants = _distinct(study, cell, method)
@@ -378,6 +391,10 @@ def _comparison(
     test, theirs = _read(on_test, grid).reshape(shape), _read(on_test, baseline)
     validation = _read(on_validation, grid).reshape(shape) if shape[1] > 1 else np.zeros(shape)
     whole, problem = np.array(~np.isnan(np.column_stack([test, theirs])).any(1)), None
+    measure = measure_of(figure)
+    runs = [run_id(run) for run in planned if run_id(run) in on_test]
+    if measure and runs and all(np.isnan(on_test[each]) for each in runs):
+        problem = f"no {figure} on record; try {measure}_last, or train again"
     if np.isnan(validation[whole]).any():
         problem = "no validation accuracy to choose a setting by: give the study a validation part"
         whole[:] = False
@@ -391,7 +408,8 @@ def _comparison(
     optimistic = None
     if differences and len(variants) > 1:
         optimistic = _optimistic(_with_zero(study, cell, method, seeds, test, on_test), theirs, pool)
-    gains = None if is_base else published_gains(study.paper, grid[0], baseline[0])
+    paper = study.paper if measure is None else None  # it has accuracies only
+    gains = None if is_base else published_gains(paper, grid[0], baseline[0])
     return Comparison(
         cell=cell,
         method=method.name,
@@ -403,7 +421,7 @@ def _comparison(
         ),
         seeds=seeds,
         planned=len(study.seeds),
-        runs=sum(run_id(run) in on_test for run in planned),
+        runs=len(runs),
         runs_planned=len(planned),
         failed=int((~np.isnan(_read(failed, planned))).sum()),
         values=tuple(values.tolist()),
@@ -412,7 +430,7 @@ def _comparison(
         pool=tuple(pool),
         gain=paired_gain(differences, chosen=int(len(variants) > 1)) if differences else None,
         optimistic=optimistic,
-        paper=published(study.paper, grid[0]),
+        paper=published(paper, grid[0]),
         paper_gains=None if gains is None else tuple(gains),
         problem=problem,
     )

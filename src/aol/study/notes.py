@@ -6,7 +6,7 @@ import re
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from aol.runs.metrics import METRICS
+from aol.runs.metrics import figure_text
 from aol.study.comparisons import StudyResults
 from aol.study.correlations import NOT_JUDGED, described
 from aol.study.spec import cell_name
@@ -36,15 +36,12 @@ ENVIRONMENT.filters |= {
 }
 
 
-_FIGURES = {name: metric.help for name, metric in METRICS.items()}
-
-
 def notes(results: StudyResults, *parts: str, optimistic: bool = False) -> list[str]:
     """Return the sentences of some of the `PARTS`, by default of all; the verdicts come first."""
     given = {
         "results": results,
         "optimistic": optimistic,
-        "FIGURES": {name: each.help for name, each in METRICS.items()},
+        "figure_text": figure_text,
         "NOT_JUDGED": NOT_JUDGED,
     }
     macros = ENVIRONMENT.get_template("notes.j2").make_module(given)

@@ -16,7 +16,7 @@ from typing import TypeAlias
 from aol import _check
 from aol._values import did_you_mean
 from aol.engine.settings import Settings, Value, WrongSettingsError
-from aol.runs.metrics import METRICS
+from aol.runs.metrics import FIGURES, METRICS
 
 Cell: TypeAlias = dict[str, Value]  # settings that make one cell of the table: {"data": "cifar10", ...}
 Variant: TypeAlias = dict[str, Value]  # one setting of a method's grid: {"rho": 0.3, "level": "class"}
@@ -59,7 +59,7 @@ class Study:
             best of as many baseline runs; by default the number of settings of the largest grid that weights by age.
         paper: the paper's table that it reproduces, a name in `aol/study/paper`, or None.
         figure: the figure, of validation accuracy, by which a method's setting is chosen.
-        figures: the figures, of test accuracy, that are reported.
+        figures: the figures, on test, that are reported.
         keep: readings by class and epoch without which a run is not complete: "age", for heatmaps.
     """
 
@@ -230,8 +230,9 @@ def _check_study(study: Study) -> None:
         refuse(f"baseline must be one of the methods {', '.join(names)}, not {study.baseline!r}.")
     if study.tries_seeds is not None:
         _check.whole("tries_seeds", study.tries_seeds, 0)
-    for figure in (study.figure, *study.figures):
-        _check.choice("figure", figure, tuple(METRICS))
+    _check.choice("figure", study.figure, tuple(METRICS))
+    for figure in study.figures:
+        _check.choice("figures", figure, FIGURES)
     for reading in study.keep:
         _check.choice("keep", reading, KEPT)
     axes = {"cells": study.cells, **{f"the grid of {method.name}": method.grid for method in study.methods}}

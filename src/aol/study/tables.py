@@ -158,7 +158,8 @@ def tables(results: StudyResults, *, optimistic: bool = False) -> list[TextTable
     found = [gain_table(results)]
     found += [method_table(results)] if results.side_by_side else []
     found += [optimistic_table(results)] if optimistic else []
-    found += [as_published_table(results)] if optimistic and results.study.paper else []
+    as_published = results.study.paper and results.measured == "accuracy"
+    found += [as_published_table(results)] if optimistic and as_published else []
     return [each for each in found if len(each.frame)]
 
 
@@ -166,10 +167,12 @@ def gain_table(results: StudyResults) -> TextTable:
     """Return the gains in cells that have runs; in all cells where none has, for the paper's figures."""
     cells = [each.cell for each in results.comparisons if each.runs]
     shown = [each for each in results.comparisons if each.cell in cells] or list(results.comparisons)
-    return text_table(results.study.title, (_gain_row(each, results.study.baseline) for each in shown), whole=True)
+    base, column = results.study.baseline, results.measured
+    table = text_table(results.study.title, (_gain_row(each, base, column) for each in shown), whole=True)
+    return table if column == "accuracy" else TextTable(table.title, table.frame.drop(columns="paper"))
 
 
-def _gain_row(each: Comparison, baseline: str) -> dict[str, str]:
+def _gain_row(each: Comparison, baseline: str, column: str) -> dict[str, str]:
     accuracy, gain = f"{each.runs}/{each.runs_planned} runs", NONE
     if each.seeds:
         accuracy = percent(each.mean) + (f" ±{percent(each.spread)}" if each.spread is not None else "")
@@ -180,7 +183,7 @@ def _gain_row(each: Comparison, baseline: str) -> dict[str, str]:
         "cell": cell_name(each.cell),
         "method": each.name + (" *" if each.apart else ""),
         "n": str(len(each.seeds)) + (f"/{each.planned}" if len(each.seeds) != each.planned else ""),
-        "accuracy": accuracy,
+        column: accuracy,
         "gain (95 %)": gain,
         "p": NONE if each.p is None else p_text(each.p),
         "paper": percent(each.paper.accuracy if each.paper else None)

@@ -45,9 +45,11 @@ const LABELS = {
   train_loss: "Training loss", train_margin: "Training margin", test_age: "Age on test", test_loss: "Test loss",
   test_margin: "Test margin", validation_accuracy: "Validation accuracy", averaged_accuracy: "Test, averaged network",
   lr: "Learning rate", seconds: `Seconds ${UNIT === "step" ? "a step" : "an epoch"}`, images_per_second: "Images a second", threshold: "Threshold",
+  test_balanced_accuracy: "Balanced accuracy", test_macro_f1: "Macro-F1", test_worst_class: "Worst class", test_worst_tenth: "Worst tenth of the classes",
+  test_head_accuracy: "Head accuracy", test_middle_accuracy: "Middle accuracy", test_tail_accuracy: "Tail accuracy",
 };
 const spoken = (name) => LABELS[name] || name.replaceAll("_", " ");
-const isShare = (name) => name.endsWith("accuracy") || name === "threshold";
+const isShare = (name) => name.endsWith("accuracy") || ["threshold", "test_macro_f1", "test_worst_class", "test_worst_tenth"].includes(name);
 
 const RUNS = DATA.runs.map((run, place) => ({ ...run, place, names: DATA.classSets[run.set] }));
 for (const run of RUNS) {

@@ -55,6 +55,7 @@ function start() {
   listen();
   drawHead();
   drawAbout();
+  drawMethods();
   const details = RUNS.some((run) => run.details);
   for (const id of ["advice", "classes", "samples", "errors"]) part(id).hidden = !details;
   follow(["theme"], drawTheme);
