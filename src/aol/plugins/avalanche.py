@@ -1,7 +1,7 @@
-"""Class ages in Avalanche: weights the loss, and evaluates a memory after each experience.
+"""Class ages and margins in Avalanche: weights the loss, adjusts logits, evaluates a memory after each experience.
 
-Needs a supervised strategy whose criterion can return per-sample losses, and labels below the `num_classes` of the
-ages. The plug-in has its own seed and does not change the random numbers of a strategy.
+Needs a supervised strategy, for ages one whose criterion can return per-sample losses, and labels below the
+`num_classes` of the states. The plug-in has its own seed and does not change the random numbers of a strategy.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ from torch import Tensor
 
 from aol import _check, _seeds
 from aol.ages import ClassAges
-from aol.losses import is_correct, weighted_mean
+from aol.losses import weighted_mean, with_offset
+from aol.margins import Margins
+from aol.plugins._training import LearningRate, answers, by_class, single_margins
 from aol.weights import ErrorRates
 
 try:
@@ -41,17 +43,19 @@ except RuntimeError as error:  # what torchvision says when it was built for ano
 
 
 class AgePlugin(SupervisedPlugin):
-    r"""Weights the loss of a strategy by class ages, and updates the ages after each experience.
+    r"""Weights the loss of a strategy by class ages, adjusts its logits by margins, and updates both.
 
     After training on an experience, its samples are added to the memory, the model is evaluated on the whole memory,
-    and the ages advance. The weights are used in the next experience. The memory is not trained on, unless another
+    and ages and margins advance. They are used in the next experience. The memory is not trained on, unless another
     plug-in replays it.
 
-    .. math:: L = \frac{\sum_{i \in B} w_{y_i} \ell_i}{\sum_{i \in B} w_{y_i}}
+    .. math:: L = \frac{\sum_{i \in B} w_{y_i} \ell(z_i + o, y_i)}{\sum_{i \in B} w_{y_i}}
 
     Args:
-        ages: a `ClassAges`, or an `ErrorRates`, for all classes that will occur. Where classes come one after another,
-            give `ClassAges` a threshold that stays above zero, such as "positive-median".
+        ages: a `ClassAges`, or an `ErrorRates`, for all classes that will occur; or None. Where classes come one after
+            another, give `ClassAges` a threshold that stays above zero, such as "positive-median".
+        margins: an `aol.Margins` without `labels`, for all classes that will occur; or None.
+        offset: a static offset of the logits, `[C]`, such as `aol.logit_offsets`; or None.
         memory: one of Avalanche's buffers, to estimate accuracies on. The plug-in fills it, unless another plug-in of
             the strategy has the same buffer; that one must come first. None: accuracies are estimated on the current
             experience.
@@ -60,8 +64,8 @@ class AgePlugin(SupervisedPlugin):
         divide_by: "weight" or "count", as in `aol.weighted_mean`.
         seed: of the random draws that fill the memory.
 
-    The criterion must have an attribute `reduction`, as those of PyTorch have, or be a function that takes it. Only the
-    training loss is weighted, not evaluation or calls by other plug-ins.
+    For ages, the criterion must have an attribute `reduction`, as those of PyTorch have, or be a function that takes
+    it. Only the training loss is weighted and adjusted, not evaluation or calls by other plug-ins.
 
     Avalanche's checkpoints contain the plug-in.
 
@@ -84,8 +88,10 @@ class AgePlugin(SupervisedPlugin):
 
     def __init__(
         self,
-        ages: ClassAges | ErrorRates,
+        ages: ClassAges | ErrorRates | None = None,
         *,
+        margins: Margins | None = None,
+        offset: _check.Numbers | None = None,
         memory: ExemplarsBuffer | None = None,
         every: int = 1,
         batch_size: int = 256,
@@ -93,16 +99,22 @@ class AgePlugin(SupervisedPlugin):
         seed: int = 0,
     ) -> None:
         super().__init__()
-        if not isinstance(ages, ClassAges | ErrorRates):
+        if ages is None and margins is None and offset is None:
+            raise TypeError("ages, margins or offset must be given.")
+        if ages is not None and not isinstance(ages, ClassAges | ErrorRates):
             raise TypeError(f"ages must be an aol.ClassAges or an aol.ErrorRates, not {_check.shown(ages)}.")
-        if ages.rho.dim():
+        if ages is not None and ages.rho.dim():
             raise ValueError(f"ages must be of one run, for a strategy is one, not {ages!r}.")
+        if margins is not None and single_margins(margins)._labels is not None:
+            raise ValueError("margins must be without labels: samples of a stream have no index.")
         if memory is not None and not isinstance(memory, ExemplarsBuffer):
             raise TypeError(
                 "memory must be one of Avalanche's buffers (avalanche.training.storage_policy) or None, "
                 f"not {_check.shown(memory)}."
             )
-        self.ages = ages
+        self.ages, self.margins = ages, margins
+        self.offset = None if offset is None else by_class("offset", offset)
+        self._rate = LearningRate()
         self.memory = memory
         self.every = _check.whole("every", every, 1)
         self.batch_size = _check.whole("batch_size", batch_size, 1)
@@ -121,16 +133,23 @@ class AgePlugin(SupervisedPlugin):
         if sum(isinstance(each, AgePlugin) for each in strategy.plugins) > 1:
             raise ValueError("plugins must hold one AgePlugin at most: two would weigh one loss twice.")
         self._restore(strategy)
-        _per_sample(strategy._criterion)
+        if self.ages is not None:
+            _per_sample(strategy._criterion)
         self._filler(strategy)
-        self.ages.to(strategy.device)
+        for state in self._states():
+            state.to(strategy.device)
+
+    def _states(self) -> list[ClassAges | ErrorRates | Margins]:
+        return [state for state in (self.ages, self.margins) if state is not None]
 
     def before_training_exp(self, strategy: SupervisedTemplate, **kwargs: object) -> None:
         """Reset the count of weighted losses."""
         self._weighed = 0
 
     def after_forward(self, strategy: SupervisedTemplate, **kwargs: object) -> None:
-        """Install the weighted criterion for the next loss only."""
+        """Install the weighted criterion for the next loss only, and note the learning rate."""
+        if self.margins is not None:
+            self._rate.note(strategy.optimizer.param_groups)
         if self._plain is None:
             self._plain = strategy._criterion
             strategy._criterion = partial(self._once, strategy)
@@ -152,6 +171,10 @@ class AgePlugin(SupervisedPlugin):
         return self._weigh(strategy._criterion, output, label)
 
     def _weigh(self, criterion: Callable[..., Tensor], output: Tensor, label: Tensor) -> Tensor:
+        output = self._adjusted(output)
+        if self.ages is None:
+            self._weighed += 1
+            return criterion(output, label)
         loss = _per_sample(criterion)(output, label)
         if loss.shape != label.shape:
             raise ValueError(
@@ -167,10 +190,16 @@ class AgePlugin(SupervisedPlugin):
             return weighted_mean(loss, weight, total=(weight * own[label]).sum())
         return weighted_mean(loss, weight, divide_by=self.divide_by)
 
+    def _adjusted(self, output: Tensor) -> Tensor:
+        """Return logits with margins and offset; a head that still grows has fewer classes."""
+        for each in (None if self.margins is None else self.margins.offsets, self.offset):
+            output = output if each is None else with_offset(output, each[: output.shape[-1]])
+        return output
+
     # Ageing
 
     def after_training_exp(self, strategy: SupervisedTemplate, **kwargs: object) -> None:
-        """Fill the memory, evaluate the model on it, and advance the ages."""
+        """Fill the memory, evaluate the model on it, and advance ages and margins."""
         if not self._weighed and len(strategy.experience.dataset):
             warnings.warn(
                 f"{type(strategy).__name__} asked its criterion for no loss between after_forward and before_backward "
@@ -181,9 +210,12 @@ class AgePlugin(SupervisedPlugin):
             with self._own_draws():
                 _fill(self.memory, strategy)
         self._experiences += 1
-        if self._experiences % self.every == 0:
+        if self._states() and self._experiences % self.every == 0:
             self._examine(strategy, kwargs.get("num_workers", 0))
-            self.ages.advance()
+            if self.ages is not None:
+                self.ages.advance()
+            if self.margins is not None:
+                self.margins.advance(scale=self._rate.share)
 
     def _filler(self, strategy: SupervisedTemplate) -> SupervisedPlugin | None:
         """Return the other plug-in that has the memory, or raise if it would fill it too late."""
@@ -210,7 +242,11 @@ class AgePlugin(SupervisedPlugin):
         try:
             for strategy.mbatch in self._batches(data, num_workers) if len(data) else ():
                 strategy._unpack_minibatch()
-                self.ages.observe(strategy.mb_y, is_correct(strategy.forward(), strategy.mb_y))
+                correct, named = answers(strategy.forward(), strategy.mb_y)
+                if self.ages is not None:
+                    self.ages.observe(strategy.mb_y, correct)
+                if self.margins is not None:
+                    self.margins.observe(strategy.mb_y, named)
         finally:
             strategy.mbatch = before
             for module, mode in modes.items():
