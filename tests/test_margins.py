@@ -247,6 +247,42 @@ def test_wrong_labels_do_not_drive_the_offsets_apart(signal):
     assert min(accuracy((logits - state.offsets).argmax(1), truth)) > 0.95
 
 
+def trained(counts: list[int], settings: dict | None, seed: int) -> float:
+    """Train a linear model on overlapping clouds of these sizes; return its balanced accuracy on new samples."""
+    generator = torch.Generator().manual_seed(seed)
+    centres = 1.2 * torch.eye(3)
+    labels = torch.repeat_interleave(torch.arange(3), torch.tensor(counts))
+    x = centres[labels] + torch.randn(len(labels), 3, generator=generator)
+    weight, bias = torch.zeros(3, 3, requires_grad=True), torch.zeros(3, requires_grad=True)
+    state = None if settings is None else aol.Margins(3, labels=labels, **settings)
+    for _ in range(150):
+        logits = x @ weight + bias
+        loss = aol.softmax_loss(logits if state is None else state.adjust(logits), labels).mean()
+        gradients = torch.autograd.grad(loss, (weight, bias))
+        weight, bias = (
+            (each - gradient).detach().requires_grad_()
+            for each, gradient in zip((weight, bias), gradients, strict=True)
+        )
+        if state is not None:
+            state.observe(torch.arange(len(labels)), (x @ weight + bias).argmax(1))
+            state.advance()
+    test = torch.arange(3).repeat_interleave(2000)
+    answer = ((centres[test] + torch.randn(6000, 3, generator=generator)) @ weight + bias).argmax(1)
+    return float(np.mean(accuracy(answer, test)))
+
+
+@pytest.mark.parametrize("signal", ["age", "error"])
+@pytest.mark.parametrize("pairs", [True, False])
+def test_training_with_margins_helps_rare_classes_and_harms_no_balanced_ones(signal, pairs):
+    settings = {"signal": signal, "pairs": pairs, "gain": 0.05, "rho": 0.3, "width": 1.0, "limit": 5.0}
+
+    def gain(counts: list[int]) -> list[float]:
+        return [trained(counts, settings, seed) - trained(counts, None, seed) for seed in range(4)]
+
+    assert min(gain([600, 120, 30])) > 0.04
+    assert abs(np.mean(gain([250, 250, 250]))) < 0.005
+
+
 def test_offsets_stay_within_the_limit_whatever_happens():
     state = aol.Margins(3, signal="error", gain=5.0, rho=1.0, width=0.0, limit=0.7)
     for _ in range(30):
@@ -302,18 +338,19 @@ def test_a_model_without_errors_moves_nothing():
 
 @pytest.mark.parametrize("pairs", [True, False])
 def test_huge_ages_do_not_overflow(pairs):
-    labels = list(range(50)) * 2  # all but class 0 are taken for class 0
-    state = aol.Margins(50, labels=labels, signal="age", pairs=pairs, gain=0.1, rho=1.0, width=0.5)
+    classes = 50 if pairs else 3000
+    labels = range(classes)  # all but class 0 are taken for class 0
+    state = aol.Margins(classes, labels=labels, signal="age", pairs=pairs, gain=0.1, rho=1.0, width=0.5)
     kept = state.state_dict()
     kept["ages"]["word"].fill_(2**29 - 1)
     state.load_state_dict(kept)
     for _ in range(2):
-        state.observe(range(100), [0] * 100)
+        state.observe(labels, [0] * classes)
         state.advance()
     assert (state.missed[1:] > 100).all()
     assert state.claimed[0].item() == pytest.approx(float(state.missed.sum()), rel=1e-6)
     assert (state.claimed[1:] == 0).all()
-    assert state.offsets[0] > 0
+    assert state.offsets[0] > 1  # a variance that overflowed would be uncertain of it
     assert state.offsets.isfinite().all()
 
 
@@ -386,14 +423,16 @@ def test_a_sample_with_nan_logits_spoils_only_itself():
 
 def test_a_stray_on_a_device_is_left_out_and_no_sample_is_older_for_it(monkeypatch):
     monkeypatch.setattr("aol._check.within", lambda *_: None)  # as on a CUDA device, where nothing is read
-    state = aol.Margins(2, labels=[0, 1, 0], signal="age", width=0.0)
-    state.observe([0, 7, -1, 1, 2], [0, 1, 1, 5, 1])
+    state = aol.Margins(2, labels=[0, 1, 0], signal="age", rho=1.0)
+    state.observe([0, 1, 2], [1, 0, 1])
+    state.advance()
+    state.observe([0, 2, 1, 7, -1], [1, 1, 5, 0, 0])
     with pytest.raises(IndexError, match="label and answer must"):
         state.advance()
     state.advance()
-    assert state.epoch == 1
-    assert state.ages.age[0].tolist() == [1, 1, 2]  # the second sample was given no answer that counts
-    assert state.missed.tolist() == pytest.approx([0.5, math.nan], nan_ok=True)
+    assert state.epoch == 2
+    assert state.ages.age[0].tolist() == [3, 2, 3]  # the second sample was given no answer that counts
+    assert state.missed.tolist() == [2.0, 1.0]
 
 
 def test_ages_in_margins_are_those_of_sample_ages():
@@ -565,6 +604,14 @@ def test_logarithms_of_probabilities_of_zero_are_fitted_too():
     offset = aol.fit_offsets(logits, label)
     assert offset.isfinite().all()
     assert aol.posthoc_logits(logits, offset).argmax(1).tolist() == label
+
+
+def test_fitted_offsets_are_never_worse_than_none_on_the_samples_they_are_fitted_to():
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(20):
+        logits, label = torch.randn(60, 4, generator=generator), torch.randint(0, 4, (60,), generator=generator)
+        fitted = aol.posthoc_logits(logits, aol.fit_offsets(logits, label, steps=3, width=0.0)).argmax(1)
+        assert np.mean(accuracy(fitted, label)) >= np.mean(accuracy(logits.argmax(1), label)) - 1e-9
 
 
 def test_logits_that_are_all_the_same_have_no_offsets_to_be_fitted():
