@@ -36,6 +36,10 @@ REWEIGHTED = [
     {"weighting": "jtt", "after": 1, "start": 0.6},
     {"weighting": "sample-error", "temper": 0.5},
     {"weighting": "old", "after": 1},
+    {"margin": "counts", "tau": 1.5},
+    {"margin": "age", "gain": 0.4},
+    {"margin": "error", "gain": 0.4},
+    {"margin": "error", "gain": 0.2, "weighting": "aol", "rho": 0.5, "loss": "sigmoid"},
 ]
 COMMON = [
     {"signal": "train"},
@@ -45,6 +49,8 @@ COMMON = [
     {"weighting": "sample-loss", "temper": 1.5},
     {"scenario": "arrival", "fraction": 0.3},
     {"scenario": "arrival", "fraction": 0.1, "signal": "train"},
+    {"scenario": "arrival", "fraction": 0.4, "signal": "before", "margin": "age", "gain": 0.3},
+    {"signal": "train", "margin": "age", "gain": 0.3},
     {"validation": 0.2, "average": 0.8},
     {"normalisation": "standardised", "schedule": "cosine"},
     {"profile": "step", "schedule": "fixed", "warmup": 0},
@@ -63,6 +69,9 @@ def same_story(loop: Loop, naive: Naive, ages: list[Tensor], row: int) -> None:
     close(history.epoch("lr")[:, row], told.rate, 1e-12)
     close(history.epoch("train_loss")[:, row], told.loss)
     close(history.by_class("weight")[:, row], told.weight)
+    if naive.run.margin != "none":
+        close(history.by_class("offset")[:, row], told.offset)
+        assert any(any(offset) for offset in told.offset)
     close(history.by_class("train_accuracy")[:, row], told.train, 1e-6)
     close(history.epoch("test_accuracy")[:, row], told.test, 1e-9)
     if naive.run.signal != "none":
@@ -88,9 +97,14 @@ def test_one_run_is_what_the_protocol_says(given: dict[str, object]) -> None:
     same_story(loop, naive, tell(loop), 0)
 
 
+def asks(kind: dict[str, object]) -> bool:
+    """Whether answers are needed."""
+    return kind.get("weighting") not in (None, "cb") or kind.get("margin") in ("age", "error")
+
+
 @pytest.mark.parametrize("common", [{}, *COMMON], ids=str)
 def test_runs_of_every_kind_trained_as_one_are_what_the_protocol_says(common: dict[str, object]) -> None:
-    kinds = [kind for kind in REWEIGHTED if common.get("signal") != "none" or kind.get("weighting") in (None, "cb")]
+    kinds = [kind for kind in REWEIGHTED if common.get("signal") != "none" or not asks(kind)]
     runs = [settings(**(kind | common), seed=seed) for seed, kind in enumerate(kinds, 20)]
     loop = make_loop(runs)
     ages = tell(loop)

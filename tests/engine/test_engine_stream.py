@@ -23,6 +23,9 @@ KINDS = [
     {"weighting": "aol", "threshold": "mean"},
     {"weighting": "aol", "threshold": "positive-median"},
     {"weighting": "aol", "threshold": 0.9},
+    {"margin": "counts"},
+    {"margin": "age", "gain": 0.3},
+    {"margin": "error", "gain": 0.3},
 ]
 
 
@@ -52,6 +55,10 @@ def test_a_stream_is_what_the_protocol_says(stream: str, memory: str, kinds: lis
     "given",
     [
         {"signal": "train", "weighting": "aol"},
+        {"signal": "before", "weighting": "aol"},
+        {"signal": "before", "margin": "age", "gain": 0.3},
+        {"signal": "before", "margin": "error", "gain": 0.3, "stream": "access", "fraction": 0.2},
+        {"signal": "train", "margin": "age", "gain": 0.3},
         {"threshold": 0.9, "weighting": "aol"},
         {"threshold": "mean", "weighting": "aol"},
         {"period": 1, "imbalance": 20.0, "weighting": "aol"},

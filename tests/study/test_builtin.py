@@ -17,6 +17,7 @@ from aol.runs.store import Store
 from aol.study import Study, builtin_names, load
 
 NAMES = builtin_names(smoke=False)
+OF_PAPER = [name for name in NAMES if not name.startswith(("margins", "hidden"))]  # those that follow its protocol
 MEMORIES = {"all": "all", "reservoir10000": "reservoir:10000", "reservoir50000": "reservoir:50000"}
 
 
@@ -148,7 +149,7 @@ def test_the_heatmap_study_logs_ages_and_does_not_use_them() -> None:
     }
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name not in ("correlations", "large-scale")])
+@pytest.mark.parametrize("name", [name for name in OF_PAPER if name not in ("correlations", "large-scale")])
 def test_cifar_is_trained_as_the_protocol_says(name: str) -> None:
     study = load(name)
     assert set(study.seeds) == ({42, 1024, 2026} if name in ("period-10-seeds", "precision") else {42})
@@ -171,7 +172,18 @@ def test_bf16_is_compared_with_fp32_run_by_run() -> None:
         assert dataclasses.replace(runs["bf16", seed], precision="fp32") == runs["fp32", seed]
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name not in ("correlations", "heatmaps", "precision")])
+def test_the_studies_of_margins_choose_nothing_and_use_seeds_that_no_other_study_has() -> None:
+    used = {seed for name in OF_PAPER for run in load(name).all_runs() for seed in [run.seed]}
+    for name in ("margins", "margins-balanced", "margins-stream"):
+        study = load(name)
+        assert all(len(method.variants()) == 1 for method in study.methods)
+        assert not used & set(study.seeds)
+        assert study.extra_seeds == ()
+        # One group of runs for each cell: none differs in what a group has in common.
+        assert len({run.group_key for run in study.all_runs()}) == len(study.cells_list())
+
+
+@pytest.mark.parametrize("name", [name for name in OF_PAPER if name not in ("correlations", "heatmaps", "precision")])
 def test_whatever_is_chosen_is_chosen_on_validation_and_beside_its_rivals(name: str) -> None:
     study = load(name)
     assert all(run.validation > 0 for run in study.all_runs())
@@ -207,7 +219,8 @@ def test_every_small_study_runs_to_its_end(tmp_path: Path, capsys: pytest.Captur
         assert found["complete"] == found["runs"] > 1
         assert (found["missing"], found["in_progress"], found["damaged"], found["failed"]) == (0, 0, [], {})
     for run in Store(tmp_path):
-        assert not np.isnan(run.curves["test_accuracy"]).any()
+        assert not np.isnan(run.curves["test_accuracy"][-1])
+        assert run.settings["eval_every"] > 1 or not np.isnan(run.curves["test_accuracy"]).any()
         assert "validation_accuracy" in run.curves or not run.settings["validation"]
         assert {"test_accuracy", "train_accuracy"} <= set(run.over_time)
         assert "age" in run.over_time or run.settings["signal"] == "none"

@@ -20,6 +20,7 @@ from aol.engine import Settings
 from aol.longtail import long_tail
 from aol.memory import Reservoir
 from aol.streams import Arrivals, LimitedAccess, ShiftingTail
+from tests.support.margin_oracle import MarginOracle
 
 Draw = Callable[[list[float]], list[int]]
 
@@ -38,6 +39,7 @@ class Told:
     test: list[float] = field(default_factory=list)
     test_age: list[list[int]] = field(default_factory=list)
     threshold: list[float] = field(default_factory=list)
+    offset: list[list[float]] = field(default_factory=list)
 
 
 def one_mean(values: list[float]) -> list[float]:
@@ -100,6 +102,13 @@ class Naive:
         self.class_ages, self.class_ema = [1] * self.classes, [math.nan] * self.classes
         self.error = [math.nan] * self.classes
         self.test_ages = [1] * len(pair.test)
+        self.offset = [0.0] * self.classes
+        self.control = None
+        if run.margin in ("age", "error"):
+            self.control = MarginOracle(
+                self.classes, labels=None if run.scenario == "stream" else self.labels, signal=run.margin,
+                gain=run.gain, rho=0.3, width=1.0, limit=5.0, floor=0.02,
+            )  # fmt: skip
 
     # One step, one look
 
@@ -111,22 +120,26 @@ class Naive:
         self.net.eval()
         with torch.no_grad():
             logits = functional_call(self.net, state or dict(self.net.state_dict()), (self.images(source, places),))
+        self.named = [int(z.argmax()) for z in logits]
         self.losses = [float(z.logsumexp(0) - z[source.labels[i]]) for z, i in zip(logits, places, strict=True)]
         return [int(z.argmax()) == int(source.labels[i]) for z, i in zip(logits, places, strict=True)]
 
     def learn(self, order: list[int], weights: list[float]) -> list[bool]:
         """Train on positions of the pool in this order; return the answers given while training."""
         run, answers, losses = self.run, [], []
+        self.named = []
         steps = math.ceil(len(order) / run.batch_size)
         for step in range(steps):
             part = order[step * run.batch_size : (step + 1) * run.batch_size]
             rate = rate_of(run, len(self.told.rate) * steps + step, steps)
             self.net.train()
             logits = self.net(self.images(self.pair.train, [self.pool[i] for i in part]))
-            terms = [weights[i] * loss_of(z, self.labels[i], run) for z, i in zip(logits, part, strict=True)]
+            moved = logits + torch.tensor(self.offset)
+            terms = [weights[i] * loss_of(z, self.labels[i], run) for z, i in zip(moved, part, strict=True)]
             divisor = sum(weights[i] for i in part) if run.divide_by == "weight" else len(part)
             loss = torch.stack(terms).sum() / (divisor or 1.0)  # no weight at all: a loss of zero
             answers += [int(z.argmax()) == self.labels[i] for z, i in zip(logits, part, strict=True)]
+            self.named += [int(z.argmax()) for z in logits]
             losses.append(loss.item())
             self.net.zero_grad()
             loss.backward()
@@ -203,6 +216,23 @@ class Naive:
             found.append(mean(own) if own else math.nan)
         return found
 
+    def set_offset(self, counts: list[int]) -> None:
+        """Offsets for the coming training: from the counts of what is trained on, or as the control left them."""
+        if self.run.margin == "counts":
+            logs = [math.log(n) if n else math.nan for n in counts]
+            middle = mean(log for log in logs if log == log)
+            self.offset = [self.run.tau * (log - middle) if log == log else 0.0 for log in logs]
+        if self.control is not None:
+            self.offset = list(self.control.offsets)
+        self.told.offset.append(list(self.offset))
+
+    def steer(self, seen: list[int], epoch: int) -> None:
+        """Tell the control what was answered; it moves as fast as the rate at the end of the epoch is high."""
+        if self.control is not None:
+            keys = [self.labels[i] for i in seen] if self.run.scenario == "stream" else seen
+            scale = rate_of(self.run, 1000 * epoch + 999, 1000) / self.run.lr
+            self.control.epoch(zip(keys, self.named, [1] * len(keys), strict=True), scale)
+
     def note_errors(self, accuracy: list[float]) -> None:
         for c, r in enumerate(accuracy):
             if r == r:
@@ -227,25 +257,23 @@ class Naive:
         run, told = self.run, self.told
         arrivals = run.scenario == "arrival"
         for epoch in range(run.epochs):
-            weights = self.sample_weights(epoch)
             here = list(range(len(self.pool)))
             if arrivals:
                 draws = Arrivals(torch.tensor(self.labels), run.fraction, steps=run.epochs, seed=run.seed)
                 here = draws[epoch].tolist()
+            if run.signal == "before":
+                self.examined(epoch, here, self.right(self.pair.train, [self.pool[i] for i in here]), clean=True)
+            weights = self.sample_weights(epoch)
+            self.set_offset(self.count)
             order = [here[i] for i in self.order(epoch, [weights[i] for i in here])]
             heard = self.learn(order, [1.0] * len(weights) if run.mechanism == "resample" else weights)
             seen, right = order, heard
             if run.signal == "eval":
                 seen, right = here, self.right(self.pair.train, [self.pool[i] for i in here])
-            told.train.append(self.rates([self.labels[i] for i in seen], right))
-            if run.signal != "none":
-                self.note_errors(told.train[-1])
-                for i, r in zip(seen, right, strict=True):
-                    self.answers[i][epoch + 1] = r
-                if run.signal == "eval":
-                    for i, value in zip(here, self.losses, strict=True):
-                        self.last_loss[i] = value
-                self.grow_older(dict(zip(seen, right, strict=True)), absent=arrivals)
+            if run.signal == "none":
+                told.train.append(self.rates([self.labels[i] for i in seen], right))
+            elif run.signal != "before":
+                self.examined(epoch, seen, right, clean=run.signal == "eval")
             told.age.append([0 if arrivals and e != e else a for a, e in zip(self.age, self.ema, strict=True)])
             told.class_age.append(self.mean_ages([float(age) for age in self.age]))
             told.smoothed_age.append(self.mean_ages(self.ema))
@@ -256,6 +284,18 @@ class Naive:
             told.weight.append(by_class)
             self.look_at_test()
         return told
+
+    def examined(self, epoch: int, seen: list[int], right: list[bool], *, clean: bool) -> None:
+        """What follows from answers to these samples."""
+        self.told.train.append(self.rates([self.labels[i] for i in seen], right))
+        self.note_errors(self.told.train[-1])
+        for i, r in zip(seen, right, strict=True):
+            self.answers[i][epoch + 1] = r
+        if clean:
+            for i, value in zip(seen, self.losses, strict=True):
+                self.last_loss[i] = value
+        self.steer(seen, epoch)
+        self.grow_older(dict(zip(seen, right, strict=True)), absent=self.run.scenario == "arrival")
 
     def grow_older(self, answers: dict[int, bool], *, absent: bool) -> None:
         for i in range(len(self.pool)):
@@ -287,7 +327,11 @@ class Naive:
             else:
                 kept = kept + here if run.memory == "all" else here
             counts = [sum(self.labels[i] == c for i in here) for c in range(self.classes)]
-            raw = self.class_weights(counts, self.class_ema if step else [1.0] * self.classes)
+            if run.signal == "before":  # evaluate on what will be trained on
+                self.step_older(step, here, self.right(self.pair.train, [self.pool[i] for i in here]))
+            started = step or run.signal == "before"
+            self.set_offset(counts)
+            raw = self.class_weights(counts, self.class_ema if started else [1.0] * self.classes)
             weight = one_mean([w**run.temper for w in raw]) if self.weighted(step) else [1.0] * self.classes
             told.weight.append(weight)
             by_sample = [weight[label] for label in self.labels]
@@ -296,20 +340,27 @@ class Naive:
             seen, right = order, heard
             if run.signal == "eval":  # evaluate on the memory
                 seen, right = kept, self.right(self.pair.train, [self.pool[i] for i in kept])
-            accuracy = self.rates([self.labels[i] for i in seen], right)
-            told.train.append(accuracy)
-            known = [r for r in accuracy if r == r]
-            named = {None: median, "mean": lambda r: sum(r) / len(r), "positive-median": lambda r: median(r) or 1e-300}
-            tau = named[run.threshold](known) if run.threshold in named else run.threshold
-            told.threshold.append(tau)
-            self.note_errors(accuracy)
-            for c, r in enumerate(accuracy):  # update
-                if r == r:
-                    self.class_ages[c] = self.class_ages[c] + 1 if r < tau else 1
-                now = float(self.class_ages[c])
-                self.class_ema[c] = now if step == 0 else (1 - run.rho) * self.class_ema[c] + run.rho * now
+            if run.signal != "before":
+                self.step_older(step, seen, right)
             told.class_age.append([float(age) for age in self.class_ages])
             told.smoothed_age.append(list(self.class_ema))
             told.age.append(list(self.class_ages))
             self.look_at_test()
         return told
+
+    def step_older(self, step: int, seen: list[int], right: list[bool]) -> None:
+        """What follows from answers in a step of a stream."""
+        run, told = self.run, self.told
+        accuracy = self.rates([self.labels[i] for i in seen], right)
+        told.train.append(accuracy)
+        known = [r for r in accuracy if r == r]
+        named = {None: median, "mean": lambda r: sum(r) / len(r), "positive-median": lambda r: median(r) or 1e-300}
+        tau = named[run.threshold](known) if run.threshold in named else run.threshold
+        told.threshold.append(tau)
+        self.note_errors(accuracy)
+        self.steer(seen, step)
+        for c, r in enumerate(accuracy):
+            if r == r:
+                self.class_ages[c] = self.class_ages[c] + 1 if r < tau else 1
+            now = float(self.class_ages[c])
+            self.class_ema[c] = now if step == 0 else (1 - run.rho) * self.class_ema[c] + run.rho * now
