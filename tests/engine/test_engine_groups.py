@@ -48,6 +48,22 @@ SETS: dict[str, list[Settings]] = {
         for seed, weighting in enumerate(("old", "sample-loss", "sample-error", "jtt"))
     ],
     "peak": [settings(fuse="peak", weighting="aol", level="sample", signal="train", seed=seed) for seed in range(2)],
+    "margins": [
+        settings(margin="age", gain=0.5, seed=0),
+        settings(margin="error", gain=0.5, weighting="aol", seed=1),
+        settings(margin="counts", loss="sigmoid", seed=2),
+        settings(margin="age", gain=0.1, seed=3),
+    ],
+    "margins from training": [
+        settings(margin=margin, gain=0.5, signal="train", seed=0) for margin in ("none", "age", "error")
+    ],
+    "margins of arrivals": [
+        settings(scenario="arrival", fraction=0.4, signal="before", margin=margin, seed=0) for margin in ("none", "age")
+    ],
+    "margins of a stream": [
+        stream_settings(signal="before", memory="none", margin=margin, gain=0.5, seed=seed)
+        for seed, margin in enumerate(("none", "counts", "age", "error"))
+    ],
     "mean": [settings(fuse="mean", weighting="aol", seed=seed) for seed in range(2)],
     "train": [settings(signal="train", weighting="aol", optimiser="adamw", lr=0.01, seed=seed) for seed in range(2)],
 } | {

@@ -28,12 +28,35 @@ def run(
     return loop
 
 
+@pytest.mark.parametrize("scenario", ["offline", "arrival", "stream"])
+@pytest.mark.parametrize("signal", ["eval", "train", "before"])
+def test_margins_on_the_device_are_those_of_the_cpu(scenario: str, signal: str) -> None:
+    """One step, so that rounding cannot change an answer: what follows from the answers must be the same."""
+    if (scenario, signal) == ("offline", "before"):
+        pytest.skip("offline, every sample was trained on before")
+    kind = StreamLoop if scenario == "stream" else OfflineLoop
+    common: dict[str, Value] = {
+        "scenario": scenario, "signal": signal, "fraction": 0.5, "epochs": 2, "net": "cnn", "warmup": 0, "lr": 1e-4,
+    }  # fmt: skip
+    runs = grid(common, margin=["none", "counts", "age", "error"], gain=[0.5], seed=[0, 1])
+    found = []
+    for device in (CUDA, torch.device("cpu")):
+        loop = kind(runs, open_data("digits"), device=device)
+        while not loop.done:
+            loop.run_epoch()
+        found.append(loop)
+    torch.testing.assert_close(*(loop.history.by_class("offset") for loop in found), rtol=0.05, atol=0.02)
+    assert (found[0].history.by_class("offset")[-1].abs().amax(1) > 0.01).sum() >= 4
+
+
 @pytest.mark.parametrize("signal", ["eval", "train"])
 @pytest.mark.parametrize("scenario", ["offline", "arrival", "stream"])
 def test_captured_steps_equal_plain_ones(scenario: str, signal: str, monkeypatch: pytest.MonkeyPatch) -> None:
     kind = StreamLoop if scenario == "stream" else OfflineLoop
     common: dict[str, Value] = {"scenario": scenario, "signal": signal, "fraction": 0.5, "average": 0.5}
-    varied: dict[str, list[Value]] = {"weighting": ["none", "aol"], "loss": ["softmax", "sigmoid"], "seed": [0, 1]}
+    varied: dict[str, list[Value]] = {
+        "weighting": ["none", "aol"], "loss": ["softmax", "sigmoid"], "margin": ["none", "age"], "seed": [0, 1],
+    }  # fmt: skip
     captured = run(kind, common, **varied)
     monkeypatch.setattr(Captured, "__call__", lambda self: self._work())
     plain = run(kind, common, **varied)

@@ -174,7 +174,7 @@ def test_bf16_is_compared_with_fp32_run_by_run() -> None:
 
 def test_the_studies_of_margins_choose_nothing_and_use_seeds_that_no_other_study_has() -> None:
     used = {seed for name in OF_PAPER for run in load(name).all_runs() for seed in [run.seed]}
-    for name in ("margins", "margins-balanced", "margins-stream"):
+    for name in ("margins", "margins-balanced", "margins-digits", "margins-stream"):
         study = load(name)
         assert all(len(method.variants()) == 1 for method in study.methods)
         assert not used & set(study.seeds)
