@@ -7,6 +7,7 @@ import numbers
 from collections.abc import Iterable, Sequence
 
 PROFILES = ("exp", "step")  # of long tails
+NUISANCES = ("none", "tint", "patch")
 THRESHOLDS = ("median", "positive-median", "mean")  # of class ages on streams
 
 

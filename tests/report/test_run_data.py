@@ -15,6 +15,7 @@ from safetensors.torch import load_file, save_file
 
 from aol.cli import main
 from aol.data import open_data
+from aol.data.nuisance import change
 from aol.report.run_data import load
 from aol.runs.record import DamagedRunError, read_run, write_run
 from aol.runs.store import NoRunsError, read_request
@@ -191,6 +192,19 @@ def test_data_that_is_missing_or_changed_gives_no_pictures(out: Path, tmp_path: 
     samples = load(run)[0].samples
     assert samples is not None
     assert samples.picture(0) is None
+
+
+def test_pictures_show_the_nuisance_that_the_run_saw(tmp_path: Path) -> None:
+    words = ["--nuisance", "patch", "--noise", "0.2", "--samples", "100", "--imbalance", "none", "--epochs", "1"]
+    assert main(["train", *words, "--keep-samples", "--json", "--out", str(tmp_path)]) == 0
+    (data,) = load(tmp_path)
+    assert data.samples is not None
+    picture = data.samples.picture(7)
+    assert picture is not None
+    seen = change(open_data("digits"), nuisance="patch", noise=0.2).train  # type: ignore[arg-type]
+    place = int(data.samples.index[7])
+    assert int(data.samples.label[7]) == int(seen.labels[place])
+    assert np.array_equal(np.asarray(Image.open(BytesIO(picture))).transpose(2, 0, 1), seen.images[place].numpy())
 
 
 def test_images_in_a_folder_are_shown_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -168,6 +168,21 @@ class ImageSet:
         return None if self.called is None else [self.called[place] for place in index.tolist()]
 
 
+@dataclass(frozen=True)
+class Shortcut:
+    """What is known of a nuisance that gives most classes away, as `aol.data.nuisance` puts it into a set.
+
+    Args:
+        kept: places of the training samples that may be trained on, `int64`; the others are held out for validation.
+        train: the training samples whose nuisance is that of another class than their true one, `bool [N]`.
+        test: the same of the test samples.
+    """
+
+    kept: Tensor
+    train: Tensor
+    test: Tensor
+
+
 S_co = TypeVar("S_co", covariant=True)
 
 
@@ -192,6 +207,7 @@ class Pair(Generic[S_co]):
     standardised: Normalisation
     augmentation: Augmentation
     validation: S_co | None = None
+    shortcut: Shortcut | None = None
 
     @property
     def num_classes(self) -> int:

@@ -12,7 +12,8 @@ from aol import metrics
 # By epoch: one number a run.
 EPOCH = (
     "epoch", "lr", "seconds", "images_per_second", "train_loss", "train_accuracy", "test_accuracy",
-    "validation_accuracy", "averaged_accuracy", "threshold", *(f"test_{name}" for name in metrics.NAMES),
+    "validation_accuracy", "averaged_accuracy", "threshold", "test_conflict_accuracy", "test_worst_group",
+    *(f"test_{name}" for name in metrics.NAMES),
 )  # fmt: skip
 # By epoch and class: C numbers a run.
 CLASS = (

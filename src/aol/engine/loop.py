@@ -18,14 +18,15 @@ from torch import Tensor
 from aol import _check, _distributed, _seeds
 from aol.ages import ClassAges, SampleAges
 from aol.ages.history import SampleHistory
-from aol.data.images import split_per_class
+from aol.data.images import Shortcut, split_per_class
+from aol.data.nuisance import stratified
 from aol.engine.history import History
 from aol.engine.learner import Learner, rate_at
 from aol.engine.passes import CleanPass, Readings, Trained, TrainPass
 from aol.engine.run_margins import RunMargins
 from aol.engine.run_weights import RunWeights
 from aol.engine.sample_signals import SampleSignals
-from aol.engine.settings import Settings
+from aol.engine.settings import Settings, WrongSettingsError
 from aol.engine.source import AnyPair, shape_of, sources
 from aol.engine.weighting import WEIGHTINGS
 from aol.longtail import long_tail
@@ -68,12 +69,16 @@ class Loop(ABC):
             device=device,
         )
         self.train, self.test = seen(pair)
+        hidden = None if s.nuisance == "none" or pair.shortcut is None else pair.shortcut.test.to(device)
+        self.conflicting = hidden  # [T]: test samples whose nuisance is that of another class
         labels = self.train.labels.cpu()
-        pools = [pool(run, labels) for run in runs]
+        pools = [pool(run, labels, pair.shortcut) for run in runs]
         self.pool = torch.stack([kept for kept, _ in pools]).to(device)  # [R, n]: places in the data set
         self.held_out = torch.stack([held for _, held in pools]).to(device)  # [R, v]: for validation
         self._validation = self.train
-        if pair.validation is not None and not s.validation:  # a split of the set's own: [v], the same for all runs
+        if pair.validation is not None and (
+            not s.validation or s.changes_data
+        ):  # a split of the set's own: [v], the same for all runs
             own = replace(pair, train=pair.validation, test=pair.validation)  # type: ignore[arg-type]
             self._validation = seen(own)[1]
             self.held_out = torch.arange(self._validation.labels.numel(), device=device)
@@ -136,11 +141,24 @@ class Loop(ABC):
         found: dict[str, Tensor | float] = {"test_accuracy": readings.accuracy}
         for name, values in class_metrics(accuracy, precision=precision, counts=self.class_counts).items():
             found[f"test_{name}"] = values
+        if self.conflicting is not None:
+            found |= self._group_readings(readings.correct)
         if self.learner.has_average:
             found["averaged_accuracy"] = self._evaluate("averaged", every).accuracy
         if self.held_out.numel():
             found["validation_accuracy"] = self._evaluate("validation", self.held_out).accuracy
         return found
+
+    def _group_readings(self, correct: Tensor) -> dict[str, Tensor | float]:
+        """Return the accuracy on conflicting test samples, and that of the worst group; this process has `correct`."""
+        assert self.conflicting is not None
+        rank, world = _distributed.world()
+        group = (2 * self.test.labels + self.conflicting)[rank::world].expand_as(correct)
+        sums = torch.zeros((2, len(self.runs), 2 * self.num_classes), dtype=torch.float64, device=self.device)
+        sums.scatter_add_(2, group.expand(2, -1, -1), torch.stack((correct, torch.ones_like(correct))).to(sums.dtype))
+        right, count = _distributed.total(sums)
+        conflict = right[:, 1::2].sum(1) / count[:, 1::2].sum(1)
+        return {"test_conflict_accuracy": conflict, "test_worst_group": (right / count).nan_to_num(1.0).amin(1)}
 
     def _evaluate(self, what: str, index: Tensor, times: Tensor | None = None, *, most: int | None = None) -> Readings:
         """Evaluate on "train" (samples trained on), "validation", "test", or "averaged" (test, averaged networks)."""
@@ -262,11 +280,21 @@ class Loop(ABC):
         self.failed = list(state["failed"])  # type: ignore[call-overload]
 
 
-def pool(run: Settings, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Return a run's training samples, ordered by class, and those held out for validation, as places in the data."""
+def pool(run: Settings, labels: Tensor, shortcut: Shortcut | None = None) -> tuple[Tensor, Tensor]:
+    """Return a run's training samples, ordered by class, and those held out for validation, as places in the data.
+
+    A set with a `shortcut` has a validation split of its own. Its conflicts have their share in `run.samples`, too.
+    """
     kept, held = torch.arange(labels.numel()), torch.empty(0, dtype=torch.int64)
-    if run.validation:
+    if shortcut is not None:
+        kept = shortcut.kept
+    elif run.validation:
         kept, held = split_per_class(labels, run.validation, seed=run.seed)
+    if run.samples is not None:
+        if run.samples > len(kept):
+            raise WrongSettingsError(f"samples must be at most {len(kept)}, all of {run.data}, not {run.samples}.")
+        strata = 2 * labels[kept] + (0 if shortcut is None else shortcut.train[kept].to(torch.int64))
+        kept = kept[stratified(strata, run.samples, seed=run.seed)]
     shifting = run.scenario == "stream" and run.stream == "shifting"  # such a stream makes its own long tails
     if run.imbalance is not None and not shifting:
         kept = kept[long_tail(labels[kept], run.imbalance, profile=run.profile, seed=run.seed)]

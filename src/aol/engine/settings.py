@@ -30,6 +30,7 @@ PER_RUN = (
 # Settings that are words, and the words that are possible.
 CHOICES: Mapping[str, Collection[str]] = {
     "scenario": ("offline", "arrival", "stream"), "profile": _check.PROFILES, "stream": ("access", "shifting"),
+    "nuisance": _check.NUISANCES,
     "optimiser": ("sgd", "adamw"), "schedule": ("paper", "cosine", "fixed"), "precision": ("fp32", "bf16"),
     "normalisation": ("centred", "standardised"), "weighting": WEIGHTINGS.keys(), "level": ("class", "sample"),
     "fuse": ("ema", "mean", "peak"), "mechanism": ("reweight", "resample"), "loss": ("softmax", "sigmoid", "focal"),
@@ -59,6 +60,10 @@ class Settings:
     imbalance: float | None = 50.0
     profile: str = "exp"
     validation: float = 0.0
+    samples: int | None = None  # training samples; None: all
+    nuisance: str = "none"
+    conflicts: float = 0.02
+    noise: float = 0.0
     fraction: float = 1.0
     stream: str = "shifting"
     period: int = 10
@@ -124,13 +129,14 @@ class Settings:
             _check.number(name, getattr(self, name), 0.0, 1.0)
         for name in ("lr", "weight_decay", "power", "temper", "gamma", "tau", "factor"):
             _check.number(name, getattr(self, name), 0.0, 1e6)
-        for name in ("beta", "validation", "average", "start"):
+        for name in ("beta", "validation", "average", "start", "noise", "conflicts"):
             if _check.number(name, getattr(self, name), 0.0, 1.0) == 1.0:
                 raise ValueError(f"{name} must be a number in [0, 1), not 1.")
         _check.number("gain", self.gain, 0.0, 1e3)
         _check.number("fraction", self.fraction, 0.0, 1.0, open_below=True)
-        if self.image_size is not None:
-            _check.whole("image_size", self.image_size, 1)
+        for name in ("image_size", "samples"):
+            if (size := getattr(self, name)) is not None:
+                _check.whole(name, size, 1)
         if not isinstance(self.augment, bool):
             raise TypeError(f"augment must be true or false, not {_check.shown(self.augment)}.")
         if self.imbalance is not None:
@@ -165,6 +171,8 @@ class Settings:
         weighting = WEIGHTINGS[self.weighting]
         idle = {name for other in WEIGHTINGS.values() for name in other.settings} - set(weighting.settings)
         idle |= {name for other in MARGINS.values() for name in other.settings} - set(MARGINS[self.margin].settings)
+        if self.nuisance == "none":
+            idle |= {"conflicts"}
         if weighting.is_uniform:
             idle |= {"start"}
         if self.loss != "focal":
@@ -249,6 +257,11 @@ class Settings:
         if self.divide_by != _usual_divisor(self.loss):
             words.append(f"divided by {self.divide_by}")
         return " ".join(words)
+
+    @property
+    def changes_data(self) -> bool:
+        """Whether images or labels are changed after they are read."""
+        return self.nuisance != "none" or self.noise > 0.0
 
     @property
     def first_weighted_epoch(self) -> int:

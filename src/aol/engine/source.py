@@ -5,7 +5,7 @@ A source returns network input for given samples; the caller chooses the samples
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from importlib.util import find_spec
 from typing import TypeAlias
@@ -20,9 +20,27 @@ from aol.data.crops import crops_for
 from aol.data.encoded_images import StoredImages
 from aol.data.errors import DataError
 from aol.data.images import Augmentation, ImageSet, Normalisation, Pair
-from aol.engine.settings import WrongSettingsError
+from aol.data.nuisance import change
+from aol.engine.settings import Settings, WrongSettingsError
 
 AnyPair: TypeAlias = Pair[ImageSet] | Pair[StoredImages]
+
+
+def data_of(run: Settings, pairs: Mapping[str, AnyPair]) -> AnyPair:
+    """Return the data set of a run, with its nuisance and noisy labels; the last such set is kept."""
+    pair = pairs[run.data]
+    if not run.changes_data:
+        return pair
+    if not isinstance(pair.train, ImageSet) or not isinstance(pair.test, ImageSet):
+        what = f"nuisance={run.nuisance!r}" if run.nuisance != "none" else "noise"
+        raise WrongSettingsError(f"{what} needs a data set in memory; {pair.name} is decoded while training.")
+    settings = {name: getattr(run, name) for name in ("nuisance", "conflicts", "noise", "validation")}
+    if not _changed or _changed[0][0] is not pair or _changed[0][1] != settings:
+        _changed[:] = [(pair, settings, change(pair, **settings))]
+    return _changed[0][2]
+
+
+_changed: list[tuple[AnyPair, dict[str, object], AnyPair]] = []  # one at most: a set may need a gigabyte
 
 
 class OnDevice:

@@ -17,9 +17,10 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
-from aol.data import ImageSet, open_data
+from aol.data import ImageSet, Pair, StoredImages, open_data
 from aol.data.decode import open_image
 from aol.data.errors import need
+from aol.data.nuisance import change
 from aol.runs.record import Run
 from aol.runs.samples import SampleTable
 from aol.runs.thumbnails import read_thumbnails
@@ -48,7 +49,7 @@ def _from_data(run: Run, table: SampleTable) -> Callable[[int], bytes | None]:
         if os.path.exists(os.path.join(root, word)) and os.sep in word:
             word = os.path.join(root, word)
         data_dir = None if run.data_dir is None else os.path.join(root, run.data_dir)
-        train = open_data(word, data_dir).train
+        train = _changed(open_data(word, data_dir), run).train
     except (ImportError, OSError, ValueError):
         return lambda _: None
     index, label = (np.asarray(table.columns[name], dtype=np.int64) for name in ("index", "label"))
@@ -67,6 +68,16 @@ def _from_data(run: Run, table: SampleTable) -> Callable[[int], bytes | None]:
             return None
 
     return stored
+
+
+def _changed(pair: Pair[ImageSet] | Pair[StoredImages], run: Run) -> Pair[ImageSet] | Pair[StoredImages]:
+    """Return a data set as the run saw it, with its nuisance and noisy labels."""
+    names = ("nuisance", "conflicts", "noise", "validation")
+    settings = {name: run.settings[name] for name in names if name in run.settings}
+    changed = settings.get("nuisance", "none") != "none" or settings.get("noise", 0.0) != 0.0
+    if not changed or not isinstance(pair.train, ImageSet):
+        return pair
+    return change(pair, **settings)  # type: ignore[arg-type]
 
 
 def _small(encoded: bytes, source: str) -> bytes:

@@ -31,7 +31,7 @@ from aol._files import remove_partial_files, write_atomically
 from aol.engine.loop import Loop
 from aol.engine.offline import OfflineLoop
 from aol.engine.settings import Settings, WrongSettingsError
-from aol.engine.source import AnyPair
+from aol.engine.source import AnyPair, data_of
 from aol.engine.stream import StreamLoop
 from aol.runs.from_loop import RecordWriter
 from aol.runs.groups import (
@@ -184,7 +184,7 @@ def make_loop(runs: Sequence[Settings], pairs: dict[str, AnyPair], options: Exec
     """Return the loop that trains a group, before its first epoch."""
     kind = StreamLoop if runs[0].scenario == "stream" else OfflineLoop
     return kind(
-        runs, pairs[runs[0].data], device=options.device, workers=options.workers, keep_samples=options.keep_samples
+        runs, data_of(runs[0], pairs), device=options.device, workers=options.workers, keep_samples=options.keep_samples
     )
 
 

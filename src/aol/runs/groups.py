@@ -22,7 +22,7 @@ from aol.engine import capacity
 from aol.engine.learner import network_name
 from aol.engine.loop import pool
 from aol.engine.settings import Settings, WrongSettingsError, groups
-from aol.engine.source import AnyPair, shape_of
+from aol.engine.source import AnyPair, data_of, shape_of
 from aol.runs.progress import Silent
 from aol.runs.store import Store
 from aol.runs.tensorboard import check_tensorboard
@@ -129,7 +129,7 @@ def plan(
     found: list[list[Settings]] = []
     for key in dict.fromkeys(run.group_key for run in runs):
         some = [run for run in runs if run.group_key == key]
-        pair = pairs[some[0].data]
+        pair = data_of(some[0], pairs)
         shape = shape_of(pair, some[0].image_size)
         reason: str | None
         if shared:
@@ -182,11 +182,14 @@ def check(runs: Sequence[Settings], pairs: dict[str, AnyPair], options: Executio
         raise WrongSettingsError(
             "--keep-samples keeps the ages of samples: a stream has ages of classes only, and signal='none' has none."
         )
+    fitting: set[object] = set()  # networks that were seen to fit
     for run in {run.group_key: run for run in runs}.values():
-        shape_of(pairs[run.data], run.image_size)
-        pool(run, pairs[run.data].train.labels)
-    for run in {(run.data, run.net, run.image_size): run for run in runs}.values():
-        _network(run, pairs[run.data])
+        pair = data_of(run, pairs)
+        shape_of(pair, run.image_size)
+        pool(run, pair.train.labels, pair.shortcut)
+        if (run.data, run.net, pair.train.shape, run.image_size) not in fitting:
+            _network(run, pair)
+            fitting.add((run.data, run.net, pair.train.shape, run.image_size))
 
 
 # Checkpoints

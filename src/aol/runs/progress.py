@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _MOST_ROWS = 24  # runs shown while they train
 # Settings that say how many images an epoch has.
-_SIZES = ("scenario", "data", "imbalance", "profile", "validation", "fraction", "stream", "memory")
+_SIZES = ("scenario", "data", "imbalance", "profile", "validation", "samples", "fraction", "stream", "memory")
 
 
 @dataclass(frozen=True)
@@ -231,7 +231,7 @@ class Tally:
 
 def _costs(runs: Sequence[Settings], pairs: dict[str, AnyPair]) -> dict[str, float]:
     """Return the approximate work of each run, by id: images through the network, a training step counted thrice."""
-    sized = functools.cache(lambda key: _images_per_epoch(key, pairs[key.data]))  # for all runs whose data are equal
+    sized = functools.cache(lambda key: _images_per_epoch(key, pairs[key.data]))  # for all runs of equal size
     keys = [Settings(**{name: getattr(run, name) for name in _SIZES}) for run in runs]
     return {run.run_id: run.epochs * sized(key) for run, key in zip(runs, keys, strict=True)}
 

@@ -57,8 +57,6 @@ class Study:
         baseline: the method that the others are compared with.
         tries_seeds: how many additional seeds the baseline gets, so that the best of a grid can be compared with the
             best of as many baseline runs; by default the number of settings of the largest grid that weights by age.
-        claims: the methods that get a verdict, each compared with the other methods too; by default those that weight
-            by age, as the paper does, or all.
         paper: the paper's table that it reproduces, a name in `aol/study/paper`, or None.
         figure: the figure, of validation accuracy, by which a method's setting is chosen.
         figures: the figures, on test, that are reported.
@@ -73,7 +71,6 @@ class Study:
     methods: tuple[Method, ...]
     baseline: str = "none"
     tries_seeds: int | None = None
-    claims: tuple[str, ...] = ()
     paper: str | None = None
     figure: str = "tail_mean"
     figures: tuple[str, ...] = ("last", "tail_mean", "best")
@@ -96,12 +93,6 @@ class Study:
     def of_paper(self, method: Method) -> bool:
         """Return whether a method weights by age, as the paper does: its gain is the claim, the others are rivals."""
         return method.fixed.get("weighting", self.common.get("weighting")) == "aol"
-
-    def claimed_methods(self) -> list[str]:
-        """Return the names of the methods that get a verdict."""
-        methods = [method for method in self.methods if method.name != self.baseline]
-        named = [method.name for method in methods if method.name in self.claims]
-        return named or [each.name for each in methods if self.of_paper(each)] or [each.name for each in methods]
 
     @property
     def extra_seeds(self) -> tuple[int, ...]:
@@ -165,10 +156,9 @@ class Study:
                     kept = tuple(value for value in each.grid[name] if value in values)
                     methods[place] = replace(each, grid={**each.grid, name: kept})
             methods = [each for each in methods if all(each.grid.values())]
-        tries = len(replace(self, cells=cells, methods=tuple(methods), claims=()).extra_seeds)
+        tries = len(replace(self, cells=cells, methods=tuple(methods)).extra_seeds)
         methods = [each for each in methods if wanted is None or each.name in wanted]
-        claims = tuple(name for name in self.claims if name in {each.name for each in methods})
-        return replace(self, cells=cells, methods=tuple(methods), claims=claims, tries_seeds=tries)
+        return replace(self, cells=cells, methods=tuple(methods), tries_seeds=tries)
 
     def _check_part(self, name: str, values: Sequence[Value]) -> None:
         """Raise if there are no such cells or settings."""
@@ -238,8 +228,6 @@ def _check_study(study: Study) -> None:
         refuse(f"methods must have different names, not {', '.join(names)}.")
     if study.baseline not in names:
         refuse(f"baseline must be one of the methods {', '.join(names)}, not {study.baseline!r}.")
-    if strange := [name for name in study.claims if name not in names or name == study.baseline]:
-        refuse(f"claims must name methods other than the baseline, not {strange[0]!r}.")
     if study.tries_seeds is not None:
         _check.whole("tries_seeds", study.tries_seeds, 0)
     _check.choice("figure", study.figure, tuple(METRICS))
@@ -309,6 +297,7 @@ _LARGEST = 50.0  # imbalance, of some 140 images a class
 _INSTEAD: Mapping[str, Callable[[Value], Value]] = {
     "data": lambda _: "digits",
     "imbalance": lambda value: min(value, _LARGEST) if isinstance(value, int | float) else value,
+    "samples": lambda value: min(value, 600) if isinstance(value, int) else value,
     "memory": lambda value: "reservoir:300" if str(value).startswith("reservoir") else value,
     "fraction": lambda value: max(value, 0.1) if isinstance(value, int | float) else value,
     "period": lambda value: min(value, 2) if isinstance(value, int) else value,
