@@ -34,6 +34,8 @@ def _record(seed: int, *, classes: int = 100, noise: float = 0.5, settings: Sett
     rng = np.random.default_rng(seed)
     age = 1 + rng.random(classes) * 5
     by_class = {name: (SIGNS[signal] * age + noise * rng.standard_normal(classes)) for signal, name in SIGNALS.items()}
+    accuracy = by_class["test_accuracy"]
+    by_class["test_accuracy"] = (accuracy - accuracy.min()) / np.ptp(accuracy)  # from 0 to 1, with the same r
     made = record(settings or Settings(data="cifar100", seed=seed), 0.5)
     return replace(made, by_class=by_class | {"mean_age": age})
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -161,3 +162,15 @@ def test_a_study_that_is_not_there_is_refused_with_those_that_are(tmp_path: Path
 def test_a_builtin_study_is_called_as_its_file() -> None:
     for name in builtin_names():
         assert load(name).name == name
+
+
+def test_a_study_says_which_methods_get_a_verdict() -> None:
+    study = load("margins")
+    assert study.claimed_methods() == ["margin-age", "margin-error"]
+    assert study.only(method=["margin-error", "frequency"]).claimed_methods() == ["margin-error"]
+    assert study.only(method=["frequency"]).claimed_methods() == ["frequency"]
+    assert load("period-10").claimed_methods() == ["aol"]
+    with pytest.raises(WrongSettingsError, match="claims"):
+        replace(study, claims=("none",))
+    with pytest.raises(WrongSettingsError, match="claims"):
+        replace(study, claims=("margin",))

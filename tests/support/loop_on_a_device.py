@@ -317,3 +317,26 @@ def test_offsets_are_added_in_full_precision_under_autocast(dtype: torch.dtype, 
     for loss, value in zip((aol.softmax_loss, aol.sigmoid_loss, aol.focal_loss), found, strict=True):
         assert value.dtype == torch.float32
         assert value.equal(loss(logits.float() + offset, y))
+
+
+@pytest.mark.parametrize("kind", MARGINS)
+def test_a_step_with_margins_in_it_is_not_compiled_anew_every_epoch(kind: str, device: str) -> None:
+    model = network().to(device)
+    made = [aol.Margins(CLASSES, **MARGINS[kind], width=0.1, device=device) for _ in range(2)]
+    x, y, index = (each.to(device) for each in (IMAGES, LABELS, torch.arange(SAMPLES)))
+
+    def step(margins: aol.Margins) -> Tensor:
+        logits = model(x)
+        margins.observe(index if "labels" in MARGINS[kind] else y, logits.argmax(-1))
+        return aol.softmax_loss(margins.adjust(logits), y)
+
+    torch.compiler.reset()
+    compiled = torch.compile(step, backend="aot_eager")
+    for epoch in range(6):
+        with torch._dynamo.config.patch(error_on_recompile=epoch > 1):
+            found = compiled(made[0])
+        torch.testing.assert_close(found, step(made[1]))
+        for margins in made:
+            margins.advance()
+    assert made[0].offsets.abs().max() > 0.1
+    assert made[0].offsets.equal(made[1].offsets)

@@ -285,7 +285,7 @@ def results_of(
     check_figure(study, wanted)
     comparisons = compare(study, frame, wanted)
     methods = [method.name for method in study.methods if method.name != study.baseline]
-    claims = [name for name in methods if study.of_paper(study.method(name))] or methods
+    claims = study.claimed_methods()
     return StudyResults(
         study=study,
         figure=wanted,

@@ -57,6 +57,8 @@ class Study:
         baseline: the method that the others are compared with.
         tries_seeds: how many additional seeds the baseline gets, so that the best of a grid can be compared with the
             best of as many baseline runs; by default the number of settings of the largest grid that weights by age.
+        claims: the methods that get a verdict, each compared with the other methods too; by default those that weight
+            by age, as the paper does, or all.
         paper: the paper's table that it reproduces, a name in `aol/study/paper`, or None.
         figure: the figure, of validation accuracy, by which a method's setting is chosen.
         figures: the figures, on test, that are reported.
@@ -71,6 +73,7 @@ class Study:
     methods: tuple[Method, ...]
     baseline: str = "none"
     tries_seeds: int | None = None
+    claims: tuple[str, ...] = ()
     paper: str | None = None
     figure: str = "tail_mean"
     figures: tuple[str, ...] = ("last", "tail_mean", "best")
@@ -93,6 +96,12 @@ class Study:
     def of_paper(self, method: Method) -> bool:
         """Return whether a method weights by age, as the paper does: its gain is the claim, the others are rivals."""
         return method.fixed.get("weighting", self.common.get("weighting")) == "aol"
+
+    def claimed_methods(self) -> list[str]:
+        """Return the names of the methods that get a verdict."""
+        methods = [method for method in self.methods if method.name != self.baseline]
+        named = [method.name for method in methods if method.name in self.claims]
+        return named or [each.name for each in methods if self.of_paper(each)] or [each.name for each in methods]
 
     @property
     def extra_seeds(self) -> tuple[int, ...]:
@@ -156,9 +165,10 @@ class Study:
                     kept = tuple(value for value in each.grid[name] if value in values)
                     methods[place] = replace(each, grid={**each.grid, name: kept})
             methods = [each for each in methods if all(each.grid.values())]
-        tries = len(replace(self, cells=cells, methods=tuple(methods)).extra_seeds)
+        tries = len(replace(self, cells=cells, methods=tuple(methods), claims=()).extra_seeds)
         methods = [each for each in methods if wanted is None or each.name in wanted]
-        return replace(self, cells=cells, methods=tuple(methods), tries_seeds=tries)
+        claims = tuple(name for name in self.claims if name in {each.name for each in methods})
+        return replace(self, cells=cells, methods=tuple(methods), claims=claims, tries_seeds=tries)
 
     def _check_part(self, name: str, values: Sequence[Value]) -> None:
         """Raise if there are no such cells or settings."""
@@ -228,6 +238,8 @@ def _check_study(study: Study) -> None:
         refuse(f"methods must have different names, not {', '.join(names)}.")
     if study.baseline not in names:
         refuse(f"baseline must be one of the methods {', '.join(names)}, not {study.baseline!r}.")
+    if strange := [name for name in study.claims if name not in names or name == study.baseline]:
+        refuse(f"claims must name methods other than the baseline, not {strange[0]!r}.")
     if study.tries_seeds is not None:
         _check.whole("tries_seeds", study.tries_seeds, 0)
     _check.choice("figure", study.figure, tuple(METRICS))

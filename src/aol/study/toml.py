@@ -10,7 +10,7 @@ from aol import _check
 from aol.engine.settings import Value, WrongSettingsError
 from aol.study.spec import Method, Study
 
-_KEYS = {"name", "title", "paper", "seeds", "baseline", "tries_seeds", "keep", "common", "cells", "methods"}
+_KEYS = {"name", "title", "paper", "seeds", "baseline", "claims", "tries_seeds", "keep", "common", "cells", "methods"}
 T = TypeVar("T")
 _OPTIONAL = ("imbalance", "samples", "threshold", "image_size", "warmup")  # "none" in TOML, which has no null
 
@@ -38,6 +38,8 @@ def _study(table: dict[str, object]) -> Study:
     if not isinstance(methods, list) or not methods:
         raise WrongSettingsError("methods must be written as [[methods]], one for each.")
     optional: dict[str, object] = {name: table[name] for name in ("baseline", "tries_seeds", "paper") if name in table}
+    if "claims" in table:
+        optional["claims"] = tuple(_text("claims", each) for each in _of("claims", table["claims"], list, "a list"))
     if "figures" in report:
         optional["figures"] = tuple(_of("report.figures", report["figures"], list, "a list"))
     return Study(
