@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 
 from aol.plots.summary import time_unit
+from aol.report.hidden_groups import hidden_groups
 from aol.report.label_quality import Floats, Ints, Masks
 from aol.report.run_data import RunData, last_known
 
@@ -21,6 +22,7 @@ _BY_HEART, _UNLEARNT = 0.95, 0.6  # right on training, wrong on test
 _MOVED = 0.1  # a change of mean age over the last fifth that is mentioned
 _LIKELY = 0.02  # a share of likely label errors in a class that is mentioned
 _UNEVEN = 50.0  # largest weight over smallest
+_NAMED = 3  # hidden groups that are named
 
 
 @dataclass(frozen=True)
@@ -35,7 +37,14 @@ class Advice:
 
 def advise(data: RunData) -> list[Advice]:
     """Return what a run's readings suggest, the most important first; never nothing."""
-    found = [*_course(data), *_labels(data), *_old_classes(data), *_generalisation(data), *_weights(data)]
+    found = [
+        *_course(data),
+        *_labels(data),
+        *_hidden(data),
+        *_old_classes(data),
+        *_generalisation(data),
+        *_weights(data),
+    ]
     if not found and data.age is None:
         text = "No ages were recorded, so old classes are unknown: --signal train records ages at no cost."
         return [Advice("ageless", text, see="curves")]
@@ -94,6 +103,26 @@ def _labels(data: RunData) -> Iterator[Advice]:
             "correct or remove the wrong ones, then train again. Weights by sample would emphasise wrong labels most."
         )
         yield Advice("labels", text, see="errors")
+
+
+def _hidden(data: RunData) -> Iterator[Advice]:
+    if data.samples is None:
+        return
+    groups = hidden_groups(data.samples.label, data.samples.prediction, data.samples.age)
+    if not groups:
+        return
+    names = data.run.classes
+    first = "; ".join(
+        f"{len(each.rows):,} old samples of “{names[each.label]}” are taken for “{names[each.answer]}”, though "
+        f"{each.learnt:.0%} of the class is learnt"
+        for each in groups[:_NAMED]
+    )
+    more = f", and {len(groups) - _NAMED:,} more such groups" if len(groups) > _NAMED else ""
+    text = (
+        f"{first}{more}. These may be hidden groups that look different, or wrong labels: look at them. If the labels "
+        "are right, weights that do not forget may help: --weighting old."
+    )
+    yield Advice("hidden", text, list(dict.fromkeys(each.label for each in groups)), "samples")
 
 
 def _old_classes(data: RunData) -> Iterator[Advice]:

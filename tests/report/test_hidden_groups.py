@@ -1,0 +1,51 @@
+"""Hidden groups: old samples of learnt classes by the class they are taken for."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aol.report.advice import advise
+from aol.report.hidden_groups import hidden_groups
+from tests.support.made_runs import make_data
+
+samples = st.lists(
+    st.tuples(st.integers(0, 2), st.sampled_from([-1, 0, 1, 2]), st.sampled_from([0, 1, 2, 6, 9])), max_size=150
+)
+
+
+@given(samples, st.integers(1, 7))
+def test_groups_are_what_plain_python_finds(rows: list[tuple[int, int, int]], after: int) -> None:
+    label, prediction, age = (np.array([row[place] for row in rows], dtype=np.int64) for place in range(3))
+    found = hidden_groups(label, prediction.astype(np.int32), age.astype(np.int32), after=after)
+    wanted = []
+    for c in range(3):
+        known = [(p, a) for y, p, a in rows if y == c and p >= 0 and a > 0]
+        if not known or sum(p == c for p, _ in known) / len(known) < 0.8:
+            continue
+        for other in {0, 1, 2} - {c}:
+            members = [i for i, (y, p, a) in enumerate(rows) if y == c and p == other and a > after]
+            if len(members) >= 5:
+                wanted.append((len(members), c, other, members))
+    assert sorted((len(each.rows), each.label, each.answer, each.rows.tolist()) for each in found) == sorted(wanted)
+    assert [len(each.rows) for each in found] == sorted((len(each.rows) for each in found), reverse=True)
+
+
+def test_a_report_names_the_groups_of_learnt_classes_only() -> None:
+    data = make_data(names=["coat", "pullover", "bag"], counts=[100, 100, 100])
+    assert data.samples is not None
+    label = np.repeat([0, 1, 2], 100)
+    prediction = label.copy()
+    prediction[:7] = 1  # coats that are taken for pullovers
+    prediction[100:150] = 2  # pullovers are not learnt
+    age = np.where(prediction == label, 1, 8)
+    told = replace(data.samples, label=label, prediction=prediction.astype(np.int32), age=age.astype(np.int32))
+    (advice,) = [each for each in advise(replace(data, samples=told)) if each.kind == "hidden"]
+    assert "7 old samples of “coat” are taken for “pullover”, though 93% of the class is learnt" in advice.text
+    assert list(advice.classes) == [0]
+    assert advice.see == "samples"
+    young = replace(told, age=np.minimum(told.age, 3))
+    assert "hidden" not in {each.kind for each in advise(replace(data, samples=young))}
