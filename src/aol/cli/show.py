@@ -87,7 +87,7 @@ def print_json(frame: RunFrame) -> None:
 _SAME = ("id", "method", "seconds", "trained_together", "finished", "failed_at_epoch")  # names in JSON and in a record
 _BY_CLASS = {
     "per_class_accuracy": "test_accuracy", "per_class_precision": "test_precision", "raw_class_age": "age",
-    "class_weight": "weight",
+    "class_weight": "weight", "class_offset": "offset",
 }  # fmt: skip
 
 
