@@ -17,7 +17,9 @@ from aol.runs.store import Store
 from aol.study import Study, builtin_names, load
 
 NAMES = builtin_names(smoke=False)
-OF_PAPER = [name for name in NAMES if not name.startswith(("margins", "hidden"))]  # those that follow its protocol
+FIXED = [name for name in NAMES if name.startswith("fixed-rho")]
+OWN = ("margins", "hidden", "fixed-rho")
+OF_PAPER = [name for name in NAMES if not name.startswith(OWN)]  # those that follow its protocol
 MEMORIES = {"all": "all", "reservoir10000": "reservoir:10000", "reservoir50000": "reservoir:50000"}
 
 
@@ -96,9 +98,8 @@ def test_the_online_studies_have_the_cells_of_the_papers_table(
         assert {key: told[key] for key in kinds} == kinds
         assert period is None or run.period == period
         assert run.data == "cifar10"
-    memories = 2 if name == "limited-access" else 1
-    imbalances = len(study.cells["imbalance"])
-    assert len(study.all_runs()) == imbalances * (memories * (10 + 2) + 1 + 10 + 3)
+    cell = 1 + 10 + 10 + 3 + 2  # the baseline is trained with each memory
+    assert len(study.all_runs()) == len(study.cells_list()) * cell
 
 
 def test_the_seeds_study_has_the_cells_and_seeds_of_the_papers_table() -> None:
@@ -161,6 +162,22 @@ def test_cifar_is_trained_as_the_protocol_says(name: str) -> None:
         streams = run.scenario == "stream"
         assert (run.schedule, run.warmup) == (("fixed", 0) if streams else ("paper", 5))
         assert not streams or run.loss == "softmax"
+
+
+@pytest.mark.parametrize("name", FIXED)
+def test_what_is_fixed_in_advance_is_a_setting_of_the_grid_on_the_seeds_of_its_baseline(name: str) -> None:
+    study = load(name)
+    assert not study.more_seeds
+    assert not study.extra_seeds
+    assert all(len(method.variants()) == 1 for method in study.methods)
+    grids = [load(each) for each in OF_PAPER if load(each).paper == study.paper]
+    known = {run for grid in grids for run in grid.all_runs()}
+    alike = {dataclasses.replace(run, seed=0) for run in known}
+    assert {dataclasses.replace(run, seed=0) for run in study.all_runs()} <= alike
+    plain = {run for run in study.all_runs() if run.weighting == "none"}
+    assert plain <= known  # the baseline's further seeds
+    others = {run for run in study.all_runs() if run.weighting != "none"}
+    assert not others & known  # seeds that were not seen when rho was fixed
 
 
 def test_bf16_is_compared_with_fp32_run_by_run() -> None:

@@ -155,18 +155,19 @@ def test_the_best_on_test_has_the_baseline_of_its_own_seed_as_one_try() -> None:
     assert _line(_lines(plan, known), "frequency").optimistic is None
 
 
-def test_plain_runs_that_two_memories_share_are_one_try_of_both() -> None:
+def test_each_memory_is_compared_with_plain_runs_of_its_own_group() -> None:
     plan = load("limited-access").only(imbalance=[100])
     known = records(plan.all_runs(), _draw)
     found = [line for line in _lines(plan, known, "second_half_mean") if line.method == "aol"]
-    plain = _draw(plan.run(plan.cells_list()[0], plan.method("none"), {}, 42))[0]
     assert [line.cell["memory"] for line in found] == ["all", "reservoir:10000"]
     for line in found:
+        plain = _draw(plan.run(line.cell, plan.method("none"), {}, 42))[0]
+        assert len({run.group_key for run in plan.cell_runs(line.cell)}) == 1
         grid = [_draw(run)[0] for run in plan.runs(line.cell, plan.method("aol"))]
         assert line.optimistic is not None
         assert line.optimistic.tries == 11
         assert line.optimistic.mean == pytest.approx(max(plain, *grid))
-        assert line.optimistic.baseline.runs == 11  # seed 42 and ten more, which both memories share
+        assert line.optimistic.baseline.runs == 11  # seed 42 and ten more
 
 
 def test_the_paper_stands_beside_its_cell() -> None:
@@ -283,6 +284,14 @@ def test_seeds_that_were_run_beyond_the_plan_count(tmp_path: Path) -> None:
     assert table.study.seeds == (1, 2, 9, 77)
     assert all(len(line.seeds) == 4 for line in table.comparisons)
     assert study_results(plan, store, more_seeds=False).study.seeds == (1, 2)
+
+
+def test_a_seed_with_a_part_of_a_grid_is_no_seed_of_the_study() -> None:
+    plan = study(seeds=(1, 2))
+    more = plan.only(rho=[0.5], method=["none", "aol"])
+    known = {**_known(plan), **_known(replace(more, seeds=(8, 9)))}
+    assert with_trained_seeds(plan, frame(known)).seeds == (1, 2)
+    assert with_trained_seeds(more, frame(known)).seeds == (1, 2, 8, 9)
 
 
 def test_the_baselines_further_seeds_are_no_seeds_of_the_study() -> None:

@@ -15,13 +15,15 @@ from aol.study.correlations import (
     NOT_JUDGED,
     SIGNALS,
     SIGNS,
+    Beyond,
     Correlation,
+    beyond,
     correlations,
     described,
     fisher,
     judge_correlations,
+    partial,
     pearson,
-    sizes,
 )
 from aol.study.formats import render
 from aol.study.notes import notes
@@ -172,26 +174,73 @@ def _sized(seed: int, *, beyond: float) -> Run:
     return replace(made, by_class=made.by_class | by_class)
 
 
-def test_age_with_class_size_held_fixed_is_the_correlation_of_what_a_line_leaves() -> None:
+def _found(runs: list[Run]) -> dict[str, Beyond]:
+    return {each.held: each for each in beyond(runs)}
+
+
+def test_held_fixed_is_the_correlation_of_what_a_fit_leaves() -> None:
     made = _sized(0, beyond=0.5)
     age, accuracy, count = (np.array(made.by_class[name]) for name in ("mean_age", "test_accuracy", "train_count"))
     size = np.log(count)
-    left = [values - np.polyval(np.polyfit(size, values, 1), size) for values in (age, accuracy)]
-    found = sizes([made])
-    assert found is not None
-    assert found[0] == pytest.approx(np.corrcoef(size, accuracy)[0, 1])
-    assert found[1:] == pytest.approx(fisher([float(np.corrcoef(*left)[0, 1])], 99)[:3])
-    assert found[3] < 0.0
+    found = _found([made])
+    for held, degree in (("nothing", 0), ("log size", 1), ("log size, cubic", 3)):
+        for name, values in (("age", age), ("log_age", np.log(age))):
+            left = [each - np.polyval(np.polyfit(size, each, degree), size) for each in (values, accuracy)]
+            wanted = fisher([float(np.corrcoef(*left)[0, 1])], 100 - degree)[:3]
+            assert getattr(found[held], name) == pytest.approx(wanted), (held, name)
+        assert found[held].error is None
+    assert found["log size"].age is not None
+    assert found["log size"].age[2] < 0.0
+
+
+def test_one_control_gives_the_textbook_formula() -> None:
+    x, y, z = np.random.default_rng(5).random((3, 40))
+    r = np.corrcoef([x, y, z])
+    wanted = (r[0, 1] - r[0, 2] * r[1, 2]) / np.sqrt((1 - r[0, 2] ** 2) * (1 - r[1, 2] ** 2))
+    assert partial(x, y, [z]) == pytest.approx(wanted)
+    assert partial(x, y, [y, z]) is None  # nothing is left of y
+
+
+def _mistaken(seed: int, *, age_tells: bool) -> Run:
+    """Accuracy follows the error rate; age follows it too, and tells more only where that is asked for."""
+    rng = np.random.default_rng(seed)
+    error, more = rng.random(100), rng.standard_normal(100)
+    age = np.exp(error + 0.1 * more)
+    accuracy = 1 - error - 0.1 * age_tells * more + 0.05 * rng.standard_normal(100)
+    by_class = {
+        "mean_train_error": error,
+        "mean_age": age,
+        "test_accuracy": accuracy,
+        "train_count": np.full(100, 500.0),
+    }
+    made = _record(seed)
+    return replace(made, by_class=made.by_class | by_class)
+
+
+@pytest.mark.parametrize("age_tells", [True, False])
+def test_whether_age_tells_more_than_how_often_a_class_was_wrong(age_tells: bool) -> None:
+    found = _found([_mistaken(seed, age_tells=age_tells) for seed in range(3)])
+    assert set(found) == {"nothing", "error rate, cubic", "log age, cubic"}  # sizes are equal
+    assert found["nothing"].log_age is not None
+    assert found["nothing"].log_age[2] < 0.0
+    left = found["error rate, cubic"]
+    assert left.seeds == 3
+    assert left.error is None
+    assert left.log_age is not None
+    assert (left.log_age[2] < 0.0) == age_tells
 
 
 def test_age_that_only_repeats_class_size_has_nothing_beyond_it() -> None:
-    found = sizes([_sized(1, beyond=0.0)])
+    found = _found([_sized(1, beyond=0.0)])["log size"].age
     assert found is not None
-    assert found[2] < 0.0 < found[3]
+    assert found[1] < 0.0 < found[2]
 
 
-def test_balanced_classes_have_no_size_to_hold_fixed() -> None:
+def test_runs_without_readings_and_too_few_classes_are_left_out() -> None:
     made = _sized(0, beyond=0.5)
-    assert sizes([replace(made, by_class=made.by_class | {"train_count": np.full(100, 500.0)})]) is None
-    assert sizes([replace(made, failed_at_epoch=3), _record(0)]) is None
-    assert sizes([]) is None
+    balanced = replace(made, by_class=made.by_class | {"train_count": np.full(100, 500.0)})
+    assert set(_found([balanced])) == {"nothing"}
+    few = replace(made, by_class={name: values[:7] for name, values in made.by_class.items()})
+    assert "log size, cubic" not in _found([few])  # four classes are left for the interval
+    assert beyond([replace(made, failed_at_epoch=3), _record(0)]) == []
+    assert beyond([]) == []

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from aol.runs.store import Store
-from aol.study.page import results_page, write_page
+from aol.study.page import results_page, with_summary, write_page
 from aol.study.spec import Method, Study, load
 from tests.support.made_up import fill, record, records, study, write
 
@@ -38,6 +38,46 @@ def test_the_page_has_verdict_tables_hardware_and_the_command(tmp_path: Path) ->
     assert "18 runs; made up; aol 1.0; torch 2.0; python 3.11; 0.18 hours of training." in text
     assert f"aol study run made-up --out {tmp_path.as_posix()}" in text
     assert "18/18 runs complete." in text
+
+
+def test_the_page_begins_with_the_papers_claims_and_what_is_left_of_them(tmp_path: Path) -> None:
+    plan = study(imbalances=(100, 50))
+    fill(tmp_path, plan, {"aol": 0.03})
+    text = page(tmp_path, [plan])
+    line = next(line for line in text.splitlines() if line.startswith("| long-tailed CIFAR, offline |"))
+    cells = [cell.strip() for cell in line.strip("|").split("|")]
+    assert cells[1] == "+1.20"  # the paper's mean over both cells
+    assert cells[2].startswith("+3.")
+    assert cells[3:] == ["3 seeds, 2 cells", "holds", "[made-up](#made-up)"]
+    assert text.index(line) < text.index("## All studies")
+    assert "| arrival |" not in text
+    assert "| balanced CIFAR, a part arrives each epoch | – | – | – | no runs | – |" in text
+    assert "All studies" not in page(tmp_path, [replace(plan, paper=None)])
+
+
+def test_a_study_whose_threshold_was_mostly_zero_hardly_tests_age(tmp_path: Path) -> None:
+    plan = load("fixed-rho-limited-access").only(imbalance=[100])
+    store = Store(tmp_path)
+    for run in plan.all_runs():
+        made = record(run, 0.3 + 0.001 * (run.weighting == "aol") * run.seed)
+        zeros = np.where(np.arange(200) < 130, 0.0, 0.5)
+        store.write(replace(made, curves={**made.curves, "threshold": zeros}))
+    made_page = results_page(tmp_path, [plan])
+    assert "In 65 % (imbalance 100) of the steps" in " ".join(made_page.text.split())
+    assert "In 65 % (imbalance 100) of the steps" in " ".join(made_page.summary.split())
+
+
+def test_the_first_table_goes_between_the_marks_of_a_readme(tmp_path: Path) -> None:
+    fill(tmp_path, study(), {"aol": 0.03})
+    made = results_page(tmp_path, [study()])
+    text = "# Mine\n\n<!-- verdicts -->\nbefore\n<!-- end of verdicts -->\n\nmore\n"
+    changed = with_summary(text, made)
+    assert "before" not in changed
+    assert changed.startswith("# Mine\n\n<!-- verdicts -->\n\n| the paper's table |")
+    assert changed.endswith("<!-- end of verdicts -->\n\nmore\n")
+    assert with_summary(changed, made) == changed
+    with pytest.raises(ValueError, match="end of verdicts"):
+        with_summary("<!-- verdicts -->\n", made)
 
 
 def test_without_records_the_page_says_so(tmp_path: Path) -> None:
@@ -141,7 +181,7 @@ def test_ages_that_are_kept_come_with_the_command_that_draws_them(tmp_path: Path
     text = page(tmp_path, [plan])
     assert f"aol study draw heatmaps --out {tmp_path.as_posix()} --write heatmaps.png\n```" in text
     assert "--optimistic\n" not in text
-    assert "**Class size**" in text
+    assert "log size, cubic" in text
 
 
 def test_a_grid_without_a_validation_part_is_why_there_is_no_figure(tmp_path: Path) -> None:
@@ -217,6 +257,8 @@ def test_the_page_in_the_docs_is_up_to_date_with_the_runs(monkeypatch: pytest.Mo
     made = results_page(Path("results"), charts=True)
     docs = ROOT / "docs"
     assert made.text == (docs / "results.md").read_text(encoding="utf-8"), "run: aol study page --write docs/results.md"
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert with_summary(readme, made) == readme, "run: aol study page --write docs/results.md --readme README.md"
     drawn_by = re.compile(rb"Matplotlib v[0-9.]+")
     for name, content in made.charts.items():
         there = (docs / name).read_bytes()

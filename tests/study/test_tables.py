@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import statistics
 from dataclasses import replace
 
 import pytest
@@ -57,7 +59,7 @@ def test_a_gain_from_picking_on_test_disappears_when_chosen_on_validation() -> N
 def test_a_gain_is_above_the_noise() -> None:
     found = _checks(_drawn({"aol": 0.05}, noise=0.003))
     assert found["cells where the best setting is above the noise of one seed (95 %)"] == "1 of 1"
-    (noise,) = [_number(value) for name, value in found.items() if name.startswith("two runs of none differ by")]
+    (noise,) = [_number(value) for name, value in found.items() if name.startswith("the same between runs of none")]
     assert noise < 1.0 < _number(found["gain, 1 cell, 5 seeds"])
 
 
@@ -81,7 +83,11 @@ def test_the_paper_is_compared_by_every_figure() -> None:
 def test_one_seed_is_described_and_not_judged() -> None:
     plan = replace(study(seeds=(1,), imbalances=(100, 50)), tries_seeds=5)
     gains = {"aol": 0.05, "frequency": 0.08}
-    known = records(plan.all_runs(), lambda run: (0.7 + 0.01 * seed_effect(run) + gains.get(run.weighting, 0.0), 0.7))
+
+    def level(run: Settings) -> float:
+        return 0.7 + 0.01 * seed_effect(run) + gains.get(run.weighting, 0.0)
+
+    known = records(plan.all_runs(), lambda run: (level(run), 0.7))
     found = _checks(results(plan, known))
     assert found["gain, mean of 2 cells, 1 seed"] == "+5.00"
     assert found["lowest and highest cell"] == "+5.00, +5.00"
@@ -89,7 +95,12 @@ def test_one_seed_is_described_and_not_judged() -> None:
     assert found["paper's gain"] == "+1.20"
     assert found["gain of all settings, none chosen"] == "+5.00"
     assert found["settings above none, by cell"] == "3 of 3, 3 of 3"
-    assert any(name.startswith("two runs of none differ by") for name in found)  # of six baseline runs
+    (noise,) = [value for name, value in found.items() if name.startswith("the same between runs of none")]
+    plain = [run for run in plan.all_runs() if run.weighting == "none"]
+    pools = [[level(run) for run in plain if run.imbalance == imbalance] for imbalance in (100, 50)]
+    assert all(len(pool) == 6 for pool in pools)
+    deviation = math.sqrt(sum(2 * statistics.variance(pool) for pool in pools)) / 2  # of a mean of two cells
+    assert _number(noise) == pytest.approx(100 * deviation, abs=0.005)
     assert "best epoch of the best setting on test" in found
     assert "gain of the best setting on test" not in found
     (side,) = [each.frame for each in checks(results(plan, known)) if each.title.startswith("Methods")]

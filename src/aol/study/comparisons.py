@@ -242,7 +242,7 @@ def study_results(
     Seeds that are not in the study, but were trained for it, count as well unless `more_seeds` is false.
     """
     known = finished_runs(store) if frame is None else frame
-    whole = with_trained_seeds(study, known) if more_seeds else study
+    whole = with_trained_seeds(study, known) if more_seeds and study.more_seeds else study
     runs = {run_id(run): run for run in whole.all_runs()}
     there = [name for name in runs if name in known.index]
     damaged = []
@@ -255,12 +255,14 @@ def study_results(
 
 
 def with_trained_seeds(study: Study, frame: RunFrame) -> Study:
-    """Return the study with every seed that any of its compared methods was trained with; its own seeds first."""
+    """Return the study with every seed that a compared method was trained with, whole grid; its own seeds first."""
     compared = [method for method in study.methods if method.name != study.baseline] or list(study.methods)
-    cells = study.cells_list()
-    wanted = {replace(run, seed=0) for cell in cells for each in compared for run in study.runs(cell, each, (0,))}
-    known = (settings_of(run) for run in frame.runs.values() if run.seed not in study.seeds)
-    seeds = sorted({run.seed for run in known if run is not None and replace(run, seed=0) in wanted})
+    grids = [study.runs(cell, each, (0,)) for cell in study.cells_list() for each in compared]
+    trained: dict[Settings, set[int]] = {}
+    for run in filter(None, map(settings_of, frame.runs.values())):
+        trained.setdefault(replace(run, seed=0), set()).add(run.seed)
+    whole = [set.intersection(*(trained.get(run, set()) for run in grid)) for grid in grids]
+    seeds = sorted(set().union(*whole) - set(study.seeds))
     return replace(study, seeds=(*study.seeds, *seeds)) if seeds else study
 
 
@@ -447,13 +449,10 @@ def _with_zero(
 ) -> Figures:
     """Return the test figures of a grid; for a method of the paper with those at ρ = 0, which is one of its tries.
 
-    ρ = 0 is no weighting with the same mechanism. Without weights the memory does not matter: any will do.
+    ρ = 0 is no weighting with the same mechanism.
     """
-    zeros = []
-    for seed in seeds if study.of_paper(method) else ():
-        zero = replace(study.run(cell, method, method.variants()[0], seed), weighting="none")
-        runs = [study.run(cell, each, each.variants()[0], seed) for each in study.methods]
-        zeros.append(next((run for run in runs if replace(run, memory=zero.memory) == zero), zero))
+    runs = [study.run(cell, method, method.variants()[0], seed) for seed in seeds if study.of_paper(method)]
+    zeros = [replace(run, weighting="none") for run in runs]
     values = _read(on_test, zeros)
     return np.column_stack([values, test]) if zeros and not np.isnan(values).any() else test
 

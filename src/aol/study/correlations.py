@@ -143,32 +143,104 @@ def _p_weak(each: Correlation) -> float:
     return min(1.0, 2 * float(stats.norm.sf(distance)))
 
 
-def sizes(runs: Sequence[Run]) -> tuple[float, float, float, float] | None:
-    """Return how log class size correlates with test accuracy (r), and age with size held fixed; None if balanced.
+def powers(values: Floats, degree: int = 3) -> list[Floats]:
+    """Return the standardised values to the powers 1 to `degree`: controls for any smooth curve.
 
-    The partial correlation `(r_ay - r_an r_yn) / √((1 - r_an²)(1 - r_yn²))` of age a and accuracy y, for size n; its
-    interval is Fisher's, for one class less.
+    >>> [column.round(2).tolist() for column in powers(np.array([1.0, 2.0, 3.0]), 2)]
+    [[-1.22, 0.0, 1.22], [1.5, 0.0, 1.5]]
     """
-    alone, fixed, classes = [], [], []
-    for run in runs:
-        rows = [run.by_class.get(name) for name in ("mean_age", "test_accuracy", "train_count")]
-        if run.failed_at_epoch is not None or any(row is None for row in rows):
-            continue
-        table = np.column_stack([row for row in rows if row is not None])
-        whole = table[~np.isnan(table).any(1) & (table[:, 2] > 0)]
-        age, accuracy, count = whole.T
-        size = np.array([math.log(each) for each in count])
-        pairs = [pearson(age, accuracy), pearson(age, size), pearson(accuracy, size)]
-        if len(whole) < LEAST_CLASSES or any(pair is None or abs(pair[0]) > 1 - 1e-9 for pair in pairs):
-            continue
-        both, older, better = (pair[0] for pair in pairs if pair is not None)
-        alone.append(better)
-        fixed.append((both - older * better) / math.sqrt((1 - older**2) * (1 - better**2)))
-        classes.append(len(whole))
-    if not fixed:
+    centred = (values - values.mean()) / values.std()
+    return [centred**power for power in range(1, degree + 1)]
+
+
+def partial(first: Floats, second: Floats, controls: Sequence[Floats]) -> float | None:
+    """Return the correlation of two readings with others held fixed; None where it is not defined.
+
+    Pearson's r of what least squares of the controls (and a constant) leave of both.
+
+    >>> round(partial(np.array([1.0, 2.0, 3.0, 5.0]), np.array([2.0, 1.0, 4.0, 4.0]), [np.arange(4.0)]), 3)
+    -0.111
+    """
+    given = np.column_stack([np.ones(len(first)), *controls])
+    both = np.column_stack([first, second])
+    left = both - given @ np.linalg.lstsq(given, both)[0]
+    if bool((np.ptp(left, axis=0) < 1e-9 * np.ptp(both, axis=0)).any()):  # the controls explain all of it
         return None
-    r, low, high, _ = fisher(fixed, min(classes) - 1)
-    return fisher(alone, min(classes))[0], r, low, high
+    found = pearson(*left.T)
+    return None if found is None else found[0]
+
+
+@dataclass(frozen=True)
+class Beyond:
+    """How readings correlate with test accuracy over classes, with others held fixed: (r, low, high), None if unknown.
+
+    Age is averaged over epochs; `error` is the mean training error rate over epochs: how often a class was wrong, where
+    age also tells for how long.
+    """
+
+    held: str
+    seeds: int
+    age: tuple[float, float, float] | None
+    log_age: tuple[float, float, float] | None
+    error: tuple[float, float, float] | None
+
+
+# By name: what is held fixed, to which power.
+_HELD: dict[str, tuple[tuple[str, ...], int]] = {
+    "nothing": ((), 1),
+    "log size": (("size",), 1),
+    "log size, cubic": (("size",), 3),
+    "error rate, cubic": (("error",), 3),
+    "log size and error rate, cubic": (("size", "error"), 3),
+    "log age, cubic": (("log_age",), 3),
+    "log size and log age, cubic": (("size", "log_age"), 3),
+}
+
+
+def beyond(runs: Sequence[Run]) -> list[Beyond]:
+    """Return how age and error rate correlate with test accuracy beyond class size and beyond each other.
+
+    Over runs that differ by their seeds only. The interval is Fisher's, for one class less for each control.
+    """
+    tables = [table for run in runs if (table := _readings(run)) is not None]
+    found = []
+    for held, (names, degree) in _HELD.items():
+        whole = [table for table in tables if all(name in table for name in names)]
+        columns = {
+            name: _beyond([table for table in whole if name in table], name, names, degree)
+            for name in ("age", "log_age", "error")
+            if name not in names and not (name == "age" and "log_age" in names)
+        }
+        if any(columns.values()):
+            intervals = {name: columns.get(name) for name in ("age", "log_age", "error")}
+            found.append(Beyond(held, len(whole), **intervals))
+    return found
+
+
+def _readings(run: Run) -> dict[str, Floats] | None:
+    """Return the readings by class that `beyond` uses: of classes that have all of them; sizes only if they differ."""
+    names = {"age": "mean_age", "accuracy": "test_accuracy", "size": "train_count", "error": "mean_train_error"}
+    known = {name: run.by_class[own] for name, own in names.items() if own in run.by_class}
+    if run.failed_at_epoch is not None or not {"age", "accuracy", "size"} <= known.keys():
+        return None
+    table = np.column_stack(list(known.values()))
+    rows = ~np.isnan(table).any(1) & (known["size"] > 0)
+    found = {name: values[rows] for name, values in known.items()}
+    found |= {"size": np.log(found["size"]), "log_age": np.log(found["age"])}
+    return {name: values for name, values in found.items() if len(values) and np.ptp(values) > 0}
+
+
+def _beyond(
+    tables: Sequence[dict[str, Floats]], name: str, held: Sequence[str], degree: int
+) -> tuple[float, float, float] | None:
+    used = degree * len(held)
+    each = []
+    for table in tables:
+        if "accuracy" in table and name in table:
+            controls = [column for other in held for column in powers(table[other], degree)]
+            each.append((partial(table[name], table["accuracy"], controls), len(table["accuracy"]) - used))
+    known = [(r, classes) for r, classes in each if r is not None and classes >= LEAST_CLASSES]
+    return fisher([r for r, _ in known], min(classes for _, classes in known))[:3] if known else None
 
 
 def described(found: Sequence[Correlation]) -> str:

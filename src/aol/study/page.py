@@ -14,22 +14,26 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from aol._files import write_atomically
-from aol.engine.settings import Value
+from aol.engine.settings import Value, WrongSettingsError
+from aol.plots.forest import Estimate
+from aol.runs.metrics import figure_text
 from aol.runs.store import Store
 from aol.study.comparisons import StudyResults, finished_runs, study_results
 from aol.study.formats import template
 from aol.study.notes import notes
 from aol.study.spec import Cell, Study, builtin_names, load
+from aol.study.summary import SummaryLine, summary
 from aol.study.tables import NONE, best_on_test, checks, tables
 from aol.study.verdict import OPEN, Verdict, points, span
 
 
 @dataclass(frozen=True)
 class Page:
-    """The text of the page, and its charts by file name."""
+    """The text of the page, its charts by file name, and its first table for the README."""
 
     text: str
     charts: dict[str, bytes]
+    summary: str
 
 
 def results_page(
@@ -67,9 +71,13 @@ def results_page(
                 "commands": _commands(each, folder, called or {}),
             }
         )
+    lines = summary([each for each in every if not larger[each.study.name]]) if any(s.paper for s in chosen) else []
     bases = {study.baseline for study in chosen}
     text = template("results.md.j2").render(
         paper=any(study.paper for study in chosen),
+        summary=lines,
+        lines=lines,
+        figure_text=figure_text,
         folder=folder.as_posix(),
         every=every,
         larger=larger,
@@ -82,7 +90,14 @@ def results_page(
         OPEN=OPEN,
         NONE=NONE,
     )
-    return Page(text, {f"results-{each.study.name}.svg": _chart(each) for each in shown} if charts else {})
+    drawn = {f"results-{each.study.name}.svg": _chart(each) for each in shown} if charts else {}
+    if charts and any(each.estimate for each in lines):
+        drawn["results-summary.svg"] = _summary_chart(lines)
+    one_each = list({each.table: each for each in reversed(lines)}.values())[::-1]
+    short = template("summary.md.j2").render(
+        summary=lines, lines=one_each, page="docs/results.md", figure_text=figure_text
+    )
+    return Page(text, drawn, short)
 
 
 def write_page(page: Page, path: Path) -> None:
@@ -90,6 +105,31 @@ def write_page(page: Page, path: Path) -> None:
     for name, content in page.charts.items():
         write_atomically(path.parent / name, content)
     write_atomically(path, page.text.encode())
+
+
+def with_summary(text: str, page: Page) -> str:
+    r"""Return a text with the page's first table between the marks `<!-- verdicts -->` and `<!-- end of verdicts -->`.
+
+    >>> with_summary("<!-- verdicts -->\n<!-- end of verdicts -->", Page("", {}, "| a |\n"))
+    '<!-- verdicts -->\n\n| a |\n\n<!-- end of verdicts -->'
+    """
+    first, last = "<!-- verdicts -->\n", "<!-- end of verdicts -->"
+    if first not in text or last not in text.partition(first)[2]:
+        raise WrongSettingsError(f"there must be the lines {first.strip()} and {last}, for the table between them.")
+    before, _, rest = text.partition(first)
+    return f"{before}{first}\n{page.summary}\n{last}{rest.partition(last)[2]}"
+
+
+def _summary_chart(lines: Sequence[SummaryLine]) -> bytes:
+    from aol.plots import style
+    from aol.plots.forest import draw_forest
+
+    blocks: dict[str, list[Estimate]] = {}
+    for each in lines:
+        if each.estimate is not None:
+            blocks.setdefault(each.table, []).append(each.estimate)
+    figure = draw_forest(list(blocks.items()), "gain of weights from ages (points)", "paper's gain")
+    return style.rendered(figure, "svg", text=True)
 
 
 def _chart(results: StudyResults) -> bytes:

@@ -59,6 +59,7 @@ class Study:
             best of as many baseline runs; by default the number of settings of the largest grid that weights by age.
         claims: the methods that get a verdict, each compared with the other methods too; by default those that weight
             by age, as the paper does, or all.
+        more_seeds: whether seeds that are not in the study, but were trained for it, count as well.
         paper: the paper's table that it reproduces, a name in `aol/study/paper`, or None.
         figure: the figure, of validation accuracy, by which a method's setting is chosen.
         figures: the figures, on test, that are reported.
@@ -74,6 +75,7 @@ class Study:
     baseline: str = "none"
     tries_seeds: int | None = None
     claims: tuple[str, ...] = ()
+    more_seeds: bool = True
     paper: str | None = None
     figure: str = "tail_mean"
     figures: tuple[str, ...] = ("last", "tail_mean", "best")

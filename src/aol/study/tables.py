@@ -10,11 +10,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean, variance
 
+import numpy as np
 import pandas as pd
 
 from aol.engine.settings import Value
-from aol.study.comparisons import Comparison, StudyResults, records
-from aol.study.correlations import signed, sizes
+from aol.study.comparisons import Comparison, StudyResults, chosen_runs, records
+from aol.study.correlations import beyond, signed
 from aol.study.shifts import gains_after_shifts
 from aol.study.spec import cell_name
 from aol.study.stats import BestOfTries
@@ -222,7 +223,7 @@ def optimistic_table(results: StudyResults) -> TextTable:
     """Return the best of each grid on test beside the best of as many baseline runs."""
     body = []
     for each in results.comparisons:
-        found, alone = each.optimistic, len(each.seeds) == 1  # alone: its own luck would count as the method's
+        found, alone = each.optimistic, len(each.seeds) == 1
         if found is not None:
             body.append(
                 {
@@ -230,7 +231,7 @@ def optimistic_table(results: StudyResults) -> TextTable:
                     "OPTIMISTIC": f"{each.method}: {found.tries} tries",
                     "best on test": percent(found.mean),
                     f"best of {results.study.baseline}": _best_of(found.baseline),
-                    "difference": NONE if alone else with_interval(found.left, found.interval),
+                    "difference": _left(each),
                     "reached by luck": NONE if alone or found.reached is None else f"{found.reached:.0%}",
                     "above noise of one seed": with_interval(found.within, found.within_interval),
                 }
@@ -253,9 +254,16 @@ def as_published_table(results: StudyResults) -> TextTable:
                     "paper": percent(each.paper.accuracy),
                     "paper's gain": with_interval(each.paper_gain),
                     f"best of {base}": _best_of(found.baseline) if found else NONE,
+                    "difference": _left(each),
                 }
             )
     return text_table("As published: the best epoch of the best setting, both chosen on test", body)
+
+
+def _left(each: Comparison) -> str:
+    """Return the best of a grid minus the best of as many baseline runs; with one seed its own luck would count."""
+    found = each.optimistic
+    return NONE if found is None or len(each.seeds) == 1 else with_interval(found.left, found.interval)
 
 
 def _best_of(baseline: BestOfTries) -> str:
@@ -287,29 +295,33 @@ def correlation_table(results: StudyResults) -> TextTable:
 def checks(results: StudyResults) -> list[TextTable]:
     """Return what else the runs show about the verdicts, as small tables."""
     if results.correlations:
-        found = [_size_table(results)]
+        found = [_beyond_table(results)]
     else:
         found = [_baseline_table(results), _check_table(results), _figure_table(results), _shift_table(results)]
         found += [] if results.side_by_side else [method_table(results)]
     return [each for each in found if len(each.frame)]
 
 
-def _size_table(results: StudyResults) -> TextTable:
-    """Return how class size, and age with size held fixed, correlate with test accuracy: size may explain age."""
+def _beyond_table(results: StudyResults) -> TextTable:
+    """Return what age tells of test accuracy beyond class size and error rate, which may explain it."""
     study, body = results.study, []
+
+    def text(found: tuple[float, float, float] | None) -> str:
+        return NONE if found is None else f"{signed(found[0])} ({signed(found[1])}, {signed(found[2])})"
+
     for cell, _ in results.correlations:
-        found = sizes(records(results.frame, study.runs(cell, study.method(study.baseline))))
-        if found is not None:
-            accuracy, r, low, high = found
-            body.append(
-                {
-                    "cell": cell_name(cell),
-                    "log size and accuracy, r": signed(accuracy),
-                    "age and accuracy, size fixed, r (95 %)": f"{signed(r)} ({signed(low)}, {signed(high)})",
-                    "age adds to size": "yes" if high < 0.0 else "not shown",
-                }
-            )
-    return text_table("Class size", body)
+        body += [
+            {
+                "cell": cell_name(cell),
+                "held fixed": each.held,
+                "n": str(each.seeds),
+                "age, r (95 %)": text(each.age),
+                "log age, r (95 %)": text(each.log_age),
+                "error rate, r (95 %)": text(each.error),
+            }
+            for each in beyond(records(results.frame, study.runs(cell, study.method(study.baseline))))
+        ]
+    return text_table("With test accuracy, beyond class size and training error rate (mean over epochs)", body)
 
 
 def _by_figure(results: StudyResults) -> list[StudyResults]:
@@ -348,14 +360,20 @@ def _method_checks(results: StudyResults, verdict: Verdict) -> dict[str, str]:
     seeds = max(len(each.seeds) for each in own)
     found = {f"gain, {cells}, {seeds} seed{'s' * (seeds > 1)}": points(fmean(gains))}
     found |= _few_seeds(own, gains, base) if few else {}
-    pools = [each.pool for each in own if len(each.pool) > 2]
-    if pools:  # the difference of two runs
-        freedom = sum(len(pool) - 1 for pool in pools)
-        noise = 2.0**0.5 * (sum(variance(pool) * (len(pool) - 1) for pool in pools) / freedom) ** 0.5
-        found[f"two runs of {base} differ by (standard deviation, {_up_to(max(map(len, pools)))})"] = percent(noise)
+    if all(len(each.pool) > 2 for each in own):
+        most = max(len(each.pool) for each in own)
+        found[f"the same between runs of {base}: standard deviation, {_up_to(most)}"] = percent(_noise(own))
     found |= {} if few else _best_setting(own, base)
     found |= _as_published(results, verdict.claim.method)
     return found | ({} if few else _stability(own))
+
+
+def _noise(own: Sequence[Comparison]) -> float:
+    """Return the standard deviation of a mean gain over cells, if every method were the baseline.
+
+    `√(Σ 2 s² / n) / K` over the K cells, with the spread s of the baseline's runs and n seeds in each.
+    """
+    return float(sum(2.0 * variance(each.pool) / len(each.seeds) for each in own) ** 0.5 / len(own))
 
 
 def _few_seeds(own: Sequence[Comparison], gains: Sequence[float], base: str) -> dict[str, str]:
@@ -435,7 +453,42 @@ def _as_published(results: StudyResults, method: str) -> dict[str, str]:
         extrapolated = ", extrapolated" if found["extrapolated"] else ""
         name = f"best epoch, best of {found['tries']} runs of {results.study.baseline}{extrapolated}"
         words[name] = percent(found["tried"])
+    name = f"best setting minus best of {found['tries']} runs of {results.study.baseline}, by cell"
+    for figure, left in above_tries(results, method).items():
+        words[f"{name}: {figure}"] = ", ".join(map(points, left))
+    if (spread := unrest(results, method)) is not None:
+        name = f"standard deviation over the steps of a run: {method}, {results.study.baseline}"
+        words[name] = ", ".join(map(percent, spread))
     return words
+
+
+def above_tries(results: StudyResults, method: str) -> dict[str, list[float]]:
+    """Return by figure, and then by cell, how far the best setting is above the best of as many baseline runs.
+
+    By the study's figure and by the best epoch: runs may be above by one and not by the other. Only where a verdict is.
+    """
+    found = {}
+    for each in (results, results.with_figure("best")):
+        known = [line.optimistic for line in each.of(method) if line.optimistic and len(line.seeds) >= LEAST_SEEDS]
+        if known and all(line.baseline.known for line in known):
+            found[each.figure] = [line.left for line in known]
+    return found
+
+
+def unrest(results: StudyResults, method: str) -> tuple[float, float] | None:
+    """Return the mean standard deviation of a run's accuracy over its second half, of a method and of the baseline.
+
+    Of streams only, where a verdict is. A maximum over steps rewards it.
+    """
+    own = results.of(method)
+    if not own or results.figure != "second_half_mean" or any(len(each.seeds) < LEAST_SEEDS for each in own):
+        return None
+    both = []
+    for name in (method, results.study.baseline):
+        runs = [run for each in own for run in chosen_runs(results, each.cell, name)]
+        curves = [run.curves["test_accuracy"][len(run.epochs) // 2 :] for run in runs if run.failed_at_epoch is None]
+        both.append(fmean(float(np.nanstd(curve, ddof=1)) for curve in curves) if curves else 0.0)
+    return both[0], both[1]
 
 
 def _stability(own: Sequence[Comparison]) -> dict[str, str]:

@@ -10,7 +10,10 @@ from aol import _check
 from aol.engine.settings import Value, WrongSettingsError
 from aol.study.spec import Method, Study
 
-_KEYS = {"name", "title", "paper", "seeds", "baseline", "claims", "tries_seeds", "keep", "common", "cells", "methods"}
+_KEYS = {
+    "name", "title", "paper", "seeds", "baseline", "claims", "tries_seeds", "more_seeds", "keep", "common", "cells",
+    "methods",
+}  # fmt: skip
 T = TypeVar("T")
 _OPTIONAL = ("imbalance", "samples", "threshold", "image_size", "warmup")  # "none" in TOML, which has no null
 
@@ -37,7 +40,8 @@ def _study(table: dict[str, object]) -> Study:
     methods = table["methods"]
     if not isinstance(methods, list) or not methods:
         raise WrongSettingsError("methods must be written as [[methods]], one for each.")
-    optional: dict[str, object] = {name: table[name] for name in ("baseline", "tries_seeds", "paper") if name in table}
+    plain = ("baseline", "tries_seeds", "more_seeds", "paper")
+    optional: dict[str, object] = {name: table[name] for name in plain if name in table}
     if "claims" in table:
         optional["claims"] = tuple(_text("claims", each) for each in _of("claims", table["claims"], list, "a list"))
     if "figures" in report:
