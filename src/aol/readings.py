@@ -6,20 +6,10 @@ import torch
 from torch import Tensor
 
 from aol import _distributed
-from aol.losses import is_correct, softmax_loss
+from aol.losses import softmax_loss
 
 READINGS = ("accuracy", "loss", "margin")
 SUMS = 5  # by class: of samples one, right or not, loss, margin; and how often it was answered
-
-
-def readings(logits: Tensor, label: Tensor) -> Tensor:
-    """Return the values to sum for each prediction, `float64 [4, R, B]`: one, right or not, softmax loss, margin.
-
-    >>> readings(torch.tensor([[[1.0, 3.0, 2.0]]]), torch.tensor([[1]])).flatten()
-    tensor([1.0000, 1.0000, 0.4076, 1.0000], dtype=torch.float64)
-    """
-    right = is_correct(logits, label).to(torch.float64)
-    return torch.stack((torch.ones_like(right), right, softmax_loss(logits, label), margin(logits, label)))
 
 
 def margin(logits: Tensor, label: Tensor) -> Tensor:
@@ -46,13 +36,14 @@ def add_readings(sums: Tensor, logits: Tensor, label: Tensor, times: Tensor | No
     >>> precision(sums)
     tensor([[   nan, 0.5000]], dtype=torch.float64)
     """
-    found, answer = readings(logits, label).to(sums.device), logits.argmax(-1)
-    often = (~logits.isnan().any(-1)).to(sums.device, sums.dtype)
-    right = found[1] > 0
+    answer, answered = logits.argmax(-1), ~logits.isnan().any(-1)
+    right = (answer == label) & answered
+    one = torch.ones_like(right, dtype=sums.dtype)
+    found = torch.stack((one, right, softmax_loss(logits, label), margin(logits, label), answered)).to(sums.device)
     if times is not None:
-        found, often = (found * times).masked_fill(times == 0, 0.0), often * times
-    sums[:-1].scatter_add_(2, label.to(sums.device).expand(len(found), -1, -1), found)
-    sums[-1].scatter_add_(1, answer.to(sums.device), often)
+        found = (found * times).masked_fill(times == 0, 0.0)
+    place = torch.stack((*[label] * (SUMS - 1), answer)).to(sums.device)
+    sums.scatter_add_(2, place, found)
     return right, answer
 
 
