@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import aol
+from aol.plugins._training import single
 from tests.support.histories import random_answers, same, stories, tell_epoch
 from tests.support.oracle import OldOracle
 
@@ -79,6 +80,23 @@ def test_a_sampler_draws_old_samples_by_their_factor():
     ages.advance()
     drawn = list(aol.AgeSampler(ages, num_samples=20_000, seed=1))
     assert sum(i == 0 for i in drawn) / 20_000 == pytest.approx(0.5, abs=0.02)
+
+
+def test_plug_ins_and_recorders_take_an_old_set_for_ages(tmp_path):
+    labels = torch.tensor([0, 0, 1, 1])
+    ages = aol.OldSet(labels, after=1)
+    assert single(ages) is ages
+    recorder = aol.Recorder(tmp_path, ages)
+    for _ in range(3):
+        logits = torch.tensor([[2.0, 0.0], [0.0, 2.0], [0.0, 2.0], [0.0, 2.0]])  # sample 1 is wrong
+        ages.observe(range(4), aol.is_correct(logits, labels))
+        recorder.observe(range(4), logits)
+        ages.advance()
+        recorder.advance()
+    recorder.close()
+    assert ages.weight([0, 1]).tolist() == pytest.approx([2 / 3, 2.0])
+    weight = aol.load_runs(tmp_path).classes()["weight"].tolist()
+    assert weight == pytest.approx([4 / 3, 2 / 3])  # used in the last epoch, mean over the class's samples
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from aol.data import open_data
 from aol.engine import OfflineLoop, StreamLoop, capacity, grid, learner
 from aol.engine.capture import Captured
 from aol.engine.settings import Value
+from aol.engine.source import data_of
 from aol.runs.groups import load_checkpoint, save_checkpoint
 
 CUDA = torch.device("cuda")
@@ -47,6 +48,27 @@ def test_margins_on_the_device_are_those_of_the_cpu(scenario: str, signal: str) 
         found.append(loop)
     torch.testing.assert_close(*(loop.history.by_class("offset") for loop in found), rtol=0.05, atol=0.02)
     assert (found[0].history.by_class("offset")[-1].abs().amax(1) > 0.01).sum() >= 4
+
+
+@pytest.mark.parametrize("scenario", ["offline", "arrival"])
+def test_weights_by_sample_on_the_device_are_those_of_the_cpu(scenario: str) -> None:
+    """Small steps, so that rounding can hardly change an answer: what follows from the answers must be the same."""
+    common: dict[str, Value] = {
+        "scenario": scenario, "fraction": 0.5, "epochs": 4, "net": "cnn", "warmup": 0, "lr": 1e-4, "imbalance": None,
+        "nuisance": "patch", "samples": 600, "after": 1,
+    }  # fmt: skip
+    kinds: list[Value] = ["none", "old", "jtt", "sample-error", "sample-loss"]
+    runs = grid(common, weighting=kinds, factor=[0.0, 20.0], start=[0.0, 0.5], seed=[0, 1])
+    pair = data_of(runs[0], {"digits": open_data("digits")})
+    found = []
+    for device in (CUDA, torch.device("cpu")):
+        loop = OfflineLoop(runs, pair, device=device)
+        while not loop.done:
+            loop.run_epoch()
+        found.append(loop)
+    torch.testing.assert_close(*(loop.history.by_class("weight") for loop in found), rtol=0.05, atol=0.05)
+    assert (found[0].history.by_class("weight")[-1].std(1) > 0.01).sum() >= 16
+    torch.testing.assert_close(*(loop.history.epoch("test_worst_group") for loop in found), rtol=0, atol=0.05)
 
 
 @pytest.mark.parametrize("signal", ["eval", "train"])

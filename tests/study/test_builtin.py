@@ -214,6 +214,18 @@ def test_whatever_is_chosen_is_chosen_on_validation_and_beside_its_rivals(name: 
     assert set(study.method("aol").grid["rho"]) == {tenth / 10 for tenth in range(1, 11)}
 
 
+def test_hidden_minorities_are_trained_in_large_groups_and_only_just_train_twice_is_tuned() -> None:
+    study = load("hidden-minorities")
+    assert len(study.cells_list()) == 2 * 2 * 3 * 2
+    assert [method.name for method in study.methods if method.grid] == ["jtt"]
+    settings = sum(len(method.variants()) for method in study.methods)
+    runs = study.all_runs()
+    assert len(runs) == 24 * 10 * settings
+    assert {(run.samples, run.epochs, run.batch_size) for run in runs} == {(4000, 30, 64)}
+    assert all(run.validation > 0 for run in runs)
+    assert len({run.group_key for run in runs}) == 24 * 2  # one group key of a cell, and one more for the peak ages
+
+
 def test_small_variants_are_of_digits_and_have_the_methods_of_the_large() -> None:
     for name in NAMES:
         large, small = load(name), load(f"{name}-smoke")

@@ -312,6 +312,8 @@ _INSTEAD: Mapping[str, Callable[[Value], Value]] = {
     "data": lambda _: "digits",
     "imbalance": lambda value: min(value, _LARGEST) if isinstance(value, int | float) else value,
     "samples": lambda value: min(value, 600) if isinstance(value, int) else value,
+    "conflicts": lambda _: 0.05,
+    "noise": lambda _: 0.05,
     "memory": lambda value: "reservoir:300" if str(value).startswith("reservoir") else value,
     "fraction": lambda value: max(value, 0.1) if isinstance(value, int | float) else value,
     "period": lambda value: min(value, 2) if isinstance(value, int) else value,
