@@ -174,3 +174,15 @@ def test_a_study_says_which_methods_get_a_verdict() -> None:
         replace(study, claims=("none",))
     with pytest.raises(WrongSettingsError, match="claims"):
         replace(study, claims=("margin",))
+
+
+def test_cells_that_lack_the_fewest_runs_come_first() -> None:
+    study = load("fixed-rho-period-10")
+    cells = study.cells_list()
+    nearly, begun = study.cell_runs(cells[3]), study.cell_runs(cells[1])
+    complete = {run.run_id for run in (*nearly[:-1], *begun[:5])}
+    found = study.by_need(complete)
+    assert sorted(run.run_id for run in found) == sorted(run.run_id for run in study.all_runs())
+    size = len(nearly)
+    assert found[: 2 * size] == [*nearly, *begun]
+    assert found[2 * size : 3 * size] == study.cell_runs(cells[0])  # the others in their order

@@ -147,6 +147,7 @@ def _list(words: argparse.Namespace) -> None:
     (
         "aol study run period-10-smoke --out smoke",
         "aol study run period-10 --only imbalance=200 --seeds 0-4",
+        "aol study run period-10 --minutes 28    # the next cells that fit; again to continue",
         "aol study run my-study.toml --shard 3/16 --out share-3   # then: aol study gather share-* --out results",
     ),
     *_STUDY,
@@ -187,6 +188,8 @@ def _run(words: argparse.Namespace) -> int:
         write_request(store.folder, request)  # by now the folder is locked
         return pairs
 
+    if options.minutes is not None:
+        runs = study.by_need(study_status(study, store).complete)
     progress = progress_for(words, study.name)
     start = time.monotonic()
     keep = tuple(dict.fromkeys((*OVER_TIME, *study.keep)))

@@ -48,6 +48,7 @@ from aol.runs.groups import (
 )
 from aol.runs.groups import ExecutionOptions as ExecutionOptions
 from aol.runs.groups import RunGroup as RunGroup
+from aol.runs.pace import Pace, that_fits
 from aol.runs.progress import Silent, Tally, describe, duration
 from aol.runs.record import Json
 from aol.runs.store import REQUEST, Store, read_request, write_request
@@ -310,6 +311,7 @@ class Job:
         self._require = require
         self._complete: set[str] = set()
         self._limits: dict[object, int] = {}  # of runs together, where more were too many
+        self._pace: Pace | None = None  # where time is limited
         self._aside: set[Path] = set()  # groups that do not fit on this device
         self.runs = list(runs)
         self.pairs = open_data(self.missing() if shard_of(options) is None else self.runs)
@@ -340,10 +342,11 @@ class Job:
                     found.append(run)
         return found
 
-    def next_group(self, elsewhere: Sequence[RunGroup] = ()) -> RunGroup | None:
+    def next_group(self, elsewhere: Sequence[RunGroup] = (), left: float = math.inf) -> RunGroup | None:
         """Return the next group to train: one that was begun, or a new one; None if nothing is left.
 
-        `elsewhere` are groups that other workers train now.
+        `elsewhere` are groups that other workers train now. With a limit of time, a new group is one that ends in the
+        `left` seconds, and None can also mean that there is none (see `pace.that_fits`).
         """
         taken = {run.run_id for group in elsewhere for run in group.runs} | self.outcome.untrained.keys()
         wanted = {run.run_id: run for run in self.missing() if run.run_id not in taken}
@@ -355,9 +358,12 @@ class Job:
                 return begun
         if not wanted:
             return None
-        return new_group(
-            plan(list(wanted.values()), self.pairs, self.options, self.progress, limits=self._limits)[0], self.store
-        )
+        planned = plan(list(wanted.values()), self.pairs, self.options, self.progress, limits=self._limits)
+        if self.options.minutes is None:
+            return new_group(planned[0], self.store)
+        self._pace = self._pace or Pace(self.store, self.pairs, self.options.device)
+        chosen = that_fits(planned, self._pace, left, first=self.outcome.trained == 0)
+        return None if chosen is None else new_group(chosen, self.store)
 
     def begin(self, group: RunGroup) -> None:
         """Note on disk that a group begins."""
@@ -370,6 +376,8 @@ class Job:
         """Count a group whose records were written, and remove its folder."""
         self.outcome.trained += len(group.runs)
         self._complete.update(run.run_id for run in group.runs)
+        if self._pace is not None:
+            self._pace.learn([run for each in group.runs if (run := self.store.get(each.run_id)) is not None])
         self.tally.finish(group.runs)
         self.progress.update(self.tally.status(), "")
         self.remove(group)
@@ -466,8 +474,11 @@ def _say_the_end(job: Job, stop: Stop, shard: tuple[int, int] | None) -> None:
 def _train_all(job: Job, stop: Stop, *, shared: bool, writes: bool) -> None:
     start_up = 0.0
     while not _agreed(stop.before(start_up), shared):
-        group = _agreed_group(job, shared)
+        group = _agreed_group(job, shared, stop.left() - start_up)
         if group is None:
+            if any(run.run_id not in job.outcome.untrained for run in job.missing()):
+                job.progress.say("No other group of runs would be complete in the time that is left.")
+                stop.came = True
             return
         if writes:
             job.begin(group)
@@ -553,11 +564,11 @@ def _agreed(stop: bool, shared: bool) -> bool:
     return any(wishes)
 
 
-def _agreed_group(job: Job, shared: bool) -> RunGroup | None:
+def _agreed_group(job: Job, shared: bool, left: float) -> RunGroup | None:
     """Return the next group: where processes share the data, the one that the first of them plans."""
     if not shared:
-        return job.next_group()
-    told = [job.next_group() if dist.get_rank() == 0 else None]
+        return job.next_group(left=left)
+    told = [job.next_group(left=left) if dist.get_rank() == 0 else None]
     dist.broadcast_object_list(told)
     if told[0] is not None and len(told[0].runs) > 1:
         out = job.store.folder

@@ -43,7 +43,7 @@ class ExecutionOptions:
         parallel: what processes started by torchrun share: every batch ("data") or the list of "runs". Sharing batches
             equals one process up to rounding, except that batch norm sees each process's own share, as in DDP.
         shard: (i, n): train only the i-th of n fixed shares of the runs, counted from one.
-        minutes: stop after this time; everything done so far is kept.
+        minutes: stop after this time; everything done so far is kept. Groups that are complete in time come first.
         networks: keep the trained networks.
         tensorboard: also write TensorBoard event files.
         data_dir: where the data sets were looked for.

@@ -193,7 +193,7 @@ class Tally:
     """
 
     def __init__(self, runs: Sequence[Settings], left: Sequence[Settings], pairs: dict[str, AnyPair]) -> None:
-        self._cost = _costs(left, pairs)
+        self._cost = costs(left, pairs)
         self._epochs = {run.run_id: run.epochs for run in runs}
         self._past = dict(self._epochs) | dict.fromkeys(self._cost, 0)
         self._over = set(self._epochs) - set(self._cost)
@@ -229,7 +229,7 @@ class Tally:
         return Status(len(self._over), len(self._epochs), share, seconds)
 
 
-def _costs(runs: Sequence[Settings], pairs: dict[str, AnyPair]) -> dict[str, float]:
+def costs(runs: Sequence[Settings], pairs: dict[str, AnyPair]) -> dict[str, float]:
     """Return the approximate work of each run, by id: images through the network, a training step counted thrice."""
     sized = functools.cache(lambda key: _images_per_epoch(key, pairs[key.data]))  # for all runs of equal size
     keys = [Settings(**{name: getattr(run, name) for name in _SIZES}) for run in runs]

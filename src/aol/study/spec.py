@@ -6,7 +6,7 @@ A run is named by its settings only, so two studies that need the same run share
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
 from importlib import resources
@@ -140,6 +140,15 @@ class Study:
     def all_runs(self) -> list[Settings]:
         """Return every run of the study once, cell after cell."""
         return list(dict.fromkeys(run for cell in self.cells_list() for run in self.cell_runs(cell)))
+
+    def by_need(self, complete: Collection[str]) -> list[Settings]:
+        """Return the runs of the cells that lack the fewest runs first; `complete` has the ids of complete runs.
+
+        A cell tells nothing until its seeds are complete: these cells tell most for their time.
+        """
+        cells = [self.cell_runs(cell) for cell in self.cells_list()]
+        cells.sort(key=lambda runs: sum(run.run_id not in complete for run in runs))
+        return list(dict.fromkeys(run for runs in cells for run in runs))
 
     def without_choice(self) -> list[str]:
         """Return the methods with a grid but no validation part to choose a setting by."""
