@@ -58,6 +58,10 @@ def test_get_without_a_network_fails_with_one_line(
         (["check", __file__], "is a file"),
         (["check", "digits", "--workers", "0"], "--workers must be a whole number of 1 or more"),
         (["pack", "nowhere", "p"], "nowhere"),
+        (["pack", "digits", "p"], "built-in data set digits"),
+        (["pack", "digit", "p"], "Did you mean 'digits'?"),
+        (["pack", "", "p"], "''"),
+        (["pack", "digits", ""], "''"),
     ],
 )
 def test_wrong_words_exit_with_two(
@@ -74,15 +78,23 @@ def test_check_says_what_is_there_and_what_is_wrong(tmp_path: Path, capsys: pyte
     assert status == 0
     assert out.startswith("digits: built-in, inside scikit-learn, 10 classes, 1,438 train, 359 test")
     status, out, err = run(capsys, "check", "cifar10")
-    assert (status, out) == (1, "")
-    assert "cifar10 was not found in" in err
+    assert (status, err.count("\n")) == (1, 1)
+    assert "cifar10 was not found in" in out
+
+
+def test_check_prints_every_problem_and_exits_with_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     root = image_folder(tmp_path / "set")
-    (root / "train/n01440764/n01440764_0.JPEG").write_bytes(b"x")
-    assert run(capsys, "check", root)[0] == 0
+    names = [f"train/n01440764/{number}\x1b[2J.jpg" for number in range(30)]
+    for name in names:
+        (root / name).write_bytes(b"x")
+    status, out, err = run(capsys, "check", root)
+    assert (status, err) == (1, "aol: set: 30 problems found.\n")
+    assert out.count("not an image") == 30
+    assert "\x1b" not in out  # which would clear the screen
     status, out, err = run(capsys, "check", root, "--decode", "--json")
     assert (status, err.count("\n")) == (1, 1)
     assert json.loads(out)["ok"] is False
-    assert "n01440764_0.JPEG: not an image" in json.loads(out)["problems"][0]
+    assert len(json.loads(out)["problems"]) == 30
 
 
 def test_pack_packs_and_packs_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import pickle
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +16,9 @@ from aol import data
 from aol.data import DataError, StoredImages
 from aol.data.decode import decode
 from aol.data.encoded_images import Subset
-from tests.support.tiny_sets import encoded, image_folder, tiny_lmdb, tiny_parquet
+from tests.support.tiny_sets import encoded, image_folder, pixels, tiny_lmdb, tiny_parquet
+
+ROWS = [(encoded(0), 0), (encoded(1), 1)]
 
 
 def _packed(root: Path) -> Path:
@@ -136,6 +139,30 @@ def test_grey_palette_and_cmyk_images_become_rgb(tmp_path: Path) -> None:
         assert decode(path.read_bytes()).shape == (3, 5, 6)
 
 
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "TIFF", "WEBP"])
+@pytest.mark.parametrize("orientation", range(10))
+def test_the_rotation_that_a_camera_notes_is_applied(kind: str, orientation: int) -> None:
+    from PIL import Image, ImageOps
+
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    buffer = io.BytesIO()
+    Image.fromarray(pixels(3)).save(buffer, kind, exif=exif)
+    expected = ImageOps.exif_transpose(Image.open(io.BytesIO(buffer.getvalue()))).convert("RGB")
+    found = decode(buffer.getvalue())
+    assert found.shape == ((3, 48, 40) if 5 <= orientation <= 8 else (3, 40, 48))
+    assert torch.equal(found.permute(1, 2, 0), torch.from_numpy(np.array(expected)))
+
+
+@pytest.mark.filterwarnings("ignore:Corrupt EXIF")
+def test_damaged_exif_beside_whole_pixels_does_no_harm() -> None:
+    from PIL import Image
+
+    buffer = io.BytesIO()
+    Image.fromarray(pixels(3)).save(buffer, "JPEG", exif=b"Exif\0\0II*\0\x08\0\0\0\xff\xff")
+    assert torch.equal(decode(buffer.getvalue()), decode(encoded(3)))
+
+
 @pytest.mark.parametrize("kind", ["folder", "parquet", "lmdb"])
 def test_damaged_images_are_named_by_check(tmp_path: Path, kind: str) -> None:
     from tests.support.tiny_sets import lmdb_set, parquet_set
@@ -149,12 +176,14 @@ def test_damaged_images_are_named_by_check(tmp_path: Path, kind: str) -> None:
             (root / "train/a" / f"{name}.jpg").write_bytes(content)
         marks = [f"train/a/{name}.jpg: " for name in ("cut", "empty", "text")]
     elif kind == "parquet":
-        root = parquet_set(tmp_path / "set", {"train": [rows], "test": [rows[:1]]}, ["a", "b"])
+        root = parquet_set(tmp_path / "set", {"train": [rows], "test": [ROWS]}, ["a", "b"])
         marks = ["row group 0, row 1", "row group 1, row 0", "row group 0, row 2"]
     else:
-        root = lmdb_set(tmp_path / "set", {"train": rows, "test": rows[:1]}, ["a", "b"])
+        root = lmdb_set(tmp_path / "set", {"train": rows, "test": ROWS}, ["a", "b"])
         marks = [f"image-00000000{n}" for n in (2, 3, 4)]
-    assert data.check(root).ok  # layout only: cheap
+    headers = "\n".join(data.check(root).problems)  # of whose images only the header is read
+    assert "an empty file" in headers
+    assert "not an image" in headers
     report = data.check(root, decode=True, workers=2)
     assert len(report.problems) == 3
     for mark in marks:

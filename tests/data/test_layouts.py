@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 from pathlib import Path
@@ -79,6 +80,59 @@ def test_an_empty_class_folder_is_named(tmp_path: Path) -> None:
     (root / "train/n02").mkdir()
     with pytest.raises(DataError, match="train/n02: an empty class folder"):
         data.open_data(root)
+
+
+def test_one_check_names_every_problem_of_a_folder(tmp_path: Path) -> None:
+    root = image_folder(tmp_path / "set", classes=("cat", "dog"))
+    whole = encoded(1)
+    contents = {"cat/empty.jpg": b"", "cat/text.png": b"hello", "dog/cut.jpg": whole[: len(whole) // 2]}
+    for name, content in contents.items():
+        (root / "train" / name).write_bytes(content)
+    for name in ("train/fox", "train/gnu", "val/fox", "val/owl"):
+        (root / name).mkdir()
+    (root / "train/fox/moving.GIF").write_bytes(b"GIF89a")
+    (root / "train/dog/gone.jpg").symlink_to(tmp_path / "nowhere")
+    (root / "train/dog/again").symlink_to(root / "train")
+    os.mkfifo(root / "val/cat/pipe.jpg")
+    problems = data.check(root, decode=True).problems
+    expected = {
+        ("train/cat/empty.jpg", "empty file"),
+        ("train/cat/text.png", "not an image"),
+        ("train/dog/cut.jpg", "damaged"),
+        ("train/dog/gone.jpg", "link to nothing"),
+        ("train/dog/again", "leads back"),
+        ("train/fox/moving.GIF", "GIF is not read"),
+        ("train/fox", "no image in it"),
+        ("train/gnu", "no image in it"),
+        ("val/cat/pipe.jpg", "not a file"),
+        ("val/fox", "no image in it"),
+        ("val/owl", "no image in it"),
+        ("val/owl", "no such class in train"),
+        ("val", "no folder of class 'gnu'"),
+    }
+    for path, text in expected:
+        assert any(p.startswith(f"{root / path}: ") and text in p for p in problems), (path, problems)
+    assert len(problems) == len(expected)
+
+
+@pytest.mark.parametrize("name", ["train/n01440764/gone.jpg", "train/n01440764/pipe.jpg"])
+def test_what_is_not_a_file_is_named_on_opening(tmp_path: Path, name: str) -> None:
+    root = image_folder(tmp_path / "set")
+    if "gone" in name:
+        (root / name).symlink_to(tmp_path / "nowhere")
+    else:
+        os.mkfifo(root / name)
+    with pytest.raises(DataError, match=name):
+        data.open_data(root)
+
+
+def test_check_names_classes_without_an_image_and_single_classes(tmp_path: Path) -> None:
+    parquet = parquet_set(tmp_path / "p", {"train": [ROW], "test": [ROW]}, ["a", "b", "c"])
+    assert data.check(parquet).problems == ["p/train: no image of class 'c'", "p/test: no image of class 'c'"]
+    single = image_folder(tmp_path / "single", classes=("cat",))
+    assert data.check(single).problems == [f"{single}: a single class; at least two are needed"]
+    (tmp_path / "flat/train").mkdir(parents=True)
+    assert len(data.check(tmp_path / "flat").problems) == 2  # neither classes nor a test folder
 
 
 def test_classes_that_differ_are_named(tmp_path: Path) -> None:

@@ -275,9 +275,9 @@ def test_a_table_that_is_wrong_is_one_sentence_and_packing_again_repairs_it(
     assert str(caught.value) == f"{packed / 'train-00000.names'}: {said}"
     for words in (["data", "check", str(packed)], ["data", "check", str(packed), "--decode"]):
         assert main(words) == 1
-        heard = capsys.readouterr().err
-        assert f"train-00000.names: {said}" in heard
-        assert heard.count("\n") == 1
+        heard = capsys.readouterr()
+        assert f"train-00000.names: {said}" in heard.out
+        assert heard.err.count("\n") == 1
     assert data.pack(root, packed, shard_records=4).written == 0
     assert _every_name(_split(packed)) == names
     assert data.check(packed).ok

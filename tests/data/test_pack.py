@@ -16,8 +16,9 @@ import torch
 from aol import data
 from aol._files import FolderInUseError
 from aol.data import DataError, StoredImages
+from aol.data.crops import resize
 from aol.data.decode import decode
-from tests.support.tiny_sets import encoded, image_folder, tiny_lmdb, tiny_parquet
+from tests.support.tiny_sets import encoded, image_folder, pixels, tiny_lmdb, tiny_parquet
 
 
 def _content(root: Path) -> dict[str, bytes]:
@@ -72,6 +73,24 @@ def test_shrinking_sets_the_shorter_side_and_leaves_small_images_alone(tmp_path:
         assert abs(after.shape[2] / after.shape[1] - before.shape[2] / before.shape[1]) < 0.05
     manifest = json.loads((tmp_path / "packed/manifest.json").read_text())
     assert (manifest["size"], manifest["quality"]) == (32, 90)
+
+
+def test_packed_images_are_upright_whether_shrunk_or_not(tmp_path: Path) -> None:
+    from PIL import Image
+
+    root = image_folder(tmp_path / "source", per_class={"train": 1, "val": 1}, side=64)
+    exif = Image.Exif()
+    exif[0x0112] = 6  # the camera was turned: 60 wide, 80 high
+    for name in ("n01440764", "n01443537", "n01484850"):
+        Image.fromarray(pixels(7, 60, 80)).save(root / "train" / name / f"{name}_0.JPEG", exif=exif)
+    before = data.open_data(root).train.with_transform(None)[0][0]  # type: ignore[union-attr]
+    assert before.shape == (3, 80, 60)
+    for size, shape in ((None, (3, 80, 60)), (30, (3, 40, 30))):
+        data.pack(root, tmp_path / f"packed{size}", size=size, workers=1)
+        after = data.open_data(tmp_path / f"packed{size}").train.with_transform(None)[0][0]  # type: ignore[union-attr]
+        assert after.shape == shape
+        shrunk = resize(before, *shape[1:])
+        assert float((after.float() - shrunk.float()).abs().mean()) < 3
 
 
 def test_a_second_call_does_only_what_is_missing_or_changed(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from aol.cli.flags import DATA_SETS
-from aol.cli.output import tell
+from aol.cli.output import note, printable, tell
 from aol.cli.parser import check_data, command, count, folder, show_help, switch, value
 from aol.engine.settings import WrongSettingsError
 
@@ -75,35 +75,36 @@ def _get(words: argparse.Namespace) -> None:
 
 @command(
     "data check",
-    "Show where a data set is and how large it is, and find damaged files.",
+    "Show where a data set is and how large it is, and list all its problems: exit status 1 if there are any.",
     ("aol data check cifar10", "aol data check photos --decode"),
     value("name", "NAME_OR_FOLDER", f"a folder, or one of {_NAMES}"),
     _LOOK,
-    switch("--decode", "decode every image of a folder"),
+    switch("--decode", "decode every image; without it, only the header of each is read"),
     value("--workers", "N", "threads that decode", type=count(1), default=4),
 )
-def _check(words: argparse.Namespace) -> None:
+def _check(words: argparse.Namespace) -> int:
     from aol.data.open import check
 
     check_data([words.name], "NAME_OR_FOLDER")
     found = check(
         words.name, data_dir=words.data_dir, decode=words.decode, workers=words.workers, progress=_progress(words)
     )
-    if words.json or found.ok:
-        sizes = ", ".join(f"{number:,} {split}" for split, number in found.sizes.items())
-        line = f"{found.name}: {found.kind}, {found.where}, {found.classes} classes, {sizes}: no problems found"
-        tell(words, {**asdict(found), "ok": found.ok}, [line])
-    if not found.ok:
-        more = f" (and {len(found.problems) - 1} more)" if len(found.problems) > 1 else ""
-        raise RuntimeError(found.problems[0] + more)
+    sizes = "".join(f", {number:,} {split}" for split, number in found.sizes.items())
+    classes = f", {found.classes} classes" if found.sizes else ""
+    about = f"{found.name}: {found.kind}, {found.where}{classes}{sizes}: no problems found"
+    tell(words, {**asdict(found), "ok": found.ok}, map(printable, found.problems or [about]))
+    if found.ok:
+        return 0
+    note(f"{found.name}: {len(found.problems):,} problem{'s' * (len(found.problems) > 1)} found.")
+    return 1
 
 
 @command(
     "data pack",
     "Pack a large data set into a few files that are fast to read at random (resumable).",
     ("aol data pack photos packed --size 256", "aol train --data packed"),
-    value("source", "SOURCE", "an image folder, Parquet, LMDB or packed set", type=Path),
-    value("dest", "DEST", "a new folder, or that of an earlier packing", type=Path),
+    value("source", "SOURCE", "an image folder, Parquet, LMDB or packed set", type=folder),
+    value("dest", "DEST", "a new folder, or that of an earlier packing", type=folder),
     value("--size", "PIXELS", "shrink images to this shorter side", type=count(1)),
     value("--quality", "Q", "JPEG quality of shrunk images", type=count(1), default=90),
     value("--workers", "N", "threads (default: all cores)", type=count(1)),
@@ -112,6 +113,7 @@ def _check(words: argparse.Namespace) -> None:
 def _pack(words: argparse.Namespace) -> None:
     from aol.data.pack import pack
 
+    _check_source(Path(words.source))
     show = _progress(words)
     progress = None if show is None else partial(show, "packed")
     packed = pack(
@@ -122,3 +124,17 @@ def _pack(words: argparse.Namespace) -> None:
         f"{packed.written} shards written, {packed.kept} already there"
     )
     tell(words, asdict(packed), [line])
+
+
+def _check_source(source: Path) -> None:
+    """Refuse what cannot or need not be packed: a built-in set, by its name or folder, or a word that is no folder."""
+    from aol.data.named import official_at
+
+    check_data([str(source)], "SOURCE")
+    known = official_at(source) if source.is_dir() else None
+    if known is not None or not source.is_dir():
+        name = str(source) if known is None else known.name
+        raise WrongSettingsError(
+            f"SOURCE {source} is the built-in data set {name}, which is held in memory and needs no packing: use it by "
+            f"--data {source}. Packing is for image folders, Parquet and LMDB."
+        )

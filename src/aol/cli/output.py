@@ -24,6 +24,15 @@ def tell(words: argparse.Namespace, result: object, lines: Iterable[str]) -> Non
     print(json.dumps(result, ensure_ascii=False, allow_nan=False) if words.json else "\n".join(lines))
 
 
+def printable(text: str) -> str:
+    r"""Return a text with control characters, as a file's name may have them, written as codes.
+
+    >>> printable("cat\x1b[2J.png")
+    'cat\\x1b[2J.png'
+    """
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
+
+
 def note(text: str) -> None:
     """Print a line for people on standard error."""
     print(f"aol: {' '.join(text.split())}", file=sys.stderr)

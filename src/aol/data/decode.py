@@ -1,13 +1,16 @@
 """Encoded image bytes ↔ pixels, with Pillow; an image that cannot be decoded is an error that names its file.
 
-Needs Pillow, imported on first use. Every image becomes RGB; EXIF orientation is ignored, as torchvision does.
+Needs Pillow, imported on first use. Every image becomes RGB and upright: the rotation that a camera notes in EXIF is
+applied.
 """
 
 from __future__ import annotations
 
+import contextlib
 import io
+from collections.abc import Iterator
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
 import numpy as np
 import torch
@@ -18,7 +21,9 @@ from aol.data.errors import DataError, need
 if TYPE_CHECKING:
     from PIL.Image import Image
 
+_ORIENTATION = 0x0112  # EXIF tag: 1 upright, 2 to 8 mirrored or rotated
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".bmp", ".ppm", ".pgm", ".tif", ".tiff", ".webp")
+EMPTY = "an empty file, not an image"
 
 
 def _pillow() -> ModuleType:
@@ -26,18 +31,61 @@ def _pillow() -> ModuleType:
 
 
 def open_image(encoded: bytes, source: str) -> Image:
-    """Decode the whole image with Pillow, as RGB; a damaged one is a `DataError` naming `source`."""
+    """Decode the whole image with Pillow, upright, as RGB; a damaged one is a `DataError` naming `source`."""
     if not encoded:
-        raise DataError(f"{source}: an empty file, not an image")
+        raise DataError(f"{source}: {EMPTY}")
     pillow = _pillow()
+    with _named(source):
+        image: Image = pillow.open(io.BytesIO(encoded))
+        image.load()
+        return _upright(image).convert("RGB")
+
+
+def identify(file: BinaryIO, source: str) -> None:
+    """Read the header of an image, not its pixels; what is not an image is a `DataError` naming `source`.
+
+    >>> identify(io.BytesIO(b"hello"), "cat/3.jpg")
+    Traceback (most recent call last):
+    ...
+    aol.data.errors.DataError: cat/3.jpg: not an image
+    """
+    if not file.read(1):
+        raise DataError(f"{source}: {EMPTY}")
+    file.seek(0)
+    pillow = _pillow()
+    with _named(source):
+        pillow.open(file)
+
+
+@contextlib.contextmanager
+def _named(source: str) -> Iterator[None]:
+    """Turn what Pillow raises on bad bytes (OSError, SyntaxError, ValueError and more) into a `DataError`."""
     try:
-        image: Image = pillow.open(io.BytesIO(encoded)).convert("RGB")
+        yield
     except MemoryError:
         raise
-    except Exception as reason:  # Pillow's decoders raise OSError, SyntaxError, ValueError and more on bad bytes
+    except Exception as reason:
         said = "not an image" if "cannot identify" in str(reason) else f"a damaged image ({reason})"
         raise DataError(f"{source}: {said}") from None
-    return image
+
+
+def _upright(image: Image) -> Image:
+    """Rotate or mirror a loaded image as its EXIF data ask for."""
+    try:
+        orientation = image.getexif().get(_ORIENTATION, 1)
+    except Exception:  # damaged EXIF beside whole pixels
+        return image
+    turns = _pillow().Transpose
+    needed = {
+        2: turns.FLIP_LEFT_RIGHT,
+        3: turns.ROTATE_180,
+        4: turns.FLIP_TOP_BOTTOM,
+        5: turns.TRANSPOSE,
+        6: turns.ROTATE_270,
+        7: turns.TRANSVERSE,
+        8: turns.ROTATE_90,
+    }
+    return image.transpose(needed[orientation]) if orientation in needed else image
 
 
 def decode(encoded: bytes, source: str = "image") -> Tensor:

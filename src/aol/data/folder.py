@@ -13,12 +13,34 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from aol.data.decode import EXTENSIONS
+from aol.data.decode import EMPTY, EXTENSIONS
 from aol.data.encoded_images import Records, Subset
 from aol.data.errors import DataError
 from aol.data.images import split_per_class
 
 TEST_FOLDERS = ("test", "val", "validation", "valid")
+_NO_CLASS = "no class folders in it"
+_NO_IMAGE = "an empty class folder, no image in it"
+_NO_SPLIT = "neither a train folder nor at least two class folders in it"
+_NO_TEST = "has a train folder but no test or val folder with class folders beside it"
+_LEADS_BACK = "a link that leads back to a folder above it"
+_SINGLE = "a single image; without train and test folders, every class needs at least two"
+# Pictures that people put into a folder, and that are not read.
+_OTHER_PICTURES = (
+    ".gif",
+    ".heic",
+    ".heif",
+    ".avif",
+    ".jp2",
+    ".jpe",
+    ".jfif",
+    ".svg",
+    ".psd",
+    ".raw",
+    ".cr2",
+    ".nef",
+    ".dng",
+)
 
 
 class FileNames:
@@ -52,12 +74,12 @@ class _FolderRecords:
         self._folder = str(folder)
         labels = class_folders(folder)
         if not labels:
-            raise DataError(f"{folder}: no class folders in it")
+            raise DataError(f"{folder}: {_NO_CLASS}")
         self.classes = tuple(_as_text(label) for label in labels)
         found = [sorted(_images(os.path.join(self._folder, label), label)) for label in labels]
-        for label, images in zip(labels, found, strict=True):
-            if not images:
-                raise DataError(f"{folder / label}: an empty class folder, no image in it")
+        if empty := [label for label, images in zip(labels, found, strict=True) if not images]:
+            more = f" (and {len(empty) - 1} more: `aol data check` lists them)" if len(empty) > 1 else ""
+            raise DataError(f"{folder / empty[0]}: {_NO_IMAGE}{more}")
         self._names = FileNames([name for images in found for name in images])
         counts = torch.tensor([len(images) for images in found])
         self.labels = torch.arange(len(found)).repeat_interleave(counts)
@@ -93,17 +115,29 @@ def _as_text(name: str) -> str:
     return os.fsencode(name).decode("utf-8", "backslashreplace")
 
 
-def _images(folder: str, prefix: str) -> Iterator[str]:
+def _files(folder: str, prefix: str) -> Iterator[tuple[str, os.DirEntry[str]]]:
+    """Walk through a folder; give what is not a folder, and links to a folder above, with its path from `prefix`."""
     with os.scandir(folder) as entries:
         for entry in entries:
             if entry.name.startswith("."):
                 continue
-            if entry.is_dir():
-                if entry.is_symlink() and Path(folder).resolve().is_relative_to(Path(entry.path).resolve()):
-                    raise DataError(f"{entry.path}: a link that leads back to a folder above it")
-                yield from _images(entry.path, f"{prefix}/{entry.name}")
-            elif entry.name.lower().endswith(EXTENSIONS):
-                yield f"{prefix}/{entry.name}"
+            if entry.is_dir() and not _leads_back(entry):
+                yield from _files(entry.path, f"{prefix}/{entry.name}")
+            else:
+                yield f"{prefix}/{entry.name}", entry
+
+
+def _leads_back(entry: os.DirEntry[str]) -> bool:
+    return entry.is_symlink() and Path(entry.path).parent.resolve().is_relative_to(Path(entry.path).resolve())
+
+
+def _images(folder: str, prefix: str) -> Iterator[str]:
+    for name, entry in _files(folder, prefix):
+        image = name.lower().endswith(EXTENSIONS)
+        if entry.is_dir() or (image and not entry.is_file()):
+            raise DataError(f"{entry.path}: {_file_problem(entry)}")
+        if image:
+            yield name
 
 
 def open_folder(root: Path) -> dict[str, Records]:
@@ -115,26 +149,82 @@ def open_folder(root: Path) -> dict[str, Records]:
     if not (root / "train").is_dir():
         records = _FolderRecords(root, f"{root.name}/train")
         if len(records.classes) < 2:
-            raise DataError(f"{root}: neither a train folder nor at least two class folders in it")
+            raise DataError(f"{root}: {_NO_SPLIT}")
         counts = torch.bincount(records.labels)
         if int(counts.min()) < 2:
-            raise DataError(
-                f"{root / records.classes[int(counts.argmin())]}: a single image; without train and test folders, "
-                "every class needs at least two"
-            )
+            raise DataError(f"{root / records.classes[int(counts.argmin())]}: {_SINGLE}")
         kept, held = split_per_class(records.labels, 0.2, seed=0)
         return {
             "train": Subset(records, kept, f"{root.name}/train"),
             "test": Subset(records, held, f"{root.name}/test"),
         }
-    labelled = [name for name in TEST_FOLDERS if (root / name).is_dir() and class_folders(root / name)]
+    labelled = _labelled_tests(root)
     if not labelled:
-        raise DataError(f"{root}: has a train folder but no test or val folder with class folders beside it")
+        raise DataError(f"{root}: {_NO_TEST}")
     splits: dict[str, Records] = {"train": _FolderRecords(root / "train", f"{root.name}/train", "train")}
     for role, name in zip(("test", "validation"), labelled, strict=False):
         splits[role] = _FolderRecords(root / name, f"{root.name}/{name}", name)
         same_classes(splits["train"], splits[role], root / "train", root / name)
     return splits
+
+
+def _labelled_tests(root: Path) -> list[str]:
+    """Return the names of the folders beside `train` that have class folders, at most two."""
+    return [name for name in TEST_FOLDERS if (root / name).is_dir() and class_folders(root / name)][:2]
+
+
+def layout_problems(root: Path) -> tuple[list[str], list[str]]:
+    """Look at every file of an image folder: return one sentence for each problem, and the paths of its images.
+
+    Unlike opening, this does not end at the first problem. Images are not opened.
+    """
+    split = (root / "train").is_dir()
+    names = ["train", *_labelled_tests(root)] if split else [""]
+    classes = {name: class_folders(root / name) for name in names}
+    found = [] if classes[names[0]] else [f"{root / names[0]}: {_NO_CLASS}"]
+    found += [f"{root}: {_NO_TEST}"] if split and len(names) == 1 else []
+    found += [f"{root}: {_NO_SPLIT}"] if not split and len(classes[""]) < 2 else []
+    images: list[str] = []
+    for name, labels in classes.items():
+        for label in labels:
+            sentences, paths = _class_problems(root / name / label, fewest=1 if split else 2)
+            found += sentences
+            images += paths
+        found += [f"{root / name}: no folder of class {label!r}" for label in classes[names[0]] if label not in labels]
+        found += [
+            f"{root / name / label}: no such class in train" for label in labels if label not in classes[names[0]]
+        ]
+    return found, images
+
+
+def _class_problems(folder: Path, *, fewest: int) -> tuple[list[str], list[str]]:
+    """Return one sentence for each problem of a class folder, and the paths of its images."""
+    found, images = [], []
+    try:
+        for _, entry in sorted(_files(str(folder), "")):
+            if problem := _file_problem(entry):
+                found.append(f"{entry.path}: {problem}")
+            elif entry.name.lower().endswith(EXTENSIONS):
+                images.append(entry.path)
+    except OSError as reason:
+        found.append(f"{reason.filename}: cannot be read ({reason.strerror})")
+    if len(images) < fewest:
+        found.append(f"{folder}: {_SINGLE if images else _NO_IMAGE}")
+    return found, images
+
+
+def _file_problem(entry: os.DirEntry[str]) -> str | None:
+    """Return what is wrong with a file in a class folder; None for a good one, and for one that is no picture."""
+    name = entry.name.lower()
+    if entry.is_dir():
+        return _LEADS_BACK
+    if name.endswith(_OTHER_PICTURES):
+        return f"skipped, {name.rpartition('.')[2].upper()} is not read: convert it to PNG or JPEG, or remove it"
+    if not name.endswith(EXTENSIONS):
+        return None
+    if not entry.is_file():
+        return "a link to nothing" if entry.is_symlink() else "not a file"
+    return EMPTY if entry.stat().st_size == 0 else None
 
 
 def same_classes(train: Records, other: Records, train_at: Path, other_at: Path) -> None:

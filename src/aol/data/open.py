@@ -7,16 +7,20 @@ packed ones with their own.
 
 from __future__ import annotations
 
+import io
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
+import torch
+
 from aol.data.crops import crops_for
-from aol.data.encoded_images import Records, StoredImages, damaged, into_memory, problems
+from aol.data.decode import identify, open_image
+from aol.data.encoded_images import Records, StoredImages, into_memory, problems
 from aol.data.errors import DataError
-from aol.data.folder import class_folders, open_folder
+from aol.data.folder import class_folders, layout_problems, open_folder
 from aol.data.images import IMAGENET, Augmentation, ImageSet, Pair, centred
 from aol.data.lmdb_set import lmdb_split, open_lmdb
 from aol.data.named import NAMES, OFFICIAL, Official, find, load_named, missing_message, official_at
@@ -39,7 +43,7 @@ def open_records(root: Path) -> tuple[str, dict[str, Records]]:
         return "parquet", open_parquet(root)
     if lmdb_split(root, "train") is not None:
         return "lmdb", open_lmdb(root)
-    if class_folders(root):
+    if _is_folder(root):
         return "folder", open_folder(root)
     if has_shards(root):
         raise DataError(f"{root}: a packing that has not finished; run `aol data pack` again")
@@ -47,6 +51,12 @@ def open_records(root: Path) -> tuple[str, dict[str, Records]]:
         f"{root}: no data set recognised; expected train and test folders of class folders, train*.parquet, "
         "train.lmdb or a packed set"
     )
+
+
+def _is_folder(root: Path) -> bool:
+    """Return whether a folder has class folders, or folders of splits, and is no other kind of set."""
+    other = (root / MANIFEST).is_file() or parquet_folder(root) is not None or lmdb_split(root, "train") is not None
+    return not other and bool(class_folders(root))
 
 
 def open_data(
@@ -137,7 +147,7 @@ def check(
     workers: int = 4,
     progress: Progress | None = None,
 ) -> Report:
-    """Check a data set. `decode` also decodes every image of a folder, Parquet, LMDB or packed set.
+    """Check a data set and list all its problems. Of every image the header is read; with `decode` all pixels.
 
     Built-in sets are always compared with their published checksums, packed ones with their own.
 
@@ -157,21 +167,45 @@ def check(
         return _check_official(known, root)
     if not word or not root.exists():
         open_data(word, data_dir)  # says what is wrong with the word
+    found = _folder_problems(root, decode, workers, progress) if _is_folder(root) else []
     try:
         kind, splits = open_records(root)
     except (DataError, FileNotFoundError) as reason:
-        return Report(root.name, "unknown", str(root), [str(reason)])
-    found: list[str] = []
-    for split, records in splits.items():
+        kind = "folder" if _is_folder(root) else "unknown"
+        return Report(root.name, kind, str(root), found or [str(reason)])
+    for split, records in {} if kind == "folder" else splits.items():
         report = None if progress is None else partial(progress, split)
-        if decode:
-            found += damaged(StoredImages(records), workers=workers, progress=report)
+        found += problems(_reader(records, decode), len(records.labels), workers, report)
+        counts = torch.bincount(records.labels, minlength=len(records.classes)).tolist()
+        empty = (name for name, count in zip(records.classes, counts, strict=True) if not count)
+        found += [f"{records.name}: no image of class {name!r}" for name in empty]
         if isinstance(records, PackedRecords):
-            if not decode:
-                found += problems(records.encoded, len(records.labels), workers, report)
             found += problems(records.table, records.shards)
+    if len(splits["train"].classes) < 2:
+        found.append(f"{root}: a single class; at least two are needed")
     sizes = {split: len(records.labels) for split, records in splits.items()}
     return Report(root.name, kind, str(root), found, sizes, len(splits["train"].classes))
+
+
+def _folder_problems(root: Path, decode: bool, workers: int, progress: Progress | None) -> list[str]:
+    """Return all problems of an image folder: of its layout, then of its images."""
+    found, images = layout_problems(root)
+
+    def read(index: int) -> None:
+        with open(images[index], "rb") as file:
+            if decode:
+                open_image(file.read(), images[index])
+            else:
+                identify(file, images[index])
+
+    return found + problems(read, len(images), workers, None if progress is None else partial(progress, "images"))
+
+
+def _reader(records: Records, decode: bool) -> Callable[[int], object]:
+    """Return what reads a record, and its header or all its pixels."""
+    if decode:
+        return lambda at: open_image(records.encoded(at), records.source(at))
+    return lambda at: identify(io.BytesIO(records.encoded(at)), records.source(at))
 
 
 def _check_official(known: Official, folder: Path) -> Report:

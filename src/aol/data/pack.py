@@ -226,6 +226,7 @@ class _Work:
 
     def _fingerprint(self, records: Records, positions: range) -> str:
         options = f"{VERSION}:{self.size}:{self.quality if self.size else None}"
+        options += ":upright" if self.size else ""  # shards of 0.1.0 ignored EXIF: they are packed again
         found = hashlib.sha256(options.encode(), usedforsecurity=False)
         for index in positions:
             said = f"\n{int(records.labels[index])}:{records.stamp(index)}"
