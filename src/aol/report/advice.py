@@ -117,7 +117,8 @@ def _hidden(data: RunData) -> Iterator[Advice]:
         f"{each.learnt:.0%} of the class is learnt"
         for each in groups[:_NAMED]
     )
-    more = f", and {len(groups) - _NAMED:,} more such groups" if len(groups) > _NAMED else ""
+    rest = len(groups) - _NAMED
+    more = f", and {rest:,} more such group{'s' if rest > 1 else ''}" if rest > 0 else ""
     text = (
         f"{first}{more}. These may be hidden groups that look different, or wrong labels: look at them. If the labels "
         "are right, weights that do not forget may help: --weighting old."
