@@ -46,7 +46,7 @@ def test_markup_in_names_is_shown_and_never_run(open_page: Open, hostile: Path) 
     stays_harmless(page)
     assert {row.locator("th").text_content() for row in page.locator("#class-table tbody tr").all()} == set(PAYLOADS)
     assert PAYLOADS[1] in page.locator(".command code").inner_text()
-    assert PAYLOADS[0] in page.locator("#subtitle").inner_text()
+    assert PAYLOADS[0] in page.locator("#title").inner_text()
 
 
 def test_a_hostile_class_can_be_chosen_pointed_at_and_reloaded(open_page: Open, hostile: Path) -> None:

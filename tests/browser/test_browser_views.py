@@ -56,7 +56,9 @@ def test_runs_stand_side_by_side(page: Page, runs: list[RunData]) -> None:
 def test_methods_have_their_worst_class_head_and_tail(page: Page, runs: list[RunData]) -> None:
     assert rows(page, "#method-table", 0) == ["none", "aol ρ=0.5 class"]
     for place, data in enumerate(runs):
-        assert rows(page, "#method-table", 1)[place] == f"{100 * data.run.over_time['test_accuracy'][-1].min():.1f}%"
+        assert rows(page, "#method-table", 1)[place] == "1"
+        assert rows(page, "#method-table", 3)[place] == f"{100 * data.run.over_time['test_accuracy'][-1].min():.1f}%"
+    assert page.locator("#method-bars .mark-rect path").count() == 8  # head, middle, tail, worst class; two methods
 
 
 def test_the_class_table_sorts_both_ways_by_every_reading(page: Page, runs: list[RunData]) -> None:

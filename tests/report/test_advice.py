@@ -7,7 +7,9 @@ import pytest
 
 from aol.ages.answers import Answers, pack
 from aol.report.advice import advise
+from aol.report.methods import MethodRow
 from aol.report.run_data import RunData
+from aol.stats import paired_gain
 from tests.support.made_runs import changed, make_data
 
 
@@ -26,9 +28,54 @@ def test_old_and_rare_classes_are_to_be_given_weight() -> None:
     data = with_ages([1.1, 1.2, 1.1, 5.0, 7.0], [100, 90, 80, 5, 4])
     assert kinds(data) == {"rare": [4, 3]}
     text = advise(data)[0].text
-    assert "2 classes are old and rare: 3.2%" in text
-    assert "mean age 6.0 against a median of 1.2" in text
+    assert "2 classes are old and rare: mean age 6.0" in text
+    assert "3.2% of the samples" in text
     assert "--weighting cb" in text
+
+
+def test_classes_are_old_by_their_own_age_though_most_are_as_old() -> None:
+    assert kinds(with_ages([4.0, 5.0, 6.0, 1.0], [100, 90, 80, 70])) == {"hard": [2, 1, 0]}
+    assert kinds(with_ages([1.1, 1.0, 1.9, 1.0], [100, 90, 80, 70])) == {"fine": []}
+    stream = with_ages([4.0, 5.0, 6.0, 1.0], [100, 90, 80, 70], settings={"scenario": "stream"})
+    assert kinds(stream) == {"hard": [2, 1]}
+
+
+def unlearnt(train: list[float], test: list[float], right: float) -> RunData:
+    data = with_ages([2.5] * len(train), [40] * len(train))
+    data.run.over_time["train_accuracy"] = np.tile(np.float32(train), (12, 1))
+    data.run.over_time["test_accuracy"] = np.tile(np.float32(test), (12, 1))
+    data.run.curves["train_accuracy"] = np.full(12, right)
+    return data
+
+
+def test_a_model_that_has_not_learnt_is_told_so_first_and_nothing_of_labels() -> None:
+    data = unlearnt([0.9] * 5 + [0.1] * 5, [0.8] * 5 + [0.0] * 5, right=0.5)
+    assert kinds(data) == {"unlearnt": [5, 6, 7, 8, 9]}
+    assert "5 of 10 classes are at about 0% on test" in advise(data)[0].text
+    assert next(iter(kinds(changed(data, finished=False)))) == "unlearnt"
+    poor = unlearnt([0.3] * 10, [0.3] * 10, right=0.3)  # no class is lost, but a constant answer gets 10 %
+    assert list(kinds(poor)) == ["unlearnt"]
+    assert "30% of the training answers are right, a constant answer gets 10%" in advise(poor)[0].text
+    assert "unlearnt" not in kinds(unlearnt([0.5] * 10, [0.5] * 10, right=0.5))
+
+
+def test_what_was_memorised_was_learnt_in_training() -> None:
+    found = kinds(unlearnt([1.0] * 10, [0.9] * 5 + [0.0] * 5, right=1.0))
+    assert "unlearnt" not in found
+    assert sorted(found["memorised"]) == [5, 6, 7, 8, 9]
+
+
+@pytest.mark.parametrize(
+    ("differences", "said"),
+    [([0.06, 0.07, 0.08], "cb gained +7.0 points (+4.5 to +9.5, 3 seeds) over none here: use it"),
+     ([-0.1, 0.07, 0.08], "Nothing tried here gained for certain; the most: cb gained +1.7 points")],
+)  # fmt: skip
+def test_advice_on_rare_classes_is_what_was_gained_here(differences: list[float], said: str) -> None:
+    data = with_ages([1.1, 1.2, 1.1, 5.0, 7.0], [100, 90, 80, 5, 4])
+    rows = [MethodRow("", "cb", "none", 3, 0.8, 0.01, paired_gain(differences), {})]
+    (rare,) = advise(data, rows)
+    assert said in rare.text
+    assert "--weighting" not in rare.text
 
 
 def test_old_classes_of_unknown_size_are_neither_rare_nor_hard() -> None:
@@ -119,6 +166,12 @@ def test_the_last_one_is_said_without_a_number_and_streams_count_steps() -> None
     assert "+25% over the last epoch: " in advise(data)[0].text
     longer = make_data(names=list("abc"), counts=[9, 9, 9], epochs=10, samples=False)
     stream = {"settings": {"scenario": "stream"}, "finished": False, "over_time": {"age": np.repeat(ages, 2, axis=0)}}
-    running, course = advise(changed(longer, **stream))  # type: ignore[arg-type]
+    running, course, _ = advise(changed(longer, **stream))  # type: ignore[arg-type]
     assert running.text.startswith("10 of 10 steps")
     assert "over the last 2 steps: " in course.text
+
+
+def test_no_advice_is_to_drop_or_remove_samples() -> None:
+    words = " ".join(each.text for each in advise(make_data(epochs=12))).lower()
+    assert "label" in words
+    assert not any(word in words for word in ("drop", "remove", "delete", "discard"))

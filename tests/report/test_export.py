@@ -11,6 +11,7 @@ import pyarrow.parquet
 import pytest
 
 from aol.report.export import export, plain
+from aol.report.payload import payload
 from aol.report.run_data import RunData
 from tests.support.made_runs import changed, make_data
 
@@ -43,6 +44,8 @@ def test_csv_and_parquet_hold_every_sample_most_suspicious_first(tmp_path: Path)
         wanted = np.asarray(own[name] if name in own else getattr(samples, name), dtype=float)[order]
         assert table[name] == pytest.approx(wanted, abs=1e-6), name
         assert [float(row[name]) for row in rows] == pytest.approx(wanted, rel=1e-5, abs=1e-6), name
+    assert table["likely_label_error"] == [score > 0.5 for score in table["suspicion"]]  # the rule of the page
+    assert sum(table["likely_label_error"]) == payload([data])["runs"][0]["samples"]["likely"] == 5  # type: ignore[index,call-overload]
     assert [row["id"] for row in rows] == [str(samples.index[row]) for row in order]
     assert [row["label_name"] for row in rows] == [data.run.classes[samples.label[row]] for row in order]
     assert table["prediction_name"] == [data.run.classes[samples.prediction[row]] for row in order]

@@ -8,7 +8,7 @@ import statistics
 import numpy as np
 import pytest
 
-from aol.report.label_quality import suspicion
+from aol.report.label_quality import competent_classes, suspicion
 
 
 def naive(label, wrong, seen, confidence, other) -> list[float]:
@@ -99,3 +99,28 @@ def test_no_samples_and_samples_never_seen_are_no_surprise() -> None:
     never = np.zeros(3, np.int32)
     unknown = np.full(3, np.nan, np.float32)
     assert suspicion(np.array([0, 0, 5]), never, never, unknown, unknown).tolist() == [0, 0, 0]
+
+
+def naive_competent(label, prediction, wrong, seen, test) -> list[bool]:
+    found = []
+    for c in range(max(*label, *prediction) + 1):
+        own = [i for i, each in enumerate(label) if each == c]
+        often = sum(wrong[i] for i in own) < 0.5 * sum(seen[i] for i in own)
+        known = [i for i in own if prediction[i] >= 0]
+        right = sum(prediction[i] == c for i in known)
+        recall = right and right >= 0.5 * len(known)
+        precision = right >= 0.5 * sum(each == c for each in prediction)
+        found.append(bool(often and recall and precision and not test[c] < 0.5))
+    return found
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_class_is_competent_by_recall_precision_history_and_test(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    label = rng.integers(0, 6, 80)
+    prediction = np.where(rng.random(80) < 0.6, label, rng.integers(-1, 6, 80)).astype(np.int32)
+    seen = rng.integers(1, 9, 80).astype(np.int32)
+    wrong = (seen * rng.random(80) ** 1.3).astype(np.int32)
+    test = np.where(rng.random(6) < 0.2, np.nan, rng.random(6) + 0.3)
+    found = competent_classes(label, prediction, wrong, seen, test).tolist()
+    assert found == naive_competent(label.tolist(), prediction.tolist(), wrong.tolist(), seen.tolist(), test.tolist())

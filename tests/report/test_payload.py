@@ -110,16 +110,32 @@ def test_the_counts_under_about_are_those_of_the_lists() -> None:
     assert sum("--export" in note for note in notes) == 1
 
 
-def test_the_table_of_methods_has_the_worst_classes_head_and_tail_mean_over_seeds() -> None:
-    runs = [make_data(seed=0), make_data("none, seed 1", seed=1), make_data("aol, seed 0", seed=2)]
+def test_methods_have_seeds_gains_worst_classes_head_and_tail() -> None:
+    runs = [make_data(seed=0), make_data("none, seed 1", seed=1)]
+    runs += [make_data("aol, seed 0", seed=0), make_data("aol, seed 1", seed=1)]
+    for data, more in zip(runs[2:], (0.05, 0.07), strict=True):
+        data.run.curves["test_accuracy"][:] += more
+    for data in runs:
+        data.run.settings.pop("weighting")
     found = payload(runs)["methods"]
-    assert found["columns"] == ["worst class", "head accuracy", "middle accuracy", "tail accuracy"]  # type: ignore[index,call-overload]
-    (none, *values), (aol, *_) = found["rows"]  # type: ignore[index,call-overload,misc]
-    assert (none, aol) == ("none", "aol")
+    names = ["balanced_accuracy", "worst_class", "head_accuracy", "middle_accuracy", "tail_accuracy"]
+    assert found["measures"] == names  # type: ignore[index,call-overload]
+    none, aol = found["rows"]  # type: ignore[index,call-overload,misc]
+    assert (none["name"], none["seeds"], none["gain"], none["isBaseline"]) == ("none", 2, None, True)
+    assert (aol["name"], aol["gain"]) == ("aol", pytest.approx(0.06))
+    assert aol["interval"] == pytest.approx([0.06 - 0.12706, 0.06 + 0.12706], abs=1e-4)  # t(1) = 12.706, error 0.01
+    assert "gained nothing for certain" in str(found["answer"])  # type: ignore[index,call-overload]
     last = np.stack([data.run.over_time["test_accuracy"][-1] for data in runs[:2]])  # six classes, largest first
-    wanted = [last.min(1).mean(), last[:, :2].mean(), last[:, 2:4].mean(), last[:, 4:].mean()]
-    assert values == pytest.approx(wanted, abs=1e-3)
-    assert payload([])["methods"] == {"columns": [], "rows": []}
+    wanted = [last.mean(), last.min(1).mean(), last[:, :2].mean(), last[:, 2:4].mean(), last[:, 4:].mean()]
+    assert none["measures"] == pytest.approx(wanted, abs=1e-3)
+    assert payload([])["methods"] == {"answer": "", "baseline": None, "measures": [], "rows": []}
+
+
+def test_the_title_names_the_data_and_the_date() -> None:
+    when = datetime(2026, 1, 2)
+    assert payload([make_data()], now=when)["title"] == "made up, 2026-01-02"
+    own = make_data(settings={})
+    assert payload([own], now=when)["title"] == f"{own.folder.name}, 2026-01-02"
 
 
 def test_curves_that_repeat_another_are_left_out_and_those_of_runs_without_details() -> None:
@@ -181,6 +197,18 @@ def test_likely_label_errors_are_old_sure_and_of_a_learnt_class() -> None:
     assert set(doubtful_first(samples)[:5].tolist()) == {0, 1, 2, 3, 4}
     unsure = replace(samples, mean_other=np.full(len(samples), 0.1, np.float32))
     assert not unsure.likely_mislabelled.any()
+
+
+@pytest.mark.parametrize("lost", [0, 1])
+def test_labels_are_doubted_only_where_label_and_answer_are_of_classes_that_the_model_knows(lost: int) -> None:
+    samples = make_data(epochs=12).samples  # five samples of class 0 are taken for class 1
+    assert samples is not None
+    test = np.full(6, 0.9)
+    assert replace(samples, test_accuracy=test).likely_mislabelled.sum() == 5
+    test[lost] = 0.0
+    found = replace(samples, test_accuracy=test)
+    assert not found.likely_mislabelled.any()
+    assert found.suspicion.max() <= 0.5
 
 
 def test_samples_of_classes_that_were_never_learnt_are_doubted_last() -> None:

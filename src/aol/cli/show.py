@@ -6,16 +6,14 @@ import argparse
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from aol.cli.output import chosen_format, console, note
 from aol.cli.parser import choice, command, value
-from aol.engine.settings import PER_RUN, Settings
+from aol.engine.settings import Settings
 
 if TYPE_CHECKING:
-    import pandas as pd
     from rich.console import Console
 
     from aol.runs.record import Json, Run
@@ -125,48 +123,6 @@ def _finite(figures: Mapping[str, float]) -> Json:
 # For people
 
 
-def compare(runs: Sequence[Run], figures: Sequence[float]) -> pd.DataFrame:
-    """Return a row a method: `seeds`, `mean` and `spread` of a figure, and its `gain` over the baseline, if any.
-
-    `conditions` are the settings besides the method in which the runs differ. The baseline is the run without
-    weighting and margin, with the same conditions, loss and seed.
-    """
-    import pandas as pd
-
-    from aol.runs.table import differing_settings
-    from aol.runs.validate import settings_of
-    from aol.stats import paired_gain
-
-    settings = [settings_of(run) if "weighting" in run.settings else None for run in runs]  # None: a user's own run
-    names = differing_settings([run for run, own in zip(runs, settings, strict=True) if own], but=PER_RUN)
-    table = pd.DataFrame(
-        {
-            "conditions": [
-                " ".join(f"{name}={getattr(own, name)}" for name in names) if own else "" for own in settings
-            ],
-            "method": [run.method for run in runs],
-            "seed": pd.Series([run.seed for run in runs], dtype="Int64"),
-            "baseline": [
-                own and replace(own, weighting="none", margin="none", mechanism="reweight").method for own in settings
-            ],
-            "figure": figures,
-        }
-    ).dropna(subset="figure")
-    method = ["conditions", "method"]
-    table["seed"] = table["seed"].fillna(table.groupby(method).cumcount())
-    table = table.drop_duplicates([*method, "seed"], keep="last")
-    found = table.set_index([*method, "seed"])["figure"]
-    baseline = found.reindex(pd.MultiIndex.from_frame(table[["conditions", "baseline", "seed"]])).to_numpy()
-    table["gain"] = (table["figure"] - baseline).where(table["method"] != table["baseline"])
-    by_method = table.groupby(method, sort=False)
-    rows = by_method.agg(seeds=("figure", "size"), mean=("figure", "mean"), spread=("figure", "std"))
-    gains = [part.dropna().tolist() for _, part in by_method["gain"]]
-    rows["gain"] = pd.Series([paired_gain(part) if part else None for part in gains], rows.index, dtype=object)
-    rows = rows.reset_index()
-    order = rows["conditions"] + rows["method"].str.startswith("none").map({True: "", False: "~"})
-    return rows.loc[order.sort_values(kind="stable").index]  # by conditions, the baseline first
-
-
 def print_runs(frame: RunFrame, folders: Sequence[Path], *, asked: int) -> None:
     """Print the table over seeds, the classes that are wrong longest, and what to do next."""
     from aol.runs.store import REQUEST
@@ -213,6 +169,7 @@ def _percent(value: float | None, form: str = ".2f") -> str:
 def _print_table(out: Console, frame: RunFrame) -> None:
     from rich.table import Table
 
+    from aol.runs.compare import compare
     from aol.runs.metrics import is_stream, zero_threshold_share
 
     runs = list(frame.runs.values())

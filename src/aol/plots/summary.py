@@ -68,25 +68,30 @@ _REPEATS = 0.005  # balanced accuracy this close to accuracy in every run: the t
 
 
 def class_table(frame: RunFrame) -> pd.DataFrame:
-    """Return a row a method, mean over its seeds: the measures on test that say more than accuracy, at the end.
+    """Return a row a method, mean over its seeds: the measures on test that say more than accuracy, at the end."""
+    by_run = ends(frame).drop(columns="accuracy")
+    rows = {method.name: by_run.loc[method.frame.index].mean() for method in methods(frame)}
+    return pd.DataFrame(rows).T.dropna(axis=1, how="all").dropna(how="all")
+
+
+def ends(frame: RunFrame) -> pd.DataFrame:
+    """Return a row a run: its accuracy on test at the end, and the measures that say more.
 
     At the end is the mean over the last 5 % of epochs, on a stream over its second half. Balanced accuracy and macro-F1
-    are shown where the test set is not balanced, the worst tenth where it is more than one class, head, middle and tail
+    are there where the test set is not balanced, the worst tenth where it is more than one class, head, middle and tail
     where training counts have them.
     """
     columns = {}
     for measure in ("accuracy", *MEASURES):
         middle = "" if measure == "accuracy" else f"{measure}_"
-        ends = [f"test_{middle}{'second_half' if is_stream(run) else 'tail'}_mean" for run in frame.runs.values()]
-        columns[measure] = [frame[name].iloc[row] for row, name in enumerate(ends)]
+        names = [f"test_{middle}{'second_half' if is_stream(run) else 'tail'}_mean" for run in frame.runs.values()]
+        columns[measure] = [frame[name].iloc[row] for row, name in enumerate(names)]
     by_run = pd.DataFrame(columns, index=frame.index, dtype="float64")
-    accuracy, balanced = by_run.pop("accuracy"), by_run["balanced_accuracy"]
-    if not ((balanced - accuracy).abs() > _REPEATS).any():
+    if not ((by_run["balanced_accuracy"] - by_run["accuracy"]).abs() > _REPEATS).any():
         by_run = by_run.drop(columns=["balanced_accuracy", "macro_f1"])
     if not (by_run["worst_tenth"] - by_run["worst_class"]).abs().gt(1e-9).any():
         by_run = by_run.drop(columns="worst_tenth")
-    rows = {method.name: by_run.loc[method.frame.index].mean() for method in methods(frame)}
-    return pd.DataFrame(rows).T.dropna(axis=1, how="all").dropna(how="all")
+    return by_run
 
 
 # Readings by class

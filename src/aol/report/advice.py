@@ -14,9 +14,13 @@ import pandas as pd
 from aol.plots.summary import time_unit
 from aol.report.hidden_groups import hidden_groups
 from aol.report.label_quality import Floats, Ints, Masks
+from aol.report.methods import MethodRow, gain_text, is_better
 from aol.report.run_data import RunData, last_known
 
-OLD = 1.5  # a class is old if its age is this many times the median
+OLD = 2.0  # a class is old from this mean age on: right in half of the epochs at random, its samples would have it
+OLD_ON_STREAM = 5.0  # there a class grows older whenever it is below the median, as half of them are
+_SKILL = 0.25  # of the way from always giving the most frequent answer to being always right
+_LOST = 1 / 3  # share of the classes
 _LEARNT = 0.995  # a training set with this share of right answers is learnt
 _BY_HEART, _UNLEARNT = 0.95, 0.6  # right on training, wrong on test
 _MOVED = 0.1  # a change of mean age over the last fifth that is mentioned
@@ -35,31 +39,75 @@ class Advice:
     see: str = "classes"
 
 
-def advise(data: RunData) -> list[Advice]:
-    """Return what a run's readings suggest, the most important first; never nothing."""
-    found = [
+def advise(data: RunData, methods: Sequence[MethodRow] = ()) -> list[Advice]:
+    """Return what a run's readings suggest, the most important first; never nothing.
+
+    `methods` are those of the report, so that the advice names what helped here.
+    """
+    found = [*_failed(data), *_unlearnt(data)]
+    if any(each.kind == "unlearnt" for each in found):  # ages and labels say little of a model that has learnt little
+        found += [*_running(data), *(each for each in _old_classes(data, methods) if each.kind == "rare")]
+        return found
+    found += [
+        *_running(data),
         *_course(data),
         *_labels(data),
         *_hidden(data),
-        *_old_classes(data),
+        *_old_classes(data, methods),
         *_generalisation(data),
         *_weights(data),
     ]
     if not found and data.age is None:
         text = "No ages were recorded, so old classes are unknown: --signal train records ages at no cost."
         return [Advice("ageless", text, see="curves")]
-    return found or [Advice("fine", "Nothing stands out: no class is much older than the others.")]
+    return found or [Advice("fine", f"Nothing stands out: no class has a mean age of {_old(data):g} or more.")]
+
+
+def _failed(data: RunData) -> Iterator[Advice]:
+    if data.run.failed_at_epoch is not None:
+        unit = time_unit(data.run)
+        text = f"The loss was not finite in {unit} {data.run.failed_at_epoch}: lower --lr, or train in fp32."
+        yield Advice("failed", text, see="curves")
+
+
+def _running(data: RunData) -> Iterator[Advice]:
+    run, unit = data.run, time_unit(data.run)
+    if run.failed_at_epoch is None and not run.finished:
+        of = f" of {run.planned}" if run.planned else ""
+        text = f"{int(run.epochs[-1])}{of} {unit}s are done; the points below may change."
+        yield Advice("running", text, see="curves")
+
+
+def _unlearnt(data: RunData) -> Iterator[Advice]:
+    """Say that the model has not learnt: hardly better than one constant answer, or a third of the classes never right.
+
+    A class that is right in training and wrong on test is memorised, which is another matter.
+    """
+    run, size = data.run, len(data.run.classes)
+    counts = np.asarray(run.counts if run.counts and sum(run.counts) else [1] * size)
+    right = last_known(run.curves.get("train_accuracy", np.zeros(0))[:, None])[0]
+    often = counts.max() / counts.sum()
+    poor = size > 1 and right < often + _SKILL * (1 - often)
+    train, test = data.last("train_accuracy"), data.last("test_accuracy")
+    unknown = np.full(size, np.nan)
+    train, test = (unknown if each is None else each for each in (train, test))
+    lost = ((test <= 0.5 / size) | (np.isnan(test) & (train <= 0.5 / size))) & ~(train >= 0.5) & (counts > 0)
+    if not poor and (size < 2 or lost.sum() < _LOST * (counts > 0).sum()):
+        return
+    found = [f"{right:.0%} of the training answers are right, a constant answer gets {often:.0%}"] if poor else []
+    if lost.any():
+        where = "test" if np.isfinite(test).any() else "training"
+        found.append(f"{int(lost.sum()):,} of {size:,} classes are at about 0% on {where}")
+    unit = time_unit(run)
+    text = (
+        f"The model has not learnt yet: {', and '.join(found)}, after {int(run.epochs[-1]):,} {unit}s. Train longer, "
+        "or with another learning rate or network, before you judge labels, ages or weights."
+    )
+    yield Advice("unlearnt", text, [int(place) for place in np.flatnonzero(lost)], "curves")
 
 
 def _course(data: RunData) -> Iterator[Advice]:
     run, unit = data.run, time_unit(data.run)
-    if run.failed_at_epoch is not None:
-        text = f"The loss was not finite in {unit} {run.failed_at_epoch}: lower --lr, or train in fp32."
-        yield Advice("failed", text, see="curves")
-    elif not run.finished:
-        of = f" of {run.planned}" if run.planned else ""
-        text = f"{int(run.epochs[-1])}{of} {unit}s are done; the points below may change."
-        yield Advice("running", text, see="curves")
     ages = run.over_time.get("age")
     if ages is None or not len(ages):
         return
@@ -99,8 +147,9 @@ def _labels(data: RunData) -> Iterator[Advice]:
         count = int(likely.sum())
         these = f"{count:,} samples ({likely.mean():.2%}) were" if count > 1 else "One sample was"
         text = (
-            f"{these} wrong most of the time while the model was sure of another class. Check these labels first: "
-            "correct or remove the wrong ones, then train again. Weights by sample would emphasise wrong labels most."
+            f"{these} wrong most of the time while the model, which knows both classes, was sure of the other. Look at "
+            "them: mark what you find, correct the labels that are wrong, and train again. Weights by sample would "
+            "emphasise wrong labels most."
         )
         yield Advice("labels", text, see="errors")
 
@@ -126,58 +175,65 @@ def _hidden(data: RunData) -> Iterator[Advice]:
     yield Advice("hidden", text, list(dict.fromkeys(each.label for each in groups)), "samples")
 
 
-def _old_classes(data: RunData) -> Iterator[Advice]:
+def _old(data: RunData) -> float:
+    """Return the mean age from which on a class is old."""
+    return OLD_ON_STREAM if "threshold" in data.run.curves or time_unit(data.run) == "step" else OLD
+
+
+def _old_classes(data: RunData, methods: Sequence[MethodRow]) -> Iterator[Advice]:
     age, known = data.age, data.run.counts
     if age is None:
         return
     counts = np.asarray(known or [1] * len(age))
     there = np.isfinite(age) & (counts > 0)
-    if there.sum() < 2:
-        return
-    middle = float(np.median(age[there]))
-    old = there & (age >= max(OLD * middle, 1.2))
+    old = there & (age >= _old(data))
     if known is None:
         if old.any():
-            text = (
-                f"{_classes(old)} old: mean age {age[old].mean():.1f} against a median of {middle:.1f}. The sizes of "
-                "the classes are not on record, so it is unknown whether these are rare."
-            )
+            text = f"{_aged(data, old, '')}. Class sizes are not on record, so it is unknown whether these are rare."
             yield Advice("old", text, _oldest_first(old, age))
         return
-    rare = old & (counts < 0.5 * counts[there].mean())
+    rare = old & (counts < 0.5 * counts[counts > 0].mean()) if old.any() else old
     likely = _likely_share(data)
-    yield from _rare(data, counts, age, rare, middle)
+    if rare.any():
+        part = counts[rare].sum() / max(1, counts.sum())
+        text = f"{_aged(data, rare, ' and rare')}; {part:.1%} of the samples. {_remedy(data, rare, methods)}"
+        yield Advice("rare", text, _oldest_first(rare, age))
     doubted = old & ~rare & (likely >= _LIKELY)
     if doubted.any():
         text = (
-            f"{_classes(doubted)} old though not rare, and up to {likely[doubted].max():.0%} of their samples look "
+            f"{_aged(data, doubted, ' though not rare')}, and up to {likely[doubted].max():.0%} of their samples look "
             "mislabelled. Check the labels before giving these classes more weight."
         )
         yield Advice("doubted", text, _oldest_first(doubted, age), "errors")
     hard = old & ~rare & ~doubted
     if hard.any():
         text = (
-            f"{_classes(hard)} old though not rare: hard rather than short of samples. {_taken_for(data, hard)}"
+            f"{_aged(data, hard, ' though not rare')}: hard rather than short of samples. {_taken_for(data, hard)}"
             "A stronger network, augmentation or clearer class definitions may help more than weights."
         )
         yield Advice("hard", text, _oldest_first(hard, age), "samples")
 
 
-def _rare(data: RunData, counts: Ints, age: Floats, rare: Masks, middle: float) -> Iterator[Advice]:
-    if not rare.any():
-        return
-    part = counts[rare].sum() / max(1, counts.sum())
-    text = (
-        f"{_classes(rare)} old and rare: {part:.1%} of the samples, mean age {age[rare].mean():.1f} against a median "
-        f"of {middle:.1f}. "
-    )
+def _aged(data: RunData, classes: Masks, how: str) -> str:
+    """Say how old some classes are, against what is old."""
+    assert data.age is not None
+    mean = data.age[classes].mean()
+    return f"{_classes(classes)} old{how}: mean age {mean:.1f}, where 1 is always right and {_old(data):g} is old"
+
+
+def _remedy(data: RunData, rare: Masks, methods: Sequence[MethodRow]) -> str:
+    """Say what may help rare classes: what helped here, where that is known."""
+    tried = sorted((row for row in methods if row.gain is not None), key=lambda row: -row.gain.mean if row.gain else 0)
+    better = [row for row in tried if is_better(row)]
+    if better and all(row.method != data.run.method for row in better):
+        return f"{gain_text(better[0])} here: use it, or collect more samples."
     weight = data.last("weight")
     used = float(np.nanmean(weight[rare])) if weight is not None else 1.0
     if used > 1.2:
-        text += f"They already have {used:.1f} times the mean weight: more samples would help more than weight."
-    else:
-        text += "Increase their weight (--weighting cb, frequency or cb+aol), or collect more samples."
-    yield Advice("rare", text, _oldest_first(rare, age))
+        return f"They already have {used:.1f} times the mean weight: more samples would help more than weight."
+    if tried:
+        return f"Nothing tried here gained for certain; the most: {gain_text(tried[0])}. More samples would help."
+    return "Increase their weight (--weighting cb, frequency or cb+aol), or collect more samples."
 
 
 def _generalisation(data: RunData) -> Iterator[Advice]:

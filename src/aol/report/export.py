@@ -42,6 +42,7 @@ def columns(data: RunData) -> pd.DataFrame:
         "epochs_seen": samples.seen,
         "epochs_wrong": samples.wrong,
         "suspicion": samples.suspicion,
+        "likely_label_error": samples.likely_mislabelled,
         "label_quality": (1.0 - samples.suspicion).astype(np.float32),
     }
     return pd.DataFrame(table).iloc[np.argsort(-samples.suspicion, kind="stable")]

@@ -52,13 +52,29 @@ def suspicion(label: Ints, wrong: Shorts, seen: Shorts, mean_confidence: Reals, 
     return np.where(known, squeezed, 0.0).astype(np.float32)
 
 
-def learnt_classes(label: Ints, wrong: Shorts, seen: Shorts) -> Masks:
-    """Return which classes were right at least as often as wrong, `bool [C]`.
+def competent_classes(
+    label: Ints, prediction: Shorts, wrong: Shorts, seen: Shorts, test_accuracy: Floats | None = None
+) -> Masks:
+    """Return the classes on which the model can be trusted, `bool [C]`: it doubts no label of the others.
 
-    >>> learnt_classes(np.array([0, 0, 1]), np.array([1, 2, 3], np.int32), np.array([3, 3, 4], np.int32))
+    A class was right in at least half of the epochs; at least half of the last answers to its samples were right, and
+    at least half of the last answers that named it; and on test, where that was read, at least half.
+
+    >>> label, prediction = np.array([0, 0, 1, 1]), np.array([0, 0, 1, 0], np.int32)
+    >>> wrong, seen = np.array([1, 0, 1, 4], np.int32), np.full(4, 4, np.int32)
+    >>> competent_classes(label, prediction, wrong, seen)
     array([ True, False])
+    >>> competent_classes(label, prediction, wrong, seen, test_accuracy=np.array([0.4, 0.9]))
+    array([False, False])
     """
-    size = int(label.max(initial=-1)) + 1
-    missed = np.bincount(label, weights=wrong, minlength=size)
-    found: Masks = missed <= 0.5 * np.bincount(label, weights=seen, minlength=size)
+    size = int(max(label.max(initial=-1), prediction.max(initial=-1))) + 1
+    missed, shown = (np.bincount(label, weights=each, minlength=size) for each in (wrong, seen))
+    found: Masks = missed < 0.5 * shown
+    known = prediction >= 0
+    if known.any():
+        right = np.bincount(label[known & (prediction == label)], minlength=size)
+        asked, named = (np.bincount(each[known], minlength=size) for each in (label, prediction))
+        found &= right >= 0.5 * np.maximum(1, np.maximum(asked, named))
+    if test_accuracy is not None:
+        found &= ~(test_accuracy[:size] < 0.5)  # NaN: not read
     return found

@@ -24,7 +24,7 @@ from aol.report.run_data import RunData
 from aol.runs.record import Json
 
 # In this order: each may use those before it.
-SCRIPTS = ("data", "state", "charts", "runs", "curves", "heatmap", "heatsteer", "classes", "samples", "main")
+SCRIPTS = ("data", "state", "charts", "runs", "methods", "curves", "heatmap", "heatsteer", "classes", "samples", "main")
 
 
 def write_page(runs: Sequence[RunData], path: str | os.PathLike[str], *, refresh: float | None = None) -> int:
@@ -32,8 +32,8 @@ def write_page(runs: Sequence[RunData], path: str | os.PathLike[str], *, refresh
 
     With `refresh`, an open page loads itself again after so many seconds: for runs that are being trained.
     """
-    names = ", ".join(dict.fromkeys(data.run.method for data in runs))
-    content = document(payload(runs, refresh=refresh), f"Age of Learning: {names[:80]}").encode()
+    found = payload(runs, refresh=refresh)
+    content = document(found, f"{found['title']}: Age of Learning").encode()
     write_atomically(Path(path), content)
     return len(content)
 

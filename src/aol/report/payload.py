@@ -11,17 +11,15 @@ from datetime import datetime
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from aol._version import __version__
-from aol.plots.summary import class_table
 from aol.report.advice import Advice, advise
 from aol.report.codec import pack, rounded, spread
+from aol.report.methods import MethodRow, answer, method_rows
 from aol.report.run_data import RunData, last_known, trend
 from aol.report.samples import EPOCHS, Album, describe
-from aol.runs.metrics import MEASURES, at_the_end, is_stream, measure_text
+from aol.runs.metrics import MEASURES, at_the_end, is_stream
 from aol.runs.record import Json, Run
-from aol.runs.table import frame_of
 
 RUNS = 24  # with details; the others are rows of a table
 CLASSES = 100_000  # classes of all runs together, with details
@@ -53,13 +51,14 @@ def payload(runs: Sequence[RunData], *, refresh: float | None = None, now: datet
     detailed = min(len(runs), RUNS, max(2, CLASSES // max(1, most)))
     album, names, notes = Album(ROOM), list[list[str]](), list[str]()
     shown: list[Json] = []
+    methods = method_rows([data.run for data in runs])
     for place, data in enumerate(runs):
         classes = _unlike(data.run.classes)
         if classes not in names:
             names.append(classes)
         run = _summary(data, measures=place < detailed) | {"set": names.index(classes)}
         if place < detailed:
-            run |= _details(data, detailed, album, notes)
+            run |= _details(data, methods, detailed, album, notes)
         shown.append(run)
     if detailed < len(runs):
         notes.append(
@@ -69,25 +68,47 @@ def payload(runs: Sequence[RunData], *, refresh: float | None = None, now: datet
     when = (now or datetime.now()).astimezone()
     return {
         "version": __version__,
+        "title": _title(runs, when),
         "written": when.strftime("%Y-%m-%d %H:%M:%S %Z"),
         "refresh": refresh,
         "classSets": [list(classes) for classes in names],
         "runs": shown,
-        "methods": _methods(runs, notes),
+        "methods": _methods(methods, notes),
         "pictures": list(album.urls),
         "notes": list(dict.fromkeys(notes)),
     }
 
 
-def _methods(runs: Sequence[RunData], notes: list[str]) -> dict[str, Json]:
-    """Return the table of the classes by method: the heads of its columns, and a row a method."""
-    found = class_table(frame_of((data.folder, data.run) for data in runs)) if runs else pd.DataFrame()
-    if len(found) > METHODS:
-        notes.append(f"Classes by method: the first {METHODS} of {len(found)} methods are listed.")
-    first = found.head(METHODS)
-    values = first.to_numpy(dtype=np.float64)
-    rows: list[Json] = [[_short(str(name)), *rounded(own)] for name, own in zip(first.index, values, strict=True)]
-    return {"columns": [measure_text(f"{name}_last") for name in found.columns], "rows": rows}
+def _title(runs: Sequence[RunData], when: datetime) -> str:
+    """Return what the page is about: the data sets, else the folder of the runs, and the date."""
+    sets = dict.fromkeys(str(name) for data in runs if (name := data.run.settings.get("data") or data.run.data))
+    folders = dict.fromkeys(data.folder.name for data in runs)
+    names = list(sets or folders)
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return f"{_short(', '.join(names[:3]))}{more}, {when.strftime('%Y-%m-%d')}"
+
+
+def _methods(rows: Sequence[MethodRow], notes: list[str]) -> dict[str, Json]:
+    """Return the methods side by side: what is to be said of them, other measures by name, and a row a method."""
+    if len(rows) > METHODS:
+        notes.append(f"Methods: the first {METHODS} of {len(rows)} are listed.")
+    measures = list(rows[0].measures) if rows else []
+    shown: list[Json] = []
+    for row in rows[:METHODS]:
+        gain = row.gain
+        ends = gain.interval if gain is not None else None
+        figures = np.array([row.accuracy, row.spread, *row.measures.values()])
+        accuracy, spread_, *others = rounded(figures)
+        shown.append(
+            {
+                "name": _short(row.name), "method": _short(row.method), "seeds": row.seeds, "accuracy": accuracy,
+                "spread": spread_, "gain": None if gain is None else rounded(np.array([gain.mean]))[0],
+                "interval": None if ends is None else rounded(np.array(ends)), "measures": others,
+                "isBaseline": row.method == row.baseline,
+            }
+        )  # fmt: skip
+    baseline = next((row.baseline for row in rows if row.gain is not None), None)
+    return {"answer": answer(rows), "baseline": baseline, "measures": list(measures), "rows": shown}
 
 
 def _summary(data: RunData, *, measures: bool) -> dict[str, Json]:
@@ -128,13 +149,13 @@ def _repeated(run: Run) -> set[str]:
     }
 
 
-def _details(data: RunData, runs: int, album: Album, notes: list[str]) -> dict[str, Json]:
+def _details(data: RunData, methods: Sequence[MethodRow], runs: int, album: Album, notes: list[str]) -> dict[str, Json]:
     run = data.run
     last = {name: data.last(name) for name in READINGS}
     found: dict[str, Json] = {
         "details": True,
         "counts": None if run.counts is None else list(run.counts),
-        "advice": [_sentence(each) for each in advise(data)],
+        "advice": [_sentence(each) for each in advise(data, methods)],
         "last": {name: pack(values) for name, values in last.items() if values is not None},
         "trend": pack(trend(run.over_time["age"])) if "age" in run.over_time else None,
         "byClass": _over_time(run, CELLS // runs, notes),

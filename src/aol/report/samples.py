@@ -18,7 +18,7 @@ import pandas as pd
 
 from aol.ages.answers import Answers
 from aol.report.codec import rounded, steps
-from aol.report.label_quality import Floats, Ints, Masks, Reals, Shorts, learnt_classes, suspicion
+from aol.report.label_quality import Floats, Ints, Masks, Reals, Shorts, competent_classes, suspicion
 from aol.report.pictures import pictures_of
 from aol.runs.record import DamagedRunError, Json, Run
 from aol.runs.samples import FILE, read_ids, read_samples
@@ -48,6 +48,7 @@ class Samples:
         answers: right or wrong, at every epoch.
         pictures: returns the picture of a row, or None.
         ids: the names of the samples, where they have some.
+        test_accuracy: the share of right answers on test by class, `[C]`, where it was read.
     """
 
     index: Ints
@@ -62,6 +63,7 @@ class Samples:
     answers: Answers
     pictures: Callable[[int], bytes | None] = field(default=lambda _: None)
     ids: Sequence[str | int] | None = None
+    test_accuracy: Floats | None = None
 
     def __len__(self) -> int:
         return len(self.label)
@@ -119,23 +121,26 @@ class Samples:
         return found
 
     @cached_property
+    def trusted(self) -> Masks:
+        """Whose labels the model may doubt: seen in three epochs at least, and competent on label and answer."""
+        if not len(self):
+            return np.zeros(0, bool)
+        able = competent_classes(self.label, self.prediction, self.wrong, self.seen, self.test_accuracy)
+        return able[self.label] & (able[self.prediction] | (self.prediction < 0)) & (self.seen >= _LEAST_EPOCHS)
+
+    @cached_property
     def suspicion(self) -> Reals:
-        """How likely each label is wrong, from 0 to 1, for ranking: see `label_quality.py`."""
-        return suspicion(self.label, self.wrong, self.seen, self.mean_confidence, self.mean_other)
+        """How likely each label is wrong, from 0 to 1: see `label_quality.py`; halved where the model is not trusted.
 
-    @cached_property
-    def in_learnt_class(self) -> Masks:
-        """Which samples belong to a class that was right at least as often as wrong."""
-        return learnt_classes(self.label, self.wrong, self.seen)[self.label]
-
-    @cached_property
-    def likely_mislabelled(self) -> Masks:
-        """Which labels are likely wrong: over the epochs, another class had a much higher probability.
-
-        That is a suspicion above one half, from three epochs at least, in a class that was learnt: the samples of a
-        class that was not learnt are suspicious whatever their labels.
+        So a score above one half means the same on the page, in the exported table, and in the advice.
         """
-        found: Masks = (self.suspicion > _SUSPICIOUS) & (self.seen >= _LEAST_EPOCHS) & self.in_learnt_class
+        score = suspicion(self.label, self.wrong, self.seen, self.mean_confidence, self.mean_other)
+        return np.where(self.trusted, score, score / 2).astype(np.float32)
+
+    @property
+    def likely_mislabelled(self) -> Masks:
+        """Which labels are likely wrong: a suspicion above one half. The page and the exported table agree on it."""
+        found: Masks = self.suspicion > _SUSPICIOUS
         return found
 
     def confusion(self, num_classes: int) -> tuple[Ints, Floats]:
@@ -171,6 +176,7 @@ def samples_of(folder: Path, run: Run) -> Samples | None:
         answers=table.answers,
         pictures=pictures_of(folder, run, table),
         ids=read_ids(folder, len(table)),
+        test_accuracy=run.by_class.get("test_accuracy"),
     )
 
 
@@ -229,13 +235,9 @@ def _turn(label: Ints) -> Ints:
 
 
 def doubtful_first(samples: Samples) -> Ints:
-    """Return the rows that were ever wrong: likely label errors, the rest of learnt classes, then of the others.
-
-    Among each, the more suspicious come first.
-    """
+    """Return the rows that were ever wrong, the most suspicious first; those of classes that are not learnt last."""
     rows = np.flatnonzero(samples.wrong > 0)
-    likely, learnt = samples.likely_mislabelled[rows], samples.in_learnt_class[rows]
-    return rows[np.lexsort((-samples.age[rows], -samples.suspicion[rows], ~learnt, ~likely))]
+    return rows[np.lexsort((-samples.age[rows], -samples.suspicion[rows], ~samples.trusted[rows]))]
 
 
 def choose(order: Ints, label: Ints, most: int, num_classes: int) -> Ints:

@@ -1,8 +1,8 @@
 // Puts the page together: what is drawn when, colours, printing, and reloading during training.
 
 function drawHead() {
-  const sets = new Set(RUNS.map((run) => run.settings.data).filter(Boolean));
-  fill("subtitle", `${times(RUNS.length, "run")}${sets.size ? ` on ${[...sets].join(", ")}` : ""}, written ${DATA.written}`);
+  fill("title", DATA.title);
+  fill("subtitle", `Age of Learning: ${times(DATA.methods.rows.length || 1, "method")}, ${times(RUNS.length, "run")}. Written ${DATA.written}.`);
 }
 
 function drawTheme() {
@@ -33,6 +33,7 @@ function listen() {
 }
 
 function drawCharts() {
+  drawMethods();
   drawCurves();
   drawHeat();
   drawScatter();
@@ -55,11 +56,11 @@ function start() {
   listen();
   drawHead();
   drawAbout();
-  drawMethods();
   const details = RUNS.some((run) => run.details);
   for (const id of ["advice", "classes", "samples", "errors"]) part(id).hidden = !details;
   follow(["theme"], drawTheme);
   follow(["run"], drawForRun);
+  follow(["shown"], drawMethods);
   follow(["run", "shown"], drawRuns);
   follow(["run"], drawPicks);
   follow(["run", "klass"], drawClassPick);

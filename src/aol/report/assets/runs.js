@@ -62,18 +62,7 @@ function drawRuns() {
       wanted.map(([, read, number]) => element("td", { class: number ? "number" : "" }, read(run))));
   });
   keepingFocus(() => fill("run-table", element("thead", {}, head), element("tbody", {}, rows)));
-  drawMore("run-more", "runs", rows.length, RUNS.length, 50, drawRuns);
-}
-
-// What accuracy hides: the worst classes, head and tail, one row a method.
-function drawMethods() {
-  const { columns, rows } = DATA.methods;
-  part("methods").hidden = !rows.length;
-  const head = element("tr", {}, element("th", { scope: "col" }, "Method"),
-    columns.map((name) => element("th", { scope: "col", class: "number" }, name[0].toUpperCase() + name.slice(1))));
-  fill("method-table", element("thead", {}, head), element("tbody", {}, rows.map(([name, ...values]) =>
-    element("tr", {}, element("th", { scope: "row" }, name),
-      values.map((value) => element("td", { class: "number" }, percent(value)))))));
+  drawMore("run-more", "runs", rows.length, RUNS.length, 48, drawRuns);
 }
 
 function toggleRun(place) {

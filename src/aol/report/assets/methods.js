@@ -1,0 +1,90 @@
+// The answer: methods side by side, what each gained over the baseline, and head, middle and tail as bars.
+
+const points = (value) => (known(value) ? `${value >= 0 ? "+" : "−"}${Math.abs(100 * value).toFixed(1)}` : "");
+const METHOD_COLUMNS = [
+  ["Seeds", (row) => whole(row.seeds)],
+  ["Accuracy", (row) => percent(row.accuracy)],
+  ["SD", (row) => (known(row.spread) ? (100 * row.spread).toFixed(1) : "")],
+  ["Gain", (row) => points(row.gain)],
+  ["95% interval", (row) => (row.interval ? `${points(row.interval[0])} to ${points(row.interval[1])}` : "")],
+];
+
+const PARTS = { head_accuracy: "Head", middle_accuracy: "Middle", tail_accuracy: "Tail" };
+
+// A method has the colour of its run that is shown, so that bars and lines agree.
+function methodColour(row, place) {
+  const at = state.shown.findIndex((each) => RUNS[each].method === row.method);
+  return at >= 0 ? at : state.shown.length + place;
+}
+
+function drawMethods() {
+  const { rows, measures, answer, baseline } = DATA.methods;
+  part("answer").hidden = !rows.length;
+  if (!rows.length) return undefined;
+  const others = measures.map((name, place) => [PARTS[name] || spoken(`test_${name}`), (row) => percent(row.measures[place])]);
+  const columns = [...METHOD_COLUMNS, ...others].filter(([, read]) => rows.some((row) => read(row) !== ""));
+  const sure = (row) => row.interval && (row.interval[0] > 0 ? "better" : row.interval[1] < 0 ? "worse" : "");
+  const lost = RUNS.filter((run) => run.details && run.advice[0].kind === "unlearnt").length;
+  const warning = lost ? `${lost} of ${times(RUNS.length, "run")} ${lost === 1 ? "has" : "have"} not learnt yet, so the figures below say little. ` : "";
+  fill("answer-text", warning, answer || (rows.length > 1 ? "No method here was trained without weights, so there is no gain to tell." : ""));
+  fill("method-table", element("thead", {}, element("tr", {}, element("th", { scope: "col" }, "Method"),
+    columns.map(([name]) => element("th", { scope: "col", class: "number" }, name)))),
+  element("tbody", {}, rows.map((row, place) => element("tr", { class: sure(row) || "" },
+    element("th", { scope: "row" }, swatch(methodColour(row, place)), row.name),
+    columns.map(([name, read]) => element("td", { class: name === "Gain" ? "number gain" : "number" }, read(row)))))));
+  fill("method-about", [
+    "On test, at the end of training, mean over seeds.",
+    baseline ? `Gains are points of accuracy over ${baseline}, paired by seed, with Student's interval.` : "",
+    measures.includes("balanced_accuracy") ? "" : "The test set is balanced: accuracy is balanced accuracy.",
+    measures.includes("tail_accuracy") ? "Head, middle and tail are thirds of the classes by training samples." : "",
+  ].filter(Boolean).join(" "));
+  return drawBars(rows.slice(0, 8), measures);
+}
+
+const BARS = [...Object.entries(PARTS), ["worst_class", "Worst class"]];
+
+async function drawBars(rows, measures) {
+  const host = part("method-bars");
+  const parts = BARS.filter(([name]) => measures.includes(name));
+  if (!parts.length) return clearChart(host);
+  const values = parts.flatMap(([name, text], group) => rows.map((row, place) => ({
+    group, text, place, name: row.name, value: row.measures[measures.indexOf(name)], colour: colourOf(methodColour(row, place)),
+  }))).filter((each) => known(each.value));
+  const view = await chart(host, {
+    ...fitted(host, 560), height: 190, title: { text: "Test accuracy of parts of the classes" },
+    data: [{ name: "rows", values }],
+    scales: [
+      { name: "x", type: "band", domain: parts.map(([, text]) => text), range: "width", padding: 0.25 },
+      { name: "in", type: "band", domain: rows.map((_, place) => place), range: [0, { signal: "bandwidth('x')" }], padding: 0.08 },
+      { name: "y", type: "linear", domain: [0, 1], range: "height" },
+    ],
+    axes: [
+      { orient: "bottom", scale: "x", ticks: false, labelPadding: 6, labelFontSize: 12 },
+      { orient: "left", scale: "y", grid: true, tickCount: 5, format: ".0%" },
+    ],
+    marks: [{
+      type: "rect", from: { data: "rows" },
+      encode: {
+        enter: {
+          x: { signal: "scale('x', datum.text) + scale('in', datum.place)" }, width: { signal: "max(1, bandwidth('in'))" },
+          y: { scale: "y", field: "value" }, y2: { signal: "height" }, fill: { field: "colour" },
+        },
+      },
+    }, ...(rows.length > 4 ? [] : [{
+      type: "text", from: { data: "rows" },
+      encode: {
+        enter: {
+          x: { signal: "scale('x', datum.text) + scale('in', datum.place) + bandwidth('in') / 2" },
+          y: { scale: "y", field: "value", offset: -3 }, align: { value: "center" }, baseline: { value: "bottom" },
+          text: { signal: "format(100 * datum.value, '.0f')" }, fontSize: { value: 10 }, fill: { value: "var(--quiet)" },
+        },
+      },
+    }])],
+  }, "Test accuracy of head, middle, tail and worst class by method");
+  if (!view) return undefined;
+  hover(host, view, (x) => {
+    const near = parts.findIndex(([, text]) => x >= view.scale("x")(text) && x <= view.scale("x")(text) + view.scale("x").bandwidth());
+    return near < 0 ? null : [parts[near][1], ...values.filter((each) => each.group === near).map((each) => `${each.name}: ${percent(each.value)}`)];
+  });
+  return undefined;
+}
