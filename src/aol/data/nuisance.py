@@ -34,6 +34,7 @@ def change(
     noise: float = 0.0,
     validation: float = 0.0,
     seed: int = 0,
+    pixels: bool = True,
 ) -> Pair[ImageSet]:
     """Return a data set with a nuisance and noisy training labels; places of samples stay as they are.
 
@@ -46,6 +47,7 @@ def change(
         validation: share of each class to hold out. The held-out part is like the test set: its nuisance is
             independent of the class, and its labels are right.
         seed: of all draws.
+        pixels: False leaves the pixels as they are, but for the number of channels: quick, for labels and shapes only.
 
     >>> from aol.data import load
     >>> biased = change(load("digits"), nuisance="patch", conflicts=0.05)
@@ -63,7 +65,8 @@ def change(
         own[kept] = biased_nuisance(labels[kept], classes, conflicts, seed=seed)
         own[held] = balanced_nuisance(labels[held], classes, seed=seed)
         there = balanced_nuisance(pair.test.labels, classes, seed=seed + 1)
-    train, test = apply(pair.train, nuisance, own), apply(pair.test, nuisance, there)
+    show = apply if pixels else _as_rgb
+    train, test = show(pair.train, nuisance, own), show(pair.test, nuisance, there)
     held_out = train.subset(held) if len(held) else None
     noisy = labels.clone()
     noisy[kept] = noisy_labels(labels[kept], classes, noise, seed=seed)
@@ -152,6 +155,11 @@ def apply(images: ImageSet, kind: str, nuisance: Tensor) -> ImageSet:
         fill = (colours(images.num_classes) * 255).round().to(torch.uint8)[nuisance]
         changed[:, :, :side, :side] = fill[:, :, None, None]
     return replace(images, images=changed)
+
+
+def _as_rgb(images: ImageSet, kind: str, nuisance: Tensor) -> ImageSet:
+    """Return a split with the number of channels that `apply` gives it; no pixel is copied."""
+    return images if kind == "none" else replace(images, images=images.images.expand(-1, 3, -1, -1))
 
 
 def _three_channels(grey: Normalisation) -> Normalisation:

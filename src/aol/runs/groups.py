@@ -22,7 +22,7 @@ from aol.engine import capacity
 from aol.engine.learner import network_name
 from aol.engine.loop import pool
 from aol.engine.settings import Settings, WrongSettingsError, groups
-from aol.engine.source import AnyPair, data_of, shape_of
+from aol.engine.source import AnyPair, data_of, input_shape
 from aol.runs.progress import Silent
 from aol.runs.store import Store
 from aol.runs.tensorboard import check_tensorboard
@@ -129,8 +129,8 @@ def plan(
     found: list[list[Settings]] = []
     for key in dict.fromkeys(run.group_key for run in runs):
         some = [run for run in runs if run.group_key == key]
-        pair = data_of(some[0], pairs)
-        shape = shape_of(pair, some[0].image_size)
+        pair = pairs[some[0].data]
+        shape = input_shape(some[0], pair)
         reason: str | None
         if shared:
             reason = "several processes share every batch"
@@ -166,7 +166,7 @@ def likely_best(device: torch.device, shape: tuple[int, int, int], batch_size: i
 
 
 def _network(run: Settings, pair: AnyPair) -> nets.Network:
-    shape = shape_of(pair, run.image_size)
+    shape = input_shape(run, pair)
     name = network_name(run.net, shape)
     try:
         return nets.make(name, num_classes=pair.num_classes, in_channels=shape[0], image_size=shape[1], seed=run.seed)
@@ -182,14 +182,12 @@ def check(runs: Sequence[Settings], pairs: dict[str, AnyPair], options: Executio
         raise WrongSettingsError(
             "--keep-samples keeps the ages of samples: a stream has ages of classes only, and signal='none' has none."
         )
-    fitting: set[object] = set()  # networks that were seen to fit
     for run in {run.group_key: run for run in runs}.values():
-        pair = data_of(run, pairs)
-        shape_of(pair, run.image_size)
-        pool(run, pair.train.labels, pair.shortcut)
-        if (run.data, run.net, pair.train.shape, run.image_size) not in fitting:
-            _network(run, pair)
-            fitting.add((run.data, run.net, pair.train.shape, run.image_size))
+        input_shape(run, pairs[run.data])
+        seen = data_of(run, pairs, pixels=False)
+        pool(run, seen.train.labels, seen.shortcut)
+    for run in {(run.data, run.net, run.nuisance, run.image_size): run for run in runs}.values():
+        _network(run, pairs[run.data])
 
 
 # Checkpoints
