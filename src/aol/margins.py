@@ -104,8 +104,9 @@ class Margins(State):
         num_classes: C.
         labels: the class of each of the N samples, where samples come back every epoch. `observe` then takes the index
             of samples instead of their labels.
-        signal: the strength of an error: "error" counts each as one; "age" counts how many times in a row the sample
-            was wrong or, without `labels`, how many steps in a row its class was taken for the answer.
+        signal: the strength of an error: "error" counts each as one, and was as good or better wherever both were
+            compared; "age" counts how many times in a row the sample was wrong or, without `labels`, how many steps in
+            a row its class was taken for the answer.
         gain: k, the speed of offsets per `advance`. A vector of R numbers gives every state a leading run axis, and
             `observe` then takes `answer [R, B]`. 0 keeps all offsets at zero.
         rho: smoothing rate of m and q, in [0, 1]; also one per run.
@@ -118,7 +119,7 @@ class Margins(State):
 
     Under `torch.distributed` each process observes its share, and `advance` (collective) adds the counts.
 
-    >>> margins = Margins(2, signal="error", gain=0.1)
+    >>> margins = Margins(2, gain=0.1)
     >>> for _ in range(3):
     ...     margins.observe([0] * 90 + [1] * 10, [0] * 90 + [0] * 9 + [1])
     ...     margins.advance()
@@ -135,7 +136,7 @@ class Margins(State):
         num_classes: int,
         *,
         labels: _check.Integers | None = None,
-        signal: str = "age",
+        signal: str = "error",
         gain: _check.Rate = 0.1,
         rho: _check.Rate = 0.3,
         width: float = 1.0,

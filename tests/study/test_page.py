@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 
 from aol.runs.store import Store
+from aol.study.comparisons import finished_runs, study_results
 from aol.study.page import results_page, with_summary, write_page
 from aol.study.spec import Method, Study, load
+from aol.study.tables import with_interval
 from tests.support.made_up import fill, record, records, study, write
 
 ROOT = Path(__file__).parents[2]
@@ -264,3 +266,24 @@ def test_the_page_in_the_docs_is_up_to_date_with_the_runs(monkeypatch: pytest.Mo
         there = (docs / name).read_bytes()
         if drawn_by.findall(there) == drawn_by.findall(content):  # other versions place text a little differently
             assert there == content, name
+
+
+def test_the_page_of_margins_and_the_readme_say_what_the_runs_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    names = ("margins", "margins-balanced", "margins-digits", "margins-stream")
+    folder = Path("results/margins")
+    made = results_page(folder, [load(name) for name in names], charts=True)
+    command = f"aol study page {' '.join(names)} --out results/margins --write docs/results-margins.md"
+    assert made.text == (ROOT / "docs" / "results-margins.md").read_text(encoding="utf-8"), f"run: {command}"
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    rows = {
+        "logit-adjustment-1.5": "τ = 1.5 |", "logit-adjustment": "τ = 1 |", "margin-error": "by error** |",
+        "margin-age": "by age |", "cb-deferred": "last fifth of the epochs |", "aol": "(the paper) |",
+    }  # fmt: skip
+    store = Store(folder)
+    for name in names[:2]:
+        results = study_results(load(name), store, finished_runs(store))
+        for each in results.comparisons:
+            if each.method in rows and each.gain is not None:
+                (line,) = [line for line in readme.splitlines() if rows[each.method] in line]
+                assert with_interval(each.gain.mean, each.gain.interval) in line

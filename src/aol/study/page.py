@@ -75,6 +75,7 @@ def results_page(
     bases = {study.baseline for study in chosen}
     text = template("results.md.j2").render(
         paper=any(study.paper for study in chosen),
+        chosen=any(len(method.variants()) > 1 for study in chosen for method in study.methods),
         summary=lines,
         lines=lines,
         figure_text=figure_text,

@@ -170,7 +170,8 @@ def gain_table(results: StudyResults) -> TextTable:
     shown = [each for each in results.comparisons if each.cell in cells] or list(results.comparisons)
     base, column = results.study.baseline, results.measured
     table = text_table(results.study.title, (_gain_row(each, base, column) for each in shown), whole=True)
-    return table if column == "accuracy" else TextTable(table.title, table.frame.drop(columns="paper"))
+    published = column == "accuracy" and results.study.paper
+    return table if published else TextTable(table.title, table.frame.drop(columns="paper"))
 
 
 def _gain_row(each: Comparison, baseline: str, column: str) -> dict[str, str]:
