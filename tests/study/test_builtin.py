@@ -18,7 +18,7 @@ from aol.study import Study, builtin_names, load
 
 NAMES = builtin_names(smoke=False)
 FIXED = [name for name in NAMES if name.startswith("fixed-rho")]
-OWN = ("margins", "hidden", "fixed-rho")
+OWN = ("margins", "hidden", "fixed-rho", "thresholds")
 OF_PAPER = [name for name in NAMES if not name.startswith(OWN)]  # those that follow its protocol
 MEMORIES = {"all": "all", "reservoir10000": "reservoir:10000", "reservoir50000": "reservoir:50000"}
 
@@ -178,6 +178,19 @@ def test_what_is_fixed_in_advance_is_a_setting_of_the_grid_on_the_seeds_of_its_b
     assert plain <= known  # the baseline's further seeds
     others = {run for run in study.all_runs() if run.weighting != "none"}
     assert not others & known  # seeds that were not seen when rho was fixed
+
+
+def test_thresholds_are_compared_on_the_runs_of_limited_access() -> None:
+    study = load("thresholds-limited-access")
+    known = set(load("fixed-rho-limited-access").all_runs()) | set(load("limited-access").all_runs())
+    for cell in study.cells_list():
+        by_method = {each.name: study.runs(cell, each) for each in study.methods}
+        assert set(by_method["none"]) | set(by_method["aol"]) <= known  # trained once for both studies
+        for name, rule in (("aol-positive", "positive-median"), ("aol-mean", "mean")):
+            assert {run.threshold for run in by_method[name]} == {rule}
+            plain = {dataclasses.replace(run, threshold=None, rho=0.1) for run in by_method[name]}
+            assert plain == set(by_method["aol"])
+        assert len({run.group_key for run in study.cell_runs(cell)}) == 1
 
 
 def test_bf16_is_compared_with_fp32_run_by_run() -> None:
