@@ -272,7 +272,7 @@ class Settings:
         """
         return round(self.start * self.epochs)
 
-    @property
+    @cached_property
     def group_key(self) -> tuple[tuple[str, Value], ...]:
         """What runs must have in common to be trained as one network."""
         return tuple((name, value) for name, value in self.as_dict().items() if name not in PER_RUN)

@@ -127,8 +127,10 @@ def plan(
     """
     shared = launched()[1] > 1 and options.parallel == "data"
     found: list[list[Settings]] = []
-    for key in dict.fromkeys(run.group_key for run in runs):
-        some = [run for run in runs if run.group_key == key]
+    by_key: dict[object, list[Settings]] = {}
+    for run in runs:
+        by_key.setdefault(run.group_key, []).append(run)
+    for key, some in by_key.items():
         pair = pairs[some[0].data]
         shape = input_shape(some[0], pair)
         reason: str | None
