@@ -536,6 +536,9 @@ def test_offsets_from_counts_have_a_row_for_each_run():
         (lambda: aol.fit_offsets(torch.zeros(2, 2), [[0, 1]]), ValueError, "label"),
         (lambda: aol.fit_offsets(torch.zeros(2, 2), [0, 2]), IndexError, "label"),
         (lambda: aol.fit_offsets(torch.zeros(2, 2), [0.0, 1.0]), TypeError, "label"),
+        (lambda: aol.fit_offsets(torch.zeros(2, 2), [0, 1], times=[1]), ValueError, "times"),
+        (lambda: aol.fit_offsets(torch.zeros(2, 2), [0, 1], times=[0, 0]), ValueError, "times"),
+        (lambda: aol.fit_offsets(torch.zeros(2, 2), [0, 1], times=[1, -1]), ValueError, "times"),
         (lambda: aol.fit_offsets(torch.zeros(2, 2), [0, 1], steps=0), ValueError, "steps"),
         (lambda: aol.fit_offsets(torch.zeros(2, 2), [0, 1], width=-1.0), ValueError, "width"),
     ],
@@ -617,3 +620,13 @@ def test_fitted_offsets_are_never_worse_than_none_on_the_samples_they_are_fitted
 def test_logits_that_are_all_the_same_have_no_offsets_to_be_fitted():
     assert aol.fit_offsets(torch.ones(1, 1), [0]).tolist() == [0.0]
     assert aol.fit_offsets(torch.ones(4, 2), [0, 0, 0, 0]).isfinite().all()
+
+
+def test_a_sample_that_counts_several_times_is_fitted_as_its_copies_are():
+    generator = torch.Generator().manual_seed(0)
+    label = torch.randint(3, (80,), generator=generator)
+    logits = torch.randn(80, 3, generator=generator) + torch.tensor([2.0, 0.0, -1.0])
+    times = torch.randint(4, (80,), generator=generator)
+    once = aol.fit_offsets(logits.repeat_interleave(times, 0), label.repeat_interleave(times))
+    assert once.abs().max() > 0.5
+    torch.testing.assert_close(aol.fit_offsets(logits, label, times=times), once, atol=1e-5, rtol=1e-5)

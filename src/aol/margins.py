@@ -401,11 +401,19 @@ def _smoothed_sizes(size: Tensor, number: Tensor, new: Tensor, rho: Tensor) -> T
     return torch.where(unknown, size.masked_fill(unknown, torch.nan).nanmean(1, keepdim=True).nan_to_num(1.0), size)
 
 
-def fit_offsets(logits: Tensor, label: _check.Integers, *, steps: int = 200, width: float = 1.0) -> Tensor:
+def fit_offsets(
+    logits: Tensor,
+    label: _check.Integers,
+    *,
+    times: _check.Integers | None = None,
+    steps: int = 200,
+    width: float = 1.0,
+) -> Tensor:
     """Return offsets for `posthoc_logits`, `float32 [C]`, from held-out logits: no class counts, no training.
 
     Finds offsets with which every class is as often missed as wrongly named on these samples, up to the standard error
-    of the difference (times `width`). Use samples that the model was not trained on.
+    of the difference (times `width`). Use samples that the model was not trained on. `times`, `[B]`, counts a sample
+    several times.
 
     >>> logits = torch.tensor([[1.0, 0.0]] * 50 + [[0.5, 0.0]] * 50)
     >>> offset = fit_offsets(logits, [0] * 50 + [1] * 50)
@@ -421,12 +429,17 @@ def fit_offsets(logits: Tensor, label: _check.Integers, *, steps: int = 200, wid
     if label.shape != z.shape[:1]:
         raise ValueError(f"label must have the shape {[z.shape[0]]} to go with logits, not {list(label.shape)}.")
     steps = _check.whole("steps", steps, 1)
-    unit = finite.std(correction=0).clamp_min(1e-12)  # of the steps; logarithms of probabilities may be -inf
+    often = torch.ones_like(label) if times is None else _check.integers("times", times)
+    if often.shape != label.shape or bool((often < 0).any()) or not bool(often.any()):
+        raise ValueError(f"times must hold counts of 0 or more, {list(label.shape)}, not {_check.shown(times)}.")
+    share = often.to(z)[:, None].expand_as(z)[z.isfinite()]  # logarithms of probabilities may be -inf
+    middle = (share * finite).sum() / share.sum()
+    unit = ((share * (finite - middle).square()).sum() / share.sum()).sqrt().clamp_min(1e-12)  # of the steps
     margins = Margins(z.shape[1], signal="error", rho=1.0, gain=0.1, width=width, limit=50.0, device=z.device)
     best, lowest = margins.offsets, torch.inf
     for step in range(steps):
         current = margins.offsets
-        margins.observe(label, (z - unit * current).argmax(1))
+        margins.observe(label, (z - unit * current).argmax(1), times=often)
         margins.advance(scale=1 - step / steps, sync=False)
         error = float(margins.missed.nanmean())
         if error < lowest:

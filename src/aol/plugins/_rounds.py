@@ -1,4 +1,4 @@
-"""Functions of one round for `aol.plugins.sklearn`: weights from ages, and one fit with its predictions.
+"""Functions of one round for `aol.plugins.sklearn`: weights from ages, offsets, and one fit with its predictions.
 
 They assume data checked as in `Samples`.
 """
@@ -19,11 +19,13 @@ from sklearn.utils.validation import check_array
 
 from aol import _check
 from aol.ages import SampleAges
+from aol.margins import logit_offsets
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 Indices: TypeAlias = npt.NDArray[np.int64]
 Labels: TypeAlias = npt.NDArray[np.generic]
 Part: TypeAlias = tuple[Indices | None, Indices]  # fit on these (None: on all), then answer for those
+TINY = float(np.finfo(np.float32).eps)  # the least probability whose logarithm is used
 Answers: TypeAlias = tuple[Indices, Labels]  # for which samples, and what
 
 
@@ -48,6 +50,16 @@ class Samples:
         mass = np.bincount(self.code[known], self.given[known], size)
         total = np.bincount(self.code[known], (self.given * value)[known], size)
         return np.divide(total, mass, out=np.full(size, np.nan), where=mass > 0)
+
+    def times(self) -> Indices:
+        """Return how often each sample counts in margins: its weight, if all are whole numbers, else once.
+
+        >>> y = np.array([0, 1])
+        >>> [Samples(None, y, y, y, np.array(given)).times().tolist() for given in ([2.0, 0.0], [0.5, 0.0])]
+        [[2, 0], [1, 0]]
+        """
+        whole = self.given.astype(np.int64)
+        return whole if np.array_equal(whole, self.given) else (self.given > 0).astype(np.int64)
 
     def class_age(self, ages: SampleAges) -> Floats:
         """Return the smoothed age of each class, `[C]`."""
@@ -76,7 +88,13 @@ def keep_sum(weight: Floats, factor: Floats) -> Floats:
 
 
 def train_part(
-    estimator: BaseEstimator, method: str, oob: bool, samples: Samples, weight: Floats, part: Part
+    estimator: BaseEstimator,
+    method: str,
+    oob: bool,
+    samples: Samples,
+    weight: Floats,
+    part: Part,
+    offset: Floats | None = None,
 ) -> tuple[BaseEstimator, Answers]:
     """Fit an estimator on one part of the samples; return it with its predictions for the other part."""
     train, test = part
@@ -84,7 +102,11 @@ def train_part(
     if train is not None:
         X, y = _safe_split(estimator, X, y, train)
         weight = weight[train]
-    named = {weight_name(estimator): weight}
+    named = {in_fit(estimator, "sample_weight"): weight}
+    if offset is not None:
+        code = samples.code if train is None else samples.code[train]
+        named |= {in_fit(estimator, start_name(estimator)): start_scores(offset, code)}
+        forget_prior(estimator)
     if method == "fit":
         estimator.fit(X, y, **named)
     else:
@@ -115,12 +137,87 @@ def last_step(estimator: BaseEstimator) -> BaseEstimator:
     return last_step(estimator.steps[-1][1]) if isinstance(estimator, Pipeline) else estimator
 
 
-def weight_name(estimator: BaseEstimator) -> str:
-    """Return the name of the weights in an estimator's `fit`."""
+def in_fit(estimator: BaseEstimator, argument: str) -> str:
+    """Return the name of an argument of the last step in an estimator's `fit`."""
     if isinstance(estimator, Pipeline) and not get_config()["enable_metadata_routing"]:
         name, step = estimator.steps[-1]
-        return f"{name}__{weight_name(step)}"
-    return "sample_weight"
+        return f"{name}__{in_fit(step, argument)}"
+    return argument
+
+
+def start_name(estimator: BaseEstimator) -> str:
+    """Return the argument of `fit` with the scores that trees start from, or raise TypeError."""
+    last = last_step(estimator)
+    known = signature(last.fit).parameters if hasattr(last, "fit") else {}
+    for name in ("init_score", "base_margin"):
+        if name in known:
+            return name
+    raise TypeError(
+        "offset and margins need an estimator whose fit takes init_score (LightGBM) or base_margin (XGBoost), not "
+        f"{type(last).__name__}: use OffsetClassifier for it."
+    )
+
+
+def start_scores(offset: Floats, code: Indices) -> Floats:
+    """Return the scores that trees start from, for offsets `[C]`: `[N, C]`, or `[N]` for two classes.
+
+    Trees are fitted on these scores plus their own, and predict by their own: the offset is there in training only.
+    Classes that do not occur have no column, as trees number only those they are shown.
+
+    >>> start_scores(np.array([1.0, -1.0]), np.array([0, 1]))
+    array([-2., -2.])
+    >>> start_scores(np.array([1.0, 0.0, -1.0]), np.array([0, 1, 2])).shape
+    (3, 3)
+    """
+    shown = offset[np.unique(code)]
+    return np.full(len(code), shown[1] - shown[0]) if len(shown) == 2 else np.tile(shown, (len(code), 1))
+
+
+def forget_prior(estimator: BaseEstimator) -> None:
+    """Let XGBoost start from scores of zero at prediction; its own estimate, the class frequencies, undoes offsets."""
+    last = last_step(estimator)
+    if "base_score" in last.get_params() and last.get_params()["base_score"] is None:
+        last.set_params(base_score=0.5)
+
+
+def log_scores(estimator: BaseEstimator, X: object, classes: Labels) -> Floats:
+    """Return log-probabilities, or decision values without `predict_proba`, `[N, C]`, with a column for every class."""
+    if hasattr(estimator, "predict_proba"):
+        probability = np.asarray(estimator.predict_proba(X), dtype=np.float64)
+        found, least = np.log(probability.clip(TINY)), float(np.log(TINY))
+    else:
+        found = np.asarray(estimator.decision_function(X), dtype=np.float64)
+        found = np.stack((-found / 2, found / 2), axis=1) if found.ndim == 1 else found
+        least = float(found.min(initial=0.0))
+    own = estimator.classes_
+    if found.shape[1:] != (len(own),):
+        raise ValueError(f"estimator must give one score for each of {len(own)} classes, not {list(found.shape[1:])}.")
+    scores = np.full((len(found), len(classes)), least)
+    scores[:, np.searchsorted(classes, own)] = found
+    return scores
+
+
+def held_out_scores(
+    estimator: BaseEstimator, samples: Samples, weight: Floats | None, part: Part
+) -> tuple[Indices, Floats]:
+    """Fit on one part of the samples; return the indices of the other, and its scores."""
+    train, test = part
+    X, y = _safe_split(estimator, samples.X, samples.y, train)
+    named = {} if weight is None else {in_fit(estimator, "sample_weight"): weight[train]}
+    estimator.fit(X, y, **named)
+    X, _ = _safe_split(estimator, samples.X, None, test, train)
+    return test, log_scores(estimator, X, samples.classes)
+
+
+def count_offsets(samples: Samples, tau: float) -> Floats:
+    """Return the offsets of logit adjustment, `[C]`; a sample of weight two counts as two.
+
+    >>> y = np.array([0, 0, 1])
+    >>> count_offsets(Samples(None, y, np.arange(2), y, np.array([3.0, 3.0, 1.0])), 1.0).round(3)
+    array([ 0.896, -0.896])
+    """
+    mass = np.bincount(samples.code, samples.given, len(samples.classes))
+    return logit_offsets(mass, tau).numpy().astype(np.float64)
 
 
 def check_estimator(estimator: BaseEstimator, method: str) -> None:

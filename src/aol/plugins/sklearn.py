@@ -1,4 +1,4 @@
-"""Ages for scikit-learn: a wrapper of any classifier that takes `sample_weight`, fitted in rounds.
+"""Ages and margins for scikit-learn: a classifier fitted in rounds, and one whose scores are adjusted afterwards.
 
 Follows the conventions of scikit-learn: parameters are checked in `fit`, fitted attributes end in an underscore, and
 `clone`, pipelines, searches and metadata routing work.
@@ -12,6 +12,8 @@ from dataclasses import dataclass, replace
 from typing import Self
 
 import numpy as np
+import torch
+from scipy.special import log_softmax, softmax
 from sklearn import get_config
 from sklearn.base import BaseEstimator, ClassifierMixin, MetaEstimatorMixin, clone
 from sklearn.model_selection import check_cv
@@ -26,6 +28,7 @@ from sklearn.utils.validation import check_is_fitted
 from aol import _check
 from aol.ages import ClassAges, SampleAges
 from aol.ages.stream import Threshold
+from aol.margins import Margins, fit_offsets, posthoc_logits
 from aol.plugins._rounds import (
     Answers,
     Floats,
@@ -35,7 +38,12 @@ from aol.plugins._rounds import (
     Samples,
     check_estimator,
     check_weight,
+    count_offsets,
+    held_out_scores,
+    in_fit,
     keep_sum,
+    log_scores,
+    start_name,
     train_part,
 )
 
@@ -55,18 +63,84 @@ class _Rounds:
     parts: list[Part]
     learners: list[BaseEstimator | None]  # of each part; None: to be made anew
     ages: SampleAges
+    margins: Margins | None
     scores: list[float]
 
 
-def _has(method: str) -> Callable[[AgedClassifier], bool]:
-    def check(self: AgedClassifier) -> bool:
+def _has(method: str) -> Callable[[_Wrapper], bool]:
+    def check(self: _Wrapper) -> bool:
         getattr(getattr(self, "estimator_", self.estimator), method)  # its AttributeError says who lacks what
         return True
 
     return check
 
 
-class AgedClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
+class _Wrapper(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
+    """A classifier around another one, with folds."""
+
+    estimator: BaseEstimator
+    cv: int | str | object | Iterable[tuple[Indices, Indices]]
+
+    def _check_samples(
+        self, X: object, y: object, sample_weight: object, *, stream: bool = False, classes: object = None
+    ) -> Samples:
+        """Return checked data; set `classes_` and the feature names."""
+        if y is None:
+            raise ValueError(f"{type(self).__name__} requires y to be passed, but the target y is None.")
+        anew = not (stream and hasattr(self, "estimator_"))
+        X, y = indexable(X, y)
+        validate_data(self, X, reset=anew, skip_check_array=True)
+        check_classification_targets(y)
+        label: Labels = column_or_1d(y, warn=True)
+        known: Labels = np.unique(label if classes is None else column_or_1d(classes)) if anew else self.classes_
+        code = np.searchsorted(known, label).clip(0, len(known) - 1)
+        if not np.array_equal(known[code], label):
+            raise ValueError(f"y must hold only classes announced on the first call, {_check.shown(known.tolist())}.")
+        given = check_weight(sample_weight, len(label))
+        weighty = np.count_nonzero(np.bincount(code, given))
+        if not stream and weighty < 2:
+            some = "1 class" if weighty else "no class"
+            name = type(self).__name__
+            raise ValueError(f"{name} needs samples of two classes or more that have a weight, not of {some}.")
+        self.classes_: Labels = known
+        return Samples(X, label, known, code, given)
+
+    def _folds(self, samples: Samples, params: dict[str, object]) -> list[Part]:
+        """Return the parts of cross-validation; `params` are routed to the splitter."""
+        routed = self._routed(params)
+        folds = check_cv(self.cv, samples.y, classifier=True)
+        found = folds.split(samples.X, samples.y, **routed["splitter"]["split"])
+        parts: list[Part] = [(np.asarray(train), np.asarray(test)) for train, test in found]
+        if not parts:
+            raise ValueError("cv must give at least one fold, and gave none.")
+        return parts
+
+    def _routed(self, params: dict[str, object]) -> dict[str, dict[str, dict[str, object]]]:
+        if params and not get_config()["enable_metadata_routing"]:
+            raise TypeError(
+                f"fit takes {', '.join(params)} only with sklearn.set_config(enable_metadata_routing=True)."
+            )
+        return process_routing(self, "fit", **params)
+
+    # The host's conventions
+
+    def get_metadata_routing(self) -> MetadataRouter:
+        """Return the routing: `sample_weight` to this object, `groups` to the splitter."""
+        router = MetadataRouter(owner=self).add_self_request(self)
+        splitter = None if isinstance(self.cv, str) else check_cv(self.cv, classifier=True)
+        return router.add(splitter=splitter, method_mapping=MethodMapping().add(caller="fit", callee="split"))
+
+    def __sklearn_tags__(self) -> Tags:
+        tags, inner = super().__sklearn_tags__(), get_tags(self.estimator)
+        tags.input_tags = inner.input_tags
+        tags.non_deterministic = inner.non_deterministic
+        if inner.classifier_tags is not None:
+            tags.classifier_tags.multi_class = inner.classifier_tags.multi_class
+            tags.classifier_tags.poor_score = inner.classifier_tags.poor_score
+        return tags
+
+
+class AgedClassifier(_Wrapper):
     r"""Fits a classifier in rounds, with more weight on samples that have been wrong for many rounds.
 
     A round fits the estimator with the current weights, predicts all samples, and updates their ages. In the first
@@ -92,6 +166,12 @@ class AgedClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         keep: the estimator of the "last" round, or of the "best" by balanced accuracy of the predictions, which is then
             optimistic. "best" needs folds or "oob".
         class_weight: a dict or "balanced": weights of classes, multiplied with those from ages.
+        margins: for LightGBM and XGBoost: offsets of the scores that are found from the predictions of each round, by
+            "age" or "error" as in `aol.Margins`; or None.
+        offset: for LightGBM and XGBoost: a static offset of the scores: "counts" (logit adjustment), `[C]`, or None.
+            Trees are fitted on offset plus scores (`init_score`, `base_margin`), and predict by the scores alone.
+        gain: speed of the margins per round.
+        tau: strength of the offset "counts".
         threshold: for `partial_fit` of this object, as in `aol.ClassAges`.
         warm_start: further calls of `fit` continue for `rounds` more rounds, with the same samples.
         n_jobs: number of folds fitted in parallel.
@@ -102,6 +182,7 @@ class AgedClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         ages_: rounds since each sample was last predicted right, counted from one, after the last round.
         class_age_: the smoothed age of each class of `classes_`.
         sample_weight_: the weights of `estimator_`.
+        offset_: the offset of `estimator_`, for each class of `classes_`; only with `margins` or `offset`.
         scores_: the balanced accuracy of the predictions of each round.
 
     With folds, a round costs one fit per fold, and the kept estimator one more on all data.
@@ -125,6 +206,10 @@ class AgedClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         method: str = "fit",
         keep: str = "last",
         class_weight: dict[object, float] | str | None = None,
+        margins: str | None = None,
+        offset: str | _check.Numbers | None = None,
+        gain: float = 0.2,
+        tau: float = 1.0,
         threshold: Threshold = "median",
         warm_start: bool = False,
         n_jobs: int | None = None,
@@ -137,6 +222,10 @@ class AgedClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         self.method = method
         self.keep = keep
         self.class_weight = class_weight
+        self.margins = margins
+        self.offset = offset
+        self.gain = gain
+        self.tau = tau
         self.threshold = threshold
         self.warm_start = warm_start
         self.n_jobs = n_jobs
@@ -151,9 +240,9 @@ class AgedClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         rounds = self._start(samples, params)
         best, kept = -1.0, None
         for _ in range(self.rounds):
-            weight = keep_sum(base, samples.age_factor(rounds.ages))
+            weight, offset = keep_sum(base, samples.age_factor(rounds.ages)), self._offset(samples, rounds)
             trained = Parallel(n_jobs=self.n_jobs)(
-                delayed(train_part)(self._or_new(learner), self.method, self.cv == "oob", samples, weight, part)
+                delayed(train_part)(self._or_new(learner), self.method, self.cv == "oob", samples, weight, part, offset)
                 for learner, part in zip(rounds.learners, rounds.parts, strict=True)
             )
             score = self._look(rounds, samples, [answers for _, answers in trained])
@@ -162,13 +251,15 @@ class AgedClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
                 rounds.learners = [learner for learner, _ in trained]
                 whole = copy.deepcopy(whole)  # it is going to learn on
             if self.keep == "last" or score > best:
-                best, kept = score, (len(rounds.scores), weight, whole)
+                best, kept = score, (len(rounds.scores), weight, offset, whole)
         assert kept is not None
-        self.round_, self.sample_weight_, whole = kept
+        self.round_, self.sample_weight_, offset, whole = kept
         if whole is None:
-            whole, _ = train_part(
-                self._or_new(None), "fit", False, samples, self.sample_weight_, (None, samples.code[:0])
-            )
+            nobody: Part = (None, samples.code[:0])
+            whole, _ = train_part(self._or_new(None), "fit", False, samples, self.sample_weight_, nobody, offset)
+        self.__dict__.pop("offset_", None)
+        if offset is not None:
+            self.offset_ = offset
         self.estimator_ = whole
         self.ages_ = rounds.ages.age.numpy()
         self.class_age_ = samples.class_age(rounds.ages)
@@ -177,41 +268,52 @@ class AgedClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         self._stream: ClassAges | None = None
         return self
 
+    def _offset(self, samples: Samples, rounds: _Rounds) -> Floats | None:
+        """Return the offset of the next round, `[C]`."""
+        if self.margins is None and self.offset is None:
+            return None
+        found = np.zeros(len(samples.classes))
+        if self.offset is not None:
+            found += count_offsets(samples, self.tau) if isinstance(self.offset, str) else _given(self.offset, samples)
+        return found if rounds.margins is None else found + rounds.margins.offsets.numpy()
+
     def _or_new(self, learner: BaseEstimator | None) -> BaseEstimator:
         return clone(self.estimator) if learner is None else learner
 
     def _start(self, samples: Samples, params: dict[str, object]) -> _Rounds:
-        if params and not get_config()["enable_metadata_routing"]:
-            raise TypeError(
-                f"fit takes {', '.join(params)} only with sklearn.set_config(enable_metadata_routing=True)."
-            )
-        routed = process_routing(self, "fit", **params)
+        self._routed(params)
         ages = SampleAges(samples.code, num_classes=len(samples.classes), rho=self.rho, level=self.level)
         before: _Rounds | None = getattr(self, "_rounds", None) if self.warm_start else None
         if before is not None:
             if self.method != before.method or not np.array_equal(samples.y, before.labels):
                 raise ValueError("warm_start goes on with what the fit before had: y and method must be the same.")
             ages.load_state_dict({**before.ages.state_dict(), "rho": ages.state_dict()["rho"]})
-            return replace(before, ages=ages, learners=copy.deepcopy(before.learners), scores=before.scores.copy())
+            margins = copy.deepcopy(before.margins)
+            learners = copy.deepcopy(before.learners)
+            return replace(before, ages=ages, margins=margins, learners=learners, scores=before.scores.copy())
         parts: list[Part] = [(None, np.arange(len(samples.y)))]
         if not isinstance(self.cv, str):
-            folds = check_cv(self.cv, samples.y, classifier=True)
-            found = folds.split(samples.X, samples.y, **routed["splitter"]["split"])
-            parts = [(np.asarray(train), np.asarray(test)) for train, test in found]
-            if not parts:
-                raise ValueError("cv must give at least one fold, and gave none.")
+            parts = self._folds(samples, params)
             if self.method == "partial_fit":
                 parts.append((None, samples.code[:0]))  # the kept one learns along, and is asked nothing
-        return _Rounds(samples.y, self.method, parts, [None] * len(parts), ages, [])
+        margins = None
+        if self.margins is not None:
+            size = len(samples.classes)
+            margins = Margins(size, labels=samples.code, signal=self.margins, gain=self.gain)
+        return _Rounds(samples.y, self.method, parts, [None] * len(parts), ages, margins, [])
 
     def _look(self, rounds: _Rounds, samples: Samples, answers: list[Answers]) -> float:
-        """Update the ages, and return the balanced accuracy."""
-        right = np.full(len(samples.y), np.nan)
+        """Update ages and margins, and return the balanced accuracy."""
+        right, named = np.full(len(samples.y), np.nan), np.zeros(len(samples.y), dtype=np.int64)
         for index, answer in answers:
             right[index] = answer == samples.y[index]
+            named[index] = np.searchsorted(samples.classes, answer)
         (seen,) = np.nonzero(~np.isnan(right))
         rounds.ages.observe(seen, right[seen] > 0)
         rounds.ages.advance(sync=False)  # a matter of this process alone
+        if rounds.margins is not None:
+            rounds.margins.observe(seen, named[seen], times=samples.times()[seen])
+            rounds.margins.advance(sync=False)
         rounds.scores.append(float(np.nanmean(samples.class_mean(right))))
         return rounds.scores[-1]
 
@@ -256,6 +358,7 @@ class AgedClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
             _check.choice("cv", self.cv, ("train", "oob"))
         if isinstance(self.class_weight, str):
             _check.choice("class_weight", self.class_weight, ("balanced",))
+        self._check_offsets(caller)
         if caller == "fit" and self.keep == "best" and self.cv == "train":
             raise ValueError('keep="best" needs answers on other samples than those fitted on: folds or "oob" as cv.')
         if self.cv == "oob" and "partial_fit" in (caller, self.method):
@@ -264,28 +367,17 @@ class AgedClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
             raise ValueError('partial_fit sees a sample once, which then has no age: level must be "class".')
         check_estimator(self.estimator, self.method if caller == "fit" else caller)
 
-    def _check_samples(
-        self, X: object, y: object, sample_weight: object, *, stream: bool = False, classes: object = None
-    ) -> Samples:
-        """Return checked data; set `classes_` and the feature names."""
-        if y is None:
-            raise ValueError("AgedClassifier requires y to be passed, but the target y is None.")
-        anew = not (stream and hasattr(self, "estimator_"))
-        X, y = indexable(X, y)
-        validate_data(self, X, reset=anew, skip_check_array=True)
-        check_classification_targets(y)
-        label: Labels = column_or_1d(y, warn=True)
-        known: Labels = np.unique(label if classes is None else column_or_1d(classes)) if anew else self.classes_
-        code = np.searchsorted(known, label).clip(0, len(known) - 1)
-        if not np.array_equal(known[code], label):
-            raise ValueError(f"y must hold only classes announced on the first call, {_check.shown(known.tolist())}.")
-        given = check_weight(sample_weight, len(label))
-        weighty = np.count_nonzero(np.bincount(code, given))
-        if not stream and weighty < 2:
-            some = "1 class" if weighty else "no class"
-            raise ValueError(f"AgedClassifier needs samples of two classes or more that have a weight, not of {some}.")
-        self.classes_: Labels = known
-        return Samples(X, label, known, code, given)
+    def _check_offsets(self, caller: str) -> None:
+        _check.number("gain", self.gain, 0.0, 1e3)
+        _check.number("tau", self.tau, 0.0, 1e6)
+        if self.margins is not None:
+            _check.choice("margins", self.margins, ("age", "error"))
+        if isinstance(self.offset, str):
+            _check.choice("offset", self.offset, ("counts",))
+        if self.margins is not None or self.offset is not None:
+            if "partial_fit" in (caller, self.method):
+                raise ValueError("offset and margins are for fit: trees that take them start again in each round.")
+            start_name(self.estimator)
 
     def _base(self, samples: Samples) -> Floats:
         """Return weights without ages: `sample_weight` times `class_weight`."""
@@ -327,26 +419,125 @@ class AgedClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         check_is_fitted(self)
         return self.estimator_.decision_function(X)
 
-    # The host's conventions
-
-    def get_metadata_routing(self) -> MetadataRouter:
-        """Return the routing: `sample_weight` to this object, `groups` to the splitter."""
-        router = MetadataRouter(owner=self).add_self_request(self)
-        splitter = None if isinstance(self.cv, str) else check_cv(self.cv, classifier=True)
-        return router.add(splitter=splitter, method_mapping=MethodMapping().add(caller="fit", callee="split"))
-
-    def __sklearn_tags__(self) -> Tags:
-        tags, inner = super().__sklearn_tags__(), get_tags(self.estimator)
-        tags.input_tags = inner.input_tags
-        tags.non_deterministic = inner.non_deterministic
-        if inner.classifier_tags is not None:
-            tags.classifier_tags.multi_class = inner.classifier_tags.multi_class
-            tags.classifier_tags.poor_score = inner.classifier_tags.poor_score
-        return tags
-
 
 def _step(ages: ClassAges, model: BaseEstimator, samples: Samples) -> None:
     """End a step of a stream: update the ages of classes."""
     counted = samples.given > 0
     ages.observe(samples.code[counted], (model.predict(samples.X) == samples.y)[counted])
     ages.advance(sync=False)
+
+
+def _given(offset: object, samples: Samples) -> Floats:
+    """Return offsets that were given as numbers, `[C]`."""
+    found: Floats = _check.real("offset", offset).numpy().astype(np.float64)
+    if found.shape != samples.classes.shape or not np.isfinite(found).all():
+        raise ValueError(f"offset must hold one finite number for each of {len(samples.classes)} classes.")
+    return found
+
+
+class OffsetClassifier(_Wrapper):
+    r"""Adjusts the scores of a classifier after training, so that rare or missed classes are predicted more often.
+
+    .. math:: \hat y = \arg\max_c \big( \log p_c - \tau\, o_c \big)
+
+    For classifiers that cannot be trained with margins. Without `predict_proba`, the decision function takes the place
+    of $\log p$.
+
+    Args:
+        estimator: any classifier with `predict_proba` or `decision_function`.
+        offsets: "counts": from the class counts of the training set (logit adjustment); fits once. "error": from the
+            errors of cross-validated predictions, so that every class is as often missed as wrongly named
+            (`aol.fit_offsets`); needs no counts, and fits once per fold and once on all data. Or numbers, `[C]`, in the
+            order of `classes_`.
+        tau: strength; 0 is the estimator alone.
+        cv: folds of "error": a number, a splitter or an iterable.
+        n_jobs: number of folds fitted in parallel.
+
+    Attributes:
+        estimator_: the fitted estimator.
+        offsets_: what is subtracted from the scores of each class of `classes_`; with mean zero, except for your own.
+
+    With a `sklearn.frozen.FrozenEstimator`, nothing is fitted again, and `fit` takes samples that the estimator has not
+    seen (for "counts", any samples with the class frequencies of its training set).
+
+    >>> from sklearn.linear_model import LogisticRegression
+    >>> X, y = np.arange(12.0)[:, None], np.repeat([0, 1], [9, 3])
+    >>> OffsetClassifier(LogisticRegression(C=0.01)).fit(X, y).predict(X).tolist()
+    [0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1]
+    """
+
+    def __init__(
+        self,
+        estimator: BaseEstimator,
+        *,
+        offsets: str | _check.Numbers = "counts",
+        tau: float = 1.0,
+        cv: int | object | Iterable[tuple[Indices, Indices]] = 5,
+        n_jobs: int | None = None,
+    ) -> None:
+        self.estimator = estimator
+        self.offsets = offsets
+        self.tau = tau
+        self.cv = cv
+        self.n_jobs = n_jobs
+
+    def fit(self, X: object, y: object, sample_weight: object = None, **params: object) -> Self:
+        """Fit the estimator and find the offsets.
+
+        A sample of weight two counts as two; in "error" only if all weights are whole numbers, otherwise once.
+        With metadata routing, `params` go to the splitter (`groups`).
+        """
+        _check.number("tau", self.tau, 0.0, 1e6)
+        if isinstance(self.offsets, str):
+            _check.choice("offsets", self.offsets, ("counts", "error"))
+        samples = self._check_samples(X, y, sample_weight)
+        weight = None if sample_weight is None else samples.given
+        if isinstance(self.offsets, str) and self.offsets == "error":
+            offsets = self.tau * self._from_errors(samples, weight, self._folds(samples, params))
+        else:
+            self._routed(params)
+            given = isinstance(self.offsets, str)
+            offsets = count_offsets(samples, self.tau) if given else self.tau * _given(self.offsets, samples)
+        named = {} if weight is None else {in_fit(self.estimator, "sample_weight"): weight}
+        self.estimator_ = clone(self.estimator).fit(samples.X, samples.y, **named)
+        self.offsets_: Floats = offsets
+        return self
+
+    def _from_errors(self, samples: Samples, weight: Floats | None, parts: list[Part]) -> Floats:
+        """Return the offsets that balance the errors of cross-validated predictions, `[C]`."""
+        found = Parallel(n_jobs=self.n_jobs)(
+            delayed(held_out_scores)(clone(self.estimator), samples, weight, part) for part in parts
+        )
+        index = np.concatenate([index for index, _ in found])
+        scores = torch.from_numpy(np.concatenate([scores for _, scores in found]))
+        return fit_offsets(scores, samples.code[index], times=samples.times()[index]).numpy().astype(np.float64)
+
+    # Answering
+
+    def _scores(self, X: object) -> Floats:
+        check_is_fitted(self)
+        scores = torch.from_numpy(log_scores(self.estimator_, X, self.classes_))
+        adjusted: Floats = posthoc_logits(scores, self.offsets_).numpy()
+        return adjusted
+
+    def predict(self, X: object) -> Labels:
+        """Return the class of each sample."""
+        scores = self._scores(X)
+        return self.classes_[scores.argmax(1)]
+
+    def decision_function(self, X: object) -> Floats:
+        """Return the adjusted scores, `[N, C]`; for two classes their difference, `[N]`."""
+        scores = self._scores(X)
+        return scores[:, 1] - scores[:, 0] if len(self.classes_) == 2 else scores
+
+    @available_if(_has("predict_proba"))
+    def predict_proba(self, X: object) -> Floats:
+        """Return the probability of each class, as if the classes were balanced."""
+        found: Floats = softmax(self._scores(X), axis=1)
+        return found
+
+    @available_if(_has("predict_proba"))
+    def predict_log_proba(self, X: object) -> Floats:
+        """Return the logarithm of `predict_proba`."""
+        found: Floats = log_softmax(self._scores(X), axis=1)
+        return found
