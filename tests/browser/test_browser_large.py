@@ -113,7 +113,8 @@ def test_runs_of_different_data_do_not_mix(open_page: Open, tmp_path: Path) -> N
     settle(page)
     assert page.locator("#pick-class").input_value() == ""
     assert page.locator("#class-table tbody tr").count() == 3
-    assert page.locator("#gallery li").count() == 24
+    assert two.samples is not None
+    assert page.locator("#gallery li").count() == (two.samples.age > 1).sum() > 0
 
 
 def test_names_without_end_and_from_right_to_left_stay_inside_the_page(open_page: Open, tmp_path: Path) -> None:

@@ -170,7 +170,7 @@ def test_it_prints_black_on_white_without_controls(open_page: Open, page_file: P
     assert ground(page) == "rgb(255, 255, 255)"
     for selector in ("nav.bar", "#theme", "#heat-controls", ".command button"):
         assert not page.locator(selector).first.is_visible(), selector
-    printed = ("#run-table", "#advice-list", "#heat-charts svg", "#class-table", "#gallery", "#error-table")
+    printed = ("#run-table", "#advice-list", "#heat-charts svg", "#class-table", "#gallery", "#error-list")
     for selector in (*printed, "#settings-body"):
         assert page.locator(selector).first.is_visible(), selector
     axis = page.locator("#curve-charts svg .role-axis-label text").first

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import csv
 import io
 from dataclasses import replace
 from pathlib import Path
@@ -113,11 +114,11 @@ def test_a_class_filters_gallery_and_label_errors(page: Page) -> None:
     labels = [card.locator("dd").first.inner_text() for card in page.locator("#gallery li").all()]
     assert set(labels) == {"class 2"}
     assert len(labels) < everything
-    expect(page.locator("#error-table tbody tr")).to_have_count(0)
+    expect(page.locator("#error-list li")).to_have_count(0)
     expect(page.locator("#class-detail h3")).to_have_text("Class class 2 over time")
     page.get_by_role("button", name="All classes").click()
     assert page.locator("#gallery li").count() == everything
-    assert page.locator("#error-table tbody tr").count() == 5
+    assert page.locator("#error-list li").count() == 5
 
 
 def test_the_gallery_shows_pictures_labels_answers_and_hiruns(page: Page, runs: list[RunData]) -> None:
@@ -134,16 +135,70 @@ def test_the_gallery_shows_pictures_labels_answers_and_hiruns(page: Page, runs: 
 
 
 def test_likely_label_errors_come_with_reasons(page: Page) -> None:
-    table = page.locator("#error-table tbody tr")
-    assert sorted(rows(page, "#error-table", 0)) == ["0", "12", "3", "6", "9"]
-    assert table.first.locator("td").last.inner_text() == (
+    cards = page.locator("#error-list li")
+    assert sorted(each.split(",")[0] for each in page.locator("#error-list p.quiet").all_inner_texts()) == [
+        "sample 0", "sample 12", "sample 3", "sample 6", "sample 9",
+    ]  # fmt: skip
+    assert cards.first.locator(".why").inner_text() == (
         "Wrong in 12 of 12 epochs, the last 12 in a row. On average another class got 90%, the label 0%. "
         "Now “class 1” gets 97%, the label “class 0” 1%."
     )
     page.get_by_label("also less clear cases").check()
-    assert table.count() > 5
-    scores = [float(score) for score in rows(page, "#error-table", 3)]
-    assert scores[5:] == sorted(scores[5:], reverse=True)
+    assert cards.count() > 5
+    scores = [float(text.rpartition(" ")[2]) for text in page.locator("#error-list p.quiet").all_inner_texts()]
+    assert [score > 0.5 for score in scores] == [True] * 5 + [False] * (len(scores) - 5)
+
+
+def test_labels_are_enlarged_marked_filtered_and_exported_by_their_own_names(open_page: Open, tmp_path: Path) -> None:
+    data = make_data(seed=0)
+    assert data.samples is not None
+    ids = [f"=evil/{row}, a.png" for row in range(len(data.samples))]
+    write_page([changed(data, samples=replace(data.samples, ids=ids))], tmp_path / "marks.html")
+    page = open_page(tmp_path / "marks.html", accept_downloads=True)
+    expect(page.locator("#export-marks")).to_be_disabled()
+    page.locator("#error-list .enlarge").first.click()
+    expect(page.locator("#zoom")).to_be_visible()
+    assert page.locator("#zoom img").evaluate("each => each.clientWidth") > 200
+    first = page.locator("#zoom p.quiet").inner_text()
+    page.locator("#zoom").get_by_role("button", name="Wrong label").click()
+    page.keyboard.press("ArrowRight")
+    assert page.locator("#zoom p.quiet").inner_text() != first
+    page.keyboard.press("2")
+    page.keyboard.press("Escape")
+    expect(page.locator("#zoom")).to_be_hidden()
+    assert (
+        page.locator("#error-list .marked-wrong").count() == page.locator("#error-list .marked-ambiguous").count() == 1
+    )
+    page.reload()
+    page.wait_for_selector("html[data-ready]")
+    page.locator("#pick-marked").select_option("none")
+    assert page.locator("#error-list li").count() == 3
+    page.locator("#pick-marked").select_option("ambiguous")
+    assert page.locator("#error-list li").count() == 1
+    with page.expect_download() as download:
+        page.locator("#export-marks").click()
+    with download.value.path().open(newline="", encoding="utf-8-sig") as file:
+        found = list(csv.DictReader(file))
+    assert sorted(row["mark"] for row in found) == ["ambiguous", "wrong"]
+    for row in found:
+        assert row["id"].removeprefix("'") in ids
+        assert row["id"].startswith("'=")  # no formula for a spreadsheet
+        assert (row["label_name"], row["prediction_name"], row["likely_label_error"]) == ("class 0", "class 1", "True")
+
+
+def test_survival_of_errors_and_the_confusion_matrix_are_those_of_the_run(page: Page, runs: list[RunData]) -> None:
+    samples = runs[0].samples
+    assert samples is not None
+    key = page.locator("#survival-key span").all_inner_texts()
+    assert [text.partition(":")[0] for text in key] == ["head", "middle", "tail"]
+    assert f"head: {samples.episodes[samples.label < 2].sum()} errors" in key[0]
+    matrix = page.locator("#matrix svg")
+    matrix.scroll_into_view_if_needed()
+    cells = {(int(a), int(b)) for a, b in zip(samples.label, samples.prediction, strict=True)}
+    assert matrix.locator(".mark-rect.role-mark path").count() == len(cells) + 1  # and the ground
+    matrix.locator(".mark-rect.role-mark path").nth(1).hover()
+    count = int(((samples.label == 0) & (samples.prediction == 0)).sum())
+    assert page.locator("#tip").inner_text().startswith(f"class 0, answered class 0\n{count} samples")
 
 
 def test_where_no_label_error_is_likely_the_less_clear_ones_are_listed(open_page: Open, tmp_path: Path) -> None:
@@ -152,7 +207,7 @@ def test_where_no_label_error_is_likely_the_less_clear_ones_are_listed(open_page
     sure = replace(data.samples, mean_other=np.full(len(data.samples), 0.02, np.float32))
     write_page([changed(data, samples=sure)], tmp_path / "sure.html")
     page = open_page(tmp_path / "sure.html")
-    assert page.locator("#error-table tbody tr.unsure").count() > 5
+    assert page.locator("#error-list li:not(.likely)").count() > 5
     assert page.locator("#error-about").inner_text().startswith("0 samples of")
     assert page.locator("#error-about").inner_text().endswith("Less clear cases are listed here.")
     expect(page.get_by_label("also less clear cases")).to_be_checked()
@@ -242,7 +297,7 @@ def test_curves_read_all_runs_at_one_epoch(page: Page, runs: list[RunData]) -> N
 
 
 def test_the_scatter_names_the_class_under_the_pointer(page: Page, runs: list[RunData]) -> None:
-    chart = page.locator("#class-charts .chart svg")
+    chart = page.locator("#scatter svg")
     chart.scroll_into_view_if_needed()
     point = chart.locator(".mark-symbol.role-mark path").first.bounding_box()
     assert point is not None

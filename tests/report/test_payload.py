@@ -80,7 +80,11 @@ def test_the_oldest_come_first_and_every_class_has_some() -> None:
     samples = data.samples
     assert samples is not None
     order = oldest_first(samples)
-    assert (np.diff(samples.age[order]) <= 0).all()
+    assert sorted(order.tolist()) == np.flatnonzero(samples.age > 1).tolist()  # only what is wrong
+    naive = sorted(order.tolist(), key=lambda row: (-samples.age[row], samples.confidence[row]))
+    assert [(samples.age[row], samples.confidence[row]) for row in order] == [
+        (samples.age[row], samples.confidence[row]) for row in naive
+    ]
     chosen = choose(order, samples.label, 200, 40)
     for label in range(40):
         of_class = [row for row in order if samples.label[row] == label]
@@ -91,7 +95,8 @@ def test_the_oldest_come_first_and_every_class_has_some() -> None:
 def test_samples_as_old_as_each_other_come_from_the_classes_by_turns() -> None:
     data = make_data(names=list("abcde"), counts=[20, 20, 20, 20, 5], epochs=3)
     assert data.samples is not None
-    nothing = replace(data.samples, age=np.full(85, 4, np.int32), ema=np.full(85, 2.5, np.float32))
+    same = np.full(85, 0.1, np.float32)
+    nothing = replace(data.samples, age=np.full(85, 4, np.int32), confidence=same)
     first = nothing.label[oldest_first(nothing)]
     assert first[:15].tolist() == [0, 1, 2, 3, 4] * 3
     assert sorted(first.tolist()) == nothing.label.tolist()
@@ -188,6 +193,21 @@ def test_last_known_and_trend_count_like_a_loop() -> None:
         early = [v for v in values[: 17 - 4, place] if not np.isnan(v)]
         np.testing.assert_equal(last_known(values)[place], read[-1] if read else np.nan)
         np.testing.assert_equal(trend(values)[place], read[-1] - early[-1] if early else np.nan)
+
+
+@pytest.mark.parametrize("most", [30, 3])
+def test_the_confusion_matrix_counts_last_answers_of_the_classes_with_most_mistakes(most: int) -> None:
+    samples = make_data(epochs=9).samples
+    assert samples is not None
+    answers = samples.prediction.copy()
+    answers[7] = -1  # not known
+    samples = replace(samples, prediction=answers)
+    classes, counts = samples.confusion_matrix(6, most)
+    wrong = [(a, b) for a, b in zip(samples.label, answers, strict=True) if b not in (a, -1)]
+    often = [sum(c in pair for pair in wrong) for c in range(6)]
+    assert sorted(often[c] for c in classes) == sorted(often)[-most:]
+    for row, label in enumerate(classes):
+        assert counts[row] == [int(((samples.label == label) & (answers == other)).sum()) for other in classes]
 
 
 def test_likely_label_errors_are_old_sure_and_of_a_learnt_class() -> None:

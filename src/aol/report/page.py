@@ -24,7 +24,10 @@ from aol.report.run_data import RunData
 from aol.runs.record import Json
 
 # In this order: each may use those before it.
-SCRIPTS = ("data", "state", "charts", "runs", "methods", "curves", "heatmap", "heatsteer", "classes", "samples", "main")
+SCRIPTS = (
+    "data", "state", "charts", "runs", "methods", "curves", "heatmap", "heatsteer", "classes", "mistakes", "marks",
+    "samples", "main",
+)  # fmt: skip
 
 
 def write_page(runs: Sequence[RunData], path: str | os.PathLike[str], *, refresh: float | None = None) -> int:

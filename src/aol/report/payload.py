@@ -13,13 +13,15 @@ from typing import Any
 import numpy as np
 
 from aol._version import __version__
+from aol.plots.survival import survival_by_part
 from aol.report.advice import Advice, advise
 from aol.report.codec import pack, rounded, spread
 from aol.report.methods import MethodRow, answer, method_rows
 from aol.report.run_data import RunData, last_known, trend
-from aol.report.samples import EPOCHS, Album, describe
+from aol.report.samples import EPOCHS, Album, Samples, describe
 from aol.runs.metrics import MEASURES, at_the_end, is_stream
 from aol.runs.record import Json, Run
+from aol.runs.samples import SampleTable
 
 RUNS = 24  # with details; the others are rows of a table
 CLASSES = 100_000  # classes of all runs together, with details
@@ -160,14 +162,34 @@ def _details(data: RunData, methods: Sequence[MethodRow], runs: int, album: Albu
         "trend": pack(trend(run.over_time["age"])) if "age" in run.over_time else None,
         "byClass": _over_time(run, CELLS // runs, notes),
         "confused": None,
+        "matrix": None,
+        "survival": [],
         "samples": None,
     }
     if data.samples is not None:
         size, most = len(run.classes), SAMPLES // (2 * runs)
         answer, share = data.samples.confusion(size)
         found["confused"] = {"answer": answer.tolist(), "share": rounded(share, 2)}
+        classes, counts = data.samples.confusion_matrix(size)
+        found["matrix"] = {"classes": list(classes), "counts": list(counts), "total": size}
+        found["survival"] = _survival(run, data.samples)
         found["samples"] = about = describe(data.samples, size, most=most, album=album, pictures=PICTURES // runs)
         _note_samples(data, about, album, notes)
+    return found
+
+
+def _survival(run: Run, samples: Samples) -> list[Json]:
+    """Return how long errors last, by part of the classes: the share still open after t epochs, and the median."""
+    found: list[Json] = []
+    for part_, episodes, curve in survival_by_part(run, SampleTable({"label": samples.label}, samples.answers)):
+        kept = spread(len(curve.t), POINTS // 5)
+        found.append(
+            {
+                "name": part_.name, "t": curve.t[kept].tolist(), "share": rounded(curve.share[kept], 4),
+                "episodes": episodes.count, "open": int(episodes.open.sum()),
+                "median": rounded(np.array([curve.median]))[0],
+            }
+        )  # fmt: skip
     return found
 
 

@@ -159,6 +159,21 @@ class Samples:
         share[labels] = counts / np.bincount(labels, weights=counts, minlength=num_classes)[labels]
         return answer, share
 
+    def confusion_matrix(self, num_classes: int, most: int = 30) -> tuple[list[int], list[list[int]]]:
+        """Return the classes with the most wrong answers, in their order, and how often each got which last answer.
+
+        Of `most` classes at most: a class counts with the wrong answers to its samples and those that name it.
+        """
+        wrong, label, answer = self.wrong_now, self.label, self.prediction.astype(np.int64)
+        part = np.bincount(label[wrong], minlength=num_classes) + np.bincount(answer[wrong], minlength=num_classes)
+        chosen = np.sort(np.argsort(-part, kind="stable")[:most])
+        place = np.full(num_classes + 1, -1)  # the last: an answer that is not known
+        place[chosen] = np.arange(len(chosen))
+        row, column = place[label], place[answer]
+        there = (row >= 0) & (column >= 0)
+        counts = np.bincount(row[there] * len(chosen) + column[there], minlength=len(chosen) ** 2)
+        return chosen.tolist(), counts.reshape(len(chosen), -1).tolist()
+
 
 def samples_of(folder: Path, run: Run) -> Samples | None:
     """Return the samples of a run; None where they were not kept."""
@@ -218,11 +233,13 @@ class Album:
 
 
 def oldest_first(samples: Samples) -> Ints:
-    """Return all rows from the oldest to the youngest; of one age, those that were wrong more of late first.
+    """Return the rows that are wrong, the oldest first; of one age, the less probable the label, the sooner.
 
     Equal samples are taken from the classes in turn: else one class would fill the page while nothing is learnt yet.
     """
-    return np.lexsort((_turn(samples.label), -np.nan_to_num(samples.ema), -samples.age))
+    rows = np.flatnonzero(samples.age > 1)
+    confidence = np.nan_to_num(samples.confidence[rows], nan=1.0)
+    return rows[np.lexsort((_turn(samples.label[rows]), confidence, -samples.age[rows]))]
 
 
 def _turn(label: Ints) -> Ints:
@@ -281,6 +298,7 @@ def describe(samples: Samples, num_classes: int, *, most: int, album: Album, pic
         "wrongEpochs": samples.wrong[rows].tolist(),
         "seenEpochs": samples.seen[rows].tolist(),
         "historyEpochs": EPOCHS,
+        "historyMost": int(ages[-EPOCHS:].max(initial=1)),
         "history": [steps(column) for column in ages[-EPOCHS:].T],
         "picture": _pictures(samples, rows, [*_mixed(doubted, old)][:pictures], album),
     }

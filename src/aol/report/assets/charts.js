@@ -70,13 +70,15 @@ function wholeTicks(first, last) {
 }
 
 // Lines over epochs: series are {name, colour, points: [[epoch, value]]}. Hover reads all of them at one epoch.
-async function lineChart(host, { title, series, share, height = 190 }) {
+async function lineChart(host, { title, series, share, height = 190, steps = false, domain = null, x = UNIT, label = null }) {
   const rows = series.flatMap((line, place) =>
     line.points.filter(([, value]) => known(value)).map(([epoch, value]) => ({ place, epoch, value })));
   if (!rows.length) {
     clearChart(host);
     return;
   }
+  const all = rows.map((row) => row.value);
+  const range = domain ? domain[1] - domain[0] : Math.max(...all) - Math.min(...all);
   const epochs = [...new Set(rows.map((row) => row.epoch))].sort((a, b) => a - b);
   const spec = {
     ...fitted(host), height,
@@ -85,11 +87,11 @@ async function lineChart(host, { title, series, share, height = 190 }) {
     data: [{ name: "rows", values: rows }],
     scales: [
       { name: "x", type: "linear", domain: { data: "rows", field: "epoch" }, range: "width", nice: false, zero: false },
-      { name: "y", type: "linear", domain: { data: "rows", field: "value" }, range: "height", nice: true, zero: false },
+      { name: "y", type: "linear", domain: domain || { data: "rows", field: "value" }, range: "height", nice: true, zero: false },
     ],
     axes: [
-      { orient: "bottom", scale: "x", title: UNIT, format: "d", values: wholeTicks(epochs[0], epochs[epochs.length - 1]) },
-      { orient: "left", scale: "y", grid: true, tickCount: 5, format: share ? ".0%" : "~g" },
+      { orient: "bottom", scale: "x", title: x, format: "d", values: wholeTicks(epochs[0], epochs[epochs.length - 1]) },
+      { orient: "left", scale: "y", grid: true, tickCount: 5, title: label, format: share ? (range < 0.04 ? ".1%" : ".0%") : "~g" },
     ],
     marks: [
       {
@@ -101,6 +103,7 @@ async function lineChart(host, { title, series, share, height = 190 }) {
           encode: {
             enter: {
               x: { scale: "x", field: "epoch" }, y: { scale: "y", field: "value" }, strokeWidth: { value: 1.8 },
+              interpolate: { value: steps ? "step-after" : "linear" },
               stroke: { signal: `${JSON.stringify(series.map((line) => colourOf(line.colour)))}[datum.place]` },
               strokeDash: { signal: `${JSON.stringify(series.map((line) => DASHES[line.colour % 8]))}[datum.place]` },
             },
@@ -118,7 +121,7 @@ async function lineChart(host, { title, series, share, height = 190 }) {
       },
     ],
   };
-  const view = await chart(host, spec, `${title}: lines over ${UNIT}s`);
+  const view = await chart(host, spec, `${title}: lines over ${x}`);
   if (!view) return;
   hover(host, view, (x) => {
     const at = nearest(epochs, view.scale("x").invert(x));
@@ -126,7 +129,7 @@ async function lineChart(host, { title, series, share, height = 190 }) {
     const lines = series.map((line) => [line, line.points.find(([epoch]) => epoch === at)])
       .filter(([, point]) => point && known(point[1]))
       .map(([line, point]) => `${line.name}: ${share ? percent(point[1]) : short(point[1])}`);
-    return [`${UNIT} ${at}`, ...lines];
+    return [steps ? `after ${times(at, UNIT)}` : `${UNIT} ${at}`, ...lines];
   }, () => view.signal("at", null).runAsync());
 }
 

@@ -82,7 +82,7 @@ function classRow(run, columns, place, ages) {
     }
     if (each.showAt) return element("td", {}, each.showAt(run, place));
     const text = each.show ? each.show(value) : shown(each.key, value);
-    return element("td", { class: "number" }, each.spark && ages ? sparkOf(run, place, ages, text) : null, text);
+    return element("td", { class: "number" }, each.spark && ages ? [sparkOf(run, place, ages, text), element("span", { class: "trend" }, text)] : text);
   });
   return element("tr", { class: state.klass === place ? "chosen" : "" }, cells);
 }
@@ -95,7 +95,7 @@ function sparkOf(run, place, ages, text) {
   for (let row = (ages.epochs.length - 1) % step; row < ages.epochs.length; row += step) {
     values.push(ages.values[row * size + place]);
   }
-  return sparkline(values, { label: `age over time, ${text || "no change known"} over the last quarter` });
+  return sparkline(values, { low: ages.low, high: ages.high, label: `age over time, ${text || "no change known"} over the last quarter` });
 }
 
 function drawClassTable() {
@@ -137,11 +137,10 @@ async function drawScatter() {
     place, name: run.names[place], count: Math.max(1, run.counts[place]), age: age[place],
     right: run.last.test_accuracy ? run.last.test_accuracy[place] : NaN,
   })).filter((row) => known(row.age));
-  const host = hostsIn("class-charts", rows.length ? 1 : 0)[0]; // no ages: no chart
-  if (!host) return undefined;
-  host.classList.add("wide");
+  const host = part("scatter");
+  if (!rows.length) return clearChart(host); // no ages: no chart
   const coloured = rows.some((row) => known(row.right));
-  const view = await chart(host, scatterSpec(host, rows, coloured, run.name), "Age of every class against its number of samples");
+  const view = await chart(host, scatterSpec(host, rows, coloured), "Age of every class against its number of samples");
   if (!view) return undefined;
   const near = (x, y) => {
     const away = rows.map((row) => Math.hypot(view.scale("x")(row.count) - x, view.scale("y")(row.age) - y));
@@ -160,10 +159,10 @@ async function drawScatter() {
   return undefined;
 }
 
-function scatterSpec(host, rows, coloured, name) {
+function scatterSpec(host, rows, coloured) {
   return {
     ...fitted(host), height: 230,
-    title: { text: `Age against number of samples, ${name}`, limit: 500 },
+    title: { text: "Age against number of samples" },
     data: [{ name: "rows", values: rows.map((row) => ({ ...row, chosen: row.place === state.klass })) }],
     scales: [
       { name: "x", type: "log", domain: { data: "rows", field: "count" }, range: "width", padding: 14 },

@@ -37,6 +37,8 @@ function drawCharts() {
   drawCurves();
   drawHeat();
   drawScatter();
+  drawSurvival();
+  drawMatrix();
   drawClassCurves();
   drawSampleAges();
 }
@@ -69,12 +71,14 @@ function start() {
   follow(["reading", "order"], drawHeatControls);
   follow(["run", "shown", "reading", "order", "zoom"], drawHeat);
   follow(["run", "klass"], drawScatter);
+  follow(["run"], drawSurvival);
+  follow(["run"], drawMatrix);
   follow(["run", "shown", "klass"], drawClassCurves);
   drawClassControls();
   follow(["run", "klass", "sort", "down", "find"], drawClassTable);
   follow(["run", "klass"], drawGallery);
   follow(["run"], drawSampleAges);
-  follow(["run", "klass", "unsure"], drawErrors);
+  follow(["run", "klass", "unsure", "marked"], drawErrors);
   follow(["run", "shown"], drawSettings);
   follow(["run"], drawLinks);
   Promise.allSettled(drawing).then((all) => {
@@ -126,14 +130,6 @@ function stayFresh() {
     location.reload();
   }, 1000 * DATA.refresh);
   say();
-}
-
-function remembered(act) {
-  try {
-    return act();
-  } catch { // a browser that keeps nothing for files
-    return null;
-  }
 }
 
 start();

@@ -51,7 +51,7 @@ async function drawBars(rows, measures) {
     group, text, place, name: row.name, value: row.measures[measures.indexOf(name)], colour: colourOf(methodColour(row, place)),
   }))).filter((each) => known(each.value));
   const view = await chart(host, {
-    ...fitted(host, 560), height: 190, title: { text: "Test accuracy of parts of the classes" },
+    ...fitted(host, 560), height: 190, title: { text: "Test accuracy of parts of the classes", offset: 14 },
     data: [{ name: "rows", values }],
     scales: [
       { name: "x", type: "band", domain: parts.map(([, text]) => text), range: "width", padding: 0.25 },

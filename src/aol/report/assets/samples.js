@@ -3,17 +3,23 @@
 const samplesOf = () => (current() ? current().samples : null);
 const ofClass = (samples) => (row) => state.klass < 0 || samples.label[row] === state.klass;
 
+// A picture; where there is none, what the recorder was told of the sample: text, or a short table.
 function pictureOf(samples, row) {
   const place = samples.picture[row];
-  if (place < 0) return element("div", { class: "nopicture", "aria-hidden": "true" }, "no picture");
-  return element("img", { src: DATA.pictures[place], alt: `sample ${samples.id[row]}` });
+  if (place >= 0) return element("img", { src: DATA.pictures[place], alt: `sample ${samples.id[row]}` });
+  const about = samples.about ? samples.about[row] : null;
+  if (typeof about === "string") return element("blockquote", { class: "about" }, about);
+  if (Array.isArray(about)) {
+    return element("dl", { class: "about" }, about.flatMap(([name, value]) => [element("dt", {}, name), element("dd", {}, value)]));
+  }
+  return element("div", { class: "nopicture", "aria-hidden": "true" }, "no picture");
 }
 
 function historyOf(run, samples, row) {
   const size = historyLength(run);
   const ages = agesOf(samples.history[row], size);
   const label = `age over the last ${times(size, "epoch")}, at most ${Math.max(...ages)}`;
-  return sparkline(ages, { width: 128, height: 28, low: 0, steps: true, label });
+  return sparkline(ages, { width: 128, height: 28, low: 0, high: samples.historyMost, steps: true, label });
 }
 
 // How many epochs an age history has: those of the run, up to what the page keeps.
@@ -29,15 +35,24 @@ function answerOf(run, samples, row) {
 
 const wrongOf = (samples, row) => `${samples.wrongEpochs[row]} of ${times(samples.seenEpochs[row], "epoch")}`;
 
-function card(run, samples, row) {
+function facts(run, samples, row) {
   const wrong = samples.age[row] > 1;
   const lines = [["Label", run.names[samples.label[row]]], ["Answer", answerOf(run, samples, row)],
     ["Age", `${whole(samples.age[row])}${wrong ? "" : ", right"}`]];
-  return element("li", { class: `card sample${samples.isLikely[row] ? " likely" : ""}` },
-    element("div", { class: "row" }, pictureOf(samples, row), element("dl", {},
-      lines.flatMap(([name, value]) => [element("dt", {}, name), element("dd", {}, value)]))),
+  return element("dl", {}, lines.flatMap(([name, value]) => [element("dt", {}, name), element("dd", {}, value)]));
+}
+
+function card(run, samples, rows, at, where) {
+  const row = rows[at];
+  const mark = markOf(run, samples, row);
+  return element("li", { class: `card sample${samples.isLikely[row] ? " likely" : ""}${mark ? ` marked-${mark}` : ""}` },
+    element("div", { class: "row" }, element("button", {
+      type: "button", class: "enlarge", "data-key": `enlarge-${where}-${row}`, "aria-label": `Enlarge sample ${samples.id[row]}`,
+      onclick: () => enlarge(rows, at),
+    }, pictureOf(samples, row)), facts(run, samples, row)),
     historyOf(run, samples, row),
-    element("p", { class: "quiet" }, `sample ${samples.id[row]}, wrong in ${wrongOf(samples, row)}`));
+    element("p", { class: "quiet" }, `sample ${samples.id[row]}`, where === "errors" ? `, score ${short(samples.suspicion[row])}` : `, wrong in ${wrongOf(samples, row)}`),
+    ...(where === "errors" ? [element("p", { class: "why" }, evidence(run, samples, row)), markButtons(run, samples, row, `${where}-${row}`)] : []));
 }
 
 function drawGallery() {
@@ -48,11 +63,11 @@ function drawGallery() {
   const which = state.klass < 0 ? "all classes" : `class “${run.names[state.klass]}”`;
   // The same number as under "About this page".
   const kept = state.klass < 0 ? "the oldest of all and of each class" : "the oldest";
-  fill("sample-about", `${run.name}, ${which}: ${times(rows.length, "sample")}, ${kept}, the oldest first. `
+  fill("sample-about", `${run.name}, ${which}: ${times(rows.length, "sample")} that ${rows.length === 1 ? "is" : "are"} wrong, ${kept}, the oldest first. `
     + `Of all ${whole(samples.total)} samples, ${whole(samples.wrong)} were wrong when last seen`
     + `${samples.unseen ? ` and ${whole(samples.unseen)} were never seen` : ""}.`);
   const first = rows.slice(0, tables.gallery);
-  fill("gallery", first.map((row) => card(run, samples, row)));
+  fill("gallery", first.map((_, at) => card(run, samples, rows, at, "oldest")));
   drawMore("gallery-more", "gallery", first.length, rows.length, 48, drawGallery);
 }
 
@@ -77,26 +92,22 @@ function drawErrors() {
   if (!samples) return;
   // A network that memorises everything is sure of every label: then the less clear cases are listed.
   const unsure = state.unsure || !samples.likely;
-  const rows = samples.doubtful.filter(ofClass(samples)).filter((row) => unsure || samples.isLikely[row]);
-  fill("error-about", `${times(samples.likely, "sample")} of ${run.name} with a score above one half, in classes that were `
-    + "otherwise learnt. The score compares the probabilities of the label and of the best other class over all epochs, "
-    + "relative to the median of the class. The model may be wrong: look before you change a label."
-    + `${samples.likely || !rows.length ? "" : " Less clear cases are listed here."}`);
+  const rows = samples.doubtful.filter(ofClass(samples)).filter((row) => unsure || samples.isLikely[row])
+    .filter(fitsMark(run, samples));
+  fill("error-about", `${times(samples.likely, "sample")} of ${run.name} with a score above one half, in classes that the model `
+    + "has learnt, both the label's and the answer's. The model may be wrong: enlarge a card, mark what you see, and export the "
+    + `marks.${samples.likely || !rows.length ? "" : " Less clear cases are listed here."}`);
   const tick = element("input", { type: "checkbox", id: "unsure", onchange: (event) => choose({ unsure: event.target.checked }) });
   tick.checked = unsure;
   tick.disabled = !samples.likely;
+  const count = markRows().length;
   keepingFocus(() => fill("error-controls", element("label", { class: "tick" }, tick, " also less clear cases"),
+    selector("Show", "pick-marked", [["all", "all"], ["none", "not marked"], ...Object.entries(MARKS)], state.marked, (marked) => choose({ marked })),
+    element("button", { type: "button", id: "export-marks", disabled: !count, onclick: exportMarks }, `Export ${times(count, "mark")} as CSV`),
     rows.length ? copyButton(rows.map((row) => samples.id[row]).join("\n"), "Copy the ids of these samples") : []));
   const first = rows.slice(0, tables.errors);
-  const head = ["Sample", "Label", "Answer", "Score", "Age history", "Why"];
-  fill("error-table", element("caption", {}, `${run.name}, the most suspicious first`),
-    element("thead", {}, element("tr", {}, head.map((name) => element("th", { scope: "col" }, name)))),
-    element("tbody", {}, first.map((row) => element("tr", { class: samples.isLikely[row] ? "" : "unsure" },
-      element("td", { class: "picture" }, pictureOf(samples, row), element("div", {}, samples.id[row])),
-      element("td", {}, run.names[samples.label[row]]), element("td", {}, answerOf(run, samples, row)),
-      element("td", { class: "number" }, known(samples.suspicion[row]) ? samples.suspicion[row].toFixed(3) : ""),
-      element("td", {}, historyOf(run, samples, row)), element("td", { class: "why" }, evidence(run, samples, row))))));
-  drawMore("error-more", "errors", first.length, rows.length, 50, drawErrors);
+  fill("error-list", first.map((_, at) => card(run, samples, rows, at, "errors")));
+  drawMore("error-more", "errors", first.length, rows.length, 48, drawErrors);
 }
 
 // How many samples have which age: most have one, and the few very old ones must stay visible.
@@ -113,7 +124,7 @@ async function drawSampleAges() {
       { name: "y", type: "log", domain: [0.7, Math.max(...rows.map((row) => row.count))], range: "height", nice: false },
     ],
     axes: [
-      { orient: "bottom", scale: "x", title: "age", tickCount: 8, format: "d", tickMinStep: 1 },
+      { orient: "bottom", scale: "x", title: "age", format: "d", values: wholeTicks(1, samples.ages[samples.ages.length - 1][1]) },
       { orient: "left", scale: "y", title: "samples (log)", grid: true, values: [1, 10, 100, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8], format: "~s" },
     ],
     marks: [{

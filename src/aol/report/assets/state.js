@@ -2,7 +2,7 @@
 
 const DEFAULTS = {
   run: RUNS.findIndex((run) => run.details), shown: firstOfEachMethod(), klass: -1, reading: "age", order: "count",
-  sort: "age", down: true, theme: "auto", curve: "", zoom: null, find: "", unsure: false,
+  sort: "age", down: true, theme: "auto", curve: "", zoom: null, find: "", unsure: false, marked: "all",
 };
 const state = { ...DEFAULTS };
 const listeners = [];
@@ -58,7 +58,7 @@ function recall() {
   const places = words.getAll("shown").map(placeOf).filter((place) => place >= 0);
   if (places.length) state.shown = [...new Set(places)];
   if (words.has("klass") && state.run >= 0) state.klass = RUNS[state.run].names.indexOf(words.get("klass"));
-  for (const name of ["reading", "order", "sort", "theme", "curve", "find", "down", "unsure", "zoom"]) {
+  for (const name of ["reading", "order", "sort", "theme", "curve", "find", "down", "unsure", "marked", "zoom"]) {
     try {
       const value = JSON.parse(words.get(name));
       if (isChoice(name, value)) state[name] = value;
@@ -66,7 +66,7 @@ function recall() {
   }
 }
 
-const CHOICES = { order: ["count", "age", "name"], theme: ["auto", "light", "dark"] };
+const CHOICES = { order: ["count", "age", "name"], theme: ["auto", "light", "dark"], marked: ["all", "none", "wrong", "ambiguous", "fine"] };
 function isChoice(name, value) {
   if (name === "zoom") return Array.isArray(value) && value.length === 4 && value.every(Number.isFinite);
   return typeof value === typeof DEFAULTS[name] && (!CHOICES[name] || CHOICES[name].includes(value));
@@ -101,5 +101,13 @@ function keepingFocus(draw) {
   if (key && document.activeElement !== before) {
     const again = [...document.querySelectorAll("[data-key]")].find((each) => each.dataset.key === key);
     if (again) again.focus({ preventScroll: true });
+  }
+}
+
+function remembered(act) {
+  try {
+    return act();
+  } catch { // a browser that keeps nothing for files
+    return null;
   }
 }
