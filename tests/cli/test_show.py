@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import shlex
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +13,10 @@ import pandas as pd
 import pytest
 
 from aol import load_runs
-from aol.cli import main
+from aol.cli import build, main
+from aol.cli.flags import runs_of, settings_of
+from aol.cli.show import try_next
+from aol.engine.command import command as repeat
 from aol.engine.settings import Settings
 from aol.runs.record import Run, write_run
 from aol.runs.store import Store, write_request
@@ -186,3 +191,37 @@ def test_runs_in_progress_are_shown_with_their_epoch(tmp_path: Path, capsys: pyt
     (tmp_path / "request.json").write_text("{")  # damaged: the runs are shown all the same
     assert main(["show", str(tmp_path)]) == 0
     assert f"aol resume {tmp_path}" in capsys.readouterr().out.replace("\n", "")
+
+
+def _asked(*runs: Settings) -> str | None:
+    return try_next([replace(made_up(run, 0.5), command=repeat(run)) for run in runs])
+
+
+@pytest.mark.parametrize(
+    ("runs", "words"),
+    [
+        ([Settings(data="my photos", weighting="cb")], "--data 'my photos' --weighting none,cb --seed 0-4"),
+        ([Settings(weighting="cb", rho=0.0, margin="age")], "--weighting none,cb --margin none,age --seed 0-4"),
+        ([Settings(seed=7)], "--margin none,counts --seed 0-4"),
+        ([Settings(scenario="stream", schedule="fixed")], "aol stream --margin none,counts --seed 0-4"),
+        ([Settings(seed=n, weighting=w) for n in range(2) for w in ("none", "cb")], "--weighting none,cb --seed 0-4"),
+    ],
+    ids=str,
+)
+def test_the_next_command_repeats_the_users_own_settings(runs: list[Settings], words: str) -> None:
+    command = _asked(*runs)
+    assert command is not None
+    assert set(shlex.split(words)) <= set(shlex.split(command))
+    parsed = build().parse_args(shlex.split(command)[1:])
+    asked = runs_of(parsed.command, {name: getattr(parsed, name) for name in settings_of(parsed.command)})
+    assert {run.seed for run in asked} == set(range(5))
+    assert any(run.method == "none" for run in asked)
+    kept = {"data", "scenario", "net", "epochs", "batch_size", "lr", "imbalance", "schedule"}
+    assert all(getattr(run, name) == getattr(runs[0], name) for run in asked for name in kept)
+
+
+def test_no_next_command_after_a_comparison_over_seeds() -> None:
+    runs = [Settings(seed=seed, weighting=weighting) for seed in range(3) for weighting in ("none", "cb")]
+    assert _asked(*runs) is None
+    assert try_next([made_up(Settings(), 0.5)]) is None  # its command is not known
+    assert try_next([]) is None

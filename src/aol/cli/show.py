@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 FORMATS = ("table", "csv", "json")
 MOST_CLASSES = 5
+_FEWEST_SEEDS = 3  # of a comparison
 _OLD = 1.05  # mean age: below it practically every sample was right in the last epoch
 
 
@@ -144,8 +146,41 @@ def print_runs(frame: RunFrame, folders: Sequence[Path], *, asked: int) -> None:
     if len(frame):
         lines.append(f"Look closer:    aol report {' '.join(map(str, folders))} --open")
         lines.append(f"In Python:      aol.load_runs({', '.join(repr(str(folder)) for folder in folders)})")
+    if len(finished) == asked and (better := try_next(list(finished.runs.values()))):
+        lines.append(f"Try next:       {better}")
     for line in lines:
         out.print(line, soft_wrap=True, markup=False)
+
+
+def try_next(runs: Sequence[Run]) -> str | None:
+    """Return the command of a sound comparison on the same data: with a baseline, over five seeds; None after one.
+
+    It repeats all other settings of the first run that has a method. Where none has, offsets from class counts are
+    compared: they cost nothing and are hard to beat.
+    """
+    known = [run for run in runs if run.command and run.seed is not None]
+    methods = {run.method for run in known}
+    seeds = min((len({run.seed for run in known if run.method == method}) for method in methods), default=0)
+    compared = any(method == "none" for method in methods) and len(methods) > 1
+    if not known or (compared and seeds >= _FEWEST_SEEDS):
+        return None
+    run = next((run for run in known if run.method != "none"), known[0])
+    words = shlex.split(run.command or "")
+    for flag in ("weighting", "margin"):
+        if (word := str(run.settings.get(flag, "none"))) != "none":
+            _set(words, f"--{flag}", f"none,{word}")
+    if run.method == "none":
+        _set(words, "--margin", "none,counts")
+    _set(words, "--seed", "0-4")
+    return shlex.join(words)
+
+
+def _set(words: list[str], flag: str, value: str) -> None:
+    """Change the value of a flag, or add it."""
+    if flag in words:
+        words[words.index(flag) + 1] = value
+    else:
+        words += [flag, value]
 
 
 def _print_unfinished(out: Console, frame: RunFrame) -> None:

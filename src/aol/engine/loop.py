@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -44,6 +44,8 @@ class Loop(ABC):
     margins: RunMargins
     samples: SampleHistory | None = None  # the answers to each sample, where they are kept
     signals: SampleSignals | None = None  # for weights by sample, where a run needs them
+    work = 0  # images of this epoch so far through each network, a training step counted thrice
+    on_batch: Callable[[], None] | None = None  # called when a batch was issued; it must not wait for the device
 
     def __init__(
         self,
@@ -103,6 +105,7 @@ class Loop(ABC):
     def run_epoch(self) -> None:
         """Train for one epoch, evaluate, and add the readings to the history."""
         start = time.perf_counter()
+        self.work = 0
         self._finite = torch.ones(len(self.runs), dtype=torch.bool, device=self.device)
         trained, by_class = self._learn()
         by_epoch: dict[str, Tensor | float] = {
@@ -172,10 +175,17 @@ class Loop(ABC):
                 shared=index.dim() == 1,
                 averaged=what == "averaged",
                 keep=what == "train" and self._keeps_answers,
+                issued=self._count,
             )
         found = self._clean_passes[what](index, times)
         self._finite &= found.loss.isfinite().all(1)  # the last step may diverge while its own loss is finite
         return found
+
+    def _count(self, images: int) -> None:
+        """Count work that was given to the device."""
+        self.work += images
+        if self.on_batch is not None:
+            self.on_batch()
 
     def _train_on(self, place: Tensor, position: Tensor, weight: Tensor) -> Trained:
         """Take one pass over `place [R, m]` in that order, with `weight [R, m]`."""
@@ -188,6 +198,7 @@ class Loop(ABC):
                 size=place.shape[1],
                 observe=self._observe_batch if observes else None,
                 observed=self._observed_tensors,
+                issued=lambda images: self._count(3 * images),
             )
         steps = self._train_pass.steps
         rates = [rate_at(self.settings, self.epoch * steps + step, steps) for step in range(steps)]

@@ -23,6 +23,7 @@ from aol.readings import SUMS, add_readings
 # The most images, and pixels, of all runs together in one evaluation batch.
 _EVALUATION_BATCH = {"cpu": (4096, 1 << 22), "cuda": (65536, 1 << 26)}
 Observe = Callable[[Tensor, Tensor, Tensor, Tensor], None]
+Issued = Callable[[int], None]  # told on the host how many images each batch has; it must not wait for the device
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,7 @@ class TrainPass:
         size: m, the same in every pass.
         observe: called for each batch with positions, labels, which were right, and answers, each `[R, B]`; or None.
         observed: returns the tensors that `observe` changes.
+        issued: called after each batch with its images, of all processes.
     """
 
     def __init__(
@@ -57,8 +59,10 @@ class TrainPass:
         size: int,
         observe: Observe | None,
         observed: Callable[[], Iterable[Tensor]],
+        issued: Issued = lambda _: None,
     ) -> None:
         self._learner, self._source, self._observe, self._observed_tensors = learner, source, observe, observed
+        self._issued = issued
         device, runs = learner.device, len(learner.runs)
         self._size, self._batch = size, learner.settings.batch_size
         rank, self._world = _distributed.world()
@@ -101,10 +105,12 @@ class TrainPass:
             self._source.prepare(self._size, self._mine, epoch=epoch, seeds=seeds)
             for size in self._sizes():
                 self._captured(size)()
+                self._issued(size * self._world)
         else:
             images = self._source.train(place, self._mine, batch=self._share, epoch=epoch, seeds=seeds)
             for size, shown in zip(self._sizes(), images, strict=True):
                 self._work(size, shown)
+                self._issued(size * self._world)
         self._learner.agree()
         sums, losses = _distributed.total(self._sums), _distributed.total(self._losses)
         return Trained(losses / self._world / self.steps, sums[0].clone(), sums[1].clone(), rates[-1], self._size)
@@ -219,6 +225,7 @@ class CleanPass:
         shared: whether all runs have the same samples.
         averaged: evaluate the averages of the networks.
         keep: also return the answer to each sample.
+        issued: called after each batch with its images, of all processes.
     """
 
     def __init__(
@@ -231,8 +238,10 @@ class CleanPass:
         shared: bool,
         averaged: bool = False,
         keep: bool = False,
+        issued: Issued = lambda _: None,
     ) -> None:
         self._learner, self._source, self._averaged, self._shared = learner, source, averaged, shared
+        self._issued = issued
         device, runs = learner.device, len(learner.runs)
         self._rank, self._world = _distributed.world()
         images, pixels = _EVALUATION_BATCH.get(device.type, _EVALUATION_BATCH["cpu"])
@@ -267,9 +276,11 @@ class CleanPass:
         if isinstance(self._source, OnDevice):
             for start in range(0, size, self._batch):
                 self._captured(self._batch if self._fixed else min(self._batch, size - start))()
+                self._issued(min(self._batch, size - start) * self._world)
         else:
             for images in self._source.clean(index, batch=self._batch):
                 self._work(images.shape[-4], images)
+                self._issued(images.shape[-4] * self._world)
         sums = _distributed.total(self._sums)
         answers = self._answers[..., :size].clone() if self._answers.numel() else None
         count, right, loss, margin, answered = sums.clone()

@@ -49,13 +49,14 @@ from aol.runs.groups import (
 from aol.runs.groups import ExecutionOptions as ExecutionOptions
 from aol.runs.groups import RunGroup as RunGroup
 from aol.runs.pace import Pace, that_fits
-from aol.runs.progress import Silent, Tally, describe, duration
+from aol.runs.progress import Silent, Tally, describe, duration, imbalance_note
 from aol.runs.record import Json
 from aol.runs.store import REQUEST, Store, read_request, write_request
 from aol.runs.tensorboard import Events
 from aol.runs.validate import damaged_runs, get_valid, is_complete
 
 OpenData = Callable[[Sequence[Settings]], dict[str, AnyPair]]
+_SHOW_EVERY = 0.5  # seconds between two displays within an epoch
 _SHARE_OF_TIME = 0.05  # that writing checkpoints and records may take
 
 
@@ -177,6 +178,9 @@ class Watch(Protocol):
     def epoch(self, loop: Loop) -> None:
         """Take the loop before its first epoch here, and after each."""
 
+    def batch(self, loop: Loop) -> None:
+        """Take the loop after each batch within an epoch; readings on the device are not ready."""
+
     def stop_before(self, seconds: float) -> bool:
         """Return whether to stop, if it would be that long until the next question."""
 
@@ -224,6 +228,7 @@ def _train_group(
 ) -> Loop | None:
     loop = _resumed(runs, pairs, options, checkpoint, watch)
     watch.epoch(loop)
+    loop.on_batch = lambda: watch.batch(loop)
     saved, saving = time.monotonic(), 0.0
     while not loop.done:
         start = time.monotonic()
@@ -511,6 +516,7 @@ class _GroupTraining:
         self._writer: RecordWriter | None = None
         self._events: Events | None = None
         self._started = False
+        self._shown = -math.inf
         self.start_up = 0.0
 
     def say(self, text: str) -> None:
@@ -526,11 +532,20 @@ class _GroupTraining:
             if self._events:
                 self._events.epoch()
         job.progress.update(job.tally.status(), describe(loop), loop)
+        self._shown = time.monotonic()
+
+    def batch(self, loop: Loop) -> None:
+        if time.monotonic() - self._shown >= _SHOW_EVERY:
+            self._shown = time.monotonic()
+            share = self._job.tally.batch(self._group.runs, loop.work)
+            self._job.progress.update(self._job.tally.status(), describe(loop, share))
 
     def _start(self, loop: Loop) -> None:
         job, options = self._job, self._job.options
         self._started = True
         job.tally.begin(self._group.runs, loop.epoch)
+        if text := imbalance_note(loop):
+            job.progress.say_once(text)
         if loop.epoch:
             self.say(f"Continuing {len(loop.runs)} runs after epoch {loop.epoch}.")
         if self._writes:

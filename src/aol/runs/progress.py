@@ -6,11 +6,15 @@
 from __future__ import annotations
 
 import functools
+import statistics
 import sys
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
 
 from aol.engine.loop import Loop, pool
 from aol.engine.settings import Settings, memory_capacity
@@ -18,10 +22,11 @@ from aol.engine.source import AnyPair
 from aol.longtail import long_tail_counts
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from rich.console import Console, Group
     from rich.table import Table
 
-_MOST_ROWS = 24  # runs shown while they train
+_MOST_ROWS = 24  # of the table that is shown while runs train
+_MOST_SINGLE = 8  # runs shown one by one; more are shown by method
 # Settings that say how many images an epoch has.
 _SIZES = ("scenario", "data", "imbalance", "profile", "validation", "samples", "fraction", "stream", "memory")
 
@@ -84,7 +89,7 @@ class Live(Silent):
 
     def __init__(self, console: Console, name: str = "") -> None:
         from rich.live import Live as RichLive
-        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+        from rich.progress import BarColumn, Progress, TextColumn
 
         super().__init__()
         self._name = f"{name}: " if name else ""
@@ -92,13 +97,17 @@ class Live(Silent):
             TextColumn("{task.description}"),
             BarColumn(),
             TextColumn("{task.percentage:.0f} %"),
-            TimeElapsedColumn(),
-            TextColumn("{task.fields[left]}"),
+            TextColumn("{task.fields[times]}"),
             console=console,
         )
-        self._task = self._bar.add_task(name, total=1.0, left="")
+        self._start = time.monotonic()
+        self._task = self._bar.add_task(f"{self._name}starting", total=1.0, times="")
+        self._left: tuple[float, float] | None = None  # the seconds left, and when they were
+        self._runs: dict[str, _RunRow] = {}  # those that can be compared with the runs in training, by id
+        self._group: object = None
         self._table: list[Table] = []
-        self._live = RichLive(console=console, refresh_per_second=4)
+        self._doing = ""
+        self._live = RichLive(console=console, refresh_per_second=4, get_renderable=self._picture)
         self._live.start()
 
     def say(self, text: str) -> None:
@@ -107,46 +116,103 @@ class Live(Silent):
 
     def update(self, status: Status, doing: str, loop: Loop | None = None) -> None:
         """Move the bar and redraw the table."""
+        self._left = None if status.seconds_left is None else (status.seconds_left, time.monotonic())
+        self._bar.update(
+            self._task, description=f"{self._name}{status.done}/{status.total} runs", completed=status.share
+        )
+        self._doing = doing
+        if loop is not None and len(loop.history):
+            if self._group != loop.settings.group_key:
+                self._group, self._runs = loop.settings.group_key, {}
+            self._runs |= {run.run_id: _row(loop, row) for row, run in enumerate(loop.runs)}
+            self._table = [_table(list(self._runs.values()), loop.classes, by_method=status.total > _MOST_SINGLE)]
+        self._live.refresh()
+
+    def _picture(self) -> Group:
+        """Return what is on the screen; times go on between two updates."""
         from rich.console import Group
         from rich.text import Text
 
-        left = "" if status.seconds_left is None else f"{duration(status.seconds_left)} left"
-        description = f"{self._name}{status.done}/{status.total} runs"
-        self._bar.update(self._task, description=description, completed=status.share, left=left)
-        if loop is not None and len(loop.history):
-            self._table = [_table(loop)]  # it stays while the next group starts, and at the end
-        self._live.update(Group(self._bar, Text(doing, style="dim"), *self._table))
+        now = time.monotonic()
+        times = f"{duration(now - self._start)} elapsed"
+        if self._left is not None:
+            times += f", about {duration(self._left[0] - (now - self._left[1]))} left"
+        self._bar.update(self._task, times=times)
+        return Group(self._bar, Text(self._doing, style="dim"), *self._table)
 
     def close(self) -> None:
         """Leave the last picture on the screen."""
         self._live.stop()
 
 
-def _table(loop: Loop) -> Table:
+@dataclass(frozen=True)
+class _RunRow:
+    """The last readings of a run: `age` is that of its classes, `[C]`."""
+
+    method: str
+    seed: int
+    epoch: int
+    failed: int
+    loss: float
+    train: float
+    test: float
+    age: Tensor
+
+
+def _row(loop: Loop, row: int) -> _RunRow:
+    run, history = loop.runs[row], loop.history
+    loss, train, test = (float(history.last(name)[row]) for name in ("train_loss", "train_accuracy", "test_accuracy"))
+    age = history.last("age", by_class=True)[row]
+    return _RunRow(run.method, run.seed, loop.epoch, loop.failed[row], loss, train, test, age)
+
+
+def _table(runs: Sequence[_RunRow], classes: Sequence[str], *, by_method: bool) -> Table:
+    """Return runs as a table, one by one or a row for each method: mean and standard deviation over seeds.
+
+    Of a method, the runs that are furthest are shown: a mean over runs at different epochs says nothing.
+    """
     from rich.table import Table
 
-    table = Table("run", "seed", "loss", "train %", "test %", "oldest class", box=None, pad_edge=False)
-    train, test, loss = (loop.history.last(name) for name in ("train_accuracy", "test_accuracy", "train_loss"))
-    age = loop.history.last("age", by_class=True)
-    for row, run in enumerate(loop.runs[:_MOST_ROWS]):
-        oldest = int(age[row].nan_to_num(0.0).argmax())
-        known = not bool(age[row].isnan().all())
-        state = f"failed at epoch {loop.failed[row]}" if loop.failed[row] else f"{float(loss[row]):.3f}"
-        table.add_row(
-            run.method,
-            str(run.seed),
-            state,
-            _percent(float(train[row])),
-            _percent(float(test[row])),
-            f"{loop.classes[oldest]} ({float(age[row, oldest]):.1f})" if known else "",
-        )
-    if len(loop.runs) > _MOST_ROWS:
-        table.add_row(f"and {len(loop.runs) - _MOST_ROWS} more")
+    by_method = by_method and len({run.method for run in runs}) < len(runs)
+    groups: dict[object, list[_RunRow]] = {}
+    for run in runs:
+        groups.setdefault(run.method if by_method else (run.method, run.seed), []).append(run)
+    spread = " ± sd" if by_method else ""
+    head = ("seeds" if by_method else "seed", "epoch", "loss", f"train %{spread}", f"test %{spread}", "oldest class")
+    table = Table("method", *head, box=None, pad_edge=False)
+    for some in list(groups.values())[:_MOST_ROWS]:
+        epoch = max(run.epoch for run in some)
+        last = [run for run in some if run.epoch == epoch]
+        seeds = f"{len(last)} of {len(some)}" if len(last) < len(some) else str(len(some))
+        table.add_row(some[0].method, seeds if by_method else str(some[0].seed), str(epoch), *_cells(last, classes))
+    if len(groups) > _MOST_ROWS:
+        table.add_row(f"and {len(groups) - _MOST_ROWS} more")
     return table
 
 
-def _percent(value: float) -> str:
-    return "" if value != value else f"{100 * value:.1f}"
+def _cells(runs: Sequence[_RunRow], classes: Sequence[str]) -> tuple[str, str, str, str]:
+    """Return loss, accuracies and the oldest class of some runs, for their row of the table."""
+    failed = [run.failed for run in runs if run.failed]
+    losses = torch.tensor([run.loss for run in runs if not run.failed])
+    state = f"{float(losses.mean()):.3f}" if losses.numel() else f"failed at epoch {min(failed)}"
+    if losses.numel() and failed:
+        state += f", {len(failed)} failed"
+    age = torch.stack([run.age for run in runs]).nanmean(0)
+    oldest = int(age.nan_to_num(0.0).argmax())
+    named = "" if bool(age.isnan().all()) else f"{classes[oldest]} ({float(age[oldest]):.1f})"
+    return state, _percent([run.train for run in runs]), _percent([run.test for run in runs]), named
+
+
+def _percent(values: Sequence[float]) -> str:
+    """Return the mean of accuracies in per cent, and the standard deviation of several.
+
+    >>> _percent([0.5, 0.6, float("nan")]), _percent([0.5])
+    ('55.0 ± 7.1', '50.0')
+    """
+    known = [100 * value for value in values if value == value]
+    if not known:
+        return ""
+    return f"{statistics.fmean(known):.1f}" + (f" ± {statistics.stdev(known):.1f}" if len(known) > 1 else "")
 
 
 def _accuracy_range(loop: Loop) -> str:
@@ -160,13 +226,32 @@ def _accuracy_range(loop: Loop) -> str:
     return f", test {low} %" if low == high else f", test {low} to {high} %"
 
 
-def describe(loop: Loop) -> str:
-    """Return what a loop does, in a few words."""
+def describe(loop: Loop, within: float | None = None) -> str:
+    """Return what a loop does, in a few words; `within` is the share of an epoch that is not over."""
     run = loop.settings
     what = f"{run.data}, imbalance {run.imbalance:g}" if run.imbalance is not None else run.data
     many = f"Training {len(loop.runs)} runs as one network" if len(loop.runs) > 1 else "Training one run"
+    at = (
+        f"{loop.epoch}/{run.epochs}" if within is None else f"{loop.epoch + 1}/{run.epochs}, {100 * within:.0f} % of it"
+    )
     speed = f", {float(loop.history.last('images_per_second')[0]):,.0f} images/s" if len(loop.history) else ""
-    return f"{many} ({what}): epoch {loop.epoch}/{run.epochs}{speed}"
+    return f"{many} ({what}): epoch {at}{speed}"
+
+
+def imbalance_note(loop: Loop) -> str | None:
+    """Return a sentence where the smallest class of a long tail should have less than one sample; else None."""
+    run, counts = loop.settings, loop.class_counts
+    if run.imbalance is None:
+        return None
+    if run.scenario == "stream" and run.stream == "shifting":
+        counts = long_tail_counts(int(counts.min()), loop.num_classes, run.imbalance, run.profile)
+    largest, smallest = int(counts.max()), int(counts.min())
+    if largest >= run.imbalance:
+        return None
+    return (
+        f"Imbalance {run.imbalance:g} is not possible with {run.data}: it became {largest / smallest:g}, because the "
+        f"largest class has {largest:,} samples and the smallest {smallest:,}."
+    )
 
 
 def duration(seconds: float | None) -> str:
@@ -197,6 +282,7 @@ class Tally:
         self._epochs = {run.run_id: run.epochs for run in runs}
         self._past = dict(self._epochs) | dict.fromkeys(self._cost, 0)
         self._over = set(self._epochs) - set(self._cost)
+        self._within: dict[str, float] = {}  # the share of the epoch that is over, of runs in progress
         self._start: float | None = None
         self._worked = 0.0
 
@@ -207,10 +293,17 @@ class Tally:
 
     def epoch(self, runs: Iterable[Settings], epoch: int) -> None:
         """Note that runs have finished an epoch."""
+        self._within = {}
         for run in runs:
             if run.run_id in self._cost:
                 self._worked += self._cost[run.run_id] * (epoch - self._past[run.run_id]) / run.epochs
                 self._past[run.run_id] = epoch
+
+    def batch(self, runs: Sequence[Settings], work: float) -> float:
+        """Note how much work of an epoch is done, of `costs`; return its share."""
+        known = [run for run in runs if run.run_id in self._cost]
+        self._within = {run.run_id: min(1.0, work * run.epochs / self._cost[run.run_id]) for run in known}
+        return max(self._within.values(), default=0.0)
 
     def finish(self, runs: Iterable[Settings]) -> None:
         """Note that runs are complete."""
@@ -221,12 +314,15 @@ class Tally:
 
     def status(self) -> Status:
         """Return how far the runs are."""
-        left = sum(cost * (1 - self._past[name] / self._epochs[name]) for name, cost in self._cost.items())
+        past = {name: epochs + self._within.get(name, 0.0) for name, epochs in self._past.items()}
+        left = sum(cost * (1 - past[name] / self._epochs[name]) for name, cost in self._cost.items())
+        worked = self._worked + sum(self._cost[n] * share / self._epochs[n] for n, share in self._within.items())
         seconds = None
-        if self._start is not None and self._worked > 0 and left > 0:
-            seconds = left * (time.monotonic() - self._start) / self._worked
-        share = sum(self._past[name] for name in self._epochs) / max(1, sum(self._epochs.values()))
-        return Status(len(self._over), len(self._epochs), share, seconds)
+        if self._start is not None and worked > 0 and left > 0:
+            seconds = left * (time.monotonic() - self._start) / worked
+        return Status(
+            len(self._over), len(self._epochs), sum(past.values()) / max(1, sum(self._epochs.values())), seconds
+        )
 
 
 def costs(runs: Sequence[Settings], pairs: dict[str, AnyPair]) -> dict[str, float]:

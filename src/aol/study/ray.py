@@ -110,6 +110,9 @@ class _Watch:
                 (self._folder / "epoch").write_text(str(loop.epoch))
             self._noted = time.monotonic()
 
+    def batch(self, loop: Loop) -> None:
+        pass  # epochs are enough
+
     def stop_before(self, seconds: float) -> bool:
         return self._stop.before(seconds)
 
