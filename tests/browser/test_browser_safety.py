@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page
+from playwright.sync_api import Browser, Page, expect
 
 from aol.report.page import write_page
 from tests.support.made_runs import PAYLOADS, changed, make_data
@@ -75,6 +76,21 @@ def test_every_part_stays_harmless_when_used(open_page: Open, hostile: Path) -> 
     page.locator("#find-class").fill("<img src=x onerror='window.hacked=8'>")
     page.locator("#pick-class").fill("<img src=x onerror='window.hacked=9'>")
     page.locator("#pick-class").press("Enter")
+    stays_harmless(page)
+
+
+def test_text_and_rows_of_samples_are_shown_as_text(open_page: Open, tmp_path: Path) -> None:
+    data = make_data()
+    assert data.samples is not None
+    about = {row: PAYLOADS[0] if row % 2 else [[PAYLOADS[2], PAYLOADS[3]]] for row in range(len(data.samples))}
+    told = replace(data.samples, about=about, pictures=lambda _: None, no_pictures=lambda: PAYLOADS[1])
+    write_page([changed(data, samples=told)], tmp_path / "text.html")
+    page = open_page(tmp_path / "text.html")
+    assert page.locator("#gallery blockquote.about").first.inner_text() == PAYLOADS[0]
+    assert page.locator("#gallery dl.about dt").first.inner_text() == PAYLOADS[2]
+    assert page.locator("#no-pictures").inner_text() == PAYLOADS[1]
+    page.locator("#error-list .enlarge").first.click()
+    expect(page.locator("#zoom .about")).to_be_visible()
     stays_harmless(page)
 
 

@@ -17,6 +17,7 @@ from aol.cli import main
 from aol.data import open_data
 from aol.data.nuisance import change
 from aol.report.run_data import load
+from aol.runs import from_loop
 from aol.runs.record import DamagedRunError, read_run, write_run
 from aol.runs.store import NoRunsError, read_request
 from tests.support.made_runs import make_data, write_data
@@ -207,7 +208,7 @@ def test_pictures_show_the_nuisance_that_the_run_saw(tmp_path: Path) -> None:
     assert np.array_equal(np.asarray(Image.open(BytesIO(picture))).transpose(2, 0, 1), seen.images[place].numpy())
 
 
-def test_images_in_a_folder_are_shown_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def train_on_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(0)
     for split in ("train", "val"):
         for label in ("cat", "dog"):
@@ -218,6 +219,10 @@ def test_images_in_a_folder_are_shown_small(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.chdir(tmp_path)
     words = ["--data", "./set", "--image-size", "32", "--net", "cnn", "--epochs", "1", "--keep-samples", "--json"]
     assert main(["train", *words, "--out", "run"]) == 0
+
+
+def test_images_in_a_folder_are_shown_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    train_on_a_folder(tmp_path, monkeypatch)
     monkeypatch.chdir("/")
     (data,) = load(tmp_path / "run")
     assert data.samples is not None
@@ -230,3 +235,28 @@ def test_images_in_a_folder_are_shown_small(tmp_path: Path, monkeypatch: pytest.
         original = tmp_path / "set" / "train" / ("cat", "dog")[number // 4] / f"{number % 4}.png"
         wanted = np.asarray(Image.open(original)).mean((0, 1))
         assert np.asarray(shown).mean((0, 1)) == pytest.approx(wanted, abs=4)
+
+
+def test_pictures_that_cannot_be_found_are_told_in_one_sentence_and_found_with_a_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    train_on_a_folder(tmp_path, monkeypatch)
+    (tmp_path / "moved").mkdir()
+    (tmp_path / "set").rename(tmp_path / "moved" / "set")
+    capsys.readouterr()
+    assert main(["report", "run"]) == 0
+    said = capsys.readouterr().err
+    assert said.count("No pictures: the data set ./set was not found") == 1
+    assert "--data-dir FOLDER" in said
+    for folder in ("moved", "moved/set"):
+        assert main(["report", "run", "--data-dir", folder]) == 0
+        assert "No pictures" not in capsys.readouterr().err
+        (data,) = load("run", data_dir=Path(folder))
+        assert data.samples is not None
+        assert data.samples.picture(0) is not None
+
+
+def test_the_folder_in_which_a_set_was_found_is_on_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(from_loop, "find", lambda name, data_dir: Path("/found") / name)
+    assert from_loop._found("cifar10", None) == "/found/cifar10"
+    assert from_loop._found("./mine", "data") == "data"

@@ -10,6 +10,9 @@ import torch
 from sklearn.metrics import f1_score, precision_score, recall_score
 
 import aol
+from aol.report.payload import payload
+from aol.report.run_data import load
+from aol.runs.descriptions import read_descriptions
 from aol.runs.record import DamagedRunError, read_run
 from aol.runs.samples import read_ids, read_samples
 from aol.runs.store import find_runs
@@ -308,6 +311,34 @@ def test_wrong_answers_and_figures_are_named_and_change_nothing(tmp_path: Path) 
         recorder.advance(test_accuracy=55.0)
     recorder.advance(accuracy=0.5)
     assert read_run(tmp_path).curves["accuracy"].tolist() == [0.5]
+
+
+def test_texts_and_rows_of_samples_are_kept_and_shown_on_the_page(tmp_path: Path) -> None:
+    ages = aol.SampleAges(LABELS, num_classes=4)
+    with aol.Recorder(
+        tmp_path, ages, describe=lambda i: f"text {i}" if i % 2 else {"width": i / 7, "name": "<b>"}
+    ) as recorder:
+        recorder.observe(torch.arange(30), answers(0))
+        ages.observe(torch.arange(30), torch.zeros(30, dtype=torch.bool))
+        ages.advance()
+        recorder.advance()
+    kept = read_descriptions(tmp_path)
+    assert kept[3] == "text 3"
+    assert kept[4] == [["width", "0.5714"], ["name", "<b>"]]
+    samples = payload(load(tmp_path))["runs"][0]["samples"]  # type: ignore[index,call-overload]
+    assert [samples["about"][samples["id"].index(name)] for name in ("3", "4")] == [kept[3], kept[4]]
+
+
+def test_what_cannot_describe_a_sample_is_refused_at_once(tmp_path: Path) -> None:
+    ages = aol.SampleAges(LABELS, num_classes=4)
+    with pytest.raises(TypeError, match="describe must return text, a mapping or a vector, not 3"):
+        aol.Recorder(tmp_path, ages, describe=lambda _: 3)
+    with pytest.raises(ValueError, match="describe must return text, a mapping or a vector"):
+        aol.Recorder(tmp_path, ages, describe=lambda _: torch.zeros(2, 2))
+    with pytest.raises(TypeError, match="describe must be a function"):
+        aol.Recorder(tmp_path, ages, describe=["a"] * 30)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="describe is of samples"):
+        aol.Recorder(tmp_path, aol.ClassAges(4), describe=str)
 
 
 def test_images_of_class_ages_make_no_sense(tmp_path: Path) -> None:

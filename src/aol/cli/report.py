@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from aol.cli.output import note, tell
-from aol.cli.parser import command, number, switch, value
+from aol.cli.parser import command, folder, number, switch, value
 from aol.engine.settings import WrongSettingsError
 
 FORMATS = ("png", "pdf", "svg")
@@ -29,6 +29,7 @@ PAGE = "report.html"
     value("--figures", "FOLDER", "write figures for a paper into this folder, and no page", type=Path),
     value("--format", "KINDS", f"of the figures: {', '.join(FORMATS)}, or several with commas", default="png"),
     value("--export", "FILE", "write the table of samples (.csv or .parquet), and no page", type=Path),
+    value("--data-dir", "FOLDER", "look for the pictures of samples here first", type=folder),
     switch("--watch", "update the page until all runs have finished"),
     value("--every", "S", "seconds between two updates of --watch", type=number(0.1), default=5.0),
     switch("--open", "open the page in a browser"),
@@ -69,11 +70,12 @@ def _write(
     from aol.report.write import follow_runs, write_report
 
     also: dict[str, Any] = {"figures": words.figures, "formats": formats, "table": words.export}
+    also["data_dir"] = None if words.data_dir is None else Path(words.data_dir).expanduser()
     opened = _open if words.open else _ignore
     if words.watch and page is not None:
         say = _ignore if words.json else note
         return follow_runs(words.runs, page, every=words.every, say=say, opened=opened, **also)
-    written = write_report(words.runs, page=page, damaged=damaged.append, **also)
+    written = write_report(words.runs, page=page, damaged=damaged.append, warn=note, **also)
     if page is not None:
         opened(page)
     return written

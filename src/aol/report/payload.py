@@ -171,7 +171,7 @@ def _details(data: RunData, methods: Sequence[MethodRow], runs: int, album: Albu
         answer, share = data.samples.confusion(size)
         found["confused"] = {"answer": answer.tolist(), "share": rounded(share, 2)}
         classes, counts = data.samples.confusion_matrix(size)
-        found["matrix"] = {"classes": list(classes), "counts": list(counts), "total": size}
+        found["matrix"] = {"classes": list(classes), "counts": [[*row] for row in counts], "total": size}
         found["survival"] = _survival(run, data.samples)
         found["samples"] = about = describe(data.samples, size, most=most, album=album, pictures=PICTURES // runs)
         _note_samples(data, about, album, notes)

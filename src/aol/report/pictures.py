@@ -10,7 +10,7 @@ import os
 import struct
 import zlib
 from collections.abc import Callable
-from functools import cache
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +20,7 @@ from torch import Tensor
 from aol.data import ImageSet, Pair, StoredImages, open_data
 from aol.data.decode import open_image
 from aol.data.errors import need
+from aol.data.named import NAMES
 from aol.data.nuisance import change
 from aol.runs.record import Run
 from aol.runs.samples import SampleTable
@@ -29,32 +30,66 @@ SIDE = 96  # the most pixels a side
 _QUALITY = 85
 
 
-def pictures_of(folder: Path, run: Run, table: SampleTable) -> Callable[[int], bytes | None]:
-    """Return a function from a row of the table to its picture; the data is opened when a picture is asked for."""
+class Pictures:
+    """A function from a row of the table to its picture; the data is opened when a picture is asked for.
 
-    @cache
-    def source() -> Callable[[int], bytes | None]:
-        kept = read_thumbnails(folder)
+    Args:
+        folder: of the run; thumbnails in it come first.
+        run: its record, which names the data set.
+        table: its samples.
+        data_dir: where to look for the data set first.
+    """
+
+    def __init__(self, folder: Path, run: Run, table: SampleTable, data_dir: Path | None = None) -> None:
+        self._folder, self._run, self._table, self._data_dir = folder, run, table, data_dir
+
+    def __call__(self, row: int) -> bytes | None:
+        """Return the picture of a row as PNG or JPEG bytes; None where there is none."""
+        return self._source[0](row)
+
+    @property
+    def problem(self) -> str:
+        """Why no picture can be found, in one sentence; empty where they can, or where the run names no data set."""
+        return self._source[1]
+
+    @cached_property
+    def _source(self) -> tuple[Callable[[int], bytes | None], str]:
+        kept = read_thumbnails(self._folder)
         if kept:
-            return lambda row: png(kept[row]) if row in kept else None
-        return _from_data(run, table) if run.data is not None else lambda _: None
+            return (lambda row: png(kept[row]) if row in kept else None), ""
+        if self._run.data is None:
+            return _nothing, ""
+        try:
+            train = _changed(_opened(self._run, self._data_dir), self._run).train
+            return _from_data(train, self._table), ""
+        except (ImportError, OSError, ValueError) as error:
+            reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
+            return _nothing, f"No pictures: the data set {self._run.data} was not found ({reason}). {_ADVICE}"
 
-    return lambda row: source()(row)
+
+_ADVICE = "Give its folder: aol report RUN --data-dir FOLDER."
 
 
-def _from_data(run: Run, table: SampleTable) -> Callable[[int], bytes | None]:
-    root = run.directory or "."
-    try:
-        word = str(run.data)
-        if os.path.exists(os.path.join(root, word)) and os.sep in word:
-            word = os.path.join(root, word)
-        data_dir = None if run.data_dir is None else os.path.join(root, run.data_dir)
-        train = _changed(open_data(word, data_dir), run).train
-    except (ImportError, OSError, ValueError):
-        return lambda _: None
+def _nothing(_: int) -> None:
+    return None
+
+
+def _opened(run: Run, data_dir: Path | None) -> Pair[ImageSet] | Pair[StoredImages]:
+    """Open the data set of a run: in the folder given, else where the run found it."""
+    root, word = run.directory or ".", str(run.data)
+    if word in NAMES:
+        found = data_dir or (None if run.data_dir is None else os.path.join(root, run.data_dir))
+        return open_data(word, found)
+    places = [Path(root) / Path(word).expanduser()]
+    if data_dir is not None:
+        places = [data_dir / Path(word).name, data_dir, *places]
+    return open_data(str(next((place for place in places if place.is_dir()), places[-1]).absolute()))
+
+
+def _from_data(train: ImageSet | StoredImages, table: SampleTable) -> Callable[[int], bytes | None]:
     index, label = (np.asarray(table.columns[name], dtype=np.int64) for name in ("index", "label"))
     if len(index) and (int(index.max()) >= len(train.labels) or (train.labels.numpy()[index] != label).any()):
-        return lambda _: None  # another set by the same name
+        raise ValueError("another set by the same name is there")
     if isinstance(train, ImageSet):
         images = train.images
         return lambda row: png(images[int(index[row])])

@@ -47,16 +47,19 @@ class RunData:
         return found[0] if found else None
 
 
-def load(*paths: str | os.PathLike[str], damaged: Callable[[str], None] | None = None) -> list[RunData]:
+def load(
+    *paths: str | os.PathLike[str], damaged: Callable[[str], None] | None = None, data_dir: Path | None = None
+) -> list[RunData]:
     """Return all runs in some folders that have finished an epoch, in the order in which they were asked for.
 
     A folder is the `--out` of a command, the folder of a study or of a `Recorder`, one run, or a folder of those.
     Where others can be read, damaged runs are left out and `damaged` gets the reasons; without it they are an error.
+    Pictures of samples are looked for in `data_dir` first.
     """
     found, problems = [], []
     for folder in find_runs(*paths):
         try:
-            found.append(_read(folder))
+            found.append(_read(folder, data_dir))
         except DamagedRunError as error:
             problems.append(error)
     for problem in problems:
@@ -66,9 +69,9 @@ def load(*paths: str | os.PathLike[str], damaged: Callable[[str], None] | None =
     return _named([each for each in found if each is not None])
 
 
-def _read(folder: Path) -> RunData | None:
+def _read(folder: Path, data_dir: Path | None) -> RunData | None:
     run = read_run(folder)
-    samples = samples_of(folder, run)
+    samples = samples_of(folder, run, data_dir)
     if samples is not None:  # the two files of a run that is being trained may be some epochs apart
         epochs = min(len(run.epochs), len(samples.answers))
         run, samples = _first_epochs(run, epochs), samples.first_epochs(epochs)

@@ -6,7 +6,7 @@ The page shows the oldest and the most doubtful samples, of all and of each clas
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import zip_longest
@@ -19,7 +19,8 @@ import pandas as pd
 from aol.ages.answers import Answers
 from aol.report.codec import rounded, steps
 from aol.report.label_quality import Floats, Ints, Masks, Reals, Shorts, competent_classes, suspicion
-from aol.report.pictures import pictures_of
+from aol.report.pictures import Pictures
+from aol.runs.descriptions import Description, read_descriptions
 from aol.runs.record import DamagedRunError, Json, Run
 from aol.runs.samples import FILE, read_ids, read_samples
 
@@ -47,6 +48,8 @@ class Samples:
         ema: the smoothed age; NaN where never seen.
         answers: right or wrong, at every epoch.
         pictures: returns the picture of a row, or None.
+        no_pictures: returns why there are no pictures, or nothing.
+        about: what some rows are, as text or as pairs of name and value.
         ids: the names of the samples, where they have some.
         test_accuracy: the share of right answers on test by class, `[C]`, where it was read.
     """
@@ -62,6 +65,8 @@ class Samples:
     ema: Reals
     answers: Answers
     pictures: Callable[[int], bytes | None] = field(default=lambda _: None)
+    no_pictures: Callable[[], str] = field(default=lambda: "")
+    about: Mapping[int, Description] = field(default_factory=dict)
     ids: Sequence[str | int] | None = None
     test_accuracy: Floats | None = None
 
@@ -175,8 +180,8 @@ class Samples:
         return chosen.tolist(), counts.reshape(len(chosen), -1).tolist()
 
 
-def samples_of(folder: Path, run: Run) -> Samples | None:
-    """Return the samples of a run; None where they were not kept."""
+def samples_of(folder: Path, run: Run, data_dir: Path | None = None) -> Samples | None:
+    """Return the samples of a run; None where they were not kept. Pictures are looked for in `data_dir` first."""
     table = read_samples(folder / FILE)
     if table is None:
         return None
@@ -189,7 +194,9 @@ def samples_of(folder: Path, run: Run) -> Samples | None:
     return Samples(
         **columns,  # type: ignore[arg-type]
         answers=table.answers,
-        pictures=pictures_of(folder, run, table),
+        pictures=(pictures := Pictures(folder, run, table, data_dir)),
+        no_pictures=lambda: pictures.problem,
+        about=read_descriptions(folder),
         ids=read_ids(folder, len(table)),
         test_accuracy=run.by_class.get("test_accuracy"),
     )
@@ -300,6 +307,8 @@ def describe(samples: Samples, num_classes: int, *, most: int, album: Album, pic
         "historyEpochs": EPOCHS,
         "historyMost": int(ages[-EPOCHS:].max(initial=1)),
         "history": [steps(column) for column in ages[-EPOCHS:].T],
+        "noPictures": samples.no_pictures(),
+        "about": [samples.about.get(int(row)) for row in rows] if samples.about else None,
         "picture": _pictures(samples, rows, [*_mixed(doubted, old)][:pictures], album),
     }
 

@@ -28,15 +28,23 @@ def write_report(
     formats: Sequence[str] = ("png",),
     table: Path | None = None,
     damaged: Callable[[str], None] | None = None,
+    data_dir: Path | None = None,
+    warn: Callable[[str], None] = lambda _: None,
 ) -> dict[str, list[Path]]:
     """Write what is asked for of the runs in some folders, and return the files by kind: page, figures, tables.
 
     `damaged` gets the reason for each run that is left out because its record is damaged; by default that is an error.
+    `data_dir` is where pictures are looked for first; `warn` is told where there are none.
     """
-    runs = load(*paths, damaged=damaged)
+    runs = load(*paths, damaged=damaged, data_dir=data_dir)
     if not runs:
         raise store.NoRunsError(f"{', '.join(map(str, paths))}: no epoch has finished yet; --watch waits for it.")
-    return _write(runs, page, figures, formats, table)
+    written = _write(runs, page, figures, formats, table)
+    if page is not None:
+        problems = dict.fromkeys(data.samples.no_pictures() for data in runs if data.samples is not None)
+        for problem in filter(None, problems):
+            warn(problem)
+    return written
 
 
 def follow_runs(
@@ -49,6 +57,7 @@ def follow_runs(
     figures: Path | None = None,
     formats: Sequence[str] = ("png",),
     table: Path | None = None,
+    data_dir: Path | None = None,
 ) -> dict[str, list[Path]]:
     """Keep the page up to date until all runs have finished, then write figures and tables; return all files.
 
@@ -66,7 +75,7 @@ def follow_runs(
         say(f"{page}: {'all runs have finished' if finished else f'epoch {epochs}'}")
 
     try:
-        runs = watch(paths, write, every=every, say=say)
+        runs = watch(paths, write, every=every, say=say, data_dir=data_dir)
     except KeyboardInterrupt:
         if last:
             write_page(last, page)
@@ -115,6 +124,7 @@ def watch(
     every: float,
     say: Callable[[str], None],
     sleep: Callable[[float], None] = time.sleep,
+    data_dir: Path | None = None,
 ) -> list[RunData]:
     """Call `write(runs, finished)` for the runs in some folders, now and after each change; return the last runs.
 
@@ -128,7 +138,7 @@ def watch(
         problem = ""
         if now != before:
             try:
-                runs = load(*paths)
+                runs = load(*paths, data_dir=data_dir)
                 if runs:
                     finished = all_finished(paths, runs)
                     write(runs, finished)

@@ -12,6 +12,7 @@ import torch
 
 from aol._files import write_atomically
 from aol.ages import SampleAges
+from aol.data.named import NAMES, find
 from aol.engine.command import command
 from aol.engine.history import CLASS, EPOCH
 from aol.engine.loop import Loop
@@ -55,11 +56,17 @@ def records_of(
                 versions=found,
                 command=command(run, data_dir=data_dir, keep_samples=loop.keep_samples),
                 data=run.data,
-                data_dir=data_dir,
+                data_dir=_found(run.data, data_dir),
                 directory=os.getcwd(),
             )
         )
     return runs
+
+
+def _found(data: str, data_dir: str | None) -> str | None:
+    """Return the folder in which a built-in set was found, so that reports find it again; else the one given."""
+    place = find(data, data_dir=data_dir) if data in NAMES else None
+    return data_dir if place is None else str(place)
 
 
 def _array(value: object) -> npt.NDArray[np.float32 | np.float64]:

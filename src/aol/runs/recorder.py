@@ -29,6 +29,7 @@ from aol.ids import Ids
 from aol.metrics import class_metrics
 from aol.readings import ClassReadings, means, precision
 from aol.runs import samples
+from aol.runs.descriptions import Descriptions, described
 from aol.runs.record import (
     FILE,
     DamagedRunError,
@@ -73,6 +74,8 @@ class Recorder:
         epochs: how many there will be, where that is known.
         images: shows the samples, for the gallery: an array `[N, ...]`, or a function from a sample's position to an
             image. Thumbnails are kept of the oldest and the most suspicious few only.
+        describe: tells what a sample is, where it is no image: a function from a sample's position to text, to a
+            mapping or to a vector, which reports show as text or as a short table. Kept of the same few.
         names: what the samples are called in reports, one each in their order: paths, say; by default the ages' ids,
             else their positions.
         command: what to type to repeat the run; by default how this program was started, if that was a file.
@@ -109,6 +112,7 @@ class Recorder:
         counts: _check.Integers | None = None,
         epochs: int | None = None,
         images: Images | Callable[[int], object] | None = None,
+        describe: Callable[[int], object] | None = None,
         names: Sequence[str | os.PathLike[str]] | None = None,
         command: str | None = None,
         resume: bool = False,
@@ -134,7 +138,10 @@ class Recorder:
         self._weight, self._weight_of = self._class_weight(), ages.epoch
         self._clock = time.monotonic()
         self._folders = [self.folder] if single else [self.folder / f"run-{run}" for run in range(self._runs)]
-        self._thumbnails = [] if images is None else [_checked_thumbnails(images, ages) for _ in self._folders]
+        self._shown: list[list[Thumbnails | Descriptions]] = [[] for _ in self._folders]
+        for shown in self._shown:
+            shown += [] if images is None else [_checked_thumbnails(images, ages)]
+            shown += [] if describe is None else [_checked_descriptions(describe, ages)]
         called = _checked_names(names, ages)
         self._names, self._named = None if called is None else samples.as_json(called), False
         self._logs = [EpochLog() for _ in self._folders]
@@ -381,10 +388,10 @@ class Recorder:
         samples.write_samples(
             folder / samples.FILE, kept, index=index, label=ages.labels, age=age, ema=ema, absent=ages.absent
         )
-        for pictures in self._thumbnails[run : run + 1]:
+        for shown in self._shown[run]:
             doubt = kept["mean_other"] - kept["mean_confidence"].sqrt()
-            pictures.keep(worth_seeing(ages.labels.cpu(), ema, doubt))
-            pictures.write(folder)
+            shown.keep(worth_seeing(ages.labels.cpu(), ema, doubt))
+            shown.write(folder)
 
 
 class EpochLog:
@@ -486,6 +493,16 @@ def _checked_thumbnails(images: Images | Callable[[int], object], ages: SampleAg
     show = images if callable(images) else images.__getitem__
     thumbnail(show(0))  # better now than after an hour
     return Thumbnails(show)
+
+
+def _checked_descriptions(describe: Callable[[int], object], ages: SampleAges | ClassAges) -> Descriptions:
+    """Return who describes samples; the first is tried at once."""
+    if not isinstance(ages, SampleAges):
+        raise ValueError("describe is of samples, and ClassAges know none.")
+    if not callable(describe):
+        raise TypeError(f"describe must be a function from a sample's position, not {_check.shown(describe)}.")
+    described(describe(0))  # better now than after an hour
+    return Descriptions(describe)
 
 
 def _checked_names(

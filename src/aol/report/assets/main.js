@@ -67,6 +67,11 @@ function start() {
   follow(["run"], drawPicks);
   follow(["run", "klass"], drawClassPick);
   follow(["run", "klass"], drawAdvice);
+  requestAnimationFrame(() => setTimeout(startBelow)); // the first screen can be read before the rest is drawn
+}
+
+function startBelow() {
+  document.documentElement.dataset.begun = String(Math.round(performance.now()));
   follow(["shown", "curve"], drawCurves);
   follow(["reading", "order"], drawHeatControls);
   follow(["run", "shown", "reading", "order", "zoom"], drawHeat);

@@ -66,6 +66,8 @@ function drawGallery() {
   fill("sample-about", `${run.name}, ${which}: ${times(rows.length, "sample")} that ${rows.length === 1 ? "is" : "are"} wrong, ${kept}, the oldest first. `
     + `Of all ${whole(samples.total)} samples, ${whole(samples.wrong)} were wrong when last seen`
     + `${samples.unseen ? ` and ${whole(samples.unseen)} were never seen` : ""}.`);
+  part("no-pictures").hidden = !samples.noPictures;
+  fill("no-pictures", samples.noPictures);
   const first = rows.slice(0, tables.gallery);
   fill("gallery", first.map((_, at) => card(run, samples, rows, at, "oldest")));
   drawMore("gallery-more", "gallery", first.length, rows.length, 48, drawGallery);
