@@ -104,7 +104,9 @@ test-river: $(VENV)-sklearns/.ready
 test-trees: $(VENV)-sklearns/.ready  # and scikit-learn's own checks again, now with pandas
 	AOL_HOST=sklearn SCIPY_ARRAY_API=1 $(VENV)-sklearns/bin/python -m pytest tests/plugins/trees tests/plugins/sklearn/test_sklearn_checks.py tests/docs/test_blocks.py
 
-bench-plugins: $(VENV)-sklearns/.ready  ## ages beside their rivals on streams and tables; about an hour
+bench-plugins: $(VENV)-sklearns/.ready $(VENV)-trainers/.ready  ## ages beside their rivals on streams and tables; about an hour
 	$(VENV)-sklearns/bin/python benchmarks/river_streams.py
 	$(VENV)-sklearns/bin/python benchmarks/tabular.py
+	$(VENV)-sklearns/bin/python benchmarks/margins_tables.py
+	$(VENV)-trainers/bin/python benchmarks/margins_text.py
 	$(BIN)/python benchmarks/page.py

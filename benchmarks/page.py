@@ -10,6 +10,8 @@ from pathlib import Path
 import after_a_shift
 import forms_of_age_page
 import label_noise_page
+import margins_tables
+import margins_text
 import reservoir
 import river_streams
 import sample_ages
@@ -54,7 +56,7 @@ def costs(aged: Record, kept: Record) -> str:
 
 def pages() -> dict[Path, str]:
     """Return all pages as they should be."""
-    aged, kept, named, streams, trees, labels, forms, shifts = (
+    aged, kept, named, streams, trees, labels, forms, shifts, offsets, texts = (
         json.loads((RESULTS / f"{name}.json").read_text())
         for name in (
             "sample_ages",
@@ -65,18 +67,23 @@ def pages() -> dict[Path, str]:
             "label_noise",
             "forms_of_age",
             "after_a_shift",
+            "margins_tables",
+            "margins_text",
         )
     )
     here, front, guides = HERE / "README.md", HERE.parent / "README.md", HERE.parent / "docs" / "how-to"
     shapes = HERE.parent / "docs" / "forms.md"
     river, boosted, report = guides / "river.md", guides / "boosted-trees.md", guides / "report.md"
+    language = guides / "transformers.md"
+    weighted = between(boosted.read_text(), "tabular", tabular.text(trees))
     tables = between(here.read_text(), "ages", sample_ages.text(aged))
     worlds = between(shapes.read_text(), "forms", forms_of_age_page.text(forms))
     return {
         here: between(between(tables, "reservoir", reservoir.text(kept)), "names", sample_names.text(named)),
         front: between(front.read_text(), "costs", costs(aged, kept)),
         river: between(river.read_text(), "river", river_streams.text(streams)),
-        boosted: between(boosted.read_text(), "tabular", tabular.text(trees)),
+        boosted: between(weighted, "margins", margins_tables.text(offsets)),
+        language: between(language.read_text(), "margins", margins_text.text(texts)),
         shapes: between(worlds, "rests", after_a_shift.text(shifts)),
         report: between(report.read_text(), "labels", label_noise_page.text(labels)),
     }

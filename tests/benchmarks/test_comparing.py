@@ -58,7 +58,15 @@ def test_differences_are_paired_by_seed_and_starred_where_they_are_clear(compari
     assert rows == {"bare": "60.0", "age": "61.0 (+1.0*)", "other": "60.0 (+0.0)"}
 
 
-@pytest.mark.parametrize(("name", "packages"), [("river_streams", {"river"}), ("tabular", {"lightgbm", "xgboost"})])
+RECORDS = [
+    ("river_streams", {"river"}),
+    ("tabular", {"lightgbm", "xgboost"}),
+    ("margins_tables", {"lightgbm", "xgboost"}),
+    ("margins_text", {"transformers"}),
+]
+
+
+@pytest.mark.parametrize(("name", "packages"), RECORDS)
 def test_the_committed_records_are_whole(name: str, packages: set[str]) -> None:
     record = json.loads((BENCHMARKS / "results" / f"{name}.json").read_text())
     assert packages <= record["machine"]["packages"].keys()
