@@ -15,11 +15,11 @@ from playwright.sync_api import Page, sync_playwright
 
 from aol import cli
 
-WORDS = "train --data digits --imbalance 50 --weighting none,cb,aol --epochs 40 --keep-samples"
+WORDS = "train --data digits --imbalance 50 --weighting none,cb,aol --seed 0-2 --epochs 40 --keep-samples"
 HERE = Path(__file__).parent / "how-to"
 # The file, the colours, the section it begins with, and its height in pixels.
 PICTURES = (
-    ("report-overview.webp", "light", "runs", 1380),
+    ("report-overview.webp", "light", "answer", 1380),
     ("report-samples.webp", "dark", "samples", 640),
 )
 

@@ -53,6 +53,23 @@ def test_it_is_quick_to_open_to_sort_and_to_search(open_page: Open, large: Path)
     assert again < 4000
 
 
+def test_ten_runs_of_a_hundred_thousand_samples_can_be_read_at_once(open_page: Open, tmp_path: Path) -> None:
+    kept = [make_large_data(classes=100, epochs=100, size=100_000, seed=seed) for seed in range(2)]
+    runs = [changed(kept[k % 2], name=f"{k}", method=f"{k % 2}", seed=k, settings={"seed": k}) for k in range(10)]
+    size = write_page(runs, tmp_path / "ten.html")
+    assert size < 5 * MEGABYTE
+    times = []
+    for _ in range(3):
+        page = open_page(tmp_path / "ten.html")
+        times.append(
+            [int(page.evaluate(f"() => document.documentElement.dataset.{name}")) for name in ("begun", "ready")]
+        )
+    print(f"{size / MEGABYTE:.1f} MB; milliseconds until the result is there, and until all is drawn: {times}")
+    begun, ready = (min(each) for each in zip(*times, strict=True))
+    assert begun < 2000
+    assert ready < 8000
+
+
 def test_what_is_left_out_is_said(open_page: Open, large: Path) -> None:
     page = open_page(large)
     text = page.locator("#about-body").inner_text()

@@ -67,7 +67,7 @@ def test_what_was_memorised_was_learnt_in_training() -> None:
 
 @pytest.mark.parametrize(
     ("differences", "said"),
-    [([0.06, 0.07, 0.08], "cb gained +7.0 points (+4.5 to +9.5, 3 seeds) over none here: use it"),
+    [([0.06, 0.07, 0.08], "Here cb gained +7.0 points (+4.5 to +9.5, 3 seeds) over none: use it"),
      ([-0.1, 0.07, 0.08], "Nothing tried here gained for certain; the most: cb gained +1.7 points")],
 )  # fmt: skip
 def test_advice_on_rare_classes_is_what_was_gained_here(differences: list[float], said: str) -> None:

@@ -226,7 +226,7 @@ def _remedy(data: RunData, rare: Masks, methods: Sequence[MethodRow]) -> str:
     tried = sorted((row for row in methods if row.gain is not None), key=lambda row: -row.gain.mean if row.gain else 0)
     better = [row for row in tried if is_better(row)]
     if better and all(row.method != data.run.method for row in better):
-        return f"{gain_text(better[0])} here: use it, or collect more samples."
+        return f"Here {gain_text(better[0])}: use it, or collect more samples."
     weight = data.last("weight")
     used = float(np.nanmean(weight[rare])) if weight is not None else 1.0
     if used > 1.2:

@@ -102,11 +102,7 @@ def answer(rows: Sequence[MethodRow]) -> str:
     if better:
         others = "; ".join(gain_text(row) for row in better[1:3])
         more = f" Also: {others}." if others else ""
-        return f"{_capital(gain_text(better[0]))}.{more}"
+        return f"Best here: {gain_text(better[0])}.{more}"
     what = "The method" if len(tried) == 1 else f"None of the {len(tried)} methods"
     said = "gained nothing for certain" if len(tried) == 1 else "gained anything for certain"
     return f"{what} {said} in test accuracy. The most: {gain_text(best[0])}."
-
-
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]

@@ -2,7 +2,7 @@
 
 const ROWS = 100; // of a table at first; the rest on request
 const NAMED = 30; // points of a chart that carry their names
-const tables = { runs: 12, classes: ROWS, gallery: 48, errors: 50 };
+const tables = { runs: 12, classes: ROWS, gallery: 24, errors: 24 };
 
 const CLASS_COLUMNS = [
   { key: "name", title: "Class", read: (run, place) => run.names[place], text: true },

@@ -9,6 +9,7 @@ const METHOD_COLUMNS = [
   ["95% interval", (row) => (row.interval ? `${points(row.interval[0])} to ${points(row.interval[1])}` : "")],
 ];
 
+const columnClass = (name) => `number${{ Gain: " gain", SD: " sd" }[name] || ""}`;
 const PARTS = { head_accuracy: "Head", middle_accuracy: "Middle", tail_accuracy: "Tail" };
 
 // A method has the colour of its run that is shown, so that bars and lines agree.
@@ -28,13 +29,13 @@ function drawMethods() {
   const warning = lost ? `${lost} of ${times(RUNS.length, "run")} ${lost === 1 ? "has" : "have"} not learnt yet, so the figures below say little. ` : "";
   fill("answer-text", warning, answer || (rows.length > 1 ? "No method here was trained without weights, so there is no gain to tell." : ""));
   fill("method-table", element("thead", {}, element("tr", {}, element("th", { scope: "col" }, "Method"),
-    columns.map(([name]) => element("th", { scope: "col", class: "number" }, name)))),
+    columns.map(([name]) => element("th", { scope: "col", class: columnClass(name) }, name)))),
   element("tbody", {}, rows.map((row, place) => element("tr", { class: sure(row) || "" },
     element("th", { scope: "row" }, swatch(methodColour(row, place)), row.name),
-    columns.map(([name, read]) => element("td", { class: name === "Gain" ? "number gain" : "number" }, read(row)))))));
+    columns.map(([name, read]) => element("td", { class: columnClass(name) }, read(row)))))));
   fill("method-about", [
     "On test, at the end of training, mean over seeds.",
-    baseline ? `Gains are points of accuracy over ${baseline}, paired by seed, with Student's interval.` : "",
+    baseline ? `Gains are points of accuracy over ${baseline}, paired by seed, with Student's interval${rows.length > 2 ? ", not corrected for the number of methods" : ""}.` : "",
     measures.includes("balanced_accuracy") ? "" : "The test set is balanced: accuracy is balanced accuracy.",
     measures.includes("tail_accuracy") ? "Head, middle and tail are thirds of the classes by training samples." : "",
   ].filter(Boolean).join(" "));

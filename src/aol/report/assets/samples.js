@@ -70,7 +70,7 @@ function drawGallery() {
   fill("no-pictures", samples.noPictures);
   const first = rows.slice(0, tables.gallery);
   fill("gallery", first.map((_, at) => card(run, samples, rows, at, "oldest")));
-  drawMore("gallery-more", "gallery", first.length, rows.length, 48, drawGallery);
+  drawMore("gallery-more", "gallery", first.length, rows.length, 24, drawGallery);
 }
 
 function evidence(run, samples, row) {
@@ -109,7 +109,7 @@ function drawErrors() {
     rows.length ? copyButton(rows.map((row) => samples.id[row]).join("\n"), "Copy the ids of these samples") : []));
   const first = rows.slice(0, tables.errors);
   fill("error-list", first.map((_, at) => card(run, samples, rows, at, "errors")));
-  drawMore("error-more", "errors", first.length, rows.length, 48, drawErrors);
+  drawMore("error-more", "errors", first.length, rows.length, 24, drawErrors);
 }
 
 // How many samples have which age: most have one, and the few very old ones must stay visible.
