@@ -5,7 +5,9 @@ Internally every state has a run axis; a single `rho` only hides it.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -15,9 +17,14 @@ from aol.ages import _store
 from aol.ages.rules import age_step, blend, mean_one
 from aol.ids import IdMap, Ids
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 FUSE = ("ema", "mean", "peak")
 # Samples processed at once: what fits a core's cache; more on a GPU.
 _CHUNK = 1 << 16
+# A state that was given more answers than this without advance() was forgotten: N times the first, plus the second.
+_MANY_EPOCHS, _FEW = 4, 1000
 
 
 class SampleAges:
@@ -103,6 +110,8 @@ class SampleAges:
         self._words = torch.full((runs, self.num_samples + 1), first, dtype=self._layout.word, device=device)
         self._ema = torch.full((runs, self.num_samples), torch.nan, dtype=self._layout.ema, device=device)
         self._stray = torch.zeros((), dtype=torch.bool, device=device)
+        self._given = 0  # answers since the last advance
+        self._warned = False
         self.epoch = 0
         self._sums = torch.zeros((runs, self.num_classes), dtype=torch.int64, device=device)
         self._seen = torch.zeros_like(self._sums)
@@ -203,15 +212,85 @@ class SampleAges:
             found = self._relative(self._ema.gather(1, inside))
         return self._out(found if stray is None else found.masked_fill(stray, torch.nan))
 
+    def to_frame(self) -> pd.DataFrame:
+        """Return the state as a pandas DataFrame, a row per sample: label, age, smoothed age and weight.
+
+        Rows are named by id, or by position; with a run axis, by run and sample. The smoothed age is NaN where a sample
+        was never seen.
+
+        >>> ages = SampleAges([0, 0, 1], ids=["a", "b", "c"])
+        >>> ages.observe(["a", "c"], [True, False])
+        >>> ages.advance()
+        >>> print(ages.to_frame())
+            label  age  smoothed_age    weight
+        id
+        a       0    1           1.0  0.666667
+        b       0    1           NaN  0.666667
+        c       1    2           2.0  1.333333
+        """
+        return self._frame(torch.arange(self.num_samples, device=self.device).expand(self._rho.numel(), -1))
+
+    def oldest(self, k: int) -> pd.DataFrame:
+        """Return the k samples that are wrong for longest, oldest first, as rows of `to_frame`; k of each run.
+
+        Ties are broken by the smoothed age, then by position. Samples that were right when last seen are left out:
+        there may be fewer than k rows.
+
+        >>> ages = SampleAges([0, 0, 1], rho=0.5)
+        >>> for correct in ([False, False, True], [False, True, False]):
+        ...     ages.observe([0, 1, 2], correct)
+        ...     ages.advance()
+        >>> ages.oldest(2)["age"].to_dict()
+        {0: 3, 2: 2}
+        """
+        wanted = _check.whole("k", k, 0)
+        age, ema = self._layout.age(self._words[:, :-1]), self._ema.to(torch.float32).nan_to_num(0.0)
+        by_ema = ema.argsort(dim=1, descending=True, stable=True)
+        order = by_ema.gather(1, age.gather(1, by_ema).argsort(dim=1, descending=True, stable=True))[:, :wanted]
+        frame = self._frame(order)
+        return frame[frame["age"] > 1]
+
+    def _frame(self, where: Tensor) -> pd.DataFrame:
+        """Return rows for the samples `where [R, B]`."""
+        import pandas as pd
+
+        columns = {
+            "label": self.labels[where],
+            "age": self._layout.age(self._words.gather(1, where)),
+            "smoothed_age": self._ema.gather(1, where).to(torch.float32),
+            "weight": self.weights.reshape(len(where), -1).gather(1, where),
+        }
+        places = where.flatten().tolist()
+        known, name = self.ids, "sample" if self._ids is None else "id"
+        rows = pd.Index(places if known is None else [known[place] for place in places], name=name)
+        if not self._single:
+            runs = torch.arange(len(where)).repeat_interleave(where.shape[1]).tolist()
+            rows = pd.MultiIndex.from_arrays([runs, rows], names=["run", name])
+        return pd.DataFrame({key: value.flatten().cpu().numpy() for key, value in columns.items()}, index=rows)
+
     # Updating
 
-    def observe(self, index: _check.Integers | Ids, correct: _check.Truths) -> None:
+    def observe(
+        self, index: _check.Integers | Ids, correct: _check.Truths, label: _check.Integers | None = None
+    ) -> None:
         """Record which of these samples were predicted right; for a repeated index the last value counts.
 
         `index` is `[B]` or `[R, B]`, `correct` is `[B]`, or `[R, B]` with a run axis. Tensors on the state's CUDA
         device are not synchronised: there, an index outside the set is ignored and reported by `advance`.
+
+        `label`, of the shape of `index`, is compared with the labels of this state: a ValueError shows that the data
+        have another order, or that `index` is something else. The comparison synchronises a CUDA device.
+
+        >>> ages = SampleAges([0, 0, 1])
+        >>> ages.observe([2], [True], label=[0])
+        Traceback (most recent call last):
+        ...
+        ValueError: label must be the class of each sample, but differs for 1 of 1: sample 2 has class 1 in these ages,
+        and label 0 was given. Are the data in another order, or is index not the number of a sample?
         """
         where, stray = self._index(index)
+        if label is not None:
+            self._compare(where, label)
         right = _check.truths("correct", correct, device=self.device)
         shape = (where.shape[-1],) if self._single else (self._rho.numel(), where.shape[-1])
         if right.shape != torch.Size(shape):
@@ -220,6 +299,33 @@ class SampleAges:
             self._stray.logical_or_(stray.any())
             where = where.masked_fill(stray, self.num_samples)
         self._mark(where, right.reshape(self._rho.numel(), -1))
+        if not torch.compiler.is_compiling():  # a number that changes would be compiled anew
+            self._given += where.shape[-1]
+            if self._given > _MANY_EPOCHS * self.num_samples + _FEW:
+                self._warn_once(
+                    f"observe() was given {self._given:,} answers to {self.num_samples:,} samples since the last "
+                    "advance(): call advance() at the end of every epoch, or no age changes."
+                )
+
+    def _compare(self, where: Tensor, label: _check.Integers) -> None:
+        """Raise ValueError where labels differ from those of the samples `where`; samples outside the set may."""
+        given = _check.integers("label", label, device=self.device)
+        if given.shape != where.shape:
+            raise ValueError(f"label must have the shape {list(where.shape)} of index, not {list(given.shape)}.")
+        own = self._labels[where.clamp(0, self.num_samples - 1)].to(torch.int64)
+        wrong = (own != given) & (where >= 0) & (where < self.num_samples)
+        if bool(wrong.any()):
+            sample, mine, other = (int(each[wrong][0]) for each in (where, own, given))
+            raise ValueError(
+                f"label must be the class of each sample, but differs for {int(wrong.sum()):,} of {wrong.numel():,}: "
+                f"sample {sample} has class {mine} in these ages, and label {other} was given. Are the data in another "
+                "order, or is index not the number of a sample?"
+            )
+
+    def _warn_once(self, text: str) -> None:
+        if not self._warned:
+            self._warned = True
+            warnings.warn(text, stacklevel=3)
 
     def _mark(self, where: Tensor, right: Tensor) -> None:
         """Record answers `right [R, B]` to samples `where [B]` or `[R, B]`; `num_samples` stands for none of them."""
@@ -234,11 +340,24 @@ class SampleAges:
             self._exchange(group)
         elif bool(self._stray):
             self._report_stray()
+        elif self._forgotten():
+            self._warn_once(
+                "advance() was called although observe() was not since the last advance(): no age changes. Call "
+                "observe() with the answers of the epoch first."
+            )
+        self._given = 0
         self.epoch += 1
         self._count_anew()
         for part in self._parts():
             self._fold(part)
             self._tally(part)
+
+    def _forgotten(self) -> bool:
+        """Return whether nothing was observed in this epoch, where that is not part of the rule."""
+        if self._given or self.absent == "grow" or not self.num_samples:
+            return False
+        # A CUDA graph observes without calling observe(): only the state tells.
+        return not any(bool(self._layout.observed(self._words[:, part]).any()) for part in self._parts())
 
     def pending(self) -> tuple[Tensor, ...]:
         """Return the tensors that `observe` changes in place, for CUDA graph capture."""
@@ -374,7 +493,7 @@ class SampleAges:
             raise ValueError(
                 f"This state of {what} is damaged: 'stray' must be true or false, not {_check.shown(stray)}."
             )
-        self.epoch = epoch
+        self.epoch, self._given = epoch, 0
         self._words[:, :-1] = word
         self._ema = ema
         self._stray.fill_(stray)
