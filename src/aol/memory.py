@@ -164,11 +164,15 @@ class Reservoir:
         self.capacity = _check.whole("capacity", capacity, 1)
         self.seed = _seeds.seed(seed)
         self.seen = 0
-        self._items = torch.empty(0, dtype=torch.int64, device="cpu")
+        self._buffer = torch.empty(0, dtype=torch.int64, device="cpu")
         self._generator = _seeds.generator(self.seed)
 
     def __len__(self) -> int:
-        return self._items.numel()
+        return min(self.seen, self.capacity)
+
+    @property
+    def _items(self) -> Tensor:
+        return self._buffer[: len(self)]
 
     @property
     def indices(self) -> Tensor:
@@ -182,9 +186,10 @@ class Reservoir:
     def add(self, indices: _check.Integers) -> None:
         """Add these indices, in this order."""
         new = _vector(indices)
-        room = min(self.capacity - len(self), new.numel())
-        if room:
-            self._items = torch.cat((self._items, new[:room]))
+        there = len(self)
+        room = min(self.capacity - there, new.numel())
+        self._reserve(there + room)
+        self._buffer[there : there + room] = new[:room]
         late = new[room:]
         if late.numel():
             # The n-th item draws one of n slots; it enters if the slot is below the capacity. Later items overwrite.
@@ -193,8 +198,15 @@ class Reservoir:
             place = (drawn * nth).to(torch.int64)
             enters = place < self.capacity
             # NumPy guarantees that the last assignment to a repeated slot stays.
-            self._items.numpy()[place[enters].numpy()] = late[enters].numpy()
+            self._buffer.numpy()[place[enters].numpy()] = late[enters].numpy()
         self.seen += new.numel()
+
+    def _reserve(self, size: int) -> None:
+        """Make room for so many indices; the room doubles, so that n calls copy O(n) indices and not O(n²)."""
+        if size > self._buffer.numel():
+            grown = self._buffer.new_empty(min(self.capacity, max(size, 2 * self._buffer.numel())))
+            grown[: len(self)] = self._items
+            self._buffer = grown
 
     def _settings(self) -> dict[str, object]:
         return {"kind": "Reservoir", "capacity": self.capacity, "seed": self.seed}
@@ -217,7 +229,7 @@ class Reservoir:
             self._generator.set_state(drawn)
         except RuntimeError as error:
             raise ValueError(f"This state of Reservoir is damaged: 'generator' cannot be loaded: {error}.") from error
-        self.seen, self._items = seen, items
+        self.seen, self._buffer = seen, items
 
     def __getstate__(self) -> dict[str, object]:
         return self.state_dict()
