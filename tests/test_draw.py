@@ -80,3 +80,14 @@ def test_more_samples_than_float32_can_count_are_drawn_exactly():
 def test_what_cannot_be_drawn_from_is_named(weight, number, error, named):
     with pytest.raises(error, match=named):
         aol.draw(weight, number, generator=generator())
+
+
+@pytest.mark.parametrize("number", [1, 15, 16, 17, 31, 100, 1000])
+@pytest.mark.parametrize("block", [1, 7, 16, 64, 1 << 20])
+def test_drawing_in_blocks_changes_nothing(number: int, block: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    weight = torch.tensor([0.0, 1.0, 0.25, 0.0, 3.0, 0.5, 0.0])
+    ladder = weight.double().cumsum(0)
+    point = torch.rand(number, dtype=torch.float64, generator=torch.Generator().manual_seed(5)) * ladder[-1]
+    expected = torch.searchsorted(ladder, point, right=True)
+    monkeypatch.setattr("aol.sampling._BLOCK", block)
+    assert torch.equal(aol.draw(weight, number, generator=torch.Generator().manual_seed(5)), expected)

@@ -16,6 +16,7 @@ from torch.utils.data import Sampler
 from aol import _check, _distributed, _seeds
 
 _PART = 1 << 20  # indices converted at once
+_BLOCK = 1 << 20  # draws at once
 
 
 def draw(weight: Tensor, num_samples: int, *, generator: torch.Generator) -> Tensor:
@@ -36,10 +37,23 @@ def draw(weight: Tensor, num_samples: int, *, generator: torch.Generator) -> Ten
     top = ladder[..., -1:]
     if not bool((top > 0).all()) or not bool(torch.isfinite(top).all()):
         raise ValueError("weight must have a finite sum above zero.")
+    below = torch.nextafter(
+        top, torch.zeros_like(top)
+    )  # rounding may lift a point to the total, beyond the last sample
+    if known.dim() == 1 and known.device.type == "cpu":
+        return _draw_in_blocks(ladder, below, top, number, generator)
     point = torch.rand((*known.shape[:-1], number), dtype=torch.float64, device=known.device, generator=generator)
-    # Rounding may lift a point to the total, beyond the last sample with a weight above zero.
-    point = torch.minimum(point * top, torch.nextafter(top, torch.zeros_like(top)))
-    return torch.searchsorted(ladder, point, right=True)
+    return torch.searchsorted(ladder, torch.minimum(point * top, below), right=True)
+
+
+def _draw_in_blocks(ladder: Tensor, below: Tensor, top: Tensor, number: int, generator: torch.Generator) -> Tensor:
+    """Return what one search for all points would, with little memory; sorted points are found near each other."""
+    found = torch.empty(number, dtype=torch.int64, device="cpu")
+    for block in (found[start : start + _BLOCK] for start in range(0, number, _BLOCK)):
+        point = torch.rand(block.numel(), dtype=torch.float64, device="cpu", generator=generator)
+        point, order = torch.minimum(point * top, below).sort()
+        block[order] = torch.searchsorted(ladder, point, right=True)
+    return found
 
 
 def shuffle(num_samples: int, *, generator: torch.Generator) -> Tensor:
