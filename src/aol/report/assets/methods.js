@@ -31,7 +31,7 @@ function drawMethods() {
   fill("method-table", element("thead", {}, element("tr", {}, element("th", { scope: "col" }, "Method"),
     columns.map(([name]) => element("th", { scope: "col", class: columnClass(name) }, name)))),
   element("tbody", {}, rows.map((row, place) => element("tr", { class: sure(row) || "" },
-    element("th", { scope: "row" }, swatch(methodColour(row, place)), row.name),
+    element("th", { scope: "row" }, element("span", { class: "named" }, swatch(methodColour(row, place)), element("span", {}, row.name))),
     columns.map(([name, read]) => element("td", { class: columnClass(name) }, read(row)))))));
   fill("method-about", [
     "On test, at the end of training, mean over seeds.",
