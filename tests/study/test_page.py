@@ -287,3 +287,6 @@ def test_the_page_of_margins_and_the_readme_say_what_the_runs_say(monkeypatch: p
             if each.method in rows and each.gain is not None:
                 (line,) = [line for line in readme.splitlines() if rows[each.method] in line]
                 assert with_interval(each.gain.mean, each.gain.interval) in line
+    for each in study_results(load("margins-digits"), store, finished_runs(store)).of("margin-error"):
+        assert each.gain is not None
+        assert with_interval(each.gain.mean, each.gain.interval) in readme
