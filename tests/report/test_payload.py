@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import time
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -10,7 +11,7 @@ import pytest
 
 from aol.ages.answers import Answers, pack
 from aol.report.codec import as_script
-from aol.report.payload import payload
+from aol.report.payload import _unlike, payload
 from aol.report.run_data import last_known, trend
 from aol.report.samples import Album, choose, doubtful_first, oldest_first
 from tests.report.test_codec import restored, unpacked
@@ -320,3 +321,11 @@ def test_settings_of_any_kind_are_shown_as_text() -> None:
     odd: dict[str, object] = {"lr": float("nan"), "layers": [1, 2], "path": Path("x"), "deep": {"a": 1}, "on": True}
     run = payload([make_data(settings=odd)])["runs"][0]  # type: ignore[index]
     assert run["settings"] == {"lr": "nan", "layers": "[1, 2]", "path": "x", "deep": "{'a': 1}", "on": True}  # type: ignore[index]
+
+
+def test_many_equal_names_are_numbered_in_one_pass() -> None:
+    start = time.perf_counter()
+    names = _unlike(["cat", "cat (2)", *["cat"] * 20_000])
+    assert time.perf_counter() - start < 2.0  # quadratic: minutes
+    assert names[:4] == ["cat", "cat (2)", "cat (3)", "cat (4)"]
+    assert len(set(names)) == 20_002

@@ -6,6 +6,7 @@ What does not fit is thinned evenly or left out, and a note on the page says so.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
@@ -245,11 +246,12 @@ def _unlike(names: Sequence[str]) -> list[str]:
     ['cat', 'dog', 'cat (2)']
     """
     found: dict[str, None] = {}
+    number: Counter[str] = Counter()  # the last one given to each name
     for name in map(_short, names):
-        number = 2
         chosen = name
         while chosen in found:
-            chosen, number = f"{name} ({number})", number + 1
+            number[name] = max(2, number[name] + 1)
+            chosen = f"{name} ({number[name]})"
         found[chosen] = None
     return list(found)
 

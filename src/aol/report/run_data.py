@@ -96,10 +96,13 @@ def _first_epochs(run: Run, epochs: int) -> Run:
 
 def _named(runs: list[RunData]) -> list[RunData]:
     """Make names unique: by the settings in which runs of one name differ, else by number."""
+    same: dict[str, list[Run]] = {}
+    for data in runs:
+        same.setdefault(data.name, []).append(data.run)
+    keys = {name: differing_settings(some) if len(some) > 1 else [] for name, some in same.items()}
     found = []
     for data in runs:
-        same = [other.run for other in runs if other.name == data.name]
-        words = [f"{key}={data.run.settings.get(key)}" for key in differing_settings(same)] if len(same) > 1 else []
+        words = [f"{key}={data.run.settings.get(key)}" for key in keys[data.name]]
         found.append(replace(data, name=" ".join([data.name, *words])))
     often, number = Counter(data.name for data in found), Counter[str]()
     for place, data in enumerate(found):
