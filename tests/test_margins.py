@@ -78,7 +78,7 @@ def compare(missed: torch.Tensor, claimed: torch.Tensor, offsets: torch.Tensor, 
 
 
 @every_variant
-@given(seed=st.integers(0, 10_000), width=st.sampled_from([0.0, 0.5, 2.0]), rho=st.sampled_from([0.0, 0.3, 1.0]))
+@given(seed=st.integers(0, 10_000), width=st.sampled_from([0.0, 0.5, 2.0]), rho=st.sampled_from([0.01, 0.3, 1.0]))
 def test_margins_agree_with_loops_over_samples_and_pairs(variant, seed, width, rho):
     more = {"width": width, "rho": rho}
     follow([margins(variant, **more)], [oracle(variant, **more)], variant, seed)
@@ -630,3 +630,43 @@ def test_a_sample_that_counts_several_times_is_fitted_as_its_copies_are():
     once = aol.fit_offsets(logits.repeat_interleave(times, 0), label.repeat_interleave(times))
     assert once.abs().max() > 0.5
     torch.testing.assert_close(aol.fit_offsets(logits, label, times=times), once, atol=1e-5, rtol=1e-5)
+
+
+def test_the_gain_follows_the_learning_rate_over_the_largest_so_far():
+    def moved(*calls):
+        state = aol.Margins(2, rho=1.0, width=0.0, limit=100.0)
+        offsets = []
+        for call in calls:
+            state.observe([0, 0, 1, 1], [0, 0, 0, 1])
+            before = state.offsets
+            state.advance(**call)
+            offsets.append((state.offsets - before)[0].item())
+        return offsets
+
+    rates = moved({"lr": 0.05}, {"lr": 0.1}, {"lr": 0.01}, {"lr": 0.0})
+    scales = moved({}, {}, {"scale": 0.1}, {"scale": 0.0})
+    assert rates == pytest.approx(scales)
+    assert moved({"lr": 0.0})[0] == pytest.approx(scales[0])
+    resumed = aol.Margins(2)
+    first = aol.Margins(2)
+    first.advance(lr=2.0)
+    resumed.load_state_dict(first.state_dict())
+    for state in (first, resumed):
+        state.observe([0, 0, 1, 1], [0, 0, 0, 0])
+        state.advance(lr=1.0)
+    assert torch.equal(first.offsets, resumed.offsets)
+
+
+@pytest.mark.parametrize(
+    ("call", "named"),
+    [
+        (lambda: aol.Margins(2).advance(lr=-1.0), "lr"),
+        (lambda: aol.Margins(2).advance(lr=float("nan")), "lr"),
+        (lambda: aol.Margins(2).advance(scale=25.0), "scale"),
+        (lambda: aol.Margins(2).observe([0, 1], [1, 1], times=[-5, 1]), "times"),
+        (lambda: aol.Margins(2, rho=0.0), "rho"),
+    ],
+)
+def test_rates_and_counts_that_mean_nothing_are_refused(call, named):
+    with pytest.raises(ValueError, match=named):
+        call()

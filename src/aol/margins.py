@@ -104,12 +104,11 @@ class Margins(State):
         num_classes: C.
         labels: the class of each of the N samples, where samples come back every epoch. `observe` then takes the index
             of samples instead of their labels.
-        signal: the strength of an error: "error" counts each as one, and was as good or better wherever both were
-            compared; "age" counts how many times in a row the sample was wrong or, without `labels`, how many steps in
-            a row its class was taken for the answer.
+        signal: the strength of an error: "error" counts each as one; "age" counts how many times in a row the sample
+            was wrong or, without `labels`, how many steps in a row its class was taken for the answer.
         gain: k, the speed of offsets per `advance`. A vector of R numbers gives every state a leading run axis, and
             `observe` then takes `answer [R, B]`. 0 keeps all offsets at zero.
-        rho: smoothing rate of m and q, in [0, 1]; also one per run.
+        rho: smoothing rate of m and q, in (0, 1]; also one per run.
         width: of the dead zone, in standard errors of m - q.
         limit: the largest offset.
         pairs: count errors by pairs of classes (16 C² bytes), so that classes count the same whatever their sizes. By
@@ -147,6 +146,8 @@ class Margins(State):
         self.num_classes = _check.whole("num_classes", num_classes, 1)
         self.signal = _check.choice("signal", signal, ("age", "error"))
         speed, rate = _check.rates("gain", gain, 0.0, 1e3), _check.rates("rho", rho, 0.0, 1.0)
+        if bool((rate == 0).any()):
+            raise ValueError("rho must be above 0: with 0, margins would follow the first epoch for ever.")
         if speed.dim() and rate.dim() and speed.numel() != rate.numel():
             raise ValueError(f"rho must be one number, or one for each of {speed.numel()} runs, not {rate.numel()}.")
         self.width = _check.number("width", width, 0.0, 1e3)
@@ -175,6 +176,7 @@ class Margins(State):
         size = self.num_classes
         self.epoch = 0
         self._offset = torch.zeros((runs, size), dtype=torch.float64, device=device)
+        self._highest = torch.zeros(1, dtype=torch.float64, device=device)  # learning rate so far
         self._missed = torch.full_like(self._offset, torch.nan)
         self._claimed, self._variance = torch.zeros_like(self._offset), torch.zeros_like(self._offset)
         # The last place takes labels and answers outside the classes, so that no check has to synchronise.
@@ -235,6 +237,8 @@ class Margins(State):
         often = torch.ones_like(index) if times is None else _check.integers("times", times, device=self.device)
         if often.shape != index.shape:
             raise ValueError(f"times must have the shape of label, {list(index.shape)}, not {list(often.shape)}.")
+        if times is not None and often.device.type == "cpu" and bool((often < 0).any()):
+            raise ValueError(f"times must hold counts of 0 or more, not {int(often.min())}.")
         index, named, often = index.expand(runs, -1), named.reshape(runs, -1), often.expand(runs, -1)
         stray = (index < 0) | (index >= keys) | (named < 0) | (named >= size)
         index, named = index.clamp(0, keys - 1), named.clamp(0, size - 1)
@@ -276,13 +280,19 @@ class Margins(State):
         own = (self._count, self._sums)
         return own if self.ages is None else (*own, *self.ages.pending())
 
-    def advance(self, *, scale: float = 1.0, group: _distributed.Group = None, sync: bool = True) -> None:
+    def advance(
+        self, *, lr: float | None = None, scale: float = 1.0, group: _distributed.Group = None, sync: bool = True
+    ) -> None:
         """End the epoch or step: move the offsets. Collective under `torch.distributed`, unless `sync=False`.
 
-        `scale` multiplies the gain: pass the learning rate divided by its largest value, and offsets settle as the
-        network does.
+        `lr`, the learning rate: the gain is multiplied by it, divided by the largest so far, so that offsets settle as
+        the network does. `scale`, in [0, 1], multiplies the gain directly.
         """
-        scale = _check.number("scale", scale, 0.0, 1e3)
+        scale = _check.number("scale", scale, 0.0, 1.0)
+        if lr is not None:
+            rate = torch.full_like(self._highest, _check.number("lr", lr, 0.0, 1e9))
+            self._highest.copy_(torch.maximum(self._highest, rate))
+            scale *= float((rate / self._highest).nan_to_num(1.0))
         count, sums = self._totals(group, sync)
         if self.ages is not None:
             self.ages.advance(group=group, sync=sync)
@@ -295,7 +305,7 @@ class Margins(State):
         sure = certainty(self._missed - self._claimed, self._variance, self.width)
         moved = self._offset - scale * self._gain[:, None] * (sure * error).masked_fill(number == 0, 0.0)
         moved = moved - moved.mean(1, keepdim=True)
-        self._offset = moved.clamp(-self.limit, self.limit)
+        self._offset.copy_(moved.clamp(-self.limit, self.limit))
         self.epoch += 1
 
     def _totals(self, group: _distributed.Group, sync: bool) -> tuple[Tensor, Tensor]:
@@ -411,9 +421,9 @@ def fit_offsets(
 ) -> Tensor:
     """Return offsets for `posthoc_logits`, `float32 [C]`, from held-out logits: no class counts, no training.
 
-    Finds offsets with which every class is as often missed as wrongly named on these samples, up to the standard error
-    of the difference (times `width`). Use samples that the model was not trained on. `times`, `[B]`, counts a sample
-    several times.
+    Moves offsets as `Margins` does, until classes are as often missed as wrongly named, and returns those with
+    the lowest mean error rate of classes on the way. Use samples that the model was not trained on. `times`, `[B]`,
+    counts a sample several times; `width` is that of `Margins`.
 
     >>> logits = torch.tensor([[1.0, 0.0]] * 50 + [[0.5, 0.0]] * 50)
     >>> offset = fit_offsets(logits, [0] * 50 + [1] * 50)

@@ -8,7 +8,16 @@ import math
 import pytest
 
 from aol.engine.learner import rate_at
-from aol.engine.settings import PER_RUN, Settings, WrongSettingsError, grid, groups, memory_capacity
+from aol.engine.settings import (
+    MARGINS,
+    PER_RUN,
+    WEIGHTINGS,
+    Settings,
+    WrongSettingsError,
+    grid,
+    groups,
+    memory_capacity,
+)
 
 
 @pytest.mark.parametrize(
@@ -161,3 +170,12 @@ def test_groups_hold_runs_that_differ_only_in_what_may_differ() -> None:
 
 def test_a_memory_has_a_capacity_where_it_is_a_reservoir() -> None:
     assert [memory_capacity(memory) for memory in ("all", "none", "reservoir:7")] == [None, None, 7]
+
+
+def test_every_combination_of_weights_and_margins_has_a_name_of_its_own() -> None:
+    runs = grid({}, weighting=list(WEIGHTINGS), margin=list(MARGINS))
+    assert len({run.method for run in runs}) == len(runs) == len(WEIGHTINGS) * len(MARGINS)
+
+
+def test_late_weights_are_used_in_the_last_epoch_at_least() -> None:
+    assert Settings(weighting="cb", start=0.99, epochs=30).first_weighted_epoch == 29

@@ -24,5 +24,5 @@ MARGINS = {
     "none": Margin((), None, "no margins"),
     "counts": Margin(("tau",), None, "from class counts (logit adjustment; --tau 1 is the balanced softmax)"),
     "age": Margin(("gain",), "age", "classes that are missed for longer than they are wrongly named get margin"),
-    "error": Margin(("gain",), "error", "the same from error rates, without memory"),
+    "error": Margin(("gain",), "error", "the same from error rates"),
 }

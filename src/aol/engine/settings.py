@@ -246,7 +246,7 @@ class Settings:
         if self.start:
             words.append(f"from {self.start:g}")
         if self.margin != "none":
-            words = [*words, "+"] if weighting.factors else []
+            words = [] if weighting.is_uniform else [*words, "+"]
             words += ["margin", self.margin, *(f"{_SYMBOLS[name]}={getattr(self, name):g}" for name in margin.settings)]
         if self.mechanism != "reweight":
             words.append(self.mechanism)
@@ -265,12 +265,12 @@ class Settings:
 
     @property
     def first_weighted_epoch(self) -> int:
-        """The epoch, or step, from which on weights are used, counted from zero: `start` of all, rounded.
+        """The epoch, or step, from which on weights are used, counted from zero: `start` of all, at most the last.
 
         >>> Settings(weighting="cb", start=0.8, epochs=200).first_weighted_epoch
         160
         """
-        return round(self.start * self.epochs)
+        return min(round(self.start * self.epochs), self.epochs - 1)
 
     @cached_property
     def group_key(self) -> tuple[tuple[str, Value], ...]:

@@ -64,6 +64,7 @@ class _Rounds:
     learners: list[BaseEstimator | None]  # of each part; None: to be made anew
     ages: SampleAges
     margins: Margins | None
+    steered: tuple[str | None, float]  # margins and gain, as they were given
     scores: list[float]
 
 
@@ -288,6 +289,8 @@ class AgedClassifier(_Wrapper):
             if self.method != before.method or not np.array_equal(samples.y, before.labels):
                 raise ValueError("warm_start goes on with what the fit before had: y and method must be the same.")
             ages.load_state_dict({**before.ages.state_dict(), "rho": ages.state_dict()["rho"]})
+            if (self.margins, self.gain) != before.steered:
+                raise ValueError("warm_start goes on with what the fit before had: margins and gain must be the same.")
             margins = copy.deepcopy(before.margins)
             learners = copy.deepcopy(before.learners)
             return replace(before, ages=ages, margins=margins, learners=learners, scores=before.scores.copy())
@@ -300,7 +303,7 @@ class AgedClassifier(_Wrapper):
         if self.margins is not None:
             size = len(samples.classes)
             margins = Margins(size, labels=samples.code, signal=self.margins, gain=self.gain)
-        return _Rounds(samples.y, self.method, parts, [None] * len(parts), ages, margins, [])
+        return _Rounds(samples.y, self.method, parts, [None] * len(parts), ages, margins, (self.margins, self.gain), [])
 
     def _look(self, rounds: _Rounds, samples: Samples, answers: list[Answers]) -> float:
         """Update ages and margins, and return the balanced accuracy."""
