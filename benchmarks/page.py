@@ -1,4 +1,4 @@
-"""Write the recorded figures into `benchmarks/README.md`, the README and the docs, between their marks."""
+"""Write the recorded figures into `benchmarks/README.md` and the docs, between their marks."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def between(page: str, mark: str, text: str) -> str:
 
 
 def costs(aged: Record, kept: Record) -> str:
-    """Return the figures of the README."""
+    """Return the figures of the page of costs."""
     cases = {(case["store"], case["shuffled"], bool(case["batch"])): case for case in aged["large"]}
     full, mixed, compact = (cases["full", False, True], cases["full", True, True], cases["compact", False, True])
     own, other = aged["compared"][-1]["library"], aged["compared"][-1]["history"]
@@ -71,7 +71,7 @@ def pages() -> dict[Path, str]:
             "margins_text",
         )
     )
-    here, front, guides = HERE / "README.md", HERE.parent / "README.md", HERE.parent / "docs" / "how-to"
+    here, front, guides = HERE / "README.md", HERE.parent / "docs" / "costs.md", HERE.parent / "docs" / "how-to"
     shapes = HERE.parent / "docs" / "forms.md"
     river, boosted, report = guides / "river.md", guides / "boosted-trees.md", guides / "report.md"
     language = guides / "transformers.md"
