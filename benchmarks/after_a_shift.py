@@ -57,11 +57,11 @@ class RestingWeighting(FormWeighting):
         super().__init__(forms, loop)
         self._rests = rests
 
-    def by_class(self, counts: Tensor, age_weight: Tensor, error_weight: Tensor) -> Tensor:
+    def by_class(self, counts: Tensor, age_weight: Tensor, error_weight: Tensor, *, epoch: int) -> Tensor:
         """Return class weights `float32 [R, C]`, of one where a run rests."""
-        place = self._loop.epoch % self._loop.settings.period
+        place = epoch % self._loop.settings.period
         resting = torch.tensor([place in rest for rest in self._rests])
-        return super().by_class(counts, age_weight, error_weight).masked_fill(resting[:, None], 1.0)
+        return super().by_class(counts, age_weight, error_weight, epoch=epoch).masked_fill(resting[:, None], 1.0)
 
 
 def one_seed(world: World, pair: Pair[ImageSet], seed: int) -> list[Record]:

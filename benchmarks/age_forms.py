@@ -71,7 +71,7 @@ class FormWeighting(RunWeights):
         self._below = torch.zeros_like(self._soft)  # steps of a stream at which a class was below the threshold
         self.shift = [1 + run.seed % (loop.num_classes - 1) for run in loop.runs]
 
-    def by_class(self, counts: Tensor, age_weight: Tensor, error_weight: Tensor) -> Tensor:
+    def by_class(self, counts: Tensor, age_weight: Tensor, error_weight: Tensor, *, epoch: int) -> Tensor:
         """Return class weights `float32 [R, C]`."""
         signals = self._signals(counts)
         rows = []

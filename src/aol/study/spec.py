@@ -277,7 +277,7 @@ def builtin_names(*, smoke: bool = True) -> list[str]:
     """Return the names of the built-in studies, and of their small variants on digits.
 
     >>> builtin_names(smoke=False)[:3]
-    ['arrival', 'correlations', 'heatmaps']
+    ['arrival', 'correlations', 'fixed-rho-arrival']
     """
     folder = resources.files("aol.study") / "builtin"
     names = sorted(path.name.removesuffix(".toml") for path in folder.iterdir() if path.name.endswith(".toml"))
