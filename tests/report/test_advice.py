@@ -24,13 +24,13 @@ def with_ages(ages: list[float], counts: list[int], **changes: object) -> RunDat
     return changed(data, over_time=by_class, **changes)  # type: ignore[arg-type]
 
 
-def test_old_and_rare_classes_are_to_be_given_weight() -> None:
+def test_old_and_rare_classes_are_to_be_given_margin() -> None:
     data = with_ages([1.1, 1.2, 1.1, 5.0, 7.0], [100, 90, 80, 5, 4])
     assert kinds(data) == {"rare": [4, 3]}
     text = advise(data)[0].text
     assert "2 classes are old and rare: mean age 6.0" in text
     assert "3.2% of the samples" in text
-    assert "--weighting cb" in text
+    assert "--margin counts" in text
 
 
 def test_classes_are_old_by_their_own_age_though_most_are_as_old() -> None:
@@ -75,7 +75,7 @@ def test_advice_on_rare_classes_is_what_was_gained_here(differences: list[float]
     rows = [MethodRow("", "cb", "none", 3, 0.8, 0.01, paired_gain(differences), {})]
     (rare,) = advise(data, rows)
     assert said in rare.text
-    assert "--weighting" not in rare.text
+    assert "--margin" not in rare.text
 
 
 def test_old_classes_of_unknown_size_are_neither_rare_nor_hard() -> None:

@@ -20,7 +20,7 @@ class OldSet(SampleAges):
         \frac{1}{N} \sum_i w_i = 1
 
     Weights from ages fade when a sample is learnt; these do not. They are for minorities that no label names: the
-    samples against which a shortcut of the network speaks.
+    samples that contradict a shortcut of the network.
 
     Args:
         labels: the class of each of the N samples.

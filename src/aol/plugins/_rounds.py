@@ -128,7 +128,7 @@ def out_of_bag(estimator: BaseEstimator, index: Indices) -> Answers:
             'cv="oob" needs an estimator that keeps out-of-bag votes, as RandomForestClassifier(oob_score=True) does; '
             f"{type(estimator).__name__} has no oob_decision_function_."
         )
-    asked = np.nan_to_num(votes).sum(1) > 0  # in every bag: nobody to ask
+    asked = np.nan_to_num(votes).sum(1) > 0  # False for samples that are in every bag
     return index[asked], estimator.classes_[votes[asked].argmax(1)]
 
 

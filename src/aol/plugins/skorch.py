@@ -147,8 +147,8 @@ class AgeOfLearning(Callback):
         """Reset all ages, as when a net is initialized."""
         self.ages_, self.margins_, self.pending_ = None, None, {}
         self.rate_ = LearningRate()
-        self.adjusts_ = False  # whether the batch in hand gets offsets
-        self.weight_: Tensor | None = None  # of the batch in hand
+        self.adjusts_ = False  # whether the current batch gets offsets
+        self.weight_: Tensor | None = None  # of the current batch
         self.plain_: nn.Module | None = None  # the criterion, and its copy with weights behind it
         self.hooked_: nn.Module | None = None
         return self

@@ -116,8 +116,8 @@ def _course(data: RunData) -> Iterator[Advice]:
     if right >= _LEARNT and last_known(mean[:, None])[0] < 1.1:
         text = (
             f"The training set is learnt ({right:.1%} right), so ages are close to one and weights from ages are close "
-            "to equal. The remaining test errors are a matter of generalisation: try weights from counts (--weighting "
-            "cb or frequency), more data or stronger regularisation before weights from ages."
+            "to equal. The remaining test errors are a matter of generalisation: try margins (--margin counts or "
+            "error), more data or stronger regularisation before weights from ages."
         )
         yield Advice("learnt", text, see="curves")
     else:
@@ -233,7 +233,7 @@ def _remedy(data: RunData, rare: Masks, methods: Sequence[MethodRow]) -> str:
         return f"They already have {used:.1f} times the mean weight: more samples would help more than weight."
     if tried:
         return f"Nothing tried here gained for certain; the most: {gain_text(tried[0])}. More samples would help."
-    return "Increase their weight (--weighting cb, frequency or cb+aol), or collect more samples."
+    return "Give them margin (--margin counts or error), or collect more samples."
 
 
 def _generalisation(data: RunData) -> Iterator[Advice]:
@@ -245,7 +245,7 @@ def _generalisation(data: RunData) -> Iterator[Advice]:
     if memorised.any():
         text = (
             f"{_classes(memorised)} memorised: at least {_BY_HEART:.0%} right on training, below {_UNLEARNT:.0%} on "
-            "test. Ages of training samples do not show this: try more samples, augmentation or weights from counts."
+            "test. Ages of training samples do not show this: try more samples, augmentation or margins."
         )
         yield Advice("memorised", text, [int(place) for place in np.argsort(test) if memorised[place]])
 
