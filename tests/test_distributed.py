@@ -120,7 +120,7 @@ def test_a_stray_on_one_process_is_reported_on_all_and_then_left_out(processes, 
         assert epoch == 1
 
 
-@pytest.mark.parametrize("kind", ["ShuffledSampler", "AgeSampler"])
+@pytest.mark.parametrize("kind", ["ShuffledSampler", "AgeSampler", "WeightedSampler"])
 @pytest.mark.parametrize("even", [True, False])
 def test_processes_share_the_order_of_one(processes, kind, even):
     world = processes.world

@@ -28,10 +28,12 @@ def aged(size: int = 12) -> aol.SampleAges:
 
 
 def make(kind: str, size: int = 12, **more):
-    return aol.ShuffledSampler(size, **more) if kind == "shuffled" else aol.AgeSampler(aged(size), **more)
+    if kind == "shuffled":
+        return aol.ShuffledSampler(size, **more)
+    return aol.AgeSampler(aged(size), **more) if kind == "age" else aol.WeightedSampler(aged(size).weights, **more)
 
 
-both = pytest.mark.parametrize("kind", ["shuffled", "age"])
+every_kind = pytest.mark.parametrize("kind", ["shuffled", "age", "weighted"])
 
 
 def through_a_file(state):
@@ -41,7 +43,7 @@ def through_a_file(state):
     return torch.load(file, weights_only=True)
 
 
-@both
+@every_kind
 def test_every_epoch_has_an_order_of_its_own_that_depends_on_the_seed_alone(kind):
     first, again, other = make(kind, seed=3), make(kind, seed=3), make(kind, seed=4)
     orders = [list(first) for _ in range(4)]
@@ -55,7 +57,7 @@ def test_every_epoch_has_an_order_of_its_own_that_depends_on_the_seed_alone(kind
     assert list(again) == orders[0]
 
 
-@both
+@every_kind
 @pytest.mark.parametrize("even", [True, False])
 @pytest.mark.parametrize("size", [1, 2, 7, 12])
 @pytest.mark.parametrize("world", [1, 2, 3, 5])
@@ -76,7 +78,7 @@ def test_processes_share_one_global_order(kind, even, size, world):
     assert shares == [padded[rank::world] for rank in range(world)]
 
 
-@both
+@every_kind
 @pytest.mark.parametrize("even", [True, False])
 @pytest.mark.parametrize(("before", "after"), [(1, 1), (1, 3), (2, 2), (3, 1), (3, 5), (5, 2)])
 def test_an_epoch_left_anywhere_goes_on_there_on_any_number_of_processes(kind, even, before, after):
@@ -106,7 +108,7 @@ def test_an_epoch_left_anywhere_goes_on_there_on_any_number_of_processes(kind, e
         assert rest == [left[rank::after] for rank in range(after)]
 
 
-@both
+@every_kind
 def test_after_a_resumed_epoch_the_next_one_is_whole_again(kind):
     reference = make(kind)
     orders = [list(reference) for _ in range(3)]
@@ -119,7 +121,7 @@ def test_after_a_resumed_epoch_the_next_one_is_whole_again(kind):
     assert list(other) == orders[2]
 
 
-@both
+@every_kind
 def test_a_pass_that_is_broken_off_starts_over(kind):
     sampler = make(kind)
     share = iter(sampler)
@@ -128,7 +130,7 @@ def test_a_pass_that_is_broken_off_starts_over(kind):
     assert sampler.epoch == 1
 
 
-@both
+@every_kind
 def test_a_state_taken_between_epochs_starts_the_next_one(kind):
     sampler, other = make(kind), make(kind)
     list(sampler)
@@ -150,6 +152,32 @@ def test_an_epoch_goes_on_with_the_weights_it_began_with():
     assert begun + list(other) == whole
     assert begun + list(share) == whole
     assert list(other).count(3) > 5  # the next epoch reads the weights anew
+
+
+def test_a_sampler_of_ages_is_one_of_their_weights():
+    ages = aged()
+    by_age, by_weight = aol.AgeSampler(ages, seed=5), aol.WeightedSampler(lambda: ages.weights, seed=5)
+    fixed = aol.WeightedSampler(ages.weights.tolist(), seed=5)
+    assert list(by_age) == list(by_weight) == list(fixed)
+    ages.observe(range(12), [i == 3 for i in range(12)])
+    ages.advance()
+    assert list(by_age) == list(by_weight) != list(fixed)
+
+
+def test_weights_that_the_caller_changes_later_do_not_change_the_sampler():
+    weights = torch.tensor([0.0, 1.0, 1.0])
+    sampler = aol.WeightedSampler(weights, num_samples=50)
+    weights[0] = 100.0
+    assert set(sampler) == {1, 2}
+
+
+def test_more_than_two_to_the_24_weights_are_drawn_from_in_proportion():
+    size = 2**24 + 3  # torch.multinomial refuses it
+    weights = torch.zeros(size)
+    weights[[5, size - 1]] = torch.tensor([1.0, 3.0])
+    drawn = list(aol.WeightedSampler(weights, num_samples=4000, seed=2))
+    assert set(drawn) == {5, size - 1}
+    assert drawn.count(size - 1) == pytest.approx(3000, abs=120)  # 4.4 standard deviations
 
 
 def test_an_order_in_small_parts_is_the_same(monkeypatch):
@@ -181,7 +209,7 @@ def test_the_weights_of_all_are_the_weights_of_each(size, level, chunk):
         assert ages.weights.equal(ages.weight(range(size)))
 
 
-@both
+@every_kind
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("batches", [1, 2, 3, 4])
 def test_a_plain_loader_that_fetches_ahead_goes_on_behind_what_was_used(kind, workers, batches):
@@ -250,6 +278,13 @@ def test_consumed_before_any_pass_must_be_zero():
         (lambda: aol.ShuffledSampler(5, rank=0, world_size="2"), TypeError, "world_size"),
         (lambda: aol.ShuffledSampler(5).set_epoch(-1), ValueError, "epoch"),
         (lambda: aol.ShuffledSampler(5).set_epoch("1"), TypeError, "epoch"),
+        (lambda: aol.WeightedSampler([]), ValueError, "weights"),
+        (lambda: aol.WeightedSampler([0.0, 0.0]), ValueError, "weights"),
+        (lambda: aol.WeightedSampler([1.0, -1.0]), ValueError, "weights"),
+        (lambda: aol.WeightedSampler([1.0, float("nan")]), ValueError, "weights"),
+        (lambda: aol.WeightedSampler(["a"]), TypeError, "weights"),
+        (lambda: aol.WeightedSampler(torch.ones(2, 2)), ValueError, "weights"),
+        (lambda: aol.WeightedSampler(lambda: torch.ones(2, 2)), ValueError, "weights"),
         (lambda: aol.AgeSampler([1.0, 2.0]), TypeError, "ages"),
         (lambda: aol.AgeSampler(aol.ClassAges(3)), TypeError, "ages"),
         (lambda: aol.AgeSampler(aol.SampleAges([0, 1], rho=[0.1, 0.2])), ValueError, "ages"),

@@ -26,9 +26,10 @@ if TYPE_CHECKING:
     )
     from aol.margins import Margins, fit_offsets, logit_offsets, posthoc_logits
     from aol.memory import KeepAll, Reservoir
+    from aol.resampling import Resampled
     from aol.runs.recorder import Recorder
     from aol.runs.table import load_runs
-    from aol.sampling import AgeSampler, ShuffledSampler, draw
+    from aol.sampling import AgeSampler, ShuffledSampler, WeightedSampler, draw
     from aol.streams import Arrivals, LimitedAccess, ShiftingTail
     from aol.weights import (
         ErrorRates,
@@ -55,10 +56,12 @@ __all__ = [
     "Margins",
     "OldSet",
     "Recorder",
+    "Resampled",
     "Reservoir",
     "SampleAges",
     "ShiftingTail",
     "ShuffledSampler",
+    "WeightedSampler",
     "__version__",
     "age_step",
     "cap",
@@ -103,7 +106,8 @@ __getattr__, __dir__ = lazy(
         "aol.memory": ("KeepAll", "Reservoir"),
         "aol.runs.recorder": ("Recorder",),
         "aol.runs.table": ("load_runs",),
-        "aol.sampling": ("AgeSampler", "ShuffledSampler", "draw"),
+        "aol.resampling": ("Resampled",),
+        "aol.sampling": ("AgeSampler", "ShuffledSampler", "WeightedSampler", "draw"),
         "aol.streams": ("Arrivals", "LimitedAccess", "ShiftingTail"),
         "aol.weights": (
             "ErrorRates", "cap", "class_balanced_weight", "combine", "error_rate_weight", "frequency_weight", "gather",
@@ -111,7 +115,7 @@ __getattr__, __dir__ = lazy(
         ),
     },
     modules=(
-        "ages", "data", "ids", "indexed", "longtail", "losses", "margins", "memory", "metrics", "nets", "sampling",
-        "streams", "weights",
+        "ages", "data", "ids", "indexed", "longtail", "losses", "margins", "memory", "metrics", "nets", "resampling",
+        "sampling", "streams", "weights",
     ),
 )  # fmt: skip

@@ -218,6 +218,56 @@ class EpochSampler(Sampler[int], ABC):
         self._resume, self._over = position > 0, None
 
 
+class WeightedSampler(EpochSampler):
+    r"""Draws samples with replacement by weight, on any number of processes, resumable, for any number of samples.
+
+    .. math:: P(i) = w_i / \sum_j w_j
+
+    Args:
+        weights: the weight of each sample, `[N]`, zero or more; or a function that returns them, which is called at the
+            start of each epoch.
+        num_samples: draws per epoch, over all processes; by default N.
+        seed, even, rank, world_size: see `EpochSampler`.
+
+    >>> list(WeightedSampler([0.0, 3.0, 1.0], num_samples=8, seed=1))
+    [1, 2, 1, 2, 2, 1, 2, 1]
+    >>> [list(WeightedSampler([0.0, 3.0, 1.0], num_samples=8, seed=1, rank=r, world_size=2)) for r in (0, 1)]
+    [[1, 1, 2, 2], [2, 2, 1, 1]]
+    """
+
+    _named = "weights"  # the argument, in messages
+
+    def __init__(
+        self,
+        weights: _check.Numbers | Callable[[], Tensor],
+        *,
+        num_samples: int | None = None,
+        seed: int = 0,
+        even: bool = True,
+        rank: int | None = None,
+        world_size: int | None = None,
+    ) -> None:
+        self._given = weights
+        if not callable(weights):
+            self._given = _check.finite(self._named, self._weights()).clone()  # the caller's may change
+            if not bool(self._given.any()):
+                raise ValueError("weights must have a sum above zero.")
+        if num_samples is None:
+            num_samples = self._weights().numel()
+        super().__init__(num_samples, seed=seed, even=even, rank=rank, world_size=world_size)
+
+    def _weights(self) -> Tensor:
+        found = _check.real(self._named, self._given() if callable(self._given) else self._given).cpu()
+        if found.dim() != 1:
+            raise ValueError(
+                f"{self._named} must give one weight per sample, not {list(found.shape)}; for runs use aol.draw."
+            )
+        return found
+
+    def _draw(self) -> Tensor:
+        return draw(self._weights(), self.num_samples, generator=self._generator())
+
+
 @runtime_checkable
 class Weighted(Protocol):
     """What a sampler needs of ages: the number of samples and their weights."""
@@ -229,13 +279,12 @@ class Weighted(Protocol):
         """The weights, `float [N]`."""
 
 
-class AgeSampler(EpochSampler):
-    """Draws samples with replacement, with probability proportional to their weights at the start of each epoch.
+class AgeSampler(WeightedSampler):
+    """A `WeightedSampler` that reads the weights of ages at the start of each epoch.
 
     Args:
         ages: `SampleAges` (weights by its `level`), or a function that returns weights `[N]`.
-        num_samples: draws per epoch, over all processes; by default N.
-        seed, even, rank, world_size: see `EpochSampler`.
+        num_samples, seed, even, rank, world_size: see `WeightedSampler`.
 
     >>> from aol import SampleAges
     >>> ages = SampleAges([0, 0, 0, 1], rho=0.5)
@@ -245,6 +294,8 @@ class AgeSampler(EpochSampler):
     >>> list(AgeSampler(ages, num_samples=8, seed=1)).count(3)
     8
     """
+
+    _named = "ages"
 
     def __init__(
         self,
@@ -259,20 +310,12 @@ class AgeSampler(EpochSampler):
         if not isinstance(ages, Weighted) and not callable(ages):
             raise TypeError(f"ages must be SampleAges or a function that returns weights, not {_check.shown(ages)}.")
         self._ages = ages
-        if num_samples is None or isinstance(ages, Weighted):
-            size = self._weights().numel()  # so that wrong ages are refused at once
-            num_samples = size if num_samples is None else num_samples
-        super().__init__(num_samples, seed=seed, even=even, rank=rank, world_size=world_size)
+        super().__init__(self._of_ages, num_samples=num_samples, seed=seed, even=even, rank=rank, world_size=world_size)
+        if isinstance(ages, Weighted):
+            self._weights()  # so that wrong ages are refused at once
 
-    def _weights(self) -> Tensor:
-        given = self._ages.weights if isinstance(self._ages, Weighted) else self._ages()
-        found = _check.real("ages", given).cpu()
-        if found.dim() != 1:
-            raise ValueError(f"ages must give one weight per sample, not {list(found.shape)}; for runs use aol.draw.")
-        return found
-
-    def _draw(self) -> Tensor:
-        return draw(self._weights(), self.num_samples, generator=self._generator())
+    def _of_ages(self) -> Tensor:
+        return self._ages.weights if isinstance(self._ages, Weighted) else self._ages()
 
 
 class ShuffledSampler(EpochSampler):

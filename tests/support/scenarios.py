@@ -189,6 +189,8 @@ def samplers(rank: int, world: int, *, kind: str, even: bool) -> list:
     def make():
         if kind == "AgeSampler":
             return aol.AgeSampler(ages, seed=3, even=even)
+        if kind == "WeightedSampler":
+            return aol.WeightedSampler(ages.weights, num_samples=23, seed=3, even=even)
         return aol.ShuffledSampler(25, seed=3, even=even)
 
     sampler = make()

@@ -208,6 +208,7 @@ def _plain(things) -> list:
 CLEAN = {
     "ShuffledSampler": lambda s: aol.ShuffledSampler(s.num_samples, seed=s.seed),
     "AgeSampler": lambda s: aol.AgeSampler(s._ages, num_samples=s.num_samples, seed=s.seed),
+    "WeightedSampler": lambda s: aol.WeightedSampler(s._given, num_samples=s.num_samples, seed=s.seed),
     "LimitedAccess": lambda s: aol.LimitedAccess(s._labels, s.fraction, steps=s.steps, seed=s.seed),
     "Arrivals": lambda s: aol.Arrivals(s._labels, s.fraction, steps=s.steps, seed=s.seed),
     "ShiftingTail": lambda s: aol.ShiftingTail(s._labels, s.imbalance, period=s.period, steps=s.steps, seed=s.seed),
@@ -292,6 +293,13 @@ SUBJECTS: dict[str, Subject] = {
         lambda: aol.AgeSampler(aged()),
         lambda: aol.AgeSampler(aged(), num_samples=9, seed=99),
         lambda: aol.ShuffledSampler(9),
+        bad=BAD_SAMPLER_CALLS,
+    ),
+    "WeightedSampler": passes(
+        lambda seed: aol.WeightedSampler([3.0, 0.0, 1.0, 0.5], num_samples=9, seed=seed),
+        lambda: aol.WeightedSampler([3.0, 0.0, 1.0, 0.5]),
+        lambda: aol.WeightedSampler([3.0, 0.0, 1.0, 0.5], num_samples=9, seed=99),
+        lambda: aol.AgeSampler(aged(), num_samples=9),
         bad=BAD_SAMPLER_CALLS,
     ),
     "LimitedAccess": passes(
