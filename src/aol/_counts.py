@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 from torch import Tensor
 
@@ -12,10 +14,13 @@ from aol._state import State
 class ClassCounts(State):
     """Counts of right and of all predictions by run and class: the base of `ClassAges` and `ErrorRates`."""
 
-    def __init__(self, num_classes: int, *, rho: _check.Rate, device: torch.device | str | None) -> None:
+    _BY_CLASS: Mapping[str, float] = {"_right": 0, "_total": 0}
+
+    def __init__(self, num_classes: int | None, *, rho: _check.Rate, device: torch.device | str | None) -> None:
         rate = _check.rates("rho", rho, 0.0, 1.0)
         device = _check.device(device)
-        self.num_classes = _check.whole("num_classes", num_classes, 1)
+        self._open = num_classes is None
+        self.num_classes = 0 if num_classes is None else _check.whole("num_classes", num_classes, 1)
         self.epoch = 0
         self._single = rate.dim() == 0
         # An extra column takes labels outside the classes, so that no check has to synchronise.
@@ -33,7 +38,8 @@ class ClassCounts(State):
 
         `label` is `[B]` or `[R, B]`, `correct` is `[B]`, or `[R, B]` with a run axis. Repeats count repeatedly;
         `times`, of the shape of `label`, gives a count for each prediction. A label outside the classes raises
-        IndexError; on the state's CUDA device, which is not synchronised, `advance` raises it.
+        IndexError; on the state's CUDA device, which is not synchronised, `advance` raises it. Where `num_classes` is
+        not given, a label that is new adds its class, and CUDA devices are synchronised.
         """
         where = self._label(label)
         right = _check.truths("correct", correct, device=self.device)
@@ -43,6 +49,7 @@ class ClassCounts(State):
         often = None if times is None else _check.integers("times", times, device=self.device)
         if often is not None and often.shape != where.shape:
             raise ValueError(f"times must have the shape of label, {list(where.shape)}, not {list(often.shape)}.")
+        self._make_room("label", where)
         where = where.expand(self._rho.numel(), -1)
         where = where.where((where >= 0) & (where < self.num_classes), self.num_classes)
         once = torch.ones_like(where) if often is None else often.expand_as(where)
@@ -55,9 +62,10 @@ class ClassCounts(State):
 
     def _accuracy(self, group: _distributed.Group, sync: bool) -> Tensor:
         """Return the accuracies over all processes, `float64 [R, C]`, NaN where unseen."""
+        if sync:
+            self._agree(group)
         counts = torch.stack((self._right, self._total))
         if sync:
-            _distributed.agree(type(self).__name__, self.epoch, self._settings(), self.device, group)
             counts = _distributed.total(counts, group)
         stray = bool(counts[1, :, -1].any())
         if stray:
@@ -74,6 +82,8 @@ class ClassCounts(State):
         self._total.zero_()
 
     def _unknown(self) -> str:
+        if self._open:
+            return "label must be 0 or more"
         last = self.num_classes - 1
         return f"label must be one of the {self.num_classes} classes given by num_classes, 0 to {last}"
 
@@ -85,23 +95,27 @@ class ClassCounts(State):
             raise ValueError(f"label must have the shape {wanted}, not {list(found.shape)}.")
         if found.device.type == "cpu" and found.numel():
             low, high = found.aminmax()
-            if bool((low < 0) | (high >= self.num_classes)):
+            if bool((low < 0) | ((high >= self.num_classes) & (not self._open))):
                 raise IndexError(f"{self._unknown()}, not {int(low if low < 0 else high)}.")
         return _check.moved(found, self.device)
 
     def _gather(self, class_weight: Tensor, label: object) -> Tensor:
-        """Return `class_weight [R, C]` for each label; NaN for a label outside the classes on a CUDA device."""
+        """Return `class_weight [R, C]` for each label; NaN for a label outside the classes on a CUDA device.
+
+        Where `num_classes` was not given, a class that was never observed has weight one.
+        """
         where = self._label(label).expand(self._rho.numel(), -1)
-        stray = (where < 0) | (where >= self.num_classes)
-        found = class_weight.gather(1, where.clamp(0, self.num_classes - 1))
-        return self._out(found.masked_fill(stray, torch.nan))
+        more = 1.0 if self._open else torch.nan
+        table = torch.cat((class_weight, class_weight.new_full((len(class_weight), 1), more)), 1)
+        found = table.gather(1, where.clamp(0, self.num_classes))
+        return self._out(found.masked_fill(where < 0, torch.nan))
 
     def _uniform(self) -> Tensor:
         return (self._rho == 0)[:, None]
 
     def _settings(self) -> dict[str, object]:
         rho = [round(rate, 7) for rate in self._rho.tolist()]
-        return {"kind": type(self).__name__, "num_classes": self.num_classes, "rho": rho}
+        return {"kind": type(self).__name__, "num_classes": None if self._open else self.num_classes, "rho": rho}
 
     def __repr__(self) -> str:
         runs = "" if self._single else f", runs={self._rho.numel()}"

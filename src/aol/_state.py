@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Self
 
 import torch
 from torch import Tensor
 
-from aol import _check
+from aol import _check, _distributed
+
+_MOST = 1 << 20  # classes that a state makes room for by itself: a larger label is likely a mistake
 
 
 class State:
-    """A state whose tensors are its attributes; those of `_SETTINGS` are settings and are not saved."""
+    """A state whose tensors are its attributes; those of `_SETTINGS` are settings and are not saved.
+
+    Where `num_classes` is None, classes are added as they are observed. `_BY_CLASS` names the tensors with classes in
+    their last dimension, which may hold more after the classes, and what a class has there that was never observed.
+    """
 
     _SETTINGS: tuple[str, ...] = ("_rho",)
+    _BY_CLASS: Mapping[str, float] = {}
     _single: bool
+    _open = False
+    num_classes: int
     epoch: int
 
     @property
@@ -38,7 +48,8 @@ class State:
     def state_dict(self) -> dict[str, object]:
         """Return the complete state, with pending observations, as copies of tensors and primitives."""
         tensors = {name.lstrip("_"): value.clone() for name, value in self._tensors().items()}
-        return {**self._settings(), "epoch": self.epoch, **tensors}
+        classes = {"classes": self.num_classes} if self._open else {}
+        return {**self._settings(), "epoch": self.epoch, **classes, **tensors}
 
     def load_state_dict(self, state: dict[str, object]) -> None:
         """Load a state; one with other settings or sizes is refused, and nothing changes."""
@@ -48,12 +59,50 @@ class State:
         """Return the attributes that a state dict sets, or raise ValueError."""
         what = type(self).__name__
         _check.same_settings(what, self._settings(), state)
-        epoch = _check.state_whole(what, state, "epoch")
-        found = {
-            name: _check.state_tensor(what, state, name.lstrip("_"), value.shape, value.dtype, self.device)
-            for name, value in self._tensors().items()
-        }
-        return {"epoch": epoch, **found}
+        found: dict[str, object] = {"epoch": _check.state_whole(what, state, "epoch")}
+        more = 0
+        if self._open:
+            found["num_classes"] = _check.state_whole(what, state, "classes")
+            more = _check.state_whole(what, state, "classes") - self.num_classes
+        for name, value in self._tensors().items():
+            shape = [*value.shape]
+            if name in self._BY_CLASS:
+                shape[-1] += more
+            found[name] = _check.state_tensor(what, state, name.lstrip("_"), shape, value.dtype, self.device)
+        return found
+
+    # Classes that are not known in advance
+
+    @property
+    def grows(self) -> bool:
+        """Whether classes are added as they are observed."""
+        return self._open
+
+    def grow(self, num_classes: int) -> None:
+        """Make room for more classes. A new one is as if it had been there, but never observed."""
+        number = _check.whole("num_classes", num_classes, self.num_classes)
+        now, self.num_classes = self.num_classes, number
+        for name, fill in self._BY_CLASS.items():
+            value: Tensor = getattr(self, name)
+            new = value.new_full((*value.shape[:-1], number - now), fill)
+            setattr(self, name, torch.cat((value[..., :now], new, value[..., now:]), -1))
+
+    def _make_room(self, name: str, label: Tensor) -> None:
+        """Add the classes of labels, where `num_classes` was not given; reads the tensor."""
+        if not self._open or label.numel() == 0:
+            return
+        classes = int(label.max()) + 1
+        if classes > _MOST:
+            raise IndexError(f"{name} must be below {_MOST} where num_classes is not given, not {classes - 1}.")
+        if classes > self.num_classes:
+            self.grow(classes)
+
+    def _agree(self, group: _distributed.Group) -> None:
+        """Raise ValueError unless all processes have the same settings and epoch; give all the same classes."""
+        _distributed.agree(type(self).__name__, self.epoch, self._settings(), self.device, group)
+        if self._open:
+            own = torch.tensor(self.num_classes, device=self.device)
+            self.grow(int(torch.stack(_distributed.gather(own, group)).max()))
 
     def to(self, device: torch.device | str) -> Self:
         """Move the state to a device, and return it."""

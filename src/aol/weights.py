@@ -5,6 +5,8 @@ All functions work along the last dimension; leading dimensions are runs. A new 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 from torch import Tensor
 
@@ -142,7 +144,7 @@ class ErrorRates(ClassCounts):
         w_c = \frac{\bar \epsilon_c}{\frac{1}{C} \sum_k \bar \epsilon_k}
 
     Used like `ClassAges`: call `observe`, then `advance`. The average of a class starts at its first observed rate; a
-    class that is not observed keeps its average. `rho = 0` means uniform weights.
+    class that is not observed keeps its average. `rho = 0` means uniform weights. `num_classes` may be None, as there.
 
     >>> rates = ErrorRates(2, rho=0.5)
     >>> rates.observe([0, 0, 1, 1], [True, True, True, False])
@@ -151,7 +153,11 @@ class ErrorRates(ClassCounts):
     tensor([0., 2.])
     """
 
-    def __init__(self, num_classes: int, *, rho: _check.Rate = 0.3, device: torch.device | str | None = None) -> None:
+    _BY_CLASS: Mapping[str, float] = {**ClassCounts._BY_CLASS, "_rate": torch.nan}
+
+    def __init__(
+        self, num_classes: int | None = None, *, rho: _check.Rate = 0.3, device: torch.device | str | None = None
+    ) -> None:
         super().__init__(num_classes, rho=rho, device=device)
         self._rate = torch.full_like(self._total[:, :-1], torch.nan, dtype=torch.float32)
 

@@ -317,3 +317,62 @@ def test_ages_may_be_kept_inside_inference_mode():
     logits = torch.zeros(2, 2, requires_grad=True)
     aol.weighted_mean(aol.softmax_loss(logits, torch.tensor([0, 1])), ages.weight([0, 1])).backward()
     assert ages.age.tolist() == [1, 5]
+
+
+# Classes that are not known in advance
+
+
+@given(streams(), rhos, st.sampled_from(["median", "positive-median", "mean", 0.5]), st.booleans())
+def test_a_class_that_joins_later_is_as_if_it_had_been_there_unseen(stream, rho, threshold, by_hand):
+    num_classes, steps = stream
+    told, truth = aol.ClassAges(rho=rho, threshold=threshold), StreamOracle(num_classes, rho=rho, threshold=threshold)
+    rates, known_rates = aol.ErrorRates(rho=rho), aol.ErrorRates(num_classes, rho=rho)
+    most = 0
+    for step in steps:
+        labels, right = split(step)
+        most = max([most, *(label + 1 for label in labels)])
+        if by_hand:
+            told.grow(most)
+        for each in (told, rates, known_rates):
+            each.observe(labels, right)
+            each.advance()
+        truth.step(labels, right)
+        assert told.num_classes == rates.num_classes == most
+        assert told.age.tolist() == truth.age[:most]
+        assert told.ema.tolist() == pytest.approx(truth.ema[:most], rel=2e-6)
+        assert told.accuracy.tolist() == pytest.approx(truth.accuracy[:most], rel=1e-12, nan_ok=True)
+        assert told.threshold.item() == pytest.approx(truth.threshold, rel=1e-12, nan_ok=True)
+        if most and rho:
+            mean = sum(truth.ema[:most]) / most
+            assert told.class_weight.tolist() == pytest.approx([age / mean for age in truth.ema[:most]], rel=2e-6)
+        assert same(rates.error_rate, known_rates.error_rate[:most])
+    assert told.weight([most, most + 7]).tolist() == [1.0, 1.0]  # not known yet
+    assert told.num_classes == most
+
+
+def test_a_state_with_other_classes_is_loaded_by_one_that_is_not_told_them():
+    small, large = aol.ClassAges(), aol.ClassAges()
+    small.observe([1], [False])
+    large.observe([5, 5], [True, False])
+    large.advance()
+    for source, target in ((small, aol.ClassAges()), (large, small), (aol.ClassAges(), large)):
+        target.load_state_dict(source.state_dict())
+        assert target.num_classes == source.num_classes
+        assert same(target.ema, source.ema)
+        assert same(target.accuracy, source.accuracy)
+
+
+def test_a_state_that_was_told_its_classes_can_be_given_more():
+    ages = aol.ClassAges(2, rho=0.5, threshold=1.0)
+    ages.observe([0, 1], [True, False])
+    ages.grow(4)  # within a step
+    ages.observe([3], [False])
+    ages.advance()
+    assert ages.age.tolist() == [1, 2, 1, 2]
+    with pytest.raises(IndexError, match="label"):
+        ages.observe([4], [True])
+
+
+def test_a_recorder_needs_classes_that_are_known(tmp_path):
+    with pytest.raises(ValueError, match="num_classes"):
+        aol.Recorder(tmp_path, aol.ClassAges())

@@ -64,6 +64,14 @@ BAD_CLASS_CALLS = (
     (lambda c: c.to("banana"), ValueError, "device"),
     (lambda c: c.load_state_dict([]), TypeError, "state"),
 )
+BAD_OPEN_CALLS = (
+    (lambda c: c.observe([0, -1], torch.tensor(OK).expand(*c.rho.shape, 2)), IndexError, "label"),
+    (lambda c: c.observe([0, 2**40], torch.tensor(OK).expand(*c.rho.shape, 2)), IndexError, "label"),
+    (lambda c: c.observe([0, 7], [True]), ValueError, "correct"),
+    (lambda c: c.weight([-1]), IndexError, "label"),
+    (lambda c: c.grow(2), ValueError, "num_classes"),
+    (lambda c: c.grow(4.5), TypeError, "num_classes"),
+)
 BAD_CLASS_RUN_CALLS = (
     (lambda c: c.observe(X, OK), ValueError, "correct"),
     (lambda c: c.observe([[0, 1]] * 3, [OK] * 3), ValueError, "label"),

@@ -68,14 +68,18 @@ def recorder(rank: int, world: int, *, folder: str, kind: str = "SampleAges", al
     written.close()
 
 
-def class_states(rank: int, world: int, *, kind: str, alone: bool = False, own: bool = False, **settings) -> list:
-    state = getattr(aol, kind)(5, **settings)
+def class_states(
+    rank: int, world: int, *, kind: str, classes: int | None = 5, alone: bool = False, own: bool = False, **settings
+) -> list:
+    """Each process observes its share; where the classes are not known, each process meets others first."""
+    state = getattr(aol, kind)(classes, **settings)
     runs = tuple(state.rho.shape)
     found = []
     names = ("age", "ema", "accuracy", "threshold") if kind == "ClassAges" else ("error_rate",)
     for epoch in range(6):
         for each in range(world) if alone else [rank]:
-            state.observe(*share(epoch, each, world, 5, runs, own, padded=False))
+            high = classes or 2 + epoch * (each + 1)
+            state.observe(*share(epoch, each, world, high, runs, own, padded=False))
         state.advance()
         found.append(seen(state, "class_weight", *names))
     return found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
 import torch
@@ -29,7 +29,8 @@ class ClassAges(ClassCounts):
         \end{cases} \qquad w_c = \frac{\bar a_c}{\frac{1}{C} \sum_k \bar a_k}
 
     Args:
-        num_classes: C. All labels must be below it.
+        num_classes: C. All labels must be below it. None if the classes are not known in advance: a class is added when
+            it is first observed, as if it had been there and not been observed; until then its weight is one.
         rho: smoothing rate of ages, in [0, 1]. `rho = 0` means uniform weights. A vector of R numbers gives
             every state and weight a leading run axis, and `observe` then takes `correct [R, B]`.
         threshold: τ: "median" of the accuracies of the observed classes (for an even number, the mean of the middle
@@ -67,9 +68,11 @@ class ClassAges(ClassCounts):
     [1, 2, 2]
     """
 
+    _BY_CLASS: Mapping[str, float] = {**ClassCounts._BY_CLASS, "_age": 1, "_ema": 1, "_last_accuracy": torch.nan}
+
     def __init__(
         self,
-        num_classes: int,
+        num_classes: int | None = None,
         *,
         rho: _check.Rate = 0.1,
         threshold: Threshold | Sequence[Threshold] = "median",
@@ -131,7 +134,7 @@ class ClassAges(ClassCounts):
             self._warn_of_zeros(accuracy, tau)
 
     def _threshold(self, accuracy: Tensor) -> Tensor:
-        tau = torch.empty_like(accuracy[:, 0])
+        tau = accuracy.new_empty(len(accuracy))
         for first, rule in enumerate(self._rules):
             if self._rules.index(rule) == first:  # each rule once, for all its runs
                 rows = [row for row, own in enumerate(self._rules) if own == rule]
@@ -185,7 +188,7 @@ def _tau(rule: Threshold, accuracy: Tensor) -> Tensor:
         return _mean(accuracy)
     if rule == "positive-median":
         return _median(accuracy).clamp_min(torch.finfo(torch.float64).tiny)
-    return _median(accuracy) if rule == "median" else torch.full_like(accuracy[:, 0], float(rule))
+    return _median(accuracy) if rule == "median" else accuracy.new_full(accuracy.shape[:1], float(rule))
 
 
 def _one(answer: object) -> float:
@@ -203,6 +206,8 @@ def _median(value: Tensor) -> Tensor:
     tensor([0.3000], dtype=torch.float64)
     """
     ordered = value.sort(1).values  # NaN sorts last
+    if value.shape[1] == 0:
+        return value.new_full(value.shape[:1], torch.nan)
     count = (~value.isnan()).sum(1, keepdim=True)
     low = ordered.gather(1, ((count - 1) // 2).clamp_min(0))
     high = ordered.gather(1, (count // 2).clamp_max(value.shape[1] - 1))

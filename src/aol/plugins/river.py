@@ -14,8 +14,6 @@ from collections import Counter
 from collections.abc import Hashable, Iterator
 from typing import TYPE_CHECKING, TypeAlias
 
-from torch import Tensor
-
 from aol import _check
 from aol.ages import ClassAges
 from aol.ages.stream import Threshold
@@ -80,7 +78,7 @@ class AgedClassifier(base.Wrapper, base.MiniBatchClassifier):
     ) -> None:
         if not isinstance(classifier, base.Classifier):
             raise TypeError(f"classifier must be a classifier of River, not {_check.shown(classifier)}.")
-        ClassAges(1, rho=_check.number("rho", rho, 0.0, 1.0), threshold=threshold)  # says what is wrong with them
+        self._ages = ClassAges(rho=_check.number("rho", rho, 0.0, 1.0), threshold=threshold)
         self.classifier = classifier
         self.step = _check.whole("step", step, 1)
         self.rho = rho
@@ -97,7 +95,6 @@ class AgedClassifier(base.Wrapper, base.MiniBatchClassifier):
         self._place: dict[Hashable, int] = {}  # of each class among the ages, in the order they came
         self._right: Counter[Hashable] = Counter()
         self._total: Counter[Hashable] = Counter()
-        self._ages: ClassAges | None = None
         self._weight: dict[Hashable, float] = {}
         self._kept: list[tuple[Features, Hashable]] = []
 
@@ -106,7 +103,7 @@ class AgedClassifier(base.Wrapper, base.MiniBatchClassifier):
     @property
     def class_age(self) -> dict[Hashable, float]:
         """The smoothed age of each class after the last complete step."""
-        ages = [] if self._ages is None else self._ages.ema.tolist()
+        ages = self._ages.ema.tolist()
         return {label: ages[place] if place < len(ages) else 1.0 for label, place in self._place.items()}
 
     @property
@@ -171,13 +168,13 @@ class AgedClassifier(base.Wrapper, base.MiniBatchClassifier):
             return
         for x, y in self._kept:
             self._count(y, self.classifier.predict_one(x))
-        ages = _grown(self._ages, len(self._place), self.rho, self.threshold)
+        self._ages.grow(len(self._place))
         for y, total in self._total.items():
             c, right = self._place[y], self._right[y]
-            ages.observe([c, c], [True, False], times=[right, total - right])
-        ages.advance(sync=False)  # a matter of this process alone
-        weight = ages.class_weight.tolist()
-        self._ages, self._weight = ages, {label: weight[place] for label, place in self._place.items()}
+            self._ages.observe([c, c], [True, False], times=[right, total - right])
+        self._ages.advance(sync=False)  # a matter of this process alone
+        weight = self._ages.class_weight.tolist()
+        self._weight = {label: weight[place] for label, place in self._place.items()}
         self._right.clear()
         self._total.clear()
         self._since = 0
@@ -266,24 +263,3 @@ def _learns_many(model: base.Classifier) -> bool:
     if isinstance(model, multiclass.OneVsRestClassifier):
         return _learns_many(model.classifier)
     return isinstance(model, base.MiniBatchClassifier)
-
-
-def _grown(ages: ClassAges | None, classes: int, rho: float, threshold: Threshold) -> ClassAges:
-    """Return ages for more classes; new ones have age one.
-
-    >>> few = ClassAges(1, rho=0.5, threshold=0.5)
-    >>> few.observe([0], [False])
-    >>> few.advance()
-    >>> _grown(few, 3, 0.5, 0.5).age
-    tensor([2, 1, 1], dtype=torch.int32)
-    """
-    new = ClassAges(classes, rho=rho, threshold=threshold)
-    if ages is None:
-        return new
-    state = new.state_dict()
-    for name, before in ages.state_dict().items():
-        now = state[name]
-        if isinstance(now, Tensor) and isinstance(before, Tensor):
-            now[..., : before.shape[-1]] = before  # nothing is pending: the column for stray labels is zero
-    new.load_state_dict({**state, "epoch": ages.epoch})
-    return new

@@ -120,6 +120,8 @@ class Recorder:
     ) -> None:
         if not isinstance(ages, SampleAges | ClassAges):
             raise TypeError(f"ages must be SampleAges or ClassAges, not {_check.shown(ages)}.")
+        if isinstance(ages, ClassAges) and ages.grows:
+            raise ValueError("ages must know their classes to be recorded: give ClassAges its num_classes.")
         self.folder, self._ages, self._group = Path(folder), ages, group
         self._runs, single = ages.rho.numel(), ages.rho.dim() == 0
         self._shape = () if single else (self._runs,)
