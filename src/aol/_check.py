@@ -162,6 +162,22 @@ def within(name: str, index: Tensor, size: int, what: str) -> None:
         raise IndexError(f"{name} must lie in 0 to {size - 1} ({what}), not {int(stray)}.")
 
 
+def same_labels(where: Tensor, own: Tensor, label: object) -> None:
+    """Raise ValueError where labels differ from `own [N]` of the samples `where`; samples outside the set may."""
+    given = integers("label", label, device=own.device)
+    if given.shape != where.shape:
+        raise ValueError(f"label must have the shape {list(where.shape)} of index, not {list(given.shape)}.")
+    mine = own[where.clamp(0, own.numel() - 1)].to(torch.int64)
+    wrong = (mine != given) & (where >= 0) & (where < own.numel())
+    if bool(wrong.any()):
+        sample, here, there = (int(each[wrong][0]) for each in (where, mine, given))
+        raise ValueError(
+            f"label must be the class of each sample, but differs for {int(wrong.sum()):,} of {wrong.numel():,}: "
+            f"sample {sample} has class {here} in these ages, and label {there} was given. Are the data in another "
+            "order, or is index not the number of a sample?"
+        )
+
+
 def fingerprint(value: Tensor) -> str:
     """Return a hash of the values of a tensor."""
     return hashlib.sha256(value.cpu().numpy().tobytes()).hexdigest()

@@ -290,7 +290,7 @@ class SampleAges:
         """
         where, stray = self._index(index)
         if label is not None:
-            self._compare(where, label)
+            _check.same_labels(where, self._labels, label)
         right = _check.truths("correct", correct, device=self.device)
         shape = (where.shape[-1],) if self._single else (self._rho.numel(), where.shape[-1])
         if right.shape != torch.Size(shape):
@@ -306,21 +306,6 @@ class SampleAges:
                     f"observe() was given {self._given:,} answers to {self.num_samples:,} samples since the last "
                     "advance(): call advance() at the end of every epoch, or no age changes."
                 )
-
-    def _compare(self, where: Tensor, label: _check.Integers) -> None:
-        """Raise ValueError where labels differ from those of the samples `where`; samples outside the set may."""
-        given = _check.integers("label", label, device=self.device)
-        if given.shape != where.shape:
-            raise ValueError(f"label must have the shape {list(where.shape)} of index, not {list(given.shape)}.")
-        own = self._labels[where.clamp(0, self.num_samples - 1)].to(torch.int64)
-        wrong = (own != given) & (where >= 0) & (where < self.num_samples)
-        if bool(wrong.any()):
-            sample, mine, other = (int(each[wrong][0]) for each in (where, own, given))
-            raise ValueError(
-                f"label must be the class of each sample, but differs for {int(wrong.sum()):,} of {wrong.numel():,}: "
-                f"sample {sample} has class {mine} in these ages, and label {other} was given. Are the data in another "
-                "order, or is index not the number of a sample?"
-            )
 
     def _warn_once(self, text: str) -> None:
         if not self._warned:

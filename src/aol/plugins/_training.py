@@ -178,6 +178,7 @@ class Balance:
         self.class_weight = None if class_weight is None else by_class("class_weight", class_weight)
         self.offset = None if offset is None else by_class("offset", offset)
         self.rate = LearningRate()
+        self.comparing = True  # labels, in the first epoch of a training: each comparison synchronises a GPU
         self._homes = [state.device for state in self.states]
         labels = [each._labels for each in self.states if isinstance(each, SampleAges | Margins)]
         known = [each.cpu().to(torch.int64) for each in labels if each is not None]
@@ -228,6 +229,27 @@ class Balance:
             return torch.as_tensor(key)
         index = _check.moved(_check.integers("key", self._index(key)), samples._labels.device)
         return samples._labels[index].to(torch.int64)
+
+    def compare(self, key: Key, label: object) -> None:
+        """In a first epoch, raise ValueError unless samples with these keys have these labels, `[B]`.
+
+        Other labels show that the data are in another order than those of the states. Labels of another form, as of
+        mixed samples, are not compared.
+        """
+        samples = self._of_samples()
+        if not self.comparing or samples is None or samples._labels is None or not isinstance(label, Tensor):
+            return
+        if label.dim() == 1 and not label.is_floating_point():
+            index = _check.integers("key", self._index(key), device=samples._labels.device)
+            _check.same_labels(index, samples._labels, label)
+
+    def check_key(self, key: Key, own: Key) -> None:
+        """In a first epoch, raise ValueError if labels were given as the keys of a batch, which are `own`."""
+        if not (self.comparing and self.by_index and isinstance(key, Tensor) and isinstance(own, Tensor)):
+            return
+        given, own = (_check.integers("key", each, device=self.states[0].device) for each in (key, own))
+        if torch.equal(given, self.labels(own)) and not torch.equal(given, own):
+            raise ValueError("key must be the index of each sample in the training set, and is its label here.")
 
     # What training asks for
 
@@ -304,6 +326,7 @@ class Balance:
             self.ages.advance(sync=sync)
         if self.margins is not None:
             self.margins.advance(scale=self.rate.share, sync=sync)
+        self.comparing = False
 
     # State
 

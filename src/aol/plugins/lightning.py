@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping
 from typing import Unpack
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -29,6 +30,10 @@ except ModuleNotFoundError:
             "of aol",
             name=missing.name,
         ) from missing
+
+
+# Of each Trainer that was set up: a tuner takes the callbacks away while it tries out a module that asks for them.
+_CALLBACKS: WeakKeyDictionary[Trainer, AgeOfLearning] = WeakKeyDictionary()
 
 
 class AgeOfLearning(Callback):
@@ -83,6 +88,7 @@ class AgeOfLearning(Callback):
         self._trainer: Trainer | None = None
         self._total: Tensor | None = None  # the divisor of the optimiser step under way
         self._batch = 0
+        self._own_key: Key | None = None  # of the batch under way, in the first epoch
         self._open: int | None = None  # the epoch that was trained and is not folded yet
         self._step = 0  # the optimiser step of the last fold
         self._restored = False
@@ -93,7 +99,7 @@ class AgeOfLearning(Callback):
     @torch.compiler.disable
     def of(cls, module: LightningModule | LightningDataModule) -> AgeOfLearning:
         """Return the callback of the Trainer of a module or data module, for use in `training_step`."""
-        for callback in module.trainer.callbacks:
+        for callback in (*module.trainer.callbacks, _CALLBACKS.get(module.trainer)):
             if isinstance(callback, cls):
                 return callback
         raise ValueError(f"The Trainer must have {cls.__name__} among its callbacks.")
@@ -153,24 +159,27 @@ class AgeOfLearning(Callback):
         """
         if loss.dim() == 0:
             raise ValueError('loss must hold one number a sample, [B], not their mean: give it reduction="none".')
-        parts = self._at_work().accumulate_grad_batches
-        real = self._real(key)
+        parts, aside = self._at_work().accumulate_grad_batches, self._aside()
+        real = len(key) if aside else self._real(key)
         loss, weight = loss[:real], self.weight(key[:real])
-        if parts == 1:
+        if parts == 1 or aside:
             return weighted_mean(loss, weight, total=loss_total(weight, divide_by=self.divide_by))
         if self._total is None:
             self._total = loss_total(self._step_weights(key), divide_by=self.divide_by)
         return weighted_mean(loss, weight, total=self._total / parts)  # Lightning divides by the number of parts
 
     @torch.compiler.disable
-    def observe(self, key: Key, answer: Tensor) -> None:
+    def observe(self, key: Key, answer: Tensor, label: Tensor | None = None) -> None:
         """Record the predictions of a training batch, for `signal="training"`. Collective.
 
         `answer`, `[B]`, is bool (which are right) or integers: the predicted classes, which margins need. Take them
-        from logits that are not adjusted.
+        from logits that are not adjusted. `label`, `[B]`, is compared with the labels of the ages in the first epoch.
         """
         if self.signal != "training":
             raise ValueError('observe is for signal="training"; with "pass" the callback looks by itself.')
+        if self._aside():
+            return
+        self._balance.compare(key, label)
         real = self._real(key)
         self._balance.observe_together(key[:real], *self._balance.told(key[:real], answer[:real]))
 
@@ -180,7 +189,8 @@ class AgeOfLearning(Callback):
         """Store the Trainer, to read its progress."""
         if stage == "fit" and trainer.overfit_batches:
             raise ValueError("AgeOfLearning cannot keep to overfit_batches: give fit a small data set instead.")
-        self._trainer, self._restored = trainer, False
+        self._trainer, self._restored, self._balance.comparing = trainer, False, True
+        _CALLBACKS[trainer] = self
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Move ages and margins to the device of the model."""
@@ -203,6 +213,11 @@ class AgeOfLearning(Callback):
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: object, batch_idx: int) -> None:
         """Reset the divisor of the previous optimiser step, and note the learning rate."""
         self._check_indexed(batch)
+        if self._aside():
+            return
+        self._own_key = None
+        if self._balance.comparing:
+            self._compare(trainer, batch)
         self._open, self._batch = trainer.current_epoch, batch_idx
         if self.margins is not None:
             self._balance.rate.note(group for each in trainer.optimizers for group in each.param_groups)
@@ -272,6 +287,7 @@ class AgeOfLearning(Callback):
                     batch = module._on_before_batch_transfer(trainer.precision_plugin.convert_input(fetched))
                     batch = trainer.strategy.batch_to_device(batch, dataloader_idx=0)
                     key = self._key(batch)
+                    self._balance.compare(key, self._labels(batch))
                     self._balance.observe(key, *self._answers(module, batch, key))
         finally:
             trainer.training = True
@@ -331,6 +347,26 @@ class AgeOfLearning(Callback):
     def _loader(self, trainer: Trainer) -> AgeLoader | None:
         return age_loader(trainer.train_dataloader)
 
+    def _compare(self, trainer: Trainer, batch: object) -> None:
+        """Note the key of a training batch, and compare its labels with those of the states."""
+        loader, label = self._loader(trainer), self._labels(batch)
+        if loader is not None:
+            self._own_key = loader.keys(1)[0][0]
+        elif label is not None:
+            self._own_key = self._key(batch)
+        if self._own_key is not None:
+            self._balance.compare(self._own_key, label)
+
+    def _labels(self, batch: object) -> Tensor | None:
+        """Return the labels of a batch, if its form says where they are."""
+        by_form = self.signal == "pass" and self._answer is None and isinstance(batch, tuple | list) and len(batch) > 1
+        return batch[1] if by_form and isinstance(batch[1], Tensor) else None  # type: ignore[index]
+
+    def _aside(self) -> bool:
+        """Return whether batches do not count: Lightning tunes, or renews the statistics of batch norm (SWA)."""
+        trainer = self._at_work()
+        return self not in trainer.callbacks or bool(getattr(trainer.fit_loop, "_skip_backward", False))
+
     def _at_work(self) -> Trainer:
         if self._trainer is None:
             raise ValueError("AgeOfLearning must be among the callbacks of the Trainer.")
@@ -346,7 +382,9 @@ class AgeOfLearning(Callback):
         return (epoch + 1, 0) if over else (epoch, batches.current.processed)
 
     def _real(self, key: Key) -> int:
-        """Return the number of samples of the current batch without padding."""
+        """Return the number of samples of the current batch without padding; in the first epoch, check the key."""
+        if self._own_key is not None:
+            self._balance.check_key(key, self._own_key)
         loader = self._loader(self._at_work())
         now = [] if loader is None else loader.keys(1)
         return now[0][1] if now and len(now[0][0]) == len(key) else len(key)

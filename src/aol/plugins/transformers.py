@@ -152,6 +152,7 @@ class AgeTrainer(Trainer):
         batches, items = super().get_batch_samples(epoch_iterator, num_batches, device)
         for batch in batches:
             batch[KEY] = self._key(batch)
+            self._balance.compare(batch[KEY], batch["labels"])
         if batches:
             batches[-1][KEY] = batches[-1][KEY][: self._real(batches[-1])]
             self._open = True
@@ -278,7 +279,9 @@ class AgeTrainer(Trainer):
                 labels = inputs["labels"]
                 with self.compute_loss_context_manager():
                     outputs = self.model(**_without(inputs, KEY, "labels"))
-                self._balance.observe(self._key(inputs), *self._answers(outputs, labels))
+                key = self._key(inputs)
+                self._balance.compare(key, labels)
+                self._balance.observe(key, *self._answers(outputs, labels))
 
     # Checkpoints
 
@@ -331,6 +334,7 @@ class _Folding(TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
     ) -> None:
         trainer = self.trainer
+        trainer._balance.comparing = True
         if args.device.type == "cuda":
             trainer._balance.to(args.device)
         if not trainer._resumed:

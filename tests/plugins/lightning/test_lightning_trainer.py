@@ -9,12 +9,25 @@ import torch
 from lightning.pytorch import Callback, LightningDataModule
 from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
 from torch import Tensor
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Subset, TensorDataset
 
 import aol
 from aol.plugins.lightning import AgeOfLearning
 from tests.support.plugin_checks import same_state
-from tests.support.small_lightning import CLASSES, DATA, SAMPLES, Net, Stream, fitted, plain_loop, sample_ages, trainer
+from tests.support.small_lightning import (
+    CLASSES,
+    DATA,
+    IMAGES,
+    LABELS,
+    SAMPLES,
+    Net,
+    Stream,
+    fitted,
+    made_margins,
+    plain_loop,
+    sample_ages,
+    trainer,
+)
 
 # What a Trainer does
 
@@ -252,6 +265,66 @@ def test_batches_without_an_index_are_refused_before_the_label_is_taken_for_one(
     with pytest.raises(ValueError, match=r"Batches must carry the index of each sample, \(x, y, index\)"):
         fitted(AgeOfLearning(sample_ages()), model, loader=DataLoader(DATA, batch_size=16))
     assert model.losses == []
+
+
+def in_another_order() -> Subset:
+    return Subset(DATA, torch.randperm(SAMPLES, generator=torch.Generator().manual_seed(0)).tolist())
+
+
+@pytest.mark.parametrize("made", [lambda: {"ages": sample_ages()}, lambda: {"margins": made_margins("age")}])
+def test_data_in_another_order_than_the_labels_are_refused_at_the_first_batch(made) -> None:
+    aging, model = AgeOfLearning(**made()), Net()
+    with pytest.raises(ValueError, match=r"label must be the class of each sample.* another order"):
+        fitted(aging, model, loader=aging.loader(in_another_order(), batch_size=16))
+    assert not model.losses
+
+
+def test_a_clean_set_in_another_order_is_refused_too() -> None:
+    with pytest.raises(ValueError, match="label must be the class of each sample"):
+        fitted(AgeOfLearning(sample_ages(), clean=in_another_order()))
+
+
+def test_other_data_in_a_second_fit_are_compared_again() -> None:
+    aging = AgeOfLearning(sample_ages())
+    fitted(aging, max_epochs=1)
+    with pytest.raises(ValueError, match="label must be the class of each sample"):
+        fitted(aging, loader=aging.loader(in_another_order(), batch_size=16))
+
+
+def test_labels_that_are_no_single_class_are_not_compared() -> None:
+    soft = torch.nn.functional.one_hot(LABELS, CLASSES).float().flip(0)
+    fitted(AgeOfLearning(sample_ages(), clean=DATA), loader=DataLoader(aol.Indexed(TensorDataset(IMAGES, soft)), 16))
+
+
+class Mistaken(Net):
+    """Hands the labels where the index should be."""
+
+    def training_step(self, batch: list[Tensor], batch_idx: int) -> Tensor:
+        x, y, _ = batch
+        aging, logits = AgeOfLearning.of(self), self(x)
+        if self.signal == "training":
+            aging.observe(y, aol.is_correct(logits, y))
+        return aging.weighted_mean(aol.softmax_loss(logits, y), y)
+
+
+@pytest.mark.parametrize("signal", ["pass", "training"])
+def test_a_label_in_place_of_the_index_is_refused(signal: str) -> None:
+    with pytest.raises(ValueError, match="key must be the index of each sample"):
+        fitted(AgeOfLearning(sample_ages(), signal=signal), Mistaken(signal))
+
+
+def test_labels_handed_to_observe_are_compared() -> None:
+    class Careful(Net):
+        def training_step(self, batch: list[Tensor], batch_idx: int) -> Tensor:
+            x, y, index = batch
+            logits = self(x)
+            AgeOfLearning.of(self).observe(index, aol.is_correct(logits, y), label=y)
+            return aol.softmax_loss(logits, y).mean()
+
+    fitted(AgeOfLearning(sample_ages(), signal="training"), Careful("training"))
+    aging = AgeOfLearning(sample_ages(), signal="training")
+    with pytest.raises(ValueError, match="label must be the class of each sample"):
+        fitted(aging, Careful("training"), loader=aging.loader(in_another_order(), batch_size=16))
 
 
 def test_a_clean_set_of_another_size_is_refused() -> None:

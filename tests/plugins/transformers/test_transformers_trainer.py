@@ -256,3 +256,26 @@ def test_accumulation_is_refused_where_the_host_would_scale_the_loss_again(monke
     made(sample_ages())
     with pytest.raises(ValueError, match=r"gradient_accumulation_steps above 1 needs Transformers 5\.20"):
         made(sample_ages(), args={"gradient_accumulation_steps": 2})
+
+
+SHUFFLED = [DATA[i] for i in torch.randperm(len(DATA), generator=torch.Generator().manual_seed(0)).tolist()]
+
+
+@pytest.mark.parametrize("signal", ["pass", "training"])
+def test_data_in_another_order_than_the_labels_are_refused_before_the_first_step(signal: str) -> None:
+    trainer = made(sample_ages(), data=SHUFFLED, signal=signal)
+    with pytest.raises(ValueError, match=r"label must be the class of each sample.* another order"):
+        trainer.train()
+    assert trainer.state.global_step == 0
+
+
+def test_a_clean_set_in_another_order_is_refused_too() -> None:
+    with pytest.raises(ValueError, match="label must be the class of each sample"):
+        trained(sample_ages(), clean_dataset=SHUFFLED)
+
+
+def test_another_set_in_a_second_training_is_compared_again() -> None:
+    trainer = trained(sample_ages(), args={"num_train_epochs": 1})
+    trainer.train_dataset = SHUFFLED
+    with pytest.raises(ValueError, match="label must be the class of each sample"):
+        trainer.train()
