@@ -1,36 +1,81 @@
-"""Take the pictures of docs/how-to/report.md: digits by three methods, their page, in Chromium.
+"""Take the pictures of the README and of docs/how-to/report.md: digits by three methods, their page, in Chromium.
 
-`AOL_CHROMIUM=$(.ci/chromium) .venv/bin/python docs/_screenshots.py`, after `make test-browser` has set things up.
+`AOL_CHROMIUM=$(.ci/chromium) .venv-browser/bin/python docs/_screenshots.py`, after `make test-browser` has set up both.
 """
 
 from __future__ import annotations
 
+import base64
 import io
 import os
 import tempfile
 from pathlib import Path
 
 from PIL import Image
-from playwright.sync_api import Page, sync_playwright
+from playwright.sync_api import Browser, Page, sync_playwright
 
 from aol import cli
 
-WORDS = "train --data digits --imbalance 50 --weighting none,cb,aol --seed 0-2 --epochs 40 --keep-samples"
-HERE = Path(__file__).parent / "how-to"
+WORDS = "train --data digits --imbalance 50 --margin none,counts,error --seed 0-2 --epochs 40 --keep-samples"
+HERE = Path(__file__).parent
 # The file, the colours, the section it begins with, and its height in pixels.
 PICTURES = (
-    ("report-overview.webp", "light", "answer", 1380),
-    ("report-samples.webp", "dark", "samples", 640),
+    ("how-to/report-overview.webp", "light", "answer", 1380),
+    ("how-to/report-samples.webp", "dark", "samples", 640),
 )
+HERO = """<body style="margin:0;background:#fff;font:21px system-ui,sans-serif;color:#1b1f24">
+<div style="display:flex;gap:36px;padding:24px;width:1552px">
+<div style="width:500px">{plain}{margins}</div><div style="width:1016px">{report}</div></div>"""
+FIGURE = """<figure style="margin:0 0 10px"><figcaption style="padding:0 0 12px 2px"><b>{bold}</b>{rest}</figcaption>
+<img src="data:image/png;base64,{data}" style="width:100%;{style}"></figure>"""
+FRAME = "border:1px solid #c9d1d9;border-radius:10px;box-shadow:0 4px 18px #0002"
 
 
-def take(page: Page, name: str, first: str, height: int) -> None:
-    """Save what lies below the beginning of a section."""
+def shot(page: Page, first: str, height: int) -> bytes:
+    """Return a picture of what lies below the beginning of a section."""
     page.evaluate(f"() => document.getElementById('{first}').scrollIntoView()")
     page.evaluate("() => document.querySelector('nav.bar').style.position = 'static'")
     top = page.evaluate(f"() => document.getElementById('{first}').getBoundingClientRect().top + scrollY")
-    shot = page.screenshot(full_page=True, clip={"x": 0, "y": top, "width": 1180, "height": height})
-    Image.open(io.BytesIO(shot)).convert("RGB").save(HERE / name, quality=80, method=6)
+    assert page.viewport_size is not None
+    return page.screenshot(
+        full_page=True, clip={"x": 0, "y": top - 14, "width": page.viewport_size["width"], "height": height}
+    )
+
+
+def opened(browser: Browser, report: Path, colours: str, width: int = 1180, scale: float = 1) -> Page:
+    """Return the report in a new tab, drawn."""
+    page = browser.new_page(
+        viewport={"width": width, "height": 900},
+        color_scheme=colours,  # type: ignore[arg-type]
+        device_scale_factor=scale,
+    )
+    page.goto(report.as_uri())
+    page.wait_for_selector("html[data-ready]")
+    return page
+
+
+def save(png: bytes, name: str) -> None:
+    """Save a picture as WebP."""
+    Image.open(io.BytesIO(png)).convert("RGB").save(HERE / name, quality=80, method=6)
+
+
+def hero(browser: Browser, figures: Path, report: Path) -> bytes:
+    """Return the heatmaps of two methods beside the top of the report."""
+
+    def figure(png: bytes, bold: str, rest: str = "", style: str = "") -> str:
+        return FIGURE.format(bold=bold, rest=rest, data=base64.b64encode(png).decode(), style=style)
+
+    page = browser.new_page(viewport={"width": 1600, "height": 100})
+    page.set_content(
+        HERO.format(
+            plain=figure((figures / "heatmap-none.png").read_bytes(), "Age", " of each class, plain training"),
+            margins=figure(
+                (figures / "heatmap-margin-error-k-0.1.png").read_bytes(), "Age", " with margins, no counts"
+            ),
+            report=figure(shot(opened(browser, report, "light", 900, 2), "answer", 574), "aol report", style=FRAME),
+        )
+    )
+    return page.screenshot(full_page=True)
 
 
 def main() -> None:
@@ -38,12 +83,12 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
         assert cli.main([*WORDS.split(), "--out", f"{folder}/digits"]) == 0
         assert cli.main(["report", f"{folder}/digits"]) == 0
+        assert cli.main(["report", f"{folder}/digits", "--figures", f"{folder}/figures"]) == 0
         browser = playwright.chromium.launch(executable_path=os.environ["AOL_CHROMIUM"], args=["--no-sandbox"])
+        report = Path(f"{folder}/digits/report.html")
         for name, colours, first, height in PICTURES:
-            page = browser.new_page(viewport={"width": 1180, "height": 900}, color_scheme=colours)  # type: ignore[arg-type]
-            page.goto(Path(f"{folder}/digits/report.html").as_uri())
-            page.wait_for_selector("html[data-ready]")
-            take(page, name, first, height)
+            save(shot(opened(browser, report, colours), first, height), name)
+        save(hero(browser, Path(f"{folder}/figures"), report), "hero.webp")
         browser.close()
 
 

@@ -1,0 +1,52 @@
+"""The README: its badges say what pyproject says, and on PyPI none of its links leads nowhere."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+
+import pytest
+
+from hatch_build import for_pypi
+from tests.support.doc_pages import ROOT
+
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+TARGET = re.compile(r"\]\(([^)\s]+)\)")
+
+
+def test_badges_have_the_versions_and_the_licence_of_the_project() -> None:
+    (torch,) = [each for each in PROJECT["dependencies"] if each.startswith("torch>=")]
+    assert f"badge/Python-{PROJECT['requires-python'].removeprefix('>=')}%2B-" in README
+    assert f"badge/PyTorch-{torch.removeprefix('torch>=')}%2B-" in README
+    assert f"badge/licence-{PROJECT['license']}-" in README
+
+
+def test_with_a_repository_every_link_is_an_address_of_a_file_in_it() -> None:
+    here = "https://example.org/me/aol"
+    for target in TARGET.findall(for_pypi(README, here)):
+        assert target.startswith(("https://", "#")), target
+        if target.startswith(here):
+            kind, branch, path = target.removeprefix(f"{here}/").split("/", 2)
+            assert (kind in {"blob", "raw"}, branch) == (True, "main")
+            assert (ROOT / path.partition("#")[0]).exists(), path
+
+
+def test_without_a_repository_no_link_to_a_file_is_left() -> None:
+    text = for_pypi(README, None)
+    assert "Margins" in text
+    assert all(target.startswith(("https://", "#")) for target in TARGET.findall(text))
+    assert "docs/hero.webp" not in text
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("[a](b.md#c)", "[a](r/blob/main/b.md#c)"),
+        ("![a](b.svg)", "![a](r/raw/main/b.svg)"),
+        ("[![a](https://x.y/z)](LICENSE)", "[![a](https://x.y/z)](r/blob/main/LICENSE)"),
+        ("[a](https://x.y) [b](#c)", "[a](https://x.y) [b](#c)"),
+    ],
+)
+def test_links_and_pictures_move_and_addresses_stay(before: str, after: str) -> None:
+    assert for_pypi(before, "r/") == after
