@@ -343,6 +343,7 @@ def test_huge_ages_do_not_overflow(pairs):
     state = aol.Margins(classes, labels=labels, signal="age", pairs=pairs, gain=0.1, rho=1.0, width=0.5)
     kept = state.state_dict()
     kept["ages"]["word"].fill_(2**29 - 1)
+    kept["ages"]["epoch"] = 2**29
     state.load_state_dict(kept)
     for _ in range(2):
         state.observe(labels, [0] * classes)
@@ -358,6 +359,7 @@ def test_huge_ages_of_pairs_do_not_overflow():
     state = aol.Margins(2, signal="age", rho=1.0)
     kept = state.state_dict()
     kept["pair_age"].fill_(2**31 - 1)
+    kept["epoch"] = 2**31
     state.load_state_dict(kept)
     state.observe([0, 1, 1], [1, 0, 1], times=[10**9, 10**9, 10**9])
     state.advance()

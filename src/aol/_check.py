@@ -6,8 +6,8 @@ Nothing here changes state; callers check all arguments first and then change th
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
-from typing import TypeAlias
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -193,35 +193,99 @@ def same_settings(what: str, mine: dict[str, object], given: object) -> None:
         if isinstance(given[key], Tensor | np.ndarray) or given[key] != value:
             if key in ("labels", "ids"):  # stored as hashes, which mean nothing to a reader
                 raise ValueError(f"This state does not fit: it was made with other {key} than those of this {what}.")
-            raise ValueError(f"This state does not fit: its {key} is {given[key]!r}, that of this {what} {value!r}.")
+            theirs = f"its {key} is {shown(given[key])}, that of this {what} {shown(value)}"
+            raise ValueError(f"This state does not fit: {theirs}.")
+
+
+class Bounds(NamedTuple):
+    """The values that a tensor of a state may have: finite numbers from `low` to `high`; NaN where `nan`."""
+
+    low: float = -1e300
+    high: float = 1e300
+    nan: bool = False
+
+    def refuse(self, value: Tensor) -> str | None:
+        """Return what values must be, and the first that is not; None if all are."""
+        if value.dtype == torch.bool:
+            return None
+        # A bound outside the type would wrap around.
+        kind = torch.finfo(value.dtype) if value.is_floating_point() else torch.iinfo(value.dtype)
+        low = self.low if self.low == -torch.inf else max(self.low, kind.min)
+        high = self.high if self.high == torch.inf else min(self.high, kind.max)
+        wrong = ~((value >= low) & (value <= high))
+        if self.nan:
+            wrong &= ~value.isnan()
+        if not bool(wrong.any()):
+            return None
+        return f"must lie in {self.low:g} to {self.high:g}, not {value[wrong][0].item():g}"
+
+
+ANY = Bounds(-torch.inf, torch.inf, nan=True)
+COUNTS = Bounds(0, 2**62)
+SHARES = Bounds(0, 1, nan=True)
+
+
+def damaged(what: str, key: str, why: str) -> ValueError:
+    """Return the error for a state dict with a value that its object never had."""
+    return ValueError(f"This state of {what} is damaged: {key!r} {why}.")
 
 
 def state_tensor(
     what: str,
-    state: dict[str, object],
+    state: Mapping[str, object],
     key: str,
-    shape: Sequence[int],
+    shape: Sequence[int | None],
     dtype: torch.dtype,
     device: torch.device,
+    bounds: Bounds = ANY,
 ) -> Tensor:
-    """Return a copy of a tensor of a state dict, or raise ValueError."""
+    """Return a copy of a tensor of a state dict, or raise ValueError; None in `shape` stands for any size."""
     found = state.get(key)
-    if not isinstance(found, Tensor) or found.shape != torch.Size(shape) or found.dtype != dtype:
-        raise ValueError(f"This state of {what} is damaged: {key!r} must be {dtype} {list(shape)}, not {shown(found)}.")
+    if not isinstance(found, Tensor) or found.dtype != dtype or not _has_shape(found, shape):
+        form = str(["any" if size is None else size for size in shape]).replace("'", "")
+        raise damaged(what, key, f"must be {dtype} {form}, not {shown(found)}")
+    if bounds is not ANY and (why := bounds.refuse(found)):
+        raise damaged(what, key, why)
     return found.to(device=device, copy=True)
 
 
-def state_whole(what: str, state: dict[str, object], key: str) -> int:
-    """Return a whole number of zero or more of a state dict, or raise ValueError."""
+def _has_shape(value: Tensor, shape: Sequence[int | None]) -> bool:
+    """Return whether a tensor has this shape, and its own memory for every number."""
+    fits = value.dim() == len(shape) and all(b in (None, a) for a, b in zip(value.shape, shape, strict=True))
+    return fits and value.layout == torch.strided and value.untyped_storage().nbytes() >= value.nbytes
+
+
+def state_tensors(
+    what: str, given: object, like: Mapping[str, Tensor], bounds: Mapping[str, Bounds] | None = None
+) -> dict[str, Tensor]:
+    """Return copies of the tensors in a dict, which must be named and shaped as in `like`, or raise ValueError.
+
+    They get its memory formats, too: fused optimisers go through a parameter and its state with the same pointer.
+    """
+    if not isinstance(given, dict) or given.keys() != like.keys():
+        names = sorted(map(str, given.keys() ^ like.keys())) if isinstance(given, dict) else []
+        more = f"; see {', '.join(names[:3])}" if names else ""
+        raise ValueError(f"This state of {what} is damaged: it must hold {len(like)} tensors by name{more}.")
+    allowed = bounds or {}
+    return {
+        key: torch.empty_like(mine).copy_(
+            state_tensor(what, given, key, mine.shape, mine.dtype, mine.device, allowed.get(key, ANY))
+        )
+        for key, mine in like.items()
+    }
+
+
+def state_whole(what: str, state: Mapping[str, object], key: str, high: int = 2**62) -> int:
+    """Return a whole number from zero to `high` of a state dict, or raise ValueError."""
     found = state.get(key)
-    if isinstance(found, bool) or not isinstance(found, int) or found < 0:
-        raise ValueError(f"This state of {what} is damaged: {key!r} must be a whole number, not {shown(found)}.")
+    if isinstance(found, bool) or not isinstance(found, int) or not 0 <= found <= high:
+        raise damaged(what, key, f"must be a whole number from 0 to {high}, not {shown(found)}")
     return found
 
 
-def state_part(what: str, state: dict[str, object], key: str) -> dict[str, object]:
+def state_part(what: str, state: Mapping[str, object], key: str) -> dict[str, object]:
     """Return the state dict within a state dict, or raise ValueError."""
     found = state.get(key)
     if not isinstance(found, dict):
-        raise ValueError(f"This state of {what} is damaged: {key!r} must be a dict, not {shown(found)}.")
+        raise damaged(what, key, f"must be a dict, not {shown(found)}")
     return found

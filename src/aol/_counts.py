@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -76,6 +77,16 @@ class ClassCounts(State):
                 "ignored. Call advance() again to continue without it."
             )
         return counts[0, :, :-1].to(torch.float64) / counts[1, :, :-1]
+
+    def _bounds(self, epoch: int) -> dict[str, _check.Bounds]:
+        return {"_right": _check.COUNTS, "_total": _check.COUNTS}
+
+    def _loaded(self, state: dict[str, object]) -> dict[str, object]:
+        found = super()._loaded(state)
+        right, total = cast(Tensor, found["_right"]), cast(Tensor, found["_total"])
+        if bool((right > total).any()):
+            raise _check.damaged(type(self).__name__, "right", "must be at most 'total'")
+        return found
 
     def _count_anew(self) -> None:
         self._right.zero_()

@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import stat
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 from filelock import FileLock, Timeout
 
@@ -20,6 +22,31 @@ class FolderInUseError(RuntimeError):
 
 class UnusableFolderError(ValueError):
     """A path that cannot be made or written to."""
+
+
+class NotRegularError(OSError):
+    """A device, a pipe or anything else that may never end, or a file that is too large, in the place of a file."""
+
+
+def open_regular(path: Path, most: int | None = None) -> BinaryIO:
+    """Open a regular file to read, of at most so many bytes; `NotRegularError` if it is not one."""
+    handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))  # to open a pipe would be to wait
+    try:
+        found = os.fstat(handle)
+        if not stat.S_ISREG(found.st_mode):
+            raise NotRegularError(errno.EINVAL, "it is not a regular file")
+        if most is not None and found.st_size > most:
+            raise NotRegularError(errno.EFBIG, f"it has {found.st_size:,} bytes; the largest allowed is {most:,}")
+        return os.fdopen(handle, "rb")
+    except BaseException:
+        os.close(handle)
+        raise
+
+
+def read_regular(path: Path, most: int) -> bytes:
+    """Return the content of a regular file of at most so many bytes."""
+    with open_regular(path, most) as file:
+        return file.read(most)
 
 
 def write_atomically(path: Path, content: bytes) -> None:

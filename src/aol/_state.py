@@ -38,6 +38,10 @@ class State:
     def _settings(self) -> dict[str, object]:
         raise NotImplementedError
 
+    def _bounds(self, epoch: int) -> dict[str, _check.Bounds]:
+        """Return the values that each tensor can have after so many epochs; a state dict with others is refused."""
+        raise NotImplementedError
+
     def _tensors(self) -> dict[str, Tensor]:
         return {
             name: value
@@ -59,16 +63,18 @@ class State:
         """Return the attributes that a state dict sets, or raise ValueError."""
         what = type(self).__name__
         _check.same_settings(what, self._settings(), state)
-        found: dict[str, object] = {"epoch": _check.state_whole(what, state, "epoch")}
-        more = 0
+        epoch = _check.state_whole(what, state, "epoch")
+        found: dict[str, object] = {"epoch": epoch}
+        bounds, more = self._bounds(epoch), 0
         if self._open:
-            found["num_classes"] = _check.state_whole(what, state, "classes")
-            more = _check.state_whole(what, state, "classes") - self.num_classes
+            found["num_classes"] = classes = _check.state_whole(what, state, "classes")
+            more = classes - self.num_classes
         for name, value in self._tensors().items():
             shape = [*value.shape]
             if name in self._BY_CLASS:
                 shape[-1] += more
-            found[name] = _check.state_tensor(what, state, name.lstrip("_"), shape, value.dtype, self.device)
+            key, allowed = name.lstrip("_"), bounds.get(name, _check.ANY)
+            found[name] = _check.state_tensor(what, state, key, shape, value.dtype, self.device, allowed)
         return found
 
     # Classes that are not known in advance

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import difflib
 import numbers
+import reprlib
 from collections.abc import Iterable, Sequence
 
 PROFILES = ("exp", "step")  # of long tails
 NUISANCES = ("none", "tint", "patch")
 THRESHOLDS = ("median", "positive-median", "mean")  # of class ages on streams
+
+
+_BRIEF = reprlib.Repr()  # of anything: nested lists of a hostile file would have a repr of any length
+_BRIEF.maxlevel, _BRIEF.maxstring, _BRIEF.maxother, _BRIEF.maxlong = 3, 60, 60, 60
 
 
 def shown(value: object) -> str:
@@ -17,7 +22,7 @@ def shown(value: object) -> str:
     kind = "a tensor" if ("torch", "Tensor") in kinds else "an array" if ("numpy", "ndarray") in kinds else None
     if kind is not None:
         return f"{kind} of {getattr(value, 'dtype', '')} with shape {list(getattr(value, 'shape', ()))}"
-    text = repr(value)
+    text = _BRIEF.repr(value)
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
@@ -51,6 +56,11 @@ def choice(name: str, value: object, allowed: Sequence[str]) -> str:
         hint = did_you_mean(value, allowed) if isinstance(value, str) else ""
         raise ValueError(f"{name} must be one of {', '.join(map(repr, allowed))}, not {shown(value)}.{hint}")
     return value
+
+
+def is_share(name: str) -> bool:
+    """Return whether a reading of this name must be a fraction from 0 to 1."""
+    return name.endswith("accuracy") or name == "test_precision"
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

@@ -380,6 +380,20 @@ class Margins(State):
             "pairs": self.pairs,
         }
 
+    def _bounds(self, epoch: int) -> dict[str, _check.Bounds]:
+        some = _check.Bounds(0)
+        return {
+            "_offset": _check.Bounds(-self.limit, self.limit),
+            "_highest": some,
+            "_missed": some._replace(nan=True),
+            "_claimed": some,
+            "_variance": _check.Bounds(),  # of zero up to rounding
+            "_count": _check.COUNTS,
+            "_sums": _check.COUNTS,
+            "_size": _check.Bounds(1e-300),
+            "_pair_age": _check.Bounds(1, epoch + 1),
+        }
+
     def state_dict(self) -> dict[str, object]:
         """Return the complete state, with pending observations, as copies of tensors and primitives."""
         ages = {} if self.ages is None else {"ages": self.ages.state_dict()}

@@ -104,8 +104,9 @@ class KeepAll:
             self._items = _state_indices("KeepAll", state)
             self._size = self._items.numel()
         else:
+            shape, most = (self.num_samples,), _check.Bounds(0, 2**62 // self.num_samples)
             cpu = torch.device("cpu")
-            self._items = _check.state_tensor("KeepAll", state, "counts", (self.num_samples,), torch.int64, cpu)
+            self._items = _check.state_tensor("KeepAll", state, "counts", shape, torch.int64, cpu, most)
             self._size = int(self._items.sum())
 
 
@@ -258,9 +259,4 @@ def _counts(indices: Tensor, num_samples: int) -> Tensor:
 
 
 def _state_indices(what: str, state: dict[str, object]) -> Tensor:
-    found = state.get("indices")
-    if not isinstance(found, Tensor) or found.dim() != 1 or found.dtype != torch.int64:
-        raise ValueError(
-            f"This state of {what} is damaged: 'indices' must be an int64 vector, not {_check.shown(found)}."
-        )
-    return found.to(device="cpu", copy=True)
+    return _check.state_tensor(what, state, "indices", (None,), torch.int64, torch.device("cpu"), _check.COUNTS)

@@ -140,6 +140,10 @@ class EpochSampler(Sampler[int], ABC):
     def _draw(self) -> Tensor:
         """Return the order of this epoch, `int64 [num_samples]`."""
 
+    def _size(self) -> int:
+        """Return the number of samples that an order is of."""
+        return self.num_samples
+
     def _generator(self) -> torch.Generator:
         return _seeds.generator(self.seed, self.epoch)
 
@@ -208,13 +212,14 @@ class EpochSampler(Sampler[int], ABC):
         """Continue from the state of another sampler with the same settings."""
         what = type(self).__name__
         _check.same_settings(what, self._settings(), state)
-        epoch, position = (_check.state_whole(what, state, key) for key in ("epoch", "position"))
-        order = state.get("order")
-        whole = isinstance(order, Tensor) and order.shape == (self.num_samples,) and not order.is_floating_point()
-        if position > self.num_samples or (position > 0 and not whole):
-            raise ValueError(f"This state of {what} is damaged: 'order' must hold {self.num_samples} numbers.")
-        self.epoch, self._position, self._begun = epoch, position, position
-        self._order = order.clone() if isinstance(order, Tensor) and position else None
+        epoch = _check.state_whole(what, state, "epoch")
+        position = _check.state_whole(what, state, "position", self.num_samples)
+        order = None
+        if position:
+            given, places = state.get("order"), _check.Bounds(0, self._size() - 1)
+            kind = torch.int64 if isinstance(given, Tensor) and given.dtype == torch.int64 else torch.int32
+            order = _check.state_tensor(what, state, "order", (self.num_samples,), kind, torch.device("cpu"), places)
+        self.epoch, self._position, self._begun, self._order = epoch, position, position, order
         self._resume, self._over = position > 0, None
 
 
@@ -263,6 +268,9 @@ class WeightedSampler(EpochSampler):
                 f"{self._named} must give one weight per sample, not {list(found.shape)}; for runs use aol.draw."
             )
         return found
+
+    def _size(self) -> int:
+        return self._weights().numel()
 
     def _draw(self) -> Tensor:
         return draw(self._weights(), self.num_samples, generator=self._generator())

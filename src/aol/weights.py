@@ -184,6 +184,9 @@ class ErrorRates(ClassCounts):
         self._count_anew()
         self.epoch += 1
 
+    def _bounds(self, epoch: int) -> dict[str, _check.Bounds]:
+        return {**super()._bounds(epoch), "_rate": _check.SHARES}
+
     def _class_weight(self) -> Tensor:
         return mean_one(self._rate).masked_fill(self._uniform(), 1.0)
 

@@ -181,6 +181,12 @@ def check_refuses_damaged_states(subject: Subject) -> None:
             damaged += [{**whole, key: value.to(torch.float64)}] if value.dtype != torch.float64 else []
             damaged += [{**whole, key: value[None]}, {**whole, key: value.numpy()}]
             damaged += [] if subject.grows else [{**whole, key: value[..., :-1]}]
+            if value.is_floating_point():
+                damaged += [{**whole, key: torch.full_like(value, each)} for each in (torch.inf, -torch.inf)]
+            elif value.dtype != torch.uint8 and value.numel():  # bytes are the state of a generator
+                damaged += [{**whole, key: torch.full_like(value, -5)}]
+        elif isinstance(value, int) and not isinstance(value, bool):
+            damaged += [{**whole, key: 2**70}]
     for state in damaged:
         if plain(list(state.values())) == plain(list(whole.values())):
             continue

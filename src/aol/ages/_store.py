@@ -11,6 +11,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from aol import _check
+
 
 @dataclass(frozen=True)
 class Layout:
@@ -54,6 +56,12 @@ class Layout:
     def right(self, word: Tensor) -> Tensor:
         """Return which samples were observed and right since the last `advance`."""
         return (word & self._right) != 0
+
+    def refuse(self, word: Tensor, ages: _check.Bounds) -> str | None:
+        """Return why these are no words with such ages; None if they are."""
+        if bool((word < 0).any()) or bool((self.right(word) & ~self.observed(word)).any()):
+            return "must hold words of ages, not other numbers"
+        return ages.refuse(self.age(word))
 
     def pack(self, age: Tensor, count: Tensor | None = None) -> Tensor:
         """Return words with nothing observed."""

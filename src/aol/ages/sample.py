@@ -471,13 +471,16 @@ class SampleAges:
         what, shape = type(self).__name__, self._ema.shape
         _check.same_settings(what, self._settings(), state)
         epoch = _check.state_whole(what, state, "epoch")
+        ages = _check.Bounds(0 if self.absent == "grow" else 1, min(epoch + 1, self._layout.largest_age))
         word = _check.state_tensor(what, state, "word", shape, self._layout.word, self.device)
-        ema = _check.state_tensor(what, state, "ema", shape, self._layout.ema, self.device)
+        ema = _check.state_tensor(
+            what, state, "ema", shape, self._layout.ema, self.device, _check.Bounds(1, 1.001 * ages.high, nan=True)
+        )
+        if why := self._layout.refuse(word, ages):
+            raise _check.damaged(what, "word", why)
         stray = state.get("stray")
         if not isinstance(stray, bool):
-            raise ValueError(
-                f"This state of {what} is damaged: 'stray' must be true or false, not {_check.shown(stray)}."
-            )
+            raise _check.damaged(what, "stray", f"must be true or false, not {_check.shown(stray)}")
         self.epoch, self._given = epoch, 0
         self._words[:, :-1] = word
         self._ema = ema

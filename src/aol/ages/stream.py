@@ -170,6 +170,11 @@ class ClassAges(ClassCounts):
             found.append(rule)
         return found
 
+    def _bounds(self, epoch: int) -> dict[str, _check.Bounds]:
+        ages = _check.Bounds(1, 1.001 * (epoch + 1))  # with room for rounding
+        last = {"_last_accuracy": _check.SHARES, "_last_threshold": _check.Bounds(nan=True)}
+        return {**super()._bounds(epoch), "_age": ages, "_ema": ages, **last}
+
     def _class_weight(self) -> Tensor:
         return mean_one(self._ema).masked_fill(self._uniform(), 1.0)
 

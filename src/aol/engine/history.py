@@ -7,7 +7,8 @@ import math
 import torch
 from torch import Tensor
 
-from aol import metrics
+from aol import _check, metrics
+from aol._values import is_share
 
 # By epoch: one number a run.
 EPOCH = (
@@ -62,11 +63,20 @@ class History:
         return {name: torch.stack(rows) if rows else None for name, rows in names.items()}
 
     def load_state_dict(self, state: dict[str, object]) -> None:
-        """Take over the readings of another history."""
-        sizes = {"by_epoch": (len(EPOCH), self._runs), "by_class": (len(CLASS), self._runs, self._classes)}
-        for name, size in sizes.items():
-            given = state[name]
-            if isinstance(given, Tensor) and given.shape[1:] != torch.Size(size):
-                raise ValueError(f"This history has {name} of the size {list(given.shape[1:])}, not {list(size)}")
-        rows = {name: list(value.cpu().unbind()) if isinstance(value, Tensor) else [] for name, value in state.items()}
-        self._by_epoch, self._by_class = rows["by_epoch"], rows["by_class"]
+        """Take over the readings of another history; a damaged one is refused, and nothing changes."""
+        if state == {"by_epoch": None, "by_class": None}:
+            self._by_epoch, self._by_class = [], []
+            return
+        what, cpu = "the readings", torch.device("cpu")
+        size = (None, len(EPOCH), self._runs)
+        by_epoch = _check.state_tensor(what, state, "by_epoch", size, torch.float64, cpu)
+        shape = (len(by_epoch), len(CLASS), self._runs, self._classes)
+        by_class = _check.state_tensor(what, state, "by_class", shape, torch.float32, cpu)
+        for names, values in ((EPOCH, by_epoch), (CLASS, by_class)):
+            for name in filter(is_share, names):
+                if why := _check.SHARES.refuse(values[:, names.index(name)]):
+                    raise _check.damaged(what, name, why)
+        counted = torch.arange(1, len(by_epoch) + 1, dtype=torch.float64)[:, None]
+        if bool((by_epoch[:, EPOCH.index("epoch")] != counted).any()):
+            raise _check.damaged(what, "epoch", "must count the epochs")
+        self._by_epoch, self._by_class = list(by_epoch), list(by_class)

@@ -8,12 +8,13 @@ from __future__ import annotations
 import copy
 import math
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from aol import _distributed, nets
+from aol import _check, _distributed, nets
 from aol.engine.settings import Settings
 from aol.losses import focal_loss, is_correct, sigmoid_bias, softmax_loss, weighted_mean, with_offset
 from aol.nets import fused
@@ -251,16 +252,42 @@ class Learner:
     def state_dict(self) -> dict[str, object]:
         """Return networks, averages and optimiser as tensors and primitives."""
         averaged = None if self._averaged is None else self._averaged.state_dict()
-        return {"net": self.net.state_dict(), "averaged": averaged, "optimiser": self._optimiser.state_dict()}
+        moments = {"state": self._optimiser.state_dict()["state"]}
+        return {"net": self.net.state_dict(), "averaged": averaged, "optimiser": moments}
 
     def load_state_dict(self, state: dict[str, object]) -> None:
-        """Take over another learner's state."""
-        self.net.load_state_dict(state["net"])  # type: ignore[arg-type]
-        if self._averaged is not None:
-            self._averaged.load_state_dict(state["averaged"])  # type: ignore[arg-type]
-        self._optimiser.load_state_dict(state["optimiser"])  # type: ignore[arg-type]
-        for group in self._optimiser.param_groups:  # a loaded state leaves it on the device it was saved on
-            group["lr"] = group["lr"].to(self.device)
+        """Take over another learner's state; a damaged one is refused, and nothing changes."""
+        nets = {name: net for name, net in (("net", self.net), ("averaged", self._averaged)) if net is not None}
+        loaded = {name: _network_state(net, state.get(name)) for name, net in nets.items()}
+        moments = self._moments(_check.state_part("the optimiser", state, "optimiser"))
+        for name, net in nets.items():
+            net.load_state_dict(loaded[name])
+        self._optimiser.state.update(moments)
+
+    def _moments(self, state: Mapping[str, object]) -> dict[Tensor, dict[str, Tensor]]:
+        """Return what the optimiser remembers of each parameter, from its state dict.
+
+        Fused optimisers trust it: one number too few, and they read and write memory of others. Rates and decays are
+        not loaded: they follow from the settings.
+        """
+        saved: Mapping[Any, object] = _check.state_part("the optimiser", state, "state")
+        parameters = [parameter for group in self._optimiser.param_groups for parameter in group["params"]]
+        adam = self.settings.optimiser == "adamw"
+        names = ("exp_avg", "exp_avg_sq") if adam else ("momentum_buffer",) if self.settings.momentum else ()
+        steps = {"step": torch.zeros((), device=self.device)} if adam else {}
+        bounds = {"step": _check.Bounds(0), "exp_avg_sq": _check.Bounds(0, torch.inf, nan=True)}
+        found = {}
+        for place, parameter in enumerate(parameters if names else ()):
+            like = {**steps, **dict.fromkeys(names, parameter.detach())}
+            found[parameter] = _check.state_tensors("the optimiser", saved.get(place), like, bounds)
+        return found
+
+
+def _network_state(net: nn.Module, given: object) -> dict[str, Tensor]:
+    """Return a state dict for a network; numbers that are not finite are of runs that diverged."""
+    own = net.state_dict()
+    bounds = {name: _check.Bounds(0, torch.inf, nan=True) for name in own if name.endswith(("_var", "_tracked"))}
+    return _check.state_tensors("the network", given, own, bounds)
 
 
 def _rows_by_loss(runs: Sequence[Settings], device: torch.device) -> list[tuple[float | None, Tensor]]:

@@ -281,14 +281,27 @@ class Loop(ABC):
         return {"runs": [run.run_id for run in self.runs], "keep_samples": self.keep_samples}
 
     def load_state_dict(self, state: dict[str, object]) -> None:
-        """Continue from the state of another loop of the same runs."""
+        """Continue from the state of another loop of the same runs; after an error, this loop must not be used."""
         if state.get("keep_samples") != self.keep_samples:
             raise ValueError("These runs were started with another choice of --keep-samples; use the same one.")
-        _check.same_settings("loop", self._identity(), state)
+        what = "the loop"
+        _check.same_settings(what, self._identity(), state)
+        epoch = _check.state_whole(what, state, "epoch", self.settings.epochs)
+        failed = state.get("failed")
+        if not isinstance(failed, list) or len(failed) != len(self.runs):
+            raise _check.damaged(what, "failed", f"must be a list of {len(self.runs)} epochs")
+        self.failed = [_check.state_whole(what, {"failed": each}, "failed", epoch) for each in failed]
         for name, mine in self._states().items():
-            mine.load_state_dict(state[name])  # type: ignore[arg-type]
-        self.epoch = int(state["epoch"])  # type: ignore[call-overload]
-        self.failed = list(state["failed"])  # type: ignore[call-overload]
+            mine.load_state_dict(_check.state_part(what, state, name))
+        counted = {"history": len(self.history)}
+        if self.settings.signal != "none":
+            counted |= {"ages": self.ages.epoch, "error_rates": self.error_rates.epoch}
+        if self.samples is not None:
+            counted["samples"] = len(self.samples)
+        for name, epochs in counted.items():
+            if epochs != epoch:
+                raise _check.damaged(what, name, f"must be of {epoch} epochs, not {epochs}")
+        self.epoch = epoch
 
 
 def pool(run: Settings, labels: Tensor, shortcut: Shortcut | None = None) -> tuple[Tensor, Tensor]:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
+from aol import _check
 from aol.engine.margin import MARGINS
 from aol.engine.settings import Settings
 from aol.margins import Margins, logit_offsets
@@ -79,4 +80,4 @@ class RunMargins:
     def load_state_dict(self, state: dict[str, object]) -> None:
         """Load a state of margins of the same runs."""
         for name, margins in self.controllers.items():
-            margins.load_state_dict(state[name])  # type: ignore[arg-type]
+            margins.load_state_dict(_check.state_part("the loop's margins", state, name))

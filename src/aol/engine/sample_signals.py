@@ -66,8 +66,9 @@ class SampleSignals:
         """Load signals of the same runs and samples."""
         own = {name: getattr(self, name) for name in _TENSORS}
         for name, mine in own.items():
-            value = _check.state_tensor("SampleSignals", state, name, mine.shape, mine.dtype, mine.device)
-            setattr(self, name, value)
+            own[name] = _check.state_tensor("SampleSignals", state, name, mine.shape, mine.dtype, mine.device, _BOUNDS)
+        vars(self).update(own)
 
 
+_BOUNDS = _check.Bounds(0, 2**31, nan=True)
 _TENSORS = ("peak", "wrong", "seen", "marked", "loss")

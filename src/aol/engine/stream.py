@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from aol import _distributed
+from aol import _check, _distributed
 from aol.ages import ClassAges
 from aol.ages.stream import Threshold
 from aol.engine.loop import Loop
@@ -102,8 +102,12 @@ class StreamLoop(Loop):
     def load_state_dict(self, state: dict[str, object]) -> None:
         """Continue from the state of another loop of the same runs."""
         super().load_state_dict(state)
-        for memory, saved in zip(self._memories, state["memories"], strict=True):  # type: ignore[call-overload]
-            memory.load_state_dict(saved)
+        saved, size = state.get("memories"), self.labels.numel()
+        if not isinstance(saved, list) or len(saved) != len(self._memories):
+            raise _check.damaged("the loop", "memories", f"must be {len(self._memories)} memories")
+        for memory, one in zip(self._memories, saved, strict=True):
+            memory.load_state_dict(one)
+            _check.within("memories", memory.indices, size, "samples of the stream")
 
 
 def _stream(run: Settings, labels: Tensor) -> LimitedAccess | ShiftingTail:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import os
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from pathlib import Path
 
 import torch
 import torch.nn.functional as F
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler
 
 from aol import _check
+from aol._checkpoint import load_tensors
 from aol.indexed import Indexed
 from aol.losses import loss_total, softmax_loss, weighted_mean
 from aol.margins import Margins
@@ -298,8 +300,8 @@ class AgeTrainer(Trainer):
         if not os.path.isfile(path):
             logger.warning(f"{checkpoint} holds no {STATE_NAME}: the ages go on as they are.")
             return
-        state = torch.load(path, map_location="cpu", weights_only=True)
-        if not isinstance(state, dict) or not {"ages", "open"} <= state.keys():
+        state = load_tensors(Path(path))
+        if not {"ages", "open"} <= state.keys():
             raise ValueError(f"{STATE_NAME} in {checkpoint} is damaged: it must hold ages and open.")
         self._balance.load_state_dict(state)
         self._open, self._resumed = bool(state["open"]), True

@@ -34,8 +34,9 @@ from aol.engine.settings import Settings, WrongSettingsError
 from aol.engine.source import AnyPair, data_of
 from aol.engine.stream import StreamLoop
 from aol.runs.from_loop import RecordWriter
+from aol.runs.groups import ExecutionOptions as ExecutionOptions
+from aol.runs.groups import RunGroup as RunGroup
 from aol.runs.groups import (
-    DamagedCheckpointError,
     begun_groups,
     check,
     launched,
@@ -46,8 +47,6 @@ from aol.runs.groups import (
     save_checkpoint,
     shard_of,
 )
-from aol.runs.groups import ExecutionOptions as ExecutionOptions
-from aol.runs.groups import RunGroup as RunGroup
 from aol.runs.pace import Pace, that_fits
 from aol.runs.progress import Silent, Tally, describe, duration, imbalance_note
 from aol.runs.record import Json
@@ -264,7 +263,7 @@ def _resumed(
         loop.load_state_dict(state)
     except WrongSettingsError:
         raise
-    except (DamagedCheckpointError, ValueError, TypeError, KeyError, RuntimeError) as error:
+    except (ValueError, TypeError, KeyError, IndexError, RuntimeError) as error:  # damaged, or of other settings
         if _is_out_of_memory(error):
             raise
         kept = checkpoint.with_suffix(".damaged")

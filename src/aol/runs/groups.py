@@ -16,6 +16,8 @@ from typing import Any
 import torch
 
 from aol import nets
+from aol._checkpoint import DamagedCheckpointError as DamagedCheckpointError
+from aol._checkpoint import load_tensors
 from aol._files import write_atomically
 from aol.data.images import ImageSet
 from aol.engine import capacity
@@ -195,10 +197,6 @@ def check(runs: Sequence[Settings], pairs: dict[str, AnyPair], options: Executio
 # Checkpoints
 
 
-class DamagedCheckpointError(RuntimeError):
-    """A checkpoint that cannot be used."""
-
-
 def save_checkpoint(path: Path, state: dict[str, object]) -> None:
     """Write tensors and primitives as a checkpoint."""
     buffer = io.BytesIO()
@@ -208,10 +206,7 @@ def save_checkpoint(path: Path, state: dict[str, object]) -> None:
 
 def load_checkpoint(path: Path) -> dict[str, object]:
     """Read a checkpoint onto the CPU; nothing in it is ever executed."""
-    try:
-        state = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # whatever a damaged file makes the reader raise
-        raise DamagedCheckpointError(f"{path} is damaged") from error
-    if not isinstance(state, dict) or state.get("format") != CHECKPOINT_FORMAT:
+    state = load_tensors(path)
+    if state.get("format") != CHECKPOINT_FORMAT:
         raise DamagedCheckpointError(f"{path} was written by another version of aol")
     return state

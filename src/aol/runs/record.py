@@ -12,9 +12,7 @@ import binascii
 import hashlib
 import json
 import math
-import os
 import platform
-import stat
 import warnings
 import zlib
 from collections.abc import Callable, Mapping
@@ -25,7 +23,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from aol._files import write_atomically
+from aol._files import NotRegularError, read_regular, write_atomically
+from aol._values import is_share as is_share
 from aol._version import __version__
 
 if TYPE_CHECKING:
@@ -263,11 +262,6 @@ def _check(found: dict[str, Any]) -> None:
     _require(_all(found["over_time"], dict, _is_text), "over_time must be texts")
 
 
-def is_share(name: str) -> bool:
-    """Return whether a reading of this name must be a fraction from 0 to 1."""
-    return name.endswith("accuracy") or name == "test_precision"
-
-
 def _check_readings(where: str, readings: Any, size: int) -> None:
     _require(isinstance(readings, dict), f"{where} must be lists by name")
     for name, values in readings.items():
@@ -320,16 +314,13 @@ def read_run(folder: Path) -> Run:
 def content_of(path: Path) -> bytes:
     """Return the bytes of a record's file; what cannot be a record is not read."""
     try:
-        found = os.stat(path)
+        return read_regular(path, LARGEST)
     except FileNotFoundError:
         raise
+    except NotRegularError as error:
+        raise DamagedRunError(str(error.strerror)) from error
     except OSError as error:
         raise DamagedRunError(f"it cannot be read ({error.strerror})") from error
-    if not stat.S_ISREG(found.st_mode):  # to read from a pipe would be to wait
-        raise DamagedRunError("it is not a regular file")
-    if found.st_size > LARGEST:
-        raise DamagedRunError(f"it has {found.st_size:,} bytes; a record has at most {LARGEST:,}")
-    return path.read_bytes()
 
 
 def versions(device: torch.device) -> dict[str, str]:
