@@ -152,6 +152,11 @@ def labels(value: object, num_classes: int | None, device: torch.device | None) 
     return found.to(device=device, copy=True), classes
 
 
+def readable(value: Tensor) -> bool:
+    """Return whether values can be read: without synchronising a GPU, and without breaking a compiled graph."""
+    return value.device.type == "cpu" and not torch.compiler.is_compiling()
+
+
 def within(name: str, index: Tensor, size: int, what: str) -> None:
     """Raise IndexError unless all numbers are in [0, size). Reads the tensor: for the CPU."""
     if index.numel() == 0:

@@ -27,7 +27,7 @@ class ClassCounts(State):
         # An extra column takes labels outside the classes, so that no check has to synchronise.
         self._right = torch.zeros((rate.numel(), self.num_classes + 1), dtype=torch.int64, device=device)
         self._total = torch.zeros_like(self._right)
-        self._rho = rate.reshape(-1).to(self.device, torch.float32)  # may be the user's default device
+        self._rho = rate.reshape(-1).to(self._right.device, torch.float32)  # may be the user's default device
 
     @property
     def rho(self) -> Tensor:
@@ -104,7 +104,7 @@ class ClassCounts(State):
         if found.dim() != 1 and (self._single or found.dim() != 2 or found.shape[0] != runs):
             wanted = "[B]" if self._single else f"[B] or [{runs}, B]"
             raise ValueError(f"label must have the shape {wanted}, not {list(found.shape)}.")
-        if found.device.type == "cpu" and found.numel():
+        if _check.readable(found) and found.numel():
             low, high = found.aminmax()
             if bool((low < 0) | ((high >= self.num_classes) & (not self._open))):
                 raise IndexError(f"{self._unknown()}, not {int(low if low < 0 else high)}.")

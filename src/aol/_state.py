@@ -23,6 +23,7 @@ class State:
     _SETTINGS: tuple[str, ...] = ("_rho",)
     _BY_CLASS: Mapping[str, float] = {}
     _single: bool
+    _rho: Tensor
     _open = False
     num_classes: int
     epoch: int
@@ -30,7 +31,7 @@ class State:
     @property
     def device(self) -> torch.device:
         """The device of the state."""
-        return next(iter(self._tensors().values())).device
+        return self._rho.device
 
     def _out(self, value: Tensor) -> Tensor:
         return value[0] if self._single else value

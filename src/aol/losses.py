@@ -223,6 +223,6 @@ def _target(z: Tensor, target: Tensor) -> tuple[Tensor | None, Tensor | None]:
     if soft:
         return None, given.to(z.dtype).expand(shape)
     label = _check.integers("target", given)
-    if label.device.type == "cpu":
+    if _check.readable(label):
         _check.within("target", label, z.shape[-1], "classes of logits")
     return label.expand(shape), None

@@ -166,8 +166,8 @@ class Margins(State):
             found, _ = _check.labels(labels, self.num_classes, place)
             self._labels, self._digest, place = found.to(torch.int32), _check.fingerprint(found), found.device
         self._start(runs, place)
-        self._gain = speed.expand(runs).to(self.device, torch.float64)
-        self._rho = rate.expand(runs).to(self.device, torch.float64)
+        self._gain = speed.expand(runs).to(self._offset.device, torch.float64)
+        self._rho = rate.expand(runs).to(self._offset.device, torch.float64)
         if self.signal == "age" and self._labels is not None:
             self.ages = SampleAges(self._labels, num_classes=self.num_classes, rho=[1.0] * runs, device=place)
 
@@ -237,7 +237,7 @@ class Margins(State):
         often = torch.ones_like(index) if times is None else _check.integers("times", times, device=self.device)
         if often.shape != index.shape:
             raise ValueError(f"times must have the shape of label, {list(index.shape)}, not {list(often.shape)}.")
-        if times is not None and often.device.type == "cpu" and bool((often < 0).any()):
+        if times is not None and _check.readable(often) and bool((often < 0).any()):
             raise ValueError(f"times must hold counts of 0 or more, not {int(often.min())}.")
         index, named, often = index.expand(runs, -1), named.reshape(runs, -1), often.expand(runs, -1)
         stray = (index < 0) | (index >= keys) | (named < 0) | (named >= size)
@@ -363,7 +363,7 @@ class Margins(State):
         if found.dim() != 1 and (self._single or found.dim() != 2 or found.shape[0] != runs):
             wanted = "[B]" if self._single else f"[B] or [{runs}, B]"
             raise ValueError(f"{name} must have the shape {wanted}, not {list(found.shape)}.")
-        if found.device.type == "cpu":
+        if _check.readable(found):
             _check.within(name, found, size, what)
         return _check.moved(found, self.device)
 

@@ -266,7 +266,7 @@ def gather(weight: _check.Numbers, index: _check.Integers) -> Tensor:
         raise ValueError(
             f"weight and index must have 1 or 2 dimensions, not {list(weight.shape)} and {list(where.shape)}."
         )
-    if where.device.type == "cpu":
+    if _check.readable(where):
         _check.within("index", where, weight.shape[-1], "places of weight")
     where = _check.moved(where, weight.device)
     if weight.dim() == 1:

@@ -83,7 +83,7 @@ COMPACT = Layout(torch.int16, torch.float16, age_bits=13)
 
 def write_marks(words: Tensor, index: Tensor, right: Tensor, layout: Layout) -> None:
     """Mark `words [R, N]` at `index [R, B]` or `[B]`; for a repeated index the last value counts."""
-    if words.device.type == "cpu":
+    if _check.readable(words):
         # In parts that fit the cache, in order: temporary memory stays small, and the last repeat still counts.
         step = max(1, (1 << 16) // words.shape[0])
         for start in range(0, index.shape[-1], step):

@@ -437,7 +437,7 @@ class SampleAges:
         if found.dim() != 1 and (self._single or found.dim() != 2 or found.shape[0] != runs):
             wanted = "[B]" if self._single else f"[B] or [{runs}, B]"
             raise ValueError(f"index must have the shape {wanted}, not {list(found.shape)}.")
-        if found.device.type == "cpu":
+        if _check.readable(found):
             _check.within("index", found, self.num_samples, "samples of these ages")
             return _check.moved(found, self.device), None
         found = _check.moved(found, self.device)
