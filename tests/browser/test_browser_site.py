@@ -36,3 +36,16 @@ def test_a_site_opened_from_its_folder_is_searched_without_a_server(browser: Bro
     page.wait_for_url("**/reference/streams.html*")
     page.close()
     assert troubles == []
+
+
+@pytest.mark.parametrize("name", ["results.html", "results-margins.html"])
+def test_results_fit_on_three_screens_and_unfold(browser: Browser, site: Path, name: str) -> None:
+    page = browser.new_page(viewport={"width": 1440, "height": 900})
+    page.goto((site / name).as_uri())
+    assert page.evaluate("document.documentElement.scrollHeight") <= 3 * 900
+    folded = page.locator("details:not([open]) table")
+    assert folded.count() > 5
+    assert not folded.last.is_visible()
+    page.locator("summary").last.click()
+    assert page.locator("details[open] table").last.is_visible()
+    page.close()
