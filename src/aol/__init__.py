@@ -10,7 +10,7 @@ from aol._lazy import lazy
 from aol._version import __version__
 
 if TYPE_CHECKING:
-    from aol.ages import ClassAges, OldSet, SampleAges, age_step, ema_step
+    from aol.ages import ClassAges, OldSet, PartAges, SampleAges, age_step, ema_step, pair_classes
     from aol.ids import IdMap
     from aol.indexed import Indexed
     from aol.longtail import long_tail, long_tail_counts
@@ -55,6 +55,7 @@ __all__ = [
     "LimitedAccess",
     "Margins",
     "OldSet",
+    "PartAges",
     "Recorder",
     "Resampled",
     "Reservoir",
@@ -81,6 +82,7 @@ __all__ = [
     "long_tail_counts",
     "loss_total",
     "old_set_weight",
+    "pair_classes",
     "posthoc_logits",
     "set_weight",
     "sigmoid_bias",
@@ -94,7 +96,7 @@ __all__ = [
 __getattr__, __dir__ = lazy(
     __name__,
     {
-        "aol.ages": ("ClassAges", "OldSet", "SampleAges", "age_step", "ema_step"),
+        "aol.ages": ("ClassAges", "OldSet", "PartAges", "SampleAges", "age_step", "ema_step", "pair_classes"),
         "aol.ids": ("IdMap",),
         "aol.indexed": ("Indexed",),
         "aol.longtail": ("long_tail", "long_tail_counts"),

@@ -48,6 +48,23 @@ BAD_NAMED_CALLS = (
     (lambda a: a.observe(["a", "b"], [True]), ValueError, "correct"),
     (lambda a: a.weight(["nobody"]), IndexError, "index"),
 )
+PARTS = [[0, -100, 1]]
+BAD_PART_CALLS = (
+    (lambda a: a.observe([4], [[True] * 3], PARTS), IndexError, "index"),
+    (lambda a: a.observe([-1], [[True] * 3], PARTS), IndexError, "index"),
+    (lambda a: a.observe([[0]], [[True] * 3], PARTS), ValueError, "index"),
+    (lambda a: a.observe([0], [[True] * 3], None), TypeError, "label"),
+    (lambda a: a.observe([0], [[True] * 3], [[0.0, 1.0, 1.0]]), TypeError, "label"),
+    (lambda a: a.observe([0, 2], [[True] * 3], PARTS), ValueError, "label"),
+    (lambda a: a.observe([0], [[True] * 3], [[0, 1, 1]]), ValueError, "label"),
+    (lambda a: a.observe([2], [[True] * 3], PARTS), ValueError, "label"),
+    (lambda a: a.observe([0], [True] * 3, PARTS), ValueError, "correct"),
+    (lambda a: a.observe([0], [[0.5] * 3], PARTS), TypeError, "correct"),
+    (lambda a: a.weight([1], PARTS), ValueError, "label"),
+    (lambda a: a.to("banana"), ValueError, "device"),
+    (lambda a: a.load_state_dict([]), TypeError, "state"),
+    (lambda a: a.observe([0], [[[True] * 3]], PARTS), ValueError, "correct"),
+)
 BAD_CLASS_CALLS = (
     (lambda c: c.observe([0, 3], OK), IndexError, "label"),
     (lambda c: c.observe([0, -1], OK), IndexError, "label"),

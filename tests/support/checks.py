@@ -247,8 +247,9 @@ def check_an_empty_call_changes_nothing(subject: Subject) -> None:
     before = view(subject, thing)
     runs = getattr(thing, "rho", torch.tensor(0)).shape
     if hasattr(thing, "observe"):
-        thing.observe([], torch.zeros(*runs, 0, dtype=torch.int64))
-        assert not hasattr(thing, "weight") or thing.weight([]).shape == (*runs, 0)
+        label = ([],) if subject.labelled else ()
+        thing.observe([], torch.zeros(*runs, 0, dtype=torch.int64), *label)
+        assert not hasattr(thing, "weight") or thing.weight([], *label).shape == (*runs, 0)
     elif hasattr(thing, "add"):
         thing.add([])
     else:

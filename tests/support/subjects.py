@@ -22,6 +22,7 @@ from tests.support.bad_calls import (
     BAD_MEMORY_CALLS,
     BAD_NAMED_CALLS,
     BAD_OPEN_CALLS,
+    BAD_PART_CALLS,
     BAD_RUN_CALLS,
     BAD_SAMPLE_CALLS,
     BAD_SAMPLER_CALLS,
@@ -29,6 +30,7 @@ from tests.support.bad_calls import (
 )
 
 LABELS = [0, 1, 1, 2, 2, 2, 2]
+PART_ROWS = [[0, -100, 1], [-100, -100, -100], [-100, 2, 1], [1, -100, 0]]
 NAMES = ["a", "b", "c", "d", "e", "f", "g"]
 
 
@@ -41,6 +43,7 @@ class Subject:
     look: Callable[[object], list]
     others: tuple[Callable[[], object], ...]  # near relatives, whose states it must refuse
     seeded: bool = False
+    labelled: bool = False  # takes labels beside answers
     grows: bool = False  # by its nature
     starts_over: bool = False  # a pass that is broken off, unless its state is loaded
     bad_calls: tuple = field(default=())  # (call, error, name of the argument)
@@ -108,6 +111,37 @@ def samples(work=None, others=(), bad=None, **more) -> Subject:
         look=seen_of_state("age", "ema", "class_age", "class_weight", "sample_weight", "weights", "rho"),
         others=tuple(each for each in others if each is not None),
         bad_calls=BAD_SAMPLE_CALLS if bad is None else bad,
+    )
+
+
+def work_on_parts(runs: int | None = None):
+    def work(ages, number: int) -> None:
+        index = torch.randperm(4, generator=torch.Generator().manual_seed(1000 + number))[:3]
+        label = torch.tensor(PART_ROWS)[index]
+        ages.observe(index, answers(number, *(() if runs is None else (runs,)), 3, 3), label)
+        if number % 2:
+            ages.advance()
+
+    return work
+
+
+def parts(runs: int | None = None, **more) -> Subject:
+    def near(rows=PART_ROWS, **changed):
+        return lambda: aol.PartAges(rows, **{"rho": 0.3, **more, **changed})
+
+    return Subject(
+        make=lambda seed: near()(),
+        work=work_on_parts(runs),
+        look=lambda a: [a.parts.age, a.class_age, a.class_weight, a.weights, *a.state_dict()["parts"].values()],
+        labelled=True,
+        others=(
+            near([*PART_ROWS[1:], PART_ROWS[0]]),
+            near([[0, 1], [2], [], [1, 1, 0]]),  # the same parts, of other samples
+            near(rho=0.31),
+            near(num_classes=9),
+            near(absent="grow"),
+        ),
+        bad_calls=BAD_PART_CALLS if runs is None else BAD_PART_CALLS[:-1],
     )
 
 
@@ -273,6 +307,9 @@ SUBJECTS: dict[str, Subject] = {
     "SampleAges-own-runs": samples(work_on_samples(2, own=True), bad=BAD_RUN_CALLS, rho=[0.3, 1.0], level="sample"),
     "SampleAges-one-run": samples(work_on_samples(1), bad=BAD_RUN_CALLS[:2], rho=[0.4]),
     "SampleAges-ids": samples(work_on_samples(names=NAMES), bad=BAD_NAMED_CALLS, ids=NAMES),
+    "PartAges": parts(),
+    "PartAges-part": parts(level="part", store="compact"),
+    "PartAges-runs": parts(2, rho=[0.3, 0.0]),
     "ClassAges": classes(aol.ClassAges, CLASS_LOOK),
     "ClassAges-number": classes(aol.ClassAges, CLASS_LOOK, threshold=0.6, rho=0.2),
     "ClassAges-mean": classes(aol.ClassAges, CLASS_LOOK, threshold="mean"),
