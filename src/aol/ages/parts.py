@@ -141,7 +141,7 @@ class PartAges:
 
     def split(self, value: Tensor) -> tuple[Tensor, ...]:
         """Return values of all parts, `[..., P]`, as N tensors, one per sample."""
-        return value.split((self._ends - self._begins()).tolist(), -1)
+        return torch.tensor_split(value, self._ends[:-1].cpu(), -1)
 
     def weight(self, index: _check.Integers, label: _check.Integers) -> Tensor:
         """Return the weights of parts, `float32`, of the shape of `label [B, ...]`; zero where there is no part.

@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler
 
 from aol import _check
 from aol._checkpoint import load_tensors
+from aol.ages import PartAges, pair_classes
 from aol.indexed import Indexed
 from aol.losses import loss_total, softmax_loss, weighted_mean
 from aol.margins import Margins
@@ -42,7 +43,8 @@ class AgeTrainer(Trainer):
     """The Trainer of Transformers, with loss or sampling weighted by age, and logits adjusted by margins.
 
     Args:
-        ages: `SampleAges` of the training set, in its order; or `ClassAges` or `ErrorRates`, by label; or None.
+        ages: `SampleAges` of the training set, in its order; `PartAges` of its tokens, or of the labels of multi-label
+            samples (made with `pair_classes`); `ClassAges` or `ErrorRates`, by label; or None.
         margins: an `aol.Margins`; its `labels`, if it has them, are those of the training set, in its order.
         class_weight: static weights of classes, `[C]`, such as `aol.frequency_weight`; multiplies those from ages.
         offset: static offset of the logits, `[C]`, such as `aol.logit_offsets`.
@@ -65,7 +67,7 @@ class AgeTrainer(Trainer):
     def __init__(
         self,
         *args: object,
-        ages: Ages | None = None,
+        ages: Ages | PartAges | None = None,
         margins: Margins | None = None,
         class_weight: _check.Numbers | None = None,
         offset: _check.Numbers | None = None,
@@ -77,8 +79,9 @@ class AgeTrainer(Trainer):
         divide_by: str = "weight",
         **kwargs: object,
     ) -> None:
-        self._balance = Balance(ages, margins, class_weight, offset)
-        self.ages, self.margins = self._balance.ages, self._balance.margins
+        self._parts = ages if isinstance(ages, PartAges) else None
+        self._balance = Balance(ages if self._parts is None else self._parts.parts, margins, class_weight, offset)
+        self.ages, self.margins = self._parts or self._balance.ages, self._balance.margins
         self.signal, self.every, self.divide_by = settings(signal, every, divide_by)
         if resample and every is not None:
             raise ValueError("every cannot go with resample: an order is drawn once an epoch.")
@@ -105,7 +108,7 @@ class AgeTrainer(Trainer):
             raise ValueError('An iterable train_dataset needs ages of classes, and signal="training".')
         for each in (data, self.clean_dataset):
             if each is not None and of_samples:
-                self._balance.same_size(len(each))  # type: ignore[arg-type]
+                self._same_size(len(each))  # type: ignore[arg-type]
         if self.args.gradient_accumulation_steps > 1 and not hasattr(Trainer, "loss_is_scaled_for_ga"):
             raise ValueError("gradient_accumulation_steps above 1 needs Transformers 5.20: older ones scale each loss.")
         sharded = self.args.world_size > 1 and (self.is_fsdp_enabled or self.is_deepspeed_enabled)
@@ -132,8 +135,14 @@ class AgeTrainer(Trainer):
     def _indexed(self, dataset: Dataset[object], description: str) -> Dataset[object]:
         if hasattr(dataset, "remove_columns"):  # before it is hidden in there, so that no unused column is ever read
             dataset = self._remove_unused_columns(dataset, description)
-        self._balance.same_size(len(dataset))  # type: ignore[arg-type]  # it may be another one than at first
+        self._same_size(len(dataset))  # type: ignore[arg-type]  # it may be another one than at first
         return Indexed(dataset, key=KEY)
+
+    def _same_size(self, size: int) -> None:
+        if self._parts is None:
+            self._balance.same_size(size)
+        elif self._parts.num_samples != size:
+            raise ValueError(f"ages must have the {size} samples of the training set, not {self._parts.num_samples}.")
 
     def _get_collator_with_removed_columns(
         self, data_collator: Callable[[list[object]], object], description: str | None = None
@@ -158,6 +167,8 @@ class AgeTrainer(Trainer):
         if batches:
             batches[-1][KEY] = batches[-1][KEY][: self._real(batches[-1])]
             self._open = True
+        for batch in batches:
+            batch[KEY] = self._places(batch[KEY], batch["labels"])
         weights = [self._weight(batch[KEY]) for batch in batches]
         self._total = loss_total(weights or torch.empty(0), divide_by=self.divide_by)
         if self.margins is not None and batches:
@@ -173,6 +184,17 @@ class AgeTrainer(Trainer):
         if KEY not in batch:
             raise ValueError("Samples of train_dataset must be mappings, such as {'input_ids': ..., 'label': ...}.")
         return batch[KEY]
+
+    def _places(self, key: Tensor, labels: Tensor) -> Tensor:
+        """Return the places of the parts of samples, where ages are of parts; else the keys as they are."""
+        if self._parts is None:
+            return key
+        classes = pair_classes(labels) if labels.is_floating_point() else labels
+        return self._parts.positions(key, classes[: len(key)])
+
+    def _each(self, labels: Tensor, value: Tensor) -> Tensor:
+        """Return values `[B, T, ...]` of parts as `[K, ...]`, without ignored ones; those of samples as they are."""
+        return value if self._parts is None else value[labels != self._parts.ignore_index]
 
     def _real(self, batch: Mapping[str, Tensor]) -> int:
         """Return the number of samples of the last batch of a step without the padding by Accelerate."""
@@ -211,10 +233,14 @@ class AgeTrainer(Trainer):
     def _losses(self, outputs: object, labels: Tensor, items: Tensor | int | None) -> Tensor:
         if self.compute_loss_func is not None:
             found: Tensor = self.compute_loss_func(outputs, labels, num_items_in_batch=items)
-            if not isinstance(found, Tensor) or found.shape != labels.shape[:1]:
-                raise ValueError(f"compute_loss_func must return one loss a sample, [B], not {_check.shown(found)}.")
-            return found
-        logits = _logits(outputs)
+            shape = labels.shape[:1] if self._parts is None else labels.shape
+            if not isinstance(found, Tensor) or found.shape != shape:
+                what = "sample, [B]" if self._parts is None else "part, of the shape of labels"
+                raise ValueError(f"compute_loss_func must return one loss a {what}, not {_check.shown(found)}.")
+            return self._each(labels, found)
+        logits, labels = self._each(labels, _logits(outputs)), self._each(labels, labels)
+        if self._parts is not None and labels.is_floating_point():
+            return F.binary_cross_entropy_with_logits(logits.float(), labels.float(), reduction="none")
         if labels.is_floating_point() or labels.dim() != 1 or logits.dim() != 2:
             raise ValueError(
                 "labels must be one class a sample; for anything else give compute_loss_func (losses [B]) and correct."
@@ -238,13 +264,17 @@ class AgeTrainer(Trainer):
         return changed
 
     def _answers(self, outputs: object, labels: Tensor) -> tuple[Tensor, Tensor | None]:
-        if self._correct is None:
-            return answers(_logits(outputs), labels)
-        found = self._correct(outputs, labels)
+        target = self._each(labels, labels)
+        if self._correct is not None:
+            found = self._each(labels, self._correct(outputs, labels))
+        elif self._parts is not None and target.is_floating_point():
+            found = (self._each(labels, _logits(outputs)) > 0) == (target > 0)
+        else:
+            return answers(self._each(labels, _logits(outputs)), target)
         if found.dtype != torch.bool:
-            return found == labels, found
+            return found == target, found
         if self.margins is not None:
-            raise TypeError("correct must return the predicted classes, integers [B], for margins.")
+            raise TypeError("correct must return the predicted classes, integers, for margins.")
         return found, None
 
     def _weight(self, key: Tensor) -> Tensor:
@@ -281,7 +311,7 @@ class AgeTrainer(Trainer):
                 labels = inputs["labels"]
                 with self.compute_loss_context_manager():
                     outputs = self.model(**_without(inputs, KEY, "labels"))
-                key = self._key(inputs)
+                key = self._places(self._key(inputs), labels)
                 self._balance.compare(key, labels)
                 self._balance.observe(key, *self._answers(outputs, labels))
 
