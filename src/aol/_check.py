@@ -25,6 +25,10 @@ Numbers: TypeAlias = Tensor | npt.NDArray[np.number] | Sequence[float]
 Rate: TypeAlias = float | Tensor | npt.NDArray[np.floating] | Sequence[float]
 
 
+MOST_INFERRED = 1 << 16  # classes counted from labels, unless there are more samples; more must be asked for
+MOST_CLASSES = 1 << 24
+
+
 def _tensor(name: str, value: object, wanted: str, device: torch.device | None) -> Tensor:
     try:
         if not isinstance(value, Tensor):
@@ -138,6 +142,11 @@ def device(value: torch.device | str | None) -> torch.device | None:
         raise ValueError(f"device must be one that this machine has, not {shown(value)}.") from error
 
 
+def classes(value: object) -> int:
+    """Return a number of classes; states hold several numbers of each, so that it is bounded."""
+    return whole("num_classes", value, 1, MOST_CLASSES)
+
+
 def labels(value: object, num_classes: int | None, device: torch.device | None) -> tuple[Tensor, int]:
     """Return labels as a new int64 vector, with the number of classes, given or found."""
     found = integers("labels", value)
@@ -146,10 +155,13 @@ def labels(value: object, num_classes: int | None, device: torch.device | None) 
     low, high = int(found.min()), int(found.max())
     if low < 0:
         raise ValueError(f"labels must be 0 or more, not {low}.")
-    classes = high + 1 if num_classes is None else whole("num_classes", num_classes, 1)
-    if high >= classes:
-        raise ValueError(f"labels must be below num_classes={classes}, not {high}.")
-    return found.to(device=device, copy=True), classes
+    if num_classes is None and high >= max(MOST_INFERRED, found.numel()):
+        bound, at = max(MOST_INFERRED, found.numel()), int(found.argmax())
+        raise ValueError(f"labels must be below {bound}, unless num_classes is given, not {high} (sample {at}).")
+    number = high + 1 if num_classes is None else classes(num_classes)
+    if high >= number:
+        raise ValueError(f"labels must be below num_classes={number}, not {high} (sample {int(found.argmax())}).")
+    return found.to(device=device, copy=True), number
 
 
 def readable(value: Tensor) -> bool:

@@ -21,7 +21,7 @@ class ClassCounts(State):
         rate = _check.rates("rho", rho, 0.0, 1.0)
         device = _check.device(device)
         self._open = num_classes is None
-        self.num_classes = 0 if num_classes is None else _check.whole("num_classes", num_classes, 1)
+        self.num_classes = 0 if num_classes is None else _check.classes(num_classes)
         self.epoch = 0
         self._single = rate.dim() == 0
         # An extra column takes labels outside the classes, so that no check has to synchronise.

@@ -14,6 +14,8 @@ from typing import BinaryIO
 from filelock import FileLock, Timeout
 
 _PART = ".part"
+# Without O_NONBLOCK, to open a pipe would be to wait.
+_READ = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
 
 
 class FolderInUseError(RuntimeError):
@@ -30,7 +32,7 @@ class NotRegularError(OSError):
 
 def open_regular(path: Path, most: int | None = None) -> BinaryIO:
     """Open a regular file to read, of at most so many bytes; `NotRegularError` if it is not one."""
-    handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))  # to open a pipe would be to wait
+    handle = os.open(path, _READ)
     try:
         found = os.fstat(handle)
         if not stat.S_ISREG(found.st_mode):

@@ -143,7 +143,7 @@ class Margins(State):
         pairs: bool | None = None,
         device: torch.device | str | None = None,
     ) -> None:
-        self.num_classes = _check.whole("num_classes", num_classes, 1)
+        self.num_classes = _check.classes(num_classes)
         self.signal = _check.choice("signal", signal, ("age", "error"))
         speed, rate = _check.rates("gain", gain, 0.0, 1e3), _check.rates("rho", rho, 0.0, 1.0)
         if bool((rate == 0).any()):

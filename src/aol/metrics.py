@@ -238,10 +238,7 @@ def _sums(label: _check.Integers, answer: _check.Integers, num_classes: int | No
     true, given = true.expand(shape), given.to(true.device).expand(shape)
     if true.dim() == 0 or true.shape[-1] == 0:
         raise ValueError(f"label must hold at least one label in its last dimension, not {_check.shown(label)}.")
-    if num_classes is None:
-        size = max(1, int(true.max()) + 1, int(given.max()) + 1)
-    else:
-        size = _check.whole("num_classes", num_classes, 1)
+    size = _check.classes(max(1, int(true.max()) + 1, int(given.max()) + 1) if num_classes is None else num_classes)
     _check.within("label", true, size, "classes")
     none = torch.zeros((*true.shape[:-1], size), dtype=torch.float64, device=true.device)
     known = (given >= 0) & (given < size)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import shutil
 import sys
 from pathlib import Path
@@ -235,8 +236,45 @@ def test_lmdb_that_is_wrong_is_named(tmp_path: Path) -> None:
         data.open_data(root)
     root = tiny_lmdb(tmp_path / "broken")
     (root / "val.lmdb/data.mdb").write_bytes(b"x" * 8192)
-    with pytest.raises(DataError, match=r"val.lmdb: not an LMDB environment"):
+    with pytest.raises(DataError, match=r"val.lmdb/data.mdb: not an LMDB environment"):
         data.open_data(root)
+
+
+def test_an_lmdb_cut_short_or_damaged_is_one_sentence_and_not_the_end_of_the_process(tmp_path: Path) -> None:
+    rows = [(encoded(i) + bytes(5000 * (i % 2)), i % 3) for i in range(300)]
+    root = lmdb_set(tmp_path / "set", {"train": rows, "test": rows[:6]}, None)
+    path = root / "train.lmdb/data.mdb"
+    whole = path.read_bytes()
+    assert data.check(root).ok
+    opened = data.open_data(root)
+    assert [opened.train.records.encoded(place) for place in range(300)] == [content for content, _ in rows]
+    path.write_bytes(whole[:-4096])
+    with pytest.raises(DataError, match=r"cut short"):
+        data.open_data(root)
+    assert not data.check(root).ok
+    path.write_bytes(whole[: len(whole) // 2])  # while it is open
+    with pytest.raises(DataError, match=r"cut short"):
+        list(map(opened.train.records.encoded, range(300)))
+    chance = random.Random(0)
+    refused = 0
+    for _ in range(200):
+        damaged = bytearray(whole)
+        for _ in range(20):
+            damaged[chance.randrange(len(whole))] = chance.randrange(256)
+        path.write_bytes(damaged)
+        refused += not data.check(root).ok
+    assert refused > 30
+
+
+@pytest.mark.parametrize("made", [lmdb_set, lambda root, splits, names: parquet_set(root, _in_shards(splits), names)])
+def test_a_label_beyond_all_samples_is_named_with_its_row(made: object, tmp_path: Path) -> None:
+    rows = [(encoded(0), 0), (encoded(1), 2**62), (encoded(2), 1)]
+    with pytest.raises(DataError, match=r"label 4611686018427387904 at position 1 is too large"):
+        data.open_data(made(tmp_path / "set", {"train": rows, "test": rows}, None))
+
+
+def _in_shards(splits: dict[str, list[tuple[bytes, int]]]) -> dict[str, list[list[tuple[bytes, int]]]]:
+    return {name: [rows] for name, rows in splits.items()}
 
 
 @pytest.mark.parametrize(
@@ -247,7 +285,6 @@ def test_lmdb_that_is_wrong_is_named(tmp_path: Path) -> None:
             tiny_parquet,
             r"needs pyarrow, which is not installed: pip install '\.\[parquet\]' in a checkout of aol",
         ),
-        ("lmdb", tiny_lmdb, r"needs lmdb, which is not installed: pip install '\.\[lmdb\]' in a checkout of aol"),
         (
             "PIL.Image",
             image_folder,

@@ -1,6 +1,6 @@
 """Data sets: built-in ones in memory, folders of any size decoded on the fly, augmentation on the device.
 
-Needs torch and numpy; scikit-learn, Pillow, pyarrow and lmdb are imported when a set needs them.
+Needs torch and numpy; scikit-learn, Pillow, and pyarrow are imported when a set needs them.
 """
 
 from aol.data.augment import Draws, crop_flip, draw, evaluation_batch, training_batch

@@ -1,53 +1,26 @@
 """LMDB: one environment a split, `train.lmdb` beside `val.lmdb` or `test.lmdb`; `.lmdb` may be left out.
 
-Assumes lmdb, imported on first use, and the keys `num-samples` (decimal), `image-000000001`, `label-000000001` (encoded
+Assumes the keys `num-samples` (decimal), `image-000000001`, `label-000000001` (encoded
 image, decimal label; counted from 1 or from 0) and, if given, `classes` (a JSON list of names).
 """
 
 from __future__ import annotations
 
 import json
-import os
-import threading
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-import torch
+import numpy as np
 
 from aol.data.encoded_images import Records
-from aol.data.errors import DataError, need
+from aol.data.errors import DataError
 from aol.data.folder import TEST_FOLDERS, same_classes
-from aol.data.images import check_labels
+from aol.data.images import check_labels, class_names, numbered_classes, whole_labels
+from aol.data.lmdb_file import entries, read_value
 
-# LMDB allows one environment a file and process; threads share it, each with a transaction of its own.
-_environments: dict[str, Any] = {}
-_lock = threading.Lock()
+_LARGEST = 64 * 2**20  # bytes of a value that is no image
 
-
-def _forget_inherited() -> None:
-    # A forked worker may not use the parent's environments, nor open the files again while it holds them.
-    global _lock
-    _lock = threading.Lock()
-    for environment in _environments.values():
-        environment.close()
-    _environments.clear()
-
-
-if hasattr(os, "register_at_fork"):  # Windows has no fork
-    os.register_at_fork(after_in_child=_forget_inherited)
-
-
-def _transaction(path: str) -> Any:
-    lmdb = need("lmdb", package="lmdb", extra="lmdb", why="reading LMDB")
-    with _lock:
-        if path not in _environments:
-            options = {"readonly": True, "lock": False, "readahead": False, "max_readers": 1024}
-            try:
-                _environments[path] = lmdb.open(path, subdir=os.path.isdir(path), **options)
-            except lmdb.Error as reason:
-                raise DataError(f"{path}: not an LMDB environment ({reason})") from None
-        return _environments[path].begin()
+_IMAGE, _LABEL = "image-%09d", "label-%09d"
 
 
 class _LmdbRecords:
@@ -55,49 +28,71 @@ class _LmdbRecords:
 
     def __init__(self, path: Path, name: str) -> None:
         self.name, self._path, self._inside = name, str(path.absolute()), path.name
-        data = path / "data.mdb" if path.is_dir() else path
-        self._stamp = f"{data.stat().st_size}:{data.stat().st_mtime_ns}"
-        with _transaction(self._path) as view:
-            count = _number(view.get(b"num-samples"), f"{self._path}: key 'num-samples'")
-            if count < 1:
-                raise DataError(f"{self._path}: no records in it")
-            self._first = 0 if view.get(b"label-%09d" % 0) is not None else 1
-            numbers = range(self._first, self._first + count)
-            labels = [_number(view.get(b"label-%09d" % n), f"{self._path}: key 'label-{n:09d}'") for n in numbers]
-            names = view.get(b"classes")
-        try:
-            listed = None if names is None else list(json.loads(names))
-        except (TypeError, ValueError):
-            raise DataError(f"{self._path}: key 'classes' is not a JSON list") from None
-        self.labels = torch.tensor(labels, dtype=torch.int64)
-        self.named = listed is not None
-        self.classes = tuple(str(n) for n in (listed if listed is not None else range(max(labels) + 1)))
+        self._file = path.absolute() / "data.mdb" if path.is_dir() else path.absolute()
+        state = self._file.stat()
+        self._stamp = f"{state.st_size}:{state.st_mtime_ns}"
+        places, values = _contents(self._file)
+        count = _number(values.get("num-samples"), f"{self._path}: key 'num-samples'")
+        if count < 1:
+            raise DataError(f"{self._path}: no records in it")
+        self._first = 0 if _LABEL % 0 in values else 1
+        keys = (_LABEL % number for number in range(self._first, self._first + count))
+        labels = [_number(values.get(key), f"{self._path}: key {key!r}") for key in keys]
+        images = range(self._first, self._first + count)
+        self._places = np.array([places.get(number, (0, -1)) for number in images], dtype=np.int64)
+        self.labels = whole_labels(labels, self._path)
+        named = values.get("classes")
+        self.named = named is not None
+        self.classes = numbered_classes(self.labels, self._path) if named is None else _names(named, self._path)
 
     def encoded(self, index: int) -> bytes:
-        with _transaction(self._path) as view:
-            content = view.get(b"image-%09d" % (index + self._first))
-        if content is None:
+        place, size = self._places[index].tolist()
+        if size < 0:
             raise DataError(f"{self.source(index)}: no such key")
-        return bytes(content)
+        return read_value(self._file, place, size)
 
     def source(self, index: int) -> str:
-        return f"{self._path} (image-{index + self._first:09d})"
+        return f"{self._path} ({_IMAGE % (index + self._first)})"
 
     def stamp(self, index: int) -> str:
         return f"{self._stamp}:{index}"
 
     def names(self, index: Sequence[int]) -> list[str]:
         """Return the environment and key of the records at these positions."""
-        return [f"{self._inside}#image-{place + self._first:09d}" for place in index]
+        return [f"{self._inside}#{_IMAGE % (place + self._first)}" for place in index]
+
+
+def _contents(path: Path) -> tuple[dict[int, tuple[int, int]], dict[str, bytes]]:
+    """Return where the images are, place and size by number, and all other values by key."""
+    places, values = {}, {}
+    for entry in entries(path):
+        kind, _, number = entry.key.partition(b"-")
+        if kind == b"image" and number.isdigit() and len(number) == max(9, len(str(int(number)))):
+            places[int(number)] = entry.place, entry.size
+        elif entry.size > _LARGEST:
+            raise DataError(f"{path}: key {entry.key[:40]!r} has {entry.size:,} bytes, which no label or list has")
+        else:
+            value = read_value(path, entry.place, entry.size) if entry.value is None else entry.value
+            values[entry.key.decode(errors="replace")] = value
+    return places, values
+
+
+def _names(content: bytes, where: str) -> tuple[str, ...]:
+    try:
+        found = json.loads(content)
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, list):
+        raise DataError(f"{where}: key 'classes' is not a JSON list")
+    return class_names(found, where)
 
 
 def _number(value: bytes | None, what: str) -> int:
     if value is None:
         raise DataError(f"{what} is missing")
-    try:
-        return int(bytes(value))
-    except ValueError:
-        raise DataError(f"{what} is not a whole number: {bytes(value)[:20]!r}") from None
+    if not value.removeprefix(b"-").isdigit() or len(value) > 20:
+        raise DataError(f"{what} is not a whole number: {value[:20]!r}")
+    return int(value)
 
 
 def lmdb_split(root: Path, name: str) -> Path | None:

@@ -7,9 +7,10 @@ Reading one row reads its whole row group, of which each thread keeps the last f
 
 from __future__ import annotations
 
+import contextlib
 import json
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from types import ModuleType
@@ -20,7 +21,7 @@ import torch
 
 from aol.data.encoded_images import PerThread, Places, Records, gathered
 from aol.data.errors import DataError, need
-from aol.data.images import check_labels
+from aol.data.images import check_labels, class_names, numbered_classes, whole_labels
 
 _LABEL_COLUMNS = ("label", "labels", "fine_label")
 _PATH_COLUMNS = ("path", "file_path", "filepath", "image_path", "filename", "file_name")
@@ -33,15 +34,27 @@ def _pyarrow() -> ModuleType:
     return need("pyarrow.parquet", package="pyarrow", extra="parquet", why="reading Parquet")
 
 
+@contextlib.contextmanager
+def _readable(path: str) -> Iterator[None]:
+    """Explain in one sentence why a file cannot be read."""
+    try:
+        yield
+    except DataError:
+        raise
+    except Exception as reason:  # whatever a damaged file makes pyarrow raise
+        raise DataError(f"{path}: not a whole Parquet file ({' '.join(str(reason).split())[:200]})") from None
+
+
 def _row_groups(path: str, column: str) -> Callable[[int], Sequence[Any]]:
     """Open a file for one thread; return its row groups of encoded images, of which it keeps the last few."""
-    file = _pyarrow().ParquetFile(path, memory_map=True)
+    file = _pyarrow().ParquetFile(path)  # no memory map: a file that is cut short meanwhile would end the process
 
     @lru_cache(_KEPT_GROUPS)
     def group(number: int) -> Sequence[Any]:
-        images = file.read_row_group(number, columns=[f"{column}.bytes"]).column(0).combine_chunks()
-        cells: Sequence[Any] = images.field("bytes")
-        return cells
+        with _readable(path):
+            images = file.read_row_group(number, columns=[f"{column}.bytes"]).column(0).combine_chunks()
+            cells: Sequence[Any] = images.field("bytes")
+            return cells
 
     return group
 
@@ -58,20 +71,19 @@ class _ParquetRecords:
         labels, group_ends = [], [0]
         self._groups: list[tuple[int, int]] = []  # the file and the number in it of each row group
         for number, path in enumerate(self._paths):
-            try:
+            with _readable(path):
                 file = parquet.ParquetFile(path)
-            except Exception as reason:
-                raise DataError(f"{path}: not a whole Parquet file ({str(reason).strip()})") from None
             image, label = _columns(file.schema_arrow, path)
             names = _class_names(file.schema_arrow, label)
             if number == 0:
                 self._image, self._label, self.class_names = image, label, names
             elif (image, label, names) != (self._image, self._label, self.class_names):
                 raise DataError(f"{path}: columns or class names unlike those of {self._paths[0]}")
-            column = file.read(columns=[label]).column(label)
+            with _readable(path):
+                column = file.read(columns=[label]).column(label)
             if column.null_count:
                 raise DataError(f"{path}: {column.null_count} rows without a {label}")
-            labels.append(np.asarray(column.to_numpy(), dtype=np.int64))
+            labels.append(whole_labels(column.to_numpy(), path).numpy())
             for group in range(file.metadata.num_row_groups):
                 group_ends.append(group_ends[-1] + file.metadata.row_group(group).num_rows)
                 self._groups.append((number, group))
@@ -81,7 +93,7 @@ class _ParquetRecords:
             raise DataError(f"{self._paths[0]}: no rows in it")
         self._starts = np.cumsum([0, *(len(each) for each in labels)])  # of the files
         self._ends = np.array(group_ends, dtype=np.int64)
-        self.classes = self.class_names or tuple(str(n) for n in range(int(self.labels.max()) + 1))
+        self.classes = self.class_names or numbered_classes(self.labels, name)
         self._open = [PerThread(partial(_row_groups, path, self._image)) for path in self._paths]
 
     def _place(self, index: int) -> tuple[int, int, int]:
@@ -145,9 +157,10 @@ def _columns(schema: Any, path: str) -> tuple[str, str]:
 def _class_names(schema: Any, label: str) -> tuple[str, ...]:
     try:
         features = json.loads((schema.metadata or {})[b"huggingface"])["info"]["features"]
-        return tuple(str(name) for name in features[label]["names"])
-    except (KeyError, TypeError, ValueError):
-        return ()  # plain Parquet: classes are then numbered
+        names = features[label]["names"]
+    except (KeyError, TypeError, ValueError, RecursionError):
+        names = None
+    return class_names(names, "the schema") if isinstance(names, list) else ()  # plain Parquet numbers its classes
 
 
 def _naming_column(paths: Sequence[str], image: str) -> str | None:
