@@ -93,7 +93,8 @@ test-avalanche: $(VENV)-avalanche/.ready
 test-plugins: test-skorch test-river test-trees
 
 $(VENV)-sklearns/.ready: $(BIN)/.ready
-	.ci/layer $(VENV) $(VENV)-sklearns skorch==1.4.0 river==0.26.1 lightgbm==4.7.0 xgboost==3.2.0 pandas
+	.ci/layer $(VENV) $(VENV)-sklearns skorch==1.4.0 river==0.26.1 lightgbm==4.7.0 xgboost==3.2.0 \
+		imbalanced-learn==0.14.2 pandas
 
 test-skorch: $(VENV)-sklearns/.ready
 	AOL_HOST=skorch $(VENV)-sklearns/bin/python -m pytest tests/plugins/skorch src/aol/plugins/skorch.py tests/docs/test_blocks.py

@@ -55,8 +55,9 @@ def parts_of(X: np.ndarray, y: np.ndarray, cv: object) -> list[tuple[np.ndarray,
     return list(folds.split(X, y))
 
 
-def rounds_by_hand(estimator, X, y, *, rounds, rho, level, cv, given=None, method="fit"):
-    """Return the story, and the estimator on everything of each round."""
+def rounds_by_hand(estimator, X, y, *, rounds, rho, level, cv, given=None, method="fit", more=None):
+    """Return the story, and the estimator on everything of each round; `more` are further arguments of `fit`."""
+    more = more or {}
     y, given = np.asarray(y), [1.0] * len(y) if given is None else list(given)
     story, whole, learners = Story(history=[[] for _ in y]), [], {}
     for _ in range(rounds):
@@ -64,14 +65,14 @@ def rounds_by_hand(estimator, X, y, *, rounds, rho, level, cv, given=None, metho
         right = [False] * len(y)
         for number, (train, test) in enumerate(parts_of(X, y, cv)):
             if method == "fit":
-                model = clone(estimator).fit(X[train], y[train], sample_weight=weight[train])
+                model = clone(estimator).fit(X[train], y[train], sample_weight=weight[train], **more)
             else:
                 model = learners.setdefault(number, clone(estimator))
                 model.partial_fit(X[train], y[train], classes=np.unique(y), sample_weight=weight[train])
             for i in test:
                 right[i] = bool(model.predict(X[i : i + 1])[0] == y[i])
         if method == "fit":
-            whole.append(clone(estimator).fit(X, y, sample_weight=weight))
+            whole.append(clone(estimator).fit(X, y, sample_weight=weight, **more))
         else:
             everything = learners.setdefault("whole", clone(estimator))
             everything.partial_fit(X, y, classes=np.unique(y), sample_weight=weight)

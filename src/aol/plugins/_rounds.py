@@ -5,6 +5,7 @@ They assume data checked as in `Samples`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from inspect import Parameter, isclass, signature
 from typing import TypeAlias
@@ -15,7 +16,7 @@ from sklearn import get_config
 from sklearn.base import BaseEstimator, is_regressor
 from sklearn.pipeline import Pipeline
 from sklearn.utils.metaestimators import _safe_split
-from sklearn.utils.validation import check_array
+from sklearn.utils.validation import _check_method_params, check_array
 
 from aol import _check
 from aol.ages import SampleAges
@@ -94,7 +95,8 @@ def train_part(
     samples: Samples,
     weight: Floats,
     part: Part,
-    offset: Floats | None = None,
+    offset: Floats | None,
+    given: dict[str, object],
 ) -> tuple[BaseEstimator, Answers]:
     """Fit an estimator on one part of the samples; return it with its predictions for the other part."""
     train, test = part
@@ -107,10 +109,11 @@ def train_part(
         code = samples.code if train is None else samples.code[train]
         named |= {in_fit(estimator, start_name(estimator)): start_scores(offset, code)}
         forget_prior(estimator)
+    arguments = with_params(samples, train, named, given)
     if method == "fit":
-        estimator.fit(X, y, **named)
+        estimator.fit(X, y, **arguments)
     else:
-        estimator.partial_fit(X, y, classes=samples.classes, **named)
+        estimator.partial_fit(X, y, classes=samples.classes, **arguments)
     if oob:
         return estimator, out_of_bag(estimator, test)
     if len(test) == 0:
@@ -118,6 +121,16 @@ def train_part(
     if train is not None:
         X, _ = _safe_split(estimator, samples.X, None, test, train)
     return estimator, (test, np.asarray(estimator.predict(X)))
+
+
+def with_params(
+    samples: Samples, train: Indices | None, named: dict[str, Floats], given: dict[str, object]
+) -> dict[str, object]:
+    """Return all arguments of `fit`: our own and the user's, of which those with a value per sample are indexed."""
+    clash = named.keys() & given.keys()
+    if clash:
+        raise ValueError(f"fit must not be given {', '.join(sorted(clash))}, which is set here.")
+    return {**named, **_check_method_params(samples.X, given, train)}
 
 
 def out_of_bag(estimator: BaseEstimator, index: Indices) -> Answers:
@@ -198,13 +211,13 @@ def log_scores(estimator: BaseEstimator, X: object, classes: Labels) -> Floats:
 
 
 def held_out_scores(
-    estimator: BaseEstimator, samples: Samples, weight: Floats | None, part: Part
+    estimator: BaseEstimator, samples: Samples, weight: Floats | None, part: Part, given: dict[str, object]
 ) -> tuple[Indices, Floats]:
     """Fit on one part of the samples; return the indices of the other, and its scores."""
     train, test = part
     X, y = _safe_split(estimator, samples.X, samples.y, train)
     named = {} if weight is None else {in_fit(estimator, "sample_weight"): weight[train]}
-    estimator.fit(X, y, **named)
+    estimator.fit(X, y, **with_params(samples, train, named, given))
     X, _ = _safe_split(estimator, samples.X, None, test, train)
     return test, log_scores(estimator, X, samples.classes)
 
@@ -227,15 +240,59 @@ def check_estimator(estimator: BaseEstimator, method: str) -> None:
     able = hasattr(estimator, method) and (hasattr(last, "predict") or hasattr(type(last), "predict"))
     if isclass(estimator) or not able or is_regressor(estimator):
         raise TypeError(f"estimator must be a classifier with {method} and predict, not {_check.shown(estimator)}.")
-    known = signature(getattr(last, method)).parameters
-    if "sample_weight" not in known and all(each.kind is not Parameter.VAR_KEYWORD for each in known.values()):
+    if not takes_weight(last, method):
         raise TypeError(f"estimator must take sample_weight in {method}, which {type(last).__name__} does not.")
+    refuse_samplers(estimator)
     for name, value in last.get_params().items():  # also of what it wraps: bags, votes, searches
         if name.split("__")[-1] == "class_weight" and isinstance(value, str):
             # Many count with the weights they are given: their balance undoes the ages of classes without a word.
             raise ValueError(
                 f"{type(last).__name__} must not balance classes itself ({name}), which can undo their ages: give "
                 'class_weight="balanced" to AgedClassifier in its place.'
+            )
+
+
+def takes_weight(estimator: BaseEstimator, method: str) -> bool:
+    """Return whether `fit` has a `sample_weight`, or passes on what it is given to an estimator that has.
+
+    >>> from sklearn.linear_model import LogisticRegression
+    >>> from sklearn.model_selection import GridSearchCV
+    >>> from sklearn.neighbors import KNeighborsClassifier
+    >>> [takes_weight(GridSearchCV(each, {}), "fit") for each in (LogisticRegression(), KNeighborsClassifier())]
+    [True, False]
+    """
+    known = signature(getattr(estimator, method)).parameters
+    if "sample_weight" in known:
+        return True
+    # Any keyword will do for some that make nothing of it.
+    inner = (each for each in estimator.get_params().values() if hasattr(each, method) and not isclass(each))
+    return _takes_any(known) and any(takes_weight(each, method) for each in inner)
+
+
+def _takes_any(known: Mapping[str, Parameter]) -> bool:
+    return any(each.kind is Parameter.VAR_KEYWORD for each in known.values())
+
+
+def refuse_samplers(estimator: BaseEstimator) -> None:
+    """Raise TypeError if a pipeline changes its samples, to which weights and ages belong."""
+    for _, step in estimator.steps if isinstance(estimator, Pipeline) else ():
+        if hasattr(step, "fit_resample"):
+            name = type(step).__name__
+            raise TypeError(
+                f"estimator must keep its samples, and {name} resamples them: put it before AgedClassifier, as in "
+                f"imblearn.pipeline.make_pipeline({name}(), AgedClassifier(...))."
+            )
+        refuse_samplers(step)
+
+
+def check_params(estimator: BaseEstimator, method: str, params: dict[str, object]) -> None:
+    """Raise TypeError if `fit` of the estimator does not take these arguments."""
+    known = signature(getattr(estimator, method)).parameters
+    for name in params:
+        if name not in known and not _takes_any(known):
+            raise TypeError(
+                f"{method} of {type(estimator).__name__} takes no {name}. (A splitter gets its groups with "
+                "sklearn.set_config(enable_metadata_routing=True).)"
             )
 
 

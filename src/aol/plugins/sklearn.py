@@ -37,6 +37,7 @@ from aol.plugins._rounds import (
     Part,
     Samples,
     check_estimator,
+    check_params,
     check_weight,
     count_offsets,
     held_out_scores,
@@ -45,6 +46,7 @@ from aol.plugins._rounds import (
     log_scores,
     start_name,
     train_part,
+    with_params,
 )
 
 try:
@@ -76,11 +78,23 @@ def _has(method: str) -> Callable[[_Wrapper], bool]:
     return check
 
 
+def _of_estimator(name: str) -> property:
+    def read(self: _Wrapper) -> object:
+        return getattr(self.estimator_, name)
+
+    return property(read, doc=f"The `{name}` of `estimator_`, if it has one.")
+
+
 class _Wrapper(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
     """A classifier around another one, with folds."""
 
     estimator: BaseEstimator
     cv: int | str | object | Iterable[tuple[Indices, Indices]]
+    method: str = "fit"
+
+    coef_ = _of_estimator("coef_")
+    intercept_ = _of_estimator("intercept_")
+    feature_importances_ = _of_estimator("feature_importances_")
 
     def _check_samples(
         self, X: object, y: object, sample_weight: object, *, stream: bool = False, classes: object = None
@@ -91,8 +105,11 @@ class _Wrapper(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         anew = not (stream and hasattr(self, "estimator_"))
         X, y = indexable(X, y)
         validate_data(self, X, reset=anew, skip_check_array=True)
-        check_classification_targets(y)
         label: Labels = column_or_1d(y, warn=True)
+        missing = _missing(label)
+        if missing:
+            raise ValueError(f"y must hold a class for each sample, not NaN or None ({missing} of {len(label)}).")
+        check_classification_targets(label)
         known: Labels = np.unique(label if classes is None else column_or_1d(classes)) if anew else self.classes_
         code = np.searchsorted(known, label).clip(0, len(known) - 1)
         if not np.array_equal(known[code], label):
@@ -107,29 +124,31 @@ class _Wrapper(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         return Samples(X, label, known, code, given)
 
     def _folds(self, samples: Samples, params: dict[str, object]) -> list[Part]:
-        """Return the parts of cross-validation; `params` are routed to the splitter."""
-        routed = self._routed(params)
-        folds = check_cv(self.cv, samples.y, classifier=True)
-        found = folds.split(samples.X, samples.y, **routed["splitter"]["split"])
+        """Return the parts of cross-validation; `params` are for the splitter."""
+        found = check_cv(self.cv, samples.y, classifier=True).split(samples.X, samples.y, **params)
         parts: list[Part] = [(np.asarray(train), np.asarray(test)) for train, test in found]
         if not parts:
             raise ValueError("cv must give at least one fold, and gave none.")
         return parts
 
-    def _routed(self, params: dict[str, object]) -> dict[str, dict[str, dict[str, object]]]:
-        if params and not get_config()["enable_metadata_routing"]:
-            raise TypeError(
-                f"fit takes {', '.join(params)} only with sklearn.set_config(enable_metadata_routing=True)."
-            )
-        return process_routing(self, "fit", **params)
+    def _routed(self, params: dict[str, object]) -> tuple[dict[str, object], dict[str, object]]:
+        """Return which of `params` are for the estimator, and which for the splitter."""
+        if get_config()["enable_metadata_routing"]:
+            routed = process_routing(self, "fit", **params)
+            return dict(routed["estimator"][self.method]), dict(routed["splitter"]["split"])
+        check_params(self.estimator, self.method, params)
+        return params, {}
 
     # The host's conventions
 
     def get_metadata_routing(self) -> MetadataRouter:
-        """Return the routing: `sample_weight` to this object, `groups` to the splitter."""
+        """Return the routing: `sample_weight` to this object, `groups` to the splitter, the rest to the estimator."""
         router = MetadataRouter(owner=self).add_self_request(self)
         splitter = None if isinstance(self.cv, str) else check_cv(self.cv, classifier=True)
-        return router.add(splitter=splitter, method_mapping=MethodMapping().add(caller="fit", callee="split"))
+        router.add(splitter=splitter, method_mapping=MethodMapping().add(caller="fit", callee="split"))
+        return router.add(
+            estimator=self.estimator, method_mapping=MethodMapping().add(caller="fit", callee=self.method)
+        )
 
     def __sklearn_tags__(self) -> Tags:
         tags, inner = super().__sklearn_tags__(), get_tags(self.estimator)
@@ -234,16 +253,23 @@ class AgedClassifier(_Wrapper):
     # Learning
 
     def fit(self, X: object, y: object, sample_weight: object = None, **params: object) -> Self:
-        """Fit in rounds. `sample_weight` multiplies; with metadata routing, `params` go to the splitter (`groups`)."""
+        """Fit in rounds. `sample_weight` multiplies.
+
+        `params` go to every fit of the estimator: `eval_set=[(X_val, y_val)]` stops LightGBM and XGBoost early. Of
+        those with a value per sample, a fold gets its own. With metadata routing, they also go to the splitter.
+        """
         self._check_settings("fit")
+        given, of_splitter = self._routed(params)
         samples = self._check_samples(X, y, sample_weight)
         base = self._base(samples)
-        rounds = self._start(samples, params)
+        rounds = self._start(samples, of_splitter)
         best, kept = -1.0, None
         for _ in range(self.rounds):
             weight, offset = keep_sum(base, samples.age_factor(rounds.ages)), self._offset(samples, rounds)
             trained = Parallel(n_jobs=self.n_jobs)(
-                delayed(train_part)(self._or_new(learner), self.method, self.cv == "oob", samples, weight, part, offset)
+                delayed(train_part)(
+                    self._or_new(learner), self.method, self.cv == "oob", samples, weight, part, offset, given
+                )
                 for learner, part in zip(rounds.learners, rounds.parts, strict=True)
             )
             score = self._look(rounds, samples, [answers for _, answers in trained])
@@ -257,7 +283,7 @@ class AgedClassifier(_Wrapper):
         self.round_, self.sample_weight_, offset, whole = kept
         if whole is None:
             nobody: Part = (None, samples.code[:0])
-            whole, _ = train_part(self._or_new(None), "fit", False, samples, self.sample_weight_, nobody, offset)
+            whole, _ = train_part(self._or_new(None), "fit", False, samples, self.sample_weight_, nobody, offset, given)
         self.__dict__.pop("offset_", None)
         if offset is not None:
             self.offset_ = offset
@@ -282,7 +308,6 @@ class AgedClassifier(_Wrapper):
         return clone(self.estimator) if learner is None else learner
 
     def _start(self, samples: Samples, params: dict[str, object]) -> _Rounds:
-        self._routed(params)
         ages = SampleAges(samples.code, num_classes=len(samples.classes), rho=self.rho, level=self.level)
         before: _Rounds | None = getattr(self, "_rounds", None) if self.warm_start else None
         if before is not None:
@@ -423,6 +448,15 @@ class AgedClassifier(_Wrapper):
         return self.estimator_.decision_function(X)
 
 
+def _missing(label: Labels) -> int:
+    """Return how many labels are none: NaN, None or NA among words."""
+    if label.dtype != object:
+        return 0
+    import pandas as pd
+
+    return int(pd.isna(label).sum())
+
+
 def _step(ages: ClassAges, model: BaseEstimator, samples: Samples) -> None:
     """End a step of a stream: update the ages of classes."""
     counted = samples.given > 0
@@ -488,28 +522,30 @@ class OffsetClassifier(_Wrapper):
         """Fit the estimator and find the offsets.
 
         A sample of weight two counts as two; in "error" only if all weights are whole numbers, otherwise once.
-        With metadata routing, `params` go to the splitter (`groups`).
+        `params` go to every fit of the estimator, such as `eval_set`; with metadata routing also to the splitter.
         """
         _check.number("tau", self.tau, 0.0, 1e6)
         if isinstance(self.offsets, str):
             _check.choice("offsets", self.offsets, ("counts", "error"))
+        given, of_splitter = self._routed(params)
         samples = self._check_samples(X, y, sample_weight)
         weight = None if sample_weight is None else samples.given
         if isinstance(self.offsets, str) and self.offsets == "error":
-            offsets = self.tau * self._from_errors(samples, weight, self._folds(samples, params))
+            offsets = self.tau * self._from_errors(samples, weight, self._folds(samples, of_splitter), given)
         else:
-            self._routed(params)
-            given = isinstance(self.offsets, str)
-            offsets = count_offsets(samples, self.tau) if given else self.tau * _given(self.offsets, samples)
+            counted = isinstance(self.offsets, str)
+            offsets = count_offsets(samples, self.tau) if counted else self.tau * _given(self.offsets, samples)
         named = {} if weight is None else {in_fit(self.estimator, "sample_weight"): weight}
-        self.estimator_ = clone(self.estimator).fit(samples.X, samples.y, **named)
+        self.estimator_ = clone(self.estimator).fit(samples.X, samples.y, **with_params(samples, None, named, given))
         self.offsets_: Floats = offsets
         return self
 
-    def _from_errors(self, samples: Samples, weight: Floats | None, parts: list[Part]) -> Floats:
+    def _from_errors(
+        self, samples: Samples, weight: Floats | None, parts: list[Part], given: dict[str, object]
+    ) -> Floats:
         """Return the offsets that balance the errors of cross-validated predictions, `[C]`."""
         found = Parallel(n_jobs=self.n_jobs)(
-            delayed(held_out_scores)(clone(self.estimator), samples, weight, part) for part in parts
+            delayed(held_out_scores)(clone(self.estimator), samples, weight, part, given) for part in parts
         )
         index = np.concatenate([index for index, _ in found])
         scores = torch.from_numpy(np.concatenate([scores for _, scores in found]))

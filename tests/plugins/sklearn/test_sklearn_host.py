@@ -8,6 +8,7 @@ import sys
 from inspect import signature
 
 import numpy as np
+import pandas as pd
 import pytest
 import sklearn
 from scipy import sparse
@@ -20,6 +21,7 @@ from sklearn.ensemble import (
     StackingClassifier,
 )
 from sklearn.exceptions import NotFittedError
+from sklearn.feature_selection import SelectFromModel
 from sklearn.linear_model import LinearRegression, LogisticRegression, SGDClassifier
 from sklearn.metrics.pairwise import rbf_kernel
 from sklearn.model_selection import GridSearchCV, GroupKFold, StratifiedKFold, cross_val_score
@@ -32,7 +34,7 @@ from sklearn.tree import DecisionTreeClassifier
 from sklearn.utils.class_weight import compute_class_weight
 
 import aol
-from aol.plugins.sklearn import AgedClassifier
+from aol.plugins.sklearn import AgedClassifier, OffsetClassifier
 from tests.support.oracle import mean
 
 X, y = make_classification(150, 6, n_informative=4, n_classes=3, weights=[0.7, 0.2, 0.1], class_sep=0.7, random_state=5)
@@ -97,8 +99,79 @@ def test_a_pipeline_inside_asks_for_weights_itself_under_routing():
     assert np.array_equal(model.sample_weight_, plain.sample_weight_)
 
 
+class Noted(LogisticRegression):
+    """Notes what its fit was given."""
+
+    def fit(self, X, y, sample_weight=None, *, row=None, note=None):
+        self.noted_ = (None if row is None else list(row), note)
+        return super().fit(X, y, sample_weight)
+
+
+@pytest.mark.parametrize("kind", [AgedClassifier, OffsetClassifier])
+def test_other_arguments_reach_every_fit_and_those_of_samples_are_split(kind):
+    seen = []
+
+    class Seen(Noted):
+        def predict(self, X):
+            seen.append(self.noted_)
+            return super().predict(X)
+
+        def predict_proba(self, X):
+            seen.append(self.noted_)
+            return super().predict_proba(X)
+
+    options = {"rounds": 1} if kind is AgedClassifier else {"offsets": "error"}
+    model = kind(Seen(), cv=StratifiedKFold(3), **options).fit(X, y, row=np.arange(len(y)), note="word")
+    assert seen == [(train.tolist(), "word") for train, _ in StratifiedKFold(3).split(X, y)]
+    assert model.estimator_.noted_ == (list(range(len(y))), "word")
+
+
+@pytest.mark.usefixtures("routing")
+def test_other_arguments_are_routed():
+    noted = Noted().set_fit_request(note=True, sample_weight=False)
+    model = AgedClassifier(noted, rounds=1, cv=2).fit(X, y, note="word")
+    assert model.estimator_.noted_ == (None, "word")
+
+
+def test_arguments_that_the_wrapper_sets_itself_are_refused():
+    piped = AgedClassifier(make_pipeline(StandardScaler(), LogisticRegression()), cv=2)
+    with pytest.raises(ValueError, match="logisticregression__sample_weight"):
+        piped.fit(X, y, logisticregression__sample_weight=np.ones(len(y)))
+
+
+def test_coefficients_and_importances_are_those_of_the_estimator():
+    linear = AgedClassifier(LogisticRegression(), rounds=2, cv=2)
+    assert not hasattr(linear, "coef_")
+    linear.fit(X, y)
+    assert linear.coef_ is linear.estimator_.coef_
+    assert linear.intercept_ is linear.estimator_.intercept_
+    assert not hasattr(linear, "feature_importances_")
+    forest = OffsetClassifier(RandomForestClassifier(5, random_state=0)).fit(X, y)
+    assert forest.feature_importances_.tolist() == forest.estimator_.feature_importances_.tolist()
+    chosen = SelectFromModel(linear).fit(X, y).get_support()
+    assert chosen.tolist() == SelectFromModel(linear.estimator_, prefit=True).fit(X, y).get_support().tolist()
+
+
+@pytest.mark.parametrize("nothing", [np.nan, None, pd.NA])
+def test_a_label_that_is_missing_is_named(nothing):
+    missing = NAMES.astype(object)
+    missing[[3, 5]] = nothing
+    with pytest.raises(ValueError, match=r"y must hold a class for each sample.*2 of 150"):
+        AgedClassifier(LogisticRegression()).fit(X, missing)
+
+
+def test_an_estimator_that_would_ignore_weights_is_refused():
+    class Deaf(KNeighborsClassifier):
+        def fit(self, X, y, **kwargs):
+            return super().fit(X, y)
+
+    for deaf in (Deaf(), GridSearchCV(Deaf(), {}), make_pipeline(StandardScaler(), Deaf())):
+        with pytest.raises(TypeError, match="must take sample_weight in fit"):
+            AgedClassifier(deaf).fit(X, y)
+
+
 def test_groups_without_routing_get_a_clear_sentence():
-    with pytest.raises(TypeError, match=r"fit takes groups only with sklearn.set_config"):
+    with pytest.raises(TypeError, match=r"takes no groups.*sklearn.set_config"):
         AgedClassifier(LogisticRegression(), cv=GroupKFold(3)).fit(X, y, groups=np.arange(len(y)))
 
 

@@ -8,19 +8,22 @@ import subprocess
 import sys
 from pathlib import Path
 
+import imblearn.pipeline
 import numpy as np
 import pandas as pd
 import pytest
+from imblearn.over_sampling import RandomOverSampler
 from lightgbm import LGBMClassifier
 from sklearn.datasets import load_wine
 from sklearn.ensemble import HistGradientBoostingClassifier, RandomForestClassifier
+from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from xgboost import XGBClassifier, XGBRFClassifier
 
 import aol
-from aol.plugins.sklearn import AgedClassifier
+from aol.plugins.sklearn import AgedClassifier, OffsetClassifier
 from tests.support.naive_rounds import rounds_by_hand
 
 ROOT = Path(__file__).parents[3]
@@ -55,6 +58,49 @@ def test_a_search_and_a_pipeline_work(name):
     assert len(search.cv_results_["params"]) == 4
     around = AgedClassifier(make_pipeline(StandardScaler(), TREES[name]), rounds=2, cv=2).fit(X, y)
     assert around.predict_proba(X).shape == (len(y), 3)
+
+
+STOPPING = {
+    "lightgbm": LGBMClassifier(n_estimators=200, min_child_samples=3, n_jobs=1, verbose=-1, early_stopping_round=3),
+    "xgboost": XGBClassifier(n_estimators=200, n_jobs=1, early_stopping_rounds=3),
+}
+
+
+@pytest.mark.parametrize("name", STOPPING)
+def test_trees_stop_early_in_every_round_as_by_hand(name):
+    kind, more = {"rounds": 3, "rho": 0.5, "level": "sample", "cv": 3}, {"eval_set": [(X[::3], y[::3])]}
+    more |= {"verbose": False} if name == "xgboost" else {}
+    story, kept = rounds_by_hand(STOPPING[name], X, y, **kind, more=more)
+    model = AgedClassifier(STOPPING[name], **kind).fit(X, y, **more)
+    best = "best_iteration" if name == "xgboost" else "best_iteration_"
+    assert getattr(model.estimator_, best) == getattr(kept[-1], best) < 150
+    assert model.ages_.tolist() == [ages[-1] for ages in story.history]
+
+
+@pytest.mark.parametrize("name", STOPPING)
+@pytest.mark.parametrize(
+    "wrapped", [{"margins": "age"}, {"offset": "counts"}, None], ids=["margins", "offset", "after"]
+)
+def test_early_stopping_goes_with_offsets_and_searches(name, wrapped):
+    options = {"rounds": 2, "cv": 2, **(wrapped or {})}
+    model = OffsetClassifier(STOPPING[name]) if wrapped is None else AgedClassifier(STOPPING[name], **options)
+    search = GridSearchCV(model, {"tau": [0.5, 1.0]}, cv=2, error_score="raise")
+    search.fit(X, y, eval_set=[(X[::3], y[::3])])
+    assert search.best_estimator_.predict(X).shape == y.shape
+    if wrapped is not None:
+        start = "base_margin" if name == "xgboost" else "init_score"
+        with pytest.raises(ValueError, match=start):
+            model.fit(X, y, eval_set=[(X[::3], y[::3])], **{start: np.zeros((len(y), 3))})
+
+
+def test_a_sampler_belongs_outside():
+    sampler = RandomOverSampler(random_state=0)
+    inside = imblearn.pipeline.make_pipeline(StandardScaler(), sampler, LogisticRegression())
+    with pytest.raises(TypeError, match=r"RandomOverSampler resamples.*put it before AgedClassifier"):
+        AgedClassifier(inside).fit(X, y)
+    outside = imblearn.pipeline.make_pipeline(StandardScaler(), sampler, AgedClassifier(LogisticRegression(), cv=2))
+    model = outside.fit(X, y)[-1]
+    assert len(model.ages_) == len(sampler.fit_resample(X, y)[1])
 
 
 def test_words_as_labels_go_to_trees_that_take_them():
