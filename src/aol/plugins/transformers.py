@@ -94,7 +94,7 @@ class AgeTrainer(Trainer):
         super().__init__(*args, **kwargs)
         self._check_settings()
         self._first = self._balance.state_dict() if self.model_init is not None else None
-        self.add_callback(_Folding(self))
+        self.callback_handler.callbacks.insert(0, _Folding(self))  # first: other callbacks see the ages of the epoch
 
     def _check_settings(self) -> None:
         _check_bases(type(self))

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 from torch.utils.data import IterableDataset
-from transformers import Seq2SeqTrainer, Seq2SeqTrainingArguments, Trainer
+from transformers import Seq2SeqTrainer, Seq2SeqTrainingArguments, Trainer, TrainerCallback
 
 import aol
 from aol.plugins.transformers import AgeTrainer, logger
@@ -256,6 +256,19 @@ def test_accumulation_is_refused_where_the_host_would_scale_the_loss_again(monke
     made(sample_ages())
     with pytest.raises(ValueError, match=r"gradient_accumulation_steps above 1 needs Transformers 5\.20"):
         made(sample_ages(), args={"gradient_accumulation_steps": 2})
+
+
+def test_a_callback_sees_the_ages_of_the_epoch_that_has_just_ended() -> None:
+    class Watching(TrainerCallback):
+        def __init__(self) -> None:
+            self.epochs: list[int] = []
+
+        def on_epoch_end(self, args, state, control, **kwargs) -> None:
+            self.epochs.append(ages.epoch)
+
+    ages, watching = sample_ages(), Watching()
+    trained(ages, callbacks=[watching])
+    assert watching.epochs == [1, 2, 3]
 
 
 SHUFFLED = [DATA[i] for i in torch.randperm(len(DATA), generator=torch.Generator().manual_seed(0)).tolist()]
