@@ -48,7 +48,9 @@ _DATA = {
     "seed": "of data, network and order: 0, 0,1,2 or 0-4",
 }
 _TRAINING = {
-    "net": ", ".join(("auto (by the size of the images)", *tuple(CHOICES["net"])[1:])),
+    "net": ", ".join(
+        ("auto (by the size of the images)", *tuple(CHOICES["net"])[1:], "timm:NAME, MODULE:FUNCTION (your own)")
+    ),
     "epochs": "passes over the data",
     "batch_size": "samples in a batch",
     "optimiser": _ANY["optimiser"],

@@ -18,6 +18,7 @@ from aol import _check, _distributed, nets
 from aol.engine.settings import Settings
 from aol.losses import focal_loss, is_correct, sigmoid_bias, softmax_loss, weighted_mean, with_offset
 from aol.nets import fused
+from aol.nets.external import head_name
 
 
 class SingleRun(nn.Module):
@@ -32,7 +33,7 @@ class SingleRun(nn.Module):
     @property
     def head(self) -> nn.Module:
         """The last linear layer."""
-        return self.network.get_submodule("head")
+        return self.network.get_submodule(head_name(self.network))
 
     def forward(self, images: Tensor) -> Tensor:
         """Return logits `[1, B, K]`."""
@@ -61,7 +62,7 @@ def build(
             seed=run.seed,
         )
         if run.loss != "softmax":
-            bias = net.get_submodule("head").get_parameter("bias")
+            bias = net.get_submodule(head_name(net)).get_parameter("bias")
             nn.init.constant_(bias, sigmoid_bias(num_classes))
         made.append(net)
     single = len(made) == 1 and (alone or not nets.can_stack(made[0]))

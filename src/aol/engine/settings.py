@@ -17,7 +17,7 @@ from aol import _values as _check
 from aol.engine.margin import MARGINS as MARGINS
 from aol.engine.weighting import FROM_ANSWERS as FROM_ANSWERS
 from aol.engine.weighting import WEIGHTINGS as WEIGHTINGS
-from aol.nets.registry import names
+from aol.nets.registry import is_external, names
 
 Value: TypeAlias = str | float | int | bool | None
 
@@ -116,7 +116,8 @@ class Settings:
 
     def _check(self) -> None:
         for name, allowed in CHOICES.items():
-            _check.choice(name, getattr(self, name), tuple(allowed))
+            if not (name == "net" and isinstance(self.net, str) and is_external(self.net)):
+                _check.choice(name, getattr(self, name), tuple(allowed))
         for name in ("data", "memory"):
             if not isinstance(value := getattr(self, name), str):
                 raise TypeError(f"{name} must be text, not {_check.shown(value)}.")

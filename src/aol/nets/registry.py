@@ -1,9 +1,14 @@
-"""The networks by name. A new one is a function here and a line in `NETWORKS`; importable without torch."""
+"""The networks by name. A new one is a function here and a line in `NETWORKS`; importable without torch.
+
+Those of timm and of your own (`external.py`) have a colon in their name.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -59,6 +64,21 @@ NETWORKS: dict[str, Entry] = {
 }
 
 
+def is_external(name: str) -> bool:
+    """Return whether a name is `timm:NAME` or `MODULE:FUNCTION`.
+
+    >>> is_external("timm:resnet18"), is_external("package.module:make_net"), is_external("resnet32")
+    (True, True, False)
+    """
+    return re.fullmatch(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[\w.\-]+", name) is not None
+
+
+def _external(name: str) -> Entry:
+    from aol.nets.external import build_external
+
+    return Entry(partial(build_external, name), 32)
+
+
 def names() -> tuple[str, ...]:
     """List the names `make` knows.
 
@@ -81,12 +101,12 @@ def make(name: str, *, num_classes: int, in_channels: int = 3, image_size: int |
     """
     import torch
 
-    if name not in NETWORKS:
-        raise ValueError(f"name must be one of {', '.join(names())}; got {name!r}")
+    if name not in NETWORKS and not is_external(name):
+        raise ValueError(f"name must be one of {', '.join(names())}, timm:NAME or MODULE:FUNCTION; got {name!r}")
     for argument, value in (("num_classes", num_classes), ("in_channels", in_channels)):
         if value < 1:
             raise ValueError(f"{argument} must be at least 1, got {value}")
-    entry = NETWORKS[name]
+    entry = NETWORKS.get(name) or _external(name)
     size = entry.image_size if image_size is None else image_size
     if size < entry.smallest or size < 1 or size % entry.multiple:
         allowed = f"a multiple of {entry.multiple}" if entry.multiple > 1 else f"at least {entry.smallest}"

@@ -13,6 +13,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
+from aol.nets.external import head_name
 from aol.nets.layers import entry_of, is_channelwise, split_runs
 from aol.nets.stacked_layers import RULES, StackedConv2d, StackedLinear
 
@@ -85,6 +86,7 @@ class Stacked(nn.Module):
         self.num_runs = len(networks)
         self.network = _join(networks)
         self.training = self.network.training
+        self._head = head_name(networks[0])
         self._shapes = {name: value.shape for name, value in networks[0].state_dict().items()}
         entry = entry_of(self.network)
         self._channels = entry.in_channels if isinstance(entry, StackedConv2d) else None
@@ -95,7 +97,7 @@ class Stacked(nn.Module):
     @property
     def head(self) -> StackedLinear:
         """The last linear layer of all runs, `weight` [R·K, I] and `bias` [R·K]."""
-        return cast(StackedLinear, self.network.get_submodule("head"))
+        return cast(StackedLinear, self.network.get_submodule(self._head))
 
     def forward(self, images: Tensor) -> Tensor:
         """Images [R, B, C, H, W] or [B, C, H, W] → logits [R, B, K]."""
