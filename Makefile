@@ -88,6 +88,16 @@ $(VENV)-avalanche/.ready: $(BIN)/.ready
 test-avalanche: $(VENV)-avalanche/.ready
 	AOL_HOST=avalanche $(VENV)-avalanche/bin/python -m pytest tests/plugins/avalanche src/aol/plugins/avalanche.py tests/docs/test_blocks.py
 
+# Data sets and networks of other libraries by name.
+.PHONY: test-sources
+test-plugins: test-sources
+
+$(VENV)-sources/.ready: $(BIN)/.ready
+	.ci/layer $(VENV) $(VENV)-sources torchvision==0.28.0 timm==1.0.30 datasets==5.2.0
+
+test-sources: $(VENV)-sources/.ready
+	AOL_HOST=sources $(VENV)-sources/bin/python -m pytest tests/data/sources tests/docs/test_blocks.py
+
 # scikit-learn's neighbours go together: one environment for skorch, River and boosted trees.
 .PHONY: test-skorch test-river test-trees bench-plugins
 test-plugins: test-skorch test-river test-trees

@@ -38,5 +38,7 @@ HOSTS = [
 for host in HOSTS:
     if os.environ.get("AOL_HOST") != host:
         collect_ignore += [str(ROOT / "src" / "aol" / "plugins" / f"{host}.py"), str(ROOT / "tests" / "plugins" / host)]
+if os.environ.get("AOL_HOST") != "sources":  # torchvision, timm, Hugging Face datasets
+    collect_ignore.append(str(ROOT / "tests" / "data" / "sources"))
 if os.environ.get("AOL_HOST") != "sklearn":  # scikit-learn is always there; these are its neighbours
     collect_ignore.append(str(ROOT / "tests" / "plugins" / "trees"))

@@ -85,7 +85,8 @@ def test_layers_start_as_the_framework_starts_them() -> None:
     [
         (
             {"name": "resnet50"},
-            "name must be one of cnn, resnet32, resnet34-cifar, resnet34, vit, timm:NAME or MODULE:FUNCTION; got 'resnet50'",
+            "name must be one of cnn, resnet32, resnet34-cifar, resnet34, vit, timm:NAME or MODULE:FUNCTION; got "
+            "'resnet50'",
         ),
         ({"num_classes": 0}, "num_classes must be at least 1, got 0"),
         ({"in_channels": 0}, "in_channels must be at least 1, got 0"),

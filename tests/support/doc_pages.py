@@ -23,7 +23,7 @@ from torch.utils.data import TensorDataset
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), ROOT / "benchmarks" / "README.md", *(ROOT / "docs").rglob("*.md")])
-HOSTS = {path.stem for path in (ROOT / "src" / "aol" / "plugins").glob("[!_]*.py")}
+HOSTS = {path.stem for path in (ROOT / "src" / "aol" / "plugins").glob("[!_]*.py")} | {"sources"}
 DATA = {"cifar10", "cifar100"}
 PROGRAMS = {"python", "sh"}
 PLAIN = {"bibtex", "html", "json", "text", "toml"}

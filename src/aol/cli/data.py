@@ -77,7 +77,7 @@ def _get(words: argparse.Namespace) -> None:
     "data check",
     "Show where a data set is and how large it is, and list all its problems: exit status 1 if there are any.",
     ("aol data check cifar10", "aol data check photos --decode"),
-    value("name", "NAME_OR_FOLDER", f"a folder, or one of {_NAMES}"),
+    value("name", "NAME_OR_FOLDER", f"a folder, hf:NAME, torchvision:NAME, or one of {_NAMES}"),
     _LOOK,
     switch("--decode", "decode every image; without it, only the header of each is read"),
     value("--workers", "N", "threads that decode", type=count(1), default=4),

@@ -254,17 +254,18 @@ def seed_list(flag: str, text: str) -> list[int]:
 
 
 def check_data(names: Iterable[str], flag: str = "--data") -> None:
-    """Refuse a word that is neither a built-in data set nor a folder, before anything is opened."""
+    """Refuse a word that is neither a built-in data set, one of another library, nor a folder, before it is opened."""
     from aol._values import did_you_mean
     from aol.data.named import NAMES
+    from aol.data.sources import is_source
 
     for name in names:
         path = Path(name).expanduser()
-        if name in NAMES or (name and path.is_dir()):
+        if name in NAMES or is_source(name) or (name and path.is_dir()):
             continue
         if path.is_file():
             raise WrongSettingsError(f"{flag} {name} is a file: a folder or one of {', '.join(NAMES)} is needed.")
         raise WrongSettingsError(
-            f"{flag}: there is no folder or data set {name!r}; built-in are {', '.join(NAMES)}."
-            + did_you_mean(name, NAMES)
+            f"{flag}: there is no folder or data set {name!r}; built-in are {', '.join(NAMES)}; others are hf:NAME and "
+            "torchvision:NAME." + did_you_mean(name, NAMES)
         )

@@ -101,11 +101,12 @@ def _open(folders: Mapping[str, str], data_dir: str | None, runs: Sequence[Setti
     """Open the data sets of some runs: by name, or from the folder that was given for a name."""
     from aol.data import open_data
     from aol.data.named import NAMES, NUM_CLASSES
+    from aol.data.sources import is_source
 
     pairs: dict[str, AnyPair] = {}
     for name in dict.fromkeys(run.data for run in runs):
         place = folders.get(name, name)
-        if name not in folders and name not in NAMES and not Path(name).exists():
+        if name not in folders and not (name in NAMES or is_source(name) or Path(name).exists()):
             raise WrongSettingsError(
                 f"The data set {name} must be given: --data {name}=FOLDER; or leave it out with --only data=..."
             )

@@ -145,9 +145,11 @@ def _open(directory: Path, data_dir: str | None, runs: Sequence[Settings]) -> di
     """Open the data sets of some runs; relative folders refer to `directory`."""
     from aol.data import open_data
     from aol.data.named import NAMES
+    from aol.data.sources import is_source
 
     names = dict.fromkeys(run.data for run in runs)
-    places = {name: name if name in NAMES else str(directory / Path(name).expanduser()) for name in names}
+    known = {name for name in names if name in NAMES or is_source(name)}
+    places = {name: name if name in known else str(directory / Path(name).expanduser()) for name in names}
     check_data(places.values())
     return {name: open_data(place, data_dir=data_dir) for name, place in places.items()}
 

@@ -17,6 +17,7 @@ from pathlib import Path
 import torch
 
 from aol.data.crops import crops_for
+from aol.data.decode import decode as decoded
 from aol.data.decode import identify, open_image
 from aol.data.encoded_images import Records, StoredImages, into_memory, problems
 from aol.data.errors import DataError
@@ -26,9 +27,11 @@ from aol.data.lmdb_set import lmdb_split, open_lmdb
 from aol.data.named import NAMES, OFFICIAL, Official, find, load_named, missing_message, official_at
 from aol.data.packed import MANIFEST, PackedRecords, has_shards, open_packed
 from aol.data.parquet import open_parquet, parquet_folder
+from aol.data.sources import is_source, open_source
 
 Word = str | os.PathLike[str]
 Progress = Callable[[str, int, int], None]
+_SMALL = 64  # pixels: the largest images of other libraries that are held in memory
 
 
 def open_records(root: Path) -> tuple[str, dict[str, Records]]:
@@ -64,7 +67,8 @@ def open_data(
 ) -> Pair[ImageSet] | Pair[StoredImages]:
     """Open a data set: a built-in name in memory (`ImageSet`), a folder decoded on the fly (`StoredImages`).
 
-    A folder's training split is cropped at random to `size`, drawn by `seed`; its other splits centrally.
+    `hf:NAME` and `torchvision:NAME` are held in memory if their images have up to 64 pixels a side, else decoded. A
+    decoded training split is cropped at random to `size`, drawn by `seed`; the other splits centrally.
 
     >>> open_data("digits").train.shape
     (1, 8, 8)
@@ -77,19 +81,26 @@ def open_data(
     word = os.fspath(name_or_folder)
     if word in NAMES:
         return load_named(word, data_dir=data_dir)
+    if is_source(word):
+        pair = _stored(word, open_source(word, data_dir), size, seed)
+        first = decoded(pair.train.records.encoded(0), pair.train.records.source(0))
+        return _in_memory(pair) if max(first.shape[1:]) <= _SMALL else pair
     root = Path(word).expanduser().absolute()
     if not word or (not root.exists() and os.sep not in word):
         raise ValueError(f"unknown data set {word!r}: no such folder, and the built-in names are {', '.join(NAMES)}")
     if known := official_at(root):
         return known.load(root)
-    _, records = open_records(root)
+    return _stored(root.name, open_records(root)[1], size, seed)
+
+
+def _stored(name: str, records: dict[str, Records], size: int, seed: int) -> Pair[StoredImages]:
     training, evaluation = crops_for(size)
     splits = {
-        name: StoredImages(each, training if name == "train" else evaluation, seed=seed)
-        for name, each in records.items()
+        split: StoredImages(each, training if split == "train" else evaluation, seed=seed)
+        for split, each in records.items()
     }
     train, test, classes, change = splits["train"], splits["test"], splits["train"].classes, Augmentation(0, flip=True)
-    return Pair(root.name, train, test, classes, IMAGENET, IMAGENET, change, splits.get("validation"))
+    return Pair(name, train, test, classes, IMAGENET, IMAGENET, change, splits.get("validation"))
 
 
 def load(name_or_folder: Word, *, data_dir: Word | None = None, workers: int = 4) -> Pair[ImageSet]:
@@ -101,8 +112,10 @@ def load(name_or_folder: Word, *, data_dir: Word | None = None, workers: int = 4
     10
     """
     opened = open_data(name_or_folder, data_dir)
-    if isinstance(opened.train, ImageSet):
-        return opened
+    return opened if isinstance(opened.train, ImageSet) else _in_memory(opened, workers)
+
+
+def _in_memory(opened: Pair[StoredImages], workers: int = 4) -> Pair[ImageSet]:
     splits = (opened.train, opened.test, opened.validation)
     train, test, *validation = (into_memory(s, workers=workers) for s in splits if isinstance(s, StoredImages))
     if train.shape != test.shape:
@@ -158,6 +171,10 @@ def check(
     if word == "digits":
         return _loaded("digits", "inside scikit-learn", load_named(word), [])
     root = Path(word).expanduser().absolute()
+    if is_source(word):
+        splits = open_source(word, data_dir)
+        found = _record_problems(splits, decode, workers, progress)
+        return _report(word, word.partition(":")[0], word, splits, found)
     if known := OFFICIAL.get(word):
         folder = find(word, data_dir=data_dir)
         if folder is None:
@@ -173,7 +190,22 @@ def check(
     except (DataError, FileNotFoundError) as reason:
         kind = "folder" if _is_folder(root) else "unknown"
         return Report(root.name, kind, str(root), found or [str(reason)])
-    for split, records in {} if kind == "folder" else splits.items():
+    if kind != "folder":
+        found = _record_problems(splits, decode, workers, progress)
+    return _report(root.name, kind, str(root), splits, found)
+
+
+def _report(name: str, kind: str, where: str, splits: dict[str, Records], found: list[str]) -> Report:
+    if len(splits["train"].classes) < 2:
+        found.append(f"{where}: a single class; at least two are needed")
+    sizes = {split: len(records.labels) for split, records in splits.items()}
+    return Report(name, kind, where, found, sizes, len(splits["train"].classes))
+
+
+def _record_problems(splits: dict[str, Records], decode: bool, workers: int, progress: Progress | None) -> list[str]:
+    """Return all problems of encoded images, of classes without any, and of packed sets."""
+    found: list[str] = []
+    for split, records in splits.items():
         report = None if progress is None else partial(progress, split)
         found += problems(_reader(records, decode), len(records.labels), workers, report)
         counts = torch.bincount(records.labels, minlength=len(records.classes)).tolist()
@@ -181,10 +213,7 @@ def check(
         found += [f"{records.name}: no image of class {name!r}" for name in empty]
         if isinstance(records, PackedRecords):
             found += problems(records.table, records.shards)
-    if len(splits["train"].classes) < 2:
-        found.append(f"{root}: a single class; at least two are needed")
-    sizes = {split: len(records.labels) for split, records in splits.items()}
-    return Report(root.name, kind, str(root), found, sizes, len(splits["train"].classes))
+    return found
 
 
 def _folder_problems(root: Path, decode: bool, workers: int, progress: Progress | None) -> list[str]:

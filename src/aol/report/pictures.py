@@ -22,6 +22,7 @@ from aol.data.decode import open_image
 from aol.data.errors import need
 from aol.data.named import NAMES
 from aol.data.nuisance import change
+from aol.data.sources import is_source
 from aol.runs.record import Run
 from aol.runs.samples import SampleTable
 from aol.runs.thumbnails import read_thumbnails
@@ -77,7 +78,7 @@ def _nothing(_: int) -> None:
 def _opened(run: Run, data_dir: Path | None) -> Pair[ImageSet] | Pair[StoredImages]:
     """Open the data set of a run: in the folder given, else where the run found it."""
     root, word = run.directory or ".", str(run.data)
-    if word in NAMES:
+    if word in NAMES or is_source(word):
         found = data_dir or (None if run.data_dir is None else os.path.join(root, run.data_dir))
         return open_data(word, found)
     places = [Path(root) / Path(word).expanduser()]
