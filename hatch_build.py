@@ -1,12 +1,15 @@
-"""Build step: the README as PyPI shows it, where links to files of the project lead nowhere.
+"""Build step: the addresses of the project, and the README as PyPI shows it, where links to files lead nowhere.
 
-If `project.urls` has a `Repository`, links and pictures become addresses there. Until it has one, links become their
-text and pictures are left out.
+The addresses are those of the repository in which GitHub Actions builds, so that a fork has its own. Links and pictures
+of the README then lead there. Built elsewhere, there are no addresses, links become their text, and pictures are left
+out.
 """
 
 from __future__ import annotations
 
+import os
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -33,11 +36,25 @@ def for_pypi(text: str, repository: str | None) -> str:
     return _LINK.sub(moved, text)
 
 
+def addresses(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the addresses of the project, by what PyPI calls them.
+
+    >>> addresses({"GITHUB_SERVER_URL": "https://example.org", "GITHUB_REPOSITORY": "me/aol"})["Issues"]
+    'https://example.org/me/aol/issues'
+    """
+    names = ("GITHUB_SERVER_URL", "GITHUB_REPOSITORY")
+    if any(not environment.get(name) for name in names):
+        return {}
+    home = "/".join(environment[name] for name in names)
+    return {"Repository": home, "Issues": f"{home}/issues", "Changelog": f"{home}/blob/main/CHANGELOG.md"}
+
+
 class CustomMetadataHook(MetadataHookInterface):
-    """Sets `readme` of the project."""
+    """Sets `urls` and `readme` of the project."""
 
     def update(self, metadata: dict[str, Any]) -> None:
-        """Write the README into the metadata."""
+        """Write addresses and README into the metadata."""
         text = (Path(self.root) / "README.md").read_text(encoding="utf-8")
-        repository = metadata.get("urls", {}).get("Repository")
+        metadata["urls"] = addresses(os.environ)
+        repository = metadata["urls"].get("Repository")
         metadata["readme"] = {"content-type": "text/markdown", "text": for_pypi(text, repository)}

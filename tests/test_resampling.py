@@ -76,10 +76,20 @@ def test_workers_draw_for_their_own_items_and_hear_of_a_new_epoch(stays):
     assert len(set(pairs)) > 2  # not the same draws
 
 
+class Level:
+    """A weight in shared memory, as a function that can be sent to a worker."""
+
+    def __init__(self, level: torch.Tensor) -> None:
+        self.level = level
+
+    def __call__(self, item: int) -> torch.Tensor:
+        return self.level
+
+
 def test_a_weight_that_changes_between_epochs_reaches_workers_that_stay():
     level = torch.tensor(0.0).share_memory_()
     loader = DataLoader(
-        aol.Resampled(Stream(10), lambda item: level), batch_size=None, num_workers=1, persistent_workers=True
+        aol.Resampled(Stream(10), Level(level)), batch_size=None, num_workers=1, persistent_workers=True
     )
     assert list(loader) == []
     level.fill_(2.0)

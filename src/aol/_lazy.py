@@ -6,6 +6,8 @@ import importlib
 import sys
 from collections.abc import Callable, Mapping, Sequence
 
+from aol._need import explained
+
 
 def lazy(
     package: str, homes: Mapping[str, Sequence[str]], modules: Sequence[str] = ()
@@ -18,7 +20,10 @@ def lazy(
 
     def find(name: str) -> object:
         if name in places:
-            value: object = getattr(importlib.import_module(places[name]), name)
+            try:
+                value: object = getattr(importlib.import_module(places[name]), name)
+            except ModuleNotFoundError as error:
+                raise explained(error, f"{package}.{name}") from error
             setattr(sys.modules[package], name, value)
             return value
         if name in modules:

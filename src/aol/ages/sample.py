@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from aol import _check, _distributed
+from aol._need import need
 from aol.ages import _store
 from aol.ages.rules import age_step, blend, mean_one
 from aol.ids import IdMap, Ids
@@ -252,6 +253,7 @@ class SampleAges:
 
     def _frame(self, where: Tensor) -> pd.DataFrame:
         """Return rows for the samples `where [R, B]`."""
+        need("pandas", package="pandas", extra="cli", why="a DataFrame")
         import pandas as pd
 
         columns = {

@@ -13,6 +13,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 
+from aol._need import explained
 from aol._version import __version__
 from aol.cli import bench, data, report, show, study, train  # noqa: F401 (which register their commands)
 from aol.cli.output import NO_SPACE, note
@@ -68,6 +69,8 @@ def _explained(error: Exception) -> tuple[str, int]:
         return "the disk is full; files already written are complete: free some space, then `aol resume FOLDER`.", 1
     if isinstance(error, FileNotFoundError):
         return str(error), 2
+    if isinstance(error, ModuleNotFoundError):
+        return str(explained(error, "the command line")), 1
     if isinstance(error, OSError | RuntimeError | ImportError):
         return str(error), 1
     if isinstance(error, ValueError | TypeError):

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, cast
 import torch
 from torch import nn
 
+from aol._need import need
+
 if TYPE_CHECKING:
     from aol.nets.layers import Network
 
@@ -48,8 +50,6 @@ def head_name(net: nn.Module) -> str:
 
 
 def _timm(name: str) -> Build:
-    from aol.data.errors import need
-
     timm = need("timm", package="timm", extra="timm", why=f"the network timm:{name}")
     if not timm.is_model(name):
         raise ValueError(f"timm has no model {name!r}")

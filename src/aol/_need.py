@@ -1,0 +1,41 @@
+"""Packages that are not always there: what to install when one is missing. Imports nothing."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from types import ModuleType
+
+_OF_THE_COMMAND_LINE = ("jinja2", "pandas", "rich", "scipy", "sklearn")
+
+
+def need(module: str, *, package: str, extra: str, why: str) -> ModuleType:
+    """Import an optional module, or say in one sentence what to install.
+
+    >>> need("zlib", package="zlib", extra="images", why="checksums").crc32(b"aol")
+    271917598
+    >>> need("no_such_module", package="nosuch", extra="images", why="decoding")
+    Traceback (most recent call last):
+    ...
+    ModuleNotFoundError: decoding needs nosuch, which is not installed: pip install '.[images]' in a checkout of aol
+    """
+    try:
+        return import_module(module)
+    except ModuleNotFoundError as missing:
+        if missing.name is not None and missing.name.split(".")[0] != module.split(".")[0]:
+            raise  # the package is there but one of its own requirements is not: say that instead
+        raise _missing(why, package, extra, missing) from None
+
+
+def explained(error: ModuleNotFoundError, why: str) -> ModuleNotFoundError:
+    """Return the error, or one that names the extra where a package of the command line is missing.
+
+    >>> explained(ModuleNotFoundError(name="pandas"), "aol.load_runs")
+    ModuleNotFoundError("aol.load_runs needs pandas, which is not installed: pip install '.[cli]' in a checkout of aol")
+    """
+    name = (error.name or "").split(".")[0]
+    return _missing(why, name, "cli", error) if name in _OF_THE_COMMAND_LINE else error
+
+
+def _missing(why: str, package: str, extra: str, error: ModuleNotFoundError) -> ModuleNotFoundError:
+    text = f"{why} needs {package}, which is not installed: pip install '.[{extra}]' in a checkout of aol"
+    return ModuleNotFoundError(text, name=error.name)
