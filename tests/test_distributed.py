@@ -138,9 +138,10 @@ def test_processes_share_the_order_of_one(processes, kind, even):
 
 @pytest.mark.parametrize("divide_by", ["weight", "count"])
 @pytest.mark.parametrize("loss", ["softmax", "sigmoid", "focal"])
-def test_micro_batches_under_ddp_add_up_to_one_large_batch(processes, divide_by, loss):
+@pytest.mark.parametrize("sharded", [False, True], ids=["DDP", "FSDP2"])
+def test_micro_batches_on_several_processes_add_up_to_one_large_batch(processes, divide_by, loss, sharded):
     alone = scenarios.gradients(0, processes.world, divide_by=divide_by, loss=loss, alone=True)
-    for found in processes.run("gradients", divide_by=divide_by, loss=loss):
+    for found in processes.run("gradients", divide_by=divide_by, loss=loss, sharded=sharded):
         for mine, wanted in zip(found, alone, strict=True):
             np.testing.assert_allclose(mine, wanted, rtol=1e-12, atol=1e-14)
 

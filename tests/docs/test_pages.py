@@ -16,9 +16,10 @@ from tests.support.running import as_torchrun, status_of
 LINK = re.compile(r"(?<!!)\[[^\]]*\]\((?P<target>[^)\s]+)\)")
 
 
-def test_the_program_for_many_processes_gives_the_same_on_one_and_two(tmp_path: Path) -> None:
+@pytest.mark.parametrize("title", ["train.py", "sharded.py"])
+def test_a_program_for_many_processes_gives_the_same_on_one_and_two(tmp_path: Path, title: str) -> None:
     page = ROOT / "docs" / "how-to" / "distributed.md"
-    (program,) = [block for block in blocks(page) if block.title == "train.py"]
+    (program,) = [block for block in blocks(page) if block.title == title]
     (tmp_path / "train.py").write_text(program.code)
     printed = []
     for world in (1, 2):

@@ -7,6 +7,8 @@ import itertools
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 import aol
@@ -205,8 +207,20 @@ def samplers(rank: int, world: int, *, kind: str, even: bool) -> list:
     return [first, length, begun, list(other)]
 
 
-def gradients(rank: int, world: int, *, divide_by: str, loss: str, alone: bool = False, nothing: bool = False) -> list:
-    """The gradients of one optimiser step over all that all processes hold, in micro-batches of uneven sizes."""
+def gradients(
+    rank: int,
+    world: int,
+    *,
+    divide_by: str,
+    loss: str,
+    alone: bool = False,
+    nothing: bool = False,
+    sharded: bool = False,
+) -> list:
+    """The gradients of one optimiser step over all that all processes hold, in micro-batches of uneven sizes.
+
+    By DDP, or `sharded` by FSDP2.
+    """
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3)).double()
     per_sample = getattr(aol, f"{loss}_loss")
@@ -225,15 +239,26 @@ def gradients(rank: int, world: int, *, divide_by: str, loss: str, alone: bool =
     start = sum(map(sum, sizes[:rank]))
     edges = [start + sum(sizes[rank][:i]) for i in range(4)]
     parts = [slice(a, b) for a, b in itertools.pairwise(edges)]
-    parallel = DistributedDataParallel(model)
+    parallel = _sharded(model, world) if sharded else DistributedDataParallel(model)
     whole = aol.loss_total([weight[part] for part in parts], divide_by=divide_by)
     means = []
     for number, part in enumerate(parts):
         last = number == len(parts) - 1
-        with torch.enable_grad() if last else parallel.no_sync():
+        if sharded:
+            parallel.set_requires_gradient_sync(last)
+        with torch.enable_grad() if last or sharded else parallel.no_sync():
             mean = aol.weighted_mean(per_sample(parallel(x[part]), y[part]), weight[part], total=whole)
             mean.backward()
         means.append(mean.detach())
     shown = torch.stack(means).sum()
     dist.all_reduce(shown)
-    return [shown.item() / world, *(p.grad.tolist() for p in model.parameters())]
+    found = [p.grad.full_tensor() if sharded else p.grad for p in model.parameters()]
+    return [shown.item() / world, *(gradient.tolist() for gradient in found)]
+
+
+def _sharded(model: nn.Sequential, world: int) -> nn.Module:
+    """Shard each linear layer, then the rest, among all processes, as the documentation of FSDP2 does."""
+    mesh = init_device_mesh("cpu", (world,))
+    for layer in (each for each in model if isinstance(each, nn.Linear)):
+        fully_shard(layer, mesh=mesh)
+    return fully_shard(model, mesh=mesh)
