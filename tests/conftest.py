@@ -6,6 +6,7 @@ And the device that tests of any device get: here the CPU, in `tests/gpu` CUDA.
 from __future__ import annotations
 
 import os
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,8 @@ ROOT = Path(__file__).parents[1]
 os.environ["PYTHONPATH"] = os.pathsep.join(
     [str(ROOT / "src"), str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
 )
+# What a user has done is remembered outside the runs.
+os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="aol-state-")
 torch.set_num_threads(1)  # the threads of OpenMP do not outlive a fork, and a copy of this process waits for them
 
 HOSTS = ("loop", "avalanche", "lightning", "skorch", "transformers")

@@ -134,6 +134,17 @@ def locked(folder: Path, part: str = "", *, called: str = "--out") -> Iterator[N
         yield
 
 
+def is_locked(folder: Path, part: str) -> bool:
+    """Return whether any process, this one included, holds a named part of a folder."""
+    lock = FileLock(folder / f".lock-{part}")
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        return True
+    lock.release()
+    return False
+
+
 def _acquire(folder: Path, path: Path, called: str) -> FileLock:
     lock = FileLock(path)
     try:

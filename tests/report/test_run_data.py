@@ -237,6 +237,26 @@ def test_images_in_a_folder_are_shown_small(tmp_path: Path, monkeypatch: pytest.
         assert np.asarray(shown).mean((0, 1)) == pytest.approx(wanted, abs=4)
 
 
+def test_a_folder_that_only_the_run_names_is_not_shown_unless_it_is_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    train_on_a_folder(tmp_path, monkeypatch)
+    capsys.readouterr()
+    assert main(["report", "run"]) == 0  # by whoever trained it
+    assert f"pictures of samples come from {tmp_path / 'set'}" in capsys.readouterr().err
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "somebody else"))
+    shown = {}
+    for words in ([], ["--data-dir", "set"]):
+        assert main(["report", "run", *words]) == 0
+        said = capsys.readouterr().err
+        shown[bool(words)] = (Path(next(Path("run").glob("*.html"))).read_text().count("data:image/"), said)
+    assert shown[False][0] == 0
+    assert f"--data-dir {tmp_path / 'set'}" in shown[False][1]
+    assert shown[True][0] > 0
+    write_run(next(Path("run/runs").iterdir()), replace(read_run(next(Path("run/runs").iterdir())), data="x/.."))
+    assert main(["report", "run", "--data-dir", "set/train"]) == 0  # not the folder above it
+
+
 def test_pictures_that_cannot_be_found_are_told_in_one_sentence_and_found_with_a_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -152,3 +152,39 @@ def test_torchrun_prints_one_json_object_for_all_its_processes(tmp_path: Path) -
     assert (
         main(["train", "--epochs", "1", "--weighting", "none,aol", "--resume", "--json", "--out", str(tmp_path)]) == 0
     )
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"RANK": "3"}, "sets RANK, but not WORLD_SIZE"),
+        ({"WORLD_SIZE": "2"}, "sets WORLD_SIZE, but not RANK"),
+        ({"RANK": "3", "WORLD_SIZE": "1"}, "RANK must lie in 0 to WORLD_SIZE - 1 = 0, not 3"),
+        ({"RANK": "0", "WORLD_SIZE": "2"}, "but not MASTER_ADDR and MASTER_PORT"),
+        ({"RANK": "x", "WORLD_SIZE": "2"}, "RANK must be a whole number of 0 or more, not 'x'"),
+        ({"RANK": "-1", "WORLD_SIZE": "2"}, "RANK must be a whole number of 0 or more, not '-1'"),
+    ],
+)
+def test_launch_variables_that_are_half_set_are_refused(
+    given: dict[str, str],
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    assert main(["train", "--epochs", "1", "--out", str(tmp_path / "out")]) == 2
+    assert said in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_process_that_died_is_named_by_those_that_wait_for_it(tmp_path: Path) -> None:
+    words = ["train", "--seed", "0,1", "--together", "1", "--parallel", "runs", "--checkpoint-seconds", "0"]
+    words += ["--epochs", "40", "--out", str(tmp_path)]
+    first, second = processes(words)
+    wait_for(tmp_path)
+    os.kill(second, signal.SIGKILL)
+    status_of(second)
+    assert status_of(first) == 1  # torchrun would have ended it
+    assert len(list(tmp_path.glob("runs/*/run.json"))) >= 1

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from aol.cli.parser import Flag, choice, count, defaults_of, folder, seconds, shard, switch, value
+from aol.engine.launch import launched
 
 if TYPE_CHECKING:
     from aol.runs.driver import ExecutionOptions
@@ -80,7 +81,7 @@ def absolute(path: str | None) -> str | None:
 
 def is_first() -> bool:
     """Return whether this is the one process of several started by torchrun that prints."""
-    return os.environ.get("RANK", "0") == "0"
+    return launched()[0] == 0
 
 
 def progress_for(words: argparse.Namespace, name: str = "") -> Silent:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
-
 import torch
 
+from aol.engine.launch import local_rank
 from aol.engine.settings import WrongSettingsError
 
 
@@ -17,14 +16,14 @@ def usable_device(name: str) -> torch.device:
         device = torch.device(name)
     except RuntimeError as error:
         raise WrongSettingsError(f"--device must be auto, cpu, cuda or cuda:N, not {name!r}.") from error
-    if device.type not in ("cpu", "cuda"):
+    if device.type not in ("cpu", "cuda") or (device.type == "cpu" and device.index):
         raise WrongSettingsError(f"--device must be auto, cpu, cuda or cuda:N, not {name!r}.")
     try:
         device = torch.empty(0, device=device).device
     except (RuntimeError, AssertionError) as error:
         raise WrongSettingsError(f"--device {name} cannot be used here: {str(error).splitlines()[0]}") from error
     if name == "cuda":
-        device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+        device = torch.device("cuda", local_rank())
     if device.type == "cuda":
         torch.cuda.set_device(device)
     return device

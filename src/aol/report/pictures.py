@@ -6,7 +6,6 @@ A data set that is missing, or is not the one of the run, gives no picture.
 from __future__ import annotations
 
 import io
-import os
 import struct
 import zlib
 from collections.abc import Callable
@@ -17,10 +16,11 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
+from aol._used import is_remembered
 from aol.data import ImageSet, Pair, StoredImages, open_data
 from aol.data.decode import open_image
 from aol.data.errors import need
-from aol.data.named import NAMES
+from aol.data.named import NAMES, find
 from aol.data.nuisance import change
 from aol.data.sources import is_source
 from aol.runs.record import Run
@@ -53,38 +53,66 @@ class Pictures:
         """Why no picture can be found, in one sentence; empty where they can, or where the run names no data set."""
         return self._source[1]
 
+    @property
+    def place(self) -> str:
+        """The folder outside the run that pictures come from; empty if none do."""
+        return self._source[2]
+
     @cached_property
-    def _source(self) -> tuple[Callable[[int], bytes | None], str]:
+    def _source(self) -> tuple[Callable[[int], bytes | None], str, str]:
         kept = read_thumbnails(self._folder)
         if kept:
-            return (lambda row: png(kept[row]) if row in kept else None), ""
+            return (lambda row: png(kept[row]) if row in kept else None), "", ""
         if self._run.data is None:
-            return _nothing, ""
+            return _nothing, "", ""
         try:
-            train = _changed(_opened(self._run, self._data_dir), self._run).train
-            return _from_data(train, self._table), ""
+            pair, place = _opened(self._run, self._data_dir)
+            return _from_data(_changed(pair, self._run).train, self._table), "", place
+        except _UnknownFolderError as error:
+            return _nothing, f"No pictures: {error}", ""
         except (ImportError, OSError, ValueError) as error:
             reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
-            return _nothing, f"No pictures: the data set {self._run.data} was not found ({reason}). {_ADVICE}"
+            return _nothing, f"No pictures: the data set {self._run.data} was not found ({reason}). {_ADVICE}", ""
 
 
 _ADVICE = "Give its folder: aol report RUN --data-dir FOLDER."
+
+
+class _UnknownFolderError(ValueError):
+    """A folder that the run names, and on which this user has not trained."""
 
 
 def _nothing(_: int) -> None:
     return None
 
 
-def _opened(run: Run, data_dir: Path | None) -> Pair[ImageSet] | Pair[StoredImages]:
-    """Open the data set of a run: in the folder given, else where the run found it."""
-    root, word = run.directory or ".", str(run.data)
-    if word in NAMES or is_source(word):
-        found = data_dir or (None if run.data_dir is None else os.path.join(root, run.data_dir))
-        return open_data(word, found)
-    places = [Path(root) / Path(word).expanduser()]
-    if data_dir is not None:
-        places = [data_dir / Path(word).name, data_dir, *places]
-    return open_data(str(next((place for place in places if place.is_dir()), places[-1]).absolute()))
+def _opened(run: Run, data_dir: Path | None) -> tuple[Pair[ImageSet] | Pair[StoredImages], str]:
+    """Open the data set of a run and return it with its folder: the one given, else where this user's run found it.
+
+    A run may come from anybody: a folder that only the run names is not opened, or the page would show its pictures.
+    """
+    root, word = Path(run.directory or "."), str(run.data)
+    if word in NAMES:
+        noted = None if run.data_dir is None else root / run.data_dir
+        found = data_dir or (noted if noted is not None and is_remembered(noted) else None)
+        return open_data(word, found), str(find(word, data_dir=found) or "")
+    if is_source(word):
+        if not is_remembered(Path("/", word)):
+            raise _UnknownFolderError(f"this user has not trained on {word}, which the run names, on this machine.")
+        return open_data(word, data_dir), word
+    own = root / Path(word).expanduser()
+    places = [] if data_dir is None else [data_dir]
+    if data_dir is not None and own.name not in ("", ".."):
+        places.insert(0, data_dir / own.name)
+    if is_remembered(own):
+        places.append(own)
+    elif not places and own.is_dir():
+        raise _UnknownFolderError(
+            f"they are in {own.absolute()}, which the run names, but nobody has trained on it here as this user. "
+            f"To show them: aol report RUN --data-dir {own.absolute()}"
+        )
+    place = next((place for place in places if place.is_dir()), own)
+    return open_data(str(place.absolute())), str(place.absolute())
 
 
 def _from_data(train: ImageSet | StoredImages, table: SampleTable) -> Callable[[int], bytes | None]:

@@ -49,6 +49,7 @@ class Samples:
         answers: right or wrong, at every epoch.
         pictures: returns the picture of a row, or None.
         no_pictures: returns why there are no pictures, or nothing.
+        pictures_from: returns the folder outside the run that they come from, or nothing.
         about: what some rows are, as text or as pairs of name and value.
         ids: the names of the samples, where they have some.
         test_accuracy: the share of right answers on test by class, `[C]`, where it was read.
@@ -66,6 +67,7 @@ class Samples:
     answers: Answers
     pictures: Callable[[int], bytes | None] = field(default=lambda _: None)
     no_pictures: Callable[[], str] = field(default=lambda: "")
+    pictures_from: Callable[[], str] = field(default=lambda: "")
     about: Mapping[int, Description] = field(default_factory=dict)
     ids: Sequence[str | int] | None = None
     test_accuracy: Floats | None = None
@@ -196,6 +198,7 @@ def samples_of(folder: Path, run: Run, data_dir: Path | None = None) -> Samples 
         answers=table.answers,
         pictures=(pictures := Pictures(folder, run, table, data_dir)),
         no_pictures=lambda: pictures.problem,
+        pictures_from=lambda: pictures.place,
         about=read_descriptions(folder),
         ids=read_ids(folder, len(table)),
         test_accuracy=run.by_class.get("test_accuracy"),

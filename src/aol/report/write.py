@@ -34,16 +34,17 @@ def write_report(
     """Write what is asked for of the runs in some folders, and return the files by kind: page, figures, tables.
 
     `damaged` gets the reason for each run that is left out because its record is damaged; by default that is an error.
-    `data_dir` is where pictures are looked for first; `warn` is told where there are none.
+    `data_dir` is where pictures are looked for first; `warn` is told where they come from, or why there are none.
     """
     runs = load(*paths, damaged=damaged, data_dir=data_dir)
     if not runs:
         raise store.NoRunsError(f"{', '.join(map(str, paths))}: no epoch has finished yet; --watch waits for it.")
     written = _write(runs, page, figures, formats, table)
     if page is not None:
-        problems = dict.fromkeys(data.samples.no_pictures() for data in runs if data.samples is not None)
-        for problem in filter(None, problems):
-            warn(problem)
+        known = [data.samples for data in runs if data.samples is not None]
+        places = [f"pictures of samples come from {place}." for each in known if (place := each.pictures_from())]
+        for text in dict.fromkeys([*filter(None, (each.no_pictures() for each in known)), *places]):
+            warn(text)
     return written
 
 

@@ -20,6 +20,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 from pathlib import Path
 from types import FrameType
 from typing import Protocol
@@ -28,6 +29,7 @@ import torch
 import torch.distributed as dist
 
 from aol._files import remove_partial_files, write_atomically
+from aol.engine.launch import launched
 from aol.engine.loop import Loop
 from aol.engine.offline import OfflineLoop
 from aol.engine.settings import Settings, WrongSettingsError
@@ -39,7 +41,6 @@ from aol.runs.groups import RunGroup as RunGroup
 from aol.runs.groups import (
     begun_groups,
     check,
-    launched,
     load_checkpoint,
     new_group,
     plan,
@@ -56,6 +57,7 @@ from aol.runs.validate import damaged_runs, get_valid, is_complete
 
 OpenData = Callable[[Sequence[Settings]], dict[str, AnyPair]]
 _SHOW_EVERY = 0.5  # seconds between two displays within an epoch
+_PATIENCE = timedelta(minutes=10)  # with processes that only meet before they train
 _SHARE_OF_TIME = 0.05  # that writing checkpoints and records may take
 
 
@@ -458,7 +460,7 @@ def train(
         _train_all(job, stop, shared=shared, writes=writes)
         _say_the_end(job, stop, shard)
         if world > 1 and not shared and not stop.came:
-            _wait_for_others(runs, store)
+            _wait_for_others(runs, store, world, stop)
     job.outcome.stopped, job.outcome.terminated = stop.came, stop.asked.is_set()
     return job.outcome
 
@@ -596,7 +598,7 @@ def _process_group(shared: bool, device: torch.device) -> Iterator[None]:
     if not shared:
         yield
         return
-    dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+    _gather("nccl" if device.type == "cuda" else "gloo")
     try:
         yield
         dist.barrier()  # none leaves while another is still writing
@@ -610,12 +612,36 @@ def _meet(world: int, shared: bool) -> None:
     if shared:
         dist.barrier()
     elif world > 1:  # they share only the list of runs, and need not communicate while they train
-        dist.init_process_group("gloo")
+        _gather("gloo", _PATIENCE)
         dist.barrier()
         dist.destroy_process_group()
 
 
-def _wait_for_others(runs: Sequence[Settings], store: Store) -> None:
-    """Wait for the processes that share the list of runs: torchrun ends all of them if one dies."""
-    while not all(is_complete(get_valid(store, run)) for run in runs):
+def _gather(backend: str, patience: timedelta | None = None) -> None:
+    """Wait for all processes that the environment names."""
+    rank, world = launched()
+    try:
+        dist.init_process_group(backend, timeout=patience)
+    except (RuntimeError, ValueError, OSError) as error:
+        reason = str(error).splitlines()[0]
+        raise RuntimeError(f"the process of rank {rank} does not reach the other {world - 1}: {reason}") from error
+
+
+def _wait_for_others(runs: Sequence[Settings], store: Store, world: int, stop: Stop) -> None:
+    """Wait for the processes that share the list of runs, as long as each holds its share of the folder.
+
+    torchrun ends all processes if one dies; processes that were started by hand would wait for it forever.
+    """
+    while not _all_complete(runs, store) and not stop.before(0.0):
+        gone = [rank for rank in range(world) if not store.is_locked(f"{rank + 1}-of-{world}")]
+        if gone and stop.limit is None and not _all_complete(runs, store):
+            ranks = ", ".join(map(str, gone))
+            raise RuntimeError(
+                f"the processes of rank {ranks} (of {world}) ended before their runs were complete: see what they "
+                f"printed, then start all {world} again, or run `aol resume {store.folder}` with one."
+            )
         time.sleep(0.2)
+
+
+def _all_complete(runs: Sequence[Settings], store: Store) -> bool:
+    return all(is_complete(get_valid(store, run)) for run in runs)

@@ -11,8 +11,10 @@ import numpy.typing as npt
 import torch
 
 from aol._files import write_atomically
+from aol._used import remember
 from aol.ages import SampleAges
 from aol.data.named import NAMES, find
+from aol.data.sources import is_source
 from aol.engine.command import command
 from aol.engine.history import CLASS, EPOCH
 from aol.engine.loop import Loop
@@ -69,6 +71,13 @@ def _found(data: str, data_dir: str | None) -> str | None:
     return data_dir if place is None else str(place)
 
 
+def _data_folder(data: str, data_dir: str | None) -> str | None:
+    """Return the folder of a data set; None where it is in none."""
+    if is_source(data):
+        return str(Path("/", data))
+    return _found(data, data_dir) if data in NAMES else str(Path(data).expanduser().absolute())
+
+
 def _array(value: object) -> npt.NDArray[np.float32 | np.float64]:
     assert isinstance(value, torch.Tensor)
     return value.numpy()
@@ -82,6 +91,9 @@ class RecordWriter:
     ) -> None:
         self._loop, self._store, self._keep, self._networks, self._data_dir = loop, store, keep, networks, data_dir
         # Read now: a damaged table of names is better found before the first epoch.
+        if loop.samples is not None:  # a report may then show their pictures
+            for place in {_data_folder(run.data, data_dir) for run in loop.runs} - {None}:
+                remember(Path(str(place)))
         names = [loop.train.names(row) for row in loop.pool] if loop.samples is not None else []
         self._names = [None if each is None else samples.as_json(each) for each in names]
 

@@ -6,7 +6,6 @@ import contextlib
 import hashlib
 import io
 import json
-import os
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from aol._checkpoint import load_tensors
 from aol._files import write_atomically
 from aol.data.images import ImageSet
 from aol.engine import capacity
+from aol.engine.launch import launched
 from aol.engine.learner import network_name
 from aol.engine.loop import pool
 from aol.engine.settings import Settings, WrongSettingsError, groups
@@ -62,11 +62,6 @@ class ExecutionOptions:
     networks: bool = True
     tensorboard: bool = False
     data_dir: str | None = None
-
-
-def launched() -> tuple[int, int]:
-    """Return rank and number of the processes that torchrun started."""
-    return int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
 
 
 def shard_of(options: ExecutionOptions) -> tuple[int, int] | None:

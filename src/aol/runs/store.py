@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from aol._files import locked, usable, write_if_changed
+from aol._files import is_locked, locked, usable, write_if_changed
 from aol.runs.record import FILE, DamagedRunError, Json, Run, content_of, decode, write_run
 
 REQUEST = "request.json"
@@ -81,6 +81,10 @@ class Store:
     def lock(self, part: str = "") -> contextlib.AbstractContextManager[None]:
         """Hold the folder, or a named part of it, for this process; `FolderInUseError` if another process has it."""
         return locked(self.folder, part)
+
+    def is_locked(self, part: str) -> bool:
+        """Return whether any process holds a named part of the folder."""
+        return is_locked(self.folder, part)
 
 
 # What was asked for
