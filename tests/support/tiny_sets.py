@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
 import io
 import json
 import pickle
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pytest
 from PIL import Image
+
+from aol.data import named
 
 
 def pixels(seed: int, height: int = 40, width: int = 48) -> np.ndarray:
@@ -96,6 +101,16 @@ def tiny_lmdb(root: Path) -> Path:
     train = [(encoded(i), i % 3) for i in range(8)]
     held = [(encoded(100 + i), i % 3) for i in range(4)]
     return lmdb_set(root, {"train": train, "val": held}, ["a", "b", "c"])
+
+
+def stated_as_official(monkeypatch: pytest.MonkeyPatch, name: str, folder: Path) -> Path:
+    """Let the checksums of a set be those of made-up files; return their folder."""
+    files = [path for path in sorted(folder.iterdir()) if path.is_file()]
+    members = tuple(
+        named.Member(path.name, path.stat().st_size, hashlib.sha256(path.read_bytes()).hexdigest()) for path in files
+    )
+    monkeypatch.setitem(named.OFFICIAL, name, replace(named.OFFICIAL[name], members=members))  # type: ignore[arg-type]
+    return folder
 
 
 def cifar10_files(folder: Path, per_batch: int = 4, label: int | None = None) -> Path:
