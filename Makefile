@@ -77,7 +77,7 @@ $(VENV)-trainers/.ready: $(BIN)/.ready
 	.ci/layer $(VENV) $(VENV)-trainers lightning==2.6.6 transformers==5.22.2 accelerate==1.15.0 datasets==5.2.0
 
 test-lightning: $(VENV)-trainers/.ready
-	AOL_HOST=lightning $(VENV)-trainers/bin/python -m pytest tests/plugins/lightning src/aol/plugins/lightning.py tests/docs/test_blocks.py
+	AOL_HOST=lightning $(VENV)-trainers/bin/python -m pytest tests/plugins/lightning src/aol/plugins/lightning.py tests/docs/test_blocks.py tests/docs/test_notebooks.py
 
 test-transformers: $(VENV)-trainers/.ready
 	AOL_HOST=transformers $(VENV)-trainers/bin/python -m pytest tests/plugins/transformers src/aol/plugins/transformers.py tests/docs/test_blocks.py

@@ -42,6 +42,15 @@ def test_links_within_the_project_lead_somewhere(page: Path) -> None:
             assert anchor in anchors(aim), f"{name(page)} links to {target}#{anchor}, which is not there"
 
 
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_every_picture_is_there_and_described(page: Path) -> None:
+    pictures = re.findall(r"!\[([^\]]*)\]\(([^)\s]+)\)", page.read_text())
+    for described, file in pictures:
+        assert described
+        assert file.startswith("https://") or (page.parent / file).is_file(), f"{name(page)} shows {file}"
+    assert pictures or page.parent.name != "how-to", f"{name(page)} has no picture of what comes out"
+
+
 def test_the_readme_names_every_tool_once() -> None:
     text = (ROOT / "README.md").read_text()
     rows = text[text.index("| tool | what you write |") :].split("\n\n")[0].splitlines()[2:]
