@@ -10,8 +10,6 @@ from torch import Tensor
 
 from aol import _check, _distributed
 
-_MOST = 1 << 20  # classes that a state makes room for by itself: a larger label is likely a mistake
-
 
 class State:
     """A state whose tensors are its attributes; those of `_SETTINGS` are settings and are not saved.
@@ -87,7 +85,7 @@ class State:
 
     def grow(self, num_classes: int) -> None:
         """Make room for more classes. A new one is as if it had been there, but never observed."""
-        number = _check.whole("num_classes", num_classes, self.num_classes)
+        number = _check.whole("num_classes", num_classes, self.num_classes, _check.MOST_CLASSES)
         now, self.num_classes = self.num_classes, number
         for name, fill in self._BY_CLASS.items():
             value: Tensor = getattr(self, name)
@@ -99,8 +97,8 @@ class State:
         if not self._open or label.numel() == 0:
             return
         classes = int(label.max()) + 1
-        if classes > _MOST:
-            raise IndexError(f"{name} must be below {_MOST} where num_classes is not given, not {classes - 1}.")
+        if classes > _check.MOST_CLASSES:
+            raise IndexError(f"{name} must be below {_check.MOST_CLASSES}, not {classes - 1}.")
         if classes > self.num_classes:
             self.grow(classes)
 
