@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import gzip
 import os
 import random
 import signal
 import time
+import zlib
 from pathlib import Path
 
 import pytest
 
+from aol import _files
 from aol._files import FolderInUseError, locked, remove_partial_files, write_atomically, write_if_changed
 
 
@@ -90,3 +93,56 @@ def test_a_killed_process_releases_the_folder(tmp_path: Path) -> None:
     os.waitpid(child, 0)
     with locked(tmp_path):
         pass
+
+
+def _places(folder: Path) -> dict[str, Path]:
+    """What never ends, or waits, in the place of a file."""
+    os.mkfifo(folder / "pipe")
+    (folder / "zeros").symlink_to("/dev/zero")
+    (folder / "folder").mkdir()
+    return {name: folder / name for name in ("pipe", "zeros", "folder")}
+
+
+def test_only_regular_files_of_a_bounded_size_are_read(tmp_path):
+    for path in _places(tmp_path).values():
+        with pytest.raises(OSError, match=r"regular|directory"):
+            _files.read_regular(path, 10)
+    (tmp_path / "large").write_bytes(bytes(11))
+    with pytest.raises(_files.NotRegularError, match="11 bytes; the largest allowed is 10"):
+        _files.read_regular(tmp_path / "large", 10)
+    assert _files.read_regular(tmp_path / "large", 11) == bytes(11)
+    (tmp_path / "deep").write_text("[" * 100_000)
+    with pytest.raises(ValueError, match="deep"):
+        _files.read_json(tmp_path / "deep")
+
+
+def test_a_pipe_is_replaced_by_what_is_written(tmp_path):
+    path = _places(tmp_path)["pipe"]
+    _files.write_if_changed(path, b"new")
+    assert path.read_bytes() == b"new"
+
+
+@pytest.mark.parametrize("pack", [zlib.compress, gzip.compress])
+def test_what_unpacks_to_more_than_is_allowed_is_refused(pack):
+    assert _files.unpacked(pack(b"abc"), 3) == b"abc"
+    with pytest.raises(ValueError, match="more than 1,000 bytes"):
+        _files.unpacked(pack(bytes(10**8)), 1000)
+    with pytest.raises(ValueError, match="incomplete"):
+        _files.unpacked(pack(bytes(1000))[:-4], 1000)
+
+
+def test_a_link_in_the_place_of_a_part_or_a_lock_is_not_followed(tmp_path):
+    mine = tmp_path / "mine"
+    mine.write_text("precious")
+    for append in (False, True):
+        part = tmp_path / "file.part"
+        part.unlink(missing_ok=True)
+        part.symlink_to(mine)
+        with _files.open_part(part, append=append) as file:
+            file.write(b"new")
+        assert part.read_bytes() == b"new"
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / ".lock").symlink_to(mine)
+    with pytest.raises(_files.UnusableFolderError, match="not a regular file"), _files.locked(tmp_path / "out"):
+        pass
+    assert mine.read_text() == "precious"

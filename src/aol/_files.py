@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import json
 import os
 import stat
 import tempfile
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from filelock import FileLock, Timeout
 
@@ -51,6 +53,43 @@ def read_regular(path: Path, most: int) -> bytes:
         return file.read(most)
 
 
+def read_json(path: Path, most: int = 256 * 2**20) -> Any:
+    """Return what a JSON file holds; ValueError if it is not JSON, or nested too deeply."""
+    try:
+        return json.loads(read_regular(path, most))
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
+
+
+def unpacked(content: bytes, most: int) -> bytes:
+    """Return what gzip or zlib made smaller; ValueError if it is damaged, or more than so many bytes.
+
+    >>> unpacked(zlib.compress(bytes(1000)), 10)
+    Traceback (most recent call last):
+    ...
+    ValueError: more than 10 bytes
+    """
+    try:
+        unpack = zlib.decompressobj(wbits=47)  # either kind
+        found = unpack.decompress(content, most + 1)
+    except zlib.error as error:
+        raise ValueError(str(error)) from error
+    if len(found) > most:
+        raise ValueError(f"more than {most:,} bytes")
+    if not unpack.eof:
+        raise ValueError("it is incomplete")
+    return found
+
+
+def open_part(path: Path, *, append: bool = False) -> BinaryIO:
+    """Open a file to be renamed when it is whole; a link in its place is removed, not followed."""
+    if path.is_symlink() or (path.exists() and not path.is_file()):
+        path.unlink()
+    how = os.O_APPEND if append else os.O_TRUNC
+    how |= os.O_WRONLY | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
+    return os.fdopen(os.open(path, how, 0o644), "ab" if append else "wb")
+
+
 def write_atomically(path: Path, content: bytes) -> None:
     """Replace a file as a whole: after a crash it has the old content or the new one. A full disk is an OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -81,11 +120,9 @@ def _sync_folder(folder: Path) -> None:
 
 def write_if_changed(path: Path, content: bytes) -> None:
     """Write a small file unless it already has this content."""
-    try:
-        if path.read_bytes() == content:
+    with contextlib.suppress(FileNotFoundError, NotRegularError):
+        if read_regular(path, len(content)) == content:
             return
-    except FileNotFoundError:
-        pass
     write_atomically(path, content)
 
 
@@ -146,6 +183,8 @@ def is_locked(folder: Path, part: str) -> bool:
 
 
 def _acquire(folder: Path, path: Path, called: str) -> FileLock:
+    if path.is_symlink() or (path.exists() and not path.is_file()):
+        raise UnusableFolderError(f"{called} {folder} cannot be locked: {path} is not a regular file. Remove it.")
     lock = FileLock(path)
     try:
         lock.acquire(timeout=0)

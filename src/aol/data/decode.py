@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 _ORIENTATION = 0x0112  # EXIF tag: 1 upright, 2 to 8 mirrored or rotated
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".bmp", ".ppm", ".pgm", ".tif", ".tiff", ".webp")
+LARGEST = 2**30  # bytes of an image file
 EMPTY = "an empty file, not an image"
 
 

@@ -16,11 +16,12 @@ import time
 import urllib.error
 import urllib.request
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from aol._files import open_part
 from aol.data.errors import DataError
-from aol.data.named import Official, official, search_folders
+from aol.data.named import Download, Official, official, search_folders
 
 Progress = Callable[[str, int, int], None]
 _CHUNK = 1 << 16
@@ -58,14 +59,7 @@ def get(
         target = (folder if known.gzipped else root) / download.name
         if target.exists() and digest_of(target, download.digest.partition(":")[0]) == download.digest:
             continue
-        url = f"{(mirror or known.address).rstrip('/')}/{download.name}"
-        try:
-            fetch(url, target, size=download.size, digest=download.digest, progress=progress)
-        except UnreachableError as reason:
-            raise UnreachableError(
-                f"{reason}; without a network, put {download.name} from {url} into {target.parent} "
-                f"and run the same command again"
-            ) from None
+        _fetch_any([mirror] if mirror else [known.address, known.without_tls], download, target, progress)
     if not known.gzipped:
         archive = root / known.downloads[0].name
         _extract(known, archive, folder)
@@ -74,6 +68,22 @@ def get(
         if problem is not None:
             raise DataError(f"{path}: {problem}")
     return folder
+
+
+def _fetch_any(addresses: Sequence[str], download: Download, target: Path, progress: Progress | None) -> None:
+    """Fetch a file from the first address that has it; checksums tell what came, whoever sent it."""
+    reasons = []
+    for address in filter(None, addresses):
+        url = f"{address.rstrip('/')}/{download.name}"
+        try:
+            fetch(url, target, size=download.size, digest=download.digest, progress=progress)
+            return
+        except UnreachableError as reason:
+            reasons.append((reason, url))
+    raise UnreachableError(
+        f"{reasons[0][0]}; without a network, put {download.name} from {reasons[-1][1]} into {target.parent} "
+        f"and run the same command again"
+    )
 
 
 def digest_of(path: Path, algorithm: str = "sha256") -> str:
@@ -104,6 +114,8 @@ def fetch(
     aol.data.download.UnreachableError: http://127.0.0.1:9/none could not be fetched (...)
     """
     part = dest.with_name(dest.name + ".part")
+    if part.is_symlink():  # planted: it would be followed
+        part.unlink()
     reason: object = "the transfer broke off"
     for attempt in range(_TRIES):
         done = part.stat().st_size if part.exists() else 0
@@ -143,7 +155,7 @@ def _transfer(url: str, part: Path, size: int, progress: Progress | None) -> Non
     with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=30) as answer:
         if answer.status != 206:
             done = 0
-        with part.open("ab" if done else "wb") as file:
+        with open_part(part, append=bool(done)) as file:
             while done <= size and (chunk := answer.read(_CHUNK)):
                 file.write(chunk)
                 done += len(chunk)
@@ -169,7 +181,7 @@ def _extract(known: Official, archive: Path, folder: Path) -> None:
                         f"{archive}: its member {entry.name}: {entry.size:,} bytes instead of {member.size:,}"
                     )
                 part = folder / f"{member.name}.part"
-                with source, part.open("wb") as file:
+                with source, open_part(part) as file:
                     shutil.copyfileobj(source, file)
                 if problem := member.problem(part):
                     part.unlink()

@@ -13,7 +13,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from aol.data.decode import EMPTY, EXTENSIONS
+from aol._files import read_regular
+from aol.data.decode import EMPTY, EXTENSIONS, LARGEST
 from aol.data.encoded_images import Records, Subset
 from aol.data.errors import DataError
 from aol.data.images import split_per_class
@@ -85,8 +86,7 @@ class _FolderRecords:
         self.labels = torch.arange(len(found)).repeat_interleave(counts)
 
     def encoded(self, index: int) -> bytes:
-        with open(self.source(index), "rb") as file:
-            return file.read()
+        return read_regular(Path(self.source(index)), LARGEST)
 
     def source(self, index: int) -> str:
         return os.path.join(self._folder, self._names[index])

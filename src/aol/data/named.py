@@ -23,6 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from aol._files import NotRegularError, read_regular, unpacked
 from aol.data.errors import DataError
 from aol.data.images import (
     Augmentation,
@@ -36,6 +37,7 @@ from aol.data.images import (
 
 Folder = str | os.PathLike[str]
 _CHUNK = 1 << 20
+_LARGEST = 2**28  # bytes of a file of Fashion-MNIST, which has 47 million at most
 
 
 @dataclass(frozen=True)
@@ -89,6 +91,7 @@ class Official:
     load: Callable[[Path], Pair[ImageSet]]
     gzipped: bool = False
     system: tuple[Path, ...] = ()
+    without_tls: str = ""  # where the same files are, too
 
     def present(self, folder: Path) -> list[Path | None]:
         """Return the file of each member under `folder`, or None where it is missing."""
@@ -163,9 +166,10 @@ def _fashion_file(folder: Path, name: str) -> Tensor:
     if path is None:
         raise FileNotFoundError(f"{folder / name}: no such file; fashion-mnist needs it")
     try:
-        content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-    except (gzip.BadGzipFile, EOFError, zlib.error) as reason:
-        raise DataError(f"{path}: not a whole gzip file ({reason})") from None
+        content = read_regular(path, _LARGEST)
+        content = unpacked(content, _LARGEST) if path.suffix == ".gz" else content
+    except (NotRegularError, ValueError) as reason:
+        raise DataError(f"{path}: not a whole file ({reason})") from None
     return read_idx(content, str(folder / name))
 
 
@@ -190,7 +194,7 @@ def _load_fashion_mnist(folder: Path) -> Pair[ImageSet]:
 def _verified(name: str, path: Path) -> dict[bytes, Any]:
     """Read a pickle of an official set if its content is the published one, and only then: pickles can run programs."""
     member = next(each for each in OFFICIAL[name].members if each.name == path.name)
-    content = path.read_bytes()
+    content = read_regular(path, 2 * member.size)
     if hashlib.sha256(content).hexdigest() != member.sha256:
         raise DataError(f"{path}: {member.problem(path)}; `aol data get {name}` downloads the original")
     found: dict[bytes, Any] = pickle.loads(content, encoding="bytes")
@@ -216,7 +220,8 @@ FASHION_MNIST = Official(
     name="fashion-mnist",
     title="clothes, 28×28 grey, 10 classes, 60,000 + 10,000",
     folder="fashion-mnist",
-    address="http://fashion-mnist.s3-website.eu-central-1.amazonaws.com",
+    address="https://fashion-mnist.s3.eu-central-1.amazonaws.com",
+    without_tls="http://fashion-mnist.s3-website.eu-central-1.amazonaws.com",
     # Of the content, not of the .gz: the Debian package compresses the same bytes anew.
     members=tuple(
         Member(*row)

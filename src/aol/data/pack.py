@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from aol._files import locked, remove_partial_files, write_atomically
+from aol._files import locked, read_json, remove_partial_files, write_atomically
 from aol.data.decode import open_image, shrink
 from aol.data.encoded_images import Progress, Records
 from aol.data.errors import DataError
@@ -244,7 +244,7 @@ class _Work:
 
 def _up_to_date(target: Path, name: str, fingerprint: str) -> Shard | None:
     try:
-        made: Shard = json.loads((target / f"{name}.json").read_text())
+        made: Shard = read_json(target / f"{name}.json")
         whole = (
             made["fingerprint"] == fingerprint
             and made["file"] == name

@@ -12,10 +12,10 @@ when read, names are read when asked for.
 
 from __future__ import annotations
 
+import io
 import json
-import mmap
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import NotRequired, TypedDict
@@ -24,9 +24,12 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from aol._files import open_regular, read_json, read_regular, unpacked
 from aol.data.encoded_images import PerThread, Places, Records, gathered
 from aol.data.errors import DataError
-from aol.data.images import check_labels
+from aol.data.images import check_labels, class_names
+
+_LARGEST = 2**31  # bytes of an index, or of a table of names
 
 FORMAT, VERSION = "aol-packed", 1
 MANIFEST, NAMES = "manifest.json", ".names"
@@ -63,7 +66,7 @@ def read_index(root: Path, shard: Shard) -> npt.NDArray[np.void]:
     path = root / f"{shard['file']}.npy"
     data = root / f"{shard['file']}.bin"
     try:
-        content = path.read_bytes()
+        content = read_regular(path, _LARGEST)
         size = data.stat().st_size
     except FileNotFoundError as missing:
         raise FileNotFoundError(f"{missing.filename}: no such file; pack the set again") from None
@@ -71,19 +74,17 @@ def read_index(root: Path, shard: Shard) -> npt.NDArray[np.void]:
         raise DataError(f"{path}: damaged, its checksum is not the manifest's; pack the set again")
     if size != shard["bytes"]:
         raise DataError(f"{data}: {size:,} bytes instead of {shard['bytes']:,}; pack the set again")
-    rows: npt.NDArray[np.void] = np.load(path, allow_pickle=False)
-    if rows.dtype != ROW or len(rows) != shard["records"]:
+    try:
+        rows: npt.NDArray[np.void] = np.load(io.BytesIO(content), allow_pickle=False)
+    except (ValueError, OSError, EOFError) as reason:
+        raise DataError(f"{path}: not an index ({reason})") from None
+    if rows.dtype != ROW or rows.shape != (shard["records"],):
         raise DataError(f"{path}: not the index of {shard['records']} records")
     return rows
 
 
-def _map(path: str) -> mmap.mmap:
-    with open(path, "rb") as file:
-        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-
-
 class PackedRecords:
-    """One split of a packed set: memory-mapped, a shard opened when first read from."""
+    """One split of a packed set; a shard is opened when first read from."""
 
     def __init__(self, root: Path, shards: list[Shard], classes: tuple[str, ...], name: str) -> None:
         self.name, self.classes = name, classes
@@ -96,7 +97,7 @@ class PackedRecords:
         check_labels(self.labels, len(classes), name)
         self._root, self._shards = root, shards
         self._paths = [str(root / f"{shard['file']}.bin") for shard in shards]
-        self._maps = [PerThread(partial(_map, path)) for path in self._paths]
+        self._files = [PerThread(partial(open_regular, Path(path))) for path in self._paths]
 
     def _shard(self, index: int) -> int:
         return int(np.searchsorted(self._ends, index, side="right")) - 1
@@ -105,7 +106,10 @@ class PackedRecords:
         """Read a record and compare its checksum."""
         row = self._rows[index]
         start = int(row["offset"])
-        content = self._maps[self._shard(index)]()[start : start + int(row["length"])]
+        # Read, not mapped into memory: a file that is cut short meanwhile would end the process.
+        file = self._files[self._shard(index)]()
+        file.seek(start)
+        content = file.read(int(row["length"]))
         if zlib.crc32(content) != int(row["crc32"]):
             raise DataError(f"{self.source(index)}: damaged, its checksum is wrong; pack the set again")
         return content
@@ -138,14 +142,14 @@ class PackedRecords:
             return []
         path, records = self._root / f"{known['file']}{NAMES}", known["records"]
         try:
-            content = path.read_bytes()
+            content = read_regular(path, _LARGEST)
         except FileNotFoundError:
             raise DataError(f"{path}: no such file; pack the set again for the names of its samples") from None
         if zlib.crc32(content) != known["names_crc32"]:
             raise DataError(f"{path}: damaged, its checksum is not the manifest's; pack the set again")
         try:
-            names = json.loads(zlib.decompress(content))
-        except (ValueError, zlib.error):
+            names = json.loads(unpacked(content, _LARGEST))
+        except (ValueError, RecursionError):
             raise DataError(f"{path}: not a table of names; pack the set again") from None
         if not isinstance(names, list) or len(names) != records or not all(isinstance(name, str) for name in names):
             raise DataError(f"{path}: not the names of {records:,} records; pack the set again")
@@ -171,14 +175,24 @@ def packed_names(names: Sequence[str]) -> bytes:
     return zlib.compress(json.dumps(names, ensure_ascii=False).encode())
 
 
+def _check_shards(splits: Mapping[str, Sequence[Mapping[str, object]]]) -> None:
+    """Raise ValueError unless shards are files of this folder, with whole numbers about them."""
+    for shard in (each for shards in splits.values() for each in shards):
+        name = str(shard["file"])
+        whole = all(type(shard[key]) is int and shard[key] >= 0 for key in ("records", "bytes", "index_crc32"))  # type: ignore[operator]
+        if not whole or Path(name).name != name or type(shard.get("names_crc32", 0)) is not int:
+            raise ValueError("not a shard")
+
+
 def open_packed(root: Path) -> dict[str, Records]:
     """Open the splits of a packed set; a missing, foreign or damaged manifest is named."""
     path = root / MANIFEST
     try:
-        manifest: Manifest = json.loads(path.read_text())
+        manifest: Manifest = read_json(path)
         known = manifest["format"] == FORMAT and manifest["version"] == VERSION
-        classes, splits = tuple(manifest["classes"]), manifest["splits"]
+        classes, splits = class_names(manifest["classes"], str(path)), manifest["splits"]
         _ = splits["train"], splits["test"]
+        _check_shards(splits)
     except FileNotFoundError:
         raise FileNotFoundError(f"{path}: no such file; the packing has not finished") from None
     except (ValueError, KeyError, TypeError):

@@ -12,7 +12,7 @@ import numpy as np
 from torch import Tensor
 
 from aol import _check
-from aol._files import write_atomically
+from aol._files import read_json, write_atomically
 
 FILE = "descriptions.json"
 LETTERS = 2000  # of a text
@@ -65,7 +65,7 @@ class Descriptions:
 def read_descriptions(folder: Path) -> dict[int, Description]:
     """Return the descriptions in the folder of a run by the sample's row; none where none were kept or can be read."""
     try:
-        found = json.loads((folder / FILE).read_text(encoding="utf-8"))
+        found = read_json(folder / FILE)
         return {int(row): each if isinstance(each, str) else described(dict(each)) for row, each in found.items()}
     except (OSError, ValueError, TypeError, AttributeError):
         return {}

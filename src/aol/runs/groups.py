@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import io
-import json
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ import torch
 from aol import nets
 from aol._checkpoint import DamagedCheckpointError as DamagedCheckpointError
 from aol._checkpoint import load_tensors
-from aol._files import write_atomically
+from aol._files import read_json, write_atomically
 from aol.data.images import ImageSet
 from aol.engine import capacity
 from aol.engine.launch import launched
@@ -94,7 +93,7 @@ def begun_groups(store: Store) -> list[RunGroup]:
     found = []
     for path in sorted((store.folder / "work").glob("*/group.json")):
         with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
-            runs = tuple(Settings(**each) for each in json.loads(path.read_text())["runs"])
+            runs = tuple(Settings(**each) for each in read_json(path)["runs"])
             found.append(RunGroup(runs, path.parent))
     return found
 

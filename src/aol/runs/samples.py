@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
-from aol._files import write_atomically, write_if_changed
+from aol._files import NotRegularError, read_json, write_atomically, write_if_changed
 from aol.ages.answers import Answers
 from aol.ages.history import SampleHistory
 from aol.runs.record import DamagedRunError
@@ -99,11 +99,14 @@ def read_ids(folder: Path, size: int) -> list[str | int] | None:
     """Return the names of a run's samples; None where they have none."""
     path = folder / IDS
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found: list[str | int] = read_json(path)
     except FileNotFoundError:
         return None
+    except NotRegularError as error:
+        raise DamagedRunError(f"{path}: {error.strerror}.") from error
     except ValueError as error:
         raise DamagedRunError(f"{path}: not a complete JSON file.") from error
-    if not isinstance(found, list) or len(found) != size:
+    names = isinstance(found, list) and all(isinstance(name, str | int) for name in found)
+    if not names or len(found) != size:
         raise DamagedRunError(f"{path}: not the names of {size} samples.")
     return found

@@ -114,6 +114,8 @@ def read_thumbnails(folder: Path) -> dict[int, Tensor]:
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
+    if not (folder / FILE).is_file():  # to open a pipe would be to wait
+        return {}
     try:
         found = load_file(folder / FILE)
         shapes = found["shape"].tolist()

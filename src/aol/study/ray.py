@@ -22,6 +22,7 @@ from typing import Any
 
 import torch
 
+from aol._files import read_regular
 from aol.data import open_data
 from aol.engine.device import usable_device
 from aol.engine.loop import Loop
@@ -282,7 +283,7 @@ def _train_all(cluster: Cluster, job: Job, stop: Stop, worker: WorkerOptions, gp
 def _epoch(group: RunGroup) -> int:
     """Return the epoch that a worker noted, where the folder is shared."""
     try:
-        return int((group.folder / "epoch").read_text())
+        return int(read_regular(group.folder / "epoch", 20))
     except (OSError, ValueError):
         return 0
 

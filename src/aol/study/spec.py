@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from aol import _check
+from aol._files import NotRegularError, read_regular
 from aol._values import did_you_mean
 from aol.engine.settings import Settings, Value, WrongSettingsError
 from aol.runs.metrics import FIGURES, METRICS
@@ -23,6 +24,7 @@ Variant: TypeAlias = dict[str, Value]  # one setting of a method's grid: {"rho":
 
 KEPT = ("age",)
 _SMOKE = "-smoke"
+_MOST_BYTES = 2**24  # of the file of a study
 _KNOWN = {setting.name for setting in fields(Settings)}
 
 
@@ -306,7 +308,9 @@ def load(name_or_path: str | Path) -> Study:
         hint = did_you_mean(word, builtin_names())
         raise WrongSettingsError(f"There is no study {word!r}: no such file, and the built-in ones are {names}.{hint}")
     try:
-        return study_from(path.read_text(encoding="utf-8"), str(path))
+        return study_from(read_regular(path, _MOST_BYTES).decode(), str(path))
+    except NotRegularError as error:
+        raise WrongSettingsError(f"{path} is not the file of a study: {error.strerror}.") from error
     except UnicodeDecodeError as error:
         raise WrongSettingsError(f"{path} is not text in UTF-8.") from error
 

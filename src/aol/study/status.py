@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from aol._files import read_json
 from aol.engine.settings import Settings
 from aol.runs.record import FILE, DamagedRunError, Run
 from aol.runs.store import Store
@@ -113,7 +113,7 @@ def study_status(study: Study, store: Store) -> StudyStatus:
 
 def _group(path: Path, store: Store) -> GroupStatus | None:
     try:
-        runs = [Settings(**each) for each in json.loads(path.read_text())["runs"]]
+        runs = [Settings(**each) for each in read_json(path)["runs"]]
     except (OSError, ValueError, TypeError, KeyError):  # removed meanwhile, or damaged: the driver starts it again
         return None
     records: list[Run | None] = [store.get(run.run_id) for run in runs]
