@@ -322,6 +322,28 @@ def resume() -> Figure:
     return figure
 
 
+def parts() -> Figure:
+    """Draw the age of every token of some texts, after the page's program, and the ages of their classes."""
+    from tests.support.doc_pages import blocks
+
+    torch.manual_seed(0)
+    names: dict[str, object] = {}
+    exec(blocks(HERE / "how-to" / "parts.md")[0].code, names)
+    ages, tags = names["ages"], names["tags"]
+    assert isinstance(ages, aol.PartAges)
+    assert isinstance(tags, list)
+    grid = np.full((24, max(map(len, tags))), np.nan)
+    for row in range(len(grid)):
+        labelled = np.flatnonzero(tags[row] != -100)
+        grid[row, labelled] = ages.parts.age[ages.positions([row], tags[row][None])]
+    figure, (left, right) = panels()
+    image = left.imshow(grid, aspect="auto", cmap=style.matplotlib().colormaps["magma"].with_extremes(bad="#BDBDBD"))
+    left.set(xlabel="token (grey: no label)", ylabel="text")
+    figure.colorbar(image, ax=left, label="age (epochs)", pad=0.02)
+    bars(right, {"class age": ages.class_age}, [str(label) for label in range(3)], "epochs", "class of a token")
+    return figure
+
+
 def large() -> Figure:
     """Draw time and memory of ten million samples, as `make bench` measured them."""
     cases = json.loads((HERE.parent / "benchmarks" / "results" / "sample_ages.json").read_text())["large"]
@@ -503,7 +525,7 @@ def save(name: str, figure: Figure) -> None:
 PLAIN: dict[str, Callable[[], Figure]] = {
     "loop": loop, "margins": margins, "resample": resample, "streams": streams, "arrivals": arrivals,
     "hidden-minorities": hidden_minorities, "distributed": lambda: of_processes("distributed.md"), "resume": resume,
-    "large": large, "runs": runs, "sklearn": sklearn, "boosted-trees": boosted_trees, "river": river,
+    "large": large, "parts": parts, "runs": runs, "sklearn": sklearn, "boosted-trees": boosted_trees, "river": river,
     "transformers": transformers,
 }  # fmt: skip
 FRAMEWORKS: dict[str, Callable[[], Figure]] = {
