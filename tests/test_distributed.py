@@ -71,6 +71,7 @@ def test_class_states_agree_with_one_process_to_the_last_bit(processes, settings
     [
         {},
         {"gain": [0.1, 0.4], "rho": [0.3, 1.0], "own": True},
+        {"classes": None},
         {"stored": True, "padded": True},
         {"stored": True, "gain": [0.1, 0.2]},
         {"stored": True, "gain": [0.1, 0.2], "own": True, "pairs": False},

@@ -672,3 +672,58 @@ def test_the_gain_follows_the_learning_rate_over_the_largest_so_far():
 def test_rates_and_counts_that_mean_nothing_are_refused(call, named):
     with pytest.raises(ValueError, match=named):
         call()
+
+
+# Classes that are not known in advance
+
+OPEN = ["ages of pairs", "errors", "errors by class"]
+
+
+@pytest.mark.parametrize("variant", OPEN)
+def test_margins_that_are_given_room_first_are_those_of_known_classes(variant):
+    told, known = aol.Margins(**{**SETTINGS, **VARIANTS[variant]}), margins(variant)
+    told.grow(4)
+    for key, answer, times in steps(variant, 3):
+        for each in (told, known):
+            each.observe(key, answer, times=times)
+            each.advance()
+    for name in ("offsets", "missed", "claimed"):
+        assert torch.equal(getattr(told, name).nan_to_num(-1), getattr(known, name).nan_to_num(-1)), name
+
+
+@pytest.mark.parametrize("variant", OPEN)
+@pytest.mark.parametrize("seed", range(5))
+def test_a_class_that_joins_margins_later_is_as_if_it_had_been_there_unseen(variant, seed):
+    told, known, most = aol.Margins(**{**SETTINGS, **VARIANTS[variant]}), margins(variant), 1
+    for number, (key, answer, times) in enumerate(steps(variant, seed, epochs=8)):
+        key, answer = key.clamp_max(number // 2), answer.clamp_max(number // 2)  # one class, then two, ...
+        for each in (told, known):
+            half = len(key) // 2
+            each.observe(key[:half], answer[:half], times=times[:half])  # and within a step
+            each.observe(key[half:], answer[half:], times=times[half:])
+            each.advance()
+        most = max([most, *(int(each) + 1 for each in (*key, *answer))])
+        size = told.num_classes
+        assert size == most
+        for name in ("missed", "claimed"):
+            assert torch.equal(getattr(told, name).nan_to_num(-1), getattr(known, name)[:size].nan_to_num(-1)), name
+        assert told.offsets.abs().max() <= SETTINGS["limit"]
+    assert told.num_classes > 2
+
+
+def test_logits_of_classes_that_are_not_there_yet_are_not_moved():
+    told = aol.Margins(gain=0.5, width=0.0)
+    for _ in range(3):
+        told.observe([0, 0, 1, 1], [0, 0, 0, 0])
+        told.advance()
+    adjusted = told.adjust(torch.zeros(2, 5))
+    assert adjusted[0, :2].tolist() == told.offsets.tolist()
+    assert adjusted[0, 0] > 0 > adjusted[0, 1]
+    assert adjusted[:, 2:].tolist() == [[0.0] * 3] * 2
+
+
+def test_margins_with_labels_know_their_classes_by_them():
+    known = aol.Margins(labels=LABELS)
+    assert (known.num_classes, known.grows) == (4, False)
+    with pytest.raises(ValueError, match="labels"):
+        known.grow(9)

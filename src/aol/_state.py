@@ -69,9 +69,7 @@ class State:
             found["num_classes"] = classes = _check.state_whole(what, state, "classes")
             more = classes - self.num_classes
         for name, value in self._tensors().items():
-            shape = [*value.shape]
-            if name in self._BY_CLASS:
-                shape[-1] += more
+            shape = self._shape_with(name, more)
             key, allowed = name.lstrip("_"), bounds.get(name, _check.ANY)
             found[name] = _check.state_tensor(what, state, key, shape, value.dtype, self.device, allowed)
         return found
@@ -86,11 +84,19 @@ class State:
     def grow(self, num_classes: int) -> None:
         """Make room for more classes. A new one is as if it had been there, but never observed."""
         number = _check.whole("num_classes", num_classes, self.num_classes, _check.MOST_CLASSES)
-        now, self.num_classes = self.num_classes, number
+        now = self.num_classes
         for name, fill in self._BY_CLASS.items():
             value: Tensor = getattr(self, name)
             new = value.new_full((*value.shape[:-1], number - now), fill)
             setattr(self, name, torch.cat((value[..., :now], new, value[..., now:]), -1))
+        self.num_classes = number
+
+    def _shape_with(self, name: str, more: int) -> list[int]:
+        """Return the shape of a tensor of the state for so many classes more."""
+        shape = [*getattr(self, name).shape]
+        if name in self._BY_CLASS:
+            shape[-1] += more
+        return shape
 
     def _make_room(self, name: str, label: Tensor) -> None:
         """Add the classes of labels, where `num_classes` was not given; reads the tensor."""

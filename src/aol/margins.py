@@ -6,7 +6,10 @@ learnt with room to spare, and is then predicted more often.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from aol import _check, _distributed
@@ -101,7 +104,8 @@ class Margins(State):
     and g the `certainty` of m - q: offsets move only where the difference is more than its standard error explains.
 
     Args:
-        num_classes: C.
+        num_classes: C. Without it, the classes are those of `labels`; without these either, a class is added when it is
+            first observed or answered. Its offset starts at zero, the mean of all.
         labels: the class of each of the N samples, where samples come back every epoch. `observe` then takes the index
             of samples instead of their labels.
         signal: the strength of an error: "error" counts each as one; "age" counts how many times in a row the sample
@@ -129,10 +133,11 @@ class Margins(State):
     """
 
     _SETTINGS = ("_rho", "_gain", "_labels")
+    _BY_CLASS: Mapping[str, float] = {"_offset": 0, "_missed": torch.nan, "_claimed": 0, "_variance": 0, "_count": 0}
 
     def __init__(
         self,
-        num_classes: int,
+        num_classes: int | None = None,
         *,
         labels: _check.Integers | None = None,
         signal: str = "error",
@@ -143,6 +148,9 @@ class Margins(State):
         pairs: bool | None = None,
         device: torch.device | str | None = None,
     ) -> None:
+        self._open = num_classes is None and labels is None
+        if num_classes is None:
+            num_classes = 1 if labels is None else _check.labels(labels, None, None)[1]
         self.num_classes = _check.classes(num_classes)
         self.signal = _check.choice("signal", signal, ("age", "error"))
         speed, rate = _check.rates("gain", gain, 0.0, 1e3), _check.rates("rho", rho, 0.0, 1.0)
@@ -214,8 +222,59 @@ class Margins(State):
         return self._out(self._rho[:, None])[..., 0].to(torch.float32)
 
     def adjust(self, logits: Tensor) -> Tensor:
-        """Return the logits for the loss, in training: `logits + offsets`, float32; `[B, C]` or `[R, B, C]`."""
-        return with_offset(logits, self.offsets)
+        """Return the logits for the loss, in training: `logits + offsets`, float32; `[B, C]` or `[R, B, C]`.
+
+        Where classes are added as they are observed, the offset of a class that is not there yet is zero.
+        """
+        offsets = self.offsets
+        if self._open and isinstance(logits, Tensor) and logits.shape[-1:] > offsets.shape[-1:]:
+            offsets = F.pad(offsets, (0, logits.shape[-1] - offsets.shape[-1]))
+        return with_offset(logits, offsets)
+
+    # Classes that are not known in advance
+
+    def grow(self, num_classes: int) -> None:
+        """Make room for more classes. A new one is as if it had been there, but never observed; its offset is zero."""
+        now = self.num_classes
+        if self._labels is not None:
+            raise ValueError("Margins with labels cannot grow: the labels say which classes there are.")
+        if not self.pairs:
+            size = self._size.masked_fill(self._missed.isnan(), torch.nan).nanmean(1, keepdim=True).nan_to_num(1.0)
+        super().grow(num_classes)
+        runs, more = len(self._offset), self.num_classes - now
+        if self.pairs:  # by class and answer
+            self._sums = F.pad(self._sums.reshape(2, runs, now, now), (0, more, 0, more)).flatten(-2)
+        else:  # missed, then claimed, by class
+            self._sums = F.pad(self._sums.reshape(2, runs, 2, now), (0, more)).flatten(-2)
+            self._size = torch.cat((self._size, size.expand(-1, more)), 1)
+        if self.pairs and self.signal == "age":
+            self._pair_age = F.pad(self._pair_age.reshape(runs, now, now), (0, more, 0, more), value=1).flatten(-2)
+
+    def _shape_with(self, name: str, more: int) -> list[int]:
+        shape, size = super()._shape_with(name, more), self.num_classes + more
+        if name in ("_sums", "_pair_age"):
+            shape[-1] = size * size if self.pairs else 2 * size
+        elif name == "_size":
+            shape[-1] = size
+        return shape
+
+    def _observe_new(self, label: object, answer: object, times: object) -> None:
+        """Make room for the classes of labels and answers, which are read, then observe; undone if that fails."""
+        before = dict(vars(self))  # `grow` replaces tensors, and changes none
+        found = [_check.integers(name, value) for name, value in (("label", label), ("answer", answer))]
+        classes = max((int(each.max()) + 1 for each in found if each.numel()), default=0)
+        most = _DENSE if self.pairs else _check.MOST_CLASSES
+        if classes > most:
+            hint = " unless pairs=False" if self.pairs else ""
+            raise IndexError(f"label and answer must be below {most} without num_classes{hint}, not {classes - 1}.")
+        try:
+            self.grow(max(classes, self.num_classes))
+            self._open = False
+            Margins.observe(self, label, answer, times=times)  # type: ignore[arg-type]
+            self._open = True
+        except Exception:
+            vars(self).update(before)
+            raise
 
     # Updating
 
@@ -227,6 +286,8 @@ class Margins(State):
         count for each. Values outside their range raise IndexError; on the state's CUDA device, which is not
         synchronised, `advance` raises it.
         """
+        if self._open:
+            return self._observe_new(label, answer, times)
         runs, size = self._gain.numel(), self.num_classes
         keys = size if self._labels is None else self._labels.numel()
         index = self._whole("label", label, keys, "classes" if self._labels is None else "samples of these margins")
@@ -249,6 +310,7 @@ class Margins(State):
         self._add(true, named, often * wrong * strength, strength)
         if self.ages is not None:
             self.ages._mark(index.masked_fill(stray, keys), ~wrong)
+        return None
 
     def _strength(self, index: Tensor, label: Tensor, named: Tensor) -> Tensor:
         """Return how much an error counts now, `int64 [R, B]`."""
@@ -312,8 +374,8 @@ class Margins(State):
         """Return counts `[R, C]` and sums of errors over all processes."""
         count, sums = self._count, self._sums
         if sync:
-            _distributed.agree(type(self).__name__, self.epoch, self._settings(), self.device, group)
-            count, sums = _distributed.total(count, group), _distributed.total(sums, group)
+            self._agree(group)
+            count, sums = _distributed.total(self._count, group), _distributed.total(self._sums, group)
         if bool(count[:, -1].any()):
             self._count[:, -1] = 0
             raise IndexError(
@@ -370,7 +432,7 @@ class Margins(State):
     def _settings(self) -> dict[str, object]:
         return {
             "kind": "Margins",
-            "num_classes": self.num_classes,
+            "num_classes": None if self._open else self.num_classes,
             "labels": self._digest,
             "signal": self.signal,
             "gain": [round(rate, 7) for rate in self._gain.tolist()],

@@ -121,6 +121,17 @@ BAD_MARGIN_CALLS = (
     (lambda m: m.load_state_dict(None), TypeError, "state"),
     (lambda m: m.load_state_dict({}), ValueError, "state"),
 )
+BAD_OPEN_MARGIN_CALLS = (
+    (lambda m: m.observe([0, -1], [1, 2]), IndexError, "label"),
+    (lambda m: m.observe([0, 2**40], [1, 2]), IndexError, "label"),
+    (lambda m: m.observe([0, 1], [1, 2**40]), IndexError, "answer"),
+    (lambda m: m.observe([0, 7], [1]), ValueError, "answer"),
+    (lambda m: m.observe([0, 7], [[1, 2]] * m.rho.numel(), times=[1]), ValueError, "answer|times"),
+    (lambda m: m.observe([0, 7], ["a", "b"]), TypeError, "answer"),
+    (lambda m: m.grow(2), ValueError, "num_classes"),
+    (lambda m: m.grow(4.5), TypeError, "num_classes"),
+    (lambda m: m.adjust(torch.zeros(2, 2)), ValueError, "offset"),
+)
 BAD_MARGIN_SINGLE_CALLS = (
     *BAD_MARGIN_CALLS,
     (lambda m: m.observe([[0, 1]], [A]), ValueError, "label"),

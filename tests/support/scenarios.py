@@ -87,16 +87,20 @@ def class_states(
     return found
 
 
-def margins(rank: int, world: int, *, stored=False, alone=False, own=False, padded=False, **settings) -> list:
+def margins(
+    rank: int, world: int, *, classes=5, stored=False, alone=False, own=False, padded=False, **settings
+) -> list:
+    """As `class_states`; where the classes are not known, each process meets others first."""
     labels = [i * i % 5 for i in range(SIZE)] if stored else None
-    state = aol.Margins(5, labels=labels, width=0.1, **settings)
+    state = aol.Margins(classes, labels=labels, width=0.1, **settings)
     runs = tuple(state.rho.shape)
     found = []
     for epoch in range(6):
         for each in range(world) if alone else [rank]:
-            key, right = share(epoch, each, world, SIZE if stored else 5, runs, own, padded)
+            high = classes or min(5, 1 + each + epoch)
+            key, right = share(epoch, each, world, SIZE if stored else high, runs, own, padded)
             truth = torch.tensor(labels)[key] if stored else key
-            guess = (truth * 3 + torch.arange(right.shape[-1])) % 5
+            guess = (truth * 3 + torch.arange(right.shape[-1])) % high
             state.observe(key, torch.where(right, truth, guess))
         state.advance(scale=1 - epoch / 10)
         found.append([seen(state, "offsets", "missed", "claimed"), state.ages and seen(state.ages, "age")])

@@ -22,6 +22,7 @@ from tests.support.bad_calls import (
     BAD_MEMORY_CALLS,
     BAD_NAMED_CALLS,
     BAD_OPEN_CALLS,
+    BAD_OPEN_MARGIN_CALLS,
     BAD_PART_CALLS,
     BAD_RUN_CALLS,
     BAD_SAMPLE_CALLS,
@@ -237,6 +238,22 @@ def margins(runs: int | None = None, own: bool = False, **more) -> Subject:
     )
 
 
+def open_margins(runs: int | None = None, **more) -> Subject:
+    """Margins that are not told their classes."""
+    known = margins(runs, **more)
+    settings = {"signal": "age", "gain": 0.1 if runs is None else [0.1, 0.3], "rho": 0.3, "width": 0.1, **more}
+    return dataclasses.replace(
+        known,
+        make=lambda seed: aol.Margins(**settings),
+        others=(
+            lambda: aol.Margins(3, **settings),
+            lambda: aol.Margins(**{**settings, "rho": 0.31}),
+            lambda: aol.Margins(**{**settings, "width": 0.2}),
+        ),
+        bad_calls=BAD_OPEN_MARGIN_CALLS,
+    )
+
+
 # Samplers, streams and memories
 
 
@@ -333,6 +350,9 @@ SUBJECTS: dict[str, Subject] = {
     "Margins-runs": margins(runs=2),
     "Margins-own-runs": margins(runs=2, own=True, signal="error", pairs=False),
     "Margins-samples-own-runs": margins(runs=2, own=True, labels=LABELS),
+    "Margins-open": open_margins(),
+    "Margins-open-error-by-class": open_margins(signal="error", pairs=False),
+    "Margins-open-runs": open_margins(runs=2, signal="error"),
     "ShuffledSampler": passes(
         lambda seed: aol.ShuffledSampler(11, seed=seed),
         lambda: aol.ShuffledSampler(12),
