@@ -184,7 +184,9 @@ def test_data_that_cannot_be_read_is_a_failure(folder: Path, capsys: pytest.Capt
 def test_several_processes_need_a_folder_by_name(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("WORLD_SIZE", "2")
+    started = {"WORLD_SIZE": "2", "RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}  # as by torchrun
+    for name, value in started.items():
+        monkeypatch.setenv(name, value)
     assert main(["train", *FEW]) == 2
     assert "--out must be given" in capsys.readouterr().err
 
