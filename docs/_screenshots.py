@@ -16,12 +16,13 @@ from playwright.sync_api import Browser, Page, sync_playwright
 
 from aol import cli
 
-WORDS = "train --data digits --imbalance 50 --margin none,counts,error --seed 0-2 --epochs 40 --keep-samples"
+TAIL = "train --data digits --imbalance 50 --margin none,counts,error --seed 0-2 --epochs 40 --keep-samples"
+NOISE = "train --data digits --imbalance none --noise 0.05 --epochs 20 --keep-samples"
 HERE = Path(__file__).parent
-# The file, the colours, the section it begins with, and its height in pixels.
+# The file, the runs it is of, the colours, the section it begins with, and its height in pixels.
 PICTURES = (
-    ("how-to/report-overview.webp", "light", "answer", 1380),
-    ("how-to/report-samples.webp", "dark", "samples", 640),
+    ("how-to/report-overview.webp", "tail", "light", "answer", 1560),
+    ("how-to/report-samples.webp", "noise", "dark", "errors", 780),
 )
 HERO = """<body style="margin:0;background:#fff;font:21px system-ui,sans-serif;color:#1b1f24">
 <div style="display:flex;gap:36px;padding:24px;width:1552px">
@@ -38,11 +39,11 @@ def shot(page: Page, first: str, height: int) -> bytes:
     top = page.evaluate(f"() => document.getElementById('{first}').getBoundingClientRect().top + scrollY")
     assert page.viewport_size is not None
     return page.screenshot(
-        full_page=True, clip={"x": 0, "y": top - 14, "width": page.viewport_size["width"], "height": height}
+        full_page=True, clip={"x": 0, "y": top - 8, "width": page.viewport_size["width"], "height": height}
     )
 
 
-def opened(browser: Browser, report: Path, colours: str, width: int = 1180, scale: float = 1) -> Page:
+def opened(browser: Browser, report: Path, colours: str, width: int = 1440, scale: float = 1) -> Page:
     """Return the report in a new tab, drawn."""
     page = browser.new_page(
         viewport={"width": width, "height": 900},
@@ -72,7 +73,7 @@ def hero(browser: Browser, figures: Path, report: Path) -> bytes:
             margins=figure(
                 (figures / "heatmap-margin-error-k-0.1.png").read_bytes(), "Age", " with margins, no counts"
             ),
-            report=figure(shot(opened(browser, report, "light", 900, 2), "answer", 574), "aol report", style=FRAME),
+            report=figure(shot(opened(browser, report, "light", 980, 2), "answer", 622), "aol report", style=FRAME),
         )
     )
     return page.screenshot(full_page=True)
@@ -81,14 +82,14 @@ def hero(browser: Browser, figures: Path, report: Path) -> bytes:
 def main() -> None:
     """Train, write the page, and take the pictures."""
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
-        assert cli.main([*WORDS.split(), "--out", f"{folder}/digits"]) == 0
-        assert cli.main(["report", f"{folder}/digits"]) == 0
-        assert cli.main(["report", f"{folder}/digits", "--figures", f"{folder}/figures"]) == 0
+        for name, words in (("tail", TAIL), ("noise", NOISE)):
+            assert cli.main([*words.split(), "--json", "--out", f"{folder}/{name}"]) == 0
+            assert cli.main(["report", f"{folder}/{name}"]) == 0
+        assert cli.main(["report", f"{folder}/tail", "--figures", f"{folder}/figures"]) == 0
         browser = playwright.chromium.launch(executable_path=os.environ["AOL_CHROMIUM"], args=["--no-sandbox"])
-        report = Path(f"{folder}/digits/report.html")
-        for name, colours, first, height in PICTURES:
-            save(shot(opened(browser, report, colours), first, height), name)
-        save(hero(browser, Path(f"{folder}/figures"), report), "hero.webp")
+        for file, runs, colours, first, height in PICTURES:
+            save(shot(opened(browser, Path(f"{folder}/{runs}/report.html"), colours), first, height), file)
+        save(hero(browser, Path(f"{folder}/figures"), Path(f"{folder}/tail/report.html")), "hero.webp")
         browser.close()
 
 

@@ -47,7 +47,7 @@ const BARS = [...Object.entries(PARTS), ["worst_class", "Worst class"]];
 async function drawBars(rows, measures) {
   const host = part("method-bars");
   const parts = BARS.filter(([name]) => measures.includes(name));
-  if (!parts.length) return clearChart(host);
+  if (parts.length * rows.length < 2) return clearChart(host); // one number is in the table
   const values = parts.flatMap(([name, text], group) => rows.map((row, place) => ({
     group, text, place, name: row.name, value: row.measures[measures.indexOf(name)], colour: colourOf(methodColour(row, place)),
   }))).filter((each) => known(each.value));

@@ -65,7 +65,8 @@ function drawGallery() {
   const kept = state.klass < 0 ? "the oldest of all and of each class" : "the oldest";
   fill("sample-about", `${run.name}, ${which}: ${times(rows.length, "sample")} that ${rows.length === 1 ? "is" : "are"} wrong, ${kept}, the oldest first. `
     + `Of all ${whole(samples.total)} samples, ${whole(samples.wrong)} were wrong when last seen`
-    + `${samples.unseen ? ` and ${whole(samples.unseen)} were never seen` : ""}.`);
+    + `${samples.unseen ? ` and ${whole(samples.unseen)} were never seen` : ""}.`
+    + `${rows.some((row) => samples.isLikely[row]) ? " Framed: the label is likely wrong." : ""}`);
   part("no-pictures").hidden = !samples.noPictures;
   fill("no-pictures", samples.noPictures);
   const first = rows.slice(0, tables.gallery);
@@ -92,16 +93,15 @@ function evidence(run, samples, row) {
 function drawErrors() {
   const [run, samples] = [current(), samplesOf()];
   if (!samples) return;
-  // A network that memorises everything is sure of every label: then the less clear cases are listed.
-  const unsure = state.unsure || !samples.likely;
-  const rows = samples.doubtful.filter(ofClass(samples)).filter((row) => unsure || samples.isLikely[row])
+  const rows = samples.doubtful.filter(ofClass(samples)).filter((row) => state.unsure || samples.isLikely[row])
     .filter(fitsMark(run, samples));
-  fill("error-about", `${times(samples.likely, "sample")} of ${run.name} with a score above one half, in classes that the model `
-    + "has learnt, both the label's and the answer's. The model may be wrong: enlarge a card, mark what you see, and export the "
-    + `marks.${samples.likely || !rows.length ? "" : " Less clear cases are listed here."}`);
+  fill("error-about", samples.likely
+    ? `${times(samples.likely, "sample")} of ${run.name} with a score above one half, in classes that the model has learnt, both the `
+      + "label's and the answer's. The model may be wrong: enlarge a card, mark what you see, and export the marks."
+    : `No label of ${run.name} looks wrong: no score is above one half. A network that has memorised its training set is sure of every `
+      + "label in the end, so the less clear cases may be worth a look.");
   const tick = element("input", { type: "checkbox", id: "unsure", onchange: (event) => choose({ unsure: event.target.checked }) });
-  tick.checked = unsure;
-  tick.disabled = !samples.likely;
+  tick.checked = state.unsure;
   const count = markRows().length;
   keepingFocus(() => fill("error-controls", element("label", { class: "tick" }, tick, " also less clear cases"),
     selector("Show", "pick-marked", [["all", "all"], ["none", "not marked"], ...Object.entries(MARKS)], state.marked, (marked) => choose({ marked })),
@@ -109,7 +109,8 @@ function drawErrors() {
     rows.length ? copyButton(rows.map((row) => samples.id[row]).join("\n"), "Copy the ids of these samples") : []));
   const first = rows.slice(0, tables.errors);
   fill("error-list", first.map((_, at) => card(run, samples, rows, at, "errors")));
-  drawMore("error-more", "errors", first.length, rows.length, 24, drawErrors);
+  if (rows.length || samples.likely) drawMore("error-more", "errors", first.length, rows.length, 24, drawErrors);
+  else fill("error-more"); // the sentence above says it
 }
 
 // How many samples have which age: most have one, and the few very old ones must stay visible.
