@@ -91,3 +91,17 @@ def test_drawing_in_blocks_changes_nothing(number: int, block: int, monkeypatch:
     expected = torch.searchsorted(ladder, point, right=True)
     monkeypatch.setattr("aol.sampling._BLOCK", block)
     assert torch.equal(aol.draw(weight, number, generator=torch.Generator().manual_seed(5)), expected)
+
+
+@pytest.mark.parametrize("size", [1, 2, 1000, 30_000])
+@pytest.mark.parametrize("kind", ["uniform", "equal", "skewed", "sparse", "tiny", "last"])
+def test_drawing_climbs_to_what_a_search_finds(kind: str, size: int) -> None:
+    some = torch.rand(size, dtype=torch.float64, generator=torch.Generator().manual_seed(1)) + 1e-9
+    last = (torch.arange(size) == size - 1).double()
+    kinds = {"uniform": some, "equal": torch.ones(size), "skewed": some**50, "sparse": (some < 0.01) + last}
+    weight = (kinds | {"tiny": 5e-324 * torch.ones(size, dtype=torch.float64), "last": last})[kind].double()
+    ladder = weight.cumsum(0)
+    point = torch.rand(50_000, dtype=torch.float64, generator=torch.Generator().manual_seed(2)) * ladder[-1]
+    below = torch.nextafter(ladder[-1], torch.zeros_like(ladder[-1]))
+    wanted = torch.searchsorted(ladder, torch.minimum(point, below), right=True)
+    assert torch.equal(aol.draw(weight, 50_000, generator=torch.Generator().manual_seed(2)), wanted)

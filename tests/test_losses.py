@@ -341,3 +341,29 @@ def test_targets_and_weights_may_be_lists():
     assert aol.softmax_loss(Z, [0, 1, 0]).equal(aol.softmax_loss(Z, LABEL))
     assert aol.weighted_mean(torch.tensor([1.0, 3.0]), [3.0, 1.0]).item() == 1.5
     assert aol.loss_total([[1.0, 2.0], torch.tensor([3.0])]).item() == 6.0
+
+
+@pytest.mark.parametrize(
+    ("target", "said"),
+    [
+        ([[math.nan, 1.0]], "must lie in 0 to"),
+        ([[-0.5, 1.5]], "must lie in 0 to"),
+        ([[0.2, 0.2]], "the sum of soft targets"),
+        ([[math.inf, 0.0]], "must lie in 0 to"),
+    ],
+)
+def test_soft_targets_that_are_no_probabilities_are_refused(target, said):
+    logits, soft = torch.zeros(1, 2), torch.tensor(target)
+    with pytest.raises(ValueError, match=said):
+        aol.softmax_loss(logits, soft)
+    if "sum" not in said:
+        for loss in (aol.sigmoid_loss, aol.is_correct):
+            with pytest.raises(ValueError, match=said):
+                loss(logits, soft)
+    assert aol.softmax_loss(logits, torch.tensor([[0.9, 0.1]], dtype=torch.bfloat16)).isfinite()
+    assert aol.sigmoid_loss(logits, torch.tensor([[1.0, 1.0]])).isfinite()
+
+
+def test_negative_weights_are_refused():
+    with pytest.raises(ValueError, match="weight must be 0 or more, not -1"):
+        aol.weighted_mean(torch.ones(2), torch.tensor([1.0, -1.0]))

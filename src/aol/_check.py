@@ -27,6 +27,7 @@ Rate: TypeAlias = float | Tensor | npt.NDArray[np.floating] | Sequence[float]
 
 MOST_INFERRED = 1 << 16  # classes counted from labels, unless there are more samples; more must be asked for
 MOST_CLASSES = 1 << 24
+_MOST_TIMES = 1 << 40
 
 
 def _tensor(name: str, value: object, wanted: str, device: torch.device | None) -> Tensor:
@@ -167,6 +168,16 @@ def labels(value: object, num_classes: int | None, device: torch.device | None) 
 def readable(value: Tensor) -> bool:
     """Return whether values can be read: without synchronising a GPU, and without breaking a compiled graph."""
     return value.device.type == "cpu" and not torch.compiler.is_compiling()
+
+
+def times(value: object, shape: Sequence[int], device: torch.device) -> Tensor:
+    """Return how often each prediction counts, int64, of the shape of the labels; sums of it must not wrap."""
+    found = integers("times", value, device=device)
+    if found.shape != torch.Size(shape):
+        raise ValueError(f"times must have the shape of label, {list(shape)}, not {list(found.shape)}.")
+    if readable(found) and (why := Bounds(0, _MOST_TIMES).refuse(found)):
+        raise ValueError(f"times {why}.")
+    return found
 
 
 def within(name: str, index: Tensor, size: int, what: str) -> None:

@@ -41,15 +41,15 @@ class ClassCounts(State):
         `times`, of the shape of `label`, gives a count for each prediction. A label outside the classes raises
         IndexError; on the state's CUDA device, which is not synchronised, `advance` raises it. Where `num_classes` is
         not given, a label that is new adds its class, and CUDA devices are synchronised.
+
+        A state is for one thread: calls from several threads at once lose counts.
         """
         where = self._label(label)
         right = _check.truths("correct", correct, device=self.device)
         shape = (where.shape[-1],) if self._single else (self._rho.numel(), where.shape[-1])
         if right.shape != torch.Size(shape):
             raise ValueError(f"correct must have the shape {list(shape)} to go with label, not {list(right.shape)}.")
-        often = None if times is None else _check.integers("times", times, device=self.device)
-        if often is not None and often.shape != where.shape:
-            raise ValueError(f"times must have the shape of label, {list(where.shape)}, not {list(often.shape)}.")
+        often = None if times is None else _check.times(times, where.shape, self.device)
         self._make_room("label", where)
         where = where.expand(self._rho.numel(), -1)
         where = where.where((where >= 0) & (where < self.num_classes), self.num_classes)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import numbers
+import re
 import reprlib
 from collections.abc import Iterable, Sequence
 
@@ -45,6 +46,8 @@ def whole(name: str, value: object, low: int, high: int | None = None) -> int:
     wanted = f"a whole number of {low} or more" if high is None else f"a whole number from {low} to {high}"
     if isinstance(value, bool) or not isinstance(value, numbers.Integral):
         raise TypeError(f"{name} must be {wanted}, not {shown(value)}.")
+    if high is None and int(value) >= 2**63:
+        raise ValueError(f"{name} must be below 2 ** 63, not {shown(value)}.")
     if int(value) < low or (high is not None and int(value) > high):
         raise ValueError(f"{name} must be {wanted}, not {shown(value)}.")
     return int(value)
@@ -61,6 +64,30 @@ def choice(name: str, value: object, allowed: Sequence[str]) -> str:
 def is_share(name: str) -> bool:
     """Return whether a reading of this name must be a fraction from 0 to 1."""
     return name.endswith("accuracy") or name == "test_precision"
+
+
+def printable(text: str) -> str:
+    r"""Return a text with control characters, as a file's name may have them, written as codes.
+
+    >>> printable("cat\x1b[2J.png")
+    'cat\\x1b[2J.png'
+    """
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
+
+
+_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
+_NUMBER = re.compile(r"[+-]?[0-9]+(\.[0-9]+)?")
+
+
+def spreadsheet_text(text: str) -> str:
+    """Return text that a spreadsheet shows and does not compute; a number stays one.
+
+    >>> spreadsheet_text("=1+2"), spreadsheet_text("cat"), spreadsheet_text("-3")
+    ("'=1+2", 'cat', '-3')
+    """
+    return f"'{text}" if text.startswith(_FORMULA) and not _NUMBER.fullmatch(text) else text
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

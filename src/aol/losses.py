@@ -11,6 +11,8 @@ from torch import Tensor, nn
 
 from aol import _check, _distributed
 
+_ROUNDING = 0.02  # of soft targets in bfloat16, and of their sum
+
 
 def softmax_loss(logits: Tensor, target: Tensor, *, offset: Tensor | None = None) -> Tensor:
     r"""Return the softmax cross-entropy of each sample, `[B]` or `[R, B]`.
@@ -63,7 +65,7 @@ def focal_loss(logits: Tensor, target: Tensor, gamma: float = 1.0, *, offset: Te
         raise ValueError("gamma must be finite, not inf.")
     z = _logits(logits, offset)
     with _full_precision(z):
-        label, soft = _target(z, target)
+        label, soft = _target(z, target, add_up=False)
         if label is not None:
             soft = F.one_hot(label, z.shape[-1]).to(z.dtype)
         assert soft is not None
@@ -102,6 +104,8 @@ def weighted_mean(
     weight = _check.moved(weight, loss.device).detach()
     if weight.dim() > loss.dim() or weight.shape != loss.shape[loss.dim() - weight.dim() :] or weight.dim() == 0:
         raise ValueError(f"weight must have the shape of loss, {list(loss.shape)}, not {list(weight.shape)}.")
+    if _check.readable(weight) and bool((weight < 0).any()):
+        raise ValueError(f"weight must be 0 or more, not {float(weight.min()):g}.")
     with _full_precision(loss):
         value = loss if loss.dtype == torch.float64 else loss.float()
         weight = weight.to(value.dtype).expand_as(value)
@@ -171,16 +175,17 @@ def sigmoid_bias_(layer: nn.Linear) -> nn.Linear:
 def is_correct(logits: Tensor, target: Tensor) -> Tensor:
     """Return which samples are predicted right, bool `[B]` or `[R, B]`: the largest logit is that of the target.
 
-    A sample with NaN logits is wrong. For soft targets, the label is the largest.
+    A sample with NaN logits or targets is wrong. For soft targets, the label is the largest.
 
     >>> is_correct(torch.tensor([[2.0, 1.0], [0.0, torch.nan]]), torch.tensor([0, 1]))
     tensor([ True, False])
     """
     z = _logits(logits).detach()
-    label, soft = _target(z, target)
+    label, soft = _target(z, target, add_up=False)
+    known = ~z.isnan().any(-1)
     if soft is not None:
-        label = soft.argmax(-1)
-    return (z.argmax(-1) == label) & ~z.isnan().any(-1)
+        label, known = soft.argmax(-1), known & ~soft.isnan().any(-1)
+    return (z.argmax(-1) == label) & known
 
 
 def _full_precision(value: Tensor) -> torch.autocast:
@@ -209,8 +214,11 @@ def with_offset(logits: Tensor, offset: Tensor) -> Tensor:
     return z + (offset[:, None] if offset.dim() == 2 else offset).to(z.dtype)
 
 
-def _target(z: Tensor, target: Tensor) -> tuple[Tensor | None, Tensor | None]:
-    """Return labels with the shape of the loss, or soft targets with the shape of the logits; the other is None."""
+def _target(z: Tensor, target: Tensor, *, add_up: bool = True) -> tuple[Tensor | None, Tensor | None]:
+    """Return labels with the shape of the loss, or soft targets with the shape of the logits; the other is None.
+
+    Soft targets must be probabilities; `add_up`: of one class, whose sum is one.
+    """
     given = _check.moved(target if isinstance(target, Tensor) else _check.real("target", target), z.device)
     soft = given.is_floating_point()
     shape = z.shape if soft else z.shape[:-1]
@@ -221,8 +229,18 @@ def _target(z: Tensor, target: Tensor) -> tuple[Tensor | None, Tensor | None]:
             f"target must be {ways} {list(shape)} to go with logits {list(z.shape)}, not {list(given.shape)}."
         )
     if soft:
+        if _check.readable(given):
+            _check_probabilities(given.detach(), add_up)
         return None, given.to(z.dtype).expand(shape)
     label = _check.integers("target", given)
     if _check.readable(label):
         _check.within("target", label, z.shape[-1], "classes of logits")
     return label.expand(shape), None
+
+
+def _check_probabilities(given: Tensor, add_up: bool) -> None:
+    if why := _check.Bounds(0, 1 + _ROUNDING).refuse(given):
+        raise ValueError(f"target: soft targets {why}.")
+    total = given.sum(-1, dtype=torch.float64)
+    if add_up and (why := _check.Bounds(1 - _ROUNDING, 1 + _ROUNDING).refuse(total)):
+        raise ValueError(f"target: the sum of soft targets over classes {why}.")

@@ -295,11 +295,7 @@ class Margins(State):
         shape = (index.shape[-1],) if self._single else (runs, index.shape[-1])
         if named.shape != torch.Size(shape):
             raise ValueError(f"answer must have the shape {list(shape)} to go with label, not {list(named.shape)}.")
-        often = torch.ones_like(index) if times is None else _check.integers("times", times, device=self.device)
-        if often.shape != index.shape:
-            raise ValueError(f"times must have the shape of label, {list(index.shape)}, not {list(often.shape)}.")
-        if times is not None and _check.readable(often) and bool((often < 0).any()):
-            raise ValueError(f"times must hold counts of 0 or more, not {int(often.min())}.")
+        often = torch.ones_like(index) if times is None else _check.times(times, index.shape, self.device)
         index, named, often = index.expand(runs, -1), named.reshape(runs, -1), often.expand(runs, -1)
         stray = (index < 0) | (index >= keys) | (named < 0) | (named >= size)
         index, named = index.clamp(0, keys - 1), named.clamp(0, size - 1)
@@ -515,7 +511,7 @@ def fit_offsets(
     if label.shape != z.shape[:1]:
         raise ValueError(f"label must have the shape {[z.shape[0]]} to go with logits, not {list(label.shape)}.")
     steps = _check.whole("steps", steps, 1)
-    often = torch.ones_like(label) if times is None else _check.integers("times", times)
+    often = torch.ones_like(label) if times is None else _check.times(times, label.shape, label.device)
     if often.shape != label.shape or bool((often < 0).any()) or not bool(often.any()):
         raise ValueError(f"times must hold counts of 0 or more, {list(label.shape)}, not {_check.shown(times)}.")
     share = often.to(z)[:, None].expand_as(z)[z.isfinite()]  # logarithms of probabilities may be -inf

@@ -9,6 +9,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sized
 from typing import Protocol, runtime_checkable
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.utils.data import Sampler
@@ -17,6 +19,7 @@ from aol import _check, _distributed, _seeds
 
 _PART = 1 << 20  # indices converted at once
 _BLOCK = 1 << 20  # draws at once
+_PARTS, _STEPS = 1 << 24, 8  # of a ladder of weights, and rungs climbed before a search
 
 
 def draw(weight: Tensor, num_samples: int, *, generator: torch.Generator) -> Tensor:
@@ -47,13 +50,46 @@ def draw(weight: Tensor, num_samples: int, *, generator: torch.Generator) -> Ten
 
 
 def _draw_in_blocks(ladder: Tensor, below: Tensor, top: Tensor, number: int, generator: torch.Generator) -> Tensor:
-    """Return what one search for all points would, with little memory; sorted points are found near each other."""
+    """Return what one search for all points would, with little memory, and a few steps a point instead of log N.
+
+    A table has the first rung of each of K equal parts of the ladder (Chen and Asau, 1974); from there a point climbs.
+    Rungs and points are put into parts by the same arithmetic, so that rounding cannot separate them wrongly.
+    """
     found = torch.empty(number, dtype=torch.int64, device="cpu")
+    parts = min(ladder.numel(), _PARTS)
+    rungs = torch.zeros(parts, dtype=torch.int64, device="cpu")
+    for block in torch.split(ladder, _BLOCK):
+        part = _part(block, top, parts)
+        counts = torch.bincount(part - part[0])  # they increase
+        rungs[part[0] : part[0] + len(counts)] += counts
+    first = rungs.cumsum(0).sub_(rungs)
     for block in (found[start : start + _BLOCK] for start in range(0, number, _BLOCK)):
         point = torch.rand(block.numel(), dtype=torch.float64, device="cpu", generator=generator)
-        point, order = torch.minimum(point * top, below).sort()
-        block[order] = torch.searchsorted(ladder, point, right=True)
+        point = torch.minimum(point * top, below)
+        # By NumPy, whose take is several times as fast as torch's on a CPU.
+        rung = first.numpy().take(_part(point, top, parts).numpy())
+        block.copy_(torch.from_numpy(_climbed(ladder.numpy(), point.numpy(), rung)))
     return found
+
+
+def _part(value: Tensor, top: Tensor, parts: int) -> Tensor:
+    return (value / top * parts).to(torch.int64).clamp_(max=parts - 1)
+
+
+def _climbed(
+    ladder: npt.NDArray[np.float64], point: npt.NDArray[np.float64], rung: npt.NDArray[np.int64]
+) -> npt.NDArray[np.int64]:
+    """Return the first rung above each point, from a rung at or below it; after a few steps by a search."""
+    above = ladder.take(rung) <= point
+    rung += above
+    left = np.flatnonzero(above)
+    for _ in range(_STEPS):
+        left = left[ladder.take(rung.take(left)) <= point.take(left)]
+        if not left.size:
+            return rung
+        rung[left] += 1
+    rung[left] = np.searchsorted(ladder, point[left], side="right")
+    return rung
 
 
 def shuffle(num_samples: int, *, generator: torch.Generator) -> Tensor:

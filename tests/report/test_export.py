@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow.parquet
 import pytest
 
-from aol.report.export import export, plain
+from aol.report.export import export, spreadsheet_text
 from aol.report.payload import payload
 from aol.report.run_data import RunData
 from tests.support.made_runs import changed, make_data
@@ -74,12 +74,12 @@ def test_nothing_that_a_spreadsheet_would_compute_reaches_it_and_parquet_keeps_t
 
 @pytest.mark.parametrize("text", ["-5", "+3.25", "0", "cat", "1=2", " =1"])
 def test_numbers_and_ordinary_words_are_left_alone(text: str) -> None:
-    assert plain(text) == text
+    assert spreadsheet_text(text) == text
 
 
 @pytest.mark.parametrize("text", ["=1", "+a", "-1-1", "@x", "\t=1", "\r", "\n=1", "＝1", "-"])
 def test_what_might_be_a_formula_gets_an_apostrophe(text: str) -> None:
-    assert plain(text) == f"'{text}"
+    assert spreadsheet_text(text) == f"'{text}"
 
 
 def test_a_spreadsheet_is_told_of_utf_8_only_where_that_matters(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from aol.runs.record import (
     DamagedRunError,
+    Run,
     by_class_of,
     compact,
     content_of,
@@ -165,3 +166,17 @@ def test_only_regular_files_of_a_bounded_size_are_read(tmp_path: Path, monkeypat
     (tmp_path / "run.json").write_bytes(bytes(11))
     with pytest.raises(DamagedRunError, match=r"run\.json: it has 11 bytes"):
         read_run(tmp_path)
+
+
+@pytest.mark.parametrize("where", ["by_class", "over_time"])
+@pytest.mark.parametrize("name", ["age", "smoothed_age", "weight", "train_count"])
+def test_a_record_with_a_negative_age_weight_or_count_is_damaged(where: str, name: str) -> None:
+    shape = 1 if where == "by_class" else (1, 1)
+    run = Run("id", "method", 0, {}, ["a"], None, np.array([1]), **{where: {name: np.full(shape, -5.0)}})
+    with pytest.raises(DamagedRunError, match="0 or more"):
+        decode(encode(run))
+
+
+def test_control_characters_in_names_are_shown_as_codes() -> None:
+    run = decode(encode(Run("id", "me\x1b[2Jthod", 0, {}, ["a\x07"], None, np.array([1]))))
+    assert (run.method, run.classes) == ("me\\x1b[2Jthod", ["a\\x07"])

@@ -202,7 +202,7 @@ def _large(path: Path) -> None:
         (_folder, "it is not a regular file"),
         (_dangling, "it is a link to nothing"),
         (os.mkfifo, "it is not a regular file"),
-        (_large, "it has 268,435,457 bytes; a record has at most 268,435,456"),
+        (_large, "it has 268,435,457 bytes; the largest allowed is 268,435,456"),
     ],
 )
 def test_what_is_not_a_file_in_a_folder_is_named_and_the_rest_is_copied(

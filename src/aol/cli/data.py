@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from aol.cli.flags import DATA_SETS
-from aol.cli.output import note, printable, tell
+from aol.cli.output import note, tell
 from aol.cli.parser import check_data, command, count, folder, show_help, switch, value
 from aol.engine.settings import WrongSettingsError
 
@@ -92,7 +92,7 @@ def _check(words: argparse.Namespace) -> int:
     sizes = "".join(f", {number:,} {split}" for split, number in found.sizes.items())
     classes = f", {found.classes} classes" if found.sizes else ""
     about = f"{found.name}: {found.kind}, {found.where}{classes}{sizes}: no problems found"
-    tell(words, {**asdict(found), "ok": found.ok}, map(printable, found.problems or [about]))
+    tell(words, {**asdict(found), "ok": found.ok}, found.problems or [about])
     if found.ok:
         return 0
     note(f"{found.name}: {len(found.problems):,} problem{'s' * (len(found.problems) > 1)} found.")

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from aol._values import printable as printable
 from aol.engine.settings import WrongSettingsError
 
 if TYPE_CHECKING:
@@ -21,21 +22,12 @@ _WIDTH = 120  # where there is no terminal
 
 def tell(words: argparse.Namespace, result: object, lines: Iterable[str]) -> None:
     """Print a result as one JSON object with `--json`, else as lines."""
-    print(json.dumps(result, ensure_ascii=False, allow_nan=False) if words.json else "\n".join(lines))
-
-
-def printable(text: str) -> str:
-    r"""Return a text with control characters, as a file's name may have them, written as codes.
-
-    >>> printable("cat\x1b[2J.png")
-    'cat\\x1b[2J.png'
-    """
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
+    print(json.dumps(result, ensure_ascii=False, allow_nan=False) if words.json else "\n".join(map(printable, lines)))
 
 
 def note(text: str) -> None:
     """Print a line for people on standard error."""
-    print(f"aol: {' '.join(text.split())}", file=sys.stderr)
+    print(f"aol: {printable(' '.join(text.split()))}", file=sys.stderr)
 
 
 def console() -> Console:

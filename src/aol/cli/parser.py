@@ -82,6 +82,9 @@ class Parser(argparse.ArgumentParser):
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
         """Parse; what a command does not know is its own error, so that its own help page is named."""
+        for word in args or ():
+            if word.endswith("=--"):  # which argparse takes for no value at all
+                self.error(f"{word[:-3]} needs a value")
         parsed, strange = super().parse_known_args(args, namespace)
         if strange:
             self._refuse(strange)
@@ -188,14 +191,16 @@ def defaults_of(flags: Iterable[Flag]) -> dict[str, Any]:
 # Types of flags
 
 
-def number(least: float, *, above: bool = False, whole: bool = False) -> Callable[[str], Any]:
-    """Return a reader of numbers, or whole numbers, of at least, or above, `least`."""
+def number(least: float, *, above: bool = False, whole: bool = False, most: float = 1e9) -> Callable[[str], Any]:
+    """Return a reader of numbers, or whole numbers, of at least, or above, `least`, and at most `most`."""
 
     def number(text: str) -> float:
         try:
             value = int(text) if whole else float(text)
         except ValueError:
             value = math.nan
+        if most < value < math.inf:
+            raise argparse.ArgumentTypeError(f"must be at most {most:,.0f}, not {text!r}")
         if not least <= value < math.inf or (above and value == least):
             wanted = f"above {least:g}" if above else f"of {least:g} or more"
             raise argparse.ArgumentTypeError(f"must be a {'whole ' * whole}number {wanted}, not {text!r}")
@@ -210,7 +215,7 @@ seconds, positive = number(0.0), number(0.0, above=True)
 
 def counts(text: str) -> list[int]:
     """Return whole numbers of 1 or more with commas between them."""
-    return [count(1)(part.strip()) for part in text.split(",")]
+    return [count(1, most=10_000)(part.strip()) for part in text.split(",")]
 
 
 def folder(text: str) -> str:
@@ -220,6 +225,13 @@ def folder(text: str) -> str:
     return text
 
 
+def path(text: str) -> Path:
+    """Return the path of a file or folder; an empty one would mean this folder."""
+    if not text:
+        raise argparse.ArgumentTypeError("must name a file or folder, not ''")
+    return Path(text)
+
+
 def shard(text: str) -> tuple[int, int]:
     """Return a share of the runs: (3, 16) of "3/16", counted from 1.
 
@@ -227,7 +239,7 @@ def shard(text: str) -> tuple[int, int]:
     (3, 16)
     """
     found = re.fullmatch(r"(\d+)/(\d+)", text)
-    if found is None or not 1 <= int(found[1]) <= int(found[2]):
+    if found is None or len(text) > 20 or not 1 <= int(found[1]) <= int(found[2]):
         raise argparse.ArgumentTypeError(f"must be I/N with I from 1 to N, such as 1/4, not {text!r}")
     return int(found[1]), int(found[2])
 

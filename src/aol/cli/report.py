@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from aol.cli.output import note, tell
-from aol.cli.parser import command, folder, number, switch, value
+from aol.cli.parser import command, folder, number, path, switch, value
 from aol.engine.settings import WrongSettingsError
 
 FORMATS = ("png", "pdf", "svg")
@@ -24,11 +24,11 @@ PAGE = "report.html"
         "aol report runs/a runs/b --write compare.html",
         "aol report runs/latest --figures figures --format pdf,png",
     ),
-    value("runs", "RUN", "folders of runs: --out of a command, a study, or one run", nargs="+", type=Path),
-    value("--write", "FILE", f"file of the page (default: {PAGE} in RUN, or here for several)", type=Path),
-    value("--figures", "FOLDER", "write figures for a paper into this folder, and no page", type=Path),
+    value("runs", "RUN", "folders of runs: --out of a command, a study, or one run", nargs="+", type=path),
+    value("--write", "FILE", f"file of the page (default: {PAGE} in RUN, or here for several)", type=path),
+    value("--figures", "FOLDER", "write figures for a paper into this folder, and no page", type=path),
     value("--format", "KINDS", f"of the figures: {', '.join(FORMATS)}, or several with commas", default="png"),
-    value("--export", "FILE", "write the table of samples (.csv or .parquet), and no page", type=Path),
+    value("--export", "FILE", "write the table of samples (.csv or .parquet), and no page", type=path),
     value("--data-dir", "FOLDER", "look for the pictures of samples here first", type=folder),
     switch("--watch", "update the page until all runs have finished"),
     value("--every", "S", "seconds between two updates of --watch", type=number(0.1), default=5.0),

@@ -10,8 +10,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from aol._values import spreadsheet_text
 from aol.cli.output import chosen_format, console, note
-from aol.cli.parser import choice, command, value
+from aol.cli.parser import choice, command, path, value
 from aol.engine.settings import Settings
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ _OLD = 1.05  # mean age: below it practically every sample was right in the last
     "show",
     "Print runs as a table, the classes that are wrong longest, and what to do next.",
     ("aol show runs/latest", "aol show runs/a runs/b", "aol show results --format csv > runs.csv"),
-    value("folders", "FOLDER", "--out of a command, a study, a run, or a folder of those", nargs="+", type=Path),
+    value("folders", "FOLDER", "--out of a command, a study, a run, or a folder of those", nargs="+", type=path),
     choice("--format", FORMATS, "csv: a row a run, with all settings (default: table)"),
 )
 def _show(words: argparse.Namespace) -> int:
@@ -51,7 +52,7 @@ def _show(words: argparse.Namespace) -> int:
     if wanted == "json":
         print_json(frame)
     elif wanted == "csv":
-        print(frame.to_csv(), end="")
+        print(frame.map(lambda each: spreadsheet_text(each) if isinstance(each, str) else each).to_csv(), end="")
     else:
         print_runs(frame, words.folders, asked=_asked(words.folders, len(frame)))
     for each in damaged:

@@ -171,6 +171,9 @@ def _run(words: argparse.Namespace) -> int:
     if words.ray is not None and words.shard is not None:
         raise WrongSettingsError("--ray and --shard contradict each other: Ray shares out the runs itself.")
     folders = {name: str(absolute(each)) for name, each in (_pair("--data", text) for text in words.data)}
+    if strange := sorted(folders.keys() - {run.data for run in runs}):
+        named = ", ".join(sorted({run.data for run in runs}))
+        raise WrongSettingsError(f"--data: the study names no data set {strange[0]!r}; it has {named}.")
     data_dir = absolute(words.data_dir)
     options = options_of(words, data_dir=data_dir, networks=False, device=words.device if words.ray is None else "cpu")
     path = Path(words.study).expanduser()

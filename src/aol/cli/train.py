@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from aol._used import is_remembered, remember
 from aol.cli.execution import EXECUTION, PARALLEL, add_noted, is_first, noted, options_of, progress_for, unchanged
 from aol.cli.flags import KEEP_SAMPLES, OUTPUT, in_flags, runs_of, setting_flags, settings_of
-from aol.cli.parser import check_data, command, value
+from aol.cli.parser import check_data, command, path, value
 from aol.cli.show import asked_for, print_json, print_runs
 from aol.engine.launch import launched
 from aol.engine.settings import Settings, WrongSettingsError
@@ -86,7 +86,7 @@ def _carry_out(words: argparse.Namespace, runs: Sequence[Settings]) -> int:
     "resume",
     "Continue the runs of a folder: what was asked for is read from it, flags are needed only to change how.",
     ("aol resume runs/latest", "aol resume runs/cifar10 --device cuda:1 --minutes 60"),
-    value("folder", "FOLDER", "--out of aol train, aol stream or aol study run", type=Path),
+    value("folder", "FOLDER", "--out of aol train, aol stream or aol study run", type=path),
     groups={"execution": unchanged(_EXECUTION)},
 )
 def _resume(words: argparse.Namespace) -> int | None:

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import io
 import os
-import re
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
 from aol._files import write_atomically
+from aol._values import spreadsheet_text
 from aol.data.errors import need
 from aol.report.run_data import RunData
 
 # What a spreadsheet takes for a formula when a cell begins with it.
-_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
-_NUMBER = re.compile(r"[+-]?[0-9]+(\.[0-9]+)?")
 
 
 def columns(data: RunData) -> pd.DataFrame:
@@ -66,18 +64,9 @@ def export(data: RunData, path: str | os.PathLike[str]) -> Path:
 
 
 def _csv(table: pd.DataFrame) -> bytes:
-    texts = {name: table[name].map(plain) for name in ("id", "label_name", "prediction_name")}
+    texts = {name: table[name].map(spreadsheet_text) for name in ("id", "label_name", "prediction_name")}
     content = table.assign(**texts).to_csv(index=False, float_format="%.6g", lineterminator="\n")
     return content.encode() if content.isascii() else f"\ufeff{content}".encode()  # else spreadsheets guess wrongly
-
-
-def plain(text: str) -> str:
-    """Return text that a spreadsheet shows and does not compute; a number stays one.
-
-    >>> plain("=1+2"), plain("cat"), plain("-3")
-    ("'=1+2", 'cat', '-3')
-    """
-    return f"'{text}" if text.startswith(_FORMULA) and not _NUMBER.fullmatch(text) else text
 
 
 def _parquet(table: pd.DataFrame) -> bytes:

@@ -25,6 +25,7 @@ import numpy.typing as npt
 
 from aol._files import NotRegularError, read_regular, write_atomically
 from aol._values import is_share as is_share
+from aol._values import printable
 from aol._version import __version__
 
 if TYPE_CHECKING:
@@ -218,8 +219,9 @@ def decode(content: bytes) -> Run:
         except ValueError as error:
             raise DamagedRunError(f"over_time, {name}: {error}") from error
         values = over_time[name]
-        if is_share(name) and bool(((values < 0.0) | (values > 1.0)).any()):
-            raise DamagedRunError(f"over_time, {name}: it must be from 0 to 1")
+        if why := _unlikely(name, values):
+            raise DamagedRunError(f"over_time, {name}: {why}")
+    found |= {"method": printable(found["method"]), "classes": list(map(printable, found["classes"]))}
     return Run(
         **{name: found[name] for name in _PLAIN},
         epochs=epochs,
@@ -267,9 +269,17 @@ def _check_readings(where: str, readings: Any, size: int) -> None:
     for name, values in readings.items():
         listed = _all(values, list, lambda each: each is None or _is_number(each)) and len(values) == size
         _require(listed, f"{where}, {name}: must be {size} numbers")
-        known = [each for each in values if each is not None]
-        if is_share(name) and known:
-            _require(0.0 <= min(known) <= max(known) <= 1.0, f"{where}, {name}: accuracies must be from 0 to 1")
+        why = _unlikely(name, np.array([each for each in values if each is not None], dtype=np.float64))
+        _require(not why, f"{where}, {name}: {why}")
+
+
+def _unlikely(name: str, values: Floats | Matrix) -> str:
+    """Return what a reading of this name can never be, or nothing."""
+    if is_share(name) and bool(((values < 0.0) | (values > 1.0)).any()):
+        return "accuracies must be from 0 to 1"
+    if name.rpartition("_")[2] in ("age", "weight", "count", "seconds") and bool((values < 0.0).any()):
+        return "it must be 0 or more"
+    return ""
 
 
 def _all(value: object, kind: type[list[object] | dict[str, object]], fits: Callable[[object], bool]) -> bool:

@@ -13,6 +13,7 @@ from itertools import zip_longest
 import pandas as pd
 from jinja2 import Template
 
+from aol._values import spreadsheet_text
 from aol.study.comparisons import StudyResults
 from aol.study.notes import ENVIRONMENT, notes
 from aol.study.tables import TextTable, rival_rows, rows, tables
@@ -161,6 +162,7 @@ def template(name: str) -> Template:
 def _csv(results: StudyResults, optimistic: bool) -> str:
     """Return the rows as CSV: percent and points, nothing rounded away."""
     frame = pd.DataFrame(rows(results, optimistic=optimistic), dtype="object")
+    frame = frame.map(lambda each: spreadsheet_text(each) if isinstance(each, str) else each)
     return str(frame.to_csv(index=False, lineterminator="\n"))
 
 

@@ -8,6 +8,7 @@ from typing import TypeVar
 
 from aol import _check
 from aol.engine.settings import Value, WrongSettingsError
+from aol.study.paper import TABLES
 from aol.study.spec import Method, Study
 
 _KEYS = {
@@ -42,6 +43,8 @@ def _study(table: dict[str, object]) -> Study:
         raise WrongSettingsError("methods must be written as [[methods]], one for each.")
     plain = ("baseline", "tries_seeds", "more_seeds", "paper")
     optional: dict[str, object] = {name: table[name] for name in plain if name in table}
+    if "paper" in table:
+        optional["paper"] = _check.choice("paper", table["paper"], TABLES)
     if "claims" in table:
         optional["claims"] = tuple(_text("claims", each) for each in _of("claims", table["claims"], list, "a list"))
     if "figures" in report:
