@@ -22,6 +22,12 @@ def test_badges_have_the_versions_and_the_licence_of_the_project() -> None:
     assert f"badge/licence-{PROJECT['license']}-" in README
 
 
+def test_pictures_load_quickly() -> None:
+    pictures = re.findall(r"!\[[^\]]*\]\((docs/[^)]+)\)", README)
+    assert len(pictures) == 2
+    assert all((ROOT / each).stat().st_size < 300_000 for each in pictures)
+
+
 def test_with_a_repository_every_link_is_an_address_of_a_file_in_it() -> None:
     here = "https://example.org/me/aol"
     for target in TARGET.findall(for_pypi(README, here)):
