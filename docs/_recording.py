@@ -110,7 +110,7 @@ def svg(film: Sequence[Frame]) -> str:
         "<style>text{font-size:14px;font-family:'DejaVu Sans Mono',Menlo,Consolas,monospace;white-space:pre}"
         f"#film{{animation:film {seconds:.2f}s step-end infinite}}@keyframes film{{{steps}}}"
         f"@media(prefers-reduced-motion:reduce){{#film{{animation:none;transform:{last}}}}}</style>"
-        f'<rect width="100%" height="100%" rx="8" fill="#17212e"/><defs>{drawn}</defs>'
+        f'<rect width="100%" height="100%" rx="8" fill="#17212e" stroke="#44566b"/><defs>{drawn}</defs>'
         f'<svg x="{MARGIN}" y="{MARGIN}" width="{COLUMNS * WIDTH:g}" height="{tall}">'
         f'<g id="film">{used}</g></svg></svg>\n'
     )
