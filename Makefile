@@ -19,8 +19,8 @@ $(BIN)/.docs-ready: $(BIN)/.ready
 	$(BIN)/python -m pip install --quiet torch==2.13.0 --editable '.[docs]'
 	touch $@
 
-demo: $(BIN)/.ready  ## the main job: long-tailed digits, plain, class-balanced and AoL, five seeds, one table
-	$(BIN)/aol train --weighting none,cb,aol --level class,sample --seed 0-4 --out runs/demo --fresh
+demo: $(BIN)/.ready  ## the main job: long-tailed digits, plain, AoL, logit adjustment and margins, five seeds, one table
+	$(BIN)/aol train --weighting none,aol --margin none,counts,probability --seed 0-4 --out runs/demo --fresh
 
 test: $(BIN)/.ready  ## all tests and doctests, on two cores
 	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal

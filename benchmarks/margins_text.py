@@ -22,7 +22,14 @@ from torch.nn import functional as F
 import aol
 
 MEASURES = {"accuracy": "Accuracy on a balanced test set, %", "worst_class": "Recall of the worst class, %"}
-METHODS = ("none", "frequency^-0.5", "logit adjustment", "margins by age", "margins by error")
+METHODS = (
+    "none",
+    "frequency^-0.5",
+    "logit adjustment",
+    "margins by age",
+    "margins by error",
+    "margins by probability",
+)
 BATCH, RATE, GAIN, WIDTH = 32, 1e-2, 0.1, 32
 SET = "docstrings"
 

@@ -104,15 +104,19 @@ MARGINS = {
     "ages of samples by class": {"signal": "age", "labels": LABELS, "pairs": False},
     "errors": {"signal": "error"},
     "errors by class": {"signal": "error", "pairs": False},
+    "probabilities": {"signal": "probability"},
+    "probabilities by class": {"signal": "probability", "pairs": False},
 }
 ANSWER = torch.tensor([0, 1, 0, 0, 2, 2, 0])
+SHARES = torch.nn.functional.one_hot(ANSWER) * 0.5 + torch.tensor([0.1, 0.2, 0.2])
 
 
 def shown(margins: aol.Margins, key_at: str, answer_at: str) -> Tensor:
     """Observe and advance twice, and return the offsets that follow, on the host."""
     key = (LABELS if margins.ages is None else torch.arange(7)).to(key_at)
     for turn in range(2):
-        margins.observe(key, (ANSWER if turn else ANSWER.flip(0)).to(answer_at), times=torch.arange(7).to(key_at))
+        answer = SHARES if margins.signal == "probability" else ANSWER
+        margins.observe(key, (answer if turn else answer.flip(0)).to(answer_at), times=torch.arange(7).to(key_at))
         margins.advance()
     return margins.offsets.cpu()
 
@@ -139,7 +143,7 @@ def test_a_step_with_margins_on_the_device_never_waits(kind: str, key_at: str, l
     key = (LABELS if margins.ages is None else torch.arange(7)).to(key_at)
     logits, labels = logits.cuda(), LABELS.cuda()
     with no_waiting():
-        margins.observe(key, logits.argmax(-1))
+        margins.observe(key, logits.softmax(-1))
         found = [loss(margins.adjust(logits), labels), loss(logits, labels, offset=margins.offsets)]
     for each in found:
         torch.testing.assert_close(each.cpu(), expected)

@@ -65,7 +65,7 @@ def test_class_states_agree_with_one_process_to_the_last_bit(processes, settings
         assert found == alone
 
 
-@pytest.mark.parametrize("signal", ["age", "error"])
+@pytest.mark.parametrize("signal", ["age", "error", "probability"])
 @pytest.mark.parametrize(
     "settings",
     [

@@ -8,6 +8,7 @@ import time
 
 import numpy as np
 import pytest
+import scipy.special
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -32,6 +33,10 @@ VARIANTS = {
     "errors of samples, by class": {"labels": LABELS, "signal": "error", "pairs": False},
     "errors": {"signal": "error", "pairs": True},
     "errors by class": {"signal": "error", "pairs": False},
+    "probabilities": {"signal": "probability"},
+    "probabilities of samples": {"labels": LABELS, "signal": "probability"},
+    "probabilities of samples, by class": {"labels": LABELS, "signal": "probability", "pairs": False},
+    "probabilities by class": {"signal": "probability", "pairs": False},
 }
 every_variant = pytest.mark.parametrize("variant", VARIANTS)
 
@@ -53,6 +58,8 @@ def steps(variant: str, seed: int, *, epochs: int = 6, runs: tuple[int, ...] = (
         size = (*runs, int(generator.integers(0, 14)))
         key = generator.integers(0, generator.integers(1, keys + 1), size)
         answer = np.where(generator.random(size) < 0.5, 0, generator.integers(0, 4, size))
+        if VARIANTS[variant]["signal"] == "probability":
+            answer = scipy.special.softmax(2 * (answer[..., None] == np.arange(4)) + generator.random((*size, 4)), -1)
         found.append([torch.from_numpy(each) for each in (key, answer, generator.integers(0, 4, size))])
     return found
 
@@ -74,14 +81,36 @@ def follow(states: list[aol.Margins], loops: list[MarginOracle], variant: str, s
 def compare(missed: torch.Tensor, claimed: torch.Tensor, offsets: torch.Tensor, loop: MarginOracle) -> None:
     assert missed.tolist() == pytest.approx(loop.missed, rel=1e-6, nan_ok=True)
     assert claimed.tolist() == pytest.approx(loop.claimed, rel=1e-6)
-    assert offsets.tolist() == pytest.approx(loop.offsets, rel=1e-5, abs=1e-6)
+    assert offsets.tolist() == pytest.approx([loop.tau * o for o in loop.offsets], rel=1e-5, abs=1e-6)
 
 
 @every_variant
-@given(seed=st.integers(0, 10_000), width=st.sampled_from([0.0, 0.5, 2.0]), rho=st.sampled_from([0.01, 0.3, 1.0]))
+@given(seed=st.integers(0, 10_000), width=st.sampled_from([0.01, 0.5, 2.0]), rho=st.sampled_from([0.01, 0.3, 1.0]))
 def test_margins_agree_with_loops_over_samples_and_pairs(variant, seed, width, rho):
     more = {"width": width, "rho": rho}
     follow([margins(variant, **more)], [oracle(variant, **more)], variant, seed)
+
+
+@given(seed=st.integers(0, 10_000), tau=st.sampled_from([0.0, 0.5, 1.5, 3.0]))
+def test_margins_of_any_strength_agree_with_loops(seed, tau):
+    more = {"width": 0.1, "tau": tau}
+    follow([margins("probabilities", **more)], [oracle("probabilities", **more)], "probabilities", seed)
+
+
+def test_each_run_has_its_own_strength():
+    many = aol.Margins(3, tau=[1.0, 2.0], width=0.1)
+    each = [aol.Margins(3, tau=tau, width=0.1) for tau in (1.0, 2.0)]
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(4):
+        label = torch.randint(0, 3, (40,), generator=generator)
+        share = torch.rand((40, 3), generator=generator).softmax(1)
+        many.observe(label, share.expand(2, -1, -1))
+        many.advance()
+        for one in each:
+            one.observe(label, share)
+            one.advance()
+    assert many.offsets.equal(torch.stack([one.offsets for one in each]))
+    assert many.offsets.abs().min() > 0
 
 
 @every_variant
@@ -119,6 +148,60 @@ def test_a_vector_of_gains_or_of_rates_makes_runs(settings):
     assert state.adjust(torch.zeros(runs, 5, 3)).shape == (runs, 5, 3)
 
 
+def test_a_predicted_class_has_the_probability_one():
+    one, other, shares = (
+        aol.Margins(4, signal=signal, width=0.1) for signal in ("error", "probability", "probability")
+    )
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(4):
+        label, answer = torch.randint(0, 4, (2, 60), generator=generator)
+        for state in (one, other):
+            state.observe(label, answer)
+        shares.observe(label.numpy(), torch.nn.functional.one_hot(answer, 4).double().numpy())
+        for state in (one, other, shares):
+            state.advance()
+    assert one.offsets.abs().max() > 0
+    torch.testing.assert_close(other.offsets, one.offsets)
+    torch.testing.assert_close(shares.offsets, one.offsets)
+
+
+def test_errors_and_ages_take_the_most_probable_class():
+    generator = torch.Generator().manual_seed(0)
+    for signal in ("error", "age"):
+        named, shares = aol.Margins(4, signal=signal, width=0.1), aol.Margins(4, signal=signal, width=0.1)
+        for _ in range(4):
+            label, share = torch.randint(0, 4, (60,), generator=generator), torch.rand((60, 4), generator=generator)
+            named.observe(label, share.argmax(1))
+            shares.observe(label, share)
+            named.advance()
+            shares.advance()
+        assert named.offsets.equal(shares.offsets)
+
+
+def test_a_calibrated_model_has_the_offsets_of_its_counts():
+    """Where p is the true posterior of balanced classes given unadjusted logits, nothing moves; it does otherwise."""
+    generator = torch.Generator().manual_seed(0)
+    label = torch.randint(0, 3, (30_000,), generator=generator)
+    logits = 1.5 * torch.nn.functional.one_hot(label, 3) + torch.randn((30_000, 3), generator=generator)
+    logits = 1.5 * logits  # the log-likelihood ratio of two normal distributions 1.5 apart
+    kept = torch.rand(30_000, generator=generator) < torch.tensor([1.0, 0.3, 0.1])[label]
+    prior = torch.tensor([1.0, 0.3, 0.1]).log()
+    for adjusted, moves in ((logits, False), (logits + prior, True)):
+        state = aol.Margins(3)
+        for _ in range(5):
+            state.observe(label[kept], adjusted[kept].softmax(1))
+            state.advance()
+        assert (state.offsets.abs().max() > 0.2) == moves
+        assert (state.offsets[0] > 0.1) == moves
+
+
+def test_a_sample_without_an_answer_does_not_count():
+    state = aol.Margins(2)
+    state.observe([0, 1, 1], torch.tensor([[0.5, 0.5], [torch.nan, 0.5], [0.75, 0.25]]))
+    state.advance()
+    assert state.missed.tolist() == [0.5, 0.75]
+
+
 @every_variant
 def test_parts_and_order_of_an_epoch_do_not_matter(variant):
     whole, parts = margins(variant), margins(variant)
@@ -127,6 +210,8 @@ def test_parts_and_order_of_an_epoch_do_not_matter(variant):
     for _ in range(4):
         key = torch.from_numpy(generator.permutation(keys))
         answer = torch.from_numpy(generator.integers(0, 4, keys))
+        if whole.signal == "probability":
+            answer = torch.from_numpy(generator.dirichlet([0.5] * 4, keys))
         whole.observe(key, answer)
         for place in generator.permutation(keys).tolist():
             parts.observe(key[place : place + 1], answer[place : place + 1])
@@ -466,6 +551,9 @@ BAD_MAKINGS = [
     ({"rho": 1.1}, ValueError, "rho"),
     ({"rho": None}, TypeError, "rho"),
     ({"rho": [0.1, 0.2], "gain": [0.1, 0.2, 0.3]}, ValueError, "rho"),
+    ({"tau": -1.0}, ValueError, "tau"),
+    ({"tau": [1.0, 2.0], "gain": [0.1, 0.2, 0.3]}, ValueError, "tau"),
+    ({"tau": 1.5, "signal": "error"}, ValueError, "tau"),
     ({"width": -1.0}, ValueError, "width"),
     ({"width": math.nan}, ValueError, "width"),
     ({"width": "wide"}, TypeError, "width"),
@@ -676,7 +764,7 @@ def test_rates_and_counts_that_mean_nothing_are_refused(call, named):
 
 # Classes that are not known in advance
 
-OPEN = ["ages of pairs", "errors", "errors by class"]
+OPEN = ["ages of pairs", "errors", "errors by class", "probabilities", "probabilities by class"]
 
 
 @pytest.mark.parametrize("variant", OPEN)
@@ -696,13 +784,16 @@ def test_margins_that_are_given_room_first_are_those_of_known_classes(variant):
 def test_a_class_that_joins_margins_later_is_as_if_it_had_been_there_unseen(variant, seed):
     told, known, most = aol.Margins(**{**SETTINGS, **VARIANTS[variant]}), margins(variant), 1
     for number, (key, answer, times) in enumerate(steps(variant, seed, epochs=8)):
-        key, answer = key.clamp_max(number // 2), answer.clamp_max(number // 2)  # one class, then two, ...
-        for each in (told, known):
+        here = number // 2 + 1  # one class, then two, ...
+        key, answer = key.clamp_max(here - 1), answer[:, :here] if answer.dim() > 1 else answer.clamp_max(here - 1)
+        whole = torch.nn.functional.pad(answer, (0, max(0, 4 - here))) if answer.dim() > 1 else answer
+        for each, shown in ((told, answer), (known, whole)):
             half = len(key) // 2
-            each.observe(key[:half], answer[:half], times=times[:half])  # and within a step
-            each.observe(key[half:], answer[half:], times=times[half:])
+            each.observe(key[:half], shown[:half], times=times[:half])  # and within a step
+            each.observe(key[half:], shown[half:], times=times[half:])
             each.advance()
-        most = max([most, *(int(each) + 1 for each in (*key, *answer))])
+        met = [answer.shape[1]] if answer.dim() > 1 else [int(each) + 1 for each in answer]
+        most = max([most, *met, *(int(each) + 1 for each in key)])
         size = told.num_classes
         assert size == most
         for name in ("missed", "claimed"):

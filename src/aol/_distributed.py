@@ -65,11 +65,11 @@ def agree(what: str, epoch: int, settings: dict[str, object], device: torch.devi
 
 
 def gather_lists(values: tuple[Tensor, ...], lengths: list[int], group: Group = None) -> list[tuple[Tensor, ...]]:
-    """Return the vectors of all processes, in rank order; those of process r have `lengths[r]` items."""
+    """Return the tensors `[n, ...]` of all processes, in rank order; those of process r have n = `lengths[r]`."""
     longest = max(lengths)
     columns = []
     for value in values:
-        padded = torch.zeros(longest, dtype=value.dtype, device=value.device)
-        padded[: value.numel()] = value
+        padded = value.new_zeros((longest, *value.shape[1:]))
+        padded[: len(value)] = value
         columns.append([each[:size] for each, size in zip(gather(padded, group), lengths, strict=True)])
     return list(zip(*columns, strict=True))

@@ -1,4 +1,4 @@
-"""Margins: offsets of the logits in training, from class counts or from the errors of the model.
+"""Margins: offsets of the logits in training, from class counts or from the answers of the model.
 
 Training uses the logits plus the offsets; prediction uses the logits alone. A class with a negative offset must be
 learnt with room to spare, and is then predicted more often.
@@ -19,8 +19,10 @@ from aol.ages.sample import SampleAges
 from aol.losses import with_offset
 from aol.weights import _a_row_each
 
+SIGNALS = ("probability", "error", "age")
 _LONGEST = 2**10 - 1  # a longer age counts as this
 _BITS = 60  # of sums of squares as integers
+_SHARE = 2.0**30  # the unit of probabilities as integers, so that sums do not depend on the order
 _DENSE = 2048  # up to this many classes, errors are counted by pairs of classes
 
 
@@ -90,29 +92,33 @@ def certainty(difference: Tensor, variance: Tensor, width: float | Tensor) -> Te
 
 
 class Margins(State):
-    r"""Offsets of the logits that make every class as often missed as wrongly named, found while training.
+    r"""Offsets of the logits that make every class as much missed as wrongly named, found while training.
 
-    No class counts are needed. Call `observe` with the predicted class of samples (unadjusted logits), any number of
+    No class counts are needed. Call `observe` with the probabilities of samples (from unadjusted logits), any number of
     times, then `advance` once per epoch or step. Train on `adjust(logits)`; predict with the logits alone.
 
     .. math::
-        m_c = \operatorname*{mean}_{y_i = c} s_i, \qquad
-        q_c = \sum_{d \ne c} \operatorname*{mean}_{y_i = d} s_i [p_i = c], \qquad
+        m_c = \operatorname*{mean}_{y_i = c} (1 - p_{ic}), \qquad
+        q_c = \sum_{d \ne c} \operatorname*{mean}_{y_i = d} p_{ic}, \qquad
         o_c \leftarrow o_c - k\, g_c\, e_c
 
-    Here s is the strength of an error (0 where the answer p is right), e is `control_error` of the smoothed m and q,
-    and g the `certainty` of m - q: offsets move only where the difference is more than its standard error explains.
+    Here e is `control_error` of the smoothed m and q, and g the `certainty` of m - q: offsets move only where the
+    difference is more than sampling and the swings of the network from epoch to epoch explain. A calibrated network
+    has m = q on balanced data without offsets, and on long-tailed data with those of `logit_offsets`.
 
     Args:
         num_classes: C. Without it, the classes are those of `labels`; without these either, a class is added when it is
             first observed or answered. Its offset starts at zero, the mean of all.
         labels: the class of each of the N samples, where samples come back every epoch. `observe` then takes the index
             of samples instead of their labels.
-        signal: the strength of an error: "error" counts each as one; "age" counts how many times in a row the sample
-            was wrong or, without `labels`, how many steps in a row its class was taken for the answer.
+        signal: what of an answer counts. "probability": the probability of wrong classes. "error": one for a wrong
+            answer, p is 0 or 1. "age": the same times how often in a row the sample was wrong or, without `labels`,
+            how many steps in a row its class was taken for the answer.
         gain: k, the speed of offsets per `advance`. A vector of R numbers gives every state a leading run axis, and
-            `observe` then takes `answer [R, B]`. 0 keeps all offsets at zero.
+            `observe` then takes `answer [R, B, C]`. 0 keeps all offsets at zero.
         rho: smoothing rate of m and q, in (0, 1]; also one per run.
+        tau: strength, as of `logit_offsets`; also one per run. Training uses τ o, and p is taken from the logits plus
+            (τ - 1) o, so that the offsets found are those of τ = 1. Above 1 only for the signal "probability".
         width: of the dead zone, in standard errors of m - q.
         limit: the largest offset.
         pairs: count errors by pairs of classes (16 C² bytes), so that classes count the same whatever their sizes. By
@@ -124,15 +130,15 @@ class Margins(State):
 
     >>> margins = Margins(2, gain=0.1)
     >>> for _ in range(3):
-    ...     margins.observe([0] * 90 + [1] * 10, [0] * 90 + [0] * 9 + [1])
+    ...     margins.observe([0] * 90 + [1] * 10, torch.tensor([[0.9, 0.1]] * 90 + [[0.6, 0.4]] * 10))
     ...     margins.advance()
     >>> margins.offsets
-    tensor([ 1.0709, -1.0709])
+    tensor([ 0.3945, -0.3945])
     >>> margins.adjust(torch.tensor([[1.0, 1.0]]))
-    tensor([[ 2.0709, -0.0709]])
+    tensor([[1.3945, 0.6055]])
     """
 
-    _SETTINGS = ("_rho", "_gain", "_labels")
+    _SETTINGS = ("_rho", "_gain", "_tau", "_labels")
     _BY_CLASS: Mapping[str, float] = {"_offset": 0, "_missed": torch.nan, "_claimed": 0, "_variance": 0, "_count": 0}
 
     def __init__(
@@ -140,9 +146,10 @@ class Margins(State):
         num_classes: int | None = None,
         *,
         labels: _check.Integers | None = None,
-        signal: str = "error",
+        signal: str = "probability",
         gain: _check.Rate = 0.1,
         rho: _check.Rate = 0.3,
+        tau: _check.Rate = 1.0,
         width: float = 1.0,
         limit: float = 5.0,
         pairs: bool | None = None,
@@ -152,30 +159,35 @@ class Margins(State):
         if num_classes is None:
             num_classes = 1 if labels is None else _check.labels(labels, None, None)[1]
         self.num_classes = _check.classes(num_classes)
-        self.signal = _check.choice("signal", signal, ("age", "error"))
+        self.signal = _check.choice("signal", signal, SIGNALS)
         speed, rate = _check.rates("gain", gain, 0.0, 1e3), _check.rates("rho", rho, 0.0, 1.0)
+        strength = _check.rates("tau", tau, 0.0, 1e3)
         if bool((rate == 0).any()):
             raise ValueError("rho must be above 0: with 0, margins would follow the first epoch for ever.")
-        if speed.dim() and rate.dim() and speed.numel() != rate.numel():
-            raise ValueError(f"rho must be one number, or one for each of {speed.numel()} runs, not {rate.numel()}.")
+        runs = max(each.numel() for each in (speed, rate, strength))
+        for name, each in (("gain", speed), ("rho", rate), ("tau", strength)):
+            if each.dim() and each.numel() != runs:
+                raise ValueError(f"{name} must be one number, or one for each of {runs} runs, not {each.numel()}.")
+        if self.signal != "probability" and bool((strength != 1).any()):
+            raise ValueError(f'tau must be 1 with signal={self.signal!r}; only "probability" has a strength.')
         self.width = _check.number("width", width, 0.0, 1e3)
         self.limit = _check.number("limit", limit, 0.0, 1e3)
         if pairs is not None and not isinstance(pairs, bool):
             raise TypeError(f"pairs must be True, False or None, not {_check.shown(pairs)}.")
         of_pairs = self.signal == "age" and labels is None
         if of_pairs and pairs is False:
-            raise ValueError('pairs=False needs labels with signal="age", or signal="error".')
+            raise ValueError('pairs=False needs labels with signal="age", or another signal.')
         self.pairs = (of_pairs or self.num_classes <= _DENSE) if pairs is None else pairs
-        self._single = speed.dim() == 0 and rate.dim() == 0
-        runs = max(speed.numel(), rate.numel())
+        self._single = not any(each.dim() for each in (speed, rate, strength))
         place = _check.device(device)
         self._labels, self.ages, self._digest = None, None, ""
         if labels is not None:
             found, _ = _check.labels(labels, self.num_classes, place)
             self._labels, self._digest, place = found.to(torch.int32), _check.fingerprint(found), found.device
         self._start(runs, place)
-        self._gain = speed.expand(runs).to(self._offset.device, torch.float64)
-        self._rho = rate.expand(runs).to(self._offset.device, torch.float64)
+        self._gain, self._rho, self._tau = (
+            each.expand(runs).to(self._offset.device, torch.float64) for each in (speed, rate, strength)
+        )
         if self.signal == "age" and self._labels is not None:
             self.ages = SampleAges(self._labels, num_classes=self.num_classes, rho=[1.0] * runs, device=place)
 
@@ -204,7 +216,7 @@ class Margins(State):
     @property
     def offsets(self) -> Tensor:
         """What is added to the logits in training, `float32 [C]` or `[R, C]`; mean zero, unless one is at the limit."""
-        return self._out(self._offset.to(torch.float32))
+        return self._out((self._tau[:, None] * self._offset).to(torch.float32))
 
     @property
     def missed(self) -> Tensor:
@@ -258,11 +270,14 @@ class Margins(State):
             shape[-1] = size
         return shape
 
-    def _observe_new(self, label: object, answer: object, times: object) -> None:
+    def _observe_new(self, label: object, answer: _check.Numbers, times: object) -> None:
         """Make room for the classes of labels and answers, which are read, then observe; undone if that fails."""
         before = dict(vars(self))  # `grow` replaces tensors, and changes none
-        found = [_check.integers(name, value) for name, value in (("label", label), ("answer", answer))]
-        classes = max((int(each.max()) + 1 for each in found if each.numel()), default=0)
+        answer = _tensor(answer)
+        shares = answer if isinstance(answer, Tensor) and answer.is_floating_point() and answer.dim() > 1 else None
+        found = [_check.integers("label", label), *([] if shares is not None else [_check.integers("answer", answer)])]
+        columns = 0 if shares is None else shares.shape[-1]
+        classes = max((columns, *(int(each.max()) + 1 for each in found if each.numel())))
         most = _DENSE if self.pairs else _check.MOST_CLASSES
         if classes > most:
             hint = " unless pairs=False" if self.pairs else ""
@@ -270,6 +285,8 @@ class Margins(State):
         try:
             self.grow(max(classes, self.num_classes))
             self._open = False
+            if shares is not None:
+                answer = F.pad(shares, (0, self.num_classes - columns))
             Margins.observe(self, label, answer, times=times)  # type: ignore[arg-type]
             self._open = True
         except Exception:
@@ -278,39 +295,71 @@ class Margins(State):
 
     # Updating
 
-    def observe(self, label: _check.Integers, answer: _check.Integers, *, times: _check.Integers | None = None) -> None:
+    def observe(self, label: _check.Integers, answer: _check.Numbers, *, times: _check.Integers | None = None) -> None:
         """Count answers until `advance`.
 
         `label` is `[B]` or `[R, B]`: the classes of samples or, if the margins were made with `labels`, their indices.
-        `answer`, the predicted class, is `[B]`, or `[R, B]` with a run axis. `times`, of the shape of `label`, gives a
-        count for each. Values outside their range raise IndexError; on the state's CUDA device, which is not
-        synchronised, `advance` raises it.
+        `answer` is the probability of each class, `[B, C]`, or `[R, B, C]` with a run axis; a sample with NaN does not
+        count. Or it is the predicted class, `[B]` or `[R, B]`, which then has the probability one. `times`, of the
+        shape of `label`, gives a count for each. Values outside their range raise an error; on the state's CUDA device,
+        which is not synchronised, `advance` raises it.
         """
         if self._open:
             return self._observe_new(label, answer, times)
         runs, size = self._gain.numel(), self.num_classes
         keys = size if self._labels is None else self._labels.numel()
         index = self._whole("label", label, keys, "classes" if self._labels is None else "samples of these margins")
-        named = self._whole("answer", answer, size, "classes")
         shape = (index.shape[-1],) if self._single else (runs, index.shape[-1])
-        if named.shape != torch.Size(shape):
-            raise ValueError(f"answer must have the shape {list(shape)} to go with label, not {list(named.shape)}.")
+        named, share = self._answers(answer, shape)
         often = torch.ones_like(index) if times is None else _check.times(times, index.shape, self.device)
         index, named, often = index.expand(runs, -1), named.reshape(runs, -1), often.expand(runs, -1)
         stray = (index < 0) | (index >= keys) | (named < 0) | (named >= size)
         index, named = index.clamp(0, keys - 1), named.clamp(0, size - 1)
         true = index if self._labels is None else self._labels[index].to(torch.int64)
         wrong = (true != named) & ~stray
-        strength = self._strength(index, true, named)
+        if share is not None:
+            often = often * ~share.isnan().any(-1)  # NaN is no answer
         self._count.scatter_add_(1, true.masked_fill(stray, size), often)
-        self._add(true, named, often * wrong * strength, strength)
+        if share is None:
+            strength = self._strength(index, true, named)
+            self._add(true, named, often * wrong * strength, strength)
+        else:
+            self._add_shares(true, share.nan_to_num(0.0), often * ~stray)
         if self.ages is not None:
             self.ages._mark(index.masked_fill(stray, keys), ~wrong)
         return None
 
+    def _answers(self, answer: _check.Numbers, shape: tuple[int, ...]) -> tuple[Tensor, Tensor | None]:
+        """Return the predicted classes `[R, B]` and, for the signal "probability", probabilities `[R, B, C]`."""
+        size, soft = self.num_classes, self.signal == "probability"
+        answer = _tensor(answer)
+        if not isinstance(answer, Tensor) or not answer.is_floating_point():
+            named = self._whole("answer", answer, size, "classes")
+            if named.shape != torch.Size(shape):
+                raise ValueError(f"answer must have the shape {list(shape)} to go with label, not {list(named.shape)}.")
+            if not soft:
+                return named, None
+            answer = (named[..., None] == torch.arange(size, device=named.device)).to(torch.float64)
+        elif answer.shape != torch.Size((*shape, size)):
+            wanted = [*shape, size]
+            raise ValueError(f"answer must have the shape {wanted} to go with label, not {list(answer.shape)}.")
+        else:
+            if soft and _check.readable(answer) and bool(((answer < 0) | (answer > 1)).any()):
+                raise ValueError("answer must hold probabilities, from 0 to 1, not logits. Use logits.softmax(-1).")
+            answer = _check.moved(answer.detach(), self.device)
+            named = answer.argmax(-1)
+        share = answer.to(torch.float64).clamp(0.0, 1.0).reshape(self._gain.numel(), shape[-1], size)
+        return named, self._strengthened(share) if soft else None
+
+    def _strengthened(self, share: Tensor) -> Tensor:
+        """Return the probabilities of the logits plus (τ - 1) o, `[R, B, C]`, which sum to what they did."""
+        raised = share * ((self._tau[:, None] - 1) * self._offset).exp()[:, None]
+        total = share.sum(-1, keepdim=True) / raised.sum(-1, keepdim=True)
+        return torch.where((self._tau == 1)[:, None, None], share, raised * total.nan_to_num(0.0))
+
     def _strength(self, index: Tensor, label: Tensor, named: Tensor) -> Tensor:
         """Return how much an error counts now, `int64 [R, B]`."""
-        if self.signal == "error":
+        if self.signal != "age":
             return torch.ones_like(label)
         if self.ages is not None:
             return self.ages._age_at(index).to(torch.int64).clamp_max(_LONGEST)
@@ -328,9 +377,27 @@ class Margins(State):
             amounts = torch.cat((amounts, amounts * shares), 2)
         self._sums.scatter_add_(2, place.expand(2, -1, -1), amounts)
 
+    def _add_shares(self, label: Tensor, share: Tensor, often: Tensor) -> None:
+        """Add the probabilities `share [R, B, C]` of wrong classes, and what is missing from the right one."""
+        own = torch.nn.functional.one_hot(label, self.num_classes).to(torch.bool)
+        part = torch.where(own, 1 - share, share)
+        parts = torch.stack((part, part.square()))
+        if self.pairs:
+            place = label[..., None] * self.num_classes + torch.arange(self.num_classes, device=label.device)
+        else:
+            inverse = self._size.gather(1, label).reciprocal()[..., None]
+            weights = torch.stack((inverse, inverse.square()))
+            place = torch.arange(self.num_classes, device=label.device).expand_as(part)
+            parts = torch.where(own, parts, parts * weights)
+            place = torch.where(own, place, place + self.num_classes)
+        amounts = (parts * _SHARE).round().to(torch.int64) * often[..., None]
+        self._sums.scatter_add_(2, place.flatten(1).expand(2, -1, -1), amounts.flatten(2))
+
     def _unit(self) -> float:
         """Return the unit of inverse class sizes as integers: sums over all classes fit 64 bits."""
-        longest = 1 if self.signal == "error" else _LONGEST
+        if self.signal == "probability":
+            return 1.0
+        longest = _LONGEST if self.signal == "age" else 1
         return 2.0 ** min(32, _BITS - 2 * longest.bit_length() - self.num_classes.bit_length())
 
     def pending(self) -> tuple[Tensor, ...]:
@@ -355,7 +422,8 @@ class Margins(State):
         if self.ages is not None:
             self.ages.advance(group=group, sync=sync)
         number = count.to(torch.float64)
-        errors = (self._by_pairs if self.pairs else self._by_class)(sums.to(torch.float64), number)
+        unit = _SHARE if self.signal == "probability" else 1.0
+        errors = (self._by_pairs if self.pairs else self._by_class)(sums.to(torch.float64) / unit, number)
         for pending in (self._count, self._sums):
             pending.zero_()
         self._smooth(number, *errors)
@@ -387,7 +455,12 @@ class Margins(State):
             seen = number.repeat_interleave(self.num_classes, 1) > 0
             self._pair_age.copy_(torch.where(seen, age_step(self._pair_age, sums[0] == 0), self._pair_age))
         inverse = number.clamp_min(1.0).reciprocal()[..., None]
-        return first.sum(2), second.sum(2), (first * inverse).sum(1), (second * inverse.square()).sum(1)
+        own = torch.eye(self.num_classes, dtype=torch.bool, device=sums.device)
+        named, squares = first.masked_fill(own, 0.0), second.masked_fill(own, 0.0)
+        claims = (named * inverse).sum(1), (squares * inverse.square()).sum(1)
+        if self.signal == "probability":  # the diagonal has what is missing from the right class
+            return *(each.diagonal(dim1=1, dim2=2) for each in (first, second)), *claims
+        return first.sum(2), second.sum(2), *claims
 
     def _by_class(self, sums: Tensor, number: Tensor) -> tuple[Tensor, ...]:
         """Return the same from sums by class. Claims are scaled: every error is missed once and claimed once."""
@@ -407,8 +480,11 @@ class Margins(State):
         more = count + 2
         variance = ((second + usual.square()) / more - ((first + usual) / more).square()) / more + squares
         rate = self._rho[:, None]
-        new = self._missed.isnan()
-        for name, now in (("_missed", first / count), ("_claimed", claims), ("_variance", variance)):
+        new, missed = self._missed.isnan(), first / count
+        # A network in training also swings from epoch to epoch. Of that variance, smoothing leaves a part.
+        swing = (missed - claims) - (self._missed - self._claimed)
+        variance = variance + rate / 2 * swing.square().nan_to_num(0.0)
+        for name, now in (("_missed", missed), ("_claimed", claims), ("_variance", variance)):
             before = getattr(self, name)
             blended = torch.where(new, now, torch.lerp(before.nan_to_num(0.0), now, rate.expand_as(now)))
             setattr(self, name, torch.where(seen, blended, before))
@@ -433,6 +509,7 @@ class Margins(State):
             "signal": self.signal,
             "gain": [round(rate, 7) for rate in self._gain.tolist()],
             "rho": [round(rate, 7) for rate in self._rho.tolist()],
+            "tau": [round(rate, 7) for rate in self._tau.tolist()],
             "width": self.width,
             "limit": self.limit,
             "pairs": self.pairs,
@@ -473,6 +550,11 @@ class Margins(State):
     def __repr__(self) -> str:
         runs = "" if self._single else f", runs={self._gain.numel()}"
         return f"Margins(num_classes={self.num_classes}{runs}, signal={self.signal!r}, epoch={self.epoch})"
+
+
+def _tensor(answer: _check.Numbers) -> _check.Numbers:
+    """Return a NumPy array as a tensor, and anything else as it is."""
+    return torch.as_tensor(answer) if hasattr(answer, "__array__") and not isinstance(answer, Tensor) else answer
 
 
 def _smoothed_sizes(size: Tensor, number: Tensor, new: Tensor, rho: Tensor) -> Tensor:

@@ -53,16 +53,17 @@ SETS: dict[str, list[Settings]] = {
         settings(margin="error", gain=0.5, weighting="aol", seed=1),
         settings(margin="counts", loss="sigmoid", seed=2),
         settings(margin="age", gain=0.1, seed=3),
+        settings(margin="probability", gain=0.3, seed=4),
     ],
     "margins from training": [
-        settings(margin=margin, gain=0.5, signal="train", seed=0) for margin in ("none", "age", "error")
+        settings(margin=margin, gain=0.5, signal="train", seed=0) for margin in ("none", "age", "error", "probability")
     ],
     "margins of arrivals": [
         settings(scenario="arrival", fraction=0.4, signal="before", margin=margin, seed=0) for margin in ("none", "age")
     ],
     "margins of a stream": [
         stream_settings(signal="before", memory="none", margin=margin, gain=0.5, seed=seed)
-        for seed, margin in enumerate(("none", "counts", "age", "error"))
+        for seed, margin in enumerate(("none", "counts", "age", "error", "probability"))
     ],
     "mean": [settings(fuse="mean", weighting="aol", seed=seed) for seed in range(2)],
     "train": [settings(signal="train", weighting="aol", optimiser="adamw", lr=0.01, seed=seed) for seed in range(2)],
@@ -208,7 +209,7 @@ def test_a_run_that_its_last_step_spoils_is_marked_too() -> None:
 
     loop.learner.step = spoil  # type: ignore[assignment, method-assign]
     loop.run_epoch()
-    assert bool(torch.stack([loss for loss, _, _ in taken]).isfinite().all())
+    assert bool(torch.stack([loss for loss, _ in taken]).isfinite().all())
     assert loop.failed == [0, 1]
 
 

@@ -13,6 +13,7 @@ from aol.engine import passes
 from aol.engine.learner import Learner
 from aol.engine.passes import CleanPass, TrainPass, share
 from aol.engine.source import OnDevice, sources
+from aol.losses import is_correct
 from tests.support.tiny_runs import CPU, same_network, settings, tiny_pair
 
 RUNS = [settings(), settings(seed=1, loss="sigmoid")]
@@ -45,7 +46,8 @@ def test_a_training_pass_is_one_step_a_batch_in_the_given_order() -> None:
         for rate, part in zip(rates, torch.arange(32).split(15), strict=True):
             label = source.labels[place[:, part]]
             images = source.plain(place[:, part])
-            loss, right, named = other.step(images, label, weight[:, part], torch.tensor(rate))
+            loss, logits = other.step(images, label, weight[:, part], torch.tensor(rate))
+            right, named = is_correct(logits, label), logits.argmax(-1)
             losses.append(loss)
             rights.append(right)
             seen, told, correct, answered = heard[len(losses) - 1]

@@ -277,8 +277,9 @@ def test_the_page_of_margins_and_the_readme_say_what_the_runs_say(monkeypatch: p
     assert made.text == (ROOT / "docs" / "results-margins.md").read_text(encoding="utf-8"), f"run: {command}"
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     rows = {
-        "logit-adjustment-1.5": "τ = 1.5 |", "logit-adjustment": "τ = 1 |", "margin-error": "by error** |",
-        "margin-age": "by age |", "cb-deferred": "last fifth of the epochs |", "aol": "(the paper) |",
+        "logit-adjustment-1.5": "τ = 1.5 |", "logit-adjustment": "τ = 1 |", "margin-error": "the same, by error |",
+        "margin-age": "the same, by age |", "margin-probability": "`Margins`** |",
+        "cb-deferred": "last fifth of the epochs |", "aol": "(the paper) |",
     }  # fmt: skip
     store = Store(folder)
     for name in names[:2]:
@@ -287,6 +288,6 @@ def test_the_page_of_margins_and_the_readme_say_what_the_runs_say(monkeypatch: p
             if each.method in rows and each.gain is not None:
                 (line,) = [line for line in readme.splitlines() if rows[each.method] in line]
                 assert with_interval(each.gain.mean, each.gain.interval) in line
-    for each in study_results(load("margins-digits"), store, finished_runs(store)).of("margin-error"):
+    for each in study_results(load("margins-digits"), store, finished_runs(store)).of("margin-probability"):
         assert each.gain is not None
         assert with_interval(each.gain.mean, each.gain.interval) in readme

@@ -166,7 +166,7 @@ def test_a_builtin_study_is_called_as_its_file() -> None:
 
 def test_a_study_says_which_methods_get_a_verdict() -> None:
     study = load("margins")
-    assert study.claimed_methods() == ["margin-age", "margin-error"]
+    assert study.claimed_methods() == ["margin-age", "margin-error", "margin-probability"]
     assert study.only(method=["margin-error", "frequency"]).claimed_methods() == ["margin-error"]
     assert study.only(method=["frequency"]).claimed_methods() == ["frequency"]
     assert load("period-10").claimed_methods() == ["aol"]

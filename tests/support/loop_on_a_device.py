@@ -260,6 +260,8 @@ MARGINS = {
     "ages of pairs": {"signal": "age"},
     "errors": {"signal": "error"},
     "errors by class": {"signal": "error", "pairs": False},
+    "probabilities": {"signal": "probability"},
+    "probabilities by class": {"signal": "probability", "pairs": False},
     "ages of samples by class": {"signal": "age", "labels": LABELS, "pairs": False},
 }
 
@@ -276,7 +278,7 @@ def with_margins(kind: str, device: str, runs: int | None, epochs: int = 4) -> t
             loss = aol.softmax_loss(margins.adjust(x @ weight), y).mean()
             (gradient,) = torch.autograd.grad(loss, weight)
             weight = (weight - RATE * gradient).detach().requires_grad_()
-            margins.observe(index if "labels" in MARGINS[kind] else y, (x @ weight).argmax(-1))
+            margins.observe(index if "labels" in MARGINS[kind] else y, (x @ weight).softmax(-1))
         margins.advance(scale=0.9)
     return margins.offsets.cpu(), weight.detach().cpu()
 
@@ -298,7 +300,7 @@ def test_margins_of_the_device_agree_with_the_cpu(kind: str, device: str) -> Non
     for _ in range(6):
         for _ in range(3):  # with repeats
             key = torch.randint(0, SAMPLES if "labels" in MARGINS[kind] else CLASSES, (50,), generator=generator)
-            answer = torch.randint(0, CLASSES, (50,), generator=generator)
+            answer = torch.randn((50, CLASSES), generator=generator).softmax(-1)
             for margins in made:
                 margins.observe(key.to(margins.device), answer.to(margins.device))
         here, there = (margins.pending()[:2] for margins in made)
@@ -327,7 +329,7 @@ def test_a_step_with_margins_in_it_is_not_compiled_anew_every_epoch(kind: str, d
 
     def step(margins: aol.Margins) -> Tensor:
         logits = model(x)
-        margins.observe(index if "labels" in MARGINS[kind] else y, logits.argmax(-1))
+        margins.observe(index if "labels" in MARGINS[kind] else y, logits.softmax(-1))
         return aol.softmax_loss(margins.adjust(logits), y)
 
     torch.compiler.reset()

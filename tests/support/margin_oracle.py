@@ -37,28 +37,38 @@ def certainty(difference: float, variance: float, width: float) -> float:
 class MarginOracle:
     """One run. `epoch` takes what was observed as (label or index, answer, times), one by one."""
 
-    def __init__(self, classes, *, labels=None, signal, gain, rho, width, limit, floor, pairs=True):
+    def __init__(self, classes, *, labels=None, signal, gain, rho, width, limit, floor, pairs=True, tau=1.0):
         self.classes, self.labels, self.signal, self.pairs = classes, labels, signal, pairs
+        self.tau = tau  # the strength: `offsets` are those of a strength of one
         self.gain, self.rho, self.width, self.limit, self.floor = gain, rho, width, limit, floor
         self.age: dict[object, int] = {}  # of samples or of pairs of classes; one where nothing is written
         self.size = [labels.count(c) if labels else 1 for c in range(classes)]  # what claims are divided by, by class
         self.missed, self.claimed, self.variance = [NAN] * classes, [0.0] * classes, [0.0] * classes
         self.offsets = [0.0] * classes
 
-    def epoch(self, observed: Iterable[tuple[int, int, int]], scale: float = 1.0) -> None:
-        errors = []  # (label, answer, strength) of every error
+    def epoch(self, observed: Iterable[tuple[int, int | list[float], int]], scale: float = 1.0) -> None:
+        """Take (label or index, answer, times); an answer is a class or, for the signal "probability", one for each."""
+        errors = []  # (label, answer, strength) of every error, or of the probability of every wrong class
+        strengths = [[] for _ in range(self.classes)]  # by class, of every sample; 0 where the answer is right
         count = [0] * self.classes
         right: dict[object, bool] = {}
         for key, answer, times in observed:
             label = key if self.labels is None else self.labels[key]
             count[label] += times
+            if self.signal == "probability":
+                raised = [p * math.exp((self.tau - 1) * o) for p, o in zip(answer, self.offsets, strict=True)]
+                answer = [p * sum(answer) / sum(raised) for p in raised]
+                errors += [(label, c, p) for c, p in enumerate(answer) if c != label] * times
+                strengths[label] += [1 - answer[label]] * times
+                continue
             who = (label, answer) if self.labels is None else key
             right[who] = label == answer  # of a sample that comes twice, the last answer counts
-            if label != answer and times:
-                strength = self.age.get(who, 1) if self.signal == "age" else 1
-                errors += [(label, answer, strength)] * times
+            wrong = label != answer
+            strength = self.age.get(who, 1) if self.signal == "age" else 1
+            errors += [(label, answer, strength)] * (times if wrong else 0)
+            strengths[label] += [strength if wrong else 0] * times
         self._grow(right, errors, count)
-        self._smooth(count, errors)
+        self._smooth(count, errors, strengths)
         self._move(count, scale)
 
     def _grow(self, right, errors, count) -> None:
@@ -72,27 +82,32 @@ class MarginOracle:
                 if count[label]:
                     self.age[label, answer] = self.age.get((label, answer), 1) + 1 if wrong else 1
 
-    def _smooth(self, count, errors) -> None:
+    def _smooth(self, count, errors, strengths) -> None:
         divisors = count if self.pairs else self.size
         claims, squares = [0.0] * self.classes, [0.0] * self.classes
         for label, answer, strength in errors:
             claims[answer] += strength / divisors[label]
             squares[answer] += (strength / divisors[label]) ** 2
-        of = [[s for label, _, s in errors if label == c] for c in range(self.classes)]
-        everything = math.fsum(sum(of[c]) / count[c] for c in range(self.classes) if count[c])
+        everything = math.fsum(mean(values) for values in strengths if values)
         if not self.pairs:
-            factor = everything / sum(claims) if errors else 0.0  # every error is missed once and claimed once
+            factor = everything / sum(claims) if sum(claims) else 0.0  # every error is missed once and claimed once
             claims, squares = [factor * q for q in claims], [factor**2 * v for v in squares]
             self._learn_sizes(count)
-        usual = sum(s * s for _, _, s in errors) / sum(s for _, _, s in errors) if errors else 0.0
+        all_of_them = [s for values in strengths for s in values]
+        usual = sum(s * s for s in all_of_them) / sum(all_of_them) if sum(all_of_them) else 0.0
         for c in (c for c in range(self.classes) if count[c]):
-            values = [*of[c], usual, *[0] * (count[c] - len(of[c])), 0]  # one more error, one more right answer
-            spread = mean([v * v for v in values]) - mean(values) ** 2
-            now = sum(of[c]) / count[c], claims[c], spread / len(values) + squares[c]
+            values = [*strengths[c], usual, 0]  # one more error, one more right answer
+            spread = (mean([v * v for v in values]) - mean(values) ** 2) / len(values) + squares[c]
+            missed = mean(strengths[c])
+            if math.isnan(self.missed[c]):
+                self.missed[c], self.claimed[c], self.variance[c] = missed, claims[c], spread
+                continue
+            swing = (missed - claims[c]) - (self.missed[c] - self.claimed[c])
+            now = missed, claims[c], spread + self.rho / 2 * swing**2
             before = self.missed[c], self.claimed[c], self.variance[c]
-            if not math.isnan(self.missed[c]):
-                now = tuple((1 - self.rho) * a + self.rho * b for a, b in zip(before, now, strict=True))
-            self.missed[c], self.claimed[c], self.variance[c] = now
+            self.missed[c], self.claimed[c], self.variance[c] = (
+                (1 - self.rho) * a + self.rho * b for a, b in zip(before, now, strict=True)
+            )
 
     def _learn_sizes(self, count) -> None:
         """Where no labels were given, the sizes of classes are those of the steps so far, smoothed."""

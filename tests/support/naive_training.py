@@ -104,10 +104,10 @@ class Naive:
         self.test_ages = [1] * len(pair.test)
         self.offset = [0.0] * self.classes
         self.control = None
-        if run.margin in ("age", "error"):
+        if run.margin in ("age", "error", "probability"):
             self.control = MarginOracle(
                 self.classes, labels=None if run.scenario == "stream" else self.labels, signal=run.margin,
-                gain=run.gain, rho=0.3, width=1.0, limit=5.0, floor=0.02,
+                gain=run.gain, rho=0.3, width=1.0, limit=5.0, floor=0.02, tau=run.tau,
             )  # fmt: skip
 
     # One step, one look
@@ -116,11 +116,17 @@ class Naive:
         n = self.pair.normalisation if self.run.normalisation == "centred" else self.pair.standardised
         return torch.stack([source.images[i].float() * n.scale[0] + n.shift[0] for i in places])
 
+    def answers_of(self, logits: Tensor) -> list[int | list[float]]:
+        """What margins are shown: the probability of each class, or the predicted class."""
+        if self.run.margin == "probability":
+            return logits.detach().double().softmax(1).tolist()  # type: ignore[no-any-return]
+        return [int(z.argmax()) for z in logits]
+
     def right(self, source: ImageSet, places: list[int], state: dict[str, Tensor] | None = None) -> list[bool]:
         self.net.eval()
         with torch.no_grad():
             logits = functional_call(self.net, state or dict(self.net.state_dict()), (self.images(source, places),))
-        self.named = [int(z.argmax()) for z in logits]
+        self.named = self.answers_of(logits)
         self.losses = [float(z.logsumexp(0) - z[source.labels[i]]) for z, i in zip(logits, places, strict=True)]
         return [int(z.argmax()) == int(source.labels[i]) for z, i in zip(logits, places, strict=True)]
 
@@ -139,7 +145,7 @@ class Naive:
             divisor = sum(weights[i] for i in part) if run.divide_by == "weight" else len(part)
             loss = torch.stack(terms).sum() / (divisor or 1.0)  # no weight at all: a loss of zero
             answers += [int(z.argmax()) == self.labels[i] for z, i in zip(logits, part, strict=True)]
-            self.named += [int(z.argmax()) for z in logits]
+            self.named += self.answers_of(logits)
             losses.append(loss.item())
             self.net.zero_grad()
             loss.backward()
@@ -223,7 +229,7 @@ class Naive:
             middle = mean(log for log in logs if log == log)
             self.offset = [self.run.tau * (log - middle) if log == log else 0.0 for log in logs]
         if self.control is not None:
-            self.offset = list(self.control.offsets)
+            self.offset = [self.control.tau * o for o in self.control.offsets]
         self.told.offset.append(list(self.offset))
 
     def steer(self, seen: list[int], epoch: int) -> None:

@@ -101,7 +101,10 @@ def margins(
             key, right = share(epoch, each, world, SIZE if stored else high, runs, own, padded)
             truth = torch.tensor(labels)[key] if stored else key
             guess = (truth * 3 + torch.arange(right.shape[-1])) % high
-            state.observe(key, torch.where(right, truth, guess))
+            answer = torch.where(right, truth, guess)
+            if state.signal == "probability":
+                answer = (4 * torch.nn.functional.one_hot(answer, high) + torch.linspace(0, 1, high)).softmax(-1)
+            state.observe(key, answer)
         state.advance(scale=1 - epoch / 10)
         found.append([seen(state, "offsets", "missed", "claimed"), state.ages and seen(state.ages, "age")])
     assert float(state.offsets.abs().max()) > 0.05

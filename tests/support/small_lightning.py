@@ -82,7 +82,7 @@ class Adjusted(Net):
         x, y, *_ = batch
         key, aging, logits = batch[-1], AgeOfLearning.of(self), self(x)
         if self.signal == "training":
-            aging.observe(key, logits.argmax(1))
+            aging.observe(key, logits.softmax(1))
         loss = aging.weighted_mean(aol.softmax_loss(aging.adjust(logits), y), key)
         self.seen.append(key.tolist())
         self.losses.append(loss.item())
@@ -99,8 +99,8 @@ class Adjusted(Net):
 
 
 def made_margins(kind: str, labels: Tensor = LABELS) -> aol.Margins:
-    """Return margins by "age" of samples, by age of "pairs" of classes, or by "error"; any difference moves them."""
-    signal = "error" if kind == "error" else "age"
+    """Return margins by "age" of samples, by age of "pairs" of classes, "error" or "probability"; all move easily."""
+    signal = kind if kind in ("error", "probability") else "age"
     return aol.Margins(CLASSES, labels=labels if kind == "age" else None, signal=signal, gain=0.5, width=0.0)
 
 

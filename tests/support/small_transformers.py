@@ -88,8 +88,8 @@ def sample_ages(**options) -> aol.SampleAges:
 
 
 def made_margins(kind: str, labels: Tensor = LABELS) -> aol.Margins:
-    """Return margins by "age" of samples, by age of "pairs" of classes, or by "error"; any difference moves them."""
-    signal = "error" if kind == "error" else "age"
+    """Return margins by "age" of samples, by age of "pairs" of classes, "error" or "probability"; all move easily."""
+    signal = kind if kind in ("error", "probability") else "age"
     return aol.Margins(CLASSES, labels=labels if kind == "age" else None, signal=signal, gain=0.5, width=0.0)
 
 

@@ -232,7 +232,7 @@ def margins(runs: int | None = None, own: bool = False, **more) -> Subject:
             near(labels=None, signal="error") if "labels" in more else near(labels=LABELS),
             near(labels=LABELS[::-1]),
             near(signal="error" if settings["signal"] == "age" else "age", pairs=None),
-            near(signal="error", pairs=by_class),
+            near(signal="error" if settings["signal"] == "probability" else "probability", pairs=by_class),
         ),
         bad_calls=BAD_MARGIN_SINGLE_CALLS if runs is None else BAD_MARGIN_RUN_CALLS,
     )
@@ -347,6 +347,8 @@ SUBJECTS: dict[str, Subject] = {
     "Margins-error": margins(signal="error"),
     "Margins-error-by-class": margins(signal="error", pairs=False),
     "Margins-error-samples": margins(signal="error", labels=LABELS),
+    "Margins-probability": margins(signal="probability"),
+    "Margins-probability-own-runs": margins(runs=2, own=True, signal="probability", pairs=False),
     "Margins-runs": margins(runs=2),
     "Margins-own-runs": margins(runs=2, own=True, signal="error", pairs=False),
     "Margins-samples-own-runs": margins(runs=2, own=True, labels=LABELS),

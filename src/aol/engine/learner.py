@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from aol import _check, _distributed, nets
 from aol.engine.settings import Settings
-from aol.losses import focal_loss, is_correct, sigmoid_bias, softmax_loss, weighted_mean, with_offset
+from aol.losses import focal_loss, sigmoid_bias, softmax_loss, weighted_mean, with_offset
 from aol.nets import fused
 from aol.nets.external import head_name
 
@@ -164,8 +164,8 @@ class Learner:
 
     def step(
         self, images: Tensor, label: Tensor, weight: Tensor, rate: Tensor, total: Tensor | None = None
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Take one optimiser step on `images [R, B, C, H, W]`; return losses `[R]`, which were right, answers `[R, B]`.
+    ) -> tuple[Tensor, Tensor]:
+        """Take one optimiser step on `images [R, B, C, H, W]`; return losses `[R]` and logits `[R, B, K]`.
 
         `total [R]`: the divisor of the weighted losses, where this process holds only a part of the batch.
         """
@@ -178,7 +178,7 @@ class Learner:
         self._optimiser.zero_grad(set_to_none=True)
         mean.sum().backward()  # type: ignore[no-untyped-call]
         self._update(rate)
-        return mean.detach(), is_correct(logits, label), logits.detach().argmax(-1)
+        return mean.detach(), logits.detach()
 
     def _update(self, rate: Tensor) -> None:
         bias = self.net.head.get_parameter("bias")

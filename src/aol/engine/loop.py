@@ -175,6 +175,8 @@ class Loop(ABC):
                 shared=index.dim() == 1,
                 averaged=what == "averaged",
                 keep=what == "train" and self._keeps_answers,
+                observe_logits=self.margins.observe_logits if what == "train" and self.margins.by_probability else None,
+                observed=self.margins.pending if what == "train" else tuple,
                 issued=self._count,
             )
         found = self._clean_passes[what](index, times)
@@ -197,6 +199,7 @@ class Loop(ABC):
                 num_classes=self.num_classes,
                 size=place.shape[1],
                 observe=self._observe_batch if observes else None,
+                observe_logits=self.margins.observe_logits if observes and self.margins.by_probability else None,
                 observed=self._observed_tensors,
                 issued=lambda images: self._count(3 * images),
             )

@@ -25,4 +25,5 @@ MARGINS = {
     "counts": Margin(("tau",), None, "from class counts (logit adjustment; --tau 1 is the balanced softmax)"),
     "age": Margin(("gain",), "age", "classes that are missed for longer than they are wrongly named get margin"),
     "error": Margin(("gain",), "error", "the same from error rates"),
+    "probability": Margin(("gain", "tau"), "probability", "the same from the probabilities of wrong classes"),
 }

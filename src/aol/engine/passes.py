@@ -17,12 +17,13 @@ from aol.ages.history import ANSWER, answer
 from aol.engine.capture import Captured
 from aol.engine.learner import Learner
 from aol.engine.source import OnDevice, Source
-from aol.losses import loss_total
+from aol.losses import is_correct, loss_total
 from aol.readings import SUMS, add_readings
 
 # The most images, and pixels, of all runs together in one evaluation batch.
 _EVALUATION_BATCH = {"cpu": (4096, 1 << 22), "cuda": (65536, 1 << 26)}
 Observe = Callable[[Tensor, Tensor, Tensor, Tensor], None]
+ObserveLogits = Callable[[Tensor, Tensor, Tensor | None], None]
 Issued = Callable[[int], None]  # told on the host how many images each batch has; it must not wait for the device
 
 
@@ -46,7 +47,8 @@ class TrainPass:
         num_classes: C.
         size: m, the same in every pass.
         observe: called for each batch with positions, labels, which were right, and answers, each `[R, B]`; or None.
-        observed: returns the tensors that `observe` changes.
+        observe_logits: called for each batch with labels `[R, B]`, logits `[R, B, C]` and None; or None.
+        observed: returns the tensors that these two change.
         issued: called after each batch with its images, of all processes.
     """
 
@@ -58,11 +60,12 @@ class TrainPass:
         num_classes: int,
         size: int,
         observe: Observe | None,
+        observe_logits: ObserveLogits | None = None,
         observed: Callable[[], Iterable[Tensor]],
         issued: Issued = lambda _: None,
     ) -> None:
         self._learner, self._source, self._observe, self._observed_tensors = learner, source, observe, observed
-        self._issued = issued
+        self._observe_logits, self._issued = observe_logits, issued
         device, runs = learner.device, len(learner.runs)
         self._size, self._batch = size, learner.settings.batch_size
         rank, self._world = _distributed.world()
@@ -144,7 +147,8 @@ class TrainPass:
         real = self._real.index_select(0, at)
         total = self._total(weight, real) if self._world > 1 else None
         rate = self._rates.index_select(0, self._step[None])[0]
-        loss, right, named = self._learner.step(images, label, weight, rate, total)
+        loss, logits = self._learner.step(images, label, weight, rate, total)
+        right, named = is_correct(logits, label), logits.argmax(-1)
         self._losses += loss
         counted = real.to(torch.float64).expand(label.shape)
         self._sums.scatter_add_(2, label.expand(2, -1, -1), torch.stack((right * counted, counted)))
@@ -152,7 +156,10 @@ class TrainPass:
             position = self._position.index_select(1, at)
             if self._world > 1:  # padding does not count
                 position, label, right, named = (each[:, real] for each in (position, label, right, named))
+                logits = logits[:, real]
             self._observe(position, label, right, named)
+            if self._observe_logits is not None:
+                self._observe_logits(label, logits, None)
         self._cursor += size
         self._step += 1
 
@@ -225,6 +232,8 @@ class CleanPass:
         shared: whether all runs have the same samples.
         averaged: evaluate the averages of the networks.
         keep: also return the answer to each sample.
+        observe_logits: called for each batch with labels `[R, B]`, logits `[R, B, C]` and how often each sample counts.
+        observed: returns the tensors that `observe_logits` changes.
         issued: called after each batch with its images, of all processes.
     """
 
@@ -238,10 +247,12 @@ class CleanPass:
         shared: bool,
         averaged: bool = False,
         keep: bool = False,
+        observe_logits: ObserveLogits | None = None,
+        observed: Callable[[], Iterable[Tensor]] = tuple,
         issued: Issued = lambda _: None,
     ) -> None:
         self._learner, self._source, self._averaged, self._shared = learner, source, averaged, shared
-        self._issued = issued
+        self._observe_logits, self._observed_tensors, self._issued = observe_logits, observed, issued
         device, runs = learner.device, len(learner.runs)
         self._rank, self._world = _distributed.world()
         images, pixels = _EVALUATION_BATCH.get(device.type, _EVALUATION_BATCH["cpu"])
@@ -292,9 +303,13 @@ class CleanPass:
             self._batches[size] = Captured(
                 lambda: self._work(size),
                 device=self._learner.device,
-                touched=lambda: (self._cursor, self._sums, self._correct, self._named, self._answers),
+                touched=self._touched,
             )
         return self._batches[size]
+
+    def _touched(self) -> Iterator[Tensor]:
+        yield from (self._cursor, self._sums, self._correct, self._named, self._answers)
+        yield from self._observed_tensors()
 
     def _work(self, size: int, images: Tensor | None = None) -> None:
         """Evaluate the next batch."""
@@ -305,7 +320,10 @@ class CleanPass:
             images = self._source.plain(index)
         logits = self._learner.predict(images, averaged=self._averaged)
         label = self._source.labels[index].expand(logits.shape[0], -1)
-        right, named = add_readings(self._sums, logits, label, self._times.index_select(1, at))
+        times = self._times.index_select(1, at)
+        right, named = add_readings(self._sums, logits, label, times)
+        if self._observe_logits is not None:
+            self._observe_logits(label, logits, times)
         self._correct.index_copy_(1, at, right)
         self._named.index_copy_(1, at, named)
         if self._answers.numel():

@@ -36,8 +36,14 @@ class RunMargins:
             gains = [run.gain for run in runs if run.margin == name]
             if margin.signal is not None and gains:
                 self._rows[name] = rows(name)
+                soft = margin.signal == "probability"
                 self.controllers[name] = Margins(
-                    num_classes, labels=labels, signal=margin.signal, gain=torch.tensor(gains), device=device
+                    num_classes,
+                    labels=None if soft else labels,
+                    signal=margin.signal,
+                    gain=torch.tensor(gains),
+                    tau=torch.tensor([run.tau for run in runs if run.margin == name]) if soft else 1.0,
+                    device=device,
                 )
         self._labels = labels
 
@@ -56,9 +62,22 @@ class RunMargins:
             found[self._rows[name]] = margins.offsets
         return found
 
+    @property
+    def by_probability(self) -> bool:
+        """Whether any run needs the probabilities of all classes."""
+        return "probability" in self.controllers
+
+    def observe_logits(self, label: Tensor, logits: Tensor, times: Tensor | None = None) -> None:
+        """Count probabilities, from `logits [R, B, C]` for samples of the classes `label [R, B]`."""
+        rows = self._rows["probability"]
+        often = None if times is None else times[rows].to(torch.int64)
+        self.controllers["probability"].observe(label[rows], logits[rows].softmax(-1), times=often)
+
     def observe(self, position: Tensor, label: Tensor, answer: Tensor, times: Tensor | None = None) -> None:
         """Count answers `[R, B]` to samples at `position` in `labels`, of the classes `label`."""
         for name, margins in self.controllers.items():
+            if margins.signal == "probability":
+                continue
             rows = self._rows[name]
             key = (label if self._labels is None else position)[rows]
             margins.observe(key, answer[rows], times=None if times is None else times[rows])

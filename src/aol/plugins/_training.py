@@ -106,12 +106,13 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 
 def answers(logits: Tensor, label: Tensor) -> tuple[Tensor, Tensor]:
-    """Return which samples are predicted right, bool `[B]`, and the predicted classes, `[B]`.
+    """Return which samples are predicted right, bool `[B]`, and the probabilities of classes, `[B, C]`.
 
     >>> answers(torch.tensor([[2.0, 1.0], [3.0, 0.0]]), torch.tensor([0, 1]))
-    (tensor([ True, False]), tensor([0, 0]))
+    (tensor([ True, False]), tensor([[0.7311, 0.2689],
+            [0.9526, 0.0474]]))
     """
-    return is_correct(logits, label), logits.detach().argmax(-1)
+    return is_correct(logits, label), logits.detach().float().softmax(-1)
 
 
 class LearningRate:
@@ -283,34 +284,37 @@ class Balance:
         return self.labels(key)
 
     def told(self, key: Key, answer: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Return which answers are right, and the predicted classes, from either: bool or integers, `[B]`."""
-        if not isinstance(answer, Tensor) or answer.is_floating_point():
-            raise TypeError(f"answers must be bool (right or wrong) or integers (classes), not {_check.shown(answer)}.")
+        """Return which answers are right and, if known, what margins need: probabilities or predicted classes."""
+        if not isinstance(answer, Tensor) or answer.is_floating_point() != (answer.dim() == 2):
+            raise TypeError(
+                "answers must be bool (right or wrong) or integers (classes), [B], or probabilities, [B, C], "
+                f"not {_check.shown(answer)}."
+            )
         if answer.dtype != torch.bool:
-            return answer == _check.moved(self.labels(key), answer.device), answer
+            named = answer.argmax(-1) if answer.is_floating_point() else answer
+            return named == _check.moved(self.labels(key), answer.device), answer
         if self.margins is not None:
-            raise TypeError("margins need the predicted classes, integers [B], not which of them are right.")
+            raise TypeError("margins need probabilities, [B, C], or predicted classes, [B], not which are right.")
         return answer, None
 
-    def observe(self, key: Key, correct: Tensor, named: Tensor | None) -> None:
-        """Record which answers were right and, for margins, the predicted classes."""
+    def observe(self, key: Key, correct: Tensor, answer: Tensor | None) -> None:
+        """Record which answers were right and, for margins, probabilities or predicted classes."""
         if self.ages is not None:
             self.ages.observe(self._own(self.ages, key), correct)  # type: ignore[arg-type]
         if self.margins is not None:
-            assert named is not None
-            self.margins.observe(self._own(self.margins, key), named)  # type: ignore[arg-type]
+            assert answer is not None
+            self.margins.observe(self._own(self.margins, key), answer)  # type: ignore[arg-type]
 
-    def observe_together(self, key: Key, correct: Tensor, named: Tensor | None) -> None:
+    def observe_together(self, key: Key, correct: Tensor, answer: Tensor | None) -> None:
         """Observe on every process what all processes saw in this step, in the order of ranks. Collective.
 
         So a state saved within an epoch is the same on all processes, and the later of two draws of a sample counts.
         """
         if _distributed.world()[1] == 1:
-            self.observe(key, correct, named)
+            self.observe(key, correct, answer)
             return
-        answer = correct.to(torch.int64) if named is None else named * 2 + correct  # as one number
-        for index, each in _of_all(key, answer):
-            self.observe(index, each % 2 == 1, None if named is None else each // 2)
+        for index, right, told in _of_all(key, correct, correct if answer is None else answer):
+            self.observe(index, right, None if answer is None else told)
 
     def observed(self) -> bool:
         """Return whether anything was observed since the last `advance`."""
@@ -371,12 +375,12 @@ class Balance:
             state.to(device)
 
 
-def _of_all(key: Key, answer: Tensor) -> list[tuple[Key, Tensor]]:
-    """Return the keys and answers (integers) of all processes, in the order of ranks."""
+def _of_all(key: Key, correct: Tensor, answer: Tensor) -> list[tuple[Key, Tensor, Tensor]]:
+    """Return the keys and answers of all processes, in the order of ranks."""
     if isinstance(key, Tensor):
         lengths = torch.stack(_distributed.gather(torch.tensor(key.numel(), device=key.device))).tolist()
-        shared = _distributed.gather_lists((key, answer.to(key.device)), lengths)
-        return [(index, each) for index, each in shared]
-    told: list[tuple[Key, list[int]] | None] = [None] * _distributed.world()[1]
-    dist.all_gather_object(told, (key, answer.tolist()))
-    return [(each[0], torch.tensor(each[1])) for each in told if each is not None]
+        shared = _distributed.gather_lists((key, correct.to(key.device), answer.to(key.device)), lengths)
+        return [(index, right, each) for index, right, each in shared]
+    told: list[tuple[Key, Tensor, Tensor] | None] = [None] * _distributed.world()[1]
+    dist.all_gather_object(told, (key, correct.cpu(), answer.cpu()))
+    return [each for each in told if each is not None]

@@ -242,11 +242,12 @@ class AgePlugin(SupervisedPlugin):
         try:
             for strategy.mbatch in self._batches(data, num_workers) if len(data) else ():
                 strategy._unpack_minibatch()
-                correct, named = answers(strategy.forward(), strategy.mb_y)
+                correct, shares = answers(strategy.forward(), strategy.mb_y)
                 if self.ages is not None:
                     self.ages.observe(strategy.mb_y, correct)
                 if self.margins is not None:
-                    self.margins.observe(strategy.mb_y, named)
+                    absent = self.margins.num_classes - shares.shape[1]  # of a head that grows
+                    self.margins.observe(strategy.mb_y, torch.nn.functional.pad(shares, (0, absent)))
         finally:
             strategy.mbatch = before
             for module, mode in modes.items():

@@ -50,8 +50,8 @@ class AgeOfLearning(Callback):
         clean: the training set without augmentation, for the pass, or a function that returns it; by default the
             training set.
         answer: function of the module and a batch that returns which predictions are right, bool `[B]`, or (for
-            margins) the predicted classes, integers `[B]`; by default, for batches (x, y, ...), where `module(x)` is
-            largest.
+            margins) probabilities `[B, C]` or predicted classes, integers `[B]`; by default, for batches (x, y, ...),
+            from the logits `module(x)`.
         key: position of the index or label in a batch; by default the last element, or "index" ("labels" for classes)
             if batches are mappings.
         every: advance after so many optimiser steps instead of at the end of an epoch, for endless streams.
@@ -172,8 +172,9 @@ class AgeOfLearning(Callback):
     def observe(self, key: Key, answer: Tensor, label: Tensor | None = None) -> None:
         """Record the predictions of a training batch, for `signal="training"`. Collective.
 
-        `answer`, `[B]`, is bool (which are right) or integers: the predicted classes, which margins need. Take them
-        from logits that are not adjusted. `label`, `[B]`, is compared with the labels of the ages in the first epoch.
+        `answer` is bool, `[B]` (which are right) or what margins need: the probabilities of classes, `[B, C]`, or the
+        predicted classes, `[B]`. Take them from logits that are not adjusted. `label`, `[B]`, is compared with the
+        labels of the ages in the first epoch.
         """
         if self.signal != "training":
             raise ValueError('observe is for signal="training"; with "pass" the callback looks by itself.')

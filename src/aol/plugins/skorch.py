@@ -23,7 +23,7 @@ from aol.ages import SampleAges
 from aol.ages.sample import FUSE
 from aol.indexed import Indexed
 from aol.losses import weighted_mean, with_offset
-from aol.margins import Margins, logit_offsets
+from aol.margins import SIGNALS, Margins, logit_offsets
 from aol.plugins._training import LearningRate, by_class, single_margins
 
 try:
@@ -54,10 +54,10 @@ class AgeOfLearning(Callback):
         level: weights by "class" or by "sample". "sample" needs `iterator_train=IndexedLoader`.
         fuse: how the ages of a sample over time become one number: "ema", "mean" of all ages so far, or "peak",
             the largest so far.
-        margins: offsets of the logits that are found while training: "age" or "error" (`aol.Margins` of the training
-            set), an `aol.Margins` without `labels`, which is copied, or None.
+        margins: offsets of the logits that are found while training: "probability", "error" or "age" (`aol.Margins` of
+            the training set), an `aol.Margins` without `labels`, which is copied, or None.
         offset: a static offset of the logits: "counts" (`aol.logit_offsets` of the training set), `[C]`, or None.
-        gain: speed of the margins "age" and "error".
+        gain: speed of these margins.
         tau: strength of the offset "counts".
 
     Attributes:
@@ -173,9 +173,11 @@ class AgeOfLearning(Callback):
         _check.number("gain", self.gain, 0.0, 1e3)
         _check.number("tau", self.tau, 0.0, 1e6)
         if isinstance(self.margins, str):
-            _check.choice("margins", self.margins, ("age", "error"))
+            _check.choice("margins", self.margins, SIGNALS)
         elif self.margins is not None and single_margins(self.margins)._labels is not None:
-            raise ValueError('margins must be without labels, or "age" or "error": the net chooses its training set.')
+            raise ValueError(
+                'margins must be without labels, or a signal such as "error": the net chooses its training set.'
+            )
         if isinstance(self.offset, str):
             _check.choice("offset", self.offset, ("counts",))
         elif self.offset is not None:
@@ -274,7 +276,9 @@ class AgeOfLearning(Callback):
     ) -> None:
         """Evaluate the training set, and advance ages and margins."""
         ages = self._known()
-        answers = np.asarray(net.predict(dataset_train))
+        soft = self.margins_ is not None and self.margins_.signal == "probability"
+        shares = torch.as_tensor(net.predict_proba(dataset_train)) if soft else None
+        answers = np.asarray(net.predict(dataset_train) if shares is None else shares.argmax(1))
         if answers.shape != self.labels_.shape:
             raise TypeError(
                 f"AgeOfLearning needs a net whose predict gives a class for each sample, {list(self.labels_.shape)}, "
@@ -284,7 +288,8 @@ class AgeOfLearning(Callback):
         ages.advance(sync=False)  # every process has answered everything
         if self.margins_ is not None:
             of_samples = self.margins_._labels is not None
-            self.margins_.observe(np.arange(len(answers)) if of_samples else self.labels_, answers)
+            told = answers if shares is None else shares
+            self.margins_.observe(np.arange(len(answers)) if of_samples else self.labels_, told)
             self.margins_.advance(scale=self.rate_.share, sync=False)
         net.history.record("class_age", float(ages.class_age.nan_to_num(0.0).max()))
 

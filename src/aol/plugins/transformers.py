@@ -53,7 +53,7 @@ class AgeTrainer(Trainer):
         resample: sample by weight, with replacement, and do not weight the loss.
         clean_dataset: the training set without augmentation, for the pass; by default the training set.
         correct: function of outputs and labels that returns which predictions are right, bool `[B]`, or (for margins)
-            the predicted classes, integers `[B]`; by default by the largest logit.
+            probabilities `[B, C]` or predicted classes, integers `[B]`; by default from the logits.
         every: advance after so many optimiser steps instead of at the end of an epoch, for endless streams.
         divide_by: "weight" or "count": Σwℓ / Σw or Σwℓ / B, over the whole optimiser step.
 
@@ -271,10 +271,12 @@ class AgeTrainer(Trainer):
             found = (self._each(labels, _logits(outputs)) > 0) == (target > 0)
         else:
             return answers(self._each(labels, _logits(outputs)), target)
+        if found.is_floating_point():
+            return found.argmax(-1) == target, found
         if found.dtype != torch.bool:
             return found == target, found
         if self.margins is not None:
-            raise TypeError("correct must return the predicted classes, integers, for margins.")
+            raise TypeError("correct must return probabilities or predicted classes, integers, for margins.")
         return found, None
 
     def _weight(self, key: Tensor) -> Tensor:
