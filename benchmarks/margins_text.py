@@ -51,15 +51,17 @@ class Words(nn.Module):
         return ({} if labels is None else {"loss": F.cross_entropy(logits, labels)}) | {"logits": logits}
 
 
-def balance(method: str, labels: Tensor, gain: float) -> Record:
-    """Return the arguments of `AgeTrainer` for a method."""
+def balance(method: str, labels: Tensor, gain: float, epochs: int) -> Record:
+    """Return the arguments of `AgeTrainer` for a method. The gain of probabilities is raised for few epochs."""
     counts = torch.bincount(labels)
     if method == "frequency^-0.5":
         return {"class_weight": aol.frequency_weight(counts, 0.5)}
     if method == "logit adjustment":
         return {"offset": aol.logit_offsets(counts)}
     if method.startswith("margins"):
-        return {"margins": aol.Margins(len(counts), labels=labels, signal=method.split()[-1], gain=gain)}
+        signal = method.split()[-1]
+        speed = max(gain, 3 / epochs) if signal == "probability" else gain
+        return {"margins": aol.Margins(len(counts), labels=labels, signal=signal, gain=speed)}
     return {"class_weight": torch.ones(len(counts))}
 
 
@@ -102,7 +104,7 @@ def train(method: str, seed: int, epochs: int, imbalance: float, gain: float = G
             args=args,
             train_dataset=items(kept),
             processing_class=tokenizer,
-            **balance(method, labels[kept], gain),
+            **balance(method, labels[kept], gain, epochs),
         )
         trainer.remove_callback(transformers.PrinterCallback)
         trainer.train()

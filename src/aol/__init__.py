@@ -24,8 +24,9 @@ if TYPE_CHECKING:
         softmax_loss,
         weighted_mean,
     )
-    from aol.margins import Margins, fit_offsets, logit_offsets, posthoc_logits
+    from aol.margins import Margins
     from aol.memory import KeepAll, Reservoir
+    from aol.offsets import fit_offsets, logit_offsets, posthoc_logits
     from aol.resampling import Resampled
     from aol.runs.recorder import Recorder
     from aol.runs.table import load_runs
@@ -104,7 +105,8 @@ __getattr__, __dir__ = lazy(
             "focal_loss", "is_correct", "loss_total", "sigmoid_bias", "sigmoid_bias_", "sigmoid_loss", "softmax_loss",
             "weighted_mean",
         ),
-        "aol.margins": ("Margins", "fit_offsets", "logit_offsets", "posthoc_logits"),
+        "aol.margins": ("Margins",),
+        "aol.offsets": ("fit_offsets", "logit_offsets", "posthoc_logits"),
         "aol.memory": ("KeepAll", "Reservoir"),
         "aol.runs.recorder": ("Recorder",),
         "aol.runs.table": ("load_runs",),

@@ -1,4 +1,4 @@
-"""Margins: offsets of the logits in training, from class counts or from the answers of the model.
+"""Margins: offsets of the logits in training, from the answers of the model.
 
 Training uses the logits plus the offsets; prediction uses the logits alone. A class with a negative offset must be
 learnt with room to spare, and is then predicted more often.
@@ -17,49 +17,12 @@ from aol._state import State
 from aol.ages.rules import age_step
 from aol.ages.sample import SampleAges
 from aol.losses import with_offset
-from aol.weights import _a_row_each
 
 SIGNALS = ("probability", "error", "age")
 _LONGEST = 2**10 - 1  # a longer age counts as this
 _BITS = 60  # of sums of squares as integers
 _SHARE = 2.0**30  # the unit of probabilities as integers, so that sums do not depend on the order
 _DENSE = 2048  # up to this many classes, errors are counted by pairs of classes
-
-
-def logit_offsets(counts: _check.Integers, tau: _check.Rate = 1.0) -> Tensor:
-    r"""Return the offsets of logit adjustment, from class counts, with mean zero over the classes that have samples.
-
-    .. math:: o_c = \tau\,(\log n_c - \tfrac{1}{C} \sum_k \log n_k)
-
-    `tau = 1` is the balanced softmax. Pass the result to a loss as `offset`.
-
-    Args:
-        counts: number of samples of each class, `[C]` or `[R, C]`. A class without samples has the offset zero.
-        tau: strength, 0 or more; a vector of R numbers gives `[R, C]`.
-
-    >>> logit_offsets([1000, 10])
-    tensor([ 2.3026, -2.3026])
-    """
-    number = _check.finite("counts", counts)
-    rate = _a_row_each("tau", _check.rates("tau", tau, 0.0, 1e6), number)
-    log = number.masked_fill(number == 0, torch.nan).log()
-    return (rate * (log - log.nanmean(-1, keepdim=True))).nan_to_num(0.0).to(torch.float32)
-
-
-def posthoc_logits(logits: Tensor, offset: _check.Numbers) -> Tensor:
-    r"""Return the logits of a model that was trained without offsets, adjusted afterwards: `logits - offset`.
-
-    For models that cannot be trained again. Use the logarithm of predicted probabilities as logits, if a model has no
-    others. `offset` comes from `logit_offsets` or `fit_offsets`.
-
-    Args:
-        logits: `[..., C]`.
-        offset: `[C]`, or `[R, C]` for logits `[R, B, C]`.
-
-    >>> posthoc_logits(torch.tensor([[2.0, 1.0]]), logit_offsets([90, 10]))
-    tensor([[0.9014, 2.0986]])
-    """
-    return with_offset(logits, -_check.real("offset", offset).to(torch.float64))
 
 
 def control_error(missed: Tensor, claimed: Tensor, *, floor: float = 0.02) -> Tensor:
@@ -114,7 +77,7 @@ class Margins(State):
         signal: what of an answer counts. "probability": the probability of wrong classes. "error": one for a wrong
             answer, p is 0 or 1. "age": the same times how often in a row the sample was wrong or, without `labels`,
             how many steps in a row its class was taken for the answer.
-        gain: k, the speed of offsets per `advance`. A vector of R numbers gives every state a leading run axis, and
+        gain: k, the speed of offsets per `advance`; for fewer than 30 epochs, about 3 / epochs. A vector of R numbers gives every state a leading run axis, and
             `observe` then takes `answer [R, B, C]`. 0 keeps all offsets at zero.
         rho: smoothing rate of m and q, in (0, 1]; also one per run.
         tau: strength, as of `logit_offsets`; also one per run. Training uses τ o, and p is taken from the logits plus
@@ -563,49 +526,3 @@ def _smoothed_sizes(size: Tensor, number: Tensor, new: Tensor, rho: Tensor) -> T
     size = torch.where(number > 0, torch.lerp(size, number, rate), size)
     unknown = new & (number == 0)
     return torch.where(unknown, size.masked_fill(unknown, torch.nan).nanmean(1, keepdim=True).nan_to_num(1.0), size)
-
-
-def fit_offsets(
-    logits: Tensor,
-    label: _check.Integers,
-    *,
-    times: _check.Integers | None = None,
-    steps: int = 200,
-    width: float = 1.0,
-) -> Tensor:
-    """Return offsets for `posthoc_logits`, `float32 [C]`, from held-out logits: no class counts, no training.
-
-    Moves offsets as `Margins` does, until classes are as often missed as wrongly named, and returns those with
-    the lowest mean error rate of classes on the way. Use samples that the model was not trained on. `times`, `[B]`,
-    counts a sample several times; `width` is that of `Margins`.
-
-    >>> logits = torch.tensor([[1.0, 0.0]] * 50 + [[0.5, 0.0]] * 50)
-    >>> offset = fit_offsets(logits, [0] * 50 + [1] * 50)
-    >>> posthoc_logits(logits, offset).argmax(1).bincount()
-    tensor([50, 50])
-    """
-    if not isinstance(logits, Tensor) or not logits.is_floating_point() or logits.dim() != 2:
-        raise TypeError(f"logits must be a floating-point tensor [B, C], not {_check.shown(logits)}.")
-    z, label = logits.detach().to(torch.float64), _check.integers("label", label)
-    finite = z[z.isfinite()]
-    if finite.numel() == 0 or bool(z.isnan().any()):
-        raise ValueError(f"logits must hold numbers (not NaN) of at least one sample, not {_check.shown(logits)}.")
-    if label.shape != z.shape[:1]:
-        raise ValueError(f"label must have the shape {[z.shape[0]]} to go with logits, not {list(label.shape)}.")
-    steps = _check.whole("steps", steps, 1)
-    often = torch.ones_like(label) if times is None else _check.times(times, label.shape, label.device)
-    if often.shape != label.shape or bool((often < 0).any()) or not bool(often.any()):
-        raise ValueError(f"times must hold counts of 0 or more, {list(label.shape)}, not {_check.shown(times)}.")
-    share = often.to(z)[:, None].expand_as(z)[z.isfinite()]  # logarithms of probabilities may be -inf
-    middle = (share * finite).sum() / share.sum()
-    unit = ((share * (finite - middle).square()).sum() / share.sum()).sqrt().clamp_min(1e-12)  # of the steps
-    margins = Margins(z.shape[1], signal="error", rho=1.0, gain=0.1, width=width, limit=50.0, device=z.device)
-    best, lowest = margins.offsets, torch.inf
-    for step in range(steps):
-        current = margins.offsets
-        margins.observe(label, (z - unit * current).argmax(1), times=often)
-        margins.advance(scale=1 - step / steps, sync=False)
-        error = float(margins.missed.nanmean())
-        if error < lowest:
-            best, lowest = current, error
-    return (best * unit).to(torch.float32)

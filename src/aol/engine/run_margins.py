@@ -10,7 +10,8 @@ from torch import Tensor
 from aol import _check
 from aol.engine.margin import MARGINS
 from aol.engine.settings import Settings
-from aol.margins import Margins, logit_offsets
+from aol.margins import Margins
+from aol.offsets import logit_offsets
 
 
 class RunMargins:

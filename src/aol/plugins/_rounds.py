@@ -20,7 +20,7 @@ from sklearn.utils.validation import _check_method_params, check_array
 
 from aol import _check
 from aol.ages import SampleAges
-from aol.margins import logit_offsets
+from aol.offsets import logit_offsets
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 Indices: TypeAlias = npt.NDArray[np.int64]

@@ -28,7 +28,8 @@ from sklearn.utils.validation import check_is_fitted
 from aol import _check
 from aol.ages import ClassAges, SampleAges
 from aol.ages.stream import Threshold
-from aol.margins import Margins, fit_offsets, posthoc_logits
+from aol.margins import Margins
+from aol.offsets import fit_offsets, posthoc_logits
 from aol.plugins._rounds import (
     Answers,
     Floats,

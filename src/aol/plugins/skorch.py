@@ -23,7 +23,8 @@ from aol.ages import SampleAges
 from aol.ages.sample import FUSE
 from aol.indexed import Indexed
 from aol.losses import weighted_mean, with_offset
-from aol.margins import SIGNALS, Margins, logit_offsets
+from aol.margins import SIGNALS, Margins
+from aol.offsets import logit_offsets
 from aol.plugins._training import LearningRate, by_class, single_margins
 
 try:
