@@ -77,8 +77,9 @@ class Margins(State):
         signal: what of an answer counts. "probability": the probability of wrong classes. "error": one for a wrong
             answer, p is 0 or 1. "age": the same times how often in a row the sample was wrong or, without `labels`,
             how many steps in a row its class was taken for the answer.
-        gain: k, the speed of offsets per `advance`; for fewer than 30 epochs, about 3 / epochs. A vector of R numbers gives every state a leading run axis, and
-            `observe` then takes `answer [R, B, C]`. 0 keeps all offsets at zero.
+        gain: k, the speed of offsets per `advance`; for fewer than 30 epochs, about 3 / epochs. A vector of R numbers
+            gives every state a leading run axis, and `observe` then takes `answer [R, B, C]`. 0 keeps all offsets at
+            zero.
         rho: smoothing rate of m and q, in (0, 1]; also one per run.
         tau: strength, as of `logit_offsets`; also one per run. Training uses τ o, and p is taken from the logits plus
             (τ - 1) o, so that the offsets found are those of τ = 1. Above 1 only for the signal "probability".
