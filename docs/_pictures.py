@@ -304,7 +304,7 @@ def of_processes(page: str) -> Figure:
 
 def resume() -> Figure:
     """Draw a run that was stopped and resumed, beside one that was not."""
-    words = ["train", "--epochs", "60", "--margin", "error", "--json", "--out"]
+    words = ["train", "--epochs", "60", "--margin", "probability", "--json", "--out"]
     with tempfile.TemporaryDirectory() as folder:
         assert cli.main([*words, f"{folder}/whole"]) == 0
         assert cli.main([*words, f"{folder}/stopped", "--minutes", "0.04"]) == 0
@@ -420,12 +420,12 @@ def benchmark(file: str, methods: Mapping[str, str], y: str, **figures: Sequence
     return drawn
 
 
-_OF_MARGINS = {"logit adjustment": "logit adjustment, counts", "margins by error": "margins, no counts"}
+_BY_COUNTS = {"logit adjustment": "logit adjustment, counts"}
 
 
 def boosted_trees() -> Figure:
     """Draw balanced accuracy of `benchmarks/margins_tables.py`."""
-    shown = {"none": "no weights", "balanced": "balanced"} | _OF_MARGINS
+    shown = {"none": "no weights", "balanced": "balanced", **_BY_COUNTS, "margins by error": "margins, no counts"}
     return benchmark("margins_tables", shown, "balanced accuracy, %", balanced_accuracy=("table", "model"))
 
 
@@ -437,7 +437,8 @@ def river() -> Figure:
 
 def transformers() -> Figure:
     """Draw accuracies of `benchmarks/margins_text.py`."""
-    shown = {"none": "plain", "frequency^-0.5": "frequency^-0.5"} | _OF_MARGINS
+    shown = {"none": "plain", "frequency^-0.5": "frequency^-0.5", **_BY_COUNTS}
+    shown["margins by probability"] = "margins, no counts"
     return benchmark("margins_text", shown, "test, %", accuracy=(), worst_class=())
 
 

@@ -16,7 +16,7 @@ from playwright.sync_api import Browser, Page, sync_playwright
 
 from aol import cli
 
-TAIL = "train --data digits --imbalance 50 --margin none,counts,error --seed 0-2 --epochs 40 --keep-samples"
+TAIL = "train --data digits --imbalance 50 --margin none,counts,probability --seed 0-2 --epochs 40 --keep-samples"
 NOISE = "train --data digits --imbalance none --noise 0.05 --epochs 20 --keep-samples"
 HERE = Path(__file__).parent
 # The file, the runs it is of, the colours, the section it begins with, and its height in pixels.
@@ -71,7 +71,7 @@ def hero(browser: Browser, figures: Path, report: Path) -> bytes:
         HERO.format(
             plain=figure((figures / "heatmap-none.png").read_bytes(), "Age", " of each class, plain training"),
             margins=figure(
-                (figures / "heatmap-margin-error-k-0.1.png").read_bytes(), "Age", " with margins, no counts"
+                (figures / "heatmap-margin-probability-k-0.1-t-1.png").read_bytes(), "Age", " with margins, no counts"
             ),
             report=figure(shot(opened(browser, report, "light", 980, 2), "answer", 622), "aol report", style=FRAME),
         )

@@ -83,7 +83,7 @@ _IMBALANCE = {
     "start": "share of the epochs before which all weights are one: 0.8 weights the last fifth (deferred weights)",
     "margin": "; ".join(f"{name}: {each.help}" for name, each in MARGINS.items()),
     "tau": "strength of margins from class counts or from probabilities",
-    "gain": "speed of margins from ages or errors, per epoch or step",
+    "gain": "speed of margins from answers, per epoch or step",
     "signal": "where answers come from: a clean pass afterwards (eval), the training pass (train, no extra cost), "
     "a pass over what a step shows, before training on it (before: streams and arrivals), none",
     "threshold": f"accuracy below which a class grows older: a number, or {', '.join(THRESHOLDS)} of the classes; "

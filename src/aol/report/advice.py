@@ -233,7 +233,7 @@ def _remedy(data: RunData, rare: Masks, methods: Sequence[MethodRow]) -> str:
         return f"They already have {used:.1f} times the mean weight: more samples would help more than weight."
     if tried:
         return f"Nothing tried here gained for certain; the most: {gain_text(tried[0])}. More samples would help."
-    return "Give them margin (--margin counts or error), or collect more samples."
+    return "Give them margin (--margin counts or probability), or collect more samples."
 
 
 def _generalisation(data: RunData) -> Iterator[Advice]:
