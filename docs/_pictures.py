@@ -164,7 +164,7 @@ def margins() -> Figure:
     own = aol.Margins(CLASSES)
 
     def after(logits: Tensor) -> Tensor:
-        own.observe(data.y, logits.argmax(1))
+        own.observe(data.y, logits.softmax(1))
         own.advance()
         return own.offsets
 
