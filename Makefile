@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 export OMP_NUM_THREADS := 1
 
 .PHONY: demo test test-browser test-gpu test-kernels test-plugins test-avalanche test-lightning test-transformers \
-	test-ray lint types bench docs clean
+	test-ray lint types bench soak docs clean
 
 # torch first and alone: with it in place, the rest of the requirements are satisfied by that build.
 $(BIN)/.ready: pyproject.toml
@@ -39,6 +39,9 @@ bench: $(BIN)/.ready  ## speed and memory of the library on this machine; writes
 	$(BIN)/python benchmarks/stacked.py
 	$(BIN)/python benchmarks/engine.py
 	$(BIN)/python benchmarks/page.py
+
+soak: $(BIN)/.ready  ## kills, damages and misuses aol at random, for an hour or MINUTES=
+	PYTHONPATH=src:. $(BIN)/python benchmarks/soak.py --minutes $(or $(MINUTES),60)
 
 docs: $(BIN)/.docs-ready  ## the documentation site, into site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from aol._files import open_regular
 from aol.data.encoded_images import PerThread, Places, Records, gathered
 from aol.data.errors import DataError, need
 from aol.data.images import check_labels, class_names, numbered_classes, whole_labels
@@ -38,6 +39,7 @@ def _pyarrow() -> ModuleType:
 def _readable(path: str) -> Iterator[None]:
     """Explain in one sentence why a file cannot be read."""
     try:
+        open_regular(Path(path)).close()  # of a pipe, pyarrow would wait for the end
         yield
     except DataError:
         raise
@@ -47,7 +49,8 @@ def _readable(path: str) -> Iterator[None]:
 
 def _row_groups(path: str, column: str) -> Callable[[int], Sequence[Any]]:
     """Open a file for one thread; return its row groups of encoded images, of which it keeps the last few."""
-    file = _pyarrow().ParquetFile(path)  # no memory map: a file that is cut short meanwhile would end the process
+    with _readable(path):
+        file = _pyarrow().ParquetFile(path)  # no memory map: a file that is cut short meanwhile would end the process
 
     @lru_cache(_KEPT_GROUPS)
     def group(number: int) -> Sequence[Any]:

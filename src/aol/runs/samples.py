@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Sequence
+import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-from torch import Tensor
+from torch import Tensor, from_numpy
 
 from aol._files import NotRegularError, read_json, write_atomically, write_if_changed
 from aol.ages.answers import Answers
@@ -27,7 +29,18 @@ def write_samples(
 
     more = {"index": index, "label": label, "age": age, "ema": ema}
     found = tensors | {name: value.cpu().contiguous() for name, value in more.items()}
+    # A tensor, not metadata: safetensors writes several of those in any order, and equal runs would have other bytes.
+    found["sha256"] = from_numpy(_digest({name: value.numpy() for name, value in found.items()}, absent))
     write_atomically(path, save(found, metadata={"absent": absent}))
+
+
+def _digest(arrays: Mapping[str, npt.NDArray[np.generic]], absent: str) -> npt.NDArray[np.uint8]:
+    """Return a hash of arrays and their names, types and shapes, `uint8 [32]`."""
+    found = hashlib.sha256(absent.encode())
+    for name, value in sorted(arrays.items()):
+        found.update(f"{name} {value.dtype} {value.shape}\n".encode())
+        found.update(np.ascontiguousarray(value).tobytes())
+    return np.frombuffer(found.digest(), np.uint8).copy()
 
 
 def as_json(names: Sequence[str | int]) -> bytes:
@@ -65,16 +78,26 @@ def read_samples(path: Path) -> SampleTable | None:
     from safetensors import SafetensorError, safe_open
 
     if not path.is_file():
+        if os.path.lexists(path):
+            raise DamagedRunError(f"{path}: it is not a regular file.")
         return None
     try:
         with safe_open(path, framework="np") as file:
             found = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
             about = file.metadata() or {}
-    except SafetensorError as error:
+    except (SafetensorError, OSError, ValueError, TypeError) as error:
         raise DamagedRunError(f"{path}: not a whole file of samples.") from error
+    written = found.pop("sha256", None)
+    if written is not None and not np.array_equal(written, _digest(found, about.get("absent", ""))):
+        raise DamagedRunError(f"{path}: its checksum does not match its content.")
     size = len(found.get("label", ()))
     wrong = [name for name, kind in _COLUMNS.items() if name not in found or found[name].shape != (size,)]
-    wrong += [name for name in ("right", "seen") if name in found and found[name].shape[1:] != (-(-size // 8),)]
+    wrong += [name for name in ("right", "seen") if name in found and not _is_bits(found[name], size)]
+    if "seen" in found and "right" in found and found["seen"].shape != found["right"].shape:
+        wrong.append("seen")
+    wrong += [name for name in ("age", "times", "start", "ema") if name in found and bool((found[name] < 0).any())]
+    if "start" in found and found["start"].shape != (size,):
+        wrong.append("start")
     if wrong or "right" not in found:
         raise DamagedRunError(f"{path}: not a file of samples of this version: see {', '.join(wrong or ['right'])}.")
     columns = {name: found[name].astype(kind, copy=False) for name, kind in _COLUMNS.items()}
@@ -82,6 +105,10 @@ def read_samples(path: Path) -> SampleTable | None:
         found["right"], found.get("seen"), size, grows=about.get("absent") == "grow", start=found.get("start")
     )
     return SampleTable(columns, answers)
+
+
+def _is_bits(value: npt.NDArray[np.generic], size: int) -> bool:
+    return value.dtype == np.uint8 and value.ndim == 2 and value.shape[1] == -(-size // 8)
 
 
 def restore_history(history: SampleHistory, folders: Sequence[Path], labels: Tensor) -> None:
