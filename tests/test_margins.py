@@ -522,6 +522,127 @@ def test_a_stray_on_a_device_is_left_out_and_no_sample_is_older_for_it(monkeypat
     assert state.missed.tolist() == [2.0, 1.0]
 
 
+BAD_ANSWERS = [
+    ([0, 1], torch.tensor([[2.0, 0.5, 0.1]] * 2), ValueError, "answer must hold probabilities"),  # logits
+    ([0, 1], torch.full((2, 3), 0.1), ValueError, "sum 1"),
+    ([0, 1], torch.full((2, 3), 0.9), ValueError, "sum 1"),  # of a sigmoid
+    ([0, 1], torch.zeros(2, 3), ValueError, "sum 1"),
+    ([0, 1], torch.tensor([[math.inf, 0.0, 0.0]] * 2), ValueError, "answer must hold probabilities"),
+    ([0, 1], torch.tensor([[-0.5, 1.0, 0.5]] * 2), ValueError, "answer must hold probabilities"),
+    ([0, 1], torch.full((3, 3), 1 / 3), ValueError, "answer must have the shape"),
+    ([0, 1], [0.0, 1.0], ValueError, "answer must have the shape"),
+    ([0, 1], torch.full((2, 2, 3), 1 / 3), ValueError, "answer must have the shape"),
+    ([0, 1], [[0.2, 0.8], [1.0]], TypeError, "answer must be numbers"),
+    ([0, 1], np.array([["a", "b", "c"]] * 2), TypeError, "answer must be numbers"),
+    ([0, 1], None, TypeError, "answer must be numbers"),
+    ([0, 1], [True, False], TypeError, "answer must be numbers"),
+]
+
+
+@pytest.mark.parametrize(("label", "answer", "error", "named"), BAD_ANSWERS)
+def test_answers_that_are_no_probabilities_are_refused_and_nothing_changes(label, answer, error, named):
+    for state in (aol.Margins(3), aol.Margins()):
+        state.observe([0, 1, 2], [1, 2, 2])
+        before = state.state_dict()
+        with pytest.raises(error, match=named):
+            state.observe(label, answer)
+        after = state.state_dict()
+        assert all(torch.equal(before[name], after[name]) for name in ("count", "sums"))
+
+
+def test_logits_in_place_of_probabilities_are_reported_by_advance_on_a_device(monkeypatch):
+    monkeypatch.setattr("aol._check.readable", lambda _: False)  # as on a CUDA device, where nothing is read
+    state = aol.Margins(2)
+    state.observe([0, 1, 1], torch.tensor([[0.5, 0.5], [3.0, -1.0], [0.9, 0.9]]))
+    with pytest.raises(IndexError, match="probabilities"):
+        state.advance()
+    state.advance()
+    assert state.missed[0] == 0.5
+    assert state.missed[1].isnan()
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float8_e4m3fn, "list"])
+def test_probabilities_may_have_any_precision_or_be_a_list(dtype):
+    share = torch.tensor([[0.5, 0.25, 0.25], [0.125, 0.75, 0.125]])
+    given = share.tolist() if dtype == "list" else share.to(dtype)
+    for make in (lambda: aol.Margins(3), aol.Margins):
+        state = make()
+        state.observe([0, 1], given)
+        state.advance()
+        assert state.missed[:2].tolist() == [0.5, 0.25]
+
+
+@pytest.mark.parametrize("classes", [10, 1000])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_the_softmax_of_half_precision_counts_as_probabilities(dtype, classes):
+    logits = 5 * torch.randn(64, classes, generator=torch.Generator().manual_seed(0)).to(dtype)
+    aol.Margins(classes).observe(torch.arange(64) % classes, logits.softmax(1))
+
+
+@pytest.mark.parametrize("settings", [{"signal": "error"}, {"signal": "age"}, {"signal": "age", "labels": [0, 1, 1]}])
+def test_a_sample_without_an_answer_is_no_error_of_any_signal(settings):
+    state = aol.Margins(2, **settings)
+    key = [0, 1, 2] if "labels" in settings else [0, 1, 1]
+    state.observe(key, torch.tensor([[0.0, 1.0], [torch.nan, 0.5], [0.25, 0.75]]))
+    state.advance()
+    assert state.missed.tolist() == [1.0, 0.0]
+    if state.ages is not None:
+        assert state.ages.age[0].tolist() == [2, 1, 1]
+
+
+def test_a_huge_strength_keeps_probabilities_finite():
+    state = aol.Margins(2, tau=1000.0, gain=1.0, width=0.0)
+    for _ in range(5):
+        state.observe([0, 0, 1], torch.tensor([[0.9, 0.1], [0.9, 0.1], [0.6, 0.4]]))
+        state.advance()
+        assert state.missed.isfinite().all()
+    # Once the offset of a class is above 0, its probability is one.
+    state = aol.Margins(2, tau=1000.0, gain=1.0, width=0.0, rho=1.0)
+    state._offset[:] = torch.tensor([[4.0, -4.0]])
+    state.observe([0, 1], torch.tensor([[0.9, 0.1], [0.6, 0.4]]))
+    state.advance()
+    assert state.missed.tolist() == [0.0, 1.0]
+
+
+def test_counts_that_would_overflow_are_refused():
+    state = aol.Margins(2)
+    state.observe([0, 1], torch.full((2, 2), 0.5), times=[2**40, 2**40])
+    with pytest.raises(ValueError, match="times must add up to at most 4,294,967,296"):
+        state.advance()
+    state.observe([0, 1], torch.tensor([[0.5, 0.5], [0.25, 0.75]]))
+    state.advance()
+    assert state.missed.tolist() == [0.5, 0.25]
+
+
+def test_logits_of_other_classes_or_runs_are_refused_by_their_name():
+    with pytest.raises(ValueError, match=r"logits must have the shape \[B, 3\] of these margins, not \[2, 4\]"):
+        aol.Margins(3).adjust(torch.zeros(2, 4))
+    with pytest.raises(ValueError, match=r"logits must have the shape \[2, B, 3\] of these margins, not \[5, 3\]"):
+        aol.Margins(3, gain=[0.1, 0.2]).adjust(torch.zeros(5, 3))
+
+
+@pytest.mark.parametrize(("label", "answer", "named"), [([-1], [0], "label"), ([1], [-1], "answer")])
+def test_margins_that_grow_refuse_negative_classes(label, answer, named):
+    with pytest.raises(IndexError, match=f"{named} must be 0 or more, not -1"):
+        aol.Margins().observe(label, answer)
+
+
+def test_margins_do_not_grow_beyond_memory():
+    state = aol.Margins(3)
+    with pytest.raises(ValueError, match="num_classes must be at most 32768"):
+        state.grow(10**7)
+    assert state.num_classes == 3
+
+
+def test_a_learning_rate_may_be_a_tensor_as_in_some_optimisers():
+    states = aol.Margins(2), aol.Margins(2)
+    for lrs in ((0.5, torch.tensor(0.5)), (0.25, torch.tensor(0.25))):
+        for state, lr in zip(states, lrs, strict=True):
+            state.observe([0, 0, 1, 1], [0, 0, 0, 0])
+            state.advance(lr=lr)
+    assert torch.equal(*(state.offsets for state in states))
+
+
 def test_ages_in_margins_are_those_of_sample_ages():
     generator = torch.Generator().manual_seed(0)
     labels = torch.randint(0, 3, (20,), generator=generator)
@@ -562,6 +683,12 @@ BAD_MAKINGS = [
     ({"pairs": 1}, TypeError, "pairs"),
     ({"pairs": False}, ValueError, "pairs"),
     ({"device": "banana"}, ValueError, "device"),
+    ({"num_classes": 50_000}, ValueError, "num_classes must be at most .* labels or another signal"),
+    (
+        {"num_classes": 50_000, "signal": "error", "pairs": True},
+        ValueError,
+        "num_classes must be at most .* pairs=False",
+    ),
 ]
 
 
@@ -786,6 +913,8 @@ def test_a_class_that_joins_margins_later_is_as_if_it_had_been_there_unseen(vari
     for number, (key, answer, times) in enumerate(steps(variant, seed, epochs=8)):
         here = number // 2 + 1  # one class, then two, ...
         key, answer = key.clamp_max(here - 1), answer[:, :here] if answer.dim() > 1 else answer.clamp_max(here - 1)
+        if answer.dim() > 1:
+            answer = answer.softmax(1)
         whole = torch.nn.functional.pad(answer, (0, max(0, 4 - here))) if answer.dim() > 1 else answer
         for each, shown in ((told, answer), (known, whole)):
             half = len(key) // 2

@@ -23,6 +23,9 @@ _LONGEST = 2**10 - 1  # a longer age counts as this
 _BITS = 60  # of sums of squares as integers
 _SHARE = 2.0**30  # the unit of probabilities as integers, so that sums do not depend on the order
 _DENSE = 2048  # up to this many classes, errors are counted by pairs of classes
+_MOST_PAIRED = 2**15  # classes: pairs of them take 17 GB
+_MOST_COUNTED = 2**32  # samples per advance: sums of integers must not wrap
+_ROUNDING = 0.02  # of the sum of probabilities in bfloat16
 
 
 def control_error(missed: Tensor, claimed: Tensor, *, floor: float = 0.02) -> Tensor:
@@ -82,7 +85,7 @@ class Margins(State):
             zero.
         rho: smoothing rate of m and q, in (0, 1]; also one per run.
         tau: strength, as of `logit_offsets`; also one per run. Training uses τ o, and p is taken from the logits plus
-            (τ - 1) o, so that the offsets found are those of τ = 1. Above 1 only for the signal "probability".
+            (τ - 1) o, so that the offsets found are those of τ = 1. Other than 1 only for the signal "probability".
         width: of the dead zone, in standard errors of m - q.
         limit: the largest offset.
         pairs: count errors by pairs of classes (16 C² bytes), so that classes count the same whatever their sizes. By
@@ -132,7 +135,8 @@ class Margins(State):
         for name, each in (("gain", speed), ("rho", rate), ("tau", strength)):
             if each.dim() and each.numel() != runs:
                 raise ValueError(f"{name} must be one number, or one for each of {runs} runs, not {each.numel()}.")
-        if self.signal != "probability" and bool((strength != 1).any()):
+        self._strong = bool((strength != 1).any())
+        if self.signal != "probability" and self._strong:
             raise ValueError(f'tau must be 1 with signal={self.signal!r}; only "probability" has a strength.')
         self.width = _check.number("width", width, 0.0, 1e3)
         self.limit = _check.number("limit", limit, 0.0, 1e3)
@@ -142,6 +146,7 @@ class Margins(State):
         if of_pairs and pairs is False:
             raise ValueError('pairs=False needs labels with signal="age", or another signal.')
         self.pairs = (of_pairs or self.num_classes <= _DENSE) if pairs is None else pairs
+        self._check_room(self.num_classes)
         self._single = not any(each.dim() for each in (speed, rate, strength))
         place = _check.device(device)
         self._labels, self.ages, self._digest = None, None, ""
@@ -203,17 +208,32 @@ class Margins(State):
         Where classes are added as they are observed, the offset of a class that is not there yet is zero.
         """
         offsets = self.offsets
-        if self._open and isinstance(logits, Tensor) and logits.shape[-1:] > offsets.shape[-1:]:
-            offsets = F.pad(offsets, (0, logits.shape[-1] - offsets.shape[-1]))
+        if isinstance(logits, Tensor) and logits.is_floating_point():
+            if self._open and logits.shape[-1:] > offsets.shape[-1:]:
+                offsets = F.pad(offsets, (0, logits.shape[-1] - offsets.shape[-1]))
+            runs = [] if self._single else [len(offsets)]
+            if [*logits.shape[-1:]] != [*offsets.shape[-1:]] or (runs and [*logits.shape[:-2]] != runs):
+                wanted = f"[{', '.join(map(str, [*runs, 'B', offsets.shape[-1]]))}]"
+                raise ValueError(f"logits must have the shape {wanted} of these margins, not {list(logits.shape)}.")
         return with_offset(logits, offsets)
 
     # Classes that are not known in advance
+
+    def _check_room(self, num_classes: int) -> None:
+        """Raise ValueError if pairs of so many classes would not fit in memory."""
+        if self.pairs and num_classes > _MOST_PAIRED:
+            instead = "labels or another signal" if self.signal == "age" else "pairs=False"
+            raise ValueError(
+                f"num_classes must be at most {_MOST_PAIRED} to count errors by pairs of classes, not {num_classes}. "
+                f"Use {instead}."
+            )
 
     def grow(self, num_classes: int) -> None:
         """Make room for more classes. A new one is as if it had been there, but never observed; its offset is zero."""
         now = self.num_classes
         if self._labels is not None:
             raise ValueError("Margins with labels cannot grow: the labels say which classes there are.")
+        self._check_room(_check.whole("num_classes", num_classes, now, _check.MOST_CLASSES))
         if not self.pairs:
             size = self._size.masked_fill(self._missed.isnan(), torch.nan).nanmean(1, keepdim=True).nan_to_num(1.0)
         super().grow(num_classes)
@@ -237,11 +257,16 @@ class Margins(State):
     def _observe_new(self, label: object, answer: _check.Numbers, times: object) -> None:
         """Make room for the classes of labels and answers, which are read, then observe; undone if that fails."""
         before = dict(vars(self))  # `grow` replaces tensors, and changes none
-        answer = _tensor(answer)
-        shares = answer if isinstance(answer, Tensor) and answer.is_floating_point() and answer.dim() > 1 else None
-        found = [_check.integers("label", label), *([] if shares is not None else [_check.integers("answer", answer)])]
+        answer = _given(answer)
+        shares = answer if answer.is_floating_point() and answer.dim() > 1 else None
+        found = {"label": _check.integers("label", label)}
+        if shares is None:
+            found["answer"] = answer
+        for name, each in found.items():
+            if each.numel() and int(each.min()) < 0:
+                raise IndexError(f"{name} must be 0 or more, not {int(each.min())}.")
         columns = 0 if shares is None else shares.shape[-1]
-        classes = max((columns, *(int(each.max()) + 1 for each in found if each.numel())))
+        classes = max((columns, *(int(each.max()) + 1 for each in found.values() if each.numel())))
         most = _DENSE if self.pairs else _check.MOST_CLASSES
         if classes > most:
             hint = " unless pairs=False" if self.pairs else ""
@@ -265,8 +290,8 @@ class Margins(State):
         `label` is `[B]` or `[R, B]`: the classes of samples or, if the margins were made with `labels`, their indices.
         `answer` is the probability of each class, `[B, C]`, or `[R, B, C]` with a run axis; a sample with NaN does not
         count. Or it is the predicted class, `[B]` or `[R, B]`, which then has the probability one. `times`, of the
-        shape of `label`, gives a count for each. Values outside their range raise an error; on the state's CUDA device,
-        which is not synchronised, `advance` raises it.
+        shape of `label`, gives a count for each. Values outside their range, and probabilities whose sum is not one,
+        raise an error; on the state's CUDA device, which is not synchronised, `advance` raises it.
         """
         if self._open:
             return self._observe_new(label, answer, times)
@@ -274,15 +299,14 @@ class Margins(State):
         keys = size if self._labels is None else self._labels.numel()
         index = self._whole("label", label, keys, "classes" if self._labels is None else "samples of these margins")
         shape = (index.shape[-1],) if self._single else (runs, index.shape[-1])
-        named, share = self._answers(answer, shape)
+        named, share, void, stray = self._answers(answer, shape)
         often = torch.ones_like(index) if times is None else _check.times(times, index.shape, self.device)
         index, named, often = index.expand(runs, -1), named.reshape(runs, -1), often.expand(runs, -1)
-        stray = (index < 0) | (index >= keys) | (named < 0) | (named >= size)
+        stray = stray | (index < 0) | (index >= keys)
         index, named = index.clamp(0, keys - 1), named.clamp(0, size - 1)
         true = index if self._labels is None else self._labels[index].to(torch.int64)
         wrong = (true != named) & ~stray
-        if share is not None:
-            often = often * ~share.isnan().any(-1)  # NaN is no answer
+        often = often * ~void
         self._count.scatter_add_(1, true.masked_fill(stray, size), often)
         if share is None:
             strength = self._strength(index, true, named)
@@ -290,36 +314,42 @@ class Margins(State):
         else:
             self._add_shares(true, share.nan_to_num(0.0), often * ~stray)
         if self.ages is not None:
-            self.ages._mark(index.masked_fill(stray, keys), ~wrong)
+            self.ages._mark(index.masked_fill(stray | void, keys), ~wrong)
         return None
 
-    def _answers(self, answer: _check.Numbers, shape: tuple[int, ...]) -> tuple[Tensor, Tensor | None]:
-        """Return the predicted classes `[R, B]` and, for the signal "probability", probabilities `[R, B, C]`."""
-        size, soft = self.num_classes, self.signal == "probability"
-        answer = _tensor(answer)
-        if not isinstance(answer, Tensor) or not answer.is_floating_point():
+    def _answers(self, answer: _check.Numbers, shape: tuple[int, ...]) -> tuple[Tensor, Tensor | None, Tensor, Tensor]:
+        """Return predicted classes `[R, B]`, probabilities `[R, B, C]` for that signal, and which are void or stray."""
+        size, soft, rows = self.num_classes, self.signal == "probability", (self._gain.numel(), shape[-1])
+        answer = _given(answer)
+        if not answer.is_floating_point():
             named = self._whole("answer", answer, size, "classes")
             if named.shape != torch.Size(shape):
                 raise ValueError(f"answer must have the shape {list(shape)} to go with label, not {list(named.shape)}.")
-            if not soft:
-                return named, None
-            answer = (named[..., None] == torch.arange(size, device=named.device)).to(torch.float64)
-        elif answer.shape != torch.Size((*shape, size)):
+            stray = ((named < 0) | (named >= size)).reshape(rows)
+            share = (named[..., None] == torch.arange(size, device=named.device)).to(torch.float64) if soft else None
+            return named, share if share is None else share.reshape(*rows, size), torch.zeros_like(stray), stray
+        if answer.shape != torch.Size((*shape, size)):
             wanted = [*shape, size]
             raise ValueError(f"answer must have the shape {wanted} to go with label, not {list(answer.shape)}.")
-        else:
-            if soft and _check.readable(answer) and bool(((answer < 0) | (answer > 1)).any()):
-                raise ValueError("answer must hold probabilities, from 0 to 1, not logits. Use logits.softmax(-1).")
-            answer = _check.moved(answer.detach(), self.device)
-            named = answer.argmax(-1)
-        share = answer.to(torch.float64).clamp(0.0, 1.0).reshape(self._gain.numel(), shape[-1], size)
-        return named, self._strengthened(share) if soft else None
+        share = answer.to(torch.float64)
+        void, stray = share.isnan().any(-1), torch.zeros(shape, dtype=torch.bool, device=share.device)
+        if soft:
+            stray = (share.amin(-1) < 0) | ((share.sum(-1) - 1).abs() > _ROUNDING)
+            if _check.readable(stray) and bool(stray.any()):
+                raise ValueError(
+                    "answer must hold probabilities, from 0 to 1 and with the sum 1, not logits or scores. "
+                    "Use logits.softmax(-1)."
+                )
+        share, void, stray = (_check.moved(each, self.device) for each in (share, void, stray))
+        named, void, stray = share.argmax(-1), void.reshape(rows), stray.reshape(rows)
+        return named, self._strengthened(share.reshape(*rows, size)) if soft else None, void, stray
 
     def _strengthened(self, share: Tensor) -> Tensor:
-        """Return the probabilities of the logits plus (τ - 1) o, `[R, B, C]`, which sum to what they did."""
-        raised = share * ((self._tau[:, None] - 1) * self._offset).exp()[:, None]
-        total = share.sum(-1, keepdim=True) / raised.sum(-1, keepdim=True)
-        return torch.where((self._tau == 1)[:, None, None], share, raised * total.nan_to_num(0.0))
+        """Return the probabilities of the logits plus (τ - 1) o, `[R, B, C]`."""
+        if not self._strong:
+            return share.clamp(0.0, 1.0)
+        raised = (share.log() + ((self._tau[:, None] - 1) * self._offset)[:, None]).softmax(-1)
+        return torch.where((self._tau == 1)[:, None, None], share, raised).clamp(0.0, 1.0)
 
     def _strength(self, index: Tensor, label: Tensor, named: Tensor) -> Tensor:
         """Return how much an error counts now, `int64 [R, B]`."""
@@ -370,7 +400,12 @@ class Margins(State):
         return own if self.ages is None else (*own, *self.ages.pending())
 
     def advance(
-        self, *, lr: float | None = None, scale: float = 1.0, group: _distributed.Group = None, sync: bool = True
+        self,
+        *,
+        lr: float | Tensor | None = None,
+        scale: float = 1.0,
+        group: _distributed.Group = None,
+        sync: bool = True,
     ) -> None:
         """End the epoch or step: move the offsets. Collective under `torch.distributed`, unless `sync=False`.
 
@@ -379,7 +414,8 @@ class Margins(State):
         """
         scale = _check.number("scale", scale, 0.0, 1.0)
         if lr is not None:
-            rate = torch.full_like(self._highest, _check.number("lr", lr, 0.0, 1e9))
+            given = lr.item() if isinstance(lr, Tensor) and lr.numel() == 1 else lr  # optimisers may have tensors
+            rate = torch.full_like(self._highest, _check.number("lr", given, 0.0, 1e9))
             self._highest.copy_(torch.maximum(self._highest, rate))
             scale *= float((rate / self._highest).nan_to_num(1.0))
         count, sums = self._totals(group, sync)
@@ -407,8 +443,17 @@ class Margins(State):
         if bool(count[:, -1].any()):
             self._count[:, -1] = 0
             raise IndexError(
-                f"label and answer must be in range ({self.num_classes} classes), but observe() was given others "
-                "since the last advance(). They were ignored. Call advance() again to continue without them."
+                f"label and answer must be in range ({self.num_classes} classes; probabilities from 0 to 1, with the "
+                "sum 1), but observe() was given others since the last advance(). They were ignored. Call advance() "
+                "again to continue without them."
+            )
+        most = int(count.sum(1).max())
+        if most > _MOST_COUNTED:
+            for pending in (self._count, self._sums):
+                pending.zero_()
+            raise ValueError(
+                f"times must add up to at most {_MOST_COUNTED:,} between two calls of advance(), not {most:,}. All "
+                "observations since the last one were dropped."
             )
         return count[:, :-1], sums
 
@@ -516,9 +561,10 @@ class Margins(State):
         return f"Margins(num_classes={self.num_classes}{runs}, signal={self.signal!r}, epoch={self.epoch})"
 
 
-def _tensor(answer: _check.Numbers) -> _check.Numbers:
-    """Return a NumPy array as a tensor, and anything else as it is."""
-    return torch.as_tensor(answer) if hasattr(answer, "__array__") and not isinstance(answer, Tensor) else answer
+def _given(answer: _check.Numbers) -> Tensor:
+    """Return answers as a tensor: of predicted classes if they are whole numbers, otherwise of probabilities."""
+    found = _check.real("answer", answer)
+    return found.to(torch.int64) if not found.numel() and found.dim() < 2 else found
 
 
 def _smoothed_sizes(size: Tensor, number: Tensor, new: Tensor, rho: Tensor) -> Tensor:

@@ -107,7 +107,7 @@ BAD_MARGIN_CALLS = (
     (lambda m: m.observe(X, [1, 3]), IndexError, "answer"),
     (lambda m: m.observe(X, [1, -1]), IndexError, "answer"),
     (lambda m: m.observe(X, OK), TypeError, "answer"),
-    (lambda m: m.observe(X, [0.0, 1.0]), TypeError, "answer"),
+    (lambda m: m.observe(X, [0.0, 1.0]), ValueError, "answer"),
     (lambda m: m.observe(X, None), TypeError, "answer"),
     (lambda m: m.observe(X, [1]), ValueError, "answer"),
     (lambda m: m.observe(X, 1), ValueError, "answer"),
@@ -116,7 +116,7 @@ BAD_MARGIN_CALLS = (
     (lambda m: m.advance(scale="fast"), TypeError, "scale"),
     (lambda m: m.adjust([[0.0, 1.0, 2.0]]), TypeError, "logits"),
     (lambda m: m.adjust(torch.zeros(2, 3, dtype=torch.int64)), TypeError, "logits"),
-    (lambda m: m.adjust(torch.zeros(2, 4)), ValueError, "offset"),
+    (lambda m: m.adjust(torch.zeros(2, 4)), ValueError, "logits"),
     (lambda m: m.to("banana"), ValueError, "device"),
     (lambda m: m.load_state_dict(None), TypeError, "state"),
     (lambda m: m.load_state_dict({}), ValueError, "state"),
@@ -130,7 +130,7 @@ BAD_OPEN_MARGIN_CALLS = (
     (lambda m: m.observe([0, 7], ["a", "b"]), TypeError, "answer"),
     (lambda m: m.grow(2), ValueError, "num_classes"),
     (lambda m: m.grow(4.5), TypeError, "num_classes"),
-    (lambda m: m.adjust(torch.zeros(2, 2)), ValueError, "offset"),
+    (lambda m: m.adjust(torch.zeros(2, 2)), ValueError, "logits"),
 )
 BAD_MARGIN_SINGLE_CALLS = (
     *BAD_MARGIN_CALLS,
@@ -143,8 +143,8 @@ BAD_MARGIN_RUN_CALLS = (
     (lambda m: m.observe(X, A), ValueError, "answer"),
     (lambda m: m.observe([[0, 1]] * 3, [A] * 3), ValueError, "label"),
     (lambda m: m.observe(X, [A, A], times=[[1, 1], [1, 1]]), ValueError, "times"),
-    (lambda m: m.adjust(torch.zeros(2, 3)), ValueError, "offset"),
-    (lambda m: m.adjust(torch.zeros(3, 2, 3)), ValueError, "offset"),
+    (lambda m: m.adjust(torch.zeros(2, 3)), ValueError, "logits"),
+    (lambda m: m.adjust(torch.zeros(3, 2, 3)), ValueError, "logits"),
 )
 BAD_SAMPLER_CALLS = (
     (lambda s: s.set_epoch(-1), ValueError, "epoch"),
