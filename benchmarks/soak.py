@@ -18,6 +18,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import io
+import json
 import os
 import random
 import shutil
@@ -127,7 +128,9 @@ def _left(kind: str, out: Path) -> dict[str, object]:
         run = read_run(out / "run")
         ages = ages_over_time(samples_of(out / "run"))
         return {"epochs": run.epochs.tolist(), "ages": str(run.by_class["age"].tolist()), "samples": ages}
-    return {name: each for name, each in told(out).items() if name != "request.json"}
+    found = {name: each for name, each in told(out).items() if name != "request.json"}
+    parsed = {name: json.loads(each) for name, each in found.items() if kind == "pack" and name.endswith(".json")}
+    return found | parsed  # the order of keys may differ
 
 
 # Damage
@@ -166,7 +169,8 @@ def damage(places: dict[str, list[Path]], reads: dict[str, Callable[[], object]]
     kind = chance.choice(sorted(places))
     path = chance.choice(places[kind])
     whole = path.read_bytes()
-    other = chance.choice(chance.choice(list(places.values()))).read_bytes()
+    strangers = [path for each, some in sorted(places.items()) if each != kind for path in some]
+    other = chance.choice(strangers or [path]).read_bytes()  # a whole file of the same kind says the truth of another
     how = damaged(whole, other, path, chance)
     try:
         came = _judged(reads[kind], f"{path.name} ({how})")
@@ -237,6 +241,7 @@ def prepared(base: Path) -> tuple[dict[str, list[Path]], dict[str, Callable[[], 
         assert killed_after(3.0, ["train", *more, "--keep-samples", "--out", str(begun), "--resume"]) < 0
     _recorded(loop)
     sets = base / "sets"
+    image_folder(base / "packing" / "folder")  # of its own: what is put back after damage has another time
     kinds = {
         "image": image_folder(sets / "folder"),
         "parquet": tiny_parquet(sets / "parquet"),
@@ -456,7 +461,7 @@ def soak(minutes: float, first: int, kinds: Sequence[str], once: bool) -> dict[s
                 out = base / "killed"
                 try:
                     if kind == "kill":
-                        counts["kills"] += kill(base / "sets", out, chance, wanted)
+                        counts["kills"] += kill(base / "packing", out, chance, wanted)
                     else:
                         words(base, chance)
                     counts[f"{kind}, right"] += 1
