@@ -77,7 +77,8 @@ test-browser: $(VENV)-browser/.ready $(BIN)/.docs-ready  ## the report page and 
 test-plugins: test-avalanche test-lightning test-transformers  ## the plug-ins, each against its real host
 
 $(VENV)-trainers/.ready: $(BIN)/.ready
-	.ci/layer $(VENV) $(VENV)-trainers lightning==2.6.6 transformers==5.22.2 accelerate==1.15.0 datasets==5.2.0
+	.ci/layer $(VENV) $(VENV)-trainers lightning==2.6.6 transformers==5.22.2 accelerate==1.15.0 datasets==5.2.0 \
+		wandb==0.31.0 mlflow-skinny==3.17.2 sqlalchemy==2.1.8 alembic==1.20.1
 
 test-lightning: $(VENV)-trainers/.ready
 	AOL_HOST=lightning $(VENV)-trainers/bin/python -m pytest tests/plugins/lightning src/aol/plugins/lightning.py tests/docs/test_blocks.py tests/docs/test_notebooks.py

@@ -48,7 +48,8 @@ def run(
         data = [(x, y, name) for (x, y), name in zip(data, names, strict=True)]
     ages = aol.ClassAges(3, rho=0.5) if classes else aol.SampleAges(labels, level="sample", ids=names if ids else None)
     kept = None if margins is None else made_margins(margins, labels)
-    aging = AgeOfLearning(ages, signal=signal, margins=kept)
+    recorder = None if stop is not None or resume or ids else out / f"record-{processes}"
+    aging = AgeOfLearning(ages, signal=signal, margins=kept, recorder=recorder)
 
     class Named(Net):
         def training_step(self, batch, batch_idx):

@@ -45,7 +45,8 @@ def run(
         "learning_rate": 0.3,
         **(args or {}),
     }
-    trainer = made(ages, data=data, args=settings, margins=kept, **options)
+    recorder = None if stop is not None or resume else out / f"record-{processes}"
+    trainer = made(ages, data=data, args=settings, margins=kept, recorder=recorder, **options)
     assert trainer.accelerator.num_processes == processes
     trainer.train(resume_from_checkpoint=str(out / f"run-{processes}" / f"checkpoint-{stop}") if resume else None)
     found = {"age": ages.age, "ema": ages.ema, "weights": weights(trainer), "losses": torch.tensor(losses(trainer))}

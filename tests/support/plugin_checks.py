@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor
 
 import aol
+from aol.runs.record import read_run
 
 
 def same(first: Tensor, second: Tensor) -> bool:
@@ -28,6 +30,19 @@ def _same_dict(one: dict[str, object], two: dict[str, object]) -> bool:
         return same(first, second) if isinstance(first, Tensor) else first == second
 
     return one.keys() == two.keys() and all(alike(one[key], two[key]) for key in one)
+
+
+def check_same_record(one: Path, other: Path) -> None:
+    """Compare two records: ages exactly as written, what a network answered up to rounding."""
+    here, there = read_run(one), read_run(other)
+    assert here.finished
+    assert here.epochs.tolist() == there.epochs.tolist()
+    assert here.curves.keys() == there.curves.keys()
+    for name in here.curves.keys() - {"seconds"}:
+        assert here.curves[name] == pytest.approx(there.curves[name], rel=1e-4), name
+    assert here.over_time["age"].tolist() == there.over_time["age"].tolist()
+    for name, values in here.over_time.items():
+        assert values == pytest.approx(there.over_time[name], rel=1e-3, abs=1e-4, nan_ok=True), name
 
 
 def check_two_processes_are_one(one: dict[str, Tensor], first: dict[str, Tensor], second: dict[str, Tensor]) -> None:

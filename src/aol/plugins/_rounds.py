@@ -27,7 +27,7 @@ Indices: TypeAlias = npt.NDArray[np.int64]
 Labels: TypeAlias = npt.NDArray[np.generic]
 Part: TypeAlias = tuple[Indices | None, Indices]  # fit on these (None: on all), then answer for those
 TINY = float(np.finfo(np.float32).eps)  # the least probability whose logarithm is used
-Answers: TypeAlias = tuple[Indices, Labels]  # for which samples, and what
+Answers: TypeAlias = tuple[Indices, Labels, Floats | None]  # for which samples, what, and by which scores
 
 
 @dataclass(frozen=True)
@@ -97,8 +97,12 @@ def train_part(
     part: Part,
     offset: Floats | None,
     given: dict[str, object],
+    scored: bool,
 ) -> tuple[BaseEstimator, Answers]:
-    """Fit an estimator on one part of the samples; return it with its predictions for the other part."""
+    """Fit an estimator on one part of the samples; return it with its predictions for the other part.
+
+    With `scored`, they come with scores, if the estimator has any.
+    """
     train, test = part
     X, y = samples.X, samples.y
     if train is not None:
@@ -115,12 +119,13 @@ def train_part(
     else:
         estimator.partial_fit(X, y, classes=samples.classes, **arguments)
     if oob:
-        return estimator, out_of_bag(estimator, test)
+        return estimator, out_of_bag(estimator, test, samples.classes)
     if len(test) == 0:
-        return estimator, (test, samples.y[:0])
+        return estimator, (test, samples.y[:0], None)
     if train is not None:
         X, _ = _safe_split(estimator, samples.X, None, test, train)
-    return estimator, (test, np.asarray(estimator.predict(X)))
+    scores = log_scores(estimator, X, samples.classes) if scored and scores_known(estimator) else None
+    return estimator, (test, np.asarray(estimator.predict(X)), scores)
 
 
 def with_params(
@@ -133,7 +138,7 @@ def with_params(
     return {**named, **_check_method_params(samples.X, given, train)}
 
 
-def out_of_bag(estimator: BaseEstimator, index: Indices) -> Answers:
+def out_of_bag(estimator: BaseEstimator, index: Indices, classes: Labels) -> Answers:
     """Return the out-of-bag predictions of a forest or a bagging classifier."""
     votes = getattr(estimator, "oob_decision_function_", None)
     if votes is None:
@@ -142,7 +147,8 @@ def out_of_bag(estimator: BaseEstimator, index: Indices) -> Answers:
             f"{type(estimator).__name__} has no oob_decision_function_."
         )
     asked = np.nan_to_num(votes).sum(1) > 0  # False for samples that are in every bag
-    return index[asked], estimator.classes_[votes[asked].argmax(1)]
+    found = votes[asked]
+    return index[asked], estimator.classes_[found.argmax(1)], _of_all(np.log(found.clip(TINY)), estimator, classes)
 
 
 def last_step(estimator: BaseEstimator) -> BaseEstimator:
@@ -193,6 +199,11 @@ def forget_prior(estimator: BaseEstimator) -> None:
         last.set_params(base_score=0.5)
 
 
+def scores_known(estimator: BaseEstimator) -> bool:
+    """Return whether an estimator gives more than classes."""
+    return hasattr(estimator, "predict_proba") or hasattr(estimator, "decision_function")
+
+
 def log_scores(estimator: BaseEstimator, X: object, classes: Labels) -> Floats:
     """Return log-probabilities, or decision values without `predict_proba`, `[N, C]`, with a column for every class."""
     if hasattr(estimator, "predict_proba"):
@@ -202,6 +213,11 @@ def log_scores(estimator: BaseEstimator, X: object, classes: Labels) -> Floats:
         found = np.asarray(estimator.decision_function(X), dtype=np.float64)
         found = np.stack((-found / 2, found / 2), axis=1) if found.ndim == 1 else found
         least = float(found.min(initial=0.0))
+    return _of_all(found, estimator, classes, least)
+
+
+def _of_all(found: Floats, estimator: BaseEstimator, classes: Labels, least: float = float(np.log(TINY))) -> Floats:
+    """Return scores with a column for every class; one that the estimator does not know has the least."""
     own = estimator.classes_
     if found.shape[1:] != (len(own),):
         raise ValueError(f"estimator must give one score for each of {len(own)} classes, not {list(found.shape[1:])}.")

@@ -1,4 +1,4 @@
-"""Shared by plug-ins for training loops: ages and margins behind one key, and order and mode of a clean pass.
+"""Shared by plug-ins for training loops: ages, margins and records behind one key, order and mode of a clean pass.
 
 Uses PyTorch and the library, no framework.
 """
@@ -18,6 +18,8 @@ from aol.ages import ClassAges, SampleAges
 from aol.ids import Ids
 from aol.losses import is_correct, with_offset
 from aol.margins import Margins
+from aol.plugins._records import Recording, Records, figures
+from aol.runs.recorder import Figure
 from aol.sampling import EpochSampler
 from aol.weights import ErrorRates
 
@@ -163,6 +165,7 @@ class Balance:
         margins: of a single run, or None.
         class_weight: static weights, `[C]`, or None.
         offset: static offset of the logits, `[C]`, or None.
+        recorder: as in `Records`; of ages only.
 
     >>> balance = Balance(None, Margins(2, signal="error"), [3.0, 1.0], [0.5, -0.5])
     >>> balance.weight(torch.tensor([0, 1]))
@@ -171,14 +174,18 @@ class Balance:
     tensor([[ 0.5000, -0.5000]])
     """
 
-    def __init__(self, ages: object, margins: object, class_weight: object, offset: object) -> None:
+    def __init__(
+        self, ages: object, margins: object, class_weight: object, offset: object, recorder: Recording = None
+    ) -> None:
         if ages is None and margins is None and class_weight is None and offset is None:
             raise TypeError("ages, margins, class_weight or offset must be given.")
         self.ages = None if ages is None else single(ages)
         self.margins = None if margins is None else single_margins(margins)
         self.class_weight = None if class_weight is None else by_class("class_weight", class_weight)
         self.offset = None if offset is None else by_class("offset", offset)
-        self.rate = LearningRate()
+        self.rate, self.records = LearningRate(), Records(recorder)
+        if recorder is not None and not isinstance(ages, SampleAges | ClassAges):
+            raise ValueError("recorder needs ages: SampleAges or ClassAges, with rho=0 if they are to weigh nothing.")
         self.comparing = True  # labels, in the first epoch of a training: each comparison synchronises a GPU
         self._homes = [state.device for state in self.states]
         labels = [each._labels for each in self.states if isinstance(each, SampleAges | Margins)]
@@ -267,11 +274,13 @@ class Balance:
             return found
         return torch.ones(len(key), device=key.device if isinstance(key, Tensor) else None)
 
-    def adjust(self, logits: Tensor) -> Tensor:
-        """Return the logits for the training loss."""
+    def adjust(self, logits: Tensor, *, growing: bool = False) -> Tensor:
+        """Return the logits for the training loss; a `growing` head may have fewer classes than there are offsets."""
+        part = slice(logits.shape[-1] if growing else None)
         if self.margins is not None:
-            logits = self.margins.adjust(logits)
-        return logits if self.offset is None else with_offset(logits, self.offset)
+            few = growing and logits.shape[-1] < self.margins.num_classes
+            logits = with_offset(logits, self.margins.offsets[part]) if few else self.margins.adjust(logits)
+        return logits if self.offset is None else with_offset(logits, self.offset[part])
 
     # Observing
 
@@ -298,7 +307,16 @@ class Balance:
         return answer, None
 
     def observe(self, key: Key, correct: Tensor, answer: Tensor | None) -> None:
-        """Record which answers were right and, for margins, probabilities or predicted classes."""
+        """Observe which answers were right and, for margins, probabilities or predicted classes; record the former."""
+        self._note(key, answer)
+        self._observe(key, correct, answer)
+
+    def _note(self, key: Key, answer: Tensor | None) -> None:
+        """Record probabilities `[B, C]`, as their logarithms."""
+        if self.records.recorder is not None and self.ages is not None and answer is not None and answer.dim() == 2:
+            self.records.observe(self._own(self.ages, key), answer.clamp_min(torch.finfo(torch.float32).tiny).log())
+
+    def _observe(self, key: Key, correct: Tensor, answer: Tensor | None) -> None:
         if self.ages is not None:
             self.ages.observe(self._own(self.ages, key), correct)  # type: ignore[arg-type]
         if self.margins is not None:
@@ -313,8 +331,9 @@ class Balance:
         if _distributed.world()[1] == 1:
             self.observe(key, correct, answer)
             return
+        self._note(key, answer)  # each process its own share
         for index, right, told in _of_all(key, correct, correct if answer is None else answer):
-            self.observe(index, right, None if answer is None else told)
+            self._observe(index, right, None if answer is None else told)
 
     def observed(self) -> bool:
         """Return whether anything was observed since the last `advance`."""
@@ -331,6 +350,24 @@ class Balance:
         if self.margins is not None:
             self.margins.advance(scale=self.rate.share, sync=sync)
         self.comparing = False
+
+    # Records and logs
+
+    def begin(self) -> None:
+        """Begin a training: compare labels again, and open the record."""
+        self.comparing = True
+        self.records.begin(self.ages)
+
+    def record(self) -> None:
+        """Write the epoch that `advance` has just ended. Collective."""
+        found: dict[str, Figure] = {"lr": self.rate.last} if self.rate.largest else {}
+        if self.ages is not None and self.margins is not None and self.margins.num_classes == self.ages.num_classes:
+            found["offset"] = self.margins.offsets
+        self.records.advance(**found)
+
+    def figures(self) -> dict[str, float]:
+        """Return numbers for the logger of a framework."""
+        return figures(self.ages, self.margins)
 
     # State
 

@@ -16,12 +16,14 @@ from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from aol import _check, _seeds
 from aol.ages import ClassAges
-from aol.losses import weighted_mean, with_offset
+from aol.losses import weighted_mean
 from aol.margins import Margins
-from aol.plugins._training import LearningRate, answers, by_class, single_margins
+from aol.plugins._records import Recording
+from aol.plugins._training import Balance, answers, evaluating
 from aol.weights import ErrorRates
 
 try:
@@ -55,6 +57,7 @@ class AgePlugin(SupervisedPlugin):
         ages: a `ClassAges`, or an `ErrorRates`, for all classes that will occur; or None. Where classes come one after
             another, give `ClassAges` a threshold that stays above zero, such as "positive-median".
         margins: an `aol.Margins` without `labels`, for all classes that will occur; or None.
+        class_weight: static weights of classes, `[C]`, such as `aol.frequency_weight`; multiplies those from ages.
         offset: a static offset of the logits, `[C]`, such as `aol.logit_offsets`; or None.
         memory: one of Avalanche's buffers, to estimate accuracies on. The plug-in fills it, unless another plug-in of
             the strategy has the same buffer; that one must come first. None: accuracies are estimated on the current
@@ -63,9 +66,12 @@ class AgePlugin(SupervisedPlugin):
         batch_size: of the evaluation; does not change the result.
         divide_by: "weight" or "count", as in `aol.weighted_mean`.
         seed: of the random draws that fill the memory.
+        recorder: records what is examined, an epoch per examination, for `aol report`: a folder, a function from the
+            ages to an `aol.Recorder`, or an `aol.Recorder` of these ages. Only ages can be recorded, not error rates.
+            The folder is released after each call of `strategy.train`, and continued by the next.
 
-    For ages, the criterion must have an attribute `reduction`, as those of PyTorch have, or be a function that takes
-    it. Only the training loss is weighted and adjusted, not evaluation or calls by other plug-ins.
+    For ages and class weights, the criterion must have an attribute `reduction`, as those of PyTorch have, or be a
+    function that takes it. Only the training loss is weighted and adjusted, not evaluation or calls by other plug-ins.
 
     Avalanche's checkpoints contain the plug-in.
 
@@ -91,21 +97,20 @@ class AgePlugin(SupervisedPlugin):
         ages: ClassAges | ErrorRates | None = None,
         *,
         margins: Margins | None = None,
+        class_weight: _check.Numbers | None = None,
         offset: _check.Numbers | None = None,
         memory: ExemplarsBuffer | None = None,
         every: int = 1,
         batch_size: int = 256,
         divide_by: str = "weight",
         seed: int = 0,
+        recorder: Recording = None,
     ) -> None:
         super().__init__()
-        if ages is None and margins is None and offset is None:
-            raise TypeError("ages, margins or offset must be given.")
         if ages is not None and not isinstance(ages, ClassAges | ErrorRates):
             raise TypeError(f"ages must be an aol.ClassAges or an aol.ErrorRates, not {_check.shown(ages)}.")
-        if ages is not None and ages.rho.dim():
-            raise ValueError(f"ages must be of one run, for a strategy is one, not {ages!r}.")
-        if margins is not None and single_margins(margins)._labels is not None:
+        self._balance = Balance(ages, margins, class_weight, offset, recorder)
+        if margins is not None and margins._labels is not None:
             raise ValueError("margins must be without labels: samples of a stream have no index.")
         if memory is not None and not isinstance(memory, ExemplarsBuffer):
             raise TypeError(
@@ -113,8 +118,6 @@ class AgePlugin(SupervisedPlugin):
                 f"not {_check.shown(memory)}."
             )
         self.ages, self.margins = ages, margins
-        self.offset = None if offset is None else by_class("offset", offset)
-        self._rate = LearningRate()
         self.memory = memory
         self.every = _check.whole("every", every, 1)
         self.batch_size = _check.whole("batch_size", batch_size, 1)
@@ -126,6 +129,10 @@ class AgePlugin(SupervisedPlugin):
         self._weighed = 0
         self._plain: Callable[..., Tensor] | None = None
 
+    @property
+    def _weighs(self) -> bool:
+        return self.ages is not None or self._balance.class_weight is not None
+
     # Weighing the loss
 
     def before_training(self, strategy: SupervisedTemplate, **kwargs: object) -> None:
@@ -133,14 +140,15 @@ class AgePlugin(SupervisedPlugin):
         if sum(isinstance(each, AgePlugin) for each in strategy.plugins) > 1:
             raise ValueError("plugins must hold one AgePlugin at most: two would weigh one loss twice.")
         self._restore(strategy)
-        if self.ages is not None:
+        if self._weighs:
             _per_sample(strategy._criterion)
         self._filler(strategy)
-        for state in self._states():
-            state.to(strategy.device)
+        self._balance.to(strategy.device)
+        self._balance.begin()
 
-    def _states(self) -> list[ClassAges | ErrorRates | Margins]:
-        return [state for state in (self.ages, self.margins) if state is not None]
+    def after_training(self, strategy: SupervisedTemplate, **kwargs: object) -> None:
+        """Release the record; the next training continues it."""
+        self._balance.records.end(finished=True)
 
     def before_training_exp(self, strategy: SupervisedTemplate, **kwargs: object) -> None:
         """Reset the count of weighted losses."""
@@ -148,8 +156,8 @@ class AgePlugin(SupervisedPlugin):
 
     def after_forward(self, strategy: SupervisedTemplate, **kwargs: object) -> None:
         """Install the weighted criterion for the next loss only, and note the learning rate."""
-        if self.margins is not None:
-            self._rate.note(strategy.optimizer.param_groups)
+        if self.margins is not None or self._balance.records.given is not None:
+            self._balance.rate.note(strategy.optimizer.param_groups)
         if self._plain is None:
             self._plain = strategy._criterion
             strategy._criterion = partial(self._once, strategy)
@@ -171,8 +179,8 @@ class AgePlugin(SupervisedPlugin):
         return self._weigh(strategy._criterion, output, label)
 
     def _weigh(self, criterion: Callable[..., Tensor], output: Tensor, label: Tensor) -> Tensor:
-        output = self._adjusted(output)
-        if self.ages is None:
+        output = self._balance.adjust(output, growing=True)
+        if not self._weighs:
             self._weighed += 1
             return criterion(output, label)
         loss = _per_sample(criterion)(output, label)
@@ -181,7 +189,7 @@ class AgePlugin(SupervisedPlugin):
                 f"The criterion must give one loss a sample, {list(label.shape)}, when its reduction is 'none', "
                 f"not {list(loss.shape)}."
             )
-        weight = self.ages.weight(label)
+        weight = self._balance.weight(label)
         self._weighed += 1
         if getattr(criterion, "reduction", "mean") == "sum":
             return weighted_mean(loss, weight, total=1.0)
@@ -189,12 +197,6 @@ class AgePlugin(SupervisedPlugin):
         if isinstance(own, Tensor) and self.divide_by == "weight":
             return weighted_mean(loss, weight, total=(weight * own[label]).sum())
         return weighted_mean(loss, weight, divide_by=self.divide_by)
-
-    def _adjusted(self, output: Tensor) -> Tensor:
-        """Return logits with margins and offset; a head that still grows has fewer classes."""
-        for each in (None if self.margins is None else self.margins.offsets, self.offset):
-            output = output if each is None else with_offset(output, each[: output.shape[-1]])
-        return output
 
     # Ageing
 
@@ -210,12 +212,10 @@ class AgePlugin(SupervisedPlugin):
             with self._own_draws():
                 _fill(self.memory, strategy)
         self._experiences += 1
-        if self._states() and self._experiences % self.every == 0:
+        if self._balance.states and self._experiences % self.every == 0:
             self._examine(strategy, kwargs.get("num_workers", 0))
-            if self.ages is not None:
-                self.ages.advance()
-            if self.margins is not None:
-                self.margins.advance(scale=self._rate.share)
+            self._balance.advance(sync=True)
+            self._balance.record()
 
     def _filler(self, strategy: SupervisedTemplate) -> SupervisedPlugin | None:
         """Return the other plug-in that has the memory, or raise if it would fill it too late."""
@@ -232,26 +232,19 @@ class AgePlugin(SupervisedPlugin):
                 return other
         return None
 
-    @torch.no_grad()
     def _examine(self, strategy: SupervisedTemplate, num_workers: object) -> None:
         # The strategy's own forward pass: it knows about tasks, heads and whatever a subclass has made of it.
         data = strategy.experience.dataset if self.memory is None else self.memory.buffer
-        modes = {module: module.training for module in strategy.model.modules()}
         before = strategy.mbatch
-        strategy.model.eval()
         try:
-            for strategy.mbatch in self._batches(data, num_workers) if len(data) else ():
-                strategy._unpack_minibatch()
-                correct, shares = answers(strategy.forward(), strategy.mb_y)
-                if self.ages is not None:
-                    self.ages.observe(strategy.mb_y, correct)
-                if self.margins is not None:
-                    absent = self.margins.num_classes - shares.shape[1]  # of a head that grows
-                    self.margins.observe(strategy.mb_y, torch.nn.functional.pad(shares, (0, absent)))
+            with evaluating(strategy.model):
+                for strategy.mbatch in self._batches(data, num_workers) if len(data) else ():
+                    strategy._unpack_minibatch()
+                    correct, shares = answers(strategy.forward(), strategy.mb_y)
+                    absent = self._balance.states[0].num_classes - shares.shape[1]  # of a head that grows
+                    self._balance.observe(strategy.mb_y, correct, pad(shares, (0, absent)))
         finally:
             strategy.mbatch = before
-            for module, mode in modes.items():
-                module.training = mode
 
     def _batches(self, data: AvalancheDataset, num_workers: object) -> torch.utils.data.DataLoader[list[Tensor]]:
         return torch.utils.data.DataLoader(
@@ -279,28 +272,33 @@ class AgePlugin(SupervisedPlugin):
 class AgeMetric(PluginMetric[dict[int, float]]):
     """The smoothed age of each class after each experience, for Avalanche's evaluator and its loggers.
 
-    Finds the strategy's `AgePlugin`; without one, or with error rates, it reports nothing.
+    Also the mean, the oldest class, the threshold, the accuracy of the worst class, and the smallest and the largest
+    margin. Finds the strategy's `AgePlugin`; without one it reports nothing.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self._last: dict[int, float] = {}
+        self._figures: dict[str, float] = {}
 
     def reset(self) -> None:
         """Forget the last values."""
-        self._last = {}
+        self._last, self._figures = {}, {}
 
     def result(self) -> dict[int, float]:
         """Return the last smoothed age of each class."""
         return dict(self._last)
 
     def after_training_exp(self, strategy: SupervisedTemplate) -> list[MetricValue]:
-        """Report one value per class."""
+        """Report one value per class, and the figures of all."""
         for plugin in strategy.plugins:
-            if isinstance(plugin, AgePlugin) and isinstance(plugin.ages, ClassAges):
-                self._last = dict(enumerate(plugin.ages.ema.tolist()))
+            if isinstance(plugin, AgePlugin):
+                self._figures = plugin._balance.figures()
+                self._last = dict(enumerate(plugin.ages.ema.tolist())) if isinstance(plugin.ages, ClassAges) else {}
+        values = {f"{self}/Class{label:03d}": age for label, age in self._last.items()}
+        values |= {f"AoL/{name}": value for name, value in self._figures.items()}
         step = strategy.clock.train_iterations
-        return [MetricValue(self, f"{self}/Class{label:03d}", age, step) for label, age in self._last.items()]
+        return [MetricValue(self, name, value, step) for name, value in values.items()]
 
     def __str__(self) -> str:
         return "Smoothed_Age"

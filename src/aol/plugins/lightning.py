@@ -16,6 +16,7 @@ from aol.indexed import Indexed
 from aol.losses import loss_total, weighted_mean
 from aol.margins import Margins
 from aol.plugins._lookahead import AgeLoader, LoaderOptions, age_loader
+from aol.plugins._records import Recording
 from aol.plugins._training import Ages, Balance, InOrder, Key, answers, evaluating, is_pair, settings
 from aol.sampling import AgeSampler, ShuffledSampler
 
@@ -50,12 +51,17 @@ class AgeOfLearning(Callback):
         clean: the training set without augmentation, for the pass, or a function that returns it; by default the
             training set.
         answer: function of the module and a batch that returns which predictions are right, bool `[B]`, or (for
-            margins) probabilities `[B, C]` or predicted classes, integers `[B]`; by default, for batches (x, y, ...),
-            from the logits `module(x)`.
+            margins or `recorder`) probabilities `[B, C]`, or (for margins) predicted classes, integers `[B]`; by
+            default, for batches (x, y, ...), from the logits `module(x)`.
         key: position of the index or label in a batch; by default the last element, or "index" ("labels" for classes)
             if batches are mappings.
         every: advance after so many optimiser steps instead of at the end of an epoch, for endless streams.
         divide_by: "weight" or "count", the divisor of `weighted_mean`.
+        recorder: records the training for `aol report`: a folder, a function from the ages to an `aol.Recorder`, or an
+            `aol.Recorder` of these ages, which you close. Several processes need one of the first two.
+
+    Mean age, age of the oldest class, training accuracy of the worst class, threshold and margins are logged to the
+    Trainer's logger, as `age_mean` and so on.
 
     Use `loader` for the batches: it adds the index, resumes within an epoch, has the same order on any number of
     processes, and prefetches, which `weighted_mean` needs with `accumulate_grad_batches`.
@@ -80,8 +86,9 @@ class AgeOfLearning(Callback):
         key: str | int | None = None,
         every: int | None = None,
         divide_by: str = "weight",
+        recorder: Recording = None,
     ) -> None:
-        self._balance = Balance(ages, margins, class_weight, offset)
+        self._balance = Balance(ages, margins, class_weight, offset, recorder)
         self.ages, self.margins = self._balance.ages, self._balance.margins
         self.signal, self.every, self.divide_by = settings(signal, every, divide_by)
         self._clean, self._answer, self._place = clean, answer, key
@@ -172,9 +179,9 @@ class AgeOfLearning(Callback):
     def observe(self, key: Key, answer: Tensor, label: Tensor | None = None) -> None:
         """Record the predictions of a training batch, for `signal="training"`. Collective.
 
-        `answer` is bool, `[B]` (which are right) or what margins need: the probabilities of classes, `[B, C]`, or the
-        predicted classes, `[B]`. Take them from logits that are not adjusted. `label`, `[B]`, is compared with the
-        labels of the ages in the first epoch.
+        `answer` is bool, `[B]` (which are right) or what margins need: the probabilities of classes, `[B, C]` (which
+        are recorded), or the predicted classes, `[B]`. Take them from logits that are not adjusted. `label`, `[B]`, is
+        compared with the labels of the ages in the first epoch.
         """
         if self.signal != "training":
             raise ValueError('observe is for signal="training"; with "pass" the callback looks by itself.')
@@ -184,13 +191,18 @@ class AgeOfLearning(Callback):
         real = self._real(key)
         self._balance.observe_together(key[:real], *self._balance.told(key[:real], answer[:real]))
 
+    def test(self, label: Tensor, logits: Tensor) -> None:
+        """Record predictions `[B, C]` in `validation_step`; without a recorder, and outside of training, do nothing."""
+        if not self._aside():
+            self._balance.records.test(label, logits)
+
     # Hooks
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Store the Trainer, to read its progress."""
         if stage == "fit" and trainer.overfit_batches:
             raise ValueError("AgeOfLearning cannot keep to overfit_batches: give fit a small data set instead.")
-        self._trainer, self._restored, self._balance.comparing = trainer, False, True
+        self._trainer, self._restored = trainer, False
         _CALLBACKS[trainer] = self
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -200,6 +212,7 @@ class AgeOfLearning(Callback):
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """End an epoch that a checkpoint of its last batch left open; Lightning does not end it again."""
+        self._balance.begin()
         if self._balance.states and self.signal == "pass" and self._clean is None:
             self._map_style(trainer, None)  # says now, and not after an epoch, that there is nothing to look at
         self._total = None
@@ -220,7 +233,7 @@ class AgeOfLearning(Callback):
         if self._balance.comparing:
             self._compare(trainer, batch)
         self._open, self._batch = trainer.current_epoch, batch_idx
-        if self.margins is not None:
+        if self.margins is not None or self._balance.records.given is not None:
             self._balance.rate.note(group for each in trainer.optimizers for group in each.param_groups)
         if batch_idx % trainer.accumulate_grad_batches == 0:
             self._total = None
@@ -239,6 +252,14 @@ class AgeOfLearning(Callback):
         """Advance, unless the checkpoint was made after it."""
         if self.every is None and self._open is not None:
             self._fold(trainer, pl_module)
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Finish the record."""
+        self._balance.records.end(finished=not trainer.interrupted)
+
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        """Release the record, which can be resumed."""
+        self._balance.records.end(finished=False)
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Move ages and margins back to their device."""
@@ -275,7 +296,13 @@ class AgeOfLearning(Callback):
         elif self._balance.states and not self._balance.observed():
             raise ValueError('Nothing was observed: with signal="training", training_step must call observe.')
         self._balance.advance(sync=self.signal == "pass")  # what was observed in training is known to all already
+        self._balance.record()
         self._open, self._step = None, trainer.global_step
+        if module._current_fx_name != "on_train_start" and not trainer.barebones:  # where nothing can be logged
+            by_step = self.every is not None
+            module.log_dict(
+                self._balance.figures(), on_step=by_step, on_epoch=not by_step, batch_size=1, sync_dist=not by_step
+            )
 
     def _look(self, trainer: Trainer, module: LightningModule) -> None:
         limit = trainer.limit_train_batches if trainer.fast_dev_run else float("inf")

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from aol import _check
 from aol.ages import ClassAges
 from aol.ages.stream import Threshold
+from aol.plugins._records import Recording, Records
 
 try:
     from river import base, compose, linear_model, multiclass, naive_bayes, utils
@@ -54,6 +55,8 @@ class AgedClassifier(base.Wrapper, base.MiniBatchClassifier):
         memory: size of a reservoir of samples on which accuracies are measured at the end of a step, instead of on the
             predictions of the step. 0: no memory.
         seed: of the random draws; None for a random seed.
+        recorder: records the steps as epochs for `aol report`: a folder, or a function from the ages to an
+            `aol.Recorder`. Every step writes the whole record: take larger steps for long streams.
 
     `learn_many` predicts the whole batch, then learns it with the classifier's own `learn_many`, or row by row if there
     is none; a step ends with the batch that completes it.
@@ -75,6 +78,7 @@ class AgedClassifier(base.Wrapper, base.MiniBatchClassifier):
         mechanism: str = "auto",
         memory: int = 0,
         seed: int | None = None,
+        recorder: Recording = None,
     ) -> None:
         if not isinstance(classifier, base.Classifier):
             raise TypeError(f"classifier must be a classifier of River, not {_check.shown(classifier)}.")
@@ -86,6 +90,9 @@ class AgedClassifier(base.Wrapper, base.MiniBatchClassifier):
         self.mechanism = _check.choice("mechanism", mechanism, ("auto", "reweight", "resample"))
         self.memory = _check.whole("memory", memory, 0)
         self.seed = seed
+        self.recorder = recorder
+        self._records = Records(recorder)
+        self._names: list[str] = []  # of the classes, for the record
         self._reweigh = mechanism != "resample" and _takes_weight(classifier)
         if mechanism == "reweight" and not self._reweigh:
             raise ValueError(f'mechanism="reweight" needs a w in learn_one, which {classifier} does not have.')
@@ -147,7 +154,9 @@ class AgedClassifier(base.Wrapper, base.MiniBatchClassifier):
         return drawn if y in self._place or weight == 0 else max(drawn, 1)
 
     def _note(self, x: Features, y: Hashable, answer: Hashable) -> None:
-        self._place.setdefault(y, len(self._place))
+        if y not in self._place:
+            self._place[y] = len(self._place)
+            self._names.append(str(y).strip() or repr(y))
         if not self.memory:
             self._count(y, answer)
             return
@@ -169,10 +178,12 @@ class AgedClassifier(base.Wrapper, base.MiniBatchClassifier):
         for x, y in self._kept:
             self._count(y, self.classifier.predict_one(x))
         self._ages.grow(len(self._place))
+        self._records.begin(self._ages, classes=self._names)
         for y, total in self._total.items():
             c, right = self._place[y], self._right[y]
             self._ages.observe([c, c], [True, False], times=[right, total - right])
         self._ages.advance(sync=False)  # a matter of this process alone
+        self._records.advance()
         weight = self._ages.class_weight.tolist()
         self._weight = {label: weight[place] for label, place in self._place.items()}
         self._right.clear()

@@ -7,7 +7,8 @@ Follows the conventions of scikit-learn: parameters are checked in `fit`, fitted
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Self
 
@@ -30,6 +31,7 @@ from aol.ages import ClassAges, SampleAges
 from aol.ages.stream import Threshold
 from aol.margins import Margins
 from aol.offsets import fit_offsets, posthoc_logits
+from aol.plugins._records import Recording, Records
 from aol.plugins._rounds import (
     Answers,
     Floats,
@@ -45,6 +47,7 @@ from aol.plugins._rounds import (
     in_fit,
     keep_sum,
     log_scores,
+    scores_known,
     start_name,
     train_part,
     with_params,
@@ -196,6 +199,8 @@ class AgedClassifier(_Wrapper):
         threshold: for `partial_fit` of this object, as in `aol.ClassAges`.
         warm_start: further calls of `fit` continue for `rounds` more rounds, with the same samples.
         n_jobs: number of folds fitted in parallel.
+        recorder: records rounds of `fit` and steps of `partial_fit` as epochs for `aol report`: a folder, or a
+            function from the ages to an `aol.Recorder`. Costs a second prediction of every sample.
 
     Attributes:
         estimator_: the fitted estimator.
@@ -234,6 +239,7 @@ class AgedClassifier(_Wrapper):
         threshold: Threshold = "median",
         warm_start: bool = False,
         n_jobs: int | None = None,
+        recorder: Recording = None,
     ) -> None:
         self.estimator = estimator
         self.rounds = rounds
@@ -250,6 +256,7 @@ class AgedClassifier(_Wrapper):
         self.threshold = threshold
         self.warm_start = warm_start
         self.n_jobs = n_jobs
+        self.recorder = recorder
 
     # Learning
 
@@ -264,27 +271,14 @@ class AgedClassifier(_Wrapper):
         samples = self._check_samples(X, y, sample_weight)
         base = self._base(samples)
         rounds = self._start(samples, of_splitter)
-        best, kept = -1.0, None
-        for _ in range(self.rounds):
-            weight, offset = keep_sum(base, samples.age_factor(rounds.ages)), self._offset(samples, rounds)
-            trained = Parallel(n_jobs=self.n_jobs)(
-                delayed(train_part)(
-                    self._or_new(learner), self.method, self.cv == "oob", samples, weight, part, offset, given
-                )
-                for learner, part in zip(rounds.learners, rounds.parts, strict=True)
-            )
-            score = self._look(rounds, samples, [answers for _, answers in trained])
-            whole = trained[-1][0] if rounds.parts[-1][0] is None else None
-            if self.method == "partial_fit":
-                rounds.learners = [learner for learner, _ in trained]
-                whole = copy.deepcopy(whole)  # it is going to learn on
-            if self.keep == "last" or score > best:
-                best, kept = score, (len(rounds.scores), weight, offset, whole)
-        assert kept is not None
+        with self._recording(rounds.ages) as records:
+            kept = self._run(rounds, samples, base, given, records)
         self.round_, self.sample_weight_, offset, whole = kept
         if whole is None:
             nobody: Part = (None, samples.code[:0])
-            whole, _ = train_part(self._or_new(None), "fit", False, samples, self.sample_weight_, nobody, offset, given)
+            whole, _ = train_part(
+                self._or_new(None), "fit", False, samples, self.sample_weight_, nobody, offset, given, False
+            )
         self.__dict__.pop("offset_", None)
         if offset is not None:
             self.offset_ = offset
@@ -295,6 +289,47 @@ class AgedClassifier(_Wrapper):
         self._rounds = rounds if self.warm_start else None
         self._stream: ClassAges | None = None
         return self
+
+    @contextmanager
+    def _recording(self, ages: SampleAges | ClassAges) -> Iterator[Records]:
+        records, finished = Records(self.recorder), False
+        try:
+            records.begin(ages, classes=[str(label) for label in self.classes_.tolist()])
+            yield records
+            finished = True
+        finally:
+            records.end(finished=finished)
+
+    def _run(
+        self, rounds: _Rounds, samples: Samples, base: Floats, given: dict[str, object], records: Records
+    ) -> tuple[int, Floats, Floats | None, BaseEstimator | None]:
+        """Fit all rounds; return number, weights, offset and, if fitted on all samples, estimator of the kept one."""
+        best, kept = -1.0, None
+        for _ in range(self.rounds):
+            weight, offset = keep_sum(base, samples.age_factor(rounds.ages)), self._offset(samples, rounds)
+            trained = Parallel(n_jobs=self.n_jobs)(
+                delayed(train_part)(
+                    self._or_new(learner),
+                    self.method,
+                    self.cv == "oob",
+                    samples,
+                    weight,
+                    part,
+                    offset,
+                    given,
+                    records.recorder is not None,
+                )
+                for learner, part in zip(rounds.learners, rounds.parts, strict=True)
+            )
+            score = self._look(rounds, samples, [answers for _, answers in trained], records)
+            whole = trained[-1][0] if rounds.parts[-1][0] is None else None
+            if self.method == "partial_fit":
+                rounds.learners = [learner for learner, _ in trained]
+                whole = copy.deepcopy(whole)  # it is going to learn on
+            if self.keep == "last" or score > best:
+                best, kept = score, (len(rounds.scores), weight, offset, whole)
+        assert kept is not None
+        return kept
 
     def _offset(self, samples: Samples, rounds: _Rounds) -> Floats | None:
         """Return the offset of the next round, `[C]`."""
@@ -331,10 +366,11 @@ class AgedClassifier(_Wrapper):
             margins = Margins(size, labels=samples.code, signal=self.margins, gain=self.gain)
         return _Rounds(samples.y, self.method, parts, [None] * len(parts), ages, margins, (self.margins, self.gain), [])
 
-    def _look(self, rounds: _Rounds, samples: Samples, answers: list[Answers]) -> float:
-        """Update ages and margins, and return the balanced accuracy."""
+    def _look(self, rounds: _Rounds, samples: Samples, answers: list[Answers], records: Records) -> float:
+        """Update ages and margins, record the round, and return the balanced accuracy."""
         right, named = np.full(len(samples.y), np.nan), np.zeros(len(samples.y), dtype=np.int64)
-        for index, answer in answers:
+        for index, answer, scores in answers:
+            records.observe(index, None if scores is None else torch.from_numpy(scores))
             right[index] = answer == samples.y[index]
             named[index] = np.searchsorted(samples.classes, answer)
         (seen,) = np.nonzero(~np.isnan(right))
@@ -344,6 +380,8 @@ class AgedClassifier(_Wrapper):
             rounds.margins.observe(seen, named[seen], times=samples.times()[seen])
             rounds.margins.advance(sync=False)
         rounds.scores.append(float(np.nanmean(samples.class_mean(right))))
+        offset = {} if rounds.margins is None else {"offset": rounds.margins.offsets}
+        records.advance(balanced_accuracy=rounds.scores[-1], **offset)
         return rounds.scores[-1]
 
     @available_if(_has("partial_fit"))
@@ -362,18 +400,29 @@ class AgedClassifier(_Wrapper):
         if ages is None:
             ages = ClassAges(len(self.classes_), rho=self.rho, threshold=self.threshold)
         if model is not None and self.cv != "train":
-            _step(ages, model, samples)
+            self._step(ages, model, samples)
         model = self._or_new(model)
         aged = ages.class_weight.numpy().astype(np.float64)[samples.code]
         weight = keep_sum(self._base(samples), aged)
         model.partial_fit(samples.X, samples.y, classes=self.classes_, sample_weight=weight)
         if self.cv == "train":
-            _step(ages, model, samples)
+            self._step(ages, model, samples)
         self.estimator_, self._stream, self._rounds = model, ages, None
         self.class_age_ = ages.ema.numpy().astype(np.float64)
         for name in ("ages_", "sample_weight_", "scores_", "round_"):
             self.__dict__.pop(name, None)  # those of an earlier fit
         return self
+
+    def _step(self, ages: ClassAges, model: BaseEstimator, samples: Samples) -> None:
+        """End a step of a stream: update the ages of classes, and record it."""
+        counted = samples.given > 0
+        with self._recording(ages) as records:
+            if records.recorder is not None and scores_known(model):
+                scores = torch.from_numpy(log_scores(model, samples.X, samples.classes))
+                records.observe(samples.code[counted], scores[torch.from_numpy(counted)])
+            ages.observe(samples.code[counted], (model.predict(samples.X) == samples.y)[counted])
+            ages.advance(sync=False)
+            records.advance()
 
     # What was given
 
@@ -456,13 +505,6 @@ def _missing(label: Labels) -> int:
     import pandas as pd
 
     return int(pd.isna(label).sum())
-
-
-def _step(ages: ClassAges, model: BaseEstimator, samples: Samples) -> None:
-    """End a step of a stream: update the ages of classes."""
-    counted = samples.given > 0
-    ages.observe(samples.code[counted], (model.predict(samples.X) == samples.y)[counted])
-    ages.advance(sync=False)
 
 
 def _given(offset: object, samples: Samples) -> Floats:

@@ -25,7 +25,8 @@ from aol.indexed import Indexed
 from aol.losses import weighted_mean, with_offset
 from aol.margins import SIGNALS, Margins
 from aol.offsets import logit_offsets
-from aol.plugins._training import LearningRate, by_class, single_margins
+from aol.plugins._records import Recording, Records
+from aol.plugins._training import Balance, LearningRate, by_class, single_margins
 
 try:
     from skorch import NeuralNet
@@ -60,14 +61,17 @@ class AgeOfLearning(Callback):
         offset: a static offset of the logits: "counts" (`aol.logit_offsets` of the training set), `[C]`, or None.
         gain: speed of these margins.
         tau: strength of the offset "counts".
+        recorder: records training and validation for `aol report`: a folder, or a function from the ages to an
+            `aol.Recorder`. Costs a second evaluation of the training set.
 
     Attributes:
         ages_: the `aol.SampleAges` of the training set (without skorch's validation split), in its order.
         margins_: the `aol.Margins`, or None.
 
     The callback becomes `net.ages_`: `net.save_params(f_ages=...)`, `Checkpoint(f_ages=...)` and `load_params` save and
-    load the ages. It must come before such a `Checkpoint`. The column `class_age` of the history
-    is the smoothed age of the oldest class.
+    load the ages. It must come before such a `Checkpoint`. Columns of the history, which skorch's loggers take up, are
+    the smoothed ages of the oldest class (`class_age`) and on average (`age_mean`), the training accuracy of the worst
+    class (`train_worst_class`), and `margin_smallest` and `margin_largest`.
 
     >>> from skorch import NeuralNetClassifier
     >>> from sklearn.datasets import load_iris
@@ -83,6 +87,7 @@ class AgeOfLearning(Callback):
     ages_: SampleAges | None
     margins_: Margins | None
     pending_: dict[str, object]  # loaded, and waiting for the training set
+    records_: Records
 
     def __init__(
         self,
@@ -93,6 +98,7 @@ class AgeOfLearning(Callback):
         offset: str | _check.Numbers | None = None,
         gain: float = 0.1,
         tau: float = 1.0,
+        recorder: Recording = None,
     ) -> None:
         self.rho = rho
         self.level = level
@@ -101,6 +107,7 @@ class AgeOfLearning(Callback):
         self.offset = offset
         self.gain = gain
         self.tau = tau
+        self.recorder = recorder
 
     # What is known
 
@@ -148,6 +155,7 @@ class AgeOfLearning(Callback):
         """Reset all ages, as when a net is initialized."""
         self.ages_, self.margins_, self.pending_ = None, None, {}
         self.rate_ = LearningRate()
+        self._new_records()
         self.adjusts_ = False  # whether the current batch gets offsets
         self.weight_: Tensor | None = None  # of the current batch
         self.plain_: nn.Module | None = None  # the criterion, and its copy with weights behind it
@@ -169,6 +177,12 @@ class AgeOfLearning(Callback):
         self._detach(net)  # of a training that broke off
         net.ages_ = self
         self.met_ = False
+        self._new_records()
+
+    def _new_records(self) -> None:
+        if hasattr(self, "records_"):
+            self.records_.end(finished=False)  # of a training that broke off
+        self.records_ = Records(self.recorder)
 
     def _check_offsets(self) -> None:
         _check.number("gain", self.gain, 0.0, 1e3)
@@ -220,6 +234,7 @@ class AgeOfLearning(Callback):
                 warnings.warn("These are other samples than before: their ages start anew.", stacklevel=2)
         self.ages_, self.pending_, self.met_ = ages, self._pending_margins(), True
         self.fixed_ = self._fixed()
+        self.records_.begin(ages)
 
     def _fixed(self) -> Tensor | None:
         """Return the static offset, `[C]`."""
@@ -248,6 +263,7 @@ class AgeOfLearning(Callback):
         self.adjusts_ = training and (self.margins is not None or self.offset is not None)
         if self.adjusts_:
             self._attach(net)
+        if self.adjusts_ or self.records_.recorder is not None:
             self.rate_.note(getattr(getattr(net, "optimizer_", None), "param_groups", ()))
         if not training or ages.epoch == 0 or self.rho == 0:
             return  # weights of one: the criterion's own mean, to the last bit
@@ -264,9 +280,21 @@ class AgeOfLearning(Callback):
             )
         self.weight_ = ages.weight(samples)
 
-    def on_batch_end(self, net: NeuralNet, batch: object = None, training: bool = False, **kwargs: object) -> None:
-        """Stop weighting and adjusting: other calls of the criterion are left alone."""
+    def on_batch_end(
+        self,
+        net: NeuralNet,
+        batch: object = None,
+        training: bool = False,
+        y_pred: object = None,
+        **kwargs: object,
+    ) -> None:
+        """Stop weighting and adjusting: other calls of the criterion are left alone. Record a validation batch."""
         self.weight_, self.adjusts_ = None, False
+        if not training and y_pred is not None and self.records_.recorder is not None:
+            label = torch.as_tensor(unpack_data(batch)[1]).cpu().long()
+            output = y_pred[0] if isinstance(y_pred, tuple) else y_pred
+            known = label < self._known().num_classes
+            self.records_.test(label[known], self._scores(net._get_predict_nonlinearity()(output))[known])
 
     def on_epoch_end(
         self,
@@ -278,25 +306,34 @@ class AgeOfLearning(Callback):
         """Evaluate the training set, and advance ages and margins."""
         ages = self._known()
         soft = self.margins_ is not None and self.margins_.signal == "probability"
-        shares = torch.as_tensor(net.predict_proba(dataset_train)) if soft else None
-        answers = np.asarray(net.predict(dataset_train) if shares is None else shares.argmax(1))
+        known = soft or self.records_.recorder is not None
+        shares = torch.as_tensor(net.predict_proba(dataset_train)) if known else None
+        answers = np.asarray(net.predict(dataset_train) if not soft or shares is None else shares.argmax(1))
         if answers.shape != self.labels_.shape:
             raise TypeError(
                 f"AgeOfLearning needs a net whose predict gives a class for each sample, {list(self.labels_.shape)}, "
                 f"not {list(answers.shape)}."
             )
-        ages.observe(np.arange(len(answers)), answers == self.labels_)
-        ages.advance(sync=False)  # every process has answered everything
-        if self.margins_ is not None:
-            of_samples = self.margins_._labels is not None
-            told = answers if shares is None else shares
-            self.margins_.observe(np.arange(len(answers)) if of_samples else self.labels_, told)
-            self.margins_.advance(scale=self.rate_.share, sync=False)
-        net.history.record("class_age", float(ages.class_age.nan_to_num(0.0).max()))
+        balance = Balance(ages, self.margins_, None, None)
+        balance.records, balance.rate = self.records_, self.rate_
+        right, told = torch.from_numpy(answers == self.labels_), torch.from_numpy(answers.astype(np.int64))
+        balance._observe(torch.arange(len(answers)), right, told if shares is None or not soft else shares)
+        if shares is not None:
+            self.records_.observe(np.arange(len(answers)), self._scores(shares))
+        balance.advance(sync=False)  # every process has answered everything
+        balance.record()
+        for name, value in balance.figures().items():
+            net.history.record("class_age" if name == "age_oldest_class" else name, value)
 
     def on_train_end(self, net: NeuralNet, X: object = None, y: object = None, **kwargs: object) -> None:
-        """Restore the criterion."""
+        """Restore the criterion, and finish the record."""
         self._detach(net)
+        self.records_.end(finished=True)
+
+    def _scores(self, probability: object) -> Tensor:
+        """Return log-probabilities of the classes of the training set, `[B, C]`, for the record."""
+        found = torch.as_tensor(probability).detach().cpu().float()[:, : self._known().num_classes]
+        return found.clamp_min(torch.finfo(torch.float32).tiny).log()
 
     # Where weights and offsets enter
 

@@ -21,11 +21,13 @@ from aol.ages import PartAges, pair_classes
 from aol.indexed import Indexed
 from aol.losses import loss_total, softmax_loss, weighted_mean
 from aol.margins import Margins
+from aol.plugins._records import Recording
 from aol.plugins._training import Ages, Balance, InOrder, answers, evaluating, settings
 from aol.sampling import AgeSampler
 
 try:
     from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+    from transformers.trainer_utils import TrainOutput
     from transformers.utils import logging
 except ModuleNotFoundError as missing:
     raise ModuleNotFoundError(
@@ -53,9 +55,15 @@ class AgeTrainer(Trainer):
         resample: sample by weight, with replacement, and do not weight the loss.
         clean_dataset: the training set without augmentation, for the pass; by default the training set.
         correct: function of outputs and labels that returns which predictions are right, bool `[B]`, or (for margins)
-            probabilities `[B, C]` or predicted classes, integers `[B]`; by default from the logits.
+            probabilities `[B, C]` (for `recorder` too) or predicted classes, integers `[B]`; by default by the logits.
         every: advance after so many optimiser steps instead of at the end of an epoch, for endless streams.
         divide_by: "weight" or "count": Σwℓ / Σw or Σwℓ / B, over the whole optimiser step.
+        recorder: records training and evaluation for `aol report`: a folder, a function from the ages to an
+            `aol.Recorder`, or an `aol.Recorder` of these ages, which you close. Several processes need one of the first
+            two.
+
+    Mean age, age of the oldest class, training accuracy of the worst class, threshold and margins are logged
+    (`report_to`), as `age_mean` and so on.
 
     All other arguments are those of the Trainer. A `compute_loss_func` must return one loss per sample, `[B]`; in
     training its outputs have adjusted logits. Evaluation and prediction are not changed. For other Trainers:
@@ -77,10 +85,12 @@ class AgeTrainer(Trainer):
         correct: Callable[[object, Tensor], Tensor] | None = None,
         every: int | None = None,
         divide_by: str = "weight",
+        recorder: Recording = None,
         **kwargs: object,
     ) -> None:
         self._parts = ages if isinstance(ages, PartAges) else None
-        self._balance = Balance(ages if self._parts is None else self._parts.parts, margins, class_weight, offset)
+        of_each = ages if self._parts is None else self._parts.parts
+        self._balance = Balance(of_each, margins, class_weight, offset, recorder)
         self.ages, self.margins = self._parts or self._balance.ages, self._balance.margins
         self.signal, self.every, self.divide_by = settings(signal, every, divide_by)
         if resample and every is not None:
@@ -91,6 +101,7 @@ class AgeTrainer(Trainer):
         self._open = False  # whether anything was trained since the last fold
         self._weighed = False  # and whether its loss was weighted
         self._resumed = False
+        self._unwritten = False  # whether an epoch is folded whose evaluation may follow
         super().__init__(*args, **kwargs)
         self._check_settings()
         self._first = self._balance.state_dict() if self.model_init is not None else None
@@ -160,6 +171,7 @@ class AgeTrainer(Trainer):
         self, epoch_iterator: Iterator[MutableMapping[str, Tensor]], num_batches: int, device: torch.device
     ) -> tuple[list[MutableMapping[str, Tensor]], Tensor | int | None]:
         """Return the batches of one optimiser step, compute the divisor of their losses, note the learning rate."""
+        self._write()
         batches, items = super().get_batch_samples(epoch_iterator, num_batches, device)
         for batch in batches:
             batch[KEY] = self._key(batch)
@@ -171,7 +183,7 @@ class AgeTrainer(Trainer):
             batch[KEY] = self._places(batch[KEY], batch["labels"])
         weights = [self._weight(batch[KEY]) for batch in batches]
         self._total = loss_total(weights or torch.empty(0), divide_by=self.divide_by)
-        if self.margins is not None and batches:
+        if batches and (self.margins is not None or self._balance.records.given is not None):
             self._balance.rate.note(self.optimizer.param_groups)
         return batches, items
 
@@ -224,8 +236,8 @@ class AgeTrainer(Trainer):
         outputs = model(**_without(inputs, KEY, "labels"))
         losses = self._losses(self._adjusted(outputs), labels, num_items_in_batch)
         if self._balance.states and self.signal == "training":
-            right, named = self._answers(outputs, labels)
-            self._balance.observe_together(key, right[: len(key)], None if named is None else named[: len(key)])
+            right, told = self._answers(outputs, labels)
+            self._balance.observe_together(key, right[: len(key)], None if told is None else told[: len(key)])
         self._weighed = True
         loss = weighted_mean(losses[: len(key)], self._weight(key), total=self._total)
         return (loss, outputs) if return_outputs else loss
@@ -293,6 +305,36 @@ class AgeTrainer(Trainer):
             logger.warning(f"compute_loss of {name} does not ask that of AgeTrainer: nothing was weighted.")
         self._balance.advance(sync=self.signal == "pass")  # what was observed in training is known to all already
         self._open = self._weighed = False
+        self._unwritten = True
+        if self.args.logging_strategy != "no":
+            self.log(self._balance.figures())
+
+    def _write(self) -> None:
+        """Record the last epoch, once it has been evaluated: before the next batch, or at the end. Collective."""
+        if self._unwritten:
+            self._balance.record()
+        self._unwritten = False
+
+    def prediction_step(
+        self, model: nn.Module, inputs: dict[str, Tensor], prediction_loss_only: bool, *args: object, **kwargs: object
+    ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+        """Evaluate a batch, and record its logits if training is under way."""
+        records = self._balance.records
+        recorded = records.recorder is not None and self.is_in_train
+        found = super().prediction_step(model, inputs, prediction_loss_only and not recorded, *args, **kwargs)
+        loss, logits, labels = found
+        if recorded and isinstance(logits, Tensor) and isinstance(labels, Tensor):
+            target = self._each(labels, labels)
+            if target.dim() == 1 and not target.is_floating_point():
+                records.test(target, self._each(labels, logits))
+        return (loss, None, None) if prediction_loss_only else found
+
+    def train(self, *args: object, **kwargs: object) -> TrainOutput:
+        """Train as the Trainer does; a record that an exception leaves behind can be resumed."""
+        try:
+            return super().train(*args, **kwargs)
+        finally:
+            self._balance.records.end(finished=False)  # on_train_end has finished it otherwise
 
     def _look(self) -> None:
         data = self.train_dataset if self.clean_dataset is None else self.clean_dataset
@@ -368,20 +410,25 @@ class _Folding(TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
     ) -> None:
         trainer = self.trainer
-        trainer._balance.comparing = True
         if args.device.type == "cuda":
             trainer._balance.to(args.device)
         if not trainer._resumed:
             trainer._open = False
             if trainer._first is not None:  # a new model has made no errors yet
                 trainer._balance.load_state_dict(trainer._first)
-        elif trainer._open and trainer.every is None and _whole(state):
+        trainer._unwritten = False
+        trainer._balance.begin()
+        if not trainer._resumed:
+            return
+        if trainer._open and trainer.every is None and _whole(state):
             trainer._fold()  # saved at the last step of an epoch, which will not end again
         trainer._resumed = False
 
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
     ) -> None:
+        self.trainer._write()
+        self.trainer._balance.records.end(finished=True)
         self.trainer._balance.home()
 
     def on_epoch_begin(

@@ -19,6 +19,7 @@ from typing import Protocol, Self, TypeAlias
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from aol import _check, _distributed
@@ -66,7 +67,8 @@ class Recorder:
     Args:
         folder: where to write; made if it is not there. Ages with a run axis get a folder `run-K` a run inside.
         ages: whose ages to record; `SampleAges` also give a record of every sample.
-        classes: names of the classes; by default their numbers.
+        classes: names of the classes; by default their numbers. For `ClassAges` that add classes: a list that may be
+            extended.
         name: what the run is called in figures; by default as the folder.
         seed: of the run; runs of one name and several seeds are shown as one with its spread.
         settings: whatever should be remembered of how the run was made, by name.
@@ -120,12 +122,12 @@ class Recorder:
     ) -> None:
         if not isinstance(ages, SampleAges | ClassAges):
             raise TypeError(f"ages must be SampleAges or ClassAges, not {_check.shown(ages)}.")
-        if isinstance(ages, ClassAges) and ages.grows:
-            raise ValueError("ages must know their classes to be recorded: give ClassAges its num_classes.")
         self.folder, self._ages, self._group = Path(folder), ages, group
         self._runs, single = ages.rho.numel(), ages.rho.dim() == 0
         self._shape = () if single else (self._runs,)
-        self._classes = _checked_classes(classes, ages.num_classes)
+        self._grows = isinstance(ages, ClassAges) and ages.grows
+        self._called = classes if self._grows else None
+        self._classes = _checked_classes(classes, ages.num_classes, self._grows)
         self._name = self.folder.resolve().name if name is None else _checked_text("name", name)
         self._seed = None if seed is None else _check.whole("seed", seed, 0)
         self._planned = None if epochs is None else _check.whole("epochs", epochs, 1)
@@ -168,7 +170,7 @@ class Recorder:
             if not there:
                 return
             before = [read_run(folder) for folder in self._folders]
-            if any(run.classes != self._classes for run in before):
+            if any(run.classes != self._classes and not self._grows for run in before):
                 raise DamagedRunError(f"{self.folder} has records of other classes: choose another folder.")
             self._logs, self._ids = [EpochLog.of(run) for run in before], [run.id for run in before]
             if self._samples is not None and isinstance(self._ages, SampleAges) and self._logs[0].epochs:
@@ -178,6 +180,15 @@ class Recorder:
             self._held.close()
             raise
 
+    def _follow(self) -> None:
+        """Make room for classes that the ages have added."""
+        more = self._ages.num_classes - len(self._classes)
+        if more > 0:
+            self._classes = _checked_classes(self._called, self._ages.num_classes, grows=True)
+            self._weight = F.pad(self._weight, (0, more), value=1.0)
+            for readings in (self._train, self._test):
+                readings.grow(more)
+
     # What happens
 
     def observe(self, index: _check.Integers | Ids, logits: Tensor) -> None:
@@ -186,6 +197,7 @@ class Recorder:
         Call it in the clean pass. With `ClassAges`, `index` is the labels; with a run axis, logits are `[R, B, C]`.
         """
         ages = self._ages
+        self._follow()
         if isinstance(ages, SampleAges):
             place, stray = ages._index(index)
             if stray is not None and bool(stray.any()):
@@ -206,6 +218,7 @@ class Recorder:
         The record gets accuracy, precision, loss and margin by class, balanced accuracy, macro-F1, worst class, worst
         tenth, and, for `SampleAges` or with `counts`, head, middle and tail.
         """
+        self._follow()
         self._test.add(*self._answers(logits, self._label("label", label)))
 
     def advance(self, **figures: Figure) -> None:
@@ -220,6 +233,7 @@ class Recorder:
             raise ValueError("advance() of a recorder that was closed: make another with resume=True to go on.")
         if ages.epoch == self._at:
             raise ValueError("advance() of a recorder comes after ages.advance(), once an epoch: no epoch has passed.")
+        self._follow()
         given_curves, given_by_class = self._figures(figures)
         curves, by_class = self._readings()
         curves, by_class = curves | given_curves, by_class | given_by_class
@@ -241,9 +255,9 @@ class Recorder:
         if self._writes:
             self._write()
 
-    def close(self) -> None:
-        """Mark the run as finished, and release the folder."""
-        if self._writes and self._at and not self._closed:
+    def close(self, *, finished: bool = True) -> None:
+        """Mark the run as finished, and release the folder; a run that is not finished can be resumed."""
+        if finished and self._writes and self._at and not self._closed:
             for run, folder in enumerate(self._folders):
                 write_run(folder, self._record(run, finished=True))
         self._closed = True
@@ -255,11 +269,7 @@ class Recorder:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if kind is None:
-            self.close()
-        else:  # not over: it can be resumed
-            self._closed = True
-            self._held.close()
+        self.close(finished=kind is None)
 
     # What is read
 
@@ -438,14 +448,17 @@ class EpochLog:
 
     def by_class(self, num_classes: int) -> dict[str, Floats]:
         """Return each reading by epoch and class, `float64 [E, C]`, NaN where it was not taken."""
-        unknown = np.full(num_classes, np.nan)
         names = dict.fromkeys(name for row in self._by_class for name in row)
-        return {name: np.stack([row.get(name, unknown) for row in self._by_class]) for name in names}
+        found = {name: np.full((len(self.epochs), num_classes), np.nan) for name in names}
+        for place, row in enumerate(self._by_class):
+            for name, values in row.items():
+                found[name][place, : len(values)] = values  # classes may have been added since
+        return found
 
     def total(self, name: str, num_classes: int) -> list[int]:
         """Return the sum over epochs of a count by class."""
-        rows = [row[name] for row in self._by_class if name in row]
-        found: list[int] = np.nansum([np.zeros(num_classes), *rows], axis=0).astype(int).tolist()
+        rows = self.by_class(num_classes).get(name, np.zeros((0, num_classes)))
+        found: list[int] = np.nansum(rows, axis=0).astype(int).tolist()
         return found
 
 
@@ -459,13 +472,14 @@ def _checked_text(name: str, value: object) -> str:
     return value
 
 
-def _checked_classes(value: Sequence[str] | None, size: int) -> list[str]:
-    """Return the names of the classes; by default their numbers."""
+def _checked_classes(value: Sequence[str] | None, size: int, grows: bool) -> list[str]:
+    """Return the names of the classes; by default, and of classes that were added without a name, their numbers."""
+    numbers = [str(place) for place in range(size)]
     if value is None:
-        return [str(place) for place in range(size)]
-    if isinstance(value, str) or len(value) != size:
+        return numbers
+    if isinstance(value, str) or (len(value) != size and not grows):
         raise ValueError(f"classes must be {size} names, one a class, not {_check.shown(value)}.")
-    return [_checked_text("classes", str(each)) for each in value]
+    return [_checked_text("classes", str(each)) for each in value][:size] + numbers[len(value) :]
 
 
 def _checked_counts(value: _check.Integers, size: int) -> list[int]:

@@ -174,7 +174,7 @@ def test_a_checkpoint_goes_on_to_the_same_end(tmp_path: Path, monkeypatch: pytes
 @pytest.mark.parametrize(
     ("call", "error", "named"),
     [
-        (lambda: AgePlugin(), TypeError, "ages, margins or offset must be given"),
+        (lambda: AgePlugin(), TypeError, "ages, margins, class_weight or offset must be given"),
         (lambda: AgePlugin(margins=OFFSET), TypeError, "margins must be an aol.Margins"),
         (lambda: AgePlugin(margins=aol.Margins(2, labels=[0, 1])), ValueError, "margins must be without labels"),
         (lambda: AgePlugin(margins=aol.Margins(2, gain=[0.1, 0.2])), ValueError, "margins must be of one run"),

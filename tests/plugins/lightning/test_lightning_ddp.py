@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from tests.support import ddp_lightning
-from tests.support.plugin_checks import check_two_processes_are_one, same
+from tests.support.plugin_checks import check_same_record, check_two_processes_are_one, same
 
 SETTINGS = [
     {"signal": "pass"},
@@ -68,3 +68,11 @@ def test_two_processes_resume_in_mid_epoch_as_if_they_had_not_stopped(outcomes: 
         assert same(whole["losses"][-len(again["losses"]) :], again["losses"])
         for key in whole.keys() - {"losses"}:
             assert same(whole[key], again[key]), key
+
+
+RECORDED = [number for number, setting in enumerate(SETTINGS) if "stop" not in setting and "ids" not in setting]
+
+
+@pytest.mark.parametrize("number", RECORDED, ids=lambda number: str(SETTINGS[number]))
+def test_two_processes_write_one_record(outcomes: Path, number: int) -> None:
+    check_same_record(outcomes / str(number) / "record-2", outcomes / str(number) / "record-1")

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from tests.support import ddp_transformers
-from tests.support.plugin_checks import check_two_processes_are_one, same
+from tests.support.plugin_checks import check_same_record, check_two_processes_are_one, same
 
 SPLIT = {"accelerator_config": {"split_batches": True}, "per_device_train_batch_size": 12}
 SETTINGS = [
@@ -61,3 +61,11 @@ def test_two_processes_resume_in_mid_epoch_as_if_they_had_not_stopped(outcomes: 
         whole, again = (loaded(outcomes, number, name) for name in (f"2-{rank}", f"2-{rank}-resumed"))
         for key in whole:
             assert same(whole[key], again[key]), key
+
+
+RECORDED = [number for number, setting in enumerate(SETTINGS) if "stop" not in setting]
+
+
+@pytest.mark.parametrize("number", RECORDED, ids=lambda number: str(SETTINGS[number]))
+def test_two_processes_write_one_record(outcomes: Path, number: int) -> None:
+    check_same_record(outcomes / str(number) / "record-2", outcomes / str(number) / "record-1")

@@ -1,0 +1,121 @@
+"""Shared by plug-ins: the record of a training, and figures of ages and margins for the logger of a framework."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+
+from aol import _check
+from aol.ages import ClassAges, SampleAges
+from aol.ids import Ids
+from aol.margins import Margins
+from aol.runs.recorder import Figure, Recorder
+from aol.weights import ErrorRates
+
+Recording: TypeAlias = Recorder | str | os.PathLike[str] | Callable[[SampleAges | ClassAges], Recorder] | None
+
+
+class Records:
+    """What a plug-in was given as `recorder`: nothing, or the record of its training.
+
+    A plug-in calls `begin` when the ages are there, `observe` beside `ages.observe`, `advance` after `ages.advance()`,
+    and `end`. All of them do nothing without a recorder.
+
+    Args:
+        given: a folder; a function from the ages to an `aol.Recorder`; or an `aol.Recorder` of these ages, which the
+            user closes. The first two make the recorder when training begins, when processes know of each other.
+
+    >>> Records(None).advance(lr=0.1)
+    """
+
+    def __init__(self, given: Recording) -> None:
+        if not (given is None or isinstance(given, Recorder | str | os.PathLike) or callable(given)):
+            raise TypeError(
+                "recorder must be a folder, a function from the ages to a Recorder, or a Recorder, not "
+                f"{_check.shown(given)}."
+            )
+        self.given = given
+        self.recorder: Recorder | None = None
+
+    def begin(self, ages: object, classes: Sequence[str] | None = None) -> None:
+        """Make the recorder. It continues the record in its folder if the ages go on."""
+        if self.given is None or self.recorder is not None:
+            return
+        if not isinstance(ages, SampleAges | ClassAges):
+            raise ValueError(f"recorder needs SampleAges or ClassAges, not {_check.shown(ages)}.")
+        if isinstance(self.given, Recorder):
+            made = self.given
+        elif callable(self.given):
+            made = self.given(ages)
+        else:
+            made = Recorder(self.given, ages, classes=classes, resume=ages.epoch > 0)
+        if not isinstance(made, Recorder) or made._ages is not ages:
+            raise ValueError("recorder must be a Recorder of the ages that are given here.")
+        self.recorder = made
+
+    def observe(self, key: _check.Integers | Ids, logits: Tensor | None) -> None:
+        """Record predictions: logits, or logarithms of probabilities, `[B, C]`."""
+        if self.recorder is None or logits is None or logits.dim() != 2:
+            return
+        ages = self.recorder._ages
+        if isinstance(ages, ClassAges) and ages.grows and ages.num_classes != logits.shape[1]:
+            return  # classes that the ages do not know yet
+        self.recorder.observe(key, logits.detach().float())
+
+    def test(self, label: Tensor, logits: Tensor) -> None:
+        """Record predictions of test or validation samples."""
+        if self.recorder is not None:
+            self.recorder.test(label, logits.detach().float())
+
+    def advance(self, **figures: Figure) -> None:
+        """Write the epoch that `ages.advance()` has just ended."""
+        if self.recorder is not None:
+            self.recorder.advance(**figures)
+
+    def end(self, *, finished: bool) -> None:
+        """Close a recorder that was made here; one that was not finished can be resumed."""
+        if self.recorder is not None and self.recorder is not self.given:
+            self.recorder.close(finished=finished)
+        self.recorder = None
+
+    def __getstate__(self) -> dict[str, object]:
+        # Without the recorder, which holds a lock: what is loaded goes on with the record in its folder.
+        return {"given": self.given.folder if isinstance(self.given, Recorder) else self.given, "recorder": None}
+
+
+def figures(ages: SampleAges | ClassAges | ErrorRates | None, margins: Margins | None) -> dict[str, float]:
+    """Return numbers for a logger: mean and largest class age, training accuracy of the worst class, margins.
+
+    >>> ages = SampleAges([0, 0, 1])
+    >>> ages.observe([0, 1, 2], [True, False, False])
+    >>> ages.advance()
+    >>> figures(ages, None)
+    {'age_mean': 1.75, 'age_oldest_class': 2.0, 'train_worst_class': 0.0}
+    """
+    found: dict[str, float] = {}
+    if isinstance(ages, SampleAges | ClassAges):
+        age = ages.class_age if isinstance(ages, SampleAges) else ages.ema
+        found |= {"age_mean": float(age.nanmean()), "age_oldest_class": float(age.nan_to_num(0.0).max())}
+    if isinstance(ages, ClassAges):
+        found["age_threshold"] = float(ages.threshold)
+    if ages is not None:
+        found["train_worst_class"] = float(_accuracy(ages).nan_to_num(torch.inf).min())
+    if margins is not None and margins.num_classes:
+        found |= {"margin_smallest": float(margins.offsets.min()), "margin_largest": float(margins.offsets.max())}
+    return {name: value for name, value in found.items() if abs(value) < torch.inf}
+
+
+def _accuracy(ages: SampleAges | ClassAges | ErrorRates) -> Tensor:
+    """Return the accuracy of each class when it was last observed, `[C]`; NaN if never."""
+    if isinstance(ages, ClassAges):
+        return ages.accuracy
+    if isinstance(ages, ErrorRates):
+        return 1 - ages.error_rate
+    seen, label = ~ages.ema.isnan(), ages.labels
+    right = seen & (ages.age == 1)
+    of_class = (torch.bincount(label[some], minlength=ages.num_classes) for some in (right, seen))
+    return torch.div(*of_class)

@@ -1,0 +1,237 @@
+"""Records of a fit, which `aol report` reads, and what is logged to the Trainer's own loggers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import torch
+from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
+from lightning.pytorch.loggers import CSVLogger, MLFlowLogger, TensorBoardLogger, WandbLogger
+from torch import Tensor
+from torch.utils.data import DataLoader
+
+import aol
+from aol.plugins.lightning import AgeOfLearning
+from aol.runs.record import read_run
+from tests.support.plugin_checks import check_same_record
+from tests.support.recorded_loop import ages_over_time, samples_of
+from tests.support.small_lightning import (
+    CLASSES,
+    DATA,
+    IMAGES,
+    LABELS,
+    SAMPLES,
+    Adjusted,
+    Net,
+    fitted,
+    made_margins,
+    sample_ages,
+    trainer,
+)
+
+
+class Tested(Net):
+    """Hands its validation batches, and in training its logits, to the record."""
+
+    def training_step(self, batch: list[Tensor], batch_idx: int) -> Tensor:
+        x, y, index = batch
+        logits = self(x)
+        if self.signal == "training":
+            AgeOfLearning.of(self).observe(index, logits.softmax(1), label=y)
+        return AgeOfLearning.of(self).weighted_mean(aol.softmax_loss(logits, y), index)
+
+    def validation_step(self, batch: list[Tensor], batch_idx: int) -> None:
+        AgeOfLearning.of(self).test(batch[1], self(batch[0]))
+
+
+def curves(folder: Path) -> pd.DataFrame:
+    return aol.load_runs(folder).epochs()
+
+
+def recorded_loop(folder: Path, signal: str, epochs: int = 3) -> None:
+    """Train and record as the README does."""
+    ages, model = sample_ages(), Net()
+    optimizer, order = model.configure_optimizers(), aol.ShuffledSampler(SAMPLES, seed=2)
+    with aol.Recorder(folder, ages) as recorder:
+        for _ in range(epochs):
+            for index in torch.tensor(list(order)).split(16):
+                logits = model(IMAGES[index])
+                if signal == "training":
+                    ages.observe(index, aol.is_correct(logits, LABELS[index]))
+                    recorder.observe(index, logits.detach())
+                optimizer.zero_grad()
+                aol.weighted_mean(aol.softmax_loss(logits, LABELS[index]), ages.weight(index)).backward()
+                optimizer.step()
+            with torch.no_grad():
+                logits = model(IMAGES)
+            if signal == "pass":
+                ages.observe(range(SAMPLES), aol.is_correct(logits, LABELS))
+                recorder.observe(range(SAMPLES), logits)
+            recorder.test(LABELS[:20], logits[:20])
+            ages.advance()
+            recorder.advance(lr=0.3)
+
+
+@pytest.mark.parametrize("signal", ["pass", "training"])
+def test_the_record_is_that_of_the_plain_loop(signal: str, tmp_path: Path) -> None:
+    aging = AgeOfLearning(sample_ages(), signal=signal, recorder=tmp_path / "fit")
+    fitting = trainer(aging, num_sanity_val_steps=1)
+    validation = DataLoader(torch.utils.data.Subset(DATA, range(20)), batch_size=8)
+    fitting.fit(Tested(signal), aging.loader(DATA, batch_size=16, seed=2), validation)
+    recorded_loop(tmp_path / "loop", signal)
+    check_same_record(tmp_path / "fit", tmp_path / "loop")
+    assert ages_over_time(samples_of(tmp_path / "fit")) == ages_over_time(samples_of(tmp_path / "loop"))
+
+
+def test_a_resumed_fit_goes_on_with_its_record(tmp_path: Path) -> None:
+    def fit(folder: str, epochs: int, checkpoint: str | None = None) -> None:
+        aging = AgeOfLearning(sample_ages(), recorder=tmp_path / folder)
+        saving = ModelCheckpoint(tmp_path / "saved", filename="{epoch}", save_top_k=-1)
+        fitting = trainer(aging, saving, max_epochs=epochs, enable_checkpointing=True)
+        fitting.fit(Net(), aging.loader(DATA, batch_size=16, seed=2), ckpt_path=checkpoint)
+
+    fit("whole", 4)
+    fit("parts", 2)
+    assert curves(tmp_path / "parts")["epoch"].tolist() == [1, 2]
+    fit("parts", 4, str(tmp_path / "saved" / "epoch=1.ckpt"))
+    whole, parts = (curves(tmp_path / name).drop(columns=["id", "method", "seconds"]) for name in ("whole", "parts"))
+    pd.testing.assert_frame_equal(whole, parts)
+
+
+def test_a_fit_that_fails_leaves_a_record_that_can_be_resumed(tmp_path: Path) -> None:
+    class Failing(Net):
+        def on_train_epoch_start(self) -> None:
+            if self.current_epoch == 2:
+                raise RuntimeError("out of luck")
+
+    aging = AgeOfLearning(sample_ages(), recorder=tmp_path / "run")
+    with pytest.raises(RuntimeError, match="out of luck"):
+        fitted(aging, Failing())
+    assert not read_run(tmp_path / "run").finished
+    fitted(aging, max_epochs=1)
+    assert curves(tmp_path / "run")["epoch"].tolist() == [1, 2, 3]
+    with pytest.raises(ValueError, match="already holds a record"):
+        fitted(AgeOfLearning(sample_ages(), recorder=tmp_path / "run"))
+
+
+def test_a_recorder_or_a_function_that_makes_one_will_do(tmp_path: Path) -> None:
+    def named(ages: aol.SampleAges) -> aol.Recorder:
+        return aol.Recorder(tmp_path / "named", ages, classes=["a", "b", "c"], images=IMAGES.reshape(-1, 1, 5))
+
+    fitted(AgeOfLearning(sample_ages(), recorder=named))
+    assert read_run(tmp_path / "named").classes == ["a", "b", "c"]
+    ages = sample_ages()
+    with aol.Recorder(tmp_path / "own", ages) as recorder:
+        fitted(AgeOfLearning(ages, recorder=recorder))
+        assert not read_run(tmp_path / "own").finished
+    assert read_run(tmp_path / "own").finished
+    with pytest.raises(ValueError, match="Recorder of the ages that are given here"):
+        fitted(AgeOfLearning(sample_ages(), recorder=lambda _: aol.Recorder(tmp_path / "others", sample_ages())))
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "named"),
+    [
+        ({"ages": aol.ErrorRates(3)}, ValueError, "recorder needs ages"),
+        ({"margins": made_margins("error")}, ValueError, "recorder needs ages"),
+        ({"ages": sample_ages(), "recorder": 3}, TypeError, "recorder must be a folder"),
+    ],
+)
+def test_what_cannot_be_recorded_is_refused(given: dict, error: type[Exception], named: str, tmp_path: Path) -> None:
+    with pytest.raises(error, match=named):
+        AgeOfLearning(**{"recorder": tmp_path, **given})
+
+
+def test_offsets_are_on_record(tmp_path: Path) -> None:
+    aging = AgeOfLearning(sample_ages(rho=0.0), margins=made_margins("age"), recorder=tmp_path / "run")
+    fitted(aging, Adjusted())
+    assert read_run(tmp_path / "run").over_time["offset"][-1] == pytest.approx(aging.margins.offsets.numpy(), rel=1e-5)
+
+
+def test_tuning_records_nothing(tmp_path: Path) -> None:
+    from lightning.pytorch.tuner import Tuner
+
+    aging = AgeOfLearning(sample_ages(), recorder=tmp_path / "run")
+    fitting, model = trainer(aging), Tested()
+    Tuner(fitting).lr_find(model, aging.loader(DATA, batch_size=4), DataLoader(DATA, 16), num_training=10)
+    assert not (tmp_path / "run" / "run.json").exists()
+
+
+# The Trainer's loggers
+
+
+def expected(aging: AgeOfLearning) -> dict[str, float]:
+    """Compute what is logged from the ages, sample by sample."""
+    ages, found = aging.ages, {}
+    by_class = [[i for i in range(SAMPLES) if int(LABELS[i]) == c] for c in range(CLASSES)]
+    means = [float(torch.stack([ages.ema[i] for i in mine]).mean()) for mine in by_class]
+    found["age_mean"], found["age_oldest_class"] = sum(means) / CLASSES, max(means)
+    found["train_worst_class"] = min(sum(int(ages.age[i]) == 1 for i in mine) / len(mine) for mine in by_class)
+    return found
+
+
+def test_figures_reach_early_stopping_and_checkpoints() -> None:
+    aging = AgeOfLearning(sample_ages())
+    stopping = EarlyStopping("train_worst_class", mode="max", patience=99)
+    fitting = trainer(aging, stopping)
+    fitting.fit(Net(), aging.loader(DATA, batch_size=16, seed=2))
+    logged = {name: float(value) for name, value in fitting.callback_metrics.items()}
+    assert logged == pytest.approx(expected(aging))
+    assert float(stopping.best_score) >= logged["train_worst_class"]
+
+
+def test_figures_of_a_stream_are_logged_by_step(tmp_path: Path) -> None:
+    class Streaming(Net):
+        def training_step(self, batch: list[Tensor], batch_idx: int) -> Tensor:
+            logits = self(batch[0])
+            AgeOfLearning.of(self).observe(batch[1], logits.softmax(1))
+            return aol.softmax_loss(logits, batch[1]).mean()
+
+    aging = AgeOfLearning(aol.ClassAges(CLASSES), signal="training", every=2, recorder=tmp_path / "run")
+    logger = CSVLogger(tmp_path / "csv")
+    fitting = trainer(aging, logger=logger, log_every_n_steps=1)
+    fitting.fit(Streaming(), aging.loader(DATA, batch_size=16))
+    # Lightning repeats the last value at the steps between.
+    logged = pd.read_csv(Path(logger.log_dir) / "metrics.csv").query("step % 2 == 1")
+    assert logged["age_threshold"].tolist() == pytest.approx(curves(tmp_path / "run")["threshold"].tolist())
+
+
+def csv(folder: Path) -> tuple[CSVLogger, object]:
+    logger = CSVLogger(folder)
+    return logger, lambda: pd.read_csv(Path(logger.log_dir) / "metrics.csv").iloc[-1].to_dict()
+
+
+def tensorboard(folder: Path) -> tuple[TensorBoardLogger, object]:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    logger = TensorBoardLogger(folder)
+
+    def read() -> dict[str, float]:
+        events = EventAccumulator(logger.log_dir).Reload()
+        return {name: events.Scalars(name)[-1].value for name in events.Tags()["scalars"]}
+
+    return logger, read
+
+
+def wandb(folder: Path) -> tuple[WandbLogger, object]:
+    logger = WandbLogger(save_dir=folder, offline=True)
+    return logger, lambda: dict(logger.experiment.summary)
+
+
+def mlflow(folder: Path) -> tuple[MLFlowLogger, object]:
+    logger = MLFlowLogger(tracking_uri=f"sqlite:///{folder / 'mlflow.db'}")
+    return logger, lambda: logger.experiment.get_run(logger.run_id).data.metrics
+
+
+@pytest.mark.parametrize("make", [csv, tensorboard, wandb, mlflow])
+def test_figures_reach_every_logger(make, tmp_path: Path) -> None:
+    logger, read = make(tmp_path)
+    aging = AgeOfLearning(sample_ages(), margins=made_margins("age"))
+    trainer(aging, logger=logger).fit(Adjusted(), aging.loader(DATA, batch_size=16, seed=2))
+    logged = read()
+    figures = {**expected(aging), "margin_largest": float(aging.margins.offsets.max())}
+    assert {name: logged[name] for name in figures} == pytest.approx(figures)
+    if make is wandb:
+        logger.experiment.finish()
