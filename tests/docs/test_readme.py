@@ -56,3 +56,10 @@ def test_without_a_repository_no_link_to_a_file_is_left() -> None:
 )
 def test_links_and_pictures_move_and_addresses_stay(before: str, after: str) -> None:
     assert for_pypi(before, "r/") == after
+
+
+def test_every_gain_stands_on_the_page_of_results() -> None:
+    there = (ROOT / "docs" / "results-margins.md").read_text(encoding="utf-8")
+    gains = re.findall(r"[+−]\d+\.\d+ \([^)]*\)", README)
+    assert len(gains) > 10
+    assert [gain for gain in gains if gain not in there] == []

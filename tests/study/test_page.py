@@ -11,7 +11,7 @@ import pytest
 
 from aol.runs.store import Store
 from aol.study.comparisons import finished_runs, study_results
-from aol.study.page import results_page, with_summary, write_page
+from aol.study.page import results_page, write_page
 from aol.study.spec import Method, Study, load
 from aol.study.tables import with_interval
 from tests.support.made_up import fill, record, records, study, write
@@ -66,20 +66,6 @@ def test_a_study_whose_threshold_was_mostly_zero_hardly_tests_age(tmp_path: Path
         store.write(replace(made, curves={**made.curves, "threshold": zeros}))
     made_page = results_page(tmp_path, [plan])
     assert "In 65 % (imbalance 100) of the steps" in " ".join(made_page.text.split())
-    assert "In 65 % (imbalance 100) of the steps" in " ".join(made_page.summary.split())
-
-
-def test_the_first_table_goes_between_the_marks_of_a_readme(tmp_path: Path) -> None:
-    fill(tmp_path, study(), {"aol": 0.03})
-    made = results_page(tmp_path, [study()])
-    text = "# Mine\n\n<!-- verdicts -->\nbefore\n<!-- end of verdicts -->\n\nmore\n"
-    changed = with_summary(text, made)
-    assert "before" not in changed
-    assert changed.startswith("# Mine\n\n<!-- verdicts -->\n\n| the paper's table |")
-    assert changed.endswith("<!-- end of verdicts -->\n\nmore\n")
-    assert with_summary(changed, made) == changed
-    with pytest.raises(ValueError, match="end of verdicts"):
-        with_summary("<!-- verdicts -->\n", made)
 
 
 def test_without_records_the_page_says_so(tmp_path: Path) -> None:
@@ -259,8 +245,6 @@ def test_the_page_in_the_docs_is_up_to_date_with_the_runs(monkeypatch: pytest.Mo
     made = results_page(Path("results"), charts=True)
     docs = ROOT / "docs"
     assert made.text == (docs / "results.md").read_text(encoding="utf-8"), "run: aol study page --write docs/results.md"
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert with_summary(readme, made) == readme, "run: aol study page --write docs/results.md --readme README.md"
     drawn_by = re.compile(rb"Matplotlib v[0-9.]+")
     for name, content in made.charts.items():
         there = (docs / name).read_bytes()

@@ -289,15 +289,14 @@ def _show(words: argparse.Namespace) -> None:
 @command(
     "study page",
     "Write the page of results, from all records.",
-    ("aol study page --write docs/results.md --readme README.md", "aol study page period-10 --out results"),
+    ("aol study page --write docs/results.md", "aol study page period-10 --out results"),
     value("study", "STUDY", "built-in studies or TOML files (default: all built-in)", nargs="*"),
     _OUT,
     _WRITE,
-    value("--readme", "FILE", "also write the first table into this file, between its marks <!-- verdicts -->"),
     json=False,
 )
 def _page(words: argparse.Namespace) -> None:
-    from aol.study.page import results_page, with_summary
+    from aol.study.page import results_page
     from aol.study.spec import load
 
     check_place(words.write)
@@ -307,13 +306,6 @@ def _page(words: argparse.Namespace) -> None:
     page = results_page(store.folder, list(studies.values()) or None, called=called, charts=words.write is not None)
     for name, content in page.charts.items():
         write(Path(words.write).parent / name, content)
-    if words.readme is not None:
-        readme = Path(words.readme)
-        try:
-            changed = with_summary(readme.read_text(encoding="utf-8"), page)
-        except (OSError, WrongSettingsError) as error:
-            raise WrongSettingsError(f"--readme {readme}: {error}") from error
-        write(readme, changed.encode())
     give(page.text, words.write)
 
 

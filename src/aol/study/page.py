@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from aol._files import write_atomically
-from aol.engine.settings import Value, WrongSettingsError
+from aol.engine.settings import Value
 from aol.plots.forest import Estimate
 from aol.runs.metrics import figure_text
 from aol.runs.store import Store
@@ -29,11 +29,10 @@ from aol.study.verdict import OPEN, Verdict, points, span
 
 @dataclass(frozen=True)
 class Page:
-    """The text of the page, its charts by file name, and its first table for the README."""
+    """The text of the page, and its charts by file name."""
 
     text: str
     charts: dict[str, bytes]
-    summary: str
 
 
 def results_page(
@@ -77,7 +76,6 @@ def results_page(
         paper=any(study.paper for study in chosen),
         chosen=any(len(method.variants()) > 1 for study in chosen for method in study.methods),
         summary=lines,
-        lines=lines,
         figure_text=figure_text,
         folder=folder.as_posix(),
         every=every,
@@ -94,11 +92,7 @@ def results_page(
     drawn = {f"results-{each.study.name}.svg": _chart(each) for each in shown} if charts else {}
     if charts and any(each.estimate for each in lines):
         drawn["results-summary.svg"] = _summary_chart(lines)
-    one_each = list({each.table: each for each in reversed(lines)}.values())[::-1]
-    short = template("summary.md.j2").render(
-        summary=lines, lines=one_each, page="docs/results.md", figure_text=figure_text
-    )
-    return Page(text, drawn, short)
+    return Page(text, drawn)
 
 
 def write_page(page: Page, path: Path) -> None:
@@ -106,19 +100,6 @@ def write_page(page: Page, path: Path) -> None:
     for name, content in page.charts.items():
         write_atomically(path.parent / name, content)
     write_atomically(path, page.text.encode())
-
-
-def with_summary(text: str, page: Page) -> str:
-    r"""Return a text with the page's first table between the marks `<!-- verdicts -->` and `<!-- end of verdicts -->`.
-
-    >>> with_summary("<!-- verdicts -->\n<!-- end of verdicts -->", Page("", {}, "| a |\n"))
-    '<!-- verdicts -->\n\n| a |\n\n<!-- end of verdicts -->'
-    """
-    first, last = "<!-- verdicts -->\n", "<!-- end of verdicts -->"
-    if first not in text or last not in text.partition(first)[2]:
-        raise WrongSettingsError(f"there must be the lines {first.strip()} and {last}, for the table between them.")
-    before, _, rest = text.partition(first)
-    return f"{before}{first}\n{page.summary}\n{last}{rest.partition(last)[2]}"
 
 
 def _summary_chart(lines: Sequence[SummaryLine]) -> bytes:
