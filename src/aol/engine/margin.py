@@ -23,7 +23,9 @@ class Margin:
 MARGINS = {
     "none": Margin((), None, "no margins"),
     "counts": Margin(("tau",), None, "from class counts (logit adjustment; --tau 1 is the balanced softmax)"),
-    "age": Margin(("gain",), "age", "classes that are missed for longer than they are wrongly named get margin"),
-    "error": Margin(("gain",), "error", "the same from error rates"),
-    "probability": Margin(("gain", "tau"), "probability", "the same from the probabilities of wrong classes"),
+    "probability": Margin(
+        ("gain", "tau"), "probability", "classes that are missed more than they are wrongly named get margin; no counts"
+    ),
+    "error": Margin(("gain",), "error", "the same, from wrong answers instead of probabilities"),
+    "age": Margin(("gain",), "age", "the same, from how long answers have been wrong"),
 }
