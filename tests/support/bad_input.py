@@ -36,7 +36,7 @@ WRONG = {
     "train --signal test": "--signal must be one of 'eval', 'train', 'before', 'none', not 'test'",
     "train --signal before": "--signal before",
     "train --signal none --margin age": "--signal none",
-    "train --margin loss": "--margin must be one of 'none', 'counts', 'age', 'error', not 'loss'",
+    "train --margin loss": "--margin must be one of 'none', 'counts', 'probability', 'error', 'age', not 'loss'",
     "train --margin counts --tau -1": "--tau must be a number in [0, 1e+06], not -1",
     "train --margin age --gain nan": "--gain must be a number in [0, 1000], not nan",
     "train --signal none --weighting aol": "--signal none",
