@@ -38,6 +38,8 @@ def test_list_names_every_built_in_study(capsys: pytest.CaptureFixture[str]) -> 
     status, out, _ = said(capsys, "list")
     assert status == 0
     assert [line.split()[0] for line in out.splitlines()[:-1]] == builtin_names(smoke=False)
+    columns = {line.index(" runs  ") for line in out.splitlines() if " runs  " in line}
+    assert len(columns) == 1  # names of any length
     _, out, _ = said(capsys, "list", "--json")
     assert {each["name"]: each["runs"] for each in json.loads(out)["studies"]}["period-10-seeds"] == 348
 

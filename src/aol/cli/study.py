@@ -138,7 +138,8 @@ def _list(words: argparse.Namespace) -> None:
 
     studies = [load(name) for name in builtin_names(smoke=False)]
     listed = [{"name": each.name, "title": each.title, "runs": len(each.all_runs())} for each in studies]
-    lines = [f"{each['name']:<20} {each['runs']:>5} runs  {each['title']}" for each in listed]
+    width = max(len(study.name) for study in studies)
+    lines = [f"{each['name']:<{width}} {each['runs']:>5} runs  {each['title']}" for each in listed]
     tell(words, {"studies": listed}, [*lines, "NAME-smoke is the same study on digits, reduced to a few seconds."])
 
 
