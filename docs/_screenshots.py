@@ -71,9 +71,9 @@ def hero(browser: Browser, figures: Path, report: Path) -> bytes:
         HERO.format(
             plain=figure((figures / "heatmap-none.png").read_bytes(), "Age", " of each class, plain training"),
             margins=figure(
-                (figures / "heatmap-margin-probability-k-0.1-t-1.png").read_bytes(), "Age", " with margins, no counts"
+                (figures / "heatmap-margin-probability-k-0.1-tau-1.png").read_bytes(), "Age", " with margins, no counts"
             ),
-            report=figure(shot(opened(browser, report, "light", 980, 2), "answer", 622), "aol report", style=FRAME),
+            report=figure(shot(opened(browser, report, "light", 980, 2), "answer", 664), "aol report", style=FRAME),
         )
     )
     return page.screenshot(full_page=True)

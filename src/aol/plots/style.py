@@ -114,7 +114,7 @@ def file_name(*words: str) -> str:
     'heatmap-cb-aol-beta-0.9999-rho-0.3-x'
     """
     text = "-".join(words)
-    for letter, name in (("ρ", "rho-"), ("β", "beta-"), ("γ", "gamma-")):
+    for letter, name in (("ρ", "rho-"), ("β", "beta-"), ("γ", "gamma-"), ("τ", "tau-")):
         text = text.replace(letter, name)
     return re.sub(r"(?:[^A-Za-z0-9.]|\.(?![0-9]))+", "-", text).strip("-.")[:120]
 
