@@ -58,8 +58,19 @@ def test_links_and_pictures_move_and_addresses_stay(before: str, after: str) -> 
     assert for_pypi(before, "r/") == after
 
 
-def test_every_gain_stands_on_the_page_of_results() -> None:
-    there = (ROOT / "docs" / "results-margins.md").read_text(encoding="utf-8")
+def test_every_gain_stands_on_a_page_of_results() -> None:
+    there = "".join((ROOT / "docs" / name).read_text(encoding="utf-8") for name in ("results-margins.md", "results.md"))
     gains = re.findall(r"[+−]\d+\.\d+ \([^)]*\)", README)
-    assert len(gains) > 10
+    assert len(gains) > 20
     assert [gain for gain in gains if gain not in there] == []
+
+
+def test_the_verdicts_are_those_of_the_page_of_results() -> None:
+    """Each row has the name, the paper's figure, ours and the verdict of one row there."""
+    there = [re.split(r" *\| *", row) for row in (ROOT / "docs" / "results.md").read_text("utf-8").splitlines()]
+    known = {(row[1], row[2], row[3], row[5]) for row in there if len(row) > 6}
+    rows = [row for row in README.splitlines() if re.search(r"\| (does not hold|holds) \|$", row)]
+    for row in rows:
+        name, paper, here, verdict = re.split(r" *\| *", row)[1:5]
+        assert (name, paper, here.split("), ")[0] + ")", verdict) in known
+    assert len(rows) == 5
