@@ -46,13 +46,13 @@ def test_every_flag_is_accepted_with_its_default(
         words += [flag, "none" if value is None else str(value).lower()]
     words += ["--data-dir", str(tmp_path), "--out", str(tmp_path / "out"), "--device", "cpu", "--together", "2"]
     words += ["--workers", "0", "--parallel", "data", "--checkpoint-seconds", "30", "--deterministic", "--debug"]
-    words += ["--tensorboard", "--resume", "--minutes", "60", "--shard", "1/1", "--json"]
+    words += ["--log", "tensorboard", "--resume", "--minutes", "60", "--shard", "1/1", "--json"]
     words += ["--keep-samples"] if command == "train" else []
     try:
         assert main(words) == 0
     finally:
         torch.use_deterministic_algorithms(False)
-    assert flags(command) - set(words) - {"--help", "--fresh", "--limit-minutes"} == set()
+    assert flags(command) - set(words) - {"--help", "--fresh", "--limit-minutes", "--tensorboard"} == set()
     (run,) = json.loads(capsys.readouterr().out)["runs"]
     assert run["config"] == runs_of(command, {"epochs": ["1"], "fraction": [str(start["fraction"])]})[0].as_dict()
 

@@ -5,6 +5,8 @@ WRONG = {
     "train --data cifar": "Did you mean 'cifar10'?",
     "train --data ,digits": "no folder or data set ''",
     "train --data-dir=": "--data-dir must name a folder, not ''",
+    "train --log tensorbord": "--log must name tensorboard, wandb or mlflow, not 'tensorbord'",
+    "stream --log wandb,": "--log must name tensorboard, wandb or mlflow, not ''",
     "stream --out=": "--out must name a folder, not '' (see aol stream --help)",
     "train --image-size 16": "--image-size is for folders of images",
     "train --image-size x": "--image-size must be a whole number, not 'x'",

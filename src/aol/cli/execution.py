@@ -31,7 +31,7 @@ PARALLEL: tuple[Flag, ...] = (
     choice("--parallel", ("data", "runs"), "what processes of torchrun share: data, runs", default="data"),
     switch("--deterministic", "use deterministic kernels only, on CUDA too (slower)"),
 )
-_DEFAULTS = defaults_of((*EXECUTION, *PARALLEL)) | {"keep_samples": False, "tensorboard": False, "ray": None}
+_DEFAULTS = defaults_of((*EXECUTION, *PARALLEL)) | {"keep_samples": False, "log": (), "ray": None}
 
 
 def unchanged(flags: Iterable[Flag]) -> list[Flag]:
@@ -56,7 +56,7 @@ def options_of(words: argparse.Namespace, **more: Any) -> ExecutionOptions:
     given: dict[str, Any] = {
         name: getattr(words, name) for name in ExecutionOptions.__dataclass_fields__ if hasattr(words, name)
     }
-    given |= {"shard": tuple(words.shard) if words.shard else None, **more}
+    given |= {"shard": tuple(words.shard) if words.shard else None, "log": tuple(getattr(words, "log", ())), **more}
     return ExecutionOptions(**given | {"device": usable_device(given["device"])})
 
 

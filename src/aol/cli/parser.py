@@ -244,6 +244,19 @@ def shard(text: str) -> tuple[int, int]:
     return int(found[1]), int(found[2])
 
 
+def loggers(text: str) -> tuple[str, ...]:
+    """Return names of loggers, with commas between them.
+
+    >>> loggers("wandb,mlflow")
+    ('wandb', 'mlflow')
+    """
+    found = tuple(part.strip() for part in text.split(","))
+    for name in found:
+        if name not in ("tensorboard", "wandb", "mlflow"):
+            raise argparse.ArgumentTypeError(f"must name tensorboard, wandb or mlflow, not {name!r}")
+    return found
+
+
 def seed_list(flag: str, text: str) -> list[int]:
     """Return seeds from numbers and ranges with commas between them.
 

@@ -48,11 +48,11 @@ from aol.runs.groups import (
     save_checkpoint,
     shard_of,
 )
+from aol.runs.loggers import Loggers
 from aol.runs.pace import Pace, that_fits
 from aol.runs.progress import Silent, Tally, describe, duration, imbalance_note
 from aol.runs.record import Json
 from aol.runs.store import REQUEST, Store, read_request, write_request
-from aol.runs.tensorboard import Events
 from aol.runs.validate import damaged_runs, get_valid, is_complete
 
 OpenData = Callable[[Sequence[Settings]], dict[str, AnyPair]]
@@ -515,7 +515,7 @@ class _GroupTraining:
         self._job, self._group, self._stop, self._shared, self._writes = job, group, stop, shared, writes
         self._begun = time.monotonic()
         self._writer: RecordWriter | None = None
-        self._events: Events | None = None
+        self._loggers: Loggers | None = None
         self._started = False
         self._shown = -math.inf
         self.start_up = 0.0
@@ -530,8 +530,8 @@ class _GroupTraining:
         else:
             job.tally.epoch(self._group.runs, loop.epoch)
             self.start_up = self.start_up or time.monotonic() - self._begun
-            if self._events:
-                self._events.epoch()
+            if self._loggers:
+                self._loggers.epoch()
         job.progress.update(job.tally.status(), describe(loop), loop)
         self._shown = time.monotonic()
 
@@ -553,8 +553,9 @@ class _GroupTraining:
             self._writer = RecordWriter(
                 loop, job.store, keep=job.keep, networks=options.networks, data_dir=options.data_dir
             )
-            if options.tensorboard:
-                self._events = Events([job.store.path(run.run_id) for run in self._group.runs], loop)
+            if options.log:
+                folders = [job.store.path(run.run_id) for run in loop.runs]
+                self._loggers = Loggers(options.log, folders, loop)
 
     def stop_before(self, seconds: float) -> bool:
         return _agreed(self._stop.before(seconds), self._shared)
@@ -564,8 +565,8 @@ class _GroupTraining:
         self._writer.write(finished=finished)
 
     def close(self) -> None:
-        if self._events:
-            self._events.close()
+        if self._loggers:
+            self._loggers.close()
 
 
 # Several processes

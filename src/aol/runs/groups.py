@@ -24,9 +24,9 @@ from aol.engine.learner import network_name
 from aol.engine.loop import pool
 from aol.engine.settings import Settings, WrongSettingsError, groups
 from aol.engine.source import AnyPair, data_of, input_shape
+from aol.runs.loggers import check_loggers
 from aol.runs.progress import Silent
 from aol.runs.store import Store
-from aol.runs.tensorboard import check_tensorboard
 
 CHECKPOINT_FORMAT = 3
 
@@ -46,7 +46,7 @@ class ExecutionOptions:
         shard: (i, n): train only the i-th of n fixed shares of the runs, counted from one.
         minutes: stop after this time; everything done so far is kept. Groups that are complete in time come first.
         networks: keep the trained networks.
-        tensorboard: also write TensorBoard event files.
+        log: names of loggers: tensorboard, wandb, mlflow.
         data_dir: where the data sets were looked for.
     """
 
@@ -59,7 +59,7 @@ class ExecutionOptions:
     shard: tuple[int, int] | None = None
     minutes: float | None = None
     networks: bool = True
-    tensorboard: bool = False
+    log: tuple[str, ...] = ()
     data_dir: str | None = None
 
 
@@ -174,8 +174,7 @@ def _network(run: Settings, pair: AnyPair) -> nets.Network:
 
 def check(runs: Sequence[Settings], pairs: dict[str, AnyPair], options: ExecutionOptions) -> None:
     """Raise what can be known to be wrong before anything is written or trained."""
-    if options.tensorboard:
-        check_tensorboard()
+    check_loggers(options.log)
     if options.keep_samples and any(run.scenario == "stream" or run.signal == "none" for run in runs):
         raise WrongSettingsError(
             "--keep-samples keeps the ages of samples: a stream has ages of classes only, and signal='none' has none."
