@@ -42,6 +42,14 @@ def test_sample_ages_agree_with_one_process_to_the_last_bit(processes, settings)
         assert found == alone
 
 
+@pytest.mark.parametrize("settings", [each for each in STATES.values() if "kind" not in each], ids=str)
+def test_sharded_ages_agree_with_one_process_to_the_last_bit(processes, settings):
+    alone = scenarios.sample_ages(0, processes.world, alone=True, **settings)
+    for found, resumed in processes.run("sharded_ages", **settings):
+        assert found == alone
+        assert resumed == alone[3:]
+
+
 @pytest.mark.parametrize(
     "settings",
     [

@@ -10,7 +10,7 @@ from aol._lazy import lazy
 from aol._version import __version__
 
 if TYPE_CHECKING:
-    from aol.ages import ClassAges, OldSet, PartAges, SampleAges, age_step, ema_step, pair_classes
+    from aol.ages import ClassAges, OldSet, PartAges, SampleAges, ShardedSampleAges, age_step, ema_step, pair_classes
     from aol.ids import IdMap
     from aol.indexed import Indexed
     from aol.longtail import long_tail, long_tail_counts
@@ -61,6 +61,7 @@ __all__ = [
     "Resampled",
     "Reservoir",
     "SampleAges",
+    "ShardedSampleAges",
     "ShiftingTail",
     "ShuffledSampler",
     "WeightedSampler",
@@ -97,7 +98,16 @@ __all__ = [
 __getattr__, __dir__ = lazy(
     __name__,
     {
-        "aol.ages": ("ClassAges", "OldSet", "PartAges", "SampleAges", "age_step", "ema_step", "pair_classes"),
+        "aol.ages": (
+            "ClassAges",
+            "OldSet",
+            "PartAges",
+            "SampleAges",
+            "ShardedSampleAges",
+            "age_step",
+            "ema_step",
+            "pair_classes",
+        ),
         "aol.ids": ("IdMap",),
         "aol.indexed": ("Indexed",),
         "aol.longtail": ("long_tail", "long_tail_counts"),

@@ -190,13 +190,15 @@ def within(name: str, index: Tensor, size: int, what: str) -> None:
         raise IndexError(f"{name} must lie in 0 to {size - 1} ({what}), not {int(stray)}.")
 
 
-def same_labels(where: Tensor, own: Tensor, label: object) -> None:
-    """Raise ValueError where labels differ from `own [N]` of the samples `where`; samples outside the set may."""
+def same_labels(where: Tensor, own: Tensor, label: object, first: int = 0) -> None:
+    """Raise ValueError where labels differ from `own [N]`, of the samples from `first` on; samples outside may."""
     given = integers("label", label, device=own.device)
     if given.shape != where.shape:
         raise ValueError(f"label must have the shape {list(where.shape)} of index, not {list(given.shape)}.")
-    mine = own[where.clamp(0, own.numel() - 1)].to(torch.int64)
-    wrong = (mine != given) & (where >= 0) & (where < own.numel())
+    place = where - first
+    inside = (place >= 0) & (place < own.numel())
+    mine = own[place.clamp(0, own.numel() - 1)].to(torch.int64) if own.numel() else given
+    wrong = (mine != given) & inside
     if bool(wrong.any()):
         sample, here, there = (int(each[wrong][0]) for each in (where, mine, given))
         raise ValueError(

@@ -73,3 +73,15 @@ def gather_lists(values: tuple[Tensor, ...], lengths: list[int], group: Group = 
         padded[: len(value)] = value
         columns.append([each[:size] for each, size in zip(gather(padded, group), lengths, strict=True)])
     return list(zip(*columns, strict=True))
+
+
+def route(value: Tensor, counts: Tensor, group: Group = None) -> list[Tensor]:
+    """Send `value [n]` in parts: the first `counts[0]` numbers to process 0, and so on; return what each one sent."""
+    rank, size = world(group)
+    if size == 1:
+        return [value]
+    sent, received = counts.tolist(), torch.stack(gather(counts, group))[:, rank].tolist()
+    moved = value.detach().to(_device(group, value.device)).contiguous()
+    found = moved.new_empty(sum(received))
+    dist.all_to_all_single(found, moved, received, sent, group=group)
+    return list(torch.split(found.to(value.device), received))

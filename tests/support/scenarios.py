@@ -49,6 +49,40 @@ def sample_ages(
     return found
 
 
+def sharded_ages(rank: int, world: int, *, own=False, padded=False, epochs=6, **settings) -> tuple[list, list]:
+    """Each process holds an uneven share of the samples and observes samples of all shares, as `sample_ages` does.
+
+    Returns the look at each epoch, and that of an object which takes over the state after three epochs. What is of
+    samples is joined in rank order.
+    """
+    sizes = [SIZE // world + 3 * (each - 1) for each in range(world - 1)]
+    first = sum(sizes[:rank])
+    stop = first + sizes[rank] if rank < world - 1 else SIZE
+    labels = [i * i % 5 for i in range(SIZE)][first:stop]
+    ages = aol.ShardedSampleAges(labels, num_classes=5, **settings)
+    assert ages._words.shape[1] == len(labels) + 1 < SIZE  # the state is that of the share
+    found, resumed, other = [], [], None
+    for epoch in range(epochs):
+        if epoch == 3:
+            other = aol.ShardedSampleAges(labels, num_classes=5, **settings)
+            other.load_state_dict(ages.state_dict())
+        for state, looks in ((ages, found), (other, resumed)):
+            if state is not None:
+                state.observe(*share(epoch, rank, world, SIZE, tuple(ages.rho.shape), own, padded))
+                state.advance()
+                looks.append([state.epoch, *(_joined(state, name, rank, world) for name in SAMPLE_LOOK)])
+    return found, resumed
+
+
+def _joined(state, name: str, rank: int, world: int) -> list:
+    value = getattr(state, name)
+    if name in ("class_age", "class_weight"):
+        return plain([value])[0]
+    shares = [None] * world
+    dist.all_gather_object(shares, value)
+    return plain([torch.cat(shares, dim=-1)])[0]
+
+
 def recorder(rank: int, world: int, *, folder: str, kind: str = "SampleAges", alone: bool = False, **settings) -> None:
     """Each process records its share; alone, one process records all the shares in the order of ranks."""
     labels = torch.tensor([i * i % 5 for i in range(SIZE)])

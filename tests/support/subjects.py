@@ -146,6 +146,26 @@ def parts(runs: int | None = None, **more) -> Subject:
     )
 
 
+def sharded(work=None, bad=BAD_SAMPLE_CALLS, **more) -> Subject:
+    def near(**changed):
+        labels = changed.pop("labels", LABELS)
+        return lambda: aol.ShardedSampleAges(labels, **{"num_classes": 3, "rho": 0.3, **more, **changed})
+
+    return Subject(
+        make=lambda seed: near()(),
+        work=work or work_on_samples(),
+        look=seen_of_state("age", "ema", "class_age", "class_weight", "sample_weight", "weights", "mean_age"),
+        others=(
+            near(labels=LABELS[::-1]),
+            near(num_classes=9),
+            near(rho=0.31),
+            near(store="compact"),
+            lambda: aol.SampleAges(LABELS, rho=0.3),
+        ),
+        bad_calls=bad,
+    )
+
+
 def old_sets(work=None, bad=BAD_SAMPLE_CALLS, **more) -> Subject:
     def near(**changed):
         return lambda: aol.OldSet(changed.pop("labels", LABELS), **{"after": 2, **more, **changed})
@@ -317,6 +337,8 @@ SUBJECTS: dict[str, Subject] = {
     "SampleAges-grow": samples(absent="grow"),
     "SampleAges-mean-grow": samples(fuse="mean", absent="grow"),
     "SampleAges-peak": samples(fuse="peak", level="sample"),
+    "ShardedSampleAges": sharded(),
+    "ShardedSampleAges-runs": sharded(work_on_samples(2, own=True), BAD_RUN_CALLS, rho=[0.3, 0.7], level="sample"),
     "OldSet": old_sets(),
     "OldSet-runs": old_sets(work_on_samples(2), BAD_RUN_CALLS, after=[1, 2], factor=[9, 50]),
     "SampleAges-compact": samples(store="compact"),

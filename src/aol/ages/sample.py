@@ -69,6 +69,8 @@ class SampleAges:
     tensor([1.5294, 0.4706])
     """
 
+    first = 0  # the number of the first sample held here; `ShardedSampleAges` hold a share
+
     def __init__(
         self,
         labels: _check.Integers,
@@ -108,8 +110,9 @@ class SampleAges:
             self._layout = _store.FULL_MEAN
         first = 0 if self.absent == "grow" else 1
         # An extra column takes indices outside the set, so that no check has to synchronise.
-        self._words = torch.full((runs, self.num_samples + 1), first, dtype=self._layout.word, device=device)
-        self._ema = torch.full((runs, self.num_samples), torch.nan, dtype=self._layout.ema, device=device)
+        held = self._labels.numel()
+        self._words = torch.full((runs, held + 1), first, dtype=self._layout.word, device=device)
+        self._ema = torch.full((runs, held), torch.nan, dtype=self._layout.ema, device=device)
         self._stray = torch.zeros((), dtype=torch.bool, device=device)
         self._given = 0  # answers since the last advance
         self._warned = False
@@ -166,12 +169,15 @@ class SampleAges:
         >>> ages.mean_age
         tensor([2.5000,    nan])
         """
+        return self._out((self._age_sums().to(torch.float64) / self._seen).to(torch.float32))
+
+    def _age_sums(self) -> Tensor:
         total = torch.zeros_like(self._sums)
         for part in self._parts():
             age = self._layout.age(self._words[:, part]).to(torch.int64)
             label = self._labels[part].to(torch.int64).expand_as(age)
             total.scatter_add_(1, label, age.masked_fill_(self._ema[:, part].isnan(), 0))
-        return self._out((total.to(torch.float64) / self._seen).to(torch.float32))
+        return total
 
     @property
     def class_age(self) -> Tensor:
@@ -229,7 +235,7 @@ class SampleAges:
         b       0    1           NaN  0.666667
         c       1    2           2.0  1.333333
         """
-        return self._frame(torch.arange(self.num_samples, device=self.device).expand(self._rho.numel(), -1))
+        return self._frame(torch.arange(self._labels.numel(), device=self.device).expand(self._rho.numel(), -1))
 
     def oldest(self, k: int) -> pd.DataFrame:
         """Return the k samples that are wrong for longest, oldest first, as rows of `to_frame`; k of each run.
@@ -262,7 +268,7 @@ class SampleAges:
             "smoothed_age": self._ema.gather(1, where).to(torch.float32),
             "weight": self.weights.reshape(len(where), -1).gather(1, where),
         }
-        places = where.flatten().tolist()
+        places = (where + self.first).flatten().tolist()
         known, name = self.ids, "sample" if self._ids is None else "id"
         rows = pd.Index(places if known is None else [known[place] for place in places], name=name)
         if not self._single:
@@ -292,7 +298,7 @@ class SampleAges:
         """
         where, stray = self._index(index)
         if label is not None:
-            _check.same_labels(where, self._labels, label)
+            _check.same_labels(where, self._labels, label, self.first)
         right = _check.truths("correct", correct, device=self.device)
         shape = (where.shape[-1],) if self._single else (self._rho.numel(), where.shape[-1])
         if right.shape != torch.Size(shape):
@@ -405,8 +411,9 @@ class SampleAges:
 
     def _parts(self) -> Iterator[slice]:
         step = max(1, _CHUNK * (1 if self.device.type == "cpu" else 64) // self._rho.numel())
-        for start in range(0, self.num_samples, step):
-            yield slice(start, min(start + step, self.num_samples))
+        held = self._labels.numel()
+        for start in range(0, held, step):
+            yield slice(start, min(start + step, held))
 
     def _exchange(self, group: _distributed.Group) -> None:
         """Exchange observations; if two processes saw the same sample, the higher rank counts."""
