@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import after_a_shift
+import cpu_epoch
 import forms_of_age_page
 import label_noise_page
 import margins_tables
@@ -56,7 +57,7 @@ def costs(aged: Record, kept: Record) -> str:
 
 def pages() -> dict[Path, str]:
     """Return all pages as they should be."""
-    aged, kept, named, streams, trees, labels, forms, shifts, offsets, texts = (
+    aged, kept, named, streams, trees, labels, forms, shifts, offsets, texts, epochs = (
         json.loads((RESULTS / f"{name}.json").read_text())
         for name in (
             "sample_ages",
@@ -69,6 +70,7 @@ def pages() -> dict[Path, str]:
             "after_a_shift",
             "margins_tables",
             "margins_text",
+            "cpu_epoch",
         )
     )
     here, front, guides = HERE / "README.md", HERE.parent / "docs" / "costs.md", HERE.parent / "docs" / "how-to"
@@ -77,6 +79,7 @@ def pages() -> dict[Path, str]:
     language = guides / "transformers.md"
     weighted = between(boosted.read_text(), "tabular", tabular.text(trees))
     tables = between(here.read_text(), "ages", sample_ages.text(aged))
+    tables = between(tables, "cpu epoch", cpu_epoch.text(epochs))
     worlds = between(shapes.read_text(), "forms", forms_of_age_page.text(forms))
     return {
         here: between(between(tables, "reservoir", reservoir.text(kept)), "names", sample_names.text(named)),

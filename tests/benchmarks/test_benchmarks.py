@@ -14,6 +14,7 @@ BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 SMALL = {
     "sample_ages": ["--samples", "3000", "--compared", "500", "--epochs", "4", "--batch", "1024", "--repeats", "2"],
     "reservoir": ["--steps", "100", "1000", "--capacities", "50", "--repeats", "2"],
+    "cpu_epoch": ["--cases", "digits, 8 runs as one", "--repeats", "1"],
     "sample_names": ["--samples", "20000", "--repeats", "2"],
 }
 Measured = Callable[[str, Path], tuple[str, dict[str, Any]]]
@@ -71,6 +72,15 @@ def test_names_are_measured_and_take_few_bytes(measured: Measured, tmp_path: Pat
     assert 0 < record["bytes"] < record["plain_bytes"] / 5
     assert all(record[name]["median_s"] > 0 for name in ("open", "open_without", "one", "all"))
     assert "bytes each" in printed
+
+
+def test_an_epoch_faults_fewer_pages_in_where_memory_is_kept(measured: Measured, tmp_path: Path) -> None:
+    printed, record = measured("cpu_epoch", tmp_path / "epoch.json")
+    assert record["machine"].keys() == KNOWN
+    (case,) = record["cases"]
+    (pair,) = case["pairs"]
+    assert 0 <= pair["now"]["page_faults"] <= pair["before"]["page_faults"]
+    assert "page faults" in printed
 
 
 def test_the_pages_show_the_committed_records(monkeypatch: pytest.MonkeyPatch) -> None:

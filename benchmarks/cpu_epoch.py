@@ -1,0 +1,106 @@
+"""CPU time of an epoch of `aol train` on a CPU, with and without memory that is kept for reuse.
+
+"Before" is malloc as it is, and evaluation batches of 2^22 pixels; "now" is what `aol train` does. Each case runs in a
+separate process; both are timed alternately. The time of the system is that of page faults.
+
+    python benchmarks/cpu_epoch.py [--data-dir FOLDER] [--repeats 3]
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from statistics import median
+
+from measuring import Record, in_words, machine, options, table, write
+
+CASES: dict[str, tuple[int, int, Record]] = {  # epochs, runs, settings
+    "digits, 8 runs as one": (10, 8, {"data": "digits"}),
+    "CIFAR-10, 10,000 samples, small CNN": (
+        1,
+        1,
+        {"data": "cifar10", "imbalance": None, "samples": 10_000, "net": "cnn"},
+    ),
+}
+
+
+def epoch(case: str, way: str, data_dir: str | None) -> dict[str, float]:
+    """Train for one epoch, then measure the next ones in this process: seconds and page faults of one, peak memory."""
+    import resource
+
+    import torch
+
+    from aol.data import open_data
+    from aol.engine import OfflineLoop, grid, passes
+    from aol.engine.device import usable_device
+
+    device = usable_device("cpu") if way == "now" else torch.device("cpu")
+    if way == "before":
+        passes._EVALUATION_BATCH["cpu"] = (4096, 1 << 22)
+    epochs, runs, given = CASES[case]
+    settings = grid({**given, "weighting": "aol"}, seed=list(range(runs)))
+    loop = OfflineLoop(settings, open_data(given["data"], data_dir), device=device)
+    loop.run_epoch()
+    before = resource.getrusage(resource.RUSAGE_SELF)
+    for _ in range(epochs):
+        loop.run_epoch()
+    after = resource.getrusage(resource.RUSAGE_SELF)
+    return {
+        "user_s": (after.ru_utime - before.ru_utime) / epochs,
+        "system_s": (after.ru_stime - before.ru_stime) / epochs,
+        "page_faults": (after.ru_minflt - before.ru_minflt) / epochs,
+        "peak_bytes": after.ru_maxrss * 1024,
+    }
+
+
+def apart(case: str, way: str, data_dir: str | None) -> dict[str, float]:
+    """Measure in a separate process."""
+    words = [sys.executable, __file__, "--case", case, "--way", way, *(["--data-dir", data_dir] if data_dir else [])]
+    found: dict[str, float] = json.loads(subprocess.run(words, check=True, capture_output=True, text=True).stdout)
+    return found
+
+
+def main(words: list[str] | None = None) -> int:
+    parser = options("Measure an epoch on a CPU, with and without memory that is kept.", "cpu_epoch.json")
+    parser.add_argument("--data-dir", help="folder of CIFAR-10")
+    parser.add_argument("--repeats", type=int, default=3, help="repeats of each case; the median counts")
+    parser.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES), help="what to train")
+    parser.add_argument("--case", choices=CASES, help="measure this case in this process and print it as JSON")
+    parser.add_argument("--way", choices=("before", "now"), default="now", help="of --case")
+    given = parser.parse_args(words)
+    if given.case:
+        print(json.dumps(epoch(given.case, given.way, given.data_dir)))
+        return 0
+    record: Record = {"machine": machine(), "repeats": given.repeats, "cases": []}
+    for case in given.cases:
+        pairs = [{way: apart(case, way, given.data_dir) for way in ("before", "now")} for _ in range(given.repeats)]
+        record["cases"].append({"case": case, "pairs": pairs})
+    print(text(record))
+    write(record, given.out)
+    return 0
+
+
+def text(record: Record) -> str:
+    """Return the table of a record."""
+    rows = [_row(case["case"], case["pairs"], way) for case in record["cases"] for way in ("before", "now")]
+    return in_words(record["machine"], record["repeats"]) + "\n\n" + table(rows)
+
+
+def _row(case: str, pairs: list[Record], way: str) -> dict[str, str]:
+    middle = {key: median(pair[way][key] for pair in pairs) for key in pairs[0][way]}
+    total = [{each: pair[each]["user_s"] + pair[each]["system_s"] for each in pair} for pair in pairs]
+    ratios = [each["before"] / each[way] for each in total]
+    return {
+        "epoch of": case,
+        "way": way,
+        "user": f"{middle['user_s']:.2f} s",
+        "system": f"{middle['system_s']:.2f} s",
+        "page faults": f"{middle['page_faults']:,.0f}",
+        "peak memory": f"{middle['peak_bytes'] / 1e6:,.0f} MB",
+        "speed (least to most)": f"{median(ratios):.2f} × ({min(ratios):.2f} to {max(ratios):.2f})",
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main())
