@@ -373,11 +373,6 @@ def test_a_state_that_was_told_its_classes_can_be_given_more():
         ages.observe([4], [True])
 
 
-def test_a_recorder_needs_classes_that_are_known(tmp_path):
-    with pytest.raises(ValueError, match="num_classes"):
-        aol.Recorder(tmp_path, aol.ClassAges())
-
-
 @pytest.mark.parametrize("state", [aol.ClassAges(2), aol.ErrorRates(2)])
 @pytest.mark.parametrize("times", [-1, 2**62])
 def test_counts_that_are_negative_or_would_wrap_are_refused(state, times):

@@ -40,4 +40,4 @@ def _bench(words: argparse.Namespace) -> None:
     if words.out:
         measure.write(rows, device, scale, Path(words.out))
     result = {"scale": scale, "rows": [vars(row) for row in rows]}
-    tell(words, result, [measure.table(rows, device, scale)])
+    tell(words, result, measure.table(rows, device, scale).splitlines())
