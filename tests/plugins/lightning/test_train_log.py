@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import mlflow
 import pytest
 from mlflow import MlflowClient
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -19,6 +20,7 @@ def _offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     names = {"WANDB_MODE": "offline", "WANDB_SILENT": "true", "MLFLOW_TRACKING_URI": f"sqlite:///{tmp_path / 'm.db'}"}
     for name, value in names.items():
         monkeypatch.setenv(name, value)
+    mlflow.set_tracking_uri(None)  # which loggers of Lightning set for good
 
 
 def test_every_run_is_in_every_logger(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
