@@ -280,9 +280,14 @@ def state_tensor(
 
 
 def _has_shape(value: Tensor, shape: Sequence[int | None]) -> bool:
-    """Return whether a tensor has this shape, and its own memory for every number."""
     fits = value.dim() == len(shape) and all(b in (None, a) for a, b in zip(value.shape, shape, strict=True))
-    return fits and value.layout == torch.strided and value.untyped_storage().nbytes() >= value.nbytes
+    return fits and owns_memory(value)
+
+
+def owns_memory(value: Tensor) -> bool:
+    """Return whether a tensor has its own memory for every number."""
+    stored = value.layout == torch.strided and value.device.type != "meta"
+    return stored and value.untyped_storage().nbytes() >= value.nbytes
 
 
 def state_tensors(

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from aol import _check, _distributed
+from aol._seal import check_seal, sealed
 
 
 class State:
@@ -52,7 +53,7 @@ class State:
         """Return the complete state, with pending observations, as copies of tensors and primitives."""
         tensors = {name.lstrip("_"): value.clone() for name, value in self._tensors().items()}
         classes = {"classes": self.num_classes} if self._open else {}
-        return {**self._settings(), "epoch": self.epoch, **classes, **tensors}
+        return sealed({**self._settings(), "epoch": self.epoch, **classes, **tensors})
 
     def load_state_dict(self, state: dict[str, object]) -> None:
         """Load a state; one with other settings or sizes is refused, and nothing changes."""
@@ -72,6 +73,7 @@ class State:
             shape = self._shape_with(name, more)
             key, allowed = name.lstrip("_"), bounds.get(name, _check.ANY)
             found[name] = _check.state_tensor(what, state, key, shape, value.dtype, self.device, allowed)
+        check_seal(what, state)
         return found
 
     # Classes that are not known in advance

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from aol import _check, _distributed
+from aol._seal import sealed
 from aol._state import State
 from aol.ages.rules import age_step
 from aol.ages.sample import SampleAges
@@ -540,8 +541,8 @@ class Margins(State):
 
     def state_dict(self) -> dict[str, object]:
         """Return the complete state, with pending observations, as copies of tensors and primitives."""
-        ages = {} if self.ages is None else {"ages": self.ages.state_dict()}
-        return {**super().state_dict(), **ages}
+        state = super().state_dict()
+        return state if self.ages is None else sealed({**state, "ages": self.ages.state_dict()})
 
     def load_state_dict(self, state: dict[str, object]) -> None:
         """Load a state; one with other settings, labels or sizes is refused, and nothing changes."""

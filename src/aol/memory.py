@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from aol import _check, _seeds
+from aol._seal import check_seal, sealed
 
 
 class Memory(Protocol):
@@ -94,20 +95,19 @@ class KeepAll:
     def state_dict(self) -> dict[str, object]:
         """Return the state."""
         if self.num_samples is None:
-            return {**self._settings(), "indices": self.indices}
-        return {**self._settings(), "counts": self._items.clone()}
+            return sealed({**self._settings(), "indices": self.indices})
+        return sealed({**self._settings(), "counts": self._items.clone()})
 
     def load_state_dict(self, state: dict[str, object]) -> None:
         """Load the state of another memory."""
         _check.same_settings("KeepAll", self._settings(), state)
         if self.num_samples is None:
-            self._items = _state_indices("KeepAll", state)
-            self._size = self._items.numel()
+            items = _state_indices("KeepAll", state)
         else:
             shape, most = (self.num_samples,), _check.Bounds(0, 2**62 // self.num_samples)
-            cpu = torch.device("cpu")
-            self._items = _check.state_tensor("KeepAll", state, "counts", shape, torch.int64, cpu, most)
-            self._size = int(self._items.sum())
+            items = _check.state_tensor("KeepAll", state, "counts", shape, torch.int64, torch.device("cpu"), most)
+        check_seal("KeepAll", state)
+        self._items, self._size = items, items.numel() if self.num_samples is None else int(items.sum())
 
 
 class KeepLast:
@@ -141,12 +141,14 @@ class KeepLast:
 
     def state_dict(self) -> dict[str, object]:
         """Return the state."""
-        return {"kind": "KeepLast", "indices": self.indices}
+        return sealed({"kind": "KeepLast", "indices": self.indices})
 
     def load_state_dict(self, state: dict[str, object]) -> None:
         """Load the state of another memory."""
         _check.same_settings("KeepLast", {"kind": "KeepLast"}, state)
-        self._items = _state_indices("KeepLast", state)
+        items = _state_indices("KeepLast", state)
+        check_seal("KeepLast", state)
+        self._items = items
 
 
 class Reservoir:
@@ -215,7 +217,7 @@ class Reservoir:
     def state_dict(self) -> dict[str, object]:
         """Return the indices and the state of the generator."""
         generator = self._generator.get_state()
-        return {**self._settings(), "seen": self.seen, "indices": self.indices, "generator": generator}
+        return sealed({**self._settings(), "seen": self.seen, "indices": self.indices, "generator": generator})
 
     def load_state_dict(self, state: dict[str, object]) -> None:
         """Continue from the state of another reservoir with the same settings."""
@@ -224,6 +226,7 @@ class Reservoir:
         items = _state_indices("Reservoir", state)
         if items.numel() != min(seen, self.capacity):
             raise ValueError(f"This state of Reservoir is damaged: {items.numel()} indices of {seen} seen.")
+        check_seal("Reservoir", state)
         mine = self._generator.get_state()
         drawn = _check.state_tensor("Reservoir", state, "generator", mine.shape, mine.dtype, mine.device)
         try:

@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.utils.data import Sampler
 
 from aol import _check, _distributed, _seeds
+from aol._seal import check_seal, sealed
 
 _PART = 1 << 20  # indices converted at once
 _BLOCK = 1 << 20  # draws at once
@@ -168,6 +169,7 @@ class EpochSampler(Sampler[int], ABC):
         self._begun = 0  # start of the current pass in the global order
         self._position = 0  # number of samples of the global order returned so far
         self._order: Tensor | None = None  # never modified: states share it
+        self._hashed: tuple[Tensor | None, str] = None, ""
         self._resume = False
         # Epoch, start and order of the last pass, once it has ended: a loader that prefetches may still work on it.
         self._over: tuple[int, int, Tensor] | None = None
@@ -241,8 +243,16 @@ class EpochSampler(Sampler[int], ABC):
                 epoch, position, order = self._over[0], self._over[1] + used, self._over[2]
             if position and order is None:
                 raise ValueError(f"consumed must be 0 before a pass has begun, not {consumed}.")
-        # By reference: a loader that saves its state every step must not copy the order every step.
-        return {**self._settings(), "epoch": epoch, "position": position, "order": order if position else None}
+        # By reference: a loader that saves its state every step must not copy or hash the order every step.
+        order = order if position else None
+        state = sealed({**self._settings(), "epoch": epoch, "position": position, "order": self._digest(order)})
+        return {**state, "order": order}
+
+    def _digest(self, order: Tensor | None) -> str | None:
+        """Return a hash of an order, computed once."""
+        if order is not None and self._hashed[0] is not order:
+            self._hashed = order, _check.fingerprint(order)
+        return None if order is None else self._hashed[1]
 
     def load_state_dict(self, state: dict[str, object]) -> None:
         """Continue from the state of another sampler with the same settings."""
@@ -255,6 +265,7 @@ class EpochSampler(Sampler[int], ABC):
             given, places = state.get("order"), _check.Bounds(0, self._size() - 1)
             kind = torch.int64 if isinstance(given, Tensor) and given.dtype == torch.int64 else torch.int32
             order = _check.state_tensor(what, state, "order", (self.num_samples,), kind, torch.device("cpu"), places)
+        check_seal(what, {**state, "order": self._digest(order)})
         self.epoch, self._position, self._begun, self._order = epoch, position, position, order
         self._resume, self._over = position > 0, None
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from aol import _check, _seeds
+from aol._seal import check_seal, sealed
 from aol.longtail import keep_per_class, long_tail_counts
 
 
@@ -73,7 +74,7 @@ class Stream(ABC):
 
     def state_dict(self) -> dict[str, object]:
         """Return the number of steps so far, and the settings."""
-        return {**self._settings(), "step": self.step}
+        return sealed({**self._settings(), "step": self.step})
 
     def load_state_dict(self, state: dict[str, object]) -> None:
         """Continue from the state of another stream with the same settings."""
@@ -82,6 +83,7 @@ class Stream(ABC):
         step = _check.state_whole(what, state, "step")
         if step > self.steps:
             raise ValueError(f"This state of {what} is damaged: 'step' must be at most {self.steps}, not {step}.")
+        check_seal(what, state)
         self.step, self._resume = step, True
 
 

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import aol
+from aol._seal import sealed
 from aol.ages import sample
 from tests.support.histories import Story, random_answers, rhos, same, stories, tell_epoch
 from tests.support.oracle import SampleOracle
@@ -167,7 +168,7 @@ def test_sums_that_need_fewer_binary_places_in_a_very_long_run_are_still_right()
         ages.observe(range(2000), answers)
         ages.advance()
     before = (ages.class_age, ages.class_weight, ages.sample_weight)
-    ages.load_state_dict({**ages.state_dict(), "epoch": 2**40})
+    ages.load_state_dict(sealed({**ages.state_dict(), "epoch": 2**40}))
     assert ages._fraction_bits() < 24
     for old, new in zip(before, (ages.class_age, ages.class_weight, ages.sample_weight), strict=True):
         assert new.tolist() == pytest.approx(old.tolist(), rel=1e-6)
@@ -178,7 +179,7 @@ def test_class_sums_never_overflow_at_the_largest_ages():
     state = ages.state_dict()
     largest = ages._layout.largest_age
     word, ema = torch.full_like(state["word"], largest), torch.full_like(state["ema"], float(largest))
-    ages.load_state_dict({**state, "word": word, "ema": ema, "epoch": largest})
+    ages.load_state_dict(sealed({**state, "word": word, "ema": ema, "epoch": largest}))
     assert ages.class_age.tolist() == pytest.approx([float(largest)])
     ages.advance()
     ages.observe(range(1000), [False] * 1000)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import aol
+from aol._seal import sealed
 from aol.ages import _store
 from tests.support.histories import random_answers, same, stories, tell_epoch
 from tests.support.oracle import SampleOracle
@@ -131,7 +132,7 @@ def test_compact_ages_stop_at_8191_and_full_ones_go_on():
     for ages in (compact, full):
         state = ages.state_dict()
         old = {"word": torch.full_like(state["word"], 8185), "ema": torch.full_like(state["ema"], 8184.0)}
-        ages.load_state_dict({**state, **old, "epoch": 8184})
+        ages.load_state_dict(sealed({**state, **old, "epoch": 8184}))
         for _ in range(16):
             ages.observe([0, 1], [False, True])
             ages.advance()

@@ -79,6 +79,8 @@ def test_whatever_is_missing_or_of_another_kind_is_refused(kind: str) -> None:
         for each in wrong(value):
             if type(each) is type(value) and not isinstance(each, torch.Tensor) and each == value:
                 continue
+            if path[-1] == "sha256" and each is ...:
+                continue  # states of earlier versions have none
             with pytest.raises((ValueError, TypeError), match=r"[Ss]tate|started with"):
                 other.load_state_dict(changed(state, path, each))
             tried += 1

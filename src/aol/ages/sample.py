@@ -14,6 +14,7 @@ from torch import Tensor
 
 from aol import _check, _distributed
 from aol._need import need
+from aol._seal import check_seal, sealed
 from aol.ages import _store
 from aol.ages.rules import age_step, blend, mean_one
 from aol.ids import IdMap, Ids
@@ -473,7 +474,7 @@ class SampleAges:
     def state_dict(self) -> dict[str, object]:
         """Return the complete state, also within an epoch, as copies of tensors and primitives."""
         state = {**self._settings(), "epoch": self.epoch, "stray": bool(self._stray)}
-        return {**state, "word": self._words[:, :-1].clone(), "ema": self._ema.clone()}
+        return sealed({**state, "word": self._words[:, :-1].clone(), "ema": self._ema.clone()})
 
     def load_state_dict(self, state: dict[str, object]) -> None:
         """Load a state; one with other settings, labels or sizes is refused, and nothing changes."""
@@ -490,6 +491,7 @@ class SampleAges:
         stray = state.get("stray")
         if not isinstance(stray, bool):
             raise _check.damaged(what, "stray", f"must be true or false, not {_check.shown(stray)}")
+        check_seal(what, state)
         self.epoch, self._given = epoch, 0
         self._words[:, :-1] = word
         self._ema = ema

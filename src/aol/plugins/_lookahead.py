@@ -11,6 +11,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from aol import _check
+from aol._seal import check_seal, sealed
 from aol.plugins._training import Key
 from aol.sampling import EpochSampler
 
@@ -116,18 +117,20 @@ class AgeLoader:
         now, begun, sampler = self._progress(), self._begun, self.sampler
         used = now[1] - begun[1] if now and begun and now[0] == begun[0] else None
         if not isinstance(sampler, EpochSampler):
-            return {"batches": 0 if used is None else self._skipped + used}
+            return sealed({"batches": 0 if used is None else self._skipped + used})
         if used is not None:
             return {"sampler": sampler.state_dict(consumed=used * (self.batches.batch_size or 1))}
         front = {"epoch": now[0] if now else sampler.epoch, "position": 0, "order": None}
-        return {"sampler": {**sampler.state_dict(), **front}}
+        return {"sampler": sealed({**sampler.state_dict(), **front})}
 
     def load_state_dict(self, state: dict[str, object]) -> None:
         """Continue from the state of another loader with the same settings."""
         if isinstance(self.sampler, EpochSampler):
             self.sampler.load_state_dict(state.get("sampler"))  # type: ignore[arg-type]
         else:
-            self._skip = _check.state_whole("AgeLoader", state, "batches")
+            skip = _check.state_whole("AgeLoader", state, "batches")
+            check_seal("AgeLoader", state)
+            self._skip = skip
 
 
 def age_loader(loaders: object) -> AgeLoader | None:

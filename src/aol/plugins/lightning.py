@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler
 
 from aol import _check
+from aol._seal import check_seal, sealed
 from aol.indexed import Indexed
 from aol.losses import loss_total, weighted_mean
 from aol.margins import Margins
@@ -273,7 +274,7 @@ class AgeOfLearning(Callback):
 
     def state_dict(self) -> dict[str, object]:
         """Return ages and margins, also within an epoch."""
-        return {**self._balance.state_dict(), "open": self._open, "step": self._step}
+        return sealed({**self._balance.state_dict(), "open": self._open, "step": self._step})
 
     def load_state_dict(self, state_dict: dict[str, object]) -> None:
         """Load ages and margins of a checkpoint."""
@@ -281,6 +282,7 @@ class AgeOfLearning(Callback):
         step = _check.state_whole("AgeOfLearning", state_dict, "step")
         if opened is not None and not isinstance(opened, int):
             raise ValueError(f"This state of AgeOfLearning is damaged: 'open' is {_check.shown(opened)}.")
+        check_seal("AgeOfLearning", state_dict)
         self._balance.load_state_dict(state_dict)
         self._open, self._step, self._restored = opened, step, True
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import warnings
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Self
 
 import numpy as np
@@ -19,6 +19,8 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, default_collate
 
 from aol import _check
+from aol._seal import NAME as SEAL
+from aol._seal import check_seal, sealed
 from aol.ages import SampleAges
 from aol.ages.sample import FUSE
 from aol.indexed import Indexed
@@ -131,9 +133,10 @@ class AgeOfLearning(Callback):
         """Return ages and margins as tensors and primitives."""
         if self.ages_ is None:
             return self.pending_
-        if self.margins_ is None:
-            return {**self.ages_.state_dict(), **self._pending_margins()}
-        return {**self.ages_.state_dict(), "margins": self.margins_.state_dict(), "rate": self.rate_.state_dict()}
+        more = self._pending_margins()
+        if self.margins_ is not None:
+            more = {"margins": self.margins_.state_dict(), "rate": self.rate_.state_dict()}
+        return sealed({**self.ages_.state_dict(), **more, "trained": self.trained_})
 
     def _pending_margins(self) -> dict[str, object]:
         return {name: self.pending_[name] for name in ("margins", "rate") if name in self.pending_}
@@ -141,8 +144,10 @@ class AgeOfLearning(Callback):
     def load_state_dict(self, state: dict[str, object]) -> None:
         """Load ages and margins; if training has not begun, they are used when it begins."""
         ages: SampleAges | None = getattr(self, "ages_", None)
+        check_seal("AgeOfLearning", state)
         if ages is not None and state:
-            ages.load_state_dict(state)
+            ages.load_state_dict(_of_ages(state))
+            self.trained_ = _check.state_whole("AgeOfLearning", {"trained": 0, **state}, "trained")
             self.pending_ = state
             if self.margins_ is not None:
                 self._load_margins(self.margins_)
@@ -155,6 +160,7 @@ class AgeOfLearning(Callback):
         """Reset all ages, as when a net is initialized."""
         self.ages_, self.margins_, self.pending_ = None, None, {}
         self.rate_ = LearningRate()
+        self.trained_ = 0  # epochs of the net
         self._new_records()
         self.adjusts_ = False  # whether the current batch gets offsets
         self.weight_: Tensor | None = None  # of the current batch
@@ -224,17 +230,28 @@ class AgeOfLearning(Callback):
         self.labels_ = _labels(net, dataset_train)
         ages = SampleAges(self.labels_, rho=self.rho, level=self.level, fuse=self.fuse)
         if self.pending_:
-            ages.load_state_dict(self.pending_)
+            self._check_trained(net)
+            ages.load_state_dict(_of_ages(self.pending_))
         elif self.ages_ is not None:
             before = self.ages_.state_dict()
             if before["labels"] == ages.state_dict()["labels"]:
-                ages.load_state_dict({**before, "rho": ages.state_dict()["rho"]})
+                ages.load_state_dict(sealed({**before, "rho": ages.state_dict()["rho"]}))
             else:
                 self.margins_, self.rate_ = None, LearningRate()
                 warnings.warn("These are other samples than before: their ages start anew.", stacklevel=2)
         self.ages_, self.pending_, self.met_ = ages, self._pending_margins(), True
         self.fixed_ = self._fixed()
         self.records_.begin(ages)
+
+    def _check_trained(self, net: NeuralNet) -> None:
+        """Raise ValueError if the history that was loaded is of another epoch than the ages."""
+        trained = len(net.history) - 1  # without the epoch that begins
+        saved = self.pending_.get("trained")
+        if saved is not None and trained and saved != trained:
+            raise ValueError(
+                f"These ages were saved after {saved} epochs, the history after {trained}: the files are of different "
+                "checkpoints."
+            )
 
     def _fixed(self) -> Tensor | None:
         """Return the static offset, `[C]`."""
@@ -321,6 +338,7 @@ class AgeOfLearning(Callback):
         if shares is not None:
             self.records_.observe(np.arange(len(answers)), self._scores(shares))
         balance.advance(sync=False)  # every process has answered everything
+        self.trained_ = len(net.history)
         balance.record()
         for name, value in balance.figures().items():
             net.history.record("class_age" if name == "age_oldest_class" else name, value)
@@ -379,6 +397,10 @@ class AgeOfLearning(Callback):
     def __getstate__(self) -> dict[str, object]:
         # A net keeps its criterion itself, and knows how to bring it to another device.
         return {**self.__dict__, "plain_": None, "hooked_": None}
+
+
+def _of_ages(state: Mapping[str, object]) -> dict[str, object]:
+    return {name: value for name, value in state.items() if name not in ("margins", "rate", "trained", SEAL)}
 
 
 def _moved_logits(criterion: nn.Module, output: Tensor, offset: Tensor) -> Tensor:

@@ -364,19 +364,24 @@ class AgeTrainer(Trainer):
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
         super()._save_optimizer_and_scheduler(output_dir)
         if self.args.should_save:
-            torch.save({**self._balance.state_dict(), "open": self._open}, os.path.join(output_dir, STATE_NAME))
+            state = {**self._balance.state_dict(), "open": self._open, "step": self.state.global_step}
+            torch.save(state, os.path.join(output_dir, STATE_NAME))
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         super()._load_optimizer_and_scheduler(checkpoint)
         if checkpoint is None:
             return
         path = os.path.join(checkpoint, STATE_NAME)
-        if not os.path.isfile(path):
+        if not os.path.lexists(path):
             logger.warning(f"{checkpoint} holds no {STATE_NAME}: the ages go on as they are.")
             return
         state = load_tensors(Path(path))
         if not {"ages", "open"} <= state.keys():
             raise ValueError(f"{STATE_NAME} in {checkpoint} is damaged: it must hold ages and open.")
+        if (step := state.get("step", self.state.global_step)) != self.state.global_step:
+            raise ValueError(
+                f"{STATE_NAME} in {checkpoint} is of step {step}, the checkpoint of step {self.state.global_step}."
+            )
         self._balance.load_state_dict(state)
         self._open, self._resumed = bool(state["open"]), True
         self._weighed = self._open  # what is open was weighted by the run before

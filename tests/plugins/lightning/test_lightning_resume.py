@@ -146,3 +146,15 @@ def test_a_checkpoint_of_other_labels_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="other labels"):
         trainer(other).fit(Net(), other.loader(DATA, batch_size=BATCH), ckpt_path=save.moments[0], weights_only=True)
     assert other.ages.epoch == 0
+
+
+@pytest.mark.parametrize("name", ["ema", "word"])
+def test_a_flipped_bit_in_the_ages_of_a_checkpoint_is_refused(name: str, tmp_path: Path) -> None:
+    save = Save(tmp_path)
+    run("pass", False, after=[save], max_epochs=1)
+    state = torch.load(save.moments[-1], weights_only=True)
+    (own,) = [each for key, each in state["callbacks"].items() if key.startswith("AgeOfLearning")]
+    own["ages"][name].flatten().view(torch.uint8)[0] ^= 1
+    torch.save(state, tmp_path / "flipped.ckpt")
+    with pytest.raises(ValueError, match="damaged"):
+        run("pass", False, checkpoint=tmp_path / "flipped.ckpt")

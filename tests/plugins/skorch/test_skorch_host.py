@@ -129,6 +129,30 @@ def test_ages_of_other_samples_or_settings_are_refused(tmp_path):
             found.partial_fit(*data)
 
 
+def test_ages_of_another_epoch_or_with_a_flipped_bit_are_refused(tmp_path):
+    class Each(Callback):
+        def on_epoch_end(self, net, **kwargs):
+            folder = tmp_path / str(len(net.history))
+            folder.mkdir()
+            net.save_params(**{f"f_{name}": str(folder / name) for name in ("params", "history", "ages")})
+
+    def resumed(ages):
+        found = aged().initialize()
+        found.ages_ = dict(found.callbacks_)["AgeOfLearning"]
+        found.load_params(f_params=tmp_path / "3" / "params", f_history=tmp_path / "3" / "history", f_ages=ages)
+        return found.partial_fit(X, y, epochs=1)
+
+    whole = aged(Each()).fit(X, y)
+    assert torch.equal(ages_of(resumed(tmp_path / "3" / "ages")).ema, ages_of(whole).ema)
+    with pytest.raises(ValueError, match="after 2 epochs, the history after 3"):
+        resumed(tmp_path / "2" / "ages")
+    state = torch.load(tmp_path / "3" / "ages", weights_only=True)
+    state["ema"][0, 0] += 0.25
+    torch.save(state, tmp_path / "flipped")
+    with pytest.raises(ValueError, match="damaged"):
+        resumed(tmp_path / "flipped")
+
+
 @pytest.mark.parametrize("kept", [Checkpoint(f_ages="ages.pt"), Checkpoint(f_pickle="net.pkl")])
 def test_a_checkpoint_that_would_keep_old_ages_is_refused(kept):
     with pytest.raises(ValueError, match="AgeOfLearning must stand before Checkpoint among the callbacks"):

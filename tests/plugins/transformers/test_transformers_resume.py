@@ -98,6 +98,14 @@ def test_a_damaged_or_foreign_checkpoint_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="other labels"):
         foreign.train(resume_from_checkpoint=str(checkpoint))
     assert other.epoch == 0
+    shutil.copy(tmp_path / "whole" / "checkpoint-2" / "ages.pt", checkpoint)
+    with pytest.raises(ValueError, match="is of step 2, the checkpoint of step 3"):
+        run("pass", False, tmp_path / "again", checkpoint)
+    (checkpoint / "ages.pt").unlink()
+    (checkpoint / "ages.pt").symlink_to("/dev/zero")
+    with pytest.raises(ValueError, match=r"ages\.pt is damaged"):
+        run("pass", False, tmp_path / "again", checkpoint)
+    (checkpoint / "ages.pt").unlink()
     shutil.copy(checkpoint / "scheduler.pt", checkpoint / "ages.pt")
     with pytest.raises(ValueError, match=r"ages\.pt in .* is damaged"):
         run("pass", False, tmp_path / "again", checkpoint)
