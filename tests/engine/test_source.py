@@ -11,10 +11,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from aol import _seeds
-from aol.data import augment, open_data
+from aol.data import StoredImages, augment, open_data
+from aol.data.crops import RandomResizedCrop
 from aol.data.images import Augmentation
+from aol.engine import stored_source
 from aol.engine.settings import WrongSettingsError
-from aol.engine.source import FromStorage, OnDevice, shape_of, sources
+from aol.engine.source import OnDevice, shape_of, sources
+from aol.engine.stored_source import Decoded, FromStorage
 from tests.support.tiny_runs import CPU, tiny_pair
 from tests.support.tiny_sets import image_folder
 
@@ -93,7 +96,7 @@ def test_a_folder_is_decoded_in_order_whatever_the_number_of_workers(tmp_path: P
     mine = torch.arange(0, count, 2)
     batches = list(train.train(order, mine, batch=3, epoch=2, seeds=[5]))
     assert [batch.shape[1] for batch in batches] == [3] * (mine.numel() // 3) + [mine.numel() % 3][: mine.numel() % 3]
-    shown = train._train.with_transform(train._train.transform, seed=5)
+    shown = StoredImages(pair.train.records, RandomResizedCrop(32), seed=5)  # type: ignore[union-attr]
     shown.set_epoch(2)
     wanted = torch.stack([pair.normalisation(shown[int(i)][0]) for i in order[0, mine]])
     assert torch.equal(torch.cat(batches, 1)[0], wanted)
@@ -103,6 +106,92 @@ def test_a_folder_is_decoded_in_order_whatever_the_number_of_workers(tmp_path: P
     assert torch.equal(clean[0], single)
     assert torch.equal(single[1], single[2])
     assert not torch.equal(single[1], wanted[0])
+
+
+def kept_source(root: Path, monkeypatch: pytest.MonkeyPatch, *, augment: bool = True, workers: int = 0) -> Decoded:
+    """A folder that is decoded once, as on a GPU with room for it."""
+    pair = open_data(str(image_folder(root)))
+    decoded = stored_source.decoded
+    monkeypatch.setattr(
+        "aol.engine.stored_source.kept", lambda split, **more: decoded(split.records, workers=workers, device=CPU)
+    )
+    train, test = sources(pair, augment=augment, **COMMON | {"image_size": 32})  # type: ignore[arg-type]
+    assert isinstance(train, Decoded)
+    assert isinstance(test, Decoded)
+    return train
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_set_that_was_decoded_once_shows_the_crops_of_one_that_is_decoded_each_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: int
+) -> None:
+    given = COMMON | {"image_size": 32}
+    (streamed, _) = sources(open_data(str(image_folder(tmp_path / "a"))), augment=True, **given)  # type: ignore[arg-type]
+    kept = kept_source(tmp_path / "b", monkeypatch, workers=workers)
+    assert isinstance(streamed, FromStorage)
+    level = 1.05 / (255 * 0.224)  # of the normalised pixels
+    order, mine = torch.tensor([[7, 0, 3, 3, 11, 5, 2, 9]]), torch.tensor([1, 2, 4, 6, 7])
+    for epoch in (0, 3):
+        kept.prepare(8, mine, epoch=epoch, seeds=[4])
+        found = kept.shown(order[:, mine], torch.arange(5))
+        wanted = torch.cat(list(streamed.train(order, mine, batch=2, epoch=epoch, seeds=[4])), 1)
+        assert (found - wanted).abs().max() <= level
+    plain = torch.cat(list(streamed.clean(order[0], batch=3)))
+    assert (kept.plain(order[0]) - plain).abs().max() <= level
+    assert torch.equal(kept.plain(order)[0], kept.plain(order[0]))
+    assert torch.equal(kept.labels, streamed.labels)
+
+
+def test_runs_have_their_own_crops_of_a_set_that_was_decoded_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = kept_source(tmp_path, monkeypatch)
+    index, at = torch.tensor([[1, 5, 2], [1, 0, 2]]), torch.arange(3)
+    kept.prepare(3, at, epoch=2, seeds=[4, 9])
+    together = kept.shown(index, at)
+    for row, seed in enumerate([4, 9]):
+        kept.prepare(3, at, epoch=2, seeds=[seed, seed])  # into the memory of the first
+        torch.testing.assert_close(kept.shown(index, at)[row], together[row])
+    assert not torch.allclose(together[0, 0], together[1, 0])
+
+
+def test_without_augmentation_a_set_that_was_decoded_once_shows_the_centre(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = kept_source(tmp_path, monkeypatch, augment=False)
+    kept.prepare(2, torch.arange(2), epoch=0, seeds=[0])
+    index = torch.tensor([[4, 1]])
+    assert torch.equal(kept.shown(index, torch.arange(2)), kept.plain(index))
+
+
+def test_large_sets_stay_in_storage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    train = open_data(str(image_folder(tmp_path))).train
+    assert isinstance(train, StoredImages)
+    assert stored_source.kept(train, workers=0, device=CPU) is None  # a network on a CPU is slower than decoding
+    images = stored_source.decoded(train.records, workers=0, device=CPU)
+    assert images is not None
+    whole = train.with_transform(None)
+    for place in (0, 5, 11):
+        pixels = whole[place][0].permute(1, 2, 0).reshape(-1)
+        start = int(images.start[place])
+        assert torch.equal(images.pixels[start : start + pixels.numel()], pixels)
+    monkeypatch.setattr(stored_source, "room", lambda _: 1000.0)
+    assert not stored_source._fits(train.records, CPU)
+    assert stored_source.decoded(train.records, workers=0, device=CPU) is None
+    monkeypatch.setattr(stored_source, "room", lambda _: 1e9)
+    assert stored_source._fits(train.records, CPU)
+    monkeypatch.setattr(stored_source, "_LARGEST", 30)
+    assert stored_source.decoded(train.records, workers=0, device=CPU) is None
+
+
+def test_waiting_for_images_is_timed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pair = open_data(str(image_folder(tmp_path)))
+    (train, _) = sources(pair, augment=True, **COMMON | {"image_size": 32})  # type: ignore[arg-type]
+    assert isinstance(train, FromStorage)
+    clock = iter(range(1000))  # each reading a second after the last
+    monkeypatch.setattr(stored_source.time, "perf_counter", lambda: float(next(clock)))
+    list(train.train(torch.arange(12)[None], torch.arange(12), batch=4, epoch=0, seeds=[0]))
+    assert train.waited == 3.0  # three batches
 
 
 def test_sizes_that_do_not_fit_are_refused_by_name() -> None:

@@ -7,7 +7,7 @@ import torch
 
 from aol.nets import make, names
 
-SIZE = {"cnn": 8, "resnet32": 32, "resnet34-cifar": 32, "resnet34": 64, "vit": 32}
+SIZE = {"cnn": 8, "resnet32": 32, "resnet34-cifar": 32, "resnet34": 64, "resnet50": 64, "vit": 32}
 
 
 def count(net: torch.nn.Module) -> int:
@@ -31,7 +31,12 @@ def test_every_network_ends_in_a_linear_head(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "classes", "parameters"),
-    [("resnet32", 10, 464_154), ("resnet32", 100, 470_004), ("resnet34", 1000, 21_797_672)],
+    [
+        ("resnet32", 10, 464_154),
+        ("resnet32", 100, 470_004),
+        ("resnet34", 1000, 21_797_672),
+        ("resnet50", 1000, 25_557_032),
+    ],
 )
 def test_parameter_counts_are_the_published_ones(name: str, classes: int, parameters: int) -> None:
     assert count(make(name, num_classes=classes, seed=0)) == parameters
@@ -84,9 +89,9 @@ def test_layers_start_as_the_framework_starts_them() -> None:
     ("arguments", "message"),
     [
         (
-            {"name": "resnet50"},
-            "name must be one of cnn, resnet32, resnet34-cifar, resnet34, vit, timm:NAME or MODULE:FUNCTION; got "
-            "'resnet50'",
+            {"name": "resnet18"},
+            "name must be one of cnn, resnet32, resnet34-cifar, resnet34, resnet50, vit, timm:NAME or MODULE:FUNCTION; "
+            "got 'resnet18'",
         ),
         ({"num_classes": 0}, "num_classes must be at least 1, got 0"),
         ({"in_channels": 0}, "in_channels must be at least 1, got 0"),

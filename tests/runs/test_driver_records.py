@@ -70,8 +70,9 @@ def test_every_file_column_and_key_is_documented(out: Path) -> None:
 def test_records_are_complete_and_what_was_not_measured_is_unknown(out: Path) -> None:
     run = read_run(run_of(out, 3))
     assert run.epochs.tolist() == [1, 2, 3, 4]
-    assert set(run.curves) == set(EPOCH) - {"epoch", "threshold", "test_conflict_accuracy", "test_worst_group"}
-    assert set(run.over_time) == set(CLASS) - {"offset"}  # of runs with margins
+    of_others = {"threshold", "test_conflict_accuracy", "test_worst_group", "train_seconds", "data_seconds"}
+    assert set(run.curves) == set(EPOCH) - {"epoch", "train_accuracy_error"} - of_others
+    assert set(run.over_time) == set(CLASS) - {"offset", "train_accuracy_error"}  # of margins, of sampled clean passes
     for name, values in run.curves.items():
         tested = name.startswith("test_") or name in ("validation_accuracy", "averaged_accuracy")
         assert np.isfinite(values).tolist() == ([False, True] * 2 if tested else [True] * 4), name

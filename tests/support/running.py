@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from aol.cli import main
 
-TIMES = ("seconds", "images_per_second")
+TIMES = ("seconds", "images_per_second", "train_seconds", "data_seconds")
 SRC = Path(__file__).resolve().parents[2] / "src"
 
 

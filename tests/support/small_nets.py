@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from aol.nets.cnn import CNN
 from aol.nets.layers import Network
-from aol.nets.resnet import resnet34
+from aol.nets.resnet import resnet34, resnet50
 from aol.nets.resnet_cifar import resnet32, resnet34_cifar
 
 CLASSES, BATCH = 3, 4
@@ -29,6 +29,7 @@ SMALL = {
     "resnet32": Small(lambda: resnet32(CLASSES, blocks=(1, 1, 2), width=4), 3, 8),
     "resnet34-cifar": Small(lambda: resnet34_cifar(CLASSES, blocks=(1, 2), width=4), 3, 8),
     "resnet34": Small(lambda: resnet34(CLASSES, blocks=(1, 1), width=4), 3, 32),
+    "resnet50": Small(lambda: resnet50(CLASSES, blocks=(1, 1), width=4), 3, 32),
 }
 
 

@@ -148,11 +148,12 @@ def _straightforward(bench: _Bench, workers: int) -> float:
     return taken[-1]
 
 
-def table(rows: Sequence[Row], device: torch.device, scale: float) -> str:
-    """Return the rows as a Markdown table, with hardware, versions, and the size of the data."""
+def table(rows: Sequence[Row], device: torch.device, data: float | str) -> str:
+    """Return the rows as a Markdown table, with hardware, versions, and the data: words, or the share of CIFAR-10."""
     head = ", ".join(f"{name} {value}" for name, value in versions(device).items())
+    about = data if isinstance(data, str) else f"{data:g} of CIFAR-10's size, imbalance 100"
     lines = [
-        f"{head}, {os.cpu_count()} CPU cores, {platform.system()}; {scale:g} of CIFAR-10's size, imbalance 100",
+        f"{head}, {os.cpu_count()} CPU cores, {platform.system()}; {about}",
         "",
         "| what | figure | n | memory |",
         "| --- | --- | --- | --- |",
@@ -163,9 +164,10 @@ def table(rows: Sequence[Row], device: torch.device, scale: float) -> str:
     return "\n".join(lines)
 
 
-def write(rows: Sequence[Row], device: torch.device, scale: float, path: Path) -> None:
-    """Write the rows as JSON, with hardware, versions, and the size of the data."""
+def write(rows: Sequence[Row], device: torch.device, data: float | str, path: Path) -> None:
+    """Write the rows as JSON, with hardware, versions, and the data: words, or the share of CIFAR-10."""
     path.parent.mkdir(parents=True, exist_ok=True)
     machine = {"versions": versions(device), "cores": os.cpu_count()}
-    found = {**machine, "scale": scale, "rows": [asdict(row) for row in rows]}
+    about = {"data": data} if isinstance(data, str) else {"scale": data}
+    found = {**machine, **about, "rows": [asdict(row) for row in rows]}
     path.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n")

@@ -5,20 +5,31 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from aol.cli.execution import DEVICE
 from aol.cli.output import tell
-from aol.cli.parser import command, count, counts, positive, value
+from aol.cli.parser import command, count, counts, positive, switch, value
+
+if TYPE_CHECKING:
+    import torch
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
 
 
 @command(
     "bench",
     "Measure speed and memory of training on this machine.",
-    ("aol bench", "aol bench --runs 1,16 --out bench.json"),
+    ("aol bench", "aol bench --runs 1,16 --out bench.json", "aol bench --large --nets resnet50"),
     value("--runs", "VALUES", "numbers of runs trained together (default: 1,16,64; CPU: 1,2)", type=counts),
     value("--scale", "S", "size of the data, 1 is CIFAR-10 (default: 1; CPU: 0.01)", type=positive),
     value("--epochs", "N", "epochs to time (default: 3; CPU: 1)", type=count(1)),
-    value("--workers", "N", "worker processes of the reference loop", type=count(0), default=2),
+    value("--workers", "N", "worker processes of the reference loop (default: 2; --large: cores)", type=count(0)),
+    switch("--large", "measure training on large JPEG images instead, which are made for it"),
+    value("--images", "N", "with --large: number of images (default: 20000; CPU: 64)", type=count(1)),
+    value("--nets", "NAMES", "with --large: networks (default: resnet34,resnet50; CPU: resnet34)"),
     DEVICE,
     value("--out", "FILE", "also write the figures to this file, as JSON"),
 )
@@ -27,6 +38,9 @@ def _bench(words: argparse.Namespace) -> None:
     from aol.engine.device import usable_device
 
     device = usable_device(words.device)
+    if words.large:
+        _large(words, device)
+        return
     usual = measure.usual(device)
     scale = usual.scale if words.scale is None else words.scale
     rows = measure.measure(
@@ -34,10 +48,30 @@ def _bench(words: argparse.Namespace) -> None:
         runs=words.runs or usual.runs,
         scale=scale,
         epochs=words.epochs or usual.epochs,
-        workers=words.workers,
-        say=lambda text: print(text, file=sys.stderr, flush=True),
+        workers=2 if words.workers is None else words.workers,
+        say=_say,
     )
     if words.out:
         measure.write(rows, device, scale, Path(words.out))
     result = {"scale": scale, "rows": [vars(row) for row in rows]}
     tell(words, result, measure.table(rows, device, scale).splitlines())
+
+
+def _large(words: argparse.Namespace, device: torch.device) -> None:
+    from aol.bench import large, measure
+
+    usual = large.usual(device)
+    bench = large.Large(
+        device,
+        images=words.images or usual.images,
+        batch=usual.batch,
+        size=usual.size,
+        workers=words.workers,
+        epochs=words.epochs or 1,
+        say=_say,
+    )
+    rows = bench.measure(tuple(words.nets.split(",")) if words.nets else usual.nets)
+    about = f"{bench.images:,} JPEGs, batches of {bench.batch} × {bench.size} pixels"
+    if words.out:
+        measure.write(rows, device, about, Path(words.out))
+    tell(words, {"data": about, "rows": [vars(row) for row in rows]}, measure.table(rows, device, about).splitlines())

@@ -42,6 +42,22 @@ def open_image(encoded: bytes, source: str) -> Image:
         return _upright(image).convert("RGB")
 
 
+def size_of(encoded: bytes, source: str) -> tuple[int, int]:
+    """Return height and width of an image, upright, from its header; what is not an image is a `DataError`.
+
+    >>> buffer = io.BytesIO()
+    >>> _pillow().new("RGB", (9, 7)).save(buffer, "PNG")
+    >>> size_of(buffer.getvalue(), "cat/3.png")
+    (7, 9)
+    """
+    if not encoded:
+        raise DataError(f"{source}: {EMPTY}")
+    with _named(source):
+        image: Image = _pillow().open(io.BytesIO(encoded))
+        width, height = image.size
+        return (width, height) if _orientation(image) >= 5 else (height, width)
+
+
 def identify(file: BinaryIO, source: str) -> None:
     """Read the header of an image, not its pixels; what is not an image is a `DataError` naming `source`.
 
@@ -70,12 +86,17 @@ def _named(source: str) -> Iterator[None]:
         raise DataError(f"{source}: {said}") from None
 
 
-def _upright(image: Image) -> Image:
-    """Rotate or mirror a loaded image as its EXIF data ask for."""
+def _orientation(image: Image) -> int:
     try:
         orientation = image.getexif().get(_ORIENTATION, 1)
     except Exception:  # damaged EXIF beside whole pixels
-        return image
+        return 1
+    return orientation if orientation in range(2, 9) else 1
+
+
+def _upright(image: Image) -> Image:
+    """Rotate or mirror a loaded image as its EXIF data ask for."""
+    orientation = _orientation(image)
     turns = _pillow().Transpose
     needed = {
         2: turns.FLIP_LEFT_RIGHT,

@@ -197,10 +197,14 @@ class StoredImages(Dataset[tuple[Tensor, int, int]]):
         index = int(index)
         if not 0 <= index < len(self):
             raise IndexError(f"index {index} is outside 0..{len(self) - 1} of {self.name}")
+        return self.image(index, seed=self.seed, epoch=self.epoch), int(self.labels[index]), index
+
+    def image(self, index: int, *, seed: int, epoch: int) -> Tensor:
+        """Return the pixels of an item, uint8 [3, H, W], as another seed and epoch draw them."""
         image = decode(self.records.encoded(index), self.records.source(index))
         if self.transform is not None:
-            image = self.transform(image, sample_generator(self.seed, self.epoch, index))
-        return image.contiguous(), int(self.labels[index]), index
+            image = self.transform(image, sample_generator(seed, epoch, index))
+        return image.contiguous()
 
 
 def damaged(split: StoredImages, *, workers: int = 4, progress: Progress | None = None) -> list[str]:

@@ -56,7 +56,8 @@ class Captured:
                         self._work()
             torch.cuda.current_stream().wait_stream(side)
             graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph):
+            # Threads that move decoded images into pinned memory may allocate it meanwhile.
+            with torch.cuda.graph(graph, capture_error_mode="thread_local"):
                 self._work()
         return graph
 

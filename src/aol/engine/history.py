@@ -12,14 +12,15 @@ from aol._values import is_share
 
 # By epoch: one number a run.
 EPOCH = (
-    "epoch", "lr", "seconds", "images_per_second", "train_loss", "train_accuracy", "test_accuracy",
+    "epoch", "lr", "seconds", "images_per_second", "train_seconds", "data_seconds", "train_loss", "train_accuracy",
+    "train_accuracy_error", "test_accuracy",
     "validation_accuracy", "averaged_accuracy", "threshold", "test_conflict_accuracy", "test_worst_group",
     *(f"test_{name}" for name in metrics.NAMES),
 )  # fmt: skip
 # By epoch and class: C numbers a run.
 CLASS = (
-    "age", "smoothed_age", "weight", "train_count", "train_accuracy", "train_loss", "train_margin", "test_accuracy",
-    "test_loss", "test_margin", "test_age", "test_precision", "offset",
+    "age", "smoothed_age", "weight", "train_count", "train_accuracy", "train_accuracy_error", "train_loss",
+    "train_margin", "test_accuracy", "test_loss", "test_margin", "test_age", "test_precision", "offset",
 )  # fmt: skip
 
 

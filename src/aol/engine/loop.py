@@ -28,6 +28,7 @@ from aol.engine.run_weights import RunWeights
 from aol.engine.sample_signals import SampleSignals
 from aol.engine.settings import Settings, WrongSettingsError
 from aol.engine.source import AnyPair, shape_of, sources
+from aol.engine.stored_source import FromStorage
 from aol.engine.weighting import WEIGHTINGS
 from aol.longtail import long_tail
 from aol.metrics import class_metrics
@@ -53,7 +54,7 @@ class Loop(ABC):
         pair: AnyPair,
         *,
         device: torch.device,
-        workers: int = 0,
+        workers: int | None = None,
         keep_samples: bool = False,
     ) -> None:
         self.runs, self.settings, self.device = list(runs), runs[0], device
@@ -120,9 +121,17 @@ class Loop(ABC):
             if not finite and not self.failed[row]:
                 self.failed[row] = self.epoch + 1
         seconds = time.perf_counter() - start
+        if trained.seconds is not None and trained.waited is not None:
+            by_epoch |= {"train_seconds": trained.seconds, "data_seconds": trained.waited}
         speed = trained.images * len(self.runs) / seconds
         self.history.add({**by_epoch, "seconds": seconds, "images_per_second": speed}, by_class)
         self.epoch += 1
+
+    def close(self) -> None:
+        """End the processes that decode images; another epoch would start them again."""
+        for source in (self.train, self.test, self._validation):
+            if isinstance(source, FromStorage):
+                source.close()
 
     @abstractmethod
     def _learn(self) -> tuple[Trained, dict[str, Tensor]]:

@@ -13,6 +13,7 @@ from torch import Tensor
 from aol import _distributed
 from aol.ages import SampleAges
 from aol.ages.history import ANSWER, SampleHistory
+from aol.engine.clean_sample import CleanSample
 from aol.engine.loop import Loop
 from aol.engine.passes import Trained
 from aol.engine.run_margins import RunMargins
@@ -34,7 +35,7 @@ class OfflineLoop(Loop):
         pair: AnyPair,
         *,
         device: torch.device,
-        workers: int = 0,
+        workers: int | None = None,
         keep_samples: bool = False,
     ) -> None:
         super().__init__(runs, pair, device=device, workers=workers, keep_samples=keep_samples)
@@ -54,6 +55,7 @@ class OfflineLoop(Loop):
             self.samples = SampleHistory(len(runs), self.labels.numel(), absent=self.ages.absent, device=device)
         if any(WEIGHTINGS[run.weighting].remembers for run in runs):
             self.signals = SampleSignals(runs, self.labels.numel(), device)
+        self._sampling = None if s.clean_part == 1.0 else CleanSample(self.labels, self.counts, s.clean_part)
         self._arrivals = [Arrivals(self.labels, s.fraction, steps=s.epochs, seed=run.seed) for run in runs if arrives]
 
     def _learn(self) -> tuple[Trained, dict[str, Tensor]]:
@@ -72,9 +74,10 @@ class OfflineLoop(Loop):
         if signal in ("train", "none"):
             readings = {"train_count": trained.count, "train_accuracy": trained.right / trained.count}
         if signal == "eval":
-            readings = self._evaluate_train(here)
+            seen = here if self._sampling is None else self._sampling.draw(self.runs, self.epoch)
+            readings = self._evaluate_train(seen)
         if signal in ("eval", "train"):
-            self._fold(here if signal == "eval" else position)
+            self._fold(seen if signal == "eval" else position)
         if signal != "none":
             readings |= {"age": self.ages.mean_age, "smoothed_age": self.ages.class_age}
         if self.samples is not None:
@@ -111,4 +114,14 @@ class OfflineLoop(Loop):
             self.samples.observe(mine, found.answers)
         if self.signals is not None and found.answers is not None:
             self.signals.observe(here, found.answers[ANSWER.index("confidence")])
-        return {"train_count": found.count, **found.by_class("train")}
+        readings = {"train_count": found.count, **found.by_class("train")}
+        if self._sampling is not None:
+            readings["train_accuracy_error"] = self._sampling.error(readings["train_accuracy"])
+        return readings
+
+    def _train_readings(self, by_class: dict[str, Tensor]) -> dict[str, Tensor | float]:
+        if self._sampling is None:
+            return super()._train_readings(by_class)
+        share = self.counts / self.counts.sum()
+        error = (share * by_class["train_accuracy_error"]).nan_to_num().square().sum(1).sqrt()
+        return {"train_accuracy": (share * by_class["train_accuracy"]).nansum(1), "train_accuracy_error": error}

@@ -6,8 +6,9 @@ device.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -17,6 +18,7 @@ from aol.ages.history import ANSWER, answer
 from aol.engine.capture import Captured
 from aol.engine.learner import Learner
 from aol.engine.source import OnDevice, Source
+from aol.engine.stored_source import FromStorage
 from aol.losses import is_correct, loss_total
 from aol.readings import SUMS, add_readings
 
@@ -30,13 +32,18 @@ Issued = Callable[[int], None]  # told on the host how many images each batch ha
 
 @dataclass(frozen=True)
 class Trained:
-    """Results of a training pass: mean loss `[R]`, right answers and samples by class `[R, C]`, the last rate."""
+    """Results of a training pass: mean loss `[R]`, right answers and samples by class `[R, C]`, the last rate.
+
+    Of large images also the seconds of the pass, and those in which the device waited for images.
+    """
 
     loss: Tensor
     right: Tensor
     count: Tensor
     rate: float
     images: int
+    seconds: float | None = None
+    waited: float | None = None
 
 
 class TrainPass:
@@ -82,6 +89,7 @@ class TrainPass:
         self._losses = torch.zeros(runs, dtype=torch.float64, device=device)
         self._sums = torch.zeros((2, runs, num_classes), dtype=torch.float64, device=device)
         self._batches: dict[int, Captured] = {}
+        self._shown: Tensor | None = None  # the images of a captured step, where they come from storage
 
     @property
     def steps(self) -> int:
@@ -99,25 +107,30 @@ class TrainPass:
         seeds: Sequence[int],
     ) -> Trained:
         """Train on `place [R, m]`, indices into the data set, in that order; `position` is passed to `observe`."""
+        start = time.perf_counter()
         self._place.copy_(place[:, self._mine])
         self._position.copy_(position[:, self._mine])
         self._weight.copy_(weight[:, self._mine] * self._real)
         self._rates.copy_(torch.tensor(rates))
         for tally in (self._cursor, self._step, self._losses, self._sums):
             tally.zero_()
-        if isinstance(self._source, OnDevice):
+        if isinstance(self._source, FromStorage):
+            images = self._source.train(place, self._mine, batch=self._share, epoch=epoch, seeds=seeds)
+            for size, shown in zip(self._sizes(), images, strict=True):
+                self._streamed(size, shown)
+                self._issued(size * self._world)
+        else:
             self._source.prepare(self._size, self._mine, epoch=epoch, seeds=seeds)
             for size in self._sizes():
                 self._captured(size)()
                 self._issued(size * self._world)
-        else:
-            images = self._source.train(place, self._mine, batch=self._share, epoch=epoch, seeds=seeds)
-            for size, shown in zip(self._sizes(), images, strict=True):
-                self._work(size, shown)
-                self._issued(size * self._world)
         self._learner.agree()
         sums, losses = _distributed.total(self._sums), _distributed.total(self._losses)
-        return Trained(losses / self._world / self.steps, sums[0].clone(), sums[1].clone(), rates[-1], self._size)
+        found = Trained(losses / self._world / self.steps, sums[0].clone(), sums[1].clone(), rates[-1], self._size)
+        if isinstance(self._source, OnDevice):
+            return found
+        losses.cpu()  # waits for the device: a pass over large images takes long enough to be timed
+        return replace(found, seconds=time.perf_counter() - start, waited=self._source.waited)
 
     def _sizes(self) -> Iterator[int]:
         left = self._mine.numel()
@@ -125,12 +138,27 @@ class TrainPass:
             yield min(self._share, left)
             left -= self._share
 
-    def _captured(self, size: int) -> Captured:
+    def _captured(self, size: int, images: Tensor | None = None) -> Captured:
+        """Return the training step of a batch of some size; `images` keep their memory between steps."""
         if size not in self._batches:
             self._batches[size] = Captured(
-                lambda: self._work(size), device=self._learner.device, touched=self._touched, capture=self._world == 1
+                lambda: self._work(size, images),
+                device=self._learner.device,
+                touched=self._touched,
+                capture=self._world == 1,
             )
         return self._batches[size]
+
+    def _streamed(self, size: int, images: Tensor) -> None:
+        """Train on a batch that was decoded just now."""
+        if self._learner.device.type != "cuda" or self._world > 1:
+            self._work(size, images)
+            return
+        if self._shown is None:  # the first batch is the largest
+            self._shown = torch.empty_like(images)
+        shown = self._shown[:, :size]
+        shown.copy_(images)
+        self._captured(size, shown)()
 
     def _touched(self) -> Iterator[Tensor]:
         yield from (self._cursor, self._step, self._losses, self._sums)
@@ -143,7 +171,7 @@ class TrainPass:
         place, weight = self._place.index_select(1, at), self._weight.index_select(1, at)
         label = self._source.labels[place]
         if images is None:
-            assert isinstance(self._source, OnDevice)
+            assert not isinstance(self._source, FromStorage)
             images = self._source.shown(place, at)
         real = self._real.index_select(0, at)
         total = self._total(weight, real) if self._world > 1 else None
@@ -285,14 +313,14 @@ class CleanPass:
         self._times[:, size:] = 0.0
         self._cursor.zero_()
         self._sums.zero_()
-        if isinstance(self._source, OnDevice):
-            for start in range(0, size, self._batch):
-                self._captured(self._batch if self._fixed else min(self._batch, size - start))()
-                self._issued(min(self._batch, size - start) * self._world)
-        else:
+        if isinstance(self._source, FromStorage):
             for images in self._source.clean(index, batch=self._batch):
                 self._work(images.shape[-4], images)
                 self._issued(images.shape[-4] * self._world)
+        else:
+            for start in range(0, size, self._batch):
+                self._captured(self._batch if self._fixed else min(self._batch, size - start))()
+                self._issued(min(self._batch, size - start) * self._world)
         sums = _distributed.total(self._sums)
         answers = self._answers[..., :size].clone() if self._answers.numel() else None
         count, right, loss, margin, answered = sums.clone()
@@ -317,7 +345,7 @@ class CleanPass:
         at = self._cursor + torch.arange(size, device=self._cursor.device)
         index = self._index.index_select(-1, at)
         if images is None:
-            assert isinstance(self._source, OnDevice)
+            assert not isinstance(self._source, FromStorage)
             images = self._source.plain(index)
         logits = self._learner.predict(images, averaged=self._averaged)
         label = self._source.labels[index].expand(logits.shape[0], -1)

@@ -98,6 +98,7 @@ class Settings:
     divide_by: str = "auto"
     start: float = 0.0  # share of the epochs before which all weights are one
     signal: str = "eval"
+    clean_part: float = 1.0  # of the samples, in each clean pass
     margin: str = "none"
     tau: float = 1.0
     gain: float = 0.1
@@ -134,7 +135,8 @@ class Settings:
             if _check.number(name, getattr(self, name), 0.0, 1.0) == 1.0:
                 raise ValueError(f"{name} must be a number in [0, 1), not 1.")
         _check.number("gain", self.gain, 0.0, 1e3)
-        _check.number("fraction", self.fraction, 0.0, 1.0, open_below=True)
+        for name in ("fraction", "clean_part"):
+            _check.number(name, getattr(self, name), 0.0, 1.0, open_below=True)
         for name in ("image_size", "samples"):
             if (size := getattr(self, name)) is not None:
                 _check.whole(name, size, 1)
@@ -158,6 +160,8 @@ class Settings:
             raise ValueError(
                 "signal='before' is for streams and arrivals: offline, every sample was trained on before."
             )
+        if self.clean_part < 1.0 and self.scenario != "offline":
+            raise ValueError(f"clean_part must be 1 on streams and arrivals, not {self.clean_part:g}.")
         if weighting.needs_loss and self.signal == "train":
             raise ValueError(f"signal='train' knows no losses, which weighting={self.weighting!r} needs.")
         if self.scenario == "stream" and weighting.by_sample(self.level):
@@ -178,6 +182,8 @@ class Settings:
             idle |= {"start"}
         if self.loss != "focal":
             idle |= {"gamma"}
+        if self.signal != "eval":
+            idle |= {"clean_part"}
         if self.scenario == "offline":
             idle |= {"fraction"}
         if self.scenario != "stream":

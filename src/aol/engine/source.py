@@ -1,27 +1,26 @@
-"""Sources of batches: a set kept on the device as one tensor, or a large one decoded by worker processes.
+"""Sources of batches: a set kept on the device as one tensor; `stored_source.py` has those of large images.
 
 A source returns network input for given samples; the caller chooses the samples and their order.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from typing import TypeAlias
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
 
 from aol import _seeds
 from aol.data import augment
 from aol.data.crops import crops_for
 from aol.data.encoded_images import StoredImages
-from aol.data.errors import DataError
 from aol.data.images import Augmentation, ImageSet, Normalisation, Pair
 from aol.data.nuisance import change
+from aol.engine import stored_source
 from aol.engine.settings import Settings, WrongSettingsError
+from aol.engine.stored_source import Decoded, FromStorage, worker_count
 
 AnyPair: TypeAlias = Pair[ImageSet] | Pair[StoredImages]
 
@@ -104,76 +103,10 @@ class OnDevice:
         return found
 
 
-class FromStorage:
-    """A set of any size, decoded on the fly in worker processes. One run at a time.
-
-    Args:
-        train: items with the training transform; its draws depend on (seed, epoch, sample), not on the worker.
-        clean: the same records with the evaluation transform.
-        workers: number of processes that decode.
-    """
-
-    def __init__(
-        self, train: StoredImages, clean: StoredImages, scale: Normalisation, *, workers: int, device: torch.device
-    ) -> None:
-        self.labels = train.labels.to(device)
-        self.names = clean.names
-        assert clean.transform is not None
-        self.area = clean.transform.size**2
-        self._train, self._clean, self._normalisation = train, clean, scale
-        self._workers, self._device = workers, device
-
-    def train(self, order: Tensor, mine: Tensor, *, batch: int, epoch: int, seeds: Sequence[int]) -> Iterator[Tensor]:
-        """Yield augmented batches `[1, B, C, H, W]` of the places `mine` of `order [1, n]`."""
-        (seed,) = seeds
-        seen = self._train.with_transform(self._train.transform, seed=seed)
-        seen.set_epoch(epoch)
-        for images in self._load(seen, order[0, mine], batch):
-            yield images[None]
-
-    def clean(self, index: Tensor, *, batch: int) -> Iterator[Tensor]:
-        """Yield batches without augmentation, `[B, C, H, W]`, or `[1, B, C, H, W]` of `index [1, n]`."""
-        for images in self._load(self._clean, index.reshape(-1), batch):
-            yield images if index.dim() == 1 else images[None]
-
-    def _load(self, records: StoredImages, index: Tensor, batch: int) -> Iterator[Tensor]:
-        order = index.tolist()
-        batches = [order[start : start + batch] for start in range(0, len(order), batch)]
-        loader: DataLoader[Tensor | DataError] = DataLoader(
-            _Guarded(records),
-            batch_sampler=batches,
-            num_workers=self._workers,
-            pin_memory=self._device.type == "cuda",
-            collate_fn=_collate,
-        )
-        for images in loader:
-            if isinstance(images, DataError):
-                raise images
-            yield self._normalisation(images.to(self._device, non_blocking=True))
-
-
-class _Guarded(Dataset[Tensor | DataError]):
-    """Returns the error of a damaged image as an item: raised in a worker it would come with a long traceback."""
-
-    def __init__(self, records: StoredImages) -> None:
-        self._records = records
-
-    def __getitem__(self, index: int) -> Tensor | DataError:
-        try:
-            return self._records[index][0]
-        except DataError as error:
-            return error
-
-
-def _collate(items: list[Tensor | DataError]) -> Tensor | DataError:
-    wrong = [item for item in items if isinstance(item, DataError)]
-    return wrong[0] if wrong else torch.stack([item for item in items if isinstance(item, Tensor)])
-
-
 _AUGMENT = 1_000_002  # this use's place in the path of a seed; orders are 1,000,001
 
 
-Source: TypeAlias = OnDevice | FromStorage
+Source: TypeAlias = OnDevice | Decoded | FromStorage
 
 
 def input_shape(run: Settings, pair: AnyPair) -> tuple[int, int, int]:
@@ -196,7 +129,13 @@ def shape_of(pair: AnyPair, image_size: int | None) -> tuple[int, int, int]:
 
 
 def sources(
-    pair: AnyPair, *, image_size: int | None, normalisation: str, augment: bool, workers: int, device: torch.device
+    pair: AnyPair,
+    *,
+    image_size: int | None,
+    normalisation: str,
+    augment: bool,
+    workers: int | None,
+    device: torch.device,
 ) -> tuple[Source, Source]:
     """Return the training and the test split of a data set as sources."""
     scale = pair.normalisation if normalisation == "centred" else pair.standardised
@@ -211,5 +150,15 @@ def sources(
         train, test = train.with_transform(crop), test.with_transform(centre)
     plain = train.with_transform(test.transform)
     shown = train if augment else plain
-    source = partial(FromStorage, scale=scale, workers=workers, device=device)
-    return source(shown, plain), source(test, test)
+    return _stored(shown, plain, scale, workers, device), _stored(test, test, scale, workers, device)
+
+
+def _stored(
+    train: StoredImages, clean: StoredImages, scale: Normalisation, workers: int | None, device: torch.device
+) -> Decoded | FromStorage:
+    """Return a large split as a source: decoded once and kept on a GPU where it fits, else decoded while training."""
+    count = worker_count(workers, device)
+    images = stored_source.kept(train, workers=count, device=device)
+    if images is None:
+        return FromStorage(train, clean, scale, workers=count, device=device)
+    return Decoded(images, train, clean, scale, device)

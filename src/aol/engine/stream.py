@@ -33,7 +33,7 @@ class StreamLoop(Loop):
         pair: AnyPair,
         *,
         device: torch.device,
-        workers: int = 0,
+        workers: int | None = None,
         keep_samples: bool = False,
     ) -> None:
         super().__init__(runs, pair, device=device, workers=workers, keep_samples=keep_samples)

@@ -49,6 +49,12 @@ def _resnet34(classes: int, channels: int, size: int) -> Network:
     return resnet34(classes, channels)
 
 
+def _resnet50(classes: int, channels: int, size: int) -> Network:
+    from aol.nets.resnet import resnet50
+
+    return resnet50(classes, channels)
+
+
 def _vit(classes: int, channels: int, size: int) -> Network:
     from aol.nets.vit import ViT
 
@@ -60,6 +66,7 @@ NETWORKS: dict[str, Entry] = {
     "resnet32": Entry(_resnet32, 32, multiple=4),
     "resnet34-cifar": Entry(_resnet34_cifar, 32),
     "resnet34": Entry(_resnet34, 224, smallest=32),
+    "resnet50": Entry(_resnet50, 224, smallest=32),
     "vit": Entry(_vit, 32, multiple=4),
 }
 
@@ -83,7 +90,7 @@ def names() -> tuple[str, ...]:
     """List the names `make` knows.
 
     >>> names()
-    ('cnn', 'resnet32', 'resnet34-cifar', 'resnet34', 'vit')
+    ('cnn', 'resnet32', 'resnet34-cifar', 'resnet34', 'resnet50', 'vit')
     """
     return tuple(NETWORKS)
 

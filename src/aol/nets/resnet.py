@@ -1,4 +1,4 @@
-"""Residual networks of basic blocks, and ResNet-34 as for 224×224 images.
+"""Residual networks, and ResNet-34 and ResNet-50 as for 224×224 images.
 
 Assumes nothing of the image but its channels; a shortcut may ask for even sizes. All layers have PyTorch's
 default initialisation.
@@ -38,6 +38,8 @@ class BasicBlock(nn.Module):
     torch.Size([1, 32, 4, 4])
     """
 
+    expansion = 1
+
     def __init__(self, in_channels: int, out_channels: int, stride: int, shortcut: nn.Module) -> None:
         super().__init__()
         self.conv1 = nn.Conv2d(in_channels, out_channels, 3, stride, 1, bias=False)
@@ -52,11 +54,43 @@ class BasicBlock(nn.Module):
         return F.relu(self.norm2(self.conv2(branch)) + self.shortcut(x))
 
 
+@channelwise()
+class Bottleneck(nn.Module):
+    """1×1, 3×3 and 1×1 convolutions, the inner ones with a quarter of the channels; the 3×3 one has the stride.
+
+    [B, C_in, H, W] → [B, C_out, H/stride, W/stride].
+
+    >>> import torch
+    >>> Bottleneck(16, 32, 2, projection(16, 32, 2))(torch.zeros(1, 16, 8, 8)).shape
+    torch.Size([1, 32, 4, 4])
+    """
+
+    expansion = 4
+
+    def __init__(self, in_channels: int, out_channels: int, stride: int, shortcut: nn.Module) -> None:
+        super().__init__()
+        inner = out_channels // self.expansion
+        self.conv1 = nn.Conv2d(in_channels, inner, 1, bias=False)
+        self.norm1 = nn.BatchNorm2d(inner)
+        self.conv2 = nn.Conv2d(inner, inner, 3, stride, 1, bias=False)
+        self.norm2 = nn.BatchNorm2d(inner)
+        self.conv3 = nn.Conv2d(inner, out_channels, 1, bias=False)
+        self.norm3 = nn.BatchNorm2d(out_channels)
+        self.shortcut = shortcut
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[B, C_in, H, W] → [B, C_out, H/stride, W/stride]."""
+        branch = F.relu(self.norm1(self.conv1(x)))
+        branch = F.relu(self.norm2(self.conv2(branch)))
+        return F.relu(self.norm3(self.conv3(branch)) + self.shortcut(x))
+
+
 @channelwise(entry="stem")
 class ResNet(Network):
-    """Stem, stages of basic blocks, global mean, linear: images [B, C, H, W] → logits [B, K].
+    """Stem, stages of blocks, global mean, linear: images [B, C, H, W] → logits [B, K].
 
-    Stage s has `blocks[s]` blocks of `width`·2ˢ channels; every stage but the first halves the map.
+    Stage s has `blocks[s]` blocks of `width`·2ˢ channels (four times as many with `Bottleneck`); every stage but the
+    first halves the map.
 
     >>> import torch
     >>> stem = nn.Conv2d(3, 4, 3, padding=1)
@@ -66,18 +100,25 @@ class ResNet(Network):
     """
 
     def __init__(
-        self, stem: nn.Module, *, blocks: Sequence[int], width: int, num_classes: int, shortcut: Shortcut
+        self,
+        stem: nn.Module,
+        *,
+        blocks: Sequence[int],
+        width: int,
+        num_classes: int,
+        shortcut: Shortcut,
+        kind: type[BasicBlock] | type[Bottleneck] = BasicBlock,
     ) -> None:
         super().__init__()
         self.stem = stem
         self.stages = nn.Sequential()
         channels = width
         for stage, count in enumerate(blocks):
-            out = width * 2**stage
+            out = width * 2**stage * kind.expansion
             layers = nn.Sequential()
             for block in range(count):
                 stride = 2 if stage > 0 and block == 0 else 1
-                layers.append(BasicBlock(channels, out, stride, shortcut(channels, out, stride)))
+                layers.append(kind(channels, out, stride, shortcut(channels, out, stride)))
                 channels = out
             self.stages.append(layers)
         self.head = Head(channels, num_classes)
@@ -95,10 +136,26 @@ def resnet34(
     >>> sum(p.numel() for p in resnet34(1000).parameters())
     21797672
     """
-    stem = nn.Sequential(
+    stem = _stem(in_channels, width)
+    return ResNet(stem, blocks=blocks, width=width, num_classes=num_classes, shortcut=projection)
+
+
+def resnet50(
+    num_classes: int, in_channels: int = 3, *, blocks: Sequence[int] = (3, 4, 6, 3), width: int = 64
+) -> ResNet:
+    """ResNet-50 for 224×224 images: ResNet-34 with bottleneck blocks, 256 to 2048 channels, as torchvision's.
+
+    >>> sum(p.numel() for p in resnet50(1000).parameters())
+    25557032
+    """
+    stem = _stem(in_channels, width)
+    return ResNet(stem, blocks=blocks, width=width, num_classes=num_classes, shortcut=projection, kind=Bottleneck)
+
+
+def _stem(in_channels: int, width: int) -> nn.Module:
+    return nn.Sequential(
         nn.Conv2d(in_channels, width, 7, 2, 3, bias=False),
         nn.BatchNorm2d(width),
         nn.ReLU(),
         nn.MaxPool2d(3, 2, 1),
     )
-    return ResNet(stem, blocks=blocks, width=width, num_classes=num_classes, shortcut=projection)

@@ -245,7 +245,9 @@ def _train_group(
             saved = time.monotonic()
             saving = saved - start
         if stop:
+            loop.close()
             return None
+    loop.close()
     if save:
         save(loop, True)
     return loop

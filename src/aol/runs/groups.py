@@ -38,7 +38,7 @@ class ExecutionOptions:
     Args:
         device: where to train.
         together: the most runs in a group; by default what suits the device.
-        workers: processes that decode images of a large data set.
+        workers: processes that decode images of a large data set; by default one a core where the device is a GPU.
         keep_samples: keep the answer to every sample at every epoch, and so its age.
         checkpoint_seconds: the least time between two checkpoints; 0: one after every epoch.
         parallel: what processes started by torchrun share: every batch ("data") or the list of "runs". Sharing batches
@@ -52,7 +52,7 @@ class ExecutionOptions:
 
     device: torch.device
     together: int | None = None
-    workers: int = 0
+    workers: int | None = None
     keep_samples: bool = False
     checkpoint_seconds: float = 30.0
     parallel: str = "data"

@@ -1,0 +1,378 @@
+"""Training on large JPEG images: the network alone, a plain loop, and the engine from files, packed and kept.
+
+`photos` makes a set on the spot: images with the spectrum of natural ones (amplitude 1/f), of ImageNet's sizes, about
+500 × 375 pixels and 110 kB each. Times are those of whole training passes after the first, which includes the start of
+workers, the choice of kernels and the capture of the step.
+"""
+
+from __future__ import annotations
+
+import functools
+import io
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from functools import partial
+from importlib import import_module
+from importlib.util import find_spec
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.data import DataLoader, Dataset
+from torch.utils.flop_counter import FlopCounterMode
+
+from aol import nets
+from aol.bench.measure import Row
+from aol.data import StoredImages, open_data, pack
+from aol.data.images import IMAGENET
+from aol.engine import stored_source
+from aol.engine.capture import Captured
+from aol.engine.learner import Learner
+from aol.engine.offline import OfflineLoop
+from aol.engine.settings import Settings
+from aol.engine.source import AnyPair
+
+SIZE, PACKED, CLASSES = 224, 256, 100
+_SIDES = ((375, 500), (375, 500), (333, 500), (500, 375), (400, 500))  # height and width, before a random factor
+_CANVAS, _CANVASES, _QUALITY = 1024, 4, 90
+
+
+# The images
+
+
+def photos(folder: Path, count: int, *, workers: int, seed: int = 0) -> Path:
+    """Write an image folder of `count` JPEGs, a twentieth of them for testing, in parallel processes; return it."""
+    folder.mkdir(parents=True)
+    classes = min(CLASSES, count // 4)
+    canvases = folder.parent / "canvases.npy"
+    np.save(canvases, _painted(seed))
+    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+        for split, images in (("train", count), ("val", max(classes, count // 20))):
+            for label in range(classes):
+                (folder / split / f"class{label:03}").mkdir(parents=True, exist_ok=True)
+            list(pool.map(partial(_photo, canvases, folder / split, classes, seed), range(images), chunksize=64))
+    return folder
+
+
+def _painted(seed: int) -> npt.NDArray[np.uint8]:
+    """Return canvases to cut photos from, [n, side, side, 3]: sums of waves of random phase with amplitude 1/f."""
+    random = np.random.default_rng(seed)
+    square = np.fft.fftfreq(_CANVAS)[:, None] ** 2 + np.fft.rfftfreq(_CANVAS)[None] ** 2
+    amplitude = (1 / np.sqrt(np.maximum(square, _CANVAS**-2.0))).astype(np.float32)
+    canvases = []
+    for _ in range(_CANVASES):
+        phases = np.exp(np.complex64(2j * np.pi) * random.random((4, *square.shape), dtype=np.float32))
+        waves = [np.fft.irfft2(amplitude * phase, (_CANVAS, _CANVAS)) for phase in phases]
+        grey, *colours = (wave / wave.std() for wave in waves)
+        canvases.append(128 + 45 * np.stack([0.9 * grey + 0.4 * colour for colour in colours], axis=2))
+    found: npt.NDArray[np.uint8] = np.clip(np.stack(canvases), 0, 255).astype(np.uint8)
+    return found
+
+
+_opened = functools.cache(partial(np.load, mmap_mode="r"))
+
+
+def _photo(canvases: Path, folder: Path, classes: int, seed: int, number: int) -> None:
+    from PIL import Image
+
+    random = np.random.default_rng([seed, number, folder.name == "val"])
+    factor = np.exp(random.normal(0, 0.1))
+    height, width = (min(_CANVAS, round(side * factor)) for side in _SIDES[random.integers(len(_SIDES))])
+    top, left = (int(random.integers(_CANVAS - side + 1)) for side in (height, width))
+    canvas = _opened(canvases)[random.integers(_CANVASES), top : top + height, left : left + width]
+    buffer = io.BytesIO()
+    Image.fromarray(np.ascontiguousarray(canvas)).save(buffer, "JPEG", quality=_QUALITY)
+    (folder / f"class{number % classes:03}" / f"{number:07}.jpg").write_bytes(buffer.getvalue())
+
+
+# The network alone, and what bounds it
+
+
+def floors(name: str, device: torch.device, *, size: int = SIZE) -> dict[str, float]:
+    """Return the FLOPs of a training step, and the bytes that its layers read and write in bf16, for each image.
+
+    Bytes are those of all activations and their gradients that enter or leave an operator: layers that are not fused.
+    """
+    net = nets.make(name, num_classes=CLASSES, image_size=size, seed=0).to(device)
+    images = torch.zeros((_COUNTED, 3, size, size), device=device)
+    with FlopCounterMode(display=False) as flops, _Activations() as moved:  # type: ignore[no-untyped-call]
+        net(images).sum().backward()
+    return {"FLOPs": flops.get_total_flops() / _COUNTED, "bytes": 2 * moved.numbers / _COUNTED}
+
+
+_COUNTED = 3  # images of a batch that is counted: no layer has as many channels
+
+
+class _Activations(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Counts the numbers of a batch that operators read and write; views move none."""
+
+    numbers = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        if not func.is_view:
+            moved = [each for each in tree_leaves((args, kwargs, out)) if isinstance(each, Tensor) and each.dim() > 1]
+            self.numbers += sum(each.numel() for each in moved if each.shape[0] == _COUNTED)
+        return out
+
+
+def _run(name: str, batch: int, **more: Any) -> Settings:
+    given: dict[str, Any] = {"data": "photos", "net": name, "imbalance": None, "batch_size": batch, "epochs": 90}
+    return Settings(**given | {"precision": "bf16", "eval_every": 1000, "signal": "none"} | more)
+
+
+def random_tensors(name: str, batch: int, device: torch.device, *, size: int, steps: int) -> float:
+    """Return images a second of the engine's training step on one batch of random tensors on the device."""
+    learner = Learner([_run(name, batch)], num_classes=CLASSES, shape=(3, size, size), device=device)
+    images = torch.randn((1, batch, 3, size, size), device=device)
+    label = torch.randint(CLASSES, (1, batch), device=device)
+    weight, rate = torch.ones((1, batch), device=device), torch.full((), 0.01, device=device)
+
+    def step() -> None:
+        learner.step(images, label, weight, rate)
+
+    captured = Captured(step, device=device, touched=learner.tensors)
+    for number in range(2 + steps):
+        if number == 2:
+            _wait(device)
+            start = time.perf_counter()
+        captured()
+    _wait(device)
+    return steps * batch / (time.perf_counter() - start)
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+# The plain loop
+
+
+class _Plain(Dataset[tuple[Tensor, int]]):
+    """What torchvision's `ImageFolder` gives, where torchvision is missing: float32, normalised, one at a time."""
+
+    def __init__(self, records: StoredImages) -> None:
+        self._records = records
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        image, label, _ = self._records[index]
+        return IMAGENET(image), label
+
+
+def _plain_set(folder: Path, size: int) -> Dataset[tuple[Tensor, int]]:
+    if find_spec("torchvision") is None:
+        train = open_data(folder, size=size).train
+        assert isinstance(train, StoredImages)
+        return _Plain(train)
+    datasets, transforms = (import_module(f"torchvision.{name}") for name in ("datasets", "transforms"))
+    steps = [
+        transforms.RandomResizedCrop(size),
+        transforms.RandomHorizontalFlip(),
+        transforms.ToTensor(),
+        transforms.Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
+    ]
+    found: Dataset[tuple[Tensor, int]] = datasets.ImageFolder(str(folder / "train"), transforms.Compose(steps))
+    return found
+
+
+def plain_loop(
+    folder: Path, name: str, batch: int, device: torch.device, *, size: int, workers: int, seconds: float
+) -> float:
+    """Return images a second of a plain PyTorch loop: a `DataLoader`, channels last, bf16 autocast, SGD.
+
+    It runs for about `seconds` after its first batches of every worker, which are not timed.
+    """
+    torch.backends.cudnn.benchmark, before = True, torch.backends.cudnn.benchmark
+    net: nn.Module = nets.make(name, num_classes=CLASSES, image_size=size, seed=0)
+    net = net.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+    optimiser = torch.optim.SGD(net.parameters(), lr=0.01, momentum=0.9, weight_decay=1e-4)
+    data = _plain_set(folder, size)
+    loader = DataLoader(
+        data, batch, shuffle=True, drop_last=True, num_workers=workers, pin_memory=device.type == "cuda"
+    )
+    done, start = 0, time.perf_counter()
+    for number, (images, label) in enumerate(_forever(loader)):
+        images = images.to(device, non_blocking=True, memory_format=torch.channels_last)
+        with torch.autocast(device.type, dtype=torch.bfloat16):
+            loss = F.cross_entropy(net(images), label.to(device, non_blocking=True))
+        optimiser.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimiser.step()
+        done += batch
+        if number == max(1, workers):
+            _wait(device)
+            done, start = 0, time.perf_counter()
+        elif number > max(1, workers) and time.perf_counter() - start > seconds:
+            break
+    _wait(device)
+    torch.backends.cudnn.benchmark = before
+    return done / (time.perf_counter() - start)
+
+
+def _forever(loader: DataLoader[Any]) -> Iterator[Any]:
+    while True:
+        yield from loader
+
+
+# The engine
+
+
+@contextmanager
+def no_room() -> Iterator[None]:
+    """Let no set be kept on the device, as one that is too large for it."""
+    kept = stored_source.kept
+    stored_source.kept = lambda *_, **__: None
+    try:
+        yield
+    finally:
+        stored_source.kept = kept
+
+
+@dataclass(frozen=True)
+class Usual:
+    """Default sizes of a measurement."""
+
+    images: int
+    batch: int
+    size: int
+    nets: tuple[str, ...]
+
+
+def usual(device: torch.device) -> Usual:
+    """Return sizes that take a few minutes: a CPU gets a few small images."""
+    if device.type == "cuda":
+        return Usual(20_000, 256, 224, ("resnet34", "resnet50"))
+    return Usual(64, 16, 64, ("resnet34",))
+
+
+class Large:
+    """Times all ways to train on large images, and collects the figures in `rows`.
+
+    Args:
+        device: where to train.
+        images: how many JPEGs to make.
+        batch, size: of the training batches, and of their images.
+        workers: processes that decode, of the plain loop and of the engine; by default one a core.
+        epochs: to time, after one that is not timed.
+        seconds: to time of the plain loop.
+        say: called with a line for each figure.
+    """
+
+    def __init__(
+        self,
+        device: torch.device,
+        *,
+        images: int,
+        batch: int = 256,
+        size: int = SIZE,
+        workers: int | None = None,
+        epochs: int = 2,
+        seconds: float = 5.0,
+        say: Callable[[str], None],
+    ) -> None:
+        self.device, self.images, self.batch, self.size, self.epochs = device, images, batch, size, epochs
+        self.workers = len(os.sched_getaffinity(0)) if workers is None else workers
+        self.rows: list[Row] = []
+        self._plain_seconds, self._say = seconds, say
+
+    def add(self, what: str, value: float, unit: str, n: int = 1) -> None:
+        """Add a figure."""
+        self.rows.append(Row(what, value, unit, n))
+        self._say(f"{what}: {value:,.4g} {unit}")
+
+    def measure(self, names: Sequence[str]) -> list[Row]:
+        """Make a set, time some networks on it, and return the rows."""
+        with tempfile.TemporaryDirectory() as place:
+            folder, packed = Path(place, "photos"), Path(place, "packed")
+            start = time.perf_counter()
+            photos(folder, self.images, workers=max(1, self.workers))
+            self.add(f"{self.images:,} JPEGs made, {self.workers} processes", time.perf_counter() - start, "s")
+            files = [path.stat().st_size for path in folder.glob("train/*/*.jpg")]
+            self.add("a JPEG, mean", statistics.fmean(files) / 1e3, "kB", len(files))
+            start, side = time.perf_counter(), round(self.size * PACKED / SIZE)
+            small = pack(folder, packed, size=side, workers=max(1, self.workers), shard_records=1024)
+            self.add(f"packed to {side} pixels", time.perf_counter() - start, "s")
+            self.add("a packed image, mean", small.bytes / small.records / 1e3, "kB", small.records)
+            pairs = {"JPEG": open_data(folder, size=self.size), "packed": open_data(packed, size=self.size)}
+            for name in names:
+                self._network(name, folder, pairs)
+        return self.rows
+
+    def _network(self, name: str, folder: Path, pairs: Mapping[str, AnyPair]) -> None:
+        """Time all ways to train one network."""
+        for what, value in floors(name, self.device, size=self.size).items():
+            self.add(f"{name}, {what} of a training step, an image", value / 1e9, "G")
+        steps = 20 if self.device.type == "cuda" else 2
+        alone = random_tensors(name, self.batch, self.device, size=self.size, steps=steps)
+        self.add(f"{name}, random tensors on the device", alone, "images/s", steps)
+        plain = plain_loop(
+            folder, name, self.batch, self.device, size=self.size, workers=self.workers, seconds=self._plain_seconds
+        )
+        kind = "torchvision" if find_spec("torchvision") else "Pillow"
+        self.add(f"{name}, plain loop ({kind}, {self.workers} workers)", plain, "images/s")
+        for what, pair in pairs.items():
+            ways: dict[str, Callable[[], AbstractContextManager[None]]] = {f"{what}, decoded while training": no_room}
+            if self.device.type == "cuda":
+                ways[f"{what}, kept on the device"] = nullcontext
+            for way, context in ways.items():
+                with context():
+                    loop, began = self._trained(pair, _run(name, self.batch))
+                self._add_speeds(f"{name}, {way}", loop, began, alone=alone, plain=plain)
+        self._add_costs(name, pairs["packed"], self._epoch(loop))
+
+    def _add_speeds(self, what: str, loop: OfflineLoop, began: float, *, alone: float, plain: float) -> None:
+        took, waited = (self._median(loop, name) for name in ("train_seconds", "data_seconds"))
+        speed = loop.labels.numel() / took
+        self.add(what, speed, "images/s", self.epochs)
+        self.add(f"{what}, of random tensors", 100 * speed / alone, "%", self.epochs)
+        self.add(f"{what}, over the plain loop", speed / plain, "×", self.epochs)
+        self.add(f"{what}, waiting for images", 100 * waited / took, "%", self.epochs)
+        self.add(f"{what}, before the first epoch", began, "s")
+
+    def _add_costs(self, name: str, pair: AnyPair, base: float) -> None:
+        """Add what ages cost over the last way, which has none."""
+        signals: dict[str, dict[str, Any]] = {
+            "train": {"signal": "train"},
+            "eval": {"signal": "eval"},
+            "eval, a tenth of the samples": {"signal": "eval", "clean_part": 0.1},
+        }
+        for what, more in signals.items():
+            loop, _ = self._trained(pair, _run(name, self.batch, weighting="aol", **more))
+            cost = 100 * (self._epoch(loop) / base - 1)
+            self.add(f"{name}, cost of ages over plain training, signal {what}", cost, "%", self.epochs)
+            if "clean_part" in more:
+                error = loop.history.last("train_accuracy_error").item()
+                self.add(f"{name}, standard error of the training accuracy, signal {what}", 100 * error, "%")
+
+    def _trained(self, pair: AnyPair, run: Settings) -> tuple[OfflineLoop, float]:
+        """Train for some epochs; return the loop, and the seconds before its first epoch."""
+        start = time.perf_counter()
+        loop = OfflineLoop([run], pair, device=self.device, workers=self.workers)
+        began = time.perf_counter() - start
+        for _ in range(1 + self.epochs):
+            loop.run_epoch()
+        loop.close()
+        return loop, began
+
+    def _median(self, loop: OfflineLoop, name: str) -> float:
+        return float(loop.history.epoch(name)[1:, 0].median())
+
+    def _epoch(self, loop: OfflineLoop) -> float:
+        return self._median(loop, "seconds")

@@ -1,0 +1,108 @@
+"""Large images on a CUDA device: kept there or streamed, the same crops, and exact when resumed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from aol.bench.large import no_room
+from aol.data import open_data
+from aol.data.crops import crops_for
+from aol.data.resample import Ragged, centre_view, crop_view, largest_crops, resample
+from aol.engine import OfflineLoop
+from aol.engine.settings import Settings
+from aol.engine.source import sources
+from aol.engine.stored_source import Decoded, FromStorage
+from tests.data.test_resample import images, sizes
+from tests.support.tiny_sets import image_folder
+
+CUDA = torch.device("cuda")
+COMMON = {"image_size": 64, "normalisation": "centred", "augment": True, "workers": 2, "device": CUDA}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("photos")
+    return image_folder(root, per_class={"train": 40, "val": 8}, side=90)
+
+
+@pytest.mark.parametrize("size", [32, 224])
+def test_crops_on_the_device_are_within_a_quarter_of_a_grey_level(size: int) -> None:
+    given, (crop, centre) = images(), crops_for(size)
+    ragged, sides, index = Ragged.of(given), sizes(given), torch.arange(len(given))
+    there = Ragged(*(each.cuda() for each in ragged))
+    boxes = torch.from_numpy(crop.boxes(*sides.T.numpy(), seed=5, epoch=1))
+    for view, kind in ((crop_view(boxes, size), crop), (centre_view(sides, centre), centre)):
+        extent = largest_crops(sides, kind)
+        wanted = resample(ragged, index, view, size=size, extent=extent)
+        moved = type(view)(*(each.cuda() for each in view))
+        found = resample(there, index.cuda(), moved, size=size, extent=extent)
+        assert (found.cpu() - wanted).abs().max() < 0.25
+
+
+def test_a_set_that_is_kept_shows_the_crops_of_one_that_is_streamed(folder: Path) -> None:
+    pair = open_data(folder)
+    (kept, _) = sources(pair, **COMMON)  # type: ignore[arg-type]
+    with no_room():
+        (streamed, _) = sources(pair, **COMMON)  # type: ignore[arg-type]
+    assert isinstance(kept, Decoded)
+    assert isinstance(streamed, FromStorage)
+    order = torch.randperm(120, generator=torch.Generator().manual_seed(0))[None].cuda()
+    mine = torch.arange(120, device=CUDA)
+    kept.prepare(120, mine, epoch=3, seeds=[7])
+    wanted = torch.cat(list(streamed.train(order, mine, batch=50, epoch=3, seeds=[7])), 1)
+    level = 1 / (255 * 0.224)
+    assert (kept.shown(order, mine) - wanted).abs().max() < 1.3 * level
+    plain = torch.cat(list(streamed.clean(order[0], batch=50)))
+    assert (kept.plain(order[0]) - plain).abs().max() < 1.3 * level
+    streamed.close()
+
+
+@pytest.mark.parametrize("keep", [True, False], ids=["kept", "streamed"])
+@pytest.mark.parametrize("signal", ["eval", "train"])
+def test_a_resumed_run_is_the_run(folder: Path, keep: bool, signal: str) -> None:
+    run = Settings(
+        data="photos", net="resnet32", imbalance=None, epochs=3, batch_size=50, lr=0.01, weighting="aol", signal=signal,
+        image_size=64, precision="bf16", clean_part=0.8 if signal == "eval" else 1.0,
+    )  # fmt: skip
+
+    def loop() -> OfflineLoop:
+        if keep:
+            return OfflineLoop([run], open_data(folder), device=CUDA, workers=2)
+        with no_room():
+            return OfflineLoop([run], open_data(folder), device=CUDA, workers=2)
+
+    first, second = loop(), loop()
+    assert isinstance(first.train, Decoded if keep else FromStorage)
+    first.run_epoch()
+    second.load_state_dict(first.state_dict())
+    for each in (first, second):
+        while not each.done:
+            each.run_epoch()
+        each.close()
+    here, there = (each.learner.networks(0)["network"] for each in (first, second))
+    for name, value in here.items():
+        torch.testing.assert_close(value, there[name], rtol=2e-2, atol=2e-2)  # atomic sums of gradients
+    waited, took = (first.history.epoch(name)[:, 0] for name in ("data_seconds", "train_seconds"))
+    assert ((waited >= 0) & (waited <= took * 1.05)).all()
+
+
+def test_a_captured_step_of_streamed_images_is_the_step(folder: Path) -> None:
+    """Three batches of 50, 50 and 20: two graphs, which read the images from one place."""
+    losses = []
+    for keep in (True, False):
+        run = Settings(
+            data="photos", net="cnn", imbalance=None, epochs=2, batch_size=50, lr=1e-3, image_size=64, signal="none"
+        )
+        if keep:
+            loop = OfflineLoop([run], open_data(folder), device=CUDA, workers=2)
+        else:
+            with no_room():
+                loop = OfflineLoop([run], open_data(folder), device=CUDA, workers=2)
+        for _ in range(2):
+            loop.run_epoch()
+        losses.append(loop.history.epoch("train_loss")[:, 0])
+        loop.close()
+    torch.testing.assert_close(losses[0], losses[1], rtol=1e-2, atol=1e-3)
