@@ -44,7 +44,18 @@ def test_every_flag_is_accepted_with_its_default(
         flag = "--steps" if (command, name) == ("stream", "epochs") else f"--{name.replace('_', '-')}"
         value = start[name]
         words += [flag, "none" if value is None else str(value).lower()]
-    words += ["--data-dir", str(tmp_path), "--out", str(tmp_path / "out"), "--device", "cpu", "--together", "2"]
+    words += [
+        "--data-dir",
+        str(tmp_path),
+        "--out",
+        str(tmp_path / "out"),
+        "--device",
+        "cpu",
+        "--together",
+        "2",
+        "--stacking",
+        "auto",
+    ]
     words += ["--workers", "0", "--parallel", "data", "--checkpoint-seconds", "30", "--deterministic", "--debug"]
     words += ["--log", "tensorboard", "--resume", "--minutes", "60", "--shard", "1/1", "--json"]
     words += ["--keep-samples"] if command == "train" else []

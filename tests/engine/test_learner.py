@@ -18,8 +18,8 @@ from tests.support.tiny_runs import CPU, same_network, settings
 SHAPE = (1, 8, 8)
 
 
-def learner_of(runs: list[Settings]) -> Learner:
-    return Learner(runs, num_classes=3, shape=SHAPE, device=CPU)
+def learner_of(runs: list[Settings], stacking: str = "grouped") -> Learner:
+    return Learner(runs, num_classes=3, shape=SHAPE, device=CPU, stacking=stacking)
 
 
 def batch(runs: int, seed: int = 0, size: int = 6) -> tuple[Tensor, Tensor, Tensor]:
@@ -58,8 +58,9 @@ def plain_optimiser(run: Settings, net: nn.Module) -> torch.optim.Optimizer:
     return torch.optim.SGD(groups, lr=run.lr, momentum=run.momentum)
 
 
+@pytest.mark.parametrize("stacking", nets.STACKINGS)
 @pytest.mark.parametrize("optimiser", ["sgd", "adamw"])
-def test_steps_of_many_runs_are_those_of_each_alone_in_plain_pytorch(optimiser: str) -> None:
+def test_steps_of_many_runs_are_those_of_each_alone_in_plain_pytorch(optimiser: str, stacking: str) -> None:
     common = {"optimiser": optimiser, "weight_decay": 0.05, "lr": 0.01}
     kinds = [
         {},
@@ -69,7 +70,7 @@ def test_steps_of_many_runs_are_those_of_each_alone_in_plain_pytorch(optimiser: 
         {"divide_by": "count"},
     ]
     runs = [settings(**common, **kind, seed=seed) for seed, kind in enumerate(kinds)]
-    learner = learner_of(runs)
+    learner = learner_of(runs, stacking)
     singles = [plain_network(run) for run in runs]
     optimisers = [plain_optimiser(run, net) for run, net in zip(runs, singles, strict=True)]
     for step in range(4):

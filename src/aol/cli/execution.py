@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from aol.cli.parser import Flag, choice, count, defaults_of, folder, seconds, shard, switch, value
 from aol.engine.launch import launched
+from aol.nets.registry import STACKINGS
 
 if TYPE_CHECKING:
     from aol.runs.driver import ExecutionOptions
@@ -21,6 +22,12 @@ EXECUTION: tuple[Flag, ...] = (
     value("--data-dir", "FOLDER", "look for data sets here before $AOL_DATA and the cache folder", type=folder),
     DEVICE,
     value("--together", "N", "most runs trained as one network (default: by the device)", type=count(1)),
+    choice(
+        "--stacking",
+        ("auto", *STACKINGS, "alone"),
+        "how runs become one network: auto (what is quickest here), grouped, vmap, streams, alone (they do not)",
+        default="auto",
+    ),
     value("--workers", "N", "processes that decode large images (default: on a GPU one a core, else 0)", type=count(0)),
     value("--checkpoint-seconds", "S", "shortest time between two checkpoints", type=seconds, default=30.0),
     value("--minutes", "M", "stop after this many minutes; resume later", type=seconds),

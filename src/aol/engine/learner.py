@@ -9,7 +9,7 @@ import copy
 import math
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -45,12 +45,16 @@ class SingleRun(nn.Module):
         return {name: value.detach().clone() for name, value in self.network.state_dict().items()}
 
 
+Joint: TypeAlias = nets.Stacked | nets.ByRun | SingleRun
+
+
 def build(
-    runs: Sequence[Settings], *, num_classes: int, shape: tuple[int, int, int], alone: bool
-) -> nets.Stacked | SingleRun:
+    runs: Sequence[Settings], *, num_classes: int, shape: tuple[int, int, int], alone: bool, stacking: str = "grouped"
+) -> Joint:
     """Return the runs' networks as one, each initialised from its own seed, biases of sigmoid heads at -log(C - 1).
 
     With `alone`, a single network stays as it is; otherwise it becomes a stack of one, where possible, for the kernels.
+    `stacking` is how several become one (`nets.STACKINGS`).
     """
     made = []
     for run in runs:
@@ -66,7 +70,7 @@ def build(
             nn.init.constant_(bias, sigmoid_bias(num_classes))
         made.append(net)
     single = len(made) == 1 and (alone or not nets.can_stack(made[0]))
-    return SingleRun(made[0]) if single else nets.stack(made)
+    return SingleRun(made[0]) if single else nets.join(made, stacking if len(made) > 1 else "grouped")
 
 
 def network_name(name: str, shape: tuple[int, int, int]) -> str:
@@ -109,17 +113,24 @@ def rate_at(settings: Settings, step: int, steps_per_epoch: int) -> float:
 
 
 class Learner:
-    """R networks trained side by side, each by its own settings."""
+    """R networks trained side by side, each by its own settings; `stacking`: how they become one (`nets.STACKINGS`)."""
 
     def __init__(
-        self, runs: Sequence[Settings], *, num_classes: int, shape: tuple[int, int, int], device: torch.device
+        self,
+        runs: Sequence[Settings],
+        *,
+        num_classes: int,
+        shape: tuple[int, int, int],
+        device: torch.device,
+        stacking: str = "grouped",
     ) -> None:
         self.runs = runs
         self.settings = runs[0]
+        self.stacking = "alone" if len(runs) == 1 else stacking
         self.device = device
         self._shape = shape
         alone = device.type != "cuda" or _distributed.world()[1] > 1
-        self.net = build(runs, num_classes=num_classes, shape=shape, alone=alone).to(device)
+        self.net = build(runs, num_classes=num_classes, shape=shape, alone=alone, stacking=stacking).to(device)
         self._averaged = copy.deepcopy(self.net).requires_grad_(False) if self.settings.average else None
         # PyTorch convolutions are fastest with channels last; our kernels expect the default memory format.
         self._forwards = {False: self._quickest(self.net)}
@@ -133,8 +144,10 @@ class Learner:
         self.offset: Tensor | None = None  # [R, C]: added to the logits in the loss; keeps its memory, as graphs need
         self.by_count = torch.tensor([run.divide_by == "count" for run in runs], device=device)
 
-    def _quickest(self, net: nets.Stacked | SingleRun) -> nn.Module:
+    def _quickest(self, net: Joint) -> nn.Module:
         """Return the fastest module for these networks here: our kernels where they apply, else the network itself."""
+        if isinstance(net, nets.ByRun):
+            return net.channels_last()
         wanted = self.settings.precision == "bf16"
         if not isinstance(net, nets.Stacked) or not wanted or not fused.can_fuse(net):
             return net.to(memory_format=torch.channels_last)  # type: ignore[call-overload,no-any-return]
@@ -154,7 +167,7 @@ class Learner:
         # Biases of sigmoid heads do not decay. Runs with and without such heads share the tensor: `_update` decays it.
         groups = [{"params": rest, "weight_decay": s.weight_decay}, {"params": [bias], "weight_decay": 0.0}]
         decays = torch.tensor([s.weight_decay * (run.loss == "softmax") for run in self.runs], device=self.device)
-        self._bias_decay = decays.repeat_interleave(bias.numel() // len(self.runs))
+        self._bias_decay = decays.repeat_interleave(bias.numel() // len(self.runs)).view_as(bias)
         # The rate is a tensor of each parameter group, so that a captured step reads its current value.
         for group in groups:
             group["lr"] = torch.tensor(s.lr, device=self.device)

@@ -56,6 +56,7 @@ class Loop(ABC):
         device: torch.device,
         workers: int | None = None,
         keep_samples: bool = False,
+        stacking: str = "grouped",
     ) -> None:
         self.runs, self.settings, self.device = list(runs), runs[0], device
         self.classes, self.num_classes = pair.classes, pair.num_classes
@@ -87,7 +88,7 @@ class Loop(ABC):
             self.held_out = torch.arange(self._validation.labels.numel(), device=device)
         self.labels = self.train.labels[self.pool[0]]  # [n]: the same in all runs, because pools are ordered by class
         self.class_counts = torch.bincount(self.labels.cpu(), minlength=self.num_classes)
-        self.learner = Learner(runs, num_classes=self.num_classes, shape=shape, device=device)
+        self.learner = Learner(runs, num_classes=self.num_classes, shape=shape, device=device, stacking=stacking)
         self.weights = RunWeights(runs, device)
         self.history = History(len(runs), self.num_classes)
         rho = torch.tensor([run.rho for run in runs])
@@ -287,7 +288,8 @@ class Loop(ABC):
     def state_dict(self) -> dict[str, object]:
         """Return networks, optimiser, ages and history."""
         states: dict[str, object] = {name: state.state_dict() for name, state in self._states().items()}
-        return {**self._identity(), "epoch": self.epoch, "failed": list(self.failed), **states}
+        stacking = self.learner.stacking
+        return {**self._identity(), "stacking": stacking, "epoch": self.epoch, "failed": list(self.failed), **states}
 
     def _identity(self) -> dict[str, object]:
         return {"runs": [run.run_id for run in self.runs], "keep_samples": self.keep_samples}

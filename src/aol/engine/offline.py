@@ -37,8 +37,9 @@ class OfflineLoop(Loop):
         device: torch.device,
         workers: int | None = None,
         keep_samples: bool = False,
+        stacking: str = "grouped",
     ) -> None:
-        super().__init__(runs, pair, device=device, workers=workers, keep_samples=keep_samples)
+        super().__init__(runs, pair, device=device, workers=workers, keep_samples=keep_samples, stacking=stacking)
         s = self.settings
         arrives = s.scenario == "arrival"
         self.counts = torch.bincount(self.labels, minlength=self.num_classes)

@@ -35,8 +35,9 @@ class StreamLoop(Loop):
         device: torch.device,
         workers: int | None = None,
         keep_samples: bool = False,
+        stacking: str = "grouped",
     ) -> None:
-        super().__init__(runs, pair, device=device, workers=workers, keep_samples=keep_samples)
+        super().__init__(runs, pair, device=device, workers=workers, keep_samples=keep_samples, stacking=stacking)
         threshold: list[Threshold] = ["median" if run.threshold is None else run.threshold for run in runs]
         rho = torch.tensor([run.rho for run in runs])
         self.ages = ClassAges(self.num_classes, rho=rho, threshold=threshold, device=device)

@@ -8,27 +8,33 @@ from typing import TYPE_CHECKING
 from aol._lazy import lazy
 
 if TYPE_CHECKING:
+    from aol.nets.by_run import ByRun, join, obstacle_by_run
     from aol.nets.layers import Network, channelwise
-    from aol.nets.registry import make, names
+    from aol.nets.registry import STACKINGS, make, names
     from aol.nets.stacked import CannotStack, Stacked, can_stack, obstacle, stack
 
 __all__ = [
+    "STACKINGS",
+    "ByRun",
     "CannotStack",
     "Network",
     "Stacked",
     "can_stack",
     "channelwise",
+    "join",
     "make",
     "names",
     "obstacle",
+    "obstacle_by_run",
     "stack",
 ]
 
 __getattr__, __dir__ = lazy(
     __name__,
     {
+        "aol.nets.by_run": ("ByRun", "join", "obstacle_by_run"),
         "aol.nets.layers": ("Network", "channelwise"),
-        "aol.nets.registry": ("make", "names"),
+        "aol.nets.registry": ("STACKINGS", "make", "names"),
         "aol.nets.stacked": ("CannotStack", "Stacked", "can_stack", "obstacle", "stack"),
     },
 )

@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from aol.nets.layers import Network
 
 
+# How R networks become one: runs side by side in the channels, by `torch.func.vmap`, or each on its own CUDA stream.
+STACKINGS = ("grouped", "vmap", "streams")
+
+
 @dataclass(frozen=True)
 class Entry:
     """How to build a network, and which image sizes it takes."""

@@ -82,7 +82,9 @@ class Stacked(nn.Module):
 
     def __init__(self, networks: Sequence[nn.Module]) -> None:
         super().__init__()
-        _check_alike(networks)
+        check_alike(networks)
+        if reason := obstacle(networks[0]):
+            raise CannotStack(f"cannot stack: {reason}")
         self.num_runs = len(networks)
         self.network = _join(networks)
         self.training = self.network.training
@@ -176,11 +178,10 @@ def stack(networks: Sequence[nn.Module]) -> Stacked:
     return Stacked(networks)
 
 
-def _check_alike(networks: Sequence[nn.Module]) -> None:
+def check_alike(networks: Sequence[nn.Module]) -> None:
+    """Raise ValueError unless there is a network, and all are alike but for their values."""
     if not networks:
         raise ValueError("networks must hold at least one network, got none")
-    if reason := obstacle(networks[0]):
-        raise CannotStack(f"cannot stack: {reason}")
     first = _face(networks[0])
     for run, network in enumerate(networks):
         if _face(network) != first:

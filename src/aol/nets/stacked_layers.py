@@ -67,14 +67,42 @@ class _ContainGradient(torch.autograd.Function):
         return _without(grads[0], _not_finite(grads[0], ctx.runs), 1, 0.0), None
 
 
+def conv_of_runs(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    runs: int,
+    stride: Any = 1,
+    padding: Any = 0,
+    dilation: Any = 1,
+    groups: int = 1,
+    *,
+    contains: bool | None = None,
+) -> Tensor:
+    """Convolve R maps side by side, each with its own kernel: [B, R·C_in, H, W] → [B, R·C_out, H', W'].
+
+    On CUDA, grouped convolutions multiply the maps of neighbouring runs with zeros, and NaN times zero is NaN. There
+    (or where `contains` says so) a run that is not finite enters as zeros, and leaves as NaN by its own weights.
+
+    >>> x, weight = torch.tensor([[[[1.0]], [[2.0]]]]), torch.tensor([[[[10.0]]], [[[100.0]]]])
+    >>> conv_of_runs(x, weight, None, runs=2).flatten().tolist()
+    [10.0, 200.0]
+    """
+    contained = runs > 1 and (x.is_cuda if contains is None else contains)
+    if contained:
+        sick = _not_finite(x, runs)
+        x, weight = _without(x, sick, 1, 0.0), _without(weight, sick, 0, torch.nan)
+    y = F.conv2d(x, weight, bias, stride, padding, dilation, runs * groups)
+    if contained and y.requires_grad:
+        y = cast(Tensor, _ContainGradient.apply(y, runs))  # type: ignore[no-untyped-call]
+    return y
+
+
 class StackedConv2d(nn.Module):
     """R convolutions as one grouped convolution: [B, R·C_in, H, W] → [B, R·C_out, H', W'].
 
     With `takes_shared`, a map of C_in channels is one that all runs share: one dense convolution then gives
     all R outputs, and the map need not be copied for each run.
-
-    On CUDA, grouped convolutions multiply the maps of neighbouring runs with zeros, and NaN times zero is NaN. There
-    (or where `contains` says so) a run that is not finite enters as zeros, and leaves as NaN by its own weights.
 
     >>> conv = StackedConv2d([nn.Conv2d(3, 4, 3) for _ in range(5)])
     >>> conv.takes_shared = True
@@ -96,17 +124,9 @@ class StackedConv2d(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """[B, R·C_in, H, W], or [B, C_in, H, W] shared → [B, R·C_out, H', W']."""
-        shared = self.takes_shared and x.shape[1] == self.in_channels
-        groups = 1 if shared else self.runs * self.groups
-        weight: Tensor = self.weight
-        contained = self.runs > 1 and not shared and (x.is_cuda if self.contains is None else self.contains)
-        if contained:
-            sick = _not_finite(x, self.runs)
-            x, weight = _without(x, sick, 1, 0.0), _without(weight, sick, 0, torch.nan)
-        y = F.conv2d(x, weight, self.bias, self.stride, self.padding, self.dilation, groups)
-        if contained and y.requires_grad:
-            y = cast(Tensor, _ContainGradient.apply(y, self.runs))  # type: ignore[no-untyped-call]
-        return y
+        geometry = (self.stride, self.padding, self.dilation, self.groups)
+        runs = 1 if self.takes_shared and x.shape[1] == self.in_channels else self.runs
+        return conv_of_runs(x, self.weight, self.bias, runs, *geometry, contains=self.contains)
 
     def extra_repr(self) -> str:
         """As a plain convolution, with the number of runs."""

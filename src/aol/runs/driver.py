@@ -35,6 +35,7 @@ from aol.engine.offline import OfflineLoop
 from aol.engine.settings import Settings, WrongSettingsError
 from aol.engine.source import AnyPair, data_of
 from aol.engine.stream import StreamLoop
+from aol.nets.registry import STACKINGS
 from aol.runs.from_loop import RecordWriter
 from aol.runs.groups import ExecutionOptions as ExecutionOptions
 from aol.runs.groups import RunGroup as RunGroup
@@ -47,6 +48,7 @@ from aol.runs.groups import (
     remove_leftovers,
     save_checkpoint,
     shard_of,
+    stacking_of,
 )
 from aol.runs.loggers import Loggers
 from aol.runs.pace import Pace, that_fits
@@ -186,11 +188,20 @@ class Watch(Protocol):
         """Return whether to stop, if it would be that long until the next question."""
 
 
-def make_loop(runs: Sequence[Settings], pairs: dict[str, AnyPair], options: ExecutionOptions) -> Loop:
-    """Return the loop that trains a group, before its first epoch."""
+def make_loop(
+    runs: Sequence[Settings], pairs: dict[str, AnyPair], options: ExecutionOptions, *, stacking: str | None = None
+) -> Loop:
+    """Return the loop that trains a group, before its first epoch; `stacking` is that of a checkpoint."""
     kind = StreamLoop if runs[0].scenario == "stream" else OfflineLoop
+    if stacking is None:
+        stacking = stacking_of(runs, pairs, options).joint if len(runs) > 1 else "grouped"
     return kind(
-        runs, data_of(runs[0], pairs), device=options.device, workers=options.workers, keep_samples=options.keep_samples
+        runs,
+        data_of(runs[0], pairs),
+        device=options.device,
+        workers=options.workers,
+        keep_samples=options.keep_samples,
+        stacking=stacking,
     )
 
 
@@ -257,11 +268,11 @@ def _resumed(
     runs: Sequence[Settings], pairs: dict[str, AnyPair], options: ExecutionOptions, checkpoint: Path, watch: Watch
 ) -> Loop:
     """Return the loop where its checkpoint left it; from the start where that cannot be used."""
-    loop = make_loop(runs, pairs, options)
     if not checkpoint.exists():
-        return loop
+        return make_loop(runs, pairs, options)
     try:
         state = load_checkpoint(checkpoint)
+        loop = make_loop(runs, pairs, options, stacking=_stacking_in(state))
         if state.get("keep_samples") != loop.keep_samples:
             raise WrongSettingsError("These runs were begun with the other choice of --keep-samples: repeat it.")
         loop.load_state_dict(state)
@@ -278,6 +289,12 @@ def _resumed(
         os.replace(checkpoint, kept)
         return make_loop(runs, pairs, options)
     return loop
+
+
+def _stacking_in(state: dict[str, object]) -> str:
+    """Return how the runs of a checkpoint became one network: it is continued as it was begun."""
+    found = state.get("stacking", "grouped")
+    return found if isinstance(found, str) and found in STACKINGS else "grouped"
 
 
 def _is_out_of_memory(error: BaseException) -> bool:

@@ -55,6 +55,7 @@ def records_of(
                 failed_at_epoch=loop.failed[row] or None,
                 seconds=float(f"{curves['seconds'].sum() / len(loop.runs):.4g}"),
                 trained_together=len(loop.runs),
+                stacking=loop.learner.stacking,
                 versions=found,
                 command=command(run, data_dir=data_dir, keep_samples=loop.keep_samples),
                 data=run.data,

@@ -24,6 +24,7 @@ from aol.engine.learner import network_name
 from aol.engine.loop import pool
 from aol.engine.settings import Settings, WrongSettingsError, groups
 from aol.engine.source import AnyPair, data_of, input_shape
+from aol.engine.stacking import ALONE, Case, Choice, choose
 from aol.runs.loggers import check_loggers
 from aol.runs.progress import Silent
 from aol.runs.store import Store
@@ -38,6 +39,7 @@ class ExecutionOptions:
     Args:
         device: where to train.
         together: the most runs in a group; by default what suits the device.
+        stacking: how a group becomes one network: one of `nets.STACKINGS`, "alone", or "auto" (see `engine.stacking`).
         workers: processes that decode images of a large data set; by default one a core where the device is a GPU.
         keep_samples: keep the answer to every sample at every epoch, and so its age.
         checkpoint_seconds: the least time between two checkpoints; 0: one after every epoch.
@@ -52,6 +54,7 @@ class ExecutionOptions:
 
     device: torch.device
     together: int | None = None
+    stacking: str = "auto"
     workers: int | None = None
     keep_samples: bool = False
     checkpoint_seconds: float = 30.0
@@ -121,31 +124,53 @@ def plan(
 
     `limits` has the most runs of a group, by `group_key`.
     """
-    shared = launched()[1] > 1 and options.parallel == "data"
-    found: list[list[Settings]] = []
     by_key: dict[object, list[Settings]] = {}
     for run in runs:
         by_key.setdefault(run.group_key, []).append(run)
+    found: list[list[Settings]] = []
     for key, some in by_key.items():
-        pair = pairs[some[0].data]
-        shape = input_shape(some[0], pair)
-        reason: str | None
-        if shared:
-            reason = "several processes share every batch"
-        elif not isinstance(pair.train, ImageSet):
-            reason = f"{pair.name} is decoded while training"
-        else:
-            reason = nets.obstacle(_network(some[0], pair))
-        if reason and len(some) > 1:
-            progress.say_once(f"Runs are trained one after the other: {reason}.")
-        most = options.together or likely_best(options.device, shape, some[0].batch_size)
-        if limits and key in limits:
-            most = min(most, limits[key])
-        elif options.device.type == "cuda" and not options.together and not reason and len(some) > 1:
-            each = capacity.step_bytes(some[0], shape, pair.num_classes, options.device)
-            most = capacity.runs_that_fit(torch.cuda.mem_get_info(options.device)[0], each, most)
-        found += groups(some, 1 if reason else most)
+        most = 1 if len(some) == 1 else _together(some, pairs, options, progress, (limits or {}).get(key))
+        found += groups(some, most)
     return found
+
+
+def _together(
+    some: Sequence[Settings],
+    pairs: Mapping[str, AnyPair],
+    options: ExecutionOptions,
+    progress: Silent,
+    limit: int | None,
+) -> int:
+    """Return how many of some runs to train as one, at most `limit`, and say why it is one or how they become one."""
+    pair = pairs[some[0].data]
+    shape = input_shape(some[0], pair)
+    chosen = None
+    if launched()[1] > 1 and options.parallel == "data":
+        chosen = Choice(ALONE, "several processes share every batch")
+    elif not isinstance(pair.train, ImageSet):
+        chosen = Choice(ALONE, f"{pair.name} is decoded while training")
+    most = options.together or likely_best(options.device, shape, some[0].batch_size)
+    if limit is not None:
+        most = min(most, limit)
+    elif options.device.type == "cuda" and not options.together and chosen is None:
+        each = capacity.step_bytes(some[0], shape, pair.num_classes, options.device)
+        most = capacity.runs_that_fit(torch.cuda.mem_get_info(options.device)[0], each, most)
+    if chosen is None:
+        chosen = stacking_of(some[: max(2, most)], pairs, options)
+    if chosen.stacking == ALONE and chosen.reason:
+        progress.say_once(f"Runs are trained one after the other: {chosen.reason}.")
+    elif chosen.stacking != ALONE and chosen.gain is not None:
+        faster = f"a step is {chosen.gain:.1f} times as fast as one after the other"
+        progress.say_once(f"Runs are trained as one network by {chosen.stacking}: {faster}.")
+    return 1 if chosen.stacking == ALONE else most
+
+
+def stacking_of(runs: Sequence[Settings], pairs: Mapping[str, AnyPair], options: ExecutionOptions) -> Choice:
+    """Return how a group of runs becomes one network."""
+    pair = pairs[runs[0].data]
+    _network(runs[0], pair)  # says what does not fit
+    case = Case(runs[0], input_shape(runs[0], pair), pair.num_classes, options.device)
+    return choose(case, len(runs), options.stacking)
 
 
 def likely_best(device: torch.device, shape: tuple[int, int, int], batch_size: int) -> int:

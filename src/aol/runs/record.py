@@ -68,6 +68,7 @@ class Run:
         failed_at_epoch: the epoch in which the loss was not finite, if any.
         seconds: training time, divided by the number of runs trained together.
         trained_together: how many runs were trained as one network.
+        stacking: how they became one: grouped, vmap or streams; alone; None where it was not recorded.
         versions: of aol, torch and Python, and the device.
         command: what to type to repeat the run, where known.
         data: the data set's name or folder, where `aol` can open it.
@@ -90,6 +91,7 @@ class Run:
     failed_at_epoch: int | None = None
     seconds: float | None = None
     trained_together: int = 1
+    stacking: str | None = None
     versions: dict[str, str] = field(default_factory=dict)
     command: str | None = None
     data: str | None = None
@@ -177,7 +179,7 @@ def encode(run: Run) -> bytes:
 
 _PLAIN = (
     "id", "method", "seed", "settings", "classes", "counts", "planned", "finished", "failed_at_epoch", "seconds",
-    "trained_together", "versions", "command", "data", "data_dir", "directory",
+    "trained_together", "stacking", "versions", "command", "data", "data_dir", "directory",
 )  # fmt: skip
 
 
@@ -237,12 +239,13 @@ def _floats(values: list[float | None]) -> Floats:
 
 def _check(found: dict[str, Any]) -> None:
     """Raise if any value is not of the kind that `encode` writes: everything after this relies on the types."""
+    found.setdefault("stacking", None)  # not in older records
     expected = {"format", "epochs", "curves", "by_class", "over_time", *_PLAIN}
     if wrong := expected ^ set(found):
         raise DamagedRunError(f"it has no {sorted(wrong)[0]!r}, or should not have it")
     for name in ("id", "method"):
         _require(_is_text(found[name]) and bool(found[name]), f"{name} must be text")
-    for name in ("command", "data", "data_dir", "directory"):
+    for name in ("stacking", "command", "data", "data_dir", "directory"):
         _require(found[name] is None or _is_text(found[name]), f"{name} must be text")
     for name, least in (("seed", 0), ("planned", 1), ("failed_at_epoch", 1)):
         _require(found[name] is None or _is_whole(found[name], least), f"{name} must be a whole number from {least} on")

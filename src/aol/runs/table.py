@@ -26,11 +26,11 @@ class RunFrame(pd.DataFrame):
     """Runs as a DataFrame, a row a run, indexed by the run's id.
 
     Columns: what a run is (`folder`, `method`, `seed`, `finished`, `failed_at_epoch`, `epochs_done`, `planned`,
-    `seconds`, `trained_together`, `aol`, `torch`, `python`, `device`), every setting by its name, and the accuracies
-    `test_last`, `test_best`, `test_tail_mean` and `test_second_half_mean` as fractions, the same for `validation_` and
-    `averaged_`; then the metrics of `aol.metrics` on test, `test_worst_class_last`, `test_tail_accuracy_tail_mean` and
-    so on. NaN where nothing was measured; a run that diverged counts as chance. `zero_threshold`: the share of a
-    stream's steps in which the threshold was 0, so that no class grew older.
+    `seconds`, `trained_together`, `stacking`, `aol`, `torch`, `python`, `device`), every setting by its name, and the
+    accuracies `test_last`, `test_best`, `test_tail_mean` and `test_second_half_mean` as fractions, the same for
+    `validation_` and `averaged_`; then the metrics of `aol.metrics` on test, `test_worst_class_last`,
+    `test_tail_accuracy_tail_mean` and so on. NaN where nothing was measured; a run that diverged counts as chance.
+    `zero_threshold`: the share of a stream's steps in which the threshold was 0, so that no class grew older.
 
     A part of the frame is a frame of those runs: `frame[frame.weighting == "aol"].epochs()`.
     """
@@ -167,6 +167,7 @@ def _row(folder: Path | None, run: Run) -> dict[str, object]:
         "planned": run.planned,
         "seconds": run.seconds,
         "trained_together": run.trained_together,
+        "stacking": run.stacking,
         **{name: run.versions.get(name) for name in _VERSIONS},
         **run_metrics(run),
         "zero_threshold": zero_threshold_share(run),

@@ -1,0 +1,159 @@
+"""How several runs become one network: on a GPU, training steps of each way are timed once.
+
+Results of a run do not depend on it, except for rounding.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import torch
+
+from aol import nets
+from aol.engine.capture import Captured
+from aol.engine.learner import Learner, network_name
+from aol.engine.settings import Settings
+from aol.nets import fused
+
+ALONE = "alone"  # one run after the other
+CHOICES = ("auto", *nets.STACKINGS, ALONE)
+_MOST = 16  # runs in a measurement
+_REPLAYS = 10
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A way to train several runs: one of `nets.STACKINGS`, or "alone" and why; ms of a run's step by way, if timed."""
+
+    stacking: str
+    reason: str | None = None
+    timed: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def joint(self) -> str:
+        """The quickest of `nets.STACKINGS`, for a group of runs that exists already."""
+        others = {each: taken for each, taken in self.timed.items() if each != ALONE}
+        return self.stacking if self.stacking != ALONE else min(others, key=others.__getitem__, default="grouped")
+
+    @property
+    def gain(self) -> float | None:
+        """How many times as fast as one run after the other a step was."""
+        return self.timed[ALONE] / self.timed[self.stacking] if self.timed else None
+
+
+@dataclass(frozen=True)
+class Case:
+    """What a choice depends on: a run, the shape of its images, the classes, and the device."""
+
+    run: Settings
+    shape: tuple[int, int, int]
+    num_classes: int
+    device: torch.device
+
+    def network(self) -> nets.Network:
+        """Return a network of the run."""
+        channels, size, _ = self.shape
+        name = network_name(self.run.net, self.shape)
+        return nets.make(name, num_classes=self.num_classes, in_channels=channels, image_size=size, seed=self.run.seed)
+
+
+_CHOSEN: dict[object, Choice] = {}
+
+
+def choose(case: Case, number: int, wanted: str = "auto") -> Choice:
+    """Return how to train `number` such runs; the same answer for the same question in this process.
+
+    A CPU stacks by groups or not at all. On a GPU, "auto" takes aol's kernels where they apply, else what is quickest:
+    a measurement, so another process may choose otherwise. With deterministic algorithms, the first way that is
+    possible is taken.
+    """
+    if number == 1 or wanted == ALONE:
+        return Choice(ALONE)
+    number = min(_MOST, 1 << (number.bit_length() - 1))
+    s = case.run
+    key = (
+        s.net,
+        s.batch_size,
+        s.optimiser,
+        s.average,
+        s.precision,
+        case.shape,
+        case.num_classes,
+        case.device,
+        number,
+        wanted,
+    )
+    if key not in _CHOSEN:
+        _CHOSEN[key] = _choose(case, number, wanted)
+    return _CHOSEN[key]
+
+
+def _choose(case: Case, number: int, wanted: str) -> Choice:
+    net = case.network()
+    if case.device.type != "cuda" and wanted == "auto":
+        wanted = "grouped"
+    if wanted == "auto" and _has_kernels(net, case):
+        return Choice("grouped")
+    reasons = {each: _obstacle(net, each, case) for each in (nets.STACKINGS if wanted == "auto" else (wanted,))}
+    possible = [each for each, reason in reasons.items() if reason is None]
+    if not possible:
+        return Choice(ALONE, next(iter(reasons.values())))
+    if wanted != "auto" or torch.are_deterministic_algorithms_enabled():
+        return Choice(possible[0])
+    timed = {ALONE: _milliseconds(case, 1, "grouped")}
+    for each in possible:
+        try:
+            timed[each] = _milliseconds(case, number, each)
+        except RuntimeError:  # too little memory, or nothing that a graph can hold
+            continue
+        finally:
+            _tidy()
+    best = min(timed, key=timed.__getitem__)
+    return Choice(best, "that is quicker here" if best == ALONE else None, timed)
+
+
+def _has_kernels(net: nets.Network, case: Case) -> bool:
+    return case.run.precision == "bf16" and nets.can_stack(net) and fused.can_fuse(nets.stack([net]).to(case.device))
+
+
+def _obstacle(net: nets.Network, stacking: str, case: Case) -> str | None:
+    if stacking == "grouped":
+        return nets.obstacle(net)
+    images = torch.rand((2, *case.shape), generator=torch.Generator().manual_seed(0)).to(case.device)
+    return nets.obstacle_by_run(net.to(case.device), images, streams=stacking == "streams")
+
+
+def _milliseconds(case: Case, number: int, stacking: str) -> float:
+    """Return the time of a training step, divided by the number of runs."""
+    runs = [replace(case.run, seed=seed) for seed in range(number)]
+    device, batch = case.device, case.run.batch_size
+    learner = Learner(runs, num_classes=case.num_classes, shape=case.shape, device=device, stacking=stacking)
+    images = torch.zeros((number, batch, *case.shape), device=device)
+    label = torch.zeros((number, batch), dtype=torch.int64, device=device)
+    weight, rate = torch.ones((number, batch), device=device), torch.zeros((), device=device)
+
+    def work() -> None:
+        learner.step(images, label, weight, rate)
+
+    step = Captured(work, device=device, touched=learner.tensors)
+    step()
+    _wait(device)
+    start = time.perf_counter()
+    for _ in range(_REPLAYS):
+        step()
+    _wait(device)
+    return (time.perf_counter() - start) / _REPLAYS / number * 1e3
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def _tidy() -> None:
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()

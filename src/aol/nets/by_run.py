@@ -1,0 +1,213 @@
+"""R networks of any kind as one module, for what `stacked.py` does not know, or where it is not the quickest.
+
+Every parameter and buffer is the R plain ones along a new first axis. The forward pass is the plain network's own:
+called once for all runs by `torch.func.vmap`, or once for each run, side by side on CUDA streams.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, vmap
+
+from aol import _values as _check
+from aol.nets.external import head_name
+from aol.nets.registry import STACKINGS
+from aol.nets.run_axis import RunAxis
+from aol.nets.stacked import Stacked, check_alike, stack
+
+
+def join(networks: Sequence[nn.Module], stacking: str = "grouped") -> Stacked | ByRun:
+    """R networks alike but for their values → one that computes them all, in one of `STACKINGS`; results are the same.
+
+    >>> nets = [nn.Sequential(nn.Flatten(), nn.Linear(4, 2)) for _ in range(3)]
+    >>> [join(nets, each)(torch.zeros(5, 1, 2, 2)).shape for each in STACKINGS]
+    [torch.Size([3, 5, 2]), torch.Size([3, 5, 2]), torch.Size([3, 5, 2])]
+    """
+    _check.choice("stacking", stacking, STACKINGS)
+    return stack(networks) if stacking == "grouped" else ByRun(networks, streams=stacking == "streams")
+
+
+class ByRun(nn.Module):
+    """R networks as one: images [R, B, C, H, W], or [B, C, H, W] seen by all runs → logits [R, B, K].
+
+    Args:
+        networks: alike but for their values; they are not touched.
+        streams: call the networks one by one, each on its own stream, instead of all at once by `vmap`.
+
+    >>> nets = [nn.Sequential(nn.Flatten(), nn.LayerNorm(4), nn.Linear(4, 2)) for _ in range(3)]
+    >>> joint, x = ByRun(nets), torch.randn(3, 5, 1, 2, 2)
+    >>> torch.allclose(joint(x)[1], nets[1](x[1]), atol=1e-6), [tuple(p.shape) for p in joint.parameters()]
+    (True, [(3, 4), (3, 4), (3, 2, 4), (3, 2)])
+    """
+
+    def __init__(self, networks: Sequence[nn.Module], *, streams: bool = False) -> None:
+        super().__init__()
+        check_alike(networks)
+        self.num_runs, self.streams = len(networks), streams
+        self.network = _joined(networks)
+        self.training = self.network.training
+        self._head = head_name(networks[0])
+
+    @property
+    def head(self) -> nn.Module:
+        """The last linear layer of all runs, `weight` [R, K, I] and `bias` [R, K]."""
+        return self.network.get_submodule(self._head)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Images [R, B, C, H, W] or [B, C, H, W] → logits [R, B, K]."""
+        shared = images.dim() == 4
+        if not shared and (images.dim() != 5 or images.shape[0] != self.num_runs):
+            allowed = f"[{self.num_runs}, B, C, H, W] or [B, C, H, W]"
+            raise ValueError(f"images must be {allowed}, got {list(images.shape)}")
+        if self.streams:
+            return torch.stack(self._side_by_side(images, shared))
+        tensors = (dict(self.network.named_parameters()), dict(self.network.named_buffers()))
+        with RunAxis():
+            return vmap(self._call, (0, None if shared else 0), randomness="error")(tensors, images)
+
+    def _call(self, tensors: Any, images: Tensor) -> Tensor:
+        return cast(Tensor, functional_call(self.network, tensors, (images,)))
+
+    def _side_by_side(self, images: Tensor, shared: bool) -> list[Tensor]:
+        """Call the network with the tensors of each run; kernels of different runs may overlap on a GPU."""
+        # `unbind` has one gradient, a stack; R slices would have R of the size of all runs.
+        values = {name: value.unbind() for name, value in self.network.named_parameters()}
+        values |= {name: tuple(value) for name, value in self.network.named_buffers()}
+        main = torch.cuda.current_stream(images.device) if images.is_cuda else None
+        logits = []
+        for run in range(self.num_runs):
+            tensors = {name: value[run] for name, value in values.items()}
+            own = images if shared else images[run]
+            if main is None:
+                logits.append(self._call(tensors, own))
+                continue
+            side = _stream(images.device, run)
+            side.wait_stream(main)
+            with torch.cuda.stream(side):
+                logits.append(self._call(tensors, own))
+            images.record_stream(side)
+        if main is not None:
+            for run, each in enumerate(logits):
+                main.wait_stream(_stream(images.device, run))
+                each.record_stream(main)
+        return logits
+
+    def channels_last(self) -> ByRun:
+        """Let the channels of every kernel [R, O, I, H, W] lie last in memory, as convolutions on a GPU want it."""
+        for parameter in self.parameters():
+            if parameter.dim() == 5:
+                last = parameter.data.permute(0, 1, 3, 4, 2).contiguous()
+                parameter.data = last.permute(0, 1, 4, 2, 3)
+        return self
+
+    def run_view(self, tensor: Tensor) -> Tensor:
+        """Return a parameter, gradient, buffer or optimiser state [R, …] as it is, to read or to write by run."""
+        return tensor
+
+    def unstack(self, run: int) -> dict[str, Tensor]:
+        """Copy run `run` out as the state dict of a plain network.
+
+        >>> nets = [nn.Sequential(nn.Linear(2, 1)) for _ in range(3)]
+        >>> torch.equal(ByRun(nets).unstack(2)["0.weight"], nets[2][0].weight)
+        True
+        """
+        if not 0 <= run < self.num_runs:
+            raise IndexError(f"run must be in [0, {self.num_runs}), got {run}")
+        return {name: value.detach()[run].clone().contiguous() for name, value in self.network.state_dict().items()}
+
+
+_STREAMS: dict[tuple[torch.device, int], torch.cuda.Stream] = {}
+
+
+def _stream(device: torch.device, run: int) -> torch.cuda.Stream:
+    if (device, run) not in _STREAMS:
+        _STREAMS[device, run] = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+    return _STREAMS[device, run]
+
+
+def _joined(networks: Sequence[nn.Module]) -> nn.Module:
+    """Copy the first network with every parameter and buffer replaced by those of all networks, [R, …]."""
+    joint: dict[int, object] = {}
+    for name, value in [*networks[0].named_parameters(), *networks[0].named_buffers()]:
+        parameter = isinstance(value, nn.Parameter)
+        each = [net.get_parameter(name) if parameter else net.get_buffer(name) for net in networks]
+        stacked = torch.stack([tensor.detach() for tensor in each])
+        joint[id(value)] = nn.Parameter(stacked, requires_grad=value.requires_grad) if parameter else stacked
+    return copy.deepcopy(networks[0], joint)  # what deepcopy finds in its memo it takes as copied
+
+
+# Which networks
+
+
+def obstacle_by_run(net: nn.Module, images: Tensor, *, streams: bool = False) -> str | None:
+    """Why several such networks cannot be trained by `ByRun`; None if they can: one step of two of them is tried.
+
+    `images` [B, C, H, W] are of any values. What draws random numbers while it trains is refused: the numbers of a run
+    would depend on the other runs.
+
+    >>> obstacle_by_run(nn.Sequential(nn.Flatten(), nn.Linear(4, 2), nn.Dropout()), torch.ones(2, 1, 2, 2))
+    'the network draws random numbers while it trains'
+    """
+    pair = [_moved(net, seed) for seed in range(2)]
+    joint = ByRun(pair, streams=streams)
+    shown = torch.stack([images, images.flip(0) + 0.5])
+    with torch.random.fork_rng():
+        before = _random_state(images)
+        plain = torch.stack([each(x) for each, x in zip(pair, shown, strict=True)])
+        if not torch.equal(before, _random_state(images)):
+            return "the network draws random numbers while it trains"
+    try:
+        logits = joint(shown)
+        logits.square().sum().backward()
+    except (RuntimeError, TypeError, ValueError, NotImplementedError) as error:
+        return str(error).splitlines()[0].removeprefix("cannot stack: ")
+    plain.square().sum().backward()  # type: ignore[no-untyped-call]
+    return _difference(joint, pair, logits, plain)
+
+
+def _random_state(images: Tensor) -> Tensor:
+    on_gpu = [torch.cuda.get_rng_state(images.device)] if images.is_cuda else []
+    return torch.cat([torch.get_rng_state(), *on_gpu])
+
+
+def _moved(net: nn.Module, seed: int) -> nn.Module:
+    """Copy a network, in training mode, with its values moved a little, so that two of them differ."""
+    generator = torch.Generator().manual_seed(seed)
+    copied = copy.deepcopy(net).train()
+    with torch.no_grad():
+        for value in copied.parameters():
+            value.add_(torch.rand(value.shape, generator=generator).to(value) * 0.02)
+    return copied
+
+
+def _difference(joint: ByRun, pair: Sequence[nn.Module], logits: Tensor, plain: Tensor) -> str | None:
+    """Name the first result of a step in which a joint and plain networks differ by more than rounding."""
+    if not _close(logits, plain, plain):
+        return "its outputs for several runs at once are not those of each run"
+    grads = {
+        name: torch.stack(
+            [torch.zeros_like(p) if (p := net.get_parameter(name)).grad is None else p.grad for net in pair]
+        )
+        for name, _ in joint.network.named_parameters()
+    }
+    largest = torch.stack([value.abs().max() for value in grads.values() if value.numel()])
+    for name, value in joint.network.named_parameters():
+        found = torch.zeros_like(value) if value.grad is None else value.grad
+        if not _close(found, grads[name], largest):
+            return f"the gradient of {name!r} for several runs at once is not that of each run"
+    for name, buffer in joint.network.named_buffers():
+        theirs = torch.stack([net.get_buffer(name) for net in pair])
+        if not _close(buffer, theirs, theirs):
+            return f"the buffer {name!r} is not updated as in a single run"
+    return None
+
+
+def _close(ours: Tensor, theirs: Tensor, scale: Tensor) -> bool:
+    if ours.shape != theirs.shape or not ours.numel():
+        return ours.shape == theirs.shape
+    return bool((ours.double() - theirs.double()).abs().max() <= 1e-3 * scale.double().abs().max() + 1e-6)

@@ -1,0 +1,184 @@
+"""Functions of networks with a run axis, for `torch.func.vmap`: as quick as stacked layers, and runs are kept apart.
+
+`vmap` has rules of its own. Here the run axis is joined with the channels of convolutions, norms and pools, with the
+batch of attention, and is the batch of matrix products. A run that is not finite does not reach others (see
+`conv_of_runs`).
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from aol.nets.layers import split_runs
+from aol.nets.stacked import CannotStack
+from aol.nets.stacked_layers import conv_of_runs
+
+Axes = Sequence[int | None]  # the run axis of each argument; None: it has none
+Result = tuple[Tensor, int]  # and its run axis
+
+
+class RunAxis(TorchFunctionMode):
+    """Use these rules under `vmap`; refuse convolutions that have none, since on CUDA a run could reach others."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Call `func` by its rule, if it has one and an argument has a run axis."""
+        named = {"x" if name == "input" else name: value for name, value in (kwargs or {}).items()}
+        if func in _REFUSED:
+            raise CannotStack(f"cannot stack: there is no rule for {func.__name__}")
+        if func in _BY_CHANNEL and args and _has_runs(args[0]) and not named.get("return_indices"):
+            return _by_channel(func, args, kwargs or {})
+        if func not in _RULES or not any(map(_has_runs, (*args, *named.values()))):
+            return func(*args, **(kwargs or {}))
+        signature, apply = _RULES[func]
+        given = signature.bind(0, (), *args, **named)
+        given.apply_defaults()
+        return apply(*given.args[2:])
+
+
+def _has_runs(value: object) -> bool:
+    return isinstance(value, Tensor) and torch._C._functorch.is_batchedtensor(value)
+
+
+def _first(value: Tensor, axis: int | None, runs: int) -> Tensor:
+    """Return a tensor with its run axis in front; one without is the same for all runs."""
+    return value.expand(runs, *value.shape) if axis is None else value.movedim(axis, 0)
+
+
+def _flat(value: Tensor | None, axis: int | None, runs: int) -> Tensor | None:
+    """Return vectors [C] of all runs as one, [R·C]; a view where there is a run axis."""
+    return None if value is None else _first(value, axis, runs).reshape(-1)
+
+
+def _channels(x: Tensor, axis: int | None, runs: int) -> Tensor:
+    """Return a map [B, C, …] of each run as [B, R·C, …]."""
+    by_run = x[:, None].expand(-1, runs, *x.shape[1:]) if axis is None else x.movedim(axis, 1)
+    return by_run.flatten(1, 2)
+
+
+def _conv2d(
+    runs: int,
+    axes: Axes,
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    dilation: Any = 1,
+    groups: int = 1,
+) -> Result:
+    if x.dim() - (axes[0] is not None) != 4:
+        raise CannotStack("cannot stack: a convolution of a single image")
+    kernel = _first(weight, axes[1], runs).flatten(0, 1)
+    shift = _flat(bias, axes[2], runs)
+    y = conv_of_runs(_channels(x, axes[0], runs), kernel, shift, runs, stride, padding, dilation, groups)
+    return split_runs(y, runs, axis=1), 1
+
+
+def _batch_norm(
+    runs: int,
+    axes: Axes,
+    x: Tensor,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    training: bool = False,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Result:
+    if training and any(v is not None and a is None for v, a in ((running_mean, axes[1]), (running_var, axes[2]))):
+        raise CannotStack("cannot stack: a batch norm whose statistics all runs share")
+    mean, var, scale, shift = (
+        _flat(value, axis, runs)
+        for value, axis in zip((running_mean, running_var, weight, bias), axes[1:5], strict=True)
+    )
+    y = F.batch_norm(_channels(x, axes[0], runs), mean, var, scale, shift, training, momentum, eps)
+    return split_runs(y, runs, axis=1), 1
+
+
+def _group_norm(
+    runs: int,
+    axes: Axes,
+    x: Tensor,
+    num_groups: int,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
+) -> Result:
+    scale, shift = _flat(weight, axes[2], runs), _flat(bias, axes[3], runs)
+    y = F.group_norm(_channels(x, axes[0], runs), runs * num_groups, scale, shift, eps)
+    return split_runs(y, runs, axis=1), 1
+
+
+def _linear(runs: int, axes: Axes, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Result:
+    rows, matrix = _first(x, axes[0], runs), _first(weight, axes[1], runs).transpose(1, 2)
+    flat = rows.reshape(runs, -1, rows.shape[-1])
+    shift = None if bias is None else _first(bias, axes[2], runs)[:, None]
+    y = torch.bmm(flat, matrix) if shift is None else torch.baddbmm(shift, flat, matrix)
+    return y.view(*rows.shape[:-1], -1), 0
+
+
+def _attention(
+    runs: int,
+    axes: Axes,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Result:
+    if dropout_p or attn_mask is not None or query.dim() - (axes[0] is not None) != 4:
+        raise CannotStack("cannot stack: attention with a mask, with dropout, or without heads")
+    q, k, v = (_first(each, axis, runs).flatten(0, 1) for each, axis in zip((query, key, value), axes[:3], strict=True))
+    y = F.scaled_dot_product_attention(q, k, v, is_causal=is_causal, scale=scale, enable_gqa=enable_gqa)
+    return split_runs(y, runs), 0
+
+
+def _under_vmap(work: Callable[..., Result]) -> Callable[..., Tensor]:
+    """Make a function whose result under `vmap` is that of `work(runs, axes, *arguments)`, gradients included."""
+
+    class Rule(torch.autograd.Function):
+        @staticmethod
+        def forward(*given: Any) -> Tensor:
+            raise NotImplementedError("only under vmap")
+
+        @staticmethod
+        def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+            """Nothing to keep: the gradient is that of `work`."""
+
+        @staticmethod
+        def vmap(info: Any, axes: Any, *given: Any) -> Result:
+            return work(info.batch_size, axes, *given)
+
+    return Rule.apply
+
+
+def _by_channel(func: Callable[..., Tensor], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Tensor:
+    """Call a function that treats every channel alike on the channels of all runs."""
+
+    def work(runs: int, axes: Axes, x: Tensor) -> Result:
+        return split_runs(func(_channels(x, axes[0], runs), *args[1:], **kwargs), runs, axis=1), 1
+
+    return _under_vmap(work)(args[0])
+
+
+_WORK: dict[Any, Callable[..., Result]] = {
+    F.conv2d: _conv2d,
+    F.batch_norm: _batch_norm,
+    F.group_norm: _group_norm,
+    F.linear: _linear,
+    F.scaled_dot_product_attention: _attention,
+}
+_RULES = {func: (inspect.signature(work), _under_vmap(work)) for func, work in _WORK.items()}
+_BY_CHANNEL: tuple[Any, ...] = (F.max_pool2d, F.avg_pool2d, F.adaptive_avg_pool2d)
+_REFUSED = (F.conv1d, F.conv3d, F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d)

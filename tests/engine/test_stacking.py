@@ -1,0 +1,114 @@
+"""How several runs become one network: what is chosen, and that it changes nothing else."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from aol.engine import OfflineLoop, stacking
+from aol.engine.stacking import ALONE, Case, Choice, choose
+from aol.nets import STACKINGS
+from tests.support.tiny_runs import CPU, settings, tiny_pair
+
+CASE = Case(settings(), (1, 8, 8), 3, CPU)
+GPU = replace(CASE, device=torch.device("cuda"))
+
+
+@pytest.fixture(autouse=True)
+def _forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stacking, "_CHOSEN", {})
+
+
+def pretend(monkeypatch: pytest.MonkeyPatch, taken: dict[str, float]) -> list[tuple[int, str]]:
+    """A GPU on which steps take so many milliseconds; ways without a time are not possible."""
+    asked: list[tuple[int, str]] = []
+
+    def milliseconds(case: Case, number: int, way: str) -> float:
+        asked.append((number, way))
+        return taken[ALONE if number == 1 else way]
+
+    monkeypatch.setattr(stacking, "_milliseconds", milliseconds)
+    monkeypatch.setattr(stacking, "_obstacle", lambda net, way, case: None if way in taken else f"no {way}")
+    return asked
+
+
+@pytest.mark.parametrize(
+    ("taken", "best"),
+    [
+        ({ALONE: 4.0, "grouped": 2.0, "vmap": 1.0, "streams": 3.0}, "vmap"),
+        ({ALONE: 4.0, "streams": 3.0}, "streams"),
+        ({ALONE: 1.0, "grouped": 2.0, "vmap": 3.0, "streams": 1.5}, ALONE),
+    ],
+)
+def test_the_quickest_way_is_taken_on_a_gpu(
+    taken: dict[str, float], best: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = pretend(monkeypatch, taken)
+    found = choose(GPU, 20)
+    assert found == Choice(best, "that is quicker here" if best == ALONE else None, taken)
+    assert found.gain == taken[ALONE] / taken[best]
+    assert asked == [(1, "grouped"), *((16, way) for way in STACKINGS if way in taken)]
+    assert choose(GPU, 17) is found  # not measured again
+    assert len(asked) == len(taken)
+
+
+def test_a_group_that_exists_is_never_trained_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    pretend(monkeypatch, {ALONE: 1.0, "vmap": 3.0, "streams": 1.5})
+    assert choose(GPU, 4).joint == "streams"
+    assert Choice(ALONE).joint == "grouped"
+
+
+def test_nothing_is_measured_where_the_answer_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = pretend(monkeypatch, {ALONE: 1.0, "vmap": 2.0, "streams": 3.0})
+    assert choose(GPU, 4, "streams") == Choice("streams")
+    assert choose(GPU, 4, ALONE) == Choice(ALONE)
+    assert choose(GPU, 1) == Choice(ALONE)
+    assert choose(GPU, 4, "grouped") == Choice(ALONE, "no grouped")
+    assert choose(CASE, 4) == Choice(ALONE, "no grouped")  # a CPU stacks by groups or not at all
+    torch.use_deterministic_algorithms(True)
+    try:
+        assert choose(GPU, 8) == Choice("vmap")
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert not asked
+
+
+def test_a_way_that_fails_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    pretend(monkeypatch, {ALONE: 4.0, "grouped": 1.0, "streams": 2.0})
+    inside = stacking._milliseconds
+
+    def fails(case: Case, number: int, way: str) -> float:
+        if way == "grouped" and number > 1:
+            raise torch.OutOfMemoryError("too little memory")
+        return inside(case, number, way)
+
+    monkeypatch.setattr(stacking, "_milliseconds", fails)
+    assert choose(GPU, 4).stacking == "streams"
+
+
+def test_steps_are_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stacking, "_REPLAYS", 1)
+    assert all(stacking._milliseconds(CASE, 2, way) > 0.0 for way in STACKINGS)
+    assert stacking._obstacle(CASE.network(), "vmap", CASE) is None
+    vit = replace(CASE, run=settings(net="vit"))
+    assert choose(vit, 2).reason == "module 'blocks.0.norm1' is a LayerNorm, for which no stacked layer is known"
+    assert choose(vit, 2, "vmap") == Choice("vmap")
+
+
+@pytest.mark.parametrize("net", ["cnn", "vit"])
+def test_runs_do_not_depend_on_the_way(net: str) -> None:
+    runs = [settings(net=net, epochs=2, weighting="aol", average=0.5, seed=seed) for seed in range(3)]
+    losses = []
+    for way in STACKINGS if net == "cnn" else STACKINGS[1:]:
+        loop = OfflineLoop(runs, tiny_pair(), device=CPU, stacking=way)
+        while not loop.done:
+            loop.run_epoch()
+        losses.append(loop.history.epoch("train_loss"))
+    for run in range(3):
+        alone = OfflineLoop([runs[run]], tiny_pair(), device=CPU)
+        while not alone.done:
+            alone.run_epoch()
+        for loss in losses:
+            torch.testing.assert_close(loss[:, run], alone.history.epoch("train_loss")[:, 0], rtol=1e-3, atol=1e-3)

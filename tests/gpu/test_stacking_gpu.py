@@ -1,0 +1,62 @@
+"""Several runs as one on a CUDA device: by any way the runs are the same, and what is chosen was the quickest."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from aol.data import open_data
+from aol.engine import OfflineLoop, grid
+from aol.engine.settings import Settings, Value
+from aol.engine.stacking import ALONE, Case, choose
+from aol.nets import STACKINGS, ByRun
+from tests.nets.test_by_run import BUILD, RUNS, several, shown
+from tests.support.small_nets import labels, losses, sgd
+
+CUDA = torch.device("cuda")
+
+
+def trained(runs: list[Settings], stacking: str = "grouped") -> OfflineLoop:
+    loop = OfflineLoop(runs, open_data("digits"), device=CUDA, stacking=stacking)
+    while not loop.done:
+        loop.run_epoch()
+    return loop
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("net", ["cnn", "vit"])
+def test_captured_runs_do_not_depend_on_the_way(net: str, precision: str) -> None:
+    common: dict[str, Value] = {"net": net, "epochs": 2, "lr": 0.01, "warmup": 0, "precision": precision}
+    runs = grid(common, weighting=["none", "aol"], seed=[0, 1])
+    alone = [trained([run]).history.epoch("train_loss")[:, 0] for run in runs]
+    for stacking in STACKINGS if net == "cnn" else STACKINGS[1:]:
+        loss = trained(runs, stacking).history.epoch("train_loss")
+        torch.testing.assert_close(loss, torch.stack(alone, 1), rtol=2e-2, atol=1e-2)
+
+
+@pytest.mark.parametrize("streams", [False, True])
+@pytest.mark.parametrize("name", BUILD)
+def test_a_diverging_run_does_not_touch_its_neighbours(name: str, streams: bool) -> None:
+    def logits(poisoned: bool) -> torch.Tensor:
+        joint = ByRun(several(name, torch.float32), streams=streams).to(CUDA).channels_last()
+        optimiser = sgd(joint)
+        for step in range(2):
+            if poisoned:
+                next(joint.parameters()).data[1] = torch.nan
+            optimiser.zero_grad()
+            x, y = shown(name, step, torch.float32).to(CUDA), labels(RUNS, step).to(CUDA)
+            losses(joint(x), y).sum().backward()
+            optimiser.step()
+        return joint(x).detach()[[0, 2]]
+
+    clean = logits(poisoned=False)
+    assert clean.isfinite().all()
+    torch.testing.assert_close(logits(poisoned=True), clean, rtol=1e-3, atol=1e-3)
+
+
+def test_the_quickest_way_is_chosen() -> None:
+    run = Settings(net="vit", precision="bf16", batch_size=32)
+    found = choose(Case(run, (3, 16, 16), 10, CUDA), 4)
+    assert set(found.timed) == {ALONE, "vmap", "streams"}
+    assert found.stacking == min(found.timed, key=lambda each: found.timed[each])
+    assert choose(Case(Settings(precision="bf16"), (3, 32, 32), 10, CUDA), 4).stacking == "grouped"  # aol's kernels
