@@ -12,7 +12,7 @@ from torch import Tensor
 
 from aol import _seeds
 from aol.data import StoredImages, augment, open_data
-from aol.data.crops import RandomResizedCrop
+from aol.data.crops import RandomResizedCrop, crops_for
 from aol.data.images import Augmentation
 from aol.engine import stored_source
 from aol.engine.settings import WrongSettingsError
@@ -106,6 +106,27 @@ def test_a_folder_is_decoded_in_order_whatever_the_number_of_workers(tmp_path: P
     assert torch.equal(clean[0], single)
     assert torch.equal(single[1], single[2])
     assert not torch.equal(single[1], wanted[0])
+
+
+def test_training_images_that_are_only_cut_by_workers_are_resized_to_the_same_crops(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pair = open_data(str(image_folder(tmp_path)))
+    crop, centre = crops_for(32)
+    train, test = pair.train.with_transform(crop), pair.test.with_transform(centre)  # type: ignore[union-attr]
+    order = torch.tensor([[7, 0, 3, 11, 5, 2, 9]])
+    given = {"order": order, "mine": torch.arange(7), "batch": 4, "epoch": 3, "seeds": [4]}
+    level = 1.05 / (255 * 0.224)
+    for largest in (1024, 20):  # with 20, workers resize what is larger
+        monkeypatch.setattr(stored_source, "_LARGEST", largest)
+        whole, cut = (
+            FromStorage(train, test, pair.normalisation, workers=2, device=CPU, cuts=cuts) for cuts in (False, True)
+        )
+        found, wanted = (torch.cat(list(each.train(**given)), 1) for each in (cut, whole))  # type: ignore[arg-type]
+        assert found.shape == (1, 7, 3, 32, 32)
+        assert (found - wanted).abs().max() <= level
+        whole.close()
+        cut.close()
 
 
 def kept_source(root: Path, monkeypatch: pytest.MonkeyPatch, *, augment: bool = True, workers: int = 0) -> Decoded:

@@ -39,7 +39,8 @@ def open_image(encoded: bytes, source: str) -> Image:
     with _named(source):
         image: Image = pillow.open(io.BytesIO(encoded))
         image.load()
-        return _upright(image).convert("RGB")
+        upright = _upright(image)
+        return upright if upright.mode == "RGB" else upright.convert("RGB")  # which would copy it
 
 
 def size_of(encoded: bytes, source: str) -> tuple[int, int]:

@@ -15,12 +15,13 @@ from functools import partial
 from typing import Any, TypeAlias
 from weakref import WeakKeyDictionary
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from aol.data.crops import RandomResizedCrop, ResizeCenterCrop
-from aol.data.decode import decode, size_of
+from aol.data.crops import RandomResizedCrop, ResizeCenterCrop, resize, sample_generator
+from aol.data.decode import decode, open_image, size_of
 from aol.data.encoded_images import Records, StoredImages
 from aol.data.errors import DataError
 from aol.data.images import Normalisation
@@ -47,19 +48,40 @@ def worker_count(workers: int | None, device: torch.device) -> int:
 # Worker processes
 
 Request: TypeAlias = tuple[str, int, int, int]  # what is wanted, sample, seed, epoch
+Cuts: TypeAlias = tuple[Tensor, Tensor]  # pixels [M] of cuts one after the other, and `boxes [n, 5]` within them
 
 
 class _Wanted(Dataset[Tensor]):
-    """Serves requests for chunks of images, in a worker process or here."""
+    """Serves requests for chunks of images, in a worker process or here: uint8 [n, 3, size, size], or cuts.
 
-    def __init__(self, train: StoredImages, clean: StoredImages) -> None:
+    With `cuts`, training images are only cut, and resized and mirrored on the device.
+    """
+
+    def __init__(self, train: StoredImages, clean: StoredImages, *, cuts: bool) -> None:
         self._views = {"train": train, "clean": clean}
+        self._cuts = train.transform if cuts and isinstance(train.transform, RandomResizedCrop) else None
 
-    def __getitems__(self, requests: Sequence[Request]) -> Tensor | DataError:
+    def __getitems__(self, requests: Sequence[Request]) -> Tensor | Cuts | DataError:
         try:
+            if self._cuts is not None and requests[0][0] == "train":
+                return self._cut(self._cuts, requests)
             return torch.stack([self._views[what].image(i, seed=seed, epoch=at) for what, i, seed, at in requests])
         except DataError as error:  # raised in a worker it would come with a long traceback
             return error
+
+    def _cut(self, crop: RandomResizedCrop, requests: Sequence[Request]) -> Cuts:
+        records, pixels, boxes = self._views["train"].records, [], []
+        for _, index, seed, epoch in requests:
+            image = open_image(records.encoded(index), records.source(index))
+            generator = sample_generator(seed, epoch, index)
+            top, left, height, width = crop.box(image.height, image.width, generator)
+            flip = crop.flip and generator.random() < 0.5
+            cut = torch.from_numpy(np.array(image.crop((left, top, left + width, top + height))))
+            if max(height, width) > _LARGEST:
+                cut = resize(cut.permute(2, 0, 1), crop.size, crop.size).permute(1, 2, 0)
+            pixels.append(cut.reshape(-1))
+            boxes.append((0, 0, *cut.shape[:2], int(flip)))
+        return torch.cat(pixels), torch.tensor(boxes)
 
 
 class _Whole(Dataset[Tensor]):
@@ -117,7 +139,7 @@ def _chunks(index: Sequence[int], size: int) -> list[Sequence[int]]:
     return [index[start : start + size] for start in range(0, len(index), size)]
 
 
-def _received(loader: DataLoader[Tensor]) -> Iterator[Tensor]:
+def _received(loader: DataLoader[Tensor]) -> Iterator[Any]:
     for chunk in loader:
         if isinstance(chunk, DataError):
             raise chunk
@@ -134,21 +156,31 @@ class FromStorage:
         train: items with the training transform; its draws depend on (seed, epoch, sample), not on the worker.
         clean: the same records with the evaluation transform.
         workers: number of processes that decode.
+        cuts: resize training images on the device, not in the workers; by default if the device is a GPU.
 
     `waited`: seconds of the last pass in which the device had no batch to work on.
     """
 
     def __init__(
-        self, train: StoredImages, clean: StoredImages, scale: Normalisation, *, workers: int, device: torch.device
+        self,
+        train: StoredImages,
+        clean: StoredImages,
+        scale: Normalisation,
+        *,
+        workers: int,
+        device: torch.device,
+        cuts: bool | None = None,
     ) -> None:
         self.labels = train.labels.to(device)
         self.names = clean.names
         assert clean.transform is not None
-        self.area = clean.transform.size**2
+        self._size = clean.transform.size
+        self.area = self._size**2
         self.waited = 0.0
         self._normalisation, self._device = scale, device
         self._batches = _Batches()
-        self._open = partial(_loader, _Wanted(train, clean), self._batches, workers, device)
+        cuts = device.type == "cuda" if cuts is None else cuts
+        self._open = partial(_loader, _Wanted(train, clean, cuts=cuts), self._batches, workers, device)
         self._loader: DataLoader[Tensor] | None = None
 
     def train(self, order: Tensor, mine: Tensor, *, batch: int, epoch: int, seeds: Sequence[int]) -> Iterator[Tensor]:
@@ -180,18 +212,34 @@ class FromStorage:
         """End the worker processes; the next pass starts others."""
         self._loader = None
 
-    def _moved(self, size: int, chunks: Iterator[Tensor], watch: _Watch) -> Tensor:
+    def _moved(self, size: int, chunks: Iterator[Tensor | Cuts], watch: _Watch) -> Tensor:
         """Return chunks as one batch on the device, normalised; copies overlap with the step before."""
+        found = list(chunks)
         with watch.beside():
-            images: Tensor | None = None
-            done = 0
-            for chunk in chunks:
-                if images is None:
-                    images = torch.empty((size, *chunk.shape[1:]), dtype=chunk.dtype, device=self._device)
-                images[done : done + len(chunk)].copy_(chunk, non_blocking=True)
-                done += len(chunk)
-            assert images is not None
+            cuts = [chunk for chunk in found if not isinstance(chunk, Tensor)]
+            whole = [chunk for chunk in found if isinstance(chunk, Tensor)]
+            images = self._joined(whole, (size, 3, self._size, self._size)) if whole else self._resized(cuts)
             return self._normalisation(images)
+
+    def _resized(self, cuts: Sequence[Cuts]) -> Tensor:
+        """Return cuts of any sizes as one batch, `[n, 3, size, size]`."""
+        boxes = torch.cat([each for _, each in cuts])
+        sides = boxes[:, 2:4]
+        rows, columns = (int(-(-side // 32) * 32) for side in sides.amax(0).tolist())  # few shapes
+        area = 3 * sides.prod(1)
+        pixels = self._joined([each for each, _ in cuts], (int(area.sum()) + 3 * columns,))
+        there = boxes.to(self._device, non_blocking=True)
+        start = (area.cumsum(0) - area).to(self._device, non_blocking=True)
+        images = Ragged(pixels, start, there[:, 2], there[:, 3])
+        every = torch.arange(len(boxes), device=self._device)
+        return resample(images, every, crop_view(there, self._size), size=self._size, extent=(rows, columns))
+
+    def _joined(self, parts: Sequence[Tensor], shape: tuple[int, ...]) -> Tensor:
+        joined, done = torch.empty(shape, dtype=torch.uint8, device=self._device), 0
+        for part in parts:
+            joined[done : done + len(part)].copy_(part, non_blocking=True)
+            done += len(part)
+        return joined
 
 
 class _Watch:
