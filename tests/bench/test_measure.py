@@ -30,7 +30,7 @@ def timed(small: None, monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[st
     def taken(_: object, number: int, *, signal: str = "train", **__: object) -> tuple[float, None]:
         return number * (1.1 if signal == "eval" else 1.0), None
 
-    monkeypatch.setattr(measure._Bench, "together", taken)
+    monkeypatch.setattr(measure.Bench, "together", taken)
 
     def rows(*runs: int) -> dict[str, float]:
         found = measure.measure(CPU, runs=runs, scale=0.01, epochs=1, workers=0, say=lambda _: None)
@@ -53,9 +53,9 @@ def test_a_size_that_was_timed_is_not_timed_again(
     timed: Callable[..., dict[str, float]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sizes: list[int] = []
-    inside = measure._Bench.together
+    inside = measure.Bench.together
     monkeypatch.setattr(
-        measure._Bench, "together", lambda self, number, **more: sizes.append(number) or inside(self, number, **more)
+        measure.Bench, "together", lambda self, number, **more: sizes.append(number) or inside(self, number, **more)
     )
     timed(54)
     assert sizes == [54] * 5  # as a whole, without ages, both signals, and a stream

@@ -13,6 +13,7 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -71,25 +72,41 @@ def random_pair(*, train: int, test: int, size: int = 32, channels: int = 3) -> 
     )  # fmt: skip
 
 
-class _Bench:
-    def __init__(self, device: torch.device, *, scale: float, epochs: int, say: Callable[[str], None]) -> None:
+class Bench:
+    """A random data set, and the rows that were measured on it."""
+
+    def __init__(
+        self, device: torch.device, *, scale: float, epochs: int, say: Callable[[str], None], imbalance: float = 100.0
+    ) -> None:
         self.device, self.epochs, self._say = device, epochs, say
         self.pair = random_pair(train=10 * max(10, int(5000 * scale)), test=10 * max(10, int(1000 * scale)))
         self.rows: list[Row] = []
         precision = "bf16" if device.type == "cuda" else "fp32"
-        self.common: dict[str, Value] = {"data": "random", "imbalance": 100.0, "precision": precision, "epochs": 200}
+        self.common: dict[str, Value] = {
+            "data": "random",
+            "imbalance": imbalance,
+            "precision": precision,
+            "epochs": 200,
+        }
+
+    @property
+    def images(self) -> int:
+        """How many images an epoch trains on."""
+        imbalance = float(self.common["imbalance"] or 1.0)
+        return int(long_tail_counts(self.pair.train.labels.numel() // 10, 10, imbalance).sum())
 
     def add(self, what: str, value: float, unit: str, n: int, memory: float | None = None) -> None:
+        """Keep a figure, and say it."""
         self.rows.append(Row(what, value, unit, n, memory))
         self._say(f"{what}: {value:,.4g} {unit}")
 
-    def together(self, number: int, **settings: Value) -> tuple[float, float | None]:
+    def together(self, number: int, *, stacking: str = "grouped", **settings: Value) -> tuple[float, float | None]:
         """Return the median seconds of an epoch, and the peak memory, of a group of runs."""
         runs = grid(self.common | {"weighting": "aol"} | settings, seed=range(number))
         if self.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self.device)
         kind = StreamLoop if runs[0].scenario == "stream" else OfflineLoop
-        loop: Loop = kind(runs, self.pair, device=self.device)
+        loop: Loop = kind(runs, self.pair, device=self.device, stacking=stacking)
         for _ in range(self.epochs + 1):
             loop.run_epoch()
         seconds = statistics.median(loop.history.epoch("seconds")[1:, 0].tolist())
@@ -101,9 +118,9 @@ def measure(
     device: torch.device, *, runs: Sequence[int], scale: float, epochs: int, workers: int, say: Callable[[str], None]
 ) -> list[Row]:
     """Measure everything and return the rows; `scale` shrinks the data set for a small machine."""
-    bench = _Bench(device, scale=scale, epochs=epochs, say=say)
-    images = int(long_tail_counts(bench.pair.train.labels.numel() // 10, 10, 100).sum())
-    plain = _straightforward(bench, workers)
+    bench = Bench(device, scale=scale, epochs=epochs, say=say)
+    images = bench.images
+    plain = straightforward(bench, workers)
     timed: dict[int, float] = {}
     for number in runs:
         seconds, memory = bench.together(number, signal="eval")
@@ -122,13 +139,13 @@ def measure(
         bench.add(
             f"cost of ages over plain training, signal {signal}, {most} runs", 100 * (seconds / base - 1), "%", epochs
         )
-    stream: dict[str, Value] = {"scenario": "stream", "schedule": "fixed", "memory": "all", "eval_every": 1000}
+    stream: dict[str, Any] = {"scenario": "stream", "schedule": "fixed", "memory": "all", "eval_every": 1000}
     seconds, memory = bench.together(most, **stream)
     bench.add(f"a step of a Period-10 stream, {most} runs", seconds, "s", epochs, memory)
     return bench.rows
 
 
-def _whole_grid(bench: _Bench, most: int, timed: Mapping[int, float]) -> None:
+def _whole_grid(bench: Bench, most: int, timed: Mapping[int, float]) -> None:
     """Time an epoch of the paper's grid in equal groups of at most `most` runs, whose size decides the speed."""
     parts = -(-_TABLE_RUNS // most)
     sizes = [_TABLE_RUNS // parts + (number < _TABLE_RUNS % parts) for number in range(parts)]
@@ -138,13 +155,16 @@ def _whole_grid(bench: _Bench, most: int, timed: Mapping[int, float]) -> None:
     bench.add(what, sum(taken[size] for size in sizes) * _TABLE_EPOCHS / 60, "min", bench.epochs)
 
 
-def _straightforward(bench: _Bench, workers: int) -> float:
+def straightforward(bench: Bench, workers: int, *, net: str = "auto", imbalance: float = 100.0) -> float:
+    """Measure an epoch of the plain loop and return its seconds."""
     train, test = bench.pair.train, bench.pair.test
-    kept = long_tail(train.labels, 100.0)
-    net = nets.make(network_name("auto", train.shape), num_classes=10, in_channels=3, image_size=32, seed=0)
+    kept = long_tail(train.labels, imbalance)
+    name, (channels, size, _) = network_name(net, train.shape), train.shape
+    made = nets.make(name, num_classes=10, in_channels=channels, image_size=size, seed=0)
     shown, held = (train.images[kept], train.labels[kept]), (test.images, test.labels)
-    taken = seconds_per_epoch(net, shown, held, epochs=2, workers=workers, device=bench.device)
-    bench.add("straightforward loop, one run", taken[-1], "s an epoch", 1)
+    taken = seconds_per_epoch(made, shown, held, epochs=2, workers=workers, device=bench.device)
+    what = "straightforward loop, one run" if net == "auto" else f"{net}, straightforward loop, one run"
+    bench.add(what, taken[-1], "s an epoch", 1)
     return taken[-1]
 
 

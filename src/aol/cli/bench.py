@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from aol.cli.execution import DEVICE
 from aol.cli.output import tell
@@ -22,19 +22,24 @@ def _say(text: str) -> None:
 @command(
     "bench",
     "Measure speed and memory of training on this machine.",
-    ("aol bench", "aol bench --runs 1,16 --out bench.json", "aol bench --large --nets resnet50"),
+    (
+        "aol bench",
+        "aol bench --runs 1,16 --out bench.json",
+        "aol bench --nets vit,timm:resnet18 --runs 16",
+        "aol bench --large --nets resnet50",
+    ),
     value("--runs", "VALUES", "numbers of runs trained together (default: 1,16,64; CPU: 1,2)", type=counts),
     value("--scale", "S", "size of the data, 1 is CIFAR-10 (default: 1; CPU: 0.01)", type=positive),
     value("--epochs", "N", "epochs to time (default: 3; CPU: 1)", type=count(1)),
     value("--workers", "N", "worker processes of the reference loop (default: 2; --large: cores)", type=count(0)),
     switch("--large", "measure training on large JPEG images instead, which are made for it"),
     value("--images", "N", "with --large: number of images (default: 20000; CPU: 64)", type=count(1)),
-    value("--nets", "NAMES", "with --large: networks (default: resnet34,resnet50; CPU: resnet34)"),
+    value("--nets", "NAMES", "measure these networks, one run and several as one; with --large: on large images"),
     DEVICE,
     value("--out", "FILE", "also write the figures to this file, as JSON"),
 )
 def _bench(words: argparse.Namespace) -> None:
-    from aol.bench import measure
+    from aol.bench import measure, networks
     from aol.engine.device import usable_device
 
     device = usable_device(words.device)
@@ -43,18 +48,22 @@ def _bench(words: argparse.Namespace) -> None:
         return
     usual = measure.usual(device)
     scale = usual.scale if words.scale is None else words.scale
-    rows = measure.measure(
-        device,
-        runs=words.runs or usual.runs,
-        scale=scale,
-        epochs=words.epochs or usual.epochs,
-        workers=2 if words.workers is None else words.workers,
-        say=_say,
-    )
+    given: dict[str, Any] = {
+        "scale": scale,
+        "epochs": words.epochs or usual.epochs,
+        "workers": 2 if words.workers is None else words.workers,
+        "say": _say,
+    }
+    about: float | str = scale
+    if words.nets:
+        about = f"{scale:g} of CIFAR-10's size, imbalance {networks.IMBALANCE:g}"
+        rows = networks.measure(device, names=words.nets.split(","), runs=words.runs or usual.runs[1:2], **given)
+    else:
+        rows = measure.measure(device, runs=words.runs or usual.runs, **given)
     if words.out:
-        measure.write(rows, device, scale, Path(words.out))
+        measure.write(rows, device, about, Path(words.out))
     result = {"scale": scale, "rows": [vars(row) for row in rows]}
-    tell(words, result, measure.table(rows, device, scale).splitlines())
+    tell(words, result, measure.table(rows, device, about).splitlines())
 
 
 def _large(words: argparse.Namespace, device: torch.device) -> None:
