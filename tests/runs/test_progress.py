@@ -8,10 +8,11 @@ import torch
 from rich.console import Console
 
 from aol.data import open_data
+from aol.engine.history import EPOCH
 from aol.engine.settings import Settings
 from aol.runs import progress
 from aol.runs.driver import ExecutionOptions, make_loop, train
-from aol.runs.progress import Live, Silent, Status, Tally, costs, imbalance_note
+from aol.runs.progress import Live, Silent, Status, Tally, costs, describe, imbalance_note
 from aol.runs.store import Store
 
 PAIRS = {"digits": open_data("digits")}
@@ -33,6 +34,7 @@ class Clock:
         {},
         {"imbalance": 20.0, "samples": None},
         {"validation": 0.2},
+        {"clean_part": 0.3},
         {"scenario": "arrival", "fraction": 0.5},
         {"scenario": "stream", "stream": "access", "fraction": 0.1, "imbalance": 5.0, "samples": None},
     ],
@@ -53,6 +55,16 @@ def test_the_work_of_the_batches_of_an_epoch_is_that_of_the_estimate(more: dict[
     assert seen == sorted(set(seen))
     loop.run_epoch()
     assert seen[-1] == pytest.approx(loop.work)  # counted from zero in each epoch
+
+
+def test_waiting_for_images_is_said_where_it_is_long() -> None:
+    loop = make_loop([Settings(**SMALL)], PAIRS, OPTIONS)  # type: ignore[arg-type]
+    loop.run_epoch()
+    assert "waiting" not in describe(loop)  # images in memory
+    row = loop.history._by_epoch[-1]
+    for waited, said in ((0.5, False), (2.5, True)):
+        row[EPOCH.index("train_seconds")], row[EPOCH.index("data_seconds")] = 10.0, waited
+        assert ("(25 % of the training time waiting for images)" in describe(loop)) is said
 
 
 def test_the_time_left_is_known_within_the_first_epoch(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from aol.engine.clean_sample import sample_counts
 from aol.engine.loop import Loop, pool
 from aol.engine.settings import Settings, memory_capacity
 from aol.engine.source import AnyPair
@@ -28,7 +29,9 @@ if TYPE_CHECKING:
 _MOST_ROWS = 24  # of the table that is shown while runs train
 _MOST_SINGLE = 8  # runs shown one by one; more are shown by method
 # Settings that say how many images an epoch has.
-_SIZES = ("scenario", "data", "imbalance", "profile", "validation", "samples", "fraction", "stream", "memory")
+_SIZES = (
+    "scenario", "data", "imbalance", "profile", "validation", "samples", "fraction", "clean_part", "stream", "memory",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -235,7 +238,15 @@ def describe(loop: Loop, within: float | None = None) -> str:
         f"{loop.epoch}/{run.epochs}" if within is None else f"{loop.epoch + 1}/{run.epochs}, {100 * within:.0f} % of it"
     )
     speed = f", {float(loop.history.last('images_per_second')[0]):,.0f} images/s" if len(loop.history) else ""
-    return f"{many} ({what}): epoch {at}{speed}"
+    return f"{many} ({what}): epoch {at}{speed}{_waiting(loop)}"
+
+
+def _waiting(loop: Loop) -> str:
+    """Return how much of the last training pass was waiting for large images, where that is worth a word."""
+    if not len(loop.history):
+        return ""
+    waited, took = (float(loop.history.last(name)[0]) for name in ("data_seconds", "train_seconds"))
+    return f" ({100 * waited / took:.0f} % of the training time waiting for images)" if waited > 0.1 * took else ""
 
 
 def imbalance_note(loop: Loop) -> str | None:
@@ -336,6 +347,8 @@ def _images_per_epoch(run: Settings, pair: AnyPair) -> float:
     labels = pair.train.labels
     kept, held = pool(run, labels)
     shown = evaluated = float(kept.numel())
+    if run.clean_part < 1.0:
+        evaluated = float(sample_counts(labels[kept].bincount(), run.clean_part).sum())
     if run.scenario == "arrival":
         shown = evaluated = run.fraction * kept.numel()
     elif run.scenario == "stream":
