@@ -34,6 +34,7 @@ types: $(BIN)/.ready
 
 bench: $(BIN)/.ready  ## speed and memory of the library on this machine; writes benchmarks/results/
 	$(BIN)/python benchmarks/sample_ages.py
+	$(BIN)/python benchmarks/mapped_ages.py
 	$(BIN)/python benchmarks/reservoir.py
 	$(BIN)/python benchmarks/sample_names.py
 	$(BIN)/python benchmarks/stacked.py

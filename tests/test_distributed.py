@@ -50,6 +50,26 @@ def test_sharded_ages_agree_with_one_process_to_the_last_bit(processes, settings
         assert resumed == alone[3:]
 
 
+@pytest.mark.parametrize("settings", [{"rho": 0.3}, {"rho": [0.3, 0.7], "own": True, "level": "sample"}], ids=str)
+def test_sharded_ages_in_files_agree_with_one_process_to_the_last_bit(processes, settings, tmp_path):
+    alone = scenarios.sample_ages(0, processes.world, alone=True, **settings)
+    for found, resumed in processes.run("sharded_ages", folder=str(tmp_path), **settings):
+        assert found == alone
+        assert resumed == alone[3:]
+
+
+def test_sharded_files_that_a_crash_left_one_epoch_apart_return_to_the_older_one(processes, tmp_path):
+    alone = scenarios.sample_ages(0, processes.world, alone=True)
+    for found in processes.run("sharded_files_apart", folder=str(tmp_path)):
+        assert found == alone[3:]
+
+
+def test_a_file_that_one_process_refuses_is_an_error_on_all(processes, tmp_path):
+    first, *others = processes.run("sharded_file_refused", folder=str(tmp_path))
+    assert "holds no ages" in first
+    assert all("1 of" in each for each in others)
+
+
 @pytest.mark.parametrize(
     "settings",
     [

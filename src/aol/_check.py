@@ -28,6 +28,7 @@ Rate: TypeAlias = float | Tensor | npt.NDArray[np.floating] | Sequence[float]
 MOST_INFERRED = 1 << 16  # classes counted from labels, unless there are more samples; more must be asked for
 MOST_CLASSES = 1 << 24
 _MOST_TIMES = 1 << 40
+_BLOCK = 1 << 20  # numbers converted at once: labels may be more than fits in memory as int64
 
 
 def _tensor(name: str, value: object, wanted: str, device: torch.device | None) -> Tensor:
@@ -52,13 +53,18 @@ def moved(value: Tensor, device: torch.device | None) -> Tensor:
 
 def integers(name: str, value: object, *, device: torch.device | None = None) -> Tensor:
     """Return `value` as an int64 tensor, or raise TypeError if it holds anything but whole numbers."""
+    return _integers(name, value, device).to(torch.int64)
+
+
+def _integers(name: str, value: object, device: torch.device | None = None) -> Tensor:
+    """Return whole numbers as a tensor of their own type."""
     wanted = "whole numbers (a tensor, an array or a list)"
     found = _tensor(name, value, wanted, device)
     if found.numel() == 0 and not isinstance(value, Tensor | np.ndarray):
         return found.to(torch.int64)
     if found.is_floating_point() or found.is_complex() or found.dtype == torch.bool:
         raise TypeError(f"{name} must be {wanted}, not {shown(found)}.")
-    return found.to(torch.int64)
+    return found
 
 
 def truths(name: str, value: object, *, device: torch.device | None = None) -> Tensor:
@@ -150,19 +156,30 @@ def classes(value: object) -> int:
 
 def labels(value: object, num_classes: int | None, device: torch.device | None) -> tuple[Tensor, int]:
     """Return labels as a new int64 vector, with the number of classes, given or found."""
-    found = integers("labels", value)
+    found, number = label_vector(value, num_classes)
+    return found.to(device=device, dtype=torch.int64, copy=True), number
+
+
+def label_vector(value: object, num_classes: int | None) -> tuple[Tensor, int]:
+    """Return labels as a vector of their own type, not copied, with the number of classes, given or found."""
+    found = _integers("labels", value)
     if found.dim() != 1 or found.numel() == 0:
         raise ValueError(f"labels must be a vector with one label per sample, not {shown(found)}.")
-    low, high = int(found.min()), int(found.max())
+    ends = torch.stack([torch.stack(block.to(torch.int64).aminmax()) for block in torch.split(found, _BLOCK)])
+    low, high = int(ends[:, 0].min()), int(ends[:, 1].max())
     if low < 0:
         raise ValueError(f"labels must be 0 or more, not {low}.")
     if num_classes is None and high >= max(MOST_INFERRED, found.numel()):
-        bound, at = max(MOST_INFERRED, found.numel()), int(found.argmax())
+        bound, at = max(MOST_INFERRED, found.numel()), _place(found, high)
         raise ValueError(f"labels must be below {bound}, unless num_classes is given, not {high} (sample {at}).")
     number = high + 1 if num_classes is None else classes(num_classes)
     if high >= number:
-        raise ValueError(f"labels must be below num_classes={number}, not {high} (sample {int(found.argmax())}).")
-    return found.to(device=device, copy=True), number
+        raise ValueError(f"labels must be below num_classes={number}, not {high} (sample {_place(found, high)}).")
+    return found, number
+
+
+def _place(found: Tensor, value: int) -> int:
+    return int((found.to(torch.int64) == value).nonzero()[0])
 
 
 def readable(value: Tensor) -> bool:
@@ -209,8 +226,11 @@ def same_labels(where: Tensor, own: Tensor, label: object, first: int = 0) -> No
 
 
 def fingerprint(value: Tensor) -> str:
-    """Return a hash of the values of a tensor."""
-    return hashlib.sha256(value.cpu().numpy().tobytes()).hexdigest()
+    """Return a hash of the values of an integer tensor, whatever its type."""
+    digest = hashlib.sha256()
+    for block in torch.split(value.flatten(), _BLOCK):
+        digest.update(block.to(torch.int64).cpu().numpy().tobytes())
+    return digest.hexdigest()
 
 
 def same_settings(what: str, mine: dict[str, object], given: object) -> None:
@@ -268,15 +288,17 @@ def state_tensor(
     dtype: torch.dtype,
     device: torch.device,
     bounds: Bounds = ANY,
+    *,
+    copy: bool = True,
 ) -> Tensor:
-    """Return a copy of a tensor of a state dict, or raise ValueError; None in `shape` stands for any size."""
+    """Return a tensor of a state dict, copied, or raise ValueError; None in `shape` stands for any size."""
     found = state.get(key)
     if not isinstance(found, Tensor) or found.dtype != dtype or not _has_shape(found, shape):
         form = str(["any" if size is None else size for size in shape]).replace("'", "")
         raise damaged(what, key, f"must be {dtype} {form}, not {shown(found)}")
     if bounds is not ANY and (why := bounds.refuse(found)):
         raise damaged(what, key, why)
-    return found.to(device=device, copy=True)
+    return found.to(device=device, copy=copy)
 
 
 def _has_shape(value: Tensor, shape: Sequence[int | None]) -> bool:

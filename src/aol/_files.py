@@ -158,14 +158,14 @@ def locked(folder: Path, part: str = "", *, called: str = "--out") -> Iterator[N
         folder.mkdir(parents=True, exist_ok=True)
         whole = folder / ".lock"
         if part:
-            first = _acquire(folder, whole, called)  # until the part is held: nobody can lock the whole in between
+            first = acquire(folder, whole, called)  # until the part is held: nobody can lock the whole in between
             try:
-                locks.callback(_acquire(folder, folder / f".lock-{part}", called).release)
+                locks.callback(acquire(folder, folder / f".lock-{part}", called).release)
             finally:
                 first.release()
         else:
             for path in (whole, *sorted(folder.glob(".lock-*"))):
-                locks.callback(_acquire(folder, path, called).release)
+                locks.callback(acquire(folder, path, called).release)
         held = locks.pop_all()
     with held:
         yield
@@ -182,7 +182,8 @@ def is_locked(folder: Path, part: str) -> bool:
     return False
 
 
-def _acquire(folder: Path, path: Path, called: str) -> FileLock:
+def acquire(folder: Path, path: Path, called: str) -> FileLock:
+    """Lock a folder or file by the lock file at `path`; `called` names the argument that chose it."""
     if path.is_symlink() or (path.exists() and not path.is_file()):
         raise UnusableFolderError(f"{called} {folder} cannot be locked: {path} is not a regular file. Remove it.")
     lock = FileLock(path)

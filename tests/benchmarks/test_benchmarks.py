@@ -13,6 +13,7 @@ import pytest
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 SMALL = {
     "sample_ages": ["--samples", "3000", "--compared", "500", "--epochs", "4", "--batch", "1024", "--repeats", "2"],
+    "mapped_ages": ["--samples", "3000", "--batch", "1024", "--repeats", "1", "--file", "cold"],
     "reservoir": ["--steps", "100", "1000", "--capacities", "50", "--repeats", "2"],
     "cpu_epoch": ["--cases", "digits, 8 runs as one", "--repeats", "1"],
     "sample_names": ["--samples", "20000", "--repeats", "2"],
@@ -55,6 +56,15 @@ def test_ages_are_measured_for_both_stores_and_beside_the_history(
     assert pair["history"]["state_bytes"] == 4 * 500 * 4
     assert pair["library"]["state_bytes"] < pair["history"]["state_bytes"]
     assert "all epochs" in printed
+
+
+def test_ages_in_a_file_are_measured_beside_a_plain_program(measured: Measured, tmp_path: Path) -> None:
+    printed, record = measured("mapped_ages", tmp_path / "mapped.json")
+    assert record["machine"].keys() == KNOWN
+    (case,) = record["cases"]
+    assert case["library"].keys() == case["floor"].keys() == {"observe", "advance", "weights"}
+    assert all(seconds > 0 for seconds in (*case["library"].values(), *case["floor"].values()))
+    assert "of the floor's speed" in printed
 
 
 def test_the_reservoir_is_measured_beside_the_loop(measured: Measured, tmp_path: Path) -> None:

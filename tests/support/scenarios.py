@@ -49,17 +49,17 @@ def sample_ages(
     return found
 
 
-def sharded_ages(rank: int, world: int, *, own=False, padded=False, epochs=6, **settings) -> tuple[list, list]:
+def sharded_ages(
+    rank: int, world: int, *, own=False, padded=False, epochs=6, folder: str | None = None, **settings
+) -> tuple[list, list]:
     """Each process holds an uneven share of the samples and observes samples of all shares, as `sample_ages` does.
 
     Returns the look at each epoch, and that of an object which takes over the state after three epochs. What is of
-    samples is joined in rank order.
+    samples is joined in rank order. With a folder, the first object has its state in a file there.
     """
-    sizes = [SIZE // world + 3 * (each - 1) for each in range(world - 1)]
-    first = sum(sizes[:rank])
-    stop = first + sizes[rank] if rank < world - 1 else SIZE
-    labels = [i * i % 5 for i in range(SIZE)][first:stop]
-    ages = aol.ShardedSampleAges(labels, num_classes=5, **settings)
+    labels = _share_of_labels(rank, world)
+    file = None if folder is None else f"{folder}/{rank}"
+    ages = aol.ShardedSampleAges(labels, num_classes=5, file=file, **settings)
     assert ages._words.shape[1] == len(labels) + 1 < SIZE  # the state is that of the share
     found, resumed, other = [], [], None
     for epoch in range(epochs):
@@ -72,6 +72,44 @@ def sharded_ages(rank: int, world: int, *, own=False, padded=False, epochs=6, **
                 state.advance()
                 looks.append([state.epoch, *(_joined(state, name, rank, world) for name in SAMPLE_LOOK)])
     return found, resumed
+
+
+def _share_of_labels(rank: int, world: int) -> list[int]:
+    sizes = [SIZE // world + 3 * (each - 1) for each in range(world - 1)]
+    first = sum(sizes[:rank])
+    stop = first + sizes[rank] if rank < world - 1 else SIZE
+    return [i * i % 5 for i in range(SIZE)][first:stop]
+
+
+def sharded_files_apart(rank: int, world: int, *, folder: str) -> list:
+    """The last process loses its newest state; all open their files again, and train from there."""
+    labels, file = _share_of_labels(rank, world), f"{folder}/{rank}"
+    ages = aol.ShardedSampleAges(labels, num_classes=5, file=file)
+    for epoch in range(4):
+        ages.observe(*share(epoch, rank, world, SIZE, (), False, False))
+        ages.advance()
+    if rank == world - 1:
+        ages._file.go_back()
+    del ages
+    ages, found = aol.ShardedSampleAges(labels, num_classes=5, file=file), []
+    for epoch in range(ages.epoch, 6):
+        ages.observe(*share(epoch, rank, world, SIZE, (), False, False))
+        ages.advance()
+        found.append([ages.epoch, *(_joined(ages, name, rank, world) for name in SAMPLE_LOOK)])
+    return found
+
+
+def sharded_file_refused(rank: int, world: int, *, folder: str) -> str:
+    """One process cannot open its file; all raise an error."""
+    labels, file = _share_of_labels(rank, world), f"{folder}/{rank}"
+    if rank == 0:
+        with open(file, "wb") as other:
+            other.write(b"something else")
+    try:
+        aol.ShardedSampleAges(labels, num_classes=5, file=file)
+    except ValueError as error:
+        return str(error)
+    return ""
 
 
 def _joined(state, name: str, rank: int, world: int) -> list:

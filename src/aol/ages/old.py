@@ -87,9 +87,9 @@ class OldSet(SampleAges):
         super()._count_anew()
         self._old.zero_()
 
-    def _tally(self, part: slice) -> None:
-        super()._tally(part)
-        self._old += self._is_old(self._ema[:, part]).sum(1, keepdim=True)
+    def _tally(self, part: slice, ema: Tensor) -> None:
+        super()._tally(part, ema)
+        self._old += self._is_old(ema).sum(1, keepdim=True)
 
     def _relative(self, ema: Tensor) -> Tensor:
         seen = self._seen.sum(1, keepdim=True).to(torch.float64)

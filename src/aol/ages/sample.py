@@ -5,8 +5,11 @@ Internally every state has a run axis; a single `rho` only hides it.
 
 from __future__ import annotations
 
+import contextlib
+import os
 import warnings
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
@@ -15,7 +18,7 @@ from torch import Tensor
 from aol import _check, _distributed
 from aol._need import need
 from aol._seal import check_seal, sealed
-from aol.ages import _store
+from aol.ages import _file, _store
 from aol.ages.rules import age_step, blend, mean_one
 from aol.ids import IdMap, Ids
 
@@ -52,6 +55,9 @@ class SampleAges:
         store: "full" needs 8 bytes per sample and run: int32 ages (up to 2^29) and float32 EMA (with mean fusion, ages
             up to 2^15, and no epoch has a weight below 1 in 2^14 in the mean). "compact" needs 4: ages up to 8191, and
             an EMA in float16 with an error of at most 2^-11 / rho of its largest value so far.
+        file: a file that holds the state, for more samples than fit in memory. It is memory-mapped, and twice the size
+            of the state. If it exists, the ages continue from its last `advance`; observations after that are dropped.
+            One process has it open, until the object is deleted.
         ids: ids of the samples, all text or all integers. `observe` and `weight` then take ids.
         device: device of the state; by default that of `labels`.
 
@@ -82,6 +88,7 @@ class SampleAges:
         fuse: str = "ema",
         absent: str = "keep",
         store: str = "full",
+        file: str | os.PathLike[str] | None = None,
         ids: Ids | None = None,
         device: torch.device | str | None = None,
     ) -> None:
@@ -92,28 +99,30 @@ class SampleAges:
         self.store = _check.choice("store", store, ("full", "compact"))
         if self.fuse == "mean" and self.store == "compact":
             raise ValueError('fuse="mean" must count epochs and needs store="full", not "compact".')
-        found, self.num_classes = _check.labels(labels, num_classes, _check.device(device))
+        found, self.num_classes = _check.label_vector(labels, num_classes)
+        home = _check.device(device) or found.device
+        self.file = None if file is None else Path(file)
+        if self.file is not None and home.type != "cpu":
+            raise ValueError(f'file needs device="cpu", not {str(home)!r}.')
         self.num_samples = found.numel()
         self._ids = None if ids is None else IdMap(ids)
         if self._ids is not None and len(self._ids) != self.num_samples:
             raise ValueError(f"ids must name all {self.num_samples} samples, not {len(self._ids)}.")
         self._labels_digest = _check.fingerprint(found)
-        small = torch.uint8 if self.num_classes <= 256 else torch.int32
-        self._labels = found.to(small)
+        self._labels = found.to(home)
         self._single = rate.dim() == 0
-        self._rho = rate.reshape(-1).to(torch.float32).to(found.device)
+        self._rho = rate.reshape(-1).to(torch.float32).to(home)
+        self._number()
         self._start()
+
+    def _number(self) -> None:
+        """Find the numbers of the samples, before the state is made."""
 
     def _start(self) -> None:
         runs, device = self._rho.numel(), self._labels.device
         self._layout = _store.COMPACT if self.store == "compact" else _store.FULL
         if self.fuse == "mean":
             self._layout = _store.FULL_MEAN
-        first = 0 if self.absent == "grow" else 1
-        # An extra column takes indices outside the set, so that no check has to synchronise.
-        held = self._labels.numel()
-        self._words = torch.full((runs, held + 1), first, dtype=self._layout.word, device=device)
-        self._ema = torch.full((runs, held), torch.nan, dtype=self._layout.ema, device=device)
         self._stray = torch.zeros((), dtype=torch.bool, device=device)
         self._given = 0  # answers since the last advance
         self._warned = False
@@ -122,6 +131,35 @@ class SampleAges:
         self._seen = torch.zeros_like(self._sums)
         # Scale of the integer sums. A tensor, so that a compiled step is not recompiled every epoch.
         self._unit = torch.ones((), dtype=torch.float64, device=device)
+        small = torch.uint8 if self.num_classes <= 256 else torch.int32
+        self._file: _file.AgesFile | None = None
+        if self.file is not None:
+            self._file = _file.AgesFile(self.file, self._settings(), self._layout, self._labels, small, runs)
+            self._labels = self._file.labels
+            self._open(self._file)
+            return
+        self._labels = self._labels.to(small, copy=True)
+        # An extra column takes indices outside the set, so that no check has to synchronise.
+        held = self._labels.numel()
+        self._words = torch.full((runs, held + 1), self._first_age(), dtype=self._layout.word, device=device)
+        self._ema = torch.full((runs, held), torch.nan, dtype=self._layout.ema, device=device)
+
+    def _first_age(self) -> int:
+        return 0 if self.absent == "grow" else 1
+
+    def _open(self, file: _file.AgesFile) -> None:
+        """Take up the state of a file, or write the first one."""
+        self._words, self._ema = file.words, file.ema
+        if file.epoch is None:
+            with file.removed_on_error(), self._rewriting(0) as room:
+                for part in self._parts():
+                    word, ema = room(part)
+                    word.fill_(self._first_age())
+                    ema.fill_(torch.nan)
+            return
+        self.epoch = file.epoch
+        file.check()
+        self._drop_observed()
 
     # Reading
 
@@ -198,12 +236,28 @@ class SampleAges:
     @property
     def weights(self) -> Tensor:
         """The weight of every sample for a loss or a sampler, by `level`, `float32 [N]`."""
-        if self.level == "sample":
-            return self.sample_weight
-        weight = self._class_weight()
         # In parts: an int64 index would need twice as much memory as the result.
-        found = [weight.index_select(1, self._labels[part].to(torch.int64)) for part in self._parts()]
-        return self._out(torch.cat(found, dim=1))
+        return self.sample_weight if self.level == "sample" else torch.cat(list(self.weight_blocks()), dim=-1)
+
+    def weight_blocks(self, size: int = 1 << 20) -> Iterator[Tensor]:
+        """Yield `weights` in order, `size` samples at a time, so that they need not fit in memory.
+
+        >>> ages = SampleAges([0, 0, 1])
+        >>> ages.observe([0, 1, 2], [True, True, False])
+        >>> ages.advance()
+        >>> list(ages.weight_blocks(2))
+        [tensor([0.6667, 0.6667]), tensor([1.3333])]
+        """
+        step, held = _check.whole("size", size, 1), self._labels.numel()
+        weight = self._class_weight()
+        for part in (slice(start, min(start + step, held)) for start in range(0, held, step)):
+            if self._file is not None:
+                self._file.expect(slice(part.stop, min(part.stop + step, held)), 2 if self.level == "sample" else 0)
+            if self.level == "sample":
+                yield self._out(self._relative(self._ema[:, part]))
+            else:
+                yield self._out(weight.index_select(1, self._labels[part].to(torch.int64)))
+            self._release()
 
     def weight(self, index: _check.Integers | Ids) -> Tensor:
         """Return the weights of these samples for a loss or a sampler, by `level`, `float32 [B]` or `[R, B]`.
@@ -324,6 +378,8 @@ class SampleAges:
     def _mark(self, where: Tensor, right: Tensor) -> None:
         """Record answers `right [R, B]` to samples `where [B]` or `[R, B]`; `num_samples` stands for none of them."""
         _store.write_marks(self._words, where, right, self._layout)
+        if self._file is not None:
+            self._file.touched(where.numel())
 
     def advance(self, *, group: _distributed.Group = None, sync: bool = True) -> None:
         """End the epoch: fold what was observed into the ages. Collective under `torch.distributed`.
@@ -339,12 +395,71 @@ class SampleAges:
                 "advance() was called although observe() was not since the last advance(): no age changes. Call "
                 "observe() with the answers of the epoch first."
             )
+        with self._rewriting(self.epoch + 1) as room:
+            for part in self._parts():
+                word, ema = room(part)
+                self._fold(part, word, ema)
+                self._tally(part, ema)
         self._given = 0
-        self.epoch += 1
+
+    def rewind(self, epoch: int) -> None:
+        """Return to the start of an epoch, to repeat it: the current one, or with a file also the one before.
+
+        What was observed since then is dropped. Use it where a checkpoint of the model is older than the file of ages:
+        `ages.rewind(epoch)` after loading the model of that epoch.
+
+        >>> ages = SampleAges([0, 0, 1])
+        >>> ages.observe([0, 1, 2], [True, False, False])
+        >>> ages.rewind(0)
+        >>> ages.observe([0], [False])
+        >>> ages.advance()
+        >>> ages.age
+        tensor([2, 1, 1], dtype=torch.int32)
+        """
+        previous = None if self._file is None else self._file.previous
+        if epoch not in (self.epoch, previous):
+            known = str(self.epoch) if previous is None else f"{previous} or {self.epoch}"
+            raise ValueError(f"epoch must be {known}, whose states these ages hold, not {_check.shown(epoch)}.")
+        if self._file is not None and epoch != self.epoch:
+            self._file.go_back()
+            self._file.check()
+            self._words, self._ema, self.epoch = self._file.words, self._file.ema, epoch
+        self._drop_observed()
+
+    def _drop_observed(self) -> None:
+        """Forget what was observed since the last `advance`, and sum up what is left."""
+        self._given = 0
+        self._stray.zero_()
         self._count_anew()
         for part in self._parts():
-            self._fold(part)
-            self._tally(part)
+            word = self._words[:, part]
+            if bool(self._layout.observed(word).any()):
+                word.copy_(self._layout.unmarked(word))
+            self._tally(part, self._ema[:, part])
+        self._release()
+
+    @contextlib.contextmanager
+    def _rewriting(self, epoch: int) -> Iterator[_file.Target]:
+        """Give room for the words and smoothed ages of an epoch; in a file they count when all are written."""
+        before, self.epoch = self.epoch, epoch
+        self._count_anew()
+        if self._file is None:
+            yield lambda part: (self._words[:, part], self._ema[:, part])
+            return
+        try:
+            with self._file.rewriting(epoch) as room:
+                yield room
+        except BaseException:
+            self.epoch = before
+            self._count_anew()
+            for part in self._parts():
+                self._tally(part, self._ema[:, part])
+            raise
+        self._words, self._ema = self._file.words, self._file.ema
+
+    def _release(self) -> None:
+        if self._file is not None:
+            self._file.release()
 
     def _forgotten(self) -> bool:
         """Return whether nothing was observed in this epoch, where that is not part of the rule."""
@@ -357,38 +472,41 @@ class SampleAges:
         """Return the tensors that `observe` changes in place, for CUDA graph capture."""
         return self._words, self._stray
 
-    def _fold(self, part: slice) -> None:
+    def _fold(self, part: slice, to_word: Tensor, to_ema: Tensor) -> None:
+        """Write the words and smoothed ages of these samples after the epoch, `[R, B]`."""
         layout, word, ema = self._layout, self._words[:, part], self._ema[:, part]
         age = layout.age(word)
         touched = layout.observed(word)
         if self.absent == "grow":
             touched |= age > 0
-        age = torch.where(touched, age_step(age.clamp_min(1), layout.right(word)), age).clamp_max(layout.largest_age)
+        older = age_step(age.clamp_min(1), layout.right(word))
+        age = (age + (older - age) * touched).clamp_max_(layout.largest_age)
         now = age.to(torch.float32)
-        before = torch.where(ema.isnan(), now, ema.to(torch.float32))  # the first age starts the EMA
+        before = _or_zero(ema)
+        before += now * ~before.to(torch.bool)  # the first age starts the EMA
         if self.fuse == "mean":
             count = layout.count(word) + touched.to(torch.int32)
-            word.copy_(layout.pack(age, count))
+            to_word.copy_(layout.pack(age, count))
             rate = count.clamp(1, layout.largest_count).to(torch.float32).reciprocal()
         else:
-            word.copy_(layout.pack(age))
+            to_word.copy_(layout.pack(age))
             rate = self._rho[:, None]
         folded = torch.maximum(before, now) if self.fuse == "peak" else blend(before, now, rate)
-        ema.copy_(torch.where(touched, folded.to(ema.dtype), ema))
+        to_ema.copy_(torch.where(touched, folded.to(ema.dtype), ema))
 
     def _count_anew(self) -> None:
         self._sums.zero_()
         self._seen.zero_()
         self._unit.fill_(float(1 << self._fraction_bits()))
 
-    def _tally(self, part: slice) -> None:
+    def _tally(self, part: slice, ema: Tensor) -> None:
         # Integer sums do not depend on their order: processes and devices give the same bits.
-        ema = self._ema[:, part].to(torch.float32)
-        seen = ~ema.isnan()
-        fixed = (ema.masked_fill(~seen, 0.0) * float(1 << self._fraction_bits())).round_().to(torch.int64)
-        label = self._labels[part].to(torch.int64).expand(ema.shape[0], -1)
+        known = _or_zero(ema)
+        seen = known.to(torch.bool).to(torch.int64)
+        fixed = known.mul_(float(1 << self._fraction_bits())).round_().to(torch.int64)
+        label = self._labels[part].to(torch.int64).expand_as(fixed)
         self._sums.scatter_add_(1, label, fixed)
-        self._seen.scatter_add_(1, label, seen.to(torch.int64))
+        self._seen.scatter_add_(1, label, seen)
 
     def _fraction_bits(self) -> int:
         """Return the number of fraction bits of the sums: 24, which is exact, unless the sums could overflow."""
@@ -403,9 +521,8 @@ class SampleAges:
 
     def _relative(self, ema: Tensor) -> Tensor:
         total, count = self._sums.sum(1, keepdim=True), self._seen.sum(1, keepdim=True)
-        mean = total.to(torch.float64) / self._unit / count
-        weight = ema.to(torch.float32) / mean.to(torch.float32)
-        return weight.masked_fill_(weight.isnan() | self._uniform(), 1.0)
+        mean = (total.to(torch.float64) / self._unit / count).masked_fill(self._uniform(), torch.nan)
+        return (ema.to(torch.float32) / mean.to(torch.float32)).nan_to_num_(1.0)
 
     def _uniform(self) -> Tensor:
         return (self._rho == 0)[:, None]
@@ -481,32 +598,48 @@ class SampleAges:
         what, shape = type(self).__name__, self._ema.shape
         _check.same_settings(what, self._settings(), state)
         epoch = _check.state_whole(what, state, "epoch")
-        ages = _check.Bounds(0 if self.absent == "grow" else 1, min(epoch + 1, self._layout.largest_age))
-        word = _check.state_tensor(what, state, "word", shape, self._layout.word, self.device)
-        ema = _check.state_tensor(
-            what, state, "ema", shape, self._layout.ema, self.device, _check.Bounds(1, 1.001 * ages.high, nan=True)
-        )
-        if why := self._layout.refuse(word, ages):
-            raise _check.damaged(what, "word", why)
+        word = _check.state_tensor(what, state, "word", shape, self._layout.word, self.device, copy=False)
+        ema = _check.state_tensor(what, state, "ema", shape, self._layout.ema, self.device, copy=False)
+        if why := self._refuse(word, ema, epoch):
+            raise _check.damaged(what, *why)
         stray = state.get("stray")
         if not isinstance(stray, bool):
             raise _check.damaged(what, "stray", f"must be true or false, not {_check.shown(stray)}")
         check_seal(what, state)
-        self.epoch, self._given = epoch, 0
-        self._words[:, :-1] = word
-        self._ema = ema
+        with self._rewriting(epoch) as room:
+            for part in self._parts():
+                to_word, to_ema = room(part)
+                to_word.copy_(word[:, part])
+                to_ema.copy_(ema[:, part])
+                self._tally(part, to_ema)
+        self._given = 0
         self._stray.fill_(stray)
-        self._count_anew()
+
+    def _refuse(self, word: Tensor, ema: Tensor, epoch: int) -> tuple[str, str] | None:
+        """Return which of `word` and `ema` is no state of this epoch, and why; None if they are."""
+        ages = _check.Bounds(self._first_age(), min(epoch + 1, self._layout.largest_age))
+        smoothed = _check.Bounds(1, 1.001 * ages.high, nan=True)
         for part in self._parts():
-            self._tally(part)
+            if why := smoothed.refuse(ema[:, part]):
+                return "ema", why
+            if why := self._layout.refuse(word[:, part], ages):
+                return "word", why
+        return None
 
     def to(self, device: torch.device | str) -> SampleAges:
         """Move the state to a device, and return it."""
         home = _check.device(device)
+        if self._file is not None and home is not None and home.type != "cpu":
+            raise ValueError(f'Ages in a file need device="cpu", not {str(home)!r}.')
         for name, value in vars(self).items():
             if isinstance(value, Tensor):
                 setattr(self, name, value.to(home))
         return self
+
+    def __getstate__(self) -> dict[str, object]:
+        if self._file is not None:
+            raise TypeError("Ages in a file cannot be copied or pickled: use state_dict(), or open the file there.")
+        return self.__dict__
 
     def __repr__(self) -> str:
         runs = "" if self._single else f", runs={self._rho.numel()}"
@@ -514,3 +647,8 @@ class SampleAges:
             f"{type(self).__name__}(num_samples={self.num_samples}, num_classes={self.num_classes}{runs}, "
             f"level={self.level!r}, fuse={self.fuse!r}, absent={self.absent!r}, epoch={self.epoch})"
         )
+
+
+def _or_zero(ema: Tensor) -> Tensor:
+    """Return smoothed ages as new float32 numbers, 0 where a sample was never seen; seen ones are one or more."""
+    return ema.to(torch.float32).nan_to_num(0.0)

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+from collections.abc import Iterator
+
 import torch
 from torch import Tensor
 
@@ -23,6 +27,8 @@ class ShardedSampleAges(SampleAges):
     Args:
         labels: the class of each sample of this process's share, 0 to C - 1.
         num_classes: C.
+        file: as in `SampleAges`; each process needs a file of its own. If a crash leaves the files one epoch apart, all
+            return to the start of the older epoch.
         rho, level, fuse, absent, store, device: see `SampleAges`.
 
     >>> ages = ShardedSampleAges([0, 0, 1], num_classes=2)  # without torch.distributed, one process holds everything
@@ -42,6 +48,7 @@ class ShardedSampleAges(SampleAges):
         fuse: str = "ema",
         absent: str = "keep",
         store: str = "full",
+        file: str | os.PathLike[str] | None = None,
         device: torch.device | str | None = None,
     ) -> None:
         super().__init__(
@@ -52,15 +59,38 @@ class ShardedSampleAges(SampleAges):
             fuse=fuse,
             absent=absent,
             store=store,
+            file=file,
             device=device,
         )
+
+    def _number(self) -> None:
         self._rank, self._world = _distributed.world()
-        sizes = torch.stack(_distributed.gather(torch.tensor([self.num_samples], device=self.device)))
+        sizes = torch.stack(_distributed.gather(torch.tensor([self.num_samples], device=self._labels.device)))
         self._ends = sizes.flatten().cumsum(0)
         self.first = int(self._ends[self._rank]) - self.num_samples  # the number of this share's first sample
         self.num_samples = int(self._ends[-1])
         self._away: list[Tensor] = []  # answers to samples held elsewhere, as `_packed`
-        self._count_anew()  # the scale of the sums depends on the number of all samples
+
+    def _start(self) -> None:
+        with self._all_or_none("could not start"):
+            super()._start()
+        if self.file is not None:
+            epochs = torch.stack(_distributed.gather(torch.tensor(self.epoch, device=self.device)))
+            self.rewind(int(epochs.min()))
+
+    @contextlib.contextmanager
+    def _all_or_none(self, what: str) -> Iterator[None]:
+        """Raise an error on all processes where one of them has one. Collective."""
+        wrong: Exception | None = None
+        try:
+            yield
+        except Exception as error:
+            wrong = error
+        failed = int(_distributed.total(torch.tensor(int(wrong is not None), device=self._rho.device)))
+        if wrong is not None:
+            raise wrong
+        if failed:
+            raise ValueError(f"{failed} of {self._world} processes {what}: see their errors.")
 
     @property
     def num_held(self) -> int:
@@ -100,7 +130,15 @@ class ShardedSampleAges(SampleAges):
             raise ValueError(
                 "ShardedSampleAges belong to all processes: advance() takes no group, and needs sync=True."
             )
-        super().advance()
+        with self._all_or_none("could not advance; rewind() all to the same epoch"):
+            super().advance()
+        self._share_sums()
+
+    def rewind(self, epoch: int) -> None:
+        """Return to the start of an epoch, see `SampleAges.rewind`. Collective."""
+        with self._all_or_none("hold no state of that epoch"):
+            super().rewind(epoch)
+        self._away.clear()
         self._share_sums()
 
     def _share_sums(self) -> None:
@@ -121,17 +159,15 @@ class ShardedSampleAges(SampleAges):
         owner = torch.searchsorted(self._ends, away // 2 % self.num_samples, right=True)
         order = owner.argsort(stable=True)  # the last of repeated answers stays the last
         received = _distributed.route(away[order], owner.bincount(minlength=self._world))
-        received[self._rank] = self._own_marks()
-        width = self._words.shape[1]
-        for answers in received:
+        marks = []
+        for rank, answers in enumerate(received):
             row, column = answers // 2 // self.num_samples, answers // 2 % self.num_samples - self.first
-            place, right = (row * width + column)[None], (answers % 2 == 1)[None]
-            _store.write_marks(self._words.view(1, -1), place, right, self._layout)
-
-    def _own_marks(self) -> Tensor:
-        words = self._words[:, :-1]
-        row, column = self._layout.observed(words).nonzero(as_tuple=True)
-        return 2 * (row * self.num_samples + self.first + column) + self._layout.right(words[row, column])
+            if rank < self._rank:  # what this process observed itself counts more
+                free = ~self._layout.observed(self._words[row, column])
+                answers, row, column = answers[free], row[free], column[free]
+            marks.append((row * self._words.shape[1] + column, answers % 2 == 1))
+        for place, right in marks:
+            _store.write_marks(self._words.view(1, -1), place[None], right[None], self._layout)
 
     def _settings(self) -> dict[str, object]:
         return {**super()._settings(), "kind": type(self).__name__, "first": self.first}
@@ -146,15 +182,7 @@ class ShardedSampleAges(SampleAges):
 
     def load_state_dict(self, state: dict[str, object]) -> None:
         """Load the state of this process's share. Collective: if one process refuses its state, all raise."""
-        wrong: Exception | None = None
-        try:
+        with self._all_or_none("refused their states: load other ones on all"):
             super().load_state_dict(state)
-        except (ValueError, TypeError, KeyError) as error:
-            wrong = error
-        refused = int(_distributed.total(torch.tensor(int(wrong is not None), device=self.device)))
-        if wrong is not None:
-            raise wrong
-        if refused:
-            raise ValueError(f"{refused} of {self._world} processes refused their states: load other ones on all.")
         self._away.clear()
         self._share_sums()

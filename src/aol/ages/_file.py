@@ -1,0 +1,336 @@
+"""The state of sample ages in a memory-mapped file: labels, and two copies of words and smoothed ages.
+
+A new state is written over the older copy, block by block, and its header last. So a process that is killed, or a
+machine that loses power, leaves the state of the last `advance` that finished.
+
+    header 0 | header 1 | labels | words 0 | smoothed ages 0 | words 1 | smoothed ages 1
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import mmap
+import os
+import zlib
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+
+from aol import _check, _files
+from aol.ages._store import Layout
+
+Target: TypeAlias = Callable[[slice], tuple[Tensor, Tensor]]
+Header: TypeAlias = dict[str, Any]
+
+_MAGIC = "aol ages 1"
+_ALIGNED = 1 << 16  # bytes of a header; sections begin at multiples of it
+_BLOCK = 1 << 22  # numbers written at once
+_BINARY = getattr(os, "O_BINARY", 0)
+_SYNCED = getattr(os, "O_DSYNC", 0)  # a write returns when its data are on the disk
+
+
+class AgesFile:
+    """A file of `labels [N]`, `words [R, N + 1]` and `ema [R, N]` that one process has open.
+
+    `epoch` is None for a new file, until its first state is written.
+    """
+
+    def __init__(
+        self, path: Path, settings: Header, layout: Layout, labels: Tensor, label: torch.dtype, runs: int
+    ) -> None:
+        self.path, self._settings, self._layout, self._runs = path, settings, layout, runs
+        self._held, self._label = labels.numel(), label
+        self._starts = self._sections()
+        with self._explained():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._lock = _files.acquire(path, Path(f"{path}.lock"), "file")
+        try:
+            self._open(labels)
+        except BaseException:
+            self._lock.release()
+            raise
+
+    def _sections(self) -> list[int]:
+        """Return where the sections begin, and the end of the file."""
+        word = self._runs * (self._held + 1) * self._layout.word.itemsize
+        ema = self._runs * self._held * self._layout.ema.itemsize
+        starts = [2 * _ALIGNED]
+        for size in (self._held * self._label.itemsize, word, ema, word, ema):
+            starts.append(-(-(starts[-1] + size) // _ALIGNED) * _ALIGNED)
+        return starts
+
+    def _open(self, labels: Tensor) -> None:
+        new = not self.path.exists()
+        found = {} if new else self._read_headers()
+        self._current = max(found, key=lambda place: int(found[place]["generation"]), default=1)
+        newest = found.get(self._current, {"generation": 0, "epoch": None})
+        self._generation: int = newest["generation"]
+        self._checksums = {place: header["checksums"] for place, header in found.items()}
+        self.epoch: int | None = newest["epoch"]
+        self.previous: int | None = found.get(1 - self._current, {}).get("epoch")  # of the older copy, if it is whole
+        with self._explained(), self.removed_on_error() if new else contextlib.nullcontext():
+            if new:
+                self._reserve()
+            self._handle = os.open(self.path, os.O_RDWR | _BINARY | _SYNCED)
+            self._memory = mmap.mmap(self._handle, self.size)
+            self.labels = self._section(0, self._label, self._held)
+            self._put_labels(labels, new)
+
+    def _put_labels(self, labels: Tensor, new: bool) -> None:
+        for mine, given in zip(torch.split(self.labels, _BLOCK), torch.split(labels, _BLOCK), strict=True):
+            if new:
+                mine.copy_(given)
+            elif not torch.equal(mine, given.to(mine.dtype)):
+                raise self.damaged("its labels are not those it was made with")
+            self.release()
+        if new:
+            self._memory.flush(0, self._starts[1])
+
+    @property
+    def size(self) -> int:
+        """The size of the file in bytes."""
+        return self._starts[-1]
+
+    @property
+    def words(self) -> Tensor:
+        """The words of the newest state, `[R, N + 1]`."""
+        return self._section(1 + 2 * self._current, self._layout.word, self._runs, self._held + 1)
+
+    @property
+    def ema(self) -> Tensor:
+        """The smoothed ages of the newest state, `[R, N]`."""
+        return self._section(2 + 2 * self._current, self._layout.ema, self._runs, self._held)
+
+    def _section(self, number: int, dtype: torch.dtype, *shape: int) -> Tensor:
+        count = torch.Size(shape).numel()
+        return torch.frombuffer(self._memory, dtype=dtype, count=count, offset=self._starts[number]).view(shape)
+
+    # Opening
+
+    def _read_headers(self) -> dict[int, Header]:
+        """Return the headers that are whole, by their place: 0 and 1."""
+        with self._explained(), _files.open_regular(self.path) as file:
+            start, size = file.read(2 * _ALIGNED), os.fstat(file.fileno()).st_size
+        known = {place: _header(start[place * _ALIGNED :][:_ALIGNED]) for place in (0, 1)}
+        found = {place: header for place, header in known.items() if header is not None}
+        if not found:
+            raise ValueError(
+                f"file {self.path} holds no ages: it is another kind of file, or its process was stopped before the "
+                "first state was complete. Remove it, or choose another file."
+            )
+        try:
+            for header in found.values():
+                _check.same_settings(str(self._settings["kind"]), self._settings, header["settings"])
+        except ValueError as error:
+            raise ValueError(f"file {self.path} is of other ages. {error}") from error
+        if size != self.size:
+            raise self.damaged(f"it has {size:,} bytes instead of {self.size:,}")
+        return found
+
+    def _reserve(self) -> None:
+        """Create the file with all its blocks, so that a full disk is noticed now and not in the middle of an epoch."""
+        with open(self.path, "xb") as file:
+            if hasattr(os, "posix_fallocate"):
+                os.posix_fallocate(file.fileno(), 0, self.size)
+            else:
+                file.truncate(self.size)
+
+    @contextlib.contextmanager
+    def removed_on_error(self) -> Iterator[None]:
+        """Remove a new file if its first state cannot be written."""
+        try:
+            yield
+        except BaseException:
+            self.path.unlink(missing_ok=True)
+            raise
+
+    def check(self) -> None:
+        """Raise ValueError if the newest state is not what was written; observations since then do not count."""
+        found = Checksums(self._runs)
+        for start in range(0, self._held, _BLOCK):
+            part = slice(start, min(start + _BLOCK, self._held))
+            self.expect(slice(part.stop, part.stop + _BLOCK), 1, 2)
+            found.add(self._layout.unmarked(self.words[:, part]), self.ema[:, part])
+            self.release()
+        if found.values != self._checksums[self._current]:
+            raise self.damaged("its checksum does not match its content")
+
+    def damaged(self, why: str) -> ValueError:
+        """Return the error for a file whose content its process did not write."""
+        return ValueError(f"file {self.path} is damaged: {why}. Restore a copy, or remove it to start from epoch 0.")
+
+    @contextlib.contextmanager
+    def _explained(self) -> Iterator[None]:
+        """Name the file in errors of the system, and the bytes it needs if there is no room."""
+        try:
+            yield
+        except OSError as error:
+            full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+            why = f"needs {self.size:,} bytes, and the disk has no room for them" if full else "cannot be used"
+            raise OSError(error.errno, f"file {self.path} {why} ({error.strerror})") from error
+
+    # Writing
+
+    @contextlib.contextmanager
+    def rewriting(self, epoch: int) -> Iterator[Target]:
+        """Give room for the parts of a new state, in their order; at the end of the block it is the newest state."""
+        other = 1 - self._current
+        with self._explained():
+            self._write_header(other, None)  # what it describes is overwritten
+            self.previous = None
+            with ThreadPoolExecutor(1) as thread:
+                blocks = _Blocks(self, other, thread)
+                yield blocks.room
+                self._checksums[other] = blocks.finish()
+            self._sync()
+            self._generation += 1
+            self._write_header(other, epoch)
+        self._current, self.previous, self.epoch = other, self.epoch, epoch
+
+    def go_back(self) -> None:
+        """Return to the older copy."""
+        with self._explained():
+            self._write_header(self._current, None)
+        self._current, self.epoch, self.previous = 1 - self._current, self.previous, None
+
+    def touched(self, numbers: int) -> None:
+        """Count numbers that were changed in memory, and let go of pages from time to time."""
+        self._touched += numbers
+        if self._touched >= _BLOCK:
+            self.release()
+
+    def expect(self, part: slice, *sections: int) -> None:
+        """Ask the system to read these samples from the disk: labels (section 0), words (1), smoothed ages (2)."""
+        if not hasattr(mmap, "MADV_WILLNEED"):
+            return
+        for number in sections:
+            rows = (self.labels[None], self.words, self.ema)[number]
+            start = self._starts[number + 2 * self._current if number else 0]
+            for row in range(len(rows)):
+                first = start + (row * rows.shape[1] + part.start) * rows.itemsize
+                stop = min(first + (part.stop - part.start) * rows.itemsize, self.size)
+                first -= first % mmap.PAGESIZE
+                if first < stop:
+                    self._memory.madvise(mmap.MADV_WILLNEED, first, stop - first)
+
+    def release(self) -> None:
+        """Let go of the pages in memory; their content stays in the file, and in the system's cache."""
+        self._touched = 0
+        if hasattr(mmap, "MADV_DONTNEED"):
+            self._memory.madvise(mmap.MADV_DONTNEED)
+
+    def write_rows(self, place: int, first: int, words: Tensor, ema: Tensor, checksums: Checksums) -> None:
+        """Write `words [R, B]` and `ema [R, B]` of the samples from `first` on, and count them in the checksums."""
+        checksums.add(self._layout.unmarked(words), ema)
+        for number, rows, width in ((1, words, self._held + 1), (2, ema, self._held)):
+            start = self._starts[number + 2 * place]
+            for run, row in enumerate(rows):
+                self._write(start + (run * width + first) * row.itemsize, _bytes(row))
+
+    def _write_header(self, place: int, epoch: int | None) -> None:
+        text = b""
+        if epoch is not None:
+            body = json.dumps(
+                {
+                    "generation": self._generation,
+                    "epoch": epoch,
+                    "checksums": self._checksums[place],
+                    "settings": self._settings,
+                }
+            )
+            text = f"{_MAGIC}\n{zlib.crc32(body.encode())}\n{body}\n".encode()
+        self._write(place * _ALIGNED, text.ljust(_ALIGNED, b"\0"))
+        self._sync()
+
+    def _write(self, start: int, content: bytes | memoryview) -> None:
+        rest = memoryview(content)
+        os.lseek(self._handle, start, os.SEEK_SET)
+        while rest:
+            rest = rest[os.write(self._handle, rest) :]
+
+    def _sync(self) -> None:
+        if not _SYNCED:
+            os.fsync(self._handle)
+
+    def __del__(self) -> None:
+        with contextlib.suppress(AttributeError, OSError):  # it may not have been opened
+            os.close(self._handle)
+
+
+class Checksums:
+    """CRC-32 of the words and of the smoothed ages of each run, of blocks of any sizes."""
+
+    def __init__(self, runs: int) -> None:
+        self.values = [[0] * runs, [0] * runs]
+
+    def add(self, words: Tensor, ema: Tensor) -> None:
+        """Count the next samples, `[R, B]`."""
+        for known, rows in zip(self.values, (words, ema), strict=True):
+            known[:] = [zlib.crc32(_bytes(row), value) for value, row in zip(known, rows, strict=True)]
+
+
+class _Blocks:
+    """Blocks of a new state: one is filled while the one before it is written by a thread."""
+
+    def __init__(self, file: AgesFile, place: int, thread: ThreadPoolExecutor) -> None:
+        self._file, self._place, self._thread = file, place, thread
+        span = max(1, _BLOCK // file._runs)
+        layout, shape = file._layout, (file._runs, min(span, file._held))
+        self._spare, self._full = (
+            (torch.empty(shape, dtype=layout.word), torch.empty(shape, dtype=layout.ema)) for _ in range(2)
+        )
+        self._first = self._stop = 0
+        self._checksums = Checksums(file._runs)
+        file.expect(slice(0, 2 * shape[1]), 0, 1, 2)
+        self._written: Future[None] | None = None
+
+    def room(self, part: slice) -> tuple[Tensor, Tensor]:
+        """Return where the words and smoothed ages of these samples are put, `[R, B]`."""
+        if part.stop - self._first > self._spare[0].shape[1]:
+            self._submit()
+        self._stop = part.stop
+        words, ema = (each[:, part.start - self._first : part.stop - self._first] for each in self._spare)
+        return words, ema
+
+    def _submit(self) -> None:
+        self._wait()
+        width = self._spare[0].shape[1]
+        words, ema = (each[:, : self._stop - self._first] for each in self._spare)
+        self._written = self._thread.submit(
+            self._file.write_rows, self._place, self._first, words, ema, self._checksums
+        )
+        self._file.release()
+        self._file.expect(slice(self._stop + width, self._stop + 2 * width), 0, 1, 2)
+        self._first, self._spare, self._full = self._stop, self._full, self._spare
+
+    def _wait(self) -> None:
+        if self._written is not None:
+            self._written.result()
+
+    def finish(self) -> list[list[int]]:
+        """Write the last block, and return the checksums."""
+        self._submit()
+        self._wait()
+        return self._checksums.values
+
+
+def _bytes(row: Tensor) -> memoryview:
+    return row.numpy().data.cast("B")
+
+
+def _header(content: bytes) -> Header | None:
+    """Return the header in these bytes, None if it is not whole."""
+    try:
+        magic, checksum, body = content.rstrip(b"\0").decode().split("\n")[:3]
+    except ValueError:
+        return None
+    if magic != _MAGIC or checksum != str(zlib.crc32(body.encode())):
+        return None
+    header: Header = json.loads(body)
+    return header
