@@ -11,7 +11,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from aol.nets.fused.tile_ops import convolved, place, relu
+from aol.nets.fused.addresses import own_tile, packed_weights, place, shortcut_start, table_row, tile_sums
+from aol.nets.fused.tile_ops import convolved, relu
 
 # What a convolution does with its result.
 STATISTICS: tl.constexpr = tl.constexpr(0)  # write it raw, with mean and squared deviations of each channel
@@ -37,8 +38,11 @@ def shortcut(x_ptr, b, h, w, n, live, H: tl.constexpr, W: tl.constexpr, N: tl.co
 
 
 @triton.jit
-def leave_moments(y, live, n, count, partial_ptr, N: tl.constexpr):
+def leave_moments(y, live, run, tile, total, partial_ptr, N: tl.constexpr, PIXELS: tl.constexpr):
     """Write mean and sum of squared deviations of each channel of a tile: no large squares to cancel."""
+    n = tl.arange(0, N)
+    count = tl.minimum(PIXELS, total - tile * PIXELS)
+    partial_ptr = tile_sums(partial_ptr, run, tile, N)
     mean = tl.sum(tl.where(live, y, 0.0), 0) / count
     away = tl.where(live, y - mean[None, :], 0.0)
     tl.store(partial_ptr + n, mean)
@@ -70,37 +74,31 @@ def conv_forward(
     """Convolve x [R, B, H, W, C] → y [R, B, H/STRIDE, W/STRIDE, N]; v and s: tables [·, R, C] and [·, R, N]."""
     OUT_H: tl.constexpr = H // STRIDE
     OUT_W: tl.constexpr = W // STRIDE
-    tile = tl.program_id(0)
-    run = tl.program_id(1).to(tl.int64)
     total = batch * OUT_H * OUT_W
-    pixel = tile * PIXELS + tl.arange(0, PIXELS)
-    live = pixel < total
+    tile, run, pixel, live = own_tile(total, PIXELS)
     n = tl.arange(0, N)[None, :]
     x_ptr += run * batch * H * W * C
     acc = convolved(
-        x_ptr, x_ptr, v_ptr + run * C, runs * C, w_ptr + run * (9 if TAPS == 1 else 12) * C * N, pixel, live,
+        x_ptr, x_ptr, v_ptr + run * C, runs * C, w_ptr + packed_weights(run, C, N, TAPS), pixel, live,
         H, W, OUT_H, OUT_W, C, N, STRIDE, ENTRY, TAPS, PIXELS,
     )  # fmt: skip
     live = live[:, None]
     if EXIT != STATISTICS:
-        acc = acc * tl.load(s_ptr + run * N + n) + tl.load(s_ptr + (runs + run) * N + n)
+        acc = acc * table_row(s_ptr, 0, runs, run, n, N) + table_row(s_ptr, 1, runs, run, n, N)
         if EXIT == ADD_ACTIVATE:
             b, h, w = place(pixel[:, None], OUT_H, OUT_W)
-            short_ptr += run * total * 4 * (N - 2 * SIDE) if SIDE > 0 else run * total * N
-            acc += shortcut(short_ptr, b, h, w, n, live, OUT_H, OUT_W, N, SIDE)
+            acc += shortcut(short_ptr + shortcut_start(run, total, N, SIDE), b, h, w, n, live, OUT_H, OUT_W, N, SIDE)
         acc = relu(acc)
     y = acc.to(out_ptr.dtype.element_ty)
     tl.store(out_ptr + run * total * N + pixel[:, None] * N + n, y, mask=live)
     if EXIT == STATISTICS:
-        partial_ptr += (run * tl.num_programs(0) + tile) * 2 * N
-        count = tl.minimum(PIXELS, total - tile * PIXELS)
-        leave_moments(acc, live, tl.arange(0, N), count, partial_ptr, N)
+        leave_moments(acc, live, run, tile, total, partial_ptr, N, PIXELS)
 
 
 @triton.jit
 def leave_gradient_sums(grad, below, mean_ptr, partial_ptr, run, tile, N: tl.constexpr):
     """Write Σ g and Σ g·(below − mean) of a tile; `grad` is zero where there is no pixel."""
     n = tl.arange(0, N)
-    partial_ptr += (run * tl.num_programs(0) + tile) * 2 * N
+    partial_ptr = tile_sums(partial_ptr, run, tile, N)
     tl.store(partial_ptr + n, tl.sum(grad, 0))
     tl.store(partial_ptr + N + n, tl.sum(grad * (below - tl.load(mean_ptr + n)[None, :]), 0))

@@ -11,8 +11,20 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from aol.nets.fused.addresses import (
+    chunk_and_row,
+    chunk_sums,
+    chunk_tiles,
+    neighbour,
+    on_map,
+    own_tile,
+    packed_weights,
+    place,
+    table_row,
+    tile_pixels,
+)
 from aol.nets.fused.conv import leave_gradient_sums
-from aol.nets.fused.tile_ops import NORM_BACK, RAW, convolved, neighbour, place, product, read, vectors
+from aol.nets.fused.tile_ops import NORM_BACK, RAW, convolved, product, read, vectors
 
 
 @triton.jit(do_not_specialize=["runs", "total"])
@@ -20,13 +32,13 @@ def norm_backward(
     g_ptr, y_ptr, v_ptr, out_ptr, runs, total, N: tl.constexpr, PIXELS: tl.constexpr
 ):  # fmt: skip
     """Gradient g [R, total, N] behind the norm of y → dy = v0·g + v1·y + v2 before it."""
-    run = tl.program_id(1).to(tl.int64)
-    pixel = tl.program_id(0) * PIXELS + tl.arange(0, PIXELS)[:, None]
-    here = pixel * N + tl.arange(0, N)[None, :]
+    _, run, pixel, live = own_tile(total, PIXELS)
+    here = pixel[:, None] * N + tl.arange(0, N)[None, :]
+    live = live[:, None]
     move = run * total * N
     v0, v1, v2 = vectors(v_ptr + run * N, runs * N, tl.arange(0, N), NORM_BACK)
-    dy = read(g_ptr + move, y_ptr + move, here, pixel < total, v0, v1, v2, NORM_BACK)
-    tl.store(out_ptr + move + here, dy, mask=pixel < total)
+    dy = read(g_ptr + move, y_ptr + move, here, live, v0, v1, v2, NORM_BACK)
+    tl.store(out_ptr + move + here, dy, mask=live)
 
 
 @triton.jit(do_not_specialize=["runs", "batch"])
@@ -55,25 +67,22 @@ def conv_backward_input(
     RESIDUAL the shortcut's gradient is added first and the relu's output x tells where it let through;
     without, scale·below + shift does. s: table of that norm, rows scale, shift, mean.
     """
-    tile = tl.program_id(0)
-    run = tl.program_id(1).to(tl.int64)
     total = batch * H * W
-    pixel = tile * PIXELS + tl.arange(0, PIXELS)
-    live = pixel < total
+    tile, run, pixel, live = own_tile(total, PIXELS)
     n = tl.arange(0, N)[None, :]
     g_ptr += run * total * C
     grad = convolved(
-        g_ptr, g_ptr, s_ptr, runs * C, w_ptr + run * (9 if TAPS == 1 else 12) * C * N,
+        g_ptr, g_ptr, s_ptr, runs * C, w_ptr + packed_weights(run, C, N, TAPS),
         pixel, live, H, W, H, W, C, N, 1, RAW, TAPS, PIXELS,
     )  # fmt: skip
     live = live[:, None]
-    here = run * total * N + pixel[:, None] * N + n
+    here = on_map(run, total, pixel[:, None], n, N)
     below = tl.load(below_ptr + here, mask=live, other=0.0).to(tl.float32)
     if RESIDUAL:
         grad += tl.load(short_ptr + here, mask=live, other=0.0).to(tl.float32)
         closed = tl.load(x_ptr + here, mask=live, other=0.0).to(tl.float32) <= 0
     else:
-        closed = below * tl.load(s_ptr + run * N + n) + tl.load(s_ptr + (runs + run) * N + n) <= 0
+        closed = below * table_row(s_ptr, 0, runs, run, n, N) + table_row(s_ptr, 1, runs, run, n, N) <= 0
     grad = tl.where(closed | (live == 0), 0.0, grad)
     tl.store(out_ptr + here, grad.to(out_ptr.dtype.element_ty), mask=live)
     leave_gradient_sums(grad, below, s_ptr + (2 * runs + run) * N, partial_ptr, run, tile, N)
@@ -103,11 +112,8 @@ def halving_backward_input(
     a product [pixels, 4·C] with packed weights [4·C, 4·N]. Each of the four leaves its sums as a tile of its own.
     """
     SIDE: tl.constexpr = (C - N) // 2
-    tile = tl.program_id(0)
-    run = tl.program_id(1).to(tl.int64)
     total = batch * H * W
-    pixel = tile * PIXELS + tl.arange(0, PIXELS)
-    live = pixel < total
+    tile, run, pixel, live = own_tile(total, PIXELS)
     _, h, w = place(pixel, H, W)
     c = tl.arange(0, C)
     q = tl.arange(0, 4 * N)
@@ -129,7 +135,7 @@ def halving_backward_input(
     closed = tl.load(x_ptr + here, mask=live, other=0.0).to(tl.float32) <= 0
     grad = tl.where(closed | (live == 0), 0.0, grad)
     tl.store(out_ptr + here, grad.to(out_ptr.dtype.element_ty), mask=live)
-    away = tl.load(below_ptr + here, mask=live, other=0.0).to(tl.float32) - tl.load(s_ptr + (2 * runs + run) * N + n)
+    away = tl.load(below_ptr + here, mask=live, other=0.0).to(tl.float32) - table_row(s_ptr, 2, runs, run, n, N)
     partial_ptr += (run * tl.num_programs(0) + tile) * 8 * N + (q // N) * (2 * N) + q % N
     tl.store(partial_ptr, tl.sum(grad, 0))
     tl.store(partial_ptr + N, tl.sum(grad * away, 0))
@@ -159,8 +165,7 @@ def weight_thin(
     chunk = tl.program_id(0)
     run = tl.program_id(1).to(tl.int64)
     total = batch * H * W
-    tiles = tl.cdiv(total, PIXELS)
-    each = tl.cdiv(tiles, chunks)
+    first, stop = chunk_tiles(chunk, chunks, total, PIXELS)
     k = tl.arange(0, 4 * C)
     n = tl.arange(0, N)
     side = (k // C - 1)[None, :]
@@ -170,9 +175,8 @@ def weight_thin(
     above = tl.zeros([4 * C, N], tl.float32)
     beside = tl.zeros([4 * C, N], tl.float32)
     under = tl.zeros([4 * C, N], tl.float32)
-    for tile in range(chunk * each, tl.minimum(tiles, (chunk + 1) * each)):
-        pixel = tile * PIXELS + tl.arange(0, PIXELS)
-        live = pixel < total
+    for tile in range(first, stop):
+        pixel, live = tile_pixels(tile, total, PIXELS)
         _, h, w = place(pixel, H, W)
         column = w[:, None] + side
         there = live[:, None] & (column >= 0) & (column < W) & (side < 2)
@@ -185,7 +189,7 @@ def weight_thin(
         beside = product(g, b, beside)
         under = product(g, u, under)
     there = (k < 3 * C)[:, None]
-    out_ptr += (run * chunks + chunk) * 9 * C * N + k[:, None] * N + n[None, :]
+    out_ptr += chunk_sums(run, chunk, chunks, 9 * C * N) + k[:, None] * N + n[None, :]
     tl.store(out_ptr, above, mask=there)
     tl.store(out_ptr + 3 * C * N, beside, mask=there)
     tl.store(out_ptr + 6 * C * N, under, mask=there)
@@ -208,12 +212,10 @@ def weight_thick(
     PIXELS: tl.constexpr,
 ):
     """As `weight_thin` where all taps' sums are too many: a program takes one row of three."""
-    chunk = tl.program_id(0) // 3
-    dy = tl.program_id(0) % 3 - 1
+    chunk, dy = chunk_and_row()
     run = tl.program_id(1).to(tl.int64)
     total = batch * H * W
-    tiles = tl.cdiv(total, PIXELS)
-    each = tl.cdiv(tiles, chunks)
+    first, stop = chunk_tiles(chunk, chunks, total, PIXELS)
     c = tl.arange(0, C)
     n = tl.arange(0, N)
     s0, s1, s2 = vectors(s_ptr + run * N, runs * N, n, ENTRY)
@@ -222,9 +224,8 @@ def weight_thick(
     left = tl.zeros([C, N], tl.float32)
     middle = tl.zeros([C, N], tl.float32)
     right = tl.zeros([C, N], tl.float32)
-    for tile in range(chunk * each, tl.minimum(tiles, (chunk + 1) * each)):
-        pixel = tile * PIXELS + tl.arange(0, PIXELS)
-        live = pixel < total
+    for tile in range(first, stop):
+        pixel, live = tile_pixels(tile, total, PIXELS)
         _, h, w = place(pixel, H, W)
         there = live & (h + dy >= 0) & (h + dy < H)
         a = read(x_ptr, x_ptr, (pixel + dy * W)[:, None] * N + n[None, :], there[:, None], s0, s1, s2, ENTRY)
@@ -235,7 +236,7 @@ def weight_thick(
         left = product(tl.trans(before), a, left)
         middle = product(tl.trans(here), a, middle)
         right = product(tl.trans(after), a, right)
-    out_ptr += ((run * chunks + chunk) * 9 + (dy + 1) * 3) * C * N + c[:, None] * N + n[None, :]
+    out_ptr += chunk_sums(run, chunk, chunks, 9 * C * N) + (dy + 1) * 3 * C * N + c[:, None] * N + n[None, :]
     tl.store(out_ptr, left)
     tl.store(out_ptr + C * N, middle)
     tl.store(out_ptr + 2 * C * N, right)
@@ -261,26 +262,23 @@ def halving_backward_weight(
     """
     OUT_H: tl.constexpr = H // 2
     OUT_W: tl.constexpr = W // 2
-    chunk = tl.program_id(0) // 3
-    dy = tl.program_id(0) % 3 - 1
+    chunk, dy = chunk_and_row()
     run = tl.program_id(1).to(tl.int64)
     total = batch * OUT_H * OUT_W
-    tiles = tl.cdiv(total, PIXELS)
-    each = tl.cdiv(tiles, chunks)
+    first, stop = chunk_tiles(chunk, chunks, total, PIXELS)
     k = tl.arange(0, 4 * C)
     n = tl.arange(0, N)
     dx = (k // C - 1)[None, :]
     x_ptr += run * batch * H * W * C
     g_ptr += run * total * N
     acc = tl.zeros([4 * C, N], tl.float32)
-    for tile in range(chunk * each, tl.minimum(tiles, (chunk + 1) * each)):
-        pixel = tile * PIXELS + tl.arange(0, PIXELS)
-        live = pixel < total
+    for tile in range(first, stop):
+        pixel, live = tile_pixels(tile, total, PIXELS)
         b, h, w = place(pixel[:, None], OUT_H, OUT_W)
         source, there = neighbour(b, h, w, dy, dx, H, W, 2)
         there = there & live[:, None] & (dx < 2)
         a = tl.load(x_ptr + source * C + (k % C)[None, :], mask=there, other=0.0)
         g = tl.load(g_ptr + pixel[:, None] * N + n[None, :], mask=live[:, None], other=0.0)
         acc = product(tl.trans(a), g, acc)
-    out_ptr += ((run * chunks + chunk) * 9 + (dy + 1) * 3) * C * N
+    out_ptr += chunk_sums(run, chunk, chunks, 9 * C * N) + (dy + 1) * 3 * C * N
     tl.store(out_ptr + k[:, None] * N + n[None, :], acc, mask=k[:, None] < 3 * C)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from aol.nets.fused.addresses import on_map, packed_weights, shortcut_start, table_row, tile_sums, top_pixels
 from aol.nets.fused.conv import ADD_ACTIVATE, STATISTICS, shortcut
 from aol.nets.fused.tile_ops import product, read, relu, vectors
 
@@ -66,23 +67,17 @@ def conv_forward_rows(
     total = batch * H * W
     first_image = tile * (PIXELS // W)
     x_ptr += run * total * C
-    w0, w1, w2 = row_weights(w_ptr + run * 12 * C * N, C, N)
+    w0, w1, w2 = row_weights(w_ptr + packed_weights(run, C, N, 4), C, N)
     start, there, channel = row_start(first_image, batch, H, W, C, PIXELS)
     v0, v1, v2 = vectors(v_ptr + run * C, runs * C, channel, ENTRY)
 
     n = tl.arange(0, N)[None, :]
-    pixel = tl.arange(0, PIXELS)[:, None]
-    image = first_image + pixel // W
-    live = image < batch
-    here = run * total * N + (image * H * W + pixel % W) * N + n
-    out_ptr += here
+    image, live, column, pixel = top_pixels(first_image, batch, H, W, PIXELS)
+    out_ptr += on_map(run, total, pixel, n, N)
     if EXIT != STATISTICS:
-        scale = tl.load(s_ptr + run * N + n)
-        shift = tl.load(s_ptr + (runs + run) * N + n)
-        if SIDE > 0:
-            short_ptr += run * total * 4 * (N - 2 * SIDE)
-        else:
-            short_ptr += run * total * N
+        scale = table_row(s_ptr, 0, runs, run, n, N)
+        shift = table_row(s_ptr, 1, runs, run, n, N)
+        short_ptr += shortcut_start(run, total, N, SIDE)
 
     # Row 0 knows nothing above it; it and row 1 are begun by the first input row.
     a = read(x_ptr, x_ptr, start, there, v0, v1, v2, ENTRY)
@@ -101,7 +96,7 @@ def conv_forward_rows(
         if EXIT != STATISTICS:
             done = done * scale + shift
             if EXIT == ADD_ACTIVATE:
-                done += shortcut(short_ptr, image, row, pixel % W, n, live, H, W, N, SIDE)
+                done += shortcut(short_ptr, image, row, column, n, live, H, W, N, SIDE)
             done = relu(done)
         y = done.to(out_ptr.dtype.element_ty)
         tl.store(out_ptr + row * (W * N), y, mask=live)
@@ -112,7 +107,7 @@ def conv_forward_rows(
             moved += away
             squares += away * away
     if EXIT == STATISTICS:
-        partial_ptr += (run * tl.num_programs(0) + tile) * 2 * N + tl.arange(0, N)
+        partial_ptr = tile_sums(partial_ptr, run, tile, N) + tl.arange(0, N)
         columns = tl.minimum(PIXELS // W, batch - first_image) * W
         column_mean = origin + moved / H
         mean = tl.sum(tl.where(live, column_mean, 0.0), 0) / columns
@@ -147,18 +142,16 @@ def conv_backward_rows(
     total = batch * H * W
     first_image = tile * (PIXELS // W)
     g_ptr += run * total * C
-    w0, w1, w2 = row_weights(w_ptr + run * 12 * C * N, C, N)
+    w0, w1, w2 = row_weights(w_ptr + packed_weights(run, C, N, 4), C, N)
     start, there, _ = row_start(first_image, batch, H, W, C, PIXELS)
 
     dtype = out_ptr.dtype.element_ty
     n = tl.arange(0, N)[None, :]
-    pixel = tl.arange(0, PIXELS)[:, None]
-    image = first_image + pixel // W
-    live = image < batch
-    here = run * total * N + (image * H * W + pixel % W) * N + n
-    scale = tl.load(s_ptr + run * N + n)
-    shift = tl.load(s_ptr + (runs + run) * N + n)
-    mean = tl.load(s_ptr + (2 * runs + run) * N + n)
+    _, live, _, pixel = top_pixels(first_image, batch, H, W, PIXELS)
+    here = on_map(run, total, pixel, n, N)
+    scale = table_row(s_ptr, 0, runs, run, n, N)
+    shift = table_row(s_ptr, 1, runs, run, n, N)
+    mean = table_row(s_ptr, 2, runs, run, n, N)
 
     a = tl.load(g_ptr + start, mask=there, other=0.0)
     zeros = tl.zeros([PIXELS, N], tl.float32)
@@ -188,6 +181,6 @@ def conv_backward_rows(
         moment += grad * (below.to(tl.float32) - mean)
         below = tl.load(below_ptr + at + W * N, mask=live & (row + 1 < H), other=0.0)
         passed = tl.load(x_ptr + at + W * N, mask=live & (row + 1 < H), other=0.0) if RESIDUAL else below
-    partial_ptr += (run * tl.num_programs(0) + tile) * 2 * N + tl.arange(0, N)
+    partial_ptr = tile_sums(partial_ptr, run, tile, N) + tl.arange(0, N)
     tl.store(partial_ptr, tl.sum(tl.where(live, plain, 0.0), 0))
     tl.store(partial_ptr + N, tl.sum(tl.where(live, moment, 0.0), 0))

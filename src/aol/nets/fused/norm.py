@@ -7,8 +7,21 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from aol.nets.fused.addresses import on_map, own_tile, place, shortcut_start, table_row
 from aol.nets.fused.conv import leave_gradient_sums, shortcut
-from aol.nets.fused.tile_ops import place, relu
+from aol.nets.fused.tile_ops import relu
+
+
+@triton.jit
+def sums_of(start, tile, tiles, which, n, N: tl.constexpr):
+    """Read the first or second sum of some tiles [BLOCK, N], zero where there is no tile."""
+    return tl.load(start + tile * 2 * N + which * N + n[None, :], mask=tile < tiles, other=0.0)
+
+
+@triton.jit
+def pixels_of(tile, total, PIXELS: tl.constexpr):
+    """Count the pixels of each tile."""
+    return tl.maximum(tl.minimum(PIXELS, total - tile * PIXELS), 0).to(tl.float32)
 
 
 @triton.jit(do_not_specialize=["rows", "tiles", "total"])
@@ -42,17 +55,14 @@ def finish_forward(
         mean_sum = tl.zeros([BLOCK, N], tl.float32)
         for first in range(0, tiles, BLOCK):
             tile = first + tl.arange(0, BLOCK)[:, None]
-            count = tl.maximum(tl.minimum(PIXELS, total - tile * PIXELS), 0).to(tl.float32)
-            mean_sum += count * tl.load(start + tile * 2 * N + n[None, :], mask=tile < tiles, other=0.0)
+            mean_sum += pixels_of(tile, total, PIXELS) * sums_of(start, tile, tiles, 0, n, N)
         mean = tl.sum(mean_sum, 0) / total
         squares = tl.zeros([BLOCK, N], tl.float32)
         for first in range(0, tiles, BLOCK):
             tile = first + tl.arange(0, BLOCK)[:, None]
-            there = tile < tiles
-            count = tl.maximum(tl.minimum(PIXELS, total - tile * PIXELS), 0).to(tl.float32)
-            away = tl.load(start + tile * 2 * N + n[None, :], mask=there, other=0.0) - mean[None, :]
-            squares += tl.load(start + tile * 2 * N + N + n[None, :], mask=there, other=0.0)
-            squares += tl.where(there, count * away * away, 0.0)
+            away = sums_of(start, tile, tiles, 0, n, N) - mean[None, :]
+            squares += sums_of(start, tile, tiles, 1, n, N)
+            squares += tl.where(tile < tiles, pixels_of(tile, total, PIXELS) * away * away, 0.0)
         deviations = tl.sum(squares, 0)
         var = deviations / total
         unbiased = deviations / tl.maximum(total - 1, 1)
@@ -93,8 +103,8 @@ def finish_backward(
     moment = tl.zeros([BLOCK, N], tl.float32)
     for first in range(0, tiles, BLOCK):
         tile = first + tl.arange(0, BLOCK)[:, None]
-        plain += tl.load(start + tile * 2 * N + n[None, :], mask=tile < tiles, other=0.0)
-        moment += tl.load(start + tile * 2 * N + N + n[None, :], mask=tile < tiles, other=0.0)
+        plain += sums_of(start, tile, tiles, 0, n, N)
+        moment += sums_of(start, tile, tiles, 1, n, N)
     scale = tl.load(table_ptr + here)
     mean = tl.load(table_ptr + 2 * rows + here)
     deviation = tl.load(table_ptr + 3 * rows + here)
@@ -124,18 +134,16 @@ def block_end(
     PIXELS: tl.constexpr,
 ):
     """relu(scale·y + shift + shortcut), [R, B, H, W, N] → the same shape; without SHORT nothing is added."""
-    run = tl.program_id(1).to(tl.int64)
     total = batch * H * W
-    pixel = tl.program_id(0) * PIXELS + tl.arange(0, PIXELS)[:, None]
+    _, run, pixel, live = own_tile(total, PIXELS)
+    pixel, live = pixel[:, None], live[:, None]
     n = tl.arange(0, N)[None, :]
-    live = pixel < total
-    here = run * total * N + pixel * N + n
+    here = on_map(run, total, pixel, n, N)
     y = tl.load(y_ptr + here, mask=live, other=0.0).to(tl.float32)
-    y = y * tl.load(s_ptr + run * N + n) + tl.load(s_ptr + (runs + run) * N + n)
+    y = y * table_row(s_ptr, 0, runs, run, n, N) + table_row(s_ptr, 1, runs, run, n, N)
     if SHORT:
         b, h, w = place(pixel, H, W)
-        short_ptr += run * total * 4 * (N - 2 * SIDE) if SIDE > 0 else run * total * N
-        y += shortcut(short_ptr, b, h, w, n, live, H, W, N, SIDE)
+        y += shortcut(short_ptr + shortcut_start(run, total, N, SIDE), b, h, w, n, live, H, W, N, SIDE)
     tl.store(out_ptr + here, relu(y).to(out_ptr.dtype.element_ty), mask=live)
 
 
@@ -155,13 +163,11 @@ def pool_backward(
     PIXELS: tl.constexpr,
 ):
     """Gradient [R, B, N] of the mean over places → gradient [R, B, H, W, N] below the last relu, with its sums."""
-    tile = tl.program_id(0)
-    run = tl.program_id(1).to(tl.int64)
     total = batch * H * W
-    pixel = tile * PIXELS + tl.arange(0, PIXELS)[:, None]
+    tile, run, pixel, live = own_tile(total, PIXELS)
+    pixel, live = pixel[:, None], live[:, None]
     n = tl.arange(0, N)[None, :]
-    live = pixel < total
-    here = run * total * N + pixel * N + n
+    here = on_map(run, total, pixel, n, N)
     grad = tl.load(pooled_ptr + (run * batch + pixel // (H * W)) * N + n, mask=live, other=0.0) / (H * W)
     closed = tl.load(x_ptr + here, mask=live, other=0.0).to(tl.float32) <= 0
     grad = tl.where(closed, 0.0, grad)

@@ -10,8 +10,9 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from aol.nets.fused.addresses import chunk_sums, chunk_tiles, own_tile, place, table_row, tile_pixels
 from aol.nets.fused.conv import ACTIVATE, STATISTICS, leave_moments
-from aol.nets.fused.tile_ops import NORM_BACK, place, product, read, relu, vectors
+from aol.nets.fused.tile_ops import NORM_BACK, product, read, relu, vectors
 
 
 @triton.jit
@@ -52,11 +53,8 @@ def stem_forward(
     PIXELS: tl.constexpr,
 ):
     """Images → y [R, B, H, W, N], raw with its moments or normed and activated; weights [R·N, C, 3, 3]."""
-    tile = tl.program_id(0)
-    run = tl.program_id(1).to(tl.int64)
     total = batch * H * W
-    pixel = tile * PIXELS + tl.arange(0, PIXELS)
-    live = pixel < total
+    tile, run, pixel, live = own_tile(total, PIXELS)
     k = tl.arange(0, K)[:, None]
     n = tl.arange(0, N)[None, :]
     dtype = out_ptr.dtype.element_ty
@@ -64,13 +62,11 @@ def stem_forward(
     weights = tl.load(w_ptr + (run * N + n) * (9 * C) + k, mask=k < 9 * C, other=0.0)
     acc = product(a.to(dtype), weights.to(dtype), tl.zeros([PIXELS, N], tl.float32))
     if EXIT == ACTIVATE:
-        acc = relu(acc * tl.load(s_ptr + run * N + n) + tl.load(s_ptr + (runs + run) * N + n))
+        acc = relu(acc * table_row(s_ptr, 0, runs, run, n, N) + table_row(s_ptr, 1, runs, run, n, N))
     y = acc.to(dtype)
     tl.store(out_ptr + run * total * N + pixel[:, None] * N + n, y, mask=live[:, None])
     if EXIT == STATISTICS:
-        partial_ptr += (run * tl.num_programs(0) + tile) * 2 * N
-        count = tl.minimum(PIXELS, total - tile * PIXELS)
-        leave_moments(acc, live[:, None], tl.arange(0, N), count, partial_ptr, N)
+        leave_moments(acc, live[:, None], run, tile, total, partial_ptr, N, PIXELS)
 
 
 @triton.jit(do_not_specialize=["runs", "batch", "chunks"])
@@ -99,8 +95,7 @@ def stem_backward_weight(
     chunk = tl.program_id(0)
     run = tl.program_id(1).to(tl.int64)
     total = batch * H * W
-    tiles = tl.cdiv(total, PIXELS)
-    each = tl.cdiv(tiles, chunks)
+    first, stop = chunk_tiles(chunk, chunks, total, PIXELS)
     k = tl.arange(0, K)
     n = tl.arange(0, N)
     v0, v1, v2 = vectors(v_ptr + run * N, runs * N, n, NORM_BACK)
@@ -108,11 +103,10 @@ def stem_backward_weight(
     g_ptr += run * total * N
     y_ptr += run * total * N
     acc = tl.zeros([K, N], tl.float32)
-    for tile in range(chunk * each, tl.minimum(tiles, (chunk + 1) * each)):
-        pixel = tile * PIXELS + tl.arange(0, PIXELS)
-        live = pixel < total
+    for tile in range(first, stop):
+        pixel, live = tile_pixels(tile, total, PIXELS)
         a = image_patches(x_ptr, pixel, live, stride_b, stride_c, stride_h, stride_w, H, W, C, K)
         g = read(g_ptr, y_ptr, pixel[:, None] * N + n[None, :], live[:, None], v0, v1, v2, NORM_BACK)
         acc = product(tl.trans(a.to(g.dtype)), g, acc)
-    out_ptr += (run * chunks + chunk) * K * N
+    out_ptr += chunk_sums(run, chunk, chunks, K * N)
     tl.store(out_ptr + k[:, None] * N + n[None, :], acc)

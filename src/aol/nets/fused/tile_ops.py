@@ -1,4 +1,4 @@
-"""What the kernels share: reading shifted pixels, norm and activation on the way in, reductions on the way out.
+"""What kernels compute on tiles: reading shifted pixels, norm and activation on the way in, sums on the way out.
 
 Assumes maps [R, B, H, W, C] in memory order, one run a program, and pointers already moved to that run.
 """
@@ -12,6 +12,8 @@ import os
 
 import triton
 import triton.language as tl
+
+from aol.nets.fused.addresses import neighbour, place
 
 # The interpreter multiplies bf16 as if it were integers; there, and only there, products are taken in fp32.
 INTERPRETED: tl.constexpr = tl.constexpr(os.environ.get("TRITON_INTERPRET") == "1")
@@ -35,23 +37,6 @@ def product(a, b, acc):
         a = a.to(tl.float32)
         b = b.to(tl.float32)
     return tl.dot(a, b, acc, input_precision="ieee")
-
-
-@triton.jit
-def place(pixel, H: tl.constexpr, W: tl.constexpr):
-    """Image, row and column of a pixel counted through a run's batch."""
-    b = pixel // (H * W)
-    inside = pixel % (H * W)
-    return b, inside // W, inside % W
-
-
-@triton.jit
-def neighbour(b, h, w, dy, dx, H: tl.constexpr, W: tl.constexpr, STEP: tl.constexpr):
-    """Pixel (h·STEP + dy, w·STEP + dx) of a map H×W, and whether it exists; STEP is a convolution's stride."""
-    row = h * STEP + dy
-    column = w * STEP + dx
-    there = (row >= 0) & (column >= 0) & (row < H) & (column < W)
-    return (b * H + row) * W + column, there
 
 
 @triton.jit
