@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from aol._used import is_remembered, remember
+from aol.cli.output import console
 from aol.cli.parser import Flag, choice, count, defaults_of, folder, seconds, shard, switch, value
 from aol.engine.launch import launched
+from aol.engine.settings import Settings, WrongSettingsError
 from aol.nets.registry import STACKINGS
 
 if TYPE_CHECKING:
@@ -93,11 +96,25 @@ def is_first() -> bool:
 
 def progress_for(words: argparse.Namespace, name: str = "") -> Silent:
     """Return how progress is shown: live on a terminal, else in lines; with `--json` not at all."""
-    from rich.console import Console
-
     from aol.runs.progress import Lines, Live, Silent
 
     if words.json or not is_first():
         return Silent()
-    console = Console(stderr=True)
-    return Live(console, name) if console.is_terminal else Lines()
+    screen = console(stderr=True)
+    return Live(screen, name) if screen.is_terminal else Lines()
+
+
+def check_networks(runs: Sequence[Settings], named: Sequence[str], instead: str) -> None:
+    """Refuse functions of a module as networks, unless the command line names them or this user has used them here.
+
+    A folder of runs and a study may come from anywhere: what they name must not be imported only because of that.
+    """
+    for name in dict.fromkeys(run.net for run in runs if ":" in run.net and not run.net.startswith("timm:")):
+        used = Path(os.getcwd(), name)
+        if name in named:
+            remember(used)
+        elif not is_remembered(used):
+            raise WrongSettingsError(
+                f"net is the function {name}, which would be imported and called, and which you have not used from "
+                f"this folder: if you trust it, {instead}."
+            )

@@ -5,10 +5,11 @@ from __future__ import annotations
 import argparse
 import errno
 import json
+import re
 import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from aol._values import printable as printable
 from aol.engine.settings import WrongSettingsError
@@ -22,7 +23,13 @@ _WIDTH = 120  # where there is no terminal
 
 def tell(words: argparse.Namespace, result: object, lines: Iterable[str]) -> None:
     """Print a result as one JSON object with `--json`, else as lines."""
-    print(json.dumps(result, ensure_ascii=False, allow_nan=False) if words.json else "\n".join(map(printable, lines)))
+    print(one_line(result) if words.json else "\n".join(map(printable, lines)))
+
+
+def one_line(result: object) -> str:
+    """Return one JSON object as a line of text; JSON leaves DEL and the control characters after it as they are."""
+    text = json.dumps(result, ensure_ascii=False, allow_nan=False)
+    return re.sub("[\x7f-\x9f]", lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def note(text: str) -> None:
@@ -30,14 +37,27 @@ def note(text: str) -> None:
     print(f"aol: {printable(' '.join(text.split()))}", file=sys.stderr)
 
 
-def console() -> Console:
-    """Return standard output for tables."""
-    from rich.console import Console
+def console(*, stderr: bool = False) -> Console:
+    """Return standard output, or standard error, for tables.
 
-    found = Console(highlight=False)
+    All text, also in cells, is shown as it is: no markup is read, and control characters are written as codes.
+    """
+    from rich.console import Console
+    from rich.text import Text
+
+    class PlainConsole(Console):
+        def render_str(self, text: str, **options: Any) -> Text:
+            return super().render_str(plain_lines(text), **options | {"markup": False, "emoji": False})
+
+    found = PlainConsole(highlight=False, stderr=stderr)
     if not found.is_terminal:
         found.width = _WIDTH
     return found
+
+
+def plain_lines(text: str) -> str:
+    """Return lines with control characters written as codes."""
+    return "\n".join(map(printable, text.split("\n")))
 
 
 def chosen_format(words: argparse.Namespace, endings: Mapping[str, str] | None = None) -> str:
@@ -67,6 +87,7 @@ def check_place(file: str | None) -> None:
 
 def give(text: str, file: str | None) -> None:
     """Print a text, or write it to a file, as a whole."""
+    text = plain_lines(text)
     if file is None:
         print(text, end="")
         return

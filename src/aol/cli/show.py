@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from aol._values import spreadsheet_text
-from aol.cli.output import chosen_format, console, note
+from aol._values import printable, spreadsheet_text
+from aol.cli.output import chosen_format, console, note, one_line
 from aol.cli.parser import choice, command, path, value
 from aol.engine.settings import Settings
 
@@ -52,7 +51,10 @@ def _show(words: argparse.Namespace) -> int:
     if wanted == "json":
         print_json(frame)
     elif wanted == "csv":
-        print(frame.map(lambda each: spreadsheet_text(each) if isinstance(each, str) else each).to_csv(), end="")
+        print(
+            frame.map(lambda each: spreadsheet_text(printable(each)) if isinstance(each, str) else each).to_csv(),
+            end="",
+        )
     else:
         print_runs(frame, words.folders, asked=_asked(words.folders, len(frame)))
     for each in damaged:
@@ -82,7 +84,7 @@ def asked_for(store: Store, runs: Sequence[Settings]) -> RunFrame:
 def print_json(frame: RunFrame) -> None:
     """Print one JSON object: every run with its settings and results."""
     runs = [_as_json(run, str(frame.loc[name, "folder"])) for name, run in frame.runs.items()]
-    print(json.dumps({"runs": runs}, ensure_ascii=False, allow_nan=False))
+    print(one_line({"runs": runs}))
 
 
 _SAME = ("id", "method", "seconds", "trained_together", "finished", "failed_at_epoch")  # names in JSON and in a record

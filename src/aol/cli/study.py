@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from aol.cli.execution import EXECUTION, absolute, add_noted, noted, options_of, progress_for
+from aol.cli.execution import EXECUTION, absolute, add_noted, check_networks, noted, options_of, progress_for
 from aol.cli.flags import DEFAULTS, setting_values
-from aol.cli.output import check_place, chosen_format, console, give, tell, write
+from aol.cli.output import check_place, chosen_format, console, give, plain_lines, tell, write
 from aol.cli.parser import Flag, choice, command, defaults_of, folder, seed_list, show_help, switch, value
 from aol.engine.settings import CHOICES, Settings, Value, WrongSettingsError
 
@@ -158,6 +158,13 @@ def _list(words: argparse.Namespace) -> None:
     stopped=_STOPPED,
 )
 def _run(words: argparse.Namespace) -> int:
+    given = [("--set", text) for text in words.set] + [("--only", text) for text in words.only]
+    pairs = [_pair(flag, text) for flag, text in given]
+    return _carry_out(words, [each.strip() for name, text in pairs if name == "net" for each in text.split(",")])
+
+
+def _carry_out(words: argparse.Namespace, networks: Sequence[str]) -> int:
+    """Train the missing runs of a study; `networks` are those that the command line names."""
     from aol.runs.driver import train
     from aol.runs.from_loop import OVER_TIME
     from aol.runs.progress import duration
@@ -169,6 +176,7 @@ def _run(words: argparse.Namespace) -> int:
     if names := study.without_choice():
         what = f"No setting of the grid of {', '.join(names)} can be chosen without a validation part"
         raise WrongSettingsError(f"{what}: --set validation=0.05, or select one setting with --only.")
+    check_networks(runs, networks, "name it with --set or --only net=..., or use it once with aol train --net")
     if words.ray is not None and words.shard is not None:
         raise WrongSettingsError("--ray and --shard contradict each other: Ray shares out the runs itself.")
     folders = {name: str(absolute(each)) for name, each in (_pair("--data", text) for text in words.data)}
@@ -224,7 +232,7 @@ def resume(words: argparse.Namespace, request: Mapping[str, Json]) -> int | None
     """Continue the study that a folder was last used for; `words` holds the flags of `aol resume`."""
     asked = {"study": request.get("study"), "out": str(words.folder), "stopped": _STOPPED}
     add_noted(words, _CHOICE, request.get("choice"), request.get("options"), asked)
-    return _run(words)
+    return _carry_out(words, ())
 
 
 @command(
@@ -284,7 +292,7 @@ def _show(words: argparse.Namespace) -> None:
 
     out, width = console(), max(NARROW, min(WIDE, shutil.get_terminal_size().columns))
     for style, line in styled_lines(results, optimistic=words.optimistic, width=width):
-        out.print(Text(line, style=style), soft_wrap=True)
+        out.print(Text(plain_lines(line), style=style), soft_wrap=True)
 
 
 @command(
@@ -347,7 +355,7 @@ def _draw(words: argparse.Namespace) -> None:
     if words.json:
         print(json.dumps({"figure": str(path), "of": picture.of, "panels": panels, "notes": picture.notes}))
     else:
-        print("\n".join((*picture.notes, f"Written: {path}")), file=sys.stderr)
+        print(plain_lines("\n".join((*picture.notes, f"Written: {path}"))), file=sys.stderr)
 
 
 @command(
@@ -369,5 +377,5 @@ def _gather(words: argparse.Namespace) -> int:
     lines += [f"Not copied: {gathered.unfinished} unfinished."] if gathered.unfinished else []
     tell(words, {**numbers, "refused": refused}, lines)
     for name, why in () if words.json else gathered.refused:
-        print(f"Refused: {name}: {why}.", file=sys.stderr)
+        print(plain_lines(f"Refused: {name}: {why}."), file=sys.stderr)
     return 1 if gathered.refused else 0

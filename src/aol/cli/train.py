@@ -12,8 +12,17 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from aol._used import is_remembered, remember
-from aol.cli.execution import EXECUTION, PARALLEL, add_noted, is_first, noted, options_of, progress_for, unchanged
+from aol.cli.execution import (
+    EXECUTION,
+    PARALLEL,
+    add_noted,
+    check_networks,
+    is_first,
+    noted,
+    options_of,
+    progress_for,
+    unchanged,
+)
 from aol.cli.flags import KEEP_SAMPLES, OUTPUT, in_flags, runs_of, setting_flags, settings_of
 from aol.cli.parser import check_data, command, path, value
 from aol.cli.show import asked_for, print_json, print_runs
@@ -67,8 +76,7 @@ def _carry_out(words: argparse.Namespace, runs: Sequence[Settings]) -> int:
     """Train the runs of `aol train` or `aol stream` into `--out`, and note there what was asked for."""
     from aol.runs.store import Store
 
-    for name in own_networks(runs):
-        remember(Path(os.getcwd(), name))
+    check_networks(runs, [run.net for run in runs], "")
     out = _output_folder(words)
     request: dict[str, Json] = {"command": words.command, "directory": os.getcwd(), "options": noted(words)}
     # Shares of one folder are trained by commands of their own: each finds the runs of the others there.
@@ -108,18 +116,8 @@ def _resume(words: argparse.Namespace) -> int | None:
         return study.resume(words, request)
     add_noted(words, {"out": str(words.folder), "fresh": False}, request.get("options"))
     runs = requested_runs(request)
-    for name in own_networks(runs):  # to resume a folder of somebody else must not run what it names
-        if not is_remembered(Path(os.getcwd(), name)):
-            raise WrongSettingsError(
-                f"{words.folder} names the function {name}, which would be imported and called, and which you have not "
-                f"used from this folder: if you trust it, use {request.get('command')} with --net {name} and --resume."
-            )
+    check_networks(runs, (), f"use aol {request.get('command')} with --net and --resume")
     return train_runs(words, runs, Store(words.folder), request, resume=True)
-
-
-def own_networks(runs: Sequence[Settings]) -> list[str]:
-    """Return the networks of some runs that are functions of a module of the user."""
-    return list(dict.fromkeys(run.net for run in runs if ":" in run.net and not run.net.startswith("timm:")))
 
 
 def train_runs(

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from aol._values import printable
 from aol.engine.clean_sample import sample_counts
 from aol.engine.loop import Loop, pool
 from aol.engine.settings import Settings, memory_capacity
@@ -75,7 +76,7 @@ class Lines(Silent):
 
     def say(self, text: str) -> None:
         """Print a sentence."""
-        print(text, file=sys.stderr, flush=True)
+        print(printable(text), file=sys.stderr, flush=True)
 
     def update(self, status: Status, doing: str, loop: Loop | None = None) -> None:
         """Print the status, if the last line was a while ago."""
@@ -95,9 +96,9 @@ class Live(Silent):
         from rich.progress import BarColumn, Progress, TextColumn
 
         super().__init__()
-        self._name = f"{name}: " if name else ""
+        self._name = f"{printable(name)}: " if name else ""
         self._bar = Progress(
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(),
             TextColumn("{task.percentage:.0f} %"),
             TextColumn("{task.fields[times]}"),
@@ -141,7 +142,7 @@ class Live(Silent):
         if self._left is not None:
             times += f", about {duration(self._left[0] - (now - self._left[1]))} left"
         self._bar.update(self._task, times=times)
-        return Group(self._bar, Text(self._doing, style="dim"), *self._table)
+        return Group(self._bar, Text(printable(self._doing), style="dim"), *self._table)
 
     def close(self) -> None:
         """Leave the last picture on the screen."""
