@@ -41,8 +41,10 @@ bench: $(BIN)/.ready  ## speed and memory of the library on this machine; writes
 	$(BIN)/python benchmarks/engine.py
 	$(BIN)/python benchmarks/page.py
 
+# Loops in frameworks run in the environments that `make test-plugins` has made; the others are named and left out.
 soak: $(BIN)/.ready  ## kills, damages and misuses aol at random, for an hour or MINUTES=
-	PYTHONPATH=src:. $(BIN)/python benchmarks/soak.py --minutes $(or $(MINUTES),60)
+	PYTHONPATH=src:. $(BIN)/python -m benchmarks.soak --minutes $(or $(MINUTES),60) \
+		--environments $(wildcard $(VENV)-trainers $(VENV)-sklearns $(VENV)-avalanche)
 
 docs: $(BIN)/.docs-ready  ## the documentation site, into site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict

@@ -1,16 +1,21 @@
 """Kill, damage and misuse aol at random for an hour, and count what came of it: `make soak`, `MINUTES=5 make soak`.
 
-Three kinds of tries, in turn:
+Kinds of tries, in turn:
 
-- **kill**: a command, or a loop with a `Recorder`, is killed (SIGKILL) at random moments and resumed until it ends;
-  what it leaves behind must be what an undisturbed one leaves, to the last bit.
+- **kill**: a command, or a loop with a `Recorder`, is killed (SIGKILL or SIGTERM) at random moments and resumed until
+  it ends; what it leaves behind must be what an undisturbed one leaves, to the last bit.
 - **damage**: a file of one of the kinds below gets flipped bits, is cut short, overwritten, swapped with another file,
   or replaced by a pipe, a folder or a link to /dev/zero; what reads it must take it, with the same numbers where it has
   a checksum, or refuse it in one sentence.
 - **words**: a command gets random bad words; it must refuse them, or do something, in a sentence.
+- **loop**: the same as "kill", for loops of users with plain PyTorch and in frameworks (`benchmarks/soak_loops.py`).
+- **checkpoint**: the same as "damage", for the checkpoints of these loops. What is loaded must be exact, or refused by
+  aol in one sentence, or by the framework.
+
+Loops run here and in the environments that are given, one after the other, beside the other kinds.
 
 Wrong is: a result that differs, a signal (a crash), no end within a minute (a hang), a traceback, "an error in aol
-itself". Every try follows from one seed: `python benchmarks/soak.py --kind damage --seed 123` repeats one.
+itself". Every try follows from one seed: `python -m benchmarks.soak --kind damage --seed 123` repeats one.
 """
 
 from __future__ import annotations
@@ -23,12 +28,16 @@ import os
 import random
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 
@@ -44,10 +53,12 @@ from aol.runs.driver import make_loop
 from aol.runs.groups import ExecutionOptions, begun_groups, load_checkpoint
 from aol.runs.record import read_run
 from aol.runs.store import Store
+from benchmarks import soak_loops
 from tests.support.recorded_loop import LABELS, ages_over_time, epoch_of, samples_of
 from tests.support.running import forked, killed_after, status_of, told
 from tests.support.tiny_sets import image_folder, tiny_lmdb, tiny_parquet
 
+KINDS = ("damage", "checkpoint", "kill", "loop", "words")
 _PATIENCE = 60  # seconds for one try
 _FEW = "--samples 120 --batch-size 60 --checkpoint-seconds 0 --seed 0,1"
 KILLED = {
@@ -68,34 +79,62 @@ class Wrong(Exception):  # noqa: N818 (a verdict)
 # Kills
 
 
-def kill(sets: Path, out: Path, chance: random.Random, wanted: dict[str, tuple[dict[str, object], float]]) -> int:
-    """Kill a command at random moments, resume it until it ends, and compare; return the number of kills."""
-    kind = chance.choice([*KILLED, "recorder", "study"])
+class Killable(NamedTuple):
+    """What can be killed: how to begin or continue it in a folder, and what must be the same at its end."""
+
+    begin: Callable[[Path], int]
+    left: Callable[[Path], dict[str, object]]
+
+
+def commands(sets: Path) -> dict[str, Killable]:
+    """Return the commands that are killed."""
+    kinds = [*KILLED, "recorder", "study"]
+    return {kind: Killable(partial(_begun, kind, sets), partial(_left, kind)) for kind in kinds}
+
+
+def killable_loops() -> dict[str, Killable]:
+    """Return the loops of this environment."""
+
+    def begin(loop: soak_loops.Loop, out: Path) -> int:
+        out.mkdir(exist_ok=True)
+        return _child(lambda: loop.run(out, False))
+
+    return {name: Killable(partial(begin, loop), soak_loops.left) for name, loop in soak_loops.loops_here().items()}
+
+
+def kill(
+    kinds: dict[str, Killable], out: Path, chance: random.Random, wanted: dict[str, tuple[dict[str, object], float]]
+) -> tuple[str, int]:
+    """Kill one of them at random moments, resume it until it ends, and compare; return which, and how often."""
+    kind = chance.choice(list(kinds))
+    one = kinds[kind]
     if kind not in wanted:
         straight = out.with_name("straight")
         shutil.rmtree(straight, ignore_errors=True)
         begun = time.monotonic()
-        if status_of(_begun(kind, sets, straight)):
+        if status_of(one.begin(straight)):
             raise Wrong(f"{kind}: the undisturbed one failed")
-        wanted[kind] = _left(kind, straight), time.monotonic() - begun
-    seconds = wanted[kind][1]
+        wanted[kind] = one.left(straight), time.monotonic() - begun
+    known, seconds = wanted[kind]
     kills = 0
     for _ in range(chance.randint(2, 8)):
-        child = _begun(kind, sets, out)
+        by = chance.choice((signal.SIGKILL, signal.SIGKILL, signal.SIGTERM))
+        child = one.begin(out)
         end = time.monotonic() + chance.uniform(0.02, 0.9) * seconds
         while time.monotonic() < end and os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
             time.sleep(0.002)
         with contextlib.suppress(ProcessLookupError):
-            os.kill(child, signal.SIGKILL)
-        kills += status_of(child) == -signal.SIGKILL
-    status = _limited(_begun(kind, sets, out))
-    if status:
+            os.kill(child, by)
+        if (status := _limited(child)) == 124:
+            raise Wrong(f"{kind}: no end within a minute after {by.name}")
+        kills += status != 0
+    if status := _limited(one.begin(out)):
         raise Wrong(f"{kind}: status {status} after {kills} kills")
-    left = _left(kind, out)
-    if left != wanted[kind][0]:
-        names = [n for n in {**left, **wanted[kind][0]} if left.get(n) != wanted[kind][0].get(n)]
+    left = one.left(out)
+    if left != known:
+        names = [n for n in {**left, **known} if left.get(n) != known.get(n)]
         raise Wrong(f"{kind}: another result after {kills} kills: {', '.join(names[:3])}")
-    return kills
+    return kind, kills
 
 
 def _begun(kind: str, sets: Path, out: Path) -> int:
@@ -136,9 +175,13 @@ def _left(kind: str, out: Path) -> dict[str, object]:
 # Damage
 
 
-def damaged(whole: bytes, other: bytes, path: Path, chance: random.Random) -> str:
+_BYTES = ("flip", "flip", "flip", "cut", "cut", "overwrite", "swap", "empty")
+_PLACES = ("pipe", "zeros", "folder")  # not for files that a framework opens: it waits, or reads without an end
+
+
+def damaged(whole: bytes, other: bytes, path: Path, chance: random.Random, ways: Sequence[str]) -> str:
     """Damage a file in one way, and say which."""
-    how = chance.choice(("flip", "flip", "flip", "cut", "cut", "overwrite", "swap", "empty", "pipe", "zeros", "folder"))
+    how = chance.choice(ways)
     content = bytearray(whole)
     if how == "flip":
         for _ in range(chance.choice((1, 1, 2, 20))):
@@ -164,14 +207,24 @@ def damaged(whole: bytes, other: bytes, path: Path, chance: random.Random) -> st
     return how
 
 
-def damage(places: dict[str, list[Path]], reads: dict[str, Callable[[], object]], chance: random.Random) -> str:
-    """Damage one file, let aol read it, and put it back; return the kind and what came of it."""
+def damage(
+    places: dict[str, list[Path]],
+    reads: dict[str, Callable[[], object]],
+    chance: random.Random,
+    rivals: Mapping[Path, list[Path]] | None = None,
+) -> str:
+    """Damage one file, let aol read it, and put it back; return the kind and what came of it.
+
+    A checkpoint's file is swapped with one of its rivals. Others are swapped with one of another kind, because a whole
+    file of the same kind says the truth of another.
+    """
+    ways = (*_BYTES, *_PLACES) if rivals is None else _BYTES
     kind = chance.choice(sorted(places))
     path = chance.choice(places[kind])
     whole = path.read_bytes()
     strangers = [path for each, some in sorted(places.items()) if each != kind for path in some]
-    other = chance.choice(strangers or [path]).read_bytes()  # a whole file of the same kind says the truth of another
-    how = damaged(whole, other, path, chance)
+    other = chance.choice((rivals or {}).get(path) or strangers or [path]).read_bytes()
+    how = damaged(whole, other, path, chance, ways)
     try:
         came = _judged(reads[kind], f"{path.name} ({how})")
     finally:
@@ -309,6 +362,31 @@ def prepared(base: Path) -> tuple[dict[str, list[Path]], dict[str, Callable[[], 
     return places, reads
 
 
+def prepared_loops(
+    base: Path,
+) -> tuple[dict[str, list[Path]], dict[str, Callable[[], object]], dict[Path, list[Path]]]:
+    """Make checkpoints of the loops; return their files, what reads each kind, and earlier files of the same names."""
+    places, reads, rivals = {}, {}, {}
+    for name, loop in soak_loops.loops_here().items():
+        if loop.saved:
+            out = base / "loops" / name
+            out.parent.mkdir(exist_ok=True)
+            assert status_of(_child(partial(soak_loops.stop_halfway, loop, out))) == 0, name
+            rivals |= soak_loops.files(loop, out)
+            places[name], reads[name] = list(soak_loops.files(loop, out)), _loads(loop, out, base / f"{name}.known")
+    return places, reads, rivals
+
+
+def _loads(loop: soak_loops.Loop, out: Path, known: Path) -> Callable[[], None]:
+    assert status_of(_child(lambda: known.write_text(soak_loops.look(loop, out)) < 0)) == 0, out
+
+    def read() -> None:
+        if soak_loops.look(loop, out) != known.read_text():
+            raise Wrong("another state was taken")
+
+    return read
+
+
 def _checks(check: Callable[..., object], folder: Path) -> Callable[[], int]:
     return lambda: 0 if check(folder, decode=True, workers=1).ok else _said()
 
@@ -360,7 +438,7 @@ def words(base: Path, chance: random.Random) -> str:
     status = _limited(_child(lambda: _heard(given, base)))
     if status not in (0, 1, 2, 130, 143):
         raise Wrong(f"aol {' '.join(given)!r}: {_MEANING.get(status, status)}")
-    return path
+    return "right"
 
 
 _MEANING = {70: "a traceback", 71: "no sentence", 72: "an error in aol itself", 124: "no end within a minute"}
@@ -433,63 +511,155 @@ def _batch(seeds: Sequence[int], base: Path, work: Callable[[int], str]) -> list
     return [(int(seed), text or f"WRONG the process ended with {status}") for seed, _, text in lines]
 
 
-def soak(minutes: float, first: int, kinds: Sequence[str], once: bool) -> dict[str, object]:
-    """Try, until the time is over; return the counts, and what was wrong."""
+def _here(seeds: Sequence[int], work: Callable[[int], str]) -> Iterator[tuple[int, str]]:
+    """Do some tries in this process, which begin others themselves; yield the verdict of each seed."""
+    for seed in seeds:
+        try:
+            yield seed, work(seed)
+        except Wrong as verdict:
+            yield seed, f"WRONG {verdict}"
+
+
+class Try(NamedTuple):
+    """A kind of tries: how many in turn, what to do with a seed, and the files that it damages."""
+
+    times: int
+    work: Callable[[int], str]
+    originals: dict[Path, bytes]
+
+    def verdicts(self, seeds: Sequence[int], base: Path) -> Iterable[tuple[int, str]]:
+        """Return what came of some seeds."""
+        if not self.originals:
+            return _here(seeds, self.work)
+        found = _batch(seeds, base, self.work)
+        if any(text.startswith("WRONG") for _, text in found):  # a process that crashed has put nothing back
+            for path, whole in self.originals.items():
+                _put_back(path, whole)
+        return found
+
+
+def tries(base: Path, kinds: Sequence[str]) -> dict[str, Try]:
+    """Return the kinds that were asked for."""
+    found: dict[str, Try] = {}
+    with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere), contextlib.redirect_stderr(nowhere):
+        if {"damage", "kill", "words"} & {*kinds}:
+            found["damage"] = _damaging("damage", 100, *prepared(base), None)
+        if "checkpoint" in kinds:
+            found["checkpoint"] = _damaging("checkpoint", 50, *prepared_loops(base))
+    found["kill"] = _killing("kill", commands(base / "packing"), base / "killed")
+    found["loop"] = _killing("loop", killable_loops() if "loop" in kinds else {}, base / "killed")
+    found["words"] = Try(10, lambda seed: words(base, random.Random(f"words {seed}")), {})
+    return {kind: each for kind, each in found.items() if kind in kinds}
+
+
+def _damaging(
+    kind: str,
+    times: int,
+    places: dict[str, list[Path]],
+    reads: dict[str, Callable[[], object]],
+    rivals: dict[Path, list[Path]] | None,
+) -> Try:
+    originals = {path: path.read_bytes() for some in places.values() for path in some}
+    return Try(times, lambda seed: damage(places, reads, random.Random(f"{kind} {seed}"), rivals), originals)
+
+
+def _killing(kind: str, those: dict[str, Killable], out: Path) -> Try:
+    wanted: dict[str, tuple[dict[str, object], float]] = {}
+
+    def work(seed: int) -> str:
+        try:
+            name, kills = kill(those, out, random.Random(f"{kind} {seed}"), wanted)
+            return f"{name}: {kills}"
+        finally:
+            shutil.rmtree(out, ignore_errors=True)
+
+    return Try(2, work, {})
+
+
+@dataclass
+class Result:
+    """Counts, what was wrong, and the loops that ran."""
+
+    loops: set[str]
+    counts: Counter[str] = field(default_factory=Counter)
+    wrong: list[str] = field(default_factory=list)
+
+    def note(self, kind: str, seed: int, text: str) -> None:
+        """Count the verdict of a seed."""
+        if text.startswith("WRONG"):
+            self.counts[f"{kind}: wrong"] += 1
+            self.wrong.append(f"--kind {kind} --seed {seed}: {text[6:]}")
+        elif kind in ("kill", "loop"):
+            name, _, kills = text.rpartition(": ")
+            self.counts[f"{kind}: kills"] += int(kills)
+            self.counts[f"{kind}: kills of {name}"] += int(kills)
+        else:
+            self.counts[f"{kind}: {text.rpartition(': ')[2]}"] += 1
+
+    def add(self, other: subprocess.Popen[str]) -> None:
+        """Add what another environment found."""
+        told, _ = other.communicate()
+        try:
+            found = json.loads(told)
+        except ValueError:
+            self.wrong.append(f"{other.args}: status {other.returncode}")  # type: ignore[str-bytes-safe]
+            return
+        self.loops |= {*found["loops"]}
+        self.counts.update(found["counts"])
+        self.wrong += [f"{Path(other.args[0]).parents[1].name}: {each}" for each in found["wrong"]]  # type: ignore[index]
+
+
+def elsewhere(environments: Sequence[Path], minutes: float, seed: int) -> Iterator[subprocess.Popen[str]]:
+    """Run the loops of other environments, one after the other; each gets an equal share of the time."""
+    for each in environments:
+        words = ["--kind", "loop", "checkpoint", "--minutes", str(minutes / len(environments)), "--seed", str(seed)]
+        command = [str(each / "bin" / "python"), "-m", "benchmarks.soak", *words, "--json"]
+        yield subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+
+
+def soak(minutes: float, first: int, kinds: Sequence[str], once: bool, environments: Sequence[Path]) -> Result:
+    """Try, until the time is over."""
     base = Path(tempfile.mkdtemp(prefix="aol-soak-"))
     os.environ["XDG_STATE_HOME"] = str(base / "state")
-    with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere), contextlib.redirect_stderr(nowhere):
-        places, reads = prepared(base)
-    originals = {path: path.read_bytes() for some in places.values() for path in some}
-    counts: Counter[str] = Counter()
-    wrong: list[str] = []
-    wanted: dict[str, tuple[dict[str, object], float]] = {}
+    others = elsewhere(environments, minutes, first)
+    running = next(others, None)
+    result = Result({*soak_loops.loops_here()} if {"loop", "checkpoint"} & {*kinds} else set())
+    mine = tries(base, kinds)
     end, seed = time.monotonic() + 60 * minutes, first
     while time.monotonic() < end:
-        if "damage" in kinds:
-            seeds = range(seed, seed + (1 if once else 100))
-            for each, text in _batch(seeds, base, lambda s: damage(places, reads, random.Random(f"damage {s}"))):
-                counts[f"damage, {text.split(': ')[-1] if not text.startswith('WRONG') else 'wrong'}"] += 1
-                if text.startswith("WRONG"):
-                    wrong.append(f"--kind damage --seed {each}: {text[6:]}")
+        if running is not None and running.poll() is not None:
+            result.add(running)
+            running = next(others, None)
+        for kind, each in mine.items():
+            seeds = range(seed, seed + (1 if once else each.times))
+            for one, text in each.verdicts(seeds, base):
+                result.note(kind, one, text)
             seed = seeds[-1] + 1
-            if wrong:  # a process that crashed has put nothing back
-                for path, whole in originals.items():
-                    _put_back(path, whole)
-        for kind, times in (("kill", 2), ("words", 10)):
-            for each in range(seed, seed + (1 if once else times)) if kind in kinds else ():
-                chance = random.Random(f"{kind} {each}")
-                out = base / "killed"
-                try:
-                    if kind == "kill":
-                        counts["kills"] += kill(base / "packing", out, chance, wanted)
-                    else:
-                        words(base, chance)
-                    counts[f"{kind}, right"] += 1
-                except Wrong as verdict:
-                    counts[f"{kind}, wrong"] += 1
-                    wrong.append(f"--kind {kind} --seed {each}: {verdict}")
-                shutil.rmtree(out, ignore_errors=True)
-                seed = each + 1
         if once:
             break
+    while running is not None:
+        result.add(running)
+        running = next(others, None)
     shutil.rmtree(base, ignore_errors=True)
-    return {"minutes": minutes, "counts": dict(sorted(counts.items())), "wrong": wrong}
+    return result
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--minutes", type=float, default=float(os.environ.get("MINUTES") or 60))
-    parser.add_argument("--seed", type=int, help="of the first try; with --kind, of the only one")
-    parser.add_argument("--kind", choices=("kill", "damage", "words"), help="only this kind")
-    parser.add_argument("--write", action="store_true", help="write the figures into benchmarks/results")
+    parser.add_argument("--seed", type=int, help="of the first try; with one --kind, of the only one")
+    parser.add_argument("--kind", choices=KINDS, nargs="+", default=KINDS, help="only these kinds")
+    parser.add_argument("--environments", type=Path, nargs="*", default=[], help="others whose loops are run as well")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
     given = parser.parse_args()
-    found = soak(
-        given.minutes,
-        given.seed or 0,
-        [given.kind] if given.kind else ["kill", "damage", "words"],
-        given.kind is not None and given.seed is not None,
-    )
-    for name, number in found["counts"].items():
-        print(f"{name:<24} {number:>8,}")
-    print(*found["wrong"], sep="\n")
-    sys.exit(1 if found["wrong"] else 0)
+    once = len(given.kind) == 1 and given.seed is not None
+    found = soak(given.minutes, given.seed or 0, given.kind, once, given.environments)
+    if given.json:
+        print(json.dumps({"loops": sorted(found.loops), "counts": found.counts, "wrong": found.wrong}))
+        sys.exit(0)
+    for name, number in sorted(found.counts.items()):
+        print(f"{name:<32} {number:>8,}")
+    if "loop" in given.kind and (missing := sorted({*soak_loops.LOOPS} - found.loops)):
+        print(f"left out, because no environment has their framework: {', '.join(missing)}")
+    print(*found.wrong, sep="\n")
+    sys.exit(1 if found.wrong else 0)
