@@ -9,10 +9,10 @@ import torch
 
 from aol.engine import OfflineLoop, stacking
 from aol.engine.stacking import ALONE, Case, Choice, choose
-from aol.nets import STACKINGS
 from tests.support.tiny_runs import CPU, settings, tiny_pair
 
 CASE = Case(settings(), (1, 8, 8), 3, CPU)
+WAYS = ("grouped", "vmap", "streams")
 GPU = replace(CASE, device=torch.device("cuda"))
 
 
@@ -49,9 +49,17 @@ def test_the_quickest_way_is_taken_on_a_gpu(
     found = choose(GPU, 20)
     assert found == Choice(best, "that is quicker here" if best == ALONE else None, taken)
     assert found.gain == taken[ALONE] / taken[best]
-    assert asked == [(1, "grouped"), *((16, way) for way in STACKINGS if way in taken)]
+    assert asked == [(1, "grouped"), *((16, way) for way in WAYS if way in taken)]
     assert choose(GPU, 17) is found  # not measured again
     assert len(asked) == len(taken)
+
+
+def test_compiling_is_tried_for_long_training_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = pretend(monkeypatch, {ALONE: 4.0, "streams": 2.0, "compiled": 1.0})
+    run = settings(epochs=200, batch_size=10)
+    assert choose(replace(GPU, run=run, samples=460), 16).stacking == "streams"  # 16 × 200 × 46 steps of 2 ms: 294 s
+    assert choose(replace(GPU, run=run, samples=470), 16).stacking == "compiled"
+    assert [way for _, way in asked].count("compiled") == 1
 
 
 def test_a_group_that_exists_is_never_trained_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -90,7 +98,7 @@ def test_a_way_that_fails_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_steps_are_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stacking, "_REPLAYS", 1)
-    assert all(stacking._milliseconds(CASE, 2, way) > 0.0 for way in STACKINGS)
+    assert all(stacking._milliseconds(CASE, 2, way) > 0.0 for way in WAYS)
     assert stacking._obstacle(CASE.network(), "vmap", CASE) is None
     vit = replace(CASE, run=settings(net="vit"))
     assert choose(vit, 2).reason == "module 'blocks.0.norm1' is a LayerNorm, for which no stacked layer is known"
@@ -101,7 +109,7 @@ def test_steps_are_timed(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_runs_do_not_depend_on_the_way(net: str) -> None:
     runs = [settings(net=net, epochs=2, weighting="aol", average=0.5, seed=seed) for seed in range(3)]
     losses = []
-    for way in STACKINGS if net == "cnn" else STACKINGS[1:]:
+    for way in WAYS if net == "cnn" else WAYS[1:]:
         loop = OfflineLoop(runs, tiny_pair(), device=CPU, stacking=way)
         while not loop.done:
             loop.run_epoch()

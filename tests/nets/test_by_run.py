@@ -177,10 +177,36 @@ def test_what_depends_on_values_goes_by_streams() -> None:
 def test_join_chooses_the_module() -> None:
     nets = several("cnn")
     kinds = [join(nets, each) for each in STACKINGS]
-    assert [type(each) for each in kinds] == [Stacked, ByRun, ByRun]
-    assert [each.streams for each in kinds[1:]] == [False, True]
-    with pytest.raises(ValueError, match="stacking must be one of 'grouped', 'vmap', 'streams'"):
+    assert [type(each) for each in kinds] == [Stacked, ByRun, ByRun, ByRun]
+    assert [(each.streams, each.compiled) for each in kinds[1:]] == [(False, False), (True, False), (True, True)]
+    with pytest.raises(ValueError, match="stacking must be one of 'grouped', 'vmap', 'streams', 'compiled'"):
         join(nets, "both")
+
+
+@pytest.mark.parametrize("name", ["resnet32", "vit"])
+def test_a_network_is_compiled_once_and_for_full_batches(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[dict[str, object]] = []
+
+    def compiled(call: Callable[..., Tensor], **given: object) -> Callable[..., Tensor]:
+        asked.append(given)
+        return plain(call, backend="aot_eager", **given)
+
+    plain = torch.compile
+    monkeypatch.setattr(torch, "compile", compiled)
+    joint, nets, x = join(several(name), "compiled"), several(name), shown(name)
+    for images in (x, x[:, :2], x):
+        logits = joint(images)
+        expected = torch.stack([net(images[run]) for run, net in enumerate(nets)])
+        torch.testing.assert_close(logits, expected, rtol=1e-7, atol=1e-7)
+    losses(logits, labels(RUNS)).sum().backward()
+    losses(expected, labels(RUNS)).sum().backward()
+    for key, parameter in joint.network.named_parameters():
+        wanted = torch.stack([net.get_parameter(key).grad for net in nets])
+        torch.testing.assert_close(parameter.grad, wanted, rtol=1e-6, atol=1e-6)
+    for run, net in enumerate(nets):
+        for key, value in net.state_dict().items():
+            torch.testing.assert_close(joint.unstack(run)[key], value, rtol=1e-7, atol=1e-7)
+    assert asked == [{"dynamic": False}]
 
 
 def test_tied_weights_stay_tied() -> None:

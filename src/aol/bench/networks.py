@@ -57,7 +57,7 @@ def _one(bench: Bench, name: str, plain: float) -> float:
 
 def _several(bench: Bench, name: str, number: int, one: float, plain: float) -> None:
     """Measure runs as one, the way that is chosen here, and by each other way that is possible."""
-    case = Case(Settings(**bench.common | {"net": name}), bench.pair.train.shape, 10, bench.device)  # type: ignore[arg-type]
+    case = Case(Settings(**bench.common | {"net": name}), bench.pair.train.shape, 10, bench.device, bench.images)  # type: ignore[arg-type]
     chosen = choose(case, number)
     what = f"{name}, {number} runs"
     bench.add(f"{what}, one after the other", one * number, "s an epoch", bench.epochs)

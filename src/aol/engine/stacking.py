@@ -21,6 +21,7 @@ from aol.nets import fused
 ALONE = "alone"  # one run after the other
 CHOICES = ("auto", *nets.STACKINGS, ALONE)
 _MOST = 16  # runs in a measurement
+_LONG = 300.0  # seconds of training that are worth a minute of compiling
 _REPLAYS = 10
 
 
@@ -46,12 +47,17 @@ class Choice:
 
 @dataclass(frozen=True)
 class Case:
-    """What a choice depends on: a run, the shape of its images, the classes, and the device."""
+    """What a choice depends on: a run, the shape of its images, classes, device, and the images of an epoch."""
 
     run: Settings
     shape: tuple[int, int, int]
     num_classes: int
     device: torch.device
+    samples: int = 0
+
+    def seconds(self, number: int, milliseconds: float) -> float:
+        """Return how long the training steps of so many runs take."""
+        return number * self.run.epochs * -(-self.samples // self.run.batch_size) * milliseconds / 1e3
 
     def network(self) -> nets.Network:
         """Return a network of the run."""
@@ -75,16 +81,9 @@ def choose(case: Case, number: int, wanted: str = "auto") -> Choice:
     number = min(_MOST, 1 << (number.bit_length() - 1))
     s = case.run
     key = (
-        s.net,
-        s.batch_size,
-        s.optimiser,
-        s.average,
-        s.precision,
-        case.shape,
-        case.num_classes,
-        case.device,
-        number,
-        wanted,
+        (s.net, s.batch_size, s.epochs, s.optimiser, s.average, s.precision),
+        (case.shape, case.num_classes, case.device, case.samples),
+        (number, wanted),
     )
     if key not in _CHOSEN:
         _CHOSEN[key] = _choose(case, number, wanted)
@@ -105,6 +104,8 @@ def _choose(case: Case, number: int, wanted: str) -> Choice:
         return Choice(possible[0])
     timed = {ALONE: _milliseconds(case, 1, "grouped")}
     for each in possible:
+        if each == "compiled" and case.seconds(number, min(timed.values())) < _LONG:
+            continue
         try:
             timed[each] = _milliseconds(case, number, each)
         except RuntimeError:  # too little memory, or nothing that a graph can hold
@@ -123,7 +124,7 @@ def _obstacle(net: nets.Network, stacking: str, case: Case) -> str | None:
     if stacking == "grouped":
         return nets.obstacle(net)
     images = torch.rand((2, *case.shape), generator=torch.Generator().manual_seed(0)).to(case.device)
-    return nets.obstacle_by_run(net.to(case.device), images, streams=stacking == "streams")
+    return nets.obstacle_by_run(net.to(case.device), images, streams=stacking != "vmap")
 
 
 def _milliseconds(case: Case, number: int, stacking: str) -> float:

@@ -7,7 +7,7 @@ called once for all runs by `torch.func.vmap`, or once for each run, side by sid
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import torch
@@ -26,10 +26,12 @@ def join(networks: Sequence[nn.Module], stacking: str = "grouped") -> Stacked | 
 
     >>> nets = [nn.Sequential(nn.Flatten(), nn.Linear(4, 2)) for _ in range(3)]
     >>> [join(nets, each)(torch.zeros(5, 1, 2, 2)).shape for each in STACKINGS]
-    [torch.Size([3, 5, 2]), torch.Size([3, 5, 2]), torch.Size([3, 5, 2])]
+    [torch.Size([3, 5, 2]), torch.Size([3, 5, 2]), torch.Size([3, 5, 2]), torch.Size([3, 5, 2])]
     """
     _check.choice("stacking", stacking, STACKINGS)
-    return stack(networks) if stacking == "grouped" else ByRun(networks, streams=stacking == "streams")
+    if stacking == "grouped":
+        return stack(networks)
+    return ByRun(networks, streams=stacking != "vmap", compiled=stacking == "compiled")
 
 
 class ByRun(nn.Module):
@@ -38,6 +40,7 @@ class ByRun(nn.Module):
     Args:
         networks: alike but for their values; they are not touched.
         streams: call the networks one by one, each on its own stream, instead of all at once by `vmap`.
+        compiled: with streams, compile the network for batches of the first size that is trained on.
 
     >>> nets = [nn.Sequential(nn.Flatten(), nn.LayerNorm(4), nn.Linear(4, 2)) for _ in range(3)]
     >>> joint, x = ByRun(nets), torch.randn(3, 5, 1, 2, 2)
@@ -45,11 +48,13 @@ class ByRun(nn.Module):
     (True, [(3, 4), (3, 4), (3, 2, 4), (3, 2)])
     """
 
-    def __init__(self, networks: Sequence[nn.Module], *, streams: bool = False) -> None:
+    def __init__(self, networks: Sequence[nn.Module], *, streams: bool = False, compiled: bool = False) -> None:
         super().__init__()
         check_alike(networks)
-        self.num_runs, self.streams = len(networks), streams
+        self.num_runs, self.streams, self.compiled = len(networks), streams, compiled
         self.network = _joined(networks)
+        self._products = _products(networks[0])
+        self._quick: tuple[torch.Size, Callable[..., Tensor]] | None = None
         self.training = self.network.training
         self._head = head_name(networks[0])
 
@@ -75,27 +80,42 @@ class ByRun(nn.Module):
 
     def _side_by_side(self, images: Tensor, shared: bool) -> list[Tensor]:
         """Call the network with the tensors of each run; kernels of different runs may overlap on a GPU."""
-        # `unbind` has one gradient, a stack; R slices would have R of the size of all runs.
-        values = {name: value.unbind() for name, value in self.network.named_parameters()}
+        # `unbind` has one gradient, a stack; R slices would have R of the size of all runs. What autocast would cast
+        # for each run is cast for all at once.
+        kind = images.device.type
+        short = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
+        values = {
+            name: (value.to(short) if short and name in self._products else value).unbind()
+            for name, value in self.network.named_parameters()
+        }
         values |= {name: tuple(value) for name, value in self.network.named_buffers()}
+        call = self._quickest(images[0] if not shared else images)
         main = torch.cuda.current_stream(images.device) if images.is_cuda else None
         logits = []
         for run in range(self.num_runs):
             tensors = {name: value[run] for name, value in values.items()}
             own = images if shared else images[run]
             if main is None:
-                logits.append(self._call(tensors, own))
+                logits.append(call(tensors, own))
                 continue
             side = _stream(images.device, run)
             side.wait_stream(main)
             with torch.cuda.stream(side):
-                logits.append(self._call(tensors, own))
+                logits.append(call(tensors, own))
             images.record_stream(side)
         if main is not None:
             for run, each in enumerate(logits):
                 main.wait_stream(_stream(images.device, run))
                 each.record_stream(main)
         return logits
+
+    def _quickest(self, images: Tensor) -> Callable[..., Tensor]:
+        """Return the compiled network for the batches that it was compiled for: each size would take a minute."""
+        if not self.compiled or not self.training:
+            return self._call
+        if self._quick is None:
+            self._quick = (images.shape, torch.compile(self._call, dynamic=False))
+        return self._quick[1] if images.shape == self._quick[0] else self._call
 
     def channels_last(self) -> ByRun:
         """Let the channels of every kernel [R, O, I, H, W] lie last in memory, as convolutions on a GPU want it."""
@@ -119,6 +139,14 @@ class ByRun(nn.Module):
         if not 0 <= run < self.num_runs:
             raise IndexError(f"run must be in [0, {self.num_runs}), got {run}")
         return {name: value.detach()[run].clone().contiguous() for name, value in self.network.state_dict().items()}
+
+
+def _products(net: nn.Module) -> frozenset[str]:
+    """Return the names of the weights that autocast casts, of plain convolutions and linear layers."""
+    kinds = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear)
+    layers = [(name, layer) for name, layer in net.named_modules() if type(layer) in kinds]
+    found = {f"{name}.{key}".lstrip(".") for name, layer in layers for key, _ in layer.named_parameters(recurse=False)}
+    return frozenset(found)
 
 
 _STREAMS: dict[tuple[torch.device, int], torch.cuda.Stream] = {}

@@ -15,8 +15,9 @@ if TYPE_CHECKING:
     from aol.nets.layers import Network
 
 
-# How R networks become one: runs side by side in the channels, by `torch.func.vmap`, or each on its own CUDA stream.
-STACKINGS = ("grouped", "vmap", "streams")
+# How R networks become one: runs side by side in the channels, by `torch.func.vmap`, each on its own CUDA stream, and
+# each on its own stream after `torch.compile`.
+STACKINGS = ("grouped", "vmap", "streams", "compiled")
 
 
 @dataclass(frozen=True)

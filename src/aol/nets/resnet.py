@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from aol.nets.layers import Head, Network, channelwise
+from aol.nets.norm_relu import norm_relu
 
 Shortcut = Callable[[int, int, int], nn.Module]  # (channels in, channels out, stride) → module
 
@@ -50,8 +50,8 @@ class BasicBlock(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """[B, C_in, H, W] → [B, C_out, H/stride, W/stride]."""
-        branch = F.relu(self.norm1(self.conv1(x)))
-        return F.relu(self.norm2(self.conv2(branch)) + self.shortcut(x))
+        branch = norm_relu(self.norm1, self.conv1(x))
+        return norm_relu(self.norm2, self.conv2(branch), self.shortcut(x))
 
 
 @channelwise()
@@ -80,9 +80,9 @@ class Bottleneck(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """[B, C_in, H, W] → [B, C_out, H/stride, W/stride]."""
-        branch = F.relu(self.norm1(self.conv1(x)))
-        branch = F.relu(self.norm2(self.conv2(branch)))
-        return F.relu(self.norm3(self.conv3(branch)) + self.shortcut(x))
+        branch = norm_relu(self.norm1, self.conv1(x))
+        branch = norm_relu(self.norm2, self.conv2(branch))
+        return norm_relu(self.norm3, self.conv3(branch), self.shortcut(x))
 
 
 @channelwise(entry="stem")

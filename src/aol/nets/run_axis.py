@@ -36,10 +36,9 @@ class RunAxis(TorchFunctionMode):
             return _by_channel(func, args, kwargs or {})
         if func not in _RULES or not any(map(_has_runs, (*args, *named.values()))):
             return func(*args, **(kwargs or {}))
-        signature, apply = _RULES[func]
-        given = signature.bind(0, (), *args, **named)
-        given.apply_defaults()
-        return apply(*given.args[2:])
+        defaults, apply = _RULES[func]
+        rest = [named.get(name, default) for name, default in defaults[len(args) :]]
+        return apply(*args, *rest)
 
 
 def _has_runs(value: object) -> bool:
@@ -179,6 +178,9 @@ _WORK: dict[Any, Callable[..., Result]] = {
     F.linear: _linear,
     F.scaled_dot_product_attention: _attention,
 }
-_RULES = {func: (inspect.signature(work), _under_vmap(work)) for func, work in _WORK.items()}
+_RULES = {
+    func: ([(each.name, each.default) for each in inspect.signature(work).parameters.values()][2:], _under_vmap(work))
+    for func, work in _WORK.items()
+}
 _BY_CHANNEL: tuple[Any, ...] = (F.max_pool2d, F.avg_pool2d, F.adaptive_avg_pool2d)
 _REFUSED = (F.conv1d, F.conv3d, F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d)

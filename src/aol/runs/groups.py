@@ -168,8 +168,9 @@ def _together(
 def stacking_of(runs: Sequence[Settings], pairs: Mapping[str, AnyPair], options: ExecutionOptions) -> Choice:
     """Return how a group of runs becomes one network."""
     pair = pairs[runs[0].data]
-    _network(runs[0], pair)  # says what does not fit
-    case = Case(runs[0], input_shape(runs[0], pair), pair.num_classes, options.device)
+    seen = data_of(runs[0], pairs, pixels=False)
+    samples = pool(runs[0], seen.train.labels, seen.shortcut)[0].numel()
+    case = Case(runs[0], input_shape(runs[0], pair), pair.num_classes, options.device, samples)
     return choose(case, len(runs), options.stacking)
 
 
