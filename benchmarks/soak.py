@@ -49,7 +49,7 @@ from aol.cli.train import _open
 from aol.data import check
 from aol.report.export import columns
 from aol.report.run_data import load
-from aol.runs.driver import make_loop
+from aol.runs.group_training import make_loop
 from aol.runs.groups import ExecutionOptions, begun_groups, load_checkpoint
 from aol.runs.record import read_run
 from aol.runs.store import Store

@@ -14,8 +14,10 @@ from aol._files import FolderInUseError
 from aol.engine.loop import Loop
 from aol.engine.settings import Settings, WrongSettingsError
 from aol.engine.source import AnyPair
-from aol.runs import driver
-from aol.runs.driver import ExecutionOptions, Outcome, Stop, prepare, requested_runs, train
+from aol.runs import group_training
+from aol.runs.driver import Stop, train
+from aol.runs.groups import ExecutionOptions
+from aol.runs.job import Job, Outcome, prepare, requested_runs
 from aol.runs.progress import Silent, Status, Tally, duration
 from aol.runs.store import Store, read_request
 from tests.support.running import told
@@ -112,13 +114,13 @@ def test_shards_are_disjoint_complete_and_independent_of_what_is_trained(count: 
     runs = runs_of(range(7))
     store = Store(tmp_path)
     whole = [
-        driver.Job(runs, store, replace(OPTIONS, shard=(number, count)), opened, Silent()).runs
+        Job(runs, store, replace(OPTIONS, shard=(number, count)), opened, Silent()).runs
         for number in range(1, count + 1)
     ]
     assert sorted(run.seed for share in whole for run in share) == list(range(7))
     trained(runs[:4], tmp_path)
     again = [
-        driver.Job(runs, store, replace(OPTIONS, shard=(number, count)), opened, Silent()).runs
+        Job(runs, store, replace(OPTIONS, shard=(number, count)), opened, Silent()).runs
         for number in range(1, count + 1)
     ]
     assert again == whole
@@ -159,7 +161,7 @@ def test_stop_counts_what_is_still_to_come() -> None:
 
 
 def test_a_group_that_does_not_fit_into_memory_is_halved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real, sizes = driver.make_loop, []
+    real, sizes = group_training.make_loop, []
 
     def limited(runs: Sequence[Settings], *given: object) -> Loop:
         sizes.append(len(runs))
@@ -167,7 +169,7 @@ def test_a_group_that_does_not_fit_into_memory_is_halved(tmp_path: Path, monkeyp
             raise MemoryError("no room")
         return real(runs, *given)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(driver, "make_loop", limited)
+    monkeypatch.setattr(group_training, "make_loop", limited)
     heard = Heard()
     outcome = train(runs_of(range(6)), Store(tmp_path), opened, replace(OPTIONS, together=6), heard)
     assert (outcome.trained, outcome.untrained) == (6, {})
@@ -178,7 +180,7 @@ def test_a_group_that_does_not_fit_into_memory_is_halved(tmp_path: Path, monkeyp
 def test_a_single_run_that_does_not_fit_is_reported_and_the_others_are_trained(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = driver.make_loop
+    real = group_training.make_loop
     too_large = settings(epochs=1, batch_size=45)
 
     def limited(runs: Sequence[Settings], *given: object) -> Loop:
@@ -186,7 +188,7 @@ def test_a_single_run_that_does_not_fit_is_reported_and_the_others_are_trained(
             raise MemoryError("no room")
         return real(runs, *given)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(driver, "make_loop", limited)
+    monkeypatch.setattr(group_training, "make_loop", limited)
     outcome = trained([too_large, *runs_of([0])], tmp_path)
     assert outcome.trained == 1
     assert outcome.untrained == {too_large.run_id: "no room"}

@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 
 from aol.engine.settings import Settings
-from aol.runs import driver
+from aol.runs.driver import train as train_all
+from aol.runs.groups import ExecutionOptions
+from aol.runs.job import Outcome
 from aol.runs.pace import Pace, that_fits
 from aol.runs.progress import Silent, costs
 from aol.runs.record import Run, versions
@@ -18,7 +20,7 @@ from aol.runs.store import Store
 from tests.support.tiny_runs import CPU, settings, tiny_pair
 
 PAIRS = {"tiny": tiny_pair()}
-OPTIONS = driver.ExecutionOptions(CPU, together=8)
+OPTIONS = ExecutionOptions(CPU, together=8)
 
 
 def recorded(run: Settings, seconds: float, *, together: int = 1, device: str | None = None) -> Run:
@@ -88,8 +90,8 @@ def test_the_first_group_that_ends_in_time_is_chosen() -> None:
     assert that_fits([large, small], Known(), 39, first=True) == large  # or it would never be trained
 
 
-def train(runs: list[Settings], folder: Path, **options: object) -> driver.Outcome:
-    return driver.train(runs, Store(folder), lambda _: PAIRS, replace(OPTIONS, **options), Silent())
+def train(runs: list[Settings], folder: Path, **options: object) -> Outcome:
+    return train_all(runs, Store(folder), lambda _: PAIRS, replace(OPTIONS, **options), Silent())
 
 
 def test_what_cannot_end_in_time_is_not_begun(tmp_path: Path) -> None:

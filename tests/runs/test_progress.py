@@ -11,7 +11,9 @@ from aol.data import open_data
 from aol.engine.history import EPOCH
 from aol.engine.settings import Settings
 from aol.runs import progress
-from aol.runs.driver import ExecutionOptions, make_loop, train
+from aol.runs.driver import train
+from aol.runs.group_training import make_loop
+from aol.runs.groups import ExecutionOptions
 from aol.runs.progress import Live, Silent, Status, Tally, costs, describe, imbalance_note
 from aol.runs.store import Store
 

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from aol.engine.settings import Settings
-from aol.runs.driver import RunGroup
+from aol.runs.groups import RunGroup
 from aol.runs.record import decode
 from aol.runs.store import Store
 from aol.study.ray import Task, WorkerOptions, train_task

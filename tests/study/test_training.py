@@ -18,7 +18,7 @@ import torch
 from aol.cli import main
 from aol.engine.loop import Loop
 from aol.engine.settings import Settings
-from aol.runs import driver
+from aol.runs import group_training
 from aol.runs.store import Store
 from aol.study import load
 from tests.support.running import forked, killed_after, status_of
@@ -195,14 +195,14 @@ def test_a_checkpoint_that_cannot_be_used_costs_its_epochs_and_nothing_else(
 
 def _memory_for(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let loops of more runs than that ask for more memory than there is."""
-    real = driver.make_loop
+    real = group_training.make_loop
 
-    def make_loop(stack: Sequence[Settings], *given: object) -> Loop:
+    def make_loop(stack: Sequence[Settings], *given: object, **named: object) -> Loop:
         if len(stack) > most:
             torch.empty(10**15)
-        return real(stack, *given)  # type: ignore[arg-type]
+        return real(stack, *given, **named)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(driver, "make_loop", make_loop)
+    monkeypatch.setattr(group_training, "make_loop", make_loop)
 
 
 def test_a_group_too_large_for_memory_is_halved(

@@ -16,7 +16,7 @@ from aol.engine.settings import Settings, WrongSettingsError
 from aol.nets.registry import STACKINGS
 
 if TYPE_CHECKING:
-    from aol.runs.driver import ExecutionOptions
+    from aol.runs.groups import ExecutionOptions
     from aol.runs.progress import Silent
     from aol.runs.record import Json
 
@@ -57,7 +57,7 @@ def options_of(words: argparse.Namespace, **more: Any) -> ExecutionOptions:
     import torch
 
     from aol.engine.device import usable_device
-    from aol.runs.driver import ExecutionOptions
+    from aol.runs.groups import ExecutionOptions
 
     if getattr(words, "deterministic", False):
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # else cuBLAS has no deterministic kernels

@@ -98,7 +98,7 @@ def _carry_out(words: argparse.Namespace, runs: Sequence[Settings]) -> int:
     groups={"execution": unchanged(_EXECUTION)},
 )
 def _resume(words: argparse.Namespace) -> int | None:
-    from aol.runs.driver import requested_runs
+    from aol.runs.job import requested_runs
     from aol.runs.store import Store, read_request, refuse_old_format
 
     if not words.folder.is_dir():
@@ -124,7 +124,7 @@ def train_runs(
     words: argparse.Namespace, runs: Sequence[Settings], store: Store, request: dict[str, Json], *, resume: bool
 ) -> int:
     """Train runs and print what came of it; return the exit status."""
-    from aol.runs import driver
+    from aol.runs import driver, job
 
     options = options_of(words)
     words.stopped = f"`aol resume {store.folder}` continues from the last checkpoint"
@@ -138,7 +138,7 @@ def train_runs(
         return pairs
 
     def prepare() -> None:
-        driver.prepare(runs, store, request, resume=resume, fresh=words.fresh)
+        job.prepare(runs, store, request, resume=resume, fresh=words.fresh)
         if words.out is None and not words.resume:
             _link(BASE / "latest", store.folder.name)
 

@@ -28,17 +28,11 @@ from aol.engine.device import usable_device
 from aol.engine.loop import Loop
 from aol.engine.settings import Settings, WrongSettingsError
 from aol.engine.source import AnyPair
-from aol.runs.driver import (
-    ExecutionOptions,
-    GroupTooLargeError,
-    Job,
-    OpenData,
-    Outcome,
-    RunGroup,
-    Stop,
-    train_group,
-)
+from aol.runs.driver import Stop
 from aol.runs.from_loop import records_of
+from aol.runs.group_training import GroupTooLargeError, train_group
+from aol.runs.groups import ExecutionOptions, RunGroup
+from aol.runs.job import Job, OpenData, Outcome
 from aol.runs.progress import Silent
 from aol.runs.record import decode, encode
 from aol.runs.store import Store

@@ -1,0 +1,213 @@
+"""What is to be trained: the runs that were asked for in a folder, and the groups of those that are left."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import shutil
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from aol._files import remove_partial_files, write_atomically
+from aol.engine.settings import Settings, WrongSettingsError
+from aol.engine.source import AnyPair
+from aol.runs.groups import ExecutionOptions, RunGroup, begun_groups, check, new_group, plan, shard_of
+from aol.runs.pace import Pace, that_fits
+from aol.runs.progress import Silent, Tally
+from aol.runs.record import Json
+from aol.runs.store import REQUEST, Store, read_request, write_request
+from aol.runs.validate import get_valid, is_complete
+
+OpenData = Callable[[Sequence[Settings]], dict[str, AnyPair]]
+
+
+def prepare(
+    runs: Sequence[Settings], store: Store, request: dict[str, Json], *, resume: bool = False, fresh: bool = False
+) -> None:
+    """Note what was asked for in the folder, which the caller has locked; nothing that was trained is overwritten.
+
+    `resume` continues the same runs, `fresh` deletes the runs in the folder first. A folder that holds runs is refused
+    without either.
+    """
+    if resume and fresh:
+        raise WrongSettingsError("--resume and --fresh contradict each other: continue, or delete and start again.")
+    out = store.folder
+    if fresh:
+        _clear(out)
+    begun = any(out.glob("work/*/checkpoint.pt")) or bool(store.ids())
+    if begun and not resume:
+        raise WrongSettingsError(
+            f"{out} already holds runs: add --resume to continue them, --fresh to delete them, or choose another --out."
+        )
+    before = read_request(out)
+    asked = {**request, "ids": [run.run_id for run in runs], "runs": [run.as_dict() for run in runs]}
+    if begun and before is not None and before.get("ids") != asked["ids"]:
+        raise WrongSettingsError(f"{out} holds other runs: repeat their settings, or choose another --out.")
+    write_request(out, asked)  # type: ignore[arg-type]
+
+
+def _clear(out: Path) -> None:
+    """Delete the runs in a folder; refuse a folder that was not made by a command of ours."""
+    ours = [out / "runs", *out.glob(".lock*")]  # a new folder has these already
+    others = [path for path in out.glob("*") if path not in ours] or list(out.glob("runs/*"))
+    if others and not (out / REQUEST).exists():
+        raise WrongSettingsError(f"--fresh deletes only what aol wrote, but {out} holds no runs: choose another --out.")
+    for name in ("runs", "work"):
+        if (out / name).is_dir() and not (out / name).is_symlink():
+            shutil.rmtree(out / name)
+    (out / REQUEST).unlink(missing_ok=True)  # last: until then the folder is known as ours
+
+
+def requested_runs(request: dict[str, Json]) -> list[Settings]:
+    """Return the runs of a request."""
+    runs = request["runs"]
+    assert isinstance(runs, list)
+    try:
+        return [Settings(**each) for each in runs]  # type: ignore[arg-type]
+    except TypeError as error:
+        raise WrongSettingsError(f"{REQUEST} was written by another version of aol: {error}.") from error
+
+
+@dataclass
+class Outcome:
+    """What came of it: runs trained now, whether it stopped early, by SIGTERM, and runs that could not be trained."""
+
+    trained: int = 0
+    stopped: bool = False
+    terminated: bool = False
+    untrained: dict[str, str] = field(default_factory=dict)
+
+
+class Job:
+    """What is left of a list of runs: planned one group at a time, so that a group that is too large can be split.
+
+    Args:
+        runs: all that are wanted.
+        store: where records go.
+        options: device, and how many together.
+        open_data: opens the data sets of some runs.
+        progress: is told how it goes.
+        keep: readings by class to keep of every epoch; None: all.
+        require: readings over time without which a run counts as missing.
+    """
+
+    def __init__(
+        self,
+        runs: Sequence[Settings],
+        store: Store,
+        options: ExecutionOptions,
+        open_data: OpenData,
+        progress: Silent,
+        *,
+        keep: Sequence[str] | None = None,
+        require: Sequence[str] = (),
+    ) -> None:
+        self.store, self.options, self.progress, self.keep = store, options, progress, keep
+        self.outcome = Outcome()
+        self._require = require
+        self._complete: set[str] = set()
+        self._limits: dict[object, int] = {}  # of runs together, where more were too many
+        self._pace: Pace | None = None  # where time is limited
+        self._aside: set[Path] = set()  # groups that do not fit on this device
+        self.runs = list(runs)
+        self.pairs = open_data(self.missing() if shard_of(options) is None else self.runs)
+        self._take_share()
+        left = self.missing()
+        check(left, self.pairs, options)
+        self.tally = Tally(self.runs, left, self.pairs)
+
+    def _take_share(self) -> None:
+        """Keep this process's share of the runs: whole groups, the same whatever is trained already."""
+        shard = shard_of(self.options)
+        if shard is None:
+            return
+        equal = {key: -(-count // shard[1]) for key, count in Counter(run.group_key for run in self.runs).items()}
+        shares = plan(self.runs, self.pairs, self.options, self.progress, limits=equal)
+        self._limits = {group[0].group_key: len(group) for group in reversed(shares)}  # the first is the largest
+        mine = {run.run_id for group in shares[shard[0] - 1 :: shard[1]] for run in group}
+        self.runs = [run for run in self.runs if run.run_id in mine]
+
+    def missing(self) -> list[Settings]:
+        """Return the runs without a complete record, in their order."""
+        found = []
+        for run in self.runs:
+            if run.run_id not in self._complete:
+                if is_complete(get_valid(self.store, run), self._require):
+                    self._complete.add(run.run_id)
+                else:
+                    found.append(run)
+        return found
+
+    def next_group(self, elsewhere: Sequence[RunGroup] = (), left: float = math.inf) -> RunGroup | None:
+        """Return the next group to train: one that was begun, or a new one; None if nothing is left.
+
+        `elsewhere` are groups that other workers train now. With a limit of time, a new group is one that ends in the
+        `left` seconds, and None can also mean that there is none (see `pace.that_fits`).
+        """
+        taken = {run.run_id for group in elsewhere for run in group.runs} | self.outcome.untrained.keys()
+        wanted = {run.run_id: run for run in self.missing() if run.run_id not in taken}
+        for begun in begun_groups(self.store):
+            ids = [run.run_id for run in begun.runs]
+            if all(is_complete(get_valid(self.store, run)) for run in begun.runs) and wanted.keys().isdisjoint(ids):
+                self.remove(begun)
+            elif not wanted.keys().isdisjoint(ids) and begun.folder not in self._aside:
+                return begun
+        if not wanted:
+            return None
+        planned = plan(list(wanted.values()), self.pairs, self.options, self.progress, limits=self._limits)
+        if self.options.minutes is None:
+            return new_group(planned[0], self.store)
+        self._pace = self._pace or Pace(self.store, self.pairs, self.options.device)
+        chosen = that_fits(planned, self._pace, left, first=self.outcome.trained == 0)
+        return None if chosen is None else new_group(chosen, self.store)
+
+    def begin(self, group: RunGroup) -> None:
+        """Note on disk that a group begins."""
+        for folder in (group.folder, *(self.store.path(run.run_id) for run in group.runs)):
+            remove_partial_files(folder)
+        content = {"runs": [run.as_dict() for run in group.runs]}
+        write_atomically(group.folder / "group.json", (json.dumps(content, indent=1) + "\n").encode())
+
+    def finish(self, group: RunGroup) -> None:
+        """Count a group whose records were written, and remove its folder."""
+        self.outcome.trained += len(group.runs)
+        self._complete.update(run.run_id for run in group.runs)
+        if self._pace is not None:
+            self._pace.learn([run for each in group.runs if (run := self.store.get(each.run_id)) is not None])
+        self.tally.finish(group.runs)
+        self.progress.update(self.tally.status(), "")
+        self.remove(group)
+
+    def remove(self, group: RunGroup) -> None:
+        """Remove the folder of a group that is complete."""
+        shutil.rmtree(group.folder, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            group.folder.parent.rmdir()  # unless there are others
+
+    def split(self, group: RunGroup, reason: str) -> None:
+        """Train fewer runs together from now on; a group that was begun is left for a larger device."""
+        size = len(group.runs)
+        if group.checkpoint.exists():
+            text = (
+                f"they were begun together on a larger device and do not fit into the memory of this one; train them "
+                f"there, or delete {group.folder} to start them again ({reason})"
+            )
+            self.set_aside(group, text)
+            return
+        if size == 1:
+            self.outcome.untrained[group.runs[0].run_id] = reason
+            self.progress.say(f"A single run does not fit into memory: {group.runs[0].method}. ({reason})")
+        else:
+            half = -(-size // 2)
+            self._limits[group.runs[0].group_key] = half
+            self.progress.say(f"{size} runs together do not fit into memory: trying {half} together. ({reason})")
+        self.remove(group)
+
+    def set_aside(self, group: RunGroup, reason: str) -> None:
+        """Leave a group as it is."""
+        self._aside.add(group.folder)
+        self.outcome.untrained |= {run.run_id: reason for run in group.runs}
+        self.progress.say(f"{len(group.runs)} runs are not trained: {reason}.")
