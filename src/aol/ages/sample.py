@@ -479,8 +479,9 @@ class SampleAges:
         touched = layout.observed(word)
         if self.absent == "grow":
             touched |= age > 0
-        older = age_step(age.clamp_min(1), layout.right(word))
-        age = (age + (older - age) * touched).clamp_max_(layout.largest_age)
+        older = age_step(age.clamp_min(1), layout.right(word)).clamp_max_(layout.largest_age)
+        every = _check.readable(touched) and bool(touched.all())  # then nothing has to be kept
+        age = older if every else age + (older - age) * touched
         now = age.to(torch.float32)
         before = _or_zero(ema)
         before += now * ~before.to(torch.bool)  # the first age starts the EMA
@@ -492,7 +493,7 @@ class SampleAges:
             to_word.copy_(layout.pack(age))
             rate = self._rho[:, None]
         folded = torch.maximum(before, now) if self.fuse == "peak" else blend(before, now, rate)
-        to_ema.copy_(torch.where(touched, folded.to(ema.dtype), ema))
+        to_ema.copy_(folded if every else torch.where(touched, folded.to(ema.dtype), ema))
 
     def _count_anew(self) -> None:
         self._sums.zero_()
