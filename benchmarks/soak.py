@@ -211,19 +211,19 @@ def damage(
     places: dict[str, list[Path]],
     reads: dict[str, Callable[[], object]],
     chance: random.Random,
-    rivals: Mapping[Path, list[Path]] | None = None,
+    rivals: Mapping[Path, list[Path]],
+    ways: Sequence[str] = (*_BYTES, *_PLACES),
 ) -> str:
     """Damage one file, let aol read it, and put it back; return the kind and what came of it.
 
-    A checkpoint's file is swapped with one of its rivals. Others are swapped with one of another kind, because a whole
-    file of the same kind says the truth of another.
+    A file is swapped with one of its rivals. One without them is swapped with one of another kind, because a whole file
+    of the same kind says the truth of another.
     """
-    ways = (*_BYTES, *_PLACES) if rivals is None else _BYTES
     kind = chance.choice(sorted(places))
     path = chance.choice(places[kind])
     whole = path.read_bytes()
     strangers = [path for each, some in sorted(places.items()) if each != kind for path in some]
-    other = chance.choice((rivals or {}).get(path) or strangers or [path]).read_bytes()
+    other = chance.choice(rivals.get(path) or strangers or [path]).read_bytes()
     how = damaged(whole, other, path, chance, ways)
     try:
         came = _judged(reads[kind], f"{path.name} ({how})")
@@ -543,9 +543,12 @@ def tries(base: Path, kinds: Sequence[str]) -> dict[str, Try]:
     found: dict[str, Try] = {}
     with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere), contextlib.redirect_stderr(nowhere):
         if {"damage", "kill", "words"} & {*kinds}:
-            found["damage"] = _damaging("damage", 100, *prepared(base), None)
+            places, reads = prepared(base)
+            named = places["samples.safetensors"]  # each says of which run it is
+            rivals = {path: [each for each in named if each != path] for path in named}
+            found["damage"] = _damaging("damage", 100, places, reads, rivals, (*_BYTES, *_PLACES))
         if "checkpoint" in kinds:
-            found["checkpoint"] = _damaging("checkpoint", 50, *prepared_loops(base))
+            found["checkpoint"] = _damaging("checkpoint", 50, *prepared_loops(base), _BYTES)
     found["kill"] = _killing("kill", commands(base / "packing"), base / "killed")
     found["loop"] = _killing("loop", killable_loops() if "loop" in kinds else {}, base / "killed")
     found["words"] = Try(10, lambda seed: words(base, random.Random(f"words {seed}")), {})
@@ -557,10 +560,11 @@ def _damaging(
     times: int,
     places: dict[str, list[Path]],
     reads: dict[str, Callable[[], object]],
-    rivals: dict[Path, list[Path]] | None,
+    rivals: dict[Path, list[Path]],
+    ways: Sequence[str],
 ) -> Try:
     originals = {path: path.read_bytes() for some in places.values() for path in some}
-    return Try(times, lambda seed: damage(places, reads, random.Random(f"{kind} {seed}"), rivals), originals)
+    return Try(times, lambda seed: damage(places, reads, random.Random(f"{kind} {seed}"), rivals, ways), originals)
 
 
 def _killing(kind: str, those: dict[str, Killable], out: Path) -> Try:

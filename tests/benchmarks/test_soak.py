@@ -44,7 +44,7 @@ def test_what_comes_of_damage_is_told_apart(read: object, tmp_path: Path) -> Non
     path = tmp_path / "file"
     path.write_bytes(b"whole" * 100)
     seeds = range(40 if read is not crashes else 1)
-    found = soak._batch(seeds, tmp_path, lambda seed: soak.damage({"x": [path]}, {"x": read}, random.Random(seed)))
+    found = soak._batch(seeds, tmp_path, lambda seed: soak.damage({"x": [path]}, {"x": read}, random.Random(seed), {}))
     right = read in (refuses, raises)
     assert {text.startswith("WRONG") for _, text in found} == {not right}
     assert [seed for seed, _ in found] == list(seeds)
@@ -55,4 +55,5 @@ def test_what_comes_of_damage_is_told_apart(read: object, tmp_path: Path) -> Non
 def test_a_process_that_does_not_end_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(soak, "_PATIENCE", 0.1)
     assert soak._limited(soak._child(lambda: signal.pause())) == 124
+    monkeypatch.undo()
     assert soak._limited(soak._child(lambda: 3)) == 3

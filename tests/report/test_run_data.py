@@ -17,6 +17,7 @@ from aol.cli import main
 from aol.data import open_data
 from aol.data.nuisance import change
 from aol.report.run_data import load
+from aol.report.samples import samples_of
 from aol.runs import from_loop
 from aol.runs.record import DamagedRunError, read_run, write_run
 from aol.runs.store import NoRunsError, read_request
@@ -281,3 +282,33 @@ def test_the_folder_in_which_a_set_was_found_is_on_record(monkeypatch: pytest.Mo
     monkeypatch.setattr(from_loop, "find", lambda name, data_dir: Path("/found") / name)
     assert from_loop._found("cifar10", None) == "/found/cifar10"
     assert from_loop._found("./mine", "data") == "data"
+
+
+def test_the_samples_of_another_run_are_refused_and_old_files_without_a_name_are_read(tmp_path: Path) -> None:
+    few = [
+        "train",
+        "--samples",
+        "60",
+        "--epochs",
+        "1",
+        "--keep-samples",
+        "--weighting",
+        "aol",
+        "--seed",
+        "0,1",
+        "--json",
+    ]
+    assert main([*few, "--out", str(tmp_path)]) == 0
+    first, second = sorted(tmp_path.rglob("samples.safetensors"))
+    own = first.read_bytes()
+    first.write_bytes(second.read_bytes())
+    with pytest.raises(DamagedRunError, match="of another run than"):
+        samples_of(first.parent, read_run(first.parent))
+    first.write_bytes(own)
+    known = samples_of(first.parent, read_run(first.parent))
+    kept = {name: value for name, value in load_file(first).items() if name not in ("run", "sha256")}
+    save_file(kept, first, metadata={"absent": "keep"})
+    old = samples_of(first.parent, read_run(first.parent))
+    assert known is not None
+    assert old is not None
+    assert (old.age == known.age).all()

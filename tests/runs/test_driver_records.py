@@ -85,7 +85,7 @@ def test_records_are_complete_and_what_was_not_measured_is_unknown(out: Path) ->
 
 def test_ages_of_samples_are_those_of_a_second_run_and_agree_with_the_classes(out: Path) -> None:
     folder = run_of(out, 4)
-    kept, read = load_file(folder / "samples.safetensors"), read_samples(folder / "samples.safetensors")
+    kept, read = load_file(folder / "samples.safetensors"), read_samples(folder / "samples.safetensors", folder.name)
     assert read is not None
     settings = Settings(**read_run(folder).settings)  # type: ignore[arg-type]
     loop = OfflineLoop([settings], open_data("digits"), device=torch.device("cpu"))

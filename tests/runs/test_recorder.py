@@ -168,7 +168,7 @@ def test_classes_on_a_stream_are_recorded_too(tmp_path: Path) -> None:
             recorder.advance(test_accuracy=0.5)
     run = read_run(tmp_path)
     assert run.finished
-    assert read_samples(tmp_path / "samples.safetensors") is None
+    assert read_samples(tmp_path / "samples.safetensors", "") is None
     assert run.by_class["age"] == pytest.approx(ages.age.tolist())
     assert run.by_class["smoothed_age"] == pytest.approx(ages.ema.tolist())
     assert run.over_time["train_accuracy"][1, :2] == pytest.approx(

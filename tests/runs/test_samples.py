@@ -63,9 +63,16 @@ def test_a_record_is_what_lists_of_everything_say(absent: str, tmp_path: Path) -
         history.append(ages.age.tolist())
     index = torch.arange(20)
     write_samples(
-        tmp_path / "s", record.tensors(0), index=index, label=labels, age=ages.age, ema=ages.ema, absent=absent
+        tmp_path / "s",
+        record.tensors(0),
+        run="r",
+        index=index,
+        label=labels,
+        age=ages.age,
+        ema=ages.ema,
+        absent=absent,
     )
-    read = read_samples(tmp_path / "s")
+    read = read_samples(tmp_path / "s", "r")
     assert read is not None
     columns = {name: value.tolist() for name, value in read.columns.items()}
     assert read.answers.ages(np.arange(20)).tolist() == history
@@ -153,13 +160,16 @@ def test_a_record_goes_through_its_state_and_through_files(tmp_path: Path) -> No
         (tmp_path / str(run)).mkdir()
         path, more = tmp_path / str(run) / "samples.safetensors", record.tensors(run)
         age = torch.from_numpy(record.answers(run).last())
-        write_samples(path, more, index=labels.clone(), label=labels, age=age, ema=age.float(), absent="keep")
+        own = {"index": labels.clone(), "label": labels, "age": age, "ema": age.float()}
+        write_samples(path, more, run=str(run), absent="keep", **own)
     read = SampleHistory(2, 11, absent="keep", device=CPU)
-    restore_history(read, [tmp_path / "0", tmp_path / "1"], labels)
+    restore_history(read, {"0": tmp_path / "0", "1": tmp_path / "1"}, labels)
     same(read, record)
     assert torch.equal(read.state_dict()["age"], record.state_dict()["age"])  # type: ignore[arg-type]
+    with pytest.raises(DamagedRunError, match="of another run than 2"):
+        read_samples(tmp_path / "1" / "samples.safetensors", "2")
     with pytest.raises(DamagedRunError, match="has records of other samples"):
-        restore_history(read, [tmp_path / "0", tmp_path / "1"], labels.flip(0))
+        restore_history(read, {"0": tmp_path / "0", "1": tmp_path / "1"}, labels.flip(0))
 
 
 def test_a_damaged_state_or_file_is_refused_in_a_sentence(tmp_path: Path) -> None:
@@ -169,10 +179,10 @@ def test_a_damaged_state_or_file_is_refused_in_a_sentence(tmp_path: Path) -> Non
         record.load_state_dict(state | {"mean": torch.zeros(3)})
     with pytest.raises(ValueError, match="'right' must be"):
         record.load_state_dict(state | {"right": None})
-    assert read_samples(tmp_path / "nowhere") is None
+    assert read_samples(tmp_path / "nowhere", "r") is None
     (tmp_path / "s").write_bytes(b"half")
     with pytest.raises(DamagedRunError, match="not a whole file of samples"):
-        read_samples(tmp_path / "s")
+        read_samples(tmp_path / "s", "r")
 
 
 def test_forgetting_epochs_leaves_the_ages_of_before() -> None:

@@ -174,7 +174,8 @@ def write_data(folder: Path, data: RunData) -> RunData:
         if found.answers.seen is not None:
             tensors["seen"] = torch.from_numpy(found.answers.seen)
         index, label, age, ema = (torch.from_numpy(getattr(found, name)) for name in ("index", "label", "age", "ema"))
-        write_samples(folder / FILE, tensors, index=index, label=label, age=age, ema=ema, absent="keep")
+        own = {"index": index, "label": label, "age": age, "ema": ema}
+        write_samples(folder / FILE, tensors, run=data.run.id, absent="keep", **own)
     return replace(data, folder=folder)
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 import aol
+from aol.runs.record import read_run
 from aol.runs.samples import SampleTable, read_samples
 
 LABELS = torch.tensor([i * i % 4 for i in range(30)])  # classes 0 and 1 alone: 2 and 3 are empty
@@ -33,7 +34,7 @@ def epoch_of(ages: aol.SampleAges, recorder: aol.Recorder, epoch: int, **figures
 
 def samples_of(folder: Path) -> SampleTable:
     """What a recorder wrote about the samples of one run."""
-    samples = read_samples(folder / "samples.safetensors")
+    samples = read_samples(folder / "samples.safetensors", read_run(folder).id)
     assert samples is not None
     return samples
 

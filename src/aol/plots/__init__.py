@@ -82,7 +82,7 @@ def draw(runs: RunFrame, folder: str | os.PathLike[str], formats: Sequence[str] 
 def _figures_of(method: Method) -> list[tuple[str, Figure | None]]:
     run, folder = method.runs[0], method.frame["folder"].iloc[0]
     drawn = [(name, draw_run(run)) for name, draw_run in OF_A_RUN.items()]
-    samples = None if folder is None else read_samples(Path(folder) / FILE)
+    samples = None if folder is None else read_samples(Path(folder) / FILE, run.id)
     if samples is not None:
         drawn += [(name, draw_samples(run, samples)) for name, draw_samples in OF_SAMPLES.items()]
     return drawn

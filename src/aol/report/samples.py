@@ -184,7 +184,7 @@ class Samples:
 
 def samples_of(folder: Path, run: Run, data_dir: Path | None = None) -> Samples | None:
     """Return the samples of a run; None where they were not kept. Pictures are looked for in `data_dir` first."""
-    table = read_samples(folder / FILE)
+    table = read_samples(folder / FILE, run.id)
     if table is None:
         return None
     classes = len(run.classes)

@@ -119,6 +119,7 @@ class RecordWriter:
         samples.write_samples(
             folder / samples.FILE,
             loop.samples.tensors(row),
+            run=loop.runs[row].run_id,
             index=loop.pool[row],
             label=loop.labels,
             age=loop.ages.age[row],

@@ -174,7 +174,8 @@ class Recorder:
                 raise DamagedRunError(f"{self.folder} has records of other classes: choose another folder.")
             self._logs, self._ids = [EpochLog.of(run) for run in before], [run.id for run in before]
             if self._samples is not None and isinstance(self._ages, SampleAges) and self._logs[0].epochs:
-                samples.restore_history(self._samples, self._folders, self._ages.labels)
+                named = dict(zip(self._ids, self._folders, strict=True))
+                samples.restore_history(self._samples, named, self._ages.labels)
                 self._named = self._names is None  # the names stay as they were
         except BaseException:
             self._held.close()
@@ -398,7 +399,14 @@ class Recorder:
         index = torch.arange(ages.num_samples, device="cpu")
         kept = self._samples.tensors(run)
         samples.write_samples(
-            folder / samples.FILE, kept, index=index, label=ages.labels, age=age, ema=ema, absent=ages.absent
+            folder / samples.FILE,
+            kept,
+            run=self._ids[run],
+            index=index,
+            label=ages.labels,
+            age=age,
+            ema=ema,
+            absent=ages.absent,
         )
         for shown in self._shown[run]:
             doubt = kept["mean_other"] - kept["mean_confidence"].sqrt()

@@ -22,14 +22,23 @@ FILE, IDS = "samples.safetensors", "ids.json"
 
 
 def write_samples(
-    path: Path, tensors: dict[str, Tensor], *, index: Tensor, label: Tensor, age: Tensor, ema: Tensor, absent: str
+    path: Path,
+    tensors: dict[str, Tensor],
+    *,
+    run: str,
+    index: Tensor,
+    label: Tensor,
+    age: Tensor,
+    ema: Tensor,
+    absent: str,
 ) -> None:
-    """Write what is known of the samples of one run; `index` and `label` say which they are."""
+    """Write what is known of the samples of one run, named by its id; `index` and `label` say which they are."""
     from safetensors.torch import save
 
     more = {"index": index, "label": label, "age": age, "ema": ema}
     found = tensors | {name: value.cpu().contiguous() for name, value in more.items()}
-    # A tensor, not metadata: safetensors writes several of those in any order, and equal runs would have other bytes.
+    # Tensors, not metadata: safetensors writes several of those in any order, and equal runs would have other bytes.
+    found["run"] = from_numpy(np.frombuffer(run.encode(), np.uint8).copy())
     found["sha256"] = from_numpy(_digest({name: value.numpy() for name, value in found.items()}, absent))
     write_atomically(path, save(found, metadata={"absent": absent}))
 
@@ -73,8 +82,8 @@ _COLUMNS = {
 }  # fmt: skip
 
 
-def read_samples(path: Path) -> SampleTable | None:
-    """Read what `write_samples` wrote; None where there is no such file."""
+def read_samples(path: Path, run: str) -> SampleTable | None:
+    """Read what `write_samples` wrote of a run; None where there is no such file."""
     from safetensors import SafetensorError, safe_open
 
     if not path.is_file():
@@ -90,6 +99,8 @@ def read_samples(path: Path) -> SampleTable | None:
     written = found.pop("sha256", None)
     if written is not None and not np.array_equal(written, _digest(found, about.get("absent", ""))):
         raise DamagedRunError(f"{path}: its checksum does not match its content.")
+    if "run" in found and found["run"].tobytes() != run.encode():  # files of before 0.2 do not say it
+        raise DamagedRunError(f"{path}: it is of another run than {run}, in the folder of which it is.")
     size = len(found.get("label", ()))
     wrong = [name for name, kind in _COLUMNS.items() if name not in found or found[name].shape != (size,)]
     wrong += [name for name in ("right", "seen") if name in found and not _is_bits(found[name], size)]
@@ -111,12 +122,12 @@ def _is_bits(value: npt.NDArray[np.generic], size: int) -> bool:
     return value.dtype == np.uint8 and value.ndim == 2 and value.shape[1] == -(-size // 8)
 
 
-def restore_history(history: SampleHistory, folders: Sequence[Path], labels: Tensor) -> None:
-    """Let a history continue from the files in the folders of its runs."""
-    tables = [read_samples(folder / FILE) for folder in folders]
+def restore_history(history: SampleHistory, folders: Mapping[str, Path], labels: Tensor) -> None:
+    """Let a history continue from the files in the folders of its runs, by their ids."""
+    tables = [read_samples(folder / FILE, run) for run, folder in folders.items()]
     found = [table for table in tables if table is not None and len(table) == len(labels)]
     if len(found) < len(folders) or any((table.columns["label"] != labels.cpu().numpy()).any() for table in found):
-        raise DamagedRunError(f"{folders[0]} has records of other samples: choose another folder.")
+        raise DamagedRunError(f"{next(iter(folders.values()))} has records of other samples: choose another folder.")
     names = set(found[0].columns) - {"index", "label", "ema"}
     columns = {name: np.stack([table.columns[name] for table in found]) for name in names}
     history.restore(columns, [table.answers for table in found])
