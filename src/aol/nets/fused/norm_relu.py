@@ -132,7 +132,7 @@ class _Cut:
         self.total = x.numel() // self.channels
         self.n = next(n for n in (64, 32, 16) if self.channels % n == 0)
         self.blocks = self.channels // self.n
-        self.rows = 2048 // self.n
+        self.rows = 4096 // self.n
         wanted = cdiv(self.total, max(1, _PROGRAMS // self.blocks))
         self.chunk = max(self.rows, triton.next_power_of_2(wanted))  # few different ones, which are compiled
         self.tiles = cdiv(self.total, self.chunk)
@@ -156,7 +156,7 @@ class NormRelu(torch.autograd.Function):
             moments[cut.sums](x, partial, cut.total, cut.tiles, cut.channels, cut.chunk, **cut.shape)
         finish_forward[(cut.blocks,)](
             partial, weight, bias, running_mean, running_var, table, cut.channels, cut.tiles, cut.total, momentum, eps,
-            N=cut.n, PIXELS=cut.chunk, TRAINING=training, BLOCK=64,
+            N=cut.n, PIXELS=cut.chunk if training else 1, TRAINING=training, BLOCK=64,
         )  # fmt: skip
         out = torch.empty_like(x)
         leave[cut.maps](x, table, shortcut if short else x, out, cut.total, cut.channels, SHORT=short, **cut.shape)
