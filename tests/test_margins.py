@@ -738,13 +738,13 @@ def test_offsets_from_counts_have_a_row_for_each_run():
         (lambda: aol.logit_offsets("ab"), TypeError, "counts"),
         (lambda: aol.logit_offsets([1, 2], -1.0), ValueError, "tau"),
         (lambda: aol.logit_offsets([[1, 2]] * 3, [1.0, 2.0]), ValueError, "tau"),
-        (lambda: aol.posthoc_logits([[1.0, 2.0]], [0.0, 0.0]), TypeError, "logits"),
+        (lambda: aol.posthoc_logits("ab", [0.0, 0.0]), TypeError, "logits"),
         (lambda: aol.posthoc_logits(torch.zeros(2, 3), [0.0, 0.0]), ValueError, "offset"),
         (lambda: aol.posthoc_logits(torch.zeros(2, 3), 1.0), ValueError, "offset"),
         (lambda: aol.posthoc_logits(torch.zeros(2, 3), torch.zeros(2, 3)), ValueError, "offset"),
         (lambda: aol.posthoc_logits(torch.zeros(2, 4, 3), torch.zeros(4, 3)), ValueError, "offset"),
         (lambda: aol.posthoc_logits(torch.zeros(2, 3), "abc"), TypeError, "offset"),
-        (lambda: aol.fit_offsets([[1.0]], [0]), TypeError, "logits"),
+        (lambda: aol.fit_offsets("ab", [0]), TypeError, "logits"),
         (lambda: aol.fit_offsets(torch.zeros(3), [0]), TypeError, "logits"),
         (lambda: aol.fit_offsets(torch.zeros(2, 2, dtype=torch.int64), [0, 1]), TypeError, "logits"),
         (lambda: aol.fit_offsets(torch.zeros(0, 2), []), ValueError, "logits"),
@@ -767,6 +767,25 @@ def test_bad_input_of_the_functions_names_the_argument(call, error, named):
 
 
 # Offsets for trained models
+
+
+def test_posthoc_offsets_take_arrays_and_refuse_nan_and_sparse_tensors():
+    rng = np.random.default_rng(0)
+    logits, label = rng.normal(size=(60, 3)), rng.integers(0, 3, 60)
+    offset = aol.fit_offsets(logits, label)
+    assert torch.equal(offset, aol.fit_offsets(torch.tensor(logits), torch.tensor(label)))
+    assert aol.posthoc_logits(logits, offset.numpy()).numpy() == pytest.approx(logits - offset.numpy())
+    for wrong in ([0.0, math.nan, 0.0], torch.tensor([0.0, 0.0, math.nan])):
+        with pytest.raises(ValueError, match="offset must hold numbers, not NaN"):
+            aol.posthoc_logits(logits, wrong)
+    with pytest.raises(ValueError, match="offset must hold numbers, not NaN"):
+        aol.softmax_loss(torch.tensor(logits), torch.tensor(label), offset=torch.tensor([math.nan, 0.0, 0.0]))
+    sparse = torch.tensor(logits).to_sparse()
+    for call in (lambda: aol.posthoc_logits(sparse, offset), lambda: aol.is_correct(sparse, torch.tensor(label))):
+        with pytest.raises(TypeError, match="logits must be a dense"):
+            call()
+    with pytest.raises(TypeError, match="logits must be a dense"):
+        aol.fit_offsets(sparse, label)
 
 
 def test_posthoc_logits_are_logits_minus_offsets():

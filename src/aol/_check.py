@@ -31,7 +31,17 @@ _MOST_TIMES = 1 << 40
 _BLOCK = 1 << 20  # numbers converted at once: labels may be more than fits in memory as int64
 
 
+def dense(name: str, value: Tensor) -> Tensor:
+    """Return a tensor, or raise TypeError if it is sparse or has no values."""
+    if value.layout != torch.strided or value.device.type == "meta":
+        kind = "one on the meta device" if value.device.type == "meta" else f"a sparse one ({value.layout})"
+        raise TypeError(f"{name} must be a dense tensor with values, not {kind}.")
+    return value
+
+
 def _tensor(name: str, value: object, wanted: str, device: torch.device | None) -> Tensor:
+    if isinstance(value, Tensor):
+        dense(name, value)
     try:
         if not isinstance(value, Tensor):
             # Through NumPy, because torch would round Python floats to float32.

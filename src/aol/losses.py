@@ -192,18 +192,27 @@ def _full_precision(value: Tensor) -> torch.autocast:
     return torch.autocast(value.device.type, enabled=False)
 
 
+def _is_dense_float(value: object) -> bool:
+    return isinstance(value, Tensor) and value.is_floating_point() and value.layout == torch.strided
+
+
 def _logits(logits: Tensor, offset: Tensor | None = None) -> Tensor:
-    if not isinstance(logits, Tensor) or not logits.is_floating_point() or logits.dim() not in (2, 3):
-        raise TypeError(f"logits must be a floating-point tensor [B, C] or [R, B, C], not {_check.shown(logits)}.")
+    if not _is_dense_float(logits) or logits.dim() not in (2, 3):
+        raise TypeError(
+            f"logits must be a dense floating-point tensor [B, C] or [R, B, C], not {_check.shown(logits)}."
+        )
     z = logits if logits.dtype == torch.float64 else logits.float()
     return z if offset is None else with_offset(z, offset)
 
 
 def with_offset(logits: Tensor, offset: Tensor) -> Tensor:
     """Return logits `[B, C]` or `[R, B, C]` plus an offset `[C]` or `[R, C]`, which gets no gradient."""
-    if not isinstance(logits, Tensor) or not logits.is_floating_point() or logits.dim() == 0:
-        raise TypeError(f"logits must be a floating-point tensor with classes last, not {_check.shown(logits)}.")
-    offset = _check.moved(_check.real("offset", offset), logits.device)
+    if not _is_dense_float(logits) or logits.dim() == 0:
+        raise TypeError(f"logits must be a dense floating-point tensor, classes last, not {_check.shown(logits)}.")
+    offset = _check.real("offset", offset)
+    if _check.readable(offset) and bool(offset.isnan().any()):
+        raise ValueError("offset must hold numbers, not NaN.")
+    offset = _check.moved(offset, logits.device)
     runs_match = offset.dim() == 2 and logits.dim() == 3 and offset.shape[0] == logits.shape[0]
     if offset.shape[-1:] != logits.shape[-1:] or not (offset.dim() == 1 or runs_match):
         raise ValueError(

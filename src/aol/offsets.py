@@ -31,24 +31,25 @@ def logit_offsets(counts: _check.Integers, tau: _check.Rate = 1.0) -> Tensor:
     return (rate * (log - log.nanmean(-1, keepdim=True))).nan_to_num(0.0).to(torch.float32)
 
 
-def posthoc_logits(logits: Tensor, offset: _check.Numbers) -> Tensor:
+def posthoc_logits(logits: _check.Numbers, offset: _check.Numbers) -> Tensor:
     r"""Return the logits of a model that was trained without offsets, adjusted afterwards: `logits - offset`.
 
     For models that cannot be trained again. Use the logarithm of predicted probabilities as logits, if a model has no
     others. `offset` comes from `logit_offsets` or `fit_offsets`.
 
     Args:
-        logits: `[..., C]`.
+        logits: `[..., C]`, a tensor or an array.
         offset: `[C]`, or `[R, C]` for logits `[R, B, C]`.
 
     >>> posthoc_logits(torch.tensor([[2.0, 1.0]]), logit_offsets([90, 10]))
     tensor([[0.9014, 2.0986]])
     """
-    return with_offset(logits, -_check.real("offset", offset).to(torch.float64))
+    z = logits if isinstance(logits, Tensor) else _check.real("logits", logits)  # a tensor keeps its gradient
+    return with_offset(z, -_check.real("offset", offset).to(torch.float64))
 
 
 def fit_offsets(
-    logits: Tensor,
+    logits: _check.Numbers,
     label: _check.Integers,
     *,
     times: _check.Integers | None = None,
@@ -66,9 +67,10 @@ def fit_offsets(
     >>> posthoc_logits(logits, offset).argmax(1).bincount()
     tensor([50, 50])
     """
-    if not isinstance(logits, Tensor) or not logits.is_floating_point() or logits.dim() != 2:
-        raise TypeError(f"logits must be a floating-point tensor [B, C], not {_check.shown(logits)}.")
-    z, label = logits.detach().to(torch.float64), _check.integers("label", label)
+    given = _check.real("logits", logits)
+    if not given.is_floating_point() or given.dim() != 2:
+        raise TypeError(f"logits must be floating point, [B, C], not {_check.shown(logits)}.")
+    z, label = given.to(torch.float64), _check.integers("label", label)
     finite = z[z.isfinite()]
     if finite.numel() == 0 or bool(z.isnan().any()):
         raise ValueError(f"logits must hold numbers (not NaN) of at least one sample, not {_check.shown(logits)}.")
