@@ -11,7 +11,7 @@ from aol.engine import OfflineLoop, stacking
 from aol.engine.stacking import ALONE, Case, Choice, choose
 from tests.support.tiny_runs import CPU, settings, tiny_pair
 
-CASE = Case(settings(), (1, 8, 8), 3, CPU)
+CASE = Case(settings(), (1, 8, 8), 3, CPU, samples=10**6)
 WAYS = ("grouped", "vmap", "streams")
 GPU = replace(CASE, device=torch.device("cuda"))
 
@@ -77,10 +77,17 @@ def test_nothing_is_measured_where_the_answer_is_given(monkeypatch: pytest.Monke
     assert choose(CASE, 4) == Choice(ALONE, "no grouped")  # a CPU stacks by groups or not at all
     torch.use_deterministic_algorithms(True)
     try:
-        assert choose(GPU, 8) == Choice("vmap")
+        assert choose(GPU, 8) == Choice("streams")
     finally:
         torch.use_deterministic_algorithms(False)
     assert not asked
+
+
+def test_a_short_training_is_not_worth_a_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = pretend(monkeypatch, {ALONE: 4.0, "grouped": 8.0, "vmap": 1.0})
+    short = replace(GPU, samples=15)  # 16 runs, 5 epochs of a step of 4 ms
+    assert choose(short, 16) == Choice("grouped")
+    assert asked == [(1, "grouped")]
 
 
 def test_a_way_that_fails_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,8 @@ from aol.nets import fused
 ALONE = "alone"  # one run after the other
 CHOICES = ("auto", *nets.STACKINGS, ALONE)
 _MOST = 16  # runs in a measurement
-_LONG = 300.0  # seconds of training that are worth a minute of compiling
+_SHORT, _LONG = 10.0, 300.0  # seconds of training that are worth a measurement, and a minute of compiling
+_UNTIMED = ("grouped", "streams", "vmap", "compiled")  # preferred in this order where nothing is timed
 _REPLAYS = 10
 
 
@@ -53,7 +54,7 @@ class Case:
     shape: tuple[int, int, int]
     num_classes: int
     device: torch.device
-    samples: int = 0
+    samples: int
 
     def seconds(self, number: int, milliseconds: float) -> float:
         """Return how long the training steps of so many runs take."""
@@ -73,8 +74,8 @@ def choose(case: Case, number: int, wanted: str = "auto") -> Choice:
     """Return how to train `number` such runs; the same answer for the same question in this process.
 
     A CPU stacks by groups or not at all. On a GPU, "auto" takes aol's kernels where they apply, else what is quickest:
-    a measurement, so another process may choose otherwise. With deterministic algorithms, the first way that is
-    possible is taken.
+    a measurement, so another process may choose otherwise. Nothing is measured for a short training, nor with
+    deterministic algorithms.
     """
     if number == 1 or wanted == ALONE:
         return Choice(ALONE)
@@ -100,9 +101,12 @@ def _choose(case: Case, number: int, wanted: str) -> Choice:
     possible = [each for each, reason in reasons.items() if reason is None]
     if not possible:
         return Choice(ALONE, next(iter(reasons.values())))
+    untimed = Choice(next(each for each in _UNTIMED if each in possible))
     if wanted != "auto" or torch.are_deterministic_algorithms_enabled():
-        return Choice(possible[0])
+        return untimed
     timed = {ALONE: _milliseconds(case, 1, "grouped")}
+    if case.seconds(number, timed[ALONE]) < _SHORT:
+        return untimed
     for each in possible:
         if each == "compiled" and case.seconds(number, min(timed.values())) < _LONG:
             continue
