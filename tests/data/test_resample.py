@@ -48,10 +48,11 @@ def test_boxes_of_many_samples_are_those_drawn_one_at_a_time(crop: RandomResized
     assert central > 20  # images that no drawn box fits
 
 
+@pytest.mark.parametrize("planar", [False, True])
 @pytest.mark.parametrize("size", [16, 32, 224])
-def test_a_batch_of_crops_is_within_a_grey_level_of_single_ones(size: int) -> None:
+def test_a_batch_of_crops_is_within_a_grey_level_of_single_ones(size: int, planar: bool) -> None:
     given, crop = images(), RandomResizedCrop(size)
-    ragged, sides = Ragged.of(given), sizes(given)
+    ragged, sides = Ragged.of(given, planar=planar), sizes(given)
     for epoch in range(3):
         boxes = torch.from_numpy(crop.boxes(*sides.T.numpy(), seed=5, epoch=epoch))
         index = torch.randperm(len(given), generator=torch.Generator().manual_seed(epoch))

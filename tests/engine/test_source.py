@@ -8,11 +8,14 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
+from PIL import Image
 from torch import Tensor
 
 from aol import _seeds
 from aol.data import StoredImages, augment, open_data
 from aol.data.crops import RandomResizedCrop, crops_for
+from aol.data.decode import decode
+from aol.data.errors import DataError
 from aol.data.images import Augmentation
 from aol.engine import stored_source
 from aol.engine.settings import WrongSettingsError
@@ -127,6 +130,59 @@ def test_training_images_that_are_only_cut_by_workers_are_resized_to_the_same_cr
         assert (found - wanted).abs().max() <= level
         whole.close()
         cut.close()
+
+
+@pytest.mark.parametrize("mixed", [False, True], ids=["jpeg", "with png"])
+def test_images_that_a_device_decodes_are_those_of_the_workers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mixed: bool
+) -> None:
+    """Files go to the device as they are; Pillow stands in for its decoder."""
+    folder = image_folder(tmp_path)
+    if mixed:  # one that the device's decoder does not take, among chunks of two
+        file = sorted(folder.rglob("train/*/*.JPEG"))[5]
+        Image.open(file).save(file, "PNG")
+    pair, level = open_data(str(folder)), 1.05 / (255 * 0.224)
+    given = COMMON | {"image_size": 32, "workers": 2}
+    (wanted, _) = sources(pair, augment=True, **given)  # type: ignore[arg-type]
+    monkeypatch.setattr(stored_source, "_CHUNK", 2)
+    monkeypatch.setattr(stored_source, "can_decode", lambda _: True)
+    calls: list[int] = []
+
+    def decoded(files: list[Tensor], _: torch.device) -> list[Tensor]:
+        calls.append(len(files))
+        return [decode(bytes(file.numpy())) for file in files]
+
+    monkeypatch.setattr(stored_source, "decode_jpegs", decoded)
+    (found, _) = sources(pair, augment=True, **given)  # type: ignore[arg-type]
+    assert isinstance(found, FromStorage)
+    assert isinstance(wanted, FromStorage)
+    order = torch.tensor([[7, 0, 3, 11, 5, 2, 9]])
+    epoch = {"order": order, "mine": torch.arange(7), "batch": 4, "epoch": 3, "seeds": [4]}
+    here, there = (torch.cat(list(each.train(**epoch)), 1) for each in (found, wanted))  # type: ignore[arg-type]
+    assert (here - there).abs().max() <= level
+    here, there = (torch.cat(list(each.clean(order[0], batch=4))) for each in (found, wanted))
+    assert (here - there).abs().max() <= level
+    assert sum(calls) == (10 if mixed else 14)  # the neighbour of a PNG is left to the worker, too
+    found.close()
+    wanted.close()
+
+
+def test_a_file_that_the_device_cannot_decode_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = image_folder(tmp_path)
+    bad = sorted(folder.rglob("train/*/*.JPEG"))[4]
+    content = bad.read_bytes()
+    bad.write_bytes(content[:300] + content[-2:])  # begins and ends as a JPEG
+
+    def decoded(files: list[Tensor], _: torch.device) -> list[Tensor]:
+        raise RuntimeError("nvjpeg")
+
+    monkeypatch.setattr(stored_source, "can_decode", lambda _: True)
+    monkeypatch.setattr(stored_source, "decode_jpegs", decoded)
+    (train, _) = sources(open_data(str(folder)), augment=True, **COMMON | {"image_size": 32})  # type: ignore[arg-type]
+    assert isinstance(train, FromStorage)
+    assert len(list(train.clean(torch.tensor([0, 1]), batch=2))) == 1  # Pillow can
+    with pytest.raises(DataError, match=bad.name):
+        list(train.clean(torch.tensor([3, 4]), batch=2))
 
 
 def kept_source(root: Path, monkeypatch: pytest.MonkeyPatch, *, augment: bool = True, workers: int = 0) -> Decoded:

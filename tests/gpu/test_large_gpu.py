@@ -10,11 +10,13 @@ import torch
 from aol.bench.large import no_room
 from aol.data import open_data
 from aol.data.crops import crops_for
+from aol.data.gpu_decode import can_decode
 from aol.data.resample import Ragged, centre_view, crop_view, largest_crops, resample
-from aol.engine import OfflineLoop
+from aol.engine import OfflineLoop, stored_source
 from aol.engine.settings import Settings
 from aol.engine.source import sources
 from aol.engine.stored_source import Decoded, FromStorage
+from aol.nets.fused.resample import batch
 from tests.data.test_resample import images, sizes
 from tests.support.tiny_sets import image_folder
 
@@ -32,7 +34,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_crops_on_the_device_are_within_a_quarter_of_a_grey_level(size: int) -> None:
     given, (crop, centre) = images(), crops_for(size)
     ragged, sides, index = Ragged.of(given), sizes(given), torch.arange(len(given))
-    there = Ragged(*(each.cuda() for each in ragged))
+    there = Ragged(*(each.cuda() for each in ragged[:4]))
     boxes = torch.from_numpy(crop.boxes(*sides.T.numpy(), seed=5, epoch=1))
     for view, kind in ((crop_view(boxes, size), crop), (centre_view(sides, centre), centre)):
         extent = largest_crops(sides, kind)
@@ -42,7 +44,29 @@ def test_crops_on_the_device_are_within_a_quarter_of_a_grey_level(size: int) -> 
         assert (found.cpu() - wanted).abs().max() < 0.25
 
 
-def test_a_set_that_is_kept_shows_the_crops_of_one_that_is_streamed(folder: Path) -> None:
+@pytest.mark.parametrize("planar", [False, True])
+def test_the_kernel_is_the_matrix_products(planar: bool) -> None:
+    given, (crop, centre) = images(), crops_for(224)
+    ragged, sides, index = Ragged.of(given, planar=planar), sizes(given), torch.arange(len(given))
+    there = Ragged(*(each.cuda() for each in ragged[:4]), planar)
+    boxes = torch.from_numpy(crop.boxes(*sides.T.numpy(), seed=5, epoch=1))
+    numbers = {"scale": torch.ones(3, device=CUDA), "shift": torch.zeros(3, device=CUDA)}
+    for view, kind in ((crop_view(boxes, 224), crop), (centre_view(sides, centre), centre)):
+        wanted = resample(ragged, index, view, size=224, extent=largest_crops(sides, kind))
+        moved = type(view)(*(each.cuda() for each in view))
+        found = batch(there, index.cuda(), moved, size=224, **numbers)
+        torch.testing.assert_close(found.cpu(), wanted, rtol=1e-4, atol=5e-3)
+
+
+@pytest.mark.parametrize("by", ["workers", "device"])
+def test_a_set_that_is_kept_shows_the_crops_of_one_that_is_streamed(
+    folder: Path, by: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The decoder of the device may differ by some grey levels."""
+    if by == "workers":
+        monkeypatch.setattr(stored_source, "can_decode", lambda _: False)
+    elif not can_decode(CUDA):
+        pytest.skip("torchvision with nvJPEG is missing")
     pair = open_data(folder)
     (kept, _) = sources(pair, **COMMON)  # type: ignore[arg-type]
     with no_room():
@@ -53,10 +77,11 @@ def test_a_set_that_is_kept_shows_the_crops_of_one_that_is_streamed(folder: Path
     mine = torch.arange(120, device=CUDA)
     kept.prepare(120, mine, epoch=3, seeds=[7])
     wanted = torch.cat(list(streamed.train(order, mine, batch=50, epoch=3, seeds=[7])), 1)
-    level = 1 / (255 * 0.224)
-    assert (kept.shown(order, mine) - wanted).abs().max() < 1.3 * level
+    level, most = 1 / (255 * 0.224), 1.3 if by == "workers" else 16
     plain = torch.cat(list(streamed.clean(order[0], batch=50)))
-    assert (kept.plain(order[0]) - plain).abs().max() < 1.3 * level
+    for off in (kept.shown(order, mine) - wanted, kept.plain(order[0]) - plain):
+        assert off.abs().max() < most * level
+        assert off.abs().mean() < 1.5 * level
     streamed.close()
 
 
@@ -105,4 +130,4 @@ def test_a_captured_step_of_streamed_images_is_the_step(folder: Path) -> None:
             loop.run_epoch()
         losses.append(loop.history.epoch("train_loss")[:, 0])
         loop.close()
-    torch.testing.assert_close(losses[0], losses[1], rtol=1e-2, atol=1e-3)
+    torch.testing.assert_close(losses[0], losses[1], rtol=2e-2, atol=1e-2)

@@ -59,7 +59,7 @@ def photos(folder: Path, count: int, *, workers: int, seed: int = 0) -> Path:
     classes = min(CLASSES, count // 4)
     canvases = folder.parent / "canvases.npy"
     np.save(canvases, _painted(seed))
-    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+    with ProcessPoolExecutor(workers, mp_context=get_context("fork")) as pool:  # spawned ones would import torch first
         for split, images in (("train", count), ("val", max(classes, count // 20))):
             for label in range(classes):
                 (folder / split / f"class{label:03}").mkdir(parents=True, exist_ok=True)
@@ -93,9 +93,11 @@ def _photo(canvases: Path, folder: Path, classes: int, seed: int, number: int) -
     height, width = (min(_CANVAS, round(side * factor)) for side in _SIDES[random.integers(len(_SIDES))])
     top, left = (int(random.integers(_CANVAS - side + 1)) for side in (height, width))
     canvas = _opened(canvases)[random.integers(_CANVASES), top : top + height, left : left + width]
+    label = number % classes
+    tint = np.random.default_rng([seed, label]).normal(0, 12, 3).astype(np.int16)  # something to learn
     buffer = io.BytesIO()
-    Image.fromarray(np.ascontiguousarray(canvas)).save(buffer, "JPEG", quality=_QUALITY)
-    (folder / f"class{number % classes:03}" / f"{number:07}.jpg").write_bytes(buffer.getvalue())
+    Image.fromarray(np.clip(canvas + tint, 0, 255).astype(np.uint8)).save(buffer, "JPEG", quality=_QUALITY)
+    (folder / f"class{label:03}" / f"{number:07}.jpg").write_bytes(buffer.getvalue())
 
 
 # The network alone, and what bounds it
@@ -205,7 +207,13 @@ def plain_loop(
     optimiser = torch.optim.SGD(net.parameters(), lr=0.01, momentum=0.9, weight_decay=1e-4)
     data = _plain_set(folder, size)
     loader = DataLoader(
-        data, batch, shuffle=True, drop_last=True, num_workers=workers, pin_memory=device.type == "cuda"
+        data,
+        batch,
+        shuffle=True,
+        drop_last=True,
+        num_workers=workers,
+        pin_memory=device.type == "cuda",
+        persistent_workers=workers > 0,
     )
     done, start = 0, time.perf_counter()
     for number, (images, label) in enumerate(_forever(loader)):
@@ -307,7 +315,8 @@ class Large:
             files = [path.stat().st_size for path in folder.glob("train/*/*.jpg")]
             self.add("a JPEG, mean", statistics.fmean(files) / 1e3, "kB", len(files))
             start, side = time.perf_counter(), round(self.size * PACKED / SIZE)
-            small = pack(folder, packed, size=side, workers=max(1, self.workers), shard_records=1024)
+            records = -(-self.images // (4 * max(1, self.workers)))  # a shard is packed by one thread
+            small = pack(folder, packed, size=side, workers=max(1, self.workers), shard_records=records)
             self.add(f"packed to {side} pixels", time.perf_counter() - start, "s")
             self.add("a packed image, mean", small.bytes / small.records / 1e3, "kB", small.records)
             pairs = {"JPEG": open_data(folder, size=self.size), "packed": open_data(packed, size=self.size)}

@@ -59,6 +59,22 @@ def size_of(encoded: bytes, source: str) -> tuple[int, int]:
         return (width, height) if _orientation(image) >= 5 else (height, width)
 
 
+def plain_jpeg_size(encoded: bytes) -> tuple[int, int] | None:
+    """Return height and width of a whole, upright, sequential RGB JPEG, which every decoder takes; None for all else.
+
+    >>> plain_jpeg_size(b"GIF89a") is None
+    True
+    """
+    if not (encoded.startswith(b"\xff\xd8") and encoded.endswith(b"\xff\xd9")):
+        return None
+    try:
+        image: Image = _pillow().open(io.BytesIO(encoded))
+        plain = image.mode == "RGB" and "progressive" not in image.info and _orientation(image) == 1
+    except Exception:  # Pillow's decoder names what is wrong
+        return None
+    return (image.height, image.width) if plain else None
+
+
 def identify(file: BinaryIO, source: str) -> None:
     """Read the header of an image, not its pixels; what is not an image is a `DataError` naming `source`.
 

@@ -20,8 +20,8 @@ from aol.data.crops import RandomResizedCrop, ResizeCenterCrop
 class Ragged(NamedTuple):
     """N images of any sizes in one tensor: `pixels` uint8 `[M]`, each image [height, width, 3] from its `start` on.
 
-    `start`, `height` and `width` are int64 `[N]`. After the last image follow spare bytes, which
-    the rows read of it may reach into.
+    With `planar` each is [3, height, width]. `start`, `height` and `width` are int64 `[N]`. After the last image follow
+    spare bytes, which the rows read of it may reach into.
 
     >>> image = torch.arange(24, dtype=torch.uint8).view(2, 4, 3)
     >>> Ragged.of([image, image]).start.tolist()
@@ -32,14 +32,15 @@ class Ragged(NamedTuple):
     start: Tensor
     height: Tensor
     width: Tensor
+    planar: bool = False
 
     @staticmethod
-    def of(images: Sequence[Tensor]) -> Ragged:
+    def of(images: Sequence[Tensor], *, planar: bool = False) -> Ragged:
         """Return images uint8 [H, W, 3] one after the other, on the CPU."""
         ragged = Ragged.empty(torch.tensor([image.shape[:2] for image in images]), torch.device("cpu"))
         for start, image in zip(ragged.start.tolist(), images, strict=True):
-            ragged.pixels[start : start + image.numel()] = image.reshape(-1)
-        return ragged
+            ragged.pixels[start : start + image.numel()] = (image.permute(2, 0, 1) if planar else image).reshape(-1)
+        return ragged._replace(planar=planar)
 
     @staticmethod
     def empty(sizes: Tensor, device: torch.device) -> Ragged:
@@ -47,7 +48,8 @@ class Ragged(NamedTuple):
         height, width = sizes.to(torch.int64).unbind(1)
         ends = (3 * height * width).cumsum(0)
         pixels = torch.empty(int(ends[-1]) + 3 * (int(sizes.max()) + 8), dtype=torch.uint8, device=device)
-        return Ragged(pixels, *(each.to(device) for each in (ends - 3 * height * width, height, width)))
+        start = ends - 3 * height * width
+        return Ragged(pixels, start.to(device), height.to(device), width.to(device))
 
 
 class View(NamedTuple):
@@ -148,9 +150,18 @@ def resample(images: Ragged, index: Tensor, view: View, *, size: int, extent: tu
     horizontal = torch.where(view.flip[:, None, None], horizontal.flip(1), horizontal)
     # Rows below a cut have no share: those below the image are read from its last row, for valid memory.
     row = torch.minimum(top[:, None] + torch.arange(rows, device=top.device), images.height[index][:, None] - 1)
-    start = images.start[index][:, None] + 3 * (row * images.width[index][:, None] + left[:, None])
-    windows = images.pixels.as_strided((images.pixels.numel() - 3 * columns + 1, 3 * columns), (1, 1))
-    pixels = windows[start].to(dtype)  # [n, rows, 3 * columns]
-    mixed = torch.bmm(vertical.to(dtype), pixels).view(-1, size, columns, 3)
-    mixed = mixed.permute(0, 3, 1, 2).reshape(-1, 3 * size, columns)
+    place = row * images.width[index][:, None] + left[:, None]
+    start = images.start[index][:, None] + (place if images.planar else 3 * place)
+    length = columns if images.planar else 3 * columns
+    if images.planar:
+        plane = images.height[index] * images.width[index]
+        start = start[..., None] + plane[:, None, None] * torch.arange(3, device=top.device)
+    windows = images.pixels.as_strided((images.pixels.numel() - length + 1, length), (1, 1))
+    pixels = windows[start].to(dtype).view(-1, rows, 3 * columns)
+    mixed = torch.bmm(vertical.to(dtype), pixels)  # columns and colours are still side by side
+    if images.planar:
+        mixed = mixed.view(-1, size, 3, columns).transpose(1, 2)
+    else:
+        mixed = mixed.view(-1, size, columns, 3).permute(0, 3, 1, 2)
+    mixed = mixed.reshape(-1, 3 * size, columns)
     return torch.bmm(mixed, horizontal.to(dtype).transpose(1, 2)).view(-1, 3, size, size).to(torch.float32)

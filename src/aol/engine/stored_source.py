@@ -9,10 +9,11 @@ import gc
 import os
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from functools import partial
-from typing import Any, TypeAlias
+from importlib.util import find_spec
+from typing import Any, NamedTuple, TypeAlias
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -21,9 +22,10 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from aol.data.crops import RandomResizedCrop, ResizeCenterCrop, resize, sample_generator
-from aol.data.decode import decode, open_image, size_of
+from aol.data.decode import decode, open_image, plain_jpeg_size, size_of
 from aol.data.encoded_images import Records, StoredImages
 from aol.data.errors import DataError
+from aol.data.gpu_decode import can_decode, decode_jpegs
 from aol.data.images import Normalisation
 from aol.data.resample import Ragged, View, centre_view, crop_view, largest_crops, resample
 
@@ -31,6 +33,7 @@ _CHUNK = 32  # images that a worker decodes at a time: fewer start sooner, more 
 _AHEAD = 4  # chunks that each worker may be ahead
 _SHARE_OF_MEMORY = 0.5  # of what is free on the device, for decoded images
 _LARGEST = 1024  # rows or columns of a crop that is resized on the device
+_SPARE = 3 * (2 * _LARGEST + 32)  # bytes behind the last image of a batch
 _LOOKED_AT = 64  # images whose sizes tell how large a set is
 
 
@@ -48,52 +51,97 @@ def worker_count(workers: int | None, device: torch.device) -> int:
 # Worker processes
 
 Request: TypeAlias = tuple[str, int, int, int]  # what is wanted, sample, seed, epoch
-Cuts: TypeAlias = tuple[Tensor, Tensor]  # pixels [M] of cuts one after the other, and `boxes [n, 5]` within them
+
+
+class Cuts(NamedTuple):
+    """Cuts of images one after the other, `pixels [M]`, and their `boxes [n, 5]`, each from 0."""
+
+    pixels: Tensor
+    boxes: Tensor
+
+
+class Encoded(NamedTuple):
+    """JPEG files one after the other."""
+
+    content: Tensor  # [M]
+    length: Tensor  # [n]: bytes
+    sample: Tensor  # [n]
+    sizes: Tensor  # [n, 2]
+    boxes: Tensor  # [n, 5]; [0, 5] for the central view
 
 
 class _Wanted(Dataset[Tensor]):
-    """Serves requests for chunks of images, in a worker process or here: uint8 [n, 3, size, size], or cuts.
+    """Serves requests for chunks of images, in a worker process or here: uint8 [n, 3, size, size], or less work.
 
-    With `cuts`, training images are only cut, and resized and mirrored on the device.
+    With `cuts`, training images are only cut, to be resized and mirrored on the device. With `encoded`, plain JPEGs are
+    only read.
     """
 
-    def __init__(self, train: StoredImages, clean: StoredImages, *, cuts: bool) -> None:
-        self._views = {"train": train, "clean": clean}
-        self._cuts = train.transform if cuts and isinstance(train.transform, RandomResizedCrop) else None
+    def __init__(self, train: StoredImages, clean: StoredImages, *, cuts: bool, encoded: bool) -> None:
+        self._views, self._records, self._encoded = {"train": train, "clean": clean}, train.records, encoded
+        self._crop = train.transform if isinstance(train.transform, RandomResizedCrop) else None
+        self._cuts = cuts
 
-    def __getitems__(self, requests: Sequence[Request]) -> Tensor | Cuts | DataError:
+    def __getitems__(self, requests: Sequence[Request]) -> Tensor | Cuts | Encoded | DataError:
         try:
-            if self._cuts is not None and requests[0][0] == "train":
-                return self._cut(self._cuts, requests)
+            crop = self._crop if requests[0][0] == "train" else None
+            if self._encoded and (files := self._read(crop, requests)) is not None:
+                return files
+            if self._cuts and crop is not None:
+                return self._cut(crop, requests)
             return torch.stack([self._views[what].image(i, seed=seed, epoch=at) for what, i, seed, at in requests])
         except DataError as error:  # raised in a worker it would come with a long traceback
             return error
 
-    def _cut(self, crop: RandomResizedCrop, requests: Sequence[Request]) -> Cuts:
-        records, pixels, boxes = self._views["train"].records, [], []
+    def _read(self, crop: RandomResizedCrop | None, requests: Sequence[Request]) -> Encoded | None:
+        """Return the files, if all of them are plain JPEGs whose crops are not too large."""
+        files, sizes, boxes = [], [], []
         for _, index, seed, epoch in requests:
-            image = open_image(records.encoded(index), records.source(index))
-            generator = sample_generator(seed, epoch, index)
-            top, left, height, width = crop.box(image.height, image.width, generator)
-            flip = crop.flip and generator.random() < 0.5
+            content = self._records.encoded(index)
+            size = plain_jpeg_size(content)
+            if size is None or max(size) > 2 * _LARGEST:
+                return None
+            files.append(torch.frombuffer(bytearray(content), dtype=torch.uint8))
+            sizes.append(size)
+            if crop is not None:
+                boxes.append(_drawn(crop, *size, sample_generator(seed, epoch, index)))
+        length, sample = ([len(file) for file in files], [index for _, index, _, _ in requests])
+        boxed = torch.tensor(boxes, dtype=torch.int64).reshape(len(boxes), 5)
+        return Encoded(torch.cat(files), torch.tensor(length), torch.tensor(sample), torch.tensor(sizes), boxed)
+
+    def _cut(self, crop: RandomResizedCrop, requests: Sequence[Request]) -> Cuts:
+        pixels, boxes = [], []
+        for _, index, seed, epoch in requests:
+            image = open_image(self._records.encoded(index), self._records.source(index))
+            top, left, height, width, flip = _drawn(
+                crop, image.height, image.width, sample_generator(seed, epoch, index)
+            )
             cut = torch.from_numpy(np.array(image.crop((left, top, left + width, top + height))))
             if max(height, width) > _LARGEST:
                 cut = resize(cut.permute(2, 0, 1), crop.size, crop.size).permute(1, 2, 0)
             pixels.append(cut.reshape(-1))
-            boxes.append((0, 0, *cut.shape[:2], int(flip)))
-        return torch.cat(pixels), torch.tensor(boxes)
+            boxes.append((0, 0, *cut.shape[:2], flip))
+        return Cuts(torch.cat(pixels), torch.tensor(boxes))
+
+
+def _drawn(
+    crop: RandomResizedCrop, height: int, width: int, generator: np.random.Generator
+) -> tuple[int, int, int, int, int]:
+    """Draw a box and whether to mirror it, as `RandomResizedCrop.boxes`."""
+    box = crop.box(height, width, generator)
+    return (*box, int(crop.flip and generator.random() < 0.5))
 
 
 class _Whole(Dataset[Tensor]):
     """Serves whole images of a set: their sizes `[n, 2]` from the headers, or all their pixels one after the other."""
 
-    def __init__(self, records: Records, *, pixels: bool) -> None:
-        self._records, self._pixels = records, pixels
+    def __init__(self, records: Records) -> None:
+        self._records = records
 
-    def __getitems__(self, index: Sequence[int]) -> Tensor | DataError:
+    def __getitems__(self, requests: Sequence[tuple[str, int]]) -> Tensor | DataError:
         try:
-            found = [(self._records.encoded(i), self._records.source(i)) for i in index]
-            if not self._pixels:
+            found = [(self._records.encoded(index), self._records.source(index)) for _, index in requests]
+            if requests[0][0] == "sizes":
                 return torch.tensor([size_of(*each) for each in found])
             return torch.cat([decode(*each).permute(1, 2, 0).reshape(-1) for each in found])
         except DataError as error:
@@ -139,6 +187,11 @@ def _chunks(index: Sequence[int], size: int) -> list[Sequence[int]]:
     return [index[start : start + size] for start in range(0, len(index), size)]
 
 
+def _count(chunk: Tensor | Cuts | Encoded) -> int:
+    """Return how many images a chunk has."""
+    return len(chunk if isinstance(chunk, Tensor) else chunk.boxes if isinstance(chunk, Cuts) else chunk.length)
+
+
 def _received(loader: DataLoader[Tensor]) -> Iterator[Any]:
     for chunk in loader:
         if isinstance(chunk, DataError):
@@ -173,14 +226,16 @@ class FromStorage:
     ) -> None:
         self.labels = train.labels.to(device)
         self.names = clean.names
-        assert clean.transform is not None
-        self._size = clean.transform.size
+        assert isinstance(clean.transform, ResizeCenterCrop)
+        self._centre, self._size = clean.transform, clean.transform.size
         self.area = self._size**2
         self.waited = 0.0
-        self._normalisation, self._device = scale, device
+        self._crops, self._device = _Crops(scale, device), device
         self._batches = _Batches()
+        self._source = train.records.source
         cuts = device.type == "cuda" if cuts is None else cuts
-        self._open = partial(_loader, _Wanted(train, clean, cuts=cuts), self._batches, workers, device)
+        wanted = _Wanted(train, clean, cuts=cuts, encoded=can_decode(device))
+        self._open = partial(_loader, wanted, self._batches, workers, device)
         self._loader: DataLoader[Tensor] | None = None
 
     def train(self, order: Tensor, mine: Tensor, *, batch: int, epoch: int, seeds: Sequence[int]) -> Iterator[Tensor]:
@@ -212,27 +267,63 @@ class FromStorage:
         """End the worker processes; the next pass starts others."""
         self._loader = None
 
-    def _moved(self, size: int, chunks: Iterator[Tensor | Cuts], watch: _Watch) -> Tensor:
+    def _moved(self, size: int, chunks: Iterator[Tensor | Cuts | Encoded], watch: _Watch) -> Tensor:
         """Return chunks as one batch on the device, normalised; copies overlap with the step before."""
         found = list(chunks)
+        ends = torch.tensor([0, *(_count(chunk) for chunk in found)]).cumsum(0).tolist()
         with watch.beside():
-            cuts = [chunk for chunk in found if not isinstance(chunk, Tensor)]
-            whole = [chunk for chunk in found if isinstance(chunk, Tensor)]
-            images = self._joined(whole, (size, 3, self._size, self._size)) if whole else self._resized(cuts)
-            return self._normalisation(images)
+            parts: list[tuple[list[int], Tensor]] = []
+            ways: dict[type, Callable[[Any], Tensor]]
+            ways = {Tensor: self._whole, Cuts: self._resized, Encoded: self._decoded}
+            for kind, made in ways.items():
+                own = [at for at, chunk in enumerate(found) if isinstance(chunk, kind)]
+                if own:
+                    places = [place for at in own for place in range(ends[at], ends[at + 1])]
+                    parts.append((places, made([found[at] for at in own])))
+            if len(parts) == 1:
+                return parts[0][1]
+            images = torch.empty((size, 3, self._size, self._size), device=self._device)
+            for places, part in parts:
+                images[torch.tensor(places, device=self._device)] = part
+            return images
+
+    def _whole(self, chunks: Sequence[Tensor]) -> Tensor:
+        size = sum(len(chunk) for chunk in chunks)
+        return self._crops.normalisation(self._joined(chunks, (size, 3, self._size, self._size)))
 
     def _resized(self, cuts: Sequence[Cuts]) -> Tensor:
-        """Return cuts of any sizes as one batch, `[n, 3, size, size]`."""
-        boxes = torch.cat([each for _, each in cuts])
-        sides = boxes[:, 2:4]
-        rows, columns = (int(-(-side // 32) * 32) for side in sides.amax(0).tolist())  # few shapes
-        area = 3 * sides.prod(1)
-        pixels = self._joined([each for each, _ in cuts], (int(area.sum()) + 3 * columns,))
-        there = boxes.to(self._device, non_blocking=True)
-        start = (area.cumsum(0) - area).to(self._device, non_blocking=True)
-        images = Ragged(pixels, start, there[:, 2], there[:, 3])
-        every = torch.arange(len(boxes), device=self._device)
-        return resample(images, every, crop_view(there, self._size), size=self._size, extent=(rows, columns))
+        """Return cuts of any sizes as one batch."""
+        boxes = torch.cat([each.boxes for each in cuts])
+        area = 3 * boxes[:, 2:4].prod(1)
+        pixels = self._joined([each.pixels for each in cuts], (int(area.sum()) + _SPARE,))
+        return self._viewed(pixels, boxes[:, 2:4], crop_view(boxes, self._size), planar=False)
+
+    def _decoded(self, files: Sequence[Encoded]) -> Tensor:
+        """Return JPEG files as one batch, decoded on the device."""
+        encoded = [file for each in files for file in torch.split(each.content, each.length.tolist())]
+        try:
+            images = decode_jpegs(encoded, self._device)
+        except RuntimeError:  # Pillow's decoder knows more, or names the damaged file
+            names = [self._source(index) for each in files for index in each.sample.tolist()]
+            read = zip(encoded, names, strict=True)
+            images = [decode(bytes(file.numpy()), name).to(self._device) for file, name in read]
+        sizes, boxes = (torch.cat(each) for each in zip(*((each.sizes, each.boxes) for each in files), strict=True))
+        view = crop_view(boxes, self._size) if len(boxes) else centre_view(sizes, self._centre)
+        spare = torch.zeros(_SPARE, dtype=torch.uint8, device=self._device)
+        pixels = torch.cat([*(image.reshape(-1) for image in images), spare])
+        return self._viewed(pixels, sizes, view, planar=True)
+
+    def _viewed(self, pixels: Tensor, sizes: Tensor, view: View, *, planar: bool) -> Tensor:
+        """Return views of images of `sizes [n, 2]`, one after the other in `pixels`; sizes and view are on the CPU."""
+        area = 3 * sizes.prod(1)
+        extents = ((view.high - view.low).amax(0) + 31) // 32 * 32  # few shapes
+        rows, columns = extents.tolist()
+        table = (area.cumsum(0) - area, sizes[:, 0], sizes[:, 1])
+        start, height, width = (each.to(self._device, non_blocking=True) for each in table)
+        images = Ragged(pixels, start, height, width, planar)
+        there = View(*(each.to(self._device, non_blocking=True) for each in view))
+        every = torch.arange(len(sizes), device=self._device)
+        return self._crops(images, every, there, size=self._size, extent=(rows, columns))
 
     def _joined(self, parts: Sequence[Tensor], shape: tuple[int, ...]) -> Tensor:
         joined, done = torch.empty(shape, dtype=torch.uint8, device=self._device), 0
@@ -314,7 +405,7 @@ class Decoded:
         self.labels, self.names = train.labels.to(device), clean.names
         self.area = clean.transform.size**2
         self.waited = 0.0
-        self._images, self._normalisation = images, scale
+        self._images, self._crops = images, _Crops(scale, device)
         self._centre = clean.transform
         self._crop = train.transform if isinstance(train.transform, RandomResizedCrop) else None
         self._sizes = torch.stack((images.height, images.width), 1)
@@ -349,9 +440,8 @@ class Decoded:
         return self._batch(index, centre_view(self._sizes[index.reshape(-1)], self._centre), self._centre)
 
     def _batch(self, index: Tensor, view: View, crop: RandomResizedCrop | ResizeCenterCrop) -> Tensor:
-        extent = self._extents[crop]
-        images = resample(self._images, index.reshape(-1), view, size=crop.size, extent=extent)
-        return self._normalisation(images).view(*index.shape, 3, crop.size, crop.size)
+        images = self._crops(self._images, index.reshape(-1), view, size=crop.size, extent=self._extents[crop])
+        return images.view(*index.shape, 3, crop.size, crop.size)
 
 
 def kept(split: StoredImages, *, workers: int, device: torch.device) -> Ragged | None:
@@ -385,15 +475,35 @@ def _fits(records: Records, device: torch.device) -> bool:
 
 def decoded(records: Records, *, workers: int, device: torch.device) -> Ragged | None:
     """Decode all images of a set in worker processes; None where they do not fit on the device, or are very large."""
-    batches = _Batches(_chunks(range(len(records.labels)), 8 * _CHUNK))
-    sizes = torch.cat(list(_received(_loader(_Whole(records, pixels=False), batches, workers, device))))
-    rows, columns = largest_crops(sizes.cpu(), RandomResizedCrop())
+    every, batches = range(len(records.labels)), _Batches()
+    loader = _loader(_Whole(records), batches, min(workers, -(-len(every) // _CHUNK)), device)
+    batches.batches = [[("sizes", index) for index in chunk] for chunk in _chunks(every, 8 * _CHUNK)]
+    sizes = torch.cat(list(_received(loader))).cpu()
+    rows, columns = largest_crops(sizes, RandomResizedCrop())
     if 3 * int(sizes.prod(1).sum()) > room(device) or max(rows, columns) > _LARGEST:
         return None
-    images = Ragged.empty(sizes, device)
-    done = 0
-    batches = _Batches(_chunks(range(len(records.labels)), _CHUNK))
-    for chunk in _received(_loader(_Whole(records, pixels=True), batches, workers, device)):
+    images, done = Ragged.empty(sizes, device), 0
+    batches.batches = [[("pixels", index) for index in chunk] for chunk in _chunks(every, _CHUNK)]
+    for chunk in _received(loader):
         images.pixels[done : done + chunk.numel()].copy_(chunk, non_blocking=True)
         done += chunk.numel()
     return images
+
+
+class _Crops:
+    """Makes network input of views of images: by one kernel on CUDA with Triton, else by matrix products."""
+
+    def __init__(self, normalisation: Normalisation, device: torch.device) -> None:
+        self.normalisation = normalisation
+        self._scale = torch.tensor(normalisation.scale, device=device)
+        self._shift = torch.tensor(normalisation.shift, device=device)
+        self._by_kernel = device.type == "cuda" and find_spec("triton") is not None
+
+    def __call__(self, images: Ragged, index: Tensor, view: View, *, size: int, extent: tuple[int, int]) -> Tensor:
+        """Return views of the images `index [n]`, normalised: float32 `[n, 3, size, size]`."""
+        if not self._by_kernel:
+            return self.normalisation(resample(images, index, view, size=size, extent=extent))
+        from aol.nets.fused.resample import batch  # needs Triton
+
+        found: Tensor = batch(images, index, view, size=size, scale=self._scale, shift=self._shift)
+        return found
