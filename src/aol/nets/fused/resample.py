@@ -45,10 +45,11 @@ def resample_images(
     image = tl.program_id(0).to(tl.int64)
     row = tl.program_id(1)
     source = tl.load(index_ptr + image)
-    start, width = tl.load(start_ptr + source), tl.load(width_ptr + source)
-    plane = tl.load(height_ptr + source) * width
-    low_y, low_x = tl.load(low_ptr + 2 * image), tl.load(low_ptr + 2 * image + 1)
-    high_y, high_x = tl.load(high_ptr + 2 * image), tl.load(high_ptr + 2 * image + 1)
+    first = pixels_ptr + tl.load(start_ptr + source)
+    width = tl.load(width_ptr + source).to(tl.int32)  # within an image, 32 bits suffice
+    plane = tl.load(height_ptr + source).to(tl.int32) * width
+    low_y, low_x = tl.load(low_ptr + 2 * image).to(tl.int32), tl.load(low_ptr + 2 * image + 1).to(tl.int32)
+    high_y, high_x = tl.load(high_ptr + 2 * image).to(tl.int32), tl.load(high_ptr + 2 * image + 1).to(tl.int32)
     step_y, step_x = tl.load(step_ptr + 2 * image), tl.load(step_ptr + 2 * image + 1)
     column = tl.arange(0, BLOCK)
     live = column < SIZE
@@ -56,8 +57,8 @@ def resample_images(
     reach_y, reach_x = tl.maximum(step_y, 1.0), tl.maximum(step_x, 1.0)
     centre_y = low_y.to(tl.float32) + (row + 0.5 + tl.load(skip_ptr + 2 * image)) * step_y
     centre_x = low_x.to(tl.float32) + (place + 0.5 + tl.load(skip_ptr + 2 * image + 1)) * step_x
-    first_y = tl.floor(centre_y - reach_y).to(tl.int64)
-    first_x = tl.floor(centre_x - reach_x).to(tl.int64)
+    first_y = tl.floor(centre_y - reach_y).to(tl.int32)
+    first_x = tl.floor(centre_x - reach_x).to(tl.int32)
     taps_y, taps_x = (2.0 * reach_y).to(tl.int32) + 2, (2.0 * reach_x).to(tl.int32) + 2
     red = tl.zeros((BLOCK,), tl.float32)
     green = tl.zeros((BLOCK,), tl.float32)
@@ -75,12 +76,12 @@ def resample_images(
             share = share_y * _share(x, low_x, high_x, centre_x, reach_x)
             inside = live & (share > 0.0)
             if PLANAR:
-                at, apart = start + y * width + x, plane
+                at, apart = y * width + x, plane
             else:
-                at, apart = start + 3 * (y * width + x), 1
-            red += share * tl.load(pixels_ptr + at, mask=inside, other=0).to(tl.float32)
-            green += share * tl.load(pixels_ptr + at + apart, mask=inside, other=0).to(tl.float32)
-            blue += share * tl.load(pixels_ptr + at + 2 * apart, mask=inside, other=0).to(tl.float32)
+                at, apart = 3 * (y * width + x), 1
+            red += share * tl.load(first + at, mask=inside, other=0).to(tl.float32)
+            green += share * tl.load(first + at + apart, mask=inside, other=0).to(tl.float32)
+            blue += share * tl.load(first + at + 2 * apart, mask=inside, other=0).to(tl.float32)
     total = total_y * total_x
     out = out_ptr + image * (3 * SIZE * SIZE) + row * SIZE + column
     tl.store(out, red / total * tl.load(scale_ptr) + tl.load(shift_ptr), mask=live)
