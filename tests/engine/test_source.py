@@ -156,6 +156,11 @@ def test_images_that_a_device_decodes_are_those_of_the_workers(
     (found, _) = sources(pair, augment=True, **given)  # type: ignore[arg-type]
     assert isinstance(found, FromStorage)
     assert isinstance(wanted, FromStorage)
+    kept = stored_source.decoded(pair.train.records, workers=0, device=CPU)  # type: ignore[union-attr]
+    assert kept is not None
+    whole = [pair.train.with_transform(None)[place][0].reshape(-1) for place in range(12)]  # type: ignore[union-attr]
+    assert torch.equal(kept.pixels[: sum(map(len, whole))], torch.cat(whole))
+    calls.clear()
     order = torch.tensor([[7, 0, 3, 11, 5, 2, 9]])
     epoch = {"order": order, "mine": torch.arange(7), "batch": 4, "epoch": 3, "seeds": [4]}
     here, there = (torch.cat(list(each.train(**epoch)), 1) for each in (found, wanted))  # type: ignore[arg-type]
@@ -249,7 +254,7 @@ def test_large_sets_stay_in_storage(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert images is not None
     whole = train.with_transform(None)
     for place in (0, 5, 11):
-        pixels = whole[place][0].permute(1, 2, 0).reshape(-1)
+        pixels = whole[place][0].reshape(-1)
         start = int(images.start[place])
         assert torch.equal(images.pixels[start : start + pixels.numel()], pixels)
     monkeypatch.setattr(stored_source, "room", lambda _: 1000.0)

@@ -94,20 +94,17 @@ class _Wanted(Dataset[Tensor]):
             return error
 
     def _read(self, crop: RandomResizedCrop | None, requests: Sequence[Request]) -> Encoded | None:
-        """Return the files, if all of them are plain JPEGs whose crops are not too large."""
-        files, sizes, boxes = [], [], []
-        for _, index, seed, epoch in requests:
-            content = self._records.encoded(index)
-            size = plain_jpeg_size(content)
-            if size is None or max(size) > 2 * _LARGEST:
-                return None
-            files.append(torch.frombuffer(bytearray(content), dtype=torch.uint8))
-            sizes.append(size)
-            if crop is not None:
-                boxes.append(_drawn(crop, *size, sample_generator(seed, epoch, index)))
-        length, sample = ([len(file) for file in files], [index for _, index, _, _ in requests])
-        boxed = torch.tensor(boxes, dtype=torch.int64).reshape(len(boxes), 5)
-        return Encoded(torch.cat(files), torch.tensor(length), torch.tensor(sample), torch.tensor(sizes), boxed)
+        """Return the files, if all of them are plain JPEGs that are not too large."""
+        files = _files(self._records, [index for _, index, _, _ in requests])
+        if files is None or int(files.sizes.max()) > 2 * _LARGEST:
+            return None
+        if crop is None:
+            return files
+        drawn = [
+            _drawn(crop, height, width, sample_generator(seed, epoch, index))
+            for (height, width), (_, index, seed, epoch) in zip(files.sizes.tolist(), requests, strict=True)
+        ]
+        return files._replace(boxes=torch.tensor(drawn))
 
     def _cut(self, crop: RandomResizedCrop, requests: Sequence[Request]) -> Cuts:
         pixels, boxes = [], []
@@ -124,6 +121,28 @@ class _Wanted(Dataset[Tensor]):
         return Cuts(torch.cat(pixels), torch.tensor(boxes))
 
 
+def _files(records: Records, index: Sequence[int]) -> Encoded | None:
+    """Return files as they are, if all of them are plain JPEGs."""
+    contents = [records.encoded(i) for i in index]
+    sizes = [plain_jpeg_size(content) for content in contents]
+    known = [size for size in sizes if size is not None]
+    if len(known) < len(sizes):
+        return None
+    content = torch.frombuffer(bytearray(b"".join(contents)), dtype=torch.uint8)
+    length, none = torch.tensor([len(each) for each in contents]), torch.zeros((0, 5), dtype=torch.int64)
+    return Encoded(content, length, torch.tensor(index), torch.tensor(known), none)
+
+
+def _pixels(files: Sequence[Encoded], device: torch.device, records: Records) -> list[Tensor]:
+    """Decode files on the device: uint8 [3, H, W] each."""
+    encoded = [file for each in files for file in torch.split(each.content, each.length.tolist())]
+    try:
+        return decode_jpegs(encoded, device)
+    except RuntimeError:  # Pillow's decoder knows more, or names the damaged file
+        names = [records.source(index) for each in files for index in each.sample.tolist()]
+        return [decode(bytes(file.numpy()), name).to(device) for file, name in zip(encoded, names, strict=True)]
+
+
 def _drawn(
     crop: RandomResizedCrop, height: int, width: int, generator: np.random.Generator
 ) -> tuple[int, int, int, int, int]:
@@ -133,17 +152,20 @@ def _drawn(
 
 
 class _Whole(Dataset[Tensor]):
-    """Serves whole images of a set: their sizes `[n, 2]` from the headers, or all their pixels one after the other."""
+    """Serves whole images of a set: sizes `[n, 2]` from the headers, files, or pixels [3, H, W] one after the other."""
 
     def __init__(self, records: Records) -> None:
         self._records = records
 
-    def __getitems__(self, requests: Sequence[tuple[str, int]]) -> Tensor | DataError:
+    def __getitems__(self, requests: Sequence[tuple[str, int]]) -> Tensor | Encoded | DataError:
+        what, index = requests[0][0], [index for _, index in requests]
         try:
-            found = [(self._records.encoded(index), self._records.source(index)) for _, index in requests]
-            if requests[0][0] == "sizes":
+            if what == "files" and (files := _files(self._records, index)) is not None:
+                return files
+            found = [(self._records.encoded(i), self._records.source(i)) for i in index]
+            if what == "sizes":
                 return torch.tensor([size_of(*each) for each in found])
-            return torch.cat([decode(*each).permute(1, 2, 0).reshape(-1) for each in found])
+            return torch.cat([decode(*each).reshape(-1) for each in found])
         except DataError as error:
             return error
 
@@ -232,7 +254,7 @@ class FromStorage:
         self.waited = 0.0
         self._crops, self._device = _Crops(scale, device), device
         self._batches = _Batches()
-        self._source = train.records.source
+        self._records = train.records
         cuts = device.type == "cuda" if cuts is None else cuts
         wanted = _Wanted(train, clean, cuts=cuts, encoded=can_decode(device))
         self._open = partial(_loader, wanted, self._batches, workers, device)
@@ -300,13 +322,7 @@ class FromStorage:
 
     def _decoded(self, files: Sequence[Encoded]) -> Tensor:
         """Return JPEG files as one batch, decoded on the device."""
-        encoded = [file for each in files for file in torch.split(each.content, each.length.tolist())]
-        try:
-            images = decode_jpegs(encoded, self._device)
-        except RuntimeError:  # Pillow's decoder knows more, or names the damaged file
-            names = [self._source(index) for each in files for index in each.sample.tolist()]
-            read = zip(encoded, names, strict=True)
-            images = [decode(bytes(file.numpy()), name).to(self._device) for file, name in read]
+        images = _pixels(files, self._device, self._records)
         sizes, boxes = (torch.cat(each) for each in zip(*((each.sizes, each.boxes) for each in files), strict=True))
         view = crop_view(boxes, self._size) if len(boxes) else centre_view(sizes, self._centre)
         spare = torch.zeros(_SPARE, dtype=torch.uint8, device=self._device)
@@ -482,9 +498,12 @@ def decoded(records: Records, *, workers: int, device: torch.device) -> Ragged |
     rows, columns = largest_crops(sizes, RandomResizedCrop())
     if 3 * int(sizes.prod(1).sum()) > room(device) or max(rows, columns) > _LARGEST:
         return None
-    images, done = Ragged.empty(sizes, device), 0
-    batches.batches = [[("pixels", index) for index in chunk] for chunk in _chunks(every, _CHUNK)]
+    images, done = Ragged.empty(sizes, device)._replace(planar=True), 0
+    what = "files" if can_decode(device) else "pixels"
+    batches.batches = [[(what, index) for index in chunk] for chunk in _chunks(every, 2 * _CHUNK)]
     for chunk in _received(loader):
+        if isinstance(chunk, Encoded):
+            chunk = torch.cat([each.reshape(-1) for each in _pixels([chunk], device, records)])
         images.pixels[done : done + chunk.numel()].copy_(chunk, non_blocking=True)
         done += chunk.numel()
     return images
