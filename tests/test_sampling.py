@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -13,6 +15,7 @@ from torch.utils.data import DataLoader
 
 import aol
 from aol import sampling
+from tests.support.running import environment
 
 
 def generator(seed: int = 0) -> torch.Generator:
@@ -302,3 +305,21 @@ def test_bad_input_names_the_argument(call, error, named):
 def test_sizes_may_be_data_sets_or_numpy_numbers():
     assert len(aol.ShuffledSampler(["a", "b", "c"])) == 3
     assert len(aol.ShuffledSampler(np.int64(4))) == 4
+
+
+def test_weighted_draws_need_little_more_memory_than_their_sums_and_themselves():
+    program = """
+import re, torch, aol
+labels = torch.zeros(8_000_000, dtype=torch.int32)
+ages = aol.SampleAges(labels, num_classes=2)
+def kilobytes(name):
+    return int(re.search(name + r":\\s+(\\d+)", open("/proc/self/status").read())[1])
+list(aol.AgeSampler(aol.SampleAges([0, 1])))
+before = kilobytes("VmRSS"), kilobytes("VmHWM")
+next(iter(aol.AgeSampler(ages)))
+print(1024 * (kilobytes("VmHWM") - max(before)) / len(labels))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, env=environment(), timeout=100
+    )
+    assert float(done.stdout) < 36  # bytes per sample: 12 for sums and draws, 8 for the table, and blocks; before, 51

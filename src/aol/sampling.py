@@ -6,7 +6,7 @@ The order is a function of (seed, epoch, weights). Processes split it; the state
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sized
+from collections.abc import Callable, Iterable, Iterator, Sized
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -17,6 +17,7 @@ from torch.utils.data import Sampler
 
 from aol import _check, _distributed, _seeds
 from aol._seal import check_seal, sealed
+from aol.ages.sample import SampleAges
 
 _PART = 1 << 20  # indices converted at once
 _BLOCK = 1 << 20  # draws at once
@@ -34,43 +35,75 @@ def draw(weight: Tensor, num_samples: int, *, generator: torch.Generator) -> Ten
     tensor([1, 1, 1, 1])
     """
     number = _check.whole("num_samples", num_samples, 1)
-    known = _check.finite("weight", weight)
+    given = _check.real("weight", weight)
+    if given.dim() == 1 and given.numel() and given.device.type == "cpu":
+        return draw_in_blocks(torch.split(given, _BLOCK), given.numel(), number, generator=generator)
+    known = _check.finite("weight", given)
     if known.dim() > 2:
         raise ValueError(f"weight must be [N] or [R, N], not {list(known.shape)}.")
     ladder = known.cumsum(-1)
-    top = ladder[..., -1:]
-    if not bool((top > 0).all()) or not bool(torch.isfinite(top).all()):
-        raise ValueError("weight must have a finite sum above zero.")
-    below = torch.nextafter(
-        top, torch.zeros_like(top)
-    )  # rounding may lift a point to the total, beyond the last sample
-    if known.dim() == 1 and known.device.type == "cpu":
-        return _draw_in_blocks(ladder, below, top, number, generator)
+    top, below = _ends(ladder)
     point = torch.rand((*known.shape[:-1], number), dtype=torch.float64, device=known.device, generator=generator)
     return torch.searchsorted(ladder, torch.minimum(point * top, below), right=True)
 
 
-def _draw_in_blocks(ladder: Tensor, below: Tensor, top: Tensor, number: int, generator: torch.Generator) -> Tensor:
-    """Return what one search for all points would, with little memory, and a few steps a point instead of log N.
+def _ends(ladder: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the sum of all weights, and the largest number below it."""
+    top = ladder[..., -1:]
+    if not bool((top > 0).all()) or not bool(torch.isfinite(top).all()):
+        raise ValueError("weight must have a finite sum above zero.")
+    # Rounding may lift a point to the total, beyond the last sample.
+    return top, torch.nextafter(top, torch.zeros_like(top))
 
-    A table has the first rung of each of K equal parts of the ladder (Chen and Asau, 1974); from there a point climbs.
-    Rungs and points are put into parts by the same arithmetic, so that rounding cannot separate them wrongly.
+
+def draw_in_blocks(
+    weights: Iterable[Tensor],
+    size: int,
+    number: int,
+    *,
+    generator: torch.Generator,
+    dtype: torch.dtype = torch.int64,
+) -> Tensor:
+    """Return what `draw` does, of weights `[N]` on the CPU that come in blocks: in 8 bytes per weight, and the draws.
+
+    A table has the first rung of each of K equal parts of the ladder (Chen and Asau, 1974); from there a point climbs a
+    few steps, instead of a search in log N. Rungs and points are put into parts by the same arithmetic, so that
+    rounding cannot separate them wrongly.
+
+    >>> draw_in_blocks([torch.tensor([0.0, 1.0]), torch.tensor([0.0])], 3, 4, generator=torch.Generator())
+    tensor([1, 1, 1, 1])
     """
-    found = torch.empty(number, dtype=torch.int64, device="cpu")
-    parts = min(ladder.numel(), _PARTS)
-    rungs = torch.zeros(parts, dtype=torch.int64, device="cpu")
+    ladder = _ladder(weights, size)
+    top, below = _ends(ladder)
+    parts, small = min(size, _PARTS), torch.int32 if size < 2**31 else torch.int64
+    rungs = torch.zeros(parts, dtype=small, device="cpu")
     for block in torch.split(ladder, _BLOCK):
         part = _part(block, top, parts)
         counts = torch.bincount(part - part[0])  # they increase
         rungs[part[0] : part[0] + len(counts)] += counts
-    first = rungs.cumsum(0).sub_(rungs)
-    for block in (found[start : start + _BLOCK] for start in range(0, number, _BLOCK)):
+    first = rungs.cumsum(0, dtype=small).sub_(rungs)
+    found = torch.empty(number, dtype=dtype, device="cpu")
+    for block in torch.split(found, _BLOCK):
         point = torch.rand(block.numel(), dtype=torch.float64, device="cpu", generator=generator)
         point = torch.minimum(point * top, below)
         # By NumPy, whose take is several times as fast as torch's on a CPU.
-        rung = first.numpy().take(_part(point, top, parts).numpy())
+        rung = first.numpy().take(_part(point, top, parts).numpy()).astype(np.int64)
         block.copy_(torch.from_numpy(_climbed(ladder.numpy(), point.numpy(), rung)))
     return found
+
+
+def _ladder(weights: Iterable[Tensor], size: int) -> Tensor:
+    """Return the sums of the first 1, 2, ... N weights, `float64 [N]`."""
+    ladder = torch.empty(size, dtype=torch.float64, device="cpu")
+    place = 0
+    for block in weights:
+        part = ladder[place : place + block.numel()]
+        part.copy_(_check.finite("weight", block))
+        if place:
+            part[0] += ladder[place - 1]  # in the order of one sum over all
+        part.cumsum_(0)
+        place += part.numel()
+    return ladder
 
 
 def _part(value: Tensor, top: Tensor, parts: int) -> Tensor:
@@ -305,22 +338,31 @@ class WeightedSampler(EpochSampler):
             if not bool(self._given.any()):
                 raise ValueError("weights must have a sum above zero.")
         if num_samples is None:
-            num_samples = self._weights().numel()
+            num_samples = self._size()
         super().__init__(num_samples, seed=seed, even=even, rank=rank, world_size=world_size)
 
     def _weights(self) -> Tensor:
-        found = _check.real(self._named, self._given() if callable(self._given) else self._given).cpu()
+        return self._one_each(self._given() if callable(self._given) else self._given)
+
+    def _one_each(self, weights: _check.Numbers) -> Tensor:
+        found = _check.real(self._named, weights).cpu()
         if found.dim() != 1:
             raise ValueError(
                 f"{self._named} must give one weight per sample, not {list(found.shape)}; for runs use aol.draw."
             )
         return found
 
+    def _blocks(self) -> Iterator[Tensor]:
+        """Yield the weights in order."""
+        yield from torch.split(self._weights(), _BLOCK)
+
     def _size(self) -> int:
-        return self._weights().numel()
+        return sum(block.numel() for block in self._blocks())
 
     def _draw(self) -> Tensor:
-        return draw(self._weights(), self.num_samples, generator=self._generator())
+        size = self._size()
+        small = torch.int32 if size < 2**31 else torch.int64
+        return draw_in_blocks(self._blocks(), size, self.num_samples, generator=self._generator(), dtype=small)
 
 
 @runtime_checkable
@@ -367,7 +409,15 @@ class AgeSampler(WeightedSampler):
         self._ages = ages
         super().__init__(self._of_ages, num_samples=num_samples, seed=seed, even=even, rank=rank, world_size=world_size)
         if isinstance(ages, Weighted):
-            self._weights()  # so that wrong ages are refused at once
+            next(self._blocks(), None)  # so that wrong ages are refused at once
+
+    def _blocks(self) -> Iterator[Tensor]:
+        if isinstance(self._ages, SampleAges):  # all weights at once would need as much memory as the draws
+            return map(self._one_each, self._ages.weight_blocks(_BLOCK))
+        return super()._blocks()
+
+    def _size(self) -> int:
+        return self._ages._labels.numel() if isinstance(self._ages, SampleAges) else super()._size()
 
     def _of_ages(self) -> Tensor:
         return self._ages.weights if isinstance(self._ages, Weighted) else self._ages()
