@@ -110,16 +110,26 @@ class ClassCounts(State):
                 raise IndexError(f"{self._unknown()}, not {int(low if low < 0 else high)}.")
         return _check.moved(found, self.device)
 
-    def _gather(self, class_weight: Tensor, label: object) -> Tensor:
-        """Return `class_weight [R, C]` for each label; NaN for a label outside the classes on a CUDA device.
+    @property
+    def class_weight(self) -> Tensor:
+        """Ages or error rates of the classes divided by their mean, `float32 [C]`; one for a class never observed."""
+        return self._out(self._class_weight())
 
-        Where `num_classes` was not given, a class that was never observed has weight one.
+    def weight(self, label: _check.Integers) -> Tensor:
+        """Return the class weight of each label, `float32 [B]` or `[R, B]`; `label` is `[B]` or `[R, B]`.
+
+        NaN for a label outside the classes on a CUDA device. Where `num_classes` was not given, a class that was never
+        observed has weight one.
         """
-        where = self._label(label).expand(self._rho.numel(), -1)
+        where, class_weight = self._label(label).expand(self._rho.numel(), -1), self._class_weight()
         more = 1.0 if self._open else torch.nan
         table = torch.cat((class_weight, class_weight.new_full((len(class_weight), 1), more)), 1)
         found = table.gather(1, where.clamp(0, self.num_classes))
         return self._out(found.masked_fill(where < 0, torch.nan))
+
+    def _class_weight(self) -> Tensor:
+        """Return the weights of classes, `float32 [R, C]`."""
+        raise NotImplementedError
 
     def _uniform(self) -> Tensor:
         return (self._rho == 0)[:, None]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Protocol
 
 import torch
@@ -31,6 +32,24 @@ class Memory(Protocol):
 
     def load_state_dict(self, state: dict[str, object]) -> None:
         """Load the state of another memory with the same settings."""
+
+
+class _Stored:
+    """What memories share that hold their indices in `_items`."""
+
+    _items: Tensor
+
+    def __len__(self) -> int:
+        return self._items.numel()
+
+    @property
+    def indices(self) -> Tensor:
+        """The stored indices, `int64 [len]`."""
+        return self._items.clone()
+
+    def counts(self, num_samples: int) -> Tensor:
+        """Return how often each of N samples is stored, `int64 [N]`."""
+        return _counts(self._items, num_samples)
 
 
 class KeepAll:
@@ -81,10 +100,7 @@ class KeepAll:
         if self.num_samples is not None:
             self._items += _counts(new, self.num_samples)
         else:
-            if size > self._items.numel():  # doubling keeps the cost of an item constant
-                grown = torch.empty(max(size, 2 * self._items.numel()), dtype=torch.int64, device="cpu")
-                grown[: self._size] = self._items[: self._size]
-                self._items = grown
+            self._items = _with_room(self._items, self._size, size)
             self._items[self._size : size] = new
         self._size = size
 
@@ -110,7 +126,7 @@ class KeepAll:
         self._items, self._size = items, items.numel() if self.num_samples is None else int(items.sum())
 
 
-class KeepLast:
+class KeepLast(_Stored):
     """Stores only the indices of the last step.
 
     >>> memory = KeepLast()
@@ -122,18 +138,6 @@ class KeepLast:
 
     def __init__(self) -> None:
         self._items = torch.empty(0, dtype=torch.int64, device="cpu")
-
-    def __len__(self) -> int:
-        return self._items.numel()
-
-    @property
-    def indices(self) -> Tensor:
-        """The stored indices, `int64 [len]`."""
-        return self._items.clone()
-
-    def counts(self, num_samples: int) -> Tensor:
-        """Return how often each of N samples is stored, `int64 [N]`."""
-        return _counts(self._items, num_samples)
 
     def add(self, indices: _check.Integers) -> None:
         """Replace the stored indices by these."""
@@ -151,7 +155,7 @@ class KeepLast:
         self._items = items
 
 
-class Reservoir:
+class Reservoir(_Stored):
     """Stores at most `capacity` indices: a uniform random sample of all indices so far.
 
     Once full, the n-th index enters with probability capacity / n and replaces one that is drawn uniformly. The result
@@ -170,28 +174,16 @@ class Reservoir:
         self._buffer = torch.empty(0, dtype=torch.int64, device="cpu")
         self._generator = _seeds.generator(self.seed)
 
-    def __len__(self) -> int:
-        return min(self.seen, self.capacity)
-
     @property
-    def _items(self) -> Tensor:
-        return self._buffer[: len(self)]
-
-    @property
-    def indices(self) -> Tensor:
-        """The stored indices, `int64 [len]`."""
-        return self._items.clone()
-
-    def counts(self, num_samples: int) -> Tensor:
-        """Return how often each of N samples is stored, `int64 [N]`."""
-        return _counts(self._items, num_samples)
+    def _items(self) -> Tensor:  # type: ignore[override]
+        return self._buffer[: min(self.seen, self.capacity)]
 
     def add(self, indices: _check.Integers) -> None:
         """Add these indices, in this order."""
         new = _vector(indices)
         there = len(self)
         room = min(self.capacity - there, new.numel())
-        self._reserve(there + room)
+        self._buffer = _with_room(self._buffer, there, there + room, self.capacity)
         self._buffer[there : there + room] = new[:room]
         late = new[room:]
         if late.numel():
@@ -203,13 +195,6 @@ class Reservoir:
             # NumPy guarantees that the last assignment to a repeated slot stays.
             self._buffer.numpy()[place[enters].numpy()] = late[enters].numpy()
         self.seen += new.numel()
-
-    def _reserve(self, size: int) -> None:
-        """Make room for so many indices; the room doubles, so that n calls copy O(n) indices and not O(n²)."""
-        if size > self._buffer.numel():
-            grown = self._buffer.new_empty(min(self.capacity, max(size, 2 * self._buffer.numel())))
-            grown[: len(self)] = self._items
-            self._buffer = grown
 
     def _settings(self) -> dict[str, object]:
         return {"kind": "Reservoir", "capacity": self.capacity, "seed": self.seed}
@@ -253,6 +238,15 @@ def _vector(indices: object) -> Tensor:
     if found.numel() and int(found.min()) < 0:
         raise IndexError(f"indices must be 0 or more, not {int(found.min())}.")
     return found
+
+
+def _with_room(items: Tensor, used: int, size: int, most: float = math.inf) -> Tensor:
+    """Return a buffer of at least `size` indices; it doubles, so that n calls copy O(n) indices and not O(n²)."""
+    if size <= items.numel():
+        return items
+    grown = items.new_empty(int(min(most, max(size, 2 * items.numel()))))
+    grown[:used] = items[:used]
+    return grown
 
 
 def _counts(indices: Tensor, num_samples: int) -> Tensor:

@@ -166,15 +166,6 @@ class ErrorRates(ClassCounts):
         """The smoothed error rate, `float32 [C]`; NaN where never observed."""
         return self._out(self._rate.clone())
 
-    @property
-    def class_weight(self) -> Tensor:
-        """Smoothed error rates divided by their mean, `float32 [C]`; one for a class never observed."""
-        return self._out(self._class_weight())
-
-    def weight(self, label: _check.Integers) -> Tensor:
-        """Return the class weight of each label, `float32 [B]` or `[R, B]`; `label` is `[B]` or `[R, B]`."""
-        return self._gather(self._class_weight(), label)
-
     def advance(self, *, group: _distributed.Group = None, sync: bool = True) -> None:
         """End the step: update the rates. Collective under `torch.distributed`, unless `sync=False`."""
         now = 1 - self._accuracy(group, sync)

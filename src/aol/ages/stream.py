@@ -108,15 +108,6 @@ class ClassAges(ClassCounts):
         """The threshold of the last step with observations, `float64 []` or `[R]`; NaN before."""
         return self._out(self._last_threshold[:, None])[..., 0].clone()
 
-    @property
-    def class_weight(self) -> Tensor:
-        """Smoothed ages divided by their mean, `float32 [C]`."""
-        return self._out(self._class_weight())
-
-    def weight(self, label: _check.Integers) -> Tensor:
-        """Return the class weight of each label, `float32 [B]` or `[R, B]`; `label` is `[B]` or `[R, B]`."""
-        return self._gather(self._class_weight(), label)
-
     def advance(self, *, group: _distributed.Group = None, sync: bool = True) -> None:
         """End the step: update the ages. Collective under `torch.distributed`, unless `sync=False`."""
         accuracy = self._accuracy(group, sync)
