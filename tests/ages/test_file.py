@@ -283,6 +283,18 @@ def test_a_damaged_header_of_the_newest_state_gives_the_one_before(tmp_path):
     assert agree(held, aol.SampleAges(LABELS, file=tmp_path / "ages"))
 
 
+def test_as_many_runs_as_the_header_can_hold_are_kept_and_more_refused(tmp_path):
+    rates = torch.linspace(0.1, 0.9, 1000, dtype=torch.float64) + 1e-9
+    filed = aol.SampleAges([0, 1], rho=rates, file=tmp_path / "ages")
+    filed.observe([0], torch.zeros(1000, 1, dtype=torch.bool))
+    filed.advance()
+    age = filed.age
+    del filed
+    assert same(aol.SampleAges([0, 1], rho=rates, file=tmp_path / "ages").age, age)
+    with pytest.raises(ValueError, match="at most 1000"):
+        aol.SampleAges([0, 1], rho=torch.full((1001,), 0.5), file=tmp_path / "more")
+
+
 def test_a_folder_that_is_not_there_is_made_and_one_in_place_of_the_file_is_refused(tmp_path):
     aol.SampleAges(LABELS, file=tmp_path / "new" / "ages")
     assert (tmp_path / "new" / "ages").is_file()

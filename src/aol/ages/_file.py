@@ -30,6 +30,7 @@ Header: TypeAlias = dict[str, Any]
 
 _MAGIC = "aol ages 1"
 _ALIGNED = 1 << 16  # bytes of a header; sections begin at multiples of it
+_MOST_RUNS = 1000  # whose rates and checksums fit into a header
 _BLOCK = 1 << 22  # numbers written at once
 _BINARY = getattr(os, "O_BINARY", 0)
 _SYNCED = getattr(os, "O_DSYNC", 0)  # a write returns when its data are on the disk
@@ -45,6 +46,8 @@ class AgesFile:
         self, path: Path, settings: Header, layout: Layout, labels: Tensor, label: torch.dtype, runs: int
     ) -> None:
         self.path, self._settings, self._layout, self._runs = path, settings, layout, runs
+        if runs > _MOST_RUNS:
+            raise ValueError(f"rho must have at most {_MOST_RUNS} values for ages in a file, not {runs}.")
         self._held, self._label = labels.numel(), label
         self._starts = self._sections()
         with self._explained():
