@@ -98,6 +98,11 @@ class Loop(ABC):
         self._clean_passes: dict[str, CleanPass] = {}
         self.epoch = 0
         self.failed = [0] * len(runs)  # the first epoch, counted from one, whose loss was not finite; 0: none
+        self._start()
+
+    @abstractmethod
+    def _start(self) -> None:
+        """Make the ages and margins, and what else this kind of loop needs."""
 
     @property
     def done(self) -> bool:

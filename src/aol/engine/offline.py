@@ -5,8 +5,6 @@ An epoch: weights from the ages so far → order → one training pass → one c
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor
 
@@ -18,8 +16,6 @@ from aol.engine.loop import Loop
 from aol.engine.passes import Trained
 from aol.engine.run_margins import RunMargins
 from aol.engine.sample_signals import SampleSignals
-from aol.engine.settings import Settings
-from aol.engine.source import AnyPair
 from aol.engine.weighting import WEIGHTINGS, SampleInputs
 from aol.streams import Arrivals
 
@@ -29,18 +25,8 @@ class OfflineLoop(Loop):
 
     ages: SampleAges
 
-    def __init__(
-        self,
-        runs: Sequence[Settings],
-        pair: AnyPair,
-        *,
-        device: torch.device,
-        workers: int | None = None,
-        keep_samples: bool = False,
-        stacking: str = "grouped",
-    ) -> None:
-        super().__init__(runs, pair, device=device, workers=workers, keep_samples=keep_samples, stacking=stacking)
-        s = self.settings
+    def _start(self) -> None:
+        runs, s, device = self.runs, self.settings, self.device
         arrives = s.scenario == "arrival"
         self.counts = torch.bincount(self.labels, minlength=self.num_classes)
         self.ages = SampleAges(
@@ -52,7 +38,7 @@ class OfflineLoop(Loop):
             device=device,
         )
         self.margins = RunMargins(runs, self.num_classes, self.labels, device)
-        if keep_samples:
+        if self.keep_samples:
             self.samples = SampleHistory(len(runs), self.labels.numel(), absent=self.ages.absent, device=device)
         if any(WEIGHTINGS[run.weighting].remembers for run in runs):
             self.signals = SampleSignals(runs, self.labels.numel(), device)

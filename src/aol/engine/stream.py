@@ -5,8 +5,6 @@ A step: its samples enter the memory → one training pass over them → one cle
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor
 
@@ -17,7 +15,6 @@ from aol.engine.loop import Loop
 from aol.engine.passes import Trained
 from aol.engine.run_margins import RunMargins
 from aol.engine.settings import Settings, memory_capacity
-from aol.engine.source import AnyPair
 from aol.memory import KeepAll, KeepLast, Memory, Reservoir
 from aol.streams import LimitedAccess, ShiftingTail
 
@@ -27,17 +24,8 @@ class StreamLoop(Loop):
 
     ages: ClassAges
 
-    def __init__(
-        self,
-        runs: Sequence[Settings],
-        pair: AnyPair,
-        *,
-        device: torch.device,
-        workers: int | None = None,
-        keep_samples: bool = False,
-        stacking: str = "grouped",
-    ) -> None:
-        super().__init__(runs, pair, device=device, workers=workers, keep_samples=keep_samples, stacking=stacking)
+    def _start(self) -> None:
+        runs, device = self.runs, self.device
         threshold: list[Threshold] = ["median" if run.threshold is None else run.threshold for run in runs]
         rho = torch.tensor([run.rho for run in runs])
         self.ages = ClassAges(self.num_classes, rho=rho, threshold=threshold, device=device)
