@@ -11,6 +11,7 @@ import after_a_shift
 import cpu_epoch
 import forms_of_age_page
 import label_noise_page
+import large_images
 import mapped_ages
 import margins_tables
 import margins_text
@@ -58,7 +59,7 @@ def costs(aged: Record, kept: Record) -> str:
 
 def pages() -> dict[Path, str]:
     """Return all pages as they should be."""
-    aged, kept, named, streams, trees, labels, forms, shifts, offsets, texts, epochs, mapped = (
+    aged, kept, named, streams, trees, labels, forms, shifts, offsets, texts, epochs, mapped, large, workers = (
         json.loads((RESULTS / f"{name}.json").read_text())
         for name in (
             "sample_ages",
@@ -73,6 +74,8 @@ def pages() -> dict[Path, str]:
             "margins_text",
             "cpu_epoch",
             "mapped_ages",
+            "large",
+            "large-workers",
         )
     )
     here, front, guides = HERE / "README.md", HERE.parent / "docs" / "costs.md", HERE.parent / "docs" / "how-to"
@@ -83,6 +86,8 @@ def pages() -> dict[Path, str]:
     tables = between(here.read_text(), "ages", sample_ages.text(aged))
     tables = between(tables, "cpu epoch", cpu_epoch.text(epochs))
     tables = between(tables, "mapped ages", mapped_ages.text(mapped))
+    tables = between(tables, "large", large_images.text(large))
+    tables = between(tables, "large workers", large_images.text(workers))
     worlds = between(shapes.read_text(), "forms", forms_of_age_page.text(forms))
     return {
         here: between(between(tables, "reservoir", reservoir.text(kept)), "names", sample_names.text(named)),

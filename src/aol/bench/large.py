@@ -31,7 +31,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, RandomSampler
 from torch.utils.flop_counter import FlopCounterMode
 
 from aol import nets
@@ -206,17 +206,10 @@ def plain_loop(
     net = net.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
     optimiser = torch.optim.SGD(net.parameters(), lr=0.01, momentum=0.9, weight_decay=1e-4)
     data = _plain_set(folder, size)
-    loader = DataLoader(
-        data,
-        batch,
-        shuffle=True,
-        drop_last=True,
-        num_workers=workers,
-        pin_memory=device.type == "cuda",
-        persistent_workers=workers > 0,
-    )
+    endless = RandomSampler(data, replacement=True, num_samples=1 << 40)  # type: ignore[arg-type]  # workers never drain
+    loader = DataLoader(data, batch, sampler=endless, num_workers=workers, pin_memory=device.type == "cuda")
     done, start = 0, time.perf_counter()
-    for number, (images, label) in enumerate(_forever(loader)):
+    for number, (images, label) in enumerate(loader):
         images = images.to(device, non_blocking=True, memory_format=torch.channels_last)
         with torch.autocast(device.type, dtype=torch.bfloat16):
             loss = F.cross_entropy(net(images), label.to(device, non_blocking=True))
@@ -232,11 +225,6 @@ def plain_loop(
     _wait(device)
     torch.backends.cudnn.benchmark = before
     return done / (time.perf_counter() - start)
-
-
-def _forever(loader: DataLoader[Any]) -> Iterator[Any]:
-    while True:
-        yield from loader
 
 
 # The engine
