@@ -25,11 +25,11 @@ def pretend(monkeypatch: pytest.MonkeyPatch, taken: dict[str, float]) -> list[tu
     """A GPU on which steps take so many milliseconds; ways without a time are not possible."""
     asked: list[tuple[int, str]] = []
 
-    def milliseconds(case: Case, number: int, way: str) -> float:
+    def steps(case: Case, number: int, way: str) -> tuple[float, torch.Tensor]:
         asked.append((number, way))
-        return taken[ALONE if number == 1 else way]
+        return taken[ALONE if number == 1 else way], torch.ones(number)
 
-    monkeypatch.setattr(stacking, "_milliseconds", milliseconds)
+    monkeypatch.setattr(stacking, "_steps", steps)
     monkeypatch.setattr(stacking, "_obstacle", lambda net, way, case: None if way in taken else f"no {way}")
     return asked
 
@@ -92,20 +92,38 @@ def test_a_short_training_is_not_worth_a_measurement(monkeypatch: pytest.MonkeyP
 
 def test_a_way_that_fails_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     pretend(monkeypatch, {ALONE: 4.0, "grouped": 1.0, "streams": 2.0})
-    inside = stacking._milliseconds
+    inside = stacking._steps
 
-    def fails(case: Case, number: int, way: str) -> float:
+    def fails(case: Case, number: int, way: str) -> tuple[float, torch.Tensor]:
         if way == "grouped" and number > 1:
             raise torch.OutOfMemoryError("too little memory")
         return inside(case, number, way)
 
-    monkeypatch.setattr(stacking, "_milliseconds", fails)
+    monkeypatch.setattr(stacking, "_steps", fails)
     assert choose(GPU, 4).stacking == "streams"
+
+
+@pytest.mark.parametrize("loss", [float("nan"), 2.0])
+def test_a_way_that_does_not_learn_as_a_single_run_is_not_taken(loss: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    pretend(monkeypatch, {ALONE: 4.0, "grouped": 1.0, "streams": 2.0})
+    inside = stacking._steps
+
+    def strays(case: Case, number: int, way: str) -> tuple[float, torch.Tensor]:
+        taken, losses = inside(case, number, way)
+        return taken, losses * loss if way == "grouped" and number > 1 else losses
+
+    monkeypatch.setattr(stacking, "_steps", strays)
+    with pytest.warns(UserWarning, match="stacking='grouped' is not used"):
+        assert choose(GPU, 4).stacking == "streams"
 
 
 def test_steps_are_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stacking, "_REPLAYS", 1)
-    assert all(stacking._milliseconds(CASE, 2, way) > 0.0 for way in WAYS)
+    _, alone = stacking._steps(CASE, 1, "grouped")
+    for way in WAYS:
+        taken, losses = stacking._steps(CASE, 2, way)
+        assert taken > 0.0
+        torch.testing.assert_close(losses[:1], alone, rtol=1e-3, atol=1e-3)
     assert stacking._obstacle(CASE.network(), "vmap", CASE) is None
     vit = replace(CASE, run=settings(net="vit"))
     assert choose(vit, 2).reason == "module 'blocks.0.norm1' is a LayerNorm, for which no stacked layer is known"

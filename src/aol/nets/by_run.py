@@ -53,7 +53,6 @@ class ByRun(nn.Module):
         check_alike(networks)
         self.num_runs, self.streams, self.compiled = len(networks), streams, compiled
         self.network = _joined(networks)
-        self._products = _products(networks[0])
         self._quick: tuple[torch.Size, Callable[..., Tensor]] | None = None
         self.training = self.network.training
         self._head = head_name(networks[0])
@@ -80,14 +79,9 @@ class ByRun(nn.Module):
 
     def _side_by_side(self, images: Tensor, shared: bool) -> list[Tensor]:
         """Call the network with the tensors of each run; kernels of different runs may overlap on a GPU."""
-        # `unbind` has one gradient, a stack; R slices would have R of the size of all runs. What autocast would cast
-        # for each run is cast for all at once.
-        kind = images.device.type
-        short = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
-        values = {
-            name: (value.to(short) if short and name in self._products else value).unbind()
-            for name, value in self.network.named_parameters()
-        }
+        # `unbind` has one gradient, a stack; R slices would have R of the size of all runs. Nothing else is made for
+        # all runs here: memory that several streams read must outlive them all, as parameters do.
+        values = {name: value.unbind() for name, value in self.network.named_parameters()}
         values |= {name: tuple(value) for name, value in self.network.named_buffers()}
         call = self._quickest(images[0] if not shared else images)
         main = torch.cuda.current_stream(images.device) if images.is_cuda else None
@@ -139,14 +133,6 @@ class ByRun(nn.Module):
         if not 0 <= run < self.num_runs:
             raise IndexError(f"run must be in [0, {self.num_runs}), got {run}")
         return {name: value.detach()[run].clone().contiguous() for name, value in self.network.state_dict().items()}
-
-
-def _products(net: nn.Module) -> frozenset[str]:
-    """Return the names of the weights that autocast casts, of plain convolutions and linear layers."""
-    kinds = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear)
-    layers = [(name, layer) for name, layer in net.named_modules() if type(layer) in kinds]
-    found = {f"{name}.{key}".lstrip(".") for name, layer in layers for key, _ in layer.named_parameters(recurse=False)}
-    return frozenset(found)
 
 
 _STREAMS: dict[tuple[torch.device, int], torch.cuda.Stream] = {}
