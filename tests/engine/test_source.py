@@ -246,6 +246,25 @@ def test_without_augmentation_a_set_that_was_decoded_once_shows_the_centre(
     assert torch.equal(kept.shown(index, torch.arange(2)), kept.plain(index))
 
 
+def test_transforms_of_another_are_left_to_the_workers(tmp_path: Path) -> None:
+    class Corner:
+        size = 8
+
+        def __call__(self, image: Tensor, generator: object) -> Tensor:
+            return image[:, :8, :8]
+
+    train = open_data(str(image_folder(tmp_path))).train
+    assert isinstance(train, StoredImages)
+    crop, centre = (train.with_transform(each) for each in crops_for(8))
+    corner = train.with_transform(Corner())
+    assert stored_source.has_views(crop, centre)
+    assert stored_source.has_views(centre, centre)
+    assert not stored_source.has_views(corner, centre)
+    assert not stored_source.has_views(crop, corner)
+    source = FromStorage(corner, corner, open_data("digits").normalisation, workers=0, device=CPU)
+    assert source.area == 64
+
+
 def test_large_sets_stay_in_storage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     train = open_data(str(image_folder(tmp_path))).train
     assert isinstance(train, StoredImages)

@@ -20,7 +20,7 @@ from aol.data.images import Augmentation, ImageSet, Normalisation, Pair
 from aol.data.nuisance import change
 from aol.engine import stored_source
 from aol.engine.settings import Settings, WrongSettingsError
-from aol.engine.stored_source import Decoded, FromStorage, worker_count
+from aol.engine.stored_source import Decoded, FromStorage, has_views, worker_count
 
 AnyPair: TypeAlias = Pair[ImageSet] | Pair[StoredImages]
 
@@ -158,7 +158,7 @@ def _stored(
 ) -> Decoded | FromStorage:
     """Return a large split as a source: decoded once and kept on a GPU where it fits, else decoded while training."""
     count = worker_count(workers, device)
-    images = stored_source.kept(train, workers=count, device=device)
+    images = stored_source.kept(train, workers=count, device=device) if has_views(train, clean) else None
     if images is None:
         return FromStorage(train, clean, scale, workers=count, device=device)
     return Decoded(images, train, clean, scale, device)

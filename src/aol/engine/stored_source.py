@@ -9,7 +9,7 @@ import gc
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from functools import partial
 from importlib.util import find_spec
@@ -46,6 +46,13 @@ def worker_count(workers: int | None, device: torch.device) -> int:
     if workers is not None:
         return workers
     return len(os.sched_getaffinity(0)) if device.type == "cuda" else 0
+
+
+def has_views(train: StoredImages, clean: StoredImages) -> bool:
+    """Return whether a device can do what the transforms do: those of `crops_for`, not another's."""
+    shown = train.transform
+    known = isinstance(shown, RandomResizedCrop) or shown == clean.transform
+    return isinstance(clean.transform, ResizeCenterCrop) and known
 
 
 # Worker processes
@@ -173,14 +180,10 @@ class _Whole(Dataset[Tensor]):
 class _Batches:
     """The lists of requests of the coming pass: workers stay alive between passes, and the loader asks this again."""
 
-    def __init__(self, batches: Sequence[Sequence[object]] = ()) -> None:
-        self.batches = batches
+    batches: Iterable[Sequence[object]] = ()
 
     def __iter__(self) -> Iterator[Sequence[object]]:
         return iter(self.batches)
-
-    def __len__(self) -> int:
-        return len(self.batches)
 
 
 def _forget(_: int) -> None:
@@ -248,7 +251,7 @@ class FromStorage:
     ) -> None:
         self.labels = train.labels.to(device)
         self.names = clean.names
-        assert isinstance(clean.transform, ResizeCenterCrop)
+        assert clean.transform is not None
         self._centre, self._size = clean.transform, clean.transform.size
         self.area = self._size**2
         self.waited = 0.0
@@ -256,7 +259,7 @@ class FromStorage:
         self._batches = _Batches()
         self._records = train.records
         cuts = device.type == "cuda" if cuts is None else cuts
-        wanted = _Wanted(train, clean, cuts=cuts, encoded=can_decode(device))
+        wanted = _Wanted(train, clean, cuts=cuts, encoded=can_decode(device) and has_views(train, clean))
         self._open = partial(_loader, wanted, self._batches, workers, device)
         self._loader: DataLoader[Tensor] | None = None
 
@@ -272,16 +275,16 @@ class FromStorage:
             yield images if index.dim() == 1 else images[None]
 
     def _load(self, what: str, index: Tensor, batch: int, seed: int, epoch: int) -> Iterator[Tensor]:
-        sizes = [len(chunk) for chunk in _chunks(range(index.numel()), batch)]
-        batches = [_chunks(chunk, _CHUNK) for chunk in _chunks(index.tolist(), batch)]
-        self._batches.batches = [[(what, i, seed, epoch) for i in chunk] for chunks in batches for chunk in chunks]
+        order = _chunks(index.tolist(), batch)
+        chunks = (chunk for each in order for chunk in _chunks(each, _CHUNK))
+        self._batches.batches = ([(what, i, seed, epoch) for i in chunk] for chunk in chunks)
         if self._loader is None:
             self._loader = self._open()
         received = _received(self._loader)
         watch = _Watch(self._device)
-        for size, chunks in zip(sizes, batches, strict=True):
-            images = watch.fetched(self._moved(size, (next(received) for _ in chunks), watch))
-            yield images
+        for each in order:
+            fetched = [next(received) for _ in range(-(-len(each) // _CHUNK))]
+            yield watch.fetched(self._moved(len(each), fetched, watch))
             watch.issued()
         self.waited = watch.seconds()
 
@@ -289,9 +292,8 @@ class FromStorage:
         """End the worker processes; the next pass starts others."""
         self._loader = None
 
-    def _moved(self, size: int, chunks: Iterator[Tensor | Cuts | Encoded], watch: _Watch) -> Tensor:
+    def _moved(self, size: int, found: Sequence[Tensor | Cuts | Encoded], watch: _Watch) -> Tensor:
         """Return chunks as one batch on the device, normalised; copies overlap with the step before."""
-        found = list(chunks)
         ends = torch.tensor([0, *(_count(chunk) for chunk in found)]).cumsum(0).tolist()
         with watch.beside():
             parts: list[tuple[list[int], Tensor]] = []
@@ -324,6 +326,7 @@ class FromStorage:
         """Return JPEG files as one batch, decoded on the device."""
         images = _pixels(files, self._device, self._records)
         sizes, boxes = (torch.cat(each) for each in zip(*((each.sizes, each.boxes) for each in files), strict=True))
+        assert isinstance(self._centre, ResizeCenterCrop)
         view = crop_view(boxes, self._size) if len(boxes) else centre_view(sizes, self._centre)
         spare = torch.zeros(_SPARE, dtype=torch.uint8, device=self._device)
         pixels = torch.cat([*(image.reshape(-1) for image in images), spare])
