@@ -15,6 +15,7 @@ import large_images
 import mapped_ages
 import margins_tables
 import margins_text
+import networks
 import reservoir
 import river_streams
 import sample_ages
@@ -59,7 +60,24 @@ def costs(aged: Record, kept: Record) -> str:
 
 def pages() -> dict[Path, str]:
     """Return all pages as they should be."""
-    aged, kept, named, streams, trees, labels, forms, shifts, offsets, texts, epochs, mapped, large, workers = (
+    (
+        aged,
+        kept,
+        named,
+        streams,
+        trees,
+        labels,
+        forms,
+        shifts,
+        offsets,
+        texts,
+        epochs,
+        mapped,
+        large,
+        workers,
+        general,
+        timed,
+    ) = (
         json.loads((RESULTS / f"{name}.json").read_text())
         for name in (
             "sample_ages",
@@ -76,6 +94,8 @@ def pages() -> dict[Path, str]:
             "mapped_ages",
             "large",
             "large-workers",
+            "networks",
+            "networks-steps",
         )
     )
     here, front, guides = HERE / "README.md", HERE.parent / "docs" / "costs.md", HERE.parent / "docs" / "how-to"
@@ -88,6 +108,7 @@ def pages() -> dict[Path, str]:
     tables = between(tables, "mapped ages", mapped_ages.text(mapped))
     tables = between(tables, "large", large_images.text(large))
     tables = between(tables, "large workers", large_images.text(workers))
+    tables = between(between(tables, "networks", networks.text(general)), "steps", networks.steps(timed))
     worlds = between(shapes.read_text(), "forms", forms_of_age_page.text(forms))
     return {
         here: between(between(tables, "reservoir", reservoir.text(kept)), "names", sample_names.text(named)),

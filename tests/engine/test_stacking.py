@@ -77,7 +77,7 @@ def test_nothing_is_measured_where_the_answer_is_given(monkeypatch: pytest.Monke
     assert choose(CASE, 4) == Choice(ALONE, "no grouped")  # a CPU stacks by groups or not at all
     torch.use_deterministic_algorithms(True)
     try:
-        assert choose(GPU, 8) == Choice("streams")
+        assert choose(GPU, 8).stacking == ALONE  # what was not compared with a single run here is not taken
     finally:
         torch.use_deterministic_algorithms(False)
     assert not asked
@@ -88,6 +88,8 @@ def test_a_short_training_is_not_worth_a_measurement(monkeypatch: pytest.MonkeyP
     short = replace(GPU, samples=15)  # 16 runs, 5 epochs of a step of 4 ms
     assert choose(short, 16) == Choice("grouped")
     assert asked == [(1, "grouped")]
+    pretend(monkeypatch, {ALONE: 4.0, "vmap": 1.0})
+    assert choose(short, 8).stacking == ALONE
 
 
 def test_a_way_that_fails_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:

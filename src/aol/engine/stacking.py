@@ -24,7 +24,6 @@ ALONE = "alone"  # one run after the other
 CHOICES = ("auto", *nets.STACKINGS, ALONE)
 _MOST = 16  # runs in a measurement
 _SHORT, _LONG = 10.0, 300.0  # seconds of training that are worth a measurement, and a minute of compiling
-_UNTIMED = ("grouped", "streams", "vmap", "compiled")  # preferred in this order where nothing is timed
 _REPLAYS, _RATE = 10, 1e-3
 
 
@@ -77,7 +76,8 @@ def choose(case: Case, number: int, wanted: str = "auto") -> Choice:
 
     A CPU stacks by groups or not at all. On a GPU, "auto" takes aol's kernels where they apply, else what is quickest:
     a measurement, so another process may choose otherwise. Nothing is measured for a short training, nor with
-    deterministic algorithms.
+    deterministic algorithms: only groups are taken then. A way whose first steps are not those of a single run is not
+    taken.
     """
     if number == 1 or wanted == ALONE:
         return Choice(ALONE)
@@ -103,9 +103,11 @@ def _choose(case: Case, number: int, wanted: str) -> Choice:
     possible = [each for each, reason in reasons.items() if reason is None]
     if not possible:
         return Choice(ALONE, next(iter(reasons.values())))
-    untimed = Choice(next(each for each in _UNTIMED if each in possible))
-    if wanted != "auto" or torch.are_deterministic_algorithms_enabled():
-        return untimed
+    if wanted != "auto":
+        return Choice(wanted)
+    untimed = Choice("grouped") if "grouped" in possible else Choice(ALONE, "that is not timed for so short a training")
+    if torch.are_deterministic_algorithms_enabled():
+        return replace(untimed, reason=untimed.reason and "nothing is timed with deterministic algorithms")
     alone, wanted_losses = _steps(case, 1, "grouped")
     timed = {ALONE: alone}
     if case.seconds(number, timed[ALONE]) < _SHORT:
