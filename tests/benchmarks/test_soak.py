@@ -9,8 +9,9 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
-from benchmarks import soak
+from benchmarks import soak, soak_loops
 
 
 def refuses() -> int:
@@ -57,3 +58,27 @@ def test_a_process_that_does_not_end_is_ended(monkeypatch: pytest.MonkeyPatch) -
     assert soak._limited(soak._child(lambda: signal.pause())) == 124
     monkeypatch.undo()
     assert soak._limited(soak._child(lambda: 3)) == 3
+
+
+@pytest.mark.parametrize("name", ["torch", "torch stream"])
+def test_a_loop_that_goes_on_from_half_way_ends_alike_and_its_flipped_bits_are_seen(name: str, tmp_path: Path) -> None:
+    loop, whole, half = soak_loops.LOOPS[name], tmp_path / "whole", tmp_path / "half"
+    whole.mkdir()
+    loop.run(whole, False)
+    with pytest.MonkeyPatch.context() as patch:
+        saved, times = soak_loops._save, iter(range(9))
+        patch.setattr(soak_loops, "_save", lambda *given: [saved(*given), next(times)])
+        half.mkdir()
+        with pytest.raises(StopIteration):
+            loop.run(half, False)
+    known = soak_loops.look(loop, half)
+    state = torch.load(half / "mine.pt", weights_only=True)
+    state["ages"]["ema"].flatten().view(torch.uint8)[0] ^= 1
+    kept = (half / "mine.pt").read_bytes()
+    torch.save(state, half / "mine.pt")
+    with pytest.raises(ValueError, match="damaged"):
+        soak_loops.look(loop, half)
+    (half / "mine.pt").write_bytes(kept)
+    assert soak_loops.look(loop, half) == known
+    loop.run(half, False)
+    assert soak_loops.left(half) == soak_loops.left(whole)
