@@ -65,6 +65,33 @@ def test_a_gain_is_judged_by_zero_and_by_what_matters(
     assert verdict.sentence.startswith(word)
 
 
+@pytest.mark.parametrize(
+    ("mean", "error", "word", "says"),
+    [
+        (0.000, 0.001, HOLDS, "the loss is below 0.30 points, p = 0.03"),
+        (-0.001, 0.0005, HOLDS, "the loss is below 0.30 points"),
+        (-0.001, 0.002, OPEN, "the loss may be below or above 0.30 points"),
+        (-0.005, 0.0005, FAILS, "the loss is above 0.30 points"),
+        (0.010, 0.002, HOLDS, "the loss is below 0.30 points"),
+    ],
+)
+def test_where_there_is_nothing_to_gain_the_loss_is_judged(mean: float, error: float, word: str, says: str) -> None:
+    (verdict,) = judge([replace(_claim(_gain(mean, error)), largest_loss=0.003)])
+    assert verdict.word == word
+    assert says in verdict.sentence
+
+
+def test_a_study_names_the_largest_loss_it_accepts() -> None:
+    plan = replace(study(seeds=(1, 2, 3, 4), rhos=(0.5,)), paper=None, tries_seeds=0)
+    known = dict(records(plan.all_runs(), lambda run: (0.5 + 0.0001 * luck(run), 0.5)))
+    assert [each.word for each in results(plan, known).verdicts] == [FAILS]  # no gain that matters
+    careful = replace(plan, largest_loss=0.3)
+    assert [each.word for each in results(careful, known).verdicts] == [HOLDS]
+    assert {each.word for _, each in results(careful, known).groups} <= {HOLDS}
+    with pytest.raises(ValueError, match="largest_loss"):
+        replace(plan, largest_loss=-1.0)
+
+
 def test_what_matters_is_half_a_point_or_half_of_the_papers_gain() -> None:
     assert _claim(None).margin == 0.005
     assert _claim(None, paper=0.03).margin == 0.015

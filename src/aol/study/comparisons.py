@@ -294,7 +294,7 @@ def results_of(
         frame=frame,
         damaged=tuple(damaged),
         comparisons=tuple(comparisons),
-        verdicts=judge([claim(comparisons, name) for name in claims]),
+        verdicts=judge([claim(comparisons, name, largest_loss=study.accepted_loss) for name in claims]),
         groups=_groups(study, comparisons, claims),
         rivals=judge([claim(comparisons, name, rival) for name in claims for rival in methods if rival not in claims]),
         correlations=() if methods else _correlations(study, frame),
@@ -332,7 +332,9 @@ def _groups(study: Study, comparisons: Sequence[Comparison], claims: Sequence[st
         parts.setdefault(tuple(item for item in each.cell.items() if item[0] != along), []).append(each)
     if len(parts) < 2:
         return []
-    asked = [(name, claim(parts[name], method)) for method in claims for name in parts]
+    asked = [
+        (name, claim(parts[name], method, largest_loss=study.accepted_loss)) for method in claims for name in parts
+    ]
     return list(zip((name for name, _ in asked), judge([each for _, each in asked]), strict=True))
 
 

@@ -61,6 +61,7 @@ class Study:
             best of as many baseline runs; by default the number of settings of the largest grid that weights by age.
         claims: the methods that get a verdict, each compared with the other methods too; by default those that weight
             by age, as the paper does, or all.
+        largest_loss: in points. The claim is then that a method loses less than this, where there is nothing to gain.
         more_seeds: whether seeds that are not in the study, but were trained for it, count as well.
         paper: the paper's table that it reproduces, a name in `aol/study/paper`, or None.
         figure: the figure, of validation accuracy, by which a method's setting is chosen.
@@ -77,6 +78,7 @@ class Study:
     baseline: str = "none"
     tries_seeds: int | None = None
     claims: tuple[str, ...] = ()
+    largest_loss: float | None = None
     more_seeds: bool = True
     paper: str | None = None
     figure: str = "tail_mean"
@@ -106,6 +108,11 @@ class Study:
         methods = [method for method in self.methods if method.name != self.baseline]
         named = [method.name for method in methods if method.name in self.claims]
         return named or [each.name for each in methods if self.of_paper(each)] or [each.name for each in methods]
+
+    @property
+    def accepted_loss(self) -> float | None:
+        """The largest loss as a share, as accuracies are."""
+        return None if self.largest_loss is None else self.largest_loss / 100.0
 
     @property
     def extra_seeds(self) -> tuple[int, ...]:
@@ -253,6 +260,8 @@ def _check_study(study: Study) -> None:
         refuse(f"baseline must be one of the methods {', '.join(names)}, not {study.baseline!r}.")
     if strange := [name for name in study.claims if name not in names or name == study.baseline]:
         refuse(f"claims must name methods other than the baseline, not {strange[0]!r}.")
+    if study.largest_loss is not None:
+        _check.number("largest_loss", study.largest_loss, 0.0, 100.0)
     if study.tries_seeds is not None:
         _check.whole("tries_seeds", study.tries_seeds, 0)
     _check.choice("figure", study.figure, tuple(METRICS))

@@ -12,8 +12,8 @@ from aol.study.paper import TABLES
 from aol.study.spec import Method, Study
 
 _KEYS = {
-    "name", "title", "paper", "seeds", "baseline", "claims", "tries_seeds", "more_seeds", "keep", "common", "cells",
-    "methods",
+    "name", "title", "paper", "seeds", "baseline", "claims", "largest_loss", "tries_seeds", "more_seeds", "keep",
+    "common", "cells", "methods",
 }  # fmt: skip
 T = TypeVar("T")
 _OPTIONAL = ("imbalance", "samples", "threshold", "image_size", "warmup")  # "none" in TOML, which has no null
@@ -41,7 +41,7 @@ def _study(table: dict[str, object]) -> Study:
     methods = table["methods"]
     if not isinstance(methods, list) or not methods:
         raise WrongSettingsError("methods must be written as [[methods]], one for each.")
-    plain = ("baseline", "tries_seeds", "more_seeds", "paper")
+    plain = ("baseline", "largest_loss", "tries_seeds", "more_seeds", "paper")
     optional: dict[str, object] = {name: table[name] for name in plain if name in table}
     if "paper" in table:
         optional["paper"] = _check.choice("paper", table["paper"], TABLES)

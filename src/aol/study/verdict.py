@@ -4,6 +4,9 @@ A claim is that a method gains over the baseline, on average over cells. It *hol
 corrected p-value below 5 %. It *does not hold* when the gain is below zero with such a p-value, or is shown to be
 smaller than what matters: half a point, or half of the paper's gain, whichever is larger. Everything else, and anything
 with fewer than three complete seeds, is *not enough runs*.
+
+Where there is nothing to gain, a study names the largest loss that it accepts. The claim is then that the loss is
+smaller: it holds, or does not, when the gain is above, or below, minus that loss, one-sided at 2.5 %, corrected.
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ ALPHA = 0.05
 LEAST_SEEDS = 3
 LEAST_GAIN = 0.005
 LEAST_P = 0.001  # that is written in digits
+_LOSS = {HOLDS: "is below", FAILS: "is above", OPEN: "may be below or above"}  # the largest that a study accepts
 
 
 @dataclass(frozen=True)
@@ -39,6 +43,7 @@ class Claim:
     seeds: tuple[int, ...]
     gain: Gain | None
     paper_gain: float | None
+    largest_loss: float | None = None  # the claim is a smaller loss, not a gain
 
     @property
     def margin(self) -> float:
@@ -62,7 +67,10 @@ class Verdict:
             return f"{self.word}. {_lacking(claim)}"
         words = [f"{points(gain.mean)} points{span(gain)}, {gain.seeds} seeds"]
         words[0] += "" if claim.cells_planned == 1 else f", mean of {claim.cells} of {claim.cells_planned} cells"
-        words[0] += f", p {'' if self.p < LEAST_P else '= '}{p_text(self.p).replace('<', '< ')}"
+        p = f"p {'' if self.p < LEAST_P else '= '}{p_text(self.p).replace('<', '< ')}"
+        if (loss := claim.largest_loss) is not None:
+            return f"{self.word}. {words[0]}; the loss {_LOSS[self.word]} {points(loss).lstrip('+')} points, {p}."
+        words[0] += f", {p}"
         if self.word == FAILS and self.p >= ALPHA:
             least = "half of the paper's gain" if claim.margin > LEAST_GAIN else "the smallest gain that matters"
             words.append(f"less than {points(claim.margin)}, {least}")
@@ -80,7 +88,9 @@ class Verdict:
         return f"{self.word}. {'; '.join(words)}."
 
 
-def claim(comparisons: Sequence[Comparison], method: str, over: str | None = None) -> Claim:
+def claim(
+    comparisons: Sequence[Comparison], method: str, over: str | None = None, *, largest_loss: float | None = None
+) -> Claim:
     """Return the gain of a method over the baseline, or over another method, averaged over the cells of these."""
     mine = [each for each in comparisons if each.method == method]
     theirs = [each for each in comparisons if each.method == over]
@@ -95,7 +105,7 @@ def claim(comparisons: Sequence[Comparison], method: str, over: str | None = Non
     paper = [cell[0].paper_gain for cell in whole or [cell for cell in cells if cell[0].seeds] or cells]
     known = [value for value in paper if value is not None]
     mean = statistics.fmean(known) if known and len(known) == len(paper) and over is None else None
-    return Claim(method, over, len(whole), len(mine), seeds if gain else (), gain, mean)
+    return Claim(method, over, len(whole), len(mine), seeds if gain else (), gain, mean, largest_loss)
 
 
 def _shared(comparisons: Sequence[Comparison]) -> tuple[int, ...]:
@@ -111,15 +121,24 @@ def _difference(seed: int, mine: Comparison, other: Comparison | None = None) ->
 
 def judge(claims: Sequence[Claim]) -> list[Verdict]:
     """Return the verdicts on claims that are judged together, corrected for their number by Holm's method."""
-    known = [(each.gain, each.margin) for each in claims if each.gain is not None]
-    two_sided = iter(holm([gain.p for gain, _ in known]))
-    below = iter(holm([2 * gain.p_below(margin) for gain, margin in known]))
-    return [
-        Verdict(each, OPEN, None)
-        if each.gain is None
-        else Verdict(each, word_for(each.gain.mean, p := next(two_sided), next(below)), p)
-        for each in claims
-    ]
+    known = [(each.gain, each) for each in claims if each.gain is not None]
+    first = iter(holm([gain.p if of.largest_loss is None else _p_away(gain, -of.largest_loss) for gain, of in known]))
+    below = iter(holm([2 * gain.p_below(of.margin) for gain, of in known]))
+    found = []
+    for each in claims:
+        if each.gain is None:
+            found.append(Verdict(each, OPEN, None))
+            continue
+        p, small = next(first), next(below)
+        loss = each.largest_loss
+        word = word_for(each.gain.mean, p, small) if loss is None else word_for(each.gain.mean + loss, p, 1.0)
+        found.append(Verdict(each, word, p))
+    return found
+
+
+def _p_away(gain: Gain, value: float) -> float:
+    """Return the two-sided p-value of "the gain is `value`"."""
+    return min(1.0, 2 * min(gain.p_above(value), gain.p_below(value)))
 
 
 def word_for(gain: float, p: float, p_small: float) -> str:
