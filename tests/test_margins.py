@@ -104,7 +104,7 @@ def test_each_run_has_its_own_strength():
     generator = torch.Generator().manual_seed(0)
     for _ in range(4):
         label = torch.randint(0, 3, (40,), generator=generator)
-        share = torch.rand((40, 3), generator=generator).softmax(1)
+        share = (torch.rand((40, 3), generator=generator) + torch.tensor([1.0, 0.0, -1.0])).softmax(1)
         many.observe(label, share.expand(2, -1, -1))
         many.advance()
         for one in each:
@@ -401,16 +401,39 @@ def test_two_offsets_of_two_classes_are_opposite(variant):
     assert low == -high
 
 
+def test_nothing_moves_after_one_epoch():
+    state = aol.Margins(2, width=0.0)
+    for epoch in range(3):
+        state.observe([0] * 90 + [1] * 10, [0] * 90 + [0] * 10)
+        state.advance()
+        assert bool(state.offsets.any()) == (epoch > 0)
+
+
+@pytest.mark.parametrize(("signal", "most"), [("probability", 0.15), ("error", 0.25)])
+def test_a_network_that_swings_from_the_start_gets_little_margin(signal, most):
+    generator, found = torch.Generator().manual_seed(0), []
+    label = torch.arange(5).repeat(200)
+    for _ in range(20):
+        state = aol.Margins(5, signal=signal)
+        for _ in range(2):  # each prefers other classes
+            logits = 2 * torch.nn.functional.one_hot(label) + 1.5 * torch.randn(5, generator=generator)
+            state.observe(label, (logits + torch.randn((1000, 5), generator=generator)).softmax(1))
+            state.advance()
+        found.append(state.offsets.abs().max())
+    assert torch.stack(found).mean() < most  # 0.36 and 0.66 if the first epoch counts as sure
+
+
 def test_an_epoch_without_observations_changes_nothing_but_its_number():
     state = aol.Margins(3, width=0.0)
-    state.observe([0, 1, 2], [1, 1, 1])
-    state.advance()
+    for _ in range(2):
+        state.observe([0, 1, 2], [1, 1, 1])
+        state.advance()
     before = state.state_dict()
     state.advance()
     for key, value in state.state_dict().items():
         if key not in ("epoch", "sha256"):
             assert torch.equal(value, before[key]) if isinstance(value, torch.Tensor) else value == before[key]
-    assert state.epoch == 2
+    assert state.epoch == 3
 
 
 def test_a_model_without_errors_moves_nothing():

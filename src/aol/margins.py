@@ -70,7 +70,8 @@ class Margins(State):
         o_c \leftarrow o_c - k\, g_c\, e_c
 
     Here e is `control_error` of the smoothed m and q, and g the `certainty` of m - q: offsets move only where the
-    difference is more than sampling and the swings of the network from epoch to epoch explain. A calibrated network
+    difference is more than sampling and the swings of the network from epoch to epoch explain. After one epoch nothing
+    is known of swings, and nothing moves. A calibrated network
     has m = q on balanced data without offsets, and on long-tailed data with those of `logit_offsets`.
 
     Args:
@@ -84,7 +85,7 @@ class Margins(State):
         gain: k, the speed of offsets per `advance`; for fewer than 30 epochs, about 3 / epochs. A vector of R numbers
             gives every state a leading run axis, and `observe` then takes `answer [R, B, C]`. 0 keeps all offsets at
             zero.
-        rho: smoothing rate of m and q, in (0, 1]; also one per run.
+        rho: smoothing rate of m and q, in (0, 1]; also one per run. The first 1 / ρ epochs count alike.
         tau: strength, as of `logit_offsets`; also one per run. Training uses τ o, and p is taken from the logits plus
             (τ - 1) o, so that the offsets found are those of τ = 1. Other than 1 only for the signal "probability".
         width: of the dead zone, in standard errors of m - q.
@@ -101,13 +102,16 @@ class Margins(State):
     ...     margins.observe([0] * 90 + [1] * 10, torch.tensor([[0.9, 0.1]] * 90 + [[0.6, 0.4]] * 10))
     ...     margins.advance()
     >>> margins.offsets
-    tensor([ 0.3945, -0.3945])
+    tensor([ 0.2630, -0.2630])
     >>> margins.adjust(torch.tensor([[1.0, 1.0]]))
-    tensor([[1.3945, 0.6055]])
+    tensor([[1.2630, 0.7370]])
     """
 
     _SETTINGS = ("_rho", "_gain", "_tau", "_labels")
-    _BY_CLASS: Mapping[str, float] = {"_offset": 0, "_missed": torch.nan, "_claimed": 0, "_variance": 0, "_count": 0}
+    _BY_CLASS: Mapping[str, float] = {
+        "_offset": 0, "_missed": torch.nan, "_claimed": 0, "_variance": 0, "_count": 0,
+        "_swing": torch.nan, "_times": 0,
+    }  # fmt: skip
 
     def __init__(
         self,
@@ -169,6 +173,8 @@ class Margins(State):
         self._highest = torch.zeros(1, dtype=torch.float64, device=device)  # learning rate so far
         self._missed = torch.full_like(self._offset, torch.nan)
         self._claimed, self._variance = torch.zeros_like(self._offset), torch.zeros_like(self._offset)
+        self._swing = torch.full_like(self._offset, torch.nan)  # of m - q from epoch to epoch, squared
+        self._times = torch.zeros_like(self._offset)  # epochs in which the class was observed
         # The last place takes labels and answers outside the classes, so that no check has to synchronise.
         self._count = torch.zeros((runs, size + 1), dtype=torch.int64, device=device)
         # The strengths of errors, and their squares: of every pair of classes, or as missed, then as claimed.
@@ -429,7 +435,7 @@ class Margins(State):
             pending.zero_()
         self._smooth(number, *errors)
         error = control_error(self._missed, self._claimed)
-        sure = certainty(self._missed - self._claimed, self._variance, self.width)
+        sure = certainty(self._missed - self._claimed, self._spread(), self.width)
         moved = self._offset - scale * self._gain[:, None] * (sure * error).masked_fill(number == 0, 0.0)
         moved = moved - moved.mean(1, keepdim=True)
         self._offset.copy_(moved.clamp(-self.limit, self.limit))
@@ -482,22 +488,33 @@ class Margins(State):
         return missed[0], missed[1], claimed[0] * scale, claimed[1] * scale.square() * self._unit()
 
     def _smooth(self, number: Tensor, first: Tensor, second: Tensor, claims: Tensor, squares: Tensor) -> None:
-        """Update the smoothed missed, claimed and variance of their difference."""
+        """Update the smoothed missed and claimed, the sampling variance of their difference, and its swings."""
         seen, count = number > 0, number.clamp_min(1.0)
         # As if each class had one more error of mean strength and one more right answer: a variance of zero would be
         # too sure (Agresti and Coull).
         usual = (second.sum(1, keepdim=True) / first.sum(1, keepdim=True)).nan_to_num(0.0)
         more = count + 2
         variance = ((second + usual.square()) / more - ((first + usual) / more).square()) / more + squares
-        rate = self._rho[:, None]
-        new, missed = self._missed.isnan(), first / count
-        # A network in training also swings from epoch to epoch. Of that variance, smoothing leaves a part.
-        swing = (missed - claims) - (self._missed - self._claimed)
-        variance = variance + rate / 2 * swing.square().nan_to_num(0.0)
-        for name, now in (("_missed", missed), ("_claimed", claims), ("_variance", variance)):
+        missed = first / count
+        swing = ((missed - claims) - (self._missed - self._claimed)).square()
+        self._times = self._times + seen
+        for name, now, times in (
+            ("_missed", missed, self._times),
+            ("_claimed", claims, self._times),
+            ("_variance", variance, self._times),
+            ("_swing", swing, self._times - 1),
+        ):
             before = getattr(self, name)
-            blended = torch.where(new, now, torch.lerp(before.nan_to_num(0.0), now, rate.expand_as(now)))
+            blended = torch.where(times <= 1, now, torch.lerp(before.nan_to_num(0.0), now, self._rate(times)))
             setattr(self, name, torch.where(seen, blended, before))
+
+    def _rate(self, times: Tensor) -> Tensor:
+        """Return the smoothing rate at the n-th time, `[R, C]`: a running mean at first."""
+        return torch.maximum(self._rho[:, None], times.clamp_min(1.0).reciprocal())
+
+    def _spread(self) -> Tensor:
+        """Return the variance of missed - claimed: by sampling, and what smoothing leaves of swings between epochs."""
+        return self._variance + (self._rate(self._times) / 2 * self._swing).nan_to_num(torch.inf)
 
     # Checks and state
 
@@ -533,6 +550,8 @@ class Margins(State):
             "_missed": some._replace(nan=True),
             "_claimed": some,
             "_variance": _check.Bounds(),  # of zero up to rounding
+            "_swing": some._replace(nan=True),
+            "_times": _check.Bounds(0, epoch),
             "_count": _check.COUNTS,
             "_sums": _check.COUNTS,
             "_size": _check.Bounds(1e-300),

@@ -44,6 +44,8 @@ class MarginOracle:
         self.age: dict[object, int] = {}  # of samples or of pairs of classes; one where nothing is written
         self.size = [labels.count(c) if labels else 1 for c in range(classes)]  # what claims are divided by, by class
         self.missed, self.claimed, self.variance = [NAN] * classes, [0.0] * classes, [0.0] * classes
+        self.swing = [NAN] * classes  # squared, of the difference between epochs
+        self.times = [0] * classes  # epochs in which the class was observed
         self.offsets = [0.0] * classes
 
     def epoch(self, observed: Iterable[tuple[int, int | list[float], int]], scale: float = 1.0) -> None:
@@ -99,15 +101,18 @@ class MarginOracle:
             values = [*strengths[c], usual, 0]  # one more error, one more right answer
             spread = (mean([v * v for v in values]) - mean(values) ** 2) / len(values) + squares[c]
             missed = mean(strengths[c])
-            if math.isnan(self.missed[c]):
-                self.missed[c], self.claimed[c], self.variance[c] = missed, claims[c], spread
-                continue
-            swing = (missed - claims[c]) - (self.missed[c] - self.claimed[c])
-            now = missed, claims[c], spread + self.rho / 2 * swing**2
-            before = self.missed[c], self.claimed[c], self.variance[c]
-            self.missed[c], self.claimed[c], self.variance[c] = (
-                (1 - self.rho) * a + self.rho * b for a, b in zip(before, now, strict=True)
-            )
+            self.times[c] += 1
+            if self.times[c] > 1:
+                swing = ((missed - claims[c]) - (self.missed[c] - self.claimed[c])) ** 2
+                self.swing[c] = self._blend(self.swing[c], swing, self.times[c] - 1)
+            self.missed[c] = self._blend(self.missed[c], missed, self.times[c])
+            self.claimed[c] = self._blend(self.claimed[c], claims[c], self.times[c])
+            self.variance[c] = self._blend(self.variance[c], spread, self.times[c])
+
+    def _blend(self, before: float, now: float, times: int) -> float:
+        """The n-th value joins the mean of those before it until 1 / n is below rho."""
+        rate = max(self.rho, 1 / times)
+        return now if times == 1 else (1 - rate) * before + rate * now
 
     def _learn_sizes(self, count) -> None:
         """Where no labels were given, the sizes of classes are those of the steps so far, smoothed."""
@@ -124,7 +129,9 @@ class MarginOracle:
     def _move(self, count, scale) -> None:
         errors = control_errors(self.missed, self.claimed, self.floor)
         for c in (c for c in range(self.classes) if count[c]):
-            sure = certainty(self.missed[c] - self.claimed[c], self.variance[c], self.width)
+            left = max(self.rho, 1 / self.times[c]) / 2  # of swings, after smoothing
+            variance = math.inf if self.times[c] == 1 else self.variance[c] + left * self.swing[c]
+            sure = certainty(self.missed[c] - self.claimed[c], variance, self.width)
             self.offsets[c] -= scale * self.gain * sure * errors[c]
         middle = mean(self.offsets)
         self.offsets = [max(-self.limit, min(self.limit, o - middle)) for o in self.offsets]

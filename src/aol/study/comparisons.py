@@ -330,6 +330,7 @@ def _groups(study: Study, comparisons: Sequence[Comparison], claims: Sequence[st
     parts: dict[Group, list[Comparison]] = {}
     for each in comparisons:
         parts.setdefault(tuple(item for item in each.cell.items() if item[0] != along), []).append(each)
+    parts = {name: part for name, part in parts.items() if any(each.seeds for each in part)}
     if len(parts) < 2:
         return []
     asked = [
