@@ -37,7 +37,7 @@ def test_margins_on_the_device_are_those_of_the_cpu(scenario: str, signal: str) 
         pytest.skip("offline, every sample was trained on before")
     kind = StreamLoop if scenario == "stream" else OfflineLoop
     common: dict[str, Value] = {
-        "scenario": scenario, "signal": signal, "fraction": 0.5, "epochs": 2, "net": "cnn", "warmup": 0, "lr": 1e-4,
+        "scenario": scenario, "signal": signal, "fraction": 0.5, "epochs": 3, "net": "cnn", "warmup": 0, "lr": 1e-4,
     }  # fmt: skip
     runs = grid(common, margin=["none", "counts", "age", "error", "probability"], gain=[0.5], seed=[0, 1])
     found = []
@@ -57,7 +57,7 @@ def test_margins_on_the_device_are_those_of_the_cpu(scenario: str, signal: str) 
 def test_weights_by_sample_on_the_device_are_those_of_the_cpu(scenario: str) -> None:
     """Small steps, so that rounding can hardly change an answer: what follows from the answers must be the same."""
     common: dict[str, Value] = {
-        "scenario": scenario, "fraction": 0.5, "epochs": 4, "net": "cnn", "warmup": 0, "lr": 1e-4, "imbalance": None,
+        "scenario": scenario, "fraction": 0.5, "epochs": 3, "net": "cnn", "warmup": 0, "lr": 1e-4, "imbalance": None,
         "nuisance": "patch", "samples": 600, "after": 1,
     }  # fmt: skip
     kinds: list[Value] = ["none", "old", "jtt", "sample-error", "sample-loss"]

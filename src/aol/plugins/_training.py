@@ -186,6 +186,7 @@ class Balance:
         self.rate, self.records = LearningRate(), Records(recorder)
         if recorder is not None and not isinstance(ages, SampleAges | ClassAges):
             raise ValueError("recorder needs ages: SampleAges or ClassAges, with rho=0 if they are to weigh nothing.")
+        self._labels_given: Tensor | None = None
         self.comparing = True  # labels, in the first epoch of a training: each comparison synchronises a GPU
         self._homes = [state.device for state in self.states]
         labels = [each._labels for each in self.states if isinstance(each, SampleAges | Margins)]
@@ -252,11 +253,22 @@ class Balance:
             _check.same_labels(index, samples._labels, label)
 
     def check_key(self, key: Key, own: Key) -> None:
-        """In a first epoch, raise ValueError if labels were given as the keys of a batch, which are `own`."""
+        """In a first epoch, raise ValueError if labels were given as the keys of a batch, which are `own`.
+
+        On a GPU, which is not synchronised, `advance` raises it.
+        """
         if not (self.comparing and self.by_index and isinstance(key, Tensor) and isinstance(own, Tensor)):
             return
         given, own = (_check.integers("key", each, device=self.states[0].device) for each in (key, own))
-        if torch.equal(given, self.labels(own)) and not torch.equal(given, own):
+        if given.shape == own.shape:
+            wrong = (given == self.labels(own)).all() & (given != own).any()
+            self._labels_given = wrong if self._labels_given is None else self._labels_given | wrong
+            if _check.readable(given):
+                self._refuse_labels()
+
+    def _refuse_labels(self) -> None:
+        given, self._labels_given = self._labels_given, None
+        if given is not None and bool(given):
             raise ValueError("key must be the index of each sample in the training set, and is its label here.")
 
     # What training asks for
@@ -345,6 +357,7 @@ class Balance:
 
     def advance(self, *, sync: bool) -> None:
         """End an epoch or step of all states; the gain of margins follows the learning rate."""
+        self._refuse_labels()
         if self.ages is not None:
             self.ages.advance(sync=sync)
         if self.margins is not None:
