@@ -254,24 +254,32 @@ def test_the_page_in_the_docs_is_up_to_date_with_the_runs(monkeypatch: pytest.Mo
 
 def test_the_page_of_margins_and_the_readme_say_what_the_runs_say(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
-    names = ("margins", "margins-balanced", "margins-digits", "margins-stream")
+    names = (
+        "margins", "margins-fresh", "margins-balanced", "margins-fashion", "margins-fashion-balanced", "margins-digits",
+        "margins-stream", "hidden-minorities",
+    )  # fmt: skip
     folder = Path("results/margins")
     made = results_page(folder, [load(name) for name in names], charts=True)
     command = f"aol study page {' '.join(names)} --out results/margins --write docs/results-margins.md"
     assert made.text == (ROOT / "docs" / "results-margins.md").read_text(encoding="utf-8"), f"run: {command}"
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     rows = {
-        "logit-adjustment-1.5": "τ = 1.5 |", "logit-adjustment": "τ = 1 |", "margin-error": "the same, by error |",
-        "margin-age": "the same, by age |", "margin-probability": "`Margins`** |",
-        "cb-deferred": "last fifth of the epochs |", "aol": "(the paper) |",
+        "margins-fresh": {
+            "logit-adjustment-1.5": "adjustment, τ = 1.5 |", "logit-adjustment": "adjustment, τ = 1 |",
+            "margin-probability-1.5": "`Margins(tau=1.5)`** |", "margin-probability": "`Margins()`** |",
+        },
+        "margins": {"cb-deferred": "last fifth of the epochs |", "aol": "(the paper) |"},
     }  # fmt: skip
     store = Store(folder)
-    for name in names[:2]:
-        results = study_results(load(name), store, finished_runs(store))
-        for each in results.comparisons:
-            if each.method in rows and each.gain is not None:
-                (line,) = [line for line in readme.splitlines() if rows[each.method] in line]
-                assert with_interval(each.gain.mean, each.gain.interval) in line
-    for each in study_results(load("margins-digits"), store, finished_runs(store)).of("margin-probability"):
-        assert each.gain is not None
-        assert with_interval(each.gain.mean, each.gain.interval) in readme
+    for name, methods in rows.items():
+        found = [each for each in study_results(load(name), store, finished_runs(store)).comparisons if each.gain]
+        assert {each.method for each in found} >= set(methods)
+        for each in (each for each in found if each.method in methods):
+            assert each.gain is not None
+            (line,) = [line for line in readme.splitlines() if methods[each.method] in line]
+            assert with_interval(each.gain.mean, each.gain.interval) in line
+    text = " ".join(readme.split())
+    for name in ("margins-balanced", "margins-fashion-balanced", "margins-digits"):
+        for each in study_results(load(name), store, finished_runs(store)).of("margin-probability"):
+            assert each.gain is not None
+            assert with_interval(each.gain.mean, each.gain.interval) in text
