@@ -87,8 +87,8 @@ _IMBALANCE = {
     "gain": "speed of margins from answers, per epoch or step",
     "signal": "where answers come from: a clean pass afterwards (eval), the training pass (train, no extra cost), "
     "a pass over what a step shows, before training on it (before: streams and arrivals), none",
-    "clean_part": "part of the training samples in each clean pass, drawn anew each epoch, above 0 to 1; at least 30 "
-    "of each class: quicker, and accuracies have a standard error",
+    "clean_part": "part of the training samples in each clean pass, drawn anew each epoch, above 0 to 1: quicker, "
+    "and accuracies have a standard error",
     "threshold": f"accuracy below which a class grows older: a number, or {', '.join(THRESHOLDS)} of the classes; "
     "positive-median is never 0 (default: median)",
 }

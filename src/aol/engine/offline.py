@@ -11,7 +11,7 @@ from torch import Tensor
 from aol import _distributed
 from aol.ages import SampleAges
 from aol.ages.history import ANSWER, SampleHistory
-from aol.engine.clean_sample import CleanSample
+from aol.engine.clean_sample import CleanSample, standard_error
 from aol.engine.loop import Loop
 from aol.engine.passes import Trained
 from aol.engine.run_margins import RunMargins
@@ -42,7 +42,7 @@ class OfflineLoop(Loop):
             self.samples = SampleHistory(len(runs), self.labels.numel(), absent=self.ages.absent, device=device)
         if any(WEIGHTINGS[run.weighting].remembers for run in runs):
             self.signals = SampleSignals(runs, self.labels.numel(), device)
-        self._sampling = None if s.clean_part == 1.0 else CleanSample(self.labels, self.counts, s.clean_part)
+        self._sampling = None if s.clean_part == 1.0 else CleanSample(self.labels, s.clean_part)
         self._arrivals = [Arrivals(self.labels, s.fraction, steps=s.epochs, seed=run.seed) for run in runs if arrives]
 
     def _learn(self) -> tuple[Trained, dict[str, Tensor]]:
@@ -103,12 +103,12 @@ class OfflineLoop(Loop):
             self.signals.observe(here, found.answers[ANSWER.index("confidence")])
         readings = {"train_count": found.count, **found.by_class("train")}
         if self._sampling is not None:
-            readings["train_accuracy_error"] = self._sampling.error(readings["train_accuracy"])
+            readings["train_accuracy_error"] = standard_error(readings["train_accuracy"], found.count, self.counts)
         return readings
 
     def _train_readings(self, by_class: dict[str, Tensor]) -> dict[str, Tensor | float]:
         if self._sampling is None:
             return super()._train_readings(by_class)
-        share = self.counts / self.counts.sum()
+        share = by_class["train_count"] / by_class["train_count"].sum(1, keepdim=True)
         error = (share * by_class["train_accuracy_error"]).nan_to_num().square().sum(1).sqrt()
         return {"train_accuracy": (share * by_class["train_accuracy"]).nansum(1), "train_accuracy_error": error}

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from aol._values import printable
-from aol.engine.clean_sample import sample_counts
+from aol.engine.clean_sample import sample_size
 from aol.engine.loop import Loop, pool
 from aol.engine.settings import Settings, memory_capacity
 from aol.engine.source import AnyPair
@@ -349,7 +349,7 @@ def _images_per_epoch(run: Settings, pair: AnyPair) -> float:
     kept, held = pool(run, labels)
     shown = evaluated = float(kept.numel())
     if run.clean_part < 1.0:
-        evaluated = float(sample_counts(labels[kept].bincount(), run.clean_part).sum())
+        evaluated = float(sample_size(kept.numel(), run.clean_part))
     if run.scenario == "arrival":
         shown = evaluated = run.fraction * kept.numel()
     elif run.scenario == "stream":
