@@ -365,8 +365,9 @@ def look(loop: Loop, out: Path) -> str:
     except Loaded as found:
         return str(found)
     except Exception as error:
-        where = traceback.extract_tb(error.__traceback__)[-1].filename
-        if Path(where).is_relative_to(Path(aol.__file__).parent) and not isinstance(error, TypeError):
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        refused = isinstance(error, TypeError) and (where.line or "").startswith("raise ")  # by a check, not a crash
+        if Path(where.filename).is_relative_to(Path(aol.__file__).parent) and not refused:
             raise
         raise OSError(f"{type(error).__name__}: {error}") from error
     raise OSError("The loop had ended.")

@@ -133,7 +133,7 @@ def test_to_resume_a_folder_of_somebody_else_does_not_call_what_it_names(folder,
     sys.modules.pop("mine", None)
     capsys.readouterr()
     assert main(["resume", "out"]) == 2
-    assert "names the function mine:convolutional" in capsys.readouterr().err
+    assert "net is the function mine:convolutional, which would be imported" in capsys.readouterr().err
     assert "mine" not in sys.modules
     assert main([*words, "--resume", "--json"]) == 0
     assert main(["resume", "out", "--json"]) == 0

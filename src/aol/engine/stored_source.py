@@ -1,6 +1,7 @@
 """Sources of batches of large images: decoded while training, or decoded once and kept on the device.
 
-What is drawn for a sample depends on (seed, epoch, sample) alone: both sources show the same crops, to a grey level.
+What is drawn for a sample depends on (seed, epoch, sample) alone: both sources show the same crops, to a few
+grey levels.
 """
 
 from __future__ import annotations
