@@ -64,6 +64,14 @@ def test_sharded_files_that_a_crash_left_one_epoch_apart_return_to_the_older_one
         assert found == alone[3:]
 
 
+def test_a_process_that_cannot_go_back_keeps_all_where_they_are(processes, tmp_path):
+    alone = scenarios.sample_ages(0, processes.world, alone=True)
+    *others, (last, _) = results = processes.run("sharded_rewind_refused", folder=str(tmp_path))
+    assert "epoch must be 4, whose states these ages hold, not 3" in last
+    assert all(f"1 of {processes.world} processes hold no state" in refusal for refusal, _ in others)
+    assert all(found == alone[4:] for _, found in results)
+
+
 def test_a_file_that_one_process_refuses_is_an_error_on_all(processes, tmp_path):
     first, *others = processes.run("sharded_file_refused", folder=str(tmp_path))
     assert "holds no ages" in first

@@ -134,6 +134,27 @@ def test_rewind_returns_to_this_epoch_or_the_one_before(tmp_path):
         held.rewind(3)
 
 
+@pytest.mark.parametrize("section", [1, 2], ids=["words", "ema"])
+def test_rewind_to_a_damaged_copy_is_refused_and_keeps_the_newest_state(section, tmp_path):
+    held, filed = aol.SampleAges(LABELS), aol.SampleAges(LABELS, file=tmp_path / "ages")
+    for ages in (held, filed):
+        train(ages, range(2))
+        tell(ages, 2)
+    file = filed._file
+    file._section(section + 2 * (1 - file._current), torch.int16, SIZE)[7] ^= 3
+    with pytest.raises(ValueError, match=r"is damaged: the checksum of epoch 1 .* Epoch 2 is kept"):
+        filed.rewind(1)
+    assert file.epoch == 2
+    assert agree(held, filed)
+    del ages, file, filed
+    filed = aol.SampleAges(LABELS, file=tmp_path / "ages")
+    assert agree(held, filed)
+    tell(filed, 2)
+    held.advance()
+    filed.advance()
+    assert agree(held, filed)
+
+
 # Crashes
 
 

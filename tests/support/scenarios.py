@@ -99,6 +99,31 @@ def sharded_files_apart(rank: int, world: int, *, folder: str) -> list:
     return found
 
 
+def sharded_rewind_refused(rank: int, world: int, *, folder: str) -> tuple[str, list]:
+    """The last process has no older copy, as after a kill in `advance`; none goes back, and all train on."""
+    labels, file = _share_of_labels(rank, world), f"{folder}/{rank}"
+    ages, refusal = aol.ShardedSampleAges(labels, num_classes=5, file=file), ""
+    for epoch in range(4):
+        ages.observe(*share(epoch, rank, world, SIZE, (), False, False))
+        ages.advance()
+    ages.observe(*share(4, rank, world, SIZE, (), False, False))
+    if rank == world - 1:
+        ages._file._write_header(1 - ages._file._current, None)
+        ages._file.previous = None
+    try:
+        ages.rewind(3)
+    except ValueError as error:
+        refusal = str(error)
+    ages.advance()  # what was observed before the refusal is still there
+    found = [[ages.epoch, *(_joined(ages, name, rank, world) for name in SAMPLE_LOOK)]]
+    del ages
+    ages = aol.ShardedSampleAges(labels, num_classes=5, file=file)
+    ages.observe(*share(5, rank, world, SIZE, (), False, False))
+    ages.advance()
+    found.append([ages.epoch, *(_joined(ages, name, rank, world) for name in SAMPLE_LOOK)])
+    return refusal, found
+
+
 def sharded_file_refused(rank: int, world: int, *, folder: str) -> str:
     """One process cannot open its file; all raise an error."""
     labels, file = _share_of_labels(rank, world), f"{folder}/{rank}"

@@ -74,7 +74,7 @@ class AgesFile:
         self._current = max(found, key=lambda place: int(found[place]["generation"]), default=1)
         newest = found.get(self._current, {"generation": 0, "epoch": None})
         self._generation: int = newest["generation"]
-        self._checksums = {place: header["checksums"] for place, header in found.items()}
+        self._checksums: dict[int, list[list[int]]] = {place: header["checksums"] for place, header in found.items()}
         self.epoch: int | None = newest["epoch"]
         self.previous: int | None = found.get(1 - self._current, {}).get("epoch")  # of the older copy, if it is whole
         with self._explained(), self.removed_on_error() if new else contextlib.nullcontext():
@@ -103,12 +103,16 @@ class AgesFile:
     @property
     def words(self) -> Tensor:
         """The words of the newest state, `[R, N + 1]`."""
-        return self._section(1 + 2 * self._current, self._layout.word, self._runs, self._held + 1)
+        return self._copy(self._current)[0]
 
     @property
     def ema(self) -> Tensor:
         """The smoothed ages of the newest state, `[R, N]`."""
-        return self._section(2 + 2 * self._current, self._layout.ema, self._runs, self._held)
+        return self._copy(self._current)[1]
+
+    def _copy(self, place: int) -> tuple[Tensor, Tensor]:
+        words = self._section(1 + 2 * place, self._layout.word, self._runs, self._held + 1)
+        return words, self._section(2 + 2 * place, self._layout.ema, self._runs, self._held)
 
     def _section(self, number: int, dtype: torch.dtype, *shape: int) -> Tensor:
         count = torch.Size(shape).numel()
@@ -155,14 +159,26 @@ class AgesFile:
 
     def check(self) -> None:
         """Raise ValueError if the newest state is not what was written; observations since then do not count."""
-        found = Checksums(self._runs)
+        if not self._whole(self._current):
+            raise self.damaged("its checksum does not match its content")
+
+    def check_previous(self) -> None:
+        """Raise ValueError if the older copy is not what was written."""
+        if not self._whole(1 - self._current):
+            raise ValueError(
+                f"file {self.path} is damaged: the checksum of epoch {self.previous} does not match its content. "
+                f"Epoch {self.epoch} is kept."
+            )
+
+    def _whole(self, place: int) -> bool:
+        """Return whether a copy has the checksums of its header."""
+        found, (words, ema) = Checksums(self._runs), self._copy(place)
         for start in range(0, self._held, _BLOCK):
             part = slice(start, min(start + _BLOCK, self._held))
-            self.expect(slice(part.stop, part.stop + _BLOCK), 1, 2)
-            found.add(self._layout.unmarked(self.words[:, part]), self.ema[:, part])
+            self.expect(slice(part.stop, part.stop + _BLOCK), 1, 2, place=place)
+            found.add(self._layout.unmarked(words[:, part]), ema[:, part])
             self.release()
-        if found.values != self._checksums[self._current]:
-            raise self.damaged("its checksum does not match its content")
+        return found.values == self._checksums[place]
 
     def damaged(self, why: str) -> ValueError:
         """Return the error for a file whose content its process did not write."""
@@ -197,7 +213,7 @@ class AgesFile:
         self._current, self.previous, self.epoch = other, self.epoch, epoch
 
     def go_back(self) -> None:
-        """Return to the older copy."""
+        """Return to the older copy, and forget the newest one: call `check_previous` before."""
         with self._explained():
             self._write_header(self._current, None)
         self._current, self.epoch, self.previous = 1 - self._current, self.previous, None
@@ -208,13 +224,16 @@ class AgesFile:
         if self._touched >= _BLOCK:
             self.release()
 
-    def expect(self, part: slice, *sections: int) -> None:
-        """Ask the system to read these samples from the disk: labels (section 0), words (1), smoothed ages (2)."""
+    def expect(self, part: slice, *sections: int, place: int | None = None) -> None:
+        """Ask the system to read these samples from the disk: labels (section 0), words (1), smoothed ages (2).
+
+        Those of the newest state, or of the copy at `place`.
+        """
         if not hasattr(mmap, "MADV_WILLNEED"):
             return
         for number in sections:
             rows = (self.labels[None], self.words, self.ema)[number]
-            start = self._starts[number + 2 * self._current if number else 0]
+            start = self._starts[number + 2 * (self._current if place is None else place) if number else 0]
             for row in range(len(rows)):
                 first = start + (row * rows.shape[1] + part.start) * rows.itemsize
                 stop = min(first + (part.stop - part.start) * rows.itemsize, self.size)

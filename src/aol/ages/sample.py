@@ -416,15 +416,20 @@ class SampleAges:
         >>> ages.age
         tensor([2, 1, 1], dtype=torch.int32)
         """
+        self._check_rewind(epoch)
+        if self._file is not None and epoch != self.epoch:
+            self._file.go_back()
+            self._words, self._ema, self.epoch = self._file.words, self._file.ema, epoch
+        self._drop_observed()
+
+    def _check_rewind(self, epoch: int) -> None:
+        """Raise ValueError, and change nothing, if there is no whole state of the start of this epoch."""
         previous = None if self._file is None else self._file.previous
         if epoch not in (self.epoch, previous):
             known = str(self.epoch) if previous is None else f"{previous} or {self.epoch}"
             raise ValueError(f"epoch must be {known}, whose states these ages hold, not {_check.shown(epoch)}.")
         if self._file is not None and epoch != self.epoch:
-            self._file.go_back()
-            self._file.check()
-            self._words, self._ema, self.epoch = self._file.words, self._file.ema, epoch
-        self._drop_observed()
+            self._file.check_previous()
 
     def _drop_observed(self) -> None:
         """Forget what was observed since the last `advance`, and sum up what is left."""

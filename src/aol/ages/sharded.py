@@ -135,11 +135,16 @@ class ShardedSampleAges(SampleAges):
         self._share_sums()
 
     def rewind(self, epoch: int) -> None:
-        """Return to the start of an epoch, see `SampleAges.rewind`. Collective."""
-        with self._all_or_none("hold no state of that epoch"):
+        """Return to the start of an epoch, see `SampleAges.rewind`. Collective: all processes return, or none."""
+        with self._all_or_none("could not return to that epoch; rewind() all again"):
             super().rewind(epoch)
         self._away.clear()
         self._share_sums()
+
+    def _check_rewind(self, epoch: int) -> None:
+        # Before anything is changed: a process that returned alone would have lost the state that all others hold.
+        with self._all_or_none("hold no state of that epoch"):
+            super()._check_rewind(epoch)
 
     def _share_sums(self) -> None:
         for tally in (self._sums, self._seen):
