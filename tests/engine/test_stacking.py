@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from aol.engine import OfflineLoop, stacking
-from aol.engine.stacking import ALONE, Case, Choice, choose
+from aol.engine.stacking import ALONE, Case, Choice, choose, joint
 from tests.support.tiny_runs import CPU, settings, tiny_pair
 
 CASE = Case(settings(), (1, 8, 8), 3, CPU, samples=10**6)
@@ -64,8 +64,10 @@ def test_compiling_is_tried_for_long_training_only(monkeypatch: pytest.MonkeyPat
 
 def test_a_group_that_exists_is_never_trained_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     pretend(monkeypatch, {ALONE: 1.0, "vmap": 3.0, "streams": 1.5})
-    assert choose(GPU, 4).joint == "streams"
-    assert Choice(ALONE).joint == "grouped"
+    assert choose(GPU, 4).stacking == ALONE
+    assert joint(GPU, 4) == "streams"  # the quickest of the others
+    assert joint(GPU, 4, "vmap") == "vmap"
+    assert joint(CASE, 4) == joint(CASE, 4, ALONE) == "vmap"  # not timed: the first that is possible
 
 
 def test_nothing_is_measured_where_the_answer_is_given(monkeypatch: pytest.MonkeyPatch) -> None:

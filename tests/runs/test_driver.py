@@ -14,7 +14,8 @@ from aol._files import FolderInUseError
 from aol.engine.loop import Loop
 from aol.engine.settings import Settings, WrongSettingsError
 from aol.engine.source import AnyPair
-from aol.runs import group_training
+from aol.engine.stacking import ALONE, Choice
+from aol.runs import group_training, groups
 from aol.runs.driver import Stop, train
 from aol.runs.groups import ExecutionOptions
 from aol.runs.job import Job, Outcome, prepare, requested_runs
@@ -126,12 +127,67 @@ def test_shards_are_disjoint_complete_and_independent_of_what_is_trained(count: 
     assert again == whole
 
 
+def test_shards_do_not_depend_on_what_is_quickest_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = [*runs_of(range(4)), *runs_of(range(5), net="vit"), *runs_of(range(3), batch_size=45)]
+    shares = []
+    for number, quickest in enumerate((ALONE, "vmap", "streams"), 1):
+        monkeypatch.setattr(groups, "choose", lambda *_, way=quickest: Choice(way, None, {ALONE: 2.0, way: 1.0}))
+        job = Job(runs, Store(tmp_path), replace(OPTIONS, shard=(number, 3)), opened, Silent())
+        shares.append(job.runs)
+        group = job.next_group()
+        assert group is not None
+        assert len(group.runs) == (1 if quickest == ALONE else 2)
+    assert sorted(run.run_id for share in shares for run in share) == sorted(run.run_id for run in runs)
+    assert [len(share) for share in shares] == [4, 4, 4]
+
+
 def test_shards_in_one_folder_make_the_records_of_one_process(tmp_path: Path) -> None:
     runs = runs_of(range(4))
     trained(runs, tmp_path / "one")
     for number in (2, 1):
         trained(runs, tmp_path / "two", replace(OPTIONS, shard=(number, 2)))
     assert told(tmp_path / "one") == told(tmp_path / "two")
+
+
+# Runs together
+
+
+def test_nothing_is_timed_or_said_of_runs_that_are_trained_one_by_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def timed(*_: object) -> Choice:
+        raise AssertionError("timed")
+
+    monkeypatch.setattr(groups, "choose", timed)
+    heard = Heard()
+    job = Job(runs_of(range(3)), Store(tmp_path), replace(OPTIONS, together=1), opened, heard)
+    assert job.next_group() == groups.new_group(runs_of([0]), job.store)
+    assert heard.said == []
+
+
+def test_a_group_without_a_checkpoint_is_planned_again(tmp_path: Path) -> None:
+    runs, store = runs_of(range(3), net="vit"), Store(tmp_path)
+    vmap = Job(runs, store, replace(OPTIONS, stacking="vmap"), opened, Silent())
+    begun = vmap.next_group()
+    assert begun is not None
+    assert begun.runs == tuple(runs[:2])
+    vmap.begin(begun)
+    heard = Heard()
+    assert train(runs, store, opened, OPTIONS, heard).trained == 3
+    assert heard.groups == [(0,), (1,), (2,)]
+    assert not (tmp_path / "work").exists()
+
+
+def test_a_group_with_a_damaged_checkpoint_starts_again_as_one(tmp_path: Path) -> None:
+    runs, store = runs_of(range(2), net="vit"), Store(tmp_path)
+    job = Job(runs, store, OPTIONS, opened, Silent())
+    begun = groups.new_group(runs, store)
+    job.begin(begun)
+    begun.checkpoint.write_bytes(b"damaged")
+    heard = Heard()
+    assert train(runs, store, opened, OPTIONS, heard).trained == 2
+    assert heard.groups == [(0, 1)]
+    assert any("start again from the first epoch" in text for text in heard.said)
 
 
 # Stopping

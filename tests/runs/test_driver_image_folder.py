@@ -74,7 +74,7 @@ def test_several_runs_on_a_folder_are_trained_one_after_the_other_with_a_message
     words = ["train", "--data", str(photos), *SMALL, "--seed", "0,1", "--out", str(tmp_path)]
     assert main(words) == 0
     first = capsys.readouterr().err.splitlines()[0]
-    assert first == f"Runs are trained one after the other: {photos.name} is decoded while training."
+    assert first == "Runs are trained one after the other: large images are trained one run at a time."
 
 
 def test_networks_that_cannot_be_stacked_are_trained_one_after_the_other_with_a_message(

@@ -36,12 +36,6 @@ class Choice:
     timed: Mapping[str, float] = field(default_factory=dict)
 
     @property
-    def joint(self) -> str:
-        """The quickest of `nets.STACKINGS`, for a group of runs that exists already."""
-        others = {each: taken for each, taken in self.timed.items() if each != ALONE}
-        return self.stacking if self.stacking != ALONE else min(others, key=others.__getitem__, default="grouped")
-
-    @property
     def gain(self) -> float | None:
         """How many times as fast as one run after the other a step was."""
         return self.timed[ALONE] / self.timed[self.stacking] if self.timed else None
@@ -91,6 +85,21 @@ def choose(case: Case, number: int, wanted: str = "auto") -> Choice:
     if key not in _CHOSEN:
         _CHOSEN[key] = _choose(case, number, wanted)
     return _CHOSEN[key]
+
+
+def joint(case: Case, number: int, wanted: str = "auto") -> str:
+    """Return which of `nets.STACKINGS` trains a group that exists already, also where `choose` says "alone".
+
+    The quickest where ways were timed, else the first that the network allows.
+    """
+    chosen = choose(case, number, wanted)
+    if chosen.stacking != ALONE:
+        return chosen.stacking
+    timed = {each: taken for each, taken in chosen.timed.items() if each != ALONE}
+    if timed:
+        return min(timed, key=timed.__getitem__)
+    net = case.network()
+    return next((each for each in nets.STACKINGS if _obstacle(net, each, case) is None), "grouped")
 
 
 def _choose(case: Case, number: int, wanted: str) -> Choice:

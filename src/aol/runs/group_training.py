@@ -47,15 +47,13 @@ def make_loop(
 ) -> Loop:
     """Return the loop that trains a group, before its first epoch; `stacking` is that of a checkpoint."""
     kind = StreamLoop if runs[0].scenario == "stream" else OfflineLoop
-    if stacking is None:
-        stacking = stacking_of(runs, pairs, options).joint if len(runs) > 1 else "grouped"
     return kind(
         runs,
         data_of(runs[0], pairs),
         device=options.device,
         workers=options.workers,
         keep_samples=options.keep_samples,
-        stacking=stacking,
+        stacking=stacking or stacking_of(runs, pairs, options),
     )
 
 

@@ -24,7 +24,7 @@ from aol.engine.learner import network_name
 from aol.engine.loop import pool
 from aol.engine.settings import Settings, WrongSettingsError, groups
 from aol.engine.source import AnyPair, data_of, input_shape
-from aol.engine.stacking import ALONE, Case, Choice, choose
+from aol.engine.stacking import ALONE, Case, Choice, choose, joint
 from aol.runs.loggers import check_loggers
 from aol.runs.progress import Silent
 from aol.runs.store import Store
@@ -148,15 +148,16 @@ def _together(
     if launched()[1] > 1 and options.parallel == "data":
         chosen = Choice(ALONE, "several processes share every batch")
     elif not isinstance(pair.train, ImageSet):
-        chosen = Choice(ALONE, f"{pair.name} is decoded while training")
+        chosen = Choice(ALONE, "large images are trained one run at a time")
     most = options.together or likely_best(options.device, shape, some[0].batch_size)
     if limit is not None:
         most = min(most, limit)
     elif options.device.type == "cuda" and not options.together and chosen is None:
         each = capacity.step_bytes(some[0], shape, pair.num_classes, options.device)
         most = capacity.runs_that_fit(torch.cuda.mem_get_info(options.device)[0], each, most)
-    if chosen is None:
-        chosen = stacking_of(some[: max(2, most)], pairs, options)
+    if chosen is None and most == 1:
+        return 1
+    chosen = chosen or choose(_case(some, pairs, options), min(most, len(some)), options.stacking)
     if chosen.stacking == ALONE and chosen.reason:
         progress.say_once(f"Runs are trained one after the other: {chosen.reason}.")
     elif chosen.stacking != ALONE and chosen.gain is not None:
@@ -165,13 +166,16 @@ def _together(
     return 1 if chosen.stacking == ALONE else most
 
 
-def stacking_of(runs: Sequence[Settings], pairs: Mapping[str, AnyPair], options: ExecutionOptions) -> Choice:
-    """Return how a group of runs becomes one network."""
+def stacking_of(runs: Sequence[Settings], pairs: Mapping[str, AnyPair], options: ExecutionOptions) -> str:
+    """Return how a group of runs becomes one network: one of `nets.STACKINGS`."""
+    return joint(_case(runs, pairs, options), len(runs), options.stacking) if len(runs) > 1 else "grouped"
+
+
+def _case(runs: Sequence[Settings], pairs: Mapping[str, AnyPair], options: ExecutionOptions) -> Case:
     pair = pairs[runs[0].data]
     seen = data_of(runs[0], pairs, pixels=False)
     samples = pool(runs[0], seen.train.labels, seen.shortcut)[0].numel()
-    case = Case(runs[0], input_shape(runs[0], pair), pair.num_classes, options.device, samples)
-    return choose(case, len(runs), options.stacking)
+    return Case(runs[0], input_shape(runs[0], pair), pair.num_classes, options.device, samples)
 
 
 def likely_best(device: torch.device, shape: tuple[int, int, int], batch_size: int) -> int:

@@ -6,13 +6,12 @@ import contextlib
 import json
 import math
 import shutil
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from aol._files import remove_partial_files, write_atomically
-from aol.engine.settings import Settings, WrongSettingsError
+from aol.engine.settings import Settings, WrongSettingsError, groups
 from aol.engine.source import AnyPair
 from aol.runs.groups import ExecutionOptions, RunGroup, begun_groups, check, new_group, plan, shard_of
 from aol.runs.pace import Pace, that_fits
@@ -81,6 +80,24 @@ class Outcome:
     untrained: dict[str, str] = field(default_factory=dict)
 
 
+def share_of(runs: Sequence[Settings], number: int, count: int, together: int | None = None) -> list[Settings]:
+    """Return the share of `count` that has this `number`, from one: whole groups of at most `together` runs.
+
+    It follows from what was asked for alone, and from nothing that is measured: processes and machines that do not
+    communicate agree. With `together`, groups are those of one process.
+
+    >>> from aol.engine.settings import grid
+    >>> [[run.seed for run in share_of(grid({}, seed=range(5)), number, 2)] for number in (1, 2)]
+    [[0, 1, 2], [3, 4]]
+    """
+    shares: list[set[str]] = [set() for _ in range(count)]
+    for alike in groups(runs, len(runs)):
+        equal = -(-len(alike) // count)
+        for group in groups(alike, min(equal, together or equal)):
+            min(shares, key=len).update(run.run_id for run in group)  # the first of the smallest
+    return [run for run in runs if run.run_id in shares[number - 1]]
+
+
 class Job:
     """What is left of a list of runs: planned one group at a time, so that a group that is too large can be split.
 
@@ -112,23 +129,12 @@ class Job:
         self._limits: dict[object, int] = {}  # of runs together, where more were too many
         self._pace: Pace | None = None  # where time is limited
         self._aside: set[Path] = set()  # groups that do not fit on this device
-        self.runs = list(runs)
-        self.pairs = open_data(self.missing() if shard_of(options) is None else self.runs)
-        self._take_share()
+        shard = shard_of(options)
+        self.runs = list(runs) if shard is None else share_of(runs, *shard, options.together)
         left = self.missing()
+        self.pairs = open_data(left)
         check(left, self.pairs, options)
         self.tally = Tally(self.runs, left, self.pairs)
-
-    def _take_share(self) -> None:
-        """Keep this process's share of the runs: whole groups, the same whatever is trained already."""
-        shard = shard_of(self.options)
-        if shard is None:
-            return
-        equal = {key: -(-count // shard[1]) for key, count in Counter(run.group_key for run in self.runs).items()}
-        shares = plan(self.runs, self.pairs, self.options, self.progress, limits=equal)
-        self._limits = {group[0].group_key: len(group) for group in reversed(shares)}  # the first is the largest
-        mine = {run.run_id for group in shares[shard[0] - 1 :: shard[1]] for run in group}
-        self.runs = [run for run in self.runs if run.run_id in mine]
 
     def missing(self) -> list[Settings]:
         """Return the runs without a complete record, in their order."""
@@ -154,7 +160,9 @@ class Job:
             if all(is_complete(get_valid(self.store, run)) for run in begun.runs) and wanted.keys().isdisjoint(ids):
                 self.remove(begun)
             elif not wanted.keys().isdisjoint(ids) and begun.folder not in self._aside:
-                return begun
+                if begun.checkpoint.exists():
+                    return begun
+                self.remove(begun)  # nothing was kept: planned again, as is wanted now
         if not wanted:
             return None
         planned = plan(list(wanted.values()), self.pairs, self.options, self.progress, limits=self._limits)
