@@ -55,7 +55,7 @@ def test_a_diverging_run_does_not_touch_its_neighbours(name: str, streams: bool)
 
 
 def test_the_quickest_way_is_chosen() -> None:
-    run = Settings(net="vit", precision="bf16", batch_size=32)
+    run = Settings(net="vit", batch_size=32)
     found = choose(Case(run, (3, 16, 16), 10, CUDA, samples=10_000), 4)
     assert set(found.timed) == {ALONE, "vmap", "streams"}
     assert found.stacking == min(found.timed, key=lambda each: found.timed[each])
