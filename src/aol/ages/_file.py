@@ -13,6 +13,7 @@ import errno
 import json
 import mmap
 import os
+import warnings
 import zlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -124,8 +125,8 @@ class AgesFile:
         """Return the headers that are whole, by their place: 0 and 1."""
         with self._explained(), _files.open_regular(self.path) as file:
             start, size = file.read(2 * _ALIGNED), os.fstat(file.fileno()).st_size
-        known = {place: _header(start[place * _ALIGNED :][:_ALIGNED]) for place in (0, 1)}
-        found = {place: header for place, header in known.items() if header is not None}
+        parts = {place: start[place * _ALIGNED :][:_ALIGNED] for place in (0, 1)}
+        found = {place: header for place, part in parts.items() if (header := _header(part)) is not None}
         if not found:
             raise ValueError(
                 f"file {self.path} holds no ages: it is another kind of file, or its process was stopped before the "
@@ -138,6 +139,13 @@ class AgesFile:
             raise ValueError(f"file {self.path} is of other ages. {error}") from error
         if size != self.size:
             raise self.damaged(f"it has {size:,} bytes instead of {self.size:,}")
+        if any(part.strip(b"\0") for place, part in parts.items() if place not in found):  # an erased one is zeros
+            (kept,) = found.values()
+            warnings.warn(
+                f"file {self.path} has a damaged header. Its ages are those of epoch {kept['epoch']}; a later epoch, "
+                "if there was one, is lost.",
+                stacklevel=5,
+            )
         return found
 
     def _reserve(self) -> None:
