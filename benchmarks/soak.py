@@ -26,6 +26,7 @@ import io
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -70,6 +71,7 @@ KILLED = {
     "stream all": f"stream --steps 4 --weighting cb+aol --stream access --fraction 0.3 --memory all {_FEW}",
     "pack": "data pack SETS/folder OUT --size 24",
 }
+COPYING = {"gather": "study gather RUNS --out OUT", "report": "report RUNS --write OUT/report.html"}
 
 
 class Wrong(Exception):  # noqa: N818 (a verdict)
@@ -88,7 +90,7 @@ class Killable(NamedTuple):
 
 def commands(sets: Path) -> dict[str, Killable]:
     """Return the commands that are killed."""
-    kinds = [*KILLED, "recorder", "study"]
+    kinds = [*KILLED, "recorder", "study", *COPYING]
     return {kind: Killable(partial(_begun, kind, sets), partial(_left, kind)) for kind in kinds}
 
 
@@ -143,8 +145,19 @@ def _begun(kind: str, sets: Path, out: Path) -> int:
         return _child(lambda: _recorded(out))
     if kind == "study":
         return forked(["study", "run", "margins-digits-smoke", "--only", "method=none", "--out", str(out)])
+    if kind in COPYING:
+        out.mkdir(exist_ok=True)
+        return forked(COPYING[kind].replace("RUNS", str(_runs(sets))).replace("OUT", str(out)).split())
     words = KILLED[kind].replace("SETS", str(sets)).replace("OUT", str(out)).split()
     return forked(words if kind == "pack" else [*words, "--out", str(out), "--resume"])
+
+
+def _runs(sets: Path) -> Path:
+    """Return a folder of finished runs, for commands that read them."""
+    folder = sets / "runs"
+    if not folder.exists() and status_of(forked([*KILLED["train"].split(), "--out", str(folder)])):
+        raise Wrong("the runs to copy could not be trained")
+    return folder
 
 
 def _recorded(out: Path) -> None:
@@ -167,6 +180,9 @@ def _left(kind: str, out: Path) -> dict[str, object]:
         run = read_run(out / "run")
         ages = ages_over_time(samples_of(out / "run"))
         return {"epochs": run.epochs.tolist(), "ages": str(run.by_class["age"].tolist()), "samples": ages}
+    if kind == "report":  # all but the time of writing
+        page = (out / "report.html").read_text(encoding="utf-8")
+        return {"files": sorted(path.name for path in out.iterdir()), "page": re.sub(r'"written":"[^"]*"', "", page)}
     found = {name: each for name, each in told(out).items() if name != "request.json"}
     parsed = {name: json.loads(each) for name, each in found.items() if kind == "pack" and name.endswith(".json")}
     return found | parsed  # the order of keys may differ
