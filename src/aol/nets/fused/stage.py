@@ -19,6 +19,7 @@ from aol.nets.fused.tiles import Partials, cdiv, processors
 SOURCE = Path(__file__).with_name("stage.cu")
 SIDES = {16: 32, 32: 16, 64: 8}  # channels → side of the maps that fit
 SUMS = 9
+_START = 4  # what a block takes besides its images, in images
 enabled = True  # benchmarks and tests turn these kernels off, to see what they are worth
 
 
@@ -76,14 +77,25 @@ class Shape:
         return max(work, 4 * SUMS * self.channels**2)
 
     def chunks(self, runs: int, batch: int) -> tuple[int, int]:
-        """Cut a batch so that all blocks run at once: how many chunks, and how many images each.
+        """Cut each run's batch so that all blocks end soonest: how many chunks, and how many images each.
 
         >>> Shape(16, 32, 1, 8, 3).chunks(64, 128), Shape(16, 32, 1, 8, 3).chunks(1, 128)
         ((6, 22), (128, 1))
+        >>> Shape(16, 32, 1, 8).chunks(64, 128), Shape(16, 32, 1, 8).chunks(50, 128)  # 128 blocks; 250 in two rounds
+        ((2, 64), (5, 26))
         """
-        wanted = max(1, processors() * self.resident // runs)
-        each = cdiv(cdiv(batch, wanted), self.images) * self.images
-        return cdiv(batch, each), each
+        return _chunks(processors() * self.resident, runs, batch, self.images)
+
+
+@cache
+def _chunks(at_once: int, runs: int, batch: int, images: int) -> tuple[int, int]:
+    """Choose the cut whose rounds of blocks take the least time: a block takes that of its images and `_START` more."""
+
+    def time(each: int) -> int:
+        return cdiv(runs * cdiv(batch, each), at_once) * (each + _START)
+
+    each = min(range(cdiv(batch, images) * images, 0, -images), key=time)
+    return cdiv(batch, each), each
 
 
 # Images a block takes at once, its warps, and blocks a multiprocessor: for many maps, and for few.
