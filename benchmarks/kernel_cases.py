@@ -182,7 +182,7 @@ def backward_parts(shape: Shape, *, residual: bool) -> dict[str, Callable[[], ob
         assert x is not None
         return {
             "dy": lambda: launch_back.norm_backward(g, y, through),
-            "input": lambda: launch_back.halving_backward_input(g, packed, below, before, y, x),
+            "input": lambda: launch_back.halving_backward_input(g, packed, below, before, shortcut=y, x=x),
             "weight": lambda: launch_back.halving_backward_weight(x, g),
         }
     short = y if residual else None

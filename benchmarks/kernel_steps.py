@@ -1,7 +1,13 @@
-"""Whole training steps and evaluation passes of R stacked ResNet-32s, for benchmarks/kernels.py."""
+"""Whole training steps and evaluation passes of R stacked networks, for benchmarks/kernels.py, or alone.
+
+    PYTHONPATH=src python3 benchmarks/kernel_steps.py [--net cnn] [--runs 210] [--batch 64] [--size 28]
+
+Alone, it prints milliseconds and images/s of aol's kernels and of plain PyTorch, and where the kernels' time goes.
+"""
 
 from __future__ import annotations
 
+import argparse
 import copy
 from collections.abc import Callable
 from dataclasses import replace
@@ -54,16 +60,19 @@ def replayed(work: Callable[[], object]) -> float:
     return median(times[4:])
 
 
-def network_time(way: str, runs: int) -> dict[str, object]:
-    """Time a training step (or, where the way says so, an evaluation pass) of `runs` ResNet-32s."""
-    nets = [make("resnet32", num_classes=10, seed=run) for run in range(runs)]
+def network_time(
+    way: str, runs: int, *, net_name: str = "resnet32", batch: int = BATCH, size: int = 32
+) -> dict[str, object]:
+    """Time a training step (or, where the way says so, an evaluation pass) of `runs` networks."""
+    nets = [make(net_name, num_classes=10, image_size=size, seed=run) for run in range(runs)]
     net = stack(nets).cuda()
     evaluating = way.endswith("evaluation")
-    batch = 4 * BATCH if evaluating else BATCH
-    x = torch.randn(batch, 32, 32, runs, 3, device=DEVICE).permute(3, 0, 4, 1, 2)
+    batch = 4 * batch if evaluating else batch
+    x = torch.randn(batch, size, size, runs, 3, device=DEVICE).permute(3, 0, 4, 1, 2)
     y = torch.randint(10, (runs, batch), device=DEVICE)
     target: Callable[[Tensor], Tensor]
     if way.startswith("fused"):
+        x = x.contiguous()  # as the engine gathers images
         target = FusedStack(net)
     else:
         net = net.to(memory_format=torch.channels_last)
@@ -84,11 +93,11 @@ def network_time(way: str, runs: int) -> dict[str, object]:
     return {"way": way, "runs": runs, "batch": batch, "ms": ms, "thousand_images_a_second": runs * batch / ms}
 
 
-def profile(runs: int) -> list[dict[str, object]]:
+def profile(runs: int, *, net_name: str = "resnet32", batch: int = BATCH, size: int = 32) -> list[dict[str, object]]:
     """Where a fused step's time goes, by kernel."""
-    net = stack([make("resnet32", num_classes=10, seed=run) for run in range(runs)]).cuda()
+    net = stack([make(net_name, num_classes=10, image_size=size, seed=run) for run in range(runs)]).cuda()
     fused = FusedStack(net)
-    x = torch.randn(runs, BATCH, 3, 32, 32, device=DEVICE)
+    x = torch.randn(runs, batch, 3, size, size, device=DEVICE)
     for _ in range(2):
         fused(x).square().sum().backward()
     torch.cuda.synchronize()
@@ -135,3 +144,24 @@ def network_errors() -> dict[str, float]:
         away = [float((a.double() - b).norm() / b.norm()) for a, b in zip(values, wanted, strict=True)]
         errors |= {f"network {name} logits": away[0], f"network {name} worst gradient": max(away[1:])}
     return errors
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--net", default="cnn")
+    parser.add_argument("--runs", type=int, default=210)
+    parser.add_argument("--batch", type=int, default=64)
+    parser.add_argument("--size", type=int, default=28)
+    chosen = parser.parse_args()
+    case = {"net_name": chosen.net, "batch": chosen.batch, "size": chosen.size}
+    for way in ("fused", "plain", "fused evaluation", "plain evaluation"):
+        row = network_time(way, chosen.runs, **case)
+        rate = f"{row['thousand_images_a_second']:.0f} thousand images/s"
+        print(f"{way:18s} {chosen.runs} × {row['batch']}: {row['ms']:8.3f} ms, {rate}", flush=True)
+        torch.cuda.empty_cache()
+    for row in profile(chosen.runs, **case):
+        print(f"  {row['kernel']:60s} {row['ms']:8.3f} ms {row['calls']:4d}×")
+
+
+if __name__ == "__main__":
+    main()

@@ -13,6 +13,8 @@ from aol.engine import OfflineLoop, StreamLoop, capacity, grid, learner
 from aol.engine.capture import Captured
 from aol.engine.settings import Value
 from aol.engine.source import data_of
+from aol.nets import fused
+from aol.nets.fused import FusedStack
 from aol.runs.groups import load_checkpoint, save_checkpoint
 
 CUDA = torch.device("cuda")
@@ -118,19 +120,21 @@ def test_state_taken_on_the_device_goes_on_there(tmp_path: Path) -> None:
     )
 
 
-def test_the_kernels_learn_what_plain_pytorch_learns(monkeypatch: pytest.MonkeyPatch) -> None:
-    common: dict[str, Value] = {"data": "random", "precision": "bf16", "epochs": 2, "lr": 0.01}
+@pytest.mark.parametrize("net", ["resnet32", "cnn"])
+def test_the_kernels_learn_what_plain_pytorch_learns(net: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    common: dict[str, Value] = {"data": "random", "net": net, "precision": "bf16", "epochs": 2, "lr": 0.01}
     pair = random_pair(train=2000, test=500)
 
-    def losses() -> torch.Tensor:
+    def losses(*, by_kernels: bool) -> torch.Tensor:
         loop = OfflineLoop(grid(common, seed=list(range(8))), pair, device=CUDA)
+        assert isinstance(loop.learner._learning, FusedStack) == by_kernels
         while not loop.done:
             loop.run_epoch()
         return loop.history.epoch("train_loss")
 
-    by_kernels = losses()
-    monkeypatch.setattr(learner.fused, "can_fuse", lambda net: False)
-    torch.testing.assert_close(by_kernels, losses(), rtol=2e-2, atol=2e-2)
+    found = losses(by_kernels=True)
+    monkeypatch.setattr(fused, "can_fuse", lambda net, size: False)
+    torch.testing.assert_close(found, losses(by_kernels=False), rtol=2e-2, atol=2e-2)
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
@@ -151,6 +155,14 @@ def test_deterministic_runs_repeat_themselves_to_the_last_bit(precision: str, mo
     finally:
         torch.use_deterministic_algorithms(False)
     assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+
+
+def test_cnns_on_sizes_that_do_not_halve_evenly_take_plain_pytorch() -> None:
+    run = grid({"data": "random", "precision": "bf16", "net": "cnn"}, seed=[0])[0]
+    for side, by_kernels in ((28, True), (30, False)):
+        many = learner.Learner([run] * 2, num_classes=10, shape=(3, side, side), device=CUDA)
+        assert isinstance(many._learning, FusedStack) == by_kernels
+        assert many.predict(torch.zeros((2, 5, 3, side, side), device=CUDA)).shape == (2, 5, 10)
 
 
 def test_as_many_runs_are_trained_together_as_there_is_room_for() -> None:

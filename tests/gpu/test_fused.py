@@ -2,14 +2,29 @@
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Callable
+from functools import partial
+
 import pytest
 import torch
 
 from aol.data import augment
 from aol.data.images import Augmentation, centred
+from aol.nets import Stacked
+from aol.nets.fused import FusedStack, launch, launch_back, obstacle, stage
 from aol.nets.fused import images as read
-from aol.nets.fused import launch, launch_back, stage
-from tests.support.fused_nets import cuts, error, errors_of_a_step, images, loss, stacked, twins
+from tests.support.fused_nets import (
+    CLASSES,
+    cuts,
+    error,
+    errors_of_a_step,
+    images,
+    loss,
+    stacked,
+    stacked_cnns,
+    twins,
+)
 
 
 @pytest.mark.parametrize("fewest", [10**9, 0], ids=["tiles", "rows"])
@@ -33,23 +48,80 @@ def test_a_step_in_fp32_equals_the_plain_one(fewest: int, batch: int) -> None:
 
 @pytest.mark.parametrize("fewest", [10**9, 0], ids=["tiles", "rows"])
 def test_bf16_is_as_close_as_autocast(fewest: int) -> None:
-    net = stacked(3, (2, 2, 2)).cuda()
-    fused, oracle = twins(net, torch.bfloat16)
-    _, plain = twins(net, torch.bfloat16)
-    x = images(3, 37, 32).cuda()
     with cuts(None, fewest):
-        errors = errors_of_a_step(fused, oracle, x)
-    plain = plain.float()
+        assert_as_close_as_autocast(stacked(3, (2, 2, 2)).cuda(), images(3, 37, 32).cuda())
+
+
+def assert_as_close_as_autocast(net: Stacked, x: torch.Tensor) -> None:
+    """Logits, gradients and statistics are about as far from fp64 as those of plain PyTorch in bf16."""
+    plain = copy.deepcopy(net)
+    fused, oracle = twins(net, torch.bfloat16)
+    errors = errors_of_a_step(fused, oracle, x)
     with torch.autocast("cuda", torch.bfloat16):
         logits = plain(x).float()
     loss(logits).backward()
     theirs = dict(oracle.named_parameters())
     for name, value in plain.named_parameters():
         assert errors[f"{name}.grad"] < 2 * error(value.grad, theirs[name].grad) + 0.02, name  # type: ignore[arg-type]
+    assert errors["logits"] < 0.02, errors
+    for name, _ in oracle.named_buffers():
+        assert errors[name] < 0.01, name
 
 
-def test_a_step_can_be_captured_and_replayed() -> None:
-    fused, _ = twins(stacked(2, (1, 1, 1)).cuda(), torch.bfloat16)
+CNN_SHAPES = [(3, 37, 28, 3), (3, 64, 32, 3), (210, 64, 28, 3), (2, 33, 8, 1), (70, 5, 28, 1), (1, 128, 32, 3)]
+
+
+@pytest.mark.parametrize(("runs", "batch", "size", "channels"), CNN_SHAPES)
+def test_cnns_in_bf16_are_as_close_as_autocast(runs: int, batch: int, size: int, channels: int) -> None:
+    net = stacked_cnns(runs, channels=channels).cuda()
+    assert obstacle(net, (size, size)) is None
+    assert_as_close_as_autocast(net, images(runs, batch, size, channels=channels).cuda())
+
+
+@pytest.mark.parametrize(("size", "channels"), [(28, 3), (32, 3), (8, 1)])
+@pytest.mark.parametrize("batch", [10, 1])
+def test_a_step_of_cnns_in_fp32_equals_the_plain_one(batch: int, size: int, channels: int) -> None:
+    fused, oracle = twins(stacked_cnns(3, channels=channels).cuda(), torch.float32)
+    with cuts(32):
+        errors = errors_of_a_step(fused, oracle, images(3, batch, size, channels=channels).cuda())
+    assert errors["logits"] < 1e-5, errors
+    assert sorted(errors.values())[len(errors) // 2] < 1e-4, errors  # a relu at zero may change some gradients
+
+
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize(("runs", "batch", "size"), [(3, 37, 28), (210, 312, 28), (2, 5, 32), (250, 8, 8)])
+def test_cnns_evaluate_as_in_plain_pytorch(runs: int, batch: int, size: int, shared: bool) -> None:
+    net = stacked_cnns(runs).cuda().eval()
+    x = images(1, batch, size).cuda()[0] if shared else images(runs, batch, size).cuda()
+    with torch.no_grad():
+        found = FusedStack(net)(x)
+        wanted = net(x)
+    assert found.shape == (runs, batch, CLASSES)
+    assert error(found, wanted) < 0.02
+
+
+def test_a_cnn_that_diverged_stays_alone() -> None:
+    def logits(poisoned: bool) -> torch.Tensor:
+        fused, _ = twins(stacked_cnns(3).cuda(), torch.bfloat16)
+        sgd = torch.optim.SGD(fused.parameters(), lr=0.1, momentum=0.9)
+        for seed in range(3):
+            if poisoned:
+                fused.stacked.network.conv2.weight.data.view(3, -1)[1] = torch.nan  # type: ignore[union-attr]
+            sgd.zero_grad()
+            loss(fused(images(3, 64, 28, seed=seed).cuda())).backward()
+            sgd.step()
+        with torch.no_grad():
+            return fused.eval()(images(3, 64, 28).cuda())
+
+    clean, found = logits(poisoned=False), logits(poisoned=True)
+    assert clean.isfinite().all()
+    assert found[1].isnan().all()
+    assert torch.equal(found[[0, 2]], clean[[0, 2]])
+
+
+@pytest.mark.parametrize("make", [partial(stacked, blocks=(1, 1, 1)), stacked_cnns])
+def test_a_step_can_be_captured_and_replayed(make: Callable[[int], Stacked]) -> None:
+    fused, _ = twins(make(2).cuda(), torch.bfloat16)
     x = images(2, 16, 32).cuda()
     side = torch.cuda.Stream()
     with torch.cuda.stream(side):

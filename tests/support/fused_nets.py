@@ -1,9 +1,9 @@
-"""Small stacked ResNets with their oracle, for the kernels' tests on the interpreter and on a GPU."""
+"""Small stacked ResNets and CNNs with their oracle, for the kernels' tests on the interpreter and on a GPU."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -11,7 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from aol.nets import Stacked, stack
+from aol.nets import Network, Stacked, stack
+from aol.nets.cnn import CNN
 from aol.nets.fused import FusedStack
 from aol.nets.resnet_cifar import resnet32
 
@@ -23,10 +24,19 @@ def generator(seed: int) -> torch.Generator:
 
 
 def stacked(runs: int, blocks: tuple[int, ...] = (1, 1, 1), *, classes: int = CLASSES, channels: int = 3) -> Stacked:
-    """R networks whose scales, shifts and statistics differ by run and channel."""
+    """R ResNets whose scales, shifts and statistics differ by run and channel."""
+    return _varied(runs, lambda: resnet32(classes, channels, blocks=blocks))
+
+
+def stacked_cnns(runs: int, *, classes: int = CLASSES, channels: int = 3) -> Stacked:
+    """R small CNNs, varied as `stacked`."""
+    return _varied(runs, lambda: CNN(classes, channels))
+
+
+def _varied(runs: int, make: Callable[[], Network]) -> Stacked:
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(0)
-        nets = [resnet32(classes, channels, blocks=blocks) for _ in range(runs)]
+        nets = [make() for _ in range(runs)]
     for run, net in enumerate(nets):
         source = generator(run)
         for value in [*net.parameters(), *(b for b in net.buffers() if b.is_floating_point())]:

@@ -149,7 +149,7 @@ class Learner:
         if isinstance(net, nets.ByRun):
             return net.channels_last()
         wanted = self.settings.precision == "bf16"
-        if not isinstance(net, nets.Stacked) or not wanted or not fused.can_fuse(net):
+        if not isinstance(net, nets.Stacked) or not wanted or not fused.can_fuse(net, self._shape[1:]):
             return net.to(memory_format=torch.channels_last)  # type: ignore[call-overload,no-any-return]
         quick = fused.fuse(net).eval()
         try:

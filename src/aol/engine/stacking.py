@@ -142,7 +142,9 @@ def _choose(case: Case, number: int, wanted: str, ways: tuple[str, ...]) -> Choi
 
 
 def _has_kernels(net: nets.Network, case: Case) -> bool:
-    return case.run.precision == "bf16" and nets.can_stack(net) and fused.can_fuse(nets.stack([net]).to(case.device))
+    if case.run.precision != "bf16" or not nets.can_stack(net):
+        return False
+    return fused.can_fuse(nets.stack([net]).to(case.device), case.shape[1:])
 
 
 def _obstacle(net: nets.Network, stacking: str, case: Case) -> str | None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 
 import pytest
 import torch
 
+from aol.nets import Stacked
 from aol.nets.fused import obstacle as fused_nets_obstacle
-from tests.support.fused_nets import cuts, error, errors_of_a_step, images, loss, stacked, twins
+from tests.support.fused_nets import cuts, error, errors_of_a_step, images, loss, stacked, stacked_cnns, twins
 
 BY_TILES, BY_ROWS = 10**9, 0
 SHARP = 2e-5
@@ -32,12 +34,24 @@ def test_two_blocks_a_stage_and_rows_longer_than_wide(fewest: int, monkeypatch: 
     assert max(errors.values()) < SHARP, errors
 
 
-def test_bf16_maps_stay_close() -> None:
-    fused, oracle = twins(stacked(2), torch.bfloat16)
+@pytest.mark.parametrize(
+    ("batch", "size", "channels", "pixels"), [(3, 28, 3, 128), (5, 8, 1, 16), (1, 32, 3, 64), (2, 4, 2, 64)]
+)
+def test_a_step_of_cnns_equals_the_plain_one(batch: int, size: int, channels: int, pixels: int) -> None:
+    """Maps of 7×7, 2×2, 8×8 and 1×1 pixels at the end, and tiles that are not full."""
+    fused, oracle = twins(stacked_cnns(2, channels=channels), torch.float32)
+    with cuts(pixels):
+        errors = errors_of_a_step(fused, oracle, images(2, batch, size, channels=channels))
+    assert max(errors.values()) < SHARP, errors
+
+
+@pytest.mark.parametrize(("make", "batch"), [(stacked, 2), (stacked_cnns, 16)])
+def test_bf16_maps_stay_close(make: Callable[[int], Stacked], batch: int) -> None:
+    fused, oracle = twins(make(2), torch.bfloat16)
     with cuts():
-        errors = errors_of_a_step(fused, oracle, images(2, 2))
+        errors = errors_of_a_step(fused, oracle, images(2, batch))
     assert errors["logits"] < 0.02, errors
-    assert max(errors.values()) < 0.2, errors  # two images: one relu that flips shows in a gradient
+    assert max(errors.values()) < 0.2, errors  # few values: one relu that flips shows in a gradient
 
 
 @pytest.mark.parametrize("fewest", [BY_TILES, BY_ROWS])
@@ -49,6 +63,14 @@ def test_evaluation_uses_running_statistics_and_leaves_them(fewest: int) -> None
         assert error(fused(x), oracle(x.double())) < SHARP
     for name, value in fused.stacked.state_dict().items():
         assert torch.equal(value, before[name]), name
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_cnns_evaluate_images_of_their_own_or_of_all(shared: bool) -> None:
+    fused, oracle = twins(stacked_cnns(2).eval(), torch.float32)
+    x = images(2, 3, 28)[0] if shared else images(2, 3, 28)
+    with torch.no_grad(), cuts(64):
+        assert error(fused(x), oracle(x.double())) < SHARP
 
 
 def test_evaluation_with_gradients_takes_the_plain_path() -> None:
@@ -86,16 +108,23 @@ def test_a_mean_far_from_zero_costs_no_digits() -> None:
     assert error(found.running_var, wanted.running_var) < 1e-3
 
 
-@pytest.mark.parametrize("fewest", [BY_TILES, BY_ROWS])
-def test_a_run_that_diverged_stays_alone_and_shows_it(fewest: int) -> None:
-    net = stacked(2)
+@pytest.mark.parametrize(
+    ("make", "fewest", "sick"),
+    [
+        (stacked, BY_TILES, "stages.0.0.conv1.weight"),
+        (stacked, BY_ROWS, "stages.0.0.conv1.weight"),
+        (stacked_cnns, BY_TILES, "conv2.weight"),
+    ],
+)
+def test_a_run_that_diverged_stays_alone_and_shows_it(make: Callable[[int], Stacked], fewest: int, sick: str) -> None:
+    net = make(2)
     healthy = copy.deepcopy(net)
     with torch.no_grad():
-        net.run_view(net.network.stages[0][0].conv1.weight)[0, 0, 0, 0, 0] = float("nan")  # type: ignore[index,union-attr,arg-type]
+        net.run_view(net.network.get_parameter(sick))[0, 0, 0, 0, 0] = float("nan")
     x = images(2, 2)
     with cuts(32, fewest):
-        sick, well = twins(net, torch.float32)[0], twins(healthy, torch.float32)[0]
-        found, wanted = sick(x), well(x)
+        ill, well = twins(net, torch.float32)[0], twins(healthy, torch.float32)[0]
+        found, wanted = ill(x), well(x)
         loss(found).backward()
         loss(wanted).backward()
     assert found[0].isnan().all()

@@ -1,4 +1,4 @@
-"""R stacked ResNets on one GPU, in Triton kernels that fuse convolutions, batch norms and activations.
+"""R stacked ResNets, or small CNNs, on one GPU, in Triton kernels that fuse convolutions, batch norms and activations.
 
 Assumes a `Stacked` network, whose parameters and buffers are used as they are: its forward pass, state dict and
 optimiser keep working. Needs Triton and a GPU only when run; `obstacle` says what is missing.
@@ -20,16 +20,18 @@ from aol.nets.stacked import Stacked
 __all__ = ["CannotFuse", "FusedStack", "can_fuse", "fuse", "obstacle"]
 
 
-def obstacle(net: nn.Module) -> str | None:
-    """Why the kernels cannot run `net` here, in words; None if they can.
+def obstacle(net: nn.Module, size: tuple[int, int] | None = None) -> str | None:
+    """Why the kernels cannot run `net` here, on images of height and width `size`, in words; None if they can.
 
     >>> obstacle(nn.Linear(2, 2))
-    'not a stack of residual networks'
+    'not a stack of residual networks, nor of small CNNs'
     """
     try:
-        plan(net)
-    except CannotFuse as reason:
-        return str(reason)
+        found = plan(net)
+    except CannotFuse as error:
+        return str(error)
+    if size is not None and (reason := found.refuses(*size)):
+        return reason
     if importlib.util.find_spec("triton") is None:
         return "Triton is not installed"
     if not all(value.is_contiguous() for value in net.state_dict().values()):
@@ -40,23 +42,23 @@ def obstacle(net: nn.Module) -> str | None:
     return None
 
 
-def can_fuse(net: nn.Module) -> bool:
-    """Whether `fuse` can run `net` here; `obstacle` says why not.
+def can_fuse(net: nn.Module, size: tuple[int, int] | None = None) -> bool:
+    """Whether `fuse` can run `net` here, on images of height and width `size`; `obstacle` says why not.
 
     >>> can_fuse(nn.Linear(2, 2))
     False
     """
-    return obstacle(net) is None
+    return obstacle(net, size) is None
 
 
 def fuse(stacked: Stacked, *, dtype: torch.dtype = torch.bfloat16) -> FusedStack:
-    """Wrap a stacked ResNet for the kernels; raises CannotFuse with the reason where they cannot run it.
+    """Wrap a stacked ResNet or CNN for the kernels; raises CannotFuse with the reason where they cannot run it.
 
     >>> from aol.nets import make, stack
-    >>> fuse(stack([make("cnn", num_classes=2, seed=0)]))
+    >>> fuse(stack([make("resnet34", num_classes=2, seed=0)]))
     Traceback (most recent call last):
     ...
-    aol.nets.fused.plan.CannotFuse: not a stack of residual networks
+    aol.nets.fused.plan.CannotFuse: the stem is not a convolution, a norm and a relu
     """
     if reason := obstacle(stacked):
         raise CannotFuse(reason)
@@ -64,7 +66,7 @@ def fuse(stacked: Stacked, *, dtype: torch.dtype = torch.bfloat16) -> FusedStack
 
 
 class FusedStack(nn.Module):
-    """A `Stacked` ResNet run by kernels: images [R, B, C, H, W], or [B, C, H, W] for all → logits [R, B, K], fp32.
+    """A `Stacked` network run by kernels: images [R, B, C, H, W], or [B, C, H, W] for all → logits [R, B, K], fp32.
 
     Maps are kept in `dtype`, everything is added in fp32. It holds no values of its own: training it trains
     `stacked`. Not training, gradients are not to be had from the kernels: where one is asked for, the plain
@@ -84,9 +86,10 @@ class FusedStack(nn.Module):
         self._check(images)
         from aol.nets.fused import blocks, network, stage  # Triton is needed from here on, not before
 
-        stage.prepare(training=self.training)
-        if not self.training:
-            blocks.prepare()
+        if self._plan.residual:  # others have none of the convolutions that these are for
+            stage.prepare(training=self.training)
+            if not self.training:
+                blocks.prepare()
 
         if self.training:
             found = network.Features.apply(self._plan, self.dtype, images, *self._plan.parameters())  # type: ignore[no-untyped-call]
@@ -108,8 +111,5 @@ class FusedStack(nn.Module):
         if not (own or images.dim() == 4) or images.shape[-3] != channels:
             allowed = f"[{self.num_runs}, B, {channels}, H, W] or [B, {channels}, H, W]"
             raise ValueError(f"images must be {allowed}, got {list(images.shape)}")
-        multiple = 2**self._plan.halvings
-        if images.shape[-1] % multiple or images.shape[-2] % multiple:
-            raise ValueError(
-                f"height and width must be multiples of {multiple}, got {images.shape[-2]}×{images.shape[-1]}"
-            )
+        if reason := self._plan.refuses(images.shape[-2], images.shape[-1]):
+            raise ValueError(reason)

@@ -96,8 +96,10 @@ def fits(plan: Plan, images: Tensor, dtype: torch.dtype) -> bool:
 
 
 def _can_follow(plan: Plan, maps: int, most_shared_bytes: int) -> bool:
-    """Whether every stage has units, twice the channels of the one before, a known size, and room in shared memory."""
+    """Whether blocks have shortcuts, and stages have units, twice the channels of the last, a known size, and room."""
     channels = plan.stem.conv.out_channels
+    if not plan.residual:
+        return False
     for number, part in enumerate(plan.stages):
         if not part.units or part.lead.conv.out_channels != channels << number or channels << number not in CUTS:
             return False

@@ -104,9 +104,10 @@ def halving_backward_input(
     W: tl.constexpr,
     C: tl.constexpr,
     N: tl.constexpr,
+    RESIDUAL: tl.constexpr,
     PIXELS: tl.constexpr,
 ):
-    """As `conv_backward_input` with RESIDUAL, stride 2: dy and shortcut [R, B, H, W, C] → [R, B, 2·H, 2·W, N].
+    """As `conv_backward_input`, stride 2: dy and shortcut [R, B, H, W, C] → [R, B, 2·H, 2·W, N].
 
     A pixel of dy has four below it, whose gradients come from it and its neighbours right, down and across:
     a product [pixels, 4·C] with packed weights [4·C, 4·N]. Each of the four leaves its sums as a tile of its own.
@@ -130,12 +131,16 @@ def halving_backward_input(
     n = (q % N)[None, :]
     row = 2 * (pixel // W)[:, None] + (q // (2 * N))[None, :]
     here = run * total * 4 * N + (row * (2 * W) + 2 * w[:, None]) * N + (q % (2 * N))[None, :]
-    short_ptr += run * total * C + SIDE
-    grad += 0.25 * tl.load(short_ptr + pixel[:, None] * C + n, mask=live, other=0.0).to(tl.float32)
-    closed = tl.load(x_ptr + here, mask=live, other=0.0).to(tl.float32) <= 0
+    below = tl.load(below_ptr + here, mask=live, other=0.0).to(tl.float32)
+    if RESIDUAL:
+        short_ptr += run * total * C + SIDE
+        grad += 0.25 * tl.load(short_ptr + pixel[:, None] * C + n, mask=live, other=0.0).to(tl.float32)
+        closed = tl.load(x_ptr + here, mask=live, other=0.0).to(tl.float32) <= 0
+    else:
+        closed = below * table_row(s_ptr, 0, runs, run, n, N) + table_row(s_ptr, 1, runs, run, n, N) <= 0
     grad = tl.where(closed | (live == 0), 0.0, grad)
     tl.store(out_ptr + here, grad.to(out_ptr.dtype.element_ty), mask=live)
-    away = tl.load(below_ptr + here, mask=live, other=0.0).to(tl.float32) - table_row(s_ptr, 2, runs, run, n, N)
+    away = below - table_row(s_ptr, 2, runs, run, n, N)
     partial_ptr += (run * tl.num_programs(0) + tile) * 8 * N + (q // N) * (2 * N) + q % N
     tl.store(partial_ptr, tl.sum(grad, 0))
     tl.store(partial_ptr + N, tl.sum(grad * away, 0))

@@ -31,20 +31,21 @@ def conv_backward(
     """Gradient of a convolution's output, behind its norm, → that below the relu before it; sums; its weights'.
 
     `through` are the norm's backward coefficients for (grad, y). `below` is what the norm before the relu saw
-    and `table` that norm's. At a block's start x is the relu's output, kept, and `shortcut` the gradient that
-    joins above the relu; elsewhere the relu's output is `made`, or made again from `below`.
+    and `table` that norm's. At the start of a block with a shortcut, x is the relu's output, kept, and `shortcut` the
+    gradient that joins above the relu; elsewhere the relu's output is `made`, or made again from `below`.
     """
     if stage.fits(y, below.shape[4]) and y.shape == below.shape:
-        read = below if x is None else x
-        out, partials, sums = stage.backward(grad, y, through, weights, read, below, table, shortcut=shortcut)
+        start = below if x is None else x
+        out, partials, sums = stage.backward(grad, y, through, weights, start, below, table, shortcut=shortcut)
         return out, partials, _add_chunks(sums, y.shape[4], "tapwise")
     dy = norm_backward(grad, y, through)
+    read = made if x is None else x
     if dy.shape != below.shape:
-        assert x is not None
-        assert shortcut is not None
-        return *halving_backward_input(dy, weights, below, table, shortcut, x), halving_backward_weight(x, dy)
+        assert read is not None
+        found = halving_backward_input(dy, weights, below, table, shortcut=shortcut, x=x)
+        return *found, halving_backward_weight(read, dy)
     found = conv_backward_input(dy, weights, below, table, shortcut=shortcut, x=x)
-    return *found, conv_backward_weight(made if x is None else x, dy, below, table)
+    return *found, conv_backward_weight(read, dy, below, table)
 
 
 def norm_backward(grad: Tensor, y: Tensor, through: Tensor) -> Tensor:
@@ -97,9 +98,9 @@ def conv_backward_weight(x: Tensor | None, dy: Tensor, below: Tensor, table: Ten
 
 
 def halving_backward_input(
-    dy: Tensor, weights: Tensor, below: Tensor, table: Tensor, shortcut: Tensor, x: Tensor
+    dy: Tensor, weights: Tensor, below: Tensor, table: Tensor, *, shortcut: Tensor | None, x: Tensor | None
 ) -> tuple[Tensor, Partials]:
-    """Return the gradient of the input of a convolution with stride 2; its weights packed for that."""
+    """Return the gradient below the relu and its sums, as `conv_backward`; stride 2, weights packed for that."""
     runs, batch, height, width, c = dy.shape
     n = below.shape[4]
     tile = tile_for("halving_input", c)
@@ -107,8 +108,9 @@ def halving_backward_input(
     tiles = cdiv(batch * height * width, tile.pixels)
     values = torch.empty((runs, 4 * tiles, 2, n), dtype=torch.float32, device=dy.device)
     kernels.halving_backward_input[(tiles, runs)](
-        dy, weights, out, values, shortcut, x, below, table, runs, batch, H=height, W=width, C=c, N=n,
-        PIXELS=tile.pixels, **options(tile, dy.dtype),
+        dy, weights, out, values, shortcut if shortcut is not None else dy, x if x is not None else below, below,
+        table, runs, batch, H=height, W=width, C=c, N=n, RESIDUAL=x is not None, PIXELS=tile.pixels,
+        **options(tile, dy.dtype),
     )  # fmt: skip
     return out, Partials(values, tile.pixels, 4 * batch * height * width)
 

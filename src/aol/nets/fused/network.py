@@ -45,8 +45,11 @@ def evaluate(plan: Plan, images: Tensor, dtype: torch.dtype) -> Tensor:
         return blocks.features(plan, images, lambda unit: (unit.conv.weight.detach(), table(unit)))
     stem = plan.stem
     x, _ = launch.stem_forward(images, stem.conv.weight.detach(), plan.runs, dtype, table=table(stem))
-    for first, second in plan.blocks:
-        x = convolved(convolved(x, first), second, x)
+    for *inner, last in plan.blocks:
+        y = x
+        for unit in inner:
+            y = convolved(y, unit)
+        x = convolved(y, last, x if inner else None)
     return x.mean((2, 3), dtype=torch.float32)
 
 
@@ -54,7 +57,7 @@ def evaluate(plan: Plan, images: Tensor, dtype: torch.dtype) -> Tensor:
 class _Kept:
     """What the backward pass needs of a unit: its raw output, its norm's table, its packed weights, what follows.
 
-    `read` is what the convolution after a block's first unit read: y itself, or relu(norm(y)) where that is made.
+    `read` is what the next convolution of a block read: y itself, or relu(norm(y)) where that is made.
     """
 
     y: Tensor
@@ -103,9 +106,9 @@ def record(plan: Plan, images: Tensor, dtype: torch.dtype) -> tuple[Tensor, _Tap
                 ahead, back = launch.pack(weight, plan.runs, dtype, unit.stride)
                 y, partials = launch.conv_forward(read, ahead, unit.stride, entry=entry)
             table = _finished(unit, partials)
-            read, entry = (y, None) if unit is not block[0] else _activated(y, table)
+            read, entry = (y, None) if unit is block[-1] else _activated(y, table)
             tape.units.append(_Kept(y, table, back, read))
-        x = launch.block_end(y, table, x)
+        x = launch.block_end(y, table, x if len(block) > 1 else None)
         tape.ends.append(x)
     counts = [count for unit in plan.units if (count := unit.norm.num_batches_tracked) is not None]
     torch._foreach_add_(counts, 1)
@@ -117,20 +120,22 @@ def backward(plan: Plan, images: Tensor, tape: _Tape, grad: Tensor) -> list[Tens
     last = tape.units[-1]
     g, partials = launch_back.pool_backward(grad.contiguous(), tape.ends[-1], last.y, last.table)
     found: list[Tensor] = []  # from the last unit to the first, each unit's three in reverse
-    for number in reversed(range(len(plan.blocks))):
-        first, second = tape.units[2 * number + 1], tape.units[2 * number + 2]
-        x, under = tape.ends[number], tape.units[2 * number]
-        weight_grad, bias_grad, through = launch_back.finish_backward(partials, second.table)
-        made = first.read if first.y.shape[4] in tape.made else None
-        inner, partials, conv_grad = launch_back.conv_backward(
-            g, second.y, through, second.back, first.y, first.table, made=made
-        )
-        found += [bias_grad, weight_grad, conv_grad]
-        weight_grad, bias_grad, through = launch_back.finish_backward(partials, first.table)
-        g, partials, conv_grad = launch_back.conv_backward(
-            inner, first.y, through, first.back, under.y, under.table, shortcut=g, x=x
-        )
-        found += [bias_grad, weight_grad, conv_grad]
+    number = len(tape.units)
+    for block, x in zip(reversed(plan.blocks), reversed(tape.ends[:-1]), strict=True):
+        end = g
+        for unit in reversed(block):
+            number -= 1
+            kept, under = tape.units[number], tape.units[number - 1]
+            read: dict[str, Tensor | None]
+            if unit is not block[0]:
+                read = {"made": under.read if under.y.shape[4] in tape.made else None}
+            else:
+                read = {"x": x, "shortcut": end} if len(block) > 1 else {"made": x}
+            weight_grad, bias_grad, through = launch_back.finish_backward(partials, kept.table)
+            g, partials, conv_grad = launch_back.conv_backward(
+                g, kept.y, through, kept.back, under.y, under.table, **read
+            )
+            found += [bias_grad, weight_grad, conv_grad]
     weight_grad, bias_grad, through = launch_back.finish_backward(partials, tape.units[0].table)
     found += [bias_grad, weight_grad, launch_back.stem_backward_weight(images, g, tape.units[0].y, through)]
     return found[::-1]

@@ -1,4 +1,4 @@
-"""Reads a stacked ResNet as a list of convolutions with their norms, or says why the kernels cannot run it."""
+"""Reads a stacked ResNet or CNN as a list of convolutions with their norms, or says why the kernels cannot run it."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
+from aol.nets.cnn import CNN
 from aol.nets.layers import HalvingShortcut
 from aol.nets.resnet import BasicBlock, ResNet
 from aol.nets.stacked import Stacked
@@ -41,11 +42,11 @@ class Stage:
 
 @dataclass(frozen=True)
 class Plan:
-    """Stem, then blocks of two units; the shortcut of a block follows from the stride of its first."""
+    """Stem, then blocks: two units closed by a shortcut, which follows from the stride of the first, or one without."""
 
     runs: int
     stem: Unit
-    blocks: tuple[tuple[Unit, Unit], ...]
+    blocks: tuple[tuple[Unit, ...], ...]
 
     @property
     def units(self) -> list[Unit]:
@@ -56,17 +57,29 @@ class Plan:
     def stages(self) -> list[Stage]:
         """The blocks, parted where the map is halved."""
         found = [Stage(self.stem, ())]
-        for first, second in self.blocks:
+        for first, *rest in self.blocks:
             if first.stride == 2:
-                found.append(Stage(first, (second,)))
+                found.append(Stage(first, tuple(rest)))
             else:
-                found[-1] = Stage(found[-1].lead, (*found[-1].units, first, second))
+                found[-1] = Stage(found[-1].lead, (*found[-1].units, first, *rest))
         return found
 
     @property
     def halvings(self) -> int:
         """How often height and width must be divisible by two."""
-        return sum(first.stride == 2 for first, _ in self.blocks)
+        return sum(first.stride == 2 for first, *_ in self.blocks)
+
+    def refuses(self, height: int, width: int) -> str | None:
+        """Why images of this size cannot be halved so often, in words; None if they can."""
+        multiple = 2**self.halvings
+        if height % multiple or width % multiple:
+            return f"height and width must be multiples of {multiple}, got {height}×{width}"
+        return None
+
+    @property
+    def residual(self) -> bool:
+        """Whether every block has a shortcut."""
+        return all(len(block) == 2 for block in self.blocks)
 
     def parameters(self) -> list[Tensor]:
         """Three tensors a unit: convolution's weight, norm's weight, norm's bias."""
@@ -109,19 +122,27 @@ def _block(block: nn.Module, where: str) -> tuple[Unit, Unit]:
     raise CannotFuse(f"{where} has a shortcut with parameters, or none that fits its stride")
 
 
+def _stem(conv: nn.Module, norm: nn.Module) -> Unit:
+    stem = _unit(conv, norm, "stem")
+    if stem.stride != 1 or stem.conv.in_channels > STEM_CHANNELS:
+        raise CannotFuse(f"the stem is strided or takes more than {STEM_CHANNELS} channels")
+    return stem
+
+
 def plan(net: nn.Module) -> Plan:
-    """Read a `Stacked` ResNet-32 (any depth, width 16 and up to 64 channels) as a plan, or raise CannotFuse."""
-    if not isinstance(net, Stacked) or not isinstance(net.network, ResNet):
-        raise CannotFuse("not a stack of residual networks")
-    stem = net.network.stem
+    """Read a `Stacked` ResNet-32 (any depth) or CNN, of 16 to 64 channels, as a plan, or raise CannotFuse."""
+    network = net.network if isinstance(net, Stacked) else None
+    if isinstance(net, Stacked) and type(network) is CNN:
+        rest = ((network.conv2, network.norm2, "conv2"), (network.conv3, network.norm3, "conv3"))
+        return Plan(net.num_runs, _stem(network.conv1, network.norm1), tuple((_unit(*each),) for each in rest))
+    if not isinstance(net, Stacked) or not isinstance(network, ResNet):
+        raise CannotFuse("not a stack of residual networks, nor of small CNNs")
+    stem = network.stem
     if not isinstance(stem, nn.Sequential) or len(stem) != 3 or not isinstance(stem[2], nn.ReLU):
         raise CannotFuse("the stem is not a convolution, a norm and a relu")
-    first = _unit(stem[0], stem[1], "stem")
-    if first.stride != 1 or first.conv.in_channels > STEM_CHANNELS:
-        raise CannotFuse(f"the stem is strided or takes more than {STEM_CHANNELS} channels")
     blocks = [
         _block(block, f"stages.{s}.{b}")
-        for s, stage in enumerate(net.network.stages.children())
+        for s, stage in enumerate(network.stages.children())
         for b, block in enumerate(stage.children())
     ]
-    return Plan(net.num_runs, first, tuple(blocks))
+    return Plan(net.num_runs, _stem(stem[0], stem[1]), tuple(blocks))
