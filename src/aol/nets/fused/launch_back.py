@@ -13,7 +13,9 @@ from aol.nets.fused import conv_rowwise, norm, stage, stem
 from aol.nets.fused import tiles as cuts
 from aol.nets.fused.launch import depth, image_strides
 from aol.nets.fused.tile_ops import NORM_RELU, RAW
-from aol.nets.fused.tiles import ORDERS, Partials, Tile, cdiv, options, taps, tile_for, walk
+from aol.nets.fused.tiles import ORDERS, Partials, Tile, cdiv, options, soonest, taps, tile_for, walk
+
+_START = 8  # what a sum over pixels takes besides its tiles, in tiles: it is written, read and added
 
 
 def conv_backward(
@@ -143,8 +145,10 @@ def _add_chunks(sums: Tensor, channels: int, order: str) -> Tensor:
 
 
 def _chunks(tile: Tile, runs: int, total: int, split: int = 1) -> int:
-    """Cut a sum over pixels so that all programs run at once: a second, fuller or emptier, round would wait."""
-    return max(1, min(cdiv(total, tile.pixels), cuts.processors() * tile.resident // (split * runs)))
+    """Cut a sum over pixels so that all programs, `split` a chunk, end soonest."""
+    tiles = cdiv(total, tile.pixels)
+    each = soonest(cuts.processors() * tile.resident, split * runs, tiles, step=1, start=_START)
+    return cdiv(tiles, each)
 
 
 def stem_backward_weight(images: Tensor, grad: Tensor, y: Tensor, through: Tensor) -> Tensor:

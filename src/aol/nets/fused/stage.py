@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from aol.nets.fused import nvrtc
-from aol.nets.fused.tiles import Partials, cdiv, processors
+from aol.nets.fused.tiles import Partials, cdiv, processors, soonest
 
 SOURCE = Path(__file__).with_name("stage.cu")
 SIDES = {16: 32, 32: 16, 64: 8}  # channels → side of the maps that fit
@@ -84,18 +84,8 @@ class Shape:
         >>> Shape(16, 32, 1, 8).chunks(64, 128), Shape(16, 32, 1, 8).chunks(50, 128)  # 128 blocks; 250 in two rounds
         ((2, 64), (5, 26))
         """
-        return _chunks(processors() * self.resident, runs, batch, self.images)
-
-
-@cache
-def _chunks(at_once: int, runs: int, batch: int, images: int) -> tuple[int, int]:
-    """Choose the cut whose rounds of blocks take the least time: a block takes that of its images and `_START` more."""
-
-    def time(each: int) -> int:
-        return cdiv(runs * cdiv(batch, each), at_once) * (each + _START)
-
-    each = min(range(cdiv(batch, images) * images, 0, -images), key=time)
-    return cdiv(batch, each), each
+        each = soonest(processors() * self.resident, runs, batch, step=self.images, start=_START)
+        return cdiv(batch, each), each
 
 
 # Images a block takes at once, its warps, and blocks a multiprocessor: for many maps, and for few.

@@ -69,6 +69,22 @@ def cdiv(a: int, b: int) -> int:
     return -(-a // b)
 
 
+@cache
+def soonest(at_once: int, runs: int, parts: int, *, step: int, start: int) -> int:
+    """Return how many of a run's parts a program takes, a multiple of `step`, so that rounds of programs end soonest.
+
+    A program takes the time of its parts and of `start` more.
+
+    >>> soonest(132, 64, 128, step=1, start=4), soonest(132, 50, 128, step=1, start=4)  # 128 at once; 250, two rounds
+    (64, 26)
+    """
+
+    def time(each: int) -> int:
+        return cdiv(runs * cdiv(parts, each), at_once) * (each + start)
+
+    return min(range(cdiv(parts, step) * step, 0, -step), key=time)
+
+
 def tile_for(kernel: str, channels: int = 0) -> Tile:
     """Look up the cut of a kernel."""
     return TILES.get((kernel, channels), Tile())
