@@ -76,9 +76,10 @@ class Loop(ABC):
         hidden = None if s.nuisance == "none" or pair.shortcut is None else pair.shortcut.test.to(device)
         self.conflicting = hidden  # [T]: test samples whose nuisance is that of another class
         labels = self.train.labels.cpu()
-        pools = [pool(run, labels, pair.shortcut) for run in runs]
-        self.pool = torch.stack([kept for kept, _ in pools]).to(device)  # [R, n]: places in the data set
-        self.held_out = torch.stack([held for _, held in pools]).to(device)  # [R, v]: for validation
+        # Of what may differ between the runs of a group, only the seed matters here, and runs share few seeds.
+        pools = {seed: pool(run, labels, pair.shortcut) for seed, run in {run.seed: run for run in runs}.items()}
+        self.pool = torch.stack([pools[run.seed][0] for run in runs]).to(device)  # [R, n]: places in the data set
+        self.held_out = torch.stack([pools[run.seed][1] for run in runs]).to(device)  # [R, v]: for validation
         self._validation = self.train
         if pair.validation is not None and (
             not s.validation or s.changes_data
@@ -265,12 +266,20 @@ class Loop(ABC):
 
         Before its `start` a run does not resample: every sample is shown once, as in deferred re-sampling.
         """
+        size = weight.shape[1]
+
+        def generator(run: Settings) -> torch.Generator:
+            return _seeds.generator(run.seed, _ORDER, self.epoch, device=self.device)
+
+        shuffled: dict[int, Tensor] = {}  # one order a seed: hundreds of runs have few seeds
         rows = []
         for run, own in zip(self.runs, weight, strict=True):
-            generator = _seeds.generator(run.seed, _ORDER, self.epoch, device=self.device)
-            resampled = run.mechanism == "resample" and self.epoch >= run.first_weighted_epoch
-            size = own.numel()
-            rows.append(draw(own, size, generator=generator) if resampled else shuffle(size, generator=generator))
+            if run.mechanism == "resample" and self.epoch >= run.first_weighted_epoch:
+                rows.append(draw(own, size, generator=generator(run)))
+            else:
+                if run.seed not in shuffled:
+                    shuffled[run.seed] = shuffle(size, generator=generator(run))
+                rows.append(shuffled[run.seed])
         return torch.stack(rows)
 
     def _states(

@@ -72,8 +72,11 @@ class OnDevice:
         """Draw the augmentation of all `size` places of an epoch's order; this process trains on the places `mine`."""
         if self._augmentation is None:
             return
-        generators = [_seeds.generator(seed, _AUGMENT, epoch, device=self._pixels.device) for seed in seeds]
+        own = sorted(set(seeds))  # runs of one seed share their draws
+        generators = [_seeds.generator(seed, _AUGMENT, epoch, device=self._pixels.device) for seed in own]
         drawn = augment.draw(size, self._augmentation, generator=generators).batch(mine)
+        rows = torch.tensor([own.index(seed) for seed in seeds], device=self._pixels.device)
+        drawn = augment.Draws(*(each.index_select(0, rows) for each in drawn))
         if self._draws is None or self._draws.row.shape != drawn.row.shape:
             self._draws = drawn
         else:  # in place: captured batches read this memory
