@@ -149,7 +149,8 @@ def _together(
         chosen = Choice(ALONE, "several processes share every batch")
     elif not isinstance(pair.train, ImageSet):
         chosen = Choice(ALONE, "large images are trained one run at a time")
-    most = options.together or likely_best(options.device, shape, some[0].batch_size)
+    net = network_name(some[0].net, shape)
+    most = options.together or likely_best(options.device, shape, some[0].batch_size, net)
     if limit is not None:
         most = min(most, limit)
     elif options.device.type == "cuda" and not options.together and chosen is None:
@@ -178,16 +179,18 @@ def _case(runs: Sequence[Settings], pairs: Mapping[str, AnyPair], options: Execu
     return Case(runs[0], input_shape(runs[0], pair), pair.num_classes, options.device, samples)
 
 
-def likely_best(device: torch.device, shape: tuple[int, int, int], batch_size: int) -> int:
+def likely_best(device: torch.device, shape: tuple[int, int, int], batch_size: int, net: str) -> int:
     """Return how many runs train best as one: on a CPU as measured by `benchmarks/engine.py`.
 
-    Small images leave a core idle between many small operations, which a group shares; large ones do not.
+    Small images leave a core idle between many small operations, which a group shares; large ones do not. A GPU is idle
+    between the kernels of a small network, too.
 
-    >>> [likely_best(torch.device("cpu"), (1, side, side), size) for side, size in ((8, 16), (8, 128), (32, 128))]
+    >>> cpu = torch.device("cpu")
+    >>> [likely_best(cpu, (1, side, side), size, "cnn") for side, size in ((8, 16), (8, 128), (32, 128))]
     [8, 4, 1]
     """
     if device.type == "cuda":
-        return 64
+        return 256 if net == "cnn" else 64
     if shape[1] * shape[2] > 256:
         return 1
     return 8 if batch_size <= 64 else 4
