@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from measuring import Record, table
 
+from aol.nets import STACKINGS
+
 # Of one H200: dense bf16 products as its data sheet says, memory as a copy was measured (README-kernels.md).
 FLOPS, BYTES = 989e12, 4.24e12
 _STRAIGHT = "straightforward loop over engine"
@@ -71,7 +73,8 @@ def _several(name: str, rows: dict[str, Record]) -> list[dict[str, str]]:
 def steps(record: Record) -> str:
     """Return the table of training steps by each stacking, and how many times as fast as alone they are."""
     versions = ", ".join(f"{name} {value}" for name, value in record["versions"].items())
-    ways = ("grouped", "vmap", "streams")
+    found = {way for row in record["rows"] for way in row["ms_of_a_run"]}
+    ways = [way for way in STACKINGS if way in found]
     rows = []
     for row in record["rows"]:
         taken = row["ms_of_a_run"]
@@ -79,4 +82,4 @@ def steps(record: Record) -> str:
             way: f"{taken[way]:.2f} ms ({taken['alone'] / taken[way]:.2f} ×)" if way in taken else "" for way in ways
         }
         rows.append({"a step of one of 16 runs": row["network"], "alone": f"{taken['alone']:.2f} ms", **cells})
-    return f"{versions}; {record['data']}; commit {record['commit']}.\n\n{table(rows)}"
+    return f"{versions}; {record['data']}.\n\n{table(rows)}"

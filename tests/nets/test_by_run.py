@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from aol.nets import STACKINGS, ByRun, Stacked, join, obstacle_by_run
+from aol.nets import STACKINGS, ByRun, Stacked, join, obstacle_by_run, run_axis
 from aol.nets.vit import ViT
 from tests.support.small_nets import BATCH, CLASSES, SMALL, generator, labels, losses, scatter, sgd
 
@@ -87,6 +87,14 @@ def test_steps_of_all_runs_are_those_of_each(name: str, streams: bool, last: boo
     copied = copy.deepcopy(joint)
     copied.load_state_dict(joint.state_dict())
     assert torch.equal(copied(x), joint(x))
+
+
+@pytest.mark.parametrize("few", [0, 100])
+@pytest.mark.parametrize("name", ["resnet32", "vit", "residual"])
+def test_convolutions_of_large_maps_are_those_of_each_run(name: str, few: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_axis, "_COLUMNS", 0)  # as if all maps were large: one by one, or side by side
+    monkeypatch.setattr(run_axis, "_FEW_CHANNELS", few)
+    test_steps_of_all_runs_are_those_of_each(name, streams=False, last=True)
 
 
 @pytest.mark.parametrize("name", ["resnet32", "vit"])
@@ -177,23 +185,33 @@ def test_what_depends_on_values_goes_by_streams() -> None:
 def test_join_chooses_the_module() -> None:
     nets = several("cnn")
     kinds = [join(nets, each) for each in STACKINGS]
-    assert [type(each) for each in kinds] == [Stacked, ByRun, ByRun, ByRun]
-    assert [(each.streams, each.compiled) for each in kinds[1:]] == [(False, False), (True, False), (True, True)]
+    assert [type(each) for each in kinds] == [Stacked, ByRun, ByRun, ByRun, ByRun]
+    flags = [(each.streams, each.compiled) for each in kinds[1:] if isinstance(each, ByRun)]
+    assert flags == [(False, False), (True, False), (True, True), (False, True)]
     with pytest.raises(ValueError, match="stacking must be one of 'grouped', 'vmap', 'streams', 'compiled'"):
         join(nets, "both")
 
 
-@pytest.mark.parametrize("name", ["resnet32", "vit"])
-def test_a_network_is_compiled_once_and_for_full_batches(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, object]]:
+    """What `torch.compile` was asked for; it records operators, and generates no code."""
     asked: list[dict[str, object]] = []
 
     def compiled(call: Callable[..., Tensor], **given: object) -> Callable[..., Tensor]:
         asked.append(given)
-        return plain(call, backend="aot_eager", **given)
+        return plain(call, backend="aot_eager", fullgraph=True, **given)
 
     plain = torch.compile
     monkeypatch.setattr(torch, "compile", compiled)
-    joint, nets, x = join(several(name), "compiled"), several(name), shown(name)
+    return asked
+
+
+@pytest.mark.parametrize("stacking", ["compiled", "compiled-vmap"])
+@pytest.mark.parametrize("name", ["resnet32", "vit", "residual"])
+def test_a_network_is_compiled_once_and_for_full_batches(
+    name: str, stacking: str, asked: list[dict[str, object]]
+) -> None:
+    joint, nets, x = join(several(name), stacking), several(name), shown(name)
     for images in (x, x[:, :2], x):
         logits = joint(images)
         expected = torch.stack([net(images[run]) for run, net in enumerate(nets)])
@@ -206,7 +224,20 @@ def test_a_network_is_compiled_once_and_for_full_batches(name: str, monkeypatch:
     for run, net in enumerate(nets):
         for key, value in net.state_dict().items():
             torch.testing.assert_close(joint.unstack(run)[key], value, rtol=1e-7, atol=1e-7)
-    assert asked == [{"dynamic": False}]
+    joint.eval()
+    with torch.no_grad():
+        for images in (x[0], x[0], x[1, :2]):
+            plain = torch.stack([net.eval()(images) for net in nets])
+            torch.testing.assert_close(joint(images), plain, rtol=1e-7, atol=1e-7)
+    assert asked == [{"dynamic": False}] * (1 if stacking == "compiled" else 2)
+
+
+def test_more_networks_than_pytorch_compiles_again_are_compiled(asked: list[dict[str, object]]) -> None:
+    torch._dynamo.utils.counters.clear()
+    for width in range(1, 12):
+        nets = [nn.Sequential(nn.Flatten(), nn.Linear(4, width)) for _ in range(2)]
+        assert join(nets, "compiled-vmap")(torch.zeros(3, 1, 2, 2)).shape == (2, 3, width)
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 11
 
 
 def test_tied_weights_stay_tied() -> None:

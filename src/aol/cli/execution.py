@@ -28,7 +28,7 @@ EXECUTION: tuple[Flag, ...] = (
     choice(
         "--stacking",
         ("auto", *STACKINGS, "alone"),
-        "how runs become one network: auto (what is quickest here), grouped, vmap, streams, compiled, alone",
+        "how runs become one network: auto (the quickest), grouped, vmap, streams, compiled, compiled-vmap, alone",
         default="auto",
     ),
     value("--workers", "N", "processes that decode large images (default: on a GPU one a core, else 0)", type=count(0)),

@@ -125,7 +125,7 @@ def _choose(case: Case, number: int, wanted: str, ways: tuple[str, ...]) -> Choi
     if case.seconds(number, timed[ALONE]) < _SHORT:
         return untimed
     for each in possible:
-        if each == "compiled" and case.seconds(number, min(timed.values())) < _LONG:
+        if each.startswith("compiled") and case.seconds(number, min(timed.values())) < _LONG:
             continue
         try:
             taken, losses = _steps(case, number, each)
@@ -151,11 +151,11 @@ def _obstacle(net: nets.Network, stacking: str, case: Case) -> str | None:
     if stacking == "grouped":
         return nets.obstacle(net)
     images = torch.rand((2, *case.shape), generator=torch.Generator().manual_seed(0)).to(case.device)
-    return nets.obstacle_by_run(net.to(case.device), images, streams=stacking != "vmap")
+    return nets.obstacle_by_run(net.to(case.device), images, streams=not stacking.endswith("vmap"))
 
 
-def _steps(case: Case, number: int, stacking: str) -> tuple[float, Tensor]:
-    """Return the milliseconds of a training step, divided by the number of runs, and the losses [R] after some."""
+def training_step(case: Case, number: int, stacking: str) -> tuple[Captured, Tensor]:
+    """Return a training step of so many runs on random images, and the tensor for its losses [R]."""
     runs = [replace(case.run, seed=seed) for seed in range(number)]
     device, batch = case.device, case.run.batch_size
     learner = Learner(runs, num_classes=case.num_classes, shape=case.shape, device=device, stacking=stacking)
@@ -168,14 +168,24 @@ def _steps(case: Case, number: int, stacking: str) -> tuple[float, Tensor]:
     def work() -> None:
         losses.copy_(learner.step(images, label, weight, rate)[0])
 
-    step = Captured(work, device=device, touched=lambda: (losses, *learner.tensors()))
-    step()
+    return Captured(work, device=device, touched=lambda: (losses, *learner.tensors())), losses
+
+
+def milliseconds(step: Captured, device: torch.device) -> float:
+    """Return how long a step takes, on average; it was called before."""
     _wait(device)
     start = time.perf_counter()
     for _ in range(_REPLAYS):
         step()
     _wait(device)
-    return (time.perf_counter() - start) / _REPLAYS / number * 1e3, losses.cpu()
+    return (time.perf_counter() - start) / _REPLAYS * 1e3
+
+
+def _steps(case: Case, number: int, stacking: str) -> tuple[float, Tensor]:
+    """Return the milliseconds of a training step, divided by the number of runs, and the losses [R] after some."""
+    step, losses = training_step(case, number, stacking)
+    step()
+    return milliseconds(step, case.device) / number, losses.cpu()
 
 
 def _same(losses: Tensor, alone: Tensor) -> bool:

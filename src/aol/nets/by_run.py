@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
-from typing import Any, cast
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -25,13 +25,13 @@ def join(networks: Sequence[nn.Module], stacking: str = "grouped") -> Stacked | 
     """R networks alike but for their values → one that computes them all, in one of `STACKINGS`; results are the same.
 
     >>> nets = [nn.Sequential(nn.Flatten(), nn.Linear(4, 2)) for _ in range(3)]
-    >>> [join(nets, each)(torch.zeros(5, 1, 2, 2)).shape for each in STACKINGS]
-    [torch.Size([3, 5, 2]), torch.Size([3, 5, 2]), torch.Size([3, 5, 2]), torch.Size([3, 5, 2])]
+    >>> {join(nets, each)(torch.zeros(5, 1, 2, 2)).shape for each in STACKINGS[:3]}
+    {torch.Size([3, 5, 2])}
     """
     _check.choice("stacking", stacking, STACKINGS)
     if stacking == "grouped":
         return stack(networks)
-    return ByRun(networks, streams=stacking != "vmap", compiled=stacking == "compiled")
+    return ByRun(networks, streams=not stacking.endswith("vmap"), compiled=stacking.startswith("compiled"))
 
 
 class ByRun(nn.Module):
@@ -40,7 +40,8 @@ class ByRun(nn.Module):
     Args:
         networks: alike but for their values; they are not touched.
         streams: call the networks one by one, each on its own stream, instead of all at once by `vmap`.
-        compiled: with streams, compile the network for batches of the first size that is trained on.
+        compiled: compile the network for batches of the first size that is trained on; without streams, also for the
+            first that is evaluated.
 
     >>> nets = [nn.Sequential(nn.Flatten(), nn.LayerNorm(4), nn.Linear(4, 2)) for _ in range(3)]
     >>> joint, x = ByRun(nets), torch.randn(3, 5, 1, 2, 2)
@@ -53,7 +54,7 @@ class ByRun(nn.Module):
         check_alike(networks)
         self.num_runs, self.streams, self.compiled = len(networks), streams, compiled
         self.network = _joined(networks)
-        self._quick: tuple[torch.Size, Callable[..., Tensor]] | None = None
+        self._quick: dict[bool, tuple[torch.Size, Callable[..., Tensor]]] = {}
         self.training = self.network.training
         self._head = head_name(networks[0])
 
@@ -70,12 +71,15 @@ class ByRun(nn.Module):
             raise ValueError(f"images must be {allowed}, got {list(images.shape)}")
         if self.streams:
             return torch.stack(self._side_by_side(images, shared))
-        tensors = (dict(self.network.named_parameters()), dict(self.network.named_buffers()))
-        with RunAxis():
-            return vmap(self._call, (0, None if shared else 0), randomness="error")(tensors, images)
+        tensors = dict(self.network.named_parameters()) | dict(self.network.named_buffers())
+        return self._quickest(self._all_at_once, images)(tensors, images)
 
-    def _call(self, tensors: Any, images: Tensor) -> Tensor:
+    def _call(self, tensors: dict[str, Tensor], images: Tensor) -> Tensor:
         return cast(Tensor, functional_call(self.network, tensors, (images,)))
+
+    def _all_at_once(self, tensors: dict[str, Tensor], images: Tensor) -> Tensor:
+        with RunAxis():
+            return vmap(self._call, (0, None if images.dim() == 4 else 0), randomness="error")(tensors, images)
 
     def _side_by_side(self, images: Tensor, shared: bool) -> list[Tensor]:
         """Call the network with the tensors of each run; kernels of different runs may overlap on a GPU."""
@@ -83,7 +87,7 @@ class ByRun(nn.Module):
         # all runs here: memory that several streams read must outlive them all, as parameters do.
         values = {name: value.unbind() for name, value in self.network.named_parameters()}
         values |= {name: tuple(value) for name, value in self.network.named_buffers()}
-        call = self._quickest(images[0] if not shared else images)
+        call = self._quickest(self._call, images if shared else images[0]) if self.training else self._call
         main = torch.cuda.current_stream(images.device) if images.is_cuda else None
         logits = []
         for run in range(self.num_runs):
@@ -103,13 +107,14 @@ class ByRun(nn.Module):
                 each.record_stream(main)
         return logits
 
-    def _quickest(self, images: Tensor) -> Callable[..., Tensor]:
-        """Return the compiled network for the batches that it was compiled for: each size would take a minute."""
-        if not self.compiled or not self.training:
-            return self._call
-        if self._quick is None:
-            self._quick = (images.shape, torch.compile(self._call, dynamic=False))
-        return self._quick[1] if images.shape == self._quick[0] else self._call
+    def _quickest(self, call: Callable[..., Tensor], images: Tensor) -> Callable[..., Tensor]:
+        """Return the call compiled for batches of the first size, to train or to evaluate: each takes a minute."""
+        if not self.compiled:
+            return call
+        if self.training not in self._quick:
+            self._quick[self.training] = (images.shape, _compiled(call, whole=not self.streams))
+        shape, quick = self._quick[self.training]
+        return quick if images.shape == shape else call
 
     def channels_last(self) -> ByRun:
         """Let the channels of every kernel [R, O, I, H, W] lie last in memory, as convolutions on a GPU want it."""
@@ -133,6 +138,26 @@ class ByRun(nn.Module):
         if not 0 <= run < self.num_runs:
             raise IndexError(f"run must be in [0, {self.num_runs}), got {run}")
         return {name: value.detach()[run].clone().contiguous() for name, value in self.network.state_dict().items()}
+
+
+def _compiled(call: Callable[..., Tensor], *, whole: bool) -> Callable[..., Tensor]:
+    """Compile a function of tensors by name and images.
+
+    `whole`: record the operators that it calls, and those of its gradient, as `vmap` by our rules needs. Otherwise its
+    code is compiled, which may depend on values.
+    """
+
+    def inside(tensors: dict[str, Tensor], images: Tensor) -> Tensor:
+        return call(dict(tensors), images)  # those of a recorded call cannot be changed
+
+    def outside(tensors: dict[str, Tensor], images: Tensor) -> Tensor:
+        return inside(tensors, images)
+
+    if whole:
+        torch.compiler.allow_in_graph(inside)  # type: ignore[no-untyped-call]
+    # PyTorch gives up on code that it compiled eight times, whatever the network: a copy has its own count.
+    outside.__code__ = outside.__code__.replace()
+    return torch.compile(outside, dynamic=False)
 
 
 _STREAMS: dict[tuple[torch.device, int], torch.cuda.Stream] = {}

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 
 # How R networks become one: runs side by side in the channels, by `torch.func.vmap`, each on its own CUDA stream, and
-# each on its own stream after `torch.compile`.
-STACKINGS = ("grouped", "vmap", "streams", "compiled")
+# the last two after `torch.compile`.
+STACKINGS = ("grouped", "vmap", "streams", "compiled", "compiled-vmap")
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,8 @@
 """Functions of networks with a run axis, for `torch.func.vmap`: as quick as stacked layers, and runs are kept apart.
 
-`vmap` has rules of its own. Here the run axis is joined with the channels of convolutions, norms and pools, with the
-batch of attention, and is the batch of matrix products. A run that is not finite does not reach others (see
-`conv_of_runs`).
+`vmap` has rules of its own. Here the run axis is the batch of matrix products, and is joined with the images of pools,
+group norms and attention, or with the channels of batch norms and of convolutions with few channels. Other convolutions
+are matrix products of columns, or one call for each run. A run that is not finite does not reach others.
 """
 
 from __future__ import annotations
@@ -16,12 +16,16 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+from aol.nets.columns import Windows, columns
 from aol.nets.layers import split_runs
 from aol.nets.stacked import CannotStack
 from aol.nets.stacked_layers import conv_of_runs
 
 Axes = Sequence[int | None]  # the run axis of each argument; None: it has none
 Result = tuple[Tensor, int]  # and its run axis
+
+_FEW_CHANNELS = 32  # up to so many, one grouped convolution of all runs is quicker than one of each
+_COLUMNS = 1 << 23  # the most values of a run's columns: larger maps keep a GPU busy by themselves
 
 
 class RunAxis(TorchFunctionMode):
@@ -32,8 +36,8 @@ class RunAxis(TorchFunctionMode):
         named = {"x" if name == "input" else name: value for name, value in (kwargs or {}).items()}
         if func in _REFUSED:
             raise CannotStack(f"cannot stack: there is no rule for {func.__name__}")
-        if func in _BY_CHANNEL and args and _has_runs(args[0]) and not named.get("return_indices"):
-            return _by_channel(func, args, kwargs or {})
+        if func in _BY_IMAGE and args and _has_runs(args[0]) and not named.get("return_indices"):
+            return _by_image(func, args, kwargs or {})
         if func not in _RULES or not any(map(_has_runs, (*args, *named.values()))):
             return func(*args, **(kwargs or {}))
         defaults, apply = _RULES[func]
@@ -74,10 +78,45 @@ def _conv2d(
 ) -> Result:
     if x.dim() - (axes[0] is not None) != 4:
         raise CannotStack("cannot stack: a convolution of a single image")
-    kernel = _first(weight, axes[1], runs).flatten(0, 1)
-    shift = _flat(bias, axes[2], runs)
-    y = conv_of_runs(_channels(x, axes[0], runs), kernel, shift, runs, stride, padding, dilation, groups)
-    return split_runs(y, runs, axis=1), 1
+    kernels, shift = _first(weight, axes[1], runs), None if bias is None else _first(bias, axes[2], runs)
+    rest = (stride, padding, dilation, groups)
+    windows = _windows(kernels.shape[-2:], *rest)
+    if windows is not None and _is_quick(windows, x.shape, 1 if axes[0] is None else runs):
+        rows = columns(_shortened(x if axes[0] is None else x.movedim(axes[0], 0)), windows)
+        matrix = kernels.movedim(2, -1).flatten(2)  # [R, O, k·k·I]; a view where channels lie last
+        y, _ = _linear(runs, (None if axes[0] is None else 0, 0, 0), rows, matrix, shift)
+        return y.movedim(-1, 2), 0
+    if kernels.shape[2] <= _FEW_CHANNELS:
+        flat = None if shift is None else shift.flatten()
+        y = conv_of_runs(_channels(x, axes[0], runs), kernels.flatten(0, 1), flat, runs, *rest)
+        return split_runs(y, runs, axis=1), 1
+    shifts = [None] * runs if shift is None else shift
+    each = zip(_first(x, axes[0], runs), kernels, shifts, strict=True)
+    return torch.stack([F.conv2d(one, kernel, own, *rest) for one, kernel, own in each]), 0
+
+
+def _windows(kernel: torch.Size, stride: Any, padding: Any, dilation: Any, groups: int) -> Windows | None:
+    """Return the windows of a convolution, or None where it has others than `columns` knows."""
+    if groups > 1 or isinstance(padding, str) or _pair(dilation) != (1, 1):
+        return None
+    return Windows(_pair(kernel), _pair(stride), _pair(padding))
+
+
+def _pair(value: Any) -> tuple[int, int]:
+    each = tuple(value) if isinstance(value, Sequence) else (value,)
+    return each[0], each[-1]
+
+
+def _is_quick(windows: Windows, shape: torch.Size, runs: int) -> bool:
+    """Whether a product of columns is the quickest: they are hardly larger than the map, or small."""
+    size = windows.size(shape)
+    return size <= shape.numel() or size <= _COLUMNS * runs
+
+
+def _shortened(x: Tensor) -> Tensor:
+    """Return what autocast makes of a factor of a product."""
+    kind = x.device.type
+    return x.to(torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) and x.dtype == torch.float32 else x
 
 
 def _batch_norm(
@@ -111,16 +150,19 @@ def _group_norm(
     bias: Tensor | None = None,
     eps: float = 1e-5,
 ) -> Result:
-    scale, shift = _flat(weight, axes[2], runs), _flat(bias, axes[3], runs)
-    y = F.group_norm(_channels(x, axes[0], runs), runs * num_groups, scale, shift, eps)
-    return split_runs(y, runs, axis=1), 1
+    y = split_runs(F.group_norm(_first(x, axes[0], runs).flatten(0, 1), num_groups, eps=eps), runs)
+    for value, axis, by_channel in ((weight, axes[2], torch.mul), (bias, axes[3], torch.add)):
+        if value is not None:
+            y = by_channel(y, _first(value, axis, runs).view(runs, 1, -1, *[1] * (y.dim() - 3)))
+    return y, 0
 
 
 def _linear(runs: int, axes: Axes, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Result:
     rows, matrix = _first(x, axes[0], runs), _first(weight, axes[1], runs).transpose(1, 2)
     flat = rows.reshape(runs, -1, rows.shape[-1])
-    shift = None if bias is None else _first(bias, axes[2], runs)[:, None]
-    y = torch.bmm(flat, matrix) if shift is None else torch.baddbmm(shift, flat, matrix)
+    y = torch.bmm(flat, matrix)
+    if bias is not None:  # not `baddbmm`, which first writes the sum's other part to memory; here it can be fused
+        y = y + _first(bias, axes[2], runs)[:, None].to(y.dtype)
     return y.view(*rows.shape[:-1], -1), 0
 
 
@@ -162,11 +204,11 @@ def _under_vmap(work: Callable[..., Result]) -> Callable[..., Tensor]:
     return Rule.apply
 
 
-def _by_channel(func: Callable[..., Tensor], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Tensor:
-    """Call a function that treats every channel alike on the channels of all runs."""
+def _by_image(func: Callable[..., Tensor], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Tensor:
+    """Call a function that treats every image alike on the images of all runs."""
 
     def work(runs: int, axes: Axes, x: Tensor) -> Result:
-        return split_runs(func(_channels(x, axes[0], runs), *args[1:], **kwargs), runs, axis=1), 1
+        return split_runs(func(_first(x, axes[0], runs).flatten(0, 1), *args[1:], **kwargs), runs), 0
 
     return _under_vmap(work)(args[0])
 
@@ -182,5 +224,5 @@ _RULES = {
     func: ([(each.name, each.default) for each in inspect.signature(work).parameters.values()][2:], _under_vmap(work))
     for func, work in _WORK.items()
 }
-_BY_CHANNEL: tuple[Any, ...] = (F.max_pool2d, F.avg_pool2d, F.adaptive_avg_pool2d)
+_BY_IMAGE: tuple[Any, ...] = (F.max_pool2d, F.avg_pool2d, F.adaptive_avg_pool2d)
 _REFUSED = (F.conv1d, F.conv3d, F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d)

@@ -28,7 +28,8 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """[B, T, W] → [B, T, W]."""
-        q, k, v = self.qkv(x).unflatten(2, (3, self.heads, -1)).permute(2, 0, 3, 1, 4).unbind(0)
+        # The gradient of `chunk` lies in memory as the next product reads it; that of `unbind` would be copied.
+        q, k, v = (part.unflatten(2, (self.heads, -1)).transpose(1, 2) for part in self.qkv(x).chunk(3, -1))
         mixed = F.scaled_dot_product_attention(q, k, v)
         return self.out(mixed.transpose(1, 2).flatten(2))  # type: ignore[no-any-return]
 
