@@ -50,7 +50,7 @@ def open_regular(path: Path, most: int | None = None) -> BinaryIO:
 def read_regular(path: Path, most: int) -> bytes:
     """Return the content of a regular file of at most so many bytes."""
     with open_regular(path, most) as file:
-        return file.read(most)
+        return file.read(min(most, os.fstat(file.fileno()).st_size))  # of `most` bytes, all would be allocated
 
 
 def read_json(path: Path, most: int = 256 * 2**20) -> Any:

@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 import torch
 from PIL import Image
+from torch import Tensor, nn
 
 from aol.bench import large
 from aol.cli import main
+from aol.data import open_data
 from aol.nets import resnet
 from aol.nets.registry import NETWORKS, Entry
 
@@ -63,6 +65,65 @@ def test_the_command_times_every_way(tmp_path: Path, capsys: pytest.CaptureFixtu
         assert rows[f"resnet34, {way}, of random tensors"] == pytest.approx(100 * speed / alone)
         assert rows[f"resnet34, {way}, over the plain loop"] == pytest.approx(speed / plain)
         assert 0 < rows[f"resnet34, {way}, waiting for images"] < 100
+        assert rows[f"{way.partition(',')[0]}, decoded without training"] > 0
     assert rows["a packed image, mean"] < rows["a JPEG, mean"] / 4
     assert "24 JPEGs" in record["data"]
     assert "24 JPEGs" in capsys.readouterr().out.splitlines()[0]
+
+
+def test_a_set_that_was_made_before_is_used_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["bench", "--large", "--make", "--folder", str(tmp_path), "--workers", "1", "--images"]
+    assert main([*words, "8", "--json"]) == 0
+    first = json.loads(capsys.readouterr().out)["rows"]
+    assert [row["unit"] for row in first] == ["s", "kB", "s", "kB"]
+    files = sorted(tmp_path.glob("photos/train/*/*.jpg"))
+    assert len(files) == 8
+    before = [file.stat().st_mtime_ns for file in files]
+    assert main([*words, "8", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["rows"] == first
+    assert [file.stat().st_mtime_ns for file in files] == before
+    assert main([*words, "9"]) == 2
+    assert "another folder" in capsys.readouterr().err
+    (tmp_path / "set.json").unlink()  # it was killed before the end
+    files[0].write_bytes(b"half")
+    assert main([*words, "8"]) == 0
+    assert len(open_data(tmp_path / "packed", size=32).train) == 8
+    assert files[0].stat().st_size > 4
+
+
+def test_making_needs_a_folder(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "--large", "--make"]) == 2
+    assert "--folder" in capsys.readouterr().err
+
+
+def test_the_record_has_what_was_measured_before_an_interruption(folder: Path) -> None:
+    written: list[int] = []
+
+    def say(line: str) -> None:
+        if "random tensors" in line:
+            raise KeyboardInterrupt
+
+    bench = large.Large(CPU, images=24, say=say, write=lambda rows: written.append(len(rows)))
+    bench.add("one", 1.0, "s")
+    with pytest.raises(KeyboardInterrupt):
+        bench.add("random tensors", 2.0, "s")
+    assert written == [1]
+
+
+def test_the_plain_loop_leaves_out_what_was_ready_before(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 1 + 4 batches, the last four are timed."""
+    shown: list[int] = []
+    made: list[int] = []
+
+    class Counted(large._Plain):
+        def __getitem__(self, index: int) -> tuple[Tensor, int]:
+            shown.append(index)
+            return super().__getitem__(index)
+
+    monkeypatch.setattr(large, "_Plain", Counted)
+    clock = iter([100.0, 108.0])
+    monkeypatch.setattr(large.time, "perf_counter", lambda: next(clock))
+    monkeypatch.setattr(large, "_wait", lambda _: made.append(len(shown)))
+    monkeypatch.setattr(large.nets, "make", lambda *_, **__: nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, 100)))
+    assert large.plain_loop(folder, "resnet34", 6, CPU, size=32, workers=0, batches=4) == 3.0  # 24 images in 8 s
+    assert made == [6, 30]  # reading and decoding is timed, too

@@ -134,6 +134,6 @@ def test_the_order_of_a_step_is_not_drawn_from_what_chose_its_samples() -> None:
     stream = loop._streams[0]  # type: ignore[attr-defined]
     for step in range(3):
         loop.epoch = step
-        order = loop._orders(torch.ones(1, stream.num_samples))[0]
+        order = loop._orders(torch.ones(1, stream.num_samples), loop.epoch)[0]
         for path in ((), (0,), (1,), (step,), (0, step // 2), (1, step)):  # all that a stream or a memory draws from
             assert not torch.equal(order, torch.randperm(stream.num_samples, generator=_seeds.generator(0, *path)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,11 +18,11 @@ from aol.data.crops import RandomResizedCrop, crops_for
 from aol.data.decode import decode
 from aol.data.errors import DataError
 from aol.data.images import Augmentation
-from aol.engine import stored_source
-from aol.engine.settings import WrongSettingsError
+from aol.engine import OfflineLoop, stored_source
+from aol.engine.settings import Settings, WrongSettingsError
 from aol.engine.source import OnDevice, shape_of, sources
 from aol.engine.stored_source import Decoded, FromStorage
-from tests.support.tiny_runs import CPU, tiny_pair
+from tests.support.tiny_runs import CPU, run_to_end, small_networks, tiny_pair
 from tests.support.tiny_sets import image_folder
 
 COMMON = {"image_size": None, "normalisation": "centred", "workers": 0, "device": CPU}
@@ -190,6 +191,67 @@ def test_a_file_that_the_device_cannot_decode_is_named(tmp_path: Path, monkeypat
         list(train.clean(torch.tensor([3, 4]), batch=2))
 
 
+@pytest.mark.parametrize("workers", [0, 2])
+def test_batches_that_are_made_ahead_are_those_that_are_made_when_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: int
+) -> None:
+    """Three training passes, each known before the one before ends, with clean passes between them."""
+    monkeypatch.setattr(stored_source, "_CHUNK", 2)
+    monkeypatch.setattr(stored_source, "_GROUP", 2)  # batches of five are three chunks, in two groups
+    pair = open_data(str(image_folder(tmp_path)))
+    crop, centre = crops_for(32)
+    split = pair.train.with_transform(crop), pair.train.with_transform(centre)  # type: ignore[union-attr]
+    orders = [torch.randperm(12, generator=torch.Generator().manual_seed(seed))[None] for seed in range(4)]
+    everything = {}
+    for ahead in (False, True):
+        source = FromStorage(*split, pair.normalisation, workers=workers, device=CPU, cuts=True, ahead=ahead)
+        seen = []
+        for epoch, order in enumerate(orders[:3]):
+            given = {"batch": 5, "epoch": epoch, "seeds": [4], "coming": orders[epoch + 1]}
+            seen += [batch[0] for batch in source.train(order, torch.arange(12), **given)]  # type: ignore[arg-type]
+            seen += list(source.clean(order[0], batch=7))
+        other = orders[0].flip(1)  # not what was expected
+        seen += [batch[0] for batch in source.train(other, torch.arange(12), batch=5, epoch=3, seeds=[4])]
+        source.close()
+        everything[ahead] = seen
+    assert [len(batch) for batch in everything[True]] == [5, 5, 2, 7, 5] * 3 + [5, 5, 2]
+    for here, there in zip(everything[True], everything[False], strict=True):
+        assert torch.equal(here, there)
+
+
+def test_the_next_pass_is_begun_before_it_is_asked_for(tmp_path: Path) -> None:
+    pair = open_data(str(image_folder(tmp_path)))
+    crop, centre = crops_for(32)
+    split = pair.train.with_transform(crop), pair.train.with_transform(centre)  # type: ignore[union-attr]
+    source = FromStorage(*split, pair.normalisation, workers=0, device=CPU, ahead=True)
+    order, mine = torch.arange(12)[None], torch.arange(12)
+    list(source.train(order, mine, batch=6, epoch=0, seeds=[1], coming=order.flip(1)))
+    waiting = source._feed._passes["train"]._expected
+    assert waiting is not None
+    end = time.monotonic() + 10
+    while waiting[1]._queue.qsize() < 2:
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    for file in tmp_path.rglob("*.JPEG"):  # it has read all it needs
+        file.unlink()
+    found = torch.cat(list(source.train(order.flip(1), mine, batch=6, epoch=1, seeds=[1])), 1)
+    assert found.shape == (1, 12, 3, 32, 32)
+    source.close()
+
+
+def test_a_damaged_file_is_named_where_batches_are_made_ahead(tmp_path: Path) -> None:
+    folder = image_folder(tmp_path)
+    bad = sorted(folder.rglob("train/*/*.JPEG"))[7]
+    bad.write_bytes(b"hello")
+    pair = open_data(str(folder))
+    split = pair.train.with_transform(crops_for(32)[1])  # type: ignore[union-attr]
+    source = FromStorage(split, split, pair.normalisation, workers=2, device=CPU, ahead=True)
+    with pytest.raises(DataError, match=bad.name):
+        list(source.clean(torch.arange(12), batch=4))
+    assert len(list(source.clean(torch.arange(6), batch=4))) == 2  # the others can still be read
+    source.close()
+
+
 def kept_source(root: Path, monkeypatch: pytest.MonkeyPatch, *, augment: bool = True, workers: int = 0) -> Decoded:
     """A folder that is decoded once, as on a GPU with room for it."""
     pair = open_data(str(image_folder(root)))
@@ -307,3 +369,29 @@ def test_splits_of_two_kinds_are_refused(tmp_path: Path) -> None:
     mixed = replace(tiny_pair(), test=folder.test)  # type: ignore[type-var]
     with pytest.raises(TypeError, match="both splits"):
         sources(mixed, augment=True, **COMMON)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("given", [{}, {"scenario": "arrival", "fraction": 0.5}], ids=["all", "arrival"])
+def test_a_loop_says_which_images_come_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: dict[str, object]
+) -> None:
+    """Where they do not depend on weights: this run resamples from its third epoch on."""
+    small_networks(monkeypatch)
+    run = Settings(
+        data="photos", net="cnn", imbalance=None, epochs=4, batch_size=5, image_size=32, weighting="aol",
+        mechanism="resample", start=0.5, **given,  # type: ignore[arg-type]
+    )  # fmt: skip
+    loop = OfflineLoop([run], open_data(str(image_folder(tmp_path))), device=CPU, workers=0)
+    assert isinstance(loop.train, FromStorage)
+    orders, announced = [], []
+    train = loop.train.train
+
+    def noted(order: Tensor, *args: object, coming: Tensor | None, **more: object) -> object:
+        orders.append(order.tolist())
+        announced.append(None if coming is None else coming.tolist())
+        return train(order, *args, coming=coming, **more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(loop.train, "train", noted)
+    run_to_end(loop)
+    assert run.first_weighted_epoch == 2
+    assert announced == [orders[1], None, None, None]

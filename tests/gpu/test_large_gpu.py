@@ -86,6 +86,46 @@ def test_a_set_that_is_kept_shows_the_crops_of_one_that_is_streamed(
     streamed.close()
 
 
+@pytest.mark.parametrize("by", ["workers", "device"])
+def test_batches_that_are_made_ahead_are_those_of_their_own_samples(
+    folder: Path, by: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Four passes over twenty batches, each known before; the step that uses a batch is slow, then quick.
+
+    What is made ahead must neither be overwritten before it was used nor used before it is there.
+    """
+    if by == "workers":
+        monkeypatch.setattr(stored_source, "can_decode", lambda _: False)
+    elif not can_decode(CUDA):
+        pytest.skip("torchvision with nvJPEG is missing")
+    pair, mine = open_data(folder), torch.arange(120, device=CUDA)
+    (kept, _) = sources(pair, **COMMON)  # type: ignore[arg-type]
+    with no_room():
+        (streamed, _) = sources(pair, **COMMON)  # type: ignore[arg-type]
+    assert isinstance(kept, Decoded)
+    assert isinstance(streamed, FromStorage)
+    orders = [torch.randperm(120, generator=torch.Generator().manual_seed(seed))[None].cuda() for seed in range(5)]
+    busy = torch.randn((4096, 4096), device=CUDA)
+    place = torch.empty((1, 6, 3, 64, 64), device=CUDA)  # as the images of a captured step
+    level, most = 1 / (255 * 0.224), 1.3 if by == "workers" else 16
+    for epoch in range(4):
+        seen = []
+        given = {"batch": 6, "epoch": epoch, "seeds": [7], "coming": orders[epoch + 1]}
+        for number, shown in enumerate(streamed.train(orders[epoch], mine, **given)):  # type: ignore[arg-type]
+            place.copy_(shown)
+            del shown
+            for _ in range(40 if number % 8 < 4 else 0):
+                busy = torch.tanh(busy @ busy)
+            seen.append(place.clone())
+        kept.prepare(120, mine, epoch=epoch, seeds=[7])
+        off = kept.shown(orders[epoch], mine) - torch.cat(seen, 1)
+        assert off.abs().max() < most * level
+        assert off.abs().mean() < 1.5 * level
+        clean = torch.cat(list(streamed.clean(orders[epoch][0], batch=7)))  # while the next pass is begun
+        assert (kept.plain(orders[epoch][0]) - clean).abs().max() < most * level
+    streamed.close()
+
+
 @pytest.mark.parametrize("keep", [True, False], ids=["kept", "streamed"])
 @pytest.mark.parametrize("signal", ["eval", "train"])
 def test_a_resumed_run_is_the_run(folder: Path, keep: bool, signal: str) -> None:

@@ -1,21 +1,22 @@
 """Training on large JPEG images: the network alone, a plain loop, and the engine from files, packed and kept.
 
-`photos` makes a set on the spot: images with the spectrum of natural ones (amplitude 1/f), of ImageNet's sizes, about
-500 × 375 pixels and 110 kB each. Times are those of whole training passes after the first, which includes the start of
-workers, the choice of kernels and the capture of the step.
+`made` makes a set: images with the spectrum of natural ones (amplitude 1/f), of ImageNet's sizes, about 500 × 375
+pixels and 110 kB each, and a packed copy. Times are those of whole training passes after the first, which includes the
+start of workers, the choice of kernels and the capture of the step.
 """
 
 from __future__ import annotations
 
 import functools
 import io
+import json
 import os
 import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
@@ -35,6 +36,7 @@ from torch.utils.data import DataLoader, Dataset, RandomSampler
 from torch.utils.flop_counter import FlopCounterMode
 
 from aol import nets
+from aol._files import write_atomically
 from aol.bench.measure import Row
 from aol.data import StoredImages, open_data, pack
 from aol.data.images import IMAGENET
@@ -42,12 +44,14 @@ from aol.engine import stored_source
 from aol.engine.capture import Captured
 from aol.engine.learner import Learner
 from aol.engine.offline import OfflineLoop
-from aol.engine.settings import Settings
-from aol.engine.source import AnyPair
+from aol.engine.settings import Settings, WrongSettingsError
+from aol.engine.source import AnyPair, sources
+from aol.engine.stored_source import FromStorage
 
 SIZE, PACKED, CLASSES = 224, 256, 100
 _SIDES = ((375, 500), (375, 500), (333, 500), (500, 375), (400, 500))  # height and width, before a random factor
 _CANVAS, _CANVASES, _QUALITY = 1024, 4, 90
+_ABOUT = "set.json"  # of a folder with a whole set: what it is
 
 
 # The images
@@ -55,7 +59,7 @@ _CANVAS, _CANVASES, _QUALITY = 1024, 4, 90
 
 def photos(folder: Path, count: int, *, workers: int, seed: int = 0) -> Path:
     """Write an image folder of `count` JPEGs, a twentieth of them for testing, in parallel processes; return it."""
-    folder.mkdir(parents=True)
+    folder.mkdir(parents=True, exist_ok=True)
     classes = min(CLASSES, count // 4)
     canvases = folder.parent / "canvases.npy"
     np.save(canvases, _painted(seed))
@@ -98,6 +102,31 @@ def _photo(canvases: Path, folder: Path, classes: int, seed: int, number: int) -
     buffer = io.BytesIO()
     Image.fromarray(np.clip(canvas + tint, 0, 255).astype(np.uint8)).save(buffer, "JPEG", quality=_QUALITY)
     (folder / f"class{label:03}" / f"{number:07}.jpg").write_bytes(buffer.getvalue())
+
+
+def made(place: Path, count: int, *, size: int, workers: int) -> list[Row]:
+    """Make JPEGs in `place/photos` and a packed copy in `place/packed`; return how long that took.
+
+    A set that is there and whole is used again. Needs no GPU.
+    """
+    about, wanted = place / _ABOUT, {"images": count, "size": size}
+    if about.is_file():
+        found = json.loads(about.read_text())
+        if (has := {name: found[name] for name in wanted}) != wanted:
+            raise WrongSettingsError(f"{place} has another set, {has}, not {wanted}: choose another folder.")
+        return [Row(**row) for row in found["rows"]]
+    start = time.perf_counter()
+    photos(place / "photos", count, workers=workers)
+    rows = [Row(f"{count:,} JPEGs made, {workers} processes", time.perf_counter() - start, "s", 1)]
+    files = [path.stat().st_size for path in place.glob("photos/train/*/*.jpg")]
+    rows.append(Row("a JPEG, mean", statistics.fmean(files) / 1e3, "kB", len(files)))
+    start, side = time.perf_counter(), round(size * PACKED / SIZE)
+    records = -(-count // (4 * workers))  # a shard is packed by one thread
+    small = pack(place / "photos", place / "packed", size=side, workers=workers, shard_records=records)
+    rows.append(Row(f"packed to {side} pixels", time.perf_counter() - start, "s", 1))
+    rows.append(Row("a packed image, mean", small.bytes / small.records / 1e3, "kB", small.records))
+    write_atomically(about, json.dumps(wanted | {"rows": [vars(row) for row in rows]}).encode())  # it is whole
+    return rows
 
 
 # The network alone, and what bounds it
@@ -195,20 +224,27 @@ def _plain_set(folder: Path, size: int) -> Dataset[tuple[Tensor, int]]:
 
 
 def plain_loop(
-    folder: Path, name: str, batch: int, device: torch.device, *, size: int, workers: int, seconds: float
+    folder: Path, name: str, batch: int, device: torch.device, *, size: int, workers: int, batches: int
 ) -> float:
     """Return images a second of a plain PyTorch loop: a `DataLoader`, channels last, bf16 autocast, SGD.
 
-    It runs for about `seconds` after its first batches of every worker, which are not timed.
+    `batches` are timed, after all those that workers have ready when the first step is done: a steady state.
     """
     torch.backends.cudnn.benchmark, before = True, torch.backends.cudnn.benchmark
     net: nn.Module = nets.make(name, num_classes=CLASSES, image_size=size, seed=0)
     net = net.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
     optimiser = torch.optim.SGD(net.parameters(), lr=0.01, momentum=0.9, weight_decay=1e-4)
-    data = _plain_set(folder, size)
-    endless = RandomSampler(data, replacement=True, num_samples=1 << 40)  # type: ignore[arg-type]  # workers never drain
-    loader = DataLoader(data, batch, sampler=endless, num_workers=workers, pin_memory=device.type == "cuda")
-    done, start = 0, time.perf_counter()
+    data, ready = _plain_set(folder, size), 1 + _PREFETCHED * workers
+    shown = RandomSampler(data, replacement=True, num_samples=(ready + batches) * batch)  # type: ignore[arg-type]
+    loader = DataLoader(
+        data,
+        batch,
+        sampler=shown,
+        num_workers=workers,
+        prefetch_factor=_PREFETCHED if workers else None,
+        persistent_workers=workers > 0,
+        pin_memory=device.type == "cuda",
+    )
     for number, (images, label) in enumerate(loader):
         images = images.to(device, non_blocking=True, memory_format=torch.channels_last)
         with torch.autocast(device.type, dtype=torch.bfloat16):
@@ -216,15 +252,15 @@ def plain_loop(
         optimiser.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         optimiser.step()
-        done += batch
-        if number == max(1, workers):
+        if number == ready - 1:
             _wait(device)
-            done, start = 0, time.perf_counter()
-        elif number > max(1, workers) and time.perf_counter() - start > seconds:
-            break
+            start = time.perf_counter()
     _wait(device)
     torch.backends.cudnn.benchmark = before
-    return done / (time.perf_counter() - start)
+    return batches * batch / (time.perf_counter() - start)
+
+
+_PREFETCHED = 3  # batches that each worker of the plain loop may have ready
 
 
 # The engine
@@ -251,9 +287,9 @@ class Usual:
     nets: tuple[str, ...]
 
 
-def usual(device: torch.device) -> Usual:
-    """Return sizes that take a few minutes: a CPU gets a few small images."""
-    if device.type == "cuda":
+def usual(device: str) -> Usual:
+    """Return sizes that take a few minutes on "cuda" or "cpu", which gets a few small images."""
+    if device == "cuda":
         return Usual(20_000, 256, 224, ("resnet34", "resnet50"))
     return Usual(64, 16, 64, ("resnet34",))
 
@@ -261,14 +297,18 @@ def usual(device: torch.device) -> Usual:
 class Large:
     """Times all ways to train on large images, and collects the figures in `rows`.
 
+    What matters most is measured first: the network alone, images decoded while training, and the plain loop, for each
+    network; then images that are kept on the device; then what ages cost.
+
     Args:
         device: where to train.
         images: how many JPEGs to make.
         batch, size: of the training batches, and of their images.
         workers: processes that decode, of the plain loop and of the engine; by default one a core.
         epochs: to time, after one that is not timed.
-        seconds: to time of the plain loop.
+        batches: to time of the plain loop.
         say: called with a line for each figure.
+        write: called with all rows after each.
     """
 
     def __init__(
@@ -280,71 +320,100 @@ class Large:
         size: int = SIZE,
         workers: int | None = None,
         epochs: int = 2,
-        seconds: float = 5.0,
+        batches: int = 64,
         say: Callable[[str], None],
+        write: Callable[[Sequence[Row]], None] = lambda _: None,
     ) -> None:
         self.device, self.images, self.batch, self.size, self.epochs = device, images, batch, size, epochs
         self.workers = len(os.sched_getaffinity(0)) if workers is None else workers
         self.rows: list[Row] = []
-        self._plain_seconds, self._say = seconds, say
+        self._plain_batches, self._say, self._write = batches, say, write
+        self._speeds: dict[str, float] = {}
 
     def add(self, what: str, value: float, unit: str, n: int = 1) -> None:
         """Add a figure."""
         self.rows.append(Row(what, value, unit, n))
         self._say(f"{what}: {value:,.4g} {unit}")
+        self._write(self.rows)
 
-    def measure(self, names: Sequence[str]) -> list[Row]:
-        """Make a set, time some networks on it, and return the rows."""
-        with tempfile.TemporaryDirectory() as place:
-            folder, packed = Path(place, "photos"), Path(place, "packed")
-            start = time.perf_counter()
-            photos(folder, self.images, workers=max(1, self.workers))
-            self.add(f"{self.images:,} JPEGs made, {self.workers} processes", time.perf_counter() - start, "s")
-            files = [path.stat().st_size for path in folder.glob("train/*/*.jpg")]
-            self.add("a JPEG, mean", statistics.fmean(files) / 1e3, "kB", len(files))
-            start, side = time.perf_counter(), round(self.size * PACKED / SIZE)
-            records = -(-self.images // (4 * max(1, self.workers)))  # a shard is packed by one thread
-            small = pack(folder, packed, size=side, workers=max(1, self.workers), shard_records=records)
-            self.add(f"packed to {side} pixels", time.perf_counter() - start, "s")
-            self.add("a packed image, mean", small.bytes / small.records / 1e3, "kB", small.records)
-            pairs = {"JPEG": open_data(folder, size=self.size), "packed": open_data(packed, size=self.size)}
+    def measure(self, names: Sequence[str], folder: Path | None = None) -> list[Row]:
+        """Make a set, or use the one in a folder, time some networks on it, and return the rows."""
+        with tempfile.TemporaryDirectory() as own:
+            place = Path(own) if folder is None else folder
+            for row in made(place, self.images, size=self.size, workers=max(1, self.workers)):
+                self.add(row.what, row.value, row.unit, row.n)
+            photos, packed = place / "photos", place / "packed"
+            pairs = {"JPEG": open_data(photos, size=self.size), "packed": open_data(packed, size=self.size)}
+            for what, pair in pairs.items():
+                self._decoding(what, pair)
             for name in names:
-                self._network(name, folder, pairs)
+                self._streamed(name, photos, pairs)
+            if self.device.type == "cuda":
+                for name in names:
+                    self._kept(name, pairs)
+            for name in names:
+                self._add_costs(name, pairs["packed"])
         return self.rows
 
-    def _network(self, name: str, folder: Path, pairs: Mapping[str, AnyPair]) -> None:
-        """Time all ways to train one network."""
+    def _decoding(self, what: str, pair: AnyPair) -> None:
+        """Time a pass over the images without training."""
+        given: dict[str, Any] = {"image_size": self.size, "normalisation": "standardised", "augment": True}
+        with no_room():
+            source, _ = sources(pair, **given, workers=self.workers, device=self.device)
+        assert isinstance(source, FromStorage)
+        order = torch.randperm(source.labels.numel(), device=self.device)[None]
+        mine = torch.arange(source.labels.numel(), device=self.device)
+        for epoch in range(2):
+            start = time.perf_counter()
+            for _ in source.train(order, mine, batch=self.batch, epoch=epoch, seeds=[0]):
+                pass
+            _wait(self.device)
+        self.add(f"{what}, decoded without training", order.numel() / (time.perf_counter() - start), "images/s")
+        source.close()
+
+    def _streamed(self, name: str, folder: Path, pairs: Mapping[str, AnyPair]) -> None:
+        """Time a network on random tensors, on images that are decoded while training, and in the plain loop."""
         for what, value in floors(name, self.device, size=self.size).items():
             self.add(f"{name}, {what} of a training step, an image", value / 1e9, "G")
-        steps = 20 if self.device.type == "cuda" else 2
+        steps = 40 if self.device.type == "cuda" else 2
         alone = random_tensors(name, self.batch, self.device, size=self.size, steps=steps)
+        self._speeds[f"{name}, alone"] = alone
         self.add(f"{name}, random tensors on the device", alone, "images/s", steps)
-        plain = plain_loop(
-            folder, name, self.batch, self.device, size=self.size, workers=self.workers, seconds=self._plain_seconds
-        )
-        kind = "torchvision" if find_spec("torchvision") else "Pillow"
-        self.add(f"{name}, plain loop ({kind}, {self.workers} workers)", plain, "images/s")
         for what, pair in pairs.items():
-            ways: dict[str, Callable[[], AbstractContextManager[None]]] = {f"{what}, decoded while training": no_room}
-            if self.device.type == "cuda":
-                ways[f"{what}, kept on the device"] = nullcontext
-            for way, context in ways.items():
-                with context():
-                    loop, began = self._trained(pair, _run(name, self.batch))
-                self._add_speeds(f"{name}, {way}", loop, began, alone=alone, plain=plain)
-        self._add_costs(name, pairs["packed"], self._epoch(loop))
+            with no_room():
+                self._way(name, f"{what}, decoded while training", pair)
+        batches = self._plain_batches if self.device.type == "cuda" else 1
+        plain = plain_loop(folder, name, self.batch, self.device, size=self.size, workers=self.workers, batches=batches)
+        self._speeds[f"{name}, plain"] = plain
+        kind = "torchvision" if find_spec("torchvision") else "Pillow"
+        self.add(f"{name}, plain loop ({kind}, {self.workers} workers)", plain, "images/s", batches)
+        for what in pairs:
+            self._add_ratio(name, f"{what}, decoded while training")
 
-    def _add_speeds(self, what: str, loop: OfflineLoop, began: float, *, alone: float, plain: float) -> None:
+    def _kept(self, name: str, pairs: Mapping[str, AnyPair]) -> None:
+        """Time a network on images that were decoded once."""
+        for what, pair in pairs.items():
+            self._way(name, f"{what}, kept on the device", pair)
+            self._add_ratio(name, f"{what}, kept on the device")
+
+    def _way(self, name: str, way: str, pair: AnyPair) -> None:
+        """Time a network on images that come in some way."""
+        loop, began = self._trained(pair, _run(name, self.batch))
+        what = f"{name}, {way}"
         took, waited = (self._median(loop, name) for name in ("train_seconds", "data_seconds"))
-        speed = loop.labels.numel() / took
+        speed = self._speeds[what] = loop.labels.numel() / took
         self.add(what, speed, "images/s", self.epochs)
-        self.add(f"{what}, of random tensors", 100 * speed / alone, "%", self.epochs)
-        self.add(f"{what}, over the plain loop", speed / plain, "×", self.epochs)
+        self.add(f"{what}, of random tensors", 100 * speed / self._speeds[f"{name}, alone"], "%", self.epochs)
         self.add(f"{what}, waiting for images", 100 * waited / took, "%", self.epochs)
         self.add(f"{what}, before the first epoch", began, "s")
 
-    def _add_costs(self, name: str, pair: AnyPair, base: float) -> None:
-        """Add what ages cost over the last way, which has none."""
+    def _add_ratio(self, name: str, way: str) -> None:
+        ratio = self._speeds[f"{name}, {way}"] / self._speeds[f"{name}, plain"]
+        self.add(f"{name}, {way}, over the plain loop", ratio, "×", self.epochs)
+
+    def _add_costs(self, name: str, pair: AnyPair) -> None:
+        """Add what ages cost over training without them."""
+        base = self._epoch(self._trained(pair, _run(name, self.batch))[0])
         signals: dict[str, dict[str, Any]] = {
             "train": {"signal": "train"},
             "eval": {"signal": "eval"},

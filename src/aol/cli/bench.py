@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +29,7 @@ def _say(text: str) -> None:
         "aol bench --runs 1,16 --out bench.json",
         "aol bench --nets vit,timm:resnet18 --runs 16",
         "aol bench --large --nets resnet50",
+        "aol bench --large --folder photos --make --images 20000",
     ),
     value("--runs", "VALUES", "numbers of runs trained together (default: 1,16,64; CPU: 1,2)", type=counts),
     value("--scale", "S", "size of the data, 1 is CIFAR-10 (default: 1; CPU: 0.01)", type=positive),
@@ -34,6 +37,8 @@ def _say(text: str) -> None:
     value("--workers", "N", "worker processes of the reference loop (default: 2; --large: cores)", type=count(0)),
     switch("--large", "measure training on large JPEG images instead, which are made for it"),
     value("--images", "N", "with --large: number of images (default: 20000; CPU: 64)", type=count(1)),
+    value("--folder", "DIR", "with --large: make the images here, or use those of an earlier call"),
+    switch("--make", "with --large --folder: only make the images; needs no GPU"),
     value("--nets", "NAMES", "measure these networks, one run and several as one; with --large: on large images"),
     DEVICE,
     value("--out", "FILE", "also write the figures to this file, as JSON"),
@@ -42,6 +47,9 @@ def _bench(words: argparse.Namespace) -> None:
     from aol.bench import measure, networks
     from aol.engine.device import usable_device
 
+    if words.make:
+        _make(words)
+        return
     device = usable_device(words.device)
     if words.large:
         _large(words, device)
@@ -66,21 +74,40 @@ def _bench(words: argparse.Namespace) -> None:
     tell(words, result, measure.table(rows, device, about).splitlines())
 
 
+def _make(words: argparse.Namespace) -> None:
+    from aol.bench import large
+    from aol.engine.settings import WrongSettingsError
+
+    if not words.large or not words.folder:
+        raise WrongSettingsError("--make needs --large and --folder DIR.")
+    usual = large.usual("cuda")
+    count, workers = words.images or usual.images, words.workers or len(os.sched_getaffinity(0))
+    rows = large.made(Path(words.folder), count, size=usual.size, workers=workers)
+    lines = [f"{row.what}: {row.value:,.4g} {row.unit}" for row in rows]
+    tell(words, {"folder": words.folder, "rows": [vars(row) for row in rows]}, lines)
+
+
 def _large(words: argparse.Namespace, device: torch.device) -> None:
     from aol.bench import large, measure
 
-    usual = large.usual(device)
+    usual = large.usual(device.type)
+    images = words.images or usual.images
+    about = f"{images:,} JPEGs, batches of {usual.batch} × {usual.size} pixels"
+
+    def write(rows: Sequence[measure.Row]) -> None:
+        if words.out:
+            measure.write(rows, device, about, Path(words.out))
+
     bench = large.Large(
         device,
-        images=words.images or usual.images,
+        images=images,
         batch=usual.batch,
         size=usual.size,
         workers=words.workers,
         epochs=words.epochs or 1,
         say=_say,
+        write=write,
     )
-    rows = bench.measure(tuple(words.nets.split(",")) if words.nets else usual.nets)
-    about = f"{bench.images:,} JPEGs, batches of {bench.batch} × {bench.size} pixels"
-    if words.out:
-        measure.write(rows, device, about, Path(words.out))
+    names = tuple(words.nets.split(",")) if words.nets else usual.nets
+    rows = bench.measure(names, Path(words.folder) if words.folder else None)
     tell(words, {"data": about, "rows": [vars(row) for row in rows]}, measure.table(rows, device, about).splitlines())

@@ -205,8 +205,8 @@ class Loop(ABC):
         if self.on_batch is not None:
             self.on_batch()
 
-    def _train_on(self, place: Tensor, position: Tensor, weight: Tensor) -> Trained:
-        """Take one pass over `place [R, m]` in that order, with `weight [R, m]`."""
+    def _train_on(self, place: Tensor, position: Tensor, weight: Tensor, *, coming: Tensor | None = None) -> Trained:
+        """Take one pass over `place [R, m]` in that order, with `weight [R, m]`; `coming`: that of the next epoch."""
         if self._train_pass is None:
             observes = self.settings.signal == "train"
             self._train_pass = TrainPass(
@@ -222,7 +222,7 @@ class Loop(ABC):
         steps = self._train_pass.steps
         rates = [rate_at(self.settings, self.epoch * steps + step, steps) for step in range(steps)]
         seeds = [run.seed for run in self.runs]
-        return self._train_pass(place, position, weight, rates=rates, epoch=self.epoch, seeds=seeds)
+        return self._train_pass(place, position, weight, rates=rates, epoch=self.epoch, seeds=seeds, coming=coming)
 
     def _observe_batch(
         self, position: Tensor, label: Tensor, right: Tensor, named: Tensor, times: Tensor | None = None
@@ -261,26 +261,27 @@ class Loop(ABC):
         yield from self.ages.pending()
         yield from self.margins.pending()
 
-    def _orders(self, weight: Tensor) -> Tensor:
-        """Return the order of each run's m samples: shuffled, or drawn by `weight [R, m]` where it resamples.
-
-        Before its `start` a run does not resample: every sample is shown once, as in deferred re-sampling.
-        """
+    def _orders(self, weight: Tensor, epoch: int) -> Tensor:
+        """Return the order of each run's m samples: shuffled, or drawn by `weight [R, m]` where it resamples."""
         size = weight.shape[1]
 
         def generator(run: Settings) -> torch.Generator:
-            return _seeds.generator(run.seed, _ORDER, self.epoch, device=self.device)
+            return _seeds.generator(run.seed, _ORDER, epoch, device=self.device)
 
         shuffled: dict[int, Tensor] = {}  # one order a seed: hundreds of runs have few seeds
         rows = []
         for run, own in zip(self.runs, weight, strict=True):
-            if run.mechanism == "resample" and self.epoch >= run.first_weighted_epoch:
+            if _resamples(run, epoch):
                 rows.append(draw(own, size, generator=generator(run)))
             else:
                 if run.seed not in shuffled:
                     shuffled[run.seed] = shuffle(size, generator=generator(run))
                 rows.append(shuffled[run.seed])
         return torch.stack(rows)
+
+    def _order_is_known(self, epoch: int) -> bool:
+        """Whether the order of an epoch depends on nothing that is learned, and it may come."""
+        return epoch < self.settings.epochs and not any(_resamples(run, epoch) for run in self.runs)
 
     def _states(
         self,
@@ -330,6 +331,11 @@ class Loop(ABC):
             if epochs != epoch:
                 raise _check.damaged(what, name, f"must be of {epoch} epochs, not {epochs}")
         self.epoch = epoch
+
+
+def _resamples(run: Settings, epoch: int) -> bool:
+    """Whether a run draws its samples; before its `start` all are shown once, as in deferred re-sampling."""
+    return run.mechanism == "resample" and epoch >= run.first_weighted_epoch
 
 
 def pool(run: Settings, labels: Tensor, shortcut: Shortcut | None = None) -> tuple[Tensor, Tensor]:

@@ -16,6 +16,7 @@ from aol.engine.loop import Loop
 from aol.engine.passes import Trained
 from aol.engine.run_margins import RunMargins
 from aol.engine.sample_signals import SampleSignals
+from aol.engine.stored_source import FromStorage
 from aol.engine.weighting import WEIGHTINGS, SampleInputs
 from aol.streams import Arrivals
 
@@ -46,18 +47,18 @@ class OfflineLoop(Loop):
         self._arrivals = [Arrivals(self.labels, s.fraction, steps=s.epochs, seed=run.seed) for run in runs if arrives]
 
     def _learn(self) -> tuple[Trained, dict[str, Tensor]]:
-        here = self._here()
+        here = self._here(self.epoch)
         signal = self.settings.signal
         if signal == "before":
             readings = self._evaluate_train(here)
             self._fold(here)
         by_class, by_sample = self._weigh()
-        position = here.gather(1, self._orders(by_sample.gather(1, here)))
+        position = here.gather(1, self._orders(by_sample.gather(1, here), self.epoch))
         weight = by_sample.gather(1, position).masked_fill(self.weights.resampled, 1.0)
         place = self.pool.gather(1, position)
 
         offsets = self._set_offsets(self.counts)
-        trained = self._train_on(place, position, weight)
+        trained = self._train_on(place, position, weight, coming=self._coming())
         if signal in ("train", "none"):
             readings = {"train_count": trained.count, "train_accuracy": trained.right / trained.count}
         if signal == "eval":
@@ -79,10 +80,18 @@ class OfflineLoop(Loop):
         if self.signals is not None:
             self.signals.advance(observed, self.ages.age, epoch=self.epoch)
 
-    def _here(self) -> Tensor:
-        """Return the positions of this epoch's samples, `int64 [R, m]`."""
+    def _coming(self) -> Tensor | None:
+        """Return the samples of the next epoch in order, `int64 [R, m]`, for images in storage, if they are known."""
+        epoch = self.epoch + 1
+        if not isinstance(self.train, FromStorage) or not self._order_is_known(epoch):
+            return None
+        here = self._here(epoch)
+        return self.pool.gather(1, here.gather(1, self._orders(torch.empty(here.shape), epoch)))
+
+    def _here(self, epoch: int) -> Tensor:
+        """Return the positions of an epoch's samples, `int64 [R, m]`."""
         if self._arrivals:
-            return torch.stack([arrivals[self.epoch] for arrivals in self._arrivals]).to(self.device)
+            return torch.stack([arrivals[epoch] for arrivals in self._arrivals]).to(self.device)
         return torch.arange(self.labels.numel(), device=self.device).expand(len(self.runs), -1)
 
     def _weigh(self) -> tuple[Tensor, Tensor]:

@@ -25,6 +25,7 @@ from aol.readings import SUMS, add_readings
 # The most images, and pixels, of all runs together in one evaluation batch. On a CPU, feature maps of 16 channels then
 # have 16 MiB: larger than 32 MiB, malloc would return them to the system, and fault all pages in again.
 _EVALUATION_BATCH = {"cpu": (4096, 1 << 18), "cuda": (65536, 1 << 26)}
+_STREAMED_BATCH = 256  # the most images of an evaluation batch that is decoded meanwhile: the first one is there sooner
 Observe = Callable[[Tensor, Tensor, Tensor, Tensor], None]
 ObserveLogits = Callable[[Tensor, Tensor, Tensor | None], None]
 Issued = Callable[[int], None]  # told on the host how many images each batch has; it must not wait for the device
@@ -105,8 +106,12 @@ class TrainPass:
         rates: Sequence[float],
         epoch: int,
         seeds: Sequence[int],
+        coming: Tensor | None = None,
     ) -> Trained:
-        """Train on `place [R, m]`, indices into the data set, in that order; `position` is passed to `observe`."""
+        """Train on `place [R, m]`, indices into the data set, in that order; `position` is passed to `observe`.
+
+        `coming`: the `place` of the next epoch, where it is known: images in storage are read before this pass ends.
+        """
         start = time.perf_counter()
         self._place.copy_(place[:, self._mine])
         self._position.copy_(position[:, self._mine])
@@ -115,7 +120,7 @@ class TrainPass:
         for tally in (self._cursor, self._step, self._losses, self._sums):
             tally.zero_()
         if isinstance(self._source, FromStorage):
-            images = self._source.train(place, self._mine, batch=self._share, epoch=epoch, seeds=seeds)
+            images = self._source.train(place, self._mine, batch=self._share, epoch=epoch, seeds=seeds, coming=coming)
             for size, shown in zip(self._sizes(), images, strict=True):
                 self._streamed(size, shown)
                 self._issued(size * self._world)
@@ -286,6 +291,8 @@ class CleanPass:
         self._rank, self._world = _distributed.world()
         images, pixels = _EVALUATION_BATCH.get(device.type, _EVALUATION_BATCH["cpu"])
         self._batch = max(16, min(images, pixels // source.area) // runs)
+        if isinstance(source, FromStorage):
+            self._batch = min(self._batch, _STREAMED_BATCH)
         self._fixed = device.type == "cuda"  # a graph has one batch size: the last batch is padded
         own = -(-size // self._world)
         self._batch = min(self._batch, max(1, own))

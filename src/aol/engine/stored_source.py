@@ -6,32 +6,38 @@ grey levels.
 
 from __future__ import annotations
 
-import gc
+import math
 import os
 import time
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, suppress
+from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
-from typing import Any, NamedTuple, TypeAlias
-from weakref import WeakKeyDictionary
+from itertools import islice
+from statistics import fmean
+from typing import Any, NamedTuple, TypeAlias, TypeVar
+from weakref import WeakKeyDictionary, finalize
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
 
-from aol.data.crops import RandomResizedCrop, ResizeCenterCrop, resize, sample_generator
+from aol.data.crops import RandomResizedCrop, ResizeCenterCrop, Transform, resize, sample_generator
 from aol.data.decode import decode, open_image, plain_jpeg_size, size_of
 from aol.data.encoded_images import Records, StoredImages
 from aol.data.errors import DataError
 from aol.data.gpu_decode import can_decode, decode_jpegs
 from aol.data.images import Normalisation
 from aol.data.resample import Ragged, View, centre_view, crop_view, largest_crops, resample
+from aol.engine.ahead import Pass, Passes
+from aol.engine.beside import Beside, Watch
+from aol.engine.workers import Workers
 
+T = TypeVar("T")
 _CHUNK = 32  # images that a worker decodes at a time: fewer start sooner, more cost less to hand over
-_AHEAD = 4  # chunks that each worker may be ahead
+_GROUP = 8  # chunks that the device decodes at a time
+_DEPTH = 3  # batches that are made ahead, on the device
 _SHARE_OF_MEMORY = 0.5  # of what is free on the device, for decoded images
 _LARGEST = 1024  # rows or columns of a crop that is resized on the device
 _SPARE = 3 * (2 * _LARGEST + 32)  # bytes behind the last image of a batch
@@ -61,6 +67,12 @@ def has_views(train: StoredImages, clean: StoredImages) -> bool:
 Request: TypeAlias = tuple[str, int, int, int]  # what is wanted, sample, seed, epoch
 
 
+class Pixels(NamedTuple):
+    """Decoded images: as the network takes them, `pixels [n, 3, size, size]`, or whole, one after the other, `[M]`."""
+
+    pixels: Tensor
+
+
 class Cuts(NamedTuple):
     """Cuts of images one after the other, `pixels [M]`, and their `boxes [n, 5]`, each from 0."""
 
@@ -78,26 +90,27 @@ class Encoded(NamedTuple):
     boxes: Tensor  # [n, 5]; [0, 5] for the central view
 
 
-class _Wanted(Dataset[Tensor]):
-    """Serves requests for chunks of images, in a worker process or here: uint8 [n, 3, size, size], or less work.
+class _Wanted:
+    """Answers requests for chunks of images, in a worker process or here: as the network takes them, or less work.
 
     With `cuts`, training images are only cut, to be resized and mirrored on the device. With `encoded`, plain JPEGs are
     only read.
     """
 
     def __init__(self, train: StoredImages, clean: StoredImages, *, cuts: bool, encoded: bool) -> None:
-        self._views, self._records, self._encoded = {"train": train, "clean": clean}, train.records, encoded
+        self._views, self._records, self.encoded = {"train": train, "clean": clean}, train.records, encoded
         self._crop = train.transform if isinstance(train.transform, RandomResizedCrop) else None
         self._cuts = cuts
 
-    def __getitems__(self, requests: Sequence[Request]) -> Tensor | Cuts | Encoded | DataError:
+    def __call__(self, requests: Sequence[Request]) -> Pixels | Cuts | Encoded | DataError:
         try:
             crop = self._crop if requests[0][0] == "train" else None
-            if self._encoded and (files := self._read(crop, requests)) is not None:
+            if self.encoded and (files := self._read(crop, requests)) is not None:
                 return files
             if self._cuts and crop is not None:
                 return self._cut(crop, requests)
-            return torch.stack([self._views[what].image(i, seed=seed, epoch=at) for what, i, seed, at in requests])
+            found = [self._views[what].image(i, seed=seed, epoch=at) for what, i, seed, at in requests]
+            return Pixels(torch.stack(found))
         except DataError as error:  # raised in a worker it would come with a long traceback
             return error
 
@@ -159,83 +172,85 @@ def _drawn(
     return (*box, int(crop.flip and generator.random() < 0.5))
 
 
-class _Whole(Dataset[Tensor]):
-    """Serves whole images of a set: sizes `[n, 2]` from the headers, files, or pixels [3, H, W] one after the other."""
+class Sizes(NamedTuple):
+    """Heights and widths of images, `[n, 2]`."""
+
+    sizes: Tensor
+
+
+class _Whole:
+    """Answers requests for whole images of a set: sizes from the headers, files, or pixels one after the other."""
 
     def __init__(self, records: Records) -> None:
         self._records = records
 
-    def __getitems__(self, requests: Sequence[tuple[str, int]]) -> Tensor | Encoded | DataError:
+    def __call__(self, requests: Sequence[tuple[str, int]]) -> Pixels | Sizes | Encoded | DataError:
         what, index = requests[0][0], [index for _, index in requests]
         try:
             if what == "files" and (files := _files(self._records, index)) is not None:
                 return files
             found = [(self._records.encoded(i), self._records.source(i)) for i in index]
             if what == "sizes":
-                return torch.tensor([size_of(*each) for each in found])
-            return torch.cat([decode(*each).reshape(-1) for each in found])
+                return Sizes(torch.tensor([size_of(*each) for each in found]))
+            return Pixels(torch.cat([decode(*each).reshape(-1) for each in found]))
         except DataError as error:
             return error
 
 
-class _Batches:
-    """The lists of requests of the coming pass: workers stay alive between passes, and the loader asks this again."""
-
-    batches: Iterable[Sequence[object]] = ()
-
-    def __iter__(self) -> Iterator[Sequence[object]]:
-        return iter(self.batches)
-
-
-def _forget(_: int) -> None:
-    """Let a worker never collect what it inherits: the workers of other loaders are not its children to end."""
-    gc.freeze()
-
-
-def _itself(chunk: Any) -> Any:
-    return chunk
-
-
-def _loader(wanted: Dataset[Tensor], batches: _Batches, workers: int, device: torch.device) -> DataLoader[Tensor]:
-    return DataLoader(
-        wanted,
-        batch_sampler=batches,  # type: ignore[arg-type]
-        num_workers=workers,
-        prefetch_factor=_AHEAD if workers else None,
-        persistent_workers=workers > 0,
-        pin_memory=device.type == "cuda",
-        collate_fn=_itself,
-        worker_init_fn=_forget,
-    )
-
-
-def _chunks(index: Sequence[int], size: int) -> list[Sequence[int]]:
+def _chunks(index: Sequence[T], size: int) -> list[Sequence[T]]:
     return [index[start : start + size] for start in range(0, len(index), size)]
 
 
-def _count(chunk: Tensor | Cuts | Encoded) -> int:
+def _count(chunk: Pixels | Cuts | Encoded) -> int:
     """Return how many images a chunk has."""
-    return len(chunk if isinstance(chunk, Tensor) else chunk.boxes if isinstance(chunk, Cuts) else chunk.length)
+    return len(chunk.pixels if isinstance(chunk, Pixels) else chunk.boxes if isinstance(chunk, Cuts) else chunk.length)
 
 
-def _received(loader: DataLoader[Tensor]) -> Iterator[Any]:
-    for chunk in loader:
-        if isinstance(chunk, DataError):
-            raise chunk
-        yield chunk
+def _slot(records: Records, *, files: bool) -> int:
+    """Return bytes that hold most chunks of a set: of encoded images, or of decoded ones."""
+    each = []
+    for index in _some(records):
+        with suppress(DataError):  # it is named when it is needed
+            content = records.encoded(index)
+            each.append(len(content) if files else 3 * math.prod(size_of(content, records.source(index))))
+    return int((1.5 if files else 1.2) * _CHUNK * fmean(each or [1 << 18]))
+
+
+def _some(records: Records) -> list[int]:
+    """Return a few positions of a set, to tell how large its images are."""
+    return torch.randperm(len(records.labels), generator=torch.Generator().manual_seed(0))[:_LOOKED_AT].tolist()
 
 
 # Sources
 
 
+@dataclass(frozen=True)
+class _Shown:
+    """What a pass shows: samples of a set in order, and what their crops are drawn from."""
+
+    what: str
+    samples: list[int]
+    batch: int
+    seed: int = 0
+    epoch: int = 0
+
+    def chunks(self) -> list[list[Sequence[int]]]:
+        """Return the samples of each batch, in chunks."""
+        return [_chunks(batch, _CHUNK) for batch in _chunks(self.samples, self.batch)]
+
+
 class FromStorage:
-    """A set of any size, decoded on the fly in worker processes. One run at a time.
+    """A set of any size, decoded on the fly: files are read by worker processes, batches are made beside training.
+
+    On CUDA a thread makes batches ahead of the training step, on streams of their own, so that neither the host nor the
+    device waits for them. It goes on with the next pass before the present one ends, where that is known.
 
     Args:
         train: items with the training transform; its draws depend on (seed, epoch, sample), not on the worker.
         clean: the same records with the evaluation transform.
-        workers: number of processes that decode.
+        workers: number of processes that read or decode.
         cuts: resize training images on the device, not in the workers; by default if the device is a GPU.
+        ahead: make batches ahead in a thread; by default if the device is a GPU.
 
     `waited`: seconds of the last pass in which the device had no batch to work on.
     """
@@ -249,72 +264,155 @@ class FromStorage:
         workers: int,
         device: torch.device,
         cuts: bool | None = None,
+        ahead: bool | None = None,
     ) -> None:
         self.labels = train.labels.to(device)
         self.names = clean.names
         assert clean.transform is not None
-        self._centre, self._size = clean.transform, clean.transform.size
-        self.area = self._size**2
+        self.area = clean.transform.size**2
         self.waited = 0.0
-        self._crops, self._device = _Crops(scale, device), device
-        self._batches = _Batches()
-        self._records = train.records
-        cuts = device.type == "cuda" if cuts is None else cuts
+        self._device = device
+        cuts, ahead = (device.type == "cuda" if each is None else each for each in (cuts, ahead))
         wanted = _Wanted(train, clean, cuts=cuts, encoded=can_decode(device) and has_views(train, clean))
-        self._open = partial(_loader, wanted, self._batches, workers, device)
-        self._loader: DataLoader[Tensor] | None = None
+        maker = _Maker(clean.transform, train.records, scale, device)
+        self._feed = _Feed(wanted, maker, workers=workers, depth=_DEPTH if ahead else 0)
+        finalize(self, self._feed.close)
 
-    def train(self, order: Tensor, mine: Tensor, *, batch: int, epoch: int, seeds: Sequence[int]) -> Iterator[Tensor]:
-        """Yield augmented batches `[1, B, C, H, W]` of the places `mine` of `order [1, n]`."""
+    def train(
+        self,
+        order: Tensor,
+        mine: Tensor,
+        *,
+        batch: int,
+        epoch: int,
+        seeds: Sequence[int],
+        coming: Tensor | None = None,
+    ) -> Iterator[Tensor]:
+        """Yield augmented batches `[1, B, C, H, W]` of the places `mine` of `order [1, n]`.
+
+        `coming`: the order of the next epoch, where it is known.
+        """
         (seed,) = seeds
-        for images in self._load("train", order[0, mine], batch, seed, epoch):
+        shown = _Shown("train", order[0, mine].tolist(), batch, seed, epoch)
+        after = None if coming is None else _Shown("train", coming[0, mine].tolist(), batch, seed, epoch + 1)
+        for images in self._load(shown, after):
             yield images[None]
 
     def clean(self, index: Tensor, *, batch: int) -> Iterator[Tensor]:
         """Yield batches without augmentation, `[B, C, H, W]`, or `[1, B, C, H, W]` of `index [1, n]`."""
-        for images in self._load("clean", index.reshape(-1), batch, 0, 0):
+        for images in self._load(_Shown("clean", index.reshape(-1).tolist(), batch)):
             yield images if index.dim() == 1 else images[None]
 
-    def _load(self, what: str, index: Tensor, batch: int, seed: int, epoch: int) -> Iterator[Tensor]:
-        order = _chunks(index.tolist(), batch)
-        chunks = (chunk for each in order for chunk in _chunks(each, _CHUNK))
-        self._batches.batches = ([(what, i, seed, epoch) for i in chunk] for chunk in chunks)
-        if self._loader is None:
-            self._loader = self._open()
-        received = _received(self._loader)
-        watch = _Watch(self._device)
-        for each in order:
-            fetched = [next(received) for _ in range(-(-len(each) // _CHUNK))]
-            yield watch.fetched(self._moved(len(each), fetched, watch))
+    def _load(self, shown: _Shown, after: _Shown | None = None) -> Iterator[Tensor]:
+        watch = Watch(self._device)
+        for images, ready in self._feed.start(shown, after):
+            yield watch.fetched(images, ready)
             watch.issued()
         self.waited = watch.seconds()
 
     def close(self) -> None:
-        """End the worker processes; the next pass starts others."""
-        self._loader = None
+        """End threads and worker processes; the next pass starts others."""
+        self._feed.close()
 
-    def _moved(self, size: int, found: Sequence[Tensor | Cuts | Encoded], watch: _Watch) -> Tensor:
-        """Return chunks as one batch on the device, normalised; copies overlap with the step before."""
+
+_Made: TypeAlias = tuple[Tensor, "torch.cuda.Event | None"]  # a batch, and when it is there
+
+
+class _Feed:
+    """Makes the batches of the passes of a source: training passes and clean ones, side by side."""
+
+    def __init__(self, wanted: _Wanted, maker: _Maker, *, workers: int, depth: int) -> None:
+        self._wanted, self._maker, self._count = wanted, maker, workers
+        self._beside = {what: Beside(maker.device) for what in ("train", "clean")}
+        self._passes: dict[str, Passes[_Shown, _Made]]
+        self._passes = {what: Passes(self._batches, depth=depth) for what in self._beside}
+        self._workers: Workers | None = None
+
+    def start(self, shown: _Shown, after: _Shown | None) -> Pass[_Made]:
+        """Begin with a pass, or go on with it; `after` follows it, if that is known."""
+        if self._workers is None:
+            slot = _slot(self._maker.records, files=self._wanted.encoded) if self._count else 0
+            self._workers = Workers(
+                self._wanted,
+                workers=self._count,
+                together=3 * _GROUP,
+                slot=slot,
+                pin=self._wanted.encoded and self._maker.device.type == "cuda",
+                lanes=len(self._passes),
+            )
+        passes = self._passes[shown.what]
+        now = passes.start(shown)
+        if after is not None:
+            passes.expect(after)
+        return now
+
+    def _batches(self, shown: _Shown, now: Pass[_Made]) -> Iterator[_Made]:
+        """Yield the batches of a pass."""
+        assert self._workers is not None
+        beside, lane = self._beside[shown.what], self._workers.lanes[shown.what == "clean"]
+        beside.enter_thread()
+        now.may_ask()
+        with closing(lane.answers(_requests(shown, now))) as answers, beside:
+            for batch in shown.chunks():
+                parts = []
+                for group in _chunks(batch, _GROUP):
+                    asked = list(islice(answers, len(group)))
+                    now.may_make()
+                    beside.reads(asked)
+                    parts.append(self._maker([each.get() for each in asked], beside))
+                    ready = beside.made()
+                if len(parts) > 1:
+                    with beside.making():
+                        parts = [torch.cat(parts)]
+                    ready = beside.made()
+                yield parts[0], ready
+
+    def close(self) -> None:
+        """End threads and worker processes."""
+        for passes in self._passes.values():
+            passes.stop()
+        if self._workers is not None:
+            self._workers.close()
+        self._workers = None
+
+
+def _requests(shown: _Shown, now: Pass[_Made]) -> Iterator[list[Request]]:
+    for batch in shown.chunks():
+        for chunk in batch:
+            yield [(shown.what, index, shown.seed, shown.epoch) for index in chunk]
+    now.asked.set()
+
+
+class _Maker:
+    """Makes network input on the device of what workers have read."""
+
+    def __init__(self, centre: Transform, records: Records, scale: Normalisation, device: torch.device) -> None:
+        self.device, self.records, self._centre, self._size = device, records, centre, centre.size
+        self._crops = _Crops(scale, device)
+
+    def __call__(self, found: Sequence[Pixels | Cuts | Encoded], beside: Beside) -> Tensor:
+        """Return chunks as one batch, normalised."""
         ends = torch.tensor([0, *(_count(chunk) for chunk in found)]).cumsum(0).tolist()
-        with watch.beside():
-            parts: list[tuple[list[int], Tensor]] = []
-            ways: dict[type, Callable[[Any], Tensor]]
-            ways = {Tensor: self._whole, Cuts: self._resized, Encoded: self._decoded}
-            for kind, made in ways.items():
-                own = [at for at, chunk in enumerate(found) if isinstance(chunk, kind)]
-                if own:
-                    places = [place for at in own for place in range(ends[at], ends[at + 1])]
+        ways: dict[type, Callable[[Any], Tensor]]
+        ways = {Pixels: self._whole, Cuts: self._resized, Encoded: partial(self._decoded, beside=beside)}
+        parts: list[tuple[list[int], Tensor]] = []
+        for kind, made in ways.items():
+            own = [at for at, chunk in enumerate(found) if isinstance(chunk, kind)]
+            if own:
+                places = [place for at in own for place in range(ends[at], ends[at + 1])]
+                with beside.making():
                     parts.append((places, made([found[at] for at in own])))
-            if len(parts) == 1:
-                return parts[0][1]
-            images = torch.empty((size, 3, self._size, self._size), device=self._device)
+        if len(parts) == 1:
+            return parts[0][1]
+        with beside.making():
+            images = torch.empty((ends[-1], 3, self._size, self._size), device=self.device)
             for places, part in parts:
-                images[torch.tensor(places, device=self._device)] = part
-            return images
+                images[torch.tensor(places, device=self.device)] = part
+        return images
 
-    def _whole(self, chunks: Sequence[Tensor]) -> Tensor:
-        size = sum(len(chunk) for chunk in chunks)
-        return self._crops.normalisation(self._joined(chunks, (size, 3, self._size, self._size)))
+    def _whole(self, chunks: Sequence[Pixels]) -> Tensor:
+        shape = (sum(len(each.pixels) for each in chunks), 3, self._size, self._size)
+        return self._crops.normalisation(self._joined([each.pixels for each in chunks], shape))
 
     def _resized(self, cuts: Sequence[Cuts]) -> Tensor:
         """Return cuts of any sizes as one batch."""
@@ -323,15 +421,18 @@ class FromStorage:
         pixels = self._joined([each.pixels for each in cuts], (int(area.sum()) + _SPARE,))
         return self._viewed(pixels, boxes[:, 2:4], crop_view(boxes, self._size), planar=False)
 
-    def _decoded(self, files: Sequence[Encoded]) -> Tensor:
+    def _decoded(self, files: Sequence[Encoded], beside: Beside) -> Tensor:
         """Return JPEG files as one batch, decoded on the device."""
-        images = _pixels(files, self._device, self._records)
+        with beside.decoding():
+            images = _pixels(files, self.device, self.records)
+        beside.reads(images)
         sizes, boxes = (torch.cat(each) for each in zip(*((each.sizes, each.boxes) for each in files), strict=True))
         assert isinstance(self._centre, ResizeCenterCrop)
         view = crop_view(boxes, self._size) if len(boxes) else centre_view(sizes, self._centre)
-        spare = torch.zeros(_SPARE, dtype=torch.uint8, device=self._device)
-        pixels = torch.cat([*(image.reshape(-1) for image in images), spare])
-        return self._viewed(pixels, sizes, view, planar=True)
+        with beside.making():
+            spare = torch.zeros(_SPARE, dtype=torch.uint8, device=self.device)
+            pixels = torch.cat([*(image.reshape(-1) for image in images), spare])
+            return self._viewed(pixels, sizes, view, planar=True)
 
     def _viewed(self, pixels: Tensor, sizes: Tensor, view: View, *, planar: bool) -> Tensor:
         """Return views of images of `sizes [n, 2]`, one after the other in `pixels`; sizes and view are on the CPU."""
@@ -339,72 +440,18 @@ class FromStorage:
         extents = ((view.high - view.low).amax(0) + 31) // 32 * 32  # few shapes
         rows, columns = extents.tolist()
         table = (area.cumsum(0) - area, sizes[:, 0], sizes[:, 1])
-        start, height, width = (each.to(self._device, non_blocking=True) for each in table)
+        start, height, width = (each.to(self.device, non_blocking=True) for each in table)
         images = Ragged(pixels, start, height, width, planar)
-        there = View(*(each.to(self._device, non_blocking=True) for each in view))
-        every = torch.arange(len(sizes), device=self._device)
+        there = View(*(each.to(self.device, non_blocking=True) for each in view))
+        every = torch.arange(len(sizes), device=self.device)
         return self._crops(images, every, there, size=self._size, extent=(rows, columns))
 
     def _joined(self, parts: Sequence[Tensor], shape: tuple[int, ...]) -> Tensor:
-        joined, done = torch.empty(shape, dtype=torch.uint8, device=self._device), 0
+        joined, done = torch.empty(shape, dtype=torch.uint8, device=self.device), 0
         for part in parts:
             joined[done : done + len(part)].copy_(part, non_blocking=True)
             done += len(part)
         return joined
-
-
-class _Watch:
-    """Times how long the device waits for batches, and keeps the host at most two batches ahead of it.
-
-    On CUDA by events around each step: a stream that has nothing left to do passes the next event at once. Elsewhere
-    the time in which the host fetches.
-    """
-
-    def __init__(self, device: torch.device) -> None:
-        self._seconds, self._since = 0.0, time.perf_counter()
-        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
-        self._gaps: deque[tuple[torch.cuda.Event, torch.cuda.Event]] = deque()
-        self.issued()
-
-    def beside(self) -> torch.cuda.StreamContext | nullcontext[None]:
-        """Return a context for copies that do not wait for the steps issued so far."""
-        return nullcontext() if self._stream is None else torch.cuda.stream(self._stream)
-
-    def fetched(self, images: Tensor) -> Tensor:
-        """Return a batch from `beside` to the next step."""
-        if self._stream is None:
-            self._seconds += time.perf_counter() - self._since
-        else:
-            torch.cuda.current_stream().wait_stream(self._stream)
-            images.record_stream(torch.cuda.current_stream())
-            self._gaps.append((self._last, _event()))
-        return images
-
-    def issued(self) -> None:
-        """Note that a step was issued."""
-        if self._stream is None:
-            self._since = time.perf_counter()
-        else:
-            self._last = _event()
-            while len(self._gaps) > 2:
-                self._collect()
-
-    def _collect(self) -> None:
-        before, after = self._gaps.popleft()
-        after.synchronize()
-        self._seconds += before.elapsed_time(after) / 1000
-
-    def seconds(self) -> float:
-        """Return the seconds of waiting."""
-        while self._gaps:
-            self._collect()
-        return self._seconds
-
-
-def _event() -> torch.cuda.Event:
-    event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-    event.record()
-    return event
 
 
 class Decoded:
@@ -487,30 +534,43 @@ def room(device: torch.device) -> float:
 
 def _fits(records: Records, device: torch.device) -> bool:
     """Return whether the decoded images of a set are likely to fit: all but very large sets are then measured."""
-    count = len(records.labels)
-    index = torch.randperm(count, generator=torch.Generator().manual_seed(0))[:_LOOKED_AT].tolist()
-    sizes = [size_of(records.encoded(i), records.source(i)) for i in index]
-    return 3 * count * sum(height * width for height, width in sizes) / len(sizes) < room(device)
+    sizes = [size_of(records.encoded(i), records.source(i)) for i in _some(records)]
+    return 3 * len(records.labels) * sum(height * width for height, width in sizes) / len(sizes) < room(device)
 
 
 def decoded(records: Records, *, workers: int, device: torch.device) -> Ragged | None:
     """Decode all images of a set in worker processes; None where they do not fit on the device, or are very large."""
-    every, batches = range(len(records.labels)), _Batches()
-    loader = _loader(_Whole(records), batches, min(workers, -(-len(every) // _CHUNK)), device)
-    batches.batches = [[("sizes", index) for index in chunk] for chunk in _chunks(every, 8 * _CHUNK)]
-    sizes = torch.cat(list(_received(loader))).cpu()
-    rows, columns = largest_crops(sizes, RandomResizedCrop())
-    if 3 * int(sizes.prod(1).sum()) > room(device) or max(rows, columns) > _LARGEST:
-        return None
-    images, done = Ragged.empty(sizes, device)._replace(planar=True), 0
-    what = "files" if can_decode(device) else "pixels"
-    batches.batches = [[(what, index) for index in chunk] for chunk in _chunks(every, 2 * _CHUNK)]
-    for chunk in _received(loader):
-        if isinstance(chunk, Encoded):
-            chunk = torch.cat([each.reshape(-1) for each in _pixels([chunk], device, records)])
-        images.pixels[done : done + chunk.numel()].copy_(chunk, non_blocking=True)
-        done += chunk.numel()
-    return images
+    every = range(len(records.labels))
+    count, by_device = min(workers, -(-len(every) // _CHUNK)), can_decode(device)
+    slot = _slot(records, files=by_device) if count else 0
+    pool = Workers(_Whole(records), workers=count, together=2 * _GROUP, slot=slot, pin=False)
+    try:
+        sizes = torch.cat([each.sizes for group in _answers(pool, "sizes", every) for each in group])
+        rows, columns = largest_crops(sizes, RandomResizedCrop())
+        if 3 * int(sizes.prod(1).sum()) > room(device) or max(rows, columns) > _LARGEST:
+            return None
+        images, done = Ragged.empty(sizes, device)._replace(planar=True), 0
+        for group in _answers(pool, "files" if by_device else "pixels", every):
+            files = [each for each in group if isinstance(each, Encoded)]
+            decoded = iter(_pixels(files, device, records) if files else ())
+            for each in group:
+                whole = list(islice(decoded, len(each.length))) if isinstance(each, Encoded) else [each.pixels]
+                pixels = torch.cat([image.reshape(-1) for image in whole])
+                images.pixels[done : done + len(pixels)].copy_(pixels)
+                done += len(pixels)
+        return images
+    finally:
+        pool.close()
+
+
+def _answers(pool: Workers, what: str, index: Sequence[int]) -> Iterator[list[Any]]:
+    """Yield answers about images in order, a group at a time; each is released when the next is asked for."""
+    requests = [[(what, each) for each in chunk] for chunk in _chunks(index, _CHUNK)]
+    with closing(pool.lanes[0].answers(requests)) as answers:
+        while asked := list(islice(answers, _GROUP)):
+            yield [each.get() for each in asked]
+            for each in asked:
+                each.release()
 
 
 class _Crops:

@@ -47,7 +47,7 @@ class StreamLoop(Loop):
         counts.scatter_add_(1, label, torch.ones_like(label))
         age, error = self.ages.class_weight, self.error_rates.class_weight
         by_class = self.weights.by_class(counts, age, error, epoch=self.epoch)
-        order = self._orders(by_class.gather(1, label))
+        order = self._orders(by_class.gather(1, label), self.epoch)
         position = shown.gather(1, order)
         weight = by_class.gather(1, self.labels[position]).masked_fill(self.weights.resampled, 1.0)
 

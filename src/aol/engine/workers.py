@@ -1,0 +1,192 @@
+"""Processes that answer requests. Large answers come through memory that they share with this process.
+
+A tensor that is sent from one process to another costs a file descriptor and a connection, about a millisecond. Here
+memory is mapped once, before the processes start, and each answer has a slot in it. On CUDA this memory is pinned.
+"""
+
+from __future__ import annotations
+
+import gc
+import mmap
+import os
+import signal
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from multiprocessing import get_context
+from queue import Empty, SimpleQueue
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+
+from aol.data.errors import DataError
+
+Requests: TypeAlias = Sequence[Any]
+# Returns a named tuple of tensors, of which the first may be large; or what is wrong with the data.
+Answer: TypeAlias = Callable[[Requests], Any]
+_AHEAD = 2  # requests under way for each process
+_MOST = 2**30  # bytes of shared memory, of each lane
+
+
+class Workers:
+    """Processes that answer lists of requests.
+
+    Args:
+        answer: called in a worker with a list of requests.
+        workers: how many processes; with none, answers are computed here, when they are needed.
+        together: the most answers that are in use at once, of a lane.
+        slot: bytes of an answer that fit into shared memory; a larger one is sent, which takes longer.
+        pin: pin the shared memory, for quicker copies to a CUDA device.
+        lanes: users that ask side by side, each with slots of its own, so that none waits for another.
+    """
+
+    def __init__(self, answer: Answer, *, workers: int, together: int, slot: int, pin: bool, lanes: int = 1) -> None:
+        self._pool: ProcessPoolExecutor | None = None
+        if not workers:
+            self.lanes = [Lane(answer) for _ in range(lanes)]
+            return
+        slots = _AHEAD * workers + together
+        slot = min(slot, _MOST // slots) // mmap.PAGESIZE * mmap.PAGESIZE + mmap.PAGESIZE
+        # Anonymous: not limited by the size of /dev/shm.
+        memory = torch.frombuffer(mmap.mmap(-1, lanes * slots * slot), dtype=torch.uint8).view(lanes, slots, slot)
+        self._pool = ProcessPoolExecutor(workers, get_context("fork"), _begin, (answer, memory, os.getpid()))
+        self._pool.submit(os.getpid).result()  # all of them have started
+        self.lanes = [Lane(answer, self._pool, number, memory[number], pin=pin) for number in range(lanes)]
+
+    def close(self) -> None:
+        """End the processes; what is under way is waited for."""
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)
+        for lane in self.lanes:
+            lane.close()
+
+
+class Lane:
+    """Asks workers, and has slots of the shared memory for their answers."""
+
+    def __init__(
+        self,
+        answer: Answer,
+        pool: ProcessPoolExecutor | None = None,
+        number: int = 0,
+        memory: Tensor | None = None,
+        *,
+        pin: bool = False,
+    ) -> None:
+        self._answer, self._pool, self._number, self._memory = answer, pool, number, memory
+        self._pins, self._pinned = pin, False
+        self._free: SimpleQueue[int] = SimpleQueue()
+        for slot in range(0 if memory is None else len(memory)):
+            self._free.put(slot)
+
+    def answers(self, requests: Iterable[Requests]) -> Generator[Asked]:
+        """Yield what is asked for, in order, asking ahead as far as there are slots; the caller releases each."""
+        asked, left = deque[Asked](), iter(requests)
+        following = next(left, None)
+        try:
+            while following is not None or asked:
+                while following is not None and (one := self._ask(following, wait=not asked)) is not None:
+                    asked.append(one)
+                    following = next(left, None)
+                yield asked.popleft()
+        finally:
+            for one in asked:
+                one.release()
+
+    def _ask(self, requests: Requests, *, wait: bool) -> Asked | None:
+        """Ask for something; None where no slot is free and `wait` is False."""
+        if self._pool is None or self._memory is None:
+            return Asked(lambda: self._answer(requests)) if wait else None
+        if self._pins and not self._pinned:  # not before the processes start: they need it as it is
+            self._pinned = _pin(self._memory)
+        try:
+            slot = self._free.get(block=wait)
+        except Empty:
+            return None
+        future = self._pool.submit(_serve, (self._number, slot), requests)
+        memory = self._memory[slot]
+        return Asked(lambda: _received(future.result(), memory), future, lambda: self._free.put(slot))
+
+    def close(self) -> None:
+        """Let the memory go."""
+        if self._pinned and self._memory is not None:
+            torch.cuda.cudart().cudaHostUnregister(self._memory.data_ptr())  # type: ignore[no-untyped-call]
+        self._pinned = self._pins = False
+
+
+class Asked:
+    """An answer that is under way; its slot is used again once it is released."""
+
+    def __init__(
+        self,
+        answer: Callable[[], Any],
+        future: Future[Any] | None = None,
+        released: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._answer, self._future, self._released = answer, future, released
+
+    def get(self) -> Any:
+        """Wait for the answer and return it; a `DataError` is raised."""
+        found = self._answer()
+        if isinstance(found, DataError):
+            raise found
+        return found
+
+    def release(self) -> None:
+        """Give the slot back, when nothing writes to it any more; the answer must not be read after this."""
+        if self._future is not None:
+            self._future.cancel()
+            self._future.add_done_callback(lambda _: self._released())
+
+
+def _pin(memory: Tensor) -> bool:
+    """Pin memory that is there, for quicker copies; return whether that was possible."""
+    runtime: Any = torch.cuda.cudart()  # type: ignore[no-untyped-call]
+    return int(runtime.cudaHostRegister(memory.data_ptr(), memory.numel(), 0)) == 0
+
+
+# In a worker
+
+_here: list[Any] = []  # the function that answers, and the shared memory
+
+
+def _begin(answer: Answer, memory: Tensor, parent: int) -> None:
+    gc.freeze()  # never collect what is inherited: the processes of others are not this one's to end
+    torch.set_num_threads(1)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends its workers
+    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+    _here[:] = [answer, memory]
+
+
+def _end_with(parent: int) -> None:
+    """End this process after its parent, which may have been killed."""
+    while os.getppid() == parent:
+        time.sleep(2)
+    os._exit(1)
+
+
+def _serve(place: tuple[int, int], requests: Requests) -> Any:
+    """Answer requests; a large tensor goes into a slot, and only its shape is returned."""
+    answer, memory = _here
+    found = answer(requests)
+    if isinstance(found, DataError):
+        return found
+    large, *small = found
+    slot, rest = memory[place], [each.numpy() for each in small]
+    if large.dtype != torch.uint8 or large.numel() > len(slot):
+        return type(found), large.numpy(), rest
+    slot[: large.numel()] = large.reshape(-1)
+    return type(found), tuple(large.shape), rest
+
+
+def _received(message: Any, slot: Tensor) -> Any:
+    """Return the answer of `_serve`."""
+    if isinstance(message, DataError):
+        return message
+    kind, large, rest = message
+    inside = isinstance(large, tuple)
+    first = slot[: torch.Size(large).numel()].view(large) if inside else torch.from_numpy(large)
+    return kind(first, *(torch.from_numpy(each) for each in rest))

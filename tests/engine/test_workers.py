@@ -1,0 +1,131 @@
+"""Answers of worker processes: in order, exact, through slots that are used again."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import pytest
+import torch
+from torch import Tensor
+
+from aol.data.errors import DataError
+from aol.engine.workers import Workers
+
+BYTES = 6000
+
+
+class Found(NamedTuple):
+    content: Tensor
+    table: Tensor
+
+
+def answer(requests: Sequence[int]) -> Found | DataError:
+    """As many bytes as the first request says, of the value of the last."""
+    if requests[0] < 0:
+        return DataError(f"no image {requests[0]}")
+    content = torch.full((requests[0],), requests[-1] % 256, dtype=torch.uint8)
+    return Found(content, torch.tensor(requests))
+
+
+def pool(workers: int, lanes: int = 1) -> Workers:
+    return Workers(answer, workers=workers, together=3, slot=BYTES, pin=False, lanes=lanes)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_answers_come_in_order_and_whole_whatever_their_size(workers: int) -> None:
+    workers_ = pool(workers)
+    asked = [(size, value) for value, size in enumerate([10, BYTES, 50_000, 0, 1] * 8)]  # the third fits into no slot
+    kept = []
+    for (size, value), one in zip(asked, workers_.lanes[0].answers(asked), strict=True):
+        found = one.get()
+        assert isinstance(found, Found)
+        assert found.table.tolist() == [size, value]
+        kept.append((found.content, value, one))
+        if len(kept) == 3:  # as many as may be in use at once
+            for content, wanted, each in kept:
+                assert bool((content == wanted).all())
+                each.release()
+            kept.clear()
+    workers_.close()
+
+
+def test_a_slot_is_not_written_to_before_it_is_released() -> None:
+    workers = pool(1)
+    answers = workers.lanes[0].answers([(100, value) for value in range(40)])
+    held = [next(answers) for _ in range(3)]
+    contents = [one.get().content for one in held]
+    assert next(answers).get().table.tolist() == [100, 3]  # all slots are in use by now, or have been asked for
+    time.sleep(0.05)
+    for value, content in enumerate(contents):
+        assert bool((content == value).all())
+    answers.close()
+    workers.close()
+
+
+def test_lanes_do_not_wait_for_one_another() -> None:
+    workers = pool(1, lanes=2)
+    first = workers.lanes[0].answers([(1, 1)] * 100)
+    held = [next(first) for _ in range(5)]  # all slots of the first lane
+    assert len(held) == 5
+    for one in workers.lanes[1].answers([(2, 2)] * 20):
+        assert one.get().table.tolist() == [2, 2]
+        one.release()
+    first.close()
+    workers.close()
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_what_is_wrong_with_the_data_is_raised_here(workers: int) -> None:
+    given = pool(workers)
+    first, second = given.lanes[0].answers([(5, 1), (-7,)])
+    assert first.get().content.tolist() == [1] * 5
+    with pytest.raises(DataError, match="no image -7"):
+        second.get()
+    given.close()
+
+
+def test_slots_of_answers_that_nobody_waits_for_are_used_again() -> None:
+    workers = pool(1)
+    for _ in range(10):  # of five slots each time
+        answers = workers.lanes[0].answers([(100, 1)] * 30)
+        next(answers).release()
+        answers.close()
+    for one in workers.lanes[0].answers([(100, 9)] * 30):
+        assert one.get().content.tolist() == [9] * 100
+        one.release()
+    workers.close()
+
+
+def test_workers_end_after_a_parent_that_was_killed() -> None:
+    program = (
+        "import os, time\n"
+        "from tests.engine.test_workers import pool\n"
+        "workers = pool(2)\n"
+        "print(*workers._pool._processes, flush=True)\n"
+        "time.sleep(60)\n"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, env=dict(os.environ))
+    assert parent.stdout is not None
+    numbers = [int(word) for word in parent.stdout.readline().split()]
+    assert len(numbers) == 2
+    parent.send_signal(signal.SIGKILL)
+    parent.wait()
+    end = time.monotonic() + 20
+    while any(_runs(number) for number in numbers):
+        assert time.monotonic() < end
+        time.sleep(0.2)
+
+
+def _runs(number: int) -> bool:
+    """Whether a process runs: one that has ended and that nobody has asked about still has a number."""
+    try:
+        with open(f"/proc/{number}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
