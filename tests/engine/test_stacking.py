@@ -9,6 +9,7 @@ import torch
 
 from aol.engine import OfflineLoop, stacking
 from aol.engine.stacking import ALONE, Case, Choice, choose, joint
+from aol.nets import STACKINGS
 from tests.support.tiny_runs import CPU, settings, tiny_pair
 
 CASE = Case(settings(), (1, 8, 8), 3, CPU, samples=10**6)
@@ -56,9 +57,10 @@ def test_the_quickest_way_is_taken_on_a_gpu(
 
 def test_compiling_is_tried_for_long_training_only(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = pretend(monkeypatch, {ALONE: 4.0, "streams": 2.0, "compiled": 1.9, "compiled-vmap": 1.0})
-    run = settings(epochs=200, batch_size=10)
-    assert choose(replace(GPU, run=run, samples=460), 16).stacking == "streams"  # 16 × 200 × 46 steps of 2 ms: 294 s
-    assert choose(replace(GPU, run=run, samples=500), 16).stacking == "compiled-vmap"
+    run, ways = settings(epochs=200, batch_size=10), STACKINGS
+    short, long = replace(GPU, run=run, samples=460), replace(GPU, run=run, samples=500)
+    assert choose(short, 16, ways=ways).stacking == "streams"  # 16 × 200 × 46 steps of 2 ms: 294 s
+    assert choose(long, 16, ways=ways).stacking == "compiled-vmap"
     assert [way for _, way in asked if way.startswith("compiled")] == ["compiled", "compiled-vmap"]
 
 
