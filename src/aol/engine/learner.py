@@ -212,19 +212,14 @@ class Learner:
                     old.copy_(new)
 
     def _losses(self, logits: Tensor, label: Tensor) -> Tensor:
-        parts = [
-            (
-                rows,
-                softmax_loss(logits[rows], label[rows])
-                if gamma is None
-                else focal_loss(logits[rows], label[rows], gamma),
-            )
-            for gamma, rows in self._by_loss
-        ]
-        if len(parts) == 1:
-            return parts[0][1]
-        order = torch.cat([rows for rows, _ in parts]).argsort()
-        return torch.cat([loss for _, loss in parts])[order]
+        def of(gamma: float | None, logits: Tensor, label: Tensor) -> Tensor:
+            return softmax_loss(logits, label) if gamma is None else focal_loss(logits, label, gamma)
+
+        if len(self._by_loss) == 1:  # no rows to gather, whose gradients a GPU would sort to add
+            return of(self._by_loss[0][0], logits, label)
+        parts = [of(gamma, logits[rows], label[rows]) for gamma, rows in self._by_loss]
+        order = torch.cat([rows for _, rows in self._by_loss]).argsort()
+        return torch.cat(parts)[order]
 
     def _forward(self, net: nn.Module, images: Tensor) -> Tensor:
         with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.settings.precision == "bf16"):
