@@ -52,23 +52,27 @@ def test_bf16_is_as_close_as_autocast(fewest: int) -> None:
         assert_as_close_as_autocast(stacked(3, (2, 2, 2)).cuda(), images(3, 37, 32).cuda())
 
 
+class Autocast(torch.nn.Module):
+    """Plain PyTorch in bf16, with the parts of a `FusedStack` that the tests use."""
+
+    def __init__(self, stacked: Stacked) -> None:
+        super().__init__()
+        self.stacked = stacked
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        with torch.autocast("cuda", torch.bfloat16):
+            return self.stacked(x).float()  # type: ignore[no-any-return]
+
+
 def assert_as_close_as_autocast(net: Stacked, x: torch.Tensor) -> None:
     """Logits, gradients and statistics are about as far from fp64 as those of plain PyTorch in bf16."""
-    plain = copy.deepcopy(net)
-    fused, oracle = twins(net, torch.bfloat16)
-    errors = errors_of_a_step(fused, oracle, x)
-    with torch.autocast("cuda", torch.bfloat16):
-        logits = plain(x).float()
-    loss(logits).backward()
-    theirs = dict(oracle.named_parameters())
-    for name, value in plain.named_parameters():
-        assert errors[f"{name}.grad"] < 2 * error(value.grad, theirs[name].grad) + 0.02, name  # type: ignore[arg-type]
-    assert errors["logits"] < 0.02, errors
-    for name, _ in oracle.named_buffers():
-        assert errors[name] < 0.01, name
+    plain, another = Autocast(copy.deepcopy(net)), copy.deepcopy(net).double()
+    errors = errors_of_a_step(*twins(net, torch.bfloat16), x)
+    for name, other in errors_of_a_step(plain, another, x).items():
+        assert errors[name] < 2 * other + 0.02, (name, errors[name], other)
 
 
-CNN_SHAPES = [(3, 37, 28, 3), (3, 64, 32, 3), (210, 64, 28, 3), (2, 33, 8, 1), (70, 5, 28, 1), (1, 128, 32, 3)]
+CNN_SHAPES = [(3, 37, 28, 3), (3, 64, 32, 3), (210, 20, 28, 3), (2, 33, 8, 1), (70, 5, 28, 1), (1, 128, 32, 3)]
 
 
 @pytest.mark.parametrize(("runs", "batch", "size", "channels"), CNN_SHAPES)

@@ -69,17 +69,17 @@ def error(found: Tensor, wanted: Tensor) -> float:
     return float(torch.nan_to_num(distance, nan=float("inf")))
 
 
-def errors_of_a_step(fused: FusedStack, oracle: Stacked, x: Tensor) -> dict[str, float]:
+def errors_of_a_step(fused: torch.nn.Module, oracle: Stacked, x: Tensor) -> dict[str, float]:
     """Relative errors of logits, all gradients and all buffers after one training step's passes."""
     found, wanted = fused(x), oracle(x.double())
     loss(found).backward()
     loss(wanted).backward()
     result = {"logits": error(found, wanted)}
     theirs = dict(oracle.named_parameters()) | dict(oracle.named_buffers())
-    for name, value in fused.stacked.named_parameters():
+    for name, value in fused.get_submodule("stacked").named_parameters():
         assert value.grad is not None
         result[f"{name}.grad"] = error(value.grad, theirs[name].grad)  # type: ignore[arg-type]
-    for name, value in fused.stacked.named_buffers():
+    for name, value in fused.get_submodule("stacked").named_buffers():
         result[name] = error(value, theirs[name])
     return result
 
