@@ -5,11 +5,14 @@ Assumes records that open their files lazily, once a process and thread, and can
 
 from __future__ import annotations
 
+import contextlib
+import math
 import os
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
+from statistics import fmean
 from typing import Generic, Protocol, TypeAlias, TypeVar
 
 import numpy as np
@@ -19,7 +22,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from aol.data.crops import Transform, sample_generator
-from aol.data.decode import decode, open_image
+from aol.data.decode import decode, open_image, size_of
 from aol.data.errors import DataError
 from aol.data.images import ImageSet
 
@@ -205,6 +208,21 @@ class StoredImages(Dataset[tuple[Tensor, int, int]]):
         if self.transform is not None:
             image = self.transform(image, sample_generator(seed, epoch, index))
         return image.contiguous()
+
+
+def some(records: Records) -> list[int]:
+    """Return up to 64 positions of a set, the same each time, to tell how large its images are."""
+    return torch.randperm(len(records.labels), generator=torch.Generator().manual_seed(0))[:64].tolist()
+
+
+def typical_bytes(records: Records, *, decoded: bool = False) -> float:
+    """Return the mean size of some files of a set or, `decoded`, of their pixels; damaged ones do not count."""
+    found = []
+    for index in some(records):
+        with contextlib.suppress(DataError):  # it is named when it is needed
+            content = records.encoded(index)
+            found.append(3 * math.prod(size_of(content, records.source(index))) if decoded else len(content))
+    return fmean(found or [1 << 18])
 
 
 def damaged(split: StoredImages, *, workers: int = 4, progress: Progress | None = None) -> list[str]:

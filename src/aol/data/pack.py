@@ -1,7 +1,7 @@
 """`aol data pack`: turns an image folder, LMDB or Parquet set into the packed format of `packed.py`.
 
 It may be killed at any moment: shards are written atomically, the manifest last, and a second call does
-only what is missing or has changed. Threads do the work, because Pillow releases Python's lock while decoding.
+only what is missing or has changed. Threads write the shards; processes decode and shrink the images.
 """
 
 from __future__ import annotations
@@ -11,21 +11,28 @@ import hashlib
 import io
 import json
 import os
+import sys
 import threading
 import zlib
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import torch
+from torch import Tensor
 
 from aol._files import locked, read_json, remove_partial_files, write_atomically
 from aol.data.decode import open_image, shrink
-from aol.data.encoded_images import Progress, Records
+from aol.data.encoded_images import Progress, Records, typical_bytes
 from aol.data.errors import DataError
 from aol.data.open import open_records
 from aol.data.packed import FORMAT, MANIFEST, NAMES, ROW, VERSION, Manifest, Shard, has_shards, packed_names
+from aol.data.workers import Workers
 
 QUALITY = 90
 _TICK = 64  # records between two reports of progress
@@ -82,14 +89,17 @@ def pack(
         raise ValueError(f"dest must lie outside the source {root}, got {target}")
     if target.is_dir() and any(target.iterdir()) and not (target / ".lock").exists() and not has_shards(target):
         raise ValueError(f"dest must be empty or an earlier packing, and {target} holds something else")
-    with locked(target, called="dest"):
-        work = _Work(target, size, quality, progress, sum(len(r.labels) for r in splits.values()))
+    count = workers or os.cpu_count() or 1
+    shrinks = _Shrinks(splits, size, quality)
+    # Before the lock, which they would hold for a while after this process was killed.
+    with closing(_processes(shrinks, count)) as processes, locked(target, called="dest"):
+        work = _Work(target, size, quality, progress, sum(len(r.labels) for r in splits.values()), processes)
         jobs = [
-            (records, range(start, min(start + shard_records, len(records.labels))), f"{split}-{number:05d}")
+            (split, records, range(start, min(start + shard_records, len(records.labels))), f"{split}-{number:05d}")
             for split, records in splits.items()
             for number, start in enumerate(range(0, len(records.labels), shard_records))
         ]
-        shards = work.run(jobs, workers or os.cpu_count() or 1)
+        shards = work.run(jobs, count)
         manifest: Manifest = {
             "format": FORMAT,
             "version": VERSION,
@@ -103,16 +113,71 @@ def pack(
     return Packed(str(target), work.total, sum(s["bytes"] for s in shards), work.written, work.kept)
 
 
+class _Stored(NamedTuple):
+    """Images as they are stored, one after the other; of a damaged one, what is wrong with it."""
+
+    content: Tensor  # uint8 [M]
+    length: Tensor  # [n]: bytes
+    damaged: Tensor  # bool [n]
+
+
+class _Shrinks:
+    """Answers requests for images of a split: read, decoded to find damaged ones, and shrunk if a size is given."""
+
+    def __init__(self, splits: Mapping[str, Records], size: int | None, quality: int) -> None:
+        self.splits, self._size, self._quality = splits, size, quality
+
+    def __call__(self, requests: Sequence[tuple[str, int]]) -> _Stored:
+        contents, damaged = [], []
+        for split, index in requests:
+            try:
+                contents.append(self._stored(self.splits[split], index))
+                damaged.append(False)
+            except DataError as reason:
+                contents.append(str(reason).encode())
+                damaged.append(True)
+        content = torch.frombuffer(bytearray(b"".join(contents)), dtype=torch.uint8)
+        return _Stored(content, torch.tensor([len(each) for each in contents]), torch.tensor(damaged))
+
+    def _stored(self, records: Records, index: int) -> bytes:
+        content, source = records.encoded(index), records.source(index)
+        if self._size is not None:
+            return shrink(content, source, size=self._size, quality=self._quality)
+        open_image(content, source)
+        return content
+
+
+def _processes(shrinks: _Shrinks, workers: int) -> Workers:
+    """Return processes for the work; elsewhere than on Linux, and for one worker, it is done in the threads."""
+    processes = workers if workers > 1 and sys.platform == "linux" else 0
+    slot = int(1.5 * _TICK * typical_bytes(shrinks.splits["train"])) if processes else 0
+    return Workers(shrinks, workers=processes, together=workers, slot=slot, pin=False)
+
+
+def _split(found: _Stored) -> Iterator[bytes]:
+    for content in torch.split(found.content, found.length.tolist()):
+        yield content.numpy().tobytes()
+
+
 class _Work:
     """Packs shards in threads; counts, reports, and stops early when asked to."""
 
-    def __init__(self, target: Path, size: int | None, quality: int, progress: Progress | None, total: int) -> None:
+    def __init__(
+        self,
+        target: Path,
+        size: int | None,
+        quality: int,
+        progress: Progress | None,
+        total: int,
+        processes: Workers,
+    ) -> None:
         self.target, self.size, self.quality, self.progress = target, size, quality, progress
+        self._processes = processes
         self.total, self.done, self.written, self.kept = total, 0, 0, 0
         self.problems: list[str] = []
         self._stop, self._lock = threading.Event(), threading.Lock()
 
-    def run(self, jobs: list[tuple[Records, range, str]], workers: int) -> list[Shard]:
+    def run(self, jobs: list[tuple[str, Records, range, str]], workers: int) -> list[Shard]:
         with ThreadPoolExecutor(workers) as pool:
             futures = [pool.submit(self.shard, *job) for job in jobs]
             try:
@@ -126,14 +191,14 @@ class _Work:
             raise DataError(f"{min(self.problems)}{more}; repair or remove what is damaged and pack again")
         return [s for s in shards if s is not None]
 
-    def shard(self, records: Records, positions: range, name: str) -> Shard | None:
+    def shard(self, split: str, records: Records, positions: range, name: str) -> Shard | None:
         """Bring one shard up to date; None when it holds a damaged image or work has stopped."""
         fingerprint, names = self._fingerprint(records, positions), records.names(positions)
         table = None if names is None else packed_names(names)
         shard = _up_to_date(self.target, name, fingerprint)
         kept = shard is not None
         if shard is None:
-            shard = self._images(records, positions, name, fingerprint)
+            shard = self._images(split, records, positions, name, fingerprint)
         if shard is None:
             return None
         self._name(shard, table)
@@ -162,12 +227,12 @@ class _Work:
             shard["names_crc32"] = crc32
         write_atomically(about, json.dumps(shard).encode())
 
-    def _images(self, records: Records, positions: range, name: str, fingerprint: str) -> Shard | None:
+    def _images(self, split: str, records: Records, positions: range, name: str, fingerprint: str) -> Shard | None:
         """Write the images of a shard and their index; None when one is damaged or work has stopped."""
         self._begin()
         data = self.target / f"{name}.bin.tmp"
         try:
-            rows = self._write(data, records, positions)
+            rows = self._write(data, split, records, positions)
             if rows is None:
                 return None
             (self.target / f"{name}.json").unlink(missing_ok=True)  # of what this one replaces
@@ -189,28 +254,31 @@ class _Work:
             fingerprint=fingerprint,
         )
 
-    def _write(self, data: Path, records: Records, positions: range) -> npt.NDArray[np.void] | None:
+    def _write(self, data: Path, split: str, records: Records, positions: range) -> npt.NDArray[np.void] | None:
         """Write the records of a shard and return its index; None when one is damaged or work has stopped."""
         rows: npt.NDArray[np.void] = np.zeros(len(positions), ROW)
         damaged: list[str] = []
-        offset = 0
-        with data.open("wb") as file:
-            for at, index in enumerate(positions):
+        at = offset = 0
+        requests = [
+            [(split, index) for index in positions[start : start + _TICK]] for start in range(0, len(positions), _TICK)
+        ]
+        with closing(self._processes.lanes[0].answers(requests)) as answers, data.open("wb") as file:
+            for asked in answers:
                 if self._stop.is_set():
+                    asked.release()
                     break
-                try:
-                    content = records.encoded(index)
-                    if self.size is None:
-                        open_image(content, records.source(index))
+                found: _Stored = asked.get()
+                for content, bad in zip(_split(found), found.damaged.tolist(), strict=True):
+                    if bad:
+                        damaged.append(content.decode())
                     else:
-                        content = shrink(content, records.source(index), size=self.size, quality=self.quality)
-                except DataError as reason:
-                    damaged.append(str(reason))
-                    continue
-                file.write(content)
-                rows[at] = (offset, len(content), zlib.crc32(content), int(records.labels[index]))
-                offset += len(content)
-                if at % _TICK == _TICK - 1:
+                        file.write(content)
+                        label = int(records.labels[positions[at]])
+                        rows[at] = (offset, len(content), zlib.crc32(content), label)
+                        offset += len(content)
+                    at += 1
+                asked.release()
+                if len(found.length) == _TICK:
                     self._advance(_TICK)
             file.flush()
             os.fsync(file.fileno())

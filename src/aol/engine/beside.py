@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from aol.engine.workers import Asked
+from aol.data.workers import Asked
 
 
 class Beside:

@@ -6,16 +6,14 @@ grey levels.
 
 from __future__ import annotations
 
-import math
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
 from itertools import islice
-from statistics import fmean
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 from weakref import WeakKeyDictionary, finalize
 
@@ -25,14 +23,14 @@ from torch import Tensor
 
 from aol.data.crops import RandomResizedCrop, ResizeCenterCrop, Transform, resize, sample_generator
 from aol.data.decode import decode, open_image, plain_jpeg_size, size_of
-from aol.data.encoded_images import Records, StoredImages
+from aol.data.encoded_images import Records, StoredImages, some, typical_bytes
 from aol.data.errors import DataError
 from aol.data.gpu_decode import can_decode, decode_jpegs
 from aol.data.images import Normalisation
 from aol.data.resample import Ragged, View, centre_view, crop_view, largest_crops, resample
+from aol.data.workers import Workers
 from aol.engine.ahead import Pass, Passes
 from aol.engine.beside import Beside, Watch
-from aol.engine.workers import Workers
 
 T = TypeVar("T")
 _CHUNK = 32  # images that a worker decodes at a time: fewer start sooner, more cost less to hand over
@@ -41,7 +39,6 @@ _DEPTH = 3  # batches that are made ahead, on the device
 _SHARE_OF_MEMORY = 0.5  # of what is free on the device, for decoded images
 _LARGEST = 1024  # rows or columns of a crop that is resized on the device
 _SPARE = 3 * (2 * _LARGEST + 32)  # bytes behind the last image of a batch
-_LOOKED_AT = 64  # images whose sizes tell how large a set is
 
 
 def worker_count(workers: int | None, device: torch.device) -> int:
@@ -207,18 +204,8 @@ def _count(chunk: Pixels | Cuts | Encoded) -> int:
 
 
 def _slot(records: Records, *, files: bool) -> int:
-    """Return bytes that hold most chunks of a set: of encoded images, or of decoded ones."""
-    each = []
-    for index in _some(records):
-        with suppress(DataError):  # it is named when it is needed
-            content = records.encoded(index)
-            each.append(len(content) if files else 3 * math.prod(size_of(content, records.source(index))))
-    return int((1.5 if files else 1.2) * _CHUNK * fmean(each or [1 << 18]))
-
-
-def _some(records: Records) -> list[int]:
-    """Return a few positions of a set, to tell how large its images are."""
-    return torch.randperm(len(records.labels), generator=torch.Generator().manual_seed(0))[:_LOOKED_AT].tolist()
+    """Return bytes that hold most chunks of a set: of files, or of decoded images."""
+    return int(_CHUNK * (1.5 * typical_bytes(records) if files else 1.2 * typical_bytes(records, decoded=True)))
 
 
 # Sources
@@ -419,7 +406,8 @@ class _Maker:
         boxes = torch.cat([each.boxes for each in cuts])
         area = 3 * boxes[:, 2:4].prod(1)
         pixels = self._joined([each.pixels for each in cuts], (int(area.sum()) + _SPARE,))
-        return self._viewed(pixels, boxes[:, 2:4], crop_view(boxes, self._size), planar=False)
+        sizes = boxes[:, 2:4]
+        return self._viewed(pixels, _starts(sizes), sizes, crop_view(boxes, self._size), planar=False)
 
     def _decoded(self, files: Sequence[Encoded], beside: Beside) -> Tensor:
         """Return JPEG files as one batch, decoded on the device."""
@@ -430,16 +418,18 @@ class _Maker:
         assert isinstance(self._centre, ResizeCenterCrop)
         view = crop_view(boxes, self._size) if len(boxes) else centre_view(sizes, self._centre)
         with beside.making():
+            if self._crops.by_kernel:  # it finds each image where it is, by its distance from the first
+                first = images[0].data_ptr()
+                return self._viewed(images[0], [each.data_ptr() - first for each in images], sizes, view, planar=True)
             spare = torch.zeros(_SPARE, dtype=torch.uint8, device=self.device)
             pixels = torch.cat([*(image.reshape(-1) for image in images), spare])
-            return self._viewed(pixels, sizes, view, planar=True)
+            return self._viewed(pixels, _starts(sizes), sizes, view, planar=True)
 
-    def _viewed(self, pixels: Tensor, sizes: Tensor, view: View, *, planar: bool) -> Tensor:
-        """Return views of images of `sizes [n, 2]`, one after the other in `pixels`; sizes and view are on the CPU."""
-        area = 3 * sizes.prod(1)
+    def _viewed(self, pixels: Tensor, starts: list[int], sizes: Tensor, view: View, *, planar: bool) -> Tensor:
+        """Return views of images of `sizes [n, 2]`, which begin at `starts` in `pixels`; sizes and view are here."""
         extents = ((view.high - view.low).amax(0) + 31) // 32 * 32  # few shapes
         rows, columns = extents.tolist()
-        table = (area.cumsum(0) - area, sizes[:, 0], sizes[:, 1])
+        table = (torch.tensor(starts), sizes[:, 0], sizes[:, 1])
         start, height, width = (each.to(self.device, non_blocking=True) for each in table)
         images = Ragged(pixels, start, height, width, planar)
         there = View(*(each.to(self.device, non_blocking=True) for each in view))
@@ -452,6 +442,12 @@ class _Maker:
             joined[done : done + len(part)].copy_(part, non_blocking=True)
             done += len(part)
         return joined
+
+
+def _starts(sizes: Tensor) -> list[int]:
+    """Return where images of `sizes [n, 2]` begin that lie one after the other."""
+    area = 3 * sizes.prod(1)
+    return (area.cumsum(0) - area).tolist()
 
 
 class Decoded:
@@ -534,7 +530,7 @@ def room(device: torch.device) -> float:
 
 def _fits(records: Records, device: torch.device) -> bool:
     """Return whether the decoded images of a set are likely to fit: all but very large sets are then measured."""
-    sizes = [size_of(records.encoded(i), records.source(i)) for i in _some(records)]
+    sizes = [size_of(records.encoded(i), records.source(i)) for i in some(records)]
     return 3 * len(records.labels) * sum(height * width for height, width in sizes) / len(sizes) < room(device)
 
 
@@ -580,11 +576,11 @@ class _Crops:
         self.normalisation = normalisation
         self._scale = torch.tensor(normalisation.scale, device=device)
         self._shift = torch.tensor(normalisation.shift, device=device)
-        self._by_kernel = device.type == "cuda" and find_spec("triton") is not None
+        self.by_kernel = device.type == "cuda" and find_spec("triton") is not None
 
     def __call__(self, images: Ragged, index: Tensor, view: View, *, size: int, extent: tuple[int, int]) -> Tensor:
         """Return views of the images `index [n]`, normalised: float32 `[n, 3, size, size]`."""
-        if not self._by_kernel:
+        if not self.by_kernel:
             return self.normalisation(resample(images, index, view, size=size, extent=extent))
         from aol.nets.fused.resample import batch  # needs Triton
 

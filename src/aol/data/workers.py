@@ -9,9 +9,9 @@ from __future__ import annotations
 import gc
 import mmap
 import os
+import select
 import signal
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -52,14 +52,20 @@ class Workers:
         slot = min(slot, _MOST // slots) // mmap.PAGESIZE * mmap.PAGESIZE + mmap.PAGESIZE
         # Anonymous: not limited by the size of /dev/shm.
         memory = torch.frombuffer(mmap.mmap(-1, lanes * slots * slot), dtype=torch.uint8).view(lanes, slots, slot)
-        self._pool = ProcessPoolExecutor(workers, get_context("fork"), _begin, (answer, memory, os.getpid()))
+        self._alive = os.pipe()  # has an end when this process has
+        given = (answer, memory, os.getpid(), self._alive)
+        self._pool = ProcessPoolExecutor(workers, get_context("fork"), _begin, given)
         self._pool.submit(os.getpid).result()  # all of them have started
         self.lanes = [Lane(answer, self._pool, number, memory[number], pin=pin) for number in range(lanes)]
 
     def close(self) -> None:
         """End the processes; what is under way is waited for."""
-        if self._pool is not None:
-            self._pool.shutdown(cancel_futures=True)
+        if self._pool is None:
+            return
+        self._pool.shutdown(cancel_futures=True)
+        self._pool = None
+        for each in self._alive:
+            os.close(each)
         for lane in self.lanes:
             lane.close()
 
@@ -153,18 +159,19 @@ def _pin(memory: Tensor) -> bool:
 _here: list[Any] = []  # the function that answers, and the shared memory
 
 
-def _begin(answer: Answer, memory: Tensor, parent: int) -> None:
+def _begin(answer: Answer, memory: Tensor, parent: int, alive: tuple[int, int]) -> None:
     gc.freeze()  # never collect what is inherited: the processes of others are not this one's to end
     torch.set_num_threads(1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends its workers
-    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+    os.close(alive[1])
+    threading.Thread(target=_end_with, args=(parent, alive[0]), daemon=True).start()
     _here[:] = [answer, memory]
 
 
-def _end_with(parent: int) -> None:
-    """End this process after its parent, which may have been killed."""
-    while os.getppid() == parent:
-        time.sleep(2)
+def _end_with(parent: int, alive: int) -> None:
+    """End this process after its parent, which may have been killed: it would hold files that the parent had locked."""
+    while os.getppid() == parent and not select.select([alive], [], [], 2)[0]:
+        pass
     os._exit(1)
 
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from aol.data.errors import DataError
-from aol.engine.workers import Workers
+from aol.data.workers import Workers
 
 BYTES = 6000
 
@@ -105,7 +105,7 @@ def test_slots_of_answers_that_nobody_waits_for_are_used_again() -> None:
 def test_workers_end_after_a_parent_that_was_killed() -> None:
     program = (
         "import os, time\n"
-        "from tests.engine.test_workers import pool\n"
+        "from tests.data.test_workers import pool\n"
         "workers = pool(2)\n"
         "print(*workers._pool._processes, flush=True)\n"
         "time.sleep(60)\n"
