@@ -65,6 +65,10 @@ def test_the_command_times_every_way(tmp_path: Path, capsys: pytest.CaptureFixtu
         assert rows[f"resnet34, {way}, of random tensors"] == pytest.approx(100 * speed / alone)
         assert rows[f"resnet34, {way}, over the plain loop"] == pytest.approx(speed / plain)
         assert 0 < rows[f"resnet34, {way}, waiting for images"] < 100
+        parts = [
+            rows[f"resnet34, {way}, the thread that makes batches {part}"] for part in ("waits for files", "decodes")
+        ]
+        assert 0 < sum(parts) < 100
         assert rows[f"{way.partition(',')[0]}, decoded without training"] > 0
     assert rows["a packed image, mean"] < rows["a JPEG, mean"] / 4
     assert "24 JPEGs" in record["data"]

@@ -405,6 +405,9 @@ class Large:
         self.add(what, speed, "images/s", self.epochs)
         self.add(f"{what}, of random tensors", 100 * speed / self._speeds[f"{name}, alone"], "%", self.epochs)
         self.add(f"{what}, waiting for images", 100 * waited / took, "%", self.epochs)
+        if isinstance(loop.train, FromStorage):
+            for part, seconds in zip(("waits for files", "decodes"), loop.train.spent, strict=True):
+                self.add(f"{what}, the thread that makes batches {part}", 100 * seconds / took, "%")
         self.add(f"{what}, before the first epoch", began, "s")
 
     def _add_ratio(self, name: str, way: str) -> None:

@@ -28,7 +28,7 @@ from aol.data.errors import DataError
 from aol.data.gpu_decode import can_decode, decode_jpegs
 from aol.data.images import Normalisation
 from aol.data.resample import Ragged, View, centre_view, crop_view, largest_crops, resample
-from aol.data.workers import Workers
+from aol.data.workers import Asked, Workers
 from aol.engine.ahead import Pass, Passes
 from aol.engine.beside import Beside, Watch
 
@@ -297,6 +297,11 @@ class FromStorage:
             watch.issued()
         self.waited = watch.seconds()
 
+    @property
+    def spent(self) -> tuple[float, float]:
+        """Return seconds of the last pass for which batches waited for workers, and in which they were made."""
+        return self._feed.spent
+
     def close(self) -> None:
         """End threads and worker processes; the next pass starts others."""
         self._feed.close()
@@ -314,6 +319,7 @@ class _Feed:
         self._passes: dict[str, Passes[_Shown, _Made]]
         self._passes = {what: Passes(self._batches, depth=depth) for what in self._beside}
         self._workers: Workers | None = None
+        self.spent = (0.0, 0.0)
 
     def start(self, shown: _Shown, after: _Shown | None) -> Pass[_Made]:
         """Begin with a pass, or go on with it; `after` follows it, if that is known."""
@@ -337,6 +343,7 @@ class _Feed:
         """Yield the batches of a pass."""
         assert self._workers is not None
         beside, lane = self._beside[shown.what], self._workers.lanes[shown.what == "clean"]
+        spent = [0.0, 0.0]
         beside.enter_thread()
         now.may_ask()
         with closing(lane.answers(_requests(shown, now))) as answers, beside:
@@ -345,14 +352,24 @@ class _Feed:
                 for group in _chunks(batch, _GROUP):
                     asked = list(islice(answers, len(group)))
                     now.may_make()
-                    beside.reads(asked)
-                    parts.append(self._maker([each.get() for each in asked], beside))
+                    parts.append(self._images(asked, beside, spent))
                     ready = beside.made()
                 if len(parts) > 1:
                     with beside.making():
                         parts = [torch.cat(parts)]
                     ready = beside.made()
                 yield parts[0], ready
+        self.spent = spent[0], spent[1]
+
+    def _images(self, asked: list[Asked], beside: Beside, spent: list[float]) -> Tensor:
+        """Return the images of some chunks; `spent` are the seconds of waiting for the chunks, and of making images."""
+        beside.reads(asked)
+        start = time.monotonic()
+        chunks = [each.get() for each in asked]
+        spent[0] += (read := time.monotonic()) - start
+        images = self._maker(chunks, beside)
+        spent[1] += time.monotonic() - read
+        return images
 
     def close(self) -> None:
         """End threads and worker processes."""
