@@ -4,7 +4,7 @@ The floor is a plain program that reads and writes the same bytes of a file of t
 blocks, and computes nothing: words are read and written by `observe`; labels, words and smoothed ages are read and
 words and smoothed ages written, to the disk, by `advance`; smoothed ages are read by `weight_blocks`. "Cached" leaves
 the file in the system's memory; "cold" drops it from there before each part. Times are those of a clock, because a disk
-takes no CPU time.
+takes no CPU time. The record is written after each epoch; one with n = 0 is of the first epoch, which does not count.
 """
 
 from __future__ import annotations
@@ -15,14 +15,17 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 import torch
 from measuring import PeakMemory, Record, machine, options, table, write
 
 import aol
+
+Epoch: TypeAlias = Callable[[bool], dict[str, float]]  # cold or not: seconds of each part
 
 CLASSES, BLOCK = 100, 1 << 22
 PARTS = ("observe", "advance", "weights")
@@ -41,7 +44,7 @@ def inputs(path: Path, samples: int) -> np.memmap:
     return labels
 
 
-def library(path: Path, labels: np.memmap, batch: int, cold: bool) -> Callable[[], dict[str, float]]:
+def library(path: Path, labels: np.memmap, batch: int) -> Epoch:
     """Return a function that measures an epoch of `SampleAges` in a file."""
     samples = len(labels)
     ages = aol.SampleAges(torch.from_numpy(labels), num_classes=CLASSES, rho=0.5, level="sample", file=path)
@@ -56,10 +59,10 @@ def library(path: Path, labels: np.memmap, batch: int, cold: bool) -> Callable[[
         for _ in ages.weight_blocks():
             pass
 
-    return lambda: _timed(path, cold, observe, ages.advance, weights)
+    return lambda cold: _timed(path, cold, observe, ages.advance, weights)
 
 
-def floor(path: Path, samples: int, cold: bool) -> Callable[[], dict[str, float]]:
+def floor(path: Path, samples: int) -> Epoch:
     """Return a function that measures a plain program with the same bytes."""
     size = {"label": samples, "word": 4 * samples, "ema": 4 * samples}
     starts = dict(zip(("label", "word", "ema", "new word", "new ema"), _running(size), strict=True))
@@ -76,7 +79,7 @@ def floor(path: Path, samples: int, cold: bool) -> Callable[[], dict[str, float]
             for name in writes:
                 os.pwrite(handle, room[4][: 4 * many], starts[name] + 4 * first)
 
-    return lambda: _timed(
+    return lambda cold: _timed(
         path,
         cold,
         lambda: move(("word",), ("word",), lazy),
@@ -109,31 +112,53 @@ def _drop(path: Path) -> None:
     os.close(handle)
 
 
-def case(samples: int, batch: int, cold: bool, repeats: int, folder: str) -> Record:
-    """Measure both, by turns; the first epoch of each is not counted."""
+def measure(
+    samples: int, batch: int, files: list[str], repeats: int, threads: int, seconds: float, folder: str
+) -> Iterator[Record]:
+    """Measure epochs of both, by turns, and yield what is known after each; the first epoch of each does not count.
+
+    No turn begins that would likely end after `seconds`.
+    """
+    began = time.perf_counter()
+    torch.set_num_threads(threads)
     with tempfile.TemporaryDirectory(dir=folder) as place:
-        plain = floor(Path(place, "plain"), samples, cold)
+        plain = floor(Path(place, "plain"), samples)
         labels = inputs(Path(place, "labels.npy"), samples)
         labels.max()  # its pages are mapped before memory is counted
         with PeakMemory() as memory:
-            began = time.perf_counter()
-            own = library(Path(place, "ages"), labels, batch, cold)
-            made = time.perf_counter() - began
-            own()
-        plain()
-        turns = [(own(), plain()) for _ in range(repeats)]
-    fastest = {
-        kind: {part: min(turn[place][part] for turn in turns) for part in PARTS}
-        for place, kind in enumerate(("library", "floor"))
-    }
-    return {**fastest, "made_s": made, "peak_extra_bytes": memory.extra}
+            making = time.perf_counter()
+            own = library(Path(place, "ages"), labels, batch)
+            known = {"samples": samples, "batch": batch, "made_s": time.perf_counter() - making}
+            first = own(False)
+        known["peak_extra_bytes"] = memory.extra
+        longest = 2 * (time.perf_counter() - making)
+        yield {**known, "cold": False, "repeats": 0, "library": first, "floor": plain(False)}
+        for file in files:
+            turns: list[tuple[dict[str, float], dict[str, float]]] = []
+            while len(turns) < repeats and time.perf_counter() - began + longest < seconds:
+                turn = time.perf_counter()
+                turns.append((own(file == "cold"), plain(file == "cold")))
+                longest = max(longest if turns[1:] else 0.0, time.perf_counter() - turn)
+                fastest = [
+                    {part: min(turn[part] for turn in each) for part in PARTS} for each in zip(*turns, strict=True)
+                ]
+                yield {
+                    **known,
+                    "cold": file == "cold",
+                    "repeats": len(turns),
+                    "library": fastest[0],
+                    "floor": fastest[1],
+                }
 
 
-def apart(**settings: object) -> Record:
-    """Run one case in a separate process and return its settings and results."""
+def apart(**settings: object) -> Iterator[Record]:
+    """Measure one size in a separate process, and yield its records."""
     command = [sys.executable, __file__, "--case", json.dumps(settings)]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-    return {**settings, **json.loads(done.stdout)}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        yield from map(json.loads, process.stdout)
+    if process.returncode:
+        raise subprocess.CalledProcessError(process.returncode, command)
 
 
 def main(words: list[str] | None = None) -> int:
@@ -141,26 +166,35 @@ def main(words: list[str] | None = None) -> int:
     parser.add_argument("--samples", type=int, nargs="+", default=[100_000_000], help="sizes of the set")
     parser.add_argument("--batch", type=int, default=65_536, help="samples in one call of observe")
     parser.add_argument("--repeats", type=int, default=5, help="epochs that are measured; the fastest counts")
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="threads of torch")
+    parser.add_argument("--minutes", type=float, default=60.0, help="for one size; no later epoch is begun")
     parser.add_argument(
         "--folder", default=".", help="folder for the files: 35 bytes per sample, on the disk to measure"
     )
     parser.add_argument("--file", choices=("cached", "cold"), nargs="+", default=["cached", "cold"], help="see above")
-    parser.add_argument("--case", help="run this one case (JSON) and print its result")
+    parser.add_argument("--case", help="run this one size (JSON) and print its results")
     given = parser.parse_args(words)
     if given.case:
-        print(json.dumps(case(**json.loads(given.case))))
+        for each in measure(**json.loads(given.case)):
+            print(json.dumps(each), flush=True)
         return 0
-    setting = machine()
-    cases = [
-        apart(samples=samples, batch=given.batch, cold=file == "cold", repeats=given.repeats, folder=given.folder)
-        for samples in given.samples
-        for file in given.file
-    ]
-    for each in cases:
-        del each["folder"]
-    record: Record = {"machine": setting, "cases": cases}
+    torch.set_num_threads(given.threads)
+    record: Record = {"machine": machine(), "cases": []}
+    newest: dict[tuple[int, bool], Record] = {}
+    for samples in given.samples:
+        for each in apart(
+            samples=samples,
+            batch=given.batch,
+            files=given.file,
+            repeats=given.repeats,
+            threads=given.threads,
+            seconds=60 * given.minutes,
+            folder=given.folder,
+        ):
+            newest[samples, each["cold"]] = each
+            record["cases"] = [case for case in newest.values() if case["repeats"]] or list(newest.values())
+            write(record, given.out)
     print(text(record))
-    write(record, given.out)
     return 0
 
 
@@ -168,7 +202,7 @@ def text(record: Record) -> str:
     """Return the table of a record."""
     setting = record["machine"]
     head = (
-        f"{setting['cpu']}, {setting['cores']} cores, {setting['threads']} thread(s) and one that writes; Python "
+        f"{setting['cpu']}, {setting['cores']} cores, {setting['threads']} thread(s) and four for the file; Python "
         f"{setting['python']}, torch {setting['torch']}, aol {setting['aol']}; time of a clock, the fastest of n; "
         f"load {setting['load_before']} at the start."
     )

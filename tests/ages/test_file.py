@@ -69,6 +69,16 @@ def test_a_file_holds_the_numbers_of_the_store_in_memory(kind, tmp_path):
 
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+def test_threads_change_no_number(kind, tmp_path, monkeypatch):
+    alone = aol.SampleAges(LABELS, **kind)
+    train(alone, range(4))
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
+    for many in (aol.SampleAges(LABELS, **kind), aol.SampleAges(LABELS, **kind, file=tmp_path / "ages")):
+        train(many, range(4))
+        assert agree(many, alone)
+
+
+@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 def test_a_file_that_is_opened_again_continues_from_its_last_advance(kind, tmp_path):
     held, filed = aol.SampleAges(LABELS, **kind), aol.SampleAges(LABELS, **kind, file=tmp_path / "ages")
     train(held, range(3))
@@ -173,7 +183,7 @@ def killed_in_advance(path: Path, writes: int) -> None:
     ages.advance()
 
 
-@pytest.mark.parametrize("writes", [1, 2, 7, 13, 14])
+@pytest.mark.parametrize("writes", [1, 2, 7, 11, 12])
 def test_a_process_killed_in_advance_leaves_the_state_before_it(writes, tmp_path):
     held, filed = aol.SampleAges(LABELS), aol.SampleAges(LABELS, file=tmp_path / "ages")
     train(held, range(2))
@@ -190,7 +200,7 @@ def test_a_process_killed_in_advance_leaves_the_state_before_it(writes, tmp_path
     assert agree(held, filed)
 
 
-@pytest.mark.parametrize("at", [1, 4, 13, 14])
+@pytest.mark.parametrize("at", [1, 4, 11, 12])
 def test_a_disk_that_fails_in_advance_leaves_the_state_before_it(at, tmp_path, monkeypatch):
     held, filed = aol.SampleAges(LABELS), aol.SampleAges(LABELS, file=tmp_path / "ages")
     for ages in (held, filed):

@@ -58,6 +58,18 @@ def test_the_scatter_that_cuda_uses_equals_the_assignment_that_the_cpu_uses(runs
         assert assigned.equal(scattered)
 
 
+@pytest.mark.parametrize("first", [0, 2])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_samples_in_order_are_marked_like_any_others(layout, first):
+    right = torch.tensor([[True, False, True], [False, False, True]])
+    for index in (torch.arange(first, first + 3), torch.tensor([first, first, first + 2])):
+        assigned = layout.mark(torch.arange(1, 7, dtype=layout.word).repeat(2, 1), torch.ones(2, 6, dtype=torch.bool))
+        scattered = assigned.clone()
+        _store.assign(assigned, index, right, layout)
+        _store.scatter(scattered, index, right, layout)
+        assert assigned.equal(scattered)
+
+
 @given(stories(full=False), st.sampled_from(["keep", "grow"]))
 def test_ages_agree_with_the_oracle_on_the_path_that_cuda_takes(story, absent):
     ages, truth = (kind(story.labels, rho=0.5, absent=absent) for kind in (aol.SampleAges, SampleOracle))

@@ -15,7 +15,7 @@ import mmap
 import os
 import warnings
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -26,13 +26,14 @@ from torch import Tensor
 from aol import _check, _files
 from aol.ages._store import Layout
 
-Target: TypeAlias = Callable[[slice], tuple[Tensor, Tensor]]
+Block: TypeAlias = tuple[slice, Tensor, Tensor]  # of these samples: words and smoothed ages, [R, B]
 Header: TypeAlias = dict[str, Any]
 
 _MAGIC = "aol ages 1"
 _ALIGNED = 1 << 16  # bytes of a header; sections begin at multiples of it
 _MOST_RUNS = 1000  # whose rates and checksums fit into a header
-_BLOCK = 1 << 22  # numbers written at once
+_BLOCK = 1 << 20  # numbers written at once: few enough for the processor's cache
+_MAPPED = 1 << 23  # numbers that are observed before their pages are released
 _BINARY = getattr(os, "O_BINARY", 0)
 _SYNCED = getattr(os, "O_DSYNC", 0)  # a write returns when its data are on the disk
 
@@ -180,11 +181,12 @@ class AgesFile:
 
     def _whole(self, place: int) -> bool:
         """Return whether a copy has the checksums of its header."""
-        found, (words, ema) = Checksums(self._runs), self._copy(place)
+        found, (words, ema) = Checksums(self._runs, self._layout), self._copy(place)
         for start in range(0, self._held, _BLOCK):
             part = slice(start, min(start + _BLOCK, self._held))
             self.expect(slice(part.stop, part.stop + _BLOCK), 1, 2, place=place)
-            found.add(self._layout.unmarked(words[:, part]), ema[:, part])
+            found.add_words(words[:, part])
+            found.add_ema(ema[:, part])
             self.release()
         return found.values == self._checksums[place]
 
@@ -205,15 +207,15 @@ class AgesFile:
     # Writing
 
     @contextlib.contextmanager
-    def rewriting(self, epoch: int) -> Iterator[Target]:
-        """Give room for the parts of a new state, in their order; at the end of the block it is the newest state."""
+    def rewriting(self, epoch: int) -> Iterator[Iterator[Block]]:
+        """Give room for the blocks of a new state; at the end of the context it is the newest state."""
         other = 1 - self._current
         with self._explained():
             self._write_header(other, None)  # what it describes is overwritten
             self.previous = None
-            with ThreadPoolExecutor(1) as thread:
-                blocks = _Blocks(self, other, thread)
-                yield blocks.room
+            with ThreadPoolExecutor(4) as threads:
+                blocks = _Blocks(self, other, threads)
+                yield iter(blocks)
                 self._checksums[other] = blocks.finish()
             self._sync()
             self._generation += 1
@@ -229,7 +231,7 @@ class AgesFile:
     def touched(self, numbers: int) -> None:
         """Count numbers that were changed in memory, and let go of pages from time to time."""
         self._touched += numbers
-        if self._touched >= _BLOCK:
+        if self._touched >= _MAPPED:
             self.release()
 
     def expect(self, part: slice, *sections: int, place: int | None = None) -> None:
@@ -237,17 +239,15 @@ class AgesFile:
 
         Those of the newest state, or of the copy at `place`.
         """
-        if not hasattr(mmap, "MADV_WILLNEED"):
+        if not hasattr(os, "posix_fadvise"):
             return
         for number in sections:
             rows = (self.labels[None], self.words, self.ema)[number]
             start = self._starts[number + 2 * (self._current if place is None else place) if number else 0]
             for row in range(len(rows)):
                 first = start + (row * rows.shape[1] + part.start) * rows.itemsize
-                stop = min(first + (part.stop - part.start) * rows.itemsize, self.size)
-                first -= first % mmap.PAGESIZE
-                if first < stop:
-                    self._memory.madvise(mmap.MADV_WILLNEED, first, stop - first)
+                many = max(0, min(part.stop, rows.shape[1]) - part.start)
+                os.posix_fadvise(self._handle, first, many * rows.itemsize, os.POSIX_FADV_WILLNEED)
 
     def release(self) -> None:
         """Let go of the pages in memory; their content stays in the file, and in the system's cache."""
@@ -255,9 +255,8 @@ class AgesFile:
         if hasattr(mmap, "MADV_DONTNEED"):
             self._memory.madvise(mmap.MADV_DONTNEED)
 
-    def write_rows(self, place: int, first: int, words: Tensor, ema: Tensor, checksums: Checksums) -> None:
-        """Write `words [R, B]` and `ema [R, B]` of the samples from `first` on, and count them in the checksums."""
-        checksums.add(self._layout.unmarked(words), ema)
+    def write_rows(self, place: int, first: int, words: Tensor, ema: Tensor) -> None:
+        """Write `words [R, B]` and `ema [R, B]` of the samples from `first` on."""
         for number, rows, width in ((1, words, self._held + 1), (2, ema, self._held)):
             start = self._starts[number + 2 * place]
             for run, row in enumerate(rows):
@@ -296,56 +295,61 @@ class AgesFile:
 class Checksums:
     """CRC-32 of the words and of the smoothed ages of each run, of blocks of any sizes."""
 
-    def __init__(self, runs: int) -> None:
+    def __init__(self, runs: int, layout: Layout) -> None:
+        self._layout = layout
         self.values = [[0] * runs, [0] * runs]
 
-    def add(self, words: Tensor, ema: Tensor) -> None:
-        """Count the next samples, `[R, B]`."""
-        for known, rows in zip(self.values, (words, ema), strict=True):
-            known[:] = [zlib.crc32(_bytes(row), value) for value, row in zip(known, rows, strict=True)]
+    def add_words(self, words: Tensor) -> None:
+        """Count the words of the next samples, `[R, B]`, without what was observed."""
+        for part in torch.split(words, 1 << 16, 1):  # a copy of all would be new memory in each thread
+            self._add(0, self._layout.unmarked(part))
+
+    def add_ema(self, ema: Tensor) -> None:
+        """Count the smoothed ages of the next samples, `[R, B]`."""
+        self._add(1, ema)
+
+    def _add(self, number: int, rows: Tensor) -> None:
+        known = self.values[number]
+        known[:] = [zlib.crc32(_bytes(row), value) for value, row in zip(known, rows, strict=True)]
 
 
 class _Blocks:
-    """Blocks of a new state: one is filled while the one before it is written by a thread."""
+    """Blocks of a new state: one is filled while threads write the one before it, and compute its checksums."""
 
-    def __init__(self, file: AgesFile, place: int, thread: ThreadPoolExecutor) -> None:
-        self._file, self._place, self._thread = file, place, thread
-        span = max(1, _BLOCK // file._runs)
-        layout, shape = file._layout, (file._runs, min(span, file._held))
-        self._spare, self._full = (
-            (torch.empty(shape, dtype=layout.word), torch.empty(shape, dtype=layout.ema)) for _ in range(2)
+    def __init__(self, file: AgesFile, place: int, threads: ThreadPoolExecutor) -> None:
+        self._file, self._place, self._threads = file, place, threads
+        self._checksums = Checksums(file._runs, file._layout)
+        self._written: list[Future[None]] = []
+
+    def __iter__(self) -> Iterator[Block]:
+        """Give room for each block, in order; it is written when the next one is asked for."""
+        file = self._file
+        width = min(max(1, _BLOCK // file._runs), file._held)
+        spare, full = (
+            [torch.empty((file._runs, width), dtype=dtype) for dtype in (file._layout.word, file._layout.ema)]
+            for _ in range(2)
         )
-        self._first = self._stop = 0
-        self._checksums = Checksums(file._runs)
-        file.expect(slice(0, 2 * shape[1]), 0, 1, 2)
-        self._written: Future[None] | None = None
-
-    def room(self, part: slice) -> tuple[Tensor, Tensor]:
-        """Return where the words and smoothed ages of these samples are put, `[R, B]`."""
-        if part.stop - self._first > self._spare[0].shape[1]:
-            self._submit()
-        self._stop = part.stop
-        words, ema = (each[:, part.start - self._first : part.stop - self._first] for each in self._spare)
-        return words, ema
-
-    def _submit(self) -> None:
-        self._wait()
-        width = self._spare[0].shape[1]
-        words, ema = (each[:, : self._stop - self._first] for each in self._spare)
-        self._written = self._thread.submit(
-            self._file.write_rows, self._place, self._first, words, ema, self._checksums
-        )
-        self._file.release()
-        self._file.expect(slice(self._stop + width, self._stop + 2 * width), 0, 1, 2)
-        self._first, self._spare, self._full = self._stop, self._full, self._spare
+        file.expect(slice(0, 2 * width), 0, 1, 2)
+        for start in range(0, file._held, width):
+            stop = min(start + width, file._held)
+            words, ema = (each[:, : stop - start] for each in spare)
+            yield slice(start, stop), words, ema
+            self._wait()
+            self._written = [
+                self._threads.submit(file.write_rows, self._place, start, words, ema),
+                self._threads.submit(self._checksums.add_words, words),
+                self._threads.submit(self._checksums.add_ema, ema),
+            ]
+            file.release()
+            self._threads.submit(file.expect, slice(stop + width, stop + 2 * width), 0, 1, 2)
+            spare, full = full, spare
 
     def _wait(self) -> None:
-        if self._written is not None:
-            self._written.result()
+        for each in self._written:
+            each.result()
 
     def finish(self) -> list[list[int]]:
-        """Write the last block, and return the checksums."""
-        self._submit()
+        """Wait until the last block is written, and return the checksums."""
         self._wait()
         return self._checksums.values
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -53,6 +55,10 @@ class Layout:
         """Return which samples were observed since the last `advance`."""
         return (word & self._observed).to(torch.bool)  # five times as fast as a comparison on a CPU
 
+    def all_observed(self, word: Tensor) -> bool:
+        """Return whether all were observed; False where that is not known without a synchronisation."""
+        return _check.readable(word) and int(word.amin()) >= self._observed  # the highest bits, but for the right ones
+
     def right(self, word: Tensor) -> Tensor:
         """Return which samples were observed and right since the last `advance`."""
         return (word & self._right).to(torch.bool)
@@ -72,7 +78,7 @@ class Layout:
 
     def mark(self, word: Tensor, right: Tensor) -> Tensor:
         """Return the words with a new observation, which replaces the previous one."""
-        return self.unmarked(word) | (self._observed + right.to(self.word) * self._right)
+        return (right.to(self.word) * self._right).add_(self._observed).bitwise_or_(self.unmarked(word))
 
     def unmarked(self, word: Tensor) -> Tensor:
         """Return the words with nothing observed."""
@@ -102,6 +108,10 @@ def assign(words: Tensor, index: Tensor, right: Tensor, layout: Layout) -> None:
     table = words.numpy()
     if index.dim() == 1:
         columns = index.numpy()
+        if _consecutive(columns):  # twice as fast
+            rows = words[:, int(columns[0]) : int(columns[0]) + columns.size]
+            rows.copy_(layout.mark(rows, right))
+            return
         marked = layout.mark(torch.from_numpy(table.take(columns, axis=1)), right).numpy()
         if words.shape[0] == 1:
             table[0][columns] = marked[0]
@@ -110,6 +120,12 @@ def assign(words: Tensor, index: Tensor, right: Tensor, layout: Layout) -> None:
         return
     rows = torch.arange(words.shape[0], device=words.device)[:, None]
     table[rows.numpy(), index.numpy()] = layout.mark(words.gather(1, index), right).numpy()
+
+
+def _consecutive(index: npt.NDArray[np.int64]) -> bool:
+    """Return whether each index is one more than the one before."""
+    last = index.size - 1
+    return last > 0 and bool(index[last] - index[0] == last and (index[1:] > index[:-1]).all())
 
 
 def scatter(words: Tensor, index: Tensor, right: Tensor, layout: Layout) -> None:

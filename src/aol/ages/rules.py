@@ -27,13 +27,18 @@ def age_step(age: Tensor, correct: _check.Truths) -> Tensor:
     age = _check.real("age", age)
     right = _check.truths("correct", correct, device=age.device)
     _check.broadcasts("correct", right, "age", age.shape)
+    return older(age, right)
+
+
+def older(age: Tensor, right: Tensor) -> Tensor:
+    """Like `age_step`, with arguments that are checked."""
     if age.is_floating_point():  # age + 1 stops by itself at the precision limit: 2048 in float16
         return torch.where(right, torch.ones_like(age), age + 1)
     largest = torch.iinfo(age.dtype).max
     if age.dtype in (torch.uint16, torch.uint32, torch.uint64):  # torch cannot add these types
-        older = torch.where(age == largest, age, (age.to(torch.int64) + 1).to(age.dtype))
-        return torch.where(right, torch.ones_like(age), older)
-    return (age * ~right).clamp_max(largest - 1) + 1  # three times as fast as torch.where on a CPU
+        more = torch.where(age == largest, age, (age.to(torch.int64) + 1).to(age.dtype))
+        return torch.where(right, torch.ones_like(age), more)
+    return (age * ~right).clamp_max_(largest - 1).add_(1)  # three times as fast as torch.where on a CPU
 
 
 def ema_step(ema: Tensor, age: Tensor, rho: _check.Rate) -> Tensor:

@@ -8,7 +8,8 @@ from __future__ import annotations
 import contextlib
 import os
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,7 +20,7 @@ from aol import _check, _distributed
 from aol._need import need
 from aol._seal import check_seal, sealed
 from aol.ages import _file, _store
-from aol.ages.rules import age_step, blend, mean_one
+from aol.ages.rules import blend, mean_one, older
 from aol.ids import IdMap, Ids
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 FUSE = ("ema", "mean", "peak")
 # Samples processed at once: what fits a core's cache; more on a GPU.
 _CHUNK = 1 << 16
+_THREADS = 4  # of `advance`; more of them would wait for Python's lock
 # A state that was given more answers than this without advance() was forgotten: N times the first, plus the second.
 _MANY_EPOCHS, _FEW = 4, 1000
 
@@ -135,10 +137,14 @@ class SampleAges:
         self._file: _file.AgesFile | None = None
         if self.file is not None:
             self._file = _file.AgesFile(self.file, self._settings(), self._layout, self._labels, small, runs)
-            self._labels = self._file.labels
+        self._labels = self._labels.to(small, copy=True) if self._file is None else self._file.labels
+        self._members = torch.zeros_like(self._sums[0])  # of each class
+        for part in torch.split(self._labels, 64 * _CHUNK):
+            self._members += torch.bincount(part, minlength=self.num_classes)
+            self._release()
+        if self._file is not None:
             self._open(self._file)
             return
-        self._labels = self._labels.to(small, copy=True)
         # An extra column takes indices outside the set, so that no check has to synchronise.
         held = self._labels.numel()
         self._words = torch.full((runs, held + 1), self._first_age(), dtype=self._layout.word, device=device)
@@ -151,11 +157,11 @@ class SampleAges:
         """Take up the state of a file, or write the first one."""
         self._words, self._ema = file.words, file.ema
         if file.epoch is None:
-            with file.removed_on_error(), self._rewriting(0) as room:
-                for part in self._parts():
-                    word, ema = room(part)
+            with file.removed_on_error(), self._rewriting(0) as blocks:
+                for _, word, ema in blocks:
                     word.fill_(self._first_age())
                     ema.fill_(torch.nan)
+            self._seen.zero_()
             return
         self.epoch = file.epoch
         file.check()
@@ -250,7 +256,7 @@ class SampleAges:
         """
         step, held = _check.whole("size", size, 1), self._labels.numel()
         weight = self._class_weight()
-        for part in (slice(start, min(start + step, held)) for start in range(0, held, step)):
+        for part in _split(slice(0, held), step):
             if self._file is not None:
                 self._file.expect(slice(part.stop, min(part.stop + step, held)), 2 if self.level == "sample" else 0)
             if self.level == "sample":
@@ -395,11 +401,12 @@ class SampleAges:
                 "advance() was called although observe() was not since the last advance(): no age changes. Call "
                 "observe() with the answers of the epoch first."
             )
-        with self._rewriting(self.epoch + 1) as room:
-            for part in self._parts():
-                word, ema = room(part)
-                self._fold(part, word, ema)
-                self._tally(part, ema)
+        with self._rewriting(self.epoch + 1) as blocks, self._threads() as run:
+            for block, words, ema in blocks:
+                parts = list(self._parts(block))
+                targets = ([rows[:, _within(block, part)] for part in parts] for rows in (words, ema))
+                for part, folded in zip(parts, run(self._fold, parts, *targets), strict=True):
+                    self._tally(part, folded)
         self._given = 0
 
     def rewind(self, epoch: int) -> None:
@@ -444,16 +451,16 @@ class SampleAges:
         self._release()
 
     @contextlib.contextmanager
-    def _rewriting(self, epoch: int) -> Iterator[_file.Target]:
+    def _rewriting(self, epoch: int) -> Iterator[Iterator[_file.Block]]:
         """Give room for the words and smoothed ages of an epoch; in a file they count when all are written."""
         before, self.epoch = self.epoch, epoch
         self._count_anew()
         if self._file is None:
-            yield lambda part: (self._words[:, part], self._ema[:, part])
+            yield iter([(slice(0, self._labels.numel()), self._words[:, :-1], self._ema)])
             return
         try:
-            with self._file.rewriting(epoch) as room:
-                yield room
+            with self._file.rewriting(epoch) as blocks:
+                yield blocks
         except BaseException:
             self.epoch = before
             self._count_anew()
@@ -477,42 +484,52 @@ class SampleAges:
         """Return the tensors that `observe` changes in place, for CUDA graph capture."""
         return self._words, self._stray
 
-    def _fold(self, part: slice, to_word: Tensor, to_ema: Tensor) -> None:
-        """Write the words and smoothed ages of these samples after the epoch, `[R, B]`."""
+    @contextlib.contextmanager
+    def _threads(self) -> Iterator[Callable[..., Iterable[Tensor]]]:
+        """Give a `map` that uses several threads where there are many samples on a CPU."""
+        threads = min(_THREADS, torch.get_num_threads())
+        if not _check.readable(self._ema) or self._ema.numel() < 4 * _CHUNK or threads == 1:
+            yield map
+            return
+        with ThreadPoolExecutor(threads) as pool:
+            yield pool.map
+
+    def _fold(self, part: slice, to_word: Tensor, to_ema: Tensor) -> Tensor:
+        """Write the words and smoothed ages of these samples after the epoch, `[R, B]`; return the latter."""
         layout, word, ema = self._layout, self._words[:, part], self._ema[:, part]
         age = layout.age(word)
-        touched = layout.observed(word)
-        if self.absent == "grow":
-            touched |= age > 0
-        older = age_step(age.clamp_min(1), layout.right(word)).clamp_max_(layout.largest_age)
-        every = _check.readable(touched) and bool(touched.all())  # then nothing has to be kept
-        age = older if every else age + (older - age) * touched
-        now = age.to(torch.float32)
-        before = _or_zero(ema)
-        before += now * ~before.to(torch.bool)  # the first age starts the EMA
+        now = older(age.clamp_min(1), layout.right(word)).clamp_max_(layout.largest_age)
+        every = layout.all_observed(word)  # then nothing has to be kept
+        if not every:
+            touched = layout.observed(word)
+            if self.absent == "grow":
+                touched |= age > 0
+            now = age + (now - age) * touched
+        before, age = ema.to(torch.float32), now.to(torch.float32)
+        if not _all_seen(ema):
+            before = before.nan_to_num(0.0)
+            before += age * ~before.to(torch.bool)  # the first age starts the EMA
+        rate, count = self._rho[:, None], None
         if self.fuse == "mean":
-            count = layout.count(word) + touched.to(torch.int32)
-            to_word.copy_(layout.pack(age, count))
+            count = layout.count(word) + (1 if every else touched.to(torch.int32))
             rate = count.clamp(1, layout.largest_count).to(torch.float32).reciprocal()
-        else:
-            to_word.copy_(layout.pack(age))
-            rate = self._rho[:, None]
-        folded = torch.maximum(before, now) if self.fuse == "peak" else blend(before, now, rate)
-        to_ema.copy_(folded if every else torch.where(touched, folded.to(ema.dtype), ema))
+        to_word.copy_(layout.pack(now, count))
+        folded = torch.maximum(before, age) if self.fuse == "peak" else blend(before, age, rate)
+        return to_ema.copy_(folded if every else torch.where(touched, folded.to(ema.dtype), ema))
 
     def _count_anew(self) -> None:
         self._sums.zero_()
-        self._seen.zero_()
+        self._seen.copy_(self._members.expand_as(self._seen))
         self._unit.fill_(float(1 << self._fraction_bits()))
 
     def _tally(self, part: slice, ema: Tensor) -> None:
         # Integer sums do not depend on their order: processes and devices give the same bits.
-        known = _or_zero(ema)
-        seen = known.to(torch.bool).to(torch.int64)
-        fixed = known.mul_(float(1 << self._fraction_bits())).round_().to(torch.int64)
-        label = self._labels[part].to(torch.int64).expand_as(fixed)
-        self._sums.scatter_add_(1, label, fixed)
-        self._seen.scatter_add_(1, label, seen)
+        label = self._labels[part].to(torch.int64).expand_as(ema)
+        if not _all_seen(ema):
+            self._seen.scatter_add_(1, label, -ema.isnan().to(torch.int64))
+            ema = ema.nan_to_num(0.0)
+        fixed = ema.to(torch.float32) * float(1 << self._fraction_bits())
+        self._sums.scatter_add_(1, label, fixed.round_().to(torch.int64))
 
     def _fraction_bits(self) -> int:
         """Return the number of fraction bits of the sums: 24, which is exact, unless the sums could overflow."""
@@ -533,11 +550,13 @@ class SampleAges:
     def _uniform(self) -> Tensor:
         return (self._rho == 0)[:, None]
 
-    def _parts(self) -> Iterator[slice]:
-        step = max(1, _CHUNK * (1 if self.device.type == "cpu" else 64) // self._rho.numel())
-        held = self._labels.numel()
-        for start in range(0, held, step):
-            yield slice(start, min(start + step, held))
+    def _parts(self, block: slice | None = None) -> Iterator[slice]:
+        """Yield the samples, or those of a block, in parts of a size that is processed at once."""
+        size = 64 * _CHUNK
+        if self.device.type == "cpu":  # of more than 2^15 numbers, torch would divide the work over threads of its own
+            size = _CHUNK if torch.get_num_threads() == 1 else _CHUNK // 2
+        step = max(1, size // self._rho.numel())
+        return _split(slice(0, self._labels.numel()) if block is None else block, step)
 
     def _exchange(self, group: _distributed.Group) -> None:
         """Exchange observations; if two processes saw the same sample, the higher rank counts."""
@@ -612,12 +631,12 @@ class SampleAges:
         if not isinstance(stray, bool):
             raise _check.damaged(what, "stray", f"must be true or false, not {_check.shown(stray)}")
         check_seal(what, state)
-        with self._rewriting(epoch) as room:
-            for part in self._parts():
-                to_word, to_ema = room(part)
-                to_word.copy_(word[:, part])
-                to_ema.copy_(ema[:, part])
-                self._tally(part, to_ema)
+        with self._rewriting(epoch) as blocks:
+            for block, to_word, to_ema in blocks:
+                to_word.copy_(word[:, block])
+                to_ema.copy_(ema[:, block])
+                for part in self._parts(block):
+                    self._tally(part, ema[:, part])
         self._given = 0
         self._stray.fill_(stray)
 
@@ -655,6 +674,15 @@ class SampleAges:
         )
 
 
-def _or_zero(ema: Tensor) -> Tensor:
-    """Return smoothed ages as new float32 numbers, 0 where a sample was never seen; seen ones are one or more."""
-    return ema.to(torch.float32).nan_to_num(0.0)
+def _all_seen(ema: Tensor) -> bool:
+    """Return whether no number is NaN; False where that is not known without a synchronisation."""
+    return _check.readable(ema) and not bool(ema.amin().isnan())
+
+
+def _split(whole: slice, step: int) -> Iterator[slice]:
+    for start in range(whole.start, whole.stop, step):
+        yield slice(start, min(start + step, whole.stop))
+
+
+def _within(block: slice, part: slice) -> slice:
+    return slice(part.start - block.start, part.stop - block.start)
