@@ -5,10 +5,10 @@ Assumes images of at least 4×4 pixels. Widths are multiples of 16, which CPU co
 
 from __future__ import annotations
 
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from aol.nets.layers import Head, Network, channelwise
+from aol.nets.norm_relu import norm_relu
 
 
 @channelwise(entry="conv1")
@@ -33,7 +33,7 @@ class CNN(Network):
 
     def forward(self, x: Tensor) -> Tensor:
         """Images [B, C, H, W] → logits [B, K]."""
-        x = F.relu(self.norm1(self.conv1(x)))
-        x = F.relu(self.norm2(self.conv2(x)))
-        x = F.relu(self.norm3(self.conv3(x)))
+        x = norm_relu(self.norm1, self.conv1(x))
+        x = norm_relu(self.norm2, self.conv2(x))
+        x = norm_relu(self.norm3, self.conv3(x))
         return self.head(x.mean((2, 3)))  # type: ignore[no-any-return]
