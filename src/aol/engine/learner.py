@@ -151,12 +151,9 @@ class Learner:
         wanted = self.settings.precision == "bf16"
         if not isinstance(net, nets.Stacked) or not wanted or not fused.can_fuse(net, self._shape[1:]):
             return net.to(memory_format=torch.channels_last)  # type: ignore[call-overload,no-any-return]
-        quick = fused.fuse(net).eval()
-        try:
-            with torch.no_grad():
-                quick(torch.zeros((1, *self._shape), device=self.device))
-        except (RuntimeError, OSError, ImportError) as error:  # for example no compiler for the kernels
-            warnings.warn(f"Using PyTorch instead of aol's kernels, which fail here: {error}", stacklevel=2)
+        quick = fused.fuse(net)
+        if reason := quick.failure(self._shape):
+            warnings.warn(f"Using PyTorch instead of aol's kernels, which fail here: {reason}", stacklevel=2)
             return net.to(memory_format=torch.channels_last)  # type: ignore[call-overload,no-any-return]
         return quick
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from triton.runtime.errors import OutOfResources
 
 from aol.nets import Stacked
 from aol.nets.fused import obstacle as fused_nets_obstacle
@@ -135,6 +136,21 @@ def test_a_run_that_diverged_stays_alone_and_shows_it(make: Callable[[int], Stac
         assert error(net.run_view(value.grad)[1], healthy.run_view(other.grad)[1]) < 1e-6, name
     for name, value in net.named_buffers():
         assert torch.equal(net.run_view(value)[1], healthy.run_view(healthy.get_buffer(name))[1]), name
+
+
+@pytest.mark.parametrize("kernel", ["launch.conv_forward", "launch_back.halving_backward_input"])
+def test_kernels_that_fail_on_a_device_are_found_before_training(kernel: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    fused, _ = twins(stacked_cnns(2), torch.float32)
+    before = copy.deepcopy(fused.state_dict())
+    assert fused.failure((3, 8, 8)) is None
+
+    def fails(*given: object, **more: object) -> None:
+        raise OutOfResources(98304, 65536, "shared memory")
+
+    monkeypatch.setattr(f"aol.nets.fused.{kernel}", fails)
+    assert "shared memory" in (fused.failure((3, 8, 8)) or "")
+    assert all(torch.equal(value, before[name]) for name, value in fused.state_dict().items())
+    assert all(value.grad is None for value in fused.parameters())
 
 
 def test_parameters_are_shared_with_the_stack() -> None:

@@ -6,6 +6,7 @@ optimiser keep working. Needs Triton and a GPU only when run; `obstacle` says wh
 
 from __future__ import annotations
 
+import copy
 import importlib.util
 import os
 from typing import cast
@@ -104,6 +105,26 @@ class FusedStack(nn.Module):
             if head.bias is None:
                 return torch.bmm(features, weight)
             return torch.baddbmm(split_runs(head.bias, self.num_runs)[:, None], features, weight)
+
+    def failure(self, shape: tuple[int, int, int]) -> str | None:
+        """Why the kernels fail on this device, in words; None if a copy trains and evaluates an image [C, H, W].
+
+        For example there is no compiler, or a multiprocessor has too little shared memory.
+        """
+        try:
+            from triton.errors import TritonError  # type: ignore[import-not-found]
+        except ImportError as error:
+            return str(error)
+        trial = FusedStack(copy.deepcopy(self.stacked), dtype=self.dtype)
+        image = torch.zeros((1, *shape), device=next(self.parameters()).device)
+        try:
+            with torch.enable_grad():
+                trial.train()(image).sum().backward()
+            with torch.no_grad():
+                trial.eval()(image)
+        except (RuntimeError, OSError, ImportError, TritonError) as error:
+            return str(error)
+        return None
 
     def _check(self, images: Tensor) -> None:
         channels = self._plan.stem.conv.in_channels
