@@ -34,6 +34,8 @@ SWEEP: dict[tuple[str, int], list[Cut]] = {
     ("backward_weight", 64): [(64, 4, 2, 0, 3), (64, 8, 2, 0, 2), (32, 4, 3, 0, 3)],
     ("halving_input", 32): [(64, 4, 3, 0, 0), (128, 8, 3, 0, 0)],
     ("halving_input", 64): [(64, 8, 3, 0, 0), (64, 4, 2, 0, 0)],
+    ("halving_weight", 16): [(32, 4, 3, 0, 5), (64, 4, 2, 0, 3), (64, 4, 3, 0, 2)],
+    ("halving_weight", 32): [(32, 8, 3, 0, 2), (64, 8, 2, 0, 1)],
 }
 
 
@@ -41,7 +43,7 @@ def cases(kernel: str, channels: int) -> dict[str, Case]:
     """Make the full-size cases a kernel is tuned on."""
     kind = kernel.split("_")[0]
     if kind == "halving":
-        name = f"halving{channels // 2}.backward"
+        name = f"halving{channels if kernel == 'halving_weight' else channels // 2}.backward"
         return {name: other_cases(RUNS, BATCH, 32)[name]()}
     made = all_cases(RUNS, BATCH, 32, (channels,))
     return {name: build() for name, build in made.items() if name.startswith(kind)}

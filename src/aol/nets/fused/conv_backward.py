@@ -262,12 +262,12 @@ def halving_backward_weight(
 ):
     """Input x [R, B, H, W, C] and dy [R, B, H/2, W/2, N] → partial sums [R, chunks, 9, C, N], stride 2.
 
-    A program takes one row of three taps over its chunk of the pixels: a product of [4·C, pixels] (the fourth
-    tap is padding) with [pixels, N].
+    A program takes all taps over its chunk of the pixels: dy is read, and a pixel found, once for three products
+    of [4·C, pixels], a row of taps each (the fourth is padding), with [pixels, N].
     """
     OUT_H: tl.constexpr = H // 2
     OUT_W: tl.constexpr = W // 2
-    chunk, dy = chunk_and_row()
+    chunk = tl.program_id(0)
     run = tl.program_id(1).to(tl.int64)
     total = batch * OUT_H * OUT_W
     first, stop = chunk_tiles(chunk, chunks, total, PIXELS)
@@ -276,14 +276,21 @@ def halving_backward_weight(
     dx = (k // C - 1)[None, :]
     x_ptr += run * batch * H * W * C
     g_ptr += run * total * N
-    acc = tl.zeros([4 * C, N], tl.float32)
+    above = tl.zeros([4 * C, N], tl.float32)
+    beside = tl.zeros([4 * C, N], tl.float32)
+    under = tl.zeros([4 * C, N], tl.float32)
     for tile in range(first, stop):
         pixel, live = tile_pixels(tile, total, PIXELS)
         b, h, w = place(pixel[:, None], OUT_H, OUT_W)
-        source, there = neighbour(b, h, w, dy, dx, H, W, 2)
+        source, there = neighbour(b, h, w, 0, dx, H, W, 2)
         there = there & live[:, None] & (dx < 2)
-        a = tl.load(x_ptr + source * C + (k % C)[None, :], mask=there, other=0.0)
+        at = x_ptr + source * C + (k % C)[None, :]
         g = tl.load(g_ptr + pixel[:, None] * N + n[None, :], mask=live[:, None], other=0.0)
-        acc = product(tl.trans(a), g, acc)
-    out_ptr += chunk_sums(run, chunk, chunks, 9 * C * N) + (dy + 1) * 3 * C * N
-    tl.store(out_ptr + k[:, None] * N + n[None, :], acc, mask=k[:, None] < 3 * C)
+        above = product(tl.trans(tl.load(at - W * C, mask=there & (h > 0), other=0.0)), g, above)
+        beside = product(tl.trans(tl.load(at, mask=there, other=0.0)), g, beside)
+        under = product(tl.trans(tl.load(at + W * C, mask=there, other=0.0)), g, under)  # H is even: it exists
+    there = (k < 3 * C)[:, None]
+    out_ptr += chunk_sums(run, chunk, chunks, 9 * C * N) + k[:, None] * N + n[None, :]
+    tl.store(out_ptr, above, mask=there)
+    tl.store(out_ptr + 3 * C * N, beside, mask=there)
+    tl.store(out_ptr + 6 * C * N, under, mask=there)

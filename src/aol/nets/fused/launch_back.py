@@ -122,9 +122,9 @@ def halving_backward_weight(x: Tensor, dy: Tensor) -> Tensor:
     runs, batch, height, width, c = x.shape
     n = dy.shape[4]
     tile = tile_for("halving_weight", c)
-    chunks = _chunks(tile, runs, batch * dy.shape[2] * dy.shape[3], 3)
+    chunks = _chunks(tile, runs, batch * dy.shape[2] * dy.shape[3])
     partial = torch.empty((runs, chunks, 9 * c, n), dtype=torch.float32, device=x.device)
-    kernels.halving_backward_weight[(3 * chunks, runs)](
+    kernels.halving_backward_weight[(chunks, runs)](
         x, dy, partial, batch, chunks, H=height, W=width, C=c, N=n, PIXELS=tile.pixels, **options(tile, x.dtype)
     )
     return _add_chunks(partial, c, "tapwise")
