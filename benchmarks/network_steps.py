@@ -2,15 +2,15 @@
 
     python benchmarks/network_steps.py --seconds 150 --out benchmarks/results/networks-steps.json
 
-Each network and way has a process of its own. All ways of some networks are compiled and captured side by side; then
-they are timed one by one, while the others wait. What fails or takes too long is recorded as such, and results are
-written after each wave.
+Each network and way has a process of its own. Those that compile are prepared side by side, then timed one by one while
+the others wait; then the rest. What fails or takes too long is recorded as such. Results are written after each.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import queue
 import statistics
 import subprocess
@@ -18,6 +18,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TextIO
 
@@ -34,8 +35,10 @@ NAMES = {
     "ResNet-18 of a user (as timm's)": "user_networks:resnet18",
     "ResNet-18 of a user with group norm": "user_networks:group_norm_resnet18",
 }
-TOGETHER = 2  # networks that are prepared side by side
-WAYS = (ALONE, "compiled-vmap", "compiled", "vmap", "streams")
+AUTOTUNED = " autotuned"  # ways with this ending let Inductor choose among its own matrix products
+WAYS = (ALONE, "compiled-vmap", "compiled", "compiled-vmap autotuned", "vmap", "streams")
+WAVES = (WAYS[:4], WAYS[4:])
+SHARE = 0.8  # of the time is for the first wave
 REPEATS = 5
 
 
@@ -45,7 +48,7 @@ def timed(network: str, way: str, runs: int, batch: int, device: torch.device) -
     precision = "bf16" if device.type == "cuda" else "fp32"
     case = Case(Settings(net=network, batch_size=batch, precision=precision), (3, 32, 32), 10, device, samples=11_203)
     number = 1 if way == ALONE else runs
-    step, losses = training_step(case, number, "grouped" if way == ALONE else way)
+    step, losses = training_step(case, number, "grouped" if way == ALONE else way.removesuffix(AUTOTUNED))
     step()
     first = losses.tolist()
     prepared = time.perf_counter() - began
@@ -71,8 +74,19 @@ class Child:
         self._errors: TextIO = tempfile.TemporaryFile("w+")  # noqa: SIM115
         command = [sys.executable, __file__, "--one", NAMES[network], way, "--device", arguments.device]
         command += ["--runs", str(arguments.runs), "--batch", str(arguments.batch)]
+        environment = {
+            **os.environ,
+            "TORCHINDUCTOR_COMPILE_THREADS": "4",
+            "TORCHINDUCTOR_MAX_AUTOTUNE_GEMM": str(int(way.endswith(AUTOTUNED))),
+        }
         self._process = subprocess.Popen(
-            command, cwd=HERE, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, text=True
+            command,
+            cwd=HERE,
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            text=True,
         )
         self._lines: queue.Queue[str] = queue.Queue()
         threading.Thread(target=self._read, daemon=True).start()
@@ -114,29 +128,17 @@ class Child:
             return ""
 
 
-def wave(networks: list[str], arguments: argparse.Namespace, until: float) -> list[Record]:
-    """Time all ways of some networks."""
-    children = [Child(network, way, arguments) for network in networks for way in arguments.ways]
-    reserve = len(children)  # a second to time each
-    waiting, results = [], {}
+def wave(ways: Sequence[str], arguments: argparse.Namespace, until: float) -> Iterator[tuple[str, str, Record]]:
+    """Time some ways of all networks; yield the network, the way and what was found."""
+    children = [Child(name, way, arguments) for way in ways for name in arguments.networks]
+    ready = {child: child.ready(until - len(children)) for child in children}  # then a second to time each
     for child in children:
-        if child.ready(until - reserve):
-            waiting.append(child)
-        else:
-            results[child.network, child.way] = child.failure()
-    for child in waiting:
-        results[child.network, child.way] = child.result(until)
-        child.end()
-        print(child.network, child.way, results[child.network, child.way].get("ms_of_a_run"), flush=True)
-    return [
-        row(network, {way: results[network, way] for way in arguments.ways}, arguments.runs) for network in networks
-    ]
-
-
-def row(network: str, results: dict[str, Record], runs: int) -> Record:
-    """Return the record of a network."""
-    taken = {way: found["ms_of_a_run"] for way, found in results.items() if "ms_of_a_run" in found}
-    return {"network": network, "runs": runs, "ms_of_a_run": taken, "details": results}
+        if not ready[child]:
+            yield child.network, child.way, child.failure()
+    for child in children:
+        if ready[child]:
+            yield child.network, child.way, child.result(until)
+            child.end()
 
 
 def main() -> int:
@@ -155,13 +157,20 @@ def main() -> int:
         return 0
     images = f"random images 3×32×32, batches of {arguments.batch}, {'bf16' if arguments.device == 'cuda' else 'fp32'}"
     data = f"{images}; captured training steps, median of {REPEATS} × 10"
-    record: Record = {"versions": versions(torch.device(arguments.device)), "data": data, "rows": []}
+    record: Record = {"versions": versions(torch.device(arguments.device)), "data": data}
+    rows = {
+        name: {"network": name, "runs": arguments.runs, "ms_of_a_run": {}, "details": {}} for name in arguments.networks
+    }
+    record["rows"] = list(rows.values())
     began = time.monotonic()
-    names = arguments.networks
-    for start in range(0, len(names), TOGETHER):
-        share = 1.0 if start + TOGETHER >= len(names) else 0.6  # of the time; the first networks matter most
-        record["rows"] += wave(names[start : start + TOGETHER], arguments, began + arguments.seconds * share)
-        write(record, arguments.out)
+    for share, ways in zip((SHARE, 1.0), WAVES, strict=True):
+        wanted = [way for way in ways if way in arguments.ways]
+        for name, way, found in wave(wanted, arguments, began + share * arguments.seconds):
+            rows[name]["details"][way] = found
+            if "ms_of_a_run" in found:
+                rows[name]["ms_of_a_run"][way] = found["ms_of_a_run"]
+            print(f"{name}, {way}:", found.get("ms_of_a_run", found.get("error")), flush=True)
+            write(record, arguments.out)
     return 0
 
 
