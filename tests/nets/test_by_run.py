@@ -24,6 +24,7 @@ class Residual(nn.Module):
         super().__init__()
         self.conv = nn.Conv2d(3, 4, 3, padding=1)
         self.deep = nn.Conv2d(4, 4, 3, padding=1, groups=2, bias=False)
+        self.wide = nn.Conv2d(4, 4, (2, 3), padding="same", dilation=2)
         self.norm = nn.GroupNorm(2, 4)
         self.batch_norm = nn.BatchNorm2d(4)
         self.scale = nn.Parameter(torch.ones(4, 1, 1))
@@ -33,7 +34,7 @@ class Residual(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         x = self.conv(x)
         y = self.norm(self.deep(x).relu())
-        y += x * self.scale + self.offset
+        y += self.wide(x) * self.scale + self.offset
         y = F.max_pool2d(y, 3, stride=2, padding=1) + F.avg_pool2d(y, 2)
         return self.last(F.adaptive_avg_pool2d(self.batch_norm(y), 1).flatten(1))
 
@@ -91,10 +92,13 @@ def test_steps_of_all_runs_are_those_of_each(name: str, streams: bool, last: boo
 
 @pytest.mark.parametrize("few", [0, 100])
 @pytest.mark.parametrize("name", ["resnet32", "vit", "residual"])
-def test_convolutions_of_large_maps_are_those_of_each_run(name: str, few: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_convolutions_of_large_maps_are_those_of_each_run(
+    name: str, few: int, asked: list[dict[str, object]], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(run_axis, "_COLUMNS", 0)  # as if all maps were large: one by one, or side by side
     monkeypatch.setattr(run_axis, "_FEW_CHANNELS", few)
     test_steps_of_all_runs_are_those_of_each(name, streams=False, last=True)
+    test_a_network_is_compiled_once_and_for_full_batches(name, "compiled-vmap", asked)
 
 
 @pytest.mark.parametrize("name", ["resnet32", "vit"])

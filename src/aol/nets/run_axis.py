@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from aol.nets.columns import Windows, columns
+from aol.nets.conv_by_run import conv_by_run
 from aol.nets.layers import split_runs
 from aol.nets.stacked import CannotStack
 from aol.nets.stacked_layers import conv_of_runs
@@ -78,28 +79,28 @@ def _conv2d(
 ) -> Result:
     if x.dim() - (axes[0] is not None) != 4:
         raise CannotStack("cannot stack: a convolution of a single image")
+    maps, axis = (x, None) if axes[0] is None else (x.movedim(axes[0], 0), 0)
     kernels, shift = _first(weight, axes[1], runs), None if bias is None else _first(bias, axes[2], runs)
-    rest = (stride, padding, dilation, groups)
-    windows = _windows(kernels.shape[-2:], *rest)
-    if windows is not None and _is_quick(windows, x.shape, 1 if axes[0] is None else runs):
-        rows = columns(_shortened(x if axes[0] is None else x.movedim(axes[0], 0)), windows)
+    if isinstance(padding, str):
+        maps, padding = _padded(maps, padding, kernels.shape[-2:], _pair(dilation)), 0
+    windows, wide = Windows(_pair(kernels.shape[-2:]), _pair(stride), _pair(padding)), _pair(dilation)
+    if groups == 1 and wide == (1, 1) and _is_quick(windows, maps.shape, 1 if axis is None else runs):
         matrix = kernels.movedim(2, -1).flatten(2)  # [R, O, k·k·I]; a view where channels lie last
-        y, _ = _linear(runs, (None if axes[0] is None else 0, 0, 0), rows, matrix, shift)
+        y, _ = _linear(runs, (axis, 0, 0), columns(_shortened(maps), windows), matrix, shift)
         return y.movedim(-1, 2), 0
     if kernels.shape[2] <= _FEW_CHANNELS:
         flat = None if shift is None else shift.flatten()
-        y = conv_of_runs(_channels(x, axes[0], runs), kernels.flatten(0, 1), flat, runs, *rest)
-        return split_runs(y, runs, axis=1), 1
-    shifts = [None] * runs if shift is None else shift
-    each = zip(_first(x, axes[0], runs), kernels, shifts, strict=True)
-    return torch.stack([F.conv2d(one, kernel, own, *rest) for one, kernel, own in each]), 0
+        side_by_side, rest = _channels(maps, axis, runs), (windows.stride, windows.padding, wide, groups)
+        return split_runs(conv_of_runs(side_by_side, kernels.flatten(0, 1), flat, runs, *rest), runs, axis=1), 1
+    by_run = _shortened(_first(maps, axis, runs)), _shortened(kernels)
+    y = conv_by_run(*by_run, windows.stride, windows.padding, wide, groups)
+    return y if shift is None else y + shift[:, None, :, None, None].to(y.dtype), 0
 
 
-def _windows(kernel: torch.Size, stride: Any, padding: Any, dilation: Any, groups: int) -> Windows | None:
-    """Return the windows of a convolution, or None where it has others than `columns` knows."""
-    if groups > 1 or isinstance(padding, str) or _pair(dilation) != (1, 1):
-        return None
-    return Windows(_pair(kernel), _pair(stride), _pair(padding))
+def _padded(x: Tensor, padding: str, kernel: Sequence[int], dilation: Sequence[int]) -> Tensor:
+    """Pad maps with zeros, as `padding="same"` or `"valid"` says."""
+    (high, wide) = (d * (k - 1) if padding == "same" else 0 for k, d in zip(kernel, dilation, strict=True))
+    return F.pad(x, (wide // 2, wide - wide // 2, high // 2, high - high // 2))
 
 
 def _pair(value: Any) -> tuple[int, int]:
