@@ -188,6 +188,8 @@ def likely_best(device: torch.device, shape: tuple[int, int, int], batch_size: i
     >>> cpu = torch.device("cpu")
     >>> [likely_best(cpu, (1, side, side), size, "cnn") for side, size in ((8, 16), (8, 128), (32, 128))]
     [8, 4, 1]
+    >>> [likely_best(torch.device("cuda"), (3, 32, 32), 64, net) for net in ("cnn", "resnet32")]
+    [256, 64]
     """
     if device.type == "cuda":
         return 256 if net == "cnn" else 64
