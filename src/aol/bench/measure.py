@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from aol import nets
+from aol._files import write_atomically
 from aol.bench.straightforward import seconds_per_epoch
 from aol.data.images import Augmentation, ImageSet, Pair, centred
 from aol.engine.learner import network_name
@@ -186,8 +187,7 @@ def table(rows: Sequence[Row], device: torch.device, data: float | str) -> str:
 
 def write(rows: Sequence[Row], device: torch.device, data: float | str, path: Path) -> None:
     """Write the rows as JSON, with hardware, versions, and the data: words, or the share of CIFAR-10."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     machine = {"versions": versions(device), "cores": os.cpu_count()}
     about = {"data": data} if isinstance(data, str) else {"scale": data}
     found = {**machine, **about, "rows": [asdict(row) for row in rows]}
-    path.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n")
+    write_atomically(path, (json.dumps(found, indent=1, ensure_ascii=False) + "\n").encode())
