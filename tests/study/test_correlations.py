@@ -10,6 +10,7 @@ import pytest
 from scipy import stats
 
 from aol.engine.settings import Settings
+from aol.plots.summary import correlation
 from aol.runs.record import Run
 from aol.study.correlations import (
     NOT_JUDGED,
@@ -23,7 +24,6 @@ from aol.study.correlations import (
     fisher,
     judge_correlations,
     partial,
-    pearson,
 )
 from aol.study.formats import render
 from aol.study.notes import notes
@@ -42,14 +42,10 @@ def _record(seed: int, *, classes: int = 100, noise: float = 0.5, settings: Sett
     return replace(made, by_class=by_class | {"mean_age": age})
 
 
-def test_pearson_is_numpys() -> None:
-    x, y = np.random.default_rng(0).random((2, 30))
-    assert pearson(x, y) == (pytest.approx(np.corrcoef(x, y)[0, 1]), 30)
-
-
 def test_classes_without_a_reading_are_left_out() -> None:
     def r(first: list[float], second: list[float]) -> tuple[float, int] | None:
-        return pearson(np.array(first), np.array(second))
+        found = correlation(np.array(first), np.array(second))
+        return None if found is None else (found.r, found.n)
 
     nan = float("nan")
     assert r([1.0, 2.0, 4.0, nan, 5.0], [1.0, 2.0, 4.0, 9.0, nan]) == (pytest.approx(1.0), 3)
@@ -71,9 +67,9 @@ def test_the_interval_covers() -> None:
     hits = 0
     for _ in range(2000):
         x, noise = rng.standard_normal((2, 100))
-        found = pearson(x, 0.7 * x + np.sqrt(1 - 0.49) * noise)
+        found = correlation(x, 0.7 * x + np.sqrt(1 - 0.49) * noise)
         assert found is not None
-        _, low, high, _ = fisher([found[0]], 100)
+        _, low, high, _ = fisher([found.r], 100)
         hits += low <= 0.7 <= high
     assert hits / 2000 == pytest.approx(0.95, abs=0.017)
 

@@ -6,14 +6,11 @@ A data set that is missing, or is not the one of the run, gives no picture.
 from __future__ import annotations
 
 import io
-import struct
-import zlib
 from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 from torch import Tensor
 
 from aol._used import is_remembered
@@ -160,13 +157,7 @@ def png(pixels: Tensor) -> bytes:
     >>> png(torch.zeros(1, 8, 8, dtype=torch.uint8))[:8]
     b'\x89PNG\r\n\x1a\n'
     """
-    channels, height, width = pixels.shape
-    kind = {1: 0, 3: 2}[channels]  # grey, RGB
-    lines: npt.NDArray[np.uint8] = pixels.permute(1, 2, 0).contiguous().numpy().reshape(height, -1)
-    raw = np.concatenate((np.zeros((height, 1), np.uint8), lines), axis=1).tobytes()  # filter 0 before each line
-
-    def chunk(name: bytes, content: bytes) -> bytes:
-        return struct.pack(">I", len(content)) + name + content + struct.pack(">I", zlib.crc32(name + content))
-
-    head = struct.pack(">IIBBBBB", width, height, 8, kind, 0, 0, 0)
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(raw, 9)) + chunk(b"IEND", b"")
+    image = need("PIL.Image", package="pillow", extra="images", why="drawing pictures of samples")
+    buffer = io.BytesIO()
+    image.fromarray(pixels.permute(1, 2, 0).squeeze(2).contiguous().numpy()).save(buffer, "PNG", optimize=True)
+    return buffer.getvalue()

@@ -155,15 +155,11 @@ class Samples:
 
         Both are `[C]`.
         """
-        wrong = self.wrong_now
-        pairs, counts = np.unique(
-            self.label[wrong] * num_classes + self.prediction[wrong].astype(np.int64), return_counts=True
-        )
-        answer, share = np.full(num_classes, -1), np.zeros(num_classes)
-        order = np.argsort(counts, kind="stable")  # the most frequent answer of a class is written last
-        labels, counts = pairs[order] // num_classes, counts[order]
-        answer[labels] = pairs[order] % num_classes
-        share[labels] = counts / np.bincount(labels, weights=counts, minlength=num_classes)[labels]
+        wrong, answer, share = self.wrong_now, np.full(num_classes, -1), np.zeros(num_classes)
+        shares = pd.Series(self.prediction[wrong]).groupby(self.label[wrong]).value_counts(normalize=True)
+        most = shares.groupby(level=0).idxmax()
+        answer[most.index] = [place[1] for place in most]
+        share[most.index] = shares.groupby(level=0).max()
         return answer, share
 
     def confusion_matrix(self, num_classes: int, most: int = 30) -> tuple[list[int], list[list[int]]]:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import stats
 
+from aol.plots.summary import correlation
 from aol.runs.record import Floats, Run, Value
 from aol.stats import holm
 from aol.study.verdict import ALPHA, FAILS, HOLDS, OPEN
@@ -54,25 +55,6 @@ class Correlation:
         return {**{name: getattr(self, name) for name in names}, "paper_r": self.paper}
 
 
-def pearson(first: Floats, second: Floats) -> tuple[float, int] | None:
-    """Return Pearson's r over the places where neither is NaN, and their number; None where it is not defined.
-
-    `Σ(x - x̄)(y - ȳ) / √(Σ(x - x̄)² · Σ(y - ȳ)²)`
-
-    >>> pearson(np.array([1.0, 2.0, 3.0, np.nan]), np.array([3.0, 2.0, 1.0, 7.0]))
-    (-1.0, 3)
-    """
-    both = np.column_stack([first, second])
-    pairs = both[~np.isnan(both).any(1)]
-    if len(pairs) < 3 or not np.ptp(pairs, axis=0).all():
-        return None
-    x, y = (pairs - pairs.mean(0)).T
-    scale = math.sqrt(float(x @ x) * float(y @ y))
-    if scale == 0.0:
-        return None
-    return max(-1.0, min(1.0, float(x @ y) / scale)), len(pairs)
-
-
 def fisher(r: Sequence[float], classes: int) -> tuple[float, float, float, float]:
     """Return the mean of correlations by Fisher's z, its interval of 95 % and the p-value of no correlation.
 
@@ -100,11 +82,11 @@ def correlations(runs: Sequence[Run]) -> list[Correlation]:
         for run in runs:
             age, reading = run.by_class.get("mean_age"), run.by_class.get(name)
             if age is not None and reading is not None and run.failed_at_epoch is None:
-                each.append(pearson(age, reading))
+                each.append(correlation(age, reading))
         known = [pair for pair in each if pair is not None]
-        if known and min(classes for _, classes in known) >= 4:
-            classes = min(classes for _, classes in known)
-            r, low, high, p = fisher([value for value, _ in known], classes)
+        classes = min((pair.n for pair in known), default=0)
+        if classes >= 4:
+            r, low, high, p = fisher([pair.r for pair in known], classes)
             found.append(Correlation(signal, r, low, high, p, classes, len(known)))
     return found
 
@@ -166,8 +148,8 @@ def partial(first: Floats, second: Floats, controls: Sequence[Floats]) -> float 
     left = both - given @ np.linalg.lstsq(given, both)[0]
     if bool((np.ptp(left, axis=0) < 1e-9 * np.ptp(both, axis=0)).any()):  # the controls explain all of it
         return None
-    found = pearson(*left.T)
-    return None if found is None else found[0]
+    found = correlation(*left.T)
+    return None if found is None else found.r
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from aol.plots import style
 from aol.plots.accuracy import Curve, draw_curve, faintness, mean_curve
 from aol.plots.forest import Estimate, draw_forest
 from aol.plots.heatmap import LARGEST, AgeMap, draw_ages
+from aol.plots.summary import time_unit
 from aol.runs.metrics import accuracy_by_epoch, is_stream
 from aol.runs.record import Run
 from aol.study.comparisons import StudyResults, chosen_runs
@@ -101,7 +102,7 @@ def age_map(runs: Sequence[Run]) -> AgeMap:
         warnings.simplefilter("ignore", RuntimeWarning)  # a class that no run has seen
         mean = np.nanmean(np.array([each.over_time["age"] for each in runs], dtype=np.float64), axis=0)  # [E, C]
     counts = [each.counts for each in runs if each.counts is not None and not is_stream(each)]
-    time = "step" if is_stream(runs[0]) else "epoch"
+    time = time_unit(runs[0])
     return AgeMap(
         age=mean,
         epochs=runs[0].epochs[: len(mean)],
@@ -318,7 +319,7 @@ def _cell_title(study: Study, cell: Cell) -> str:
 
 
 def _time_unit(results: StudyResults) -> str:
-    return "step" if is_stream(next(iter(results.frame.runs.values()))) else "epoch"
+    return time_unit(next(iter(results.frame.runs.values())))
 
 
 def _missing(results: StudyResults) -> list[str]:

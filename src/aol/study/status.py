@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from aol._files import read_json
 from aol.engine.settings import Settings
-from aol.runs.record import FILE, DamagedRunError, Run
+from aol.runs.groups import begun_groups
+from aol.runs.record import FILE, DamagedRunError
 from aol.runs.store import Store
 from aol.runs.validate import is_complete, read_valid
 from aol.study.spec import Cell, Study, shown
@@ -104,21 +104,13 @@ def study_status(study: Study, store: Store) -> StudyStatus:
             status.complete.add(name)
             if run and run.failed_at_epoch:
                 status.failed[name] = run.failed_at_epoch
-    for path in sorted((store.folder / "work").glob("*/group.json")):
-        group = _group(path, store)
-        if group and not (status.runs.keys() - status.complete).isdisjoint(group.runs):
-            status.groups.append(group)
+    for group in begun_groups(store):
+        names = tuple(run.run_id for run in group.runs)
+        if not (status.runs.keys() - status.complete).isdisjoint(names):
+            records = [each for name in names if (each := store.get(name)) is not None]
+            last = max((int(each.epochs[-1]) for each in records if len(each.epochs)), default=0)
+            status.groups.append(GroupStatus(names, last, group.runs[0].epochs))
     return status
-
-
-def _group(path: Path, store: Store) -> GroupStatus | None:
-    try:
-        runs = [Settings(**each) for each in read_json(path)["runs"]]
-    except (OSError, ValueError, TypeError, KeyError):  # removed meanwhile, or damaged: the driver starts it again
-        return None
-    records: list[Run | None] = [store.get(run.run_id) for run in runs]
-    last = max((int(each.epochs[-1]) for each in records if each is not None and len(each.epochs)), default=0)
-    return GroupStatus(tuple(run.run_id for run in runs), last, runs[0].epochs)
 
 
 def by_cell(study: Study, names: Iterable[str]) -> list[tuple[Cell, int, int]]:
