@@ -29,11 +29,6 @@ class ClassCounts(State):
         self._total = torch.zeros_like(self._right)
         self._rho = rate.reshape(-1).to(self._right.device, torch.float32)  # may be the user's default device
 
-    @property
-    def rho(self) -> Tensor:
-        """The rate of the EMA, `float32 []` or `[R]`."""
-        return self._out(self._rho[:, None])[..., 0].clone()
-
     def observe(self, label: _check.Integers, correct: _check.Truths, *, times: _check.Integers | None = None) -> None:
         """Count predictions until `advance`.
 
@@ -45,16 +40,13 @@ class ClassCounts(State):
         A state is for one thread: calls from several threads at once lose counts.
         """
         where = self._label(label)
-        right = _check.truths("correct", correct, device=self.device)
-        shape = (where.shape[-1],) if self._single else (self._rho.numel(), where.shape[-1])
-        if right.shape != torch.Size(shape):
-            raise ValueError(f"correct must have the shape {list(shape)} to go with label, not {list(right.shape)}.")
+        right = self._correct(correct, where.shape[-1], "label")
         often = None if times is None else _check.times(times, where.shape, self.device)
         self._make_room("label", where)
         where = where.expand(self._rho.numel(), -1)
         where = where.where((where >= 0) & (where < self.num_classes), self.num_classes)
         once = torch.ones_like(where) if often is None else often.expand_as(where)
-        self._right.scatter_add_(1, where, once * right.reshape(self._rho.numel(), -1))
+        self._right.scatter_add_(1, where, once * right)
         self._total.scatter_add_(1, where, once)
 
     def pending(self) -> tuple[Tensor, ...]:
@@ -99,11 +91,7 @@ class ClassCounts(State):
         return f"label must be one of the {self.num_classes} classes given by num_classes, 0 to {last}"
 
     def _label(self, label: object) -> Tensor:
-        found = _check.integers("label", label)
-        runs = self._rho.numel()
-        if found.dim() != 1 and (self._single or found.dim() != 2 or found.shape[0] != runs):
-            wanted = "[B]" if self._single else f"[B] or [{runs}, B]"
-            raise ValueError(f"label must have the shape {wanted}, not {list(found.shape)}.")
+        found = self._of_samples("label", label)
         if _check.readable(found) and found.numel():
             low, high = found.aminmax()
             if bool((low < 0) | ((high >= self.num_classes) & (not self._open))):
@@ -130,9 +118,6 @@ class ClassCounts(State):
     def _class_weight(self) -> Tensor:
         """Return the weights of classes, `float32 [R, C]`."""
         raise NotImplementedError
-
-    def _uniform(self) -> Tensor:
-        return (self._rho == 0)[:, None]
 
     def _settings(self) -> dict[str, object]:
         rho = [round(rate, 7) for rate in self._rho.tolist()]

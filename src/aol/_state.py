@@ -12,20 +12,16 @@ from aol import _check, _distributed
 from aol._seal import check_seal, sealed
 
 
-class State:
-    """A state whose tensors are its attributes; those of `_SETTINGS` are settings and are not saved.
+class RunAxis:
+    """What has a leading run axis, which a single `rho` hides."""
 
-    Where `num_classes` is None, classes are added as they are observed. `_BY_CLASS` names the tensors with classes in
-    their last dimension, which may hold more after the classes, and what a class has there that was never observed.
-    """
-
-    _SETTINGS: tuple[str, ...] = ("_rho",)
-    _BY_CLASS: Mapping[str, float] = {}
     _single: bool
     _rho: Tensor
-    _open = False
-    num_classes: int
-    epoch: int
+
+    @property
+    def rho(self) -> Tensor:
+        """The rate of the EMA, `float32 []` or `[R]`."""
+        return self._out(self._rho[:, None])[..., 0].to(torch.float32, copy=True)
 
     @property
     def device(self) -> torch.device:
@@ -34,6 +30,47 @@ class State:
 
     def _out(self, value: Tensor) -> Tensor:
         return value[0] if self._single else value
+
+    def _uniform(self) -> Tensor:
+        return (self._rho == 0)[:, None]
+
+    def _of_samples(self, name: str, value: object) -> Tensor:
+        """Return indices or labels of samples, `int64 [B]` or `[R, B]`."""
+        found, runs = _check.integers(name, value), self._rho.numel()
+        if found.dim() != 1 and (self._single or found.dim() != 2 or found.shape[0] != runs):
+            wanted = "[B]" if self._single else f"[B] or [{runs}, B]"
+            raise ValueError(f"{name} must have the shape {wanted}, not {list(found.shape)}.")
+        return found
+
+    def _correct(self, correct: object, size: int, name: str) -> Tensor:
+        """Return which of so many samples are right, `bool [R, B]`; `name` is that of their indices or labels."""
+        right = _check.truths("correct", correct, device=self.device)
+        shape = (size,) if self._single else (self._rho.numel(), size)
+        if right.shape != torch.Size(shape):
+            raise ValueError(f"correct must have the shape {list(shape)} to go with {name}, not {list(right.shape)}.")
+        return right.reshape(self._rho.numel(), -1)
+
+    def to(self, device: torch.device | str) -> Self:
+        """Move the state to a device, and return it."""
+        home = _check.device(device)
+        for name, value in vars(self).items():
+            if isinstance(value, Tensor):
+                setattr(self, name, value.to(home))
+        return self
+
+
+class State(RunAxis):
+    """A state whose tensors are its attributes; those of `_SETTINGS` are settings and are not saved.
+
+    Where `num_classes` is None, classes are added as they are observed. `_BY_CLASS` names the tensors with classes in
+    their last dimension, which may hold more after the classes, and what a class has there that was never observed.
+    """
+
+    _SETTINGS: tuple[str, ...] = ("_rho",)
+    _BY_CLASS: Mapping[str, float] = {}
+    _open = False
+    num_classes: int
+    epoch: int
 
     def _settings(self) -> dict[str, object]:
         raise NotImplementedError
@@ -116,11 +153,3 @@ class State:
         if self._open:
             own = torch.tensor(self.num_classes, device=self.device)
             self.grow(int(torch.stack(_distributed.gather(own, group)).max()))
-
-    def to(self, device: torch.device | str) -> Self:
-        """Move the state to a device, and return it."""
-        home = _check.device(device)
-        for name, value in vars(self).items():
-            if isinstance(value, Tensor):
-                setattr(self, name, value.to(home))
-        return self

@@ -204,11 +204,6 @@ class Margins(State):
         """The smoothed strength of errors that name each class, `float64 [C]`; classes count equally."""
         return self._out(self._claimed.clone())
 
-    @property
-    def rho(self) -> Tensor:
-        """The smoothing rate, `float32 []` or `[R]`."""
-        return self._out(self._rho[:, None])[..., 0].to(torch.float32)
-
     def adjust(self, logits: Tensor) -> Tensor:
         """Return the logits for the loss, in training: `logits + offsets`, float32; `[B, C]` or `[R, B, C]`.
 

@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 import torch
 from torch import Tensor
@@ -19,6 +19,7 @@ from torch import Tensor
 from aol import _check, _distributed
 from aol._need import need
 from aol._seal import check_seal, sealed
+from aol._state import RunAxis
 from aol.ages import _file, _store
 from aol.ages.rules import blend, mean_one, older
 from aol.ids import IdMap, Ids
@@ -34,7 +35,7 @@ _THREADS = 4  # of `advance`; more of them would wait for Python's lock
 _MANY_EPOCHS, _FEW = 4, 1000
 
 
-class SampleAges:
+class SampleAges(RunAxis):
     r"""For how many epochs each sample has been wrong, smoothed, and the resulting weights.
 
     Call `observe` with the correctness of predictions, any number of times per epoch, then `advance` once at its end.
@@ -168,16 +169,6 @@ class SampleAges:
         self._drop_observed()
 
     # Reading
-
-    @property
-    def rho(self) -> Tensor:
-        """The rate of the EMA, `float32 []` or `[R]`."""
-        return self._out(self._rho[:, None])[..., 0].clone()
-
-    @property
-    def device(self) -> torch.device:
-        """The device of the state."""
-        return self._ema.device
 
     @property
     def labels(self) -> Tensor:
@@ -360,14 +351,11 @@ class SampleAges:
         where, stray = self._index(index)
         if label is not None:
             _check.same_labels(where, self._labels, label, self.first)
-        right = _check.truths("correct", correct, device=self.device)
-        shape = (where.shape[-1],) if self._single else (self._rho.numel(), where.shape[-1])
-        if right.shape != torch.Size(shape):
-            raise ValueError(f"correct must have the shape {list(shape)} to go with index, not {list(right.shape)}.")
+        right = self._correct(correct, where.shape[-1], "index")
         if stray is not None:
             self._stray.logical_or_(stray.any())
             where = where.masked_fill(stray, self.num_samples)
-        self._mark(where, right.reshape(self._rho.numel(), -1))
+        self._mark(where, right)
         if not torch.compiler.is_compiling():  # a number that changes would be compiled anew
             self._given += where.shape[-1]
             if self._given > _MANY_EPOCHS * self.num_samples + _FEW:
@@ -547,9 +535,6 @@ class SampleAges:
         mean = (total.to(torch.float64) / self._unit / count).masked_fill(self._uniform(), torch.nan)
         return (ema.to(torch.float32) / mean.to(torch.float32)).nan_to_num_(1.0)
 
-    def _uniform(self) -> Tensor:
-        return (self._rho == 0)[:, None]
-
     def _parts(self, block: slice | None = None) -> Iterator[slice]:
         """Yield the samples, or those of a block, in parts of a size that is processed at once."""
         size = 64 * _CHUNK
@@ -584,19 +569,12 @@ class SampleAges:
         """Return positions on the state's device; if they were there already, also which are outside the set."""
         if self._ids is not None:
             index = self._ids.find("index", index)
-        found = _check.integers("index", index)
-        runs = self._rho.numel()
-        if found.dim() != 1 and (self._single or found.dim() != 2 or found.shape[0] != runs):
-            wanted = "[B]" if self._single else f"[B] or [{runs}, B]"
-            raise ValueError(f"index must have the shape {wanted}, not {list(found.shape)}.")
+        found = self._of_samples("index", index)
         if _check.readable(found):
             _check.within("index", found, self.num_samples, "samples of these ages")
             return _check.moved(found, self.device), None
         found = _check.moved(found, self.device)
         return found, (found < 0) | (found >= self.num_samples)
-
-    def _out(self, value: Tensor) -> Tensor:
-        return value[0] if self._single else value
 
     # State
 
@@ -651,15 +629,12 @@ class SampleAges:
                 return "word", why
         return None
 
-    def to(self, device: torch.device | str) -> SampleAges:
+    def to(self, device: torch.device | str) -> Self:
         """Move the state to a device, and return it."""
         home = _check.device(device)
         if self._file is not None and home is not None and home.type != "cpu":
             raise ValueError(f'Ages in a file need device="cpu", not {str(home)!r}.')
-        for name, value in vars(self).items():
-            if isinstance(value, Tensor):
-                setattr(self, name, value.to(home))
-        return self
+        return super().to(device)
 
     def __getstate__(self) -> dict[str, object]:
         if self._file is not None:
