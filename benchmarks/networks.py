@@ -70,6 +70,20 @@ def _several(name: str, rows: dict[str, Record]) -> list[dict[str, str]]:
     return found
 
 
+def counts(record: Record) -> str:
+    """Return the table of `compiled_bytes.py`: what a step of one of several runs needs at least."""
+    rows = []
+    for row in record["rows"]:
+        cells = {
+            way: f"{row['kernels'][way]} kernels, {moved / 1e9:.2f} GB: {moved / BYTES * 1e3:.2f} ms"
+            for way, moved in row["bytes"].items()
+        }
+        rows.append(
+            {"a step of one run": f"`{row['network']}`", "FLOPs": f"{row['flops'] / FLOPS * 1e3:.2f} ms", **cells}
+        )
+    return f"torch {record['torch']}, CPU; batches of {record['batch']}, bf16.\n\n{table(rows)}"
+
+
 def steps(record: Record) -> str:
     """Return the table of training steps by each stacking, and how many times as fast as alone they are."""
     versions = ", ".join(f"{name} {value}" for name, value in record["versions"].items())

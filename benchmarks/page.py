@@ -77,6 +77,7 @@ def pages() -> dict[Path, str]:
         workers,
         general,
         timed,
+        counted,
     ) = (
         json.loads((RESULTS / f"{name}.json").read_text())
         for name in (
@@ -96,6 +97,7 @@ def pages() -> dict[Path, str]:
             "large-workers",
             "networks",
             "networks-steps",
+            "compiled-bytes",
         )
     )
     here, front, guides = HERE / "README.md", HERE.parent / "docs" / "costs.md", HERE.parent / "docs" / "how-to"
@@ -109,6 +111,7 @@ def pages() -> dict[Path, str]:
     tables = between(tables, "large", large_images.text(large))
     tables = between(tables, "large workers", large_images.text(workers))
     tables = between(between(tables, "networks", networks.text(general)), "steps", networks.steps(timed))
+    tables = between(tables, "counts", networks.counts(counted))
     worlds = between(shapes.read_text(), "forms", forms_of_age_page.text(forms))
     return {
         here: between(between(tables, "reservoir", reservoir.text(kept)), "names", sample_names.text(named)),

@@ -44,3 +44,16 @@ def test_floors_and_gaps_follow_from_the_record(monkeypatch: pytest.MonkeyPatch)
     assert (one["gap to the sum"], one["200 epochs"], one["ratio"]) == ("2.0 ×", "400 s", "4.0 ×")
     assert (many["by"], many["measured epoch"], many["ratio"], many["memory"]) == ("vmap", "8.00 s", "4.0 ×", "1.5 GiB")
     assert (alone["by"], alone["measured epoch"], alone["ratio"]) == ("alone", "16.00 s", "1.0 ×")
+
+
+def test_counted_bytes_are_shown_as_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "benchmarks"))
+    networks = importlib.import_module("networks")
+    row = {
+        "network": "vit",
+        "flops": networks.FLOPS / 1e3,
+        "kernels": {"vmap": 9},
+        "bytes": {"vmap": networks.BYTES / 500},
+    }
+    (shown,) = rows_of(networks.counts({"torch": "2.13", "batch": 128, "rows": [row]}))
+    assert shown == {"a step of one run": "`vit`", "FLOPs": "1.00 ms", "vmap": "9 kernels, 8.48 GB: 2.00 ms"}
