@@ -29,7 +29,6 @@ from aol.engine.settings import Settings
 from aol.engine.stacking import ALONE, Case, milliseconds, training_step
 from aol.runs.record import versions
 
-HERE = Path(__file__).parent
 NAMES = {
     "vit": "vit",
     "ResNet-18 of a user (as timm's)": "user_networks:resnet18",
@@ -76,12 +75,12 @@ class Child:
         command += ["--runs", str(arguments.runs), "--batch", str(arguments.batch)]
         environment = {
             **os.environ,
+            "PYTHONPATH": os.pathsep.join(os.path.abspath(each) for each in sys.path if each),
             "TORCHINDUCTOR_COMPILE_THREADS": "4",
             "TORCHINDUCTOR_MAX_AUTOTUNE_GEMM": str(int(way.endswith(AUTOTUNED))),
         }
         self._process = subprocess.Popen(
             command,
-            cwd=HERE,
             env=environment,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
