@@ -14,6 +14,7 @@ from aol.engine.learner import Learner
 from aol.engine.passes import CleanPass, TrainPass, share
 from aol.engine.source import OnDevice, sources
 from aol.losses import is_correct
+from aol.readings import precision
 from tests.support.tiny_runs import CPU, same_network, settings, tiny_pair
 
 RUNS = [settings(), settings(seed=1, loss="sigmoid")]
@@ -92,12 +93,12 @@ def test_a_clean_pass_sums_up_by_class_what_each_sample_says(
                 margin[y] += often * float(z[y] - max(z[k] for k in range(3) if k != y))
             assert found.correct[row].tolist() == (logits.argmax(1) == label).tolist()
             assert found.count[row].tolist() == count
-            assert found.right[row].tolist() == right
-            assert found.answered[row].tolist() == answered
+            assert found.sums[1, row].tolist() == right
+            assert found.sums[4, row].tolist() == answered
             share = [r / a if a else math.nan for r, a in zip(right, answered, strict=True)]
-            assert found.precision[row].tolist() == pytest.approx(share, nan_ok=True)
-            assert found.loss[row].tolist() == pytest.approx(loss, rel=1e-4)
-            assert found.margin[row].tolist() == pytest.approx(margin, rel=1e-4, abs=1e-4)
+            assert precision(found.sums)[row].tolist() == pytest.approx(share, nan_ok=True)
+            assert found.sums[2, row].tolist() == pytest.approx(loss, rel=1e-4)
+            assert found.sums[3, row].tolist() == pytest.approx(margin, rel=1e-4, abs=1e-4)
             assert float(found.accuracy[row]) == pytest.approx(sum(right) / sum(count))
             by_class = found.by_class("test")["test_accuracy"][row].tolist()
             assert by_class == pytest.approx([r / c if c else math.nan for r, c in zip(right, count, strict=True)])

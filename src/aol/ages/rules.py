@@ -92,6 +92,17 @@ def balancing_factor(members: Tensor, total: Tensor) -> Tensor:
     return torch.where(inside > 0, (total - inside) / inside, 1.0).clamp_min(1.0)
 
 
+def class_mean(value: Tensor, label: Tensor, num_classes: int) -> Tensor:
+    """Return the mean of values `[R, N]` over the samples of each class, `float64 [R, C]`; NaN for a class without any.
+
+    >>> class_mean(torch.tensor([[1.0, 2.0, 5.0]]), torch.tensor([0, 0, 2]), 3)
+    tensor([[1.5000,    nan, 5.0000]], dtype=torch.float64)
+    """
+    both = torch.stack((value.to(torch.float64), torch.ones_like(value, dtype=torch.float64)))
+    sums = both.new_zeros((2, len(value), num_classes)).scatter_add_(2, label.expand_as(both), both)
+    return sums[0] / sums[1]
+
+
 def mean_one(value: Tensor) -> Tensor:
     """Return values divided by their mean along the last dimension, as float32; NaN is ignored and becomes one.
 

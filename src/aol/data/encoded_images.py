@@ -24,7 +24,7 @@ from torch.utils.data import Dataset
 from aol.data.crops import Transform, sample_generator
 from aol.data.decode import decode, open_image, size_of
 from aol.data.errors import DataError
-from aol.data.images import ImageSet
+from aol.data.images import ImageSet, Labelled
 
 H = TypeVar("H")
 Places: TypeAlias = npt.NDArray[np.int64]
@@ -129,7 +129,7 @@ def gathered(index: Sequence[int], ends: Places, read: Callable[[int, Places], l
     return list(names)
 
 
-class StoredImages(Dataset[tuple[Tensor, int, int]]):
+class StoredImages(Labelled, Dataset[tuple[Tensor, int, int]]):
     """A split whose images are decoded when asked for: item i is (uint8 [3, H, W], label, i).
 
     What a transform draws depends on (seed, epoch, i) alone. `set_epoch` also reaches workers that stay
@@ -155,19 +155,6 @@ class StoredImages(Dataset[tuple[Tensor, int, int]]):
         self.records, self.transform, self.seed = records, transform, seed
         self.name, self.classes, self.labels = records.name, records.classes, records.labels
         self._epoch = torch.zeros(1, dtype=torch.int64).share_memory_()  # type: ignore[no-untyped-call]
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    @property
-    def num_classes(self) -> int:
-        """How many classes there are."""
-        return len(self.classes)
-
-    @property
-    def counts(self) -> Tensor:
-        """Count the images of each class: int64 [C]."""
-        return torch.bincount(self.labels, minlength=self.num_classes)
 
     @property
     def shape(self) -> tuple[int, int, int] | None:

@@ -92,8 +92,28 @@ class Augmentation:
             raise ValueError(f"pad must be at least 0, got {self.pad}")
 
 
+class Labelled:
+    """Samples of one split, each with its class."""
+
+    labels: Tensor
+    classes: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @property
+    def num_classes(self) -> int:
+        """How many classes there are, whether or not each has an image in this split."""
+        return len(self.classes)
+
+    @property
+    def counts(self) -> Tensor:
+        """Count the images of each class: int64 [C]."""
+        return torch.bincount(self.labels, minlength=self.num_classes)
+
+
 @dataclass(frozen=True)
-class ImageSet:
+class ImageSet(Labelled):
     """One split in memory: images uint8 [N, C, H, W], labels int64 [N], and the names of the classes.
 
     `called` holds what the samples are called where they come from, in their order, if that is known.
@@ -126,24 +146,11 @@ class ImageSet:
             raise DataError(f"{self.name}: {len(self.called)} names for {len(self.labels)} images")
         check_labels(self.labels, len(self.classes), self.name)
 
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    @property
-    def num_classes(self) -> int:
-        """How many classes there are, whether or not each has an image in this split."""
-        return len(self.classes)
-
     @property
     def shape(self) -> tuple[int, int, int]:
         """Return the channels, height and width of one image."""
         _, channels, height, width = self.images.shape
         return channels, height, width
-
-    @property
-    def counts(self) -> Tensor:
-        """Count the images of each class: int64 [C]."""
-        return torch.bincount(self.labels, minlength=self.num_classes)
 
     def to(self, device: torch.device | str) -> ImageSet:
         """Return the same split with its tensors on a device; nothing is copied when they are there already."""

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from aol.data.encoded_images import Records
 from aol.data.errors import DataError, need
@@ -46,10 +47,28 @@ def open_source(word: str, data_dir: Folder | None = None) -> dict[str, Records]
     return splits
 
 
+class _Rows:
+    """Records that are known by their number in a split."""
+
+    name: str
+    labels: Tensor
+    classes: tuple[str, ...]
+    _stamp: str
+
+    def source(self, index: int) -> str:
+        return f"{self.name} (row {index})"
+
+    def stamp(self, index: int) -> str:
+        return f"{self._stamp}:{index}"
+
+    def names(self, index: Sequence[int]) -> list[str]:
+        return [f"{self.name}#{row}" for row in index]
+
+
 # Hugging Face datasets
 
 
-class _HubRecords:
+class _HubRecords(_Rows):
     """A split with a column of images and a column of labels; rows are read from the Arrow file when asked for."""
 
     def __init__(self, rows: Any, name: str) -> None:
@@ -75,15 +94,6 @@ class _HubRecords:
         if not cell.get("path"):
             raise DataError(f"{self.source(index)}: no image in it")
         return Path(cell["path"]).read_bytes()
-
-    def source(self, index: int) -> str:
-        return f"{self.name} (row {index})"
-
-    def stamp(self, index: int) -> str:
-        return f"{self._stamp}:{index}"
-
-    def names(self, index: Sequence[int]) -> list[str]:
-        return [f"{self.name}#{row}" for row in index]
 
 
 def _datasets() -> Any:
@@ -112,7 +122,7 @@ def _open_hub(word: str, rest: str, data_dir: Folder | None) -> dict[str, Record
 # torchvision
 
 
-class _VisionRecords:
+class _VisionRecords(_Rows):
     """A data set of torchvision, whose items are (image, label); images are passed on without compression."""
 
     def __init__(self, items: Any, name: str) -> None:
@@ -125,22 +135,13 @@ class _VisionRecords:
             raise DataError(f"{name}: one whole number as the label of each image is needed") from None
         if self.labels.shape != (len(items),):
             raise DataError(f"{name}: one label per image is needed, not {list(self.labels.shape)}")
-        names = getattr(items, "classes", None)
+        self._stamp, names = str(len(items)), getattr(items, "classes", None)
         self.classes = tuple(map(str, names or range(int(self.labels.max()) + 1)))
 
     def encoded(self, index: int) -> bytes:
         buffer = io.BytesIO()
         self._items[index][0].convert("RGB").save(buffer, "PPM")
         return buffer.getvalue()
-
-    def source(self, index: int) -> str:
-        return f"{self.name} (item {index})"
-
-    def stamp(self, index: int) -> str:
-        return f"{len(self.labels)}:{index}"
-
-    def names(self, index: Sequence[int]) -> list[str]:
-        return [f"{self.name}#{row}" for row in index]
 
 
 def _open_torchvision(word: str, rest: str, data_dir: Folder | None) -> dict[str, Records]:

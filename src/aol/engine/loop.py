@@ -32,6 +32,7 @@ from aol.engine.stored_source import FromStorage
 from aol.engine.weighting import WEIGHTINGS
 from aol.longtail import long_tail
 from aol.metrics import class_metrics
+from aol.readings import precision
 from aol.sampling import draw, shuffle
 from aol.weights import ErrorRates
 
@@ -154,11 +155,11 @@ class Loop(ABC):
         rank, world = _distributed.world()
         self.test_ages.observe(every[rank::world], readings.correct)
         self.test_ages.advance()
-        on_test = {**readings.by_class("test"), "test_precision": readings.precision}
+        on_test = {**readings.by_class("test"), "test_precision": precision(readings.sums)}
         by_class |= {**on_test, "test_age": self.test_ages.class_age}
-        accuracy, precision = (on_test[name].cpu() for name in ("test_accuracy", "test_precision"))
+        accuracy, share = (on_test[name].cpu() for name in ("test_accuracy", "test_precision"))
         found: dict[str, Tensor | float] = {"test_accuracy": readings.accuracy}
-        for name, values in class_metrics(accuracy, precision=precision, counts=self.class_counts).items():
+        for name, values in class_metrics(accuracy, precision=share, counts=self.class_counts).items():
             found[f"test_{name}"] = values
         if self.conflicting is not None:
             found |= self._group_readings(readings.correct)
@@ -196,7 +197,7 @@ class Loop(ABC):
                 issued=self._count,
             )
         found = self._clean_passes[what](index, times)
-        self._finite &= found.loss.isfinite().all(1)  # the last step may diverge while its own loss is finite
+        self._finite &= found.sums[2].isfinite().all(1)  # the last step may diverge while its own loss is finite
         return found
 
     def _count(self, images: int) -> None:

@@ -20,7 +20,7 @@ from aol.engine.learner import Learner
 from aol.engine.source import OnDevice, Source
 from aol.engine.stored_source import FromStorage
 from aol.losses import is_correct, loss_total
-from aol.readings import SUMS, add_readings
+from aol.readings import SUMS, add_readings, means
 
 # The most images, and pixels, of all runs together in one evaluation batch. On a CPU, feature maps of 16 channels then
 # have 16 MiB: larger than 32 MiB, malloc would return them to the system, and fault all pages in again.
@@ -227,32 +227,27 @@ def share(size: int, batch: int, rank: int, world: int, device: torch.device) ->
 class Readings:
     """Results of a clean pass over n samples: `correct` and the predicted class `named`, `[R, n]`.
 
-    Sums by class are `float64 [R, C]`; `answers` has each answer in full, if kept.
+    `sums` are those of `aol.readings` by class, `float64 [5, R, C]`; `answers` has each answer in full, if kept.
     """
 
     correct: Tensor
     named: Tensor
-    right: Tensor
-    count: Tensor
-    loss: Tensor
-    margin: Tensor
-    answered: Tensor
+    sums: Tensor
     answers: Tensor | None = None
+
+    @property
+    def count(self) -> Tensor:
+        """How many samples of each class there were, `[R, C]`."""
+        return self.sums[0]
 
     @property
     def accuracy(self) -> Tensor:
         """The accuracy of each run, `[R]`."""
-        return self.right.sum(1) / self.count.sum(1)
-
-    @property
-    def precision(self) -> Tensor:
-        """How often the answer of each class was right, `[R, C]`; NaN for a class that was never answered."""
-        return self.right / self.answered
+        return self.sums[1].sum(1) / self.count.sum(1)
 
     def by_class(self, split: str) -> dict[str, Tensor]:
         """Return accuracy, loss and margin of each class, `[R, C]`, NaN where there was no sample, by their names."""
-        sums = {"accuracy": self.right, "loss": self.loss, "margin": self.margin}
-        return {f"{split}_{name}": value / self.count for name, value in sums.items()}
+        return {f"{split}_{name}": value for name, value in means(self.sums).items()}
 
 
 class CleanPass:
@@ -328,11 +323,9 @@ class CleanPass:
             for start in range(0, size, self._batch):
                 self._captured(self._batch if self._fixed else min(self._batch, size - start))()
                 self._issued(min(self._batch, size - start) * self._world)
-        sums = _distributed.total(self._sums)
         answers = self._answers[..., :size].clone() if self._answers.numel() else None
-        count, right, loss, margin, answered = sums.clone()
         correct, named = self._correct[:, :size].clone(), self._named[:, :size].clone()
-        return Readings(correct, named, right, count, loss, margin, answered, answers)
+        return Readings(correct, named, _distributed.total(self._sums).clone(), answers)
 
     def _captured(self, size: int) -> Captured:
         if size not in self._batches:

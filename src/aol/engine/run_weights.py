@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from aol.ages.rules import class_mean
 from aol.engine.settings import Settings
 from aol.engine.weighting import WEIGHTINGS, Inputs, SampleInputs
 from aol.weights import combine, gather, temper
@@ -60,8 +61,5 @@ class RunWeights:
         """Return the class weights `[R, C]` to record: for runs at sample level, the mean over the class's samples."""
         if not self.any_sample_level:
             return class_weight
-        label = label.expand_as(sample_weight)
-        total = torch.zeros_like(class_weight, dtype=torch.float64).scatter_add_(1, label, sample_weight.double())
-        count = torch.zeros_like(total).scatter_add_(1, label, torch.ones_like(sample_weight, dtype=torch.float64))
-        mean = (total / count).nan_to_num(1.0).to(class_weight.dtype)
+        mean = class_mean(sample_weight, label, class_weight.shape[1]).nan_to_num(1.0).to(class_weight.dtype)
         return torch.where(self._by_sample, mean, class_weight)

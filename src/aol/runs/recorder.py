@@ -26,6 +26,7 @@ from aol import _check, _distributed
 from aol._files import locked, remove_partial_files
 from aol.ages import ClassAges, SampleAges
 from aol.ages.history import SampleHistory, answer
+from aol.ages.rules import class_mean
 from aol.ids import Ids
 from aol.metrics import class_metrics
 from aol.readings import ClassReadings, means, precision
@@ -279,11 +280,7 @@ class Recorder:
         ages = self._ages
         if not isinstance(ages, SampleAges) or ages.level == "class":
             return ages.class_weight.reshape(self._runs, -1)
-        label = ages.labels.expand(self._runs, -1)
-        sums = torch.zeros((2, self._runs, ages.num_classes), dtype=torch.float64, device=ages.device)
-        weight = ages.sample_weight.reshape(self._runs, -1).to(torch.float64)
-        sums.scatter_add_(2, label.expand(2, -1, -1), torch.stack((weight, torch.ones_like(weight))))
-        return sums[0] / sums[1]
+        return class_mean(ages.sample_weight.reshape(self._runs, -1), ages.labels, ages.num_classes)
 
     def _readings(self) -> tuple[Columns, Columns]:
         """Return what this epoch's answers and the ages say: `[R]` each, and `[R, C]` each."""

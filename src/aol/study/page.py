@@ -13,7 +13,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from aol._files import write_atomically
 from aol.engine.settings import Value
 from aol.plots.forest import Estimate
 from aol.runs.metrics import figure_text
@@ -89,35 +88,23 @@ def results_page(
         OPEN=OPEN,
         NONE=NONE,
     )
-    drawn = {f"results-{each.study.name}.svg": _chart(each) for each in shown} if charts else {}
-    if charts and any(each.estimate for each in lines):
-        drawn["results-summary.svg"] = _summary_chart(lines)
-    return Page(text, drawn)
+    return Page(text, _charts(shown, lines) if charts else {})
 
 
-def write_page(page: Page, path: Path) -> None:
-    """Write the page, and its charts beside it."""
-    for name, content in page.charts.items():
-        write_atomically(path.parent / name, content)
-    write_atomically(path, page.text.encode())
-
-
-def _summary_chart(lines: Sequence[SummaryLine]) -> bytes:
+def _charts(shown: Sequence[StudyResults], lines: Sequence[SummaryLine]) -> dict[str, bytes]:
     from aol.plots import style
     from aol.plots.forest import draw_forest
+    from aol.study.draw import gain_chart
 
+    drawn = {f"results-{each.study.name}.svg": gain_chart(each) for each in shown}
     blocks: dict[str, list[Estimate]] = {}
     for each in lines:
         if each.estimate is not None:
             blocks.setdefault(each.table, []).append(each.estimate)
-    figure = draw_forest(list(blocks.items()), "gain of weights from ages (points)", "paper's gain")
-    return style.rendered(figure, "svg", text=True)
-
-
-def _chart(results: StudyResults) -> bytes:
-    from aol.study.draw import gain_chart
-
-    return gain_chart(results)
+    if blocks:
+        figure = draw_forest(list(blocks.items()), "gain of weights from ages (points)", "paper's gain")
+        drawn["results-summary.svg"] = style.rendered(figure, "svg", text=True)
+    return drawn
 
 
 def _larger(
