@@ -173,12 +173,30 @@ def test_what_would_not_be_each_run_is_named(net: nn.Module, streams: bool, word
     assert torch.equal(before, torch.get_rng_state())
 
 
+class Scaled(nn.Linear):
+    """Has a tensor that a compiler is not given."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x.flatten(1)) * SCALE
+
+
+SCALE = torch.ones(2)
+
+
+def test_what_cannot_be_recorded_is_not_compiled_as_one() -> None:
+    images = torch.randn(4, 1, 2, 2, generator=generator())
+    assert "neither a parameter nor a buffer" in str(obstacle_by_run(Scaled(4, 2), images, compiled=True))
+    assert obstacle_by_run(Scaled(4, 2), images) is None
+    assert obstacle_by_run(Scaled(4, 2), images, streams=True, compiled=True) is None
+    assert "random numbers" in str(obstacle_by_run(nn.Sequential(nn.Dropout(), Scaled(4, 2)), images, compiled=True))
+
+
 @pytest.mark.parametrize("streams", [False, True])
 @pytest.mark.parametrize("name", BUILD)
 def test_networks_of_usual_layers_have_no_obstacle(name: str, streams: bool) -> None:
     net = several(name, torch.float32)[0]
     before = {key: value.clone() for key, value in net.state_dict().items()}
-    assert obstacle_by_run(net, shown(name, dtype=torch.float32)[0], streams=streams) is None
+    assert obstacle_by_run(net, shown(name, dtype=torch.float32)[0], streams=streams, compiled=True) is None
     assert all(torch.equal(before[key], value) for key, value in net.state_dict().items())
 
 

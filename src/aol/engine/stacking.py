@@ -151,7 +151,8 @@ def _obstacle(net: nets.Network, stacking: str, case: Case) -> str | None:
     if stacking == "grouped":
         return nets.obstacle(net)
     images = torch.rand((2, *case.shape), generator=torch.Generator().manual_seed(0)).to(case.device)
-    return nets.obstacle_by_run(net.to(case.device), images, streams=not stacking.endswith("vmap"))
+    streams, compiled = not stacking.endswith("vmap"), stacking.startswith("compiled")
+    return nets.obstacle_by_run(net.to(case.device), images, streams=streams, compiled=compiled)
 
 
 def training_step(case: Case, number: int, stacking: str) -> tuple[Captured, Tensor]:

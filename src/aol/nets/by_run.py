@@ -12,6 +12,7 @@ from typing import cast
 
 import torch
 from torch import Tensor, nn
+from torch._subclasses import FakeTensorMode
 from torch.func import functional_call, vmap
 
 from aol import _values as _check
@@ -71,8 +72,10 @@ class ByRun(nn.Module):
             raise ValueError(f"images must be {allowed}, got {list(images.shape)}")
         if self.streams:
             return torch.stack(self._side_by_side(images, shared))
-        tensors = dict(self.network.named_parameters()) | dict(self.network.named_buffers())
-        return self._quickest(self._all_at_once, images)(tensors, images)
+        return self._quickest(self._all_at_once, images)(self._tensors(), images)
+
+    def _tensors(self) -> dict[str, Tensor]:
+        return {**dict(self.network.named_parameters()), **dict(self.network.named_buffers())}
 
     def _call(self, tensors: dict[str, Tensor], images: Tensor) -> Tensor:
         return cast(Tensor, functional_call(self.network, tensors, (images,)))
@@ -183,11 +186,11 @@ def _joined(networks: Sequence[nn.Module]) -> nn.Module:
 # Which networks
 
 
-def obstacle_by_run(net: nn.Module, images: Tensor, *, streams: bool = False) -> str | None:
+def obstacle_by_run(net: nn.Module, images: Tensor, *, streams: bool = False, compiled: bool = False) -> str | None:
     """Why several such networks cannot be trained by `ByRun`; None if they can: one step of two of them is tried.
 
     `images` [B, C, H, W] are of any values. What draws random numbers while it trains is refused: the numbers of a run
-    would depend on the other runs.
+    would depend on the other runs. For `compiled`, operators are recorded, but not compiled.
 
     >>> obstacle_by_run(nn.Sequential(nn.Flatten(), nn.Linear(4, 2), nn.Dropout()), torch.ones(2, 1, 2, 2))
     'the network draws random numbers while it trains'
@@ -201,12 +204,24 @@ def obstacle_by_run(net: nn.Module, images: Tensor, *, streams: bool = False) ->
         if not torch.equal(before, _random_state(images)):
             return "the network draws random numbers while it trains"
     try:
+        if compiled and not streams:
+            _record(joint, shown)
         logits = joint(shown)
         logits.square().sum().backward()
     except (RuntimeError, TypeError, ValueError, NotImplementedError) as error:
         return str(error).splitlines()[0].removeprefix("cannot stack: ")
     plain.square().sum().backward()  # type: ignore[no-untyped-call]
     return _difference(joint, pair, logits, plain)
+
+
+def _record(joint: ByRun, images: Tensor) -> None:
+    """Call a network without values, as a compiler does; raise RuntimeError if it has values that it was not given."""
+    with FakeTensorMode() as fake:
+        tensors: dict[str, Tensor] = {name: fake.from_tensor(value) for name, value in joint._tensors().items()}
+        try:
+            joint._all_at_once(tensors, fake.from_tensor(images))
+        except AssertionError as error:
+            raise RuntimeError("it has a tensor that is neither a parameter nor a buffer") from error
 
 
 def _random_state(images: Tensor) -> Tensor:
