@@ -93,7 +93,8 @@ class Child:
     def _read(self) -> None:
         assert self._process.stdout is not None
         for line in self._process.stdout:
-            self._lines.put(line)
+            if line.startswith(("ready", "{")):  # compilers may print other lines
+                self._lines.put(line)
         self._lines.put("")
 
     def ready(self, until: float) -> bool:
@@ -110,10 +111,10 @@ class Child:
 
     def failure(self) -> Record:
         """End the process, and return what it said last."""
-        late = self._process.poll() is None
+        late = "too late: " if self._process.poll() is None else ""
         self.end()
         self._errors.seek(0)
-        return {"error": "too late" if late else self._errors.read()[-1500:]}
+        return {"error": late + self._errors.read()[-1500:]}
 
     def end(self) -> None:
         """End the process and free its memory."""
