@@ -371,6 +371,10 @@ class SampleAges(RunAxis):
 
     def _mark(self, where: Tensor, right: Tensor) -> None:
         """Record answers `right [R, B]` to samples `where [B]` or `[R, B]`; `num_samples` stands for none of them."""
+        if self._file is not None and where.numel():
+            first, last = where.flatten()[[0, -1]].tolist()
+            if 0 <= last - first < 2 * where.shape[-1]:  # likely in order
+                self._file.prepare(slice(first, last + 1))
         _store.write_marks(self._words, where, right, self._layout)
         if self._file is not None:
             self._file.touched(where.numel())
