@@ -9,6 +9,7 @@ takes no CPU time. The record is written after each epoch; one with n = 0 is of 
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import subprocess
@@ -113,14 +114,14 @@ def _drop(path: Path) -> None:
 
 
 def measure(
-    samples: int, batch: int, files: list[str], repeats: int, threads: int, seconds: float, folder: str
+    samples: int, batch: int, files: list[str], repeats: int, threads: list[int], seconds: float, folder: str
 ) -> Iterator[Record]:
     """Measure epochs of both, by turns, and yield what is known after each; the first epoch of each does not count.
 
     No turn begins that would likely end after `seconds`.
     """
     began = time.perf_counter()
-    torch.set_num_threads(threads)
+    torch.set_num_threads(threads[0])
     with tempfile.TemporaryDirectory(dir=folder) as place:
         plain = floor(Path(place, "plain"), samples)
         labels = inputs(Path(place, "labels.npy"), samples)
@@ -131,9 +132,10 @@ def measure(
             known = {"samples": samples, "batch": batch, "made_s": time.perf_counter() - making}
             first = own(False)
         known["peak_extra_bytes"] = memory.extra
-        longest = 2 * (time.perf_counter() - making)
-        yield {**known, "cold": False, "repeats": 0, "library": first, "floor": plain(False)}
-        for file in files:
+        longest = 2 * sum(first.values())
+        yield {**known, "threads": threads[0], "cold": False, "repeats": 0, "library": first, "floor": plain(False)}
+        for file, number in itertools.product(files, threads):
+            torch.set_num_threads(number)
             turns: list[tuple[dict[str, float], dict[str, float]]] = []
             while len(turns) < repeats and time.perf_counter() - began + longest < seconds:
                 turn = time.perf_counter()
@@ -144,6 +146,7 @@ def measure(
                 ]
                 yield {
                     **known,
+                    "threads": number,
                     "cold": file == "cold",
                     "repeats": len(turns),
                     "library": fastest[0],
@@ -166,7 +169,7 @@ def main(words: list[str] | None = None) -> int:
     parser.add_argument("--samples", type=int, nargs="+", default=[100_000_000], help="sizes of the set")
     parser.add_argument("--batch", type=int, default=65_536, help="samples in one call of observe")
     parser.add_argument("--repeats", type=int, default=5, help="epochs that are measured; the fastest counts")
-    parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="threads of torch")
+    parser.add_argument("--threads", type=int, nargs="+", default=[torch.get_num_threads()], help="threads of torch")
     parser.add_argument("--minutes", type=float, default=60.0, help="for one size; no later epoch is begun")
     parser.add_argument(
         "--folder", default=".", help="folder for the files: 35 bytes per sample, on the disk to measure"
@@ -178,9 +181,8 @@ def main(words: list[str] | None = None) -> int:
         for each in measure(**json.loads(given.case)):
             print(json.dumps(each), flush=True)
         return 0
-    torch.set_num_threads(given.threads)
     record: Record = {"machine": machine(), "cases": []}
-    newest: dict[tuple[int, bool], Record] = {}
+    newest: dict[tuple[int, bool, int], Record] = {}
     for samples in given.samples:
         for each in apart(
             samples=samples,
@@ -191,7 +193,7 @@ def main(words: list[str] | None = None) -> int:
             seconds=60 * given.minutes,
             folder=given.folder,
         ):
-            newest[samples, each["cold"]] = each
+            newest[samples, each["cold"], each["threads"]] = each
             record["cases"] = [case for case in newest.values() if case["repeats"]] or list(newest.values())
             write(record, given.out)
     print(text(record))
@@ -202,7 +204,7 @@ def text(record: Record) -> str:
     """Return the table of a record."""
     setting = record["machine"]
     head = (
-        f"{setting['cpu']}, {setting['cores']} cores, {setting['threads']} thread(s) and four for the file; Python "
+        f"{setting['cpu']}, {setting['cores']} cores, threads of torch and four for the file; Python "
         f"{setting['python']}, torch {setting['torch']}, aol {setting['aol']}; time of a clock, the fastest of n; "
         f"load {setting['load_before']} at the start."
     )
@@ -217,6 +219,7 @@ def _rows(case: Record) -> list[dict[str, str]]:
         {
             "samples": f"{case['samples']:,}",
             "file": "cold" if case["cold"] else "cached",
+            "threads": str(case["threads"]),
             "n": str(case["repeats"]),
             "part": part,
             "bytes per sample": str(touched[part]),

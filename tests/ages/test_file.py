@@ -69,16 +69,6 @@ def test_a_file_holds_the_numbers_of_the_store_in_memory(kind, tmp_path):
 
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
-def test_threads_change_no_number(kind, tmp_path, monkeypatch):
-    alone = aol.SampleAges(LABELS, **kind)
-    train(alone, range(4))
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
-    for many in (aol.SampleAges(LABELS, **kind), aol.SampleAges(LABELS, **kind, file=tmp_path / "ages")):
-        train(many, range(4))
-        assert agree(many, alone)
-
-
-@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 def test_a_file_that_is_opened_again_continues_from_its_last_advance(kind, tmp_path):
     held, filed = aol.SampleAges(LABELS, **kind), aol.SampleAges(LABELS, **kind, file=tmp_path / "ages")
     train(held, range(3))

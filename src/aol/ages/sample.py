@@ -8,8 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import warnings
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
@@ -29,8 +28,7 @@ if TYPE_CHECKING:
 
 FUSE = ("ema", "mean", "peak")
 # Samples processed at once: what fits a core's cache; more on a GPU.
-_CHUNK = 1 << 16
-_THREADS = 4  # of `advance`; more of them would wait for Python's lock
+_CHUNK = 1 << 17
 # A state that was given more answers than this without advance() was forgotten: N times the first, plus the second.
 _MANY_EPOCHS, _FEW = 4, 1000
 
@@ -140,7 +138,7 @@ class SampleAges(RunAxis):
             self._file = _file.AgesFile(self.file, self._settings(), self._layout, self._labels, small, runs)
         self._labels = self._labels.to(small, copy=True) if self._file is None else self._file.labels
         self._members = torch.zeros_like(self._sums[0])  # of each class
-        for part in torch.split(self._labels, 64 * _CHUNK):
+        for part in torch.split(self._labels, 32 * _CHUNK):
             self._members += torch.bincount(part, minlength=self.num_classes)
             self._release()
         if self._file is not None:
@@ -393,12 +391,12 @@ class SampleAges(RunAxis):
                 "advance() was called although observe() was not since the last advance(): no age changes. Call "
                 "observe() with the answers of the epoch first."
             )
-        with self._rewriting(self.epoch + 1) as blocks, self._threads() as run:
+        with self._rewriting(self.epoch + 1) as blocks:
             for block, words, ema in blocks:
-                parts = list(self._parts(block))
-                targets = ([rows[:, _within(block, part)] for part in parts] for rows in (words, ema))
-                for part, folded in zip(parts, run(self._fold, parts, *targets), strict=True):
-                    self._tally(part, folded)
+                for part in self._parts(block):
+                    here = slice(part.start - block.start, part.stop - block.start)
+                    self._fold(part, words[:, here], ema[:, here])
+                    self._tally(part, ema[:, here])
         self._given = 0
 
     def rewind(self, epoch: int) -> None:
@@ -476,18 +474,8 @@ class SampleAges(RunAxis):
         """Return the tensors that `observe` changes in place, for CUDA graph capture."""
         return self._words, self._stray
 
-    @contextlib.contextmanager
-    def _threads(self) -> Iterator[Callable[..., Iterable[Tensor]]]:
-        """Give a `map` that uses several threads where there are many samples on a CPU."""
-        threads = min(_THREADS, torch.get_num_threads())
-        if not _check.readable(self._ema) or self._ema.numel() < 4 * _CHUNK or threads == 1:
-            yield map
-            return
-        with ThreadPoolExecutor(threads) as pool:
-            yield pool.map
-
-    def _fold(self, part: slice, to_word: Tensor, to_ema: Tensor) -> Tensor:
-        """Write the words and smoothed ages of these samples after the epoch, `[R, B]`; return the latter."""
+    def _fold(self, part: slice, to_word: Tensor, to_ema: Tensor) -> None:
+        """Write the words and smoothed ages of these samples after the epoch, `[R, B]`."""
         layout, word, ema = self._layout, self._words[:, part], self._ema[:, part]
         age = layout.age(word)
         now = older(age.clamp_min(1), layout.right(word)).clamp_max_(layout.largest_age)
@@ -507,7 +495,7 @@ class SampleAges(RunAxis):
             rate = count.clamp(1, layout.largest_count).to(torch.float32).reciprocal()
         to_word.copy_(layout.pack(now, count))
         folded = torch.maximum(before, age) if self.fuse == "peak" else blend(before, age, rate)
-        return to_ema.copy_(folded if every else torch.where(touched, folded.to(ema.dtype), ema))
+        to_ema.copy_(folded if every else torch.where(touched, folded.to(ema.dtype), ema))
 
     def _count_anew(self) -> None:
         self._sums.zero_()
@@ -541,10 +529,7 @@ class SampleAges(RunAxis):
 
     def _parts(self, block: slice | None = None) -> Iterator[slice]:
         """Yield the samples, or those of a block, in parts of a size that is processed at once."""
-        size = 64 * _CHUNK
-        if self.device.type == "cpu":  # of more than 2^15 numbers, torch would divide the work over threads of its own
-            size = _CHUNK if torch.get_num_threads() == 1 else _CHUNK // 2
-        step = max(1, size // self._rho.numel())
+        step = max(1, _CHUNK * (1 if self.device.type == "cpu" else 32) // self._rho.numel())
         return _split(slice(0, self._labels.numel()) if block is None else block, step)
 
     def _exchange(self, group: _distributed.Group) -> None:
@@ -661,7 +646,3 @@ def _all_seen(ema: Tensor) -> bool:
 def _split(whole: slice, step: int) -> Iterator[slice]:
     for start in range(whole.start, whole.stop, step):
         yield slice(start, min(start + step, whole.stop))
-
-
-def _within(block: slice, part: slice) -> slice:
-    return slice(part.start - block.start, part.stop - block.start)
