@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import errno
+import itertools
 import multiprocessing
 import os
 import pickle
@@ -66,6 +67,20 @@ def test_a_file_holds_the_numbers_of_the_store_in_memory(kind, tmp_path):
         assert agree(held, filed)
     assert same(torch.cat(list(filed.weight_blocks(20)), dim=-1), held.weights)
     assert same(filed.weight([3, 150]), held.weight([3, 150]))
+
+
+@pytest.mark.skipif(not hasattr(os, "posix_fadvise"), reason="the system takes no advice")
+def test_reading_ahead_ends_where_the_samples_end(tmp_path, monkeypatch):
+    asked = []
+    monkeypatch.setattr(os, "posix_fadvise", lambda handle, first, size, how: asked.append((first, size)))
+    filed = aol.SampleAges(LABELS, file=tmp_path / "ages", level="sample")
+    train(filed, range(2))
+    list(filed.weight_blocks(20))
+    sections = list(itertools.pairwise(filed._file._starts))
+    assert asked
+    for first, size in asked:
+        assert size > 0  # 0 would be the rest of the file
+        assert any(start <= first < first + size <= stop for start, stop in sections)
 
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)

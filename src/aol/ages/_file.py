@@ -258,8 +258,9 @@ class AgesFile:
             start = self._starts[number + 2 * (self._current if place is None else place) if number else 0]
             for row in range(len(rows)):
                 first = start + (row * rows.shape[1] + part.start) * rows.itemsize
-                many = max(0, min(part.stop, rows.shape[1]) - part.start)
-                os.posix_fadvise(self._handle, first, many * rows.itemsize, os.POSIX_FADV_WILLNEED)
+                many = min(part.stop, rows.shape[1]) - part.start
+                if many > 0:  # 0 would mean all the rest of the file
+                    os.posix_fadvise(self._handle, first, many * rows.itemsize, os.POSIX_FADV_WILLNEED)
 
     def release(self) -> None:
         """Let go of the pages in memory; their content stays in the file, and in the system's cache."""
