@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from aol.nets import norm_relu as module
 from aol.nets.norm_relu import norm_relu
 
 
@@ -22,3 +23,13 @@ def test_it_is_relu_of_the_norm_and_the_shortcut(training: bool, added: bool, dt
     assert torch.equal(ours, F.relu(y + shortcut if added else y))
     assert torch.equal(norms[0].running_mean, norms[1].running_mean)
     assert norms[1].num_batches_tracked == training
+
+
+def test_kernels_are_not_tried_inside_vmap(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[torch.device] = []
+    monkeypatch.setattr(module, "_kernels", lambda device: bool(asked.append(device)))
+    x, norm = torch.ones((2, 3, 16, 4, 4)).bfloat16(), nn.BatchNorm2d(16).bfloat16().eval()
+    torch.func.vmap(lambda images: norm_relu(norm, images))(x)
+    assert not asked
+    norm_relu(norm, x[0])
+    assert asked

@@ -15,7 +15,6 @@ from aol.bench.large import floors
 from aol.bench.measure import Bench, Row, straightforward
 from aol.engine.settings import Settings
 from aol.engine.stacking import ALONE, Case, choose
-from aol.nets import STACKINGS
 
 IMBALANCE, EPOCHS = 200.0, 200  # of the correlation study, twice its epochs
 
@@ -59,7 +58,7 @@ def _one(bench: Bench, name: str, plain: float) -> float:
 def _several(bench: Bench, name: str, number: int, one: float, plain: float) -> None:
     """Measure runs as one, the way that is chosen here, and by each other way that is possible."""
     case = Case(Settings(**bench.common | {"net": name}), bench.pair.train.shape, 10, bench.device, bench.images)  # type: ignore[arg-type]
-    chosen = choose(case, number, ways=STACKINGS)
+    chosen = choose(case, number)
     what = f"{name}, {number} runs"
     bench.add(f"{what}, one after the other", one * number, "s an epoch", bench.epochs)
     for way, taken in chosen.timed.items():
