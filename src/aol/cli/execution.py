@@ -29,6 +29,7 @@ EXECUTION: tuple[Flag, ...] = (
         "--stacking",
         ("auto", *STACKINGS, "alone"),
         "how runs become one network: auto (the quickest), grouped, vmap, streams, compiled, compiled-vmap, alone",
+        metavar="WAY",  # all of them in one word are wider than a narrow terminal
         default="auto",
     ),
     value("--workers", "N", "processes that decode large images (default: on a GPU one a core, else 0)", type=count(0)),

@@ -12,7 +12,7 @@ from dataclasses import fields
 
 from aol._values import THRESHOLDS
 from aol.cli.parser import Flag, folder, loggers, seed_list, switch, value
-from aol.engine.settings import CHOICES, MARGINS, WEIGHTINGS, Settings, Value, WrongSettingsError, grid
+from aol.engine.settings import CHOICES, MARGINS, WEIGHTINGS, Settings, Value, WrongSettingsError, grid, word
 
 DEFAULTS: Mapping[str, Value] = {field.name: field.default for field in fields(Settings)}  # type: ignore[misc]
 _TYPES = {field.name: str(field.type) for field in fields(Settings)}
@@ -126,7 +126,7 @@ def _default(command: str, name: str) -> str:
     if name in BY_DATA["digits"] and not (command == "stream" and name in STREAM):
         by_value: dict[str, list[str]] = {}
         for data, values in BY_DATA.items():
-            by_value.setdefault(_word(values[name]), []).append("folders" if data == "folder" else data)
+            by_value.setdefault(word(values[name]), []).append("folders" if data == "folder" else data)
         return f" (default: {'; '.join(f'{value} for ' + ', '.join(sets) for value, sets in by_value.items())})"
     if command == "train" and name == "warmup":
         return " (default: 2.5 % of the epochs)"
@@ -135,11 +135,7 @@ def _default(command: str, name: str) -> str:
     if command == "train" and name == "fraction":
         return "; below 1 the rest is absent (arrival imbalance; default: 1)"
     start = {**DEFAULTS, **(STREAM if command == "stream" else {})}
-    return f" (default: {_word(start[name])})"
-
-
-def _word(value: Value) -> str:
-    return "none" if value is None else f"{value:g}" if isinstance(value, float) else str(value).lower()
+    return f" (default: {word(start[name])})"
 
 
 _OUT = "folder of the results (default: a new runs/DATE_TIME, which runs/latest then points to)"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from dataclasses import fields, replace
 
-from aol.engine.settings import MARGINS, WEIGHTINGS, Settings, Value
+from aol.engine.settings import MARGINS, WEIGHTINGS, Settings, word
 
 # Settings whose defaults depend on the data set or the command: always part of the command.
 _ALWAYS = ("epochs", "batch_size", "imbalance", "seed")
@@ -34,16 +34,7 @@ def command(run: Settings, *, data_dir: str | None = None, keep_samples: bool = 
             continue
         if field.name != "scenario" and (field.name in shown or value != field.default):
             flag = "steps" if stream and field.name == "epochs" else field.name.replace("_", "-")
-            words += [f"--{flag}", _word(value)]
+            words += [f"--{flag}", word(value)]
     if data_dir is not None:
         words += ["--data-dir", data_dir]
     return shlex.join([*words, *(["--keep-samples"] if keep_samples else [])])
-
-
-def _word(value: Value) -> str:
-    if value is None:
-        return "none"
-    if isinstance(value, bool):
-        return str(value).lower()
-    short = f"{value:g}" if isinstance(value, float) else str(value)
-    return short if not isinstance(value, float) or float(short) == value else repr(value)

@@ -289,6 +289,18 @@ def _usual_divisor(loss: str) -> str:
     return "weight" if loss == "softmax" else "count"
 
 
+def word(value: Value) -> str:
+    """Return the value of a setting as the command line takes it.
+
+    >>> word(200.0), word(None), word(True), word("all")
+    ('200', 'none', 'true', 'all')
+    """
+    if not isinstance(value, float):
+        return "none" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+    short = f"{value:g}"
+    return short if float(short) == value else repr(value)
+
+
 def memory_capacity(memory: str) -> int | None:
     """Return the capacity of "reservoir:K"; None for "all" and "none".
 

@@ -15,7 +15,7 @@ from functools import cached_property, lru_cache
 import numpy as np
 
 from aol._values import did_you_mean
-from aol.engine.settings import Settings, Value, WrongSettingsError
+from aol.engine.settings import Settings, Value, WrongSettingsError, word
 from aol.runs.metrics import FIGURES, MEASURES, METRICS, measure_of, measure_text
 from aol.runs.record import DamagedRunError, Run
 from aol.runs.store import Store
@@ -489,7 +489,7 @@ def setting_text(variant: Variant) -> str:
     """
     words = []
     for name, value in variant.items():
-        text = f"{value:g}" if isinstance(value, float) else str(value)
         plain = isinstance(value, str) and name in ("level", "mechanism", "loss", "weighting")
-        words.append(text if plain else f"{SYMBOLS.get(name, name + ' ')}{'=' if name in SYMBOLS else ''}{text}")
+        before = "" if plain else f"{SYMBOLS[name]}=" if name in SYMBOLS else f"{name} "
+        words.append(before + word(value))
     return " ".join(words)

@@ -16,7 +16,7 @@ from typing import TypeAlias
 from aol import _check
 from aol._files import NotRegularError, read_regular
 from aol._values import did_you_mean
-from aol.engine.settings import Settings, Value, WrongSettingsError
+from aol.engine.settings import Settings, Value, WrongSettingsError, word
 from aol.runs.metrics import FIGURES, METRICS
 
 Cell: TypeAlias = dict[str, Value]  # settings that make one cell of the table: {"data": "cifar10", ...}
@@ -130,7 +130,7 @@ class Study:
         try:
             return _settings(tuple(chosen.items()), tuple(map(type, chosen.values())))
         except WrongSettingsError as error:
-            place = " ".join(f"{name}={shown(value)}" for name, value in {**cell, **variant}.items())
+            place = " ".join(f"{name}={word(value)}" for name, value in {**cell, **variant}.items())
             raise WrongSettingsError(f"{self.name}, method {method.name}, {place}: {error}") from error
 
     def runs(self, cell: Cell, method: Method, seeds: Sequence[int] | None = None) -> list[Settings]:
@@ -200,8 +200,8 @@ class Study:
         known = [*self.cells.get(name, ()), *itertools.chain(*grids)]
         for value in values:
             if value not in known:
-                has = ", ".join(shown(each) for each in dict.fromkeys(known))
-                raise WrongSettingsError(f"{self.name} has {name} {has}; there is no {shown(value)}.")
+                has = ", ".join(word(each) for each in dict.fromkeys(known))
+                raise WrongSettingsError(f"{self.name} has {name} {has}; there is no {word(value)}.")
 
     def with_settings(self, **changed: Value) -> Study:
         """Return the study with other common settings: other runs, under other ids."""
@@ -217,15 +217,6 @@ def _settings(items: tuple[tuple[str, Value], ...], _types: tuple[type, ...]) ->
     return Settings(**dict(items))  # type: ignore[arg-type]
 
 
-def shown(value: Value) -> str:
-    """Return the value of a setting as a word.
-
-    >>> shown(200.0), shown(None), shown("all")
-    ('200', 'none', 'all')
-    """
-    return "none" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
-
-
 def cell_name(cell: Cell | Sequence[tuple[str, Value]]) -> str:
     """Return the name of a cell, or of a group of cells.
 
@@ -234,7 +225,7 @@ def cell_name(cell: Cell | Sequence[tuple[str, Value]]) -> str:
     """
     plain = ("data", "loss", "mechanism", "stream", "weighting")  # the value says which setting it is
     return ", ".join(
-        shown(value) if name in plain and isinstance(value, str) else f"{name.replace('_', ' ')} {shown(value)}"
+        word(value) if name in plain and isinstance(value, str) else f"{name.replace('_', ' ')} {word(value)}"
         for name, value in dict(cell).items()
     )
 

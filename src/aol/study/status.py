@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from aol.engine.settings import Settings
+from aol.engine.settings import Settings, word
 from aol.runs.groups import begun_groups
 from aol.runs.record import FILE, DamagedRunError
 from aol.runs.store import Store
 from aol.runs.validate import is_complete, read_valid
-from aol.study.spec import Cell, Study, shown
+from aol.study.spec import Cell, Study
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -70,7 +70,7 @@ class StudyStatus:
 
         table = Table(*self.study.cells, "complete", "runs")
         for cell, done, runs in by_cell(self.study, self.complete):
-            table.add_row(*(shown(value) for value in cell.values()), str(done), str(runs))
+            table.add_row(*(word(value) for value in cell.values()), str(done), str(runs))
         return table
 
     def lines(self) -> list[str]:
