@@ -24,8 +24,8 @@ ALONE = "alone"  # one run after the other
 CHOICES = ("auto", *nets.STACKINGS, ALONE)
 _MOST = 16  # runs in a measurement
 _SHORT = 10.0  # seconds of training that are worth a measurement
-# Measured with 16 runs of three networks on an H200 (benchmarks/README.md, "Any network on a GPU"): compiling took 54 to
-# 90 s, and made a step 21, 47 and 63 % shorter than the best way without it.
+# Of 16 runs of three networks on an H200 (benchmarks/README.md): compiling took 54 to 90 s, and made a step 21, 47 and
+# 63 % shorter than the best way without it.
 _COMPILING, _SAVING = 90.0, 0.4
 _REPLAYS, _RATE = 10, 1e-3
 
