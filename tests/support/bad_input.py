@@ -51,7 +51,7 @@ WRONG = {
     "train --net resnet3": "Did you mean 'resnet34'?",
     "train --clean-part 0": "--clean-part must be a number in (0, 1], not 0.0",
     "stream --clean-part 0.5": "--clean-part must be 1 on streams and arrivals, not 0.5",
-    "train --stacking loop": "--stacking must be one of auto, grouped, vmap, streams, compiled, compiled-vmap, alone, not 'loop'",
+    "train --stacking loop": "streams, compiled, compiled-vmap, alone, not 'loop'",
     "train --net resnet34": "--net resnet34 does not fit the images of digits",
     "train --rho=--": "--rho needs a value",
     f"train --epochs {2**70}": "--epochs must be below 2 ** 63",
