@@ -270,15 +270,16 @@ def test_the_page_of_margins_and_the_readme_say_what_the_runs_say(monkeypatch: p
         "margins": {"cb-deferred": "last fifth of the epochs |", "aol": "(the paper) |"},
     }  # fmt: skip
     store = Store(folder)
+    finished = finished_runs(store)
     for name, methods in rows.items():
-        found = [each for each in study_results(load(name), store, finished_runs(store)).comparisons if each.gain]
+        found = [each for each in study_results(load(name), store, finished).comparisons if each.gain]
         assert {each.method for each in found} >= set(methods)
         for each in (each for each in found if each.method in methods):
             assert each.gain is not None
             (line,) = [line for line in readme.splitlines() if methods[each.method] in line]
             assert with_interval(each.gain.mean, each.gain.interval) in line
     text = " ".join(readme.split())
-    for name in ("margins-balanced", "margins-fashion-balanced", "margins-digits"):
-        for each in study_results(load(name), store, finished_runs(store)).of("margin-probability"):
+    for name in ("margins-balanced", "margins-fashion-balanced", "margins-digits", "margins-stream"):
+        for each in study_results(load(name), store, finished).of("margin-probability"):
             assert each.gain is not None
             assert with_interval(each.gain.mean, each.gain.interval) in text
