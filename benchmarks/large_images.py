@@ -26,9 +26,7 @@ COSTS = {
 
 def text(record: dict[str, Any]) -> str:
     """Return the tables of a record; what was not measured is left out."""
-    # Early records timed the plain loop over too few batches: it waited for its workers, and its speed says nothing.
-    short = any("plain loop (" in row["what"] and row["n"] == 1 for row in record["rows"])
-    rows = {row["what"]: row["value"] for row in record["rows"] if not (short and "plain loop" in row["what"])}
+    rows = {row["what"]: row["value"] for row in record["rows"]}
     versions = record["versions"]
     names = [what.partition(",")[0] for what in rows if what.endswith("random tensors on the device")]
     parts = [
@@ -69,7 +67,7 @@ def _speed(
         "images from": way,
         "images/s": f"{speed:,.0f}",
         "of random tensors": f"{100 * speed / alone:.0f} %",
-        "of the plain loop": "" if ratio is None else f"{ratio:.1f} ×",
+        "of the plain loop": "" if ratio is None else f"{ratio:.2f} ×",
         "waiting for images": waiting,
     }
 

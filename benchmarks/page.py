@@ -74,7 +74,6 @@ def pages() -> dict[Path, str]:
         epochs,
         mapped,
         large,
-        workers,
         general,
         timed,
         counted,
@@ -94,7 +93,6 @@ def pages() -> dict[Path, str]:
             "cpu_epoch",
             "mapped_ages",
             "large",
-            "large-workers",
             "networks",
             "networks-steps",
             "compiled-bytes",
@@ -109,7 +107,6 @@ def pages() -> dict[Path, str]:
     tables = between(tables, "cpu epoch", cpu_epoch.text(epochs))
     tables = between(tables, "mapped ages", mapped_ages.text(mapped))
     tables = between(tables, "large", large_images.text(large))
-    tables = between(tables, "large workers", large_images.text(workers))
     tables = between(between(tables, "networks", networks.text(general)), "steps", networks.steps(timed))
     tables = between(tables, "counts", networks.counts(counted))
     worlds = between(shapes.read_text(), "forms", forms_of_age_page.text(forms))
