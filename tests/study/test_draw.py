@@ -217,3 +217,13 @@ def test_the_chart_of_gains_names_every_method_and_cell() -> None:
     assert [text.get_text().split()[0] for text in axes.get_yticklabels()] == ["aol", "frequency"] * 2
     assert [text.get_text() for text in axes.texts] == ["imbalance 100", "imbalance 50"]
     assert gain_chart(results(of, _curved(of))).startswith(b"<?xml")
+
+
+def test_a_chart_of_many_cells_shows_their_mean() -> None:
+    of = replace(study(imbalances=(100, 50, 40, 30, 20, 10, 5)), paper=None)
+    table = results(of, _curved(of))
+    (axes,) = gain_figure(table).axes
+    assert [text.get_text() for text in axes.texts] == ["mean of 7 cells"]
+    assert [text.get_text() for text in axes.get_yticklabels()] == ["aol", "frequency"]
+    drawn = sorted(float(x) for line in axes.lines for x in np.atleast_1d(line.get_xdata()) if line.get_marker() == "s")
+    assert drawn == pytest.approx(sorted(100 * gain.mean for gain in table.pooled.values()))

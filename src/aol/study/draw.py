@@ -20,6 +20,7 @@ from aol.plots.heatmap import LARGEST, AgeMap, draw_ages
 from aol.plots.summary import time_unit
 from aol.runs.metrics import accuracy_by_epoch, is_stream
 from aol.runs.record import Run
+from aol.stats import Gain
 from aol.study.comparisons import StudyResults, chosen_runs
 from aol.study.notes import runs_text
 from aol.study.shifts import Reading, by_place, moves, paired, settings
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
 AGES, ACCURACY, GAIN, SHIFTS = "ages", "accuracy", "gain", "shifts"
 PICTURES = (AGES, ACCURACY, GAIN, SHIFTS)
+_MOST_BLOCKS = 6  # cells in a chart of gains; of more, their mean is drawn
 _MOST_PANELS = 12
 _PAGE = 6.9  # inches: both columns of a two-column page
 _TITLE = 0.2  # inches
@@ -281,16 +283,22 @@ def gain_figure(results: StudyResults) -> Figure:
             for cell, found in results.correlations
         ]
         return draw_forest(own, "correlation with class age", "paper")
-    places = {method.name: place for place, method in enumerate(results.study.methods)}
+    places = {method.name: place for place, method in enumerate(results.study.methods, -1)}
     blocks: dict[str, list[Estimate]] = {}
     for each in results.comparisons:
         if each.gain is not None:
-            ends, paper = each.gain.interval, each.paper_gain
-            interval = None if ends is None else (100.0 * ends[0], 100.0 * ends[1])
-            reference = None if paper is None else 100.0 * paper
-            row = Estimate(each.name, 100.0 * each.gain.mean, interval, reference, places[each.method] - 1)
+            row = _estimate(each.name, each.gain, places[each.method], each.paper_gain)
             blocks.setdefault(cell_name(each.cell), []).append(row)
+    if len(blocks) > _MOST_BLOCKS and results.pooled and not results.study.paper:
+        rows = [_estimate(name, gain, places[name]) for name, gain in results.pooled.items()]
+        blocks = {f"mean of {len(blocks)} cells": rows}
     return draw_forest(list(blocks.items()), f"gain over {results.study.baseline} (points)", "paper's gain")
+
+
+def _estimate(name: str, gain: Gain, place: int, paper: float | None = None) -> Estimate:
+    """Return a row of the chart, in points."""
+    interval = None if gain.interval is None else (100.0 * gain.interval[0], 100.0 * gain.interval[1])
+    return Estimate(name, 100.0 * gain.mean, interval, None if paper is None else 100.0 * paper, place)
 
 
 # Panels
