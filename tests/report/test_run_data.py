@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import shutil
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from io import BytesIO
@@ -18,6 +20,7 @@ from aol.data import open_data
 from aol.data.nuisance import change
 from aol.report.run_data import load
 from aol.report.samples import samples_of
+from aol.report.write import write_report
 from aol.runs import from_loop
 from aol.runs.record import DamagedRunError, read_run, write_run
 from aol.runs.store import NoRunsError, read_request
@@ -195,6 +198,17 @@ def test_data_that_is_missing_or_changed_gives_no_pictures(out: Path, tmp_path: 
     samples = load(run)[0].samples
     assert samples is not None
     assert samples.picture(0) is None
+
+
+def test_without_pillow_there_is_a_report_and_a_reason_for_no_pictures(
+    out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    monkeypatch.setitem(sys.modules, "PIL.Image", None)
+    write_report([copied(out, tmp_path)], page=tmp_path / "page.html", warn=said.append)
+    assert (tmp_path / "page.html").is_file()
+    assert len(said) == 1
+    assert re.search(r"No pictures: .* needs pillow, .* '\.\[images\]'", said[0])
 
 
 def test_pictures_show_the_nuisance_that_the_run_saw(tmp_path: Path) -> None:

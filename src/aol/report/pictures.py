@@ -9,6 +9,7 @@ import io
 from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 from torch import Tensor
@@ -58,14 +59,15 @@ class Pictures:
     @cached_property
     def _source(self) -> tuple[Callable[[int], bytes | None], str, str]:
         kept = read_thumbnails(self._folder)
-        if kept:
-            return (lambda row: png(kept[row]) if row in kept else None), "", ""
-        if self._run.data is None:
+        if not kept and self._run.data is None:
             return _nothing, "", ""
         try:
+            _pillow()
+            if kept:
+                return (lambda row: png(kept[row]) if row in kept else None), "", ""
             pair, place = _opened(self._run, self._data_dir)
             return _from_data(_changed(pair, self._run).train, self._table), "", place
-        except _UnknownFolderError as error:
+        except (ModuleNotFoundError, _UnknownFolderError) as error:
             return _nothing, f"No pictures: {error}", ""
         except (ImportError, OSError, ValueError) as error:
             reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
@@ -141,9 +143,12 @@ def _changed(pair: Pair[ImageSet] | Pair[StoredImages], run: Run) -> Pair[ImageS
     return change(pair, **settings)  # type: ignore[arg-type]
 
 
+def _pillow() -> ModuleType:
+    return need("PIL.Image", package="pillow", extra="images", why="drawing them")
+
+
 def _small(encoded: bytes, source: str) -> bytes:
     image = open_image(encoded, source)
-    need("PIL.Image", package="pillow", extra="images", why="decoding images")
     image.thumbnail((SIDE, SIDE))
     buffer = io.BytesIO()
     image.save(buffer, "JPEG", quality=_QUALITY)
@@ -157,7 +162,6 @@ def png(pixels: Tensor) -> bytes:
     >>> png(torch.zeros(1, 8, 8, dtype=torch.uint8))[:8]
     b'\x89PNG\r\n\x1a\n'
     """
-    image = need("PIL.Image", package="pillow", extra="images", why="drawing pictures of samples")
     buffer = io.BytesIO()
-    image.fromarray(pixels.permute(1, 2, 0).squeeze(2).contiguous().numpy()).save(buffer, "PNG", optimize=True)
+    _pillow().fromarray(pixels.permute(1, 2, 0).squeeze(2).contiguous().numpy()).save(buffer, "PNG", optimize=True)
     return buffer.getvalue()
