@@ -153,6 +153,18 @@ class Decides(nn.Linear):
         return y if y.sum().item() > 0 else 2 * y
 
 
+class Branches(nn.Linear):
+    def forward(self, x: Tensor) -> Tensor:
+        y = super().forward(x.flatten(1))
+        return y if y.sum() > 0 else 2 * y
+
+
+class Picks(nn.Linear):
+    def forward(self, x: Tensor) -> Tensor:
+        x = x.flatten(1)
+        return super().forward(x[:, x.sum(0).isfinite()])
+
+
 @pytest.mark.parametrize(
     ("net", "streams", "words"),
     [
@@ -160,7 +172,9 @@ class Decides(nn.Linear):
         (nn.Sequential(nn.Flatten(), nn.Linear(4, 2), nn.Dropout()), True, "random numbers"),
         (Counts(), False, "buffer 'seen'"),
         (Counts(), True, "buffer 'seen'"),
-        (Decides(4, 2), False, "item()"),
+        (Decides(4, 2), False, "depends on the values of tensors"),
+        (Branches(4, 2), False, "depends on the values of tensors"),
+        (Picks(4, 2), False, "depends on the values of tensors"),
         (nn.Sequential(nn.Flatten(2), nn.Conv1d(1, 2, 1), nn.Flatten(), nn.Linear(8, 2)), False, "conv1d"),
         (nn.Sequential(nn.BatchNorm2d(1, momentum=None), nn.Flatten(), nn.Linear(4, 2)), False, ""),
     ],

@@ -209,9 +209,20 @@ def obstacle_by_run(net: nn.Module, images: Tensor, *, streams: bool = False, co
         logits = joint(shown)
         logits.square().sum().backward()
     except (RuntimeError, TypeError, ValueError, NotImplementedError) as error:
-        return str(error).splitlines()[0].removeprefix("cannot stack: ")
+        return _reason(error)
     plain.square().sum().backward()  # type: ignore[no-untyped-call]
     return _difference(joint, pair, logits, plain)
+
+
+# What `vmap` says, at length, of code that depends on values.
+_OF_VALUES = ("data-dependent control flow", ".item() on a Tensor", "dynamic shape", "Cannot access data pointer")
+
+
+def _reason(error: Exception) -> str:
+    said = str(error) or type(error).__name__
+    if any(words in said for words in _OF_VALUES):
+        return "the code of the network depends on the values of tensors, which vmap does not allow"
+    return said.splitlines()[0].removeprefix("cannot stack: ").rstrip(". ")
 
 
 def _record(joint: ByRun, images: Tensor) -> None:
@@ -221,7 +232,7 @@ def _record(joint: ByRun, images: Tensor) -> None:
         try:
             joint._all_at_once(tensors, fake.from_tensor(images))
         except AssertionError as error:
-            raise RuntimeError("it has a tensor that is neither a parameter nor a buffer") from error
+            raise RuntimeError("the network has a tensor that is neither a parameter nor a buffer") from error
 
 
 def _random_state(images: Tensor) -> Tensor:
