@@ -102,6 +102,51 @@ def test_slots_of_answers_that_nobody_waits_for_are_used_again() -> None:
     workers.close()
 
 
+def test_a_killed_worker_is_said_to_be_one_and_others_can_be_started() -> None:
+    workers = pool(2)
+    assert workers._pool is not None
+    os.kill(next(iter(workers._pool._processes)), signal.SIGKILL)
+
+    def ask_all() -> None:
+        for one in workers.lanes[0].answers([(100, 1)] * 1000):
+            one.get()
+            one.release()
+
+    for _ in range(2):  # when it is noticed, and later
+        with pytest.raises(RuntimeError, match="A worker process was killed, perhaps for want of memory"):
+            ask_all()
+    workers.close()
+    others = pool(2)
+    assert [one.get().content.tolist() for one in others.lanes[0].answers([(2, 7)])] == [[7, 7]]
+    others.close()
+
+
+def test_a_program_ends_where_some_of_its_workers_cannot_be_started() -> None:
+    program = (
+        "import os\n"
+        "from tests.data.test_workers import pool\n"
+        "fork, left = os.fork, [1, 2]\n"
+        "def limited():\n"
+        "    if not left: raise BlockingIOError(11, 'Resource temporarily unavailable')\n"
+        "    left.pop()\n"
+        "    return fork()\n"
+        "os.fork = limited\n"
+        "try: pool(4)\n"
+        "except OSError as error: print(error, flush=True)\n"
+    )
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert ran.stdout.endswith("4 worker processes could not be started, try fewer\n")
+    assert ran.returncode == 0
+
+
+def test_answers_are_computed_here_where_processes_cannot_be_forked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "platform", "win32")
+    workers = pool(2)
+    assert workers._pool is None
+    assert [one.get().content.tolist() for one in workers.lanes[0].answers([(1, 3), (2, 7)])] == [[3], [7, 7]]
+    workers.close()
+
+
 def test_workers_end_after_a_parent_that_was_killed() -> None:
     program = (
         "import os, time\n"

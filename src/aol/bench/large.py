@@ -10,7 +10,6 @@ from __future__ import annotations
 import functools
 import io
 import json
-import os
 import statistics
 import tempfile
 import time
@@ -40,6 +39,7 @@ from aol._files import write_atomically
 from aol.bench.measure import Row
 from aol.data import StoredImages, open_data, pack
 from aol.data.images import IMAGENET
+from aol.data.workers import cores
 from aol.engine import stored_source
 from aol.engine.capture import Captured
 from aol.engine.learner import Learner
@@ -325,7 +325,7 @@ class Large:
         write: Callable[[Sequence[Row]], None] = lambda _: None,
     ) -> None:
         self.device, self.images, self.batch, self.size, self.epochs = device, images, batch, size, epochs
-        self.workers = len(os.sched_getaffinity(0)) if workers is None else workers
+        self.workers = cores() if workers is None else workers
         self.rows: list[Row] = []
         self._plain_batches, self._say, self._write = batches, say, write
         self._speeds: dict[str, float] = {}

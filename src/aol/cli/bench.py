@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -76,12 +75,13 @@ def _bench(words: argparse.Namespace) -> None:
 
 def _make(words: argparse.Namespace) -> None:
     from aol.bench import large
+    from aol.data.workers import cores
     from aol.engine.settings import WrongSettingsError
 
     if not words.large or not words.folder:
         raise WrongSettingsError("--make needs --large and --folder DIR.")
     usual = large.usual("cuda")
-    count, workers = words.images or usual.images, words.workers or len(os.sched_getaffinity(0))
+    count, workers = words.images or usual.images, words.workers or cores()
     rows = large.made(Path(words.folder), count, size=usual.size, workers=workers)
     lines = [f"{row.what}: {row.value:,.4g} {row.unit}" for row in rows]
     tell(words, {"folder": words.folder, "rows": [vars(row) for row in rows]}, lines)

@@ -107,7 +107,7 @@ def _check(words: argparse.Namespace) -> int:
     value("dest", "DEST", "a new folder, or that of an earlier packing", type=folder),
     value("--size", "PIXELS", "shrink images to this shorter side", type=count(1)),
     value("--quality", "Q", "JPEG quality of shrunk images", type=count(1), default=90),
-    value("--workers", "N", "threads (default: all cores)", type=count(1)),
+    value("--workers", "N", "processes (default: all cores)", type=count(1)),
     stopped=_STOPPED,
 )
 def _pack(words: argparse.Namespace) -> None:

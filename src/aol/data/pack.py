@@ -11,7 +11,6 @@ import hashlib
 import io
 import json
 import os
-import sys
 import threading
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -32,7 +31,7 @@ from aol.data.encoded_images import Progress, Records, typical_bytes
 from aol.data.errors import DataError
 from aol.data.open import open_records
 from aol.data.packed import FORMAT, MANIFEST, NAMES, ROW, VERSION, Manifest, Shard, has_shards, packed_names
-from aol.data.workers import Workers
+from aol.data.workers import Workers, cores
 
 QUALITY = 90
 _TICK = 64  # records between two reports of progress
@@ -89,7 +88,7 @@ def pack(
         raise ValueError(f"dest must lie outside the source {root}, got {target}")
     if target.is_dir() and any(target.iterdir()) and not (target / ".lock").exists() and not has_shards(target):
         raise ValueError(f"dest must be empty or an earlier packing, and {target} holds something else")
-    count = workers or os.cpu_count() or 1
+    count = workers or cores()
     shrinks = _Shrinks(splits, size, quality)
     # Before the lock, which they would hold for a while after this process was killed.
     with closing(_processes(shrinks, count)) as processes, locked(target, called="dest"):
@@ -148,8 +147,8 @@ class _Shrinks:
 
 
 def _processes(shrinks: _Shrinks, workers: int) -> Workers:
-    """Return processes for the work; elsewhere than on Linux, and for one worker, it is done in the threads."""
-    processes = workers if workers > 1 and sys.platform == "linux" else 0
+    """Return processes for the work; for one worker it is done in the thread."""
+    processes = workers if workers > 1 else 0
     slot = int(1.5 * _TICK * typical_bytes(shrinks.splits["train"])) if processes else 0
     return Workers(shrinks, workers=processes, together=workers, slot=slot, pin=False)
 

@@ -9,13 +9,15 @@ from __future__ import annotations
 import gc
 import mmap
 import os
-import select
 import signal
+import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
-from multiprocessing import get_context
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from multiprocessing import connection, get_context
 from queue import Empty, SimpleQueue
 from typing import Any, TypeAlias
 
@@ -31,12 +33,17 @@ _AHEAD = 2  # requests under way for each process
 _MOST = 2**30  # bytes of shared memory, of each lane
 
 
+def cores() -> int:
+    """Return how many processor cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 class Workers:
     """Processes that answer lists of requests.
 
     Args:
         answer: called in a worker with a list of requests.
-        workers: how many processes; with none, answers are computed here, when they are needed.
+        workers: how many processes; with none, and elsewhere than on Linux, answers are computed here, when needed.
         together: the most answers that are in use at once, of a lane.
         slot: bytes of an answer that fit into shared memory; a larger one is sent, which takes longer.
         pin: pin the shared memory, for quicker copies to a CUDA device.
@@ -45,7 +52,7 @@ class Workers:
 
     def __init__(self, answer: Answer, *, workers: int, together: int, slot: int, pin: bool, lanes: int = 1) -> None:
         self._pool: ProcessPoolExecutor | None = None
-        if not workers:
+        if not workers or sys.platform != "linux":  # elsewhere, processes with threads are not safely forked
             self.lanes = [Lane(answer) for _ in range(lanes)]
             return
         slots = _AHEAD * workers + together
@@ -55,8 +62,13 @@ class Workers:
         self._alive = os.pipe()  # has an end when this process has
         given = (answer, memory, os.getpid(), self._alive)
         self._pool = ProcessPoolExecutor(workers, get_context("fork"), _begin, given)
-        self._pool.submit(os.getpid).result()  # all of them have started
         self.lanes = [Lane(answer, self._pool, number, memory[number], pin=pin) for number in range(lanes)]
+        try:
+            with _explained(workers):
+                self._pool.submit(os.getpid).result()  # all of them have started
+        except BaseException:
+            self.close()  # those that have: this process would wait for them at its end
+            raise
 
     def close(self) -> None:
         """End the processes; what is under way is waited for."""
@@ -112,7 +124,8 @@ class Lane:
             slot = self._free.get(block=wait)
         except Empty:
             return None
-        future = self._pool.submit(_serve, (self._number, slot), requests)
+        with _explained():
+            future = self._pool.submit(_serve, (self._number, slot), requests)
         memory = self._memory[slot]
         return Asked(lambda: _received(future.result(), memory), future, lambda: self._free.put(slot))
 
@@ -136,7 +149,8 @@ class Asked:
 
     def get(self) -> Any:
         """Wait for the answer and return it; a `DataError` is raised."""
-        found = self._answer()
+        with _explained():
+            found = self._answer()
         if isinstance(found, DataError):
             raise found
         return found
@@ -146,6 +160,19 @@ class Asked:
         if self._future is not None:
             self._future.cancel()
             self._future.add_done_callback(lambda _: self._released())
+
+
+@contextmanager
+def _explained(starting: int = 0) -> Iterator[None]:
+    """Say what to do where a process was killed or, of those that are `starting`, one could not be started."""
+    try:
+        yield
+    except BrokenProcessPool:
+        raise RuntimeError("A worker process was killed, perhaps for want of memory; try fewer workers.") from None
+    except OSError as error:
+        if not starting:
+            raise
+        raise OSError(error.errno, f"{starting} worker processes could not be started, try fewer") from error
 
 
 def _pin(memory: Tensor) -> bool:
@@ -170,7 +197,7 @@ def _begin(answer: Answer, memory: Tensor, parent: int, alive: tuple[int, int]) 
 
 def _end_with(parent: int, alive: int) -> None:
     """End this process after its parent, which may have been killed: it would hold files that the parent had locked."""
-    while os.getppid() == parent and not select.select([alive], [], [], 2)[0]:
+    while os.getppid() == parent and not connection.wait([alive], 2):
         pass
     os._exit(1)
 

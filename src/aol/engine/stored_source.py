@@ -6,7 +6,6 @@ grey levels.
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
@@ -28,7 +27,7 @@ from aol.data.errors import DataError
 from aol.data.gpu_decode import can_decode, decode_jpegs
 from aol.data.images import Normalisation
 from aol.data.resample import Ragged, View, centre_view, crop_view, largest_crops, resample
-from aol.data.workers import Asked, Workers
+from aol.data.workers import Asked, Workers, cores
 from aol.engine.ahead import Pass, Passes
 from aol.engine.beside import Beside, Watch
 
@@ -49,7 +48,7 @@ def worker_count(workers: int | None, device: torch.device) -> int:
     """
     if workers is not None:
         return workers
-    return len(os.sched_getaffinity(0)) if device.type == "cuda" else 0
+    return cores() if device.type == "cuda" else 0
 
 
 def has_views(train: StoredImages, clean: StoredImages) -> bool:
