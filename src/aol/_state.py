@@ -12,7 +12,7 @@ from aol import _check, _distributed
 from aol._seal import check_seal, sealed
 
 
-class RunAxis:
+class HasRuns:
     """What has a leading run axis, which a single `rho` hides."""
 
     _single: bool
@@ -59,7 +59,7 @@ class RunAxis:
         return self
 
 
-class State(RunAxis):
+class State(HasRuns):
     """A state whose tensors are its attributes; those of `_SETTINGS` are settings and are not saved.
 
     Where `num_classes` is None, classes are added as they are observed. `_BY_CLASS` names the tensors with classes in

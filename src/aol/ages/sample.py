@@ -18,7 +18,7 @@ from torch import Tensor
 from aol import _check, _distributed
 from aol._need import need
 from aol._seal import check_seal, sealed
-from aol._state import RunAxis
+from aol._state import HasRuns
 from aol.ages import _file, _store
 from aol.ages.rules import blend, mean_one, older
 from aol.ids import IdMap, Ids
@@ -33,7 +33,7 @@ _CHUNK = 1 << 17
 _MANY_EPOCHS, _FEW = 4, 1000
 
 
-class SampleAges(RunAxis):
+class SampleAges(HasRuns):
     r"""For how many epochs each sample has been wrong, smoothed, and the resulting weights.
 
     Call `observe` with the correctness of predictions, any number of times per epoch, then `advance` once at its end.
