@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import errno
 import json
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -95,6 +97,18 @@ def test_check_prints_every_problem_and_exits_with_one(tmp_path: Path, capsys: p
     assert (status, err.count("\n")) == (1, 1)
     assert json.loads(out)["ok"] is False
     assert len(json.loads(out)["problems"]) == 30
+
+
+def test_pack_says_how_it_goes_on_after_a_full_disk(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "no space left for train-00000.bin")
+
+    monkeypatch.setattr(import_module("aol.data.pack"), "pack", full)
+    status, _, err = run(capsys, "pack", image_folder(tmp_path / "photos"), tmp_path / "packed")
+    assert status == 1
+    assert err == "aol: the disk is full: free some space; run the same command again to continue.\n"
 
 
 def test_pack_packs_and_packs_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -51,22 +51,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except SystemExit as stop:  # --help and --version
         return int(stop.code or 0)
     except KeyboardInterrupt:
-        return _fail(f"stopped; {getattr(parsed, 'stopped', 'files already written are complete')}.", 130, False)
+        return _fail(f"stopped; {_goes_on(parsed)}.", 130, False)
     except BrokenPipeError:  # aol show ... | head
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except Exception as error:
-        return _fail(*_explained(error), debug)
+        return _fail(*_explained(error, parsed), debug)
     return status
 
 
-def _explained(error: Exception) -> tuple[str, int]:
+def _goes_on(parsed: argparse.Namespace) -> str:
+    """Say how a command that was stopped goes on."""
+    return str(getattr(parsed, "stopped", "files already written are complete"))
+
+
+def _explained(error: Exception, parsed: argparse.Namespace) -> tuple[str, int]:
     from aol.engine.settings import WrongSettingsError
 
     if isinstance(error, WrongSettingsError):
         return str(error), 2
     if isinstance(error, OSError) and error.errno in NO_SPACE:
-        return "the disk is full; files already written are complete: free some space, then `aol resume FOLDER`.", 1
+        return f"the disk is full: free some space; {_goes_on(parsed)}.", 1
     if isinstance(error, FileNotFoundError):
         return str(error), 2
     if isinstance(error, ModuleNotFoundError):
