@@ -45,6 +45,11 @@ def test_photos_have_the_sizes_and_bytes_of_imagenet(folder: Path) -> None:
     assert len({file.read_bytes() for file in files}) == 24
 
 
+def test_a_single_photo_has_a_class(tmp_path: Path) -> None:
+    pair = open_data(large.photos(tmp_path / "photos", 1, workers=1))
+    assert (len(pair.train), len(pair.test), pair.num_classes) == (1, 1, 1)
+
+
 def test_floors_are_the_known_flops() -> None:
     found = large.floors("resnet34", CPU, size=224)
     assert found["FLOPs"] == pytest.approx(3 * 2 * 3.66e9, rel=0.03)  # 3.66 G multiplications forward, twice back

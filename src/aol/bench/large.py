@@ -60,7 +60,7 @@ _ABOUT = "set.json"  # of a folder with a whole set: what it is
 def photos(folder: Path, count: int, *, workers: int, seed: int = 0) -> Path:
     """Write an image folder of `count` JPEGs, a twentieth of them for testing, in parallel processes; return it."""
     folder.mkdir(parents=True, exist_ok=True)
-    classes = min(CLASSES, count // 4)
+    classes = min(CLASSES, max(1, count // 4))
     canvases = folder.parent / "canvases.npy"
     np.save(canvases, _painted(seed))
     with ProcessPoolExecutor(workers, mp_context=get_context("fork")) as pool:  # spawned ones would import torch first
