@@ -68,6 +68,20 @@ def test_the_expected_pass_follows_before_it_is_asked_for_and_not_sooner() -> No
     passes.stop()
 
 
+def test_an_expected_pass_does_not_wait_for_one_that_nobody_reads_on() -> None:
+    make = Maker()
+    passes = Passes(make, depth=1)
+    left = iter(passes.start((1, 2, 3, 4, 5)))
+    assert next(left) == 1
+    passes.expect((11, 12))
+    shown: list[int] = []
+    reader = threading.Thread(target=lambda: shown.extend(passes.start((11, 12))), daemon=True)
+    reader.start()
+    reader.join(10)
+    assert shown == [11, 12]
+    assert list(left) == []
+
+
 def test_an_expected_pass_is_dropped_where_another_is_wanted() -> None:
     make = Maker()
     passes = Passes(make, depth=2)

@@ -97,11 +97,13 @@ class Passes(Generic[W, B]):
 
     def start(self, wanted: W) -> Pass[B]:
         """Return the pass that shows this: the one that is expected, or a new one."""
-        if self._expected is not None and self._expected[0] == wanted:
-            self._now, self._expected = self._expected[1], None
-        else:
+        if self._expected is None or self._expected[0] != wanted:
             self.stop()
             self._now = self._begin(wanted)
+        else:
+            if self._now is not None:
+                self._now.stop()  # where it was not read to its end, the expected one would wait for it
+            self._now, self._expected = self._expected[1], None
         return self._now
 
     def expect(self, wanted: W) -> None:
