@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -249,6 +251,35 @@ def test_a_damaged_file_is_named_where_batches_are_made_ahead(tmp_path: Path) ->
     with pytest.raises(DataError, match=bad.name):
         list(source.clean(torch.arange(12), batch=4))
     assert len(list(source.clean(torch.arange(6), batch=4))) == 2  # the others can still be read
+    source.close()
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+def test_after_an_error_the_next_pass_starts_anew(tmp_path: Path, ahead: bool) -> None:
+    file = sorted(image_folder(tmp_path).rglob("train/*/*.JPEG"))[7]
+    pair = open_data(str(tmp_path))
+    split = pair.train.with_transform(crops_for(32)[1])  # type: ignore[union-attr]
+    source = FromStorage(split, split, pair.normalisation, workers=1, device=CPU, ahead=ahead)
+    order, mine = torch.arange(12)[None], torch.arange(12)
+
+    def batches(epoch: int) -> int:
+        given = {"batch": 4, "epoch": epoch, "seeds": [1], "coming": order}
+        return len(list(source.train(order, mine, **given)))  # type: ignore[arg-type]
+
+    content = file.read_bytes()
+    file.unlink()
+    with pytest.raises(FileNotFoundError, match=file.name):
+        batches(0)
+    file.write_bytes(content)
+    assert batches(1) == 3  # it was expected while the file was missing
+    workers = source._feed._workers
+    assert workers is not None
+    assert workers._pool is not None
+    os.kill(next(iter(workers._pool._processes)), signal.SIGKILL)
+    with pytest.raises(RuntimeError, match="A worker process was killed"):
+        for epoch in range(2, 9):  # the first of them may have been made
+            batches(epoch)
+    assert batches(9) == 3
     source.close()
 
 

@@ -291,9 +291,13 @@ class FromStorage:
 
     def _load(self, shown: _Shown, after: _Shown | None = None) -> Iterator[Tensor]:
         watch = Watch(self._device)
-        for images, ready in self._feed.start(shown, after):
-            yield watch.fetched(images, ready)
-            watch.issued()
+        try:
+            for images, ready in self._feed.start(shown, after):
+                yield watch.fetched(images, ready)
+                watch.issued()
+        except Exception:
+            self.close()  # what is under way may fail in the same way, though the cause is mended
+            raise
         self.waited = watch.seconds()
 
     @property
