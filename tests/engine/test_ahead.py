@@ -125,3 +125,22 @@ def test_threads_end_with_a_pass_that_is_left_and_when_all_are_stopped() -> None
     assert make.ended == 3
     assert threading.active_count() == before
     assert list(now) == []  # and nobody waits for it
+
+
+def test_a_pass_may_be_stopped_in_its_own_thread() -> None:
+    """There the garbage collector may find a source that nobody uses any more."""
+    started, stopped = threading.Event(), threading.Event()
+
+    def make(wanted: tuple[int, ...], _: Pass[int]) -> Iterator[int]:
+        yield from wanted
+        started.wait()
+        passes.stop()
+        stopped.set()
+
+    passes = Passes(make, depth=3)
+    now = passes.start((1, 2))
+    started.set()
+    assert stopped.wait(10)
+    assert now._thread is not None
+    now._thread.join(10)
+    assert not now._thread.is_alive()

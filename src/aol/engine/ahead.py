@@ -76,7 +76,7 @@ class Pass(Generic[B]):
     def stop(self) -> None:
         """End the thread; batches that were made are dropped."""
         self._stopped = True
-        if self._thread is not None:
+        if self._thread not in (None, threading.current_thread()):
             self._thread.join()
         self._queue = Queue()
         self._queue.put(None)
