@@ -277,8 +277,7 @@ def test_after_an_error_the_next_pass_starts_anew(tmp_path: Path, ahead: bool) -
     assert workers._pool is not None
     os.kill(next(iter(workers._pool._processes)), signal.SIGKILL)
     with pytest.raises(RuntimeError, match="A worker process was killed"):
-        for epoch in range(2, 9):  # the first of them may have been made
-            batches(epoch)
+        [batches(epoch) for epoch in range(2, 9)]  # the first of them may have been made
     assert batches(9) == 3
     source.close()
 
