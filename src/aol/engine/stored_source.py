@@ -28,8 +28,8 @@ from aol.data.gpu_decode import can_decode, decode_jpegs
 from aol.data.images import Normalisation
 from aol.data.resample import Ragged, View, centre_view, crop_view, largest_crops, resample
 from aol.data.workers import Asked, Workers, cores
-from aol.engine.ahead import Pass, Passes
-from aol.engine.beside import Beside, Watch
+from aol.engine.prefetch import Pass, Passes
+from aol.engine.side_streams import SideStreams, WaitTimer
 
 T = TypeVar("T")
 _CHUNK = 32  # images that a worker decodes at a time: fewer start sooner, more cost less to hand over
@@ -290,15 +290,15 @@ class FromStorage:
             yield images if index.dim() == 1 else images[None]
 
     def _load(self, shown: _Shown, after: _Shown | None = None) -> Iterator[Tensor]:
-        watch = Watch(self._device)
+        timer = WaitTimer(self._device)
         try:
             for images, ready in self._feed.start(shown, after):
-                yield watch.fetched(images, ready)
-                watch.issued()
+                yield timer.fetched(images, ready)
+                timer.issued()
         except Exception:
             self.close()  # what is under way may fail in the same way, though the cause is mended
             raise
-        self.waited = watch.seconds()
+        self.waited = timer.seconds()
 
     @property
     def spent(self) -> tuple[float, float]:
@@ -318,9 +318,9 @@ class _Feed:
 
     def __init__(self, wanted: _Wanted, maker: _Maker, *, workers: int, depth: int) -> None:
         self._wanted, self._maker, self._count = wanted, maker, workers
-        self._beside = {what: Beside(maker.device) for what in ("train", "clean")}
+        self._streams = {what: SideStreams(maker.device) for what in ("train", "clean")}
         self._passes: dict[str, Passes[_Shown, _Made]]
-        self._passes = {what: Passes(self._batches, depth=depth) for what in self._beside}
+        self._passes = {what: Passes(self._batches, depth=depth) for what in self._streams}
         self._workers: Workers | None = None
         self.spent = (0.0, 0.0)
 
@@ -345,32 +345,32 @@ class _Feed:
     def _batches(self, shown: _Shown, now: Pass[_Made]) -> Iterator[_Made]:
         """Yield the batches of a pass."""
         assert self._workers is not None
-        beside, lane = self._beside[shown.what], self._workers.lanes[shown.what == "clean"]
+        streams, lane = self._streams[shown.what], self._workers.lanes[shown.what == "clean"]
         spent = [0.0, 0.0]
-        beside.enter_thread()
+        streams.enter_thread()
         now.may_ask()
-        with closing(lane.answers(_requests(shown, now))) as answers, beside:
+        with closing(lane.answers(_requests(shown, now))) as answers, streams:
             for batch in shown.chunks():
                 parts = []
                 for group in _chunks(batch, _GROUP):
                     asked = list(islice(answers, len(group)))
                     now.may_make()
-                    parts.append(self._images(asked, beside, spent))
-                    ready = beside.made()
+                    parts.append(self._images(asked, streams, spent))
+                    ready = streams.made()
                 if len(parts) > 1:
-                    with beside.making():
+                    with streams.making():
                         parts = [torch.cat(parts)]
-                    ready = beside.made()
+                    ready = streams.made()
                 yield parts[0], ready
         self.spent = spent[0], spent[1]
 
-    def _images(self, asked: list[Asked], beside: Beside, spent: list[float]) -> Tensor:
+    def _images(self, asked: list[Asked], streams: SideStreams, spent: list[float]) -> Tensor:
         """Return the images of some chunks; `spent` are the seconds of waiting for the chunks, and of making images."""
-        beside.reads(asked)
+        streams.reads(asked)
         start = time.monotonic()
         chunks = [each.get() for each in asked]
         spent[0] += (read := time.monotonic()) - start
-        images = self._maker(chunks, beside)
+        images = self._maker(chunks, streams)
         spent[1] += time.monotonic() - read
         return images
 
@@ -397,21 +397,21 @@ class _Maker:
         self.device, self.records, self._centre, self._size = device, records, centre, centre.size
         self._crops = _Crops(scale, device)
 
-    def __call__(self, found: Sequence[Pixels | Cuts | Encoded], beside: Beside) -> Tensor:
+    def __call__(self, found: Sequence[Pixels | Cuts | Encoded], streams: SideStreams) -> Tensor:
         """Return chunks as one batch, normalised."""
         ends = torch.tensor([0, *(_count(chunk) for chunk in found)]).cumsum(0).tolist()
         ways: dict[type, Callable[[Any], Tensor]]
-        ways = {Pixels: self._whole, Cuts: self._resized, Encoded: partial(self._decoded, beside=beside)}
+        ways = {Pixels: self._whole, Cuts: self._resized, Encoded: partial(self._decoded, streams=streams)}
         parts: list[tuple[list[int], Tensor]] = []
         for kind, made in ways.items():
             own = [at for at, chunk in enumerate(found) if isinstance(chunk, kind)]
             if own:
                 places = [place for at in own for place in range(ends[at], ends[at + 1])]
-                with beside.making():
+                with streams.making():
                     parts.append((places, made([found[at] for at in own])))
         if len(parts) == 1:
             return parts[0][1]
-        with beside.making():
+        with streams.making():
             images = torch.empty((ends[-1], 3, self._size, self._size), device=self.device)
             for places, part in parts:
                 images[torch.tensor(places, device=self.device)] = part
@@ -429,15 +429,15 @@ class _Maker:
         sizes = boxes[:, 2:4]
         return self._viewed(pixels, _starts(sizes), sizes, crop_view(boxes, self._size), planar=False)
 
-    def _decoded(self, files: Sequence[Encoded], beside: Beside) -> Tensor:
+    def _decoded(self, files: Sequence[Encoded], streams: SideStreams) -> Tensor:
         """Return JPEG files as one batch, decoded on the device."""
-        with beside.decoding():
+        with streams.decoding():
             images = _pixels(files, self.device, self.records)
-        beside.reads(images)
+        streams.reads(images)
         sizes, boxes = (torch.cat(each) for each in zip(*((each.sizes, each.boxes) for each in files), strict=True))
         assert isinstance(self._centre, ResizeCenterCrop)
         view = crop_view(boxes, self._size) if len(boxes) else centre_view(sizes, self._centre)
-        with beside.making():
+        with streams.making():
             if self._crops.by_kernel:  # it finds each image where it is, by its distance from the first
                 first = images[0].data_ptr()
                 return self._viewed(images[0], [each.data_ptr() - first for each in images], sizes, view, planar=True)

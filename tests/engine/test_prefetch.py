@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from aol.engine.ahead import Pass, Passes
+from aol.engine.prefetch import Pass, Passes
 
 
 class Maker:

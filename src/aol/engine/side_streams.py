@@ -17,7 +17,7 @@ from torch import Tensor
 from aol.data.workers import Asked
 
 
-class Beside:
+class SideStreams:
     """Two streams, to decode and to make batches, and what they still read.
 
     Decoders use a stream of their own, and do not wait for what still reads memory that is given to them. They
@@ -75,7 +75,7 @@ class Beside:
             if isinstance(each, Asked):
                 each.release()
 
-    def __enter__(self) -> Beside:
+    def __enter__(self) -> SideStreams:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -85,7 +85,7 @@ class Beside:
             self._give_back()
 
 
-class Watch:
+class WaitTimer:
     """Times how long the device waits for batches, and keeps the host at most two batches ahead of it.
 
     On CUDA by events around each step: a stream that has nothing left to do passes the next event at once. Elsewhere

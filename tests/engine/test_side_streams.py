@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from aol.data.workers import Asked
-from aol.engine import beside
-from aol.engine.beside import Beside
+from aol.engine import side_streams
+from aol.engine.side_streams import SideStreams
 
 CPU = torch.device("cpu")
 
@@ -50,9 +50,9 @@ def log() -> list[str]:
 
 
 @pytest.fixture
-def pretended(log: list[str], monkeypatch: pytest.MonkeyPatch) -> Beside:
+def pretended(log: list[str], monkeypatch: pytest.MonkeyPatch) -> SideStreams:
     """Streams that are not there, and events with numbers."""
-    made = Beside(CPU)
+    made = SideStreams(CPU)
     made._streams = [Stream("decoding", log), Stream("making", log)]  # type: ignore[list-item]
     numbers = iter(range(100))
 
@@ -61,12 +61,12 @@ def pretended(log: list[str], monkeypatch: pytest.MonkeyPatch) -> Beside:
         log.append(f"event {number}")
         return Event(number, log)
 
-    monkeypatch.setattr(beside, "_event", event)
+    monkeypatch.setattr(side_streams, "_event", event)
     monkeypatch.setattr(torch.cuda, "stream", lambda _: nullcontext())
     return made
 
 
-def test_slots_are_given_back_when_the_host_has_waited_for_their_event(pretended: Beside, log: list[str]) -> None:
+def test_slots_are_given_back_when_the_host_has_waited_for_their_event(pretended: SideStreams, log: list[str]) -> None:
     with pretended:
         for name in ("a", "b"):
             pretended.reads([Noted(name, log)])
@@ -83,7 +83,7 @@ def test_slots_are_given_back_when_the_host_has_waited_for_their_event(pretended
     ]
 
 
-def test_decoded_images_stay_in_memory_as_long_as_they_are_read(pretended: Beside) -> None:
+def test_decoded_images_stay_in_memory_as_long_as_they_are_read(pretended: SideStreams) -> None:
     """The decoder writes at once to memory that it is given, whatever its stream waits for."""
     first = torch.zeros(3)
     before = sys.getrefcount(first)
@@ -94,7 +94,7 @@ def test_decoded_images_stay_in_memory_as_long_as_they_are_read(pretended: Besid
     assert sys.getrefcount(first) == before
 
 
-def test_batches_are_made_after_what_was_decoded(pretended: Beside, log: list[str]) -> None:
+def test_batches_are_made_after_what_was_decoded(pretended: SideStreams, log: list[str]) -> None:
     with pretended.decoding():
         pass
     with pretended.making():
@@ -102,7 +102,7 @@ def test_batches_are_made_after_what_was_decoded(pretended: Beside, log: list[st
     assert log == ["making after decoding"]
 
 
-def test_what_a_failed_batch_has_read_is_given_back(pretended: Beside, log: list[str]) -> None:
+def test_what_a_failed_batch_has_read_is_given_back(pretended: SideStreams, log: list[str]) -> None:
     def fail() -> None:
         with pretended:
             pretended.reads([Noted("a", log)])
@@ -114,7 +114,7 @@ def test_what_a_failed_batch_has_read_is_given_back(pretended: Beside, log: list
 
 
 def test_without_streams_all_is_given_back_at_once(log: list[str]) -> None:
-    plain = Beside(CPU)
+    plain = SideStreams(CPU)
     plain.reads([Noted("a", log)])
     assert plain.made() is None
     assert log == ["released a"]
