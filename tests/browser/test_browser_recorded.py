@@ -95,13 +95,18 @@ def test_an_age_history_gives_the_last_epoch_as_much_room_as_the_others(page: Pa
 def test_a_record_of_the_last_epoch_alone_shows_its_classes_and_no_heatmap(open_page: Open, tmp_path: Path) -> None:
     whole = make_data(samples=False)
     last = {"smoothed_age": whole.run.by_class["age"], "test_accuracy": whole.run.by_class["test_accuracy"]}
-    many = [changed(whole, name=f"run {k}", over_time={}, by_class=last, counts=None) for k in range(60)]
+    many = [changed(whole, name=f"run {k}", over_time={}, by_class=last, counts=None) for k in range(61)]
     write_page(many, tmp_path / "last.html")
+    write_page(many[:60], tmp_path / "fewer.html")
     page = open_page(tmp_path / "last.html")
     assert page.locator("#heatmap").is_hidden()
     oldest = whole.run.classes[int(np.argmax(last["smoothed_age"]))]
     assert page.locator("#class-table tbody th").first.inner_text() == oldest
     assert page.locator("#class-table thead").inner_text().split("\t")[:2] == ["Class", "Smoothed age"]
     assert page.locator("#run-table tbody tr").count() == 12
-    page.locator("#run-more").get_by_role("button", name="All").click()
+    page.locator("#run-more").get_by_role("button", name="48 more").click()
     assert page.locator("#run-table tbody tr").count() == 60
+    page.locator("#run-more").get_by_role("button", name="All").click()
+    assert page.locator("#run-table tbody tr").count() == 61
+    fewer = open_page(tmp_path / "fewer.html").locator("#run-more").get_by_role("button")
+    assert fewer.all_inner_texts() == ["All"]  # 48 more are all

@@ -117,7 +117,7 @@ def _course(data: RunData) -> Iterator[Advice]:
         text = (
             f"The training set is learnt ({right:.1%} right), so ages are close to one and weights from ages are close "
             "to equal. The remaining test errors are a matter of generalisation: try margins (--margin counts or "
-            "error), more data or stronger regularisation before weights from ages."
+            "probability), more data or stronger regularisation before weights from ages."
         )
         yield Advice("learnt", text, see="curves")
     else:

@@ -111,13 +111,15 @@ function drawClassTable() {
   drawMore("class-more", "classes", first.length, places.length, ROWS, drawClassTable);
 }
 
-// How much of a list is shown, and a way to see more.
+// How much of a list is shown, and ways to see more: a step, if that is not all, and all.
 function drawMore(id, name, count, total, step, draw) {
-  const more = (to) => () => { tables[name] = to; keepingFocus(draw); };
+  const more = (key, to, text) => element("button", {
+    type: "button", "data-key": `${id}-${key}`, onclick: () => { tables[name] = to; keepingFocus(draw); },
+  }, text);
   fill(id, total > count ? [
     `${whole(count)} of ${whole(total)} shown `,
-    element("button", { type: "button", "data-key": `${id}-some`, onclick: more(count + step) }, `${step} more`), " ",
-    element("button", { type: "button", "data-key": `${id}-all`, onclick: more(total) }, "All"),
+    ...(total > count + step ? [more("some", count + step, `${step} more`), " "] : []),
+    more("all", total, "All"),
   ] : total ? [] : ["Nothing to show."]);
 }
 
