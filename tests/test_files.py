@@ -6,14 +6,17 @@ import gzip
 import os
 import random
 import signal
+import threading
 import time
 import zlib
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
 from aol import _files
 from aol._files import FolderInUseError, locked, remove_partial_files, write_atomically, write_if_changed
+from tests.support.running import PATIENCE
 
 
 def test_a_file_is_complete_whenever_its_writer_is_killed(tmp_path: Path) -> None:
@@ -29,7 +32,7 @@ def test_a_file_is_complete_whenever_its_writer_is_killed(tmp_path: Path) -> Non
             for number in range(100_000):
                 write_atomically(path, content(number))
             os._exit(0)
-        end = time.monotonic() + 30
+        end = time.monotonic() + PATIENCE
         while not path.exists() and time.monotonic() < end:
             time.sleep(0.001)
         time.sleep(moments.uniform(0.0, 0.05))
@@ -65,16 +68,25 @@ def test_what_a_file_holds_already_is_not_written_again(tmp_path: Path) -> None:
     assert path.read_bytes() == b"two"
 
 
-def test_a_folder_has_one_writer_and_so_has_each_part_of_it(tmp_path: Path) -> None:
+def test_a_folder_has_one_writer_and_so_has_each_part_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with locked(tmp_path), pytest.raises(FolderInUseError, match="in use by another aol process"), locked(tmp_path):
         pass
     with locked(tmp_path, "1-of-2"), locked(tmp_path, "2-of-2"):
         for part in ("", "1-of-2"):
             with pytest.raises(FolderInUseError), locked(tmp_path, part):
                 pass
+    monkeypatch.setattr(_files, "_TURN", 0.1)
     with locked(tmp_path), pytest.raises(FolderInUseError), locked(tmp_path, "1-of-2"):
         pass
     with locked(tmp_path):  # released each time
+        pass
+
+
+def test_processes_that_lock_parts_at_the_same_moment_take_turns(tmp_path: Path) -> None:
+    held = FileLock(tmp_path / ".lock", thread_local=False)
+    held.acquire()  # as another process has it for a moment
+    threading.Timer(0.2, held.release).start()
+    with locked(tmp_path, "1-of-2"):
         pass
 
 

@@ -15,6 +15,7 @@ from hatchling import build
 
 import aol
 from hatch_build import addresses
+from tests.support.running import PATIENCE
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -31,7 +32,9 @@ sys.meta_path.insert(0, Missing())
 
 
 def run(program: str, *words: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-c", program, *words], capture_output=True, text=True, cwd=cwd, timeout=120)
+    return subprocess.run(
+        [sys.executable, "-c", program, *words], capture_output=True, text=True, cwd=cwd, timeout=PATIENCE
+    )
 
 
 def test_the_library_and_the_recorder_need_no_package_of_the_command_line(tmp_path):
@@ -86,7 +89,7 @@ def test_the_tests_of_the_source_archive_are_collected(tmp_path, monkeypatch):
         text=True,
         cwd=root,
         env={**os.environ, **paths},
-        timeout=120,
+        timeout=PATIENCE,
     )
     assert done.returncode == 0, done.stdout[-2000:]
 

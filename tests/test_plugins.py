@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.running import PATIENCE
+
 EXTRAS = {
     "avalanche": "avalanche",
     "river": "river",
@@ -17,7 +19,7 @@ EXTRAS = {
 
 
 def run(program: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=PATIENCE)
 
 
 @pytest.mark.parametrize("plugin", EXTRAS)

@@ -16,6 +16,7 @@ from typing import Any, BinaryIO
 from filelock import FileLock, Timeout
 
 _PART = ".part"
+_TURN = 5.0  # seconds to wait for processes that lock other parts of a folder at the same moment
 # Without O_NONBLOCK, to open a pipe would be to wait.
 _READ = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
 
@@ -158,7 +159,7 @@ def locked(folder: Path, part: str = "", *, called: str = "--out") -> Iterator[N
         folder.mkdir(parents=True, exist_ok=True)
         whole = folder / ".lock"
         if part:
-            first = acquire(folder, whole, called)  # until the part is held: nobody can lock the whole in between
+            first = acquire(folder, whole, called, _TURN)  # until the part is held: nobody locks the whole in between
             try:
                 locks.callback(acquire(folder, folder / f".lock-{part}", called).release)
             finally:
@@ -182,13 +183,16 @@ def is_locked(folder: Path, part: str) -> bool:
     return False
 
 
-def acquire(folder: Path, path: Path, called: str) -> FileLock:
-    """Lock a folder or file by the lock file at `path`; `called` names the argument that chose it."""
+def acquire(folder: Path, path: Path, called: str, patience: float = 0) -> FileLock:
+    """Lock a folder or file by the lock file at `path`; `called` names the argument that chose it.
+
+    If another process has it, wait for at most `patience` seconds.
+    """
     if path.is_symlink() or (path.exists() and not path.is_file()):
         raise UnusableFolderError(f"{called} {folder} cannot be locked: {path} is not a regular file. Remove it.")
     lock = FileLock(path)
     try:
-        lock.acquire(timeout=0)
+        lock.acquire(timeout=patience)
     except Timeout as error:
         raise FolderInUseError(
             f"{folder} is in use by another aol process: wait for it to finish, or choose another {called}."

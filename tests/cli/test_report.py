@@ -14,7 +14,7 @@ from aol import cli
 from aol.cli import main as aol_main
 from aol.runs.record import write_run
 from tests.support.made_runs import write_small_run
-from tests.support.running import forked, status_of
+from tests.support.running import PATIENCE, forked, status_of
 from tests.support.small_runs import small_run
 
 
@@ -160,7 +160,7 @@ def test_watch_follows_a_run_to_its_end_and_ctrl_c_leaves_a_page_that_stands_sti
     words = ["report", str(out), "--watch", "--every", "0.1", "--write", str(page)]
 
     def until(epochs: int) -> object:
-        end = time.monotonic() + 60
+        end = time.monotonic() + PATIENCE
         while time.monotonic() < end:
             if page.exists() and page_data(page)["runs"][0]["passed"] == epochs:  # type: ignore[index]
                 return page_data(page)["refresh"]

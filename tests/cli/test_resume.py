@@ -12,7 +12,7 @@ import pytest
 
 from aol.cli import main
 from aol.runs.store import read_request
-from tests.support.running import forked, status_of
+from tests.support.running import PATIENCE, forked, status_of
 from tests.support.tiny_sets import image_folder
 
 
@@ -50,7 +50,7 @@ def test_stopped_runs_become_what_they_would_have_been(
 def test_sigterm_ends_with_143_and_keeps_what_was_done(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out, log = tmp_path / "out", tmp_path / "log"
     child = forked(["train", "--epochs", "5000", "--out", str(out)], log=log)
-    end = time.monotonic() + 60
+    end = time.monotonic() + PATIENCE
     while not (out / "work").exists() and time.monotonic() < end:
         time.sleep(0.02)
     time.sleep(0.3)

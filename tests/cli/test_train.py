@@ -21,6 +21,7 @@ import torch
 from aol.cli import main, train
 from aol.cli.flags import DEFAULTS, runs_of, settings_of, starting_point
 from tests.cli.test_parser import flags
+from tests.support.running import PATIENCE
 from tests.support.tiny_sets import image_folder
 
 SRC = Path(__file__).resolve().parents[2] / "src"
@@ -248,7 +249,9 @@ def test_plain_lines_where_there_is_no_terminal(tmp_path: Path, capsys: pytest.C
 def test_what_standard_output_cannot_write_is_written_as_a_code(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "aol", "train", *FEW, "--weighting", "none,aol", "--out"]
     env = os.environ | {"PYTHONPATH": str(SRC), "OMP_NUM_THREADS": "1", "PYTHONIOENCODING": "ascii:strict"}
-    done = subprocess.run([*command, os.fsencode(tmp_path) + b"/caf\xe9"], env=env, capture_output=True, timeout=120)
+    done = subprocess.run(
+        [*command, os.fsencode(tmp_path) + b"/caf\xe9"], env=env, capture_output=True, timeout=PATIENCE
+    )
     assert done.returncode == 0, done.stderr
     assert b"aol \\u03c1=0.5 class" in done.stdout
     assert b"/caf\\udce9" in done.stdout
@@ -268,7 +271,7 @@ def on_a_terminal(words: list[str], when: Path | None = None, keys: bytes = b"")
         [sys.executable, "-m", "aol", *words], stdin=slave, stdout=slave, stderr=slave, env=env,
         preexec_fn=lambda: (hears_control_c(), os.setsid(), fcntl.ioctl(0, termios.TIOCSCTTY, 0)),
     )  # fmt: skip
-    drawn, end = b"", time.monotonic() + 90
+    drawn, end = b"", time.monotonic() + PATIENCE
     while time.monotonic() < end:
         if select.select([master], [], [], 0.05)[0]:
             drawn += os.read(master, 65536)
@@ -277,7 +280,7 @@ def on_a_terminal(words: list[str], when: Path | None = None, keys: bytes = b"")
         if when is not None and list(when.parent.glob(when.name)):
             os.write(master, keys)
             when = None
-    status = process.wait(10)
+    status = process.wait(PATIENCE)
     restored = termios.tcgetattr(slave) == before
     os.close(master)
     os.close(slave)

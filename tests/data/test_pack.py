@@ -18,6 +18,7 @@ from aol._files import FolderInUseError
 from aol.data import DataError, StoredImages
 from aol.data.crops import resize
 from aol.data.decode import decode
+from tests.support.running import PATIENCE
 from tests.support.tiny_sets import encoded, image_folder, pixels, tiny_lmdb, tiny_parquet
 
 
@@ -128,7 +129,7 @@ def test_a_packing_killed_at_random_moments_is_taken_up_again(tmp_path: Path) ->
     killed, shards = 0, []
     for _ in range(4):
         process = subprocess.Popen([sys.executable, "-c", _PACK, str(root), str(dest)])
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + PATIENCE
         # Importing takes seconds: wait until work is seen, then a random moment.
         already = len(list(dest.glob("*.json")))
         while len(list(dest.glob("*.json"))) == already and process.poll() is None:

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from aol.data.errors import DataError
 from aol.data.workers import Workers
+from tests.support.running import PATIENCE
 
 BYTES = 6000
 
@@ -134,7 +135,7 @@ def test_a_program_ends_where_some_of_its_workers_cannot_be_started() -> None:
         "try: pool(4)\n"
         "except OSError as error: print(error, flush=True)\n"
     )
-    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert ran.stdout.endswith("4 worker processes could not be started, try fewer\n")
     assert ran.returncode == 0
 
@@ -161,7 +162,7 @@ def test_workers_end_after_a_parent_that_was_killed() -> None:
     assert len(numbers) == 2
     parent.send_signal(signal.SIGKILL)
     parent.wait()
-    end = time.monotonic() + 20
+    end = time.monotonic() + PATIENCE
     while any(_runs(number) for number in numbers):
         assert time.monotonic() < end
         time.sleep(0.2)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from aol.engine.prefetch import Pass, Passes
+from tests.support.running import PATIENCE
 
 
 class Maker:
@@ -34,7 +35,7 @@ class Maker:
 
 
 def soon(true: Callable[[], bool]) -> None:
-    end = time.monotonic() + 10
+    end = time.monotonic() + PATIENCE
     while not true():
         assert time.monotonic() < end
         time.sleep(0.005)

@@ -24,6 +24,7 @@ from aol.engine import OfflineLoop, stored_source
 from aol.engine.settings import Settings, WrongSettingsError
 from aol.engine.source import OnDevice, shape_of, sources
 from aol.engine.stored_source import Decoded, FromStorage
+from tests.support.running import PATIENCE
 from tests.support.tiny_runs import CPU, run_to_end, small_networks, tiny_pair
 from tests.support.tiny_sets import image_folder
 
@@ -230,7 +231,7 @@ def test_the_next_pass_is_begun_before_it_is_asked_for(tmp_path: Path) -> None:
     list(source.train(order, mine, batch=6, epoch=0, seeds=[1], coming=order.flip(1)))
     waiting = source._feed._passes["train"]._expected
     assert waiting is not None
-    end = time.monotonic() + 10
+    end = time.monotonic() + PATIENCE
     while waiting[1]._queue.qsize() < 2:
         assert time.monotonic() < end
         time.sleep(0.01)

@@ -12,6 +12,8 @@ from typing import NamedTuple
 
 import pytest
 
+from tests.support.running import PATIENCE
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SMALL = {
     "digits.py": ["--epochs", "2", "--seeds", "2", "--imbalance", "20"],
@@ -53,7 +55,7 @@ def test_an_example_prints_its_table(script: str, run: Callable[..., Done]) -> N
 def test_an_example_gives_the_same_table_again_and_in_a_process_of_its_own(run: Callable[..., Done]) -> None:
     command = [sys.executable, str(EXAMPLES / "stream.py"), *SMALL["stream.py"]]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    apart = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment)
+    apart = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, env=environment)
     assert apart.returncode == 0, apart.stderr
     assert run("stream.py", *SMALL["stream.py"]).out == apart.stdout
     assert run("stream.py", *SMALL["stream.py"]).out == apart.stdout

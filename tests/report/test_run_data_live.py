@@ -12,7 +12,7 @@ import pytest
 
 from aol.report.run_data import load
 from aol.runs.store import NoRunsError
-from tests.support.running import forked, status_of
+from tests.support.running import PATIENCE, forked, status_of
 from tests.support.tiny_runs import small_networks
 
 EPOCHS = 20
@@ -23,7 +23,7 @@ def test_runs_under_way_are_whole_at_any_moment(tmp_path: Path, monkeypatch: pyt
     words = ["train", "--epochs", str(EPOCHS), "--weighting", "none,aol", "--keep-samples", "--fraction", "0.5"]
     child = forked([*words, "--checkpoint-seconds", "0", "--out", str(tmp_path / "run"), "--json"])
     looked, lengths = 0, {}
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + PATIENCE
     # Not reaped here: the child is waited for below.
     while os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
         if time.monotonic() > deadline:

@@ -141,6 +141,15 @@ def test_shards_do_not_depend_on_what_is_quickest_here(tmp_path: Path, monkeypat
     assert [len(share) for share in shares] == [4, 4, 4]
 
 
+def test_a_shard_leaves_the_files_that_another_is_writing(tmp_path: Path) -> None:
+    half_written = tmp_path / ".request.json.abc.part"
+    half_written.touch()
+    trained(runs_of([0, 1]), tmp_path, replace(OPTIONS, shard=(1, 2), together=1))
+    assert half_written.exists()
+    trained(runs_of([0, 1]), tmp_path, OPTIONS)  # with the folder for itself: whoever wrote it is gone
+    assert not half_written.exists()
+
+
 def test_shards_in_one_folder_make_the_records_of_one_process(tmp_path: Path) -> None:
     runs = runs_of(range(4))
     trained(runs, tmp_path / "one")

@@ -18,6 +18,7 @@ import aol
 from aol.runs import record, samples, thumbnails
 from aol.runs.record import read_run
 from tests.support.recorded_loop import LABELS, NAMES, ages_over_time, answers, epoch_of, samples_of
+from tests.support.running import PATIENCE
 
 
 def straight(folder: Path, epochs: int) -> None:
@@ -138,7 +139,7 @@ def test_kill_9_leaves_records_that_can_be_read_and_a_folder_that_is_free(tmp_pa
     words = [sys.executable, "-c", SCRIPT, str(tmp_path)]
     for _ in range(2):
         process = subprocess.Popen(words, env=environment)
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + PATIENCE
         while not (tmp_path / "run.json").exists() and time.monotonic() < deadline:
             time.sleep(0.01)
         time.sleep(0.3)

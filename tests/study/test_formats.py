@@ -18,6 +18,7 @@ from aol.study.comparisons import StudyResults
 from aol.study.formats import FORMATS, markdown_text, render, tex_text
 from aol.study.spec import Study, load
 from tests.support.made_up import luck, records, results, study
+from tests.support.running import PATIENCE
 
 
 def _draw(run: Settings) -> tuple[float, float]:
@@ -154,7 +155,7 @@ def test_latex_compiles(tmp_path: Path) -> None:
     named = replace(study(), title="50 % of $x_1$ & {more} #1 ~ ^ \\ < > |")
     (tmp_path / "page.tex").write_text(head + render(_table(named), "latex", optimistic=True) + r"\end{document}")
     words = ["pdflatex", "-draftmode", "-interaction=nonstopmode", "-halt-on-error", "page.tex"]
-    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == 0, done.stdout[-2000:]
 
 

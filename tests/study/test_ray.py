@@ -22,7 +22,7 @@ from aol.runs.groups import RunGroup
 from aol.runs.record import decode
 from aol.runs.store import Store
 from aol.study.ray import Task, WorkerOptions, train_task
-from tests.support.running import aol, environment
+from tests.support.running import PATIENCE, aol, environment
 from tests.support.tiny_sets import image_folder
 from tests.support.tiny_studies import RUNS, SHORT, told, work_left, written
 
@@ -100,7 +100,7 @@ def address() -> Iterator[str]:
             start_new_session=True,
         )
         try:
-            end = time.monotonic() + 120
+            end = time.monotonic() + PATIENCE
             while not reachable(port):
                 assert head.poll() is None, "the cluster did not start"
                 assert time.monotonic() < end, "the cluster took too long to start"
@@ -145,7 +145,7 @@ def test_workers_killed_in_the_middle_lose_nothing(tmp_path: Path, address: str)
             os.kill(pid, signal.SIGKILL)
             killed.add(pid)
         time.sleep(0.01)
-    _, err = process.communicate(timeout=200)
+    _, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0, err
     assert len(killed) >= 2
     assert process.pid not in killed

@@ -17,7 +17,7 @@ from torch.distributed.run import get_args_parser
 
 from aol.cli import main
 from tests.support.doc_pages import ROOT
-from tests.support.running import as_torchrun, status_of
+from tests.support.running import PATIENCE, as_torchrun, status_of
 
 _NUMBER = re.compile(r"[-+−]?\d+(?:\.\d+)?")
 _TARGETS = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.M))
@@ -88,7 +88,7 @@ def _apart(words: list[str], folder: Path) -> tuple[int, str, str]:
     there = [str(ROOT / word) if word.startswith("examples/") else word for word in words]
     surroundings = _surroundings(folder)
     done = subprocess.run(
-        [sys.executable, *there], cwd=folder, env=surroundings, capture_output=True, text=True, timeout=300
+        [sys.executable, *there], cwd=folder, env=surroundings, capture_output=True, text=True, timeout=PATIENCE
     )
     return done.returncode, done.stdout, done.stderr
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-PATIENCE = 90.0  # seconds for one piece of work on a busy machine
+PATIENCE = 240.0  # seconds for one piece of work on a busy machine
 
 
 def _serve(rank: int, world: int, store: str, pipe) -> None:

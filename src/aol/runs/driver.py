@@ -105,7 +105,8 @@ def train(
         if writes:
             store.prepare()
             lock.enter_context(store.lock("" if shard is None else f"{shard[0]}-of-{shard[1]}"))
-            remove_partial_files(store.folder)
+            if shard is None or (options.shard is None and rank == 0):  # another share's process may be writing a file
+                remove_partial_files(store.folder)
             if shard is None:
                 remove_leftovers(store)
         if rank == 0 and prepare:

@@ -36,6 +36,7 @@ from sklearn.utils.class_weight import compute_class_weight
 import aol
 from aol.plugins.sklearn import AgedClassifier, OffsetClassifier
 from tests.support.oracle import mean
+from tests.support.running import PATIENCE
 
 X, y = make_classification(150, 6, n_informative=4, n_classes=3, weights=[0.7, 0.2, 0.1], class_sep=0.7, random_state=5)
 NAMES = np.array(["often", "seldom", "rarely"])[y]
@@ -350,7 +351,7 @@ def test_other_samples_after_a_warm_start_are_refused():
 
 def test_a_host_that_is_too_old_gets_one_clear_sentence():
     program = "import sklearn.utils; del sklearn.utils.Tags; import aol.plugins.sklearn"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == 1
     assert "aol.plugins.sklearn needs scikit-learn 1.6 or newer" in done.stderr.splitlines()[-1]
 

@@ -12,6 +12,7 @@ import torch
 
 from tests.support import ddp_transformers
 from tests.support.plugin_checks import check_same_record, check_two_processes_are_one, same
+from tests.support.running import PATIENCE
 
 SPLIT = {"accelerator_config": {"split_batches": True}, "per_device_train_batch_size": 12}
 SETTINGS = [
@@ -40,7 +41,7 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ddp_transformers.run_all(out, SETTINGS)
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     words = [*launch, ddp_transformers.__file__, str(out), json.dumps(SETTINGS)]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=400)
+    done = subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE)
     # Some builds of torch now and then abort when a process with DDP over gloo ends, with no line of ours involved.
     assert done.returncode == 0 or "terminate called without an active exception" in done.stderr, done.stderr
     return out

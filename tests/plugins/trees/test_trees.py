@@ -25,6 +25,7 @@ from xgboost import XGBClassifier, XGBRFClassifier
 import aol
 from aol.plugins.sklearn import AgedClassifier, OffsetClassifier
 from tests.support.naive_rounds import rounds_by_hand
+from tests.support.running import PATIENCE
 
 ROOT = Path(__file__).parents[3]
 whole = load_wine(return_X_y=True)
@@ -149,12 +150,12 @@ def test_a_data_frame_streams_in_by_steps():
 
 def test_the_example_prints_its_table():
     command = [sys.executable, str(ROOT / "examples" / "boosted_trees.py"), "--data", "wine", "--model", "xgboost"]
-    done = subprocess.run([*command, "--seeds", "2", "--rounds", "2"], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([*command, "--seeds", "2", "--rounds", "2"], capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == 0, done.stderr
     assert any(
         line.startswith("balanced accuracy") and "difference to none" in line for line in done.stdout.splitlines()
     )
-    wrong = subprocess.run([*command, "--rounds", "0"], capture_output=True, text=True, timeout=120)
+    wrong = subprocess.run([*command, "--rounds", "0"], capture_output=True, text=True, timeout=PATIENCE)
     assert wrong.returncode == 2
     (line,) = wrong.stderr.splitlines()
     assert "--rounds: must be a whole number of 1 or more, not '0'" in line
