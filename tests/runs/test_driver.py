@@ -278,8 +278,6 @@ def test_a_request_says_what_was_asked_for(tmp_path: Path) -> None:
     prepare(runs_of([7]), store, {"command": "train"}, resume=True)
     prepare(runs, store, {"command": "train"}, fresh=True)
     assert store.ids() == []
-    with pytest.raises(WrongSettingsError, match="contradict"):
-        prepare(runs, store, {}, resume=True, fresh=True)
 
 
 def test_a_request_of_another_version_is_refused(tmp_path: Path) -> None:

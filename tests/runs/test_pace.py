@@ -12,8 +12,7 @@ import pytest
 from aol.engine.settings import Settings
 from aol.runs.driver import train as train_all
 from aol.runs.groups import ExecutionOptions
-from aol.runs.job import Outcome
-from aol.runs.pace import Pace, that_fits
+from aol.runs.job import Outcome, Pace
 from aol.runs.progress import Silent, costs
 from aol.runs.record import Run, versions
 from aol.runs.store import Store
@@ -76,18 +75,18 @@ def test_the_most_alike_runs_count_and_other_devices_do_not(tmp_path: Path) -> N
     assert pace_of(tmp_path / "empty").seconds([settings()]) is None
 
 
-class Known:
+class Known(Pace):
     """A pace at which every run takes ten seconds."""
 
-    def fits(self, runs: Sequence[Settings], seconds: float) -> bool:
-        return 10 * len(runs) <= seconds
+    def seconds(self, runs: Sequence[Settings]) -> float:
+        return 10.0 * len(runs)
 
 
-def test_the_first_group_that_ends_in_time_is_chosen() -> None:
+def test_the_first_group_that_ends_in_time_is_chosen(tmp_path: Path) -> None:
+    pace = Known(Store(tmp_path), PAIRS, CPU)
     large, small = [settings(seed=seed) for seed in range(6)], [settings(imbalance=2.0, seed=seed) for seed in range(4)]
-    chosen = {left: that_fits([large, small], Known(), left, first=False) for left in (60, 50, 39)}
+    chosen = {left: pace.first_that_fits([large, small], left) for left in (60, 50, 39)}
     assert chosen == {60: large, 50: small, 39: None}
-    assert that_fits([large, small], Known(), 39, first=True) == large  # or it would never be trained
 
 
 def train(runs: list[Settings], folder: Path, **options: object) -> Outcome:

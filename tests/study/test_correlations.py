@@ -25,8 +25,7 @@ from aol.study.correlations import (
     judge_correlations,
     partial,
 )
-from aol.study.formats import render
-from aol.study.notes import notes
+from aol.study.formats import notes, render
 from aol.study.spec import load
 from aol.study.verdict import FAILS, HOLDS, OPEN
 from tests.support.made_up import record, results

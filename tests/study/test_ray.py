@@ -16,17 +16,18 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+import torch
 
 from aol.engine.settings import Settings
-from aol.runs.groups import RunGroup
+from aol.runs.groups import ExecutionOptions, RunGroup
 from aol.runs.record import decode
 from aol.runs.store import Store
-from aol.study.ray import Task, WorkerOptions, train_task
+from aol.study.ray import Task, train_task
 from tests.support.running import PATIENCE, aol, environment
 from tests.support.tiny_sets import image_folder
 from tests.support.tiny_studies import RUNS, SHORT, told, work_left, written
 
-HERE = WorkerOptions("cpu", checkpoint_seconds=0.0)
+HERE = ("cpu", ExecutionOptions(torch.device("cpu"), checkpoint_seconds=0.0))
 on_a_cluster = pytest.mark.skipif(find_spec("ray") is None, reason="ray is not installed: make test-ray runs these")
 LONG = SHORT.replace("epochs = 6", "epochs = 15").replace("imbalance = [20, 5]", "imbalance = [20]")
 
@@ -43,24 +44,24 @@ def group(folder: Path, *, shared: bool) -> RunGroup:
 
 
 def test_a_worker_that_does_not_see_the_folder_trains_all_the_same(tmp_path: Path) -> None:
-    answer = train_task(Task(group(tmp_path / "not here", shared=False), None, HERE))
+    answer = train_task(Task(group(tmp_path / "not here", shared=False), None, *HERE))
     assert [decode(content).id for content in answer.records] == [run.run_id for run in runs()]
     assert all(decode(content).finished for content in answer.records)
     assert not (tmp_path / "not here").exists()
 
 
 def test_a_worker_with_no_time_left_stops_and_says_that_the_runs_start_again(tmp_path: Path) -> None:
-    answer = train_task(Task(group(tmp_path / "not here", shared=False), 0.0, HERE))
+    answer = train_task(Task(group(tmp_path / "not here", shared=False), 0.0, *HERE))
     assert answer.records == ()
     assert "they will start again" in answer.said[0]
 
 
 def test_a_worker_continues_where_another_stopped(tmp_path: Path) -> None:
     shared = group(tmp_path / "group", shared=True)
-    first = train_task(Task(shared, 0.0, HERE))
+    first = train_task(Task(shared, 0.0, *HERE))
     assert first.records == ()
     assert shared.checkpoint.exists()
-    second = train_task(Task(shared, None, HERE))
+    second = train_task(Task(shared, None, *HERE))
     assert second.said == ("Continuing 2 runs after epoch 1.",)
     assert len(second.records) == 2
     assert int((tmp_path / "group" / "epoch").read_text()) >= 1

@@ -10,7 +10,7 @@ import pytest
 
 from aol.engine.settings import Settings
 from aol.study.comparisons import StudyResults
-from aol.study.notes import notes
+from aol.study.formats import notes
 from aol.study.spec import load
 from aol.study.tables import (
     NONE,

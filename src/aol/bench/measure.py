@@ -169,10 +169,19 @@ def straightforward(bench: Bench, workers: int, *, net: str = "auto", imbalance:
     return taken[-1]
 
 
+def size_text(scale: float) -> str:
+    """Return how large a set of random images is.
+
+    >>> size_text(0.01), size_text(1.0)
+    ("0.01 of CIFAR-10's size", "CIFAR-10's size")
+    """
+    return "CIFAR-10's size" if scale == 1.0 else f"{scale:g} of CIFAR-10's size"
+
+
 def table(rows: Sequence[Row], device: torch.device, data: float | str) -> str:
     """Return the rows as a Markdown table, with hardware, versions, and the data: words, or the share of CIFAR-10."""
     head = ", ".join(f"{name} {value}" for name, value in versions(device).items())
-    about = data if isinstance(data, str) else f"{data:g} of CIFAR-10's size, imbalance 100"
+    about = data if isinstance(data, str) else f"{size_text(data)}, imbalance 100"
     lines = [
         f"{head}, {os.cpu_count()} CPU cores, {platform.system()}; {about}",
         "",

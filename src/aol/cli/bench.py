@@ -63,7 +63,7 @@ def _bench(words: argparse.Namespace) -> None:
     }
     about: float | str = scale
     if words.nets:
-        about = f"{scale:g} of CIFAR-10's size, imbalance {networks.IMBALANCE:g}"
+        about = f"{measure.size_text(scale)}, imbalance {networks.IMBALANCE:g}"
         rows = networks.measure(device, names=words.nets.split(","), runs=words.runs or usual.runs[1:2], **given)
     else:
         rows = measure.measure(device, runs=words.runs or usual.runs, **given)

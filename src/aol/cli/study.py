@@ -210,11 +210,12 @@ def _carry_out(words: argparse.Namespace, networks: Sequence[str]) -> int:
         if words.ray is None:
             outcome = train(runs, store, opened, options, progress, keep=keep, require=study.keep)
         else:
-            from aol.study.ray import WorkerOptions, ray_package, train_on_ray
+            from aol.study.ray import train_on_ray
 
-            ray_package()
-            worker = WorkerOptions(words.device, folders, data_dir, words.workers, words.checkpoint_seconds, keep)
-            outcome = train_on_ray(words.ray, runs, store, opened, options, progress, worker=worker, require=study.keep)
+            where = {"device": words.device, "folders": folders}
+            outcome = train_on_ray(
+                words.ray, runs, store, opened, options, progress, **where, keep=keep, require=study.keep
+            )
     finally:
         progress.close()
     status, seconds = study_status(study, store), time.monotonic() - start

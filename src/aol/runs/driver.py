@@ -33,7 +33,7 @@ from aol.runs.job import Job, OpenData, Outcome
 from aol.runs.loggers import Loggers
 from aol.runs.progress import Silent, describe, duration, imbalance_note
 from aol.runs.store import Store
-from aol.runs.validate import damaged_runs, get_valid, is_complete
+from aol.runs.validate import get_valid, is_complete
 
 _SHOW_EVERY = 0.5  # seconds between two displays within an epoch
 _PATIENCE = timedelta(minutes=10)  # with processes that only meet before they train
@@ -114,8 +114,6 @@ def train(
         _meet(world, shared)
         opens = open_data if prepare is None else lambda _: opened
         job = Job(runs, store, options, opens, progress, keep=keep, require=require)
-        for path, why in damaged_runs(store, job.runs) if writes else ():
-            progress.say(f"{path} is damaged and its run is trained again: {why}.")
         _train_all(job, stop, shared=shared, writes=writes)
         _say_the_end(job, stop, shard)
         if world > 1 and not shared and not stop.came:

@@ -1,4 +1,4 @@
-"""What is to be trained: the runs that were asked for in a folder, and the groups of those that are left."""
+"""What is to be trained: the runs asked for, the groups of those that are left, and which fit into the time."""
 
 from __future__ import annotations
 
@@ -6,19 +6,21 @@ import contextlib
 import json
 import math
 import shutil
-from collections.abc import Callable, Sequence
+import statistics
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+
+import torch
 
 from aol._files import remove_partial_files, write_atomically
 from aol.engine.settings import Settings, WrongSettingsError, groups
 from aol.engine.source import AnyPair
 from aol.runs.groups import ExecutionOptions, RunGroup, begun_groups, check, new_group, plan, shard_of
-from aol.runs.pace import Pace, that_fits
-from aol.runs.progress import Silent, Tally
-from aol.runs.record import Json
+from aol.runs.progress import Silent, Tally, costs
+from aol.runs.record import FILE, DamagedRunError, Json, Run, versions
 from aol.runs.store import REQUEST, Store, read_request, write_request
-from aol.runs.validate import get_valid, is_complete
+from aol.runs.validate import get_valid, is_complete, read_valid, settings_of
 
 OpenData = Callable[[Sequence[Settings]], dict[str, AnyPair]]
 
@@ -31,8 +33,6 @@ def prepare(
     `resume` continues the same runs, `fresh` deletes the runs in the folder first. A folder that holds runs is refused
     without either.
     """
-    if resume and fresh:
-        raise WrongSettingsError("--resume and --fresh contradict each other: continue, or delete and start again.")
     out = store.folder
     if fresh:
         _clear(out)
@@ -101,14 +101,8 @@ def share_of(runs: Sequence[Settings], number: int, count: int, together: int | 
 class Job:
     """What is left of a list of runs: planned one group at a time, so that a group that is too large can be split.
 
-    Args:
-        runs: all that are wanted.
-        store: where records go.
-        options: device, and how many together.
-        open_data: opens the data sets of some runs.
-        progress: is told how it goes.
-        keep: readings by class to keep of every epoch; None: all.
-        require: readings over time without which a run counts as missing.
+    `keep` names the readings by class to keep of every epoch (None: all), `require` those without which a run counts as
+    missing.
     """
 
     def __init__(
@@ -141,17 +135,27 @@ class Job:
         found = []
         for run in self.runs:
             if run.run_id not in self._complete:
-                if is_complete(get_valid(self.store, run), self._require):
+                if is_complete(self._record(run), self._require):
                     self._complete.add(run.run_id)
                 else:
                     found.append(run)
         return found
 
+    def _record(self, run: Settings) -> Run | None:
+        """Return the record of a run; None if there is none, or a damaged one, which is reported once."""
+        try:
+            return read_valid(self.store, run)
+        except DamagedRunError as error:
+            path = self.store.path(run.run_id) / FILE
+            self.progress.say_once(f"{path} is damaged and its run is trained again: {error}.")
+            return None
+
     def next_group(self, elsewhere: Sequence[RunGroup] = (), left: float = math.inf) -> RunGroup | None:
         """Return the next group to train: one that was begun, or a new one; None if nothing is left.
 
         `elsewhere` are groups that other workers train now. With a limit of time, a new group is one that ends in the
-        `left` seconds, and None can also mean that there is none (see `pace.that_fits`).
+        `left` seconds, and None can also mean that there is none. If nothing else has been trained in this time, the
+        first group is begun even if it does not end in time: it would never be trained otherwise.
         """
         taken = {run.run_id for group in elsewhere for run in group.runs} | self.outcome.untrained.keys()
         wanted = {run.run_id: run for run in self.missing() if run.run_id not in taken}
@@ -169,7 +173,7 @@ class Job:
         if self.options.minutes is None:
             return new_group(planned[0], self.store)
         self._pace = self._pace or Pace(self.store, self.pairs, self.options.device)
-        chosen = that_fits(planned, self._pace, left, first=self.outcome.trained == 0)
+        chosen = self._pace.first_that_fits(planned, left) or (planned[0] if self.outcome.trained == 0 else None)
         return None if chosen is None else new_group(chosen, self.store)
 
     def begin(self, group: RunGroup) -> None:
@@ -219,3 +223,60 @@ class Job:
         self._aside.add(group.folder)
         self.outcome.untrained |= {run.run_id: reason for run in group.runs}
         self.progress.say(f"{len(group.runs)} runs are not trained: {reason}.")
+
+
+# Time
+
+# A group of R runs takes as long as R + 4 runs of a very large one: 64 runs of ResNet-32 2.5 s an epoch, one 0.17 s.
+_OVERHEAD = 4
+_SPARE = 1.15  # of the time that is estimated
+_ALIKE = ("scenario", "data", "net", "precision", "batch_size", "image_size")
+
+
+class Pace:
+    """Estimates the seconds that a group of runs takes on this device.
+
+    `t = (R + 4) · c · s`, where c is the mean work of its R runs and s the median seconds per work of complete runs in
+    the store on the same kind of device: of runs that could be in the same group, else of runs with the same data and
+    network, else of runs with the same network. Runs on data sets that are not open (`pairs`) are not used.
+    """
+
+    def __init__(self, store: Store, pairs: Mapping[str, AnyPair], device: torch.device) -> None:
+        self._pairs, self._device = dict(pairs), versions(device)["device"]
+        self._speeds: dict[object, list[float]] = {}
+        self.learn(list(store))
+
+    def learn(self, runs: Sequence[Run]) -> None:
+        """Take complete runs into account."""
+        known = []
+        for run in runs:
+            settings = settings_of(run) if run.finished and run.failed_at_epoch is None and run.seconds else None
+            if settings and settings.data in self._pairs and run.versions.get("device") == self._device:
+                known.append((run, settings))
+        work = costs([settings for _, settings in known], self._pairs)
+        for run, settings in known:
+            assert run.seconds is not None
+            whole = run.seconds * run.trained_together  # of the group
+            speed = whole / ((run.trained_together + _OVERHEAD) * work[settings.run_id])
+            for key in _keys(settings):
+                self._speeds.setdefault(key, []).append(speed)
+
+    def seconds(self, runs: Sequence[Settings]) -> float | None:
+        """Return about how long the runs take as one group; None where no run like them is known."""
+        speeds = next((self._speeds[key] for key in _keys(runs[0]) if key in self._speeds), None)
+        if speeds is None:
+            return None
+        work = statistics.fmean(costs(runs, self._pairs).values())
+        return _SPARE * (len(runs) + _OVERHEAD) * work * statistics.median(speeds)
+
+    def first_that_fits(self, groups: Sequence[Sequence[Settings]], left: float) -> Sequence[Settings] | None:
+        """Return the first group that ends in the seconds that are `left`, as far as is known; None if there is none.
+
+        Groups are not cut: other groups would give other rounding.
+        """
+        return next((group for group in groups if (self.seconds(group) or 0.0) <= left), None)
+
+
+def _keys(run: Settings) -> tuple[object, ...]:
+    """Return what runs must share to tell how long others take, the most alike first."""
+    return run.group_key, tuple(getattr(run, name) for name in _ALIKE), (run.net, run.precision)

@@ -7,13 +7,12 @@ not fit its settings would enter a table silently, or break it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 
 from aol.data.named import NUM_CLASSES
 from aol.engine.settings import Settings, WrongSettingsError
-from aol.runs.record import FILE, DamagedRunError, Run
+from aol.runs.record import DamagedRunError, Run
 from aol.runs.store import Store
 
 _READ_ON_TEST = ("test_accuracy", "validation_accuracy", "averaged_accuracy")  # at the same epochs, all or none
@@ -71,17 +70,6 @@ def get_valid(store: Store, settings: Settings) -> Run | None:
         return read_valid(store, settings)
     except DamagedRunError:
         return None
-
-
-def damaged_runs(store: Store, runs: Sequence[Settings]) -> list[tuple[Path, str]]:
-    """Return those records of some runs that cannot be used, each with the reason."""
-    found = []
-    for run in runs:
-        try:
-            read_valid(store, run)
-        except DamagedRunError as error:
-            found.append((store.path(run.run_id) / FILE, str(error)))
-    return found
 
 
 def is_complete(run: Run | None, require: Sequence[str] = ()) -> bool:

@@ -1,7 +1,7 @@
 """Studies: tables of runs with a rule for comparing them.
 
 `spec.py` defines the runs of a study, `comparisons.py` turns runs into results, `verdict.py` judges them, `tables.py`,
-`notes.py`, `formats.py`, `page.py` and `draw.py` show them; sentences are in `templates`. Runs are trained by
+`formats.py`, `page.py` and `draw.py` show them; sentences are in `templates`. Runs are trained by
 `aol.runs.driver`, like those of `aol train`.
 """
 

@@ -22,7 +22,7 @@ from aol.runs.metrics import accuracy_by_epoch, is_stream
 from aol.runs.record import Run
 from aol.stats import Gain
 from aol.study.comparisons import StudyResults, chosen_runs
-from aol.study.notes import runs_text
+from aol.study.formats import runs_text
 from aol.study.shifts import Reading, by_place, moves, paired, settings
 from aol.study.spec import Cell, Study, cell_name
 from aol.study.tables import signal_name
@@ -270,11 +270,6 @@ def _seeds_text(curves: Sequence[Curve], seeds: Sequence[int]) -> str:
 # The chart of gains
 
 
-def gain_chart(results: StudyResults) -> bytes:
-    """Return the chart of a study as the bytes of an SVG file."""
-    return style.rendered(gain_figure(results), "svg", text=True)
-
-
 def gain_figure(results: StudyResults) -> Figure:
     """Return the gains of a study with their intervals, or its correlations, beside those of the paper."""
     if results.correlations:
@@ -287,15 +282,15 @@ def gain_figure(results: StudyResults) -> Figure:
     blocks: dict[str, list[Estimate]] = {}
     for each in results.comparisons:
         if each.gain is not None:
-            row = _estimate(each.name, each.gain, places[each.method], each.paper_gain)
+            row = estimate_of(each.name, each.gain, places[each.method], each.paper_gain)
             blocks.setdefault(cell_name(each.cell), []).append(row)
     if len(blocks) > _MOST_BLOCKS and results.pooled and not results.study.paper:
-        rows = [_estimate(name, gain, places[name]) for name, gain in results.pooled.items()]
+        rows = [estimate_of(name, gain, places[name]) for name, gain in results.pooled.items()]
         blocks = {f"mean of {len(blocks)} cells": rows}
     return draw_forest(list(blocks.items()), f"gain over {results.study.baseline} (points)", "paper's gain")
 
 
-def _estimate(name: str, gain: Gain, place: int, paper: float | None = None) -> Estimate:
+def estimate_of(name: str, gain: Gain, place: int = 0, paper: float | None = None) -> Estimate:
     """Return a row of the chart, in points."""
     interval = None if gain.interval is None else (100.0 * gain.interval[0], 100.0 * gain.interval[1])
     return Estimate(name, 100.0 * gain.mean, interval, None if paper is None else 100.0 * paper, place)

@@ -1,26 +1,33 @@
-"""The results of a study as text for a terminal, Markdown, LaTeX, CSV or JSON.
+"""The results of a study as text for a terminal, Markdown, LaTeX, CSV or JSON, and the sentences under its tables.
 
-LaTeX needs booktabs only: characters beyond ASCII are written as commands.
+Sentences are in `templates/notes.j2` and `templates/legend.j2`. LaTeX needs booktabs only: characters beyond ASCII are
+written as commands.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import textwrap
 from collections.abc import Iterator
 from itertools import zip_longest
 
 import pandas as pd
-from jinja2 import Template
+from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from aol._values import spreadsheet_text
+from aol.runs.metrics import figure_text
 from aol.study.comparisons import StudyResults
-from aol.study.notes import ENVIRONMENT, notes
-from aol.study.tables import TextTable, rival_rows, rows, tables
-from aol.study.verdict import FAILS, HOLDS, OPEN
+from aol.study.correlations import NOT_JUDGED, described
+from aol.study.spec import cell_name
+from aol.study.tables import NONE, TextTable, rival_rows, rows, tables
+from aol.study.verdict import FAILS, HOLDS, OPEN, points
 
 FORMATS = ("table", "markdown", "csv", "latex", "json")
-ENDINGS = {".txt": "table", ".md": "markdown", ".csv": "csv", ".tex": "latex", ".json": "json"}
+PARTS = ("verdicts", "runs", "method", "legend", "hardware")  # of the sentences
+ENVIRONMENT = Environment(
+    loader=PackageLoader("aol.study"), trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined
+)
 STYLES = {FAILS: "red", OPEN: "yellow", HOLDS: "green"}  # by the word of a verdict
 _TEX_ROWS = 40  # of one float
 _TEX = {
@@ -38,12 +45,24 @@ def render(results: StudyResults, kind: str, *, optimistic: bool = False, width:
     if kind in ("csv", "json"):
         return (_csv if kind == "csv" else _json)(results, optimistic)
     found = tables(results, optimistic=optimistic)
-    return template(f"show.{kind}.j2").render(
+    return ENVIRONMENT.get_template(f"show.{kind}.j2").render(
         name=results.study.name,
         tables=found if kind == "markdown" else [part for table in found for part in _pages(table)],
         verdicts=notes(results, "verdicts"),
-        notes=notes(results, "runs", "method", "legend", "hardware", optimistic=optimistic),
+        notes=notes(results, *PARTS[1:], optimistic=optimistic),
     )
+
+
+def notes(results: StudyResults, *parts: str, optimistic: bool = False) -> list[str]:
+    """Return the sentences of some of the `PARTS`, by default of all; the verdicts come first."""
+    macros = ENVIRONMENT.get_template("notes.j2").make_module({"results": results, "optimistic": optimistic})
+    text = "".join(getattr(macros, part)() for part in parts or PARTS)
+    return [" ".join(each.split()) for each in re.split("^- ", text, flags=re.MULTILINE) if each.strip()]
+
+
+def runs_text(count: int) -> str:
+    """Return a number of runs in words."""
+    return "1 run" if count == 1 else f"{count} runs"
 
 
 def _by_cell(table: TextTable) -> Iterator[tuple[str, list[list[str]]]]:
@@ -60,7 +79,7 @@ def styled_lines(results: StudyResults, *, optimistic: bool, width: int) -> list
     found: list[tuple[str, str]] = []
     for table in tables(results, optimistic=optimistic):
         found += [*_text(table, width), ("", "")]
-    for part in ("verdicts", "runs", "method", "legend", "hardware"):
+    for part in PARTS:
         for each in notes(results, part, optimistic=optimistic):
             style = next((style for word, style in STYLES.items() if word in each and part == "verdicts"), "")
             found += [(style, line) for line in textwrap.wrap(each, width)]
@@ -125,15 +144,6 @@ def tex_text(text: str) -> str:
     return "".join(_TEX.get(sign, sign if sign.isascii() and sign.isprintable() else "?") for sign in text)
 
 
-def tex_label(text: str) -> str:
-    """Return text as a label: letters, digits and dashes.
-
-    >>> tex_label("my_study #2")
-    'my-study--2'
-    """
-    return "".join(sign if sign.isascii() and sign.isalnum() else "-" for sign in text)
-
-
 def _pages(table: TextTable) -> list[TextTable]:
     """Return a table in parts with no more rows than fit on a page; cells are not split."""
     parts: list[list[str]] = [[]]
@@ -147,13 +157,19 @@ def _pages(table: TextTable) -> list[TextTable]:
     return [TextTable(table.title, table.frame[table.frame.index.isin(part)]) for part in parts]
 
 
-ENVIRONMENT.filters |= {"md": markdown_text, "table": markdown_table}
-ENVIRONMENT.filters |= {"tex": tex_text, "label": tex_label, "by_cell": _by_cell}
-
-
-def template(name: str) -> Template:
-    """Return a template of this package, with filters for Markdown and LaTeX."""
-    return ENVIRONMENT.get_template(name)
+ENVIRONMENT.filters |= {
+    "by_cell": _by_cell,
+    "cell_name": cell_name,
+    "described": described,
+    "label": lambda text: re.sub("[^0-9A-Za-z]", "-", text),
+    "line": lambda text: " ".join(text.split()),
+    "md": markdown_text,
+    "points": points,
+    "runs_text": runs_text,
+    "table": markdown_table,
+    "tex": tex_text,
+}
+ENVIRONMENT.globals |= {"figure_text": figure_text, "NONE": NONE, "NOT_JUDGED": NOT_JUDGED, "OPEN": OPEN}
 
 
 # Numbers

@@ -1,29 +1,40 @@
 """The page of results: every built-in study that has runs, with its verdict, a chart, its tables, and how to repeat it.
 
-The text is in `templates/results.md.j2`. The page follows from the runs only and has no date in it: written twice, it
-is the same.
+The text is in `templates/results.md.j2`. It begins with a summary: for each table of the paper its claim, the figure
+here, and the verdict. The page follows from the runs only and has no date in it: written twice, it is the same.
 """
 
 from __future__ import annotations
 
 import math
 import shlex
-import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import fmean
 
 from aol.engine.settings import Value
-from aol.plots.forest import Estimate
-from aol.runs.metrics import figure_text
+from aol.plots import style
+from aol.plots.forest import Estimate, draw_forest
+from aol.runs.metrics import zero_threshold_share
 from aol.runs.store import Store
-from aol.study.comparisons import StudyResults, finished_runs, study_results
-from aol.study.formats import template
-from aol.study.notes import notes
-from aol.study.spec import Cell, Study, builtin_names, load
-from aol.study.summary import SummaryLine, summary
-from aol.study.tables import NONE, best_on_test, checks, tables
+from aol.study.comparisons import StudyResults, chosen_runs, finished_runs, study_results
+from aol.study.correlations import signed
+from aol.study.draw import estimate_of, gain_figure
+from aol.study.formats import ENVIRONMENT, notes
+from aol.study.spec import Cell, Study, builtin_names, cell_name, load
+from aol.study.tables import above_tries, best_on_test, checks, tables, unrest
 from aol.study.verdict import OPEN, Verdict, points, span
+
+# By the name of the paper's table: what it is about.
+PAPER_TABLES = {
+    "offline": "long-tailed CIFAR, offline",
+    "arrival": "balanced CIFAR, a part arrives each epoch",
+    "online_cifar10": "streams of CIFAR-10",
+    "online_period10_seeds": "stream whose head moves, Period-10",
+    "online_large_scale": "ImageNet-1k and Places365 as streams",
+    "correlations_cifar100_resnet34": "class age against test accuracy",
+}
 
 
 @dataclass(frozen=True)
@@ -71,11 +82,10 @@ def results_page(
         )
     lines = summary([each for each in every if not larger[each.study.name]]) if any(s.paper for s in chosen) else []
     bases = {study.baseline for study in chosen}
-    text = template("results.md.j2").render(
+    text = ENVIRONMENT.get_template("results.md.j2").render(
         paper=any(study.paper for study in chosen),
         chosen=any(len(method.variants()) > 1 for study in chosen for method in study.methods),
         summary=lines,
-        figure_text=figure_text,
         folder=folder.as_posix(),
         every=every,
         larger=larger,
@@ -85,26 +95,19 @@ def results_page(
         charts=charts,
         gain_of=_gain_of,
         best_on_test=best_on_test,
-        OPEN=OPEN,
-        NONE=NONE,
     )
     return Page(text, _charts(shown, lines) if charts else {})
 
 
 def _charts(shown: Sequence[StudyResults], lines: Sequence[SummaryLine]) -> dict[str, bytes]:
-    from aol.plots import style
-    from aol.plots.forest import draw_forest
-    from aol.study.draw import gain_chart
-
-    drawn = {f"results-{each.study.name}.svg": gain_chart(each) for each in shown}
+    figures = {each.study.name: gain_figure(each) for each in shown}
     blocks: dict[str, list[Estimate]] = {}
     for each in lines:
         if each.estimate is not None:
             blocks.setdefault(each.table, []).append(each.estimate)
     if blocks:
-        figure = draw_forest(list(blocks.items()), "gain of weights from ages (points)", "paper's gain")
-        drawn["results-summary.svg"] = style.rendered(figure, "svg", text=True)
-    return drawn
+        figures["summary"] = draw_forest(list(blocks.items()), "gain of weights from ages (points)", "paper's gain")
+    return {f"results-{name}.svg": style.rendered(figure, "svg", text=True) for name, figure in figures.items()}
 
 
 def _larger(
@@ -130,7 +133,7 @@ def _gain_of(results: StudyResults, verdict: Verdict) -> str:
     if not own:
         return ""
     most = max(seeds for _, seeds in own)
-    return f"{points(statistics.fmean(gain for gain, _ in own))}, {most} seed{'s' * (most > 1)}"
+    return f"{points(fmean(gain for gain, _ in own))}, {most} seed{'s' * (most > 1)}"
 
 
 def _commands(results: StudyResults, folder: Path, called: Mapping[str, str]) -> list[str]:
@@ -169,3 +172,86 @@ def _blocks(study: Study, cells: Sequence[Cell]) -> list[list[Cell]]:
     for value in _values(study, cells, split):
         found += _blocks(study, [cell for cell in cells if cell[split] == value])
     return found
+
+
+# The summary
+
+
+@dataclass(frozen=True)
+class SummaryLine:
+    """One row: the paper's table and claim, the figure here, from how many seeds and cells, and the verdict.
+
+    `estimate` is the gain for a chart, None where there is no interval. `zero_threshold` has by cell the share of steps
+    in which no class grew older, because the median accuracy was 0; empty where that is not recorded. `above_tries` and
+    `unrest` are those of `tables`.
+    """
+
+    table: str
+    study: str | None = None
+    claim: str = ""
+    here: str = ""
+    data: str = ""
+    verdict: str = "no runs"
+    estimate: Estimate | None = None
+    zero_threshold: dict[str, float] = field(default_factory=dict)
+    above_tries: dict[str, list[float]] = field(default_factory=dict)
+    unrest: tuple[float, float] | None = None
+
+
+def summary(every: Sequence[StudyResults]) -> list[SummaryLine]:
+    """Return the rows for all tables of the paper, in its order.
+
+    A table is shown by all studies of it that have a verdict, else by the first that has any figure.
+    """
+    lines = []
+    for name, table in PAPER_TABLES.items():
+        own = [each for each in every if each.study.paper == name and each.has_figures]
+        judged = [each for each in own if each.correlations or any(verdict.claim.gain for verdict in each.verdicts)]
+        judged.sort(key=lambda each: -max([len(verdict.claim.seeds) for verdict in each.verdicts], default=0))
+        found: list[SummaryLine] = []
+        for each in judged or own[:1]:
+            if each.correlations:
+                found.append(_correlation_line(table, each))
+            else:
+                found += [_gain_line(table, each, verdict) for verdict in each.verdicts]
+        lines += found or [SummaryLine(table)]
+    return lines
+
+
+def _gain_line(table: str, results: StudyResults, verdict: Verdict) -> SummaryLine:
+    claim, name = verdict.claim, results.study.name
+    own = results.of(claim.method)
+    paper = "" if claim.paper_gain is None else points(claim.paper_gain)
+    if claim.gain is None:
+        seeds = max((len(each.seeds) for each in own), default=0)
+        here = points(fmean(each.gain.mean for each in own if each.gain)) if own else ""
+        return SummaryLine(table, name, paper, here, _data(seeds, len(own)), OPEN)
+    shares = {
+        cell_name(each.cell): fmean(zero_threshold_share(run) for run in chosen_runs(results, each.cell, claim.method))
+        for each in own
+    }
+    return SummaryLine(
+        table,
+        name,
+        paper,
+        f"{points(claim.gain.mean)}{span(claim.gain)}",
+        _data(claim.gain.seeds, claim.cells),
+        verdict.word,
+        estimate_of(name, claim.gain, paper=claim.paper_gain),
+        {cell: share for cell, share in shares.items() if not math.isnan(share)},
+        above_tries(results, claim.method),
+        unrest(results, claim.method),
+    )
+
+
+def _correlation_line(table: str, results: StudyResults) -> SummaryLine:
+    """Return the row of correlations: that of age and test accuracy, by cell."""
+    known = [each for _, found in results.correlations for each in found if each.signal == "accuracy_test"]
+    paper = ", ".join(f"r {signed(each.paper)}" for each in known if each.paper is not None)
+    here = ", ".join(f"r {signed(each.r)} ({signed(each.low)} to {signed(each.high)})" for each in known)
+    data = _data(max(each.seeds for each in known), len(known))
+    return SummaryLine(table, results.study.name, paper, here, data, results.correlation_verdict[0])
+
+
+def _data(seeds: int, cells: int) -> str:
+    return f"{seeds} seed{'s' * (seeds != 1)}, {cells} cell{'s' * (cells != 1)}"

@@ -13,7 +13,7 @@ import os
 import socket
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -36,39 +36,24 @@ from aol.runs.job import Job, OpenData, Outcome
 from aol.runs.progress import Silent
 from aol.runs.record import decode, encode
 from aol.runs.store import Store
-from aol.runs.validate import damaged_runs
 
 _RETRIES = 4  # of a task whose worker died: a group that kills every worker must not be tried for ever
 
 
 @dataclass(frozen=True)
-class WorkerOptions:
-    """What a worker needs to know, whichever group it trains.
-
-    Args:
-        device: "auto", or what was asked for.
-        folders: folders of data sets that are not built in, by name.
-        data_dir: where the built-in ones are.
-        workers: processes that decode images.
-        checkpoint_seconds: the least time between two checkpoints.
-        keep: readings by class to keep of every epoch; None: all.
-    """
-
-    device: str = "auto"
-    folders: Mapping[str, str] = field(default_factory=dict)
-    data_dir: str | None = None
-    workers: int = 0
-    checkpoint_seconds: float = 60.0
-    keep: tuple[str, ...] | None = None
-
-
-@dataclass(frozen=True)
 class Task:
-    """One group for a worker, and the seconds it has."""
+    """One group for a worker, the seconds it has, and how it is trained.
+
+    `device` is what was asked for, "auto" say; `folders` are those of data sets that are not built in, by name; `keep`
+    are the readings by class to keep of every epoch (None: all).
+    """
 
     group: RunGroup
     seconds: float | None
-    options: WorkerOptions
+    device: str
+    options: ExecutionOptions
+    folders: Mapping[str, str] = field(default_factory=dict)
+    keep: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -114,14 +99,12 @@ class _Watch:
 
 def train_task(task: Task) -> Answer:
     """Train a group on a worker and return its records."""
-    group, given = task.group, task.options
+    group, data_dir = task.group, task.options.data_dir
     name = group.runs[0].data
-    pairs = {name: _open(given.folders.get(name, name), given.data_dir)}
+    pairs = {name: _open(task.folders.get(name, name), data_dir)}
     shared = (group.folder / "group.json").exists()
     watch = _Watch(task, shared)
-    options = ExecutionOptions(
-        device=usable_device(given.device), workers=given.workers, checkpoint_seconds=given.checkpoint_seconds
-    )
+    options = replace(task.options, device=usable_device(task.device))
     with tempfile.TemporaryDirectory(prefix="aol-") as own:
         checkpoint = group.checkpoint if shared else Path(own) / group.checkpoint.name
         try:
@@ -133,7 +116,7 @@ def train_task(task: Task) -> Answer:
             watch.say(f"{len(group.runs)} runs were stopped on a worker that does not see {group.folder}: "
                       "they will start again.")  # fmt: skip
         return Answer(said=tuple(watch.said))
-    records = records_of(loop, finished=True, keep=given.keep, data_dir=given.data_dir)
+    records = records_of(loop, finished=True, keep=task.keep, data_dir=data_dir)
     return Answer(tuple(encode(record) for record in records), said=tuple(watch.said))
 
 
@@ -145,65 +128,19 @@ def _open(name: str, data_dir: str | None) -> AnyPair:
 # The cluster
 
 
-def ray_package() -> ModuleType:
-    """Return Ray; an error of one sentence where it is not installed."""
+@contextlib.contextmanager
+def _connected(ray: ModuleType, address: str) -> Iterator[None]:
+    """Use a cluster: a new one on this machine ("local"), or the one at an address ("auto": the one that is there)."""
+    _check_reachable(address)
+    quiet = {"logging_level": logging.ERROR, "log_to_driver": False}
     try:
-        return importlib.import_module("ray")
-    except ImportError as error:
-        raise WrongSettingsError("--ray needs the package ray: pip install '.[ray]' in a checkout of aol.") from error
-
-
-class Cluster:
-    """A Ray cluster: a new one on this machine ("local"), or the one at an address ("auto": the one that is there)."""
-
-    def __init__(self, address: str) -> None:
-        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-        self._ray = ray_package()
-        _check_reachable(address)
-        quiet = {"logging_level": logging.ERROR, "log_to_driver": False}
-        try:
-            self._ray.init(address=address, **quiet, **({"include_dashboard": False} if address == "local" else {}))
-        except (ConnectionError, ValueError, RuntimeError) as error:
-            raise WrongSettingsError(f"--ray {address}: {str(error).splitlines()[0]}") from error
-
-    def __enter__(self) -> Cluster:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._ray.shutdown()
-
-    def has_gpus(self) -> bool:
-        """Return whether any machine of the cluster has one."""
-        return bool(self._ray.cluster_resources().get("GPU", 0) >= 1)
-
-    def slots(self, gpu: bool) -> int:
-        """Return how many tasks can run at once: one a GPU, or one a core. Machines may come and go."""
-        return max(1, int(self._ray.cluster_resources().get("GPU" if gpu else "CPU", 1)))
-
-    def submit(self, task: Task, gpu: bool) -> Any:
-        """Start a task; Ray starts it again elsewhere if its worker or machine dies."""
-        needs = {"num_gpus": 1} if gpu else {"num_cpus": 1}
-        return self._ray.remote(max_retries=_RETRIES, **needs)(train_task).remote(task)
-
-    def ready(self, tasks: list[Any], seconds: float) -> list[Any]:
-        """Wait for tasks to end, but no longer than this; return those that have."""
-        return list(self._ray.wait(tasks, num_returns=1, timeout=seconds)[0])
-
-    def answer(self, task: Any) -> Answer:
-        """Return a task's answer; an error of its worker is raised here."""
-        errors = self._ray.exceptions
-        try:
-            answer: Answer = self._ray.get(task)
-        except errors.OutOfMemoryError as error:
-            return Answer(too_large=str(error).splitlines()[0])
-        except errors.RayTaskError as error:
-            raise (error.cause if isinstance(error.cause, Exception) else error) from None
-        return answer
-
-    @property
-    def lost(self) -> tuple[type[BaseException], ...]:
-        """The errors of a task whose workers died more often than it is tried."""
-        return (self._ray.exceptions.WorkerCrashedError, self._ray.exceptions.NodeDiedError)
+        ray.init(address=address, **quiet, **({"include_dashboard": False} if address == "local" else {}))
+    except (ConnectionError, ValueError, RuntimeError) as error:
+        raise WrongSettingsError(f"--ray {address}: {str(error).splitlines()[0]}") from error
+    try:
+        yield
+    finally:
+        ray.shutdown()
 
 
 def _check_reachable(address: str) -> None:
@@ -228,47 +165,59 @@ def train_on_ray(
     options: ExecutionOptions,
     progress: Silent,
     *,
-    worker: WorkerOptions,
+    device: str,
+    folders: Mapping[str, str],
+    keep: tuple[str, ...],
     require: Sequence[str] = (),
 ) -> Outcome:
     """Train all runs that have no complete record on a cluster; the same as `runs.driver.train`.
 
-    Of `options`, `together` and `minutes` are used; `worker` says the rest.
+    Each worker chooses its `device`; `folders` are those of a `Task`.
     """
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    try:
+        ray = importlib.import_module("ray")
+    except ImportError as error:
+        raise WrongSettingsError("--ray needs the package ray: pip install '.[ray]' in a checkout of aol.") from error
     stop = Stop(None if options.minutes is None else 60 * options.minutes)
     store.prepare()
-    with Cluster(address) as cluster, store.lock(), stop.on_signal():
-        gpu = worker.device != "cpu" and cluster.has_gpus()
+    with _connected(ray, address), store.lock(), stop.on_signal():
+        gpu = device != "cpu" and ray.cluster_resources().get("GPU", 0) >= 1
         planned = replace(options, device=torch.device("cuda" if gpu else "cpu"), shard=None)
         if gpu and options.together is None and not torch.cuda.is_available():
             planned = replace(planned, together=64)  # the memory of a worker's GPU is not known here
-        job = Job(runs, store, planned, open_data, progress, keep=worker.keep, require=require)
-        for path, why in damaged_runs(store, job.runs):
-            progress.say(f"{path} is damaged and its run is trained again: {why}.")
-        _train_all(cluster, job, stop, worker, gpu)
+        job = Job(runs, store, planned, open_data, progress, keep=keep, require=require)
+        # Ray starts a task again elsewhere if its worker or machine dies.
+        train = ray.remote(max_retries=_RETRIES, **({"num_gpus": 1} if gpu else {"num_cpus": 1}))(train_task)
+
+        def start(group: RunGroup) -> Any:
+            left = None if stop.limit is None else stop.left()
+            return train.remote(Task(group, left, device, options, folders, keep))
+
+        _train_all(ray, job, stop, start, "GPU" if gpu else "CPU")
     job.outcome.stopped, job.outcome.terminated = stop.came, stop.asked.is_set()
     return job.outcome
 
 
-def _train_all(cluster: Cluster, job: Job, stop: Stop, worker: WorkerOptions, gpu: bool) -> None:
+def _train_all(ray: ModuleType, job: Job, stop: Stop, start: Callable[[RunGroup], Any], resource: str) -> None:
+    """Keep one task on every core or GPU of the cluster until nothing is left; machines may come and go."""
     flying: dict[Any, RunGroup] = {}
     while True:
-        while len(flying) < cluster.slots(gpu) and not stop.before(0.0):
+        slots = max(1, int(ray.cluster_resources().get(resource, 1)))
+        while len(flying) < slots and not stop.before(0.0):
             group = job.next_group(list(flying.values()))
             if group is None:
                 break
             job.begin(group)
-            left = None if stop.limit is None else stop.left()
             job.tally.begin(group.runs, _epoch(group))
-            flying[cluster.submit(Task(group, left, worker), gpu)] = group
+            flying[start(group)] = group
         if not flying:
             return
-        for task in cluster.ready(list(flying), 1.0):
-            stop.came |= not _finish(cluster, job, task, flying.pop(task))
+        for task in ray.wait(list(flying), num_returns=1, timeout=1.0)[0]:
+            stop.came |= not _finish(ray, job, task, flying.pop(task))
         for group in flying.values():
             job.tally.epoch(group.runs, _epoch(group))
-        many = sum(len(group.runs) for group in flying.values())
-        where = "GPU" if gpu else "core"
+        many, where = sum(len(group.runs) for group in flying.values()), "GPU" if resource == "GPU" else "core"
         job.progress.update(job.tally.status(), f"Training {many} runs in {len(flying)} groups, one a {where}")
         if stop.asked.is_set():  # tasks end with this process; their checkpoints stay
             return
@@ -282,11 +231,16 @@ def _epoch(group: RunGroup) -> int:
         return 0
 
 
-def _finish(cluster: Cluster, job: Job, task: Any, group: RunGroup) -> bool:
+def _finish(ray: ModuleType, job: Job, task: Any, group: RunGroup) -> bool:
     """Take the answer of a task; return whether the group was trained to its end, and not stopped."""
+    errors = ray.exceptions
     try:
-        answer = cluster.answer(task)
-    except cluster.lost as error:
+        answer: Answer = ray.get(task)
+    except errors.OutOfMemoryError as error:
+        answer = Answer(too_large=str(error).splitlines()[0])
+    except errors.RayTaskError as error:
+        raise (error.cause if isinstance(error.cause, Exception) else error) from None
+    except (errors.WorkerCrashedError, errors.NodeDiedError) as error:  # more often than a task is tried
         job.set_aside(group, str(error).splitlines()[0])
         return True
     for text in answer.said:

@@ -1,4 +1,4 @@
-"""A study: cells of a table, methods with their grids, and seeds; checked, and turned into runs.
+"""A study: cells of a table, methods with their grids, and seeds; read from TOML, checked, and turned into runs.
 
 A run is named by its settings only, so two studies that need the same run share it.
 """
@@ -6,6 +6,7 @@ A run is named by its settings only, so two studies that need the same run share
 from __future__ import annotations
 
 import itertools
+import tomllib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
@@ -18,6 +19,7 @@ from aol._files import NotRegularError, read_regular
 from aol._values import did_you_mean
 from aol.engine.settings import Settings, Value, WrongSettingsError, word
 from aol.runs.metrics import FIGURES, METRICS
+from aol.study.paper import TABLES
 
 Cell: TypeAlias = dict[str, Value]  # settings that make one cell of the table: {"data": "cifar10", ...}
 Variant: TypeAlias = dict[str, Value]  # one setting of a method's grid: {"rho": 0.3, "level": "class"}
@@ -260,6 +262,8 @@ def _check_study(study: Study) -> None:
         _check.choice("figures", figure, FIGURES)
     for reading in study.keep:
         _check.choice("keep", reading, KEPT)
+    if study.paper is not None:
+        _check.choice("paper", study.paper, TABLES)
     axes = {"cells": study.cells, **{f"the grid of {method.name}": method.grid for method in study.methods}}
     fixed = {"common": study.common, **{f"method {method.name}": method.fixed for method in study.methods}}
     for where, name in ((where, name) for where, table in {**fixed, **axes}.items() for name in table):
@@ -294,8 +298,6 @@ def load(name_or_path: str | Path) -> Study:
     >>> len(load("period-10-seeds").all_runs())
     348
     """
-    from aol.study.toml import study_from
-
     word = str(name_or_path)
     if word in builtin_names(smoke=False):
         text = (resources.files("aol.study") / "builtin" / f"{word}.toml").read_text(encoding="utf-8")
@@ -313,6 +315,89 @@ def load(name_or_path: str | Path) -> Study:
         raise WrongSettingsError(f"{path} is not the file of a study: {error.strerror}.") from error
     except UnicodeDecodeError as error:
         raise WrongSettingsError(f"{path} is not text in UTF-8.") from error
+
+
+# TOML: an unknown key or a wrong value is an error of one sentence
+
+_OPTIONAL = ("imbalance", "samples", "threshold", "image_size", "warmup")  # "none" in TOML, which has no null
+
+
+def study_from(text: str, where: str) -> Study:
+    """Return the study that a TOML text describes; `where` is its name in messages."""
+    try:
+        table = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise WrongSettingsError(f"{where} is not TOML: {error}.") from error
+    try:
+        return _study(table)
+    except (TypeError, ValueError) as error:
+        raise WrongSettingsError(f"{where}: {error}") from error
+
+
+def _study(table: dict[str, object]) -> Study:
+    known = {each.name for each in fields(Study)} - {"figure", "figures"} | {"selection", "report"}
+    if strange := set(table) - known:
+        raise WrongSettingsError(f"there is no key {sorted(strange)[0]!r}; a study has {', '.join(sorted(known))}.")
+    if missing := {"name", "seeds", "methods"} - set(table):
+        raise WrongSettingsError(f"{sorted(missing)[0]} is missing.")
+    selection, report = _section(table, "selection", {"figure"}), _section(table, "report", {"figures"})
+    methods = table["methods"]
+    if not isinstance(methods, list) or not methods:
+        raise WrongSettingsError("methods must be written as [[methods]], one for each.")
+    plain = ("baseline", "largest_loss", "tries_seeds", "more_seeds", "paper")
+    given = {name: table[name] for name in plain if name in table}
+    given |= {name: _list(name, table[name]) for name in ("seeds", "claims", "keep") if name in table}
+    given |= {name: _list(f"report.{name}", values) for name, values in report.items()}
+    return Study(
+        name=_text("name", table["name"]),
+        title=_text("title", table.get("title", table["name"])),
+        common={name: _one(name, value) for name, value in _section(table, "common").items()},
+        cells={name: _several(name, value) for name, value in _section(table, "cells").items()},
+        methods=tuple(_method(each) for each in methods),
+        **selection,  # type: ignore[arg-type]
+        **given,  # type: ignore[arg-type]
+    )
+
+
+def _method(table: object) -> Method:
+    if not isinstance(table, dict) or "name" not in table:
+        raise WrongSettingsError("each of [[methods]] must have a name.")
+    return Method(
+        name=_text("name of a method", table["name"]),
+        fixed={name: _one(name, value) for name, value in table.items() if name not in ("name", "grid")},
+        grid={name: _several(name, values) for name, values in _section(table, "grid").items()},
+    )
+
+
+def _section(table: Mapping[str, object], name: str, known: set[str] | None = None) -> dict[str, object]:
+    found = table.get(name, {})
+    if not isinstance(found, dict):
+        raise WrongSettingsError(f"{name} must be a table of names and values, not {_check.shown(found)}.")
+    if known is not None and (strange := set(found) - known):
+        raise WrongSettingsError(f"{name} has {sorted(strange)[0]!r}; it may have {', '.join(sorted(known))}.")
+    return found
+
+
+def _text(name: str, value: object) -> str:
+    if not isinstance(value, str) or not value.strip():
+        raise WrongSettingsError(f"{name} must be text, not {_check.shown(value)}.")
+    return value
+
+
+def _list(name: str, value: object) -> tuple[object, ...]:
+    if not isinstance(value, list):
+        raise WrongSettingsError(f"{name} must be a list, not {_check.shown(value)}.")
+    return tuple(value)
+
+
+def _one(name: str, value: object) -> Value:
+    if not isinstance(value, str | int | float | bool):
+        raise WrongSettingsError(f"{name} must be one value, not {_check.shown(value)}.")
+    return None if name in _OPTIONAL and value == "none" else value
+
+
+def _several(name: str, value: object) -> tuple[Value, ...]:
+    return tuple(_one(name, each) for each in _list(name, value))
 
 
 # Small variants

@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 
 from aol.engine.settings import Value
+from aol.stats import Gain
 from aol.study.comparisons import Comparison, StudyResults, chosen_runs, records
 from aol.study.correlations import beyond, signed
 from aol.study.shifts import gains_after_shifts
@@ -143,6 +144,11 @@ def with_interval(mean: float | None, ends: Ends = None) -> str:
     return NONE if mean is None else points(mean) + (f" ({points(ends[0])}, {points(ends[1])})" if ends else "")
 
 
+def gain_text(gain: Gain | None) -> str:
+    """Return a gain in points with its interval; a dash for none."""
+    return NONE if gain is None else with_interval(gain.mean, gain.interval)
+
+
 def signal_name(signal: str) -> str:
     """Return the name of a signal in a table.
 
@@ -175,18 +181,15 @@ def gain_table(results: StudyResults) -> TextTable:
 
 
 def _gain_row(each: Comparison, baseline: str, column: str) -> dict[str, str]:
-    accuracy, gain = f"{each.runs}/{each.runs_planned} runs", NONE
+    accuracy = f"{each.runs}/{each.runs_planned} runs"
     if each.seeds:
         accuracy = percent(each.mean) + (f" ±{percent(each.spread)}" if each.spread is not None else "")
-        gain = "baseline" if each.method == baseline else NONE
-    if each.gain:
-        gain = with_interval(each.gain.mean, each.gain.interval)
     return {
         "cell": cell_name(each.cell),
         "method": each.name + (" *" if each.apart else ""),
         "n": str(len(each.seeds)) + (f"/{each.planned}" if len(each.seeds) != each.planned else ""),
         column: accuracy,
-        "gain (95 %)": gain,
+        "gain (95 %)": "baseline" if each.seeds and each.method == baseline else gain_text(each.gain),
         "p": NONE if each.p is None else p_text(each.p),
         "paper": percent(each.paper.accuracy if each.paper else None)
         + (f" {points(each.paper_gain)}" if each.paper_gain is not None else ""),
@@ -209,12 +212,11 @@ def method_table(results: StudyResults) -> TextTable:
         gains = [gain.mean for gain in own if gain]
         if not own or len(gains) < len(own):
             continue
-        shared = common.get(method.name)
         row = {"method": method.name, "gain": points(fmean(gains))}
-        row[f"with one spread ({freedom} df)"] = with_interval(shared.mean, shared.interval) if shared else NONE
+        row[f"with one spread ({freedom} df)"] = gain_text(common.get(method.name))
         for name in claims:
             gain, p = rivals.get((name, method.name), (None, None))
-            row[f"{name} minus it (95 %)"] = with_interval(gain.mean, gain.interval) if gain else NONE
+            row[f"{name} minus it (95 %)"] = gain_text(gain)
             row["p" if len(claims) == 1 else f"p ({name})"] = NONE if p is None else p_text(p)
         body.append(row)
     return text_table("Methods side by side, mean of cells", body)
@@ -222,50 +224,40 @@ def method_table(results: StudyResults) -> TextTable:
 
 def optimistic_table(results: StudyResults) -> TextTable:
     """Return the best of each grid on test beside the best of as many baseline runs."""
-    body = []
-    for each in results.comparisons:
-        found, alone = each.optimistic, len(each.seeds) == 1
-        if found is not None:
-            body.append(
-                {
-                    "cell": cell_name(each.cell),
-                    "OPTIMISTIC": f"{each.method}: {found.tries} tries",
-                    "best on test": percent(found.mean),
-                    f"best of {results.study.baseline}": _best_of(found.baseline),
-                    "difference": _left(each),
-                    "reached by luck": NONE if alone or found.reached is None else f"{found.reached:.0%}",
-                    "above noise of one seed": with_interval(found.within, found.within_interval),
-                }
-            )
+    known = [each for each in results.comparisons if each.optimistic]
+    paper = ("gain", "paper", "paper's gain")
+    body = [_tried_row(each, results.study.baseline, but=paper) for each in known]
     return text_table("Optimistic: the best setting on test", body)
 
 
 def as_published_table(results: StudyResults) -> TextTable:
     """Return the best epoch of the best setting on test, or of the only one, beside the paper's figure and gain."""
-    base, body = results.study.baseline, []
-    for each in results.with_figure("best").comparisons:
-        found = each.optimistic
-        if each.paper and each.mean is not None and (found or each.settings == 1):
-            gain = found.gain if found else each.gain.mean if each.gain else None
-            body.append(
-                {
-                    "cell": cell_name(each.cell),
-                    "OPTIMISTIC": f"{each.method}: {found.tries} tries" if found else each.method,
-                    "best on test": percent(found.mean if found else each.mean),
-                    "gain": with_interval(gain),
-                    "paper": percent(each.paper.accuracy),
-                    "paper's gain": with_interval(each.paper_gain),
-                    f"best of {base}": _best_of(found.baseline) if found else NONE,
-                    "difference": _left(each),
-                }
-            )
+    published = [each for each in results.with_figure("best").comparisons if each.paper and each.mean is not None]
+    known = [each for each in published if each.optimistic or each.settings == 1]
+    luck = ("reached by luck", "above noise of one seed")
+    body = [_tried_row(each, results.study.baseline, but=luck) for each in known]
     return text_table("As published: the best epoch of the best setting, both chosen on test", body)
 
 
-def _left(each: Comparison) -> str:
-    """Return the best of a grid minus the best of as many baseline runs; with one seed its own luck would count."""
-    found = each.optimistic
-    return NONE if found is None or len(each.seeds) == 1 else with_interval(found.left, found.interval)
+def _tried_row(each: Comparison, base: str, *, but: Sequence[str]) -> dict[str, str]:
+    """Return a method at its best setting on test, beside as many baseline runs and the paper, without some columns.
+
+    With one seed, a difference to the baseline would count the luck of that seed.
+    """
+    found, several = each.optimistic, len(each.seeds) > 1
+    row = {
+        "cell": cell_name(each.cell),
+        "OPTIMISTIC": f"{each.method}: {found.tries} tries" if found else each.method,
+        "best on test": percent(found.mean if found else each.mean),
+        "gain": with_interval(found.gain if found else each.gain.mean if each.gain else None),
+        "paper": percent(each.paper.accuracy if each.paper else None),
+        "paper's gain": with_interval(each.paper_gain),
+        f"best of {base}": _best_of(found.baseline) if found else NONE,
+        "difference": with_interval(found.left, found.interval) if found and several else NONE,
+        "reached by luck": f"{found.reached:.0%}" if found and several and found.reached is not None else NONE,
+        "above noise of one seed": with_interval(found.within, found.within_interval) if found else NONE,
+    }
+    return {name: text for name, text in row.items() if name not in but}
 
 
 def _best_of(baseline: BestOfTries) -> str:
@@ -281,7 +273,7 @@ def correlation_table(results: StudyResults) -> TextTable:
             "class age and": signal_name(each.signal),
             "classes": str(each.classes),
             "n": str(each.seeds),
-            "r (95 %)": f"{signed(each.r)} ({signed(each.low)}, {signed(each.high)})",
+            "r (95 %)": _r_text((each.r, each.low, each.high)),
             "p": p_text(each.p_corrected),
             "paper": NONE if each.paper is None else signed(each.paper),
         }
@@ -289,6 +281,11 @@ def correlation_table(results: StudyResults) -> TextTable:
         for each in own
     ]
     return text_table(results.study.title, body)
+
+
+def _r_text(ends: tuple[float, float, float] | None) -> str:
+    """Return a correlation with its interval; a dash for none."""
+    return NONE if ends is None else f"{signed(ends[0])} ({signed(ends[1])}, {signed(ends[2])})"
 
 
 # Checks
@@ -306,23 +303,19 @@ def checks(results: StudyResults) -> list[TextTable]:
 
 def _beyond_table(results: StudyResults) -> TextTable:
     """Return what age tells of test accuracy beyond class size and error rate, which may explain it."""
-    study, body = results.study, []
-
-    def text(found: tuple[float, float, float] | None) -> str:
-        return NONE if found is None else f"{signed(found[0])} ({signed(found[1])}, {signed(found[2])})"
-
-    for cell, _ in results.correlations:
-        body += [
-            {
-                "cell": cell_name(cell),
-                "held fixed": each.held,
-                "n": str(each.seeds),
-                "age, r (95 %)": text(each.age),
-                "log age, r (95 %)": text(each.log_age),
-                "error rate, r (95 %)": text(each.error),
-            }
-            for each in beyond(records(results.frame, study.runs(cell, study.method(study.baseline))))
-        ]
+    study = results.study
+    body = [
+        {
+            "cell": cell_name(cell),
+            "held fixed": each.held,
+            "n": str(each.seeds),
+            "age, r (95 %)": _r_text(each.age),
+            "log age, r (95 %)": _r_text(each.log_age),
+            "error rate, r (95 %)": _r_text(each.error),
+        }
+        for cell, _ in results.correlations
+        for each in beyond(records(results.frame, study.runs(cell, study.method(study.baseline))))
+    ]
     return text_table("With test accuracy, beyond class size and training error rate (mean over epochs)", body)
 
 
@@ -512,7 +505,7 @@ def _figure_table(results: StudyResults) -> TextTable:
             if gain is not None and verdict.claim.gain is not None:
                 figure = each.figure + (" (optimistic)" if each.figure.endswith("best") else "")
                 row = {"method": verdict.claim.method, "figure": figure}
-                body.append({**row, "gain (95 %)": with_interval(gain.mean, gain.interval), "verdict": word})
+                body.append({**row, "gain (95 %)": gain_text(gain), "verdict": word})
     return text_table("By figure", body)
 
 
