@@ -79,6 +79,20 @@ def test_lines_differ_in_more_than_colour(page: Page) -> None:
     assert len(set(dashes)) == len(dashes) == 2
 
 
+def test_eight_methods_have_eight_colours_and_further_ones_another_dash(open_page: Open, tmp_path: Path) -> None:
+    write_page([make_data(f"method {place}", epochs=3, seed=place) for place in range(10)], tmp_path / "many.html")
+    page = open_page(tmp_path / "many.html")
+    lines = [
+        (line.evaluate("node => getComputedStyle(node).stroke"), line.get_attribute("stroke-dasharray"))
+        for line in page.locator("#method-table .swatch path").all()
+    ]
+    assert len(lines) == len(set(lines)) == 10
+    bars = page.locator("#method-bars .mark-rect path").all()
+    fills = [bar.evaluate("node => getComputedStyle(node).fill") for bar in bars]
+    assert set(fills) == {colour for colour, _ in lines[:8]}
+    assert len(set(fills)) == 8
+
+
 def focused(page: Page) -> str:
     return str(
         page.evaluate("""() => {

@@ -78,6 +78,16 @@ def test_advice_on_rare_classes_is_what_was_gained_here(differences: list[float]
     assert "--margin" not in rare.text
 
 
+@pytest.mark.parametrize(("settings", "named"), [({}, "counts or probability"), ({"scenario": "stream"}, "each step")])
+def test_on_a_stream_the_counts_of_the_step_are_advised_and_no_margins(settings: dict[str, str], named: str) -> None:
+    rare = with_ages([1.1, 1.2, 1.1, 5.0, 7.0], [100, 90, 80, 5, 4], settings=settings)
+    learnt = with_ages([1.0, 1.0], [50, 40], curves={"train_accuracy": np.full(12, 0.999)}, settings=settings)
+    for data in (rare, learnt):
+        (advice,) = advise(data)
+        assert named in advice.text
+        assert ("probability" in advice.text) == (not settings)
+
+
 def test_old_classes_of_unknown_size_are_neither_rare_nor_hard() -> None:
     assert kinds(changed(with_ages([1.1, 1.2, 1.1, 5.0], [1, 1, 1, 1]), counts=None)) == {"old": [3]}
 

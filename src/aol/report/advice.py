@@ -27,6 +27,7 @@ _MOVED = 0.1  # a change of mean age over the last fifth that is mentioned
 _LIKELY = 0.02  # a share of likely label errors in a class that is mentioned
 _UNEVEN = 50.0  # largest weight over smallest
 _NAMED = 3  # hidden groups that are named
+_MARGINS = "margins (--margin counts or probability)"
 
 
 @dataclass(frozen=True)
@@ -116,8 +117,8 @@ def _course(data: RunData) -> Iterator[Advice]:
     if right >= _LEARNT and last_known(mean[:, None])[0] < 1.1:
         text = (
             f"The training set is learnt ({right:.1%} right), so ages are close to one and weights from ages are close "
-            "to equal. The remaining test errors are a matter of generalisation: try margins (--margin counts or "
-            "probability), more data or stronger regularisation before weights from ages."
+            f"to equal. The remaining test errors are a matter of generalisation: try {_offsets(data)}, more data or "
+            "stronger regularisation before weights from ages."
         )
         yield Advice("learnt", text, see="curves")
     else:
@@ -233,7 +234,13 @@ def _remedy(data: RunData, rare: Masks, methods: Sequence[MethodRow]) -> str:
         return f"They already have {used:.1f} times the mean weight: more samples would help more than weight."
     if tried:
         return f"Nothing tried here gained for certain; the most: {gain_text(tried[0])}. More samples would help."
-    return "Give them margin (--margin counts or probability), or collect more samples."
+    return f"Try {_offsets(data)}, or collect more samples."
+
+
+def _offsets(data: RunData) -> str:
+    """Name the offsets of logits to try: on a stream, margins that follow the answers come too late."""
+    on_stream = time_unit(data.run) == "step"
+    return "logit adjustment by the counts of each step (--margin counts)" if on_stream else _MARGINS
 
 
 def _generalisation(data: RunData) -> Iterator[Advice]:
@@ -245,7 +252,7 @@ def _generalisation(data: RunData) -> Iterator[Advice]:
     if memorised.any():
         text = (
             f"{_classes(memorised)} memorised: at least {_BY_HEART:.0%} right on training, below {_UNLEARNT:.0%} on "
-            "test. Ages of training samples do not show this: try more samples, augmentation or margins."
+            f"test. Ages of training samples do not show this: try more samples, augmentation or {_offsets(data)}."
         )
         yield Advice("memorised", text, [int(place) for place in np.argsort(test) if memorised[place]])
 

@@ -1,8 +1,9 @@
 // Vega charts in the colours of the page. Specifications hold no text of the data but as values; tooltips are text.
 
 const COLOURS = 8;
-const DASHES = [[1, 0], [6, 3], [2, 2], [8, 3, 2, 3], [10, 4], [4, 2, 1, 2], [1, 3], [12, 3, 3, 3]];
+const DASHES = [[1, 0], [6, 3], [2, 2], [8, 3, 2, 3], [10, 4], [4, 2, 1, 2], [3, 3], [12, 3, 3, 3]];
 const colourOf = (place) => `var(--series-${place % COLOURS})`;
+const dashOf = (place) => DASHES[(place + Math.floor(place / COLOURS)) % DASHES.length]; // another one when colours repeat
 
 const FONT = "system-ui, sans-serif";
 const CONFIG = {
@@ -105,7 +106,7 @@ async function lineChart(host, { title, series, share, height = 190, steps = fal
               x: { scale: "x", field: "epoch" }, y: { scale: "y", field: "value" }, strokeWidth: { value: 1.8 },
               interpolate: { value: steps ? "step-after" : "linear" },
               stroke: { signal: `${JSON.stringify(series.map((line) => colourOf(line.colour)))}[datum.place]` },
-              strokeDash: { signal: `${JSON.stringify(series.map((line) => DASHES[line.colour % 8]))}[datum.place]` },
+              strokeDash: { signal: `${JSON.stringify(series.map((line) => dashOf(line.colour)))}[datum.place]` },
             },
           },
         }],

@@ -12,10 +12,13 @@ const METHOD_COLUMNS = [
 const columnClass = (name) => `number${{ Gain: " gain", SD: " sd" }[name] || ""}`;
 const PARTS = { head_accuracy: "Head", middle_accuracy: "Middle", tail_accuracy: "Tail" };
 
-// A method has the colour of its run that is shown, so that bars and lines agree.
-function methodColour(row, place) {
-  const at = state.shown.findIndex((each) => RUNS[each].method === row.method);
-  return at >= 0 ? at : state.shown.length + place;
+// A method has the colour of its run that is shown, so that bars and lines agree; the others have those that are left.
+function methodColours(rows) {
+  let next = state.shown.length;
+  return rows.map((row) => {
+    const at = state.shown.findIndex((each) => RUNS[each].method === row.method);
+    return at >= 0 ? at : next++;
+  });
 }
 
 function drawMethods() {
@@ -28,10 +31,11 @@ function drawMethods() {
   const lost = RUNS.filter((run) => run.details && run.advice[0].kind === "unlearnt").length;
   const warning = lost ? `${lost} of ${times(RUNS.length, "run")} ${lost === 1 ? "has" : "have"} not learnt yet, so the figures below say little. ` : "";
   fill("answer-text", warning, answer || (rows.length > 1 ? "No method here was trained without weights, so there is no gain to tell." : ""));
+  const colours = methodColours(rows);
   fill("method-table", element("thead", {}, element("tr", {}, element("th", { scope: "col" }, "Method"),
     columns.map(([name]) => element("th", { scope: "col", class: columnClass(name) }, name)))),
   element("tbody", {}, rows.map((row, place) => element("tr", { class: sure(row) || "" },
-    element("th", { scope: "row" }, element("span", { class: "named" }, swatch(methodColour(row, place)), element("span", {}, row.name))),
+    element("th", { scope: "row" }, element("span", { class: "named" }, swatch(colours[place]), element("span", {}, row.name))),
     columns.map(([name, read]) => element("td", { class: columnClass(name) }, read(row)))))));
   fill("method-about", [
     "On test, at the end of training, mean over seeds.",
@@ -39,17 +43,17 @@ function drawMethods() {
     measures.includes("balanced_accuracy") ? "" : "The test set is balanced: accuracy is balanced accuracy.",
     measures.includes("tail_accuracy") ? "Head, middle and tail are thirds of the classes by training samples." : "",
   ].filter(Boolean).join(" "));
-  return drawBars(rows.slice(0, 8), measures);
+  return drawBars(rows.slice(0, 8), measures, colours);
 }
 
 const BARS = [...Object.entries(PARTS), ["worst_class", "Worst class"]];
 
-async function drawBars(rows, measures) {
+async function drawBars(rows, measures, colours) {
   const host = part("method-bars");
   const parts = BARS.filter(([name]) => measures.includes(name));
   if (parts.length * rows.length < 2) return clearChart(host); // one number is in the table
   const values = parts.flatMap(([name, text], group) => rows.map((row, place) => ({
-    group, text, place, name: row.name, value: row.measures[measures.indexOf(name)], colour: colourOf(methodColour(row, place)),
+    group, text, place, name: row.name, value: row.measures[measures.indexOf(name)], colour: colourOf(colours[place]),
   }))).filter((each) => known(each.value));
   const view = await chart(host, {
     ...fitted(host, 560), height: 190, title: { text: "Test accuracy of parts of the classes", offset: 14 },

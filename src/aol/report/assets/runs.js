@@ -4,7 +4,7 @@ const SHOWN = 8; // runs at most that are drawn together
 const current = () => RUNS[state.run];
 const swatch = (place) => element("svg", { class: "swatch", width: 22, height: 10, "aria-hidden": "true" },
   element("path", {
-    d: "M1,5H21", style: `stroke:${colourOf(place)}`, "stroke-dasharray": DASHES[place % 8].join(" "),
+    d: "M1,5H21", style: `stroke:${colourOf(place)}`, "stroke-dasharray": dashOf(place).join(" "),
   }));
 
 function statusOf(run) {
