@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from types import ModuleType
 
@@ -24,6 +26,23 @@ def need(module: str, *, package: str, extra: str, why: str) -> ModuleType:
         if missing.name is not None and missing.name.split(".")[0] != module.split(".")[0]:
             raise  # the package is there but one of its own requirements is not: say that instead
         raise _missing(why, package, extra, missing) from None
+
+
+@contextmanager
+def framework(plugin: str) -> Iterator[None]:
+    """Say in one sentence what to install where the framework that a plug-in imports is missing.
+
+    >>> with framework("river"):
+    ...     import no_such_module
+    Traceback (most recent call last):
+    ...
+    ModuleNotFoundError: aol.plugins.river needs no_such_module, which is not installed: pip install '.[river]' in a
+    checkout of aol
+    """
+    try:
+        yield
+    except ModuleNotFoundError as missing:
+        raise _missing(f"aol.plugins.{plugin}", str(missing.name), plugin, missing) from missing
 
 
 def explained(error: ModuleNotFoundError, why: str) -> ModuleNotFoundError:

@@ -117,6 +117,15 @@ def answers(logits: Tensor, label: Tensor) -> tuple[Tensor, Tensor]:
     return is_correct(logits, label), logits.detach().float().softmax(-1)
 
 
+def log_shares(shares: Tensor) -> Tensor:
+    """Return the logarithms of probabilities, `float32 [B, C]`; that of zero is finite.
+
+    >>> log_shares(torch.tensor([[0.5, 0.5, 0.0]]))
+    tensor([[ -0.6931,  -0.6931, -87.3365]])
+    """
+    return shares.detach().float().clamp_min(torch.finfo(torch.float32).tiny).log()
+
+
 class LearningRate:
     """The learning rate of the last optimiser step and the largest so far, for `Margins.advance`.
 
@@ -320,13 +329,13 @@ class Balance:
 
     def observe(self, key: Key, correct: Tensor, answer: Tensor | None) -> None:
         """Observe which answers were right and, for margins, probabilities or predicted classes; record the former."""
-        self._note(key, answer)
+        self.note(key, answer)
         self._observe(key, correct, answer)
 
-    def _note(self, key: Key, answer: Tensor | None) -> None:
+    def note(self, key: Key, answer: Tensor | None) -> None:
         """Record probabilities `[B, C]`, as their logarithms."""
         if self.records.recorder is not None and self.ages is not None and answer is not None and answer.dim() == 2:
-            self.records.observe(self._own(self.ages, key), answer.clamp_min(torch.finfo(torch.float32).tiny).log())
+            self.records.observe(self._own(self.ages, key), log_shares(answer))
 
     def _observe(self, key: Key, correct: Tensor, answer: Tensor | None) -> None:
         if self.ages is not None:
@@ -343,7 +352,7 @@ class Balance:
         if _distributed.world()[1] == 1:
             self.observe(key, correct, answer)
             return
-        self._note(key, answer)  # each process its own share
+        self.note(key, answer)  # each process its own share
         for index, right, told in _of_all(key, correct, correct if answer is None else answer):
             self._observe(index, right, None if answer is None else told)
 

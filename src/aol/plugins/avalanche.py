@@ -19,6 +19,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from aol import _check, _seeds
+from aol._need import framework
 from aol.ages import ClassAges
 from aol.losses import weighted_mean
 from aol.margins import Margins
@@ -27,16 +28,13 @@ from aol.plugins._training import Balance, answers, evaluating
 from aol.weights import ErrorRates
 
 try:
-    from avalanche.benchmarks.utils import AvalancheDataset
-    from avalanche.core import SupervisedPlugin
-    from avalanche.evaluation import PluginMetric
-    from avalanche.evaluation.metric_results import MetricValue
-    from avalanche.training.storage_policy import ExemplarsBuffer
-    from avalanche.training.templates import SupervisedTemplate
-except ModuleNotFoundError as error:
-    raise ModuleNotFoundError(
-        "aol.plugins.avalanche needs Avalanche: pip install '.[avalanche]' in a checkout of aol"
-    ) from error
+    with framework("avalanche"):
+        from avalanche.benchmarks.utils import AvalancheDataset
+        from avalanche.core import SupervisedPlugin
+        from avalanche.evaluation import PluginMetric
+        from avalanche.evaluation.metric_results import MetricValue
+        from avalanche.training.storage_policy import ExemplarsBuffer
+        from avalanche.training.templates import SupervisedTemplate
 except RuntimeError as error:  # what torchvision says when it was built for another PyTorch
     raise ImportError(
         f"Avalanche could not be imported: {error}. If this names torchvision, install torch and torchvision together, "

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler
 
 from aol import _check
+from aol._need import framework
 from aol._seal import check_seal, sealed
 from aol.indexed import Indexed
 from aol.losses import loss_total, weighted_mean
@@ -21,17 +22,11 @@ from aol.plugins._records import Recording
 from aol.plugins._training import Ages, Balance, InOrder, Key, answers, evaluating, is_pair, settings
 from aol.sampling import AgeSampler, ShuffledSampler
 
-try:
-    from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
-except ModuleNotFoundError:
+with framework("lightning"):
     try:
+        from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
+    except ModuleNotFoundError:
         from pytorch_lightning import Callback, LightningDataModule, LightningModule, Trainer
-    except ModuleNotFoundError as missing:
-        raise ModuleNotFoundError(
-            "aol.plugins.lightning needs lightning, which is not installed: pip install '.[lightning]' in a checkout "
-            "of aol",
-            name=missing.name,
-        ) from missing
 
 
 # Of each Trainer that was set up: a tuner takes the callbacks away while it tries out a module that asks for them.

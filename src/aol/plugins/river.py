@@ -15,14 +15,13 @@ from collections.abc import Hashable, Iterator
 from typing import TYPE_CHECKING, TypeAlias
 
 from aol import _check
+from aol._need import framework
 from aol.ages import ClassAges
 from aol.ages.stream import Threshold
 from aol.plugins._records import Recording, Records
 
-try:
+with framework("river"):
     from river import base, compose, linear_model, multiclass, naive_bayes, utils
-except ImportError as error:
-    raise ModuleNotFoundError("aol.plugins.river needs River: pip install '.[river]' in a checkout of aol") from error
 
 if TYPE_CHECKING:
     from narwhals.typing import IntoDataFrame, IntoSeries

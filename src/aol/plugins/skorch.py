@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Self
 
 import numpy as np
@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, default_collate
 
 from aol import _check
+from aol._need import framework
 from aol._seal import NAME as SEAL
 from aol._seal import check_seal, sealed
 from aol.ages import SampleAges
@@ -28,17 +29,13 @@ from aol.losses import weighted_mean, with_offset
 from aol.margins import SIGNALS, Margins
 from aol.offsets import logit_offsets
 from aol.plugins._records import Recording, Records
-from aol.plugins._training import Balance, LearningRate, by_class, single_margins
+from aol.plugins._training import Balance, by_class, log_shares, single_margins
 
-try:
+with framework("skorch"):
     from skorch import NeuralNet
     from skorch.callbacks import Callback
     from skorch.dataset import unpack_data
     from skorch.utils import data_from_dataset, to_numpy
-except ImportError as error:
-    raise ModuleNotFoundError(
-        "aol.plugins.skorch needs skorch: pip install '.[skorch]' in a checkout of aol"
-    ) from error
 
 
 class AgeOfLearning(Callback):
@@ -86,10 +83,8 @@ class AgeOfLearning(Callback):
     tensor([2.2281, 3.9281, 3.1312])
     """
 
-    ages_: SampleAges | None
-    margins_: Margins | None
+    balance_: Balance | None  # None before the training set is known
     pending_: dict[str, object]  # loaded, and waiting for the training set
-    records_: Records
 
     def __init__(
         self,
@@ -114,66 +109,74 @@ class AgeOfLearning(Callback):
     # What is known
 
     @property
+    def ages_(self) -> SampleAges | None:
+        """The ages of the training set; None before the first epoch."""
+        balance = getattr(self, "balance_", None)
+        return None if balance is None else balance.ages
+
+    @property
+    def margins_(self) -> Margins | None:
+        """The margins, if there are any; None before the first epoch."""
+        return None if self.balance_ is None else self.balance_.margins
+
+    @property
     def class_age(self) -> Tensor:
         """The smoothed age of each class, `float32 [C]`."""
-        return self._known().class_age
+        return self._known()[1].class_age
 
     @property
     def class_weight(self) -> Tensor:
         """The weight of each class in the next epoch, at class level, `float32 [C]`."""
-        return self._known().class_weight
+        return self._known()[1].class_weight
 
-    def _known(self) -> SampleAges:
-        ages: SampleAges | None = getattr(self, "ages_", None)
-        if ages is None:
+    def _known(self) -> tuple[Balance, SampleAges]:
+        balance = getattr(self, "balance_", None)
+        if balance is None:
             raise AttributeError("There are no ages before the first epoch.")
-        return ages
+        return balance, balance.ages
 
     def state_dict(self) -> dict[str, object]:
         """Return ages and margins as tensors and primitives."""
-        if self.ages_ is None:
+        if self.balance_ is None:
             return self.pending_
-        more = self._pending_margins()
-        if self.margins_ is not None:
-            more = {"margins": self.margins_.state_dict(), "rate": self.rate_.state_dict()}
-        return sealed({**self.ages_.state_dict(), **more, "trained": self.trained_})
-
-    def _pending_margins(self) -> dict[str, object]:
-        return {name: self.pending_[name] for name in ("margins", "rate") if name in self.pending_}
+        state = self.balance_.state_dict()
+        more = {} if self.margins_ is None else {"margins": state["margins"], "rate": state["rate"]}
+        return sealed({**state["ages"], **more, "trained": self.trained_})  # type: ignore[dict-item]
 
     def load_state_dict(self, state: dict[str, object]) -> None:
         """Load ages and margins; if training has not begun, they are used when it begins."""
-        ages: SampleAges | None = getattr(self, "ages_", None)
         check_seal("AgeOfLearning", state)
-        if ages is not None and state:
-            ages.load_state_dict(_of_ages(state))
-            self.trained_ = _check.state_whole("AgeOfLearning", {"trained": 0, **state}, "trained")
-            self.pending_ = state
-            if self.margins_ is not None:
-                self._load_margins(self.margins_)
+        if getattr(self, "balance_", None) is not None and state:
+            self._load(state)
         else:
-            self.ages_, self.margins_, self.pending_ = None, None, state
+            self.balance_, self.pending_ = None, state
+
+    def _load(self, state: Mapping[str, object]) -> None:
+        rest = {name: state.get(name) for name in ("margins", "rate", "trained", SEAL)}
+        ages = {name: value for name, value in state.items() if name not in rest}
+        self._known()[0].load_state_dict({"ages": ages, **rest})
+        self.trained_ = _check.state_whole("AgeOfLearning", {"trained": 0, **state}, "trained")
 
     # What happens
 
     def initialize(self) -> Self:
         """Reset all ages, as when a net is initialized."""
-        self.ages_, self.margins_, self.pending_ = None, None, {}
-        self.rate_ = LearningRate()
+        self._release()
+        self.balance_, self.pending_ = None, {}
         self.trained_ = 0  # epochs of the net
-        self._new_records()
         self.adjusts_ = False  # whether the current batch gets offsets
         self.weight_: Tensor | None = None  # of the current batch
-        self.plain_: nn.Module | None = None  # the criterion, and its copy with weights behind it
-        self.hooked_: nn.Module | None = None
         return self
+
+    def _release(self) -> None:
+        """Close the record of a training that broke off."""
+        balance = getattr(self, "balance_", None)
+        if balance is not None:
+            balance.records.end(finished=False)
 
     def on_train_begin(self, net: NeuralNet, X: object = None, y: object = None, **kwargs: object) -> None:
         """Check the settings, and set `net.ages_`."""
-        _check.number("rho", self.rho, 0.0, 1.0)
-        _check.choice("level", self.level, ("class", "sample"))
-        _check.choice("fuse", self.fuse, FUSE)
-        self._check_offsets()
+        self._check_settings()
         self._check_order(net)
         if not hasattr(net.criterion_, "reduction"):
             raise TypeError(
@@ -181,18 +184,17 @@ class AgeOfLearning(Callback):
                 f"sample; {type(net.criterion_).__name__} has none."
             )
         self._detach(net)  # of a training that broke off
+        self._release()
         net.ages_ = self
         self.met_ = False
-        self._new_records()
 
-    def _new_records(self) -> None:
-        if hasattr(self, "records_"):
-            self.records_.end(finished=False)  # of a training that broke off
-        self.records_ = Records(self.recorder)
-
-    def _check_offsets(self) -> None:
+    def _check_settings(self) -> None:
+        _check.number("rho", self.rho, 0.0, 1.0)
+        _check.choice("level", self.level, ("class", "sample"))
+        _check.choice("fuse", self.fuse, FUSE)
         _check.number("gain", self.gain, 0.0, 1e3)
         _check.number("tau", self.tau, 0.0, 1e6)
+        Records(self.recorder)
         if isinstance(self.margins, str):
             _check.choice("margins", self.margins, SIGNALS)
         elif self.margins is not None and single_margins(self.margins)._labels is not None:
@@ -217,31 +219,32 @@ class AgeOfLearning(Callback):
                     "of the epoch before."
                 )
 
-    def on_epoch_begin(
-        self,
-        net: NeuralNet,
-        dataset_train: Dataset[object] | None = None,
-        dataset_valid: object = None,
-        **kwargs: object,
-    ) -> None:
+    def on_epoch_begin(self, net: NeuralNet, dataset_train: Dataset[object] | None = None, **kwargs: object) -> None:
         """Read the training set, once per training."""
         if self.met_:
             return
-        self.labels_ = _labels(net, dataset_train)
-        ages = SampleAges(self.labels_, rho=self.rho, level=self.level, fuse=self.fuse)
-        if self.pending_:
-            self._check_trained(net)
-            ages.load_state_dict(_of_ages(self.pending_))
-        elif self.ages_ is not None:
-            before = self.ages_.state_dict()
-            if before["labels"] == ages.state_dict()["labels"]:
-                ages.load_state_dict(sealed({**before, "rho": ages.state_dict()["rho"]}))
-            else:
-                self.margins_, self.rate_ = None, LearningRate()
-                warnings.warn("These are other samples than before: their ages start anew.", stacklevel=2)
-        self.ages_, self.pending_, self.met_ = ages, self._pending_margins(), True
-        self.fixed_ = self._fixed()
-        self.records_.begin(ages)
+        label = _labels(net, dataset_train)
+        if self.ages_ is not None and not np.array_equal(self.ages_.labels.numpy(), label):
+            self.balance_ = None
+            warnings.warn("These are other samples than before: their ages start anew.", stacklevel=2)
+        if self.balance_ is None:
+            self.balance_ = self._made(net, dataset_train, label)
+            if self.pending_:
+                self._check_trained(net)
+                self._load(self.pending_)
+                self.pending_ = {}
+        self.met_ = True
+        self.balance_.begin()
+
+    def _made(self, net: NeuralNet, dataset: Dataset[object] | None, label: npt.NDArray[np.int64]) -> Balance:
+        """Return new ages, margins and offset of a training set with these labels, `[N]`."""
+        ages = SampleAges(label, rho=self.rho, level=self.level, fuse=self.fuse)
+        margins = copy.deepcopy(self.margins)
+        if isinstance(margins, str):
+            margins = Margins(_num_classes(net, dataset), labels=label, signal=margins, gain=self.gain)
+        counted = isinstance(self.offset, str)
+        offset = logit_offsets(np.bincount(label), self.tau) if counted else self.offset
+        return Balance(ages, margins, None, offset, self.recorder)
 
     def _check_trained(self, net: NeuralNet) -> None:
         """Raise ValueError if the history that was loaded is of another epoch than the ages."""
@@ -253,38 +256,17 @@ class AgeOfLearning(Callback):
                 "checkpoints."
             )
 
-    def _fixed(self) -> Tensor | None:
-        """Return the static offset, `[C]`."""
-        if isinstance(self.offset, str):
-            return logit_offsets(np.bincount(self.labels_), self.tau)
-        return None if self.offset is None else by_class("offset", self.offset)
-
-    def _made_margins(self, classes: int) -> Margins:
-        """Return new margins, or those that were loaded, once the number of classes is known."""
-        if isinstance(self.margins, Margins):
-            found = copy.deepcopy(self.margins)
-        else:
-            found = Margins(classes, labels=self.labels_, signal=str(self.margins), gain=self.gain)
-        self._load_margins(found)
-        return found
-
-    def _load_margins(self, margins: Margins) -> None:
-        if "margins" in self.pending_:
-            margins.load_state_dict(self.pending_["margins"])  # type: ignore[arg-type]
-            self.rate_.load_state_dict(self.pending_.get("rate"))
-        self.pending_ = {}
-
     def on_batch_begin(self, net: NeuralNet, batch: object = None, training: bool = False, **kwargs: object) -> None:
         """Weight a training batch, and let the criterion adjust its logits."""
-        ages = self._known()
-        self.adjusts_ = training and (self.margins is not None or self.offset is not None)
-        if self.adjusts_:
+        balance, ages = self._known()
+        self.adjusts_ = training and (balance.margins is not None or balance.offset is not None)
+        if training:
+            balance.rate.note(getattr(getattr(net, "optimizer_", None), "param_groups", ()))
+        weighs = training and ages.epoch > 0 and self.rho > 0  # else the criterion's own mean, to the last bit
+        if self.adjusts_ or weighs:
             self._attach(net)
-        if self.adjusts_ or self.records_.recorder is not None:
-            self.rate_.note(getattr(getattr(net, "optimizer_", None), "param_groups", ()))
-        if not training or ages.epoch == 0 or self.rho == 0:
-            return  # weights of one: the criterion's own mean, to the last bit
-        self._attach(net)
+        if not weighs:
+            return
         if self.level == "class":
             _, y = unpack_data(batch)
             self.weight_ = ages.class_weight[torch.as_tensor(y, device="cpu").long()]
@@ -298,45 +280,34 @@ class AgeOfLearning(Callback):
         self.weight_ = ages.weight(samples)
 
     def on_batch_end(
-        self,
-        net: NeuralNet,
-        batch: object = None,
-        training: bool = False,
-        y_pred: object = None,
-        **kwargs: object,
+        self, net: NeuralNet, batch: object = None, training: bool = False, y_pred: object = None, **kwargs: object
     ) -> None:
         """Stop weighting and adjusting: other calls of the criterion are left alone. Record a validation batch."""
         self.weight_, self.adjusts_ = None, False
-        if not training and y_pred is not None and self.records_.recorder is not None:
+        balance, ages = self._known()
+        if not training and y_pred is not None and balance.records.recorder is not None:
             label = torch.as_tensor(unpack_data(batch)[1]).cpu().long()
-            output = y_pred[0] if isinstance(y_pred, tuple) else y_pred
-            known = label < self._known().num_classes
-            self.records_.test(label[known], self._scores(net._get_predict_nonlinearity()(output))[known])
+            shares = net._get_predict_nonlinearity()(y_pred[0] if isinstance(y_pred, tuple) else y_pred)
+            known = label < ages.num_classes
+            balance.records.test(label[known], log_shares(shares).cpu()[known, : ages.num_classes])
 
-    def on_epoch_end(
-        self,
-        net: NeuralNet,
-        dataset_train: Dataset[object] | None = None,
-        dataset_valid: object = None,
-        **kwargs: object,
-    ) -> None:
+    def on_epoch_end(self, net: NeuralNet, dataset_train: Dataset[object] | None = None, **kwargs: object) -> None:
         """Evaluate the training set, and advance ages and margins."""
-        ages = self._known()
-        soft = self.margins_ is not None and self.margins_.signal == "probability"
-        known = soft or self.records_.recorder is not None
+        balance, ages = self._known()
+        soft = balance.margins is not None and balance.margins.signal == "probability"
+        known = soft or balance.records.recorder is not None
         shares = torch.as_tensor(net.predict_proba(dataset_train)) if known else None
-        answers = np.asarray(net.predict(dataset_train) if not soft or shares is None else shares.argmax(1))
-        if answers.shape != self.labels_.shape:
+        named = np.asarray(shares.argmax(1) if soft and shares is not None else net.predict(dataset_train))
+        if named.shape != ages.labels.shape:
             raise TypeError(
-                f"AgeOfLearning needs a net whose predict gives a class for each sample, {list(self.labels_.shape)}, "
-                f"not {list(answers.shape)}."
+                f"AgeOfLearning needs a net whose predict gives a class for each sample, {list(ages.labels.shape)}, "
+                f"not {list(named.shape)}."
             )
-        balance = Balance(ages, self.margins_, None, None)
-        balance.records, balance.rate = self.records_, self.rate_
-        right, told = torch.from_numpy(answers == self.labels_), torch.from_numpy(answers.astype(np.int64))
-        balance._observe(torch.arange(len(answers)), right, told if shares is None or not soft else shares)
-        if shares is not None:
-            self.records_.observe(np.arange(len(answers)), self._scores(shares))
+        index, told = torch.arange(len(named)), torch.from_numpy(named.astype(np.int64))
+        right = torch.from_numpy(named == ages.labels.numpy())
+        balance.observe(index, right, shares if soft else told)
+        if not soft:
+            balance.note(index, shares)
         balance.advance(sync=False)  # every process has answered everything
         self.trained_ = len(net.history)
         balance.record()
@@ -346,61 +317,50 @@ class AgeOfLearning(Callback):
     def on_train_end(self, net: NeuralNet, X: object = None, y: object = None, **kwargs: object) -> None:
         """Restore the criterion, and finish the record."""
         self._detach(net)
-        self.records_.end(finished=True)
-
-    def _scores(self, probability: object) -> Tensor:
-        """Return log-probabilities of the classes of the training set, `[B, C]`, for the record."""
-        found = torch.as_tensor(probability).detach().cpu().float()[:, : self._known().num_classes]
-        return found.clamp_min(torch.finfo(torch.float32).tiny).log()
+        if self.balance_ is not None:  # a training of no epochs has none
+            self.balance_.records.end(finished=True)
 
     # Where weights and offsets enter
 
     def _attach(self, net: NeuralNet) -> None:
-        """Attach the weights to a copy of the net's criterion, because others may use the criterion too."""
-        if net.criterion_ is not self.hooked_:
-            self.plain_ = net.criterion_
-            self.hooked_ = _without_own_hooks(net.criterion_)
-            self.hooked_.register_forward_pre_hook(self._before_loss)
-            self.hooked_.register_forward_hook(self._after_loss, always_call=True)
-            net.criterion_ = self.hooked_
+        """Let a copy of the criterion, with its parameters, weight and adjust: others may use the criterion itself."""
+        if _plain(net.criterion_) is net.criterion_:
+            weighting = copy.copy(net.criterion_)
+            weighting.forward = partial(self._loss, net.criterion_)
+            net.criterion_ = weighting
 
     def _detach(self, net: NeuralNet) -> None:
-        if self.hooked_ is not None and net.criterion_ is self.hooked_:
-            net.criterion_ = self.plain_
-        self.weight_ = self.plain_ = self.hooked_ = None
-        self.adjusts_ = False
+        net.criterion_ = _plain(net.criterion_)
+        self.weight_, self.adjusts_ = None, False
 
-    def _before_loss(self, criterion: nn.Module, given: tuple[Tensor, ...]) -> tuple[Tensor, ...] | None:
-        self.reduction_: str | None = None
-        if self.weight_ is not None:
-            self.reduction_ = str(criterion.reduction)
-            setattr(criterion, "reduction", "none")  # noqa: B010  what is said of modules does not know of it
-        return (self._adjusted(criterion, given[0]), *given[1:]) if self.adjusts_ else None
+    def _loss(self, criterion: nn.Module, output: Tensor, target: Tensor) -> Tensor:
+        """Return the loss of a batch: adjusted and weighted in training."""
+        if self.adjusts_:
+            output = self._adjusted(criterion, output)
+        if self.weight_ is None:
+            return criterion.forward(output, target)
+        reduction = str(criterion.reduction)
+        setattr(criterion, "reduction", "none")  # noqa: B010  what is said of modules does not know of it
+        try:
+            loss = criterion.forward(output, target)
+        finally:
+            setattr(criterion, "reduction", reduction)  # noqa: B010
+        return _weighted(loss, self.weight_, reduction, _own_weight(criterion, target))
 
     def _adjusted(self, criterion: nn.Module, output: Tensor) -> Tensor:
-        """Return the output of a net for the loss: with margins and offset."""
-        if self.margins is not None and self.margins_ is None:
-            self.margins_ = self._made_margins(output.shape[-1] if output.dim() > 1 and output.shape[-1] > 1 else 2)
-        for each in (self.fixed_, None if self.margins_ is None else self.margins_.offsets):
-            output = output if each is None else _moved_logits(criterion, output, each)
+        """Return the output of a net for the loss: with offset and margins."""
+        balance, _ = self._known()
+        for offset in (balance.offset, None if balance.margins is None else balance.margins.offsets):
+            output = output if offset is None else _moved_logits(criterion, output, offset)
         return output
 
-    def _after_loss(self, criterion: nn.Module, given: tuple[Tensor, Tensor], loss: Tensor | None) -> Tensor | None:
-        reduction, self.reduction_ = self.reduction_, None
-        if reduction is None:
-            return None  # not a training batch: what it was stays
-        setattr(criterion, "reduction", reduction)  # noqa: B010
-        if loss is None or self.weight_ is None:
-            return None  # the criterion has failed, and says so itself
-        return _weighted(loss, self.weight_, reduction, _own_weight(criterion, given[1]))
 
-    def __getstate__(self) -> dict[str, object]:
-        # A net keeps its criterion itself, and knows how to bring it to another device.
-        return {**self.__dict__, "plain_": None, "hooked_": None}
-
-
-def _of_ages(state: Mapping[str, object]) -> dict[str, object]:
-    return {name: value for name, value in state.items() if name not in ("margins", "rate", "trained", SEAL)}
+def _plain(criterion: nn.Module) -> nn.Module:
+    """Return the criterion of the net, of which `criterion` may be the copy that weights."""
+    forward = vars(criterion).get("forward")
+    if isinstance(forward, partial) and isinstance(getattr(forward.func, "__self__", None), AgeOfLearning):
+        return forward.args[0]
+    return criterion
 
 
 def _moved_logits(criterion: nn.Module, output: Tensor, offset: Tensor) -> Tensor:
@@ -420,20 +380,6 @@ def _moved_logits(criterion: nn.Module, output: Tensor, offset: Tensor) -> Tenso
         raise ValueError(f"The net must return logits of {offset.numel()} classes or more, not {list(output.shape)}.")
     moved = with_offset(output, nn.functional.pad(offset, (0, missing)))  # classes that have no samples
     return moved.log_softmax(-1) if isinstance(criterion, nn.NLLLoss) else moved
-
-
-def _without_own_hooks(criterion: nn.Module) -> nn.Module:
-    """Return a criterion with the same parameters and hooks, without hooks of an earlier training."""
-    found = copy.copy(criterion)
-    for name, hooks in list(vars(criterion).items()):
-        if name.startswith("_forward") and isinstance(hooks, dict):
-            kept = {key: hook for key, hook in hooks.items() if not isinstance(_owner(hook), AgeOfLearning)}
-            found.__dict__[name] = OrderedDict(kept)
-    return found
-
-
-def _owner(hook: object) -> object:
-    return getattr(hook, "__self__", None)
 
 
 def _weighted(loss: Tensor, weight: Tensor, reduction: str, own: Tensor | None = None) -> Tensor:
@@ -475,6 +421,14 @@ def _labels(net: NeuralNet, dataset: Dataset[object] | None) -> npt.NDArray[np.i
     if found.ndim != 1 or whole is None or not np.array_equal(whole, found):
         raise TypeError(f"y must hold one class for each sample, 0 to C - 1, not {_check.shown(found)}.")
     return whole
+
+
+def _num_classes(net: NeuralNet, dataset: Dataset[object] | None) -> int:
+    """Return how many classes a net tells apart, by its output for the first samples; of one logit, two."""
+    with torch.random.fork_rng(devices=[]):  # a loader draws a number
+        output = next(net.forward_iter(dataset))
+    output = output[0] if isinstance(output, tuple) else output
+    return output.shape[-1] if output.dim() > 1 and output.shape[-1] > 1 else 2
 
 
 class _IndexedBatch(tuple[object, ...]):

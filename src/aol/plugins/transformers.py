@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler
 
 from aol import _check
 from aol._checkpoint import load_tensors
+from aol._need import framework
 from aol.ages import PartAges, pair_classes
 from aol.indexed import Indexed
 from aol.losses import loss_total, softmax_loss, weighted_mean
@@ -25,16 +26,10 @@ from aol.plugins._records import Recording
 from aol.plugins._training import Ages, Balance, InOrder, answers, evaluating, settings
 from aol.sampling import AgeSampler
 
-try:
+with framework("transformers"):
     from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
     from transformers.trainer_utils import TrainOutput
     from transformers.utils import logging
-except ModuleNotFoundError as missing:
-    raise ModuleNotFoundError(
-        f"aol.plugins.transformers needs {missing.name}, which is not installed: pip install '.[transformers]' in a "
-        "checkout of aol",
-        name=missing.name,
-    ) from missing
 
 KEY = "age_key"  # in a batch: the places of its samples in the training set, or for ages of classes its labels
 STATE_NAME = "ages.pt"  # in a checkpoint
