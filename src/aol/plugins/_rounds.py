@@ -88,54 +88,66 @@ def keep_sum(weight: Floats, factor: Floats) -> Floats:
     return product * (weight.sum() / product.sum())
 
 
-def train_part(
-    estimator: BaseEstimator,
-    method: str,
-    oob: bool,
-    samples: Samples,
-    weight: Floats,
-    part: Part,
-    offset: Floats | None,
-    given: dict[str, object],
-    scored: bool,
-) -> tuple[BaseEstimator, Answers]:
-    """Fit an estimator on one part of the samples; return it with its predictions for the other part.
+@dataclass(frozen=True)
+class Fit:
+    """How the estimators of a round are fitted, and what is asked of them.
 
-    With `scored`, they come with scores, if the estimator has any.
+    Args:
+        samples: of which a part is fitted on.
+        weight: of each sample, `[N]`; None: none is given to the estimator.
+        given: the user's own arguments of `fit`; of those with a value per sample, a part gets its own.
+        method: "fit" or "partial_fit".
+        offset: of the scores, `[C]`, or None.
+        oob: predictions are out of bag.
+        scored: predictions come with scores, if the estimator has any.
     """
-    train, test = part
-    X, y = samples.X, samples.y
-    if train is not None:
-        X, y = _safe_split(estimator, X, y, train)
-        weight = weight[train]
-    named = {in_fit(estimator, "sample_weight"): weight}
-    if offset is not None:
-        code = samples.code if train is None else samples.code[train]
-        named |= {in_fit(estimator, start_name(estimator)): start_scores(offset, code)}
-        forget_prior(estimator)
-    arguments = with_params(samples, train, named, given)
-    if method == "fit":
-        estimator.fit(X, y, **arguments)
-    else:
-        estimator.partial_fit(X, y, classes=samples.classes, **arguments)
-    if oob:
-        return estimator, out_of_bag(estimator, test, samples.classes)
-    if len(test) == 0:
-        return estimator, (test, samples.y[:0], None)
-    if train is not None:
-        X, _ = _safe_split(estimator, samples.X, None, test, train)
-    scores = log_scores(estimator, X, samples.classes) if scored and scores_known(estimator) else None
-    return estimator, (test, np.asarray(estimator.predict(X)), scores)
 
+    samples: Samples
+    weight: Floats | None
+    given: dict[str, object]
+    method: str = "fit"
+    offset: Floats | None = None
+    oob: bool = False
+    scored: bool = False
 
-def with_params(
-    samples: Samples, train: Indices | None, named: dict[str, Floats], given: dict[str, object]
-) -> dict[str, object]:
-    """Return all arguments of `fit`: our own and the user's, of which those with a value per sample are indexed."""
-    clash = named.keys() & given.keys()
-    if clash:
-        raise ValueError(f"fit must not be given {', '.join(sorted(clash))}, which is set here.")
-    return {**named, **_check_method_params(samples.X, given, train)}
+    def fitted(self, estimator: BaseEstimator, train: Indices | None = None) -> BaseEstimator:
+        """Return an estimator fitted on some samples; None: on all."""
+        samples = self.samples
+        X, y, part = samples.X, samples.y, slice(None) if train is None else train
+        if train is not None:
+            X, y = _safe_split(estimator, X, y, train)
+        own = {} if self.weight is None else {in_fit(estimator, "sample_weight"): self.weight[part]}
+        if self.offset is not None:
+            own[in_fit(estimator, start_name(estimator))] = start_scores(self.offset, samples.code[part])
+            forget_prior(estimator)
+        if clash := own.keys() & self.given.keys():
+            raise ValueError(f"fit must not be given {', '.join(sorted(clash))}, which is set here.")
+        arguments = {**own, **_check_method_params(samples.X, self.given, train)}
+        if self.method == "partial_fit":
+            return estimator.partial_fit(X, y, classes=samples.classes, **arguments)
+        return estimator.fit(X, y, **arguments)
+
+    def predicted(self, estimator: BaseEstimator, part: Part) -> tuple[BaseEstimator, Answers]:
+        """Fit an estimator on one part of the samples; return it with its predictions for the other part."""
+        train, test = part
+        estimator = self.fitted(estimator, train)
+        if self.oob:
+            return estimator, out_of_bag(estimator, test, self.samples.classes)
+        if len(test) == 0:
+            return estimator, (test, self.samples.y[:0], None)
+        X = self._held_out(estimator, part)
+        scored = self.scored and scores_known(estimator)
+        scores = log_scores(estimator, X, self.samples.classes) if scored else None
+        return estimator, (test, np.asarray(estimator.predict(X)), scores)
+
+    def held_out_scores(self, estimator: BaseEstimator, part: Part) -> tuple[Indices, Floats]:
+        """Fit an estimator on one part of the samples; return the indices of the other part, and its scores."""
+        estimator = self.fitted(estimator, part[0])
+        return part[1], log_scores(estimator, self._held_out(estimator, part), self.samples.classes)
+
+    def _held_out(self, estimator: BaseEstimator, part: Part) -> object:
+        train, test = part
+        return self.samples.X if train is None else _safe_split(estimator, self.samples.X, None, test, train)[0]
 
 
 def out_of_bag(estimator: BaseEstimator, index: Indices, classes: Labels) -> Answers:
@@ -224,18 +236,6 @@ def _of_all(found: Floats, estimator: BaseEstimator, classes: Labels, least: flo
     scores = np.full((len(found), len(classes)), least)
     scores[:, np.searchsorted(classes, own)] = found
     return scores
-
-
-def held_out_scores(
-    estimator: BaseEstimator, samples: Samples, weight: Floats | None, part: Part, given: dict[str, object]
-) -> tuple[Indices, Floats]:
-    """Fit on one part of the samples; return the indices of the other, and its scores."""
-    train, test = part
-    X, y = _safe_split(estimator, samples.X, samples.y, train)
-    named = {} if weight is None else {in_fit(estimator, "sample_weight"): weight[train]}
-    estimator.fit(X, y, **with_params(samples, train, named, given))
-    X, _ = _safe_split(estimator, samples.X, None, test, train)
-    return test, log_scores(estimator, X, samples.classes)
 
 
 def count_offsets(samples: Samples, tau: float) -> Floats:

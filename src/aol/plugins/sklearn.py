@@ -29,6 +29,7 @@ from aol.offsets import fit_offsets, posthoc_logits
 from aol.plugins._records import Recording, Records
 from aol.plugins._rounds import (
     Answers,
+    Fit,
     Floats,
     Indices,
     Labels,
@@ -36,14 +37,10 @@ from aol.plugins._rounds import (
     Samples,
     check_estimator,
     count_offsets,
-    held_out_scores,
-    in_fit,
     keep_sum,
     log_scores,
     scores_known,
     start_name,
-    train_part,
-    with_params,
 )
 from aol.plugins._wrapper import Wrapper, has
 
@@ -173,10 +170,7 @@ class AgedClassifier(Wrapper):
             kept = self._run(rounds, samples, base, given, records)
         self.round_, self.sample_weight_, offset, whole = kept
         if whole is None:
-            nobody: Part = (None, samples.code[:0])
-            whole, _ = train_part(
-                self._or_new(None), "fit", False, samples, self.sample_weight_, nobody, offset, given, False
-            )
+            whole = Fit(samples, self.sample_weight_, given, offset=offset).fitted(clone(self.estimator))
         self.__dict__.pop("offset_", None)
         if offset is not None:
             self.offset_ = offset
@@ -205,18 +199,10 @@ class AgedClassifier(Wrapper):
         best, kept = -1.0, None
         for _ in range(self.rounds):
             weight, offset = keep_sum(base, samples.age_factor(rounds.ages)), self._offset(samples, rounds)
+            scored = records.recorder is not None
+            fit = Fit(samples, weight, given, self.method, offset, oob=self.cv == "oob", scored=scored)
             trained = Parallel(n_jobs=self.n_jobs)(
-                delayed(train_part)(
-                    self._or_new(learner),
-                    self.method,
-                    self.cv == "oob",
-                    samples,
-                    weight,
-                    part,
-                    offset,
-                    given,
-                    records.recorder is not None,
-                )
+                delayed(fit.predicted)(self._or_new(learner), part)
                 for learner, part in zip(rounds.learners, rounds.parts, strict=True)
             )
             score = self._look(rounds, samples, [answers for _, answers in trained], records)
@@ -461,27 +447,26 @@ class OffsetClassifier(Wrapper):
             _check.choice("offsets", self.offsets, ("counts", "error"))
         given, of_splitter = self._routed(params)
         samples = self._check_samples(X, y, sample_weight)
-        weight = None if sample_weight is None else samples.given
-        if isinstance(self.offsets, str) and self.offsets == "error":
-            offsets = self.tau * self._from_errors(samples, weight, self._folds(samples, of_splitter), given)
+        fit = Fit(samples, None if sample_weight is None else samples.given, given)
+        if not isinstance(self.offsets, str):
+            offsets = self.tau * _given(self.offsets, samples)
+        elif self.offsets == "counts":
+            offsets = count_offsets(samples, self.tau)
         else:
-            counted = isinstance(self.offsets, str)
-            offsets = count_offsets(samples, self.tau) if counted else self.tau * _given(self.offsets, samples)
-        named = {} if weight is None else {in_fit(self.estimator, "sample_weight"): weight}
-        self.estimator_ = clone(self.estimator).fit(samples.X, samples.y, **with_params(samples, None, named, given))
+            offsets = self.tau * self._from_errors(fit, self._folds(samples, of_splitter))
+        self.estimator_ = fit.fitted(clone(self.estimator))
         self.offsets_: Floats = offsets
         return self
 
-    def _from_errors(
-        self, samples: Samples, weight: Floats | None, parts: list[Part], given: dict[str, object]
-    ) -> Floats:
+    def _from_errors(self, fit: Fit, parts: list[Part]) -> Floats:
         """Return the offsets that balance the errors of cross-validated predictions, `[C]`."""
         found = Parallel(n_jobs=self.n_jobs)(
-            delayed(held_out_scores)(clone(self.estimator), samples, weight, part, given) for part in parts
+            delayed(fit.held_out_scores)(clone(self.estimator), part) for part in parts
         )
         index = np.concatenate([index for index, _ in found])
         scores = torch.from_numpy(np.concatenate([scores for _, scores in found]))
-        return fit_offsets(scores, samples.code[index], times=samples.times()[index]).numpy().astype(np.float64)
+        label, times = fit.samples.code[index], fit.samples.times()[index]
+        return fit_offsets(scores, label, times=times).numpy().astype(np.float64)
 
     # Answering
 
