@@ -13,8 +13,10 @@ from torch import Tensor, nn
 from aol.bench import large
 from aol.cli import main
 from aol.data import open_data
+from aol.engine.image_requests import decoded_by_worker
 from aol.nets import resnet
 from aol.nets.registry import NETWORKS, Entry
+from tests.engine.test_cpu_share import pretend
 
 CPU = torch.device("cpu")
 
@@ -78,6 +80,36 @@ def test_the_command_times_every_way(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert rows["a packed image, mean"] < rows["a JPEG, mean"] / 4
     assert "24 JPEGs" in record["data"]
     assert "24 JPEGs" in capsys.readouterr().out.splitlines()[0]
+
+
+@pytest.mark.usefixtures("small")
+def test_the_command_compares_shares_that_the_cpu_decodes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decoded: list[int] = []
+    pretend(lambda content: decoded.append(len(content)), monkeypatch.setattr)
+    file, place = tmp_path / "shares.json", str(tmp_path / "set")
+    words = ["bench", "--large", "--device", "cpu", "--images", "24", "--workers", "0", "--folder", place]
+    assert main([*words, "--cpu-share", "0,0.25,1", "--out", str(file)]) == 0
+    found = {row["what"]: row for row in json.loads(file.read_text())["rows"]}
+    table = [line for line in capsys.readouterr().out.splitlines() if line.startswith("| resnet34 | ")]
+    for share, line in zip(("0 %", "25 %", "100 %"), table, strict=True):
+        what = f"resnet34, JPEG, {share} by workers, decoded while training"
+        figures = [found[what + which] for which in ("", ", of random tensors", ", over the plain loop")]
+        assert line.startswith(f"| resnet34 | {share} | {figures[0]['value']:,.4g} images/s |")
+        assert [f"{each['value']:,.4g} {each['unit']}" for each in figures] == line.split(" | ")[2:5]
+        assert found[f"JPEG, {share} by workers, decoded without training"]["value"] > 0
+    assert not any("packed, decoded" in what or "cost of ages" in what for what in found)
+    every, epochs = sum(len(path.read_bytes()) > 0 for path in Path(place).glob("photos/train/*/*")), 2 + 2
+    own = sum(decoded_by_worker(sample, epoch, 0.25) for epoch in (0, 1) * 2 for sample in range(every))
+    assert len(decoded) == 2 * epochs * every - own
+
+
+def test_shares_are_compared_only_where_there_is_a_decoder(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "--large", "--device", "cpu", "--cpu-share", "0,0.5"]) == 2
+    assert "--cpu-share needs a GPU and torchvision with nvJPEG" in capsys.readouterr().err
+    assert main(["bench", "--large", "--cpu-share", "0,1.5"]) == 2
+    assert "--cpu-share must be at most 1" in capsys.readouterr().err
 
 
 def test_a_set_that_was_made_before_is_used_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

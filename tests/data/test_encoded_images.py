@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader
 
 from aol import data
 from aol.data import DataError, StoredImages
-from aol.data.decode import decode
+from aol.data.decode import decode, open_image
 from aol.data.encoded_images import Subset
 from tests.support.tiny_sets import encoded, image_folder, pixels, tiny_lmdb, tiny_parquet
 
@@ -155,6 +155,17 @@ def test_the_rotation_that_a_camera_notes_is_applied(kind: str, orientation: int
 
 
 @pytest.mark.filterwarnings("ignore:Corrupt EXIF")
+@pytest.mark.parametrize("reduce", [1, 2, 4, 8])
+@pytest.mark.parametrize("side", [30, 300, 449])
+def test_a_reduced_jpeg_is_the_mean_of_its_pixels(side: int, reduce: int) -> None:
+    content = encoded(3, height=side, width=side + 40)
+    whole, found = (np.asarray(open_image(content, "x", reduce=each), dtype=np.float64) for each in (1, reduce))
+    assert found.shape == (-(-side // reduce), -(-(side + 40) // reduce), 3)
+    rows, columns = side // reduce, (side + 40) // reduce
+    blocks = whole[: rows * reduce, : columns * reduce].reshape(rows, reduce, columns, reduce, 3).mean((1, 3))
+    assert np.abs(found[:rows, :columns] - blocks).mean() < 3
+
+
 def test_damaged_exif_beside_whole_pixels_does_no_harm() -> None:
     from PIL import Image
 

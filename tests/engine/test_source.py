@@ -15,15 +15,16 @@ from PIL import Image
 from torch import Tensor
 
 from aol import _seeds
-from aol.data import StoredImages, augment, open_data
+from aol.data import StoredImages, augment, gpu_decode, open_data
 from aol.data.crops import RandomResizedCrop, crops_for
 from aol.data.decode import decode
 from aol.data.errors import DataError
 from aol.data.images import Augmentation
-from aol.engine import OfflineLoop, stored_source
+from aol.engine import OfflineLoop, image_requests, kept_images, side_streams, stored_source
+from aol.engine.kept_images import Decoded
 from aol.engine.settings import Settings, WrongSettingsError
 from aol.engine.source import OnDevice, shape_of, sources
-from aol.engine.stored_source import Decoded, FromStorage
+from aol.engine.stored_source import FromStorage
 from tests.support.running import PATIENCE
 from tests.support.tiny_runs import CPU, run_to_end, small_networks, tiny_pair
 from tests.support.tiny_sets import image_folder
@@ -125,7 +126,7 @@ def test_training_images_that_are_only_cut_by_workers_are_resized_to_the_same_cr
     given = {"order": order, "mine": torch.arange(7), "batch": 4, "epoch": 3, "seeds": [4]}
     level = 1.05 / (255 * 0.224)
     for largest in (1024, 20):  # with 20, workers resize what is larger
-        monkeypatch.setattr(stored_source, "_LARGEST", largest)
+        monkeypatch.setattr(image_requests, "LARGEST", largest)
         whole, cut = (
             FromStorage(train, test, pair.normalisation, workers=2, device=CPU, cuts=cuts) for cuts in (False, True)
         )
@@ -148,19 +149,19 @@ def test_images_that_a_device_decodes_are_those_of_the_workers(
     pair, level = open_data(str(folder)), 1.05 / (255 * 0.224)
     given = COMMON | {"image_size": 32, "workers": 2}
     (wanted, _) = sources(pair, augment=True, **given)  # type: ignore[arg-type]
-    monkeypatch.setattr(stored_source, "_CHUNK", 2)
-    monkeypatch.setattr(stored_source, "can_decode", lambda _: True)
+    monkeypatch.setattr(image_requests, "_CHUNK", 2)
+    monkeypatch.setattr(gpu_decode, "can_decode", lambda _: True)
     calls: list[int] = []
 
     def decoded(files: list[Tensor], _: torch.device) -> list[Tensor]:
         calls.append(len(files))
         return [decode(bytes(file.numpy())) for file in files]
 
-    monkeypatch.setattr(stored_source, "decode_jpegs", decoded)
+    monkeypatch.setattr(gpu_decode, "decode_jpegs", decoded)
     (found, _) = sources(pair, augment=True, **given)  # type: ignore[arg-type]
     assert isinstance(found, FromStorage)
     assert isinstance(wanted, FromStorage)
-    kept = stored_source.decoded(pair.train.records, workers=0, device=CPU)  # type: ignore[union-attr]
+    kept = kept_images.decoded(pair.train.records, workers=0, device=CPU)  # type: ignore[union-attr]
     assert kept is not None
     whole = [pair.train.with_transform(None)[place][0].reshape(-1) for place in range(12)]  # type: ignore[union-attr]
     assert torch.equal(kept.pixels[: sum(map(len, whole))], torch.cat(whole))
@@ -171,7 +172,7 @@ def test_images_that_a_device_decodes_are_those_of_the_workers(
     assert (here - there).abs().max() <= level
     here, there = (torch.cat(list(each.clean(order[0], batch=4))) for each in (found, wanted))
     assert (here - there).abs().max() <= level
-    assert sum(calls) == (10 if mixed else 14)  # the neighbour of a PNG is left to the worker, too
+    assert sum(calls) == (12 if mixed else 14)  # only the PNG is left to the worker
     found.close()
     wanted.close()
 
@@ -185,8 +186,8 @@ def test_a_file_that_the_device_cannot_decode_is_named(tmp_path: Path, monkeypat
     def decoded(files: list[Tensor], _: torch.device) -> list[Tensor]:
         raise RuntimeError("nvjpeg")
 
-    monkeypatch.setattr(stored_source, "can_decode", lambda _: True)
-    monkeypatch.setattr(stored_source, "decode_jpegs", decoded)
+    monkeypatch.setattr(gpu_decode, "can_decode", lambda _: True)
+    monkeypatch.setattr(gpu_decode, "decode_jpegs", decoded)
     (train, _) = sources(open_data(str(folder)), augment=True, **COMMON | {"image_size": 32})  # type: ignore[arg-type]
     assert isinstance(train, FromStorage)
     assert len(list(train.clean(torch.tensor([0, 1]), batch=2))) == 1  # Pillow can
@@ -199,8 +200,8 @@ def test_batches_that_are_made_ahead_are_those_that_are_made_when_asked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: int
 ) -> None:
     """Three training passes, each known before the one before ends, with clean passes between them."""
-    monkeypatch.setattr(stored_source, "_CHUNK", 2)
-    monkeypatch.setattr(stored_source, "_GROUP", 2)  # batches of five are three chunks, in two groups
+    monkeypatch.setattr(image_requests, "_CHUNK", 2)
+    monkeypatch.setattr(stored_source, "GROUP", 2)  # batches of five are three chunks, in two groups
     pair = open_data(str(image_folder(tmp_path)))
     crop, centre = crops_for(32)
     split = pair.train.with_transform(crop), pair.train.with_transform(centre)  # type: ignore[union-attr]
@@ -286,9 +287,9 @@ def test_after_an_error_the_next_pass_starts_anew(tmp_path: Path, ahead: bool) -
 def kept_source(root: Path, monkeypatch: pytest.MonkeyPatch, *, augment: bool = True, workers: int = 0) -> Decoded:
     """A folder that is decoded once, as on a GPU with room for it."""
     pair = open_data(str(image_folder(root)))
-    decoded = stored_source.decoded
+    decoded = kept_images.decoded
     monkeypatch.setattr(
-        "aol.engine.stored_source.kept", lambda split, **more: decoded(split.records, workers=workers, device=CPU)
+        "aol.engine.kept_images.kept", lambda split, **more: decoded(split.records, workers=workers, device=CPU)
     )
     train, test = sources(pair, augment=augment, **COMMON | {"image_size": 32})  # type: ignore[arg-type]
     assert isinstance(train, Decoded)
@@ -350,10 +351,10 @@ def test_transforms_of_another_are_left_to_the_workers(tmp_path: Path) -> None:
     assert isinstance(train, StoredImages)
     crop, centre = (train.with_transform(each) for each in crops_for(8))
     corner = train.with_transform(Corner())
-    assert stored_source.has_views(crop, centre)
-    assert stored_source.has_views(centre, centre)
-    assert not stored_source.has_views(corner, centre)
-    assert not stored_source.has_views(crop, corner)
+    assert image_requests.has_views(crop, centre)
+    assert image_requests.has_views(centre, centre)
+    assert not image_requests.has_views(corner, centre)
+    assert not image_requests.has_views(crop, corner)
     source = FromStorage(corner, corner, open_data("digits").normalisation, workers=0, device=CPU)
     assert source.area == 64
 
@@ -361,21 +362,21 @@ def test_transforms_of_another_are_left_to_the_workers(tmp_path: Path) -> None:
 def test_large_sets_stay_in_storage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     train = open_data(str(image_folder(tmp_path))).train
     assert isinstance(train, StoredImages)
-    assert stored_source.kept(train, workers=0, device=CPU) is None  # a network on a CPU is slower than decoding
-    images = stored_source.decoded(train.records, workers=0, device=CPU)
+    assert kept_images.kept(train, workers=0, device=CPU) is None  # a network on a CPU is slower than decoding
+    images = kept_images.decoded(train.records, workers=0, device=CPU)
     assert images is not None
     whole = train.with_transform(None)
     for place in (0, 5, 11):
         pixels = whole[place][0].reshape(-1)
         start = int(images.start[place])
         assert torch.equal(images.pixels[start : start + pixels.numel()], pixels)
-    monkeypatch.setattr(stored_source, "room", lambda _: 1000.0)
-    assert not stored_source._fits(train.records, CPU)
-    assert stored_source.decoded(train.records, workers=0, device=CPU) is None
-    monkeypatch.setattr(stored_source, "room", lambda _: 1e9)
-    assert stored_source._fits(train.records, CPU)
-    monkeypatch.setattr(stored_source, "_LARGEST", 30)
-    assert stored_source.decoded(train.records, workers=0, device=CPU) is None
+    monkeypatch.setattr(kept_images, "room", lambda _: 1000.0)
+    assert not kept_images._fits(train.records, CPU)
+    assert kept_images.decoded(train.records, workers=0, device=CPU) is None
+    monkeypatch.setattr(kept_images, "room", lambda _: 1e9)
+    assert kept_images._fits(train.records, CPU)
+    monkeypatch.setattr(kept_images, "LARGEST", 30)
+    assert kept_images.decoded(train.records, workers=0, device=CPU) is None
 
 
 def test_waiting_for_images_is_timed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -383,7 +384,7 @@ def test_waiting_for_images_is_timed(tmp_path: Path, monkeypatch: pytest.MonkeyP
     (train, _) = sources(pair, augment=True, **COMMON | {"image_size": 32})  # type: ignore[arg-type]
     assert isinstance(train, FromStorage)
     clock = iter(range(1000))  # each reading a second after the last
-    monkeypatch.setattr(stored_source.time, "perf_counter", lambda: float(next(clock)))
+    monkeypatch.setattr(side_streams.time, "perf_counter", lambda: float(next(clock)))
     list(train.train(torch.arange(12)[None], torch.arange(12), batch=4, epoch=0, seeds=[0]))
     assert train.waited == 3.0  # three batches
 

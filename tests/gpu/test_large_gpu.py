@@ -7,21 +7,28 @@ from pathlib import Path
 import pytest
 import torch
 
-from aol.bench.large import no_room
-from aol.data import open_data
+from aol.data import gpu_decode, open_data
 from aol.data.crops import crops_for
 from aol.data.gpu_decode import can_decode
 from aol.data.resample import Ragged, centre_view, crop_view, largest_crops, resample
-from aol.engine import OfflineLoop, stored_source
+from aol.engine import OfflineLoop
+from aol.engine.kept_images import Decoded
 from aol.engine.settings import Settings
-from aol.engine.source import sources
-from aol.engine.stored_source import Decoded, FromStorage
+from aol.engine.source import Decoding, sources
+from aol.engine.stored_source import FromStorage
 from aol.nets.fused.resample import batch
 from tests.data.test_resample import images, sizes
 from tests.support.tiny_sets import image_folder
 
 CUDA = torch.device("cuda")
 COMMON = {"image_size": 64, "normalisation": "centred", "augment": True, "workers": 2, "device": CUDA}
+
+
+WAYS = {  # who decodes images that are not kept
+    "workers": Decoding(keep=False),
+    "device": Decoding(keep=False),
+    "both": Decoding(keep=False, cpu_share=0.4),
+}
 
 
 @pytest.fixture(scope="module")
@@ -59,19 +66,18 @@ def test_the_kernel_is_the_matrix_products(planar: bool) -> None:
         torch.testing.assert_close(found.cpu(), wanted, rtol=1e-4, atol=2 * 255 * 500 / 2**24)
 
 
-@pytest.mark.parametrize("by", ["workers", "device"])
+@pytest.mark.parametrize("by", WAYS)
 def test_a_set_that_is_kept_shows_the_crops_of_one_that_is_streamed(
     folder: Path, by: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The decoder of the device may differ by some grey levels."""
     if by == "workers":
-        monkeypatch.setattr(stored_source, "can_decode", lambda _: False)
+        monkeypatch.setattr(gpu_decode, "can_decode", lambda _: False)
     elif not can_decode(CUDA):
         pytest.skip("torchvision with nvJPEG is missing")
     pair = open_data(folder)
     (kept, _) = sources(pair, **COMMON)  # type: ignore[arg-type]
-    with no_room():
-        (streamed, _) = sources(pair, **COMMON)  # type: ignore[arg-type]
+    (streamed, _) = sources(pair, decoding=WAYS[by], **COMMON)  # type: ignore[arg-type]
     assert isinstance(kept, Decoded)
     assert isinstance(streamed, FromStorage)
     order = torch.randperm(120, generator=torch.Generator().manual_seed(0))[None].cuda()
@@ -86,7 +92,7 @@ def test_a_set_that_is_kept_shows_the_crops_of_one_that_is_streamed(
     streamed.close()
 
 
-@pytest.mark.parametrize("by", ["workers", "device"])
+@pytest.mark.parametrize("by", WAYS)
 def test_batches_that_are_made_ahead_are_those_of_their_own_samples(
     folder: Path, by: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -95,13 +101,12 @@ def test_batches_that_are_made_ahead_are_those_of_their_own_samples(
     What is made ahead must neither be overwritten before it was used nor used before it is there.
     """
     if by == "workers":
-        monkeypatch.setattr(stored_source, "can_decode", lambda _: False)
+        monkeypatch.setattr(gpu_decode, "can_decode", lambda _: False)
     elif not can_decode(CUDA):
         pytest.skip("torchvision with nvJPEG is missing")
     pair, mine = open_data(folder), torch.arange(120, device=CUDA)
     (kept, _) = sources(pair, **COMMON)  # type: ignore[arg-type]
-    with no_room():
-        (streamed, _) = sources(pair, **COMMON)  # type: ignore[arg-type]
+    (streamed, _) = sources(pair, decoding=WAYS[by], **COMMON)  # type: ignore[arg-type]
     assert isinstance(kept, Decoded)
     assert isinstance(streamed, FromStorage)
     orders = [torch.randperm(120, generator=torch.Generator().manual_seed(seed))[None].cuda() for seed in range(5)]
@@ -126,22 +131,16 @@ def test_batches_that_are_made_ahead_are_those_of_their_own_samples(
     streamed.close()
 
 
-@pytest.mark.parametrize("keep", [True, False], ids=["kept", "streamed"])
+@pytest.mark.parametrize("decoding", [Decoding(), WAYS["device"], WAYS["both"]], ids=["kept", "streamed", "shared"])
 @pytest.mark.parametrize("signal", ["eval", "train"])
-def test_a_resumed_run_is_the_run(folder: Path, keep: bool, signal: str) -> None:
+def test_a_resumed_run_is_the_run(folder: Path, decoding: Decoding, signal: str) -> None:
     run = Settings(
         data="photos", net="resnet32", imbalance=None, epochs=3, batch_size=50, lr=0.01, weighting="aol", signal=signal,
         image_size=64, precision="bf16", clean_part=0.8 if signal == "eval" else 1.0,
     )  # fmt: skip
 
-    def loop() -> OfflineLoop:
-        if keep:
-            return OfflineLoop([run], open_data(folder), device=CUDA, workers=2)
-        with no_room():
-            return OfflineLoop([run], open_data(folder), device=CUDA, workers=2)
-
-    first, second = loop(), loop()
-    assert isinstance(first.train, Decoded if keep else FromStorage)
+    first, second = (OfflineLoop([run], open_data(folder), device=CUDA, workers=2, decoding=decoding) for _ in range(2))
+    assert isinstance(first.train, Decoded if decoding.keep else FromStorage)
     first.run_epoch()
     second.load_state_dict(first.state_dict())
     for each in (first, second):
@@ -158,17 +157,14 @@ def test_a_resumed_run_is_the_run(folder: Path, keep: bool, signal: str) -> None
 def test_a_captured_step_of_streamed_images_is_the_step(folder: Path) -> None:
     """Three batches of 50, 50 and 20: two graphs, which read the images from one place."""
     losses = []
-    for keep in (True, False):
+    for decoding in (Decoding(), WAYS["device"], WAYS["both"]):
         run = Settings(
             data="photos", net="cnn", imbalance=None, epochs=2, batch_size=50, lr=1e-3, image_size=64, signal="none"
         )
-        if keep:
-            loop = OfflineLoop([run], open_data(folder), device=CUDA, workers=2)
-        else:
-            with no_room():
-                loop = OfflineLoop([run], open_data(folder), device=CUDA, workers=2)
+        loop = OfflineLoop([run], open_data(folder), device=CUDA, workers=2, decoding=decoding)
         for _ in range(2):
             loop.run_epoch()
         losses.append(loop.history.epoch("train_loss")[:, 0])
         loop.close()
-    torch.testing.assert_close(losses[0], losses[1], rtol=2e-2, atol=1e-2)
+    for streamed in losses[1:]:
+        torch.testing.assert_close(losses[0], streamed, rtol=2e-2, atol=1e-2)

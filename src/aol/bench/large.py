@@ -13,13 +13,13 @@ import json
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
+from itertools import product
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -40,12 +40,11 @@ from aol.bench.measure import Row
 from aol.data import StoredImages, open_data, pack
 from aol.data.images import IMAGENET
 from aol.data.workers import cores
-from aol.engine import stored_source
 from aol.engine.capture import Captured
 from aol.engine.learner import Learner
 from aol.engine.offline import OfflineLoop
 from aol.engine.settings import Settings, WrongSettingsError
-from aol.engine.source import AnyPair, sources
+from aol.engine.source import AnyPair, Decoding, sources
 from aol.engine.stored_source import FromStorage
 
 SIZE, PACKED, CLASSES = 224, 256, 100
@@ -266,17 +265,6 @@ _PREFETCHED = 3  # batches that each worker of the plain loop may have ready
 # The engine
 
 
-@contextmanager
-def no_room() -> Iterator[None]:
-    """Let no set be kept on the device, as one that is too large for it."""
-    kept = stored_source.kept
-    stored_source.kept = lambda *_, **__: None
-    try:
-        yield
-    finally:
-        stored_source.kept = kept
-
-
 @dataclass(frozen=True)
 class Usual:
     """Default sizes of a measurement."""
@@ -298,7 +286,8 @@ class Large:
     """Times all ways to train on large images, and collects the figures in `rows`.
 
     What matters most is measured first: the network alone, images decoded while training, and the plain loop, for each
-    network; then images that are kept on the device; then what ages cost.
+    network; then images that are kept on the device; then what ages cost. With `shares`, only JPEGs that are decoded
+    while training, with each of these shares decoded by workers.
 
     Args:
         device: where to train.
@@ -307,6 +296,7 @@ class Large:
         workers: processes that decode, of the plain loop and of the engine; by default one a core.
         epochs: to time, after one that is not timed.
         batches: to time of the plain loop.
+        shares: of the JPEGs, that workers decode and not the GPU.
         say: called with a line for each figure.
         write: called with all rows after each.
     """
@@ -321,13 +311,14 @@ class Large:
         workers: int | None = None,
         epochs: int = 2,
         batches: int = 64,
+        shares: Sequence[float] = (),
         say: Callable[[str], None],
         write: Callable[[Sequence[Row]], None] = lambda _: None,
     ) -> None:
         self.device, self.images, self.batch, self.size, self.epochs = device, images, batch, size, epochs
         self.workers = cores() if workers is None else workers
         self.rows: list[Row] = []
-        self._plain_batches, self._say, self._write = batches, say, write
+        self._plain_batches, self._say, self._write, self._shares = batches, say, write, shares
         self._speeds: dict[str, float] = {}
 
     def add(self, what: str, value: float, unit: str, n: int = 1) -> None:
@@ -344,10 +335,15 @@ class Large:
                 self.add(row.what, row.value, row.unit, row.n)
             photos, packed = place / "photos", place / "packed"
             pairs = {"JPEG": open_data(photos, size=self.size), "packed": open_data(packed, size=self.size)}
-            for what, pair in pairs.items():
-                self._decoding(what, pair)
+            streamed = {what: (pair, Decoding(keep=False)) for what, pair in pairs.items()}
+            if self._shares:
+                streamed = {by_workers(each): (pairs["JPEG"], Decoding(False, each)) for each in self._shares}
+            for what, (pair, decoding) in streamed.items():
+                self._decoding(what, pair, decoding)
             for name in names:
-                self._streamed(name, photos, pairs)
+                self._streamed(name, photos, streamed)
+            if self._shares:
+                return self.rows
             if self.device.type == "cuda":
                 for name in names:
                     self._kept(name, pairs)
@@ -355,11 +351,10 @@ class Large:
                 self._add_costs(name, pairs["packed"])
         return self.rows
 
-    def _decoding(self, what: str, pair: AnyPair) -> None:
+    def _decoding(self, what: str, pair: AnyPair, decoding: Decoding) -> None:
         """Time a pass over the images without training."""
         given: dict[str, Any] = {"image_size": self.size, "normalisation": "standardised", "augment": True}
-        with no_room():
-            source, _ = sources(pair, **given, workers=self.workers, device=self.device)
+        source, _ = sources(pair, **given, workers=self.workers, device=self.device, decoding=decoding)
         assert isinstance(source, FromStorage)
         order = torch.randperm(source.labels.numel(), device=self.device)[None]
         mine = torch.arange(source.labels.numel(), device=self.device)
@@ -371,7 +366,7 @@ class Large:
         self.add(f"{what}, decoded without training", order.numel() / (time.perf_counter() - start), "images/s")
         source.close()
 
-    def _streamed(self, name: str, folder: Path, pairs: Mapping[str, AnyPair]) -> None:
+    def _streamed(self, name: str, folder: Path, ways: Mapping[str, tuple[AnyPair, Decoding]]) -> None:
         """Time a network on random tensors, on images that are decoded while training, and in the plain loop."""
         for what, value in floors(name, self.device, size=self.size).items():
             self.add(f"{name}, {what} of a training step, an image", value / 1e9, "G")
@@ -379,15 +374,14 @@ class Large:
         alone = random_tensors(name, self.batch, self.device, size=self.size, steps=steps)
         self._speeds[f"{name}, alone"] = alone
         self.add(f"{name}, random tensors on the device", alone, "images/s", steps)
-        for what, pair in pairs.items():
-            with no_room():
-                self._way(name, f"{what}, decoded while training", pair)
+        for what, (pair, decoding) in ways.items():
+            self._way(name, f"{what}, decoded while training", pair, decoding)
         batches = self._plain_batches if self.device.type == "cuda" else 1
         plain = plain_loop(folder, name, self.batch, self.device, size=self.size, workers=self.workers, batches=batches)
         self._speeds[f"{name}, plain"] = plain
         kind = "torchvision" if find_spec("torchvision") else "Pillow"
         self.add(f"{name}, plain loop ({kind}, {self.workers} workers)", plain, "images/s", batches)
-        for what in pairs:
+        for what in ways:
             self._add_ratio(name, f"{what}, decoded while training")
 
     def _kept(self, name: str, pairs: Mapping[str, AnyPair]) -> None:
@@ -396,9 +390,9 @@ class Large:
             self._way(name, f"{what}, kept on the device", pair)
             self._add_ratio(name, f"{what}, kept on the device")
 
-    def _way(self, name: str, way: str, pair: AnyPair) -> None:
+    def _way(self, name: str, way: str, pair: AnyPair, decoding: Decoding | None = None) -> None:
         """Time a network on images that come in some way."""
-        loop, began = self._trained(pair, _run(name, self.batch))
+        loop, began = self._trained(pair, _run(name, self.batch), decoding)
         what = f"{name}, {way}"
         took, waited = (self._median(loop, name) for name in ("train_seconds", "data_seconds"))
         speed = self._speeds[what] = loop.labels.numel() / took
@@ -430,10 +424,10 @@ class Large:
                 error = loop.history.last("train_accuracy_error").item()
                 self.add(f"{name}, standard error of the training accuracy, signal {what}", 100 * error, "%")
 
-    def _trained(self, pair: AnyPair, run: Settings) -> tuple[OfflineLoop, float]:
+    def _trained(self, pair: AnyPair, run: Settings, decoding: Decoding | None = None) -> tuple[OfflineLoop, float]:
         """Train for some epochs; return the loop, and the seconds before its first epoch."""
         start = time.perf_counter()
-        loop = OfflineLoop([run], pair, device=self.device, workers=self.workers)
+        loop = OfflineLoop([run], pair, device=self.device, workers=self.workers, decoding=decoding)
         began = time.perf_counter() - start
         for _ in range(1 + self.epochs):
             loop.run_epoch()
@@ -445,3 +439,26 @@ class Large:
 
     def _epoch(self, loop: OfflineLoop) -> float:
         return self._median(loop, "seconds")
+
+
+def by_workers(share: float) -> str:
+    """Return what JPEGs are called of which workers decode a share.
+
+    >>> by_workers(0.25)
+    'JPEG, 25 % by workers'
+    """
+    return f"JPEG, {100 * share:g} % by workers"
+
+
+def share_table(rows: Sequence[Row], shares: Sequence[float]) -> list[str]:
+    """Return what each share that workers decode gives, as lines of a Markdown table."""
+    found = {row.what: f"{row.value:,.4g} {row.unit}" for row in rows}
+    names = dict.fromkeys(what.partition(", JPEG, ")[0] for what in found if ", JPEG, " in what)
+    figures = ("", ", of random tensors", ", over the plain loop", ", waiting for images")
+    lines = ["| network | by workers | speed | of random tensors | of the plain loop | waiting for images |"]
+    lines.append("| --- | --- | --- | --- | --- | --- |")
+    for name, share in product(names, shares):
+        what = f"{name}, {by_workers(share)}, decoded while training"
+        cells = [name, f"{100 * share:g} %", *(found[what + figure] for figure in figures)]
+        lines.append(f"| {' | '.join(cells)} |")
+    return lines

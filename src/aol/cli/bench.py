@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from aol.cli.execution import DEVICE
 from aol.cli.output import tell
-from aol.cli.parser import command, count, counts, positive, switch, value
+from aol.cli.parser import command, count, counts, positive, shares, switch, value
 
 if TYPE_CHECKING:
     import torch
@@ -28,6 +28,7 @@ def _say(text: str) -> None:
         "aol bench --runs 1,16 --out bench.json",
         "aol bench --nets vit,timm:resnet18 --runs 16",
         "aol bench --large --nets resnet50",
+        "aol bench --large --folder photos --cpu-share 0,0.25,0.5",
         "aol bench --large --folder photos --make --images 20000",
     ),
     value("--runs", "VALUES", "numbers of runs trained together (default: 1,16,64; CPU: 1,2)", type=counts),
@@ -38,6 +39,7 @@ def _say(text: str) -> None:
     value("--images", "N", "with --large: number of images (default: 20000; CPU: 64)", type=count(1)),
     value("--folder", "DIR", "with --large: make the images here, or use those of an earlier call"),
     switch("--make", "with --large --folder: only make the images; needs no GPU"),
+    value("--cpu-share", "VALUES", "with --large: only compare shares of the JPEGs that the CPU decodes", type=shares),
     value("--nets", "NAMES", "measure these networks, one run and several as one; with --large: on large images"),
     DEVICE,
     value("--out", "FILE", "also write the figures to this file, as JSON"),
@@ -89,7 +91,11 @@ def _make(words: argparse.Namespace) -> None:
 
 def _large(words: argparse.Namespace, device: torch.device) -> None:
     from aol.bench import large, measure
+    from aol.data import gpu_decode
+    from aol.engine.settings import WrongSettingsError
 
+    if words.cpu_share and not gpu_decode.can_decode(device):
+        raise WrongSettingsError("--cpu-share needs a GPU and torchvision with nvJPEG, which decodes the other images.")
     usual = large.usual(device.type)
     images = words.images or usual.images
     about = f"{images:,} JPEGs, batches of {usual.batch} × {usual.size} pixels"
@@ -105,9 +111,13 @@ def _large(words: argparse.Namespace, device: torch.device) -> None:
         size=usual.size,
         workers=words.workers,
         epochs=words.epochs or 1,
+        shares=words.cpu_share or (),
         say=_say,
         write=write,
     )
     names = tuple(words.nets.split(",")) if words.nets else usual.nets
     rows = bench.measure(names, Path(words.folder) if words.folder else None)
-    tell(words, {"data": about, "rows": [vars(row) for row in rows]}, measure.table(rows, device, about).splitlines())
+    lines = measure.table(rows, device, about).splitlines()
+    if words.cpu_share:
+        lines += ["", *large.share_table(rows, words.cpu_share)]
+    tell(words, {"data": about, "rows": [vars(row) for row in rows]}, lines)

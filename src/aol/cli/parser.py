@@ -218,6 +218,11 @@ def counts(text: str) -> list[int]:
     return [count(1, most=10_000)(part.strip()) for part in text.split(",")]
 
 
+def shares(text: str) -> list[float]:
+    """Return different numbers of 0 to 1 with commas between them."""
+    return list(dict.fromkeys(number(0.0, most=1.0)(part.strip()) for part in text.split(",")))
+
+
 def folder(text: str) -> str:
     """Return the name of a folder; an empty one, as an unset variable leaves it, would mean this folder."""
     if not text:

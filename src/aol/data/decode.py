@@ -31,13 +31,18 @@ def _pillow() -> ModuleType:
     return need("PIL.Image", package="pillow", extra="images", why="decoding images")
 
 
-def open_image(encoded: bytes, source: str) -> Image:
-    """Decode the whole image with Pillow, upright, as RGB; a damaged one is a `DataError` naming `source`."""
+def open_image(encoded: bytes, source: str, *, reduce: int = 1) -> Image:
+    """Decode the whole image with Pillow, upright, as RGB; a damaged one is a `DataError` naming `source`.
+
+    `reduce`: decode a JPEG at 1/2, 1/4 or 1/8 of its sides, which takes less time.
+    """
     if not encoded:
         raise DataError(f"{source}: {EMPTY}")
     pillow = _pillow()
     with _named(source):
         image: Image = pillow.open(io.BytesIO(encoded))
+        if reduce > 1:
+            image.draft(None, (image.width // reduce, image.height // reduce))
         image.load()
         upright = _upright(image)
         return upright if upright.mode == "RGB" else upright.convert("RGB")  # which would copy it

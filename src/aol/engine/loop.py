@@ -27,7 +27,7 @@ from aol.engine.run_margins import RunMargins
 from aol.engine.run_weights import RunWeights
 from aol.engine.sample_signals import SampleSignals
 from aol.engine.settings import Settings, WrongSettingsError
-from aol.engine.source import AnyPair, shape_of, sources
+from aol.engine.source import AnyPair, Decoding, shape_of, sources
 from aol.engine.stored_source import FromStorage
 from aol.engine.weighting import WEIGHTINGS
 from aol.longtail import long_tail
@@ -58,6 +58,7 @@ class Loop(ABC):
         workers: int | None = None,
         keep_samples: bool = False,
         stacking: str = "grouped",
+        decoding: Decoding | None = None,
     ) -> None:
         self.runs, self.settings, self.device = list(runs), runs[0], device
         self.classes, self.num_classes = pair.classes, pair.num_classes
@@ -72,6 +73,7 @@ class Loop(ABC):
             augment=s.augment,
             workers=workers,
             device=device,
+            decoding=decoding,
         )
         self.train, self.test = seen(pair)
         hidden = None if s.nuisance == "none" or pair.shortcut is None else pair.shortcut.test.to(device)

@@ -1,28 +1,49 @@
-"""Sources of batches: a set kept on the device as one tensor; `stored_source.py` has those of large images.
+"""Sources of batches: a set kept on the device as one tensor; others have those of large images.
 
-A source returns network input for given samples; the caller chooses the samples and their order.
+`stored_source.py`: decoded while training; `kept_images.py`: decoded once. A source returns network input for given
+samples; the caller chooses the samples and their order.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from importlib.util import find_spec
 from typing import TypeAlias
 
 import torch
 from torch import Tensor
 
-from aol import _seeds
+from aol import _check, _seeds
 from aol.data import augment
 from aol.data.crops import crops_for
 from aol.data.encoded_images import StoredImages
 from aol.data.images import Augmentation, ImageSet, Normalisation, Pair
 from aol.data.nuisance import change
-from aol.engine import stored_source
+from aol.engine import kept_images
+from aol.engine.image_requests import has_views
+from aol.engine.kept_images import Decoded
 from aol.engine.settings import Settings, WrongSettingsError
-from aol.engine.stored_source import Decoded, FromStorage, has_views, worker_count
+from aol.engine.stored_source import FromStorage, worker_count
 
 AnyPair: TypeAlias = Pair[ImageSet] | Pair[StoredImages]
+
+
+@dataclass(frozen=True)
+class Decoding:
+    """How large images come to a GPU.
+
+    Args:
+        keep: decode a set once and keep it on the GPU, where it fits.
+        cpu_share: of the JPEGs that are decoded while training, the part that worker processes decode, not nvJPEG.
+    """
+
+    keep: bool = True
+    cpu_share: float = 0.0
+
+    def __post_init__(self) -> None:
+        _check.number("cpu_share", self.cpu_share, 0.0, 1.0)
 
 
 def data_of(run: Settings, pairs: Mapping[str, AnyPair], *, pixels: bool = True) -> AnyPair:
@@ -139,8 +160,9 @@ def sources(
     augment: bool,
     workers: int | None,
     device: torch.device,
+    decoding: Decoding | None = None,
 ) -> tuple[Source, Source]:
-    """Return the training and the test split of a data set as sources."""
+    """Return the training and the test split of a data set as sources; `decoding` is for large images."""
     scale = pair.normalisation if normalisation == "centred" else pair.standardised
     train, test = pair.train, pair.test
     if isinstance(train, ImageSet) and isinstance(test, ImageSet):
@@ -153,15 +175,22 @@ def sources(
         train, test = train.with_transform(crop), test.with_transform(centre)
     plain = train.with_transform(test.transform)
     shown = train if augment else plain
-    return _stored(shown, plain, scale, workers, device), _stored(test, test, scale, workers, device)
+    stored = partial(_stored, scale, worker_count(workers, device), device, decoding or Decoding())
+    return stored(shown, plain), stored(test, test)
 
 
 def _stored(
-    train: StoredImages, clean: StoredImages, scale: Normalisation, workers: int | None, device: torch.device
+    scale: Normalisation,
+    workers: int,
+    device: torch.device,
+    decoding: Decoding,
+    train: StoredImages,
+    clean: StoredImages,
 ) -> Decoded | FromStorage:
     """Return a large split as a source: decoded once and kept on a GPU where it fits, else decoded while training."""
-    count = worker_count(workers, device)
-    images = stored_source.kept(train, workers=count, device=device) if has_views(train, clean) else None
+    images = None
+    if decoding.keep and has_views(train, clean):
+        images = kept_images.kept(train, workers=workers, device=device)
     if images is None:
-        return FromStorage(train, clean, scale, workers=count, device=device)
+        return FromStorage(train, clean, scale, workers=workers, device=device, cpu_share=decoding.cpu_share)
     return Decoded(images, train, clean, scale, device)
