@@ -302,7 +302,7 @@ def test_the_live_display_draws_and_gives_the_terminal_back(tmp_path: Path) -> N
 def test_control_c_is_one_line_and_can_be_resumed_from(tmp_path: Path) -> None:
     words = ["train", "--epochs", "3000", "--checkpoint-seconds", "0", "--out", str(tmp_path)]
     status, drawn, restored = on_a_terminal(words, when=tmp_path / "work" / "*", keys=b"\x03")
-    assert status == 130
+    assert status in (130, -signal.SIGINT)  # Python ends by the signal if it came inside exec(); 130 for a shell too
     assert "aol: stopped" in drawn.rstrip().splitlines()[-1]
     assert f"aol resume {tmp_path}" in drawn
     assert "Traceback" not in drawn
