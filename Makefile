@@ -62,7 +62,7 @@ $(VENV)-kernels/.ready: $(BIN)/.ready
 	.ci/layer $(VENV) $(VENV)-kernels triton
 
 test-kernels: $(VENV)-kernels/.ready  ## the kernels without a GPU: by Triton's interpreter, and thread by thread
-	TRITON_INTERPRET=1 $(VENV)-kernels/bin/python -m pytest tests/nets/fused src/aol/nets/fused
+	TRITON_INTERPRET=1 $(VENV)-kernels/bin/python -m pytest --numprocesses 2 tests/nets/fused src/aol/nets/fused
 
 $(VENV)-ray/.ready: $(BIN)/.ready
 	.ci/layer $(VENV) $(VENV)-ray ray==2.60.0
@@ -84,10 +84,10 @@ $(VENV)-trainers/.ready: $(BIN)/.ready
 		wandb==0.31.0 mlflow-skinny==3.17.2 sqlalchemy==2.1.8 alembic==1.20.1
 
 test-lightning: $(VENV)-trainers/.ready
-	AOL_HOST=lightning $(VENV)-trainers/bin/python -m pytest tests/plugins/lightning src/aol/plugins/lightning.py tests/docs/test_blocks.py tests/docs/test_notebooks.py
+	AOL_HOST=lightning $(VENV)-trainers/bin/python -m pytest --numprocesses 2 --dist loadfile tests/plugins/lightning src/aol/plugins/lightning.py tests/docs/test_blocks.py tests/docs/test_notebooks.py
 
 test-transformers: $(VENV)-trainers/.ready
-	AOL_HOST=transformers $(VENV)-trainers/bin/python -m pytest tests/plugins/transformers src/aol/plugins/transformers.py tests/docs/test_blocks.py
+	AOL_HOST=transformers $(VENV)-trainers/bin/python -m pytest --numprocesses 2 --dist loadfile tests/plugins/transformers src/aol/plugins/transformers.py tests/docs/test_blocks.py
 
 $(VENV)-avalanche/.ready: $(BIN)/.ready
 	.ci/layer $(VENV) $(VENV)-avalanche torchvision==0.28.0 avalanche-lib==0.6.0
