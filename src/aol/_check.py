@@ -211,10 +211,9 @@ def within(name: str, index: Tensor, size: int, what: str) -> None:
     """Raise IndexError unless all numbers are in [0, size). Reads the tensor: for the CPU."""
     if index.numel() == 0:
         return
-    low, high = index.aminmax()
-    stray = low if bool(low < 0) else high
-    if bool((low < 0) | (high >= size)):
-        raise IndexError(f"{name} must lie in 0 to {size - 1} ({what}), not {int(stray)}.")
+    low, high = map(int, index.aminmax())
+    if low < 0 or high >= size:
+        raise IndexError(f"{name} must lie in 0 to {size - 1} ({what}), not {low if low < 0 else high}.")
 
 
 def same_labels(where: Tensor, own: Tensor, label: object, first: int = 0) -> None:

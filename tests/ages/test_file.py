@@ -69,6 +69,15 @@ def test_a_file_holds_the_numbers_of_the_store_in_memory(kind, tmp_path):
     assert same(filed.weight([3, 150]), held.weight([3, 150]))
 
 
+def test_a_file_made_in_inference_mode_is_used_in_inference_mode(tmp_path):
+    held = aol.SampleAges(LABELS)
+    train(held, range(2))
+    with torch.inference_mode():
+        filed = aol.SampleAges(LABELS, file=tmp_path / "ages")
+        train(filed, range(2))
+        assert agree(held, filed)
+
+
 @pytest.mark.skipif(not hasattr(os, "posix_fadvise"), reason="the system takes no advice")
 def test_reading_ahead_ends_where_the_samples_end(tmp_path, monkeypatch):
     asked = []
@@ -156,7 +165,7 @@ def test_rewind_to_a_damaged_copy_is_refused_and_keeps_the_newest_state(section,
         train(ages, range(2))
         tell(ages, 2)
     file = filed._file
-    file._section(section + 2 * (1 - file._current), torch.int16, SIZE)[7] ^= 3
+    file._section(section, 1 - file._current).view(torch.int32)[0, 7] ^= 3
     with pytest.raises(ValueError, match=r"is damaged: the checksum of epoch 1 .* Epoch 2 is kept"):
         filed.rewind(1)
     assert file.epoch == 2
@@ -174,17 +183,16 @@ def test_rewind_to_a_damaged_copy_is_refused_and_keeps_the_newest_state(section,
 
 
 def killed_in_advance(path: Path, writes: int) -> None:
-    ages, count = aol.SampleAges(LABELS, file=path), [0]
+    ages, count = aol.SampleAges(LABELS, file=path), itertools.count(1)  # threads write
     tell(ages, 2)
-    write = os.write
+    write = os.pwrite
 
-    def killed(handle: int, content: bytes) -> int:
-        count[0] += 1
-        if count[0] == writes:
+    def killed(handle: int, content: bytes, start: int) -> int:
+        if next(count) == writes:
             os.kill(os.getpid(), signal.SIGKILL)
-        return write(handle, content)
+        return write(handle, content, start)
 
-    os.write = killed
+    os.pwrite = killed
     ages.advance()
 
 
@@ -211,16 +219,15 @@ def test_a_disk_that_fails_in_advance_leaves_the_state_before_it(at, tmp_path, m
     for ages in (held, filed):
         train(ages, range(2))
         tell(ages, 2)
-    count, write = [0], os.write
+    count, write = itertools.count(1), os.pwrite
 
-    def fails(handle: int, content: bytes) -> int:
-        count[0] += 1
-        if count[0] == at:
+    def fails(handle: int, content: bytes, start: int) -> int:
+        if next(count) == at:
             raise OSError(errno.EIO, "Input/output error")
-        return write(handle, content)
+        return write(handle, content, start)
 
     with monkeypatch.context() as broken:
-        broken.setattr(os, "write", fails)
+        broken.setattr(os, "pwrite", fails)
         with pytest.raises(OSError, match=r"ages cannot be used \(Input/output error"):
             filed.advance()
     assert agree(held, filed)

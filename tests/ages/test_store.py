@@ -39,9 +39,27 @@ def test_a_word_gives_back_what_was_put_in(layout, data):
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_word_that_is_full_stays_full(layout):
-    word = layout.pack(torch.tensor([layout.largest_age + 5]), torch.tensor([layout.largest_count + 5]))
-    assert int(layout.age(word)) == layout.largest_age
+    word = layout.pack(torch.tensor([layout.largest_age]), torch.tensor([layout.largest_count + 5]))
     assert int(layout.count(word)) == layout.largest_count
+    layout.older_(layout.mark_(word, torch.tensor([False])), grows=False)
+    assert int(layout.age(word)) == layout.largest_age
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("grows", [False, True])
+@given(st.lists(st.tuples(st.integers(0, 9), st.booleans(), st.booleans()), min_size=1))
+def test_words_grow_older_like_ages(layout, grows, samples):
+    samples = [(age if grows else age + 1, seen, right) for age, seen, right in samples]
+    word = layout.pack(torch.tensor([[age for age, _, _ in samples]]))
+    for place, (_, seen, right) in enumerate(samples):
+        if seen:
+            layout.mark_(word[:, place], torch.tensor([right]))
+    changed = layout.older_(word, grows)
+    assert word.dtype == layout.word
+    for place, (age, seen, right) in enumerate(samples):
+        older = seen or (grows and age > 0)
+        assert int(word[0, place]) == (int(aol.age_step(torch.tensor(max(age, 1)), seen and right)) if older else age)
+        assert bool(changed[0, place]) == older if changed is not None else older
 
 
 @given(st.integers(1, 3), st.lists(st.tuples(st.integers(0, 6), st.booleans()), max_size=30), st.booleans())

@@ -1,6 +1,6 @@
 """The state of sample ages in a memory-mapped file: labels, and two copies of words and smoothed ages.
 
-A new state is written over the older copy, block by block, and its header last. So a process that is killed, or a
+A new state is written over the older copy, in blocks, and its header last. So a process that is killed, or a
 machine that loses power, leaves the state of the last `advance` that finished.
 
     header 0 | header 1 | labels | words 0 | smoothed ages 0 | words 1 | smoothed ages 1
@@ -14,10 +14,11 @@ import json
 import mmap
 import os
 import sys
+import threading
 import warnings
 import zlib
-from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -25,19 +26,22 @@ import torch
 from torch import Tensor
 
 from aol import _check, _files
-from aol.ages._store import Layout
+from aol.ages._store import Layout, split
 
-Block: TypeAlias = tuple[slice, Tensor, Tensor]  # of these samples: words and smoothed ages, [R, B]
+Fill: TypeAlias = Callable[[slice, Tensor, Tensor], None]  # changes words and smoothed ages [R, B] of these samples
 Header: TypeAlias = dict[str, Any]
 
-_MAGIC = "aol ages 1"
+_MAGIC = "aol ages 2"
 _ALIGNED = 1 << 16  # bytes of a header; sections begin at multiples of it
 _MOST_RUNS = 1000  # whose rates and checksums fit into a header
-_BLOCK = 1 << 20  # numbers written at once: few enough for the processor's cache
+_BLOCK = 1 << 20  # numbers that a thread writes at once, with a checksum of their own: part of the format
+_PART = 1 << 17  # numbers that are processed at once: few enough for a core's cache
+_THREADS = 4  # also on two cores: some wait for the disk
 _MAPPED = 1 << 23  # numbers that are observed before their pages are released
 _POPULATE_WRITE = 23  # MADV_POPULATE_WRITE, which the module mmap does not name
 _BINARY = getattr(os, "O_BINARY", 0)
 _SYNCED = getattr(os, "O_DSYNC", 0)  # a write returns when its data are on the disk
+_SEEKING = threading.Lock()
 
 
 class AgesFile:
@@ -52,8 +56,13 @@ class AgesFile:
         self.path, self._settings, self._layout, self._runs = path, settings, layout, runs
         if runs > _MOST_RUNS:
             raise ValueError(f"rho must have at most {_MOST_RUNS} values for ages in a file, not {runs}.")
-        self._held, self._label = labels.numel(), label
-        self._starts = self._sections()
+        self._held = held = labels.numel()
+        self._width = max(1, _BLOCK // runs)  # samples of a block
+        self._ahead = _THREADS * self._width  # samples that the system reads ahead
+        self._kinds = ((label, 1, held), (layout.word, runs, held + 1), (layout.ema, runs, held))
+        self._starts = [2 * _ALIGNED]  # of the sections, and the end of the file
+        for dtype, rows, width in (*self._kinds, *self._kinds[1:]):
+            self._starts.append(-(-(self._starts[-1] + rows * width * dtype.itemsize) // _ALIGNED) * _ALIGNED)
         with self._explained():
             path.parent.mkdir(parents=True, exist_ok=True)
             self._lock = _files.acquire(path, Path(f"{path}.lock"), "file")
@@ -63,22 +72,13 @@ class AgesFile:
             self._lock.release()
             raise
 
-    def _sections(self) -> list[int]:
-        """Return where the sections begin, and the end of the file."""
-        word = self._runs * (self._held + 1) * self._layout.word.itemsize
-        ema = self._runs * self._held * self._layout.ema.itemsize
-        starts = [2 * _ALIGNED]
-        for size in (self._held * self._label.itemsize, word, ema, word, ema):
-            starts.append(-(-(starts[-1] + size) // _ALIGNED) * _ALIGNED)
-        return starts
-
     def _open(self, labels: Tensor) -> None:
         new = not self.path.exists()
         found = {} if new else self._read_headers()
         self._current = max(found, key=lambda place: int(found[place]["generation"]), default=1)
         newest = found.get(self._current, {"generation": 0, "epoch": None})
         self._generation: int = newest["generation"]
-        self._checksums: dict[int, list[list[int]]] = {place: header["checksums"] for place, header in found.items()}
+        self._checksums: dict[int, list[int]] = {place: header["checksums"] for place, header in found.items()}
         self.epoch: int | None = newest["epoch"]
         self.previous: int | None = found.get(1 - self._current, {}).get("epoch")  # of the older copy, if it is whole
         with self._explained(), self.removed_on_error() if new else contextlib.nullcontext():
@@ -86,7 +86,7 @@ class AgesFile:
                 self._reserve()
             self._handle = os.open(self.path, os.O_RDWR | _BINARY | _SYNCED)
             self._memory = mmap.mmap(self._handle, self.size)
-            self.labels = self._section(0, self._label, self._held)
+            self.labels = self._section(0)[0]
             self._put_labels(labels, new)
 
     def _put_labels(self, labels: Tensor, new: bool) -> None:
@@ -115,12 +115,22 @@ class AgesFile:
         return self._copy(self._current)[1]
 
     def _copy(self, place: int) -> tuple[Tensor, Tensor]:
-        words = self._section(1 + 2 * place, self._layout.word, self._runs, self._held + 1)
-        return words, self._section(2 + 2 * place, self._layout.ema, self._runs, self._held)
+        return self._section(1, place), self._section(2, place)
 
-    def _section(self, number: int, dtype: torch.dtype, *shape: int) -> Tensor:
-        count = torch.Size(shape).numel()
-        return torch.frombuffer(self._memory, dtype=dtype, count=count, offset=self._starts[number]).view(shape)
+    def _section(self, number: int, place: int = 0) -> Tensor:
+        """Return labels (0), or words (1) or smoothed ages (2) of the copy at `place`."""
+        dtype, *shape = self._kinds[number]
+        start = self._starts[number + 2 * place]
+        return torch.frombuffer(self._memory, dtype=dtype, count=shape[0] * shape[1], offset=start).view(shape)
+
+    def _ranges(self, part: slice, sections: tuple[int, ...], place: int) -> Iterator[tuple[int, int]]:
+        """Yield the first byte and the number of bytes of these samples, for each section and run."""
+        for number in sections:
+            dtype, rows, width = self._kinds[number]
+            many = min(part.stop, width) - part.start
+            start = self._starts[number + 2 * place if number else 0]
+            for row in range(rows if many > 0 else 0):
+                yield start + (row * width + part.start) * dtype.itemsize, many * dtype.itemsize
 
     # Opening
 
@@ -183,14 +193,7 @@ class AgesFile:
 
     def _whole(self, place: int) -> bool:
         """Return whether a copy has the checksums of its header."""
-        found, (words, ema) = Checksums(self._runs, self._layout), self._copy(place)
-        for start in range(0, self._held, _BLOCK):
-            part = slice(start, min(start + _BLOCK, self._held))
-            self.expect(slice(part.stop, part.stop + _BLOCK), 1, 2, place=place)
-            found.add_words(words[:, part])
-            found.add_ema(ema[:, part])
-            self.release()
-        return found.values == self._checksums[place]
+        return self._each_block(place, lambda *_: None) == self._checksums[place]
 
     def damaged(self, why: str) -> ValueError:
         """Return the error for a file whose content its process did not write."""
@@ -208,21 +211,56 @@ class AgesFile:
 
     # Writing
 
-    @contextlib.contextmanager
-    def rewriting(self, epoch: int) -> Iterator[Iterator[Block]]:
-        """Give room for the blocks of a new state; at the end of the context it is the newest state."""
+    def rewrite(self, epoch: int, fill: Fill) -> None:
+        """Write a new state, which is the newest one when all is written. `fill` changes a block, in any thread."""
         other = 1 - self._current
         with self._explained():
             self._write_header(other, None)  # what it describes is overwritten
             self.previous = None
-            with ThreadPoolExecutor(4) as threads:
-                blocks = _Blocks(self, other, threads)
-                yield iter(blocks)
-                self._checksums[other] = blocks.finish()
+            self._checksums[other] = self._each_block(self._current, fill, other)
             self._sync()
             self._generation += 1
             self._write_header(other, epoch)
         self._current, self.previous, self.epoch = other, self.epoch, epoch
+
+    def _each_block(self, place: int, fill: Fill, to: int | None = None) -> list[int]:
+        """Read the blocks of a copy, `fill` them, write them to the other one, in threads; return checksums of runs."""
+        inference = torch.is_inference_mode_enabled()  # each thread has its own mode
+        computing, room = threading.Semaphore(min(_THREADS, os.cpu_count() or 1)), threading.local()
+
+        def begin() -> None:
+            size = self._runs, min(self._width, self._held)
+            room.words, room.ema = (torch.empty(size, dtype=dtype) for dtype, _, _ in self._kinds[1:])
+
+        def one(block: slice) -> list[int]:
+            words, ema = (each[:, : block.stop - block.start] for each in (room.words, room.ema))
+            with computing, torch.inference_mode(inference):
+                found = self._fill_block(place, block, words, ema, fill)
+            if to is not None:
+                for row, (start, _) in zip((*words, *ema), self._ranges(block, (1, 2), to), strict=True):
+                    self._write(start, _bytes(row))
+            return found
+
+        self.expect(slice(0, self._ahead), 0, 1, 2, place=place)
+        with ThreadPoolExecutor(_THREADS, initializer=begin) as threads:
+            found = list(threads.map(one, split(slice(0, self._held), self._width)))
+        return [zlib.crc32(b"".join(each.to_bytes(4, "little") for each in run)) for run in zip(*found, strict=True)]
+
+    def _fill_block(self, place: int, block: slice, words: Tensor, ema: Tensor, fill: Fill) -> list[int]:
+        """Read and fill a block, part by part while it is in the core's cache, and return a checksum per run."""
+        found = [0] * self._runs
+        self.expect(slice(block.start + self._ahead, block.stop + self._ahead), 0, 1, 2, place=place)
+        for part in split(block, max(1, _PART // self._runs)):
+            here = slice(part.start - block.start, part.stop - block.start)
+            word, smooth = words[:, here], ema[:, here]
+            for row, (start, size) in zip((*word, *smooth), self._ranges(part, (1, 2), place), strict=True):
+                self._read(start, size, _bytes(row))
+            fill(part, word, smooth)
+            # One CRC-32 of both, xor, costs half of one of each. What was observed does not count.
+            both = self._layout.unmarked(word).bitwise_xor_(smooth.view(word.dtype))
+            found = [zlib.crc32(_bytes(row), before) for row, before in zip(both, found, strict=True)]
+        self.release(self._ranges(block, (0,), place))  # labels
+        return found
 
     def go_back(self) -> None:
         """Return to the older copy, and forget the newest one: call `check_previous` before."""
@@ -238,42 +276,30 @@ class AgesFile:
 
     def prepare(self, part: slice) -> None:
         """Map the words of these samples for writing, all pages at once: one by one takes several times as long."""
-        rows, start = self.words, self._starts[1 + 2 * self._current]
-        for row in range(len(rows)) if sys.platform == "linux" else ():
-            first = start + (row * rows.shape[1] + part.start) * rows.itemsize
-            stop = start + (row * rows.shape[1] + part.stop) * rows.itemsize
-            first -= first % mmap.PAGESIZE
+        if sys.platform == "linux":
             with contextlib.suppress(OSError):  # before Linux 5.14
-                self._memory.madvise(_POPULATE_WRITE, first, stop - first)
+                self._advise(_POPULATE_WRITE, self._ranges(part, (1,), self._current))
 
     def expect(self, part: slice, *sections: int, place: int | None = None) -> None:
         """Ask the system to read these samples from the disk: labels (section 0), words (1), smoothed ages (2).
 
         Those of the newest state, or of the copy at `place`.
         """
-        if not hasattr(os, "posix_fadvise"):
-            return
-        for number in sections:
-            rows = (self.labels[None], self.words, self.ema)[number]
-            start = self._starts[number + 2 * (self._current if place is None else place) if number else 0]
-            for row in range(len(rows)):
-                first = start + (row * rows.shape[1] + part.start) * rows.itemsize
-                many = min(part.stop, rows.shape[1]) - part.start
-                if many > 0:  # 0 would mean all the rest of the file
-                    os.posix_fadvise(self._handle, first, many * rows.itemsize, os.POSIX_FADV_WILLNEED)
+        if hasattr(os, "posix_fadvise"):
+            for start, size in self._ranges(part, sections, self._current if place is None else place):
+                os.posix_fadvise(self._handle, start, size, os.POSIX_FADV_WILLNEED)
 
-    def release(self) -> None:
-        """Let go of the pages in memory; their content stays in the file, and in the system's cache."""
-        self._touched = 0
+    def release(self, ranges: Iterable[tuple[int, int]] | None = None) -> None:
+        """Let go of pages in memory, all or these; their content stays in the file, and in the system's cache."""
+        if ranges is None:
+            self._touched, ranges = 0, [(0, self.size)]
         if hasattr(mmap, "MADV_DONTNEED"):
-            self._memory.madvise(mmap.MADV_DONTNEED)
+            self._advise(mmap.MADV_DONTNEED, ranges)
 
-    def write_rows(self, place: int, first: int, words: Tensor, ema: Tensor) -> None:
-        """Write `words [R, B]` and `ema [R, B]` of the samples from `first` on."""
-        for number, rows, width in ((1, words, self._held + 1), (2, ema, self._held)):
-            start = self._starts[number + 2 * place]
-            for run, row in enumerate(rows):
-                self._write(start + (run * width + first) * row.itemsize, _bytes(row))
+    def _advise(self, advice: int, ranges: Iterable[tuple[int, int]]) -> None:
+        for start, size in ranges:
+            before = start % mmap.PAGESIZE
+            self._memory.madvise(advice, start - before, size + before)
 
     def _write_header(self, place: int, epoch: int | None) -> None:
         text = b""
@@ -290,11 +316,22 @@ class AgesFile:
         self._write(place * _ALIGNED, text.ljust(_ALIGNED, b"\0"))
         self._sync()
 
+    def _read(self, start: int, size: int, content: memoryview) -> None:
+        if not hasattr(os, "preadv"):  # which takes less time than mapping the pages
+            content[:] = self._memory[start : start + size]
+        elif os.preadv(self._handle, [content], start) != size:
+            raise self.damaged("it was cut while it was in use")
+
     def _write(self, start: int, content: bytes | memoryview) -> None:
         rest = memoryview(content)
-        os.lseek(self._handle, start, os.SEEK_SET)
         while rest:
-            rest = rest[os.write(self._handle, rest) :]
+            if hasattr(os, "pwrite"):
+                written = os.pwrite(self._handle, rest, start)
+            else:
+                with _SEEKING:
+                    os.lseek(self._handle, start, os.SEEK_SET)
+                    written = os.write(self._handle, rest)
+            rest, start = rest[written:], start + written
 
     def _sync(self) -> None:
         if not _SYNCED:
@@ -303,68 +340,6 @@ class AgesFile:
     def __del__(self) -> None:
         with contextlib.suppress(AttributeError, OSError):  # it may not have been opened
             os.close(self._handle)
-
-
-class Checksums:
-    """CRC-32 of the words and of the smoothed ages of each run, of blocks of any sizes."""
-
-    def __init__(self, runs: int, layout: Layout) -> None:
-        self._layout = layout
-        self.values = [[0] * runs, [0] * runs]
-
-    def add_words(self, words: Tensor) -> None:
-        """Count the words of the next samples, `[R, B]`, without what was observed."""
-        for part in torch.split(words, 1 << 16, 1):  # a copy of all would be new memory in each thread
-            self._add(0, self._layout.unmarked(part))
-
-    def add_ema(self, ema: Tensor) -> None:
-        """Count the smoothed ages of the next samples, `[R, B]`."""
-        self._add(1, ema)
-
-    def _add(self, number: int, rows: Tensor) -> None:
-        known = self.values[number]
-        known[:] = [zlib.crc32(_bytes(row), value) for value, row in zip(known, rows, strict=True)]
-
-
-class _Blocks:
-    """Blocks of a new state: one is filled while threads write the one before it, and compute its checksums."""
-
-    def __init__(self, file: AgesFile, place: int, threads: ThreadPoolExecutor) -> None:
-        self._file, self._place, self._threads = file, place, threads
-        self._checksums = Checksums(file._runs, file._layout)
-        self._written: list[Future[None]] = []
-
-    def __iter__(self) -> Iterator[Block]:
-        """Give room for each block, in order; it is written when the next one is asked for."""
-        file = self._file
-        width = min(max(1, _BLOCK // file._runs), file._held)
-        spare, full = (
-            [torch.empty((file._runs, width), dtype=dtype) for dtype in (file._layout.word, file._layout.ema)]
-            for _ in range(2)
-        )
-        file.expect(slice(0, 2 * width), 0, 1, 2)
-        for start in range(0, file._held, width):
-            stop = min(start + width, file._held)
-            words, ema = (each[:, : stop - start] for each in spare)
-            yield slice(start, stop), words, ema
-            self._wait()
-            self._written = [
-                self._threads.submit(file.write_rows, self._place, start, words, ema),
-                self._threads.submit(self._checksums.add_words, words),
-                self._threads.submit(self._checksums.add_ema, ema),
-            ]
-            file.release()
-            self._threads.submit(file.expect, slice(stop + width, stop + 2 * width), 0, 1, 2)
-            spare, full = full, spare
-
-    def _wait(self) -> None:
-        for each in self._written:
-            each.result()
-
-    def finish(self) -> list[list[int]]:
-        """Wait until the last block is written, and return the checksums."""
-        self._wait()
-        return self._checksums.values
 
 
 def _bytes(row: Tensor) -> memoryview:

@@ -6,6 +6,7 @@ observed since the last `advance` (seen, right). The sign bit is unused.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -69,16 +70,34 @@ class Layout:
             return "must hold words of ages, not other numbers"
         return ages.refuse(self.age(word))
 
+    def older_(self, word: Tensor, grows: bool) -> Tensor | None:
+        """Replace words by the ages after the epoch, and return which samples it changed; None: all of them.
+
+        If `grows`, samples that were seen before grow older also where they were not observed.
+        """
+        changed = None if self.all_observed(word) else self.observed(word)
+        wrong = (word >> (self.age_bits + self.count_bits + 1)).sub_(1)  # all bits, or none where the answer was right
+        age = word.bitwise_and_(self.largest_age)
+        if grows:  # a first answer finds an age of one
+            age.copy_(age.clamp_min(1) if changed is None else torch.maximum(age, changed.to(age.dtype)))
+            changed = None if changed is None else age > 0
+        age.bitwise_and_(wrong).add_(1 if changed is None else changed).clamp_max_(self.largest_age)
+        return changed
+
     def pack(self, age: Tensor, count: Tensor | None = None) -> Tensor:
-        """Return words with nothing observed."""
-        word = age.clamp_max(self.largest_age)
+        """Return words with nothing observed; ages are at most `largest_age`."""
         if count is not None:
-            word = word | (count.clamp_max(self.largest_count) << self.age_bits)
-        return word.to(self.word)
+            age = age | (count.clamp_max(self.largest_count) << self.age_bits)
+        return age.to(self.word)
 
     def mark(self, word: Tensor, right: Tensor) -> Tensor:
         """Return the words with a new observation, which replaces the previous one."""
-        return (right.to(self.word) * self._right).add_(self._observed).bitwise_or_(self.unmarked(word))
+        return self.mark_(word.clone(), right)
+
+    def mark_(self, word: Tensor, right: Tensor) -> Tensor:
+        """Like `mark`, in place."""
+        wrong = right.logical_not().view(torch.uint8)
+        return word.bitwise_or_(self._observed | self._right).sub_(wrong, alpha=self._right)
 
     def unmarked(self, word: Tensor) -> Tensor:
         """Return the words with nothing observed."""
@@ -109,8 +128,7 @@ def assign(words: Tensor, index: Tensor, right: Tensor, layout: Layout) -> None:
     if index.dim() == 1:
         columns = index.numpy()
         if _consecutive(columns):  # twice as fast
-            rows = words[:, int(columns[0]) : int(columns[0]) + columns.size]
-            rows.copy_(layout.mark(rows, right))
+            layout.mark_(words[:, int(columns[0]) : int(columns[0]) + columns.size], right)
             return
         marked = layout.mark(torch.from_numpy(table.take(columns, axis=1)), right).numpy()
         if words.shape[0] == 1:
@@ -147,3 +165,13 @@ def last_of_repeats(index: Tensor, value: Tensor) -> Tensor:
     last = torch.searchsorted(ordered, ordered, right=True) - 1
     settled = value.gather(1, places.gather(1, last))
     return torch.empty_like(value).scatter_(1, places, settled)
+
+
+def split(whole: slice, step: int) -> Iterator[slice]:
+    """Yield a range in parts of at most `step`.
+
+    >>> list(split(slice(2, 7), 3))
+    [slice(2, 5, None), slice(5, 7, None)]
+    """
+    for start in range(whole.start, whole.stop, step):
+        yield slice(start, min(start + step, whole.stop))

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from aol import _check
 from aol.ages.rules import balancing_factor
-from aol.ages.sample import SampleAges
+from aol.ages.sample import ADDING, SampleAges
 from aol.ids import Ids
 
 
@@ -89,7 +89,9 @@ class OldSet(SampleAges):
 
     def _tally(self, part: slice, ema: Tensor) -> None:
         super()._tally(part, ema)
-        self._old += self._is_old(ema).sum(1, keepdim=True)
+        old = self._is_old(ema).sum(1, keepdim=True)
+        with ADDING:
+            self._old += old
 
     def _relative(self, ema: Tensor) -> Tensor:
         seen = self._seen.sum(1, keepdim=True).to(torch.float64)

@@ -5,8 +5,8 @@ Internally every state has a run axis; a single `rho` only hides it.
 
 from __future__ import annotations
 
-import contextlib
 import os
+import threading
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,12 +20,13 @@ from aol._need import need
 from aol._seal import check_seal, sealed
 from aol._state import HasRuns
 from aol.ages import _file, _store
-from aol.ages.rules import blend, mean_one, older
+from aol.ages.rules import blend, mean_one
 from aol.ids import IdMap, Ids
 
 if TYPE_CHECKING:
     import pandas as pd
 
+ADDING = threading.Lock()  # sums of ages in a file are added in threads
 FUSE = ("ema", "mean", "peak")
 # Samples processed at once: what fits a core's cache; more on a GPU.
 _CHUNK = 1 << 17
@@ -156,10 +157,13 @@ class SampleAges(HasRuns):
         """Take up the state of a file, or write the first one."""
         self._words, self._ema = file.words, file.ema
         if file.epoch is None:
-            with file.removed_on_error(), self._rewriting(0) as blocks:
-                for _, word, ema in blocks:
-                    word.fill_(self._first_age())
-                    ema.fill_(torch.nan)
+
+            def fill(_: slice, words: Tensor, ema: Tensor) -> None:
+                words.fill_(self._first_age())
+                ema.fill_(torch.nan)
+
+            with file.removed_on_error():
+                self._rewrite(0, fill)
             self._seen.zero_()
             return
         self.epoch = file.epoch
@@ -245,7 +249,7 @@ class SampleAges(HasRuns):
         """
         step, held = _check.whole("size", size, 1), self._labels.numel()
         weight = self._class_weight()
-        for part in _split(slice(0, held), step):
+        for part in _store.split(slice(0, held), step):
             if self._file is not None:
                 self._file.expect(slice(part.stop, min(part.stop + step, held)), 2 if self.level == "sample" else 0)
             if self.level == "sample":
@@ -370,7 +374,7 @@ class SampleAges(HasRuns):
     def _mark(self, where: Tensor, right: Tensor) -> None:
         """Record answers `right [R, B]` to samples `where [B]` or `[R, B]`; `num_samples` stands for none of them."""
         if self._file is not None and where.numel():
-            first, last = where.flatten()[[0, -1]].tolist()
+            first, last = int(where.flatten()[0]), int(where.flatten()[-1])
             if 0 <= last - first < 2 * where.shape[-1]:  # likely in order
                 self._file.prepare(slice(first, last + 1))
         _store.write_marks(self._words, where, right, self._layout)
@@ -391,12 +395,7 @@ class SampleAges(HasRuns):
                 "advance() was called although observe() was not since the last advance(): no age changes. Call "
                 "observe() with the answers of the epoch first."
             )
-        with self._rewriting(self.epoch + 1) as blocks:
-            for block, words, ema in blocks:
-                for part in self._parts(block):
-                    here = slice(part.start - block.start, part.stop - block.start)
-                    self._fold(part, words[:, here], ema[:, here])
-                    self._tally(part, ema[:, here])
+        self._rewrite(self.epoch + 1, self._fold_block)
         self._given = 0
 
     def rewind(self, epoch: int) -> None:
@@ -440,17 +439,15 @@ class SampleAges(HasRuns):
             self._tally(part, self._ema[:, part])
         self._release()
 
-    @contextlib.contextmanager
-    def _rewriting(self, epoch: int) -> Iterator[Iterator[_file.Block]]:
-        """Give room for the words and smoothed ages of an epoch; in a file they count when all are written."""
+    def _rewrite(self, epoch: int, fill: _file.Fill) -> None:
+        """Replace the words and smoothed ages by those of an epoch; in a file they count when all are written."""
         before, self.epoch = self.epoch, epoch
         self._count_anew()
         if self._file is None:
-            yield iter([(slice(0, self._labels.numel()), self._words[:, :-1], self._ema)])
+            fill(slice(0, self._labels.numel()), self._words[:, :-1], self._ema)
             return
         try:
-            with self._file.rewriting(epoch) as blocks:
-                yield blocks
+            self._file.rewrite(epoch, fill)
         except BaseException:
             self.epoch = before
             self._count_anew()
@@ -474,28 +471,29 @@ class SampleAges(HasRuns):
         """Return the tensors that `observe` changes in place, for CUDA graph capture."""
         return self._words, self._stray
 
-    def _fold(self, part: slice, to_word: Tensor, to_ema: Tensor) -> None:
-        """Write the words and smoothed ages of these samples after the epoch, `[R, B]`."""
-        layout, word, ema = self._layout, self._words[:, part], self._ema[:, part]
-        age = layout.age(word)
-        now = older(age.clamp_min(1), layout.right(word)).clamp_max_(layout.largest_age)
-        every = layout.all_observed(word)  # then nothing has to be kept
-        if not every:
-            touched = layout.observed(word)
-            if self.absent == "grow":
-                touched |= age > 0
-            now = age + (now - age) * touched
-        before, age = ema.to(torch.float32), now.to(torch.float32)
+    def _fold_block(self, block: slice, words: Tensor, ema: Tensor) -> None:
+        """Fold what was observed into the words and smoothed ages of a block, and add up its ages."""
+        for part in self._parts(block):
+            here = slice(part.start - block.start, part.stop - block.start)
+            self._fold(words[:, here], ema[:, here])
+            self._tally(part, ema[:, here])
+
+    def _fold(self, word: Tensor, ema: Tensor) -> None:
+        """Fold what was observed into words and smoothed ages `[R, B]`."""
+        layout, rate, count = self._layout, self._rho[:, None], None
+        if self.fuse == "mean":
+            count = layout.count(word)
+        changed = layout.older_(word, self.absent == "grow")
+        before, age = ema.to(torch.float32), word.to(torch.float32)
         if not _all_seen(ema):
             before = before.nan_to_num(0.0)
             before += age * ~before.to(torch.bool)  # the first age starts the EMA
-        rate, count = self._rho[:, None], None
-        if self.fuse == "mean":
-            count = layout.count(word) + (1 if every else touched.to(torch.int32))
+        if count is not None:
+            count += 1 if changed is None else changed
             rate = count.clamp(1, layout.largest_count).to(torch.float32).reciprocal()
-        to_word.copy_(layout.pack(now, count))
+            word.copy_(layout.pack(word, count))
         folded = torch.maximum(before, age) if self.fuse == "peak" else blend(before, age, rate)
-        to_ema.copy_(folded if every else torch.where(touched, folded.to(ema.dtype), ema))
+        ema.copy_(folded if changed is None else torch.where(changed, folded.to(ema.dtype), ema))
 
     def _count_anew(self) -> None:
         self._sums.zero_()
@@ -506,10 +504,21 @@ class SampleAges(HasRuns):
         # Integer sums do not depend on their order: processes and devices give the same bits.
         label = self._labels[part].to(torch.int64).expand_as(ema)
         if not _all_seen(ema):
-            self._seen.scatter_add_(1, label, -ema.isnan().to(torch.int64))
+            unseen = torch.zeros_like(self._seen).scatter_add_(1, label, ema.isnan().to(torch.int64))
+            with ADDING:
+                self._seen -= unseen
             ema = ema.nan_to_num(0.0)
-        fixed = ema.to(torch.float32) * float(1 << self._fraction_bits())
-        self._sums.scatter_add_(1, label, fixed.round_().to(torch.int64))
+        bits = self._fraction_bits()
+        # Smoothed ages are whole multiples of 2^-23. Sums of few of them are exact in float64, in half the time.
+        exact = _check.readable(ema) and bits >= 23 and ema.shape[1] * self._largest() <= 1 << 29
+        added = ema.to(torch.float64) if exact else (ema.to(torch.float32) * float(1 << bits)).round_().to(torch.int64)
+        sums = torch.zeros_like(self._sums, dtype=added.dtype).scatter_add_(1, label, added)
+        with ADDING:
+            self._sums += (sums * float(1 << bits)).to(torch.int64) if exact else sums
+
+    def _largest(self) -> int:
+        """Return a number that no smoothed age of this epoch reaches."""
+        return min(self.epoch, self._layout.largest_age) + 2
 
     def _fraction_bits(self) -> int:
         """Return the number of fraction bits of the sums: 24, which is exact, unless the sums could overflow."""
@@ -530,7 +539,7 @@ class SampleAges(HasRuns):
     def _parts(self, block: slice | None = None) -> Iterator[slice]:
         """Yield the samples, or those of a block, in parts of a size that is processed at once."""
         step = max(1, _CHUNK * (1 if self.device.type == "cpu" else 32) // self._rho.numel())
-        return _split(slice(0, self._labels.numel()) if block is None else block, step)
+        return _store.split(slice(0, self._labels.numel()) if block is None else block, step)
 
     def _exchange(self, group: _distributed.Group) -> None:
         """Exchange observations; if two processes saw the same sample, the higher rank counts."""
@@ -598,12 +607,14 @@ class SampleAges(HasRuns):
         if not isinstance(stray, bool):
             raise _check.damaged(what, "stray", f"must be true or false, not {_check.shown(stray)}")
         check_seal(what, state)
-        with self._rewriting(epoch) as blocks:
-            for block, to_word, to_ema in blocks:
-                to_word.copy_(word[:, block])
-                to_ema.copy_(ema[:, block])
-                for part in self._parts(block):
-                    self._tally(part, ema[:, part])
+
+        def fill(block: slice, to_words: Tensor, to_ema: Tensor) -> None:
+            to_words.copy_(word[:, block])
+            to_ema.copy_(ema[:, block])
+            for part in self._parts(block):
+                self._tally(part, ema[:, part])
+
+        self._rewrite(epoch, fill)
         self._given = 0
         self._stray.fill_(stray)
 
@@ -641,8 +652,3 @@ class SampleAges(HasRuns):
 def _all_seen(ema: Tensor) -> bool:
     """Return whether no number is NaN; False where that is not known without a synchronisation."""
     return _check.readable(ema) and not bool(ema.amin().isnan())
-
-
-def _split(whole: slice, step: int) -> Iterator[slice]:
-    for start in range(whole.start, whole.stop, step):
-        yield slice(start, min(start + step, whole.stop))
