@@ -110,10 +110,10 @@ def joined(parts: Sequence[Part], samples: Sequence[int]) -> Images:
     >>> images.encoded.tolist(), [len(file) for file in files], len(pixels)
     ([False, True], [4], 18)
     """
-    files = [part.content for part in parts if isinstance(part.content, bytes)]
+    files = [np.frombuffer(part.content, np.uint8) for part in parts if isinstance(part.content, bytes)]
     cuts = [part.content.reshape(-1) for part in parts if not isinstance(part.content, bytes)]
     return Images(
-        torch.from_numpy(np.concatenate([np.frombuffer(b"".join(files), np.uint8), *cuts])),
+        torch.from_numpy(np.concatenate([*files, *cuts])),
         torch.tensor([isinstance(part.content, bytes) for part in parts]),
         torch.tensor([len(file) for file in files], dtype=torch.int64),
         torch.tensor(samples),
@@ -153,23 +153,22 @@ class Wanted:
 
     def _part(self, what: str, index: int, seed: int, epoch: int) -> Part:
         """Return an image as it is or, where the device does not decode it, a cut or what the transform returns."""
-        content, source = self._records.encoded(index), self._records.source(index)
-        transform, generator = self._views[what].transform, sample_generator(seed, epoch, index)
+        content, transform = self._records.encoded(index), self._views[what].transform
         assert transform is not None
+        crop = transform if isinstance(transform, RandomResizedCrop) else None
         plain = plain_jpeg_size(content) if self.encoded else None
-        size, box = plain or size_of(content, source), CENTRAL
-        side, least = min(size), transform.resize if isinstance(transform, ResizeCenterCrop) else LARGEST
-        if isinstance(transform, RandomResizedCrop):
-            box = _drawn(transform, *size, generator)
-            side, least = min(box[2:4]), transform.size
+        size = plain or size_of(content, self._records.source(index))
+        box = CENTRAL if crop is None else _drawn(crop, *size, sample_generator(seed, epoch, index))
         own = plain is not None and decoded_by_worker(index, epoch, self.share)
         if plain is not None and max(plain) <= 2 * LARGEST and not own:
             return Part(content, plain, box)
-        image = open_image(content, source, reduce=_reduction(side, least) if own else 1)
-        if box != CENTRAL:
-            return _cut(image, box, size, transform.size)
-        pixels = transform(torch.from_numpy(np.array(image)).permute(2, 0, 1), generator)
-        return _whole(pixels.permute(1, 2, 0).numpy())
+        least = transform.resize if isinstance(transform, ResizeCenterCrop) else transform.size
+        reduce = _reduction(min(size if crop is None else box[2:4]), least) if own else 1
+        image = open_image(content, self._records.source(index), reduce=reduce)
+        if crop is not None:
+            return _cut(image, box, size, crop.size)
+        pixels = torch.from_numpy(np.array(image)).permute(2, 0, 1)
+        return _whole(transform(pixels, sample_generator(seed, epoch, index)).permute(1, 2, 0).numpy())
 
 
 def _drawn(crop: RandomResizedCrop, height: int, width: int, generator: np.random.Generator) -> Box:
