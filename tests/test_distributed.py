@@ -78,6 +78,22 @@ def test_a_file_that_one_process_refuses_is_an_error_on_all(processes, tmp_path)
     assert all("1 of" in each for each in others)
 
 
+@pytest.mark.parametrize("filed", [False, True], ids=["memory", "file"])
+def test_a_state_that_one_process_refuses_is_loaded_by_none(processes, filed, tmp_path):
+    folder, alone = str(tmp_path) if filed else None, scenarios.sample_ages(0, processes.world, alone=True)
+    *others, (last, _) = results = processes.run("sharded_state_refused", folder=folder, other_epoch=False)
+    assert "ema" in last
+    assert all(f"1 of {processes.world} processes refused" in refusal for refusal, _ in others)
+    assert all(found == alone[3:5] for _, found in results)
+
+
+def test_states_of_several_epochs_are_loaded_by_none(processes):
+    alone = scenarios.sample_ages(0, processes.world, alone=True)
+    for refusal, found in processes.run("sharded_state_refused", folder=None, other_epoch=True):
+        assert f"in the epochs {[1] * (processes.world - 1) + [0]}" in refusal
+        assert found == alone[3:5]
+
+
 @pytest.mark.parametrize(
     "settings",
     [

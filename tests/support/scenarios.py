@@ -137,6 +137,30 @@ def sharded_file_refused(rank: int, world: int, *, folder: str) -> str:
     return ""
 
 
+def sharded_state_refused(rank: int, world: int, *, folder: str | None, other_epoch: bool) -> tuple[str, list]:
+    """The last process gets a damaged state, or one of another epoch; none loads its state, and all train on."""
+    labels, file = _share_of_labels(rank, world), None if folder is None else f"{folder}/{rank}"
+    ages, states, refusal, found = aol.ShardedSampleAges(labels, num_classes=5, file=file), [], "", []
+    for epoch in range(3):
+        states.append(ages.state_dict())
+        ages.observe(*share(epoch, rank, world, SIZE, (), False, False))
+        ages.advance()
+    ages.observe(*share(3, rank, world, SIZE, (), False, False))
+    state = states[1]
+    if rank == world - 1:
+        state = states[0] if other_epoch else {**state, "ema": state["ema"] + 99}
+    try:
+        ages.load_state_dict(state)
+    except ValueError as error:
+        refusal = str(error)
+    for epoch in (3, 4):
+        if epoch > 3:  # what was observed before the refusal is still there
+            ages.observe(*share(epoch, rank, world, SIZE, (), False, False))
+        ages.advance()
+        found.append([ages.epoch, *(_joined(ages, name, rank, world) for name in SAMPLE_LOOK)])
+    return refusal, found
+
+
 def _joined(state, name: str, rank: int, world: int) -> list:
     value = getattr(state, name)
     if name in ("class_age", "class_weight"):

@@ -596,6 +596,20 @@ class SampleAges(HasRuns):
 
     def load_state_dict(self, state: dict[str, object]) -> None:
         """Load a state; one with other settings, labels or sizes is refused, and nothing changes."""
+        epoch, stray, word, ema = self._checked(state)
+
+        def fill(block: slice, to_words: Tensor, to_ema: Tensor) -> None:
+            to_words.copy_(word[:, block])
+            to_ema.copy_(ema[:, block])
+            for part in self._parts(block):
+                self._tally(part, ema[:, part])
+
+        self._rewrite(epoch, fill)
+        self._given = 0
+        self._stray.fill_(stray)
+
+    def _checked(self, state: dict[str, object]) -> tuple[int, bool, Tensor, Tensor]:
+        """Return the epoch, whether there was a stray index, words and smoothed ages of a state, or raise ValueError."""
         what, shape = type(self).__name__, self._ema.shape
         _check.same_settings(what, self._settings(), state)
         epoch = _check.state_whole(what, state, "epoch")
@@ -607,16 +621,7 @@ class SampleAges(HasRuns):
         if not isinstance(stray, bool):
             raise _check.damaged(what, "stray", f"must be true or false, not {_check.shown(stray)}")
         check_seal(what, state)
-
-        def fill(block: slice, to_words: Tensor, to_ema: Tensor) -> None:
-            to_words.copy_(word[:, block])
-            to_ema.copy_(ema[:, block])
-            for part in self._parts(block):
-                self._tally(part, ema[:, part])
-
-        self._rewrite(epoch, fill)
-        self._given = 0
-        self._stray.fill_(stray)
+        return epoch, stray, word, ema
 
     def _refuse(self, word: Tensor, ema: Tensor, epoch: int) -> tuple[str, str] | None:
         """Return which of `word` and `ema` is no state of this epoch, and why; None if they are."""

@@ -146,15 +146,18 @@ class ShardedSampleAges(SampleAges):
         with self._all_or_none("hold no state of that epoch"):
             super()._check_rewind(epoch)
 
+    def _agree(self, epoch: int) -> None:
+        """Raise ValueError on all processes unless all have the same settings, and states of the same epoch."""
+        common = {name: value for name, value in self._settings().items() if name not in ("labels", "first")}
+        _distributed.agree(type(self).__name__, epoch, common, self.device)
+
     def _share_sums(self) -> None:
         for tally in (self._sums, self._seen):
             tally.copy_(_distributed.total(tally))
 
     def _exchange(self, group: _distributed.Group) -> None:
         """Send answers to where the samples are; of two processes' answers to a sample, the higher rank's counts."""
-        local = ("labels", "first")
-        common = {name: value for name, value in self._settings().items() if name not in local}
-        _distributed.agree(type(self).__name__, self.epoch, common, self.device)
+        self._agree(self.epoch)
         if bool(_distributed.total(self._stray.to(torch.int64))):
             self._report_stray()
         away = torch.cat(
@@ -186,8 +189,14 @@ class ShardedSampleAges(SampleAges):
         return super().state_dict()
 
     def load_state_dict(self, state: dict[str, object]) -> None:
-        """Load the state of this process's share. Collective: if one process refuses its state, all raise."""
-        with self._all_or_none("refused their states: load other ones on all"):
+        """Load the state of this process's share. Collective: if one process refuses its state, no state changes."""
+        with self._all_or_none("could not load their states; load them on all again"):
             super().load_state_dict(state)
         self._away.clear()
         self._share_sums()
+
+    def _checked(self, state: dict[str, object]) -> tuple[int, bool, Tensor, Tensor]:
+        with self._all_or_none("refused their states: load other ones on all"):
+            found = super()._checked(state)
+        self._agree(found[0])
+        return found
