@@ -69,6 +69,23 @@ def test_a_file_holds_the_numbers_of_the_store_in_memory(kind, tmp_path):
     assert same(filed.weight([3, 150]), held.weight([3, 150]))
 
 
+def test_an_old_set_in_a_file_has_the_numbers_of_one_in_memory_also_when_opened_again(tmp_path):
+    settings = {"after": [1, 2], "factor": [3, 5]}
+    held, filed = aol.OldSet(LABELS, **settings), aol.OldSet(LABELS, **settings, file=tmp_path / "ages")
+    for first in (0, 2):
+        train(held, range(first, first + 2))
+        train(filed, range(first, first + 2))
+        assert agree(held, filed)
+        assert same(held.old, filed.old)
+        assert bool(held.old.any(1).all())
+        del filed
+        filed = aol.OldSet(LABELS, **settings, file=tmp_path / "ages")
+        assert agree(held, filed)
+    del filed
+    with pytest.raises(ValueError, match=r"of other ages.*after"):
+        aol.OldSet(LABELS, after=[1, 3], factor=[3, 5], file=tmp_path / "ages")
+
+
 def test_a_file_made_in_inference_mode_is_used_in_inference_mode(tmp_path):
     held = aol.SampleAges(LABELS)
     train(held, range(2))

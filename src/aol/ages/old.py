@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import torch
 from torch import Tensor
 
@@ -28,7 +30,7 @@ class OldSet(SampleAges):
             every state and weight a leading run axis.
         factor: f, 0 or more, or one number per run. None: the number of young samples over that of old ones, but at
             least one, so that both have the same total weight.
-        num_classes, absent, store, ids, device: as in `SampleAges`.
+        num_classes, absent, store, file, ids, device: as in `SampleAges`.
 
     >>> ages = OldSet([0, 0, 0, 1], after=2, factor=5)
     >>> for right in (False, False, True):
@@ -49,6 +51,7 @@ class OldSet(SampleAges):
         num_classes: int | None = None,
         absent: str = "keep",
         store: str = "full",
+        file: str | os.PathLike[str] | None = None,
         ids: Ids | None = None,
         device: torch.device | str | None = None,
     ) -> None:
@@ -66,14 +69,15 @@ class OldSet(SampleAges):
             fuse="peak",
             absent=absent,
             store=store,
+            file=file,
             ids=ids,
             device=device,
         )
         self.to(self.device)  # the two settings as well
 
     def _start(self) -> None:
-        super()._start()
         self._old = torch.zeros((self._rho.numel(), 1), dtype=torch.int64, device=self._labels.device)
+        super()._start()
 
     @property
     def old(self) -> Tensor:

@@ -609,7 +609,7 @@ class SampleAges(HasRuns):
         self._stray.fill_(stray)
 
     def _checked(self, state: dict[str, object]) -> tuple[int, bool, Tensor, Tensor]:
-        """Return the epoch, whether there was a stray index, words and smoothed ages of a state, or raise ValueError."""
+        """Return epoch, whether an index was stray, words and smoothed ages of a state, or raise ValueError."""
         what, shape = type(self).__name__, self._ema.shape
         _check.same_settings(what, self._settings(), state)
         epoch = _check.state_whole(what, state, "epoch")
