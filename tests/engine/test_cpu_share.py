@@ -19,14 +19,18 @@ from PIL import Image
 from torch import Tensor
 
 from aol.data import gpu_decode, open_data
+from aol.data.crops import crops_for
 from aol.data.decode import decode, open_image
 from aol.data.errors import DataError
 from aol.engine import OfflineLoop, image_requests
-from aol.engine.image_requests import decoded_by_worker
+from aol.engine.image_batches import Maker
+from aol.engine.image_requests import Wanted, decoded_by_worker
 from aol.engine.settings import Settings
+from aol.engine.side_streams import SideStreams
 from aol.engine.source import Decoding, sources
 from aol.engine.stored_source import FromStorage
 from tests.data.test_workers import _runs
+from tests.support.pretended_device import PLACE, OnDevice, no_waiting, pretended_device
 from tests.support.running import PATIENCE, environment
 from tests.support.tiny_runs import CPU, network, run_to_end, small_networks
 from tests.support.tiny_sets import image_folder
@@ -44,14 +48,18 @@ def files(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
     return found
 
 
-def pretend(note: Callable[[bytes], None], patch: Callable[[object, str, object], None]) -> None:
-    """Let a CPU be a device that decodes JPEGs."""
+def pretend(
+    note: Callable[[bytes], None],
+    patch: Callable[[object, str, object], None],
+    place: Callable[[Tensor], Tensor] = lambda image: image,
+) -> None:
+    """Let a CPU be a device that decodes JPEGs, and places what was decoded."""
 
     def decoded(files: list[Tensor], _: torch.device) -> list[Tensor]:
         for file in files:
             note(bytes(file.numpy()))
         try:
-            return [decode(bytes(file.numpy())) for file in files]
+            return [place(decode(bytes(file.numpy()))) for file in files]
         except DataError:
             raise RuntimeError("nvjpeg") from None
 
@@ -113,6 +121,29 @@ def test_each_sample_has_the_same_pixels_in_any_pass_that_shows_it(tmp_path: Pat
     assert torch.equal(shown(one), there)
     assert 0 < len(files) < 3 * 8
     one.close()
+
+
+@pytest.mark.parametrize("what", ["train", "clean"])
+def test_the_device_mixes_both_kinds_without_making_the_host_wait(
+    tmp_path: Path, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pair = open_data(str(image_folder(tmp_path)))
+    crop, centre = crops_for(32)
+    train, clean = (pair.train.with_transform(each) for each in (crop, centre))  # type: ignore[union-attr]
+    wanted = Wanted(train, clean, cuts=True, encoded=True, share=0.5)
+    chunks = [wanted([(what, index, 4, 3) for index in part]) for part in ORDER[0].split(3)]
+    batches = []
+    with pretended_device():
+        for device in (CPU, PLACE):
+            pretend(lambda _: None, monkeypatch.setattr, partial(Tensor.to, device=device, non_blocking=True))
+            maker = Maker(centre, train.records, pair.normalisation, device)
+            maker._crops.by_kernel = False
+            with no_waiting():
+                batches.append(maker(chunks, SideStreams(CPU)))  # type: ignore[arg-type]
+    here, there = batches
+    assert isinstance(there, OnDevice)
+    assert (there.inner - here).abs().max() < LEVEL / 4  # products of float16
+    assert {bool(each) for chunk in chunks for each in chunk.encoded} == {True, False}  # type: ignore[union-attr]
 
 
 def test_large_photos_are_decoded_at_a_part_of_their_size(
