@@ -240,7 +240,7 @@ def test_epochs_are_whole_numbers_and_each_stands_once(open_page: Open, tmp_path
     write_page([make_data(epochs=2)], tmp_path / "two.html")
     page = open_page(tmp_path / "two.html")
     for charts in ("#curve-charts", "#heat-charts"):
-        axis = page.locator(f"{charts} .chart").first.locator(".role-axis").first
+        axis = page.locator(f"{charts} .chart").first.locator(".role-axis:has(.role-axis-label text)").first
         assert axis.locator(".role-axis-label text").all_text_contents() == ["1", "2"]
 
 

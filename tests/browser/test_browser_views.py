@@ -194,9 +194,8 @@ def test_survival_of_errors_and_the_confusion_matrix_are_those_of_the_run(page: 
     assert f"head: {samples.episodes[samples.label < 2].sum()} errors" in key[0]
     matrix = page.locator("#matrix svg")
     matrix.scroll_into_view_if_needed()
-    cells = {(int(a), int(b)) for a, b in zip(samples.label, samples.prediction, strict=True)}
-    assert matrix.locator(".mark-rect.role-mark path").count() == len(cells) + 1  # and the ground
-    matrix.locator(".mark-rect.role-mark path").nth(1).hover()
+    assert matrix.locator(".mark-rect.role-mark path").count() == len(runs[0].run.classes) ** 2
+    matrix.locator(".mark-rect.role-mark path").first.hover()
     count = int(((samples.label == 0) & (samples.prediction == 0)).sum())
     assert page.locator("#tip").inner_text().startswith(f"class 0, answered class 0\n{count} samples")
 

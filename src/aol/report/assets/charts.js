@@ -1,4 +1,4 @@
-// Vega charts in the colours of the page. Specifications hold no text of the data but as values; tooltips are text.
+// Vega-Lite charts in the colours of the page. Specifications hold no text of the data but as values; tooltips are text.
 
 const COLOURS = 8;
 const DASHES = [[1, 0], [6, 3], [2, 2], [8, 3, 2, 3], [10, 4], [4, 2, 1, 2], [3, 3], [12, 3, 3, 3]];
@@ -11,11 +11,12 @@ const CONFIG = {
   axis: {
     labelFont: FONT, titleFont: FONT,
     labelColor: "var(--quiet)", titleColor: "var(--text)", tickColor: "var(--line)", domainColor: "var(--line)",
-    gridColor: "var(--grid)", labelFontSize: 11, titleFontSize: 12, titleFontWeight: 500, labelLimit: 110,
+    gridColor: "var(--grid)", grid: false, labelFontSize: 11, titleFontSize: 12, titleFontWeight: 500, labelLimit: 110,
   },
   legend: { labelFont: FONT, titleFont: FONT, labelColor: "var(--quiet)", titleColor: "var(--text)", labelFontSize: 11, titleFontSize: 12 },
   title: { color: "var(--text)", fontSize: 13, fontWeight: 600, anchor: "start", font: FONT },
   text: { font: FONT },
+  view: { stroke: null },
 };
 const drawn = new Map(); // element → view
 
@@ -34,11 +35,13 @@ function tip(event, lines) {
   box.style.top = `${Math.max(4, y)}px`;
 }
 
-async function chart(host, spec, label) {
+// Draws a chart; a mark with `tooltip: true` shows the lines in `tip` of its datum.
+async function chart(host, spec, label, mode = "vega-lite") {
   clearChart(host);
   const turn = (host.turn = (host.turn || 0) + 1);
   const result = await vegaEmbed(host, { ...spec, config: CONFIG, description: label }, {
-    mode: "vega", ast: true, actions: false, renderer: "svg", defaultStyle: false, tooltip: () => {},
+    mode, ast: true, actions: false, renderer: "svg", defaultStyle: false,
+    tooltip: (_, event, item, value) => tip(event, value ? item.datum.tip : null),
   });
   if (host.turn !== turn) { // drawn anew meanwhile
     result.finalize();
@@ -81,44 +84,30 @@ async function lineChart(host, { title, series, share, height = 190, steps = fal
   const all = rows.map((row) => row.value);
   const range = domain ? domain[1] - domain[0] : Math.max(...all) - Math.min(...all);
   const epochs = [...new Set(rows.map((row) => row.epoch))].sort((a, b) => a - b);
+  const places = series.map((_, place) => place);
+  const line = (range) => ({ field: "place", type: "nominal", scale: { domain: places, range }, legend: null });
   const spec = {
-    ...fitted(host), height,
-    title: { text: title },
-    signals: [{ name: "at", value: null }],
-    data: [{ name: "rows", values: rows }],
-    scales: [
-      { name: "x", type: "linear", domain: { data: "rows", field: "epoch" }, range: "width", nice: false, zero: false },
-      { name: "y", type: "linear", domain: domain || { data: "rows", field: "value" }, range: "height", nice: true, zero: false },
-    ],
-    axes: [
-      { orient: "bottom", scale: "x", title: x, format: "d", values: wholeTicks(epochs[0], epochs[epochs.length - 1]) },
-      { orient: "left", scale: "y", grid: true, tickCount: 5, title: label, format: share ? (range < 0.04 ? ".1%" : ".0%") : "~g" },
-    ],
-    marks: [
+    ...fitted(host), height, title: { text: title }, data: { values: rows }, params: [{ name: "at", value: null }],
+    layer: [
       {
-        type: "group",
-        from: { facet: { name: "line", data: "rows", groupby: "place" } },
-        marks: [{
-          type: "line",
-          from: { data: "line" },
-          encode: {
-            enter: {
-              x: { scale: "x", field: "epoch" }, y: { scale: "y", field: "value" }, strokeWidth: { value: 1.8 },
-              interpolate: { value: steps ? "step-after" : "linear" },
-              stroke: { signal: `${JSON.stringify(series.map((line) => colourOf(line.colour)))}[datum.place]` },
-              strokeDash: { signal: `${JSON.stringify(series.map((line) => dashOf(line.colour)))}[datum.place]` },
-            },
+        mark: { type: "line", strokeWidth: 1.8, interpolate: steps ? "step-after" : "linear" },
+        encoding: {
+          x: {
+            field: "epoch", type: "quantitative", scale: { zero: false, nice: false },
+            axis: { title: x, format: "d", values: wholeTicks(epochs[0], epochs[epochs.length - 1]) },
           },
-        }],
+          y: {
+            field: "value", type: "quantitative", scale: { zero: false, nice: true, ...(domain && { domain }) },
+            axis: { grid: true, tickCount: 5, title: label, format: share ? (range < 0.04 ? ".1%" : ".0%") : "~g" },
+          },
+          color: line(series.map((each) => colourOf(each.colour))),
+          strokeDash: line(series.map((each) => dashOf(each.colour))),
+        },
       },
       {
-        type: "rule",
-        encode: {
-          update: {
-            x: { scale: "x", signal: "at" }, y: { value: 0 }, y2: { signal: "height" },
-            stroke: { value: "var(--line)" }, opacity: { signal: "at === null ? 0 : 1" },
-          },
-        },
+        data: { values: [{}] },
+        mark: { type: "rule", stroke: "var(--line)", opacity: { expr: "at === null ? 0 : 1" } },
+        encoding: { x: { value: { expr: "scale('x', at)" } }, y: { value: 0 }, y2: { value: height } },
       },
     ],
   };
@@ -143,6 +132,11 @@ function hover(host, view, read, leave = () => {}) {
     else { tip(event, null); leave(); }
   });
   surface.addEventListener("pointerleave", (event) => { tip(event, null); leave(); });
+}
+
+// Call `act` with the datum of a mark that is clicked.
+function onClick(view, act) {
+  view.addEventListener("click", (_, item) => { if (item && item.datum && item.datum.tip) act(item.datum); });
 }
 
 // Where a pointer is, in the coordinates of the plot.

@@ -135,66 +135,49 @@ function drawClassControls() {
 async function drawScatter() {
   const run = current();
   const age = run && run.counts ? ageOf(run) : null;
-  const rows = !age ? [] : run.names.map((_, place) => ({
-    place, name: run.names[place], count: Math.max(1, run.counts[place]), age: age[place],
-    right: run.last.test_accuracy ? run.last.test_accuracy[place] : NaN,
-  })).filter((row) => known(row.age));
+  const rows = !age ? [] : run.names.map((name, place) => {
+    const right = run.last.test_accuracy ? run.last.test_accuracy[place] : NaN;
+    const tip = [name, `${times(run.counts[place], "sample")}, age ${short(age[place])}`];
+    if (known(right)) tip.push(`test accuracy ${percent(right)}`);
+    return { place, name, count: Math.max(1, run.counts[place]), age: age[place], right, tip };
+  }).filter((row) => known(row.age));
   const host = part("scatter");
   if (!rows.length) return clearChart(host); // no ages: no chart
-  const coloured = rows.some((row) => known(row.right));
-  const view = await chart(host, scatterSpec(host, rows, coloured), "Age of every class against its number of samples");
-  if (!view) return undefined;
-  const near = (x, y) => {
-    const away = rows.map((row) => Math.hypot(view.scale("x")(row.count) - x, view.scale("y")(row.age) - y));
-    const best = away.reduce((least, distance, place) => (distance < away[least] ? place : least), 0);
-    return away[best] < 24 ? rows[best] : null;
-  };
-  hover(host, view, (x, y) => {
-    const row = near(x, y);
-    return row && [run.names[row.place], `${times(run.counts[row.place], "sample")}, age ${short(row.age)}`,
-      known(row.right) ? `test accuracy ${percent(row.right)}` : ""].filter(Boolean);
-  });
-  host.querySelector("svg").addEventListener("click", (event) => {
-    const row = near(...within(view, host.querySelector("svg"), event));
-    if (row) choose({ klass: row.place });
-  });
+  const view = await chart(host, scatterSpec(host, rows), "Age of every class against its number of samples");
+  if (view) onClick(view, (row) => choose({ klass: row.place }));
   return undefined;
 }
 
-function scatterSpec(host, rows, coloured) {
+function scatterSpec(host, rows) {
+  const ifChosen = (yes, no) => ({ condition: { test: `datum.place === ${state.klass}`, value: yes }, value: no });
+  const accuracy = {
+    field: "right", type: "quantitative", scale: { domain: [0, 1], scheme: "viridis" },
+    legend: { title: ["Test", "accuracy"], format: ".0%", gradientLength: 140 },
+  };
+  const fill = rows.some((row) => known(row.right))
+    ? { condition: { test: "isValid(datum.right)", ...accuracy }, value: "transparent" } : { value: "var(--series-0)" };
+  const names = { // with few classes there is room for them
+    mark: { type: "text", align: "left", dx: 8, dy: -6, fontSize: 11, color: "var(--quiet)", limit: 120 },
+    encoding: { text: { field: "name" } },
+  };
   return {
-    ...fitted(host), height: 230,
-    title: { text: "Age against number of samples" },
-    data: [{ name: "rows", values: rows.map((row) => ({ ...row, chosen: row.place === state.klass })) }],
-    scales: [
-      { name: "x", type: "log", domain: { data: "rows", field: "count" }, range: "width", padding: 14 },
-      { name: "y", type: "linear", domain: { data: "rows", field: "age" }, range: "height", nice: true, zero: false },
-      { name: "colour", type: "linear", domain: [0, 1], range: { scheme: "viridis" } },
-    ],
-    axes: [
-      { orient: "bottom", scale: "x", title: "training samples of the class", format: "~s", tickCount: 5, labelOverlap: true },
-      { orient: "left", scale: "y", title: "age", grid: true, tickCount: 5 },
-    ],
-    legends: coloured ? [{ fill: "colour", title: ["Test", "accuracy"], format: ".0%", gradientLength: 140 }] : [],
-    marks: [{
-      type: "symbol", from: { data: "rows" },
-      encode: {
-        enter: {
-          x: { scale: "x", field: "count" }, y: { scale: "y", field: "age" },
-          fill: coloured
-            ? { signal: "isValid(datum.right) ? scale('colour', datum.right) : 'transparent'" } : { value: "var(--series-0)" },
-          size: { signal: "datum.chosen ? 160 : 60" }, stroke: { signal: "datum.chosen ? 'var(--mark)' : 'var(--line)'" },
-          strokeWidth: { signal: "datum.chosen ? 3 : 1" },
+    ...fitted(host), height: 230, title: { text: "Age against number of samples" }, data: { values: rows },
+    encoding: {
+      x: {
+        field: "count", type: "quantitative", scale: { type: "log", padding: 14, nice: false },
+        axis: { title: "training samples of the class", format: "~s", tickCount: 5, labelOverlap: true },
+      },
+      y: { field: "age", type: "quantitative", scale: { zero: false }, axis: { grid: true, tickCount: 5 } },
+    },
+    layer: [
+      { mark: { type: "circle", opacity: 0, size: 1200, tooltip: true } }, // beside a point counts too
+      {
+        mark: { type: "point", opacity: 1, invalid: null, tooltip: true },
+        encoding: {
+          fill, size: ifChosen(160, 60), stroke: ifChosen("var(--mark)", "var(--line)"), strokeWidth: ifChosen(3, 1),
         },
       },
-    }, ...(rows.length > NAMED ? [] : [{ // with few classes there is room for their names
-      type: "text", from: { data: "rows" },
-      encode: {
-        enter: {
-          x: { scale: "x", field: "count", offset: 8 }, y: { scale: "y", field: "age", offset: -6 },
-          text: { field: "name" }, fontSize: { value: 11 }, fill: { value: "var(--quiet)" }, limit: { value: 120 },
-        },
-      },
-    }])],
+      ...(rows.length > NAMED ? [] : [names]),
+    ],
   };
 }

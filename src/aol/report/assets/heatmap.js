@@ -162,7 +162,7 @@ async function drawHeat() {
   scale.ramp = rampOf(legend, scale);
   heat.maps = await Promise.all(runs.map(async (run, place) => {
     const host = hosts[place];
-    const view = await chart(host, heatSpec(host, run, order, extent, scale), `${spoken(state.reading)} by class and ${UNIT}`);
+    const view = await chart(host, heatSpec(host, run, order, extent, scale), `${spoken(state.reading)} by class and ${UNIT}`, "vega");
     const map = { run, view, host, order, extent };
     if (view) steer(map);
     return map;
@@ -184,5 +184,5 @@ function drawLegend({ low, high, gamma }) {
       title: `${spoken(state.reading)}${gamma === 1 ? "" : " (square-root colours)"}`, titleLimit: 300,
       format: isShare(state.reading) ? ".0%" : "~g", tickCount: 5, offset: 0, labelOverlap: "greedy", labelSeparation: 6,
     }],
-  }, "Colour scale");
+  }, "Colour scale", "vega");
 }

@@ -48,48 +48,36 @@ function drawMethods() {
 
 const BARS = [...Object.entries(PARTS), ["worst_class", "Worst class"]];
 
-async function drawBars(rows, measures, colours) {
+function drawBars(rows, measures, colours) {
   const host = part("method-bars");
   const parts = BARS.filter(([name]) => measures.includes(name));
   if (parts.length * rows.length < 2) return clearChart(host); // one number is in the table
-  const values = parts.flatMap(([name, text], group) => rows.map((row, place) => ({
-    group, text, place, name: row.name, value: row.measures[measures.indexOf(name)], colour: colourOf(colours[place]),
-  }))).filter((each) => known(each.value));
-  const view = await chart(host, {
+  const read = (row, name) => row.measures[measures.indexOf(name)];
+  const values = parts.flatMap(([name, text]) => {
+    const tip = [text, ...rows.filter((row) => known(read(row, name))).map((row) => `${row.name}: ${percent(read(row, name))}`)];
+    return rows.map((row, place) => ({ text, place, value: read(row, name), colour: colourOf(colours[place]), tip }));
+  }).filter((each) => known(each.value));
+  const number = {
+    mark: { type: "text", dy: -3, baseline: "bottom", fontSize: 10, color: "var(--quiet)" },
+    encoding: { text: { field: "value", format: ".0%" } },
+  };
+  return chart(host, {
     ...fitted(host, 560), height: 190, title: { text: "Test accuracy of parts of the classes", offset: 14 },
-    data: [{ name: "rows", values }],
-    scales: [
-      { name: "x", type: "band", domain: parts.map(([, text]) => text), range: "width", padding: 0.25 },
-      { name: "in", type: "band", domain: rows.map((_, place) => place), range: [0, { signal: "bandwidth('x')" }], padding: 0.08 },
-      { name: "y", type: "linear", domain: [0, 1], range: "height" },
-    ],
-    axes: [
-      { orient: "bottom", scale: "x", ticks: false, labelPadding: 6, labelFontSize: 12 },
-      { orient: "left", scale: "y", grid: true, tickCount: 5, format: ".0%" },
-    ],
-    marks: [{
-      type: "rect", from: { data: "rows" },
-      encode: {
-        enter: {
-          x: { signal: "scale('x', datum.text) + scale('in', datum.place)" }, width: { signal: "max(1, bandwidth('in'))" },
-          y: { scale: "y", field: "value" }, y2: { signal: "height" }, fill: { field: "colour" },
-        },
+    data: { values },
+    encoding: {
+      x: {
+        field: "text", type: "nominal", sort: null, title: null, scale: { padding: 0.25 },
+        axis: { labelAngle: 0, ticks: false, labelPadding: 6, labelFontSize: 12 },
       },
-    }, ...(rows.length > 4 ? [] : [{
-      type: "text", from: { data: "rows" },
-      encode: {
-        enter: {
-          x: { signal: "scale('x', datum.text) + scale('in', datum.place) + bandwidth('in') / 2" },
-          y: { scale: "y", field: "value", offset: -3 }, align: { value: "center" }, baseline: { value: "bottom" },
-          text: { signal: "format(100 * datum.value, '.0f')" }, fontSize: { value: 10 }, fill: { value: "var(--quiet)" },
-        },
+      xOffset: { field: "place", type: "nominal", scale: { padding: 0.08 } },
+      y: {
+        field: "value", type: "quantitative", title: null, stack: null, scale: { domain: [0, 1] },
+        axis: { grid: true, tickCount: 5, format: ".0%" },
       },
-    }])],
+    },
+    layer: [
+      { mark: { type: "bar", tooltip: true }, encoding: { color: { field: "colour", type: "nominal", scale: null } } },
+      ...(rows.length > 4 ? [] : [number]),
+    ],
   }, "Test accuracy of head, middle, tail and worst class by method");
-  if (!view) return undefined;
-  hover(host, view, (x) => {
-    const near = parts.findIndex(([, text]) => x >= view.scale("x")(text) && x <= view.scale("x")(text) + view.scale("x").bandwidth());
-    return near < 0 ? null : [parts[near][1], ...values.filter((each) => each.group === near).map((each) => `${each.name}: ${percent(each.value)}`)];
-  });
-  return undefined;
 }

@@ -114,37 +114,28 @@ function drawErrors() {
 }
 
 // How many samples have which age: most have one, and the few very old ones must stay visible.
-async function drawSampleAges() {
+function drawSampleAges() {
   const samples = samplesOf();
   const host = part("sample-ages");
   if (!samples || samples.ages.length < 2) return clearChart(host);
-  const rows = samples.ages.map(([from, to, count]) => ({ from, to, count })).filter((row) => row.count);
-  const view = await chart(host, {
-    ...fitted(host, 700), height: 120, title: { text: "How many samples have which age" },
-    data: [{ name: "rows", values: rows }],
-    scales: [
-      { name: "x", type: "linear", domain: [0.5, samples.ages[samples.ages.length - 1][1] + 0.5], range: "width", zero: false, nice: false },
-      { name: "y", type: "log", domain: [0.7, Math.max(...rows.map((row) => row.count))], range: "height", nice: false },
-    ],
-    axes: [
-      { orient: "bottom", scale: "x", title: "age", format: "d", values: wholeTicks(1, samples.ages[samples.ages.length - 1][1]) },
-      { orient: "left", scale: "y", title: "samples (log)", grid: true, values: [1, 10, 100, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8], format: "~s" },
-    ],
-    marks: [{
-      type: "rect", from: { data: "rows" },
-      encode: {
-        enter: {
-          x: { signal: "scale('x', datum.from - 0.5) + 0.5" }, x2: { signal: "scale('x', datum.to + 0.5) - 0.5" },
-          y: { scale: "y", field: "count" }, y2: { signal: "height" }, fill: { value: "var(--series-0)" },
-        },
+  const rows = samples.ages.filter(([, , count]) => count).map(([from, to, count]) => ({
+    from: from - 0.5, to: to + 0.5, count, tip: [`age ${from === to ? from : `${from} to ${to}`}`, times(count, "sample")],
+  }));
+  const oldest = samples.ages[samples.ages.length - 1][1];
+  return chart(host, {
+    ...fitted(host, 700), height: 120, title: { text: "How many samples have which age" }, data: { values: rows },
+    mark: { type: "bar", color: "var(--series-0)", tooltip: true },
+    encoding: {
+      x: {
+        field: "from", bin: "binned", type: "quantitative", scale: { domain: [0.5, oldest + 0.5], nice: false },
+        axis: { title: "age", format: "d", values: wholeTicks(1, oldest) },
       },
-    }],
+      x2: { field: "to" },
+      y: {
+        field: "count", type: "quantitative",
+        scale: { type: "log", domain: [0.7, Math.max(...rows.map((row) => row.count))], nice: false },
+        axis: { title: "samples (log)", grid: true, values: [1, 10, 100, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8], format: "~s" },
+      },
+    },
   }, "Histogram of sample ages");
-  if (!view) return undefined;
-  hover(host, view, (x) => {
-    const age = view.scale("x").invert(x);
-    const bar = rows.find((row) => age >= row.from - 0.5 && age < row.to + 0.5);
-    return bar ? [`age ${bar.from === bar.to ? bar.from : `${bar.from} to ${bar.to}`}`, times(bar.count, "sample")] : null;
-  });
-  return undefined;
 }
