@@ -268,17 +268,16 @@ class AgesFile:
             self._write_header(self._current, None)
         self._current, self.epoch, self.previous = 1 - self._current, self.previous, None
 
-    def touched(self, numbers: int) -> None:
-        """Count numbers that were changed in memory, and let go of pages from time to time."""
-        self._touched += numbers
+    def prepare(self, where: Tensor) -> None:
+        """Prepare to change the words of these samples: let go of pages from time to time, and map the next ones."""
         if self._touched >= _MAPPED:
             self.release()
-
-    def prepare(self, part: slice) -> None:
-        """Map the words of these samples for writing, all pages at once: one by one takes several times as long."""
-        if sys.platform == "linux":
-            with contextlib.suppress(OSError):  # before Linux 5.14
-                self._advise(_POPULATE_WRITE, self._ranges(part, (1,), self._current))
+        self._touched += where.numel()
+        if where.numel() and sys.platform == "linux":
+            first, last = int(where.flatten()[0]), int(where.flatten()[-1])
+            if 0 <= last - first < 2 * where.shape[-1]:  # likely in order: page by page takes several times as long
+                with contextlib.suppress(OSError):  # before Linux 5.14
+                    self._advise(_POPULATE_WRITE, self._ranges(slice(first, last + 1), (1,), self._current))
 
     def expect(self, part: slice, *sections: int, place: int | None = None) -> None:
         """Ask the system to read these samples from the disk: labels (section 0), words (1), smoothed ages (2).

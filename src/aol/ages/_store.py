@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from aol import _check
+from aol.ages.rules import blend
 
 
 @dataclass(frozen=True)
@@ -107,6 +108,27 @@ class Layout:
 FULL = Layout(torch.int32, torch.float32, age_bits=29)
 FULL_MEAN = Layout(torch.int32, torch.float32, age_bits=15, count_bits=14)
 COMPACT = Layout(torch.int16, torch.float16, age_bits=13)
+
+
+def fold_(word: Tensor, ema: Tensor, rho: Tensor, layout: Layout, *, fuse: str, grows: bool) -> None:
+    """Fold what was observed in an epoch into words and smoothed ages `[R, B]`, in place; `rho` is `[R, 1]`."""
+    count = layout.count(word) if fuse == "mean" else None
+    changed = layout.older_(word, grows)
+    before, age = ema.to(torch.float32), word.to(torch.float32)
+    if not all_seen(ema):
+        before = before.nan_to_num(0.0)
+        before += age * ~before.to(torch.bool)  # the first age starts the EMA
+    if count is not None:
+        count += 1 if changed is None else changed
+        rho = count.clamp(1, layout.largest_count).to(torch.float32).reciprocal()
+        word.copy_(layout.pack(word, count))
+    folded = torch.maximum(before, age) if fuse == "peak" else blend(before, age, rho)
+    ema.copy_(folded if changed is None else torch.where(changed, folded.to(ema.dtype), ema))
+
+
+def all_seen(ema: Tensor) -> bool:
+    """Return whether no smoothed age is NaN; False where that is not known without a synchronisation."""
+    return _check.readable(ema) and not bool(ema.amin().isnan())
 
 
 def write_marks(words: Tensor, index: Tensor, right: Tensor, layout: Layout) -> None:

@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from aol import _check
+from aol.ages._sums import ADDING
 from aol.ages.rules import balancing_factor
-from aol.ages.sample import ADDING, SampleAges
+from aol.ages.sample import SampleAges
 from aol.ids import Ids
 
 
@@ -98,7 +99,7 @@ class OldSet(SampleAges):
             self._old += old
 
     def _relative(self, ema: Tensor) -> Tensor:
-        seen = self._seen.sum(1, keepdim=True).to(torch.float64)
+        seen = self._sums.seen.sum(1, keepdim=True).to(torch.float64)
         factor = balancing_factor(self._old, seen) if self._factor is None else self._factor
         mean = (seen + (factor - 1) * self._old) / seen
         weight = torch.where(self._is_old(ema), factor, 1.0) / mean

@@ -6,7 +6,6 @@ Internally every state has a run axis; a single `rho` only hides it.
 from __future__ import annotations
 
 import os
-import threading
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,13 +19,13 @@ from aol._need import need
 from aol._seal import check_seal, sealed
 from aol._state import HasRuns
 from aol.ages import _file, _store
-from aol.ages.rules import blend, mean_one
+from aol.ages._sums import ClassSums
+from aol.ages.rules import mean_one
 from aol.ids import IdMap, Ids
 
 if TYPE_CHECKING:
     import pandas as pd
 
-ADDING = threading.Lock()  # sums of ages in a file are added in threads
 FUSE = ("ema", "mean", "peak")
 # Samples processed at once: what fits a core's cache; more on a GPU.
 _CHUNK = 1 << 17
@@ -129,19 +128,16 @@ class SampleAges(HasRuns):
         self._given = 0  # answers since the last advance
         self._warned = False
         self.epoch = 0
-        self._sums = torch.zeros((runs, self.num_classes), dtype=torch.int64, device=device)
-        self._seen = torch.zeros_like(self._sums)
-        # Scale of the integer sums. A tensor, so that a compiled step is not recompiled every epoch.
-        self._unit = torch.ones((), dtype=torch.float64, device=device)
         small = torch.uint8 if self.num_classes <= 256 else torch.int32
         self._file: _file.AgesFile | None = None
         if self.file is not None:
             self._file = _file.AgesFile(self.file, self._settings(), self._layout, self._labels, small, runs)
         self._labels = self._labels.to(small, copy=True) if self._file is None else self._file.labels
-        self._members = torch.zeros_like(self._sums[0])  # of each class
+        members = torch.zeros(self.num_classes, dtype=torch.int64, device=device)
         for part in torch.split(self._labels, 32 * _CHUNK):
-            self._members += torch.bincount(part, minlength=self.num_classes)
+            members += torch.bincount(part, minlength=self.num_classes)
             self._release()
+        self._sums = ClassSums(members, self.num_samples, runs)
         if self._file is not None:
             self._open(self._file)
             return
@@ -164,7 +160,7 @@ class SampleAges(HasRuns):
 
             with file.removed_on_error():
                 self._rewrite(0, fill)
-            self._seen.zero_()
+            self._sums.seen.zero_()
             return
         self.epoch = file.epoch
         file.check()
@@ -207,10 +203,10 @@ class SampleAges(HasRuns):
         >>> ages.mean_age
         tensor([2.5000,    nan])
         """
-        return self._out((self._age_sums().to(torch.float64) / self._seen).to(torch.float32))
+        return self._out((self._age_sums().to(torch.float64) / self._sums.seen).to(torch.float32))
 
     def _age_sums(self) -> Tensor:
-        total = torch.zeros_like(self._sums)
+        total = torch.zeros_like(self._sums.seen)
         for part in self._parts():
             age = self._layout.age(self._words[:, part]).to(torch.int64)
             label = self._labels[part].to(torch.int64).expand_as(age)
@@ -220,7 +216,7 @@ class SampleAges(HasRuns):
     @property
     def class_age(self) -> Tensor:
         """The mean smoothed age of each class's seen samples, `float32 [C]`; NaN for a class without one."""
-        return self._out(self._class_mean().to(torch.float32))
+        return self._out(self._sums.mean.to(torch.float32))
 
     @property
     def class_weight(self) -> Tensor:
@@ -373,13 +369,9 @@ class SampleAges(HasRuns):
 
     def _mark(self, where: Tensor, right: Tensor) -> None:
         """Record answers `right [R, B]` to samples `where [B]` or `[R, B]`; `num_samples` stands for none of them."""
-        if self._file is not None and where.numel():
-            first, last = int(where.flatten()[0]), int(where.flatten()[-1])
-            if 0 <= last - first < 2 * where.shape[-1]:  # likely in order
-                self._file.prepare(slice(first, last + 1))
-        _store.write_marks(self._words, where, right, self._layout)
         if self._file is not None:
-            self._file.touched(where.numel())
+            self._file.prepare(where)
+        _store.write_marks(self._words, where, right, self._layout)
 
     def advance(self, *, group: _distributed.Group = None, sync: bool = True) -> None:
         """End the epoch: fold what was observed into the ages. Collective under `torch.distributed`.
@@ -431,13 +423,17 @@ class SampleAges(HasRuns):
         """Forget what was observed since the last `advance`, and sum up what is left."""
         self._given = 0
         self._stray.zero_()
-        self._count_anew()
         for part in self._parts():
             word = self._words[:, part]
             if bool(self._layout.observed(word).any()):
                 word.copy_(self._layout.unmarked(word))
-            self._tally(part, self._ema[:, part])
+        self._sum_up()
         self._release()
+
+    def _sum_up(self) -> None:
+        self._count_anew()
+        for part in self._parts():
+            self._tally(part, self._ema[:, part])
 
     def _rewrite(self, epoch: int, fill: _file.Fill) -> None:
         """Replace the words and smoothed ages by those of an epoch; in a file they count when all are written."""
@@ -450,9 +446,7 @@ class SampleAges(HasRuns):
             self._file.rewrite(epoch, fill)
         except BaseException:
             self.epoch = before
-            self._count_anew()
-            for part in self._parts():
-                self._tally(part, self._ema[:, part])
+            self._sum_up()
             raise
         self._words, self._ema = self._file.words, self._file.ema
 
@@ -475,65 +469,21 @@ class SampleAges(HasRuns):
         """Fold what was observed into the words and smoothed ages of a block, and add up its ages."""
         for part in self._parts(block):
             here = slice(part.start - block.start, part.stop - block.start)
-            self._fold(words[:, here], ema[:, here])
-            self._tally(part, ema[:, here])
-
-    def _fold(self, word: Tensor, ema: Tensor) -> None:
-        """Fold what was observed into words and smoothed ages `[R, B]`."""
-        layout, rate, count = self._layout, self._rho[:, None], None
-        if self.fuse == "mean":
-            count = layout.count(word)
-        changed = layout.older_(word, self.absent == "grow")
-        before, age = ema.to(torch.float32), word.to(torch.float32)
-        if not _all_seen(ema):
-            before = before.nan_to_num(0.0)
-            before += age * ~before.to(torch.bool)  # the first age starts the EMA
-        if count is not None:
-            count += 1 if changed is None else changed
-            rate = count.clamp(1, layout.largest_count).to(torch.float32).reciprocal()
-            word.copy_(layout.pack(word, count))
-        folded = torch.maximum(before, age) if self.fuse == "peak" else blend(before, age, rate)
-        ema.copy_(folded if changed is None else torch.where(changed, folded.to(ema.dtype), ema))
+            word, smooth = words[:, here], ema[:, here]
+            _store.fold_(word, smooth, self._rho[:, None], self._layout, fuse=self.fuse, grows=self.absent == "grow")
+            self._tally(part, smooth)
 
     def _count_anew(self) -> None:
-        self._sums.zero_()
-        self._seen.copy_(self._members.expand_as(self._seen))
-        self._unit.fill_(float(1 << self._fraction_bits()))
+        self._sums.restart(min(self.epoch + 2, self._layout.largest_age))
 
     def _tally(self, part: slice, ema: Tensor) -> None:
-        # Integer sums do not depend on their order: processes and devices give the same bits.
-        label = self._labels[part].to(torch.int64).expand_as(ema)
-        if not _all_seen(ema):
-            unseen = torch.zeros_like(self._seen).scatter_add_(1, label, ema.isnan().to(torch.int64))
-            with ADDING:
-                self._seen -= unseen
-            ema = ema.nan_to_num(0.0)
-        bits = self._fraction_bits()
-        # Smoothed ages are whole multiples of 2^-23. Sums of few of them are exact in float64, in half the time.
-        exact = _check.readable(ema) and bits >= 23 and ema.shape[1] * self._largest() <= 1 << 29
-        added = ema.to(torch.float64) if exact else (ema.to(torch.float32) * float(1 << bits)).round_().to(torch.int64)
-        sums = torch.zeros_like(self._sums, dtype=added.dtype).scatter_add_(1, label, added)
-        with ADDING:
-            self._sums += (sums * float(1 << bits)).to(torch.int64) if exact else sums
-
-    def _largest(self) -> int:
-        """Return a number that no smoothed age of this epoch reaches."""
-        return min(self.epoch, self._layout.largest_age) + 2
-
-    def _fraction_bits(self) -> int:
-        """Return the number of fraction bits of the sums: 24, which is exact, unless the sums could overflow."""
-        largest = min(self.epoch + 2, self._layout.largest_age)
-        return max(0, min(24, 62 - self.num_samples.bit_length() - largest.bit_length()))
-
-    def _class_mean(self) -> Tensor:
-        return self._sums.to(torch.float64) / self._unit / self._seen
+        self._sums.add(self._labels[part], ema)
 
     def _class_weight(self) -> Tensor:
-        return mean_one(self._class_mean()).masked_fill(self._uniform(), 1.0)
+        return mean_one(self._sums.mean).masked_fill(self._uniform(), 1.0)
 
     def _relative(self, ema: Tensor) -> Tensor:
-        total, count = self._sums.sum(1, keepdim=True), self._seen.sum(1, keepdim=True)
-        mean = (total.to(torch.float64) / self._unit / count).masked_fill(self._uniform(), torch.nan)
+        mean = self._sums.overall.masked_fill(self._uniform(), torch.nan)
         return (ema.to(torch.float32) / mean.to(torch.float32)).nan_to_num_(1.0)
 
     def _parts(self, block: slice | None = None) -> Iterator[slice]:
@@ -639,6 +589,7 @@ class SampleAges(HasRuns):
         home = _check.device(device)
         if self._file is not None and home is not None and home.type != "cpu":
             raise ValueError(f'Ages in a file need device="cpu", not {str(home)!r}.')
+        self._sums.to(device)
         return super().to(device)
 
     def __getstate__(self) -> dict[str, object]:
@@ -652,8 +603,3 @@ class SampleAges(HasRuns):
             f"{type(self).__name__}(num_samples={self.num_samples}, num_classes={self.num_classes}{runs}, "
             f"level={self.level!r}, fuse={self.fuse!r}, absent={self.absent!r}, epoch={self.epoch})"
         )
-
-
-def _all_seen(ema: Tensor) -> bool:
-    """Return whether no number is NaN; False where that is not known without a synchronisation."""
-    return _check.readable(ema) and not bool(ema.amin().isnan())

@@ -101,7 +101,7 @@ class ShardedSampleAges(SampleAges):
     def mean_age(self) -> Tensor:
         """The mean age of each class's seen samples, over all processes, `float32 [C]`. Collective."""
         total = _distributed.total(self._age_sums()).to(torch.float64)
-        return self._out((total / self._seen).to(torch.float32))
+        return self._out((total / self._sums.seen).to(torch.float32))
 
     def weight(self, index: _check.Integers | object) -> Tensor:
         """Return the weights of samples that this process holds; of others, use `class_weight[label]`."""
@@ -132,14 +132,14 @@ class ShardedSampleAges(SampleAges):
             )
         with self._all_or_none("could not advance; rewind() all to the same epoch"):
             super().advance()
-        self._share_sums()
+        self._sums.share()
 
     def rewind(self, epoch: int) -> None:
         """Return to the start of an epoch, see `SampleAges.rewind`. Collective: all processes return, or none."""
         with self._all_or_none("could not return to that epoch; rewind() all again"):
             super().rewind(epoch)
         self._away.clear()
-        self._share_sums()
+        self._sums.share()
 
     def _check_rewind(self, epoch: int) -> None:
         # Before anything is changed: a process that returned alone would have lost the state that all others hold.
@@ -150,10 +150,6 @@ class ShardedSampleAges(SampleAges):
         """Raise ValueError on all processes unless all have the same settings, and states of the same epoch."""
         common = {name: value for name, value in self._settings().items() if name not in ("labels", "first")}
         _distributed.agree(type(self).__name__, epoch, common, self.device)
-
-    def _share_sums(self) -> None:
-        for tally in (self._sums, self._seen):
-            tally.copy_(_distributed.total(tally))
 
     def _exchange(self, group: _distributed.Group) -> None:
         """Send answers to where the samples are; of two processes' answers to a sample, the higher rank's counts."""
@@ -193,7 +189,7 @@ class ShardedSampleAges(SampleAges):
         with self._all_or_none("could not load their states; load them on all again"):
             super().load_state_dict(state)
         self._away.clear()
-        self._share_sums()
+        self._sums.share()
 
     def _checked(self, state: dict[str, object]) -> tuple[int, bool, Tensor, Tensor]:
         with self._all_or_none("refused their states: load other ones on all"):
