@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from aol.cli import main
-from aol.cli.study import ENDINGS, FIGURES, FORMATS
+from aol.cli.study import FIGURES, FORMATS
 from aol.engine.settings import Settings
 from aol.runs.record import Run, encode
 from aol.runs.store import Store
@@ -247,4 +247,3 @@ def test_shares_add_up_and_resume_needs_no_other_words(tmp_path: Path, capsys: p
 def test_what_the_help_lists_is_what_there_is() -> None:
     assert tuple(FIGURES) == tuple(PICTURES)
     assert tuple(FORMATS) == tuple(formats.FORMATS)
-    assert formats.ENDINGS == ENDINGS

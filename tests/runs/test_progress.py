@@ -77,7 +77,7 @@ def test_the_time_left_is_known_within_the_first_epoch(monkeypatch: pytest.Monke
     tally.begin(runs[:2], 0)
     assert tally.status() == Status(0, 4, 0.0, None)
     clock.now += 10.0
-    assert tally.batch(runs[:2], work / 4) == pytest.approx(0.25)
+    assert tally.batch(runs[:2], 0, work / 4) == pytest.approx(0.25)
     status = tally.status()
     assert status.share == pytest.approx(2 * 0.25 / 8)
     assert status.seconds_left == pytest.approx(10.0 * 15)

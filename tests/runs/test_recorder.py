@@ -12,11 +12,10 @@ from sklearn.metrics import f1_score, precision_score, recall_score
 import aol
 from aol.report.payload import payload
 from aol.report.run_data import load
-from aol.runs.descriptions import read_descriptions
+from aol.runs.previews import read_descriptions, read_thumbnails
 from aol.runs.record import DamagedRunError, read_run
 from aol.runs.samples import read_ids, read_samples
 from aol.runs.store import find_runs
-from aol.runs.thumbnails import read_thumbnails
 from tests.support.recorded_loop import LABELS, NAMES, ages_over_time, answers, epoch_of, samples_of
 
 

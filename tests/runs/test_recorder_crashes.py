@@ -15,7 +15,7 @@ import pytest
 import torch
 
 import aol
-from aol.runs import record, samples, thumbnails
+from aol.runs import previews, record, samples
 from aol.runs.record import read_run
 from tests.support.recorded_loop import LABELS, NAMES, ages_over_time, answers, epoch_of, samples_of
 from tests.support.running import PATIENCE
@@ -59,7 +59,7 @@ def dies(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, int]]:
             raise Killed
         write(path, content)
 
-    for module in (record, samples, thumbnails):
+    for module in (previews, record, samples):
         monkeypatch.setattr(module, "write_atomically", fragile)
     return left
 

@@ -215,7 +215,7 @@ def test_groups_are_cells_that_differ_in_the_longest_axis_of_numbers() -> None:
     assert axis(plan) == "imbalance"
     table = results(plan, _known(plan))
     assert [group for group, _ in table.groups] == [(("loss", "softmax"),), (("loss", "sigmoid"),)]
-    assert [verdict.claim.cells_planned for _, verdict in table.groups] == [3, 3]
+    assert [verdict.cells_planned for _, verdict in table.groups] == [3, 3]
     assert results(study(), _known(study())).groups == []
 
 
@@ -334,8 +334,8 @@ def test_the_paper_is_known_by_its_weights_and_not_by_a_name() -> None:
     plan = replace(study(), methods=(plain, replace(age, name="mine"), replace(rival, name="aol-like")))
     assert len(plan.extra_seeds) == 3  # as many as the grid of age has settings
     table = results(plan, _known(plan))
-    assert [each.claim.method for each in table.verdicts] == ["mine"]
-    assert [(each.claim.method, each.claim.over) for each in table.rivals] == [("mine", "aol-like")]
+    assert [each.method for each in table.verdicts] == ["mine"]
+    assert [(each.method, each.over) for each in table.rivals] == [("mine", "aol-like")]
 
 
 def test_age_with_one_setting_costs_no_further_runs_of_the_baseline() -> None:
@@ -345,9 +345,9 @@ def test_age_with_one_setting_costs_no_further_runs_of_the_baseline() -> None:
 def test_the_paper_beside_cells_without_three_seeds_is_that_of_the_cells_with_runs() -> None:
     plan = study(seeds=(1, 2), imbalances=(100, 50))
     known = {run: each for run, each in _known(plan).items() if run.imbalance == 100}
-    ours = results(plan, known).verdicts[0].claim.paper_gain
-    alone = results(study(imbalances=(100,)), {}).verdicts[0].claim.paper_gain
-    assert ours == alone != results(plan, {}).verdicts[0].claim.paper_gain
+    ours = results(plan, known).verdicts[0].paper_gain
+    alone = results(study(imbalances=(100,)), {}).verdicts[0].paper_gain
+    assert ours == alone != results(plan, {}).verdicts[0].paper_gain
 
 
 def test_an_unfinished_run_counts_as_missing(tmp_path: Path) -> None:

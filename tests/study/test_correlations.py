@@ -16,8 +16,8 @@ from aol.study.correlations import (
     NOT_JUDGED,
     SIGNALS,
     SIGNS,
-    Beyond,
     Correlation,
+    Interval,
     beyond,
     correlations,
     described,
@@ -169,8 +169,8 @@ def _sized(seed: int, *, beyond: float) -> Run:
     return replace(made, by_class=made.by_class | by_class)
 
 
-def _found(runs: list[Run]) -> dict[str, Beyond]:
-    return {each.held: each for each in beyond(runs)}
+def _found(runs: list[Run]) -> dict[str, dict[str, Interval | None]]:
+    return {held: found for held, _, found in beyond(runs)}
 
 
 def test_held_fixed_is_the_correlation_of_what_a_fit_leaves() -> None:
@@ -182,10 +182,10 @@ def test_held_fixed_is_the_correlation_of_what_a_fit_leaves() -> None:
         for name, values in (("age", age), ("log_age", np.log(age))):
             left = [each - np.polyval(np.polyfit(size, each, degree), size) for each in (values, accuracy)]
             wanted = fisher([float(np.corrcoef(*left)[0, 1])], 100 - degree)[:3]
-            assert getattr(found[held], name) == pytest.approx(wanted), (held, name)
-        assert found[held].error is None
-    assert found["log size"].age is not None
-    assert found["log size"].age[2] < 0.0
+            assert found[held][name] == pytest.approx(wanted), (held, name)
+        assert found[held]["error"] is None
+    assert found["log size"]["age"] is not None
+    assert found["log size"]["age"][2] < 0.0
 
 
 def test_one_control_gives_the_textbook_formula() -> None:
@@ -216,17 +216,17 @@ def _mistaken(seed: int, *, age_tells: bool) -> Run:
 def test_whether_age_tells_more_than_how_often_a_class_was_wrong(age_tells: bool) -> None:
     found = _found([_mistaken(seed, age_tells=age_tells) for seed in range(3)])
     assert set(found) == {"nothing", "error rate, cubic", "log age, cubic"}  # sizes are equal
-    assert found["nothing"].log_age is not None
-    assert found["nothing"].log_age[2] < 0.0
+    assert found["nothing"]["log_age"] is not None
+    assert found["nothing"]["log_age"][2] < 0.0
     left = found["error rate, cubic"]
-    assert left.seeds == 3
-    assert left.error is None
-    assert left.log_age is not None
-    assert (left.log_age[2] < 0.0) == age_tells
+    assert beyond([_mistaken(seed, age_tells=age_tells) for seed in range(3)])[0][1] == 3
+    assert left["error"] is None
+    assert left["log_age"] is not None
+    assert (left["log_age"][2] < 0.0) == age_tells
 
 
 def test_age_that_only_repeats_class_size_has_nothing_beyond_it() -> None:
-    found = _found([_sized(1, beyond=0.0)])["log size"].age
+    found = _found([_sized(1, beyond=0.0)])["log size"]["age"]
     assert found is not None
     assert found[1] < 0.0 < found[2]
 

@@ -101,7 +101,7 @@ def test_a_judged_method_without_a_whole_seed_has_nothing_said_of_it() -> None:
     of = _plan()
     more = Method("aol-more", {"weighting": "aol", "mechanism": "resample"}, {"rho": (0.1, 0.5)})
     table = results(replace(of, methods=(*of.methods, more)), _records(_made(of)))
-    assert [each.claim.method for each in table.verdicts] == ["aol", "aol-more"]
+    assert [each.method for each in table.verdicts] == ["aol", "aol-more"]
     assert [row[0] for row in _shown(table)] == ["aol", "frequency"]
 
 

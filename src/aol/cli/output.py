@@ -7,7 +7,7 @@ import errno
 import json
 import re
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -53,6 +53,17 @@ def console(*, stderr: bool = False) -> Console:
     if not found.is_terminal:
         found.width = _WIDTH
     return found
+
+
+def print_table(out: Console, head: Sequence[str], rows: Iterable[Sequence[str]], title: str | None = None) -> None:
+    """Print rows of text as a table; nothing where there are none."""
+    from rich.table import Table
+
+    table = Table(*head, title=title, title_justify="left")
+    for row in rows:
+        table.add_row(*row)
+    if table.row_count:
+        out.print(table)
 
 
 def plain_lines(text: str) -> str:

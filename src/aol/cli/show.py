@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from aol._values import printable, spreadsheet_text
-from aol.cli.output import chosen_format, console, note, one_line
+from aol.cli.output import chosen_format, console, note, one_line, print_table
 from aol.cli.parser import choice, command, path, value
 from aol.engine.settings import Settings
 
@@ -188,16 +188,13 @@ def _set(words: list[str], flag: str, value: str) -> None:
 
 def _print_unfinished(out: Console, frame: RunFrame) -> None:
     """Print how far the runs are that are not complete."""
-    from rich.table import Table
-
-    table = Table("in progress", "seed", "epoch", "test %")
+    rows = []
     for name, run in frame.runs.items():
         if not run.finished:
-            last = float(frame["test_last"][name])
             epoch = f"{run.epochs[-1] if len(run.epochs) else 0}/{run.planned or '?'}"
-            table.add_row(run.method, "" if run.seed is None else str(run.seed), epoch, _percent(last, ".1f"))
-    if table.row_count:
-        out.print(table)
+            last = _percent(float(frame["test_last"][name]), ".1f")
+            rows.append((run.method, "" if run.seed is None else str(run.seed), epoch, last))
+    print_table(out, ("in progress", "seed", "epoch", "test %"), rows)
 
 
 def _percent(value: float | None, form: str = ".2f") -> str:
@@ -205,8 +202,6 @@ def _percent(value: float | None, form: str = ".2f") -> str:
 
 
 def _print_table(out: Console, frame: RunFrame) -> None:
-    from rich.table import Table
-
     from aol.runs.compare import compare
     from aol.runs.metrics import is_stream, zero_threshold_share
 
@@ -215,14 +210,14 @@ def _print_table(out: Console, frame: RunFrame) -> None:
     rows = compare(runs, frame["test_second_half_mean" if stream else "test_tail_mean"].tolist())
     head = ["with", "method", "seeds", "test %", "sd", "gain over none", "95 % interval"]
     first = 0 if any(rows["conditions"]) else 1
-    table = Table(*head[first:])
+    body = []
     for row in rows.to_dict("records"):
         gain = (_percent(row["gain"].mean, "+.2f"), row["gain"].interval or ()) if row["gain"] else ("", ())
         figures = (_percent(row["mean"]), _percent(row["spread"]), gain[0])
         interval = " to ".join(_percent(bound, "+.2f") for bound in gain[1])
-        table.add_row(*(row["conditions"], row["method"], str(row["seeds"]), *figures, interval)[first:])
-    if len(rows):
-        out.print(table)
+        body.append((row["conditions"], row["method"], str(row["seeds"]), *figures, interval)[first:])
+    print_table(out, head[first:], body)
+    if body:
         what = "the second half of the stream" if stream else "the last 5 % of epochs"
         text = f"Test accuracy, mean over {what}; sd over seeds; gains are paired by seed, with Student's interval."
         out.print(text, soft_wrap=True)
@@ -236,8 +231,6 @@ def _print_table(out: Console, frame: RunFrame) -> None:
 
 def _print_classes(out: Console, frame: RunFrame) -> None:
     """Print what the mean over all test samples hides: the worst classes, head and tail."""
-    from rich.table import Table
-
     from aol.plots.summary import class_table
     from aol.runs.metrics import measure_text
 
@@ -245,10 +238,8 @@ def _print_classes(out: Console, frame: RunFrame) -> None:
     if rows.empty:
         return
     names = [measure_text(f"{name}_last").removesuffix(" accuracy") for name in rows.columns]
-    table = Table("method", *names, title="Classes, test %", title_justify="left")
-    for method, values in rows.iterrows():
-        table.add_row(str(method), *(_percent(float(value)) for value in values))
-    out.print(table)
+    body = [(str(method), *(_percent(float(value)) for value in values)) for method, values in rows.iterrows()]
+    print_table(out, ("method", *names), body, "Classes, test %")
     if "tail_accuracy" in rows:
         out.print("head, middle, tail: thirds of the classes by training samples.", soft_wrap=True)
 
@@ -259,7 +250,6 @@ def _print_oldest(out: Console, frame: RunFrame) -> None:
     Ages of runs of different length, imbalance or scenario have no common mean.
     """
     import pandas as pd
-    from rich.table import Table
 
     runs = list(frame.runs.values())
     if len({(*run.classes, str(run.counts), run.planned) for run in runs}) > 1:
@@ -269,11 +259,9 @@ def _print_oldest(out: Console, frame: RunFrame) -> None:
         return
     mean = classes.groupby(["class", "name"], sort=False).mean(numeric_only=True).reset_index()
     mean = mean[mean["age"] >= _OLD].sort_values("age", ascending=False, kind="stable").head(MOST_CLASSES)
-    if mean.empty:
-        return
-    title = "Wrong longest" + (f", mean over {len(runs)} runs" if len(runs) > 1 else "")
-    table = Table("class", "training samples", "age in epochs", "test %", title=title, title_justify="left")
+    body = []
     for row in mean.to_dict("records"):
         count = "" if pd.isna(row.get("count")) else f"{row['count']:,.0f}"
-        table.add_row(str(row["name"]), count, f"{row['age']:.1f}", _percent(row.get("test_accuracy"), ".1f"))
-    out.print(table)
+        body.append((str(row["name"]), count, f"{row['age']:.1f}", _percent(row.get("test_accuracy"), ".1f")))
+    title = "Wrong longest" + (f", mean over {len(runs)} runs" if len(runs) > 1 else "")
+    print_table(out, ("class", "training samples", "age in epochs", "test %"), body, title)

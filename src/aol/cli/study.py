@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 
 from aol.cli.execution import EXECUTION, absolute, add_noted, check_networks, noted, options_of, progress_for
 from aol.cli.flags import DEFAULTS, setting_values
-from aol.cli.output import check_place, chosen_format, console, give, plain_lines, tell, write
+from aol.cli.output import check_place, chosen_format, console, give, plain_lines, print_table, tell, write
 from aol.cli.parser import Flag, choice, command, defaults_of, folder, seed_list, show_help, switch, value
-from aol.engine.settings import CHOICES, Settings, Value, WrongSettingsError
+from aol.engine.settings import CHOICES, Settings, Value, WrongSettingsError, word
 
 if TYPE_CHECKING:
     from aol.engine.source import AnyPair
@@ -251,12 +251,17 @@ def _status(words: argparse.Namespace) -> None:
 
 
 def _print_status(words: argparse.Namespace, status: StudyStatus, more: Mapping[str, object]) -> None:
+    from aol.study.status import by_cell
+
     if words.json:
         print(json.dumps({**status.as_dict(), **more}))
         return
     out = console()
     out.print(f"{status.study.name}: {status.study.title}", soft_wrap=True, markup=False)
-    out.print(status.table())
+    rows = [
+        (*map(word, cell.values()), str(done), str(runs)) for cell, done, runs in by_cell(status.study, status.complete)
+    ]
+    print_table(out, (*status.study.cells, "complete", "runs"), rows)
     for line in status.lines():
         out.print(line, soft_wrap=True, markup=False)
 

@@ -21,9 +21,9 @@ from aol.data.errors import need
 from aol.data.named import NAMES, find
 from aol.data.nuisance import change
 from aol.data.sources import is_source
+from aol.runs.previews import read_thumbnails
 from aol.runs.record import Run
 from aol.runs.samples import SampleTable
-from aol.runs.thumbnails import read_thumbnails
 
 SIDE = 96  # the most pixels a side
 _QUALITY = 85

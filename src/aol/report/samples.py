@@ -20,7 +20,7 @@ from aol.ages.answers import Answers
 from aol.report.codec import rounded, steps
 from aol.report.label_quality import Floats, Ints, Masks, Reals, Shorts, competent_classes, suspicion
 from aol.report.pictures import Pictures
-from aol.runs.descriptions import Description, read_descriptions
+from aol.runs.previews import Description, read_descriptions
 from aol.runs.record import DamagedRunError, Json, Run
 from aol.runs.samples import FILE, read_ids, read_samples
 

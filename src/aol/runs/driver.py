@@ -195,7 +195,7 @@ class _GroupTraining:
     def batch(self, loop: Loop) -> None:
         if time.monotonic() - self._shown >= _SHOW_EVERY:
             self._shown = time.monotonic()
-            share = self._job.tally.batch(self._group.runs, loop.work)
+            share = self._job.tally.batch(self._group.runs, loop.epoch, loop.work)
             self._job.progress.update(self._job.tally.status(), describe(loop, share))
 
     def _start(self, loop: Loop) -> None:

@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
-import torch
 
 from aol._files import write_atomically
 from aol._used import remember
@@ -31,7 +29,7 @@ def records_of(
     """Return the record of every run of a loop, in its order; `keep` names what to keep of every epoch (None: all)."""
     found = versions(loop.device)
     state = loop.history.state_dict()
-    by_epoch, by_class = (_array(state[name]) for name in ("by_epoch", "by_class"))
+    by_epoch, by_class = (np.asarray(state[name]) for name in ("by_epoch", "by_class"))
     counts = loop.class_counts.tolist()
     runs = []
     for row, run in enumerate(loop.runs):
@@ -77,11 +75,6 @@ def _data_folder(data: str, data_dir: str | None) -> str | None:
     if is_source(data):
         return str(Path("/", data))
     return _found(data, data_dir) if data in NAMES else str(Path(data).expanduser().absolute())
-
-
-def _array(value: object) -> npt.NDArray[np.float32 | np.float64]:
-    assert isinstance(value, torch.Tensor)
-    return value.numpy()
 
 
 class RecordWriter:

@@ -283,18 +283,14 @@ def duration(seconds: float | None) -> str:
 class Tally:
     """Counts epochs and work, and estimates the time that is left from the speed of this process.
 
-    Args:
-        runs: all runs.
-        left: those that are not complete at the start.
-        pairs: the data sets of those.
+    Of all `runs`, those that are `left` are not complete at the start; `pairs` has their data sets.
     """
 
     def __init__(self, runs: Sequence[Settings], left: Sequence[Settings], pairs: dict[str, AnyPair]) -> None:
         self._cost = costs(left, pairs)
         self._epochs = {run.run_id: run.epochs for run in runs}
-        self._past = dict(self._epochs) | dict.fromkeys(self._cost, 0)
+        self._past: dict[str, float] = {**self._epochs, **dict.fromkeys(self._cost, 0)}  # epochs that are over
         self._over = set(self._epochs) - set(self._cost)
-        self._within: dict[str, float] = {}  # the share of the epoch that is over, of runs in progress
         self._start: float | None = None
         self._worked = 0.0
 
@@ -303,38 +299,34 @@ class Tally:
         self._start = self._start or time.monotonic()
         self._past |= {run.run_id: epoch for run in runs if run.run_id in self._cost}
 
-    def epoch(self, runs: Iterable[Settings], epoch: int) -> None:
-        """Note that runs have finished an epoch."""
-        self._within = {}
+    def epoch(self, runs: Iterable[Settings], epoch: float) -> None:
+        """Note how many epochs of runs are over; a part of an epoch counts."""
         for run in runs:
             if run.run_id in self._cost:
                 self._worked += self._cost[run.run_id] * (epoch - self._past[run.run_id]) / run.epochs
                 self._past[run.run_id] = epoch
 
-    def batch(self, runs: Sequence[Settings], work: float) -> float:
-        """Note how much work of an epoch is done, of `costs`; return its share."""
-        known = [run for run in runs if run.run_id in self._cost]
-        self._within = {run.run_id: min(1.0, work * run.epochs / self._cost[run.run_id]) for run in known}
-        return max(self._within.values(), default=0.0)
+    def batch(self, runs: Sequence[Settings], epoch: int, work: float) -> float:
+        """Note how much work, of `costs`, was done after an epoch; return the share of the next one."""
+        shares = [min(1.0, work * run.epochs / self._cost[run.run_id]) for run in runs if run.run_id in self._cost]
+        share = max(shares, default=0.0)
+        self.epoch(runs, epoch + share)
+        return share
 
     def finish(self, runs: Iterable[Settings]) -> None:
         """Note that runs are complete."""
-        for run in runs:
-            if run.run_id in self._epochs:
-                self._past[run.run_id] = run.epochs
-                self._over.add(run.run_id)
+        known = {run.run_id: run.epochs for run in runs if run.run_id in self._epochs}
+        self._past |= known
+        self._over |= known.keys()
 
     def status(self) -> Status:
         """Return how far the runs are."""
-        past = {name: epochs + self._within.get(name, 0.0) for name, epochs in self._past.items()}
-        left = sum(cost * (1 - past[name] / self._epochs[name]) for name, cost in self._cost.items())
-        worked = self._worked + sum(self._cost[n] * share / self._epochs[n] for n, share in self._within.items())
+        left = sum(cost * (1 - self._past[name] / self._epochs[name]) for name, cost in self._cost.items())
         seconds = None
-        if self._start is not None and worked > 0 and left > 0:
-            seconds = left * (time.monotonic() - self._start) / worked
-        return Status(
-            len(self._over), len(self._epochs), sum(past.values()) / max(1, sum(self._epochs.values())), seconds
-        )
+        if self._start is not None and self._worked > 0 and left > 0:
+            seconds = left * (time.monotonic() - self._start) / self._worked
+        share = sum(self._past.values()) / max(1, sum(self._epochs.values()))
+        return Status(len(self._over), len(self._epochs), share, seconds)
 
 
 def costs(runs: Sequence[Settings], pairs: dict[str, AnyPair]) -> dict[str, float]:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence, Sized
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
-from typing import Protocol, Self, TypeAlias
+from typing import Any, NamedTuple, Protocol, Self, TypeAlias
 
 import numpy as np
 import torch
@@ -31,7 +31,7 @@ from aol.ids import Ids
 from aol.metrics import class_metrics
 from aol.readings import ClassReadings, means, precision
 from aol.runs import samples
-from aol.runs.descriptions import Descriptions, described
+from aol.runs.previews import Previews, described, thumbnail, worth_seeing, write_descriptions, write_thumbnails
 from aol.runs.record import (
     FILE,
     DamagedRunError,
@@ -45,7 +45,6 @@ from aol.runs.record import (
     write_run,
 )
 from aol.runs.store import refuse_old_format
-from aol.runs.thumbnails import Thumbnails, thumbnail, worth_seeing
 
 Figure: TypeAlias = "float | Tensor | Sequence[float] | np.ndarray[tuple[int, ...], np.dtype[np.generic]] | None"
 Columns: TypeAlias = dict[str, Tensor]
@@ -143,13 +142,10 @@ class Recorder:
         self._weight, self._weight_of = self._class_weight(), ages.epoch
         self._clock = time.monotonic()
         self._folders = [self.folder] if single else [self.folder / f"run-{run}" for run in range(self._runs)]
-        self._shown: list[list[Thumbnails | Descriptions]] = [[] for _ in self._folders]
-        for shown in self._shown:
-            shown += [] if images is None else [_checked_thumbnails(images, ages)]
-            shown += [] if describe is None else [_checked_descriptions(describe, ages)]
+        self._shown = [_previews(images, describe, ages) for _ in self._folders]
         called = _checked_names(names, ages)
         self._names, self._named = None if called is None else samples.as_json(called), False
-        self._logs = [EpochLog() for _ in self._folders]
+        self._logs: list[list[EpochReadings]] = [[] for _ in self._folders]
         self._ids = [secrets.token_hex(6) for _ in self._folders]
         self._writes = _distributed.world(group)[0] == 0
         self._held, self._closed = ExitStack(), False
@@ -173,8 +169,8 @@ class Recorder:
             before = [read_run(folder) for folder in self._folders]
             if any(run.classes != self._classes and not self._grows for run in before):
                 raise DamagedRunError(f"{self.folder} has records of other classes: choose another folder.")
-            self._logs, self._ids = [EpochLog.of(run) for run in before], [run.id for run in before]
-            if self._samples is not None and isinstance(self._ages, SampleAges) and self._logs[0].epochs:
+            self._logs, self._ids = [_log_of(run) for run in before], [run.id for run in before]
+            if self._samples is not None and isinstance(self._ages, SampleAges) and self._logs[0]:
                 named = dict(zip(self._ids, self._folders, strict=True))
                 samples.restore_history(self._samples, named, self._ages.labels)
                 self._named = self._names is None  # the names stay as they were
@@ -239,19 +235,19 @@ class Recorder:
         given_curves, given_by_class = self._figures(figures)
         curves, by_class = self._readings()
         curves, by_class = curves | given_curves, by_class | given_by_class
-        begun = bool(self._logs[0].epochs)
-        last = min(self._logs[0].epochs[-1] if begun else 0, ages.epoch - 1)
-        for log in self._logs:
-            log.cut(last)
+        begun = bool(self._logs[0])
+        last = min(self._logs[0][-1].epoch if begun else 0, ages.epoch - 1)
+        self._logs = [[row for row in log if row.epoch <= last] for log in self._logs]
         if self._samples is not None and isinstance(ages, SampleAges):
-            self._samples.cut(len(self._logs[0].epochs))
+            self._samples.cut(len(self._logs[0]))
             skipped = ages.epoch - last - 1 if self._writes else 0
             self._samples.advance(ages.age.reshape(self._runs, -1), skipped=skipped, group=self._group)
         for run, log in enumerate(self._logs):
             for epoch in range(last + 1, ages.epoch) if begun else ():
-                log.add(epoch, {}, {})  # nobody was told of it
+                log.append(EpochReadings(epoch, {}, {}))  # nobody was told of it
             row = {name: float(value[run]) for name, value in curves.items()}
-            log.add(ages.epoch, row, {name: value[run].numpy() for name, value in by_class.items()})
+            of_classes = {name: value[run].numpy() for name, value in by_class.items()}
+            log.append(EpochReadings(ages.epoch, row, of_classes))
         self._at = self._weight_of = ages.epoch
         self._weight, self._clock = self._class_weight(), time.monotonic()
         if self._writes:
@@ -367,21 +363,24 @@ class Recorder:
 
     def _record(self, run: int, *, finished: bool) -> Run:
         log, counts = self._logs[run], self._training_counts()
-        over_time = log.by_class(len(self._classes))
+        curves, over_time = _curves(log), _over_time(log, len(self._classes))
+        if counts is None:
+            seen = over_time.get("train_count", np.zeros((0, len(self._classes))))
+            counts = np.nansum(seen, axis=0).astype(int).tolist()
         return Run(
             id=self._ids[run],
             method=self._method(run),
             seed=self._seed,
             settings=self._settings,
             classes=self._classes,
-            counts=log.total("train_count", len(self._classes)) if counts is None else counts,
-            epochs=np.array(log.epochs, dtype=np.int64),
-            curves=log.curves(),
+            counts=counts,
+            epochs=np.array([row.epoch for row in log], dtype=np.int64),
+            curves=curves,
             by_class=by_class_of(over_time),
             over_time={name: values.astype(np.float32) for name, values in over_time.items()},
             planned=self._planned,
             finished=finished,
-            seconds=float(np.nansum(log.curves().get("seconds", np.zeros(1)))),
+            seconds=float(np.nansum(curves.get("seconds", np.zeros(1)))),
             versions=versions(self._ages.device),
             command=self._command,
         )
@@ -407,64 +406,41 @@ class Recorder:
         )
         for shown in self._shown[run]:
             doubt = kept["mean_other"] - kept["mean_confidence"].sqrt()
-            shown.keep(worth_seeing(ages.labels.cpu(), ema, doubt))
-            shown.write(folder)
+            shown.update(folder, worth_seeing(ages.labels.cpu(), ema, doubt))
 
 
-class EpochLog:
-    """Readings by epoch, and by epoch and class; which ones may change from epoch to epoch.
+class EpochReadings(NamedTuple):
+    """What was read in an epoch: numbers by name, and C numbers by name. Which ones may change from epoch to epoch."""
 
-    >>> log = EpochLog()
-    >>> log.add(1, {"test_accuracy": 0.5}, {"age": np.array([1.0, 2.0])})
-    >>> log.epochs, log.curves(), log.by_class(2)
-    ([1], {'test_accuracy': array([0.5])}, {'age': array([[1., 2.]])})
-    """
+    epoch: int
+    curves: Mapping[str, float]
+    by_class: Mapping[str, Floats]
 
-    def __init__(self) -> None:
-        self.epochs: list[int] = []
-        self._curves: list[Mapping[str, float]] = []
-        self._by_class: list[Mapping[str, Floats]] = []
 
-    @classmethod
-    def of(cls, run: Run) -> Self:
-        """Return the log of a run that was recorded, to continue it."""
-        log = cls()
-        for place, epoch in enumerate(run.epochs.tolist()):
-            curves = {name: float(values[place]) for name, values in run.curves.items()}
-            log.add(epoch, curves, {name: values[place].astype(float) for name, values in run.over_time.items()})
-        return log
+def _log_of(run: Run) -> list[EpochReadings]:
+    """Return what was read in each epoch of a run that was recorded, to continue it."""
+    log = []
+    for place, epoch in enumerate(run.epochs.tolist()):
+        curves = {name: float(values[place]) for name, values in run.curves.items()}
+        by_class = {name: values[place].astype(float) for name, values in run.over_time.items()}
+        log.append(EpochReadings(epoch, curves, by_class))
+    return log
 
-    def add(self, epoch: int, curves: Mapping[str, float], by_class: Mapping[str, Floats]) -> None:
-        """Add an epoch: numbers by name, and C numbers by name."""
-        self.epochs.append(epoch)
-        self._curves.append(curves)
-        self._by_class.append(by_class)
 
-    def cut(self, epoch: int) -> None:
-        """Forget what came after an epoch."""
-        kept = sum(each <= epoch for each in self.epochs)
-        for rows in (self.epochs, self._curves, self._by_class):
-            del rows[kept:]
+def _curves(log: Sequence[EpochReadings]) -> dict[str, Floats]:
+    """Return each reading by epoch, `float64 [E]`, NaN where it was not taken."""
+    names = dict.fromkeys(name for row in log for name in row.curves)
+    return {name: np.array([row.curves.get(name, np.nan) for row in log]) for name in names}
 
-    def curves(self) -> dict[str, Floats]:
-        """Return each reading by epoch, `float64 [E]`, NaN where it was not taken."""
-        names = dict.fromkeys(name for row in self._curves for name in row)
-        return {name: np.array([row.get(name, np.nan) for row in self._curves]) for name in names}
 
-    def by_class(self, num_classes: int) -> dict[str, Floats]:
-        """Return each reading by epoch and class, `float64 [E, C]`, NaN where it was not taken."""
-        names = dict.fromkeys(name for row in self._by_class for name in row)
-        found = {name: np.full((len(self.epochs), num_classes), np.nan) for name in names}
-        for place, row in enumerate(self._by_class):
-            for name, values in row.items():
-                found[name][place, : len(values)] = values  # classes may have been added since
-        return found
-
-    def total(self, name: str, num_classes: int) -> list[int]:
-        """Return the sum over epochs of a count by class."""
-        rows = self.by_class(num_classes).get(name, np.zeros((0, num_classes)))
-        found: list[int] = np.nansum(rows, axis=0).astype(int).tolist()
-        return found
+def _over_time(log: Sequence[EpochReadings], num_classes: int) -> dict[str, Floats]:
+    """Return each reading by epoch and class, `float64 [E, C]`, NaN where it was not taken."""
+    names = dict.fromkeys(name for row in log for name in row.by_class)
+    found = {name: np.full((len(log), num_classes), np.nan) for name in names}
+    for place, row in enumerate(log):
+        for name, values in row.by_class.items():
+            found[name][place, : len(values)] = values  # classes may have been added since
+    return found
 
 
 # What a user gives
@@ -504,26 +480,33 @@ def _checked_settings(value: Mapping[str, Value]) -> dict[str, Value]:
     return dict(value)
 
 
-def _checked_thumbnails(images: Images | Callable[[int], object], ages: SampleAges | ClassAges) -> Thumbnails:
-    """Return who takes the pictures; the first image is tried at once."""
+def _num_samples(what: str, ages: SampleAges | ClassAges) -> int:
     if not isinstance(ages, SampleAges):
-        raise ValueError("images are of samples, and ClassAges know none.")
-    size = None if callable(images) or not isinstance(images, Sized) else len(images)
-    if size not in (None, ages.num_samples):
-        raise ValueError(f"images must be {ages.num_samples}, one a sample, not {size}.")
-    show = images if callable(images) else images.__getitem__
-    thumbnail(show(0))  # better now than after an hour
-    return Thumbnails(show)
+        raise ValueError(f"{what} of samples, and ClassAges know none.")
+    return ages.num_samples
 
 
-def _checked_descriptions(describe: Callable[[int], object], ages: SampleAges | ClassAges) -> Descriptions:
-    """Return who describes samples; the first is tried at once."""
-    if not isinstance(ages, SampleAges):
-        raise ValueError("describe is of samples, and ClassAges know none.")
-    if not callable(describe):
-        raise TypeError(f"describe must be a function from a sample's position, not {_check.shown(describe)}.")
-    described(describe(0))  # better now than after an hour
-    return Descriptions(describe)
+def _previews(
+    images: Images | Callable[[int], object] | None,
+    describe: Callable[[int], object] | None,
+    ages: SampleAges | ClassAges,
+) -> list[Previews[Any]]:
+    """Return what keeps pictures and descriptions; the first sample is tried now: better than after an hour."""
+    found: list[Previews[Any]] = []
+    if images is not None:
+        samples = _num_samples("images are", ages)
+        if not callable(images) and isinstance(images, Sized) and len(images) != samples:
+            raise ValueError(f"images must be {samples}, one a sample, not {len(images)}.")
+        show = images if callable(images) else images.__getitem__
+        thumbnail(show(0))
+        found.append(Previews(show, thumbnail, write_thumbnails))
+    if describe is not None:
+        _num_samples("describe is", ages)
+        if not callable(describe):
+            raise TypeError(f"describe must be a function from a sample's position, not {_check.shown(describe)}.")
+        described(describe(0))
+        found.append(Previews(describe, described, write_descriptions))
+    return found
 
 
 def _checked_names(
@@ -532,12 +515,11 @@ def _checked_names(
     """Return what each sample is called; by default its id in the ages, or None."""
     if value is None:
         return ages.ids if isinstance(ages, SampleAges) else None
-    if not isinstance(ages, SampleAges):
-        raise ValueError("names are of samples, and ClassAges know none.")
+    samples = _num_samples("names are", ages)
     if isinstance(value, str | bytes) or not isinstance(value, Sized):
         raise TypeError(f"names must be a list of texts, one a sample, not {_check.shown(value)}.")
-    if len(value) != ages.num_samples:
-        raise ValueError(f"names must be {ages.num_samples}, one a sample, not {len(value)}.")
+    if len(value) != samples:
+        raise ValueError(f"names must be {samples}, one a sample, not {len(value)}.")
     return [_checked_text("names", os.fspath(each) if isinstance(each, os.PathLike) else each) for each in value]
 
 

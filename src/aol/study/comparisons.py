@@ -38,7 +38,7 @@ from aol.study.stats import (
     luck_of_runs,
     pooled_gains,
 )
-from aol.study.verdict import LEAST_SEEDS, Verdict, claim, judge
+from aol.study.verdict import LEAST_SEEDS, Claim, claim, judge
 
 Column = Mapping[Hashable, float]  # by run id
 Group = tuple[tuple[str, Value], ...]
@@ -144,9 +144,9 @@ class StudyResults:
     frame: RunFrame
     damaged: Sequence[tuple[str, str]]
     comparisons: Sequence[Comparison]
-    verdicts: Sequence[Verdict]
-    groups: Sequence[tuple[Group, Verdict]]
-    rivals: Sequence[Verdict]
+    verdicts: Sequence[Claim]
+    groups: Sequence[tuple[Group, Claim]]
+    rivals: Sequence[Claim]
     correlations: Sequence[tuple[Cell, Sequence[Correlation]]]
     _by_figure: dict[str, StudyResults] = field(default_factory=dict, repr=False, compare=False)
 
@@ -202,7 +202,7 @@ class StudyResults:
     @property
     def side_by_side(self) -> bool:
         """Whether methods can be compared with each other, and not only with the baseline."""
-        return any(each.claim.gain for each in self.rivals) or bool(self.pooled)
+        return any(each.gain for each in self.rivals) or bool(self.pooled)
 
     def of(self, method: str) -> list[Comparison]:
         """Return a method's comparisons in the cells that a verdict is on; without such, in all with a gain."""
@@ -294,7 +294,7 @@ def results_of(
         frame=frame,
         damaged=tuple(damaged),
         comparisons=tuple(comparisons),
-        verdicts=judge([claim(comparisons, name, largest_loss=study.accepted_loss) for name in claims]),
+        verdicts=judge([claim(comparisons, name, largest_loss=study.largest_loss) for name in claims]),
         groups=_groups(study, comparisons, claims),
         rivals=judge([claim(comparisons, name, rival) for name in claims for rival in methods if rival not in claims]),
         correlations=() if methods else _correlations(study, frame),
@@ -325,7 +325,7 @@ def axis(study: Study) -> str | None:
     return max(numbers, key=lambda name: len(numbers[name]), default=None)
 
 
-def _groups(study: Study, comparisons: Sequence[Comparison], claims: Sequence[str]) -> list[tuple[Group, Verdict]]:
+def _groups(study: Study, comparisons: Sequence[Comparison], claims: Sequence[str]) -> list[tuple[Group, Claim]]:
     along = axis(study)
     parts: dict[Group, list[Comparison]] = {}
     for each in comparisons:
@@ -333,9 +333,7 @@ def _groups(study: Study, comparisons: Sequence[Comparison], claims: Sequence[st
     parts = {name: part for name, part in parts.items() if any(each.seeds for each in part)}
     if len(parts) < 2:
         return []
-    asked = [
-        (name, claim(parts[name], method, largest_loss=study.accepted_loss)) for method in claims for name in parts
-    ]
+    asked = [(name, claim(parts[name], method, largest_loss=study.largest_loss)) for method in claims for name in parts]
     return list(zip((name for name, _ in asked), judge([each for _, each in asked]), strict=True))
 
 

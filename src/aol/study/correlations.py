@@ -33,6 +33,7 @@ LEAST = 0.1
 LEAST_CLASSES = 5
 CLAIM = "class age against accuracy, loss and margin"
 NOT_JUDGED = "not judged"
+Interval = tuple[float, float, float]  # r, low, high
 
 
 @dataclass(frozen=True)
@@ -152,21 +153,6 @@ def partial(first: Floats, second: Floats, controls: Sequence[Floats]) -> float 
     return None if found is None else found.r
 
 
-@dataclass(frozen=True)
-class Beyond:
-    """How readings correlate with test accuracy over classes, with others held fixed: (r, low, high), None if unknown.
-
-    Age is averaged over epochs; `error` is the mean training error rate over epochs: how often a class was wrong, where
-    age also tells for how long.
-    """
-
-    held: str
-    seeds: int
-    age: tuple[float, float, float] | None
-    log_age: tuple[float, float, float] | None
-    error: tuple[float, float, float] | None
-
-
 # By name: what is held fixed, to which power.
 _HELD: dict[str, tuple[tuple[str, ...], int]] = {
     "nothing": ((), 1),
@@ -179,23 +165,23 @@ _HELD: dict[str, tuple[tuple[str, ...], int]] = {
 }
 
 
-def beyond(runs: Sequence[Run]) -> list[Beyond]:
+def beyond(runs: Sequence[Run]) -> list[tuple[str, int, dict[str, Interval | None]]]:
     """Return how age and error rate correlate with test accuracy beyond class size and beyond each other.
 
-    Over runs that differ by their seeds only. The interval is Fisher's, for one class less for each control.
+    For each of `_HELD`: its name, the number of runs, and (r, low, high) over classes for `age`, `log_age` and `error`,
+    None if unknown. Age and training error rate are means over epochs: how long a class was wrong, and how often. The
+    runs differ by their seeds only. The interval is Fisher's, for one class less for each control.
     """
     tables = [table for run in runs if (table := _readings(run)) is not None]
     found = []
     for held, (names, degree) in _HELD.items():
         whole = [table for table in tables if all(name in table for name in names)]
-        columns = {
-            name: _beyond([table for table in whole if name in table], name, names, degree)
-            for name in ("age", "log_age", "error")
-            if name not in names and not (name == "age" and "log_age" in names)
-        }
-        if any(columns.values()):
-            intervals = {name: columns.get(name) for name in ("age", "log_age", "error")}
-            found.append(Beyond(held, len(whole), **intervals))
+        intervals = dict.fromkeys(("age", "log_age", "error"))
+        for name in intervals:
+            if name not in names and not (name == "age" and "log_age" in names):
+                intervals[name] = _beyond([table for table in whole if name in table], name, names, degree)
+        if any(intervals.values()):
+            found.append((held, len(whole), intervals))
     return found
 
 
@@ -212,9 +198,7 @@ def _readings(run: Run) -> dict[str, Floats] | None:
     return {name: values for name, values in found.items() if len(values) and np.ptp(values) > 0}
 
 
-def _beyond(
-    tables: Sequence[dict[str, Floats]], name: str, held: Sequence[str], degree: int
-) -> tuple[float, float, float] | None:
+def _beyond(tables: Sequence[dict[str, Floats]], name: str, held: Sequence[str], degree: int) -> Interval | None:
     used = degree * len(held)
     each = []
     for table in tables:

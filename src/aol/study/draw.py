@@ -51,17 +51,15 @@ class Picture:
     notes: list[str]
 
 
-def default_picture(study: Study) -> str:
-    """Return what is drawn by default: ages where the study keeps them, else accuracy."""
-    return AGES if "age" in study.keep else ACCURACY
-
-
 def draw(results: StudyResults, of: str | None = None) -> Picture:
-    """Return one of the `PICTURES` of a study: a panel a cell. The matplotlib package is needed."""
+    """Return one of the `PICTURES` of a study: a panel a cell. The matplotlib package is needed.
+
+    By default these are ages where the study keeps them, else accuracy.
+    """
     style.matplotlib()
     if not len(results.frame):
         raise WrongSettingsError(f"There are no complete runs of {results.study.name} to draw.")
-    what = of or default_picture(results.study)
+    what = of or (AGES if "age" in results.study.keep else ACCURACY)
     return _ages(results) if what == AGES else _curves(results, what)
 
 

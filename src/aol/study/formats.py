@@ -184,7 +184,7 @@ def _csv(results: StudyResults, optimistic: bool) -> str:
 
 def _json(results: StudyResults, optimistic: bool) -> str:
     """Return the results as one JSON object: the rows of the CSV, the verdicts, and the sentences."""
-    verdicts = [(each.claim.method, each.word, each.sentence) for each in results.verdicts]
+    verdicts = [(each.method, each.word, each.sentence) for each in results.verdicts]
     if results.correlations:
         verdicts = [(results.study.baseline, *results.correlation_verdict)]
     content: dict[str, object] = {

@@ -24,7 +24,7 @@ from aol.study.draw import estimate_of, gain_figure
 from aol.study.formats import ENVIRONMENT, notes
 from aol.study.spec import Cell, Study, builtin_names, cell_name, load
 from aol.study.tables import above_tries, best_on_test, checks, tables, unrest
-from aol.study.verdict import OPEN, Verdict, points, span
+from aol.study.verdict import OPEN, Claim, points, span
 
 # By the name of the paper's table: what it is about.
 PAPER_TABLES = {
@@ -125,11 +125,11 @@ def _larger(
     return None
 
 
-def _gain_of(results: StudyResults, verdict: Verdict) -> str:
+def _gain_of(results: StudyResults, verdict: Claim) -> str:
     """Return a gain with its interval; without a verdict, the mean of what is there, without one."""
-    if verdict.claim.gain is not None:
-        return f"{points(verdict.claim.gain.mean)}{span(verdict.claim.gain)}"
-    own = [(each.gain.mean, len(each.seeds)) for each in results.of(verdict.claim.method) if each.gain is not None]
+    if verdict.gain is not None:
+        return f"{points(verdict.gain.mean)}{span(verdict.gain)}"
+    own = [(each.gain.mean, len(each.seeds)) for each in results.of(verdict.method) if each.gain is not None]
     if not own:
         return ""
     most = max(seeds for _, seeds in own)
@@ -206,8 +206,8 @@ def summary(every: Sequence[StudyResults]) -> list[SummaryLine]:
     lines = []
     for name, table in PAPER_TABLES.items():
         own = [each for each in every if each.study.paper == name and each.has_figures]
-        judged = [each for each in own if each.correlations or any(verdict.claim.gain for verdict in each.verdicts)]
-        judged.sort(key=lambda each: -max([len(verdict.claim.seeds) for verdict in each.verdicts], default=0))
+        judged = [each for each in own if each.correlations or any(verdict.gain for verdict in each.verdicts)]
+        judged.sort(key=lambda each: -max([len(verdict.seeds) for verdict in each.verdicts], default=0))
         found: list[SummaryLine] = []
         for each in judged or own[:1]:
             if each.correlations:
@@ -218,8 +218,8 @@ def summary(every: Sequence[StudyResults]) -> list[SummaryLine]:
     return lines
 
 
-def _gain_line(table: str, results: StudyResults, verdict: Verdict) -> SummaryLine:
-    claim, name = verdict.claim, results.study.name
+def _gain_line(table: str, results: StudyResults, claim: Claim) -> SummaryLine:
+    name = results.study.name
     own = results.of(claim.method)
     paper = "" if claim.paper_gain is None else points(claim.paper_gain)
     if claim.gain is None:
@@ -236,7 +236,7 @@ def _gain_line(table: str, results: StudyResults, verdict: Verdict) -> SummaryLi
         paper,
         f"{points(claim.gain.mean)}{span(claim.gain)}",
         _data(claim.gain.seeds, claim.cells),
-        verdict.word,
+        claim.word,
         estimate_of(name, claim.gain, paper=claim.paper_gain),
         {cell: share for cell, share in shares.items() if not math.isnan(share)},
         above_tries(results, claim.method),

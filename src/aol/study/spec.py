@@ -112,11 +112,6 @@ class Study:
         return named or [each.name for each in methods if self.of_paper(each)] or [each.name for each in methods]
 
     @property
-    def accepted_loss(self) -> float | None:
-        """The largest loss as a share, as accuracies are."""
-        return None if self.largest_loss is None else self.largest_loss / 100.0
-
-    @property
     def extra_seeds(self) -> tuple[int, ...]:
         """The additional seeds of the baseline: the smallest numbers from one on that are not seeds of the study."""
         wanted = self.tries_seeds

@@ -5,31 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from aol.engine.settings import Settings, word
+from aol.engine.settings import Settings
 from aol.runs.groups import begun_groups
 from aol.runs.record import FILE, DamagedRunError
 from aol.runs.store import Store
 from aol.runs.validate import is_complete, read_valid
 from aol.study.spec import Cell, Study
 
-if TYPE_CHECKING:
-    from rich.table import Table
-
-
-@dataclass(frozen=True)
-class GroupStatus:
-    """Runs that are trained as one network and not complete; `epoch` is that of the last checkpoint."""
-
-    runs: tuple[str, ...]
-    epoch: int
-    epochs: int
-
 
 @dataclass
 class StudyStatus:
-    """The status of a study, by run id; `damaged` also names the file and says why it is not used."""
+    """The status of a study, by run id; `damaged` also names the file and says why it is not used.
+
+    `groups` are the runs that are trained as one network and not complete: how many, the epoch of the last checkpoint,
+    and how many epochs there will be.
+    """
 
     study: Study
     store: Store
@@ -37,12 +28,8 @@ class StudyStatus:
     complete: set[str] = field(default_factory=set)
     failed: dict[str, int] = field(default_factory=dict)  # complete runs that diverged, and the epoch
     damaged: dict[str, tuple[Path, str]] = field(default_factory=dict)
-    groups: list[GroupStatus] = field(default_factory=list)
-
-    @property
-    def in_progress(self) -> set[str]:
-        """Runs that were begun and are not complete."""
-        return {name for group in self.groups for name in group.runs if name in self.runs} - self.complete
+    in_progress: set[str] = field(default_factory=set)  # begun, and not complete
+    groups: list[dict[str, int]] = field(default_factory=list)
 
     @property
     def missing(self) -> list[str]:
@@ -61,17 +48,8 @@ class StudyStatus:
             "missing": len(self.missing),
             "failed": self.failed,
             "damaged": [{"file": str(path), "why": why} for path, why in self.damaged.values()],
-            "groups": [{"runs": len(each.runs), "epoch": each.epoch, "epochs": each.epochs} for each in self.groups],
+            "groups": self.groups,
         }
-
-    def table(self) -> Table:
-        """Return the complete runs of each cell, as a table for a terminal."""
-        from rich.table import Table
-
-        table = Table(*self.study.cells, "complete", "runs")
-        for cell, done, runs in by_cell(self.study, self.complete):
-            table.add_row(*(word(value) for value in cell.values()), str(done), str(runs))
-        return table
 
     def lines(self) -> list[str]:
         """Return the status in sentences, and what to do next."""
@@ -80,8 +58,8 @@ class StudyStatus:
             f"{len(self.missing)} missing, {len(self.damaged)} damaged; in {self.store.folder / 'runs'}."
         ]
         for each in self.groups:
-            many = "1 run" if len(each.runs) == 1 else f"{len(each.runs)} runs"
-            found.append(f"In progress: {many}, epoch {each.epoch}/{each.epochs} at the last checkpoint.")
+            many = "1 run" if each["runs"] == 1 else f"{each['runs']} runs"
+            found.append(f"In progress: {many}, epoch {each['epoch']}/{each['epochs']} at the last checkpoint.")
         found += [f"Damaged: {path}: {why}." for path, why in self.damaged.values()]
         for name, epoch in self.failed.items():
             run = self.runs[name]
@@ -105,11 +83,13 @@ def study_status(study: Study, store: Store) -> StudyStatus:
             if run and run.failed_at_epoch:
                 status.failed[name] = run.failed_at_epoch
     for group in begun_groups(store):
-        names = tuple(run.run_id for run in group.runs)
-        if not (status.runs.keys() - status.complete).isdisjoint(names):
+        names = [run.run_id for run in group.runs]
+        left = (status.runs.keys() - status.complete) & set(names)
+        if left:
             records = [each for name in names if (each := store.get(name)) is not None]
             last = max((int(each.epochs[-1]) for each in records if len(each.epochs)), default=0)
-            status.groups.append(GroupStatus(names, last, group.runs[0].epochs))
+            status.in_progress |= left
+            status.groups.append({"runs": len(names), "epoch": last, "epochs": group.runs[0].epochs})
     return status
 
 

@@ -20,7 +20,7 @@ from aol.study.correlations import beyond, signed
 from aol.study.shifts import gains_after_shifts
 from aol.study.spec import cell_name
 from aol.study.stats import BestOfTries
-from aol.study.verdict import LEAST_SEEDS, Verdict, p_text, points
+from aol.study.verdict import LEAST_SEEDS, Claim, p_text, points
 
 NONE = "–"
 Row = dict[str, Value]
@@ -97,17 +97,16 @@ def _optimistic_row(each: Comparison) -> Row:
 
 def rival_rows(results: StudyResults) -> list[Row]:
     """Return a row for each method of the paper against each other method."""
-    known = [(each.claim, each.claim.gain, each.p) for each in results.rivals]
     return [
         {
-            "method": claim.method,
-            "over": claim.over,
-            "gain_points": _hundred(gain.mean),
-            **_ends("gain", gain.interval),
-            "p_corrected": p,
+            "method": each.method,
+            "over": each.over,
+            "gain_points": _hundred(each.gain.mean),
+            **_ends("gain", each.gain.interval),
+            "p_corrected": each.p,
         }
-        for claim, gain, p in known
-        if gain is not None
+        for each in results.rivals
+        if each.gain is not None
     ]
 
 
@@ -203,9 +202,9 @@ def method_table(results: StudyResults) -> TextTable:
     """
     common = results.pooled
     freedom = next(iter(common.values())).freedom if common else 0
-    claims = [each.claim.method for each in results.verdicts]
+    claims = [each.method for each in results.verdicts]
     cells = [each.cell for each in results.of(claims[0])] if claims else []
-    rivals = {(each.claim.method, each.claim.over): (each.claim.gain, each.p) for each in results.rivals}
+    rivals = {(each.method, each.over): (each.gain, each.p) for each in results.rivals}
     body = []
     for method in results.study.methods:
         own = [each.gain for each in results.comparisons if each.method == method.name and each.cell in cells]
@@ -307,14 +306,14 @@ def _beyond_table(results: StudyResults) -> TextTable:
     body = [
         {
             "cell": cell_name(cell),
-            "held fixed": each.held,
-            "n": str(each.seeds),
-            "age, r (95 %)": _r_text(each.age),
-            "log age, r (95 %)": _r_text(each.log_age),
-            "error rate, r (95 %)": _r_text(each.error),
+            "held fixed": held,
+            "n": str(seeds),
+            "age, r (95 %)": _r_text(found["age"]),
+            "log age, r (95 %)": _r_text(found["log_age"]),
+            "error rate, r (95 %)": _r_text(found["error"]),
         }
         for cell, _ in results.correlations
-        for each in beyond(records(results.frame, study.runs(cell, study.method(study.baseline))))
+        for held, seeds, found in beyond(records(results.frame, study.runs(cell, study.method(study.baseline))))
     ]
     return text_table("With test accuracy, beyond class size and training error rate (mean over epochs)", body)
 
@@ -339,14 +338,14 @@ def _baseline_table(results: StudyResults) -> TextTable:
 
 def _check_table(results: StudyResults) -> TextTable:
     """Return the checks of each judged method: a column a method."""
-    columns = {each.claim.method: _method_checks(results, each) for each in results.verdicts}
+    columns = {each.method: _method_checks(results, each) for each in results.verdicts}
     names = dict.fromkeys(name for column in columns.values() for name in column)
     body = [{"check": name, **{method: own.get(name, NONE) for method, own in columns.items()}} for name in names]
     return text_table("Checks", body)
 
 
-def _method_checks(results: StudyResults, verdict: Verdict) -> dict[str, str]:
-    own, base = results.of(verdict.claim.method), results.study.baseline
+def _method_checks(results: StudyResults, verdict: Claim) -> dict[str, str]:
+    own, base = results.of(verdict.method), results.study.baseline
     if not own:
         return {}
     few = any(len(each.seeds) < LEAST_SEEDS for each in own)
@@ -359,7 +358,7 @@ def _method_checks(results: StudyResults, verdict: Verdict) -> dict[str, str]:
         most = max(len(each.pool) for each in own)
         found[f"the same between runs of {base}: standard deviation, {_up_to(most)}"] = percent(_noise(own))
     found |= {} if few else _best_setting(own, base)
-    found |= _as_published(results, verdict.claim.method)
+    found |= _as_published(results, verdict.method)
     return found | ({} if few else _stability(own))
 
 
@@ -501,17 +500,17 @@ def _figure_table(results: StudyResults) -> TextTable:
     body = []
     for place, verdict in enumerate(results.verdicts):
         for each in _by_figure(results):
-            gain, word = each.verdicts[place].claim.gain, each.verdicts[place].word
-            if gain is not None and verdict.claim.gain is not None:
+            gain, word = each.verdicts[place].gain, each.verdicts[place].word
+            if gain is not None and verdict.gain is not None:
                 figure = each.figure + (" (optimistic)" if each.figure.endswith("best") else "")
-                row = {"method": verdict.claim.method, "figure": figure}
+                row = {"method": verdict.method, "figure": figure}
                 body.append({**row, "gain (95 %)": gain_text(gain), "verdict": word})
     return text_table("By figure", body)
 
 
 def _shift_table(results: StudyResults) -> TextTable:
     """Return the gains right after the head of a stream moved, and later."""
-    claims = [each.claim.method for each in results.verdicts]
+    claims = [each.method for each in results.verdicts]
     cells = [each.cell for each in results.of(claims[0])] if claims else []
     first = gains_after_shifts(results, claims[0], cells) if cells else None
     body = []

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from aol.stats import MOST_SEEDS, Gain, holm, paired_gain
@@ -33,7 +33,8 @@ _LOSS = {HOLDS: "is below", FAILS: "is above", OPEN: "may be below or above"}  #
 class Claim:
     """The gain of a method, averaged over the cells with three or more complete seeds, on the seeds that these share.
 
-    `over` is the method that it is compared with; None for the baseline.
+    `over` is the method that it is compared with; None for the baseline. `word` is the verdict, `p` the p-value that it
+    follows from, corrected for all claims that were judged together.
     """
 
     method: str
@@ -44,37 +45,30 @@ class Claim:
     gain: Gain | None
     paper_gain: float | None
     largest_loss: float | None = None  # the claim is a smaller loss, not a gain
+    word: str = OPEN
+    p: float | None = None
 
     @property
     def margin(self) -> float:
         """The smallest gain that matters: half a point, or half of the paper's gain, whichever is larger."""
         return max(LEAST_GAIN, 0.5 * self.paper_gain) if self.paper_gain is not None else LEAST_GAIN
 
-
-@dataclass(frozen=True)
-class Verdict:
-    """The verdict on a claim. `p` is corrected for all claims that were judged together."""
-
-    claim: Claim
-    word: str
-    p: float | None
-
     @property
     def sentence(self) -> str:
         """The verdict and the numbers it follows from."""
-        claim, gain = self.claim, self.claim.gain
+        gain = self.gain
         if gain is None or self.p is None:
-            return f"{self.word}. {_lacking(claim)}"
+            return f"{self.word}. {_lacking(self)}"
         words = [f"{points(gain.mean)} points{span(gain)}, {gain.seeds} seeds"]
-        words[0] += "" if claim.cells_planned == 1 else f", mean of {claim.cells} of {claim.cells_planned} cells"
+        words[0] += "" if self.cells_planned == 1 else f", mean of {self.cells} of {self.cells_planned} cells"
         p = f"p {'' if self.p < LEAST_P else '= '}{p_text(self.p).replace('<', '< ')}"
-        if (loss := claim.largest_loss) is not None:
+        if (loss := self.largest_loss) is not None:
             return f"{self.word}. {words[0]}; the loss {_LOSS[self.word]} {points(loss).lstrip('+')} points, {p}."
         words[0] += f", {p}"
         if self.word == FAILS and self.p >= ALPHA:
-            least = "half of the paper's gain" if claim.margin > LEAST_GAIN else "the smallest gain that matters"
-            words.append(f"less than {points(claim.margin)}, {least}")
-        if (paper := claim.paper_gain) is not None:
+            least = "half of the paper's gain" if self.margin > LEAST_GAIN else "the smallest gain that matters"
+            words.append(f"less than {points(self.margin)}, {least}")
+        if (paper := self.paper_gain) is not None:
             low, high = gain.interval or (None, None)
             words.append(f"paper {points(paper)}")
             if low is not None and high is not None:
@@ -91,7 +85,10 @@ class Verdict:
 def claim(
     comparisons: Sequence[Comparison], method: str, over: str | None = None, *, largest_loss: float | None = None
 ) -> Claim:
-    """Return the gain of a method over the baseline, or over another method, averaged over the cells of these."""
+    """Return the gain of a method over the baseline, or over another method, averaged over the cells of these.
+
+    `largest_loss` is in points, as a study names it.
+    """
     mine = [each for each in comparisons if each.method == method]
     theirs = [each for each in comparisons if each.method == over]
     cells = [[each, *(other for other in theirs if other.cell == each.cell)] for each in mine]
@@ -105,7 +102,8 @@ def claim(
     paper = [cell[0].paper_gain for cell in whole or [cell for cell in cells if cell[0].seeds] or cells]
     known = [value for value in paper if value is not None]
     mean = statistics.fmean(known) if known and len(known) == len(paper) and over is None else None
-    return Claim(method, over, len(whole), len(mine), seeds if gain else (), gain, mean, largest_loss)
+    accepted = None if largest_loss is None else largest_loss / 100.0
+    return Claim(method, over, len(whole), len(mine), seeds if gain else (), gain, mean, accepted)
 
 
 def _shared(comparisons: Sequence[Comparison]) -> tuple[int, ...]:
@@ -119,24 +117,24 @@ def _difference(seed: int, mine: Comparison, other: Comparison | None = None) ->
     return mine.values[place] - other.values[other.seeds.index(seed)] if other else mine.differences[place]
 
 
-def judge(claims: Sequence[Claim]) -> list[Verdict]:
-    """Return the verdicts on claims that are judged together, corrected for their number by Holm's method."""
+def judge(claims: Sequence[Claim]) -> list[Claim]:
+    """Return claims with their verdicts: they are judged together, corrected for their number by Holm's method."""
     known = [(each.gain, each) for each in claims if each.gain is not None]
-    first = iter(holm([gain.p if of.largest_loss is None else _p_away(gain, -of.largest_loss) for gain, of in known]))
+    first = iter(holm([_two_sided(gain, -(of.largest_loss or 0.0)) for gain, of in known]))
     below = iter(holm([2 * gain.p_below(of.margin) for gain, of in known]))
     found = []
     for each in claims:
         if each.gain is None:
-            found.append(Verdict(each, OPEN, None))
+            found.append(each)
             continue
         p, small = next(first), next(below)
         loss = each.largest_loss
         word = word_for(each.gain.mean, p, small) if loss is None else word_for(each.gain.mean + loss, p, 1.0)
-        found.append(Verdict(each, word, p))
+        found.append(replace(each, word=word, p=p))
     return found
 
 
-def _p_away(gain: Gain, value: float) -> float:
+def _two_sided(gain: Gain, value: float) -> float:
     """Return the two-sided p-value of "the gain is `value`"."""
     return min(1.0, 2 * min(gain.p_above(value), gain.p_below(value)))
 

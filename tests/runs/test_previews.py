@@ -9,7 +9,7 @@ import pytest
 import torch
 from PIL import Image
 
-from aol.runs.thumbnails import SIDE, Thumbnails, read_thumbnails, thumbnail, worth_seeing
+from aol.runs.previews import SIDE, Previews, read_thumbnails, thumbnail, worth_seeing, write_thumbnails
 
 RAMP = np.arange(0, 250, 10, dtype=np.uint8).reshape(5, 5)
 KINDS = {
@@ -60,18 +60,16 @@ def test_pictures_are_asked_for_once_and_read_as_they_were_written(tmp_path: Pat
         asked.append(row)
         return np.full((3 + row, 5), row, np.uint8)
 
-    pictures = Thumbnails(show)
-    pictures.keep([1, 4])
-    pictures.keep([4, 2])
+    pictures = Previews(show, thumbnail, write_thumbnails)
+    pictures.update(tmp_path, [1, 4])
+    pictures.update(tmp_path, [4, 2])
     assert asked == [1, 4, 2]
-    pictures.write(tmp_path)
     found = read_thumbnails(tmp_path)
     assert {row: (picture.shape, int(picture.max())) for row, picture in found.items()} == {
         4: ((1, 7, 5), 4),
         2: ((1, 5, 5), 2),
     }
-    pictures.keep([])
-    pictures.write(tmp_path)
+    pictures.update(tmp_path, [])
     assert read_thumbnails(tmp_path) == {}
     (tmp_path / "pictures.safetensors").write_bytes(b"half")
     assert read_thumbnails(tmp_path) == {}
