@@ -52,9 +52,9 @@ def test_a_reading_taken_now_and_then_is_drawn_where_all_seeds_have_it() -> None
     one, two = seeds_of("none", [0.5, 0.9])
     one.run.curves["test_accuracy"][[0, 2]] = np.nan
     two.run.curves["test_accuracy"][[2, 4]] = np.nan
-    found = curve(methods(frame(one, two))[0], "test_accuracy")
+    found = curve(methods(frame(one, two))[0])
     assert found is not None
-    assert found.epochs.tolist() == [2, 4, 6]
+    assert found.x.tolist() == [2, 4, 6]
     assert accuracy_curves(methods(frame(changed(one, curves={})))) is None
 
 
@@ -98,7 +98,7 @@ def test_the_sweep_shows_accuracy_over_rho_beside_plain_training() -> None:
             runs += seeds_of(f"aol ρ={rho:g} {level}", [final - 0.02, final + 0.02], rho=rho, level=level)
     found = lines(methods(frame(*runs)))
     assert [line.name for line in found] == ["aol class", "aol sample"]
-    assert found[0].rho.tolist() == [0.1, 0.5, 0.9]
+    assert found[0].x.tolist() == [0.1, 0.5, 0.9]
     assert found[0].mean == pytest.approx([0.7, 0.75, 0.8])
     assert found[0].deviation == pytest.approx([0.02 * np.sqrt(2)] * 3)
     figure = sweep(methods(frame(*runs)))

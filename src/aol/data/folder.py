@@ -28,20 +28,8 @@ _LEADS_BACK = "a link that leads back to a folder above it"
 _SINGLE = "a single image; without train and test folders, every class needs at least two"
 # Pictures that people put into a folder, and that are not read.
 _OTHER_PICTURES = (
-    ".gif",
-    ".heic",
-    ".heif",
-    ".avif",
-    ".jp2",
-    ".jpe",
-    ".jfif",
-    ".svg",
-    ".psd",
-    ".raw",
-    ".cr2",
-    ".nef",
-    ".dng",
-)
+    ".gif", ".heic", ".heif", ".avif", ".jp2", ".jpe", ".jfif", ".svg", ".psd", ".raw", ".cr2", ".nef", ".dng",
+)  # fmt: skip
 
 
 class FileNames:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+_READING = "test_accuracy"
 MOST = 7  # methods that have a colour of their own
 _PALE = "#BBBBBB"  # lines of the others
 _WIDEST = 9  # letters of two sizes that fit below a group of bars; more take two lines
@@ -26,11 +27,11 @@ _WIDEST = 9  # letters of two sizes that fit below a group of bars; more take tw
 
 @dataclass(frozen=True)
 class Curve:
-    """One method over time: mean over its runs, and their standard deviation (NaN for a single one)."""
+    """One method over time, or over ρ: mean over its runs, and their standard deviation (NaN for a single one)."""
 
     name: str
     runs: int
-    epochs: Ints
+    x: Ints | Floats
     mean: Floats
     deviation: Floats
 
@@ -39,7 +40,7 @@ def mean_curve(name: str, taken: Sequence[Mapping[int, float]]) -> Curve | None:
     """Return the mean of runs, each a reading by epoch, in those epochs in which all took it; None without any.
 
     >>> found = mean_curve("aol", [{1: 0.25, 2: 0.5}, {2: 0.75, 3: 0.5}])
-    >>> found.epochs.tolist(), found.mean.tolist(), round(float(found.deviation[0]), 4)
+    >>> found.x.tolist(), found.mean.tolist(), round(float(found.deviation[0]), 4)
     ([2], [0.625], 0.1768)
     """
     table = pd.DataFrame(list(taken)).dropna(axis=1).sort_index(axis=1)
@@ -53,11 +54,11 @@ def mean_curve(name: str, taken: Sequence[Mapping[int, float]]) -> Curve | None:
 def draw_curve(axes: Axes, shown: Curve, place: int, label: str, *, faint: float) -> None:
     """Draw a curve in percent, in the colour and line of its place among the methods; its band `faint`, 0 to 1."""
     colour, line = style.COLOURS[place % len(style.COLOURS)], style.LINES[place % len(style.LINES)]
-    marker = "o" if len(shown.epochs) == 1 else "None"
-    axes.plot(shown.epochs, 100 * shown.mean, line, color=colour, label=label, zorder=3, marker=marker)
+    marker = "o" if len(shown.x) == 1 else "None"
+    axes.plot(shown.x, 100 * shown.mean, line, color=colour, label=label, zorder=3, marker=marker)
     if shown.runs > 1:
         low, high = shown.mean - shown.deviation, shown.mean + shown.deviation
-        axes.fill_between(shown.epochs, 100 * low, 100 * high, color=colour, alpha=faint, linewidth=0, zorder=2)
+        axes.fill_between(shown.x, 100 * low, 100 * high, color=colour, alpha=faint, linewidth=0, zorder=2)
 
 
 def faintness(curves: int) -> float:
@@ -65,23 +66,23 @@ def faintness(curves: int) -> float:
     return min(0.18, 0.5 / curves)
 
 
-def curve(method: Method, reading: str) -> Curve | None:
-    """Return a reading of a method in those epochs in which all its runs took it; None where there is none."""
-    runs = [run for run in method.runs if reading in run.curves]
-    return mean_curve(method.name, [dict(zip(run.epochs.tolist(), run.curves[reading], strict=True)) for run in runs])
+def curve(method: Method) -> Curve | None:
+    """Return the test accuracy of a method in those epochs in which all its runs read it; None where there is none."""
+    runs = [run for run in method.runs if _READING in run.curves]
+    return mean_curve(method.name, [dict(zip(run.epochs.tolist(), run.curves[_READING], strict=True)) for run in runs])
 
 
-def at_end(method: Method, reading: str = "test_accuracy") -> tuple[float, float]:
-    """Return mean and deviation of a reading at the end of training, over the runs of a method that did not diverge."""
-    runs = [run for run in method.runs if reading in run.curves and run.failed_at_epoch is None]
-    return spread(np.array([float(at_the_end(run.curves[reading], stream=is_stream(run))) for run in runs]))
+def at_end(method: Method) -> tuple[float, float]:
+    """Return mean and deviation of test accuracy at the end of training, over a method's runs that did not diverge."""
+    runs = [run for run in method.runs if _READING in run.curves and run.failed_at_epoch is None]
+    return spread(np.array([float(at_the_end(run.curves[_READING], stream=is_stream(run))) for run in runs]))
 
 
-def outstanding(methods: list[Method], reading: str = "test_accuracy") -> list[bool]:
+def outstanding(methods: list[Method]) -> list[bool]:
     """Say which methods get a colour: all, or of too many those best in the end, and the first."""
     if len(methods) <= MOST:
         return [True] * len(methods)
-    ends = [np.nan_to_num(at_end(method, reading)[0], nan=-np.inf) for method in methods]
+    ends = [np.nan_to_num(at_end(method)[0], nan=-np.inf) for method in methods]
     best = sorted(range(1, len(methods)), key=lambda place: -ends[place])[: MOST - 1]
     return [place == 0 or place in best for place in range(len(methods))]
 
@@ -91,9 +92,9 @@ def _label(name: str, runs: int) -> str:
 
 
 @style.styled
-def accuracy_curves(methods: list[Method], reading: str = "test_accuracy") -> Figure | None:
+def accuracy_curves(methods: list[Method]) -> Figure | None:
     """Return the test accuracy of all methods over time, bands of one standard deviation; None where none was read."""
-    found = [(curve(method, reading), own) for method, own in zip(methods, outstanding(methods, reading), strict=True)]
+    found = [(curve(method), own) for method, own in zip(methods, outstanding(methods), strict=True)]
     named = [each for each, own in found if each is not None and own]
     others = [each for each, own in found if each is not None and not own]
     if not named and not others:
@@ -102,14 +103,14 @@ def accuracy_curves(methods: list[Method], reading: str = "test_accuracy") -> Fi
     words = [*labels, *([f"{len(others)} other{'s' * (len(others) > 1)}"] if others else [])]
     figure, (axes,) = style.panels(1.75 + style.legend_height(words))
     for each in others:
-        axes.plot(each.epochs, 100 * each.mean, color=_PALE, linewidth=0.6, zorder=1)
+        axes.plot(each.x, 100 * each.mean, color=_PALE, linewidth=0.6, zorder=1)
     for number, (each, label) in enumerate(zip(named, labels, strict=True)):
         draw_curve(axes, each, number, label, faint=faintness(len(named)))
     if others:
         axes.plot([], [], color=_PALE, linewidth=0.6, label=words[-1])
     longest = max((method.runs[0] for method in methods), key=lambda run: len(run.epochs))
     style.over_time(axes, longest.epochs, time_unit(longest))
-    axes.set_ylabel(f"{reading.replace('_', ' ')} (%)")
+    axes.set_ylabel("test accuracy (%)")
     axes.margins(x=0.01)
     style.few(axes, y=5)
     style.legend(figure, words)
@@ -172,19 +173,8 @@ def _sizes(part: Part, between: str) -> str:
 # Accuracy over ρ
 
 
-@dataclass(frozen=True)
-class Line:
-    """Accuracy over ρ with all else equal: mean and standard deviation over seeds."""
-
-    name: str
-    rho: Floats
-    mean: Floats
-    deviation: Floats
-    seeds: int
-
-
-def lines(methods: list[Method]) -> list[Line]:
-    """Return a line for each set of settings of which several values of ρ were run."""
+def lines(methods: list[Method]) -> list[Curve]:
+    """Return accuracy at the end over ρ, for each set of settings of which several values of ρ were run."""
     found: dict[str, dict[float, Method]] = {}
     for method in methods:
         rho = method.runs[0].settings.get("rho")
@@ -196,7 +186,7 @@ def lines(methods: list[Method]) -> list[Line]:
         if len(by_rho) > 1:
             pairs = np.array([at_end(by_rho[value]) for value in sorted(by_rho)])
             seeds = max(len(method.runs) for method in by_rho.values())
-            curves.append(Line(name, np.array(sorted(by_rho)), pairs[:, 0], pairs[:, 1], seeds))
+            curves.append(Curve(name, seeds, np.array(sorted(by_rho)), pairs[:, 0], pairs[:, 1]))
     return [line for line in curves if not np.isnan(line.mean).all()]
 
 
@@ -213,12 +203,12 @@ def sweep(methods: list[Method]) -> Figure | None:
     if not found:
         return None
     plain = [method for method in methods if is_plain(method)][:1]
-    labels = [_label(line.name, line.seeds) for line in found] + [_label(each.name, len(each.runs)) for each in plain]
+    labels = [_label(line.name, line.runs) for line in found] + [_label(each.name, len(each.runs)) for each in plain]
     figure, (axes,) = style.panels(1.75 + style.legend_height(labels))
     for number, (line, label) in enumerate(zip(found, labels, strict=False)):
         error = None if np.isnan(line.deviation).all() else 100 * np.nan_to_num(line.deviation)
         axes.errorbar(
-            line.rho, 100 * line.mean, error, label=label, capsize=2, elinewidth=0.8,
+            line.x, 100 * line.mean, error, label=label, capsize=2, elinewidth=0.8,
             color=style.COLOURS[number % len(style.COLOURS)], linestyle=style.LINES[number % len(style.LINES)],
             marker=style.MARKERS[number % len(style.MARKERS)],
         )  # fmt: skip

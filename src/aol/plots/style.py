@@ -144,7 +144,7 @@ def short_all(names: Sequence[str], most: int = 18) -> list[str]:
     ]
 
 
-def over_time(axes: Axes, epochs: Ints, unit: str) -> None:
+def over_time(axes: Axes, epochs: Ints | npt.NDArray[np.float64], unit: str) -> None:
     """Make the horizontal axis that of epochs, or of steps, as `unit` says; a single one has a place of its own."""
     axes.set_xlabel(unit)
     if len(epochs) > 1:

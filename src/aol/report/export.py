@@ -14,8 +14,6 @@ from aol._values import spreadsheet_text
 from aol.data.errors import need
 from aol.report.run_data import RunData
 
-# What a spreadsheet takes for a formula when a cell begins with it.
-
 
 def columns(data: RunData) -> pd.DataFrame:
     """Return the table of a run's samples, most suspicious first; unknown numbers are NaN, or -1."""

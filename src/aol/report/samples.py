@@ -170,12 +170,9 @@ class Samples:
         wrong, label, answer = self.wrong_now, self.label, self.prediction.astype(np.int64)
         part = np.bincount(label[wrong], minlength=num_classes) + np.bincount(answer[wrong], minlength=num_classes)
         chosen = np.sort(np.argsort(-part, kind="stable")[:most])
-        place = np.full(num_classes + 1, -1)  # the last: an answer that is not known
-        place[chosen] = np.arange(len(chosen))
-        row, column = place[label], place[answer]
-        there = (row >= 0) & (column >= 0)
-        counts = np.bincount(row[there] * len(chosen) + column[there], minlength=len(chosen) ** 2)
-        return chosen.tolist(), counts.reshape(len(chosen), -1).tolist()
+        shown = np.isin(label, chosen) & np.isin(answer, chosen)
+        counts = pd.crosstab(label[shown], answer[shown]).reindex(index=chosen, columns=chosen, fill_value=0)
+        return chosen.tolist(), counts.to_numpy().tolist()
 
 
 def samples_of(folder: Path, run: Run, data_dir: Path | None = None) -> Samples | None:

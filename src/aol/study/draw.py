@@ -216,7 +216,7 @@ def _draw_curves(
         for place, curve in curves:
             label = names.pop(place, "_")  # in the legend once
             draw_curve(axes, curve, place, label, faint=faintness(len(curves)))
-        epochs = max((curve.epochs for _, curve in curves), key=len)
+        epochs = max((curve.x for _, curve in curves), key=len)
         style.over_time(axes, epochs, "step after the head moved" if of == SHIFTS else _time_unit(results))
         if of == SHIFTS and len(epochs) > 1:  # the first step matters most, and has a number
             last = int(epochs[-1])
