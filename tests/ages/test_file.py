@@ -331,6 +331,17 @@ def test_a_damaged_section_is_refused(section, tmp_path):
         aol.SampleAges(LABELS, file=tmp_path / "ages")
 
 
+@pytest.mark.parametrize("store", ["full", "compact"])
+def test_the_same_damage_of_words_and_smoothed_ages_is_refused(store, tmp_path):
+    filed = aol.SampleAges(LABELS, store=store, file=tmp_path / "ages")
+    train(filed, range(2))
+    for section in (filed._file.words, filed._file.ema):
+        section.view(torch.uint8)[0, 14] ^= 1
+    del filed, section
+    with pytest.raises(ValueError, match="is damaged"):
+        aol.SampleAges(LABELS, store=store, file=tmp_path / "ages")
+
+
 def test_a_damaged_header_of_the_newest_state_gives_the_one_before_and_a_warning(tmp_path):
     held, filed = aol.SampleAges(LABELS), aol.SampleAges(LABELS, file=tmp_path / "ages")
     train(held, range(2))

@@ -35,6 +35,7 @@ _MAGIC = "aol ages 2"
 _ALIGNED = 1 << 16  # bytes of a header; sections begin at multiples of it
 _MOST_RUNS = 1000  # whose rates and checksums fit into a header
 _BLOCK = 1 << 20  # numbers that a thread writes at once, with a checksum of their own: part of the format
+_SPREAD = 31_153  # odd: words times this, so that the same damage in words and smoothed ages does not cancel out
 _PART = 1 << 17  # numbers that are processed at once: few enough for a core's cache
 _THREADS = 4  # also on two cores: some wait for the disk
 _MAPPED = 1 << 23  # numbers that are observed before their pages are released
@@ -256,8 +257,8 @@ class AgesFile:
             for row, (start, size) in zip((*word, *smooth), self._ranges(part, (1, 2), place), strict=True):
                 self._read(start, size, _bytes(row))
             fill(part, word, smooth)
-            # One CRC-32 of both, xor, costs half of one of each. What was observed does not count.
-            both = self._layout.unmarked(word).bitwise_xor_(smooth.view(word.dtype))
+            # One CRC-32 of both costs half of one of each. What was observed does not count.
+            both = self._layout.unmarked(word).mul_(_SPREAD).bitwise_xor_(smooth.view(word.dtype))
             found = [zlib.crc32(_bytes(row), before) for row, before in zip(both, found, strict=True)]
         self.release(self._ranges(block, (0,), place))  # labels
         return found
