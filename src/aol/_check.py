@@ -175,8 +175,9 @@ def label_vector(value: object, num_classes: int | None) -> tuple[Tensor, int]:
     found = _integers("labels", value)
     if found.dim() != 1 or found.numel() == 0:
         raise ValueError(f"labels must be a vector with one label per sample, not {shown(found)}.")
-    ends = torch.stack([torch.stack(block.to(torch.int64).aminmax()) for block in torch.split(found, _BLOCK)])
-    low, high = int(ends[:, 0].min()), int(ends[:, 1].max())
+    # Numbers, not tensors: small ones between blocks in memory kept malloc from using the room of a block again.
+    ends = [[int(end) for end in block.to(torch.int64).aminmax()] for block in torch.split(found, _BLOCK)]
+    low, high = min(low for low, _ in ends), max(high for _, high in ends)
     if low < 0:
         raise ValueError(f"labels must be 0 or more, not {low}.")
     if num_classes is None and high >= max(MOST_INFERRED, found.numel()):
