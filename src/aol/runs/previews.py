@@ -117,11 +117,12 @@ def write_thumbnails(folder: Path, pictures: Mapping[int, Tensor]) -> None:
     from safetensors.torch import save
 
     pixels = [picture.ravel() for picture in pictures.values()]
-    tensors = {
-        "row": torch.tensor(list(pictures), dtype=torch.int64),
-        "shape": torch.tensor([picture.shape for picture in pictures.values()], dtype=torch.int64).reshape(-1, 3),
-        "pixels": torch.cat([torch.empty(0, dtype=torch.uint8), *pixels]),
-    }
+    with torch.device("cpu"):  # whatever the default is
+        tensors = {
+            "row": torch.tensor(list(pictures), dtype=torch.int64),
+            "shape": torch.tensor([picture.shape for picture in pictures.values()], dtype=torch.int64).reshape(-1, 3),
+            "pixels": torch.cat([torch.empty(0, dtype=torch.uint8), *pixels]),
+        }
     write_atomically(folder / PICTURES, save(tensors))
 
 
