@@ -177,7 +177,7 @@ def test_the_paper_stands_beside_its_cell() -> None:
     assert by_cell[100, "none"].paper is not None
     assert by_cell[100, "none"].paper.accuracy == pytest.approx(0.7220)
     assert by_cell[100, "aol"].paper_gain is not None
-    assert by_cell[100, "none"].paper_gains is None
+    assert by_cell[100, "none"].paper_gain is None
     assert by_cell[100, "frequency"].paper is None
     assert by_cell[17, "aol"].paper is None
 
@@ -250,7 +250,7 @@ def test_a_measure_is_judged_by_its_own_curve_and_the_paper_has_no_part_in_it() 
     by_accuracy, found = results(plan, known), results(plan, known, "worst_class")
     assert found.figure == "worst_class_tail_mean"
     assert by_accuracy.comparisons[1].paper is not None
-    assert all(each.paper is None and each.paper_gains is None for each in found.comparisons)
+    assert all(each.paper is None and each.paper_gain is None for each in found.comparisons)
     frequency = _line(list(found.comparisons), "frequency")
     (cell,) = plan.cells_list()
     own, base = ([plan.run(cell, plan.method(name), {}, seed) for seed in plan.seeds] for name in ("frequency", "none"))

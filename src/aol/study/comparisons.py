@@ -23,7 +23,7 @@ from aol.runs.table import RunFrame, frame_of
 from aol.runs.validate import problem, read_valid, settings_of
 from aol.stats import Gain, holm, paired_gain
 from aol.study.correlations import Correlation, correlations, judge_correlations
-from aol.study.paper import Published, published, published_correlations, published_gains
+from aol.study.paper import Published, published, published_correlations, published_gain
 from aol.study.spec import Cell, Method, Study, Variant
 from aol.study.stats import (
     BestOfTries,
@@ -93,7 +93,7 @@ class Comparison:
     gain: Gain | None
     optimistic: Optimistic | None
     paper: Published | None
-    paper_gains: tuple[float, ...] | None
+    paper_gain: float | None
     problem: str | None
     p: float | None = None
 
@@ -116,11 +116,6 @@ class Comparison:
     def spread(self) -> float | None:
         """The standard deviation over seeds."""
         return statistics.stdev(self.values) if len(self.values) > 1 else None
-
-    @property
-    def paper_gain(self) -> float | None:
-        """The paper's gain over its baseline, a mean where it has several seeds."""
-        return statistics.fmean(self.paper_gains) if self.paper_gains else None
 
 
 @dataclass(frozen=True)
@@ -412,7 +407,6 @@ def _comparison(
     if differences and len(variants) > 1:
         optimistic = _optimistic(_with_zero(study, cell, method, seeds, test, on_test), theirs, pool)
     paper = study.paper if measure is None else None  # it has accuracies only
-    gains = None if is_base else published_gains(paper, grid[0], baseline[0])
     return Comparison(
         cell=cell,
         method=method.name,
@@ -434,7 +428,7 @@ def _comparison(
         gain=paired_gain(differences, chosen=int(len(variants) > 1)) if differences else None,
         optimistic=optimistic,
         paper=published(paper, grid[0]),
-        paper_gains=None if gains is None else tuple(gains),
+        paper_gain=None if is_base else published_gain(paper, grid[0], baseline[0]),
         problem=problem,
     )
 

@@ -53,11 +53,12 @@ def published(table: str | None, run: Settings) -> Published | None:
     return Published(round(mean, 10), _setting(found[0]))
 
 
-def published_gains(table: str | None, run: Settings, baseline: Settings) -> list[float] | None:
-    """Return the paper's gain over the baseline, seed by seed where it has seeds, or None."""
+def published_gain(table: str | None, run: Settings, baseline: Settings) -> float | None:
+    """Return the paper's gain over the baseline, the mean of gains paired by seed where it has seeds, or None."""
     theirs = {row.get("seed"): float(row["accuracy"]) for row in _rows_of(table, baseline)}
     pairs = [(float(row["accuracy"]), theirs.get(row.get("seed"))) for row in _rows_of(table, run)]
-    return [round((ours - base) / 100.0, 10) for ours, base in pairs if base is not None] or None
+    gains = [round((ours - base) / 100.0, 10) for ours, base in pairs if base is not None]
+    return statistics.fmean(gains) if gains else None
 
 
 def _rows_of(table: str | None, run: Settings) -> list[Row]:
