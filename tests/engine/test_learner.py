@@ -166,6 +166,22 @@ def test_one_network_alone_stays_itself_and_many_become_one() -> None:
     assert stack(images).shape == (2, 6, 3)
 
 
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_network_that_comes_in_evaluation_mode_is_trained(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    make = nets.make
+    monkeypatch.setattr(nets, "make", lambda *args, **kwargs: make(*args, **kwargs).eval())
+    learner = learner_of([settings(seed=seed, average=0.5) for seed in range(count)])
+    images, label, weight = batch(count)
+    for _ in range(2):
+        before = {name: value.clone() for name, value in learner.net.named_buffers()}
+        learner.step(images, label, weight, torch.tensor(0.1))
+        assert not any(torch.equal(value, before[name]) for name, value in learner.net.named_buffers())
+        after = {name: value.clone() for name, value in learner.net.named_buffers()}
+        for averaged in (False, True):
+            learner.predict(images, averaged=averaged)
+        assert all(torch.equal(value, after[name]) for name, value in learner.net.named_buffers())
+
+
 def test_the_network_that_is_chosen_grows_with_the_images() -> None:
     sizes = {8: "cnn", 31: "cnn", 32: "resnet32", 64: "resnet32", 65: "resnet34", 224: "resnet34"}
     assert {size: network_name("auto", (3, size, size)) for size in sizes} == sizes

@@ -25,6 +25,16 @@ def test_it_is_relu_of_the_norm_and_the_shortcut(training: bool, added: bool, dt
     assert norms[1].num_batches_tracked == training
 
 
+def test_its_arguments_keep_their_values_and_get_their_gradients() -> None:
+    given = torch.randn((2, 3, 16, 4, 4), generator=torch.Generator().manual_seed(0))
+    ours, plain = ([each.clone().requires_grad_() for each in given] for _ in range(2))
+    norm_relu(nn.BatchNorm2d(16), *ours).square().sum().backward()
+    F.relu(nn.BatchNorm2d(16)(plain[0]) + plain[1]).square().sum().backward()
+    for one, other, value in zip(ours, plain, given, strict=True):
+        assert torch.equal(one, value)
+        assert torch.equal(one.grad, other.grad)
+
+
 def test_kernels_are_not_tried_inside_vmap(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[torch.device] = []
     monkeypatch.setattr(module, "_kernels", lambda device: bool(asked.append(device)))

@@ -11,6 +11,7 @@ from functools import partial
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from aol.data.images import Augmentation, Normalisation
@@ -63,21 +64,17 @@ def crop_flip(images: Tensor, index: Tensor, draws: Draws, *, pad: int) -> Tenso
     [[[[0, 0], [1, 2]]], [[[2, 1], [4, 3]]]]
     """
     _, channels, height, width = images.shape
-    device = images.device
-    flat = index.reshape(-1, 1)
-    across = torch.arange(width, device=device)
-    column = torch.where(draws.flip.reshape(-1, 1), width - 1 - across, across)
-    column = column + (draws.column.reshape(-1, 1) - pad)  # [n, W]
-    row = torch.arange(height, device=device) + (draws.row.reshape(-1, 1) - pad)  # [n, H]
-    inside = ((row >= 0) & (row < height)).unsqueeze(2) & ((column >= 0) & (column < width)).unsqueeze(1)
-    row, column = row.clamp(0, height - 1), column.clamp(0, width - 1)
-    out = images[
-        flat.view(-1, 1, 1, 1),
-        torch.arange(channels, device=device).view(1, -1, 1, 1),
-        row.view(-1, 1, height, 1),
-        column.view(-1, 1, 1, width),
-    ]
-    return out.mul_(inside.unsqueeze(1)).view(*index.shape, channels, height, width)
+    place = partial(torch.arange, device=images.device)
+    flat = index.reshape(-1)
+    black = F.pad(images.index_select(0, flat), (pad, pad, pad, pad))
+    both = torch.stack((black, black.flip(-1)))  # [2, n, C, H + 2·pad, W + 2·pad]
+    flip, row, column = (each.reshape(-1, 1, 1) for each in (draws.flip, draws.row, draws.column))
+    image = flip * len(flat) + place(len(flat)).view(-1, 1, 1)
+    line = (image * channels + place(channels)[:, None]) * both.shape[-2] + row + place(height)  # [n, C, H]
+    begin = line * both.shape[-1] + torch.where(flip, 2 * pad - column, column)
+    # Every W pixels in a row, wherever they begin, are a row of this view: whole rows are copied, not single pixels.
+    rows = both.flatten().unfold(0, width, 1).index_select(0, begin.flatten())
+    return rows.view(*index.shape, channels, height, width)
 
 
 def training_batch(images: Tensor, index: Tensor, draws: Draws, *, pad: int, normalisation: Normalisation) -> Tensor:

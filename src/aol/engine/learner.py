@@ -136,6 +136,8 @@ class Learner:
         self._forwards = {False: self._quickest(self.net)}
         if self._averaged is not None:
             self._forwards[True] = self._quickest(self._averaged)
+        for net in self._forwards.values():
+            net.train()  # all layers, also of a network that comes in evaluation mode
         self._learning = self._forwards[False]
         if _distributed.world()[1] > 1:
             self._learning = nn.parallel.DistributedDataParallel(self.net)
@@ -179,7 +181,8 @@ class Learner:
 
         `total [R]`: the divisor of the weighted losses, where this process holds only a part of the batch.
         """
-        self._learning.train()
+        if not self._forwards[False].training:  # setting the mode of each layer takes a while
+            self._learning.train()
         logits = self._forward(self._learning, images)
         loss = self._losses(logits if self.offset is None else with_offset(logits, self.offset), label)
         if total is None:
@@ -226,7 +229,8 @@ class Learner:
     @torch.no_grad()
     def predict(self, images: Tensor, *, averaged: bool = False) -> Tensor:
         """Return logits `[R, B, K]` in evaluation mode, of the networks or of their averages."""
-        return self._forward(self._forwards[averaged].eval(), images).float()
+        net = self._forwards[averaged]
+        return self._forward(net.eval() if net.training else net, images).float()
 
     @property
     def has_average(self) -> bool:

@@ -20,8 +20,8 @@ def norm_relu(norm: nn.Module, x: Tensor, shortcut: Tensor | None = None) -> Ten
     [0.0, 1.0]
     """
     if not _applies(norm, x, shortcut):
-        y = norm(x)
-        return F.relu(y if shortcut is None else y + shortcut)
+        y = norm(x) if shortcut is None else norm(x) + shortcut
+        return F.relu(y, inplace=y.device.type == "cpu")  # no gradient needs y: one map less to write
     from aol.nets.fused.norm_relu import NormRelu  # needs Triton
 
     if norm.training:
