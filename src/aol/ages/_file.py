@@ -316,6 +316,14 @@ class AgesFile:
         self._write(place * _ALIGNED, text.ljust(_ALIGNED, b"\0"))
         self._sync()
 
+    def read(self, number: int, part: slice) -> Tensor:
+        """Return a copy of labels (section 0), words (1) or smoothed ages (2) of these samples."""
+        dtype, rows, _ = self._kinds[number]
+        found = torch.empty((rows, part.stop - part.start), dtype=dtype)
+        for row, (start, size) in zip(found, self._ranges(part, (number,), self._current), strict=True):
+            self._read(start, size, _bytes(row))
+        return found
+
     def _read(self, start: int, size: int, content: memoryview) -> None:
         if not hasattr(os, "preadv"):  # which takes less time than mapping the pages
             content[:] = self._memory[start : start + size]

@@ -243,16 +243,11 @@ class SampleAges(HasRuns):
         >>> list(ages.weight_blocks(2))
         [tensor([0.6667, 0.6667]), tensor([1.3333])]
         """
-        step, held = _check.whole("size", size, 1), self._labels.numel()
-        weight = self._class_weight()
-        for part in _store.split(slice(0, held), step):
-            if self._file is not None:
-                self._file.expect(slice(part.stop, min(part.stop + step, held)), 2 if self.level == "sample" else 0)
-            if self.level == "sample":
-                yield self._out(self._relative(self._ema[:, part]))
-            else:
-                yield self._out(weight.index_select(1, self._labels[part].to(torch.int64)))
-            self._release()
+        step, by_class = _check.whole("size", size, 1), self.level == "class"
+        weight, held = self._class_weight(), self._labels[None] if by_class else self._ema
+        for part in _store.split(slice(0, held.shape[1]), step):
+            here = held[:, part] if self._file is None else self._file.read(0 if by_class else 2, part)
+            yield self._out(weight.index_select(1, here[0].to(torch.int64)) if by_class else self._relative(here))
 
     def weight(self, index: _check.Integers | Ids) -> Tensor:
         """Return the weights of these samples for a loss or a sampler, by `level`, `float32 [B]` or `[R, B]`.
