@@ -5,31 +5,13 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TypedDict
 
-import torch
 from torch.utils.data import DataLoader, Dataset
 
 from aol import _check
 from aol._seal import check_seal, sealed
 from aol.plugins._training import Key
 from aol.sampling import EpochSampler
-
-
-class LoaderOptions(TypedDict, total=False):
-    """Options of a `DataLoader` other than data set and sampler."""
-
-    batch_size: int
-    num_workers: int
-    collate_fn: Callable[[list[object]], object]
-    pin_memory: bool
-    drop_last: bool
-    timeout: float
-    worker_init_fn: Callable[[int], None]
-    multiprocessing_context: str
-    generator: torch.Generator
-    prefetch_factor: int
-    persistent_workers: bool
 
 
 class AgeLoader:

@@ -107,6 +107,23 @@ def evaluating(model: nn.Module) -> Iterator[None]:
             part.training = mode
 
 
+@contextmanager
+def unreduced(criterion: nn.Module) -> Iterator[str]:
+    """Let a criterion return the loss of each sample; give its own reduction, and restore it afterwards.
+
+    >>> criterion = nn.CrossEntropyLoss()
+    >>> with unreduced(criterion) as reduction:
+    ...     print(reduction, criterion(torch.zeros(3, 2), torch.tensor([0, 1, 1])).shape)
+    mean torch.Size([3])
+    """
+    own = str(criterion.reduction)
+    setattr(criterion, "reduction", "none")  # noqa: B010  what is said of modules does not know of it
+    try:
+        yield own
+    finally:
+        setattr(criterion, "reduction", own)  # noqa: B010
+
+
 def answers(logits: Tensor, label: Tensor) -> tuple[Tensor, Tensor]:
     """Return which samples are predicted right, bool `[B]`, and the probabilities of classes, `[B, C]`.
 

@@ -12,7 +12,6 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -24,7 +23,7 @@ from aol.ages import ClassAges
 from aol.losses import weighted_mean
 from aol.margins import Margins
 from aol.plugins._records import Recording
-from aol.plugins._training import Balance, answers, evaluating
+from aol.plugins._training import Balance, answers, evaluating, unreduced
 from aol.weights import ErrorRates
 
 try:
@@ -139,7 +138,7 @@ class AgePlugin(SupervisedPlugin):
             raise ValueError("plugins must hold one AgePlugin at most: two would weigh one loss twice.")
         self._restore(strategy)
         if self._weighs:
-            _per_sample(strategy._criterion)
+            _check_criterion(strategy._criterion)
         self._filler(strategy)
         self._balance.to(strategy.device)
         self._balance.begin()
@@ -181,7 +180,7 @@ class AgePlugin(SupervisedPlugin):
         if not self._weighs:
             self._weighed += 1
             return criterion(output, label)
-        loss = _per_sample(criterion)(output, label)
+        loss = _losses(criterion, output, label)
         if loss.shape != label.shape:
             raise ValueError(
                 f"The criterion must give one loss a sample, {list(label.shape)}, when its reduction is 'none', "
@@ -306,23 +305,17 @@ def _holds(plugin: object, memory: ExemplarsBuffer) -> bool:
     return any(value is memory for value in getattr(plugin, "__dict__", {}).values())
 
 
-@runtime_checkable
-class _Reducing(Protocol):
-    reduction: str
+def _check_criterion(criterion: object) -> None:
+    """Raise TypeError unless a criterion can give the loss of each sample."""
+    if not (_has_reduction(criterion) or (callable(criterion) and _takes_reduction(criterion))):
+        raise TypeError(
+            "The strategy's criterion must be able to give the loss of each sample: an object whose attribute "
+            f"reduction is 'mean' or 'sum', or a function that takes reduction, not {_check.shown(criterion)}."
+        )
 
-    def __call__(self, output: Tensor, label: Tensor, /) -> Tensor: ...
 
-
-def _per_sample(criterion: object) -> Callable[..., Tensor]:
-    """Return a function that returns per-sample losses of a criterion."""
-    if isinstance(criterion, _Reducing) and criterion.reduction in ("mean", "sum"):
-        return partial(_unreduced, criterion)
-    if callable(criterion) and _takes_reduction(criterion):
-        return partial(criterion, reduction="none")
-    raise TypeError(
-        "The strategy's criterion must be able to give the loss of each sample: an object whose attribute reduction is "
-        f"'mean' or 'sum', or a function that takes reduction, not {_check.shown(criterion)}."
-    )
+def _has_reduction(criterion: object) -> bool:
+    return callable(criterion) and getattr(criterion, "reduction", None) in ("mean", "sum")
 
 
 def _takes_reduction(criterion: Callable[..., Tensor]) -> bool:
@@ -332,15 +325,14 @@ def _takes_reduction(criterion: Callable[..., Tensor]) -> bool:
         return False
 
 
-def _unreduced(criterion: _Reducing, output: Tensor, label: Tensor) -> Tensor:
+def _losses(criterion: Callable[..., Tensor], output: Tensor, label: Tensor) -> Tensor:
+    """Return the loss of each sample, `[B]`."""
+    _check_criterion(criterion)
+    if not _has_reduction(criterion):
+        return criterion(output, label, reduction="none")
     # On the object itself and not on a copy: some criteria learn about classes along the stream.
-    usual = criterion.reduction
-    criterion.reduction = "none"
-    try:
-        found: Tensor = criterion(output, label)
-    finally:
-        criterion.reduction = usual
-    return found
+    with unreduced(criterion):  # type: ignore[arg-type]
+        return criterion(output, label)
 
 
 def _fill(memory: ExemplarsBuffer, strategy: SupervisedTemplate) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping
-from typing import Unpack
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
@@ -17,7 +17,7 @@ from aol._seal import check_seal, sealed
 from aol.indexed import Indexed
 from aol.losses import loss_total, weighted_mean
 from aol.margins import Margins
-from aol.plugins._lookahead import AgeLoader, LoaderOptions, age_loader
+from aol.plugins._lookahead import AgeLoader, age_loader
 from aol.plugins._records import Recording
 from aol.plugins._training import Ages, Balance, InOrder, Key, answers, evaluating, is_pair, settings
 from aol.sampling import AgeSampler, ShuffledSampler
@@ -117,7 +117,7 @@ class AgeOfLearning(Callback):
         resample: bool = False,
         seed: int = 0,
         sampler: Sampler[int] | None = None,
-        **options: Unpack[LoaderOptions],
+        **options: Any,
     ) -> AgeLoader:
         """Return a loader of a data set; with `SampleAges`, batches contain the index of each sample.
 

@@ -29,7 +29,7 @@ from aol.losses import weighted_mean, with_offset
 from aol.margins import SIGNALS, Margins
 from aol.offsets import logit_offsets
 from aol.plugins._records import Recording, Records
-from aol.plugins._training import Balance, by_class, log_shares, single_margins
+from aol.plugins._training import Balance, by_class, log_shares, single_margins, unreduced
 
 with framework("skorch"):
     from skorch import NeuralNet
@@ -339,12 +339,8 @@ class AgeOfLearning(Callback):
             output = self._adjusted(criterion, output)
         if self.weight_ is None:
             return criterion.forward(output, target)
-        reduction = str(criterion.reduction)
-        setattr(criterion, "reduction", "none")  # noqa: B010  what is said of modules does not know of it
-        try:
+        with unreduced(criterion) as reduction:
             loss = criterion.forward(output, target)
-        finally:
-            setattr(criterion, "reduction", reduction)  # noqa: B010
         return _weighted(loss, self.weight_, reduction, _own_weight(criterion, target))
 
     def _adjusted(self, criterion: nn.Module, output: Tensor) -> Tensor:

@@ -406,9 +406,7 @@ class _Folding(TrainerCallback):
     def __init__(self, trainer: AgeTrainer) -> None:
         self.trainer = trainer
 
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
-    ) -> None:
+    def on_train_begin(self, args: TrainingArguments, state: TrainerState, *_: object, **kwargs: object) -> None:
         trainer = self.trainer
         if args.device.type == "cuda":
             trainer._balance.to(args.device)
@@ -424,24 +422,18 @@ class _Folding(TrainerCallback):
             trainer._fold()  # saved at the last step of an epoch, which will not end again
         trainer._resumed = False
 
-    def on_train_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
-    ) -> None:
+    def on_train_end(self, *_: object, **kwargs: object) -> None:
         self.trainer._write()
         self.trainer._balance.records.end(finished=True)
         self.trainer._balance.home()
 
-    def on_epoch_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
-    ) -> None:
+    def on_epoch_begin(self, args: TrainingArguments, state: TrainerState, *_: object, **kwargs: object) -> None:
         # Accelerate does not tell the sampler below the loader of a resumed epoch, on several processes.
         set_epoch = getattr(kwargs["train_dataloader"], "set_epoch", None)
         if set_epoch is not None:
             set_epoch(int(state.epoch or 0))
 
-    def on_step_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
-    ) -> None:
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, *_: object, **kwargs: object) -> None:
         if self.trainer.every is not None and state.global_step % self.trainer.every == 0:
             self.trainer._fold()
 
