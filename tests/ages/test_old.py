@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import aol
-from aol.plugins._training import single
+from aol.plugins._training import check_ages
 from tests.support.histories import random_answers, same, stories, tell_epoch
 from tests.support.oracle import OldOracle
 
@@ -85,7 +85,7 @@ def test_a_sampler_draws_old_samples_by_their_factor():
 def test_plug_ins_and_recorders_take_an_old_set_for_ages(tmp_path):
     labels = torch.tensor([0, 0, 1, 1])
     ages = aol.OldSet(labels, after=1)
-    assert single(ages) is ages
+    assert check_ages(ages) is ages
     recorder = aol.Recorder(tmp_path, ages)
     for _ in range(3):
         logits = torch.tensor([[2.0, 0.0], [0.0, 2.0], [0.0, 2.0], [0.0, 2.0]])  # sample 1 is wrong

@@ -27,7 +27,7 @@ Ages: TypeAlias = SampleAges | ClassAges | ErrorRates
 Key: TypeAlias = Tensor | Ids  # what ages are kept of: positions or ids of samples, or labels of classes
 
 
-def single(ages: object) -> Ages:
+def check_ages(ages: object) -> Ages:
     """Return ages of a single run, or raise ValueError."""
     if not isinstance(ages, SampleAges | ClassAges | ErrorRates):
         raise TypeError(f"ages must be SampleAges, ClassAges or ErrorRates, not {_check.shown(ages)}.")
@@ -36,7 +36,7 @@ def single(ages: object) -> Ages:
     return ages
 
 
-def single_margins(margins: object) -> Margins:
+def check_margins(margins: object) -> Margins:
     """Return margins of a single run, or raise ValueError."""
     if not isinstance(margins, Margins):
         raise TypeError(f"margins must be an aol.Margins, not {_check.shown(margins)}.")
@@ -134,10 +134,10 @@ def answers(logits: Tensor, label: Tensor) -> tuple[Tensor, Tensor]:
     return is_correct(logits, label), logits.detach().float().softmax(-1)
 
 
-def log_shares(shares: Tensor) -> Tensor:
+def log_probabilities(shares: Tensor) -> Tensor:
     """Return the logarithms of probabilities, `float32 [B, C]`; that of zero is finite.
 
-    >>> log_shares(torch.tensor([[0.5, 0.5, 0.0]]))
+    >>> log_probabilities(torch.tensor([[0.5, 0.5, 0.0]]))
     tensor([[ -0.6931,  -0.6931, -87.3365]])
     """
     return shares.detach().float().clamp_min(torch.finfo(torch.float32).tiny).log()
@@ -205,8 +205,8 @@ class Balance:
     ) -> None:
         if ages is None and margins is None and class_weight is None and offset is None:
             raise TypeError("ages, margins, class_weight or offset must be given.")
-        self.ages = None if ages is None else single(ages)
-        self.margins = None if margins is None else single_margins(margins)
+        self.ages = None if ages is None else check_ages(ages)
+        self.margins = None if margins is None else check_margins(margins)
         self.class_weight = None if class_weight is None else by_class("class_weight", class_weight)
         self.offset = None if offset is None else by_class("offset", offset)
         self.rate, self.records = LearningRate(), Records(recorder)
@@ -214,7 +214,7 @@ class Balance:
             raise ValueError("recorder needs ages: SampleAges or ClassAges, with rho=0 if they are to weigh nothing.")
         self._labels_given: Tensor | None = None
         self.comparing = True  # labels, in the first epoch of a training: each comparison synchronises a GPU
-        self._homes = [state.device for state in self.states]
+        self._own_devices = [state.device for state in self.states]
         labels = [each._labels for each in self.states if isinstance(each, SampleAges | Margins)]
         known = [each.cpu().to(torch.int64) for each in labels if each is not None]
         if len(known) == 2 and not torch.equal(*known):
@@ -243,7 +243,7 @@ class Balance:
             return self.ages
         return self.margins if self.margins is not None and self.margins._labels is not None else None
 
-    def same_size(self, size: int) -> None:
+    def check_size(self, size: int) -> None:
         """Raise ValueError unless states of samples and data set have the same number of samples."""
         samples = self._of_samples()
         if samples is None or samples._labels is None:
@@ -303,7 +303,7 @@ class Balance:
         """Return the weights of samples, `float32 [B]`; `aged=False` leaves out those from ages."""
         found: Tensor | None = None
         if self.ages is not None and aged:
-            found = self.ages.weight(self._own(self.ages, key))  # type: ignore[arg-type]
+            found = self.ages.weight(self._key_of(self.ages, key))  # type: ignore[arg-type]
         if self.class_weight is not None:
             label = self.labels(key)
             fixed = _check.moved(self.class_weight, label.device)[label]
@@ -322,7 +322,7 @@ class Balance:
 
     # Observing
 
-    def _own(self, state: Ages | Margins, key: Key) -> Key:
+    def _key_of(self, state: Ages | Margins, key: Key) -> Key:
         """Return the key by which a state knows samples."""
         if isinstance(state, SampleAges):
             return key
@@ -330,7 +330,7 @@ class Balance:
             return self._index(key)
         return self.labels(key)
 
-    def told(self, key: Key, answer: Tensor) -> tuple[Tensor, Tensor | None]:
+    def parse_answer(self, key: Key, answer: Tensor) -> tuple[Tensor, Tensor | None]:
         """Return which answers are right and, if known, what margins need: probabilities or predicted classes."""
         if not isinstance(answer, Tensor) or answer.is_floating_point() != (answer.dim() == 2):
             raise TypeError(
@@ -352,14 +352,14 @@ class Balance:
     def note(self, key: Key, answer: Tensor | None) -> None:
         """Record probabilities `[B, C]`, as their logarithms."""
         if self.records.recorder is not None and self.ages is not None and answer is not None and answer.dim() == 2:
-            self.records.observe(self._own(self.ages, key), log_shares(answer))
+            self.records.observe(self._key_of(self.ages, key), log_probabilities(answer))
 
     def _observe(self, key: Key, correct: Tensor, answer: Tensor | None) -> None:
         if self.ages is not None:
-            self.ages.observe(self._own(self.ages, key), correct)  # type: ignore[arg-type]
+            self.ages.observe(self._key_of(self.ages, key), correct)  # type: ignore[arg-type]
         if self.margins is not None:
             assert answer is not None
-            self.margins.observe(self._own(self.margins, key), answer)  # type: ignore[arg-type]
+            self.margins.observe(self._key_of(self.margins, key), answer)  # type: ignore[arg-type]
 
     def observe_together(self, key: Key, correct: Tensor, answer: Tensor | None) -> None:
         """Observe on every process what all processes saw in this step, in the order of ranks. Collective.
@@ -445,9 +445,9 @@ class Balance:
             value = getattr(self, name)
             setattr(self, name, None if value is None else value.to(device))
 
-    def home(self) -> None:
+    def move_back(self) -> None:
         """Move states to where they came from."""
-        for state, device in zip(self.states, self._homes, strict=True):
+        for state, device in zip(self.states, self._own_devices, strict=True):
             state.to(device)
 
 

@@ -210,7 +210,7 @@ class AgePlugin(SupervisedPlugin):
                 _fill(self.memory, strategy)
         self._experiences += 1
         if self._balance.states and self._experiences % self.every == 0:
-            self._examine(strategy, kwargs.get("num_workers", 0))
+            self._evaluate_memory(strategy, kwargs.get("num_workers", 0))
             self._balance.advance(sync=True)
             self._balance.record()
 
@@ -229,7 +229,7 @@ class AgePlugin(SupervisedPlugin):
                 return other
         return None
 
-    def _examine(self, strategy: SupervisedTemplate, num_workers: object) -> None:
+    def _evaluate_memory(self, strategy: SupervisedTemplate, num_workers: object) -> None:
         # The strategy's own forward pass: it knows about tasks, heads and whatever a subclass has made of it.
         data = strategy.experience.dataset if self.memory is None else self.memory.buffer
         before = strategy.mbatch

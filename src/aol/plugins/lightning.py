@@ -91,9 +91,9 @@ class AgeOfLearning(Callback):
         self._trainer: Trainer | None = None
         self._total: Tensor | None = None  # the divisor of the optimiser step under way
         self._batch = 0
-        self._own_key: Key | None = None  # of the batch under way, in the first epoch
-        self._open: int | None = None  # the epoch that was trained and is not folded yet
-        self._step = 0  # the optimiser step of the last fold
+        self._batch_key: Key | None = None  # of the batch under way, in the first epoch
+        self._open: int | None = None  # the epoch that was trained and has not ended for the ages
+        self._step = 0  # the optimiser step at which the ages last advanced
         self._restored = False
 
     # A compiled module asks for its weights outside of its graph: they are looked up, and checked, on the host.
@@ -134,7 +134,7 @@ class AgeOfLearning(Callback):
             return AgeLoader(DataLoader(dataset, **options), self._key, self._progress)
         data = self._indexed(dataset)
         size = len(data)  # type: ignore[arg-type]
-        self._balance.same_size(size)
+        self._balance.check_size(size)
         if resample and sampler is not None:
             raise ValueError("resample cannot go with a sampler: both say what is drawn.")
         if sampler is None:
@@ -151,7 +151,7 @@ class AgeOfLearning(Callback):
     @torch.compiler.disable
     def adjust(self, logits: Tensor) -> Tensor:
         """Return the logits plus margins and offset, `[B, C]`, for the training loss; not changed outside training."""
-        return self._balance.adjust(logits) if self._at_work().training else logits
+        return self._balance.adjust(logits) if self._active_trainer().training else logits
 
     @torch.compiler.disable
     def weighted_mean(self, loss: Tensor, key: Key) -> Tensor:
@@ -162,10 +162,10 @@ class AgeOfLearning(Callback):
         """
         if loss.dim() == 0:
             raise ValueError('loss must hold one number a sample, [B], not their mean: give it reduction="none".')
-        parts, aside = self._at_work().accumulate_grad_batches, self._aside()
-        real = len(key) if aside else self._real(key)
+        parts, dry = self._active_trainer().accumulate_grad_batches, self._is_dry_run()
+        real = len(key) if dry else self._real(key)
         loss, weight = loss[:real], self.weight(key[:real])
-        if parts == 1 or aside:
+        if parts == 1 or dry:
             return weighted_mean(loss, weight, total=loss_total(weight, divide_by=self.divide_by))
         if self._total is None:
             self._total = loss_total(self._step_weights(key), divide_by=self.divide_by)
@@ -181,15 +181,15 @@ class AgeOfLearning(Callback):
         """
         if self.signal != "training":
             raise ValueError('observe is for signal="training"; with "pass" the callback looks by itself.')
-        if self._aside():
+        if self._is_dry_run():
             return
         self._balance.compare(key, label)
         real = self._real(key)
-        self._balance.observe_together(key[:real], *self._balance.told(key[:real], answer[:real]))
+        self._balance.observe_together(key[:real], *self._balance.parse_answer(key[:real], answer[:real]))
 
     def test(self, label: Tensor, logits: Tensor) -> None:
         """Record predictions `[B, C]` in `validation_step`; without a recorder, and outside of training, do nothing."""
-        if not self._aside():
+        if not self._is_dry_run():
             self._balance.records.test(label, logits)
 
     # Hooks
@@ -213,9 +213,9 @@ class AgeOfLearning(Callback):
             self._map_style(trainer, None)  # says now, and not after an epoch, that there is nothing to look at
         self._total = None
         if self._restored and self.every is not None:
-            self._fold_when_due(trainer, pl_module)
+            self._end_epoch_when_due(trainer, pl_module)
         elif self._restored and self._open not in (None, trainer.current_epoch):
-            self._fold(trainer, pl_module)
+            self._end_epoch(trainer, pl_module)
         elif not self._restored:
             self._open, self._step = None, trainer.global_step
         self._restored = False
@@ -223,9 +223,9 @@ class AgeOfLearning(Callback):
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: object, batch_idx: int) -> None:
         """Reset the divisor of the previous optimiser step, and note the learning rate."""
         self._check_indexed(batch)
-        if self._aside():
+        if self._is_dry_run():
             return
-        self._own_key = None
+        self._batch_key = None
         if self._balance.comparing:
             self._compare(trainer, batch)
         self._open, self._batch = trainer.current_epoch, batch_idx
@@ -242,12 +242,12 @@ class AgeOfLearning(Callback):
         if loader is not None:
             loader.done()
         if self.every is not None:
-            self._fold_when_due(trainer, pl_module)
+            self._end_epoch_when_due(trainer, pl_module)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Advance, unless the checkpoint was made after it."""
         if self.every is None and self._open is not None:
-            self._fold(trainer, pl_module)
+            self._end_epoch(trainer, pl_module)
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Finish the record."""
@@ -259,7 +259,7 @@ class AgeOfLearning(Callback):
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Move ages and margins back to their device."""
-        self._balance.home()
+        self._balance.move_back()
 
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, object]) -> None:
         """Warn if a checkpoint has no ages."""
@@ -283,13 +283,13 @@ class AgeOfLearning(Callback):
 
     # What the hooks do
 
-    def _fold_when_due(self, trainer: Trainer, module: LightningModule) -> None:
+    def _end_epoch_when_due(self, trainer: Trainer, module: LightningModule) -> None:
         if self.every is not None and trainer.global_step - self._step >= self.every:
-            self._fold(trainer, module)
+            self._end_epoch(trainer, module)
 
-    def _fold(self, trainer: Trainer, module: LightningModule) -> None:
+    def _end_epoch(self, trainer: Trainer, module: LightningModule) -> None:
         if self._balance.states and self.signal == "pass":
-            self._look(trainer, module)
+            self._evaluate_train_set(trainer, module)
         elif self._balance.states and not self._balance.observed():
             raise ValueError('Nothing was observed: with signal="training", training_step must call observe.')
         self._balance.advance(sync=self.signal == "pass")  # what was observed in training is known to all already
@@ -301,7 +301,7 @@ class AgeOfLearning(Callback):
                 self._balance.figures(), on_step=by_step, on_epoch=not by_step, batch_size=1, sync_dist=not by_step
             )
 
-    def _look(self, trainer: Trainer, module: LightningModule) -> None:
+    def _evaluate_train_set(self, trainer: Trainer, module: LightningModule) -> None:
         limit = trainer.limit_train_batches if trainer.fast_dev_run else float("inf")
         trainer.validating = True  # so that hooks which augment in training do not
         try:
@@ -335,12 +335,12 @@ class AgeOfLearning(Callback):
         if data is None or isinstance(data, IterableDataset) or not hasattr(data, "__len__"):
             raise ValueError('clean must be a map-style data set here: signal="pass" has none to look at.')
         if isinstance(data, Indexed):
-            self._balance.same_size(len(data))
+            self._balance.check_size(len(data))
         return data
 
     def _answers(self, module: LightningModule, batch: object, key: Key) -> tuple[Tensor, Tensor | None]:
         if self._answer is not None:
-            return self._balance.told(key, self._answer(module, batch))
+            return self._balance.parse_answer(key, self._answer(module, batch))
         if not isinstance(batch, tuple | list) or len(batch) < 2:
             raise ValueError(f"answer must say what is right in batches that are not (x, y, ...): {type(batch)}.")
         return answers(module(batch[0]), batch[1])
@@ -376,23 +376,23 @@ class AgeOfLearning(Callback):
         """Note the key of a training batch, and compare its labels with those of the states."""
         loader, label = self._loader(trainer), self._labels(batch)
         if loader is not None:
-            self._own_key = loader.keys(1)[0][0]
+            self._batch_key = loader.keys(1)[0][0]
         elif label is not None:
-            self._own_key = self._key(batch)
-        if self._own_key is not None:
-            self._balance.compare(self._own_key, label)
+            self._batch_key = self._key(batch)
+        if self._batch_key is not None:
+            self._balance.compare(self._batch_key, label)
 
     def _labels(self, batch: object) -> Tensor | None:
         """Return the labels of a batch, if its form says where they are."""
         by_form = self.signal == "pass" and self._answer is None and isinstance(batch, tuple | list) and len(batch) > 1
         return batch[1] if by_form and isinstance(batch[1], Tensor) else None  # type: ignore[index]
 
-    def _aside(self) -> bool:
+    def _is_dry_run(self) -> bool:
         """Return whether batches do not count: Lightning tunes, or renews the statistics of batch norm (SWA)."""
-        trainer = self._at_work()
+        trainer = self._active_trainer()
         return self not in trainer.callbacks or bool(getattr(trainer.fit_loop, "_skip_backward", False))
 
-    def _at_work(self) -> Trainer:
+    def _active_trainer(self) -> Trainer:
         if self._trainer is None:
             raise ValueError("AgeOfLearning must be among the callbacks of the Trainer.")
         return self._trainer
@@ -408,15 +408,15 @@ class AgeOfLearning(Callback):
 
     def _real(self, key: Key) -> int:
         """Return the number of samples of the current batch without padding; in the first epoch, check the key."""
-        if self._own_key is not None:
-            self._balance.check_key(key, self._own_key)
-        loader = self._loader(self._at_work())
+        if self._batch_key is not None:
+            self._balance.check_key(key, self._batch_key)
+        loader = self._loader(self._active_trainer())
         now = [] if loader is None else loader.keys(1)
         return now[0][1] if now and len(now[0][0]) == len(key) else len(key)
 
     def _step_weights(self, key: Key) -> list[Tensor]:
         """Return the weights of this and the following batches of the optimiser step."""
-        trainer = self._at_work()
+        trainer = self._active_trainer()
         parts, last = trainer.accumulate_grad_batches, trainer.num_training_batches
         number = min(parts - self._batch % parts, last - self._batch)
         loader = self._loader(trainer)

@@ -202,10 +202,10 @@ class AgedClassifier(Wrapper):
             scored = records.recorder is not None
             fit = Fit(samples, weight, given, self.method, offset, oob=self.cv == "oob", scored=scored)
             trained = Parallel(n_jobs=self.n_jobs)(
-                delayed(fit.predicted)(self._or_new(learner), part)
+                delayed(fit.predicted)(self._new_if_none(learner), part)
                 for learner, part in zip(rounds.learners, rounds.parts, strict=True)
             )
-            score = self._look(rounds, samples, [answers for _, answers in trained], records)
+            score = self._end_round(rounds, samples, [answers for _, answers in trained], records)
             whole = trained[-1][0] if rounds.parts[-1][0] is None else None
             if self.method == "partial_fit":
                 rounds.learners = [learner for learner, _ in trained]
@@ -224,7 +224,7 @@ class AgedClassifier(Wrapper):
             found += count_offsets(samples, self.tau) if isinstance(self.offset, str) else _given(self.offset, samples)
         return found if rounds.margins is None else found + rounds.margins.offsets.numpy()
 
-    def _or_new(self, learner: BaseEstimator | None) -> BaseEstimator:
+    def _new_if_none(self, learner: BaseEstimator | None) -> BaseEstimator:
         return clone(self.estimator) if learner is None else learner
 
     def _start(self, samples: Samples, params: dict[str, object]) -> _Rounds:
@@ -250,7 +250,7 @@ class AgedClassifier(Wrapper):
             margins = Margins(size, labels=samples.code, signal=self.margins, gain=self.gain)
         return _Rounds(samples.y, self.method, parts, [None] * len(parts), ages, margins, (self.margins, self.gain), [])
 
-    def _look(self, rounds: _Rounds, samples: Samples, answers: list[Answers], records: Records) -> float:
+    def _end_round(self, rounds: _Rounds, samples: Samples, answers: list[Answers], records: Records) -> float:
         """Update ages and margins, record the round, and return the balanced accuracy."""
         right, named = np.full(len(samples.y), np.nan), np.zeros(len(samples.y), dtype=np.int64)
         for index, answer, scores in answers:
@@ -285,7 +285,7 @@ class AgedClassifier(Wrapper):
             ages = ClassAges(len(self.classes_), rho=self.rho, threshold=self.threshold)
         if model is not None and self.cv != "train":
             self._step(ages, model, samples)
-        model = self._or_new(model)
+        model = self._new_if_none(model)
         aged = ages.class_weight.numpy().astype(np.float64)[samples.code]
         weight = keep_sum(self._base(samples), aged)
         model.partial_fit(samples.X, samples.y, classes=self.classes_, sample_weight=weight)

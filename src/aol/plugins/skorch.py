@@ -29,7 +29,7 @@ from aol.losses import weighted_mean, with_offset
 from aol.margins import SIGNALS, Margins
 from aol.offsets import logit_offsets
 from aol.plugins._records import Recording, Records
-from aol.plugins._training import Balance, by_class, log_shares, single_margins, unreduced
+from aol.plugins._training import Balance, by_class, check_margins, log_probabilities, unreduced
 
 with framework("skorch"):
     from skorch import NeuralNet
@@ -197,7 +197,7 @@ class AgeOfLearning(Callback):
         Records(self.recorder)
         if isinstance(self.margins, str):
             _check.choice("margins", self.margins, SIGNALS)
-        elif self.margins is not None and single_margins(self.margins)._labels is not None:
+        elif self.margins is not None and check_margins(self.margins)._labels is not None:
             raise ValueError(
                 'margins must be without labels, or a signal such as "error": the net chooses its training set.'
             )
@@ -289,7 +289,7 @@ class AgeOfLearning(Callback):
             label = torch.as_tensor(unpack_data(batch)[1]).cpu().long()
             shares = net._get_predict_nonlinearity()(y_pred[0] if isinstance(y_pred, tuple) else y_pred)
             known = label < ages.num_classes
-            balance.records.test(label[known], log_shares(shares).cpu()[known, : ages.num_classes])
+            balance.records.test(label[known], log_probabilities(shares).cpu()[known, : ages.num_classes])
 
     def on_epoch_end(self, net: NeuralNet, dataset_train: Dataset[object] | None = None, **kwargs: object) -> None:
         """Evaluate the training set, and advance ages and margins."""

@@ -93,14 +93,15 @@ class AgeTrainer(Trainer):
         self.resample, self.clean_dataset = resample, clean_dataset
         self._correct = correct
         self._total: Tensor | None = None  # the divisor of the optimiser step under way
-        self._open = False  # whether anything was trained since the last fold
+        self._open = False  # whether anything was trained since the ages last advanced
         self._weighed = False  # and whether its loss was weighted
         self._resumed = False
-        self._unwritten = False  # whether an epoch is folded whose evaluation may follow
+        self._unwritten = False  # whether an epoch has ended whose evaluation may follow
         super().__init__(*args, **kwargs)
         self._check_settings()
         self._first = self._balance.state_dict() if self.model_init is not None else None
-        self.callback_handler.callbacks.insert(0, _Folding(self))  # first: other callbacks see the ages of the epoch
+        # First: other callbacks see the ages of the epoch.
+        self.callback_handler.callbacks.insert(0, _EpochCallback(self))
 
     def _check_settings(self) -> None:
         _check_bases(type(self))
@@ -146,7 +147,7 @@ class AgeTrainer(Trainer):
 
     def _same_size(self, size: int) -> None:
         if self._parts is None:
-            self._balance.same_size(size)
+            self._balance.check_size(size)
         elif self._parts.num_samples != size:
             raise ValueError(f"ages must have the {size} samples of the training set, not {self._parts.num_samples}.")
 
@@ -175,7 +176,7 @@ class AgeTrainer(Trainer):
             batches[-1][KEY] = batches[-1][KEY][: self._real(batches[-1])]
             self._open = True
         for batch in batches:
-            batch[KEY] = self._places(batch[KEY], batch["labels"])
+            batch[KEY] = self._part_positions(batch[KEY], batch["labels"])
         weights = [self._weight(batch[KEY]) for batch in batches]
         self._total = loss_total(weights or torch.empty(0), divide_by=self.divide_by)
         if batches and (self.margins is not None or self._balance.records.given is not None):
@@ -192,14 +193,14 @@ class AgeTrainer(Trainer):
             raise ValueError("Samples of train_dataset must be mappings, such as {'input_ids': ..., 'label': ...}.")
         return batch[KEY]
 
-    def _places(self, key: Tensor, labels: Tensor) -> Tensor:
+    def _part_positions(self, key: Tensor, labels: Tensor) -> Tensor:
         """Return the places of the parts of samples, where ages are of parts; else the keys as they are."""
         if self._parts is None:
             return key
         classes = pair_classes(labels) if labels.is_floating_point() else labels
         return self._parts.positions(key, classes[: len(key)])
 
-    def _each(self, labels: Tensor, value: Tensor) -> Tensor:
+    def _per_part(self, labels: Tensor, value: Tensor) -> Tensor:
         """Return values `[B, T, ...]` of parts as `[K, ...]`, without ignored ones; those of samples as they are."""
         return value if self._parts is None else value[labels != self._parts.ignore_index]
 
@@ -244,8 +245,8 @@ class AgeTrainer(Trainer):
             if not isinstance(found, Tensor) or found.shape != shape:
                 what = "sample, [B]" if self._parts is None else "part, of the shape of labels"
                 raise ValueError(f"compute_loss_func must return one loss a {what}, not {_check.shown(found)}.")
-            return self._each(labels, found)
-        logits, labels = self._each(labels, _logits(outputs)), self._each(labels, labels)
+            return self._per_part(labels, found)
+        logits, labels = self._per_part(labels, _logits(outputs)), self._per_part(labels, labels)
         if self._parts is not None and labels.is_floating_point():
             return F.binary_cross_entropy_with_logits(logits.float(), labels.float(), reduction="none")
         if labels.is_floating_point() or labels.dim() != 1 or logits.dim() != 2:
@@ -271,13 +272,13 @@ class AgeTrainer(Trainer):
         return changed
 
     def _answers(self, outputs: object, labels: Tensor) -> tuple[Tensor, Tensor | None]:
-        target = self._each(labels, labels)
+        target = self._per_part(labels, labels)
         if self._correct is not None:
-            found = self._each(labels, self._correct(outputs, labels))
+            found = self._per_part(labels, self._correct(outputs, labels))
         elif self._parts is not None and target.is_floating_point():
-            found = (self._each(labels, _logits(outputs)) > 0) == (target > 0)
+            found = (self._per_part(labels, _logits(outputs)) > 0) == (target > 0)
         else:
-            return answers(self._each(labels, _logits(outputs)), target)
+            return answers(self._per_part(labels, _logits(outputs)), target)
         if found.is_floating_point():
             return found.argmax(-1) == target, found
         if found.dtype != torch.bool:
@@ -291,10 +292,10 @@ class AgeTrainer(Trainer):
 
     # The end of an epoch
 
-    def _fold(self) -> None:
+    def _end_epoch(self) -> None:
         """Evaluate the training set, if `signal="pass"`, and advance ages and margins. Collective."""
         if self._balance.states and self.signal == "pass":
-            self._look()
+            self._evaluate_train_set()
         if not (self._weighed or self.resample):
             name = type(self).__name__
             logger.warning(f"compute_loss of {name} does not ask that of AgeTrainer: nothing was weighted.")
@@ -319,9 +320,9 @@ class AgeTrainer(Trainer):
         found = super().prediction_step(model, inputs, prediction_loss_only and not recorded, *args, **kwargs)
         loss, logits, labels = found
         if recorded and isinstance(logits, Tensor) and isinstance(labels, Tensor):
-            target = self._each(labels, labels)
+            target = self._per_part(labels, labels)
             if target.dim() == 1 and not target.is_floating_point():
-                records.test(target, self._each(labels, logits))
+                records.test(target, self._per_part(labels, logits))
         return (loss, None, None) if prediction_loss_only else found
 
     def train(self, *args: object, **kwargs: object) -> TrainOutput:
@@ -331,7 +332,7 @@ class AgeTrainer(Trainer):
         finally:
             self._balance.records.end(finished=False)  # on_train_end has finished it otherwise
 
-    def _look(self) -> None:
+    def _evaluate_train_set(self) -> None:
         data = self.train_dataset if self.clean_dataset is None else self.clean_dataset
         loader = DataLoader(
             self._indexed(data, "clean pass") if self._balance.by_index else data,
@@ -350,7 +351,7 @@ class AgeTrainer(Trainer):
                 labels = inputs["labels"]
                 with self.compute_loss_context_manager():
                     outputs = self.model(**_without(inputs, KEY, "labels"))
-                key = self._places(self._key(inputs), labels)
+                key = self._part_positions(self._key(inputs), labels)
                 self._balance.compare(key, labels)
                 self._balance.observe(key, *self._answers(outputs, labels))
 
@@ -400,7 +401,7 @@ class _WithKey:
         return batch
 
 
-class _Folding(TrainerCallback):
+class _EpochCallback(TrainerCallback):
     """Tells a trainer when to advance the ages."""
 
     def __init__(self, trainer: AgeTrainer) -> None:
@@ -419,13 +420,13 @@ class _Folding(TrainerCallback):
         if not trainer._resumed:
             return
         if trainer._open and trainer.every is None and _whole(state):
-            trainer._fold()  # saved at the last step of an epoch, which will not end again
+            trainer._end_epoch()  # saved at the last step of an epoch, which will not end again
         trainer._resumed = False
 
     def on_train_end(self, *_: object, **kwargs: object) -> None:
         self.trainer._write()
         self.trainer._balance.records.end(finished=True)
-        self.trainer._balance.home()
+        self.trainer._balance.move_back()
 
     def on_epoch_begin(self, args: TrainingArguments, state: TrainerState, *_: object, **kwargs: object) -> None:
         # Accelerate does not tell the sampler below the loader of a resumed epoch, on several processes.
@@ -435,15 +436,15 @@ class _Folding(TrainerCallback):
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, *_: object, **kwargs: object) -> None:
         if self.trainer.every is not None and state.global_step % self.trainer.every == 0:
-            self.trainer._fold()
+            self.trainer._end_epoch()
 
     def on_epoch_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
     ) -> None:
-        # A run that stops within an epoch is resumed within it, and folds at its end.
+        # A run that stops within an epoch is resumed within it, and its ages advance at its end.
         over = _whole(state) or not control.should_training_stop
         if self.trainer.every is None and self.trainer._open and over:
-            self.trainer._fold()
+            self.trainer._end_epoch()
 
 
 def _check_bases(trainer: type[Trainer]) -> None:

@@ -173,7 +173,7 @@ def test_examining_leaves_modes_statistics_and_the_last_mini_batch_alone() -> No
     frozen.eval()
     before, norm.modes = norm.running_mean.clone(), set()
     strategy.experience, strategy.mbatch = shifting_tail(1).train_stream[0], ["kept"]
-    age._examine(strategy, 0)
+    age._evaluate_memory(strategy, 0)
     assert norm.modes == {False}
     assert norm.training
     assert not frozen.training
