@@ -28,7 +28,7 @@ from aol.indexed import Indexed
 from aol.losses import weighted_mean, with_offset
 from aol.margins import SIGNALS, Margins
 from aol.offsets import logit_offsets
-from aol.plugins._records import Recording, Records
+from aol.plugins._records import Recording
 from aol.plugins._training import Balance, by_class, check_margins, log_probabilities, unreduced
 
 with framework("skorch"):
@@ -147,14 +147,15 @@ class AgeOfLearning(Callback):
         """Load ages and margins; if training has not begun, they are used when it begins."""
         check_seal("AgeOfLearning", state)
         if getattr(self, "balance_", None) is not None and state:
-            self._load(state)
+            self._load(self._known()[0], state)
         else:
             self.balance_, self.pending_ = None, state
 
-    def _load(self, state: Mapping[str, object]) -> None:
-        rest = {name: state.get(name) for name in ("margins", "rate", "trained", SEAL)}
-        ages = {name: value for name, value in state.items() if name not in rest}
-        self._known()[0].load_state_dict({"ages": ages, **rest})
+    def _load(self, balance: Balance, state: Mapping[str, object]) -> None:
+        more = ("margins", "rate", "trained", SEAL)
+        ages = {name: value for name, value in state.items() if name not in more}
+        saved = {name: state[name] for name in more if name in state}  # margins that were not saved start anew
+        balance.load_state_dict({**balance.state_dict(), **saved, "ages": ages})
         self.trained_ = _check.state_whole("AgeOfLearning", {"trained": 0, **state}, "trained")
 
     # What happens
@@ -194,7 +195,6 @@ class AgeOfLearning(Callback):
         _check.choice("fuse", self.fuse, FUSE)
         _check.number("gain", self.gain, 0.0, 1e3)
         _check.number("tau", self.tau, 0.0, 1e6)
-        Records(self.recorder)
         if isinstance(self.margins, str):
             _check.choice("margins", self.margins, SIGNALS)
         elif self.margins is not None and check_margins(self.margins)._labels is not None:
@@ -228,11 +228,11 @@ class AgeOfLearning(Callback):
             self.balance_ = None
             warnings.warn("These are other samples than before: their ages start anew.", stacklevel=2)
         if self.balance_ is None:
-            self.balance_ = self._made(net, dataset_train, label)
+            balance = self._made(net, dataset_train, label)
             if self.pending_:
                 self._check_trained(net)
-                self._load(self.pending_)
-                self.pending_ = {}
+                self._load(balance, self.pending_)
+            self.balance_, self.pending_ = balance, {}
         self.met_ = True
         self.balance_.begin()
 
@@ -333,14 +333,14 @@ class AgeOfLearning(Callback):
         net.criterion_ = _plain(net.criterion_)
         self.weight_, self.adjusts_ = None, False
 
-    def _loss(self, criterion: nn.Module, output: Tensor, target: Tensor) -> Tensor:
+    def _loss(self, criterion: nn.Module, output: Tensor, target: Tensor, *more: object, **named: object) -> Tensor:
         """Return the loss of a batch: adjusted and weighted in training."""
         if self.adjusts_:
             output = self._adjusted(criterion, output)
         if self.weight_ is None:
-            return criterion.forward(output, target)
+            return criterion.forward(output, target, *more, **named)
         with unreduced(criterion) as reduction:
-            loss = criterion.forward(output, target)
+            loss = criterion.forward(output, target, *more, **named)
         return _weighted(loss, self.weight_, reduction, _own_weight(criterion, target))
 
     def _adjusted(self, criterion: nn.Module, output: Tensor) -> Tensor:

@@ -183,6 +183,15 @@ def test_parameters_that_are_loaded_bring_their_margins(tmp_path):
     assert parameters(again) == parameters(found)
 
 
+def test_ages_that_were_saved_without_margins_are_loaded_alone(tmp_path):
+    net(AgeOfLearning(), max_epochs=3).fit(X, y).save_params(f_ages=tmp_path / "ages.pt")
+    found = net(AgeOfLearning(margins="age")).initialize()
+    found.ages_ = dict(found.callbacks_)["AgeOfLearning"]
+    found.load_params(f_ages=tmp_path / "ages.pt")
+    found.partial_fit(X, y, epochs=2)
+    assert (found.ages_.ages_.epoch, found.ages_.margins_.epoch) == (5, 2)
+
+
 def test_fit_starts_anew_and_partial_fit_goes_on():
     found = net(AgeOfLearning(margins="age")).fit(X, y)
     first = found.ages_.margins_.offsets
