@@ -108,15 +108,12 @@ class AgesFile:
     @property
     def words(self) -> Tensor:
         """The words of the newest state, `[R, N + 1]`."""
-        return self._copy(self._current)[0]
+        return self._section(1, self._current)
 
     @property
     def ema(self) -> Tensor:
         """The smoothed ages of the newest state, `[R, N]`."""
-        return self._copy(self._current)[1]
-
-    def _copy(self, place: int) -> tuple[Tensor, Tensor]:
-        return self._section(1, place), self._section(2, place)
+        return self._section(2, self._current)
 
     def _section(self, number: int, place: int = 0) -> Tensor:
         """Return labels (0), or words (1) or smoothed ages (2) of the copy at `place`."""
@@ -242,7 +239,7 @@ class AgesFile:
                     self._write(start, _bytes(row))
             return found
 
-        self.expect(slice(0, self._ahead), 0, 1, 2, place=place)
+        self._expect(slice(0, self._ahead), place)
         with ThreadPoolExecutor(_THREADS, initializer=begin) as threads:
             found = list(threads.map(one, split(slice(0, self._held), self._width)))
         return [zlib.crc32(b"".join(each.to_bytes(4, "little") for each in run)) for run in zip(*found, strict=True)]
@@ -250,7 +247,7 @@ class AgesFile:
     def _fill_block(self, place: int, block: slice, words: Tensor, ema: Tensor, fill: Fill) -> list[int]:
         """Read and fill a block, part by part while it is in the core's cache, and return a checksum per run."""
         found = [0] * self._runs
-        self.expect(slice(block.start + self._ahead, block.stop + self._ahead), 0, 1, 2, place=place)
+        self._expect(slice(block.start + self._ahead, block.stop + self._ahead), place)
         for part in split(block, max(1, _PART // self._runs)):
             here = slice(part.start - block.start, part.stop - block.start)
             word, smooth = words[:, here], ema[:, here]
@@ -280,13 +277,10 @@ class AgesFile:
                 with contextlib.suppress(OSError):  # before Linux 5.14
                     self._advise(_POPULATE_WRITE, self._ranges(slice(first, last + 1), (1,), self._current))
 
-    def expect(self, part: slice, *sections: int, place: int | None = None) -> None:
-        """Ask the system to read these samples from the disk: labels (section 0), words (1), smoothed ages (2).
-
-        Those of the newest state, or of the copy at `place`.
-        """
+    def _expect(self, part: slice, place: int) -> None:
+        """Ask the system to read these samples of a copy, and their labels, from the disk."""
         if hasattr(os, "posix_fadvise"):
-            for start, size in self._ranges(part, sections, self._current if place is None else place):
+            for start, size in self._ranges(part, (0, 1, 2), place):
                 os.posix_fadvise(self._handle, start, size, os.POSIX_FADV_WILLNEED)
 
     def release(self, ranges: Iterable[tuple[int, int]] | None = None) -> None:
