@@ -27,11 +27,6 @@ def age_step(age: Tensor, correct: _check.Truths) -> Tensor:
     age = _check.real("age", age)
     right = _check.truths("correct", correct, device=age.device)
     _check.broadcasts("correct", right, "age", age.shape)
-    return older(age, right)
-
-
-def older(age: Tensor, right: Tensor) -> Tensor:
-    """Like `age_step`, with arguments that are checked."""
     if age.is_floating_point():  # age + 1 stops by itself at the precision limit: 2048 in float16
         return torch.where(right, torch.ones_like(age), age + 1)
     largest = torch.iinfo(age.dtype).max
