@@ -130,6 +130,13 @@ def test_a_header_that_was_damaged_ends_an_archive_with_a_word(tmp_path: Path) -
     assert said == [": it is not a complete archive of runs (no header); the runs before the damage were copied"]
 
 
+@pytest.mark.parametrize("pack", [gzip.compress, bz2.compress, lzma.compress])
+def test_an_archive_that_was_packed_in_parts_is_read_to_its_end(tmp_path: Path, pack: Callable[[bytes], bytes]) -> None:
+    content = tar(*RUNS)  # pbzip2 packs so, and whoever appends to a packed file
+    found, _ = taken(tmp_path, pack(content[:3000]) + pack(content[3000:]))
+    assert (found.new, found.refused) == (len(RUNS), [])
+
+
 @pytest.mark.parametrize("kind", ["tgz", "tbz", "txz"])
 def test_a_packed_archive_with_a_changed_byte_never_raises(kind: str, tmp_path: Path) -> None:
     whole = PACKED[kind](tar(*RUNS))

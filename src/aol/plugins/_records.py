@@ -58,13 +58,13 @@ class Records:
         self.recorder = made
 
     def observe(self, key: _check.Integers | Ids, logits: Tensor | None) -> None:
-        """Record predictions: logits, or logarithms of probabilities, `[B, C]`, of the classes of the ages."""
+        """Record predictions: logits, or logarithms of probabilities, `[B, C]`."""
         if self.recorder is None or logits is None or logits.dim() != 2:
             return
         ages = self.recorder._ages
         if isinstance(ages, ClassAges) and ages.grows and ages.num_classes != logits.shape[1]:
             return  # classes that the ages do not know yet
-        self.recorder.observe(key, logits.detach().float()[:, : ages.num_classes])
+        self.recorder.observe(key, logits.detach().float())
 
     def test(self, label: Tensor, logits: Tensor) -> None:
         """Record predictions of test or validation samples."""

@@ -124,8 +124,10 @@ class Fit:
             raise ValueError(f"fit must not be given {', '.join(sorted(clash))}, which is set here.")
         arguments = {**own, **_check_method_params(samples.X, self.given, train)}
         if self.method == "partial_fit":
-            return estimator.partial_fit(X, y, classes=samples.classes, **arguments)
-        return estimator.fit(X, y, **arguments)
+            estimator.partial_fit(X, y, classes=samples.classes, **arguments)
+        else:
+            estimator.fit(X, y, **arguments)
+        return estimator
 
     def predicted(self, estimator: BaseEstimator, part: Part) -> tuple[BaseEstimator, Answers]:
         """Fit an estimator on one part of the samples; return it with its predictions for the other part."""

@@ -25,8 +25,11 @@ from aol.sampling import AgeSampler, ShuffledSampler
 with framework("lightning"):
     try:
         from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
-    except ModuleNotFoundError:
-        from pytorch_lightning import Callback, LightningDataModule, LightningModule, Trainer
+    except ModuleNotFoundError as missing:
+        try:
+            from pytorch_lightning import Callback, LightningDataModule, LightningModule, Trainer
+        except ModuleNotFoundError:
+            raise missing from None
 
 
 # Of each Trainer that was set up: a tuner takes the callbacks away while it tries out a module that asks for them.

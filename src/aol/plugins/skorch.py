@@ -223,27 +223,28 @@ class AgeOfLearning(Callback):
         """Read the training set, once per training."""
         if self.met_:
             return
-        label = _labels(net, dataset_train)
-        if self.ages_ is not None and not np.array_equal(self.ages_.labels.numpy(), label):
-            self.balance_ = None
-            warnings.warn("These are other samples than before: their ages start anew.", stacklevel=2)
-        if self.balance_ is None:
-            balance = self._made(net, dataset_train, label)
-            if self.pending_:
-                self._check_trained(net)
-                self._load(balance, self.pending_)
-            self.balance_, self.pending_ = balance, {}
-        self.met_ = True
-        self.balance_.begin()
+        ages = SampleAges(_labels(net, dataset_train), rho=self.rho, level=self.level, fuse=self.fuse)
+        state = self.pending_
+        if state:
+            self._check_trained(net)
+        elif self.ages_ is not None:
+            if torch.equal(self.ages_.labels, ages.labels):
+                state = {**self.state_dict(), "rho": ages.state_dict()["rho"]}  # it may have been changed
+            else:
+                warnings.warn("These are other samples than before: their ages start anew.", stacklevel=2)
+        balance = self._made(net, dataset_train, ages)
+        if state:
+            self._load(balance, state)
+        self.balance_, self.pending_, self.met_ = balance, {}, True
+        balance.begin()
 
-    def _made(self, net: NeuralNet, dataset: Dataset[object] | None, label: npt.NDArray[np.int64]) -> Balance:
-        """Return new ages, margins and offset of a training set with these labels, `[N]`."""
-        ages = SampleAges(label, rho=self.rho, level=self.level, fuse=self.fuse)
+    def _made(self, net: NeuralNet, dataset: Dataset[object] | None, ages: SampleAges) -> Balance:
+        """Return ages of a training set with new margins and offset."""
         margins = copy.deepcopy(self.margins)
         if isinstance(margins, str):
-            margins = Margins(_num_classes(net, dataset), labels=label, signal=margins, gain=self.gain)
+            margins = Margins(_num_classes(net, dataset), labels=ages.labels, signal=margins, gain=self.gain)
         counted = isinstance(self.offset, str)
-        offset = logit_offsets(np.bincount(label), self.tau) if counted else self.offset
+        offset = logit_offsets(torch.bincount(ages.labels), self.tau) if counted else self.offset
         return Balance(ages, margins, None, offset, self.recorder)
 
     def _check_trained(self, net: NeuralNet) -> None:
@@ -265,6 +266,9 @@ class AgeOfLearning(Callback):
         weighs = training and ages.epoch > 0 and self.rho > 0  # else the criterion's own mean, to the last bit
         if self.adjusts_ or weighs:
             self._attach(net)
+        plain = _plain(net.criterion_)
+        if plain is not net.criterion_:
+            plain.train(training)  # skorch sets the mode of the copy
         if not weighs:
             return
         if self.level == "class":
@@ -305,9 +309,8 @@ class AgeOfLearning(Callback):
             )
         index, told = torch.arange(len(named)), torch.from_numpy(named.astype(np.int64))
         right = torch.from_numpy(named == ages.labels.numpy())
-        balance.observe(index, right, shares if soft else told)
-        if not soft:
-            balance.note(index, shares)
+        balance._observe(index, right, shares if soft else told)
+        balance.note(index, None if shares is None else shares[:, : ages.num_classes])
         balance.advance(sync=False)  # every process has answered everything
         self.trained_ = len(net.history)
         balance.record()

@@ -7,13 +7,16 @@ record is written under the id that follows from its settings, never under a nam
 
 from __future__ import annotations
 
+import bz2
+import gzip
 import lzma
 import os
 import tarfile
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import IO, cast
 
 from aol.runs.record import FILE, LARGEST, DamagedRunError, content_of, decode
 from aol.runs.store import Store, refuse_old_format
@@ -21,6 +24,12 @@ from aol.runs.validate import get_valid, problem, settings_of
 
 # What reading an incomplete or damaged archive raises; the last two come from headers with absurd numbers.
 _BROKEN = (tarfile.TarError, EOFError, OSError, zlib.error, lzma.LZMAError, ValueError, OverflowError)
+_PACKED: dict[bytes, Callable[[Path], object]] = {
+    b"\x1f\x8b": gzip.open,
+    b"BZh": bz2.open,
+    b"\xfd7zXZ\0": lzma.open,
+    b"\x5d\0\0": lzma.open,
+}
 _File = tuple[str, bytes | DamagedRunError]  # its name in messages, and its content or what is wrong with it
 
 
@@ -80,8 +89,9 @@ def _files(source: Path) -> Iterator[_File]:
         yield from (_file(path) for path in paths)
         if not paths:
             yield str(source), DamagedRunError("there are no runs in it")
-    elif source.is_file() and _is_archive(source):
-        yield from _members(source)
+    elif source.is_file() and (opened := _opened(source)) is not None:
+        with opened:
+            yield from _members(source, opened)
     else:
         yield _file(source)
 
@@ -97,18 +107,21 @@ def _file(path: Path) -> _File:
         return str(path), DamagedRunError(f"it cannot be read: {error.strerror}")
 
 
-def _is_archive(source: Path) -> bool:
-    """Return whether a file is a tar archive, as it is or compressed, and not a record."""
+def _opened(source: Path) -> IO[bytes] | None:
+    """Return the content of a packed file or of a tar archive; None for any other file."""
     try:
         with source.open("rb") as file:
             start = file.read(tarfile.BLOCKSIZE)
     except OSError:
-        return False  # reading it will say why
+        return None  # reading it will say why
+    for magic, unpack in _PACKED.items():
+        if start.startswith(magic):
+            return cast(IO[bytes], unpack(source))
     is_record = start.lstrip().startswith(b"{") or source.suffix == ".json"
-    return not is_record or start[257:262] == b"ustar"
+    return None if is_record and start[257:262] != b"ustar" else source.open("rb")
 
 
-def _members(source: Path) -> Iterator[_File]:
+def _members(source: Path, file: IO[bytes]) -> Iterator[_File]:
     """Yield the records of an archive, read from start to end; if it is damaged, at last the archive itself."""
     last = b""
 
@@ -123,7 +136,7 @@ def _members(source: Path) -> Iterator[_File]:
             return found
 
     try:
-        with tarfile.open(source, "r|*", tarinfo=Header) as archive:
+        with tarfile.open(fileobj=file, mode="r|", tarinfo=Header) as archive:
             for member in archive:
                 archive.members = []  # type: ignore[attr-defined]  # or it keeps all of them
                 if member.name.rpartition("/")[2] == FILE:

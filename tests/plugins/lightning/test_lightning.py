@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import runpy
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,7 +13,7 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
-import aol
+import aol.plugins.lightning
 from aol.plugins.lightning import AgeOfLearning
 from tests.support.plugin_checks import same_state
 from tests.support.small_lightning import (
@@ -27,6 +29,14 @@ from tests.support.small_lightning import (
     sample_ages,
     trainer,
 )
+
+
+def test_a_missing_framework_is_called_by_the_name_of_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("lightning", "lightning.pytorch", "pytorch_lightning"):
+        monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(ModuleNotFoundError, match="needs lightning, which"):
+        runpy.run_path(str(aol.plugins.lightning.__file__))
+
 
 # Training
 

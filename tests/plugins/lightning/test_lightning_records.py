@@ -10,7 +10,7 @@ import torch
 from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger, MLFlowLogger, TensorBoardLogger, WandbLogger
 from torch import Tensor
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, TensorDataset
 
 import aol
 from aol.plugins.lightning import AgeOfLearning
@@ -142,6 +142,13 @@ def test_a_recorder_or_a_function_that_makes_one_will_do(tmp_path: Path) -> None
 def test_what_cannot_be_recorded_is_refused(given: dict, error: type[Exception], named: str, tmp_path: Path) -> None:
     with pytest.raises(error, match=named):
         AgeOfLearning(**{"recorder": tmp_path, **given})
+
+
+def test_answers_of_classes_that_the_ages_do_not_know_are_refused(tmp_path: Path) -> None:
+    few = LABELS.clamp(max=CLASSES - 2)  # the model may name a class that the record has no place for
+    aging = AgeOfLearning(aol.SampleAges(few), recorder=tmp_path)
+    with pytest.raises(ValueError, match="logits must be"):
+        fitted(aging, loader=aging.loader(TensorDataset(IMAGES, few), batch_size=16))
 
 
 def test_offsets_are_on_record(tmp_path: Path) -> None:

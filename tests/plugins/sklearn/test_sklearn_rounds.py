@@ -181,3 +181,14 @@ def test_folds_fitted_side_by_side_give_the_same(skewed):
         one, two = (AgedClassifier(LogisticRegression(), rounds=2, n_jobs=jobs).fit(X, y) for jobs in (1, 2))
     assert np.array_equal(one.sample_weight_, two.sample_weight_)
     assert np.array_equal(one.predict_proba(X), two.predict_proba(X))
+
+
+class ReturnsNothing(LogisticRegression):
+    def fit(self, X, y, sample_weight=None):
+        super().fit(X, y, sample_weight)
+
+
+def test_an_estimator_whose_fit_returns_nothing_is_still_the_one_that_predicts(skewed):
+    X, y = skewed
+    found, usual = (AgedClassifier(each(), rounds=2, cv=3).fit(X, y) for each in (ReturnsNothing, LogisticRegression))
+    assert np.array_equal(found.predict(X), usual.predict(X))

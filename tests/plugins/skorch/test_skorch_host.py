@@ -291,6 +291,30 @@ def test_a_criterion_gets_further_arguments_of_a_get_loss_of_ones_own():
     assert parameters(own) == pytest.approx(parameters(found.fit(X, y)))
 
 
+def test_a_criterion_is_in_the_mode_of_its_batch():
+    modes = []
+
+    class Noting(nn.CrossEntropyLoss):
+        def forward(self, logits, target):
+            modes.append(self.training)
+            return super().forward(logits, target)
+
+    aged(criterion=Noting, train_split=ValidSplit(3), batch_size=len(y), max_epochs=3).fit(X, y)
+    assert modes == [True, False] * 3
+
+
+def test_partial_fit_goes_on_with_settings_that_were_changed(tmp_path):
+    found = aged(rho=0.5).fit(X, y)
+    callback, other = found.ages_, copy.deepcopy(found)
+    callback.rho, callback.offset, callback.recorder = 0.1, "counts", tmp_path
+    found.partial_fit(X, y, epochs=2)
+    other.partial_fit(X, y, epochs=2)
+    assert float(ages_of(found).rho) == pytest.approx(0.1)
+    assert ages_of(found).epoch == ages_of(other).epoch == 6
+    assert parameters(found) != parameters(other)
+    assert (tmp_path / "run.json").exists()
+
+
 def test_a_criterion_that_fails_keeps_its_reduction():
     found = aged(max_epochs=2).fit(X, y)
     callback = found.ages_
