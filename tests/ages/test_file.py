@@ -38,6 +38,7 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Many parts and blocks, of uneven sizes, also for few samples."""
     monkeypatch.setattr(sample, "_CHUNK", 10)
     monkeypatch.setattr(_file, "_BLOCK", 32)
+    monkeypatch.setattr(_file, "_PART", 7)
 
 
 def tell(ages, epoch: int) -> None:
@@ -93,6 +94,34 @@ def test_a_file_made_in_inference_mode_is_used_in_inference_mode(tmp_path):
         filed = aol.SampleAges(LABELS, file=tmp_path / "ages")
         train(filed, range(2))
         assert agree(held, filed)
+
+
+@pytest.mark.parametrize("level", ["class", "sample"])
+def test_weights_are_read_from_a_file_whatever_the_default_device(level, tmp_path):
+    filed = aol.SampleAges(LABELS, level=level, file=tmp_path / "ages")
+    train(filed, range(2))
+    wanted = filed.weights
+    with torch.device("meta"):
+        assert same(torch.cat(list(filed.weight_blocks(20))), wanted)
+
+
+@pytest.mark.skipif(not hasattr(os, "preadv"), reason="the file is read from its map")
+def test_a_system_that_reads_less_than_was_asked_for_is_asked_again(tmp_path, monkeypatch):
+    held, filed = aol.SampleAges(LABELS, level="sample"), aol.SampleAges(LABELS, level="sample", file=tmp_path / "ages")
+    train(held, range(2))
+    read = os.preadv
+    monkeypatch.setattr(os, "preadv", lambda handle, rooms, start: read(handle, [rooms[0][:3]], start))
+    train(filed, range(2))
+    assert agree(held, filed)
+    assert same(torch.cat(list(filed.weight_blocks(100))), held.weights)
+
+
+@pytest.mark.skipif(not hasattr(os, "preadv"), reason="the file is read from its map")
+def test_a_file_that_is_cut_while_it_is_in_use_is_damaged(tmp_path):
+    filed = aol.SampleAges(LABELS, level="sample", file=tmp_path / "ages")
+    os.truncate(filed.file, filed._file._starts[2 + 2 * filed._file._current])  # where smoothed ages begin
+    with pytest.raises(ValueError, match="is damaged: it was cut while it was in use"):
+        list(filed.weight_blocks(20))
 
 
 @pytest.mark.skipif(not hasattr(os, "posix_fadvise"), reason="the system takes no advice")

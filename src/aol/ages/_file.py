@@ -251,8 +251,8 @@ class AgesFile:
         for part in split(block, max(1, _PART // self._runs)):
             here = slice(part.start - block.start, part.stop - block.start)
             word, smooth = words[:, here], ema[:, here]
-            for row, (start, size) in zip((*word, *smooth), self._ranges(part, (1, 2), place), strict=True):
-                self._read(start, size, _bytes(row))
+            for row, (start, _) in zip((*word, *smooth), self._ranges(part, (1, 2), place), strict=True):
+                self._read(start, _bytes(row))
             fill(part, word, smooth)
             # One CRC-32 of both costs half of one of each. What was observed does not count.
             both = self._layout.unmarked(word).mul_(_SPREAD).bitwise_xor_(smooth.view(word.dtype))
@@ -313,16 +313,20 @@ class AgesFile:
     def read(self, number: int, part: slice) -> Tensor:
         """Return a copy of labels (section 0), words (1) or smoothed ages (2) of these samples."""
         dtype, rows, _ = self._kinds[number]
-        found = torch.empty((rows, part.stop - part.start), dtype=dtype)
-        for row, (start, size) in zip(found, self._ranges(part, (number,), self._current), strict=True):
-            self._read(start, size, _bytes(row))
+        found = torch.empty((rows, part.stop - part.start), dtype=dtype, device="cpu")
+        for row, (start, _) in zip(found, self._ranges(part, (number,), self._current), strict=True):
+            self._read(start, _bytes(row))
         return found
 
-    def _read(self, start: int, size: int, content: memoryview) -> None:
+    def _read(self, start: int, content: memoryview) -> None:
         if not hasattr(os, "preadv"):  # which takes less time than mapping the pages
-            content[:] = self._memory[start : start + size]
-        elif os.preadv(self._handle, [content], start) != size:
-            raise self.damaged("it was cut while it was in use")
+            content[:] = self._memory[start : start + len(content)]
+            return
+        while content:  # Linux reads less than 2 GiB at once
+            read = os.preadv(self._handle, [content], start)
+            if not read:
+                raise self.damaged("it was cut while it was in use")
+            content, start = content[read:], start + read
 
     def _write(self, start: int, content: bytes | memoryview) -> None:
         rest = memoryview(content)

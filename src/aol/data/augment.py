@@ -64,6 +64,8 @@ def crop_flip(images: Tensor, index: Tensor, draws: Draws, *, pad: int) -> Tenso
     [[[[0, 0], [1, 2]]], [[[2, 1], [4, 3]]]]
     """
     _, channels, height, width = images.shape
+    if index.numel() == 0:
+        return images.new_empty((*index.shape, channels, height, width))
     place = partial(torch.arange, device=images.device)
     flat = index.reshape(-1)
     black = F.pad(images.index_select(0, flat), (pad, pad, pad, pad))
