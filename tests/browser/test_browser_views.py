@@ -200,6 +200,18 @@ def test_survival_of_errors_and_the_confusion_matrix_are_those_of_the_run(page: 
     assert page.locator("#tip").inner_text().startswith(f"class 0, answered class 0\n{count} samples")
 
 
+def test_bars_of_sample_ages_stand_on_the_axis_and_rise_with_their_number(page: Page, runs: list[RunData]) -> None:
+    samples = runs[0].samples
+    assert samples is not None
+    chart = page.locator("#sample-ages svg")
+    chart.scroll_into_view_if_needed()
+    boxes = [bar.bounding_box() for bar in chart.locator(".mark-rect.role-mark path").all()]
+    counts = np.unique(samples.age, return_counts=True)[1]
+    heights = np.log(counts / 0.7) / np.log(counts.max() / 0.7) * 120
+    assert [box["height"] for box in boxes if box] == pytest.approx(heights.tolist(), abs=0.5)
+    assert len({round(box["y"] + box["height"]) for box in boxes if box}) == 1
+
+
 def test_where_no_label_error_is_likely_the_less_clear_ones_wait_for_a_tick(open_page: Open, tmp_path: Path) -> None:
     data = make_data(seed=0)
     assert data.samples is not None

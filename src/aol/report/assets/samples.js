@@ -136,6 +136,7 @@ function drawSampleAges() {
         scale: { type: "log", domain: [0.7, Math.max(...rows.map((row) => row.count))], nice: false },
         axis: { title: "samples (log)", grid: true, values: [1, 10, 100, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8], format: "~s" },
       },
+      y2: { datum: 0.7 }, // a logarithmic axis has no zero for bars to stand on
     },
   }, "Histogram of sample ages");
 }
