@@ -82,7 +82,10 @@ def test_a_folder_has_one_writer_and_so_has_each_part_of_it(tmp_path: Path, monk
         pass
 
 
-def test_processes_that_lock_parts_at_the_same_moment_take_turns(tmp_path: Path) -> None:
+def test_processes_that_lock_parts_at_the_same_moment_take_turns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_files, "_TURN", PATIENCE)
     held = FileLock(tmp_path / ".lock", thread_local=False)
     held.acquire()  # as another process has it for a moment
     threading.Timer(0.2, held.release).start()

@@ -154,7 +154,6 @@ def test_the_rotation_that_a_camera_notes_is_applied(kind: str, orientation: int
     assert torch.equal(found.permute(1, 2, 0), torch.from_numpy(np.array(expected)))
 
 
-@pytest.mark.filterwarnings("ignore:Corrupt EXIF")
 @pytest.mark.parametrize("reduce", [1, 2, 4, 8])
 @pytest.mark.parametrize("side", [30, 300, 449])
 def test_a_reduced_jpeg_is_the_mean_of_its_pixels(side: int, reduce: int) -> None:
@@ -166,6 +165,7 @@ def test_a_reduced_jpeg_is_the_mean_of_its_pixels(side: int, reduce: int) -> Non
     assert np.abs(found[:rows, :columns] - blocks).mean() < 3
 
 
+@pytest.mark.filterwarnings("ignore:Corrupt EXIF")
 def test_damaged_exif_beside_whole_pixels_does_no_harm() -> None:
     from PIL import Image
 

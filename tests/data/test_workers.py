@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from multiprocessing.process import BaseProcess
 from typing import NamedTuple
 
 import pytest
@@ -146,6 +147,20 @@ def test_answers_are_computed_here_where_processes_cannot_be_forked(monkeypatch:
     assert workers._pool is None
     assert [one.get().content.tolist() for one in workers.lanes[0].answers([(1, 3), (2, 7)])] == [[3], [7, 7]]
     workers.close()
+
+
+def test_ctrl_c_ends_no_worker_that_is_just_starting(monkeypatch: pytest.MonkeyPatch) -> None:
+    begin = BaseProcess._bootstrap  # type: ignore[attr-defined]
+
+    def interrupted(process: BaseProcess, **more: object) -> object:
+        os.kill(os.getpid(), signal.SIGINT)
+        return begin(process, **more)
+
+    monkeypatch.setattr(BaseProcess, "_bootstrap", interrupted)
+    workers = pool(2)
+    assert [one.get().table.tolist() for one in workers.lanes[0].answers([(1, 5), (1, 6)])] == [[1, 5], [1, 6]]
+    workers.close()
+    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
 
 
 def test_workers_end_after_a_parent_that_was_killed() -> None:

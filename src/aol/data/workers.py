@@ -65,7 +65,9 @@ class Workers:
         self.lanes = [Lane(answer, self._pool, number, memory[number], pin=pin) for number in range(lanes)]
         try:
             with _explained(workers):
-                self._pool.submit(os.getpid).result()  # all of them have started
+                with _uninterrupted():
+                    first = self._pool.submit(os.getpid)
+                first.result()  # all of them have started
         except BaseException:
             self.close()  # those that have: this process would wait for them at its end
             raise
@@ -173,6 +175,16 @@ def _explained(starting: int = 0) -> Iterator[None]:
         if not starting:
             raise
         raise OSError(error.errno, f"{starting} worker processes could not be started, try fewer") from error
+
+
+@contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Let Ctrl-C wait; processes that start meanwhile are not ended by it before they ignore it."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _pin(memory: Tensor) -> bool:
