@@ -173,6 +173,7 @@ def test_a_folder_called_latest_is_left_alone(folder: Path) -> None:
     ("words", "says"),
     [
         (["train", "--fresh"], "--fresh"),
+        (["train", "--resume", "--fresh", "--out", "runs"], "--resume and --fresh contradict"),
         (["train", "--resume"], "runs/latest"),
         (["train", "--net", "resnet34"], "resnet34"),
         (["train", "--data", "file"], "--data file is a file"),
