@@ -51,10 +51,14 @@ def library(path: Path, labels: np.memmap, batch: int) -> Epoch:
     ages = aol.SampleAges(torch.from_numpy(labels), num_classes=CLASSES, rho=0.5, level="sample", file=path)
     right = torch.rand(batch, generator=torch.Generator().manual_seed(0)) < 0.7
 
-    def observe() -> None:
+    def observe() -> float:
+        seconds = 0.0
         for start in range(0, samples, batch):
-            index = torch.arange(start, min(start + batch, samples))
+            index = torch.arange(start, min(start + batch, samples))  # the caller has them
+            began = time.perf_counter()
             ages.observe(index, right[: len(index)])
+            seconds += time.perf_counter() - began
+        return seconds
 
     def weights() -> None:
         for _ in ages.weight_blocks():
@@ -100,8 +104,8 @@ def _timed(path: Path, cold: bool, *work: Callable[[], object]) -> dict[str, flo
         if cold:
             _drop(path)
         began = time.perf_counter()
-        part()
-        found[name] = time.perf_counter() - began
+        own = part()  # a part that also does what is not counted returns the seconds that are
+        found[name] = own if isinstance(own, float) else time.perf_counter() - began
     return found
 
 
