@@ -42,7 +42,8 @@ def framework(plugin: str) -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as missing:
-        raise _missing(f"aol.plugins.{plugin}", str(missing.name), plugin, missing) from missing
+        package = str(missing.name).split(".")[0]
+        raise _missing(f"aol.plugins.{plugin}", package, plugin, missing) from missing
 
 
 def explained(error: ModuleNotFoundError, why: str) -> ModuleNotFoundError:
