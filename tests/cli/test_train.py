@@ -8,6 +8,7 @@ import os
 import pty
 import re
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -221,6 +222,22 @@ def test_shares_of_one_folder_add_up(tmp_path: Path, capsys: pytest.CaptureFixtu
     for share, there in (("1/2", 2), ("2/2", 3)):
         assert main([*words, "--shard", share]) == 0
         assert len(json.loads(capsys.readouterr().out)["runs"]) == there
+
+
+@pytest.mark.parametrize(("begun", "there"), [(["1/3"], 1), (["1/3", "3/3"], 2), ([None, "1/3"], 3)])
+def test_resume_continues_all_shares_that_were_begun_in_a_folder(
+    begun: list[str | None], there: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, command = str(tmp_path / "out"), ["train", *FEW, "--seed", "0-2", "--together", "1", "--json"]
+    for share in begun:
+        assert main([*command, "--out", out, *(["--shard", share] if share else [])]) == 0
+    for name in ("runs", "work"):
+        shutil.rmtree(tmp_path / "out" / name, ignore_errors=True)
+    capsys.readouterr()
+    assert main(["resume", out, "--shard", "1/3", "--json"]) == 0  # one of them only, and the others are not forgotten
+    assert len(json.loads(capsys.readouterr().out)["runs"]) == 1
+    assert main(["resume", out, "--json"]) == 0
+    assert len(json.loads(capsys.readouterr().out)["runs"]) == there
 
 
 def test_large_images_on_a_cpu_are_warned_of_before_training(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,8 +21,8 @@ from aol.runs.driver import Stop, train
 from aol.runs.groups import ExecutionOptions
 from aol.runs.job import Job, Outcome, prepare, requested_runs
 from aol.runs.progress import Silent, Status, Tally, duration
-from aol.runs.store import Store, read_request
-from tests.support.running import told
+from aol.runs.store import Store, read_request, write_request
+from tests.support.running import PATIENCE, told
 from tests.support.tiny_runs import CPU, settings, stream_settings, tiny_pair
 
 OPTIONS = ExecutionOptions(CPU, together=2)
@@ -115,13 +116,13 @@ def test_shards_are_disjoint_complete_and_independent_of_what_is_trained(count: 
     runs = runs_of(range(7))
     store = Store(tmp_path)
     whole = [
-        Job(runs, store, replace(OPTIONS, shard=(number, count)), opened, Silent()).runs
+        Job(runs, store, replace(OPTIONS, shares=((number, count),)), opened, Silent()).runs
         for number in range(1, count + 1)
     ]
     assert sorted(run.seed for share in whole for run in share) == list(range(7))
     trained(runs[:4], tmp_path)
     again = [
-        Job(runs, store, replace(OPTIONS, shard=(number, count)), opened, Silent()).runs
+        Job(runs, store, replace(OPTIONS, shares=((number, count),)), opened, Silent()).runs
         for number in range(1, count + 1)
     ]
     assert again == whole
@@ -132,7 +133,7 @@ def test_shards_do_not_depend_on_what_is_quickest_here(tmp_path: Path, monkeypat
     shares = []
     for number, quickest in enumerate((ALONE, "vmap", "streams"), 1):
         monkeypatch.setattr(groups, "choose", lambda *_, way=quickest: Choice(way, None, {ALONE: 2.0, way: 1.0}))
-        job = Job(runs, Store(tmp_path), replace(OPTIONS, shard=(number, 3)), opened, Silent())
+        job = Job(runs, Store(tmp_path), replace(OPTIONS, shares=((number, 3),)), opened, Silent())
         shares.append(job.runs)
         group = job.next_group()
         assert group is not None
@@ -144,7 +145,7 @@ def test_shards_do_not_depend_on_what_is_quickest_here(tmp_path: Path, monkeypat
 def test_a_shard_leaves_the_files_that_another_is_writing(tmp_path: Path) -> None:
     half_written = tmp_path / ".request.json.abc.part"
     half_written.touch()
-    trained(runs_of([0, 1]), tmp_path, replace(OPTIONS, shard=(1, 2), together=1))
+    trained(runs_of([0, 1]), tmp_path, replace(OPTIONS, shares=((1, 2),), together=1))
     assert half_written.exists()
     trained(runs_of([0, 1]), tmp_path, OPTIONS)  # with the folder for itself: whoever wrote it is gone
     assert not half_written.exists()
@@ -154,8 +155,37 @@ def test_shards_in_one_folder_make_the_records_of_one_process(tmp_path: Path) ->
     runs = runs_of(range(4))
     trained(runs, tmp_path / "one")
     for number in (2, 1):
-        trained(runs, tmp_path / "two", replace(OPTIONS, shard=(number, 2)))
+        trained(runs, tmp_path / "two", replace(OPTIONS, shares=((number, 2),)))
     assert told(tmp_path / "one") == told(tmp_path / "two")
+
+
+def test_several_shares_in_one_process_are_grouped_as_in_several(tmp_path: Path) -> None:
+    runs, options, heard = runs_of(range(6)), replace(OPTIONS, together=None), [Heard(), Heard()]
+    for number in (1, 3):
+        train(runs, Store(tmp_path / "two"), opened, replace(options, shares=((number, 3),)), heard[0])
+    train(runs, Store(tmp_path / "one"), opened, replace(options, shares=((1, 3), (3, 3))), heard[1])
+    assert heard[0].groups == heard[1].groups == [(0, 1), (4, 5)]
+    assert told(tmp_path / "one") == told(tmp_path / "two")
+
+
+def test_shares_do_not_depend_on_the_order_of_training(tmp_path: Path) -> None:
+    asked = [*runs_of(range(3)), *runs_of(range(3), batch_size=45)]
+    shares = [
+        Job(runs, Store(tmp_path), replace(OPTIONS, shares=(share,)), opened, Silent(), asked=asked).runs
+        for share, runs in (((1, 2), asked), ((2, 2), asked[::-1]))
+    ]
+    assert sorted(run.run_id for share in shares for run in share) == sorted(run.run_id for run in asked)
+
+
+def test_shares_that_are_noted_at_the_same_moment_add_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("aol.runs.store.TURN", PATIENCE)
+    request = {"ids": ["a"], "runs": [{}]}
+    shares = [[[number, 8]] for number in range(1, 9)]
+    with ThreadPoolExecutor() as threads:
+        list(threads.map(lambda each: write_request(tmp_path, request | {"options": {"shares": each}}), shares))
+    noted = (read_request(tmp_path) or {})["options"]
+    assert isinstance(noted, dict)
+    assert sorted(noted["shares"]) == [each for share in shares for each in share]
 
 
 # Runs together
@@ -292,7 +322,7 @@ def test_a_folder_has_one_writer(tmp_path: Path) -> None:
     with store.lock(), pytest.raises(FolderInUseError):
         trained(runs_of([0]), tmp_path)
     with store.lock("1-of-2"):
-        trained(runs_of([0, 1]), tmp_path, replace(OPTIONS, shard=(2, 2), together=1))
+        trained(runs_of([0, 1]), tmp_path, replace(OPTIONS, shares=((2, 2),), together=1))
     assert len(store.ids()) == 1
 
 

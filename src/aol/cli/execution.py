@@ -43,6 +43,7 @@ PARALLEL: tuple[Flag, ...] = (
     switch("--deterministic", "use deterministic kernels only, on CUDA too (slower)"),
 )
 _DEFAULTS = defaults_of((*EXECUTION, *PARALLEL)) | {"keep_samples": False, "log": (), "ray": None}
+_NOT_NOTED = ("minutes", "shard")
 
 
 def unchanged(flags: Iterable[Flag]) -> list[Flag]:
@@ -67,14 +68,19 @@ def options_of(words: argparse.Namespace, **more: Any) -> ExecutionOptions:
     given: dict[str, Any] = {
         name: getattr(words, name) for name in ExecutionOptions.__dataclass_fields__ if hasattr(words, name)
     }
-    given |= {"shard": tuple(words.shard) if words.shard else None, "log": tuple(getattr(words, "log", ())), **more}
+    given |= {"shares": tuple((i, n) for i, n in _shares(words)), "log": tuple(getattr(words, "log", ())), **more}
     return ExecutionOptions(**given | {"device": usable_device(given["device"])})
 
 
 def noted(words: argparse.Namespace) -> dict[str, Json]:
     """Return how runs are trained, for `aol resume`, from any folder."""
-    given = {name: getattr(words, name) for name in _DEFAULTS if hasattr(words, name) and name != "minutes"}
-    return given | {"data_dir": absolute(words.data_dir)}
+    given = {name: getattr(words, name) for name in _DEFAULTS if hasattr(words, name) and name not in _NOT_NOTED}
+    return given | {"data_dir": absolute(words.data_dir), "shares": _shares(words)}
+
+
+def _shares(words: argparse.Namespace) -> list[Any]:
+    """Return the shares to train: `--shard`, or for `aol resume` all that were begun; none: all runs."""
+    return [list(words.shard)] if words.shard else getattr(words, "shares", [])
 
 
 def add_noted(words: argparse.Namespace, *noted: object) -> None:

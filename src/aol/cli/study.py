@@ -208,7 +208,8 @@ def _carry_out(words: argparse.Namespace, networks: Sequence[str]) -> int:
     keep = tuple(dict.fromkeys((*OVER_TIME, *study.keep)))
     try:
         if words.ray is None:
-            outcome = train(runs, store, opened, options, progress, keep=keep, require=study.keep)
+            asked = study.all_runs()
+            outcome = train(runs, store, opened, options, progress, keep=keep, require=study.keep, asked=asked)
         else:
             from aol.study.ray import train_on_ray
 
@@ -224,8 +225,10 @@ def _carry_out(words: argparse.Namespace, networks: Sequence[str]) -> int:
     if not words.json:
         stopped = " Stopped early: run the same command again to continue." if outcome.stopped else ""
         print(f"Trained {outcome.trained} run{'s' * (outcome.trained != 1)} in {duration(seconds)}.{stopped}")
-        if words.shard and not outcome.stopped:
-            print(f"Share {words.shard[0]}/{words.shard[1]} is complete. Join the shares: aol study gather FOLDER...")
+        if len(options.shares) == 1 and not outcome.stopped:
+            print(
+                f"Share {'{}/{}'.format(*options.shares[0])} is complete. Join the shares: aol study gather FOLDER..."
+            )
     return 143 if outcome.terminated else 1 if status.failed or outcome.untrained else 0
 
 

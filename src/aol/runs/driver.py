@@ -28,7 +28,7 @@ from aol.engine.loop import Loop
 from aol.engine.settings import Settings, WrongSettingsError
 from aol.runs.from_loop import RecordWriter
 from aol.runs.group_training import GroupTooLargeError, train_group
-from aol.runs.groups import ExecutionOptions, RunGroup, check, remove_leftovers, shard_of
+from aol.runs.groups import ExecutionOptions, RunGroup, check, remove_leftovers, shares_of
 from aol.runs.job import Job, OpenData, Outcome
 from aol.runs.loggers import Loggers
 from aol.runs.progress import Silent, describe, duration, imbalance_note
@@ -87,16 +87,19 @@ def train(
     *,
     keep: Sequence[str] | None = None,
     require: Sequence[str] = (),
+    asked: Sequence[Settings] | None = None,
     prepare: Callable[[], None] | None = None,
 ) -> Outcome:
     """Train all runs that have no complete record; they can be read from the store afterwards.
 
-    `prepare` is called once when the folder is locked, before anything else is written.
+    `prepare` is called once when the folder is locked, before anything else is written. Shares follow from the order of
+    `asked`, where that of `runs` depends on what is trained.
     """
     rank, world = launched()
     shared = world > 1 and options.parallel == "data"
     writes = rank == 0 or not shared
-    shard = shard_of(options)
+    shares = shares_of(options)
+    share = shares[0] if len(shares) == 1 else None  # of several, none is left to another process
     stop = Stop(None if options.minutes is None else 60 * options.minutes)
     with _process_group(shared, options.device), stop.on_signal(), contextlib.ExitStack() as lock:
         # Whatever is wrong with settings or data is reported before anything is written.
@@ -104,31 +107,31 @@ def train(
         check(runs if prepare else (), opened, options)
         if writes:
             store.prepare()
-            lock.enter_context(store.lock("" if shard is None else f"{shard[0]}-of-{shard[1]}"))
-            if shard is None or (options.shard is None and rank == 0):  # another share's process may be writing a file
+            lock.enter_context(store.lock("" if share is None else f"{share[0]}-of-{share[1]}"))
+            if share is None or (not options.shares and rank == 0):  # another share's process may be writing a file
                 remove_partial_files(store.folder)
-            if shard is None:
+            if share is None:
                 remove_leftovers(store)
         if rank == 0 and prepare:
             prepare()
         _meet(world, shared)
         opens = open_data if prepare is None else lambda _: opened
-        job = Job(runs, store, options, opens, progress, keep=keep, require=require)
+        job = Job(runs, store, options, opens, progress, keep=keep, require=require, asked=asked)
         _train_all(job, stop, shared=shared, writes=writes)
-        _say_the_end(job, stop, shard)
+        _say_the_end(job, stop, share)
         if world > 1 and not shared and not stop.came:
             _wait_for_others(runs, store, world, stop)
     job.outcome.stopped, job.outcome.terminated = stop.came, stop.asked.is_set()
     return job.outcome
 
 
-def _say_the_end(job: Job, stop: Stop, shard: tuple[int, int] | None) -> None:
+def _say_the_end(job: Job, stop: Stop, share: tuple[int, int] | None) -> None:
     """Say what was done in the end, and why it ended early."""
     if not job.outcome.trained and not stop.came:
         return
     status = job.tally.status()
-    share = "" if shard is None else f"Share {shard[0]}/{shard[1]}: "
-    text = f"{share}{status.done}/{status.total} runs complete after {duration(stop.passed())}."
+    named = "" if share is None else f"Share {share[0]}/{share[1]}: "
+    text = f"{named}{status.done}/{status.total} runs complete after {duration(stop.passed())}."
     if stop.came:
         text += " Stopped early: " + ("terminated." if stop.asked.is_set() else "the time limit was reached.")
     job.progress.say(text)

@@ -45,7 +45,7 @@ class ExecutionOptions:
         checkpoint_seconds: the least time between two checkpoints; 0: one after every epoch.
         parallel: what processes started by torchrun share: every batch ("data") or the list of "runs". Sharing batches
             equals one process up to rounding, except that batch norm sees each process's own share, as in DDP.
-        shard: (i, n): train only the i-th of n fixed shares of the runs, counted from one.
+        shares: (i, n) each: train only the i-th of n fixed shares of the runs, counted from one; none: all runs.
         minutes: stop after this time; everything done so far is kept. Groups that are complete in time come first.
         networks: keep the trained networks.
         log: names of loggers: tensorboard, wandb, mlflow.
@@ -59,17 +59,17 @@ class ExecutionOptions:
     keep_samples: bool = False
     checkpoint_seconds: float = 30.0
     parallel: str = "data"
-    shard: tuple[int, int] | None = None
+    shares: tuple[tuple[int, int], ...] = ()
     minutes: float | None = None
     networks: bool = True
     log: tuple[str, ...] = ()
     data_dir: str | None = None
 
 
-def shard_of(options: ExecutionOptions) -> tuple[int, int] | None:
-    """Return which share of the runs is this process's, (i, n) counted from one; None: all."""
+def shares_of(options: ExecutionOptions) -> tuple[tuple[int, int], ...]:
+    """Return which shares of the runs are this process's, (i, n) each, counted from one; none: all."""
     rank, world = launched()
-    return options.shard or ((rank + 1, world) if world > 1 and options.parallel == "runs" else None)
+    return options.shares or (((rank + 1, world),) if world > 1 and options.parallel == "runs" else ())
 
 
 @dataclass(frozen=True)

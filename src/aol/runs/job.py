@@ -16,7 +16,7 @@ import torch
 from aol._files import remove_partial_files, write_atomically
 from aol.engine.settings import Settings, WrongSettingsError, groups
 from aol.engine.source import AnyPair
-from aol.runs.groups import ExecutionOptions, RunGroup, begun_groups, check, new_group, plan, shard_of
+from aol.runs.groups import ExecutionOptions, RunGroup, begun_groups, check, new_group, plan, shares_of
 from aol.runs.progress import Silent, Tally, costs
 from aol.runs.record import FILE, DamagedRunError, Json, Run, versions
 from aol.runs.store import REQUEST, Store, read_request, write_request
@@ -102,7 +102,7 @@ class Job:
     """What is left of a list of runs: planned one group at a time, so that a group that is too large can be split.
 
     `keep` names the readings by class to keep of every epoch (None: all), `require` those without which a run counts as
-    missing.
+    missing. Shares follow from the order of `asked` (None: of the runs), and are planned one by one.
     """
 
     def __init__(
@@ -115,6 +115,7 @@ class Job:
         *,
         keep: Sequence[str] | None = None,
         require: Sequence[str] = (),
+        asked: Sequence[Settings] | None = None,
     ) -> None:
         self.store, self.options, self.progress, self.keep = store, options, progress, keep
         self.outcome = Outcome()
@@ -123,8 +124,9 @@ class Job:
         self._limits: dict[object, int] = {}  # of runs together, where more were too many
         self._pace: Pace | None = None  # where time is limited
         self._aside: set[Path] = set()  # groups that do not fit on this device
-        shard = shard_of(options)
-        self.runs = list(runs) if shard is None else share_of(runs, *shard, options.together)
+        shares = [share_of(asked or runs, *each, options.together) for each in shares_of(options)] or [list(runs)]
+        self._shares = [{run.run_id for run in share} for share in shares]
+        self.runs = [run for run in runs if any(run.run_id in share for share in self._shares)]
         left = self.missing()
         self.pairs = open_data(left)
         check(left, self.pairs, options)
@@ -169,7 +171,10 @@ class Job:
                 self.remove(begun)  # nothing was kept: planned again, as is wanted now
         if not wanted:
             return None
-        planned = plan(list(wanted.values()), self.pairs, self.options, self.progress, limits=self._limits)
+        planned = []
+        for share in self._shares:
+            left_of_it = [run for run_id, run in wanted.items() if run_id in share]
+            planned += plan(left_of_it, self.pairs, self.options, self.progress, limits=self._limits)
         if self.options.minutes is None:
             return new_group(planned[0], self.store)
         self._pace = self._pace or Pace(self.store, self.pairs, self.options.device)

@@ -11,8 +11,9 @@ import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
-from aol._files import is_locked, locked, usable, write_if_changed
+from aol._files import TURN, acquire, is_locked, locked, usable, write_if_changed
 from aol.runs.record import FILE, DamagedRunError, Json, Run, content_of, decode, write_run
 
 REQUEST = "request.json"
@@ -91,8 +92,24 @@ class Store:
 
 
 def write_request(folder: Path, request: dict[str, Json]) -> None:
-    """Note what was asked for, so that `aol resume FOLDER` needs no other words."""
-    write_if_changed(folder / REQUEST, (json.dumps(request, indent=1) + "\n").encode())
+    """Note what was asked for, so that `aol resume FOLDER` needs no other words; shares of the same runs add up."""
+    options: Any = request.get("options", {})
+    with contextlib.ExitStack() as turn:
+        if shares := options.get("shares"):  # other shares may be noted at the same moment
+            turn.callback(acquire(folder, folder / ".lock_request", "--out", TURN).release)
+            request = {**request, "options": {**options, "shares": _all_shares(folder, request["ids"], shares)}}
+        write_if_changed(folder / REQUEST, (json.dumps(request, indent=1) + "\n").encode())
+
+
+def _all_shares(folder: Path, ids: Json, shares: list[Json]) -> list[Json]:
+    """Return these shares of some runs, and those that were asked for before; none: all runs."""
+    before: Any = {}
+    with contextlib.suppress(DamagedRunError):
+        before = read_request(folder) or {}
+    if before.get("ids") != ids:
+        return shares
+    noted = before.get("options", {}).get("shares")
+    return [*noted, *(each for each in shares if each not in noted)] if noted else []
 
 
 def read_request(folder: Path) -> dict[str, Json] | None:

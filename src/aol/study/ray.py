@@ -183,7 +183,7 @@ def train_on_ray(
     store.prepare()
     with _connected(ray, address), store.lock(), stop.on_signal():
         gpu = device != "cpu" and ray.cluster_resources().get("GPU", 0) >= 1
-        planned = replace(options, device=torch.device("cuda" if gpu else "cpu"), shard=None)
+        planned = replace(options, device=torch.device("cuda" if gpu else "cpu"), shares=())
         if gpu and options.together is None and not torch.cuda.is_available():
             planned = replace(planned, together=64)  # the memory of a worker's GPU is not known here
         job = Job(runs, store, planned, open_data, progress, keep=keep, require=require)
