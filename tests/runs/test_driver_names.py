@@ -32,7 +32,7 @@ def recorded(data: Path, out: Path, *more: str) -> tuple[list[str], dict[str, to
     """Names and samples of the one run in `out`."""
     assert main(["train", "--data", str(data), *SMALL, "--keep-samples", *more, "--out", str(out), "--json"]) == 0
     (path,) = out.rglob("ids.json")
-    return json.loads(path.read_text()), load_file(path.parent / "samples.safetensors"), path.parent
+    return json.loads(path.read_text())["ids"], load_file(path.parent / "samples.safetensors"), path.parent
 
 
 @pytest.mark.parametrize("packed", [False, True])

@@ -11,7 +11,7 @@ import torch
 import aol
 from aol.ages.history import SampleHistory, answer
 from aol.runs.record import DamagedRunError
-from aol.runs.samples import read_samples, restore_history, write_samples
+from aol.runs.samples import as_json, read_ids, read_samples, restore_history, write_names, write_samples
 
 CPU = torch.device("cpu")
 
@@ -183,6 +183,16 @@ def test_a_damaged_state_or_file_is_refused_in_a_sentence(tmp_path: Path) -> Non
     (tmp_path / "s").write_bytes(b"half")
     with pytest.raises(DamagedRunError, match="not a whole file of samples"):
         read_samples(tmp_path / "s", "r")
+
+
+def test_a_changed_name_of_a_sample_is_noticed(tmp_path: Path) -> None:
+    names = ["cat.png", "caf\udce9.png", "dog.png"]
+    write_names(tmp_path, as_json(names))
+    assert read_ids(tmp_path, 3) == names
+    path = tmp_path / "ids.json"
+    path.write_bytes(path.read_bytes().replace(b"dog", b"fog"))
+    with pytest.raises(DamagedRunError, match=r"ids\.json: its checksum does not match"):
+        read_ids(tmp_path, 3)
 
 
 def test_forgetting_epochs_leaves_the_ages_of_before() -> None:

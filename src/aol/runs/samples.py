@@ -53,12 +53,13 @@ def _digest(arrays: Mapping[str, npt.NDArray[np.generic]], absent: str) -> npt.N
 
 
 def as_json(names: Sequence[str | int]) -> bytes:
-    """Return the names of samples as the content of their file; a path that is not UTF-8 is read back as it was."""
-    return (json.dumps(names, indent=1, ensure_ascii=False) + "\n").encode(errors="backslashreplace")
+    """Return the content of the file of names, with a checksum; a path that is not UTF-8 is read back as it was."""
+    body = json.dumps(names, indent=1, ensure_ascii=False).encode(errors="backslashreplace")
+    return b'{"ids": %s, "sha256": "%s"}\n' % (body, hashlib.sha256(body).hexdigest().encode())
 
 
 def write_names(folder: Path, names: bytes | None) -> None:
-    """Write what the samples of one run are called, a JSON list in their order; None: they go by their numbers."""
+    """Write what the samples of one run are called, as `as_json` gives it; None: they go by their numbers."""
     if names is None:
         (folder / IDS).unlink(missing_ok=True)  # of a run before
     else:
@@ -137,14 +138,16 @@ def read_ids(folder: Path, size: int) -> list[str | int] | None:
     """Return the names of a run's samples; None where they have none."""
     path = folder / IDS
     try:
-        found: list[str | int] = read_json(path)
+        found = read_json(path)
     except FileNotFoundError:
         return None
     except NotRegularError as error:
         raise DamagedRunError(f"{path}: {error.strerror}.") from error
     except ValueError as error:
         raise DamagedRunError(f"{path}: not a complete JSON file.") from error
-    names = isinstance(found, list) and all(isinstance(name, str | int) for name in found)
-    if not names or len(found) != size:
+    names: list[str | int] = found.get("ids", []) if isinstance(found, dict) else found
+    if not isinstance(names, list) or len(names) != size or not all(isinstance(name, str | int) for name in names):
         raise DamagedRunError(f"{path}: not the names of {size} samples.")
-    return found
+    if isinstance(found, dict) and json.loads(as_json(names)) != found:  # a list is of before 0.2, without a checksum
+        raise DamagedRunError(f"{path}: its checksum does not match its content.")
+    return names
