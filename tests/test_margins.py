@@ -532,6 +532,14 @@ def test_a_sample_with_nan_logits_spoils_only_itself():
     assert found[1].isfinite().all()
 
 
+@pytest.mark.parametrize("answer", [[], [[math.nan, 0.5]]])
+def test_an_epoch_without_an_answer_warns(answer):
+    state = aol.Margins(2)
+    state.observe([0] * len(answer), torch.tensor(answer).reshape(-1, 2))
+    with pytest.warns(UserWarning, match="observe"):
+        state.advance()
+
+
 def test_a_stray_on_a_device_is_left_out_and_no_sample_is_older_for_it(monkeypatch):
     monkeypatch.setattr("aol._check.within", lambda *_: None)  # as on a CUDA device, where nothing is read
     state = aol.Margins(2, labels=[0, 1, 0], signal="age", rho=1.0)

@@ -265,6 +265,19 @@ def test_consumed_before_any_pass_must_be_zero():
         sampler.state_dict(consumed=1.5)
 
 
+def test_consumed_that_counts_samples_from_before_a_resume_is_refused():
+    first, second = (aol.ShuffledSampler(20, rank=1, world_size=2) for _ in range(2))
+    next(iter(first))
+    second.load_state_dict(first.state_dict(consumed=1))
+    share = iter(second)
+    for _ in range(4):
+        next(share)
+    with pytest.raises(ValueError, match="consumed must be at most 4"):
+        second.state_dict(consumed=1 + 4)
+    second.set_epoch(3)
+    assert second.state_dict(consumed=0)["position"] == 0
+
+
 @pytest.mark.parametrize(
     ("call", "error", "named"),
     [

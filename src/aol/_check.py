@@ -78,13 +78,15 @@ def _integers(name: str, value: object, device: torch.device | None = None) -> T
 
 
 def truths(name: str, value: object, *, device: torch.device | None = None) -> Tensor:
-    """Return `value` as a bool tensor; integers other than zero are true."""
+    """Return `value` as a bool tensor. Integers must be 0 or 1, which is checked where values can be read."""
     wanted = "true or false for each item (a bool tensor, array or list)"
     found = _tensor(name, value, wanted, device)
     if found.numel() == 0 and not isinstance(value, Tensor | np.ndarray):
         return found.to(torch.bool)
     if found.is_floating_point() or found.is_complex():
         raise TypeError(f"{name} must be {wanted}, not {shown(found)}.")
+    if readable(found) and (why := Bounds(0, 1).refuse(found)):
+        raise ValueError(f"{name} must be {wanted}; a number {why}.")
     return found.to(torch.bool)
 
 

@@ -6,6 +6,7 @@ learnt with room to spare, and is then predicted more often.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 
 import torch
@@ -456,6 +457,12 @@ class Margins(State):
             raise ValueError(
                 f"times must add up to at most {_MOST_COUNTED:,} between two calls of advance(), not {most:,}. All "
                 "observations since the last one were dropped."
+            )
+        if not most and _distributed.world(group)[0] == 0:
+            warnings.warn(
+                "advance() was called although observe() was given no answer (NaN is none) since the last advance(): "
+                "no offset moves. Call observe() with the answers of the epoch first.",
+                stacklevel=3,
             )
         return count[:, :-1], sums
 

@@ -226,7 +226,7 @@ class EpochSampler(Sampler[int], ABC):
         epoch = _check.whole("epoch", epoch, 0)
         self._over = None
         if epoch != self.epoch:
-            self.epoch, self._position, self._order, self._resume = epoch, 0, None, False
+            self.epoch, self._position, self._begun, self._order, self._resume = epoch, 0, 0, None, False
 
     def __len__(self) -> int:
         rank, world = self._world()
@@ -265,17 +265,21 @@ class EpochSampler(Sampler[int], ABC):
     def state_dict(self, *, consumed: int | None = None) -> dict[str, object]:
         """Return the epoch and the position.
 
-        `consumed`: number of samples of the current pass that this process has used.
+        `consumed`: number of samples that this process has used of the current pass; a resumed pass counts from zero.
         """
         epoch, position, order = self.epoch, self._position, self._order
         if consumed is not None:
-            used = _check.whole("consumed", consumed, 0) * self._world()[1]
+            world = self._world()[1]
+            used, returned = _check.whole("consumed", consumed, 0) * world, position - self._begun
             if self._over is None:
+                if used > returned and position < self.num_samples:  # at the end, a last batch may be smaller
+                    raise ValueError(
+                        f"consumed must be at most {returned // world}, the samples that this pass has returned, "
+                        f"not {consumed}; do not count those before a resume."
+                    )
                 position = min(self._begun + used, self.num_samples)
             elif self._over[1] + used < self.num_samples:
                 epoch, position, order = self._over[0], self._over[1] + used, self._over[2]
-            if position and order is None:
-                raise ValueError(f"consumed must be 0 before a pass has begun, not {consumed}.")
         # By reference: a loader that saves its state every step must not copy or hash the order every step.
         order = order if position else None
         state = sealed({**self._settings(), "epoch": epoch, "position": position, "order": self._digest(order)})
