@@ -251,13 +251,19 @@ def count_offsets(samples: Samples, tau: float) -> Floats:
     return logit_offsets(mass, tau).numpy().astype(np.float64)
 
 
-def check_estimator(estimator: BaseEstimator, method: str) -> None:
-    """Raise unless this estimator can be fitted in rounds by this method."""
+def check_classifier(estimator: BaseEstimator, method: str) -> None:
+    """Raise unless this is a classifier that this method fits."""
     last = last_step(estimator)
     # A stack has no predict before it is fitted: its type says whether it will.
     able = hasattr(estimator, method) and (hasattr(last, "predict") or hasattr(type(last), "predict"))
     if isclass(estimator) or not able or is_regressor(estimator):
         raise TypeError(f"estimator must be a classifier with {method} and predict, not {_check.shown(estimator)}.")
+
+
+def check_estimator(estimator: BaseEstimator, method: str) -> None:
+    """Raise unless this estimator can be fitted in rounds by this method."""
+    check_classifier(estimator, method)
+    last = last_step(estimator)
     if not takes_weight(last, method):
         raise TypeError(f"estimator must take sample_weight in {method}, which {type(last).__name__} does not.")
     refuse_samplers(estimator)

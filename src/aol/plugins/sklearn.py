@@ -35,6 +35,7 @@ from aol.plugins._rounds import (
     Labels,
     Part,
     Samples,
+    check_classifier,
     check_estimator,
     count_offsets,
     keep_sum,
@@ -386,7 +387,8 @@ def _given(offset: object, samples: Samples) -> Floats:
     """Return offsets that were given as numbers, `[C]`."""
     found: Floats = _check.real("offset", offset).numpy().astype(np.float64)
     if found.shape != samples.classes.shape or not np.isfinite(found).all():
-        raise ValueError(f"offset must hold one finite number for each of {len(samples.classes)} classes.")
+        wanted = f"one finite number for each of {len(samples.classes)} classes"
+        raise ValueError(f"offset must hold {wanted}, not {_check.shown(offset)}.")
     return found
 
 
@@ -442,6 +444,7 @@ class OffsetClassifier(Wrapper):
         A sample of weight two counts as two; in "error" only if all weights are whole numbers, otherwise once.
         `params` go to every fit of the estimator, such as `eval_set`; with metadata routing also to the splitter.
         """
+        check_classifier(self.estimator, "fit")
         _check.number("tau", self.tau, 0.0, 1e6)
         if isinstance(self.offsets, str):
             _check.choice("offsets", self.offsets, ("counts", "error"))
@@ -454,7 +457,10 @@ class OffsetClassifier(Wrapper):
             offsets = count_offsets(samples, self.tau)
         else:
             offsets = self.tau * self._from_errors(fit, self._folds(samples, of_splitter))
-        self.estimator_ = fit.fitted(clone(self.estimator))
+        fitted = fit.fitted(clone(self.estimator))
+        if not scores_known(fitted):
+            raise TypeError(f"estimator must have predict_proba or decision_function, which {fitted} has not.")
+        self.estimator_ = fitted
         self.offsets_: Floats = offsets
         return self
 

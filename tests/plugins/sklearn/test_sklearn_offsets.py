@@ -9,9 +9,9 @@ import sklearn
 import torch
 from sklearn.base import clone
 from sklearn.datasets import make_classification
-from sklearn.ensemble import RandomForestClassifier
+from sklearn.ensemble import RandomForestClassifier, VotingClassifier
 from sklearn.frozen import FrozenEstimator
-from sklearn.linear_model import LogisticRegression, RidgeClassifier
+from sklearn.linear_model import LinearRegression, LogisticRegression, RidgeClassifier
 from sklearn.metrics import balanced_accuracy_score
 from sklearn.model_selection import GridSearchCV, GroupKFold, StratifiedKFold, cross_val_predict, train_test_split
 from sklearn.neighbors import KNeighborsClassifier
@@ -187,6 +187,9 @@ def test_an_estimator_without_probabilities_has_none():
         ({"offsets": [1.0]}, ValueError, "offset must hold one finite number for each of 3 classes"),
         ({"tau": -1.0}, ValueError, "tau must"),
         ({"estimator": SVC(decision_function_shape="ovo"), "offsets": "error"}, ValueError, "one score for each of"),
+        ({"estimator": LinearRegression()}, TypeError, "estimator must be a classifier"),
+        ({"estimator": None}, TypeError, "estimator must be a classifier"),
+        ({"estimator": VotingClassifier([("a", LogisticRegression())])}, TypeError, "must have predict_proba"),
     ],
 )
 def test_bad_input_gets_one_clear_sentence(options, error, named):
