@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 import sys
+import warnings
+
+
+def _show_warning(message: Warning | str, *_where: object) -> None:
+    """Print a warning as errors are printed: in one line, without the place in the source."""
+    from aol.cli.output import note
+
+    note(f"warning: {message}")
 
 
 def run() -> None:
     """Run the command line and leave with its exit status."""
+    warnings.showwarning = _show_warning  # type: ignore[assignment]
     try:
         from aol.cli import main
     except KeyboardInterrupt:

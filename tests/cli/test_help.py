@@ -6,10 +6,12 @@ import re
 import resource
 import subprocess
 import sys
+import warnings
 
 import pytest
 
 from aol import cli
+from aol.__main__ import run
 from aol.cli import main
 from aol.cli.flags import BY_DATA, DEFAULTS, settings_of
 from aol.data.named import NAMES
@@ -28,6 +30,7 @@ def test_every_page_has_a_description_and_examples_that_are_understood(
     assert main([*words, "--help"]) == 0
     text = capsys.readouterr().out
     assert text.startswith(f"usage: {' '.join(('aol', *words))}")
+    assert "default: ()" not in text
     assert len(text.splitlines()[2]) > 10
     examples = [line.split("#")[0].split() for line in text.partition("examples:")[2].splitlines() if line.strip()]
     assert examples
@@ -101,3 +104,13 @@ def test_the_help_of_a_setting_lists_every_word_it_may_be() -> None:
     texts = {action.dest: action.help or "" for action in parser._actions}
     for name in CHOICES.keys() - {"scenario"}:
         assert [word for word in CHOICES[name] if word not in texts[name]] == [], name
+
+
+def test_a_warning_is_one_line_without_its_place_in_the_source(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)
+    monkeypatch.setattr("aol.cli.main", lambda: warnings.warn("too few\nsamples", stacklevel=1))
+    with pytest.raises(SystemExit):
+        run()
+    assert capsys.readouterr().err == "aol: warning: too few samples\n"

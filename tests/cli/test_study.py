@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shlex
 import tarfile
 import tempfile
 from pathlib import Path
@@ -242,6 +243,16 @@ def test_shares_add_up_and_resume_needs_no_other_words(tmp_path: Path, capsys: p
     assert (told["complete"], told["trained"]) == (3, 3 - first["complete"])
     assert main(["show", str(out)]) == 0
     assert "none" in capsys.readouterr().out
+
+
+def test_a_complete_study_says_how_its_table_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    study, out = written(tmp_path), tmp_path / "two words"
+    part = ["--only", "imbalance=5", "--only", "method=none", "--set", "epochs=1", "--seeds", "1"]
+    status, printed, _ = said(capsys, "run", study, *part, "--out", out)
+    _, _, command = printed.strip().splitlines()[-1].partition(": aol ")
+    assert status == 0
+    assert main([*shlex.split(command)]) == 0
+    assert "\n2/2 runs complete." in capsys.readouterr().out
 
 
 def test_what_the_help_lists_is_what_there_is() -> None:

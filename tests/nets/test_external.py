@@ -42,6 +42,14 @@ def fails(classes, channels, size):
     return nn.Sequential(nn.Flatten(), nn.Linear(7, classes))
 
 
+def gives_up(classes, channels, size):
+    return {}["depth"]
+
+
+def without_arguments():
+    return nn.Flatten()
+
+
 number = 5
 """
 
@@ -49,6 +57,7 @@ number = 5
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     (tmp_path / "mine.py").write_text(PROGRAM)
+    (tmp_path / "unfinished.py").write_text("def make(:")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
     yield tmp_path
@@ -77,6 +86,9 @@ def test_a_seed_gives_the_same_network_and_leaves_the_generator_alone(folder):
         ("mine:without_bias", "Linear with a bias"),
         ("mine:none", "must return a torch.nn.Module"),
         ("mine:fails", "fails on images"),
+        ("mine:gives_up", "mine:gives_up fails for 3 classes, 1 channels, size 8: KeyError: 'depth'"),
+        ("mine:without_arguments", "mine:without_arguments fails .*TypeError: .*positional arguments"),
+        ("unfinished:make", "'unfinished' cannot be imported: SyntaxError"),
     ],
 )
 def test_what_is_wrong_with_a_network_is_said(folder, name, words):

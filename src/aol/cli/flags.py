@@ -84,7 +84,7 @@ _IMBALANCE = {
     "start": "share of the epochs before which all weights are one: 0.8 weights the last fifth (deferred weights)",
     "margin": "; ".join(f"{name}: {each.help}" for name, each in MARGINS.items()),
     "tau": "strength of margins from class counts or from probabilities",
-    "gain": "speed of margins from answers, per epoch or step",
+    "gain": "speed of margins from answers, per epoch or step; use 3 / epochs below 30 epochs",
     "signal": "where answers come from: a clean pass afterwards (eval), the training pass (train, no extra cost), "
     "a pass over what a step shows, before training on it (before: streams and arrivals), none",
     "clean_part": "part of the training samples in each clean pass, drawn anew each epoch, above 0 to 1: quicker, "

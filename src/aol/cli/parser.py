@@ -41,7 +41,7 @@ class _Formatter(argparse.RawDescriptionHelpFormatter):
     def _get_help_string(self, action: argparse.Action) -> str:
         text = action.help or ""
         given = action.default
-        nothing = given is None or given is False or given in ([], argparse.SUPPRESS)
+        nothing = given is None or given is False or given in ([], (), argparse.SUPPRESS)
         if nothing or not action.option_strings or "default" in text:
             return text
         return f"{text} (default: {f'{given:g}' if isinstance(given, float) else given})"

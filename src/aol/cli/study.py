@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import shlex
 import shutil
 import sys
 import time
@@ -225,11 +226,20 @@ def _carry_out(words: argparse.Namespace, networks: Sequence[str]) -> int:
     if not words.json:
         stopped = " Stopped early: run the same command again to continue." if outcome.stopped else ""
         print(f"Trained {outcome.trained} run{'s' * (outcome.trained != 1)} in {duration(seconds)}.{stopped}")
-        if len(options.shares) == 1 and not outcome.stopped:
+        if len(status.complete) == len(status.runs):
+            print(f"The table: {_show_command(words)}")
+        elif len(options.shares) == 1 and not outcome.stopped:
             print(
                 f"Share {'{}/{}'.format(*options.shares[0])} is complete. Join the shares: aol study gather FOLDER..."
             )
     return 143 if outcome.terminated else 1 if status.failed or outcome.untrained else 0
+
+
+def _show_command(words: argparse.Namespace) -> str:
+    """Return the command that prints the table of what these flags chose."""
+    given = [(name, text) for name in ("only", "set") for text in getattr(words, name)]
+    given += [(name, text) for name in ("seeds", "precision", "out") if (text := getattr(words, name))]
+    return shlex.join(["aol", "study", "show", words.study, *(f"--{name}={text}" for name, text in given)])
 
 
 def resume(words: argparse.Namespace, request: Mapping[str, Json]) -> int | None:

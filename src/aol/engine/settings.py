@@ -118,7 +118,8 @@ class Settings:
     def _check(self) -> None:
         for name, allowed in CHOICES.items():
             if not (name == "net" and isinstance(self.net, str) and is_external(self.net)):
-                _check.choice(name, getattr(self, name), tuple(allowed))
+                more = ("timm:NAME", "MODULE:FUNCTION") if name == "net" else ()
+                _check.choice(name, getattr(self, name), (*allowed, *more))
         for name in ("data", "memory"):
             if not isinstance(value := getattr(self, name), str):
                 raise TypeError(f"{name} must be text, not {_check.shown(value)}.")

@@ -27,7 +27,11 @@ def build_external(name: str, classes: int, channels: int, size: int) -> Network
     """
     source, _, inside = name.partition(":")
     build = _timm(inside) if source == "timm" else _function(source, inside)
-    net = build(classes, channels, size)
+    try:
+        net = build(classes, channels, size)
+    except Exception as error:
+        given = f"{classes} classes, {channels} channels, size {size}"
+        raise ValueError(f"{name} fails for {given}: {_said(error)}") from error
     if not isinstance(net, nn.Module):
         raise ValueError(f"{name} must return a torch.nn.Module, not a {type(net).__name__}")
     _check_output(name, net, classes, channels, size)
@@ -47,6 +51,11 @@ def head_name(net: nn.Module) -> str:
         return "head"
     linear = [name for name, module in modules.items() if isinstance(module, nn.Linear) and module.bias is not None]
     return linear[-1] if linear else ""
+
+
+def _said(error: Exception) -> str:
+    """Return the kind of an error, and the first line of its message, without a full stop."""
+    return f"{type(error).__name__}: {error}".splitlines()[0].rstrip(".")
 
 
 def _timm(name: str) -> Build:
@@ -74,6 +83,8 @@ def _function(module: str, name: str) -> Build:
         if error.name is None or not f"{module}.".startswith(f"{error.name}."):
             raise  # of the module's own imports
         raise ValueError(f"there is no module {module!r} in this folder or on Python's path") from None
+    except Exception as error:
+        raise ValueError(f"the module {module!r} cannot be imported: {_said(error)}") from error
     if not callable(found):
         raise ValueError(f"the module {module!r} has no function {name!r}")
     return cast(Build, found)
@@ -84,8 +95,8 @@ def _check_output(name: str, net: nn.Module, classes: int, channels: int, size: 
     try:
         with torch.no_grad():
             logits = net.eval()(images)
-    except RuntimeError as error:
-        raise ValueError(f"{name} fails on images {list(images.shape)}: {str(error).splitlines()[0]}") from error
+    except Exception as error:
+        raise ValueError(f"{name} fails on images {list(images.shape)}: {_said(error)}") from error
     finally:
         net.train(was)
     shape = list(logits.shape) if isinstance(logits, torch.Tensor) else type(logits).__name__

@@ -237,6 +237,8 @@ def _check_study(study: Study) -> None:
     def refuse(text: str) -> None:
         raise WrongSettingsError(f"{study.name}: {text}")
 
+    if not study.name.strip() or not study.name.isprintable() or set("/\\") & set(study.name):
+        raise WrongSettingsError(f"name must be able to name a file, without / and \\, not {study.name!r}.")
     if not study.seeds or len(set(study.seeds)) != len(study.seeds):
         refuse(f"seeds must be different whole numbers, not {list(study.seeds)}.")
     for seed in study.seeds:
@@ -263,7 +265,7 @@ def _check_study(study: Study) -> None:
     fixed = {"common": study.common, **{f"method {method.name}": method.fixed for method in study.methods}}
     for where, name in ((where, name) for where, table in {**fixed, **axes}.items() for name in table):
         if name not in _KNOWN:
-            refuse(f"{where} has {name!r}, which is no setting of a run.")
+            refuse(f"{where} has {name!r}, which is no setting of a run.{did_you_mean(name, _KNOWN)}")
         if name == "seed":
             refuse(f"{where} has a seed: seeds are a list of their own.")
     if twice := set(study.common) & set(study.cells):
@@ -332,7 +334,9 @@ def study_from(text: str, where: str) -> Study:
 def _study(table: dict[str, object]) -> Study:
     known = {each.name for each in fields(Study)} - {"figure", "figures"} | {"selection", "report"}
     if strange := set(table) - known:
-        raise WrongSettingsError(f"there is no key {sorted(strange)[0]!r}; a study has {', '.join(sorted(known))}.")
+        name, keys = min(strange), sorted(known)
+        hint = did_you_mean(name, keys)
+        raise WrongSettingsError(f"there is no key {name!r}; a study has {', '.join(keys)}.{hint}")
     if missing := {"name", "seeds", "methods"} - set(table):
         raise WrongSettingsError(f"{sorted(missing)[0]} is missing.")
     selection, report = _section(table, "selection", {"figure"}), _section(table, "report", {"figures"})
