@@ -42,24 +42,6 @@ def text(record: dict[str, Any]) -> str:
     return "\n\n".join(parts)
 
 
-def predicted_shares(record: dict[str, Any], shares: tuple[float, ...] = (0.25, 0.4, 0.5)) -> str:
-    """Return what a share s of the JPEGs that workers decode would give, from a record where the GPU decodes all.
-
-    1 / speed = 1 / random + (1 - s) (1 / JPEG - 1 / random): workers take s of the time that decoding adds to an image.
-    """
-    rows = {row["what"]: row["value"] for row in record["rows"]}
-    cells = []
-    for what, speed in rows.items():
-        if what.endswith(f", {WAYS[0]}"):
-            name = what.partition(",")[0]
-            alone, ratio = rows[f"{name}, random tensors on the device"], rows[f"{what}, over the plain loop"] / speed
-            for share in shares:
-                found = 1 / (1 / alone + (1 - share) * (1 / speed - 1 / alone))
-                row = _speed(name, f"JPEG, {100 * share:g} % by workers", found, alone, found * ratio)
-                cells.append(row | {"waiting for images": "", "workers decode": f"{share * found:,.0f} images/s"})
-    return table(_known(cells))
-
-
 def _known(cells: list[dict[str, str]]) -> list[dict[str, str]]:
     """Return a table without columns that are empty."""
     return [{name: text for name, text in row.items() if any(each[name] for each in cells)} for row in cells]

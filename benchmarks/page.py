@@ -74,6 +74,7 @@ def pages() -> dict[Path, str]:
         epochs,
         mapped,
         large,
+        shares,
         general,
         timed,
         counted,
@@ -93,6 +94,7 @@ def pages() -> dict[Path, str]:
             "cpu_epoch",
             "mapped_ages",
             "large",
+            "large-shares",
             "networks",
             "networks-steps",
             "compiled-bytes",
@@ -107,9 +109,7 @@ def pages() -> dict[Path, str]:
     tables = between(tables, "cpu epoch", cpu_epoch.text(epochs))
     tables = between(tables, "mapped ages", mapped_ages.text(mapped))
     tables = between(tables, "large", large_images.text(large))
-    tables = between(tables, "predicted shares", large_images.predicted_shares(large))
-    if (shares := RESULTS / "large-shares.json").is_file():  # measured on a GPU
-        tables = between(tables, "measured shares", large_images.text(json.loads(shares.read_text())))
+    tables = between(tables, "measured shares", large_images.text(shares))
     tables = between(between(tables, "networks", networks.text(general)), "steps", networks.steps(timed))
     tables = between(tables, "counts", networks.counts(counted))
     worlds = between(shapes.read_text(), "forms", forms_of_age_page.text(forms))

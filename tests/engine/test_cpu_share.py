@@ -277,4 +277,8 @@ def test_ctrl_c_ends_the_program_and_its_workers(tmp_path: Path) -> None:
 def test_a_share_is_a_part(share: float) -> None:
     with pytest.raises(ValueError, match="cpu_share must"):
         Decoding(cpu_share=share)
-    assert Decoding().cpu_share == 0.0
+
+
+def test_half_is_left_to_many_workers_by_default() -> None:
+    assert [Decoding().share(workers) for workers in (0, 15, 16, 64)] == [0.0, 0.0, 0.5, 0.5]
+    assert [Decoding(cpu_share=share).share(64) for share in (0.0, 0.25)] == [0.0, 0.25]

@@ -36,6 +36,11 @@ def local_rank() -> int:
     return _whole("LOCAL_RANK")
 
 
+def local_processes() -> int:
+    """Return how many processes torchrun has started on this machine; one without torchrun."""
+    return max(1, _whole("LOCAL_WORLD_SIZE"))
+
+
 def _whole(name: str) -> int:
     text = os.environ.get(name) or "0"
     if not text.isdecimal() or len(text) > 9:

@@ -36,14 +36,26 @@ class Decoding:
 
     Args:
         keep: decode a set once and keep it on the GPU, where it fits.
-        cpu_share: of the JPEGs that are decoded while training, the part that worker processes decode, not nvJPEG.
+        cpu_share: of the JPEGs that are decoded while training, the part that worker processes decode, not nvJPEG; by
+            default a half if there are at least 16 workers, else none.
     """
 
     keep: bool = True
-    cpu_share: float = 0.0
+    cpu_share: float | None = None
 
     def __post_init__(self) -> None:
-        _check.number("cpu_share", self.cpu_share, 0.0, 1.0)
+        if self.cpu_share is not None:
+            _check.number("cpu_share", self.cpu_share, 0.0, 1.0)
+
+    def share(self, workers: int) -> float:
+        """Return the part of the JPEGs that `workers` processes decode.
+
+        >>> Decoding().share(16), Decoding().share(8), Decoding(cpu_share=0.25).share(8)
+        (0.5, 0.0, 0.25)
+        """
+        if self.cpu_share is not None:
+            return self.cpu_share
+        return 0.5 if workers >= 16 else 0.0  # 16: as measured, see benchmarks/README.md
 
 
 def data_of(run: Settings, pairs: Mapping[str, AnyPair], *, pixels: bool = True) -> AnyPair:
@@ -192,5 +204,5 @@ def _stored(
     if decoding.keep and has_views(train, clean):
         images = kept_images.kept(train, workers=workers, device=device)
     if images is None:
-        return FromStorage(train, clean, scale, workers=workers, device=device, cpu_share=decoding.cpu_share)
+        return FromStorage(train, clean, scale, workers=workers, device=device, cpu_share=decoding.share(workers))
     return Decoded(images, train, clean, scale, device)

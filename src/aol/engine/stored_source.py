@@ -23,6 +23,7 @@ from aol.data.images import Normalisation
 from aol.data.workers import Asked, Workers, cores
 from aol.engine.image_batches import Maker
 from aol.engine.image_requests import GROUP, Request, Wanted, chunks, has_views, slot_bytes, split
+from aol.engine.launch import local_processes
 from aol.engine.prefetch import Pass, Passes
 from aol.engine.side_streams import SideStreams, WaitTimer
 
@@ -32,12 +33,14 @@ _DEPTH = 3  # batches that are made ahead, on the device
 def worker_count(workers: int | None, device: torch.device) -> int:
     """Return how many processes decode: by default one for each core if the device is a GPU, else none.
 
+    The processes of torchrun on one machine divide its cores.
+
     >>> worker_count(None, torch.device("cpu")), worker_count(3, torch.device("cpu"))
     (0, 3)
     """
     if workers is not None:
         return workers
-    return cores() if device.type == "cuda" else 0
+    return max(1, cores() // local_processes()) if device.type == "cuda" else 0
 
 
 @dataclass(frozen=True)
