@@ -22,6 +22,21 @@ def test_every_estimate_is_drawn_at_its_value() -> None:
     assert [text.get_text() for text in legend.get_texts()] == ["estimate, 95 % interval", "paper"]
 
 
+def test_many_rows_are_drawn_in_two_columns_of_one_scale() -> None:
+    blocks = [
+        (f"block {i}", [Estimate(f"row {i}.{j}", float(i), (i - 1.0, i + 1.0)) for j in range(5)]) for i in range(5)
+    ]
+    left, right = draw_forest(blocks, "gain", "paper").axes
+    assert [text.get_text() for text in left.texts] == ["block 0", "block 1", "block 2"]
+    assert [text.get_text() for text in right.texts] == ["block 3", "block 4"]
+    assert [text.get_text() for text in right.get_yticklabels()] == [f"row {i}.{j}" for i in (3, 4) for j in range(5)]
+    assert left.get_xlim() == right.get_xlim()
+    assert left.get_ylim() == right.get_ylim()
+    assert len(draw_forest(blocks[:4], "gain", "paper").axes) == 1
+    alone = [("one", [Estimate(str(j), 1.0, None) for j in range(30)])]
+    assert len(draw_forest(alone, "gain", "paper").axes) == 1
+
+
 def test_an_svg_with_text_is_small_the_same_each_time_and_names_common_fonts() -> None:
     first, second = (style.rendered(draw_forest(BLOCKS, "gain", "paper"), "svg", text=True) for _ in range(2))
     assert first == second
