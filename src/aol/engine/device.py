@@ -1,9 +1,12 @@
-"""The device that a word of the command line names, and how memory is kept on a CPU."""
+"""The device that a word of the command line names, and memory and threads on a CPU."""
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import os
 import platform
+from collections.abc import Iterator
 
 import torch
 
@@ -24,6 +27,22 @@ def keep_freed_memory() -> bool:
         return False
     mallopt = ctypes.CDLL(None).mallopt
     return all(mallopt(*setting) for setting in (_MMAP_THRESHOLD, _TRIM_THRESHOLD))
+
+
+@contextlib.contextmanager
+def one_thread(wanted: bool = True) -> Iterator[None]:
+    """Compute with one thread, if that is wanted and the user has not chosen a number.
+
+    Threads wait for each other after every operation. Of small ones, two threads save little on idle cores, and wait
+    many times as long as they compute where other programs use the cores.
+    """
+    before = torch.get_num_threads()
+    if wanted and not os.environ.get("OMP_NUM_THREADS"):
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def usable_device(name: str) -> torch.device:

@@ -11,13 +11,14 @@ from typing import Protocol
 
 import torch
 
+from aol.engine.device import one_thread
 from aol.engine.loop import Loop
 from aol.engine.offline import OfflineLoop
 from aol.engine.settings import Settings, WrongSettingsError
 from aol.engine.source import AnyPair, data_of
 from aol.engine.stream import StreamLoop
 from aol.nets.registry import STACKINGS
-from aol.runs.groups import ExecutionOptions, load_checkpoint, save_checkpoint, stacking_of
+from aol.runs.groups import ExecutionOptions, is_small, load_checkpoint, save_checkpoint, stacking_of
 
 _SHARE_OF_TIME = 0.05  # that writing checkpoints and records may take
 
@@ -71,7 +72,8 @@ def train_group(
     writes. `GroupTooLargeError` if the runs do not fit into memory together.
     """
     try:
-        return _train_group(runs, pairs, options, checkpoint, watch, save)
+        with one_thread(options.device.type == "cpu" and is_small(runs[0], pairs)):
+            return _train_group(runs, pairs, options, checkpoint, watch, save)
     except (MemoryError, RuntimeError) as error:
         if not _is_out_of_memory(error):
             raise

@@ -30,6 +30,7 @@ from aol.runs.progress import Silent
 from aol.runs.store import Store
 
 CHECKPOINT_FORMAT = 3
+_FEW_PIXELS = 256
 
 
 @dataclass(frozen=True)
@@ -193,9 +194,15 @@ def likely_best(device: torch.device, shape: tuple[int, int, int], batch_size: i
     """
     if device.type == "cuda":
         return 256 if net == "cnn" else 64
-    if shape[1] * shape[2] > 256:
+    if shape[1] * shape[2] > _FEW_PIXELS:
         return 1
     return 8 if batch_size <= 64 else 4
+
+
+def is_small(run: Settings, pairs: Mapping[str, AnyPair]) -> bool:
+    """Return whether a run is the small CNN on small images, whose operations are too short to be shared by threads."""
+    shape = input_shape(run, pairs[run.data])
+    return network_name(run.net, shape) == "cnn" and shape[1] * shape[2] <= _FEW_PIXELS
 
 
 def _network(run: Settings, pair: AnyPair) -> nets.Network:
