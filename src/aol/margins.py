@@ -521,11 +521,7 @@ class Margins(State):
     # Checks and state
 
     def _whole(self, name: str, value: object, size: int, what: str) -> Tensor:
-        found = _check.integers(name, value)
-        runs = self._gain.numel()
-        if found.dim() != 1 and (self._single or found.dim() != 2 or found.shape[0] != runs):
-            wanted = "[B]" if self._single else f"[B] or [{runs}, B]"
-            raise ValueError(f"{name} must have the shape {wanted}, not {list(found.shape)}.")
+        found = self._of_samples(name, value)
         if _check.readable(found):
             _check.within(name, found, size, what)
         return _check.moved(found, self.device)

@@ -65,11 +65,7 @@ class Stream(ABC):
         return torch.bincount(self._labels[self[step]], minlength=self.num_classes)
 
     def _settings(self) -> dict[str, object]:
-        settings = {
-            "kind": type(self).__name__,
-            "num_samples": self.num_samples,
-            "num_classes": self.num_classes,
-        }
+        settings = {"kind": type(self).__name__, "num_samples": self.num_samples, "num_classes": self.num_classes}
         return {**settings, "steps": self.steps, "seed": self.seed}
 
     def state_dict(self) -> dict[str, object]:
@@ -140,14 +136,7 @@ class ShiftingTail(Stream):
     """
 
     def __init__(
-        self,
-        labels: _check.Integers,
-        imbalance: float,
-        *,
-        period: int,
-        steps: int,
-        seed: int = 0,
-        profile: str = "exp",
+        self, labels: _check.Integers, imbalance: float, *, period: int, steps: int, seed: int = 0, profile: str = "exp"
     ) -> None:
         super().__init__(labels, steps=steps, seed=seed)
         self.period = _check.whole("period", period, 1)

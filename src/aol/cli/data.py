@@ -37,10 +37,7 @@ def _progress(words: argparse.Namespace) -> Callable[[str, int, int], None] | No
 
 
 @command(
-    "data list",
-    "List the built-in data sets and where each one is.",
-    ("aol data list", "aol data list --json"),
-    _LOOK,
+    "data list", "List the built-in data sets and where each one is.", ("aol data list", "aol data list --json"), _LOOK
 )
 def _list(words: argparse.Namespace) -> None:
     from aol.data.named import list_sets

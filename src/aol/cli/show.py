@@ -95,14 +95,7 @@ _BY_CLASS = {
 
 
 def _as_json(run: Run, folder: str) -> dict[str, Json]:
-    from aol.runs.metrics import (
-        CURVES,
-        accuracy_metrics,
-        class_measures,
-        counted,
-        is_stream,
-        zero_threshold_share,
-    )
+    from aol.runs.metrics import CURVES, accuracy_metrics, class_measures, counted, is_stream, zero_threshold_share
     from aol.runs.record import numbers
 
     found: dict[str, Json] = {name: getattr(run, name) for name in _SAME}

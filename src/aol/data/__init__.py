@@ -8,16 +8,7 @@ from aol.data.crops import RandomResizedCrop, ResizeCenterCrop, Transform, crops
 from aol.data.download import UnreachableError, get
 from aol.data.encoded_images import Records, StoredImages, damaged, into_memory
 from aol.data.errors import DataError
-from aol.data.images import (
-    IMAGENET,
-    Augmentation,
-    ImageSet,
-    Normalisation,
-    Pair,
-    centred,
-    mean_std,
-    split_per_class,
-)
+from aol.data.images import IMAGENET, Augmentation, ImageSet, Normalisation, Pair, centred, mean_std, split_per_class
 from aol.data.named import NAMES, Listing, find, list_sets
 from aol.data.open import FileState, Report, check, load, open_data
 from aol.data.pack import Packed, pack

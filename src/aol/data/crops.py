@@ -140,11 +140,7 @@ class RandomResizedCrop:
         return found
 
     def _boxes(
-        self,
-        height: npt.NDArray[np.int64],
-        width: npt.NDArray[np.int64],
-        uniforms: npt.NDArray[np.float64],
-        tries: int,
+        self, height: npt.NDArray[np.int64], width: npt.NDArray[np.int64], uniforms: npt.NDArray[np.float64], tries: int
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
         """Return `boxes` after some tries, and where one of them fits; the others have the central crop."""
         low, high = math.log(self.ratio[0]), math.log(self.ratio[1])

@@ -25,15 +25,7 @@ from torch import Tensor
 
 from aol._files import NotRegularError, read_regular, unpacked
 from aol.data.errors import DataError
-from aol.data.images import (
-    Augmentation,
-    ImageSet,
-    Normalisation,
-    Pair,
-    centred,
-    mean_std,
-    split_per_class,
-)
+from aol.data.images import Augmentation, ImageSet, Normalisation, Pair, centred, mean_std, split_per_class
 
 Folder = str | os.PathLike[str]
 _CHUNK = 1 << 20

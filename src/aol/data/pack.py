@@ -162,13 +162,7 @@ class _Work:
     """Packs shards in threads; counts, reports, and stops early when asked to."""
 
     def __init__(
-        self,
-        target: Path,
-        size: int | None,
-        quality: int,
-        progress: Progress | None,
-        total: int,
-        processes: Workers,
+        self, target: Path, size: int | None, quality: int, progress: Progress | None, total: int, processes: Workers
     ) -> None:
         self.target, self.size, self.quality, self.progress = target, size, quality, progress
         self._processes = processes

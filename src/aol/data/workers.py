@@ -142,10 +142,7 @@ class Asked:
     """An answer that is under way; its slot is used again once it is released."""
 
     def __init__(
-        self,
-        answer: Callable[[], Any],
-        future: Future[Any] | None = None,
-        released: Callable[[], None] = lambda: None,
+        self, answer: Callable[[], Any], future: Future[Any] | None = None, released: Callable[[], None] = lambda: None
     ) -> None:
         self._answer, self._future, self._released = answer, future, released
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from aol.data import gpu_decode
 from aol.data.crops import RandomResizedCrop, ResizeCenterCrop
 from aol.data.decode import decode, plain_jpeg_size, size_of
-from aol.data.encoded_images import Records, StoredImages, some
+from aol.data.encoded_images import Records, StoredImages, typical_bytes
 from aol.data.errors import DataError
 from aol.data.images import Normalisation
 from aol.data.resample import Ragged, View, centre_view, crop_view, largest_crops
@@ -106,8 +106,7 @@ def room(device: torch.device) -> float:
 
 def _fits(records: Records, device: torch.device) -> bool:
     """Return whether the decoded images of a set are likely to fit: all but very large sets are then measured."""
-    sizes = [size_of(records.encoded(i), records.source(i)) for i in some(records)]
-    return 3 * len(records.labels) * sum(height * width for height, width in sizes) / len(sizes) < room(device)
+    return len(records.labels) * typical_bytes(records, decoded=True) < room(device)
 
 
 class _Sizes(NamedTuple):

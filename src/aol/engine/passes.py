@@ -329,11 +329,7 @@ class CleanPass:
 
     def _captured(self, size: int) -> Captured:
         if size not in self._batches:
-            self._batches[size] = Captured(
-                lambda: self._work(size),
-                device=self._learner.device,
-                touched=self._touched,
-            )
+            self._batches[size] = Captured(lambda: self._work(size), device=self._learner.device, touched=self._touched)
         return self._batches[size]
 
     def _touched(self) -> Iterator[Tensor]:

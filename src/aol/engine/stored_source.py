@@ -101,14 +101,7 @@ class FromStorage:
         finalize(self, self._feed.close)
 
     def train(
-        self,
-        order: Tensor,
-        mine: Tensor,
-        *,
-        batch: int,
-        epoch: int,
-        seeds: Sequence[int],
-        coming: Tensor | None = None,
+        self, order: Tensor, mine: Tensor, *, batch: int, epoch: int, seeds: Sequence[int], coming: Tensor | None = None
     ) -> Iterator[Tensor]:
         """Yield augmented batches `[1, B, C, H, W]` of the places `mine` of `order [1, n]`.
 

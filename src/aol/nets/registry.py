@@ -1,4 +1,4 @@
-"""The networks by name. A new one is a function here and a line in `NETWORKS`; importable without torch.
+"""The networks by name. A new one is a line in `NETWORKS`; importable without torch.
 
 Those of timm and of your own (`external.py`) have a colon in their name.
 """
@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -30,49 +31,21 @@ class Entry:
     smallest: int = 1
 
 
-def _cnn(classes: int, channels: int, size: int) -> Network:
-    from aol.nets.cnn import CNN
-
-    return CNN(classes, channels)
-
-
-def _resnet32(classes: int, channels: int, size: int) -> Network:
-    from aol.nets.resnet_cifar import resnet32
-
-    return resnet32(classes, channels)
-
-
-def _resnet34_cifar(classes: int, channels: int, size: int) -> Network:
-    from aol.nets.resnet_cifar import resnet34_cifar
-
-    return resnet34_cifar(classes, channels)
-
-
-def _resnet34(classes: int, channels: int, size: int) -> Network:
-    from aol.nets.resnet import resnet34
-
-    return resnet34(classes, channels)
-
-
-def _resnet50(classes: int, channels: int, size: int) -> Network:
-    from aol.nets.resnet import resnet50
-
-    return resnet50(classes, channels)
-
-
-def _vit(classes: int, channels: int, size: int) -> Network:
-    from aol.nets.vit import ViT
-
-    return ViT(classes, channels, image_size=size)
+def _build(place: str, classes: int, channels: int, size: int) -> Network:
+    """Build `MODULE.FUNCTION` of this package, imported only now."""
+    module, _, name = place.partition(".")
+    function = getattr(import_module(f"aol.nets.{module}"), name)
+    built: Network = function(classes, channels, **({"image_size": size} if module == "vit" else {}))
+    return built
 
 
 NETWORKS: dict[str, Entry] = {
-    "cnn": Entry(_cnn, 8, smallest=4),
-    "resnet32": Entry(_resnet32, 32, multiple=4),
-    "resnet34-cifar": Entry(_resnet34_cifar, 32),
-    "resnet34": Entry(_resnet34, 224, smallest=32),
-    "resnet50": Entry(_resnet50, 224, smallest=32),
-    "vit": Entry(_vit, 32, multiple=4),
+    "cnn": Entry(partial(_build, "cnn.CNN"), 8, smallest=4),
+    "resnet32": Entry(partial(_build, "resnet_cifar.resnet32"), 32, multiple=4),
+    "resnet34-cifar": Entry(partial(_build, "resnet_cifar.resnet34_cifar"), 32),
+    "resnet34": Entry(partial(_build, "resnet.resnet34"), 224, smallest=32),
+    "resnet50": Entry(partial(_build, "resnet.resnet50"), 224, smallest=32),
+    "vit": Entry(partial(_build, "vit.ViT"), 32, multiple=4),
 }
 
 
@@ -83,12 +56,6 @@ def is_external(name: str) -> bool:
     (True, True, False)
     """
     return re.fullmatch(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[\w.\-]+", name) is not None
-
-
-def _external(name: str) -> Entry:
-    from aol.nets.external import build_external
-
-    return Entry(partial(build_external, name), 32)
 
 
 def names() -> tuple[str, ...]:
@@ -113,12 +80,14 @@ def make(name: str, *, num_classes: int, in_channels: int = 3, image_size: int |
     """
     import torch
 
+    from aol.nets.external import build_external
+
     if name not in NETWORKS and not is_external(name):
         raise ValueError(f"name must be one of {', '.join(names())}, timm:NAME or MODULE:FUNCTION; got {name!r}")
     for argument, value in (("num_classes", num_classes), ("in_channels", in_channels)):
         if value < 1:
             raise ValueError(f"{argument} must be at least 1, got {value}")
-    entry = NETWORKS.get(name) or _external(name)
+    entry = NETWORKS.get(name) or Entry(partial(build_external, name), 32)
     size = entry.image_size if image_size is None else image_size
     if size < entry.smallest or size < 1 or size % entry.multiple:
         allowed = f"a multiple of {entry.multiple}" if entry.multiple > 1 else f"at least {entry.smallest}"

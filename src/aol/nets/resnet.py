@@ -154,8 +154,5 @@ def resnet50(
 
 def _stem(in_channels: int, width: int) -> nn.Module:
     return nn.Sequential(
-        nn.Conv2d(in_channels, width, 7, 2, 3, bias=False),
-        nn.BatchNorm2d(width),
-        nn.ReLU(),
-        nn.MaxPool2d(3, 2, 1),
+        nn.Conv2d(in_channels, width, 7, 2, 3, bias=False), nn.BatchNorm2d(width), nn.ReLU(), nn.MaxPool2d(3, 2, 1)
     )

@@ -225,14 +225,10 @@ class Rule:
 RULES: dict[type[nn.Module], Rule] = {}
 
 
-def _accepts(layer: nn.Module) -> str | None:
-    return None
-
-
 def register(
     kind: type[Layer],
     join: Callable[[Sequence[Layer]], nn.Module],
-    refuses: Callable[[Layer], str | None] = _accepts,
+    refuses: Callable[[Layer], str | None] = lambda _: None,
 ) -> None:
     """Teach `stack` a layer: `join` makes one module of R; `refuses` says why a layer cannot be joined.
 
@@ -248,10 +244,6 @@ def register(
 
 def _same(layers: Sequence[nn.Module]) -> nn.Module:
     return copy.deepcopy(layers[0])
-
-
-def _halving(layers: Sequence[HalvingShortcut]) -> nn.Module:
-    return HalvingShortcut(layers[0].extra, runs=len(layers))
 
 
 def _refuse_conv(layer: nn.Conv2d) -> str | None:
@@ -271,7 +263,7 @@ register(nn.BatchNorm1d, StackedBatchNorm, _refuse_norm)
 register(nn.BatchNorm2d, StackedBatchNorm, _refuse_norm)
 register(nn.Linear, StackedLinear)
 register(Head, StackedHead)
-register(HalvingShortcut, _halving)
+register(HalvingShortcut, lambda layers: HalvingShortcut(layers[0].extra, runs=len(layers)))
 register(nn.Flatten, _same, _refuse_flatten)
 # These act on each element or each channel alone. Dropout is not among them: it would draw other numbers.
 _ALIKE: tuple[type[nn.Module], ...] = (

@@ -27,10 +27,7 @@ class AgeLoader:
     """
 
     def __init__(
-        self,
-        batches: DataLoader[object],
-        key: Callable[[object], Key],
-        progress: Callable[[], tuple[int, int] | None],
+        self, batches: DataLoader[object], key: Callable[[object], Key], progress: Callable[[], tuple[int, int] | None]
     ) -> None:
         self.batches = batches
         self._key, self._progress = key, progress

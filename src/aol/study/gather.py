@@ -103,8 +103,6 @@ def _file(path: Path) -> _File:
         return str(path), error
     except FileNotFoundError:
         return str(path), DamagedRunError("it is a link to nothing")
-    except OSError as error:
-        return str(path), DamagedRunError(f"it cannot be read: {error.strerror}")
 
 
 def _opened(source: Path) -> IO[bytes] | None:
