@@ -159,6 +159,21 @@ def test_what_is_over_is_not_trained_again(tmp_path: Path, said) -> None:  # typ
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*") if path.is_file()} == stamps
 
 
+@pytest.mark.parametrize("damage", ["missing", "flipped"])
+def test_a_run_whose_samples_cannot_be_read_is_trained_again(damage: str, tmp_path: Path, said) -> None:  # type: ignore
+    out = tmp_path / "out"
+    assert said(*words(out, "--keep-samples", epochs=2))[0] == 0
+    (path,) = out.glob("runs/*/samples.safetensors")
+    whole = path.read_bytes()
+    path.unlink() if damage == "missing" else path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    status, err = said("resume", str(out))
+    assert status == 0
+    assert str(path) in err
+    assert "its run is trained again" in err
+    assert path.read_bytes() == whole
+    assert said("resume", str(out)) == (0, "")
+
+
 def test_a_folder_in_which_nothing_was_trained_yet_is_free(tmp_path: Path, said) -> None:  # type: ignore
     child = forked(words(tmp_path, "--checkpoint-seconds", "1000", epochs=500))
     wait_for(tmp_path, "work/*/group.json")

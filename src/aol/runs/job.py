@@ -16,6 +16,7 @@ import torch
 from aol._files import remove_partial_files, write_atomically
 from aol.engine.settings import Settings, WrongSettingsError, groups
 from aol.engine.source import AnyPair
+from aol.runs import samples
 from aol.runs.groups import ExecutionOptions, RunGroup, begun_groups, check, new_group, plan, shares_of
 from aol.runs.progress import Silent, Tally, costs
 from aol.runs.record import FILE, DamagedRunError, Json, Run, versions
@@ -137,7 +138,7 @@ class Job:
         found = []
         for run in self.runs:
             if run.run_id not in self._complete:
-                if is_complete(self._record(run), self._require):
+                if is_complete(self._record(run), self._require) and self._has_samples(run):
                     self._complete.add(run.run_id)
                 else:
                     found.append(run)
@@ -151,6 +152,22 @@ class Job:
             path = self.store.path(run.run_id) / FILE
             self.progress.say_once(f"{path} is damaged and its run is trained again: {error}.")
             return None
+
+    def _has_samples(self, run: Settings) -> bool:
+        """Return whether the samples of a complete run can be read, where they are to be kept; say once why not."""
+        if not self.options.keep_samples:
+            return True
+        folder = self.store.path(run.run_id)
+        try:
+            table = samples.read_samples(folder / samples.FILE, run.run_id)
+            if table is not None:
+                samples.read_ids(folder, len(table))
+                return True
+            why = f"{folder / samples.FILE} is missing"
+        except DamagedRunError as error:
+            why = str(error).rstrip(".")
+        self.progress.say_once(f"{why}; its run is trained again.")
+        return False
 
     def next_group(self, elsewhere: Sequence[RunGroup] = (), left: float = math.inf) -> RunGroup | None:
         """Return the next group to train: one that was begun, or a new one; None if nothing is left.
