@@ -78,10 +78,22 @@ def test_advice_on_rare_classes_is_what_was_gained_here(differences: list[float]
     assert "--margin" not in rare.text
 
 
+def test_a_loop_of_ones_own_is_advised_in_names_of_the_library_and_not_told_that_it_weights() -> None:
+    data = with_ages([1.1, 1.2, 1.1, 5.0, 7.0], [100, 90, 80, 5, 4], settings={"lr": 0.1})
+    data.run.over_time["weight"] = np.tile([0.02, 0.5, 0.5, 2.0, 3.0], (12, 1))
+    rare, uneven = advise(data)
+    assert "aol.Margins" in rare.text
+    assert "aol.temper" in uneven.text
+    assert "--" not in rare.text + uneven.text
+    assert "already have" not in rare.text
+    assert "already have" in advise(changed(data, settings={"weighting": "aol"}))[0].text
+
+
 @pytest.mark.parametrize(("settings", "named"), [({}, "counts or probability"), ({"scenario": "stream"}, "each step")])
 def test_on_a_stream_the_counts_of_the_step_are_advised_and_no_margins(settings: dict[str, str], named: str) -> None:
-    rare = with_ages([1.1, 1.2, 1.1, 5.0, 7.0], [100, 90, 80, 5, 4], settings=settings)
-    learnt = with_ages([1.0, 1.0], [50, 40], curves={"train_accuracy": np.full(12, 0.999)}, settings=settings)
+    given = {"weighting": "none", **settings}
+    rare = with_ages([1.1, 1.2, 1.1, 5.0, 7.0], [100, 90, 80, 5, 4], settings=given)
+    learnt = with_ages([1.0, 1.0], [50, 40], curves={"train_accuracy": np.full(12, 0.999)}, settings=given)
     for data in (rare, learnt):
         (advice,) = advise(data)
         assert named in advice.text

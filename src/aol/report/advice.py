@@ -27,7 +27,6 @@ _MOVED = 0.1  # a change of mean age over the last fifth that is mentioned
 _LIKELY = 0.02  # a share of likely label errors in a class that is mentioned
 _UNEVEN = 50.0  # largest weight over smallest
 _NAMED = 3  # hidden groups that are named
-_MARGINS = "margins (--margin counts or probability)"
 
 
 @dataclass(frozen=True)
@@ -171,7 +170,7 @@ def _hidden(data: RunData) -> Iterator[Advice]:
     more = f", and {rest:,} more such group{'s' if rest > 1 else ''}" if rest > 0 else ""
     text = (
         f"{first}{more}. These may be hidden groups that look different, or wrong labels: look at them. If the labels "
-        "are right, weights that do not forget may help: --weighting old."
+        f"are right, weights that do not forget may help: {_name(data, '--weighting old', 'aol.OldSet')}."
     )
     yield Advice("hidden", text, list(dict.fromkeys(each.label for each in groups)), "samples")
 
@@ -230,7 +229,7 @@ def _remedy(data: RunData, rare: Masks, methods: Sequence[MethodRow]) -> str:
         return f"Here {gain_text(better[0])}: use it, or collect more samples."
     weight = data.last("weight")
     used = float(np.nanmean(weight[rare])) if weight is not None else 1.0
-    if used > 1.2:
+    if used > 1.2 and not _own_loop(data):
         return f"They already have {used:.1f} times the mean weight: more samples would help more than weight."
     if tried:
         return f"Nothing tried here gained for certain; the most: {gain_text(tried[0])}. More samples would help."
@@ -239,8 +238,19 @@ def _remedy(data: RunData, rare: Masks, methods: Sequence[MethodRow]) -> str:
 
 def _offsets(data: RunData) -> str:
     """Name the offsets of logits to try: on a stream, margins that follow the answers come too late."""
-    on_stream = time_unit(data.run) == "step"
-    return "logit adjustment by the counts of each step (--margin counts)" if on_stream else _MARGINS
+    if time_unit(data.run) == "step":
+        return f"logit adjustment by the counts of each step ({_name(data, '--margin counts', 'aol.logit_offsets')})"
+    return f"margins ({_name(data, '--margin counts or probability', 'aol.logit_offsets or aol.Margins')})"
+
+
+def _own_loop(data: RunData) -> bool:
+    """Return whether a `Recorder` wrote the run: flags do not apply, and nobody knows whether weights were used."""
+    return "weighting" not in data.run.settings
+
+
+def _name(data: RunData, flag: str, function: str) -> str:
+    """Return what to use: a flag of the command line or, in a loop of one's own, a function of the library."""
+    return function if _own_loop(data) else flag
 
 
 def _generalisation(data: RunData) -> Iterator[Advice]:
@@ -263,9 +273,10 @@ def _weights(data: RunData) -> Iterator[Advice]:
         return
     used = used[np.isfinite(used) & (used > 0)]
     if used.size and used.max() / used.min() >= _UNEVEN:
+        temper = _name(data, "--temper 0.5", "if the loss is weighted by age, aol.temper(weight, 0.5)")
         text = (
             f"The largest class weight is {used.max() / used.min():,.0f} times the smallest. A few samples then "
-            "dominate the training: --temper 0.5 takes the square root of the weights."
+            f"dominate the training: {temper} takes the square root of the weights."
         )
         yield Advice("uneven", text)
 

@@ -98,13 +98,18 @@ function chooseClass(place) {
   choose({ klass: state.klass === place ? -1 : place });
 }
 
+// A line may not end between the dashes of a flag and its name.
+function unbroken(text) {
+  return text.split(/(--[\w-]+)/).map((word, at) => (at % 2 ? element("span", { class: "flag" }, word) : word));
+}
+
 function drawAdvice() {
   const run = current();
   if (!run) return;
   keepingFocus(() => fill("advice-list", run.advice.map((each) => {
     const link = element("a", { href: `#${each.see}`, class: "see", onclick: (event) => goTo(event, each.see) }, "Show");
     const more = each.more ? ` and ${times(each.more, "more class")}` : "";
-    return element("li", { class: `kind-${each.kind.replace(" ", "-")}` }, element("p", {}, each.text, " ", link),
+    return element("li", { class: `kind-${each.kind.replace(" ", "-")}` }, element("p", {}, unbroken(each.text), " ", link),
       each.classes.length ? element("p", { class: "chips" }, each.classes.map((place) => classButton(run, place)), more)
         : null);
   })));
