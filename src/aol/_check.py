@@ -124,15 +124,7 @@ def finite(name: str, value: object, *, device: torch.device | None = None) -> T
     return found
 
 
-def rates(
-    name: str,
-    value: object,
-    low: float,
-    high: float,
-    *,
-    open_above: bool = False,
-    device: torch.device | None = None,
-) -> Tensor:
+def rates(name: str, value: object, low: float, high: float, *, open_above: bool = False) -> Tensor:
     """Return a number, or a vector with one number per run, as a float64 tensor of 0 or 1 dimensions."""
     bracket = ")" if open_above else "]"
     wanted = f"a number in [{low:g}, {high:g}{bracket}, or a vector with one per run"
@@ -148,7 +140,7 @@ def rates(
     wrong = torch.isnan(found) | (found < low) | above
     if bool(wrong.any()):
         raise ValueError(f"{name} must be {wanted}, not {found[wrong][0].item():g}.")
-    return found.clone().to(device)
+    return found.clone()
 
 
 def device(value: torch.device | str | None) -> torch.device | None:

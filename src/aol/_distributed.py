@@ -75,13 +75,13 @@ def gather_lists(values: tuple[Tensor, ...], lengths: list[int], group: Group = 
     return list(zip(*columns, strict=True))
 
 
-def route(value: Tensor, counts: Tensor, group: Group = None) -> list[Tensor]:
+def route(value: Tensor, counts: Tensor) -> list[Tensor]:
     """Send `value [n]` in parts: the first `counts[0]` numbers to process 0, and so on; return what each one sent."""
-    rank, size = world(group)
+    rank, size = world()
     if size == 1:
         return [value]
-    sent, received = counts.tolist(), torch.stack(gather(counts, group))[:, rank].tolist()
-    moved = value.detach().to(_device(group, value.device)).contiguous()
+    sent, received = counts.tolist(), torch.stack(gather(counts))[:, rank].tolist()
+    moved = value.detach().to(_device(None, value.device)).contiguous()
     found = moved.new_empty(sum(received))
-    dist.all_to_all_single(found, moved, received, sent, group=group)
+    dist.all_to_all_single(found, moved, received, sent)
     return list(torch.split(found.to(value.device), received))

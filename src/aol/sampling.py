@@ -57,12 +57,7 @@ def _ends(ladder: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def draw_in_blocks(
-    weights: Iterable[Tensor],
-    size: int,
-    number: int,
-    *,
-    generator: torch.Generator,
-    dtype: torch.dtype = torch.int64,
+    weights: Iterable[Tensor], size: int, number: int, *, generator: torch.Generator, dtype: torch.dtype = torch.int64
 ) -> Tensor:
     """Return what `draw` does, of weights `[N]` on the CPU that come in blocks: in 8 bytes per weight, and the draws.
 
@@ -180,13 +175,7 @@ class EpochSampler(Sampler[int], ABC):
     """
 
     def __init__(
-        self,
-        num_samples: int,
-        *,
-        seed: int,
-        even: bool = True,
-        rank: int | None = None,
-        world_size: int | None = None,
+        self, num_samples: int, *, seed: int, even: bool = True, rank: int | None = None, world_size: int | None = None
     ) -> None:
         self.num_samples = _check.whole("num_samples", num_samples, 1)
         self.seed = _seeds.seed(seed)

@@ -125,7 +125,8 @@ def _choose(case: Case, number: int, wanted: str) -> Choice:
     if case.seconds(number, timed[ALONE]) < _SHORT:
         return untimed
     for each in possible:
-        if each.startswith("compiled") and not _worth_compiling(case.seconds(number, min(timed.values()))):
+        saved = _SAVING * case.seconds(number, min(timed.values()))
+        if each.startswith("compiled") and saved <= 2 * _COMPILING:  # once to time it, and once to train
             continue
         try:
             taken, losses = _steps(case, number, each)
@@ -139,11 +140,6 @@ def _choose(case: Case, number: int, wanted: str) -> Choice:
             warnings.warn(f"stacking={each!r} is not used: its first steps are not those of a single run", stacklevel=2)
     best = min(timed, key=timed.__getitem__)
     return Choice(best, "that is quicker here" if best == ALONE else None, timed)
-
-
-def _worth_compiling(seconds: float) -> bool:
-    """Return whether compiling, once to time it and once to train, takes less than it saves of so long a training."""
-    return _SAVING * seconds > 2 * _COMPILING
 
 
 def _has_kernels(net: nets.Network, case: Case) -> bool:
