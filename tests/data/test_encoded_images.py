@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader
 from aol import data
 from aol.data import DataError, StoredImages
 from aol.data.decode import decode, open_image
-from aol.data.encoded_images import Subset
+from aol.data.encoded_images import Subset, problems
 from tests.support.tiny_sets import encoded, image_folder, pixels, tiny_lmdb, tiny_parquet
 
 ROWS = [(encoded(0), 0), (encoded(1), 1)]
@@ -112,7 +112,7 @@ def test_an_index_outside_is_refused(pair: data.Pair[StoredImages]) -> None:
 
 def test_nothing_is_damaged_and_check_says_so(pair: data.Pair[StoredImages]) -> None:
     seen: list[tuple[int, int]] = []
-    assert data.damaged(pair.train, workers=2, progress=lambda *p: seen.append(p)) == []
+    assert problems(lambda at: pair.train[at], len(pair.train), 2, lambda *p: seen.append(p)) == []
     assert seen[-1] == (len(pair.train), len(pair.train))
 
 

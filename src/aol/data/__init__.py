@@ -6,7 +6,7 @@ Needs torch and numpy; scikit-learn, Pillow, and pyarrow are imported when a set
 from aol.data.augment import Draws, crop_flip, draw, evaluation_batch, training_batch
 from aol.data.crops import RandomResizedCrop, ResizeCenterCrop, Transform, crops_for
 from aol.data.download import UnreachableError, get
-from aol.data.encoded_images import Records, StoredImages, damaged, into_memory
+from aol.data.encoded_images import Records, StoredImages, into_memory
 from aol.data.errors import DataError
 from aol.data.images import IMAGENET, Augmentation, ImageSet, Normalisation, Pair, centred, mean_std, split_per_class
 from aol.data.named import NAMES, Listing, find, list_sets
@@ -16,6 +16,6 @@ from aol.data.pack import Packed, pack
 __all__ = [
     "IMAGENET", "NAMES", "Augmentation", "DataError", "Draws", "FileState", "ImageSet", "Listing", "Normalisation",
     "Packed", "Pair", "RandomResizedCrop", "Records", "Report", "ResizeCenterCrop", "StoredImages", "Transform",
-    "UnreachableError", "centred", "check", "crop_flip", "crops_for", "damaged", "draw", "evaluation_batch", "find",
+    "UnreachableError", "centred", "check", "crop_flip", "crops_for", "draw", "evaluation_batch", "find",
     "get", "into_memory", "list_sets", "load", "mean_std", "open_data", "pack", "split_per_class", "training_batch",
 ]  # fmt: skip

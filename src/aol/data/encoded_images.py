@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from aol.data.crops import Transform, sample_generator
-from aol.data.decode import decode, open_image, size_of
+from aol.data.decode import decode, size_of
 from aol.data.errors import DataError
 from aol.data.images import ImageSet, Labelled
 
@@ -212,31 +212,13 @@ def typical_bytes(records: Records, *, decoded: bool = False) -> float:
     return fmean(found or [1 << 18])
 
 
-def damaged(split: StoredImages, *, workers: int = 4, progress: Progress | None = None) -> list[str]:
-    """Decode every image of a split and return one sentence for each that cannot be.
-
-    Threads, not processes: Pillow decodes with Python's lock released.
-
-    >>> import tempfile
-    >>> from pathlib import Path
-    >>> from PIL import Image
-    >>> from aol.data import open_data
-    >>> root = Path(tempfile.mkdtemp())
-    >>> for folder in ("train/cat", "train/dog", "val/cat", "val/dog"):
-    ...     (root / folder).mkdir(parents=True)
-    ...     Image.new("RGB", (9, 7)).save(root / folder / "0.png")
-    >>> _ = (root / "val/dog/0.png").write_bytes(b"hello")
-    >>> damaged(open_data(root).test)[0].endswith("val/dog/0.png: not an image")
-    True
-    """
-    records = split.records
-    return problems(lambda at: open_image(records.encoded(at), records.source(at)), len(split), workers, progress)
-
-
 def problems(
     read: Callable[[int], object], count: int, workers: int = 4, progress: Progress | None = None
 ) -> list[str]:
-    """Call `read` with 0 to `count - 1`, in threads; return one sentence for each that cannot be read."""
+    """Call `read` with 0 to `count - 1`, in threads; return one sentence for each that cannot be read.
+
+    Threads, not processes: Pillow decodes with Python's lock released.
+    """
 
     def scan(block: range) -> list[str]:
         found = []
