@@ -33,7 +33,11 @@ def test_flags_reach_the_measurement_and_figures_are_printed_and_written(
     assert asked["runs"] == measure.usual(__import__("torch").device("cpu")).runs
 
 
-@pytest.mark.parametrize("words", [["--scale", "0"], ["--runs", "0"], ["--runs", "1,x"], ["--device", "tpu"]])
+@pytest.mark.parametrize(
+    "words",
+    [["--scale", "0"], ["--runs", "0"], ["--runs", "1,x"], ["--device", "tpu"], ["--out", "no/where"], ["--out", "."],
+     ["--images", "3"], ["--make"], ["--large", "--make"]],
+)  # fmt: skip
 def test_wrong_words_are_one_line(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", *words]) == 2
     assert capsys.readouterr().err.count("\n") == 1

@@ -177,3 +177,9 @@ def test_names_are_those_of_the_run_that_is_there_and_not_of_one_before(
     (path.parent / "run.json").unlink()  # as if it had been killed before its first checkpoint
     trained(photos, out, capsys, *SMALL, "--keep-samples")
     assert json.loads(path.read_text())["ids"][0] == "train/n01440764/another.JPEG"
+
+
+def test_a_single_class_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    cats = image_folder(tmp_path / "cats", classes=("cat",))
+    assert main(["train", "--data", str(cats), *SMALL, "--out", str(tmp_path / "out")]) == 2
+    assert "a single class" in capsys.readouterr().err

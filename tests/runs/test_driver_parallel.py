@@ -13,6 +13,7 @@ import torch
 from safetensors.torch import load_file
 
 from aol.cli import main
+from aol.runs import driver
 from aol.runs.record import Run, read_run
 from aol.runs.store import find_runs
 from tests.support.running import forked, free_port, status_of, told, torchrun, wait_for
@@ -188,3 +189,8 @@ def test_a_process_that_died_is_named_by_those_that_wait_for_it(tmp_path: Path) 
     status_of(second)
     assert status_of(first) == 1  # torchrun would have ended it
     assert len(list(tmp_path.glob("runs/*/run.json"))) >= 1
+
+
+def test_sigterm_ends_a_process_that_waits_for_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(driver, "_meet", lambda *_: os.kill(os.getpid(), signal.SIGTERM))
+    assert status_of(forked(["train", "--epochs", "1", "--out", str(tmp_path / "out")])) == -signal.SIGTERM

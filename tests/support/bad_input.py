@@ -14,6 +14,7 @@ WRONG = {
     "train --imbalance 0.5": "--imbalance must be a number in [1, 1e+09], not 0.5",
     "train --imbalance much": "--imbalance must be a number, not 'much'",
     "train --samples 0": "--samples must be a whole number of 1 or more, not 0",
+    "train --samples 3": "--samples must be enough for one of every class of digits, not 3",
     "train --samples 2000": "--samples must be at most 1438, all of digits, not 2000",
     "train --nuisance sound": "--nuisance must be one of 'none', 'tint', 'patch', not 'sound'",
     "train --nuisance tint --conflicts 1": "--conflicts must be a number in [0, 1), not 1",

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from aol.cli.execution import DEVICE
-from aol.cli.output import tell
+from aol.cli.output import check_place, tell
 from aol.cli.parser import command, count, counts, positive, shares, switch, value
+from aol.engine.settings import WrongSettingsError
 
 if TYPE_CHECKING:
     import torch
@@ -48,6 +49,15 @@ def _bench(words: argparse.Namespace) -> None:
     from aol.bench import measure, networks
     from aol.engine.device import usable_device
 
+    of_large = {
+        "--images": words.images,
+        "--folder": words.folder,
+        "--make": words.make,
+        "--cpu-share": words.cpu_share,
+    }
+    if not words.large and (stray := [flag for flag, given in of_large.items() if given]):
+        raise WrongSettingsError(f"{stray[0]} needs --large.")
+    check_place(words.out, "--out")
     if words.make:
         _make(words)
         return
@@ -78,10 +88,9 @@ def _bench(words: argparse.Namespace) -> None:
 def _make(words: argparse.Namespace) -> None:
     from aol.bench import large
     from aol.data.workers import cores
-    from aol.engine.settings import WrongSettingsError
 
-    if not words.large or not words.folder:
-        raise WrongSettingsError("--make needs --large and --folder DIR.")
+    if not words.folder:
+        raise WrongSettingsError("--make needs --folder DIR.")
     usual = large.usual("cuda")
     count, workers = words.images or usual.images, words.workers or cores()
     rows = large.made(Path(words.folder), count, size=usual.size, workers=workers)
@@ -92,7 +101,6 @@ def _make(words: argparse.Namespace) -> None:
 def _large(words: argparse.Namespace, device: torch.device) -> None:
     from aol.bench import large, measure
     from aol.data import gpu_decode
-    from aol.engine.settings import WrongSettingsError
 
     if words.cpu_share and not gpu_decode.can_decode(device):
         raise WrongSettingsError("--cpu-share needs a GPU and torchvision with nvJPEG, which decodes the other images.")

@@ -85,15 +85,15 @@ def chosen_format(words: argparse.Namespace, endings: Mapping[str, str] | None =
     return endings[ending]
 
 
-def check_place(file: str | None) -> None:
-    """Refuse a file of `--write` that cannot be written to, before the work is done."""
+def check_place(file: str | None, flag: str = "--write") -> None:
+    """Refuse the file of a flag that cannot be written to, before the work is done."""
     if file is None:
         return
     path = Path(file).expanduser()
     if not path.parent.is_dir():
-        raise WrongSettingsError(f"--write: there is no folder {path.parent}.")
+        raise WrongSettingsError(f"{flag}: there is no folder {path.parent}.")
     if path.exists() and not path.is_file():  # a folder, or a device, which the new file would take the place of
-        raise WrongSettingsError(f"--write: {path} is not a plain file.")
+        raise WrongSettingsError(f"{flag}: {path} is not a plain file.")
 
 
 def give(text: str, file: str | None) -> None:

@@ -101,13 +101,13 @@ def train(
     shares = shares_of(options)
     share = shares[0] if len(shares) == 1 else None  # of several, none is left to another process
     stop = Stop(None if options.minutes is None else 60 * options.minutes)
-    with _process_group(shared, options.device), stop.on_signal(), contextlib.ExitStack() as lock:
+    with _process_group(shared, options.device), contextlib.ExitStack() as held:
         # Whatever is wrong with settings or data is reported before anything is written.
         opened = open_data(runs) if prepare else {}
         check(runs if prepare else (), opened, options)
         if writes:
             store.prepare()
-            lock.enter_context(store.lock("" if share is None else f"{share[0]}-of-{share[1]}"))
+            held.enter_context(store.lock("" if share is None else f"{share[0]}-of-{share[1]}"))
             if share is None or (not options.shares and rank == 0):  # another share's process may be writing a file
                 remove_partial_files(store.folder)
             if share is None:
@@ -115,6 +115,7 @@ def train(
         if rank == 0 and prepare:
             prepare()
         _meet(world, shared)
+        held.enter_context(stop.on_signal())  # not before: SIGTERM ends a process that waits for the others
         opens = open_data if prepare is None else lambda _: opened
         job = Job(runs, store, options, opens, progress, keep=keep, require=require, asked=asked)
         _train_all(job, stop, shared=shared, writes=writes)

@@ -222,6 +222,8 @@ def check(runs: Sequence[Settings], pairs: dict[str, AnyPair], options: Executio
             "--keep-samples keeps the ages of samples: a stream has ages of classes only, and signal='none' has none."
         )
     for run in {run.group_key: run for run in runs}.values():
+        if pairs[run.data].num_classes < 2:
+            raise WrongSettingsError(f"data={run.data!r} has a single class; at least two are needed.")
         input_shape(run, pairs[run.data])
         seen = data_of(run, pairs, pixels=False)
         pool(run, seen.train.labels, seen.shortcut)
