@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import resource
 import shutil
@@ -244,9 +245,16 @@ def test_a_folder_that_may_not_be_written_is_refused(
     assert "cannot be written to: permission denied" in err
 
 
-def test_damaged_notes_are_refused(tmp_path: Path, said) -> None:  # type: ignore
+@pytest.mark.parametrize("damage", ["{", "[]", '{"runs": 3}'])
+def test_damaged_notes_are_written_anew_by_the_same_command(damage: str, tmp_path: Path, said) -> None:  # type: ignore
     assert said(*words(tmp_path, epochs=1))[0] == 0
-    (tmp_path / "request.json").write_text("{")
-    status, err = said(*words(tmp_path, "--resume", epochs=1))
+    notes = tmp_path / "request.json"
+    whole = json.loads(notes.read_text())
+    notes.write_text(damage)
+    status, err = said("resume", str(tmp_path))
     assert status == 2
     assert "request.json" in err
+    assert "--resume" in err
+    assert said(*words(tmp_path, "--resume", epochs=1)) == (0, "")  # nothing is trained again
+    assert json.loads(notes.read_text())["ids"] == whole["ids"]
+    assert said("resume", str(tmp_path))[0] == 0

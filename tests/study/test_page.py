@@ -65,6 +65,7 @@ def test_a_study_whose_threshold_was_mostly_zero_hardly_tests_age(tmp_path: Path
         zeros = np.where(np.arange(200) < 130, 0.0, 0.5)
         store.write(replace(made, curves={**made.curves, "threshold": zeros}))
     made_page = results_page(tmp_path, [plan])
+    assert "](statistics.md)" in made_page.text
     assert "In 65 % (imbalance 100) of the steps" in " ".join(made_page.text.split())
 
 
@@ -86,6 +87,7 @@ def test_a_study_whose_runs_are_all_in_another_has_no_section_of_its_own(tmp_pat
     fill(tmp_path, large, {})
     text = page(tmp_path, [small, large])
     assert "| smaller, part of [made-up](#made-up) |" in text
+    assert "](statistics.md)" not in text  # a page of the docs, beside which a user's own page does not lie
     assert "## smaller" not in text
 
 

@@ -182,7 +182,6 @@ def all_finished(paths: Sequence[Path], runs: Sequence[RunData]) -> bool:
     folders = {*places, *(data.folder.resolve().parent.parent for data in runs)}
     for folder in folders:
         if any(folder.is_relative_to(place) for place in places):
-            ids = (store.read_request(folder) or {}).get("ids")
-            if isinstance(ids, list) and not all(store.Store(folder).path(str(each)) in done for each in ids):
+            if not all(store.Store(folder).path(each) in done for each in store.requested_ids(folder)):
                 return False
     return len(done) == len(runs)

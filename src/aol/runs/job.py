@@ -20,7 +20,7 @@ from aol.runs import samples
 from aol.runs.groups import ExecutionOptions, RunGroup, begun_groups, check, new_group, plan, shares_of
 from aol.runs.progress import Silent, Tally, costs
 from aol.runs.record import FILE, DamagedRunError, Json, Run, versions
-from aol.runs.store import REQUEST, Store, read_request, write_request
+from aol.runs.store import REQUEST, Store, requested_ids, write_request
 from aol.runs.validate import get_valid, is_complete, read_valid, settings_of
 
 OpenData = Callable[[Sequence[Settings]], dict[str, AnyPair]]
@@ -42,9 +42,9 @@ def prepare(
         raise WrongSettingsError(
             f"{out} already holds runs: add --resume to continue them, --fresh to delete them, or choose another --out."
         )
-    before = read_request(out)
+    before = requested_ids(out)  # none if the file is damaged: it is written anew
     asked = {**request, "ids": [run.run_id for run in runs], "runs": [run.as_dict() for run in runs]}
-    if begun and before is not None and before.get("ids") != asked["ids"]:
+    if begun and before and before != asked["ids"]:
         raise WrongSettingsError(f"{out} holds other runs: repeat their settings, or choose another --out.")
     write_request(out, asked)  # type: ignore[arg-type]
 

@@ -90,6 +90,8 @@ class Store:
 
 # What was asked for
 
+_REPEAT = "Repeat the command that made it: aol train and aol stream with --resume, or aol study run."
+
 
 def write_request(folder: Path, request: dict[str, Json]) -> None:
     """Note what was asked for, so that `aol resume FOLDER` needs no other words; shares of the same runs add up."""
@@ -120,9 +122,9 @@ def read_request(folder: Path) -> dict[str, Json] | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (ValueError, RecursionError) as error:
-        raise DamagedRunError(f"{path}: it is incomplete or not JSON. Run the command that made it again.") from error
+        raise DamagedRunError(f"{path}: it is incomplete or not JSON. {_REPEAT}") from error
     if not isinstance(found, dict) or not isinstance(found.get("runs"), list):
-        raise DamagedRunError(f"{path}: it does not say which runs were asked for. Run the command that made it again.")
+        raise DamagedRunError(f"{path}: it does not say which runs were asked for. {_REPEAT}")
     return found
 
 
