@@ -180,8 +180,6 @@ def all_finished(paths: Sequence[Path], runs: Sequence[RunData]) -> bool:
     places = [path.resolve() for path in paths]
     done = {data.folder.resolve() for data in runs if data.run.finished}
     folders = {*places, *(data.folder.resolve().parent.parent for data in runs)}
-    for folder in folders:
-        if any(folder.is_relative_to(place) for place in places):
-            if not all(store.Store(folder).path(each) in done for each in store.requested_ids(folder)):
-                return False
-    return len(done) == len(runs)
+    asked = [folder for folder in folders if any(folder.is_relative_to(place) for place in places)]
+    wanted = {store.Store(folder).path(each) for folder in asked for each in store.requested_ids(folder)}
+    return wanted <= done and len(done) == len(runs)
