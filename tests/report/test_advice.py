@@ -89,6 +89,14 @@ def test_a_loop_of_ones_own_is_advised_in_names_of_the_library_and_not_told_that
     assert "already have" in advise(changed(data, settings={"weighting": "aol"}))[0].text
 
 
+def test_a_run_with_margins_is_not_told_to_try_them() -> None:
+    data = with_ages([1.1, 1.2, 1.1, 5.0, 7.0], [100, 90, 80, 5, 4])
+    data.run.over_time["offset"] = np.tile([0.5, 0.5, 0.0, -0.5, -0.5], (12, 1))
+    assert "Try stronger margins" in advise(data)[0].text
+    data.run.over_time["offset"] = np.zeros((12, 5))  # those of a run beside it
+    assert "Try margins" in advise(data)[0].text
+
+
 @pytest.mark.parametrize(("settings", "named"), [({}, "counts or probability"), ({"scenario": "stream"}, "each step")])
 def test_on_a_stream_the_counts_of_the_step_are_advised_and_no_margins(settings: dict[str, str], named: str) -> None:
     given = {"weighting": "none", **settings}

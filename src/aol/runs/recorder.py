@@ -224,7 +224,7 @@ class Recorder:
 
         Figures are whatever else should be seen over time: a number, or C numbers, one a class (with a run axis also
         `[R]` and `[R, C]`). None is nothing read. Names that reports know: `test_accuracy`, `validation_accuracy`,
-        `train_loss`, `lr`, and by class `test_accuracy`, `test_loss`, `test_margin`.
+        `train_loss`, `lr`, and by class `offset` (of margins), `test_accuracy`, `test_loss`, `test_margin`.
         """
         ages = self._ages
         if self._closed:
