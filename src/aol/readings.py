@@ -24,6 +24,16 @@ def margin(logits: Tensor, label: Tensor) -> Tensor:
     return (true - others.amax(-1, keepdim=True)).squeeze(-1)
 
 
+def answers(logits: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the class of the largest logit, `[R, B]`, and whether it is an answer, bool `[R, B]`: no logit is NaN.
+
+    >>> answers(torch.tensor([[[0.0, 1.0], [torch.nan, 0.0]]]))
+    (tensor([[1, 0]]), tensor([[ True, False]]))
+    """
+    largest, answer = logits.max(-1)  # NaN is larger than any number
+    return answer, ~largest.isnan()
+
+
 def add_readings(sums: Tensor, logits: Tensor, label: Tensor, times: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """Add predictions to sums by class `[5, R, C]`; return which are right, bool `[R, B]`, and the answers, `[R, B]`.
 
@@ -37,7 +47,7 @@ def add_readings(sums: Tensor, logits: Tensor, label: Tensor, times: Tensor | No
     >>> precision(sums)
     tensor([[   nan, 0.5000]], dtype=torch.float64)
     """
-    answer, answered = logits.argmax(-1), ~logits.isnan().any(-1)
+    answer, answered = answers(logits)
     right = (answer == label) & answered
     one = torch.ones_like(right, dtype=sums.dtype)
     found = torch.stack((one, right, softmax_loss(logits, label), margin(logits, label), answered)).to(sums.device)

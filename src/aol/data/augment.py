@@ -69,14 +69,12 @@ def crop_flip(images: Tensor, index: Tensor, draws: Draws, *, pad: int) -> Tenso
     place = partial(torch.arange, device=images.device)
     flat = index.reshape(-1)
     black = F.pad(images.index_select(0, flat), (pad, pad, pad, pad))
-    both = torch.stack((black, black.flip(-1)))  # [2, n, C, H + 2·pad, W + 2·pad]
-    flip, row, column = (each.reshape(-1, 1, 1) for each in (draws.flip, draws.row, draws.column))
-    image = flip * len(flat) + place(len(flat)).view(-1, 1, 1)
-    line = (image * channels + place(channels)[:, None]) * both.shape[-2] + row + place(height)  # [n, C, H]
-    begin = line * both.shape[-1] + torch.where(flip, 2 * pad - column, column)
+    line = place(len(flat) * channels).view(-1, channels, 1) * black.shape[-2] + place(height)
+    begin = (line + draws.row.reshape(-1, 1, 1)) * black.shape[-1] + draws.column.reshape(-1, 1, 1)  # [n, C, H]
     # Every W pixels in a row, wherever they begin, are a row of this view: whole rows are copied, not single pixels.
-    rows = both.flatten().unfold(0, width, 1).index_select(0, begin.flatten())
-    return rows.view(*index.shape, channels, height, width)
+    rows = black.flatten().unfold(0, width, 1).index_select(0, begin.flatten())
+    cut = rows.view(*index.shape, channels, height, width)
+    return torch.where(draws.flip[..., None, None, None], cut.flip(-1), cut)
 
 
 def training_batch(images: Tensor, index: Tensor, draws: Draws, *, pad: int, normalisation: Normalisation) -> Tensor:
@@ -104,4 +102,6 @@ def evaluation_batch(images: Tensor, index: Tensor | slice, *, normalisation: No
     >>> evaluation_batch(images, slice(0, 2), normalisation=centred(1)).shape
     torch.Size([2, 1, 2, 2])
     """
-    return normalisation(images[index])
+    if isinstance(index, slice):
+        return normalisation(images[index])
+    return normalisation(images.index_select(0, index.flatten()).view(*index.shape, *images.shape[1:]))

@@ -20,6 +20,9 @@ from aol.losses import focal_loss, sigmoid_bias, softmax_loss, weighted_mean, wi
 from aol.nets import fused
 from aol.nets.external import head_name
 
+# The most pixels, of all runs together, that a CPU evaluates at once: maps of 16 channels have 4 MiB and stay cached.
+_PIECE = 1 << 16
+
 
 class SingleRun(nn.Module):
     """One network with the interface of `nets.Stacked`: images `[1, B, ...]` or `[B, ...]` to logits `[1, B, K]`."""
@@ -141,6 +144,7 @@ class Learner:
         self._learning = self._forwards[False]
         if _distributed.world()[1] > 1:
             self._learning = nn.parallel.DistributedDataParallel(self.net)
+        self._parameters = list(self.net.parameters())
         self._optimiser = self._make_optimiser()
         self._by_loss = _rows_by_loss(runs, device)
         self.offset: Tensor | None = None  # [R, C]: added to the logits in the loss; keeps its memory, as graphs need
@@ -162,7 +166,7 @@ class Learner:
     def _make_optimiser(self) -> torch.optim.Optimizer:
         s = self.settings
         bias = self.net.head.get_parameter("bias")
-        rest = [parameter for parameter in self.net.parameters() if parameter is not bias]
+        rest = [parameter for parameter in self._parameters if parameter is not bias]
         # Biases of sigmoid heads do not decay. Runs with and without such heads share the tensor: `_update` decays it.
         groups = [{"params": rest, "weight_decay": s.weight_decay}, {"params": [bias], "weight_decay": 0.0}]
         decays = torch.tensor([s.weight_decay * (run.loss == "softmax") for run in self.runs], device=self.device)
@@ -188,7 +192,8 @@ class Learner:
         if total is None:
             total = torch.where(self.by_count, float(loss.shape[1]), weight.sum(1))
         mean = weighted_mean(loss, weight, total=total)
-        self._optimiser.zero_grad(set_to_none=True)
+        for parameter in self._parameters:
+            parameter.grad = None
         mean.sum().backward()  # type: ignore[no-untyped-call]
         self._update(rate)
         return mean.detach(), logits.detach()
@@ -230,7 +235,12 @@ class Learner:
     def predict(self, images: Tensor, *, averaged: bool = False) -> Tensor:
         """Return logits `[R, B, K]` in evaluation mode, of the networks or of their averages."""
         net = self._forwards[averaged]
-        return self._forward(net.eval() if net.training else net, images).float()
+        net = net.eval() if net.training else net
+        if self.device.type != "cpu":
+            return self._forward(net, images).float()
+        piece = max(16, _PIECE // (images.shape[-2] * images.shape[-1] * len(self.runs)))
+        parts = torch.split(images, piece, images.dim() - 4)
+        return torch.cat([self._forward(net, part) for part in parts], 1).float()
 
     @property
     def has_average(self) -> bool:

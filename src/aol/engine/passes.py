@@ -19,8 +19,8 @@ from aol.engine.capture import Captured
 from aol.engine.learner import Learner
 from aol.engine.source import OnDevice, Source
 from aol.engine.stored_source import FromStorage
-from aol.losses import is_correct, loss_total
-from aol.readings import SUMS, add_readings, means
+from aol.losses import loss_total
+from aol.readings import SUMS, add_readings, answers, means
 
 # The most images, and pixels, of all runs together in one evaluation batch. On a CPU, feature maps of 16 channels then
 # have 16 MiB: larger than 32 MiB, malloc would return them to the system, and fault all pages in again.
@@ -182,7 +182,8 @@ class TrainPass:
         total = self._total(weight, real) if self._world > 1 else None
         rate = self._rates.index_select(0, self._step[None])[0]
         loss, logits = self._learner.step(images, label, weight, rate, total)
-        right, named = is_correct(logits, label), logits.argmax(-1)
+        named, known = answers(logits)
+        right = (named == label) & known
         self._losses += loss
         counted = real.to(torch.float64).expand(label.shape)
         self._sums.scatter_add_(2, label.expand(2, -1, -1), torch.stack((right * counted, counted)))

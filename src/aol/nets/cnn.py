@@ -36,4 +36,5 @@ class CNN(Network):
         x = norm_relu(self.norm1, self.conv1(x))
         x = norm_relu(self.norm2, self.conv2(x))
         x = norm_relu(self.norm3, self.conv3(x))
-        return self.head(x.mean((2, 3)))  # type: ignore[no-any-return]
+        # Averaged so, the gradient has its channels last in memory, as the map.
+        return self.head(x.movedim(1, -1).mean((1, 2)))  # type: ignore[no-any-return]
