@@ -28,7 +28,7 @@ from aol.engine.image_requests import Wanted, decoded_by_worker
 from aol.engine.settings import Settings
 from aol.engine.side_streams import SideStreams
 from aol.engine.source import Decoding, sources
-from aol.engine.stored_source import FromStorage
+from aol.engine.stored_source import FromStorage, worker_count
 from tests.data.test_workers import _runs
 from tests.support.pretended_device import PLACE, OnDevice, no_waiting, pretended_device
 from tests.support.running import PATIENCE, environment
@@ -282,3 +282,15 @@ def test_a_share_is_a_part(share: float) -> None:
 def test_half_is_left_to_many_workers_by_default() -> None:
     assert [Decoding().share(workers) for workers in (0, 15, 16, 64)] == [0.0, 0.0, 0.5, 0.5]
     assert [Decoding(cpu_share=share).share(64) for share in (0.0, 0.25)] == [0.0, 0.25]
+
+
+def test_processes_on_one_machine_divide_its_cores_and_only_linux_has_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("aol.engine.stored_source.cores", lambda: 20)
+    gpu, found = torch.device("cuda"), []
+    for processes in ("1", "3", "64"):
+        monkeypatch.setenv("LOCAL_WORLD_SIZE", processes)
+        found.append(worker_count(None, gpu))
+    assert found == [20, 6, 1]
+    assert worker_count(None, CPU) == 0
+    monkeypatch.setattr(sys, "platform", "win32")
+    assert [worker_count(given, gpu) for given in (None, 16)] == [0, 0]

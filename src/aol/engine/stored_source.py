@@ -6,6 +6,7 @@ What is drawn for a sample depends on (seed, epoch, sample) alone: images that a
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing
@@ -33,11 +34,13 @@ _DEPTH = 3  # batches that are made ahead, on the device
 def worker_count(workers: int | None, device: torch.device) -> int:
     """Return how many processes decode: by default one for each core if the device is a GPU, else none.
 
-    The processes of torchrun on one machine divide its cores.
+    The processes of torchrun on one machine divide its cores. Elsewhere than on Linux `Workers` has no processes.
 
     >>> worker_count(None, torch.device("cpu")), worker_count(3, torch.device("cpu"))
     (0, 3)
     """
+    if sys.platform != "linux":
+        return 0
     if workers is not None:
         return workers
     return max(1, cores() // local_processes()) if device.type == "cuda" else 0
