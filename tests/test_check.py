@@ -49,13 +49,14 @@ def test_nothing_at_all_is_no_whole_number_but_no_error_either():
 
 
 @pytest.mark.parametrize(
-    "value", [[True, False], [1, 0], np.array([True, False]), torch.tensor([1, 0], dtype=torch.uint8)]
+    "value",
+    [[True, False], [1, 0], np.array([True, False]), torch.tensor([1, 0], dtype=torch.uint8), np.array([1, 0], "u8")],
 )
 def test_truths_are_bools_or_zeros_and_ones(value):
     assert _check.truths("it", value).tolist() == [True, False]
 
 
-@pytest.mark.parametrize("value", [[2, 0], np.array([-1]), torch.tensor([7], dtype=torch.uint8)])
+@pytest.mark.parametrize("value", [[2, 0], np.array([-1]), torch.tensor([7], dtype=torch.uint8), np.array([7], "u2")])
 def test_a_predicted_class_is_no_truth(value):
     with pytest.raises(ValueError, match=r"^it must be true or false"):
         _check.truths("it", value)

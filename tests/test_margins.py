@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 import time
+import warnings
 
 import numpy as np
 import pytest
@@ -538,6 +539,15 @@ def test_an_epoch_without_an_answer_warns(answer):
     state.observe([0] * len(answer), torch.tensor(answer).reshape(-1, 2))
     with pytest.warns(UserWarning, match="observe"):
         state.advance()
+
+
+def test_a_warning_that_is_an_error_comes_after_the_epoch_has_ended():
+    state = aol.Margins(2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(UserWarning, match="observe"):
+            state.advance()
+    assert state.epoch == 1
 
 
 def test_a_stray_on_a_device_is_left_out_and_no_sample_is_older_for_it(monkeypatch):

@@ -85,7 +85,8 @@ def truths(name: str, value: object, *, device: torch.device | None = None) -> T
         return found.to(torch.bool)
     if found.is_floating_point() or found.is_complex():
         raise TypeError(f"{name} must be {wanted}, not {shown(found)}.")
-    if readable(found) and (why := Bounds(0, 1).refuse(found)):
+    # As int64: other unsigned types than uint8 cannot be compared.
+    if found.dtype != torch.bool and readable(found) and (why := Bounds(0, 1).refuse(found.to(torch.int64))):
         raise ValueError(f"{name} must be {wanted}; a number {why}.")
     return found.to(torch.bool)
 

@@ -436,6 +436,13 @@ class Margins(State):
         moved = moved - moved.mean(1, keepdim=True)
         self._offset.copy_(moved.clamp(-self.limit, self.limit))
         self.epoch += 1
+        # Last: where warnings are errors, the states of all processes still agree, and none waits for this one.
+        if not bool(number.any()) and _distributed.world(group)[0] == 0:
+            warnings.warn(
+                "advance() was called although observe() was given no answer (NaN is none) since the last advance(): "
+                "no offset moves. Call observe() with the answers of the epoch first.",
+                stacklevel=2,
+            )
 
     def _totals(self, group: _distributed.Group, sync: bool) -> tuple[Tensor, Tensor]:
         """Return counts `[R, C]` and sums of errors over all processes."""
@@ -457,12 +464,6 @@ class Margins(State):
             raise ValueError(
                 f"times must add up to at most {_MOST_COUNTED:,} between two calls of advance(), not {most:,}. All "
                 "observations since the last one were dropped."
-            )
-        if not most and _distributed.world(group)[0] == 0:
-            warnings.warn(
-                "advance() was called although observe() was given no answer (NaN is none) since the last advance(): "
-                "no offset moves. Call observe() with the answers of the epoch first.",
-                stacklevel=3,
             )
         return count[:, :-1], sums
 
