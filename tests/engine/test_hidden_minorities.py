@@ -79,6 +79,16 @@ def test_samples_are_taken_before_the_long_tail() -> None:
     assert len(pool(Settings(samples=500, imbalance=None), labels)[0]) == 500
 
 
+@pytest.mark.parametrize(
+    ("present", "samples", "words"), [((0, 1, 2), 2, "^samples must be enough"), ((0, 2), 20, "but 1 has no sample")]
+)
+def test_a_missing_class_is_blamed_on_too_few_samples_only_where_the_data_have_it(
+    present: tuple[int, ...], samples: int, words: str
+) -> None:
+    with pytest.raises(ValueError, match=words):
+        pool(Settings(samples=samples, imbalance=2), torch.tensor(present).repeat(20))
+
+
 def test_a_set_that_is_decoded_while_training_has_no_nuisance() -> None:
     stored = object.__new__(StoredImages)
     pairs = {"tiny": replace(tiny_pair(), train=stored)}  # type: ignore[arg-type]

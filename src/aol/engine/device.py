@@ -36,9 +36,11 @@ def one_thread(wanted: bool = True) -> Iterator[None]:
     Threads wait for each other after every operation. Of small ones, two threads save little on idle cores, and wait
     many times as long as they compute where other programs use the cores.
     """
+    if not wanted or os.environ.get("OMP_NUM_THREADS"):
+        yield
+        return
     before = torch.get_num_threads()
-    if wanted and not os.environ.get("OMP_NUM_THREADS"):
-        torch.set_num_threads(1)
+    torch.set_num_threads(1)
     try:
         yield
     finally:

@@ -459,7 +459,8 @@ class OffsetClassifier(Wrapper):
             offsets = self.tau * self._from_errors(fit, self._folds(samples, of_splitter))
         fitted = fit.fitted(clone(self.estimator))
         if not scores_known(fitted):
-            raise TypeError(f"estimator must have predict_proba or decision_function, which {fitted} has not.")
+            wanted = "predict_proba or decision_function"
+            raise TypeError(f"estimator must have {wanted}, which {type(fitted).__name__} has not.")
         self.estimator_ = fitted
         self.offsets_: Floats = offsets
         return self
