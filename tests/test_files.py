@@ -75,7 +75,7 @@ def test_a_folder_has_one_writer_and_so_has_each_part_of_it(tmp_path: Path, monk
         for part in ("", "1-of-2"):
             with pytest.raises(FolderInUseError), locked(tmp_path, part):
                 pass
-    monkeypatch.setattr(_files, "TURN", 0.1)
+    monkeypatch.setattr(_files, "_TURN", 0.1)
     with locked(tmp_path), pytest.raises(FolderInUseError), locked(tmp_path, "1-of-2"):
         pass
     with locked(tmp_path):  # released each time
@@ -85,7 +85,7 @@ def test_a_folder_has_one_writer_and_so_has_each_part_of_it(tmp_path: Path, monk
 def test_processes_that_lock_parts_at_the_same_moment_take_turns(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_files, "TURN", PATIENCE)
+    monkeypatch.setattr(_files, "_TURN", PATIENCE)
     held = FileLock(tmp_path / ".lock", thread_local=False)
     held.acquire()  # as another process has it for a moment
     threading.Timer(0.2, held.release).start()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import warnings
 
@@ -10,7 +11,8 @@ def _show_warning(message: Warning | str, *_where: object) -> None:
     """Print a warning as errors are printed: in one line, without the place in the source."""
     from aol.cli.output import note
 
-    note(f"warning: {message}")
+    with contextlib.suppress(OSError):  # nobody reads standard error: training goes on
+        note(f"warning: {message}")
 
 
 def run() -> None:

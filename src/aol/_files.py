@@ -16,7 +16,7 @@ from typing import Any, BinaryIO
 from filelock import FileLock, Timeout
 
 _PART = ".part"
-TURN = 5.0  # seconds to wait for processes that lock other parts of a folder at the same moment
+_TURN = 5.0  # seconds to wait for processes that lock other parts of a folder at the same moment
 # Without O_NONBLOCK, to open a pipe would be to wait.
 _READ = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
 
@@ -159,7 +159,7 @@ def locked(folder: Path, part: str = "", *, called: str = "--out") -> Iterator[N
         folder.mkdir(parents=True, exist_ok=True)
         whole = folder / ".lock"
         if part:
-            first = acquire(folder, whole, called, TURN)  # until the part is held: nobody locks the whole in between
+            first = acquire(folder, whole, called, _TURN)  # until the part is held: nobody locks the whole in between
             try:
                 locks.callback(acquire(folder, folder / f".lock-{part}", called).release)
             finally:

@@ -41,3 +41,11 @@ def test_flags_reach_the_measurement_and_figures_are_printed_and_written(
 def test_wrong_words_are_one_line(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", *words]) == 2
     assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_a_folder_that_may_not_be_written_is_refused_before_measuring(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("os.access", lambda *_: False)  # root may write anywhere
+    assert main(["bench", "--out", str(tmp_path / "bench.json")]) == 2
+    assert "permission denied" in capsys.readouterr().err

@@ -60,6 +60,7 @@ def test_several_folders_make_one_page_here(
         (["run", "--write", "page.txt"], "--write must end in .html, not 'page.txt'"),
         (["run", "--write", "folder.html"], "--write must be a file, but folder.html is a folder"),
         (["run", "--figures", "x", "--format", "png,bmp"], "--format must be png, pdf, svg"),
+        (["run", "--format", "pdf"], "--figures"),
         (["run", "--export", "table.xls"], "--export must end in .csv or .parquet, not 'table.xls'"),
         (["run", "--watch", "--every", "0"], "--every"),
         (["run", "--nonsense"], "--nonsense"),

@@ -240,6 +240,29 @@ def test_resume_continues_all_shares_that_were_begun_in_a_folder(
     assert len(json.loads(capsys.readouterr().out)["runs"]) == there
 
 
+def test_a_share_that_resume_begins_is_continued_by_the_next_resume(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    assert main(["train", *FEW, "--seed", "0-2", "--together", "1", "--shard", "1/3", "--out", str(out)]) == 0
+    assert main(["resume", str(out), "--shard", "2/3"]) == 0
+    shutil.rmtree(out / "runs")
+    capsys.readouterr()
+    assert main(["resume", str(out), "--json"]) == 0
+    assert len(json.loads(capsys.readouterr().out)["runs"]) == 2
+
+
+def test_a_share_of_what_torchrun_shares_out_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, text in {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": "1"}.items():
+        monkeypatch.setenv(name, text)
+    out = tmp_path / "out"
+    assert main(["train", *FEW, "--shard", "1/2", "--parallel", "runs", "--out", str(out)]) == 2
+    assert "--parallel runs" in capsys.readouterr().err
+    assert not out.exists()
+
+
 def test_large_images_on_a_cpu_are_warned_of_before_training(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

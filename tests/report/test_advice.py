@@ -97,6 +97,14 @@ def test_a_run_with_margins_is_not_told_to_try_them() -> None:
     assert "Try margins" in advise(data)[0].text
 
 
+@pytest.mark.parametrize(("margin", "named"), [("probability", "each step"), ("counts", "stronger margins")])
+def test_on_a_stream_only_margins_by_counts_are_advised_to_be_stronger(margin: str, named: str) -> None:
+    given = {"scenario": "stream", "weighting": "none", "margin": margin}
+    data = with_ages([1.1, 1.2, 1.1, 5.0, 7.0], [100, 90, 80, 5, 4], settings=given)
+    data.run.over_time["offset"] = np.tile([0.5, 0.5, 0.0, -0.5, -0.5], (12, 1))
+    assert named in advise(data)[0].text
+
+
 @pytest.mark.parametrize(("settings", "named"), [({}, "counts or probability"), ({"scenario": "stream"}, "each step")])
 def test_on_a_stream_the_counts_of_the_step_are_advised_and_no_margins(settings: dict[str, str], named: str) -> None:
     given = {"weighting": "none", **settings}

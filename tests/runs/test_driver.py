@@ -178,7 +178,7 @@ def test_shares_do_not_depend_on_the_order_of_training(tmp_path: Path) -> None:
 
 
 def test_shares_that_are_noted_at_the_same_moment_add_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("aol.runs.store.TURN", PATIENCE)
+    monkeypatch.setattr("aol.runs.store._TURN", PATIENCE)
     request = {"ids": ["a"], "runs": [{}]}
     shares = [[[number, 8]] for number in range(1, 9)]
     with ThreadPoolExecutor() as threads:

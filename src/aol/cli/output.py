@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import errno
 import json
+import os
 import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -89,9 +90,11 @@ def check_place(file: str | None, flag: str = "--write") -> None:
     """Refuse the file of a flag that cannot be written to, before the work is done."""
     if file is None:
         return
-    path = Path(file).expanduser()
+    path = Path(file)
     if not path.parent.is_dir():
         raise WrongSettingsError(f"{flag}: there is no folder {path.parent}.")
+    if not os.access(path.parent, os.W_OK):
+        raise WrongSettingsError(f"{flag}: {path.parent} cannot be written to: permission denied.")
     if path.exists() and not path.is_file():  # a folder, or a device, which the new file would take the place of
         raise WrongSettingsError(f"{flag}: {path} is not a plain file.")
 

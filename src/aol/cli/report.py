@@ -27,7 +27,7 @@ PAGE = "report.html"
     value("runs", "RUN", "folders of runs: --out of a command, a study, or one run", nargs="+", type=path),
     value("--write", "FILE", f"file of the page (default: {PAGE} in RUN, or here for several)", type=path),
     value("--figures", "FOLDER", "write figures for a paper into this folder, and no page", type=path),
-    value("--format", "KINDS", f"of the figures: {', '.join(FORMATS)}, or several with commas", default="png"),
+    value("--format", "KINDS", f"of the figures: {', '.join(FORMATS)}, or several with commas (default: png)"),
     value("--export", "FILE", "write the table of samples (.csv or .parquet), and no page", type=path),
     value("--data-dir", "FOLDER", "look for the pictures of samples here first", type=folder),
     switch("--watch", "update the page until all runs have finished"),
@@ -39,7 +39,9 @@ def _report(words: argparse.Namespace) -> int:
     page: Path | None = words.write
     if page is None and (words.watch or words.open or not (words.figures or words.export)):
         page = words.runs[0] / PAGE if len(words.runs) == 1 else Path(PAGE)
-    formats = tuple(dict.fromkeys(part.strip().lower() for part in words.format.split(",")))
+    if words.format is not None and words.figures is None:
+        raise WrongSettingsError("--format is of the figures: add --figures FOLDER.")
+    formats = tuple(dict.fromkeys(part.strip().lower() for part in (words.format or "png").split(",")))
     if any(part not in FORMATS for part in formats):
         raise WrongSettingsError(f"--format must be {', '.join(FORMATS)}, or several of them, not {words.format!r}.")
     if words.export is not None and words.export.suffix.lower() not in TABLES:

@@ -114,7 +114,10 @@ def _resume(words: argparse.Namespace) -> int | None:
         from aol.cli import study
 
         return study.resume(words, request)
-    add_noted(words, {"out": str(words.folder), "fresh": False}, request.get("options"))
+    options = request.get("options")
+    if hasattr(words, "shard") and isinstance(options, dict):  # a share that only begins now is noted, too
+        request["options"] = options | {"shares": [list(words.shard)]}
+    add_noted(words, {"out": str(words.folder), "fresh": False}, options)
     runs = requested_runs(request)
     check_networks(runs, (), f"use aol {request.get('command')} with --net and --resume")
     return train_runs(words, runs, Store(words.folder), request, resume=True)

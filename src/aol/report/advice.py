@@ -238,10 +238,11 @@ def _remedy(data: RunData, rare: Masks, methods: Sequence[MethodRow]) -> str:
 
 def _offsets(data: RunData) -> str:
     """Name the offsets of logits to try: on a stream, margins that follow the answers come too late."""
-    used = data.last("offset")
-    if used is not None and np.nan_to_num(used).any():
+    used, on_stream = data.last("offset"), time_unit(data.run) == "step"
+    late = on_stream and data.run.settings.get("margin", "counts") != "counts"
+    if used is not None and np.nan_to_num(used).any() and not late:
         return "stronger margins (a larger tau)"
-    if time_unit(data.run) == "step":
+    if on_stream:
         return f"logit adjustment by the counts of each step ({_name(data, '--margin counts', 'aol.logit_offsets')})"
     return f"margins ({_name(data, '--margin counts or probability', 'aol.logit_offsets or aol.Margins')})"
 

@@ -217,6 +217,8 @@ def _network(run: Settings, pair: AnyPair) -> nets.Network:
 def check(runs: Sequence[Settings], pairs: dict[str, AnyPair], options: ExecutionOptions) -> None:
     """Raise what can be known to be wrong before anything is written or trained."""
     check_loggers(options.log)
+    if options.shares and options.parallel == "runs" and launched()[1] > 1:
+        raise WrongSettingsError("--shard and --parallel runs contradict each other: torchrun shares out all runs.")
     if options.keep_samples and any(run.scenario == "stream" or run.signal == "none" for run in runs):
         raise WrongSettingsError(
             "--keep-samples keeps the ages of samples: a stream has ages of classes only, and signal='none' has none."

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from aol._files import remove_partial_files, write_atomically
+from aol._files import UnusableFolderError, remove_partial_files, write_atomically
 from aol.engine.settings import Settings, WrongSettingsError, groups
 from aol.engine.source import AnyPair
 from aol.runs import samples
@@ -200,7 +200,11 @@ class Job:
 
     def begin(self, group: RunGroup) -> None:
         """Note on disk that a group begins."""
-        for folder in (group.folder, *(self.store.path(run.run_id) for run in group.runs)):
+        places = [self.store.path(run.run_id) for run in group.runs]
+        for path in (place / name for place in places for name in (FILE, samples.FILE, samples.IDS)):
+            if path.is_dir():  # else it would be noticed when the record is written, after the training
+                raise UnusableFolderError(f"{path} is a folder in the place of a file: remove it.")
+        for folder in (group.folder, *places):
             remove_partial_files(folder)
         content = {"runs": [run.as_dict() for run in group.runs]}
         write_atomically(group.folder / "group.json", (json.dumps(content, indent=1) + "\n").encode())

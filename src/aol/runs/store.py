@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from aol._files import TURN, acquire, is_locked, locked, usable, write_if_changed
+from aol._files import acquire, is_locked, locked, usable, write_if_changed
 from aol.runs.record import FILE, DamagedRunError, Json, Run, content_of, decode, write_run
 
 REQUEST = "request.json"
@@ -90,6 +90,7 @@ class Store:
 
 # What was asked for
 
+_TURN = 60.0  # seconds to wait for other processes that note their share: each writes a small file
 _REPEAT = "Repeat the command that made it: aol train and aol stream with --resume, or aol study run."
 
 
@@ -98,7 +99,7 @@ def write_request(folder: Path, request: dict[str, Json]) -> None:
     options: Any = request.get("options", {})
     with contextlib.ExitStack() as turn:
         if shares := options.get("shares"):  # other shares may be noted at the same moment
-            turn.callback(acquire(folder, folder / ".lock_request", "--out", TURN).release)
+            turn.callback(acquire(folder, folder / ".lock_request", "--out", _TURN).release)
             request = {**request, "options": {**options, "shares": _all_shares(folder, request["ids"], shares)}}
         write_if_changed(folder / REQUEST, (json.dumps(request, indent=1) + "\n").encode())
 
