@@ -33,6 +33,9 @@ def test_many_rows_are_drawn_in_two_columns_of_one_scale() -> None:
     assert left.get_xlim() == right.get_xlim()
     assert left.get_ylim() == right.get_ylim()
     assert len(draw_forest(blocks[:4], "gain", "paper").axes) == 1
+    long = [(39 * "w" + name, rows) for name, rows in blocks]
+    names = [text.get_text() for axes in draw_forest(long, "gain", "paper").axes for text in axes.texts]
+    assert max(map(len, names)) <= 44  # or they reach into the column beside
     alone = [("one", [Estimate(str(j), 1.0, None) for j in range(30)])]
     assert len(draw_forest(alone, "gain", "paper").axes) == 1
 

@@ -43,9 +43,9 @@ def draw_forest(blocks: Sequence[Block], axis: str, reference: str) -> Figure:
     heights = [
         _ROW * sum(len(own) for _, own in each) + _HEAD * sum(bool(name) for name, _ in each) for each in columns
     ]
-    wide = 5.2 if len(columns) == 1 else 8.4
+    wide, letters = (5.2, 60) if len(columns) == 1 else (8.4, 44)
     figure, panels = style.panels(max(heights) + _AXIS, 1, len(columns), width=wide, share_x=True)
-    longest = max(_fill(axes, own) for axes, own in zip(panels, columns, strict=True))
+    longest = max(_fill(axes, own, letters) for axes, own in zip(panels, columns, strict=True))
     for axes in panels:
         axes.set_ylim(longest - 0.4, -0.8)
         axes.set_xlabel(axis)
@@ -69,13 +69,13 @@ def _halves(blocks: Sequence[Block]) -> list[Sequence[Block]]:
     return [blocks[:cut], blocks[cut:]]
 
 
-def _fill(axes: Axes, blocks: Sequence[Block]) -> float:
-    """Draw the rows of blocks one below the other, and return where the next row would be."""
+def _fill(axes: Axes, blocks: Sequence[Block], letters: int) -> float:
+    """Draw the rows of blocks, with names of so many letters, and return where the next row would be."""
     axes.axvline(0.0, color=style.GREY, linewidth=0.6, zorder=1)
     place, ticks, labels = 0.0, [], []
     for name, own in blocks:
         if name:
-            text = style.short(name, 60)
+            text = style.short(name, letters)
             axes.annotate(
                 text, (0.0, place), xycoords=("axes fraction", "data"), fontsize=6.5, va="center", weight="bold"
             )
