@@ -138,7 +138,7 @@ def read_ids(folder: Path, size: int) -> list[str | int] | None:
     """Return the names of a run's samples; None where they have none."""
     path = folder / IDS
     try:
-        found = read_json(path)
+        found = read_json(path, 2**20 + 2**13 * size)  # a path has at most 4,096 bytes on Linux
     except FileNotFoundError:
         return None
     except NotRegularError as error:
