@@ -17,11 +17,11 @@ def _show_warning(message: Warning | str, *_where: object) -> None:
 
 def run() -> None:
     """Run the command line and leave with its exit status."""
-    warnings.showwarning = _show_warning  # type: ignore[assignment]
     try:
         from aol.cli import main
     except KeyboardInterrupt:
         sys.exit(130)
+    warnings.showwarning = _show_warning  # type: ignore[assignment] # not before what it imports
     sys.exit(main())
 
 

@@ -126,3 +126,19 @@ def test_a_warning_that_cannot_be_printed_is_lost_and_nothing_else(monkeypatch: 
     with pytest.raises(SystemExit) as end:
         run()
     assert not end.value.code
+
+
+def test_a_warning_while_the_commands_are_imported_is_no_error() -> None:
+    program = (
+        "import sys, warnings\n"
+        "class Warns:\n"
+        "    def find_spec(name, path=None, target=None):\n"
+        "        if name == 'aol.engine.settings': warnings.warn('an old package', FutureWarning)\n"
+        "sys.meta_path.insert(0, Warns)\n"
+        "sys.argv = ['aol', '--version']\n"
+        "from aol.__main__ import run\n"
+        "run()\n"
+    )
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert "an old package" in ran.stderr
+    assert ran.returncode == 0, ran.stderr
