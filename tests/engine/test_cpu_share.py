@@ -240,6 +240,7 @@ def test_ctrl_c_ends_the_program_and_its_workers(tmp_path: Path) -> None:
     image_folder(tmp_path / "photos")
     program = (
         "import os, signal, sys\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a shell's background processes ignore it
         "from functools import partial\n"
         "from multiprocessing import active_children\n"
         "from aol.cli import main\n"

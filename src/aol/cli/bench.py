@@ -57,6 +57,11 @@ def _bench(words: argparse.Namespace) -> None:
     }
     if not words.large and (stray := [flag for flag, given in of_large.items() if given]):
         raise WrongSettingsError(f"{stray[0]} needs --large.")
+    if words.out:
+        try:
+            Path(words.out).parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise WrongSettingsError(f"--out: {Path(words.out).parent}: {error.strerror}.") from error
     check_place(words.out, "--out")
     if words.make:
         _make(words)
