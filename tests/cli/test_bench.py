@@ -35,8 +35,8 @@ def test_flags_reach_the_measurement_and_figures_are_printed_and_written(
 
 @pytest.mark.parametrize(
     "words",
-    [["--scale", "0"], ["--runs", "0"], ["--runs", "1,x"], ["--device", "tpu"], ["--out", f"{__file__}/x"], ["--out", "."],
-     ["--images", "3"], ["--make"], ["--large", "--make"]],
+    [["--scale", "0"], ["--runs", "0"], ["--runs", "1,x"], ["--device", "tpu"], ["--out", f"{__file__}/x"],
+     ["--out", "."], ["--images", "3"], ["--make"], ["--large", "--make"]],
 )  # fmt: skip
 def test_wrong_words_are_one_line(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", *words]) == 2
