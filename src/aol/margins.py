@@ -63,7 +63,8 @@ class Margins(State):
     r"""Offsets of the logits that make every class as much missed as wrongly named, found while training.
 
     No class counts are needed. Call `observe` with the probabilities of samples (from unadjusted logits), any number of
-    times, then `advance` once per epoch or step. Train on `adjust(logits)`; predict with the logits alone.
+    times, then `advance` once per epoch or, in a short training, after every few steps. Train on `adjust(logits)`;
+    predict with the logits alone.
 
     .. math::
         m_c = \operatorname*{mean}_{y_i = c} (1 - p_{ic}), \qquad
@@ -72,8 +73,8 @@ class Margins(State):
 
     Here e is `control_error` of the smoothed m and q, and g the `certainty` of m - q: offsets move only where the
     difference is more than sampling and the swings of the network from epoch to epoch explain. After one epoch nothing
-    is known of swings, and nothing moves. A calibrated network
-    has m = q on balanced data without offsets, and on long-tailed data with those of `logit_offsets`.
+    is known of swings, and nothing moves. A calibrated network has m = q on balanced data without offsets, and on
+    long-tailed data with those of `logit_offsets`.
 
     Args:
         num_classes: C. Without it, the classes are those of `labels`; without these either, a class is added when it is
@@ -83,9 +84,8 @@ class Margins(State):
         signal: what of an answer counts. "probability": the probability of wrong classes. "error": one for a wrong
             answer, p is 0 or 1. "age": the same times how often in a row the sample was wrong or, without `labels`,
             how many steps in a row its class was taken for the answer.
-        gain: k, the speed of offsets per `advance`; for fewer than 30 epochs, about 3 / epochs. A vector of R numbers
-            gives every state a leading run axis, and `observe` then takes `answer [R, B, C]`. 0 keeps all offsets at
-            zero.
+        gain: k, the speed of offsets per `advance`; the default is for 30 calls or more. A vector of R numbers gives
+            every state a leading run axis, and `observe` then takes `answer [R, B, C]`. 0 keeps all offsets at zero.
         rho: smoothing rate of m and q, in (0, 1]; also one per run. The first 1 / ρ epochs count alike.
         tau: strength, as of `logit_offsets`; also one per run. Training uses τ o, and p is taken from the logits plus
             (τ - 1) o, so that the offsets found are those of τ = 1. Other than 1 only for the signal "probability".
@@ -306,6 +306,9 @@ class Margins(State):
         often = torch.ones_like(index) if times is None else _check.times(times, index.shape, self.device)
         index, named, often = index.expand(runs, -1), named.reshape(runs, -1), often.expand(runs, -1)
         stray = stray | (index < 0) | (index >= keys)
+        if times is not None:
+            stray = stray | ~_check.is_count(often)
+            often = often.masked_fill(stray, 1)
         index, named = index.clamp(0, keys - 1), named.clamp(0, size - 1)
         true = index if self._labels is None else self._labels[index].to(torch.int64)
         wrong = (true != named) & ~stray
@@ -454,8 +457,8 @@ class Margins(State):
             self._count[:, -1] = 0
             raise IndexError(
                 f"label and answer must be in range ({self.num_classes} classes; probabilities from 0 to 1, with the "
-                "sum 1), but observe() was given others since the last advance(). They were ignored. Call advance() "
-                "again to continue without them."
+                "sum 1), and times 0 or more, but observe() was given others since the last advance(). They were "
+                "ignored. Call advance() again to continue without them."
             )
         most = int(count.sum(1).max())
         if most > _MOST_COUNTED:

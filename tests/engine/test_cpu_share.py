@@ -285,8 +285,21 @@ def test_half_is_left_to_many_workers_by_default() -> None:
     assert [Decoding(cpu_share=share).share(64) for share in (0.0, 0.25)] == [0.0, 0.25]
 
 
+@pytest.mark.parametrize(
+    ("own", "launcher", "processes", "expected"),
+    [(8, 64, 8, 8), (32, 64, 8, 8), (8, 8, 4, 2), (64, 64, 8, 8), (4, 64, 1, 4), (3, 2, 2, 1), (2, 64, 0, 2)],
+    ids=["own cores", "a half for four each", "part of a machine", "all for all", "alone", "more here", "no launcher"],
+)
+def test_cores_that_a_launcher_has_given_to_each_process_are_not_divided_again(
+    own: int, launcher: int, processes: int, expected: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(launcher if process else own)))
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", str(processes))
+    assert worker_count(None, torch.device("cuda")) == expected
+
+
 def test_processes_on_one_machine_divide_its_cores_and_only_linux_has_workers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("aol.engine.stored_source.cores", lambda: 20)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(20)))
     gpu, found = torch.device("cuda"), []
     for processes in ("1", "3", "64"):
         monkeypatch.setenv("LOCAL_WORLD_SIZE", processes)

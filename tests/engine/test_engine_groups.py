@@ -58,12 +58,21 @@ SETS: dict[str, list[Settings]] = {
     "margins from training": [
         settings(margin=margin, gain=0.5, signal="train", seed=0) for margin in ("none", "age", "error", "probability")
     ],
+    "margins by steps": [
+        settings(margin=margin, gain=0.5, margin_steps=steps, seed=seed)
+        for seed, margin in enumerate(("none", "counts", "age", "error", "probability"))
+        for steps in (None, 2, 3)
+    ],
     "margins of arrivals": [
         settings(scenario="arrival", fraction=0.4, signal="before", margin=margin, seed=0) for margin in ("none", "age")
     ],
     "margins of a stream": [
         stream_settings(signal="before", memory="none", margin=margin, gain=0.5, seed=seed)
         for seed, margin in enumerate(("none", "counts", "age", "error", "probability"))
+    ],
+    "margins of a stream by steps": [
+        stream_settings(margin=margin, gain=0.5, margin_steps=2 if seed else None, seed=seed)
+        for seed, margin in enumerate(("age", "age", "error", "probability"))
     ],
     "mean": [settings(fuse="mean", weighting="aol", seed=seed) for seed in range(2)],
     "train": [settings(signal="train", weighting="aol", optimiser="adamw", lr=0.01, seed=seed) for seed in range(2)],

@@ -61,6 +61,8 @@ def test_a_stream_is_what_the_protocol_says(stream: str, memory: str, kinds: lis
         {"signal": "before", "margin": "probability", "gain": 0.3},
         {"signal": "before", "margin": "error", "gain": 0.3, "stream": "access", "fraction": 0.2},
         {"signal": "train", "margin": "age", "gain": 0.3},
+        {"margin": "error", "gain": 0.3, "margin_steps": 2},
+        {"signal": "before", "margin": "probability", "gain": 0.5, "margin_steps": 1, "epochs": 8},
         {"threshold": 0.9, "weighting": "aol"},
         {"threshold": "mean", "weighting": "aol"},
         {"period": 1, "imbalance": 20.0, "weighting": "aol"},

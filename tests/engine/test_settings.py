@@ -31,6 +31,7 @@ from aol.engine.settings import (
         {"augment": 1}, {"weighting": "age"}, {"net": "resnet18"}, {"data": 3}, {"memory": "reservoir:0"},
         {"memory": "some"}, {"profile": "flat"}, {"schedule": "linear"},
         {"margin": "loss"}, {"tau": -1.0}, {"gain": math.nan}, {"signal": "after"},
+        {"margin_steps": 0}, {"margin_steps": 2.5},
     ],
     ids=str,
 )  # fmt: skip
@@ -70,6 +71,7 @@ def test_settings_that_contradict_each_other_are_refused(given: dict[str, object
         ({"tau": 2.0, "gain": 0.5}, {}),
         ({"margin": "counts", "gain": 0.5}, {"margin": "counts", "tau": 1}),
         ({"margin": "age", "tau": 3.0}, {"margin": "age"}),
+        ({"margin": "counts", "margin_steps": 5}, {"margin": "counts"}),
         ({"conflicts": 0.3}, {}),
         ({"fraction": 0.2}, {}),
         ({"period": 3, "memory": "none", "threshold": 0.5, "stream": "access"}, {}),

@@ -41,7 +41,8 @@ def test_margins_on_the_device_are_those_of_the_cpu(scenario: str, signal: str) 
     common: dict[str, Value] = {
         "scenario": scenario, "signal": signal, "fraction": 0.5, "epochs": 3, "net": "cnn", "warmup": 0, "lr": 1e-4,
     }  # fmt: skip
-    runs = grid(common, margin=["none", "counts", "age", "error", "probability"], gain=[0.5], seed=[0, 1])
+    kinds: list[Value] = ["none", "counts", "age", "error", "probability"]
+    runs = grid(common, margin=kinds, margin_steps=[None, 2], gain=[0.5], seed=[0, 1])
     found = []
     for device in (CUDA, torch.device("cpu")):
         loop = kind(runs, open_data("digits"), device=device)

@@ -104,6 +104,7 @@ class Naive:
         self.test_ages = [1] * len(pair.test)
         self.offset = [0.0] * self.classes
         self.control = None
+        self.shown_in_window: list[tuple[int, int | list[float], int]] = []
         if run.margin in ("age", "error", "probability"):
             self.control = MarginOracle(
                 self.classes, labels=None if run.scenario == "stream" else self.labels, signal=run.margin,
@@ -158,6 +159,8 @@ class Naive:
                 old = self.averaged[name]
                 new = run.average * old + (1 - run.average) * value if value.is_floating_point() else value.clone()
                 self.averaged[name] = new
+            if self.control is not None and run.margin_steps is not None:
+                self.steer_by_step(part, self.named[-len(part) :], rate, step + 1, steps)
         self.told.rate.append(rate)
         self.told.loss.append(mean(losses))
         return answers
@@ -232,10 +235,25 @@ class Naive:
             self.offset = [self.control.tau * o for o in self.control.offsets]
         self.told.offset.append(list(self.offset))
 
+    def keys(self, seen: list[int]) -> list[int]:
+        return [self.labels[i] for i in seen] if self.run.scenario == "stream" else seen
+
+    def steer_by_step(
+        self, part: list[int], named: list[int | list[float]], rate: float, done: int, steps: int
+    ) -> None:
+        """Tell the control, after every so many training steps and after the last, what was answered in them."""
+        assert self.control is not None
+        assert self.run.margin_steps is not None
+        self.shown_in_window += zip(self.keys(part), named, [1] * len(part), strict=True)
+        if done % self.run.margin_steps == 0 or done == steps:
+            self.control.epoch(self.shown_in_window, rate / self.run.lr)
+            self.shown_in_window = []
+            self.offset = [self.control.tau * o for o in self.control.offsets]
+
     def steer(self, seen: list[int], epoch: int) -> None:
         """Tell the control what was answered; it moves as fast as the rate at the end of the epoch is high."""
-        if self.control is not None:
-            keys = [self.labels[i] for i in seen] if self.run.scenario == "stream" else seen
+        if self.control is not None and self.run.margin_steps is None:
+            keys = self.keys(seen)
             scale = rate_of(self.run, 1000 * epoch + 999, 1000) / self.run.lr
             self.control.epoch(zip(keys, self.named, [1] * len(keys), strict=True), scale)
 

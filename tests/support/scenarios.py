@@ -307,6 +307,13 @@ def _at_odds(case: str, rank: int):
         ages._label = torch.as_tensor  # as on a CUDA device, where labels are not read
         ages.observe([0, 5 if rank == 1 else 1], [False, False])
         return ages
+    if case.endswith("class"):
+        state = {"class": aol.SampleAges, "sharded class": aol.ShardedSampleAges, "counted class": aol.ClassAges}[case]
+        ages = state([0, 1, 2], num_classes=3) if issubclass(state, aol.SampleAges) else state(3)
+        readable, aol._check.readable = aol._check.readable, lambda _: False  # as on a CUDA device
+        ages.observe([0, 1], [0, 2 if rank == 1 else 1])
+        aol._check.readable = readable
+        return ages
     assert case == "stray index"
     ages = aol.SampleAges([0, 1, 2])
     ages._index = lambda index: (torch.as_tensor(index), torch.as_tensor(index) >= 3)

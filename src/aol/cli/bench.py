@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import sys
-from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,9 +15,7 @@ from aol.engine.settings import WrongSettingsError
 if TYPE_CHECKING:
     import torch
 
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
+    from aol.bench.measure import Figures
 
 
 @command(
@@ -46,7 +43,6 @@ def _say(text: str) -> None:
     value("--out", "FILE", "also write the figures to this file, as JSON"),
 )
 def _bench(words: argparse.Namespace) -> None:
-    from aol.bench import measure, networks
     from aol.engine.device import usable_device
 
     of_large = {
@@ -67,27 +63,31 @@ def _bench(words: argparse.Namespace) -> None:
         _make(words)
         return
     device = usable_device(words.device)
-    if words.large:
-        _large(words, device)
-        return
-    usual = measure.usual(device)
-    scale = usual.scale if words.scale is None else words.scale
+    figures, more = _large(words, device) if words.large else _random(words, device)
+    tell(words, figures.as_dict(), [*figures.table(), *more])
+
+
+def _random(words: argparse.Namespace, device: torch.device) -> tuple[Figures, list[str]]:
+    """Measure on random images of CIFAR-10's size."""
+    from aol.bench import measure, networks
+
+    runs: tuple[int, ...]
+    runs, scale, epochs = ((1, 16, 64), 1.0, 3) if device.type == "cuda" else ((1, 2), 0.01, 1)
+    runs, scale = runs[1:2] if words.nets else runs, words.scale or scale
+    imbalance = networks.IMBALANCE if words.nets else measure.IMBALANCE
+    figures = measure.Figures(device, measure.about(scale, imbalance), Path(words.out) if words.out else None)
+    workers = 2 if words.workers is None else words.workers
     given: dict[str, Any] = {
+        "runs": words.runs or runs,
         "scale": scale,
-        "epochs": words.epochs or usual.epochs,
-        "workers": 2 if words.workers is None else words.workers,
-        "say": _say,
+        "epochs": words.epochs or epochs,
+        "workers": workers,
     }
-    about: float | str = scale
     if words.nets:
-        about = f"{measure.size_text(scale)}, imbalance {networks.IMBALANCE:g}"
-        rows = networks.measure(device, names=words.nets.split(","), runs=words.runs or usual.runs[1:2], **given)
+        networks.measure(figures, names=words.nets.split(","), **given)
     else:
-        rows = measure.measure(device, runs=words.runs or usual.runs, **given)
-    if words.out:
-        measure.write(rows, device, about, Path(words.out))
-    result = {"scale": scale, "rows": [vars(row) for row in rows]}
-    tell(words, result, measure.table(rows, device, about).splitlines())
+        measure.measure(figures, **given)
+    return figures, []
 
 
 def _make(words: argparse.Namespace) -> None:
@@ -96,41 +96,25 @@ def _make(words: argparse.Namespace) -> None:
 
     if not words.folder:
         raise WrongSettingsError("--make needs --folder DIR.")
-    usual = large.usual("cuda")
+    usual = large.USUAL["cuda"]
     count, workers = words.images or usual.images, words.workers or cores()
     rows = large.made(Path(words.folder), count, size=usual.size, workers=workers)
     lines = [f"{row.what}: {row.value:,.4g} {row.unit}" for row in rows]
     tell(words, {"folder": words.folder, "rows": [vars(row) for row in rows]}, lines)
 
 
-def _large(words: argparse.Namespace, device: torch.device) -> None:
+def _large(words: argparse.Namespace, device: torch.device) -> tuple[Figures, list[str]]:
+    """Measure on large JPEGs."""
     from aol.bench import large, measure
     from aol.data import gpu_decode
 
-    if words.cpu_share and not gpu_decode.can_decode(device):
+    shares = words.cpu_share or ()
+    if shares and not gpu_decode.can_decode(device):
         raise WrongSettingsError("--cpu-share needs a GPU and torchvision with nvJPEG, which decodes the other images.")
-    usual = large.usual(device.type)
-    images = words.images or usual.images
-    about = f"{images:,} JPEGs, batches of {usual.batch} × {usual.size} pixels"
-
-    def write(rows: Sequence[measure.Row]) -> None:
-        if words.out:
-            measure.write(rows, device, about, Path(words.out))
-
-    bench = large.Large(
-        device,
-        images=images,
-        batch=usual.batch,
-        size=usual.size,
-        workers=words.workers,
-        epochs=words.epochs or 1,
-        shares=words.cpu_share or (),
-        say=_say,
-        write=write,
-    )
-    names = tuple(words.nets.split(",")) if words.nets else usual.nets
-    rows = bench.measure(names, Path(words.folder) if words.folder else None)
-    lines = measure.table(rows, device, about).splitlines()
-    if words.cpu_share:
-        lines += ["", *large.share_table(rows, words.cpu_share)]
-    tell(words, {"data": about, "rows": [vars(row) for row in rows]}, lines)
+    usual = large.USUAL[device.type]
+    usual = replace(usual, images=words.images or usual.images)
+    figures = measure.Figures(device, usual.about, Path(words.out) if words.out else None)
+    bench = large.Large(figures, usual, workers=words.workers, epochs=words.epochs or 1, shares=shares)
+    names = words.nets.split(",") if words.nets else usual.nets
+    bench.measure(names, Path(words.folder) if words.folder else None)
+    return figures, ["", *large.share_table(figures.rows, shares)] if shares else []

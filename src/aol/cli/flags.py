@@ -84,7 +84,9 @@ _IMBALANCE = {
     "start": "share of the epochs before which all weights are one: 0.8 weights the last fifth (deferred weights)",
     "margin": "; ".join(f"{name}: {each.help}" for name, each in MARGINS.items()),
     "tau": "strength of margins from class counts or from probabilities",
-    "gain": "speed of margins from answers, per epoch or step; use 3 / epochs below 30 epochs",
+    "gain": "speed of margins from answers, each time that they move",
+    "margin_steps": "move margins after so many training steps, by the answers in training; for fewer than 30 epochs, "
+    "take a hundredth of all steps (default: once per epoch or step of a stream, by --signal)",
     "signal": "where answers come from: a clean pass afterwards (eval), the training pass (train, no extra cost), "
     "a pass over what a step shows, before training on it (before: streams and arrivals), none",
     "clean_part": "part of the training samples in each clean pass, drawn anew each epoch, above 0 to 1: quicker, "
@@ -130,7 +132,7 @@ def _default(command: str, name: str) -> str:
         return f" (default: {'; '.join(f'{value} for ' + ', '.join(sets) for value, sets in by_value.items())})"
     if command == "train" and name == "warmup":
         return " (default: 2.5 % of the epochs)"
-    if name in ("threshold", "image_size"):
+    if name in ("threshold", "image_size", "margin_steps"):
         return ""  # the text says it
     if command == "train" and name == "fraction":
         return "; below 1 the rest is absent (arrival imbalance; default: 1)"
@@ -142,7 +144,7 @@ _OUT = "folder of the results (default: a new runs/DATE_TIME, which runs/latest 
 OUTPUT: tuple[Flag, ...] = (
     value("--out", "FOLDER", _OUT, type=folder),
     switch("--resume", "continue the runs in --out (as `aol resume FOLDER` does)"),
-    switch("--fresh", "delete the runs in --out and start again"),
+    switch("--fresh", "delete the runs in --out and start again; with --shard, those of the share only"),
     value("--log", "NAMES", "also log to tensorboard, wandb, mlflow (commas between them)", type=loggers, default=()),
     ("--tensorboard", {"action": "store_const", "const": ("tensorboard",), "dest": "log", "help": argparse.SUPPRESS}),
 )

@@ -32,12 +32,6 @@ class _Formatter(argparse.RawDescriptionHelpFormatter):
         width = min(WIDEST, shutil.get_terminal_size((100, 24)).columns) - 2
         super().__init__(prog, max_help_position=min(30, width // 3), width=width)
 
-    def _format_action_invocation(self, action: argparse.Action) -> str:
-        if not action.option_strings or action.nargs == 0:
-            return super()._format_action_invocation(action)
-        value = self._format_args(action, self._get_default_metavar_for_optional(action))
-        return f"{', '.join(action.option_strings)} {value}"
-
     def _get_help_string(self, action: argparse.Action) -> str:
         text = action.help or ""
         given = action.default

@@ -71,12 +71,13 @@ def _write(
 ) -> dict[str, list[Path]]:
     from aol.report.write import follow_runs, write_report
 
-    also: dict[str, Any] = {"figures": words.figures, "formats": formats, "table": words.export}
-    also["data_dir"] = None if words.data_dir is None else Path(words.data_dir).expanduser()
+    data_dir = None if words.data_dir is None else Path(words.data_dir).expanduser()
+    also: dict[str, Any] = {"figures": words.figures, "formats": formats, "table": words.export, "data_dir": data_dir}
     opened = _open if words.open else _ignore
     if words.watch and page is not None:
         say = _ignore if words.json else note
-        return follow_runs(words.runs, page, every=words.every, say=say, opened=opened, **also)
+        follow_runs(words.runs, page, every=words.every, say=say, opened=opened, data_dir=data_dir)
+        return {"page": [page]} | (write_report(words.runs, **also) if words.figures or words.export else {})
     written = write_report(words.runs, page=page, damaged=damaged.append, warn=note, **also)
     if page is not None:
         opened(page)

@@ -202,13 +202,13 @@ def _print_table(out: Console, frame: RunFrame) -> None:
     stream = all(is_stream(run) for run in runs)
     rows = compare(runs, frame["test_second_half_mean" if stream else "test_tail_mean"].tolist())
     head = ["with", "method", "seeds", "test %", "sd", "gain over none", "95 % interval"]
-    first = 0 if any(rows["conditions"]) else 1
+    first = 0 if any(row.conditions for row in rows) else 1
     body = []
-    for row in rows.to_dict("records"):
-        gain = (_percent(row["gain"].mean, "+.2f"), row["gain"].interval or ()) if row["gain"] else ("", ())
-        figures = (_percent(row["mean"]), _percent(row["spread"]), gain[0])
+    for row in rows:
+        gain = (_percent(row.gain.mean, "+.2f"), row.gain.interval or ()) if row.gain else ("", ())
+        figures = (_percent(row.mean), _percent(row.spread), gain[0])
         interval = " to ".join(_percent(bound, "+.2f") for bound in gain[1])
-        body.append((row["conditions"], row["method"], str(row["seeds"]), *figures, interval)[first:])
+        body.append((row.conditions, row.method, str(row.seeds), *figures, interval)[first:])
     print_table(out, head[first:], body)
     if body:
         what = "the second half of the stream" if stream else "the last 5 % of epochs"

@@ -206,18 +206,15 @@ def _carry_out(words: argparse.Namespace, networks: Sequence[str]) -> int:
         runs = study.by_need(study_status(study, store).complete)
     progress = progress_for(words, study.name)
     start = time.monotonic()
-    keep = tuple(dict.fromkeys((*OVER_TIME, *study.keep)))
     try:
         if words.ray is None:
             asked = study.all_runs()
-            outcome = train(runs, store, opened, options, progress, keep=keep, require=study.keep, asked=asked)
+            outcome = train(runs, store, opened, options, progress, keep=OVER_TIME, require=study.keep, asked=asked)
         else:
             from aol.study.ray import train_on_ray
 
-            where = {"device": words.device, "folders": folders}
-            outcome = train_on_ray(
-                words.ray, runs, store, opened, options, progress, **where, keep=keep, require=study.keep
-            )
+            given = words.ray, runs, store, opened, options, progress
+            outcome = train_on_ray(*given, device=words.device, folders=folders, require=study.keep)
     finally:
         progress.close()
     status, seconds = study_status(study, store), time.monotonic() - start

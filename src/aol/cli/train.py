@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 BASE = Path("runs")  # of folders that were not named
 _SLOW_PIXELS = 128
+_ENOUGH = 3.0  # moves of margins in a training, times their gain
 _SEVERAL = "Every setting takes several values with commas between them; each combination is a run."
 _EXECUTION = (*EXECUTION, *PARALLEL)
 
@@ -80,7 +81,7 @@ def _carry_out(words: argparse.Namespace, runs: Sequence[Settings]) -> int:
     out = _output_folder(words)
     request: dict[str, Json] = {"command": words.command, "directory": os.getcwd(), "options": noted(words)}
     # Shares of one folder are trained by commands of their own: each finds the runs of the others there.
-    resume = words.resume or (words.shard is not None and not words.fresh)
+    resume = words.resume or words.shard is not None
     try:
         return train_runs(words, runs, Store(out), request, resume=resume)
     except Exception:
@@ -136,12 +137,16 @@ def train_runs(
 
     def opened(some: Sequence[Settings]) -> dict[str, AnyPair]:
         pairs = _open(directory, words.data_dir, some)
+        if is_first():
+            _warn_of_small_gains([] if resume else some, progress)
         if is_first() and options.device.type == "cpu":
             _warn_of_large_images(some, pairs, progress)
         return pairs
 
     def prepare() -> None:
-        job.prepare(runs, store, request, resume=resume, fresh=words.fresh)
+        part: tuple[int, int] | None = words.shard
+        share = None if part is None else job.share_of(runs, part[0], part[1], options.together)
+        job.prepare(runs, store, request, resume=resume, fresh=words.fresh, share=share)
         if words.out is None and not words.resume:
             _link(BASE / "latest", store.folder.name)
 
@@ -169,6 +174,15 @@ def _open(directory: Path, data_dir: str | None, runs: Sequence[Settings]) -> di
     places = {name: name if name in known else str(directory / Path(name).expanduser()) for name in names}
     check_data(places.values())
     return {name: open_data(place, data_dir=data_dir) for name, place in places.items()}
+
+
+def _warn_of_small_gains(runs: Sequence[Settings], progress: Silent) -> None:
+    for run in runs:
+        if run.moves_margins_once_an_epoch and 0.0 < run.gain * run.epochs < _ENOUGH:
+            progress.say_once(
+                f"Warning: margins move once per epoch, which is little in {run.epochs} epochs: add --margin-steps N "
+                "to move them after every N training steps, a hundredth of all steps."
+            )
 
 
 def _warn_of_large_images(runs: Sequence[Settings], pairs: dict[str, AnyPair], progress: Silent) -> None:

@@ -17,7 +17,6 @@ from torch import Tensor
 from aol.data.crops import RandomResizedCrop, ResizeCenterCrop, resize, sample_generator
 from aol.data.decode import open_image, plain_jpeg_size, size_of
 from aol.data.encoded_images import Records, StoredImages, typical_bytes
-from aol.data.errors import DataError
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -141,15 +140,12 @@ class Wanted:
         self._views, self._records = {"train": train, "clean": clean}, train.records
         self._cuts, self.encoded, self.share = cuts or encoded, encoded, share if encoded else 1.0
 
-    def __call__(self, requests: Sequence[Request]) -> Pixels | Images | DataError:
-        """Return the images of a chunk, or what is wrong with one of them."""
-        try:
-            if self._cuts:
-                return joined([self._part(*request) for request in requests], [index for _, index, _, _ in requests])
-            found = [self._views[what].image(index, seed=seed, epoch=epoch) for what, index, seed, epoch in requests]
-            return Pixels(torch.stack(found))
-        except DataError as error:  # raised in a worker it would come with a long traceback
-            return error
+    def __call__(self, requests: Sequence[Request]) -> Pixels | Images:
+        """Return the images of a chunk."""
+        if self._cuts:
+            return joined([self._part(*request) for request in requests], [index for _, index, _, _ in requests])
+        found = [self._views[what].image(index, seed=seed, epoch=epoch) for what, index, seed, epoch in requests]
+        return Pixels(torch.stack(found))
 
     def _part(self, what: str, index: int, seed: int, epoch: int) -> Part:
         """Return an image as it is or, where the device does not decode it, a cut or what the transform returns."""

@@ -16,7 +16,6 @@ from aol.data import gpu_decode
 from aol.data.crops import RandomResizedCrop, ResizeCenterCrop
 from aol.data.decode import decode, plain_jpeg_size, size_of
 from aol.data.encoded_images import Records, StoredImages, typical_bytes
-from aol.data.errors import DataError
 from aol.data.images import Normalisation
 from aol.data.resample import Ragged, View, centre_view, crop_view, largest_crops
 from aol.data.workers import Workers
@@ -121,15 +120,12 @@ class _Whole:
     def __init__(self, records: Records, *, encoded: bool) -> None:
         self._records, self._encoded = records, encoded
 
-    def __call__(self, requests: Sequence[tuple[str, int]]) -> _Sizes | Images | DataError:
+    def __call__(self, requests: Sequence[tuple[str, int]]) -> _Sizes | Images:
         index = [index for _, index in requests]
-        try:
-            if requests[0][0] == "sizes":
-                found = [size_of(self._records.encoded(each), self._records.source(each)) for each in index]
-                return _Sizes(torch.tensor(found))
-            return joined([self._part(each) for each in index], index)
-        except DataError as error:
-            return error
+        if requests[0][0] == "sizes":
+            found = [size_of(self._records.encoded(each), self._records.source(each)) for each in index]
+            return _Sizes(torch.tensor(found))
+        return joined([self._part(each) for each in index], index)
 
     def _part(self, index: int) -> Part:
         content = self._records.encoded(index)

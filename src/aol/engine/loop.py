@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -22,7 +22,7 @@ from aol.data.images import Shortcut, split_per_class
 from aol.data.nuisance import stratified
 from aol.engine.history import History
 from aol.engine.learner import Learner, rate_at
-from aol.engine.passes import CleanPass, Readings, Trained, TrainPass
+from aol.engine.passes import CleanPass, ObserveLogits, Readings, Trained, TrainPass
 from aol.engine.run_margins import RunMargins
 from aol.engine.run_weights import RunWeights
 from aol.engine.sample_signals import SampleSignals
@@ -31,6 +31,7 @@ from aol.engine.source import AnyPair, Decoding, shape_of, sources
 from aol.engine.stored_source import FromStorage
 from aol.engine.weighting import WEIGHTINGS
 from aol.longtail import long_tail
+from aol.margins import Margins
 from aol.metrics import class_metrics
 from aol.readings import precision
 from aol.sampling import draw, shuffle
@@ -194,7 +195,7 @@ class Loop(ABC):
                 shared=index.dim() == 1,
                 averaged=what == "averaged",
                 keep=what == "train" and self._keeps_answers,
-                observe_logits=self.margins.observe_logits if what == "train" and self.margins.by_probability else None,
+                observe_logits=self._logits_observer(self.margins.per_epoch) if what == "train" else None,
                 observed=self.margins.pending if what == "train" else tuple,
                 issued=self._count,
             )
@@ -210,33 +211,62 @@ class Loop(ABC):
 
     def _train_on(self, place: Tensor, position: Tensor, weight: Tensor, *, coming: Tensor | None = None) -> Trained:
         """Take one pass over `place [R, m]` in that order, with `weight [R, m]`; `coming`: that of the next epoch."""
+        s = self.settings
         if self._train_pass is None:
-            observes = self.settings.signal == "train"
+            margins = self._margins_of_steps()
             self._train_pass = TrainPass(
                 self.learner,
                 self.train,
                 num_classes=self.num_classes,
                 size=place.shape[1],
-                observe=self._observe_batch if observes else None,
-                observe_logits=self.margins.observe_logits if observes and self.margins.by_probability else None,
+                observe=self._observe_step if s.signal == "train" or margins else None,
+                observe_logits=self._logits_observer(margins),
                 observed=self._observed_tensors,
-                issued=lambda images: self._count(3 * images),
+                issued=self._end_step,
             )
         steps = self._train_pass.steps
-        rates = [rate_at(self.settings, self.epoch * steps + step, steps) for step in range(steps)]
+        rates = [rate_at(s, self.epoch * steps + step, steps) for step in range(steps)]
+        self._step, self._rates = 0, rates
         seeds = [run.seed for run in self.runs]
         return self._train_pass(place, position, weight, rates=rates, epoch=self.epoch, seeds=seeds, coming=coming)
+
+    def _end_step(self, images: int) -> None:
+        """Count a training step that was given to the device, and move the margins if it is their turn."""
+        self._count(3 * images)
+        self._step += 1
+        rate, base = self._rates[self._step - 1], self.settings.lr
+        # Margins move after the last step, too: no answers wait for the next epoch, which may be that of a resumed run.
+        if self.margins.step(self._step, rate / base if base else 1.0, last=self._step == len(self._rates)):
+            self._set_offsets(self._counted)
+
+    def _margins_of_steps(self) -> Mapping[str, Margins]:
+        """Return the margins that observe training steps."""
+        return self.margins.controllers if self.settings.signal == "train" else self.margins.per_step
+
+    def _logits_observer(self, margins: Mapping[str, Margins]) -> ObserveLogits | None:
+        soft = any(each.signal == "probability" for each in margins.values())
+        return partial(self.margins.observe_logits, margins) if soft else None
+
+    def _observe_step(self, position: Tensor, label: Tensor, right: Tensor, named: Tensor) -> None:
+        """Update margins with the answers of a training step, and ages and error rates if these are their signal."""
+        if self.settings.signal == "train":
+            self._observe_ages(position, label, right)
+        self.margins.observe(self._margins_of_steps(), position, label, named)
 
     def _observe_batch(
         self, position: Tensor, label: Tensor, right: Tensor, named: Tensor, times: Tensor | None = None
     ) -> None:
-        """Update ages, error rates and margins with answers, each `[R, B]`; `named` is the predicted class."""
+        """Update ages and error rates with answers of a clean pass, and margins that move once an epoch."""
+        self._observe_ages(position, label, right, times)
+        self.margins.observe(self.margins.per_epoch, position, label, named, times)
+
+    def _observe_ages(self, position: Tensor, label: Tensor, right: Tensor, times: Tensor | None = None) -> None:
+        """Update ages and error rates with answers `[R, B]`."""
         if isinstance(self.ages, SampleAges):
             self.ages.observe(position, right)
         else:
             self.ages.observe(label, right, times=times)
         self.error_rates.observe(label, right, times=times)
-        self.margins.observe(position, label, named, times)
 
     def _advance(self) -> None:
         """End the epoch of ages, error rates and margins; margins move as fast as the network learns."""
@@ -252,6 +282,7 @@ class Loop(ABC):
         """Set the offsets of the logits for the coming training pass, and return them as a reading."""
         if not self.margins.any:
             return {}
+        self._counted = counts
         offsets = self.margins.offsets(counts)
         if self.learner.offset is None:
             self.learner.offset = torch.zeros_like(offsets)
@@ -259,7 +290,7 @@ class Loop(ABC):
         return {"offset": offsets}
 
     def _observed_tensors(self) -> Iterator[Tensor]:
-        """Yield the tensors that `_observe_batch` changes."""
+        """Yield the tensors that `_observe_step` and `_observe_batch` change."""
         yield from self.error_rates.pending()
         yield from self.ages.pending()
         yield from self.margins.pending()

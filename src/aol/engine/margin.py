@@ -24,8 +24,10 @@ MARGINS = {
     "none": Margin((), None, "no margins"),
     "counts": Margin(("tau",), None, "from class counts (logit adjustment; --tau 1 is the balanced softmax)"),
     "probability": Margin(
-        ("gain", "tau"), "probability", "classes that are missed more than they are wrongly named get margin; no counts"
+        ("gain", "tau", "margin_steps"),
+        "probability",
+        "classes that are missed more than they are wrongly named get margin; no counts",
     ),
-    "error": Margin(("gain",), "error", "the same, from wrong answers instead of probabilities"),
-    "age": Margin(("gain",), "age", "the same, from how long answers have been wrong"),
+    "error": Margin(("gain", "margin_steps"), "error", "the same, from wrong answers instead of probabilities"),
+    "age": Margin(("gain", "margin_steps"), "age", "the same, from how long answers have been wrong"),
 }

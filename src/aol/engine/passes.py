@@ -28,7 +28,8 @@ _EVALUATION_BATCH = {"cpu": (4096, 1 << 18), "cuda": (65536, 1 << 26)}
 _STREAMED_BATCH = 256  # the most images of an evaluation batch that is decoded meanwhile: the first one is there sooner
 Observe = Callable[[Tensor, Tensor, Tensor, Tensor], None]
 ObserveLogits = Callable[[Tensor, Tensor, Tensor | None], None]
-Issued = Callable[[int], None]  # told on the host how many images each batch has; it must not wait for the device
+# Told on the host how many images each batch has. It must not wait for the device, but for margins that move by steps.
+Issued = Callable[[int], None]
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -25,27 +25,28 @@ class RunMargins:
     """
 
     def __init__(self, runs: Sequence[Settings], num_classes: int, labels: Tensor | None, device: torch.device) -> None:
-        def rows(name: str) -> Tensor:
-            return torch.tensor([row for row, run in enumerate(runs) if run.margin == name], device=device)
-
         self._shape, self._device = (len(runs), num_classes), device
-        self._by_counts = rows("counts")
+        self._by_counts = torch.tensor([row for row, run in enumerate(runs) if run.margin == "counts"], device=device)
         self._tau = torch.tensor([run.tau for run in runs if run.margin == "counts"], dtype=torch.float64)
         self._rows: dict[str, Tensor] = {}
+        self._steps: dict[str, int | None] = {}
         self.controllers: dict[str, Margins] = {}
-        for name, margin in MARGINS.items():
-            gains = [run.gain for run in runs if run.margin == name]
-            if margin.signal is not None and gains:
-                self._rows[name] = rows(name)
-                soft = margin.signal == "probability"
-                self.controllers[name] = Margins(
-                    num_classes,
-                    labels=None if soft else labels,
-                    signal=margin.signal,
-                    gain=torch.tensor(gains),
-                    tau=torch.tensor([run.tau for run in runs if run.margin == name]) if soft else 1.0,
-                    device=device,
-                )
+        for margin, steps in dict.fromkeys((run.margin, run.margin_steps) for run in runs):
+            signal = MARGINS[margin].signal
+            if signal is None:
+                continue
+            own = [row for row, run in enumerate(runs) if (run.margin, run.margin_steps) == (margin, steps)]
+            soft = signal == "probability"
+            name = margin if steps is None else f"{margin}, {steps} steps"
+            self._rows[name], self._steps[name] = torch.tensor(own, device=device), steps
+            self.controllers[name] = Margins(
+                num_classes,
+                labels=None if soft else labels,
+                signal=signal,
+                gain=torch.tensor([runs[row].gain for row in own]),
+                tau=torch.tensor([runs[row].tau for row in own]) if soft else 1.0,
+                device=device,
+            )
         self._labels = labels
 
     @property
@@ -64,29 +65,46 @@ class RunMargins:
         return found
 
     @property
-    def by_probability(self) -> bool:
-        """Whether any run needs the probabilities of all classes."""
-        return "probability" in self.controllers
+    def per_step(self) -> dict[str, Margins]:
+        """The controllers that move every few training steps."""
+        return {name: each for name, each in self.controllers.items() if self._steps[name] is not None}
 
-    def observe_logits(self, label: Tensor, logits: Tensor, times: Tensor | None = None) -> None:
-        """Count probabilities, from `logits [R, B, C]` for samples of the classes `label [R, B]`."""
-        rows = self._rows["probability"]
-        often = None if times is None else times[rows].to(torch.int64)
-        self.controllers["probability"].observe(label[rows], logits[rows].softmax(-1), times=often)
+    @property
+    def per_epoch(self) -> dict[str, Margins]:
+        """The controllers that move once an epoch."""
+        return {name: each for name, each in self.controllers.items() if self._steps[name] is None}
 
-    def observe(self, position: Tensor, label: Tensor, answer: Tensor, times: Tensor | None = None) -> None:
-        """Count answers `[R, B]` to samples at `position` in `labels`, of the classes `label`."""
-        for name, margins in self.controllers.items():
+    def observe_logits(
+        self, of: Mapping[str, Margins], label: Tensor, logits: Tensor, times: Tensor | None = None
+    ) -> None:
+        """Count probabilities in some controllers, from `logits [R, B, C]` for classes `label [R, B]`."""
+        for name, margins in of.items():
             if margins.signal == "probability":
-                continue
-            rows = self._rows[name]
-            key = (label if self._labels is None else position)[rows]
-            margins.observe(key, answer[rows], times=None if times is None else times[rows])
+                rows = self._rows[name]
+                often = None if times is None else times[rows].to(torch.int64)
+                margins.observe(label[rows], logits[rows].softmax(-1), times=often)
+
+    def observe(
+        self, of: Mapping[str, Margins], position: Tensor, label: Tensor, answer: Tensor, times: Tensor | None = None
+    ) -> None:
+        """Count answers `[R, B]` in some controllers, to samples at `position` in `labels`, of the classes `label`."""
+        for name, margins in of.items():
+            if margins.signal != "probability":
+                rows = self._rows[name]
+                key = (label if self._labels is None else position)[rows]
+                margins.observe(key, answer[rows], times=None if times is None else times[rows])
 
     def advance(self, scale: float) -> None:
-        """Move the offsets; `scale` multiplies the gain."""
-        for margins in self.controllers.values():
+        """Move the offsets that move once an epoch; `scale` multiplies the gain."""
+        for margins in self.per_epoch.values():
             margins.advance(scale=scale)
+
+    def step(self, done: int, scale: float, *, last: bool) -> bool:
+        """Move the offsets whose turn it is after so many training steps of an epoch; return whether there are any."""
+        turn = [each for name, each in self.controllers.items() if (n := self._steps[name]) and (last or done % n == 0)]
+        for margins in turn:
+            margins.advance(scale=scale)
+        return bool(turn)
 
     def pending(self) -> Iterator[Tensor]:
         """Yield the tensors that `observe` changes in place."""

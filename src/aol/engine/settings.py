@@ -24,7 +24,7 @@ Value: TypeAlias = str | float | int | bool | None
 # What may differ between the runs of a group; all else is common to them.
 PER_RUN = (
     "weighting", "rho", "beta", "power", "temper", "level", "after", "factor", "mechanism", "loss", "gamma",
-    "divide_by", "margin", "tau", "gain", "start", "threshold", "seed",
+    "divide_by", "margin", "tau", "gain", "margin_steps", "start", "threshold", "seed",
 )  # fmt: skip
 
 # Settings that are words, and the words that are possible.
@@ -38,7 +38,8 @@ CHOICES: Mapping[str, Collection[str]] = {
     "margin": MARGINS.keys(), "net": ("auto", *names()),
 }  # fmt: skip
 
-_SYMBOLS = {"beta": "β", "gain": "k", "power": "p", "rho": "ρ", "tau": "τ"}  # in the name of a method
+# In the name of a method.
+_SYMBOLS = {"beta": "β", "gain": "k", "margin_steps": "steps", "power": "p", "rho": "ρ", "tau": "τ"}
 
 
 class WrongSettingsError(ValueError):
@@ -102,6 +103,7 @@ class Settings:
     margin: str = "none"
     tau: float = 1.0
     gain: float = 0.1
+    margin_steps: int | None = None  # margins from answers move after so many training steps; None: once an epoch
     threshold: float | str | None = None  # of a stream; None: the median, the paper's rule
     # Repetition and evaluation
     seed: int = 0
@@ -138,7 +140,7 @@ class Settings:
         _check.number("gain", self.gain, 0.0, 1e3)
         for name in ("fraction", "clean_part"):
             _check.number(name, getattr(self, name), 0.0, 1.0, open_below=True)
-        for name in ("image_size", "samples"):
+        for name in ("image_size", "samples", "margin_steps"):
             if (size := getattr(self, name)) is not None:
                 _check.whole(name, size, 1)
         if not isinstance(self.augment, bool):
@@ -155,8 +157,8 @@ class Settings:
         weighting = WEIGHTINGS[self.weighting]
         if weighting.needs_answers and self.signal == "none":
             raise ValueError(f"signal='none' tracks no ages, which weighting={self.weighting!r} needs.")
-        if MARGINS[self.margin].signal is not None and self.signal == "none":
-            raise ValueError(f"signal='none' has no answers, which margin={self.margin!r} needs.")
+        if MARGINS[self.margin].signal is not None and self.signal == "none" and self.margin_steps is None:
+            raise ValueError(f"signal='none' has no answers, which margin={self.margin!r} needs; or give margin_steps.")
         if self.signal == "before" and self.scenario == "offline":
             raise ValueError(
                 "signal='before' is for streams and arrivals: offline, every sample was trained on before."
@@ -255,7 +257,8 @@ class Settings:
             words.append(f"from {self.start:g}")
         if self.margin != "none":
             words = [] if weighting.is_uniform else [*words, "+"]
-            words += ["margin", self.margin, *(f"{_SYMBOLS[name]}={getattr(self, name):g}" for name in margin.settings)]
+            used = {name: value for name in margin.settings if (value := getattr(self, name)) is not None}
+            words += ["margin", self.margin, *(f"{_SYMBOLS[name]}={value:g}" for name, value in used.items())]
         if self.mechanism != "reweight":
             words.append(self.mechanism)
         if self.loss != "softmax":
@@ -270,6 +273,11 @@ class Settings:
     def changes_data(self) -> bool:
         """Whether images or labels are changed after they are read."""
         return self.nuisance != "none" or self.noise > 0.0
+
+    @property
+    def moves_margins_once_an_epoch(self) -> bool:
+        """Whether margins from answers move at the end of each epoch, and not every few steps."""
+        return MARGINS[self.margin].signal is not None and self.margin_steps is None and self.scenario != "stream"
 
     @property
     def first_weighted_epoch(self) -> int:

@@ -21,7 +21,7 @@ from torch import Tensor
 from aol.data import gpu_decode
 from aol.data.encoded_images import StoredImages
 from aol.data.images import Normalisation
-from aol.data.workers import Asked, Workers, cores
+from aol.data.workers import Asked, Workers, core_share
 from aol.engine.image_batches import Maker
 from aol.engine.image_requests import GROUP, Request, Wanted, chunks, has_views, slot_bytes, split
 from aol.engine.launch import local_processes
@@ -34,7 +34,8 @@ _DEPTH = 3  # batches that are made ahead, on the device
 def worker_count(workers: int | None, device: torch.device) -> int:
     """Return how many processes decode: by default one for each core if the device is a GPU, else none.
 
-    The processes of torchrun on one machine divide its cores. Elsewhere than on Linux `Workers` has no processes.
+    The processes of torchrun on one machine divide its cores, unless each has its own. Elsewhere than on Linux
+    `Workers` has no processes.
 
     >>> worker_count(None, torch.device("cpu")), worker_count(3, torch.device("cpu"))
     (0, 3)
@@ -43,7 +44,7 @@ def worker_count(workers: int | None, device: torch.device) -> int:
         return 0
     if workers is not None:
         return workers
-    return max(1, cores() // local_processes()) if device.type == "cuda" else 0
+    return core_share(local_processes()) if device.type == "cuda" else 0
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,7 @@ class StreamLoop(Loop):
         threshold: list[Threshold] = ["median" if run.threshold is None else run.threshold for run in runs]
         rho = torch.tensor([run.rho for run in runs])
         self.ages = ClassAges(self.num_classes, rho=rho, threshold=threshold, device=device)
+        self.ages._warned = True  # the table of the command line says how many thresholds were 0
         self.margins = RunMargins(runs, self.num_classes, None, device)
         self._streams = [_stream(run, self.labels) for run in runs]
         self._memories = [_memory(run, self.labels.numel()) for run in runs]

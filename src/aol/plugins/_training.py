@@ -212,7 +212,6 @@ class Balance:
         self.rate, self.records = LearningRate(), Records(recorder)
         if recorder is not None and not isinstance(ages, SampleAges | ClassAges):
             raise ValueError("recorder needs ages: SampleAges or ClassAges, with rho=0 if they are to weigh nothing.")
-        self._labels_given: Tensor | None = None
         self.comparing = True  # labels, in the first epoch of a training: each comparison synchronises a GPU
         self._own_devices = [state.device for state in self.states]
         labels = [each._labels for each in self.states if isinstance(each, SampleAges | Margins)]
@@ -279,22 +278,11 @@ class Balance:
             _check.same_labels(index, samples._labels, label)
 
     def check_key(self, key: Key, own: Key) -> None:
-        """In a first epoch, raise ValueError if labels were given as the keys of a batch, which are `own`.
-
-        On a GPU, which is not synchronised, `advance` raises it.
-        """
+        """In a first epoch, raise ValueError if labels were given as the keys of a batch, which are `own`."""
         if not (self.comparing and self.by_index and isinstance(key, Tensor) and isinstance(own, Tensor)):
             return
         given, own = (_check.integers("key", each, device=self.states[0].device) for each in (key, own))
-        if given.shape == own.shape:
-            wrong = (given == self.labels(own)).all() & (given != own).any()
-            self._labels_given = wrong if self._labels_given is None else self._labels_given | wrong
-            if _check.readable(given):
-                self._refuse_labels()
-
-    def _refuse_labels(self) -> None:
-        given, self._labels_given = self._labels_given, None
-        if given is not None and bool(given):
+        if given.shape == own.shape and bool((given == self.labels(own)).all() & (given != own).any()):
             raise ValueError("key must be the index of each sample in the training set, and is its label here.")
 
     # What training asks for
@@ -373,6 +361,11 @@ class Balance:
         for index, right, told in _of_all(key, correct, correct if answer is None else answer):
             self._observe(index, right, None if answer is None else told)
 
+    def note_rate(self, *optimizers: object) -> None:
+        """Note the learning rate of optimisers, if margins follow it or it is recorded."""
+        if self.margins is not None or self.records.given is not None:
+            self.rate.note(group for each in optimizers for group in getattr(each, "param_groups", ()))
+
     def observed(self) -> bool:
         """Return whether anything was observed since the last `advance`."""
         if isinstance(self.ages, SampleAges):
@@ -383,7 +376,6 @@ class Balance:
 
     def advance(self, *, sync: bool) -> None:
         """End an epoch or step of all states; the gain of margins follows the learning rate."""
-        self._refuse_labels()
         if self.ages is not None:
             self.ages.advance(sync=sync)
         if self.margins is not None:

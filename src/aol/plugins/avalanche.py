@@ -153,8 +153,7 @@ class AgePlugin(SupervisedPlugin):
 
     def after_forward(self, strategy: SupervisedTemplate, **kwargs: object) -> None:
         """Install the weighted criterion for the next loss only, and note the learning rate."""
-        if self.margins is not None or self._balance.records.given is not None:
-            self._balance.rate.note(strategy.optimizer.param_groups)
+        self._balance.note_rate(strategy.optimizer)
         if self._plain is None:
             self._plain = strategy._criterion
             strategy._criterion = partial(self._once, strategy)

@@ -54,7 +54,8 @@ class AgeOfLearning(Callback):
             default, for batches (x, y, ...), from the logits `module(x)`.
         key: position of the index or label in a batch; by default the last element, or "index" ("labels" for classes)
             if batches are mappings.
-        every: advance after so many optimiser steps instead of at the end of an epoch, for endless streams.
+        every: advance after so many optimiser steps instead of at the end of an epoch, for endless streams, and
+            for margins in short trainings.
         divide_by: "weight" or "count", the divisor of `weighted_mean`.
         recorder: records the training for `aol report`: a folder, a function from the ages to an `aol.Recorder`, or an
             `aol.Recorder` of these ages, which you close. Several processes need one of the first two.
@@ -232,8 +233,7 @@ class AgeOfLearning(Callback):
         if self._balance.comparing:
             self._compare(trainer, batch)
         self._open, self._batch = trainer.current_epoch, batch_idx
-        if self.margins is not None or self._balance.records.given is not None:
-            self._balance.rate.note(group for each in trainer.optimizers for group in each.param_groups)
+        self._balance.note_rate(*trainer.optimizers)
         if batch_idx % trainer.accumulate_grad_batches == 0:
             self._total = None
 

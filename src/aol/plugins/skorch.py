@@ -262,7 +262,7 @@ class AgeOfLearning(Callback):
         balance, ages = self._known()
         self.adjusts_ = training and (balance.margins is not None or balance.offset is not None)
         if training:
-            balance.rate.note(getattr(getattr(net, "optimizer_", None), "param_groups", ()))
+            balance.note_rate(getattr(net, "optimizer_", None))
         weighs = training and ages.epoch > 0 and self.rho > 0  # else the criterion's own mean, to the last bit
         if self.adjusts_ or weighs:
             self._attach(net)

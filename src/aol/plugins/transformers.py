@@ -51,7 +51,8 @@ class AgeTrainer(Trainer):
         clean_dataset: the training set without augmentation, for the pass; by default the training set.
         correct: function of outputs and labels that returns which predictions are right, bool `[B]`, or (for margins)
             probabilities `[B, C]` (for `recorder` too) or predicted classes, integers `[B]`; by default by the logits.
-        every: advance after so many optimiser steps instead of at the end of an epoch, for endless streams.
+        every: advance after so many optimiser steps instead of at the end of an epoch, for endless streams, and
+            for margins in short trainings.
         divide_by: "weight" or "count": Σwℓ / Σw or Σwℓ / B, over the whole optimiser step.
         recorder: records training and evaluation for `aol report`: a folder, a function from the ages to an
             `aol.Recorder`, or an `aol.Recorder` of these ages, which you close. Several processes need one of the first
@@ -179,8 +180,8 @@ class AgeTrainer(Trainer):
             batch[KEY] = self._part_positions(batch[KEY], batch["labels"])
         weights = [self._weight(batch[KEY]) for batch in batches]
         self._total = loss_total(weights or torch.empty(0), divide_by=self.divide_by)
-        if batches and (self.margins is not None or self._balance.records.given is not None):
-            self._balance.rate.note(self.optimizer.param_groups)
+        if batches:
+            self._balance.note_rate(self.optimizer)
         return batches, items
 
     def _key(self, batch: Mapping[str, Tensor]) -> Tensor:
@@ -232,8 +233,7 @@ class AgeTrainer(Trainer):
         outputs = model(**_without(inputs, KEY, "labels"))
         losses = self._losses(self._adjusted(outputs), labels, num_items_in_batch)
         if self._balance.states and self.signal == "training":
-            right, told = self._answers(outputs, labels)
-            self._balance.observe_together(key, right[: len(key)], None if told is None else told[: len(key)])
+            self._balance.observe_together(key, *self._answers(key, outputs, labels))
         self._weighed = True
         loss = weighted_mean(losses[: len(key)], self._weight(key), total=self._total)
         return (loss, outputs) if return_outputs else loss
@@ -271,21 +271,16 @@ class AgeTrainer(Trainer):
         changed["logits"] = logits
         return changed
 
-    def _answers(self, outputs: object, labels: Tensor) -> tuple[Tensor, Tensor | None]:
+    def _answers(self, key: Tensor, outputs: object, labels: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Return which predictions are right, and what margins need; without padding, which has no key."""
         target = self._per_part(labels, labels)
         if self._correct is not None:
             found = self._per_part(labels, self._correct(outputs, labels))
         elif self._parts is not None and target.is_floating_point():
             found = (self._per_part(labels, _logits(outputs)) > 0) == (target > 0)
         else:
-            return answers(self._per_part(labels, _logits(outputs)), target)
-        if found.is_floating_point():
-            return found.argmax(-1) == target, found
-        if found.dtype != torch.bool:
-            return found == target, found
-        if self.margins is not None:
-            raise TypeError("correct must return probabilities or predicted classes, integers, for margins.")
-        return found, None
+            return answers(self._per_part(labels, _logits(outputs))[: len(key)], target[: len(key)])
+        return self._balance.parse_answer(key, found[: len(key)])
 
     def _weight(self, key: Tensor) -> Tensor:
         return self._balance.weight(key, aged=not self.resample)
@@ -353,7 +348,7 @@ class AgeTrainer(Trainer):
                     outputs = self.model(**_without(inputs, KEY, "labels"))
                 key = self._part_positions(self._key(inputs), labels)
                 self._balance.compare(key, labels)
-                self._balance.observe(key, *self._answers(outputs, labels))
+                self._balance.observe(key, *self._answers(key, outputs, labels))
 
     # Checkpoints
 

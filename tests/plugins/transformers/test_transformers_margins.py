@@ -274,7 +274,7 @@ def test_bad_input_gets_one_clear_sentence(options: dict, error: type[Exception]
 
 
 def test_which_answers_are_right_is_not_enough_for_margins() -> None:
-    with pytest.raises(TypeError, match="correct must return probabilities"):
+    with pytest.raises(TypeError, match="margins need probabilities"):
         trained(
             None, margins=made_margins("age"), correct=lambda outputs, labels: outputs["logits"].argmax(1) == labels
         )
