@@ -176,6 +176,81 @@ def test_a_stray_answer_on_the_device_is_reported_and_loses_nothing() -> None:
 
 
 @pytest.mark.usefixtures("pretended")
+@pytest.mark.parametrize("kind", ["class", "old", "ages of classes", "error rates"])
+@pytest.mark.parametrize("key_at", ["cpu", "cuda"])
+@pytest.mark.parametrize("saved", [False, True])
+def test_predicted_classes_in_place_of_truths_are_reported_without_waiting(kind: str, key_at: str, saved: bool) -> None:
+    ages, other = made(kind, "cuda"), made(kind, "cuda")
+    key = (torch.arange(7) if isinstance(ages, aol.SampleAges) else LABELS).to(key_at)
+    other.observe(key, RIGHT.cuda())
+    right, predicted = RIGHT.to(torch.int64).cuda(), torch.tensor([0, 1, 2, 0, 1, 2, 2], dtype=torch.uint8).cuda()
+    with no_waiting():
+        ages.observe(key, right)
+        ages.observe(key, predicted)  # no value of this call counts
+    if saved:
+        state, ages = ages.state_dict(), made(kind, "cuda")
+        ages.load_state_dict(state)
+    with pytest.raises(ValueError, match=r"correct must be true or false.*predicted classes.*ignored"):
+        ages.advance()
+    assert ages.epoch == 0
+    ages.advance()
+    other.advance()
+    assert torch.equal(ages.weight(key).cpu(), other.weight(key).cpu())
+    ages.observe(key, right)
+    ages.advance()
+    assert ages.epoch == 2
+
+
+@pytest.mark.usefixtures("pretended")
+def test_predicted_classes_in_place_of_truths_of_one_run_are_reported() -> None:
+    runs = {"rho": [0.5, 0.1], "device": "cuda"}
+    for ages in (aol.SampleAges([0, 0, 1], **runs), aol.ClassAges(3, **runs)):
+        ages.observe(torch.arange(3).cuda(), torch.tensor([[1, 0, 1], [1, 5, 1]]).cuda())
+        with pytest.raises(ValueError, match="correct must be true or false"):
+            ages.advance()
+
+
+@pytest.mark.usefixtures("pretended")
+def test_predicted_classes_are_refused_at_once_where_they_can_be_read() -> None:
+    parts = aol.PartAges([[0, 1], [1, 1]], device="cuda")
+    with pytest.raises(ValueError, match="correct must be true or false"):
+        parts.observe([0, 1], torch.tensor([[0, 1], [2, 1]]).cuda(), [[0, 1], [1, 1]])
+    ages = made("class", "cuda")
+    with pytest.raises(ValueError, match="correct must be true or false"):
+        ages.observe(torch.arange(3).cuda(), [0, 1, 2])
+
+
+@pytest.mark.usefixtures("pretended")
+@pytest.mark.parametrize("kind", ["ages of classes", "error rates", "margins"])
+def test_negative_times_on_the_device_are_reported_and_lose_nothing(kind: str) -> None:
+    def state() -> aol.ClassAges | aol.ErrorRates | aol.Margins:
+        return aol.Margins(3, signal="error", device="cuda") if kind == "margins" else made(kind, "cuda")
+
+    found, other = state(), state()
+    right = ANSWER if kind == "margins" else RIGHT
+    label, answer, times = (each.cuda() for each in (LABELS, right, torch.tensor([1, -1, 2, 0, 1, 2**50, 1])))
+    with no_waiting():
+        found.observe(label, answer, times=times)
+    kept = [0, 2, 3, 4, 6]
+    other.observe(LABELS[kept], right[kept], times=[1, 2, 0, 1, 1])
+    with pytest.raises(IndexError, match=r"times 0 or more.*ignored"):
+        found.advance()
+    for each in (found, other):
+        each.advance()
+    seen = "missed" if kind == "margins" else "error_rate" if kind == "error rates" else "accuracy"
+    assert torch.equal(getattr(found, seen).cpu(), getattr(other, seen).cpu())
+
+
+@pytest.mark.usefixtures("pretended")
+def test_a_state_without_the_mark_of_refused_truths_is_loaded() -> None:
+    ages, other = made("class", "cpu"), made("class", "cuda")
+    told(ages, "cpu", "cpu")
+    old = {name: each for name, each in ages.state_dict().items() if name not in ("neither", "sha256")}
+    other.load_state_dict(old)  # as 0.1 wrote it
+    assert torch.equal(other.weight(range(7)).cpu(), ages.weight(range(7)))
+
+
+@pytest.mark.usefixtures("pretended")
 def test_weights_that_stayed_on_the_host_go_to_the_losses_without_waiting() -> None:
     loss, weight = torch.tensor([1.0, 3.0]).cuda(), torch.tensor([3.0, 1.0])
     with no_waiting():

@@ -175,6 +175,14 @@ def test_a_stray_on_one_process_is_reported_on_all_and_then_left_out(processes, 
         assert epoch == 1
 
 
+@pytest.mark.parametrize("case", ["class", "sharded class", "counted class"])
+def test_predicted_classes_in_place_of_truths_on_one_process_are_reported_on_all(processes, case):
+    for first, second, epoch in processes.run("errors", case=case):
+        assert first.startswith("ValueError: correct must be true or false")
+        assert second == "went on"
+        assert epoch == 1
+
+
 @pytest.mark.parametrize("kind", ["ShuffledSampler", "AgeSampler", "WeightedSampler"])
 @pytest.mark.parametrize("even", [True, False])
 def test_processes_share_the_order_of_one(processes, kind, even):

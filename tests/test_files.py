@@ -71,6 +71,8 @@ def test_what_a_file_holds_already_is_not_written_again(tmp_path: Path) -> None:
 def test_a_folder_has_one_writer_and_so_has_each_part_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with locked(tmp_path), pytest.raises(FolderInUseError, match="in use by another aol process"), locked(tmp_path):
         pass
+    with locked(tmp_path, "1-of-2"), pytest.raises(FolderInUseError), locked(tmp_path, "3-of-4"):
+        pass
     with locked(tmp_path, "1-of-2"), locked(tmp_path, "2-of-2"):
         for part in ("", "1-of-2"):
             with pytest.raises(FolderInUseError), locked(tmp_path, part):

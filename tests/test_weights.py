@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from hypothesis import given
@@ -311,3 +312,28 @@ def test_weights_carry_no_gradient_and_change_no_input():
     for made in (aol.combine(weight, weight), aol.temper(weight, 0.5), aol.cap(weight, 1.2)):
         assert not made.requires_grad
     assert weight.tolist() == [1.0, 3.0]
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        aol.logit_offsets,
+        lambda counts: aol.class_balanced_weight(counts, 0.9),
+        lambda counts: aol.frequency_weight(counts, 0.5),
+        lambda counts: aol.metrics.class_metrics([0.5, 0.5, 0.5], counts=counts),
+    ],
+)
+def test_counts_of_a_series_must_be_in_the_order_of_classes(use) -> None:
+    labels = pd.Series([1, 1, 1, 0, 2, 2])
+    with pytest.raises(ValueError, match=r"order of the classes.*\[1, 2, 0\].*reindex"):
+        use(labels.value_counts())
+    with pytest.raises(ValueError, match=r"\[0, 2\]"):
+        use(labels[labels != 1].value_counts().sort_index())
+    found, wanted = use(labels.value_counts().reindex(range(3), fill_value=0)), use([1, 3, 2])
+    assert str(found) == str(wanted)
+    assert str(use(pd.Series([1, 3, 2], index=["a", "b", "c"]))) == str(wanted)
+
+
+def test_the_rows_of_a_frame_of_counts_have_any_index() -> None:
+    frame = pd.DataFrame([[1, 3], [4, 2]], index=[7, 8])
+    assert torch.equal(aol.frequency_weight(frame, 0.5), aol.frequency_weight(frame.to_numpy(), 0.5))

@@ -77,18 +77,38 @@ def _integers(name: str, value: object, device: torch.device | None = None) -> T
     return found
 
 
-def truths(name: str, value: object, *, device: torch.device | None = None) -> Tensor:
-    """Return `value` as a bool tensor. Integers must be 0 or 1, which is checked where values can be read."""
+def truths(name: str, value: object, *, device: torch.device | None = None, wait: bool = False) -> Tensor:
+    """Return `value` as a bool tensor. Integers must be 0 or 1: on a GPU this is checked with `wait` only."""
+    return unread_truths(name, value, device=device, wait=wait)[0]
+
+
+def unread_truths(
+    name: str, value: object, *, device: torch.device | None = None, wait: bool = False
+) -> tuple[Tensor, Tensor | None]:
+    """Return `value` as `truths` does and, of integers that were not read, whether any is not 0 or 1, `bool []`."""
     wanted = "true or false for each item (a bool tensor, array or list)"
-    found = _tensor(name, value, wanted, device)
-    if found.numel() == 0 and not isinstance(value, Tensor | np.ndarray):
-        return found.to(torch.bool)
+    given = _tensor(name, value, wanted, None)
+    found = moved(given, device)
+    if found.dtype == torch.bool or (found.numel() == 0 and not isinstance(value, Tensor | np.ndarray)):
+        return found.to(torch.bool), None
     if found.is_floating_point() or found.is_complex():
         raise TypeError(f"{name} must be {wanted}, not {shown(found)}.")
     # As int64: other unsigned types than uint8 cannot be compared.
-    if found.dtype != torch.bool and readable(found) and (why := Bounds(0, 1).refuse(found.to(torch.int64))):
+    whole = (given if readable(given) else found).to(torch.int64)
+    if not (wait or readable(whole)):
+        return found.to(torch.bool), ((whole < 0) | (whole > 1)).any()
+    if why := Bounds(0, 1).refuse(whole):
         raise ValueError(f"{name} must be {wanted}; a number {why}.")
-    return found.to(torch.bool)
+    return found.to(torch.bool), None
+
+
+def neither_true_nor_false() -> ValueError:
+    """Return the error of `advance` for numbers other than 0 and 1 that `observe` was given as `correct`."""
+    return ValueError(
+        "correct must be true or false for each item, but observe() was given other numbers since the last advance(): "
+        "was it given predicted classes? All answers of those calls were ignored. Call advance() again to continue "
+        "without them."
+    )
 
 
 def real(name: str, value: object, *, device: torch.device | None = None) -> Tensor:
@@ -123,6 +143,29 @@ def finite(name: str, value: object, *, device: torch.device | None = None) -> T
     if bool(wrong.any()):
         raise ValueError(f"{name} must be {wanted}, not {found[wrong][0].item():g}.")
     return found
+
+
+def counts(value: object) -> Tensor:
+    """Return class counts as `finite` does; see `in_class_order`."""
+    return finite("counts", in_class_order(value))
+
+
+def in_class_order(value: object) -> object:
+    """Return class counts, or raise ValueError if they are a pandas Series by class in another order than the classes.
+
+    `value_counts()` has the most frequent class first, and none without samples. The index of a DataFrame, which has a
+    row per run, does not name classes.
+    """
+    index = getattr(value, "index", None) if getattr(value, "ndim", 1) == 1 else None
+    if getattr(getattr(index, "dtype", None), "kind", "") in ("i", "u"):
+        known = np.asarray(index).tolist()
+        if known != list(range(len(known))):
+            first = f"{known[:5]}"[:-1] + (", ...]" if len(known) > 5 else "]")
+            raise ValueError(
+                f"counts must be in the order of the classes 0, 1, 2 ..., but this Series has the index {first}: use "
+                "counts.reindex(range(num_classes), fill_value=0)."
+            )
+    return value
 
 
 def rates(name: str, value: object, low: float, high: float, *, open_above: bool = False) -> Tensor:
@@ -201,6 +244,11 @@ def times(value: object, shape: Sequence[int], device: torch.device) -> Tensor:
     if readable(found) and (why := Bounds(0, _MOST_TIMES).refuse(found)):
         raise ValueError(f"times {why}.")
     return found
+
+
+def is_count(value: Tensor) -> Tensor:
+    """Return which numbers are counts as `times` takes them; for those that it could not read."""
+    return (value >= 0) & (value <= _MOST_TIMES)
 
 
 def within(name: str, index: Tensor, size: int, what: str) -> None:

@@ -24,7 +24,8 @@ class ClassCounts(State):
         self.num_classes = 0 if num_classes is None else _check.classes(num_classes)
         self.epoch = 0
         self._single = rate.dim() == 0
-        # An extra column takes labels outside the classes, so that no check has to synchronise.
+        # An extra column takes what is refused, so that no check has to synchronise: `_total` labels outside the
+        # classes and bad `times`, and both all labels of a call whose `correct` is neither true nor false.
         self._right = torch.zeros((rate.numel(), self.num_classes + 1), dtype=torch.int64, device=device)
         self._total = torch.zeros_like(self._right)
         self._rho = rate.reshape(-1).to(self._right.device, torch.float32)  # may be the user's default device
@@ -34,18 +35,25 @@ class ClassCounts(State):
 
         `label` is `[B]` or `[R, B]`, `correct` is `[B]`, or `[R, B]` with a run axis. Repeats count repeatedly;
         `times`, of the shape of `label`, gives a count for each prediction. A label outside the classes raises
-        IndexError; on the state's CUDA device, which is not synchronised, `advance` raises it. Where `num_classes` is
-        not given, a label that is new adds its class, and CUDA devices are synchronised.
+        IndexError; numbers in `correct` other than 0 and 1, and `times` below 0, raise ValueError. On the state's CUDA
+        device, which is not synchronised, `advance` raises an error. Where `num_classes` is not given, a label that is
+        new adds its class, and CUDA devices are synchronised.
 
         A state is for one thread: calls from several threads at once lose counts.
         """
         where = self._label(label)
-        right = self._correct(correct, where.shape[-1], "label")
+        right, neither = self._correct(correct, where.shape[-1], "label")
         often = None if times is None else _check.times(times, where.shape, self.device)
         self._make_room("label", where)
         where = where.expand(self._rho.numel(), -1)
-        where = where.where((where >= 0) & (where < self.num_classes), self.num_classes)
-        once = torch.ones_like(where) if often is None else often.expand_as(where)
+        inside = (where >= 0) & (where < self.num_classes)
+        if often is not None:
+            inside = inside & _check.is_count(often)
+        right = right & inside
+        if neither is not None:
+            inside, right = inside & ~neither, right | neither
+        where = where.where(inside, self.num_classes)
+        once = torch.ones_like(where) if often is None else torch.where(inside, often, 1)
         self._right.scatter_add_(1, where, once * right)
         self._total.scatter_add_(1, where, once)
 
@@ -60,13 +68,15 @@ class ClassCounts(State):
         counts = torch.stack((self._right, self._total))
         if sync:
             counts = _distributed.total(counts, group)
-        stray = bool(counts[1, :, -1].any())
+        neither, stray = counts[:, :, -1].any(1).tolist()
         if stray:
             self._right[:, -1] = 0
             self._total[:, -1] = 0
+            if neither:
+                raise _check.neither_true_nor_false()
             raise IndexError(
-                f"{self._unknown()}, but observe() was given another since the last advance(). It was "
-                "ignored. Call advance() again to continue without it."
+                f"{self._unknown()}, and times 0 or more, but observe() was given others since the last advance(). "
+                "They were ignored. Call advance() again to continue without them."
             )
         return counts[0, :, :-1].to(torch.float64) / counts[1, :, :-1]
 

@@ -42,13 +42,16 @@ class HasRuns:
             raise ValueError(f"{name} must have the shape {wanted}, not {list(found.shape)}.")
         return found
 
-    def _correct(self, correct: object, size: int, name: str) -> Tensor:
-        """Return which of so many samples are right, `bool [R, B]`; `name` is that of their indices or labels."""
-        right = _check.truths("correct", correct, device=self.device)
+    def _correct(self, correct: object, size: int, name: str) -> tuple[Tensor, Tensor | None]:
+        """Return which of so many samples are right, `bool [R, B]`; `name` is that of their indices or labels.
+
+        Also whether any of them is neither true nor false, `bool []`, if that was not read.
+        """
+        right, neither = _check.unread_truths("correct", correct, device=self.device)
         shape = (size,) if self._single else (self._rho.numel(), size)
         if right.shape != torch.Size(shape):
             raise ValueError(f"correct must have the shape {list(shape)} to go with {name}, not {list(right.shape)}.")
-        return right.reshape(self._rho.numel(), -1)
+        return right.reshape(self._rho.numel(), -1), neither
 
     def to(self, device: torch.device | str) -> Self:
         """Move the state to a device, and return it."""

@@ -6,6 +6,7 @@ import difflib
 import numbers
 import re
 import reprlib
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 PROFILES = ("exp", "step")  # of long tails
@@ -88,6 +89,23 @@ def spreadsheet_text(text: str) -> str:
     ("'=1+2", 'cat', '-3')
     """
     return f"'{text}" if text.startswith(_FORMULA) and not _NUMBER.fullmatch(text) else text
+
+
+def unlike(names: Iterable[str], form: str = " ({})") -> list[str]:
+    """Return unique names: the second of one name gets a number.
+
+    >>> unlike(["cat", "dog", "cat"]), unlike(["a", "a", "a-2"], "-{}")
+    (['cat', 'dog', 'cat (2)'], ['a', 'a-2', 'a-2-2'])
+    """
+    found: dict[str, None] = {}
+    number: Counter[str] = Counter()  # the last one given to each name
+    for name in names:
+        chosen = name
+        while chosen in found:
+            number[name] = max(2, number[name] + 1)
+            chosen = name + form.format(number[name])
+        found[chosen] = None
+    return list(found)
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

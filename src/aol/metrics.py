@@ -214,7 +214,7 @@ def _accuracies(name: str, value: _check.Numbers) -> Tensor:
 
 
 def _counts(value: _check.Numbers) -> Tensor:
-    found = _check.finite("counts", value)
+    found = _check.counts(value)
     if found.dim() != 1:
         raise ValueError(f"counts must be a vector with a number for each class, not {_check.shown(value)}.")
     return found

@@ -25,7 +25,7 @@ def logit_offsets(counts: _check.Integers, tau: _check.Rate = 1.0) -> Tensor:
     >>> logit_offsets([1000, 10])
     tensor([ 2.3026, -2.3026])
     """
-    number = _check.finite("counts", counts)
+    number = _check.counts(counts)
     rate = _a_row_each("tau", _check.rates("tau", tau, 0.0, 1e6), number)
     log = number.masked_fill(number == 0, torch.nan).log()
     return (rate * (log - log.nanmean(-1, keepdim=True))).nan_to_num(0.0).to(torch.float32)

@@ -41,8 +41,8 @@ def inflation(seeds: int, chosen: int) -> float:
 class Gain:
     """A mean difference over `seeds` pairs. `error` is its standard error, None where it is not defined.
 
-    `chosen` is the number of sides of the comparison on which a setting was chosen: 0, 1 or 2. `more_freedom`: degrees
-    of freedom of the error beyond those of the pairs, where its spread was estimated from more data.
+    `chosen` is the number of sides of the comparison on which a setting was chosen: 0, 1 or 2. `error_freedom`: degrees
+    of freedom of the error, where these are not the number of pairs minus one.
     """
 
     mean: float
@@ -51,12 +51,12 @@ class Gain:
     error: float | None
     bootstrap: tuple[float, float] | None = None
     chosen: int = 0
-    more_freedom: int = 0
+    error_freedom: float | None = None
 
     @property
-    def freedom(self) -> int:
+    def freedom(self) -> float:
         """Degrees of freedom of the error."""
-        return self.seeds - 1 + self.more_freedom
+        return self.seeds - 1 if self.error_freedom is None else self.error_freedom
 
     @property
     def interval(self) -> tuple[float, float] | None:
@@ -69,7 +69,11 @@ class Gain:
     @property
     def p(self) -> float:
         """The two-sided p-value of no gain; one where there is no test."""
-        return min(1.0, 2 * min(self.p_above(0.0), self.p_below(0.0)))
+        return self.p_equal(0.0)
+
+    def p_equal(self, value: float) -> float:
+        """Return the two-sided p-value of "the gain is `value`"."""
+        return min(1.0, 2 * min(self.p_above(value), self.p_below(value)))
 
     def p_above(self, least: float) -> float:
         """Return the one-sided p-value of "the gain is `least` or less"; small means that it is more."""

@@ -29,7 +29,7 @@ def class_balanced_weight(counts: _check.Integers, beta: _check.Rate) -> Tensor:
     >>> class_balanced_weight([10**8, 10**2], 0.9999999999999999)
     tensor([2.0000e-06, 2.0000e+00])
     """
-    number = _check.finite("counts", counts)
+    number = _check.counts(counts)
     rate = _a_row_each("beta", _check.rates("beta", beta, 0.0, 1.0, open_above=True), number)
     # 1 - β^n = -expm1(n log β) is accurate where β^n rounds to one. The constant factor 1 - β cancels.
     effective = -torch.expm1(number * torch.log1p(rate - 1))
@@ -48,7 +48,7 @@ def frequency_weight(counts: _check.Integers, power: _check.Rate) -> Tensor:
     >>> frequency_weight([100, 25], 0.5)
     tensor([0.6667, 1.3333])
     """
-    number = _check.finite("counts", counts)
+    number = _check.counts(counts)
     rate = _a_row_each("power", _check.rates("power", power, 0.0, torch.inf), number)
     log = number.masked_fill(number == 0, torch.nan).log()
     above = log - log.nan_to_num(torch.inf).amin(-1, keepdim=True)
@@ -98,7 +98,7 @@ def set_weight(member: _check.Truths, factor: _check.Rate | None = None) -> Tens
     >>> set_weight([False, False, False, True])
     tensor([0.6667, 0.6667, 0.6667, 2.0000])
     """
-    inside = _check.truths("member", member)
+    inside = _check.truths("member", member, wait=True)
     if inside.dim() == 0:
         raise ValueError(f"member must hold one value per sample, not {_check.shown(member)}.")
     return mean_one(_set_weight(inside, torch.ones_like(inside), factor))

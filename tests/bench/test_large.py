@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from aol.bench import large
+from aol.bench import large, measure
 from aol.cli import main
 from aol.data import open_data
 from aol.engine.image_requests import decoded_by_worker
@@ -137,18 +137,11 @@ def test_making_needs_a_folder(capsys: pytest.CaptureFixture[str]) -> None:
     assert "--folder" in capsys.readouterr().err
 
 
-def test_the_record_has_what_was_measured_before_an_interruption(folder: Path) -> None:
-    written: list[int] = []
-
-    def say(line: str) -> None:
-        if "random tensors" in line:
-            raise KeyboardInterrupt
-
-    bench = large.Large(CPU, images=24, say=say, write=lambda rows: written.append(len(rows)))
-    bench.add("one", 1.0, "s")
-    with pytest.raises(KeyboardInterrupt):
-        bench.add("random tensors", 2.0, "s")
-    assert written == [1]
+def test_the_record_has_what_was_measured_before_an_interruption(tmp_path: Path) -> None:
+    figures = measure.Figures(CPU, "photos", tmp_path / "large.json")
+    for number in (1, 2):
+        figures.add("one", 1.0, "s")
+        assert len(json.loads((tmp_path / "large.json").read_text())["rows"]) == number
 
 
 def test_the_plain_loop_leaves_out_what_was_ready_before(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

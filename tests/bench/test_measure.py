@@ -33,8 +33,9 @@ def timed(small: None, monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[st
     monkeypatch.setattr(measure.Bench, "together", taken)
 
     def rows(*runs: int) -> dict[str, float]:
-        found = measure.measure(CPU, runs=runs, scale=0.01, epochs=1, workers=0, say=lambda _: None)
-        return {row.what: row.value for row in found}
+        figures = measure.Figures(CPU, "random images")
+        measure.measure(figures, runs=runs, scale=0.01, epochs=1, workers=0)
+        return {row.what: row.value for row in figures.rows}
 
     return rows
 
@@ -79,8 +80,8 @@ def test_the_command_times_real_epochs(
     assert "engine, 2 runs together" in said.err
     record = json.loads(file.read_text())
     assert record["versions"]["torch"] == torch.__version__
-    assert record["scale"] == 0.01
-    assert "; 0.01 of CIFAR-10's size" in said.out.splitlines()[0]
+    assert record["data"] == "0.01 of CIFAR-10's size, imbalance 100"
+    assert said.out.splitlines()[0].endswith(f"; {record['data']}")
     assert [row["what"] for row in record["rows"]] == [row.split(" | ")[0][2:] for row in said.out.splitlines()[4:]]
     costs = [row for row in record["rows"] if not row["what"].startswith("cost")]
     assert all(row["value"] > 0 and row["n"] == 1 for row in costs)

@@ -22,6 +22,12 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measure, "seconds_per_epoch", lambda *_, epochs, **__: [2.0] * epochs)
 
 
+def _measured(runs: tuple[int, ...]) -> dict[str, float]:
+    figures = measure.Figures(CPU, "random images")
+    networks.measure(figures, names=["cnn"], runs=runs, scale=0.02, epochs=1, workers=0)
+    return {row.what: row.value for row in figures.rows}
+
+
 def test_ratios_follow_from_the_epochs(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[int, str]] = []
 
@@ -35,8 +41,7 @@ def test_ratios_follow_from_the_epochs(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(measure.Bench, "together", taken)
     monkeypatch.setattr(networks, "choose", chosen)
-    found = networks.measure(CPU, names=["cnn"], runs=(1, 16), scale=0.02, epochs=1, workers=0, say=lambda _: None)
-    rows = {row.what: row.value for row in found}
+    rows = _measured(runs=(1, 16))
     assert asked == [(1, ALONE), (16, "vmap")]
     assert rows["cnn, one run, straightforward loop over engine"] == 4.0
     assert rows["cnn, one run × 200 epochs, from that epoch"] == 100.0
@@ -50,9 +55,8 @@ def test_ratios_follow_from_the_epochs(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_flops_of_an_epoch_are_those_of_its_images(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measure.Bench, "together", lambda *_, **__: (1.0, None))
     monkeypatch.setattr(networks, "floors", lambda *_, **__: {"FLOPs": 3e12, "bytes": 3e9})
-    found = networks.measure(CPU, names=["cnn"], runs=(1,), scale=0.02, epochs=1, workers=0, say=lambda _: None)
-    rows = {row.what: row.value for row in found}
-    trained = measure.Bench(CPU, scale=0.02, epochs=1, say=lambda _: None, imbalance=200.0).images
+    rows = _measured(runs=(1,))
+    trained = measure.Bench(measure.Figures(CPU, ""), scale=0.02, epochs=1, imbalance=200.0).images
     assert rows["cnn, one run, FLOPs of an epoch"] == pytest.approx(3 * trained + trained + 200)
     assert rows["cnn, one run, bytes of an epoch"] == pytest.approx(3 * trained + trained + 200)
 

@@ -9,6 +9,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from aol.report.page import write_page
+from aol.report.pictures import Pictures
 from tests.support.made_runs import PAYLOADS, changed, make_data
 from tests.support.opened import Open, settle
 
@@ -83,7 +84,7 @@ def test_text_and_rows_of_samples_are_shown_as_text(open_page: Open, tmp_path: P
     data = make_data()
     assert data.samples is not None
     about = {row: PAYLOADS[0] if row % 2 else [[PAYLOADS[2], PAYLOADS[3]]] for row in range(len(data.samples))}
-    told = replace(data.samples, about=about, pictures=lambda _: None, no_pictures=lambda: PAYLOADS[1])
+    told = replace(data.samples, about=about, find_pictures=lambda: Pictures(problem=PAYLOADS[1]))
     write_page([changed(data, samples=told)], tmp_path / "text.html")
     page = open_page(tmp_path / "text.html")
     assert page.locator("#gallery blockquote.about").first.inner_text() == PAYLOADS[0]

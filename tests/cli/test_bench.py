@@ -14,15 +14,15 @@ def test_flags_reach_the_measurement_and_figures_are_printed_and_written(
 ) -> None:
     asked: dict[str, object] = {}
 
-    def measured(device: object, **given: object) -> list[measure.Row]:
+    def measured(figures: measure.Figures, **given: object) -> None:
         asked.update(given)
-        return [measure.Row("one run", 1234.0, "images/s", 1)]
+        figures.add("one run", 1234.0, "images/s", 1)
 
     monkeypatch.setattr(measure, "measure", measured)
     words = ["bench", "--device", "cpu", "--runs", "1,4", "--scale", "0.02", "--epochs", "2", "--workers", "0"]
     assert main([*words, "--json", "--out", str(tmp_path / "figures.json")]) == 0
     told = json.loads(capsys.readouterr().out)
-    assert told["scale"] == 0.02
+    assert told["data"] == "0.02 of CIFAR-10's size, imbalance 100"
     assert told["rows"][0]["value"] == 1234.0
     assert {name: asked[name] for name in ("runs", "scale", "epochs", "workers")} == {
         "runs": [1, 4], "scale": 0.02, "epochs": 2, "workers": 0,
@@ -30,7 +30,7 @@ def test_flags_reach_the_measurement_and_figures_are_printed_and_written(
     assert (tmp_path / "figures.json").is_file()
     assert main(["bench", "--device", "cpu"]) == 0
     assert "1,234" in capsys.readouterr().out
-    assert asked["runs"] == measure.usual(__import__("torch").device("cpu")).runs
+    assert asked["runs"] == (1, 2)
 
 
 @pytest.mark.parametrize(

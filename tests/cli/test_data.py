@@ -41,10 +41,7 @@ def test_get_of_what_is_embedded_needs_no_network(capsys: pytest.CaptureFixture[
     assert json.loads(out) == {"name": "digits", "where": "inside scikit-learn"}
 
 
-def test_get_without_a_network_fails_with_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr("aol.data.download.time.sleep", lambda _: None)
+def test_get_without_a_network_fails_with_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     status, out, err = run(capsys, "get", "cifar10", "--data-dir", tmp_path, "--mirror", "http://127.0.0.1:9")
     assert (status, out, err.count("\n")) == (1, "", 1)
     assert "cifar-10-python.tar.gz" in err

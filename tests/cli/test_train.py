@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from aol import load_runs
 from aol.cli import main, train
 from aol.cli.flags import DEFAULTS, runs_of, settings_of, starting_point
 from tests.cli.test_parser import flags
@@ -68,6 +69,15 @@ def test_every_flag_is_accepted_with_its_default(
     assert flags(command) - set(words) - {"--help", "--fresh", "--limit-minutes", "--tensorboard"} == set()
     (run,) = json.loads(capsys.readouterr().out)["runs"]
     assert run["config"] == runs_of(command, {"epochs": ["1"], "fraction": [str(start["fraction"])]})[0].as_dict()
+
+
+def test_a_stream_tells_of_thresholds_of_zero_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], recwarn: pytest.WarningsRecorder
+) -> None:
+    assert main(["stream", "--steps", "8", "--period", "3", "--weighting", "aol", "--out", str(tmp_path)]) == 0
+    out = capsys.readouterr().out
+    assert out.count("positive-median") == 1
+    assert not [each for each in recwarn if "threshold" in str(each.message)]
 
 
 @pytest.mark.parametrize("words", [["train", *FEW], ["stream", "--steps", "2"]])
@@ -261,6 +271,20 @@ def test_a_share_of_what_torchrun_shares_out_is_refused(
     assert main(["train", *FEW, "--shard", "1/2", "--parallel", "runs", "--out", str(out)]) == 2
     assert "--parallel runs" in capsys.readouterr().err
     assert not out.exists()
+
+
+def test_margins_that_move_once_in_few_epochs_are_warned_of(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["train", "--samples", "200", "--epochs", "2", "--margin", "none,probability", "--seed", "0-1"]
+    assert main([*words, "--out", str(tmp_path / "by epoch")]) == 0
+    warned = [line for line in capsys.readouterr().err.splitlines() if "Warning" in line]
+    assert len(warned) == 1
+    assert "--margin-steps" in warned[0]
+    assert main([*words, "--gain", "1.5", "--out", str(tmp_path / "faster")]) == 0
+    assert "Warning" not in capsys.readouterr().err
+    assert main([*words, "--margin-steps", "5", "--out", str(tmp_path / "by step")]) == 0
+    assert "Warning" not in capsys.readouterr().err
+    runs = load_runs(tmp_path / "by step")
+    assert sorted(set(runs["method"])) == ["margin probability k=0.1 τ=1 steps=5", "none"]
 
 
 def test_large_images_on_a_cpu_are_warned_of_before_training(

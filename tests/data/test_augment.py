@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from aol.data import Augmentation, Draws, centred, crop_flip, draw, evaluation_batch, training_batch
+from tests.support.pretended_device import pretended_device
 
 
 def _one_by_one(images: Tensor, index: Tensor, draws: Draws, pad: int) -> Tensor:
@@ -73,6 +74,21 @@ def test_the_middle_draw_without_flip_is_the_image_itself() -> None:
         training_batch(images, index, still, pad=4, normalisation=centred(3)),
         evaluation_batch(images, index, normalisation=centred(3)),
     )
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.int16, torch.uint8])
+def test_a_batch_for_evaluation_takes_whole_numbers_of_any_type_and_device(dtype: torch.dtype) -> None:
+    pixels = torch.arange(3 * 3 * 5 * 5, dtype=torch.uint8).view(3, 3, 5, 5)
+    index = torch.tensor([[2, 0]], dtype=dtype)
+    wanted = centred(3)(pixels[[2, 0]])[None]
+    assert torch.equal(evaluation_batch(pixels, index, normalisation=centred(3)), wanted)
+    with pytest.raises(TypeError, match="index must be whole numbers"):
+        evaluation_batch(pixels, torch.tensor([True, False, True]), normalisation=centred(3))
+    with pretended_device():
+        there = evaluation_batch(pixels.cuda(), index, normalisation=lambda images: images)
+        back = evaluation_batch(pixels, index.cuda(), normalisation=lambda images: images)
+    for found in (there.inner, back):
+        assert torch.equal(found, pixels[[2, 0]][None])
 
 
 def test_an_epoch_of_draws_gives_its_batches() -> None:

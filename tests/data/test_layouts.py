@@ -208,7 +208,7 @@ def test_parquet_that_is_wrong_is_named(tmp_path: Path) -> None:
     root = parquet_set(tmp_path / "names", {"train": [ROW]}, ["a", "b"])
     other = parquet_set(tmp_path / "others", {"test": [ROW]}, ["b", "a"])
     shutil.copy(next((other / "data").iterdir()), root / "data")
-    with pytest.raises(DataError, match="classes differ: names/test names others than names/train"):
+    with pytest.raises(DataError, match="classes differ: names/test has another order than names/train"):
         data.open_data(root)
 
 
@@ -216,14 +216,14 @@ def test_lmdb_that_is_wrong_is_named(tmp_path: Path) -> None:
     root = tiny_lmdb(tmp_path / "whole")
     assert data.open_data(root).classes == ("a", "b", "c")
     root = lmdb_set(tmp_path / "alone", {"train": ROW}, None)
-    with pytest.raises(DataError, match=r"train.lmdb and test.lmdb"):
+    with pytest.raises(DataError, match="no labelled test"):
         data.open_data(root)
     root = lmdb_set(tmp_path / "label", {"train": ROW, "val": [(encoded(0), 5)]}, None)
     with pytest.raises(DataError, match=r"label/val: label 5 at position 0 is outside 0..1"):
         data.open_data(root)
     root = lmdb_set(tmp_path / "names", {"train": ROW}, ["a", "b"])
     lmdb_set(root, {"val": ROW}, ["a", "c"])
-    with pytest.raises(DataError, match=r"classes differ: .*val.lmdb lacks 'b'"):
+    with pytest.raises(DataError, match=r"classes differ: names/val lacks 'b'"):
         data.open_data(root)
     root = lmdb_set(tmp_path / "keys", {"train": ROW, "val": ROW}, None)
     import lmdb

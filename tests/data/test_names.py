@@ -13,7 +13,7 @@ from aol import data
 from aol.cli import main
 from aol.data import DataError, StoredImages
 from aol.data.encoded_images import Subset
-from tests.support.naming import LAYOUTS, in_folder, without_names
+from tests.support.naming import LAYOUTS, in_folder
 from tests.support.tiny_sets import encoded, image_folder, parquet_set, tiny_lmdb, tiny_parquet
 
 
@@ -181,36 +181,25 @@ def test_a_damaged_column_of_names_is_one_sentence(tmp_path: Path) -> None:
 # Packed sets
 
 
-def test_a_set_packed_without_names_opens_and_packing_again_adds_them_alone(tmp_path: Path) -> None:
+def test_the_names_of_shards_that_are_not_needed_any_more_go_with_them(tmp_path: Path) -> None:
     root, packed = image_folder(tmp_path / "set"), tmp_path / "packed"
     data.pack(root, packed, shard_records=4)
-    named = _every_name(_split(packed))
-    tables = {path.name: path.read_bytes() for path in packed.glob("*.names")}
-    assert len(tables) == 5
-    without_names(packed)
-    assert _every_name(_split(packed)) is None
-    assert data.check(packed).ok
-    images = {path: path.stat().st_mtime_ns for path in packed.glob("*.bin")}
-    done = data.pack(root, packed, shard_records=4)
-    assert (done.written, done.kept) == (0, 5)
-    assert {path: path.stat().st_mtime_ns for path in packed.glob("*.bin")} == images
-    assert _every_name(_split(packed)) == named
-    assert {path.name: path.read_bytes() for path in packed.glob("*.names")} == tables
-    data.pack(root, packed)  # one shard a split: the others' tables go with them
+    assert len(list(packed.glob("*.names"))) == 5
+    data.pack(root, packed)
     assert sorted(path.name for path in packed.glob("*.names")) == ["test-00000.names", "train-00000.names"]
-    without_names(packed)
-    data.pack(packed, tmp_path / "copy")  # of what has no names
-    assert not list((tmp_path / "copy").glob("*.names"))
-    assert _every_name(_split(tmp_path / "copy")) is None
 
 
-def test_a_set_of_which_only_some_shards_have_names_goes_by_numbers(tmp_path: Path) -> None:
-    data.pack(image_folder(tmp_path / "set"), tmp_path / "packed", shard_records=4)
-    manifest = tmp_path / "packed" / "manifest.json"
-    kept = json.loads(manifest.read_text())
-    del kept["splits"]["train"][1]["names_crc32"]
-    manifest.write_text(json.dumps(kept))
-    assert _every_name(_split(tmp_path / "packed")) is None
+def test_a_packing_without_names_is_not_known_and_packed_again(tmp_path: Path) -> None:
+    root, packed = image_folder(tmp_path / "set"), tmp_path / "packed"
+    data.pack(root, packed)
+    for path in packed.glob("*.json"):
+        kept = json.loads(path.read_text())
+        for shard in [s for shards in kept.get("splits", {}).values() for s in shards] or [kept]:
+            del shard["names_crc32"]
+        path.write_text(json.dumps(kept))
+    with pytest.raises(DataError, match="not the manifest of a packed data set"):
+        data.open_data(packed)
+    assert data.pack(root, packed).written == 2
 
 
 def test_a_folder_that_was_renamed_gives_its_packing_new_names(tmp_path: Path) -> None:

@@ -58,6 +58,14 @@ def test_a_packed_set_holds_the_same_bytes_labels_and_classes(tmp_path: Path, ma
     assert report.kind == "packed"
 
 
+def test_packing_with_threads_gives_the_same_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = image_folder(tmp_path / "source")
+    data.pack(source, tmp_path / "processes", workers=2, shard_records=4)
+    monkeypatch.setattr(sys, "platform", "darwin")  # where processes are not forked
+    data.pack(source, tmp_path / "threads", workers=2, shard_records=4)
+    assert _content(tmp_path / "threads") == _content(tmp_path / "processes")
+
+
 def test_shrinking_sets_the_shorter_side_and_leaves_small_images_alone(tmp_path: Path) -> None:
     root = image_folder(tmp_path / "source", side=64)
     small = root / "train/n01440764/small.jpg"

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Sequence
 from multiprocessing.process import BaseProcess
@@ -27,10 +28,10 @@ class Found(NamedTuple):
     table: Tensor
 
 
-def answer(requests: Sequence[int]) -> Found | DataError:
+def answer(requests: Sequence[int]) -> Found:
     """As many bytes as the first request says, of the value of the last."""
     if requests[0] < 0:
-        return DataError(f"no image {requests[0]}")
+        raise DataError(f"no image {requests[0]}")
     content = torch.full((requests[0],), requests[-1] % 256, dtype=torch.uint8)
     return Found(content, torch.tensor(requests))
 
@@ -87,8 +88,9 @@ def test_what_is_wrong_with_the_data_is_raised_here(workers: int) -> None:
     given = pool(workers)
     first, second = given.lanes[0].answers([(5, 1), (-7,)])
     assert first.get().content.tolist() == [1] * 5
-    with pytest.raises(DataError, match="no image -7"):
+    with pytest.raises(DataError, match="no image -7") as caught:
         second.get()
+    assert caught.value.__cause__ is None  # no traceback of the worker
     given.close()
 
 
@@ -147,6 +149,23 @@ def test_answers_are_computed_here_where_processes_cannot_be_forked(monkeypatch:
     assert workers._pool is None
     assert [one.get().content.tolist() for one in workers.lanes[0].answers([(1, 3), (2, 7)])] == [[3], [7, 7]]
     workers.close()
+
+
+def test_threads_answer_in_order_where_processes_cannot_be_forked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "platform", "win32")
+    barrier = threading.Barrier(2)
+
+    def together(requests: Sequence[int]) -> Found:
+        barrier.wait(PATIENCE)  # ends only where two answer at the same time
+        return answer(requests)
+
+    workers = Workers(together, workers=2, together=1, slot=0, pin=False, threads=True)
+    found = []
+    for one in workers.lanes[0].answers([(1, value) for value in range(20)]):
+        found += one.get().content.tolist()
+        one.release()
+    workers.close()
+    assert found == list(range(20))
 
 
 def test_ctrl_c_ends_no_worker_that_is_just_starting(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from aol.plots import OF_A_RUN, OF_ALL, OF_SAMPLES, draw, style
+from aol.plots import draw, figures_of_methods, figures_of_run, style
 from aol.plots.heatmap import heatmap
-from tests.support.made_runs import PAYLOADS, changed, frame, make_data, write_data
+from tests.support.made_runs import PAYLOADS, changed, frame, make_data, method_of, write_data
 
 
 def texts(axes: object, which: str) -> list[str]:
@@ -68,7 +68,7 @@ def test_names_of_any_kind_are_drawn_as_text_and_files_stay_in_their_folder(tmp_
 
 def test_methods_whose_names_make_the_same_file_have_files_of_their_own(tmp_path: Path) -> None:
     written = draw(frame(make_data("a b, seed 0"), make_data("a/b, seed 0")), tmp_path, ("png",))
-    assert {"heatmap-a-b.png", "heatmap-a-b-again.png"} <= {path.name for path in written}
+    assert {"heatmap-a-b.png", "heatmap-a-b-2.png"} <= {path.name for path in written}
 
 
 def test_colours_can_be_told_apart_by_the_colour_blind_and_in_print() -> None:
@@ -120,7 +120,9 @@ def test_stories_without_this_or_that_are_drawn_as_far_as_they_go(tmp_path: Path
     assert draw(frame(empty), tmp_path / "empty")
 
 
-def test_every_figure_has_a_name_and_is_drawn_by_draw() -> None:
-    assert list(OF_ALL) == ["accuracy", "head-middle-tail", "sweep"]
-    assert list(OF_A_RUN) == ["heatmap", "observation", "correlations", "weights"]
-    assert list(OF_SAMPLES) == ["survival"]
+def test_every_figure_has_a_name() -> None:
+    data = make_data()
+    assert list(figures_of_methods([method_of("none", data)])) == ["accuracy", "head-middle-tail", "sweep"]
+    of_run = ["heatmap", "observation", "correlations", "weights"]
+    assert list(figures_of_run(data.run, None)) == of_run
+    assert list(figures_of_run(data.run, data.samples)) == [*of_run, "survival"]

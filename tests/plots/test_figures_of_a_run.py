@@ -19,7 +19,7 @@ from aol.plots.summary import correlation, parts
 from aol.plots.survival import survival, survival_by_part
 from aol.plots.weights import weights
 from aol.report.run_data import RunData
-from tests.support.made_runs import changed, make_data, method_of, table_of
+from tests.support.made_runs import changed, make_data, method_of
 
 
 def pixels(figure: object) -> np.ndarray:
@@ -168,13 +168,13 @@ def test_of_many_classes_head_middle_and_tail_are_drawn_in_bold() -> None:
     bold = [line for line in figure.axes[0].lines if line.get_linewidth() > 1.5]
     for line, part in zip(bold, parts(data.run.counts), strict=True):
         assert line.get_ydata() == pytest.approx(data.run.over_time["weight"][:, part.classes].mean(1))
-    assert [text.get_text() for text in figure.axes[0].texts] == ["head", "middle", "tail"]
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["head", "middle", "tail"]
 
 
 def test_survival_is_drawn_by_part_with_its_band_and_marks_what_is_censored() -> None:
     data = make_data(epochs=15)
-    table = table_of(data.samples)
-    figure, found = survival(data.run, table), survival_by_part(data.run, table)
+    assert data.samples is not None
+    figure, found = survival(data.run, data.samples), survival_by_part(data.run, data.samples)
     assert figure is not None
     (axes,) = figure.axes
     steps = axes.lines[::2]

@@ -18,7 +18,7 @@ def _map(classes: int, *, epochs: int = 4, counts: list[int] | None = None, numb
     age = 1.0 + np.random.default_rng(classes).random((epochs, classes))
     sizes = None if counts is None else np.array(counts)
     names = [f"{c}" for c in range(classes)]
-    return AgeMap(age, np.arange(1, epochs + 1), sizes, names, "epoch", "epochs", numbered)
+    return AgeMap(age, np.arange(1, epochs + 1), sizes, names, "epoch", numbered)
 
 
 @style.styled

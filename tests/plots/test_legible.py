@@ -11,13 +11,13 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 from matplotlib.transforms import Bbox
 
-from aol.plots import OF_A_RUN, OF_ALL, OF_SAMPLES
+from aol.plots import figures_of_methods, figures_of_run
 from aol.plots.accuracy import head_middle_tail
 from aol.plots.heatmap import heatmap
 from aol.plots.observation import observation
 from aol.plots.weights import weights
 from aol.report.run_data import RunData
-from tests.support.made_runs import changed, make_data, method_of, table_of
+from tests.support.made_runs import changed, make_data, method_of
 
 
 def out_of_view(axis: Axis) -> set[Text]:
@@ -75,22 +75,19 @@ def test_nothing_written_in_a_figure_is_cut_or_covered(name: str, scenario: str)
     found = {}
     # A stream changes the ends of curves and the name of time, steepness only weights and losses: not every pair.
     for kind, data in [("plain", plain), *([("steep", steep(plain))] if scenario == "offline" else [])]:
-        figures = {title: draw(data.run) for title, draw in OF_A_RUN.items()}
-        figures |= {title: draw([method_of("aol ρ=0.5 class", data)]) for title, draw in OF_ALL.items()}
-        if data.samples is not None:
-            figures |= {title: draw(data.run, table_of(data.samples)) for title, draw in OF_SAMPLES.items()}
+        figures = figures_of_run(data.run, data.samples) | figures_of_methods([method_of("aol ρ=0.5 class", data)])
         drawn = {title: figure for title, figure in figures.items() if figure is not None}
         assert len(drawn) >= 5
         found |= {f"{title}, {kind}": [*faults(figure)] for title, figure in drawn.items()}
     assert {title: wrong for title, wrong in found.items() if wrong} == {}
 
 
-def test_lines_that_end_together_share_a_name() -> None:
+def test_lines_that_end_together_can_be_told_apart() -> None:
     data = make_data(names=[f"c{i}" for i in range(60)], counts=list(range(60, 0, -1)), epochs=5, samples=False)
     weight = np.linspace(1.0, np.where(np.arange(60) < 20, 0.4, 1.3), 5)
     figure = weights(changed(data, over_time={"weight": weight}).run)
     assert figure is not None
-    assert [text.get_text() for text in figure.axes[0].texts] == ["head", "middle, tail"]
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["head", "middle", "tail"]
     assert [*faults(figure)] == []
 
 

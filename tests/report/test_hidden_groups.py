@@ -8,6 +8,9 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+import aol
+from aol.cli import build
+from aol.cli.flags import runs_of, settings_of
 from aol.report.advice import advise
 from aol.report.hidden_groups import hidden_groups
 from tests.support.made_runs import make_data
@@ -47,5 +50,15 @@ def test_a_report_names_the_groups_of_learnt_classes_only() -> None:
     assert "7 old samples of “coat” are taken for “pullover”, though 93% of the class is learnt" in advice.text
     assert list(advice.classes) == [0]
     assert advice.see == "samples"
+    flags = advice.text.rstrip(".").rpartition(": ")[2].split()
+    words = build().parse_args(["train", *flags])
+    (run,) = runs_of("train", {name: getattr(words, name) for name in settings_of("train")})
+    assert (run.weighting, run.level, run.fuse, run.temper) == ("aol", "sample", "peak", 1.5)
+    own = replace(data, samples=told, run=replace(data.run, settings={"lr": 0.1}))
+    (advice,) = [each for each in advise(own) if each.kind == "hidden"]
+    known = {"aol": aol, "labels": label, "index": [0, 1]}
+    make, _, weigh = advice.text.rstrip(".").rpartition(": ")[2].partition(", then ")
+    exec(make, known)
+    assert eval(weigh, known).tolist() == [1.0, 1.0]
     young = replace(told, age=np.minimum(told.age, 3))
     assert "hidden" not in {each.kind for each in advise(replace(data, samples=young))}

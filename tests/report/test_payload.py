@@ -9,9 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from aol._values import unlike
 from aol.ages.answers import Answers, pack
 from aol.report.codec import as_script
-from aol.report.payload import _unlike, payload
+from aol.report.payload import payload
 from aol.report.run_data import last_known, trend
 from aol.report.samples import Album, choose, doubtful_first, oldest_first
 from tests.report.test_codec import restored, unpacked
@@ -325,7 +326,7 @@ def test_settings_of_any_kind_are_shown_as_text() -> None:
 
 def test_many_equal_names_are_numbered_in_one_pass() -> None:
     start = time.perf_counter()
-    names = _unlike(["cat", "cat (2)", *["cat"] * 20_000])
+    names = unlike(["cat", "cat (2)", *["cat"] * 20_000])
     assert time.perf_counter() - start < 2.0  # quadratic: minutes
     assert names[:4] == ["cat", "cat (2)", "cat (3)", "cat (4)"]
     assert len(set(names)) == 20_002

@@ -62,7 +62,7 @@ def test_samples_have_the_picture_of_their_place_in_the_data(out: Path) -> None:
     samples, train = load(out / "offline")[2].samples, open_data("digits").train
     assert samples is not None
     for row in (0, 7, len(samples) - 1):
-        picture = samples.picture(row)
+        picture = samples.pictures.of(row)
         assert picture is not None
         pixels = np.asarray(Image.open(BytesIO(picture)))
         assert (pixels == train.images[int(samples.index[row]), 0].numpy()).all()
@@ -121,7 +121,7 @@ def test_runs_of_one_name_are_told_apart_by_what_differs_or_numbered(out: Path, 
     assert "none, seed 0 signal=train" in names
     shutil.copytree(out / "heard", tmp_path / "copy")
     pair = [data.name for data in load(out / "heard", tmp_path / "copy")]
-    assert pair == ["none, seed 0 (1)", "none, seed 0 (2)"]
+    assert pair == ["none, seed 0", "none, seed 0 (2)"]
     assert len(load(out / "heard", out / "heard")) == 1  # the same folder twice is one run
 
 
@@ -189,7 +189,7 @@ def test_data_that_is_missing_or_changed_gives_no_pictures(out: Path, tmp_path: 
     write_run(run, replace(whole, data="nowhere/at/all"))
     samples = load(run)[0].samples
     assert samples is not None
-    assert samples.picture(0) is None
+    assert samples.pictures.of(0) is None
     write_run(run, whole)
     tensors = load_file(run / "samples.safetensors")
     tensors["index"] = tensors["index"].flip(0)  # as if the set had been sorted anew
@@ -197,7 +197,7 @@ def test_data_that_is_missing_or_changed_gives_no_pictures(out: Path, tmp_path: 
     save_file(tensors, run / "samples.safetensors", metadata={"absent": "keep"})
     samples = load(run)[0].samples
     assert samples is not None
-    assert samples.picture(0) is None
+    assert samples.pictures.of(0) is None
 
 
 def test_without_pillow_there_is_a_report_and_a_reason_for_no_pictures(
@@ -216,7 +216,7 @@ def test_pictures_show_the_nuisance_that_the_run_saw(tmp_path: Path) -> None:
     assert main(["train", *words, "--keep-samples", "--json", "--out", str(tmp_path)]) == 0
     (data,) = load(tmp_path)
     assert data.samples is not None
-    picture = data.samples.picture(7)
+    picture = data.samples.pictures.of(7)
     assert picture is not None
     seen = change(open_data("digits"), nuisance="patch", noise=0.2).train  # type: ignore[arg-type]
     place = int(data.samples.index[7])
@@ -243,7 +243,7 @@ def test_images_in_a_folder_are_shown_small(tmp_path: Path, monkeypatch: pytest.
     (data,) = load(tmp_path / "run")
     assert data.samples is not None
     for row in range(8):
-        picture = data.samples.picture(row)
+        picture = data.samples.pictures.of(row)
         assert picture is not None
         shown = Image.open(BytesIO(picture))
         assert max(shown.size) <= 96
@@ -289,7 +289,7 @@ def test_pictures_that_cannot_be_found_are_told_in_one_sentence_and_found_with_a
         assert "No pictures" not in capsys.readouterr().err
         (data,) = load("run", data_dir=Path(folder))
         assert data.samples is not None
-        assert data.samples.picture(0) is not None
+        assert data.samples.pictures.of(0) is not None
 
 
 def test_the_folder_in_which_a_set_was_found_is_on_record(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -42,7 +42,7 @@ def test_each_change_is_written_and_the_end_ends_it(tmp_path: Path) -> None:
     stage.run(out)
     assert stage.written == [([1], False), ([3], False), ([3], True)]
     assert len(stage.said) == 2
-    assert "no runs yet" in stage.said[0]
+    assert "no such folder" in stage.said[0]
     assert "no epoch has finished yet" in stage.said[1]
 
 

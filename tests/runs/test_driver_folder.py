@@ -16,6 +16,7 @@ import pytest
 import torch
 
 from aol.cli import main
+from aol.runs.store import Store
 from tests.support.running import forked, status_of, told, wait_for
 
 pytestmark = pytest.mark.usefixtures("_loaded")
@@ -231,6 +232,29 @@ def test_fresh_deletes_runs_and_nothing_else(tmp_path: Path, said) -> None:  # t
     assert "--fresh deletes only what aol wrote" in err
     assert (other / "runs" / "chapter").read_text() == "one"
     assert said(*words(out, "--fresh", "--resume"))[0] == 2
+
+
+def test_fresh_with_a_share_deletes_the_runs_of_that_share_only(tmp_path: Path, said) -> None:  # type: ignore
+    two = ["--seed", "0,1", "--together", "1"]
+    assert said(*words(tmp_path, *two, "--shard", "1/2"))[0] == 0
+    (run,) = (tmp_path / "runs").iterdir()
+    (run / "mark").touch()
+    begun(tmp_path, *two, "--shard", "2/2")
+    (checkpoint,) = tmp_path.glob("work/*/checkpoint.pt")
+    with Store(tmp_path).lock("2-of-2"):  # as if it were being trained
+        status, err = said(*words(tmp_path, "--seed", "0-3", "--together", "1", "--shard", "1/2", "--fresh"))
+        assert status == 2
+        assert "--fresh without --shard" in err
+        assert (run / "mark").exists()
+        status, err = said(*words(tmp_path, *two, "--fresh"))  # all runs
+        assert status == 1
+        assert "is in use by another aol process" in err
+        assert said(*words(tmp_path, *two, "--shard", "1/2", "--fresh"))[0] == 0
+    assert [path.name for path in (run / "mark", run / "run.json") if path.exists()] == ["run.json"]
+    assert checkpoint.exists()
+    assert said(*words(tmp_path, *two, "--shard", "2/2", "--fresh"))[0] == 0
+    assert not checkpoint.exists()
+    assert len(list(tmp_path.glob("runs/*/run.json"))) == 2
 
 
 def test_a_file_in_the_place_of_the_folder_is_refused(tmp_path: Path, said) -> None:  # type: ignore

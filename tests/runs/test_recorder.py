@@ -56,7 +56,7 @@ def test_tables_and_samples_are_what_the_loop_saw(tmp_path: Path) -> None:
     assert by_class["train_count"].tolist() == [[15, 15, 0, 0]] * 3
     samples = samples_of(tmp_path)
     assert samples.answers.ages(np.arange(30)).tolist() == history
-    assert samples.columns["ema"].tolist() == pytest.approx(ages.ema.tolist())
+    assert samples.ema.tolist() == pytest.approx(ages.ema.tolist())
 
 
 def test_test_batches_give_the_metrics_of_scikit_learn(tmp_path: Path) -> None:
@@ -146,8 +146,8 @@ def test_a_record_tells_what_the_run_is_in_progress_and_finished(tmp_path: Path)
     assert (run.settings, run.classes) == ({"lr": 0.1}, NAMES)
     assert run.counts == torch.bincount(LABELS, minlength=4).tolist()
     assert run.epochs.tolist() == [1, 2]
-    assert samples.columns["age"].tolist() == ages.age.tolist()
-    assert samples.columns["prediction"].tolist() == answers(1).argmax(1).tolist()
+    assert samples.age.tolist() == ages.age.tolist()
+    assert samples.prediction.tolist() == answers(1).argmax(1).tolist()
     assert read_ids(folder, 30) == [f"img-{i}" for i in range(30)]
     assert read_thumbnails(folder)[29].tolist() == [[[29] * 8] * 8]
     recorder.close()
@@ -201,7 +201,7 @@ def test_with_a_run_axis_every_run_has_a_folder_and_is_the_run_alone(tmp_path: P
             assert runs[run].over_time[name] == pytest.approx(values, nan_ok=True), name
         mine, theirs = samples_of(tmp_path / "both" / f"run-{run}"), samples_of(tmp_path / f"alone-{run}")
         assert ages_over_time(mine) == ages_over_time(theirs)
-        assert mine.columns["mean_other"] == pytest.approx(theirs.columns["mean_other"])
+        assert mine.mean_other == pytest.approx(theirs.mean_other)
 
 
 def test_a_recorder_may_come_late(tmp_path: Path) -> None:
@@ -228,7 +228,7 @@ def test_ages_alone_are_a_record_too(tmp_path: Path) -> None:
         recorder.advance()
         history.append(ages.age.tolist())
     assert ages_over_time(samples_of(tmp_path)) == history
-    assert (samples_of(tmp_path).columns["prediction"] == -1).all()
+    assert (samples_of(tmp_path).prediction == -1).all()
     assert read_run(tmp_path).classes == ["0", "1", "2", "3"]
 
 
@@ -379,7 +379,7 @@ def test_a_network_that_diverged_is_recorded_as_unknown(tmp_path: Path) -> None:
     recorder.advance(test_accuracy=float("nan"))
     run, samples = read_run(tmp_path), samples_of(tmp_path)
     assert np.isnan(run.over_time["train_loss"][1]).all()
-    assert np.isnan(samples.columns["confidence"]).all()
-    assert (samples.columns["prediction"] == -1).all()
-    assert not np.isnan(samples.columns["mean_other"]).any()
+    assert np.isnan(samples.confidence).all()
+    assert (samples.prediction == -1).all()
+    assert not np.isnan(samples.mean_other).any()
     assert run.counts == torch.bincount(LABELS, minlength=4).tolist()

@@ -38,9 +38,9 @@ def same_records(one: Path, other: Path, *, exact_means: bool) -> None:
                 assert values == pytest.approx(getattr(theirs, kind)[name], rel=2**-15, nan_ok=True), name
     kept, found = samples_of(one), samples_of(other)
     assert ages_over_time(kept) == ages_over_time(found)
-    for name, values in kept.columns.items():
+    for name in vars(kept).keys() - {"answers"}:
         close = 1e-6 if exact_means or not name.startswith("mean") else 0.2
-        assert values == pytest.approx(found.columns[name], abs=close, nan_ok=True), name
+        assert getattr(kept, name) == pytest.approx(getattr(found, name), abs=close, nan_ok=True), name
 
 
 class Killed(BaseException):

@@ -204,16 +204,16 @@ def test_bf16_is_compared_with_fp32_run_by_run() -> None:
 
 OF_MARGINS = (
     "margins", "margins-fresh", "margins-balanced", "margins-fashion", "margins-fashion-balanced", "margins-digits",
-    "margins-stream",
+    "margins-stream", "margins-short",
 )  # fmt: skip
 
 
-def test_the_studies_of_margins_choose_nothing_and_use_seeds_that_no_other_study_has() -> None:
-    used = {seed for name in OF_PAPER for run in load(name).all_runs() for seed in [run.seed]}
+def test_the_studies_of_margins_choose_nothing_and_use_seeds_that_no_study_of_the_data_has() -> None:
+    used = {(run.data, run.seed) for name in OF_PAPER for run in load(name).all_runs()}
     for name in OF_MARGINS:
         study = load(name)
         assert all(len(method.variants()) == 1 for method in study.methods)
-        assert not used & set(study.seeds)
+        assert not used & {(run.data, run.seed) for run in study.all_runs()}
         assert study.extra_seeds == ()
         # One group of runs for each cell: none differs in what a group has in common.
         assert len({run.group_key for run in study.all_runs()}) == len(study.cells_list())
@@ -259,9 +259,10 @@ def test_small_variants_are_of_digits_and_have_the_methods_of_the_large() -> Non
 
 @pytest.mark.usefixtures("_warm")
 def test_every_small_study_runs_to_its_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    quick = ["--set", "epochs=2", "--set", "batch_size=256"]
     for name in NAMES:
-        part = ["--only", "loss=sigmoid"] if "loss" in load(f"{name}-smoke").cells else []
+        cells = load(f"{name}-smoke").cells
+        quick = ["--set", "batch_size=256", *(["--set", "epochs=2"] if "epochs" not in cells else [])]
+        part = ["--only", "loss=sigmoid"] if "loss" in cells else []
         assert main(["study", "run", f"{name}-smoke", *part, *quick, "--out", str(tmp_path), "--json"]) == 0
         found = json.loads(capsys.readouterr().out)
         assert found["complete"] == found["runs"] > 1

@@ -13,7 +13,7 @@ from aol.runs.store import Store
 from aol.study.comparisons import finished_runs, study_results
 from aol.study.page import results_page
 from aol.study.spec import Method, Study, load
-from aol.study.tables import with_interval
+from aol.study.tables import gain_text
 from tests.support.made_up import fill, record, records, study, write
 
 ROOT = Path(__file__).parents[2]
@@ -257,7 +257,7 @@ def test_the_page_of_margins_and_the_readme_say_what_the_runs_say(monkeypatch: p
     monkeypatch.chdir(ROOT)
     names = (
         "margins-fresh", "margins", "margins-balanced", "margins-fashion", "margins-fashion-balanced", "margins-digits",
-        "margins-stream", "hidden-minorities",
+        "margins-short", "margins-stream", "margins-stream-fashion", "hidden-minorities",
     )  # fmt: skip
     folder = Path("results/margins")
     made = results_page(folder, [load(name) for name in names], charts=True)
@@ -279,9 +279,9 @@ def test_the_page_of_margins_and_the_readme_say_what_the_runs_say(monkeypatch: p
         for each in (each for each in found if each.method in methods):
             assert each.gain is not None
             (line,) = [line for line in readme.splitlines() if methods[each.method] in line]
-            assert with_interval(each.gain.mean, each.gain.interval) in line
+            assert gain_text(each.gain) in line
     text = " ".join(readme.split())
     for name in ("margins-balanced", "margins-fashion-balanced", "margins-digits", "margins-stream"):
         for each in study_results(load(name), store, finished).of("margin-probability"):
             assert each.gain is not None
-            assert with_interval(each.gain.mean, each.gain.interval) in text
+            assert gain_text(each.gain) in text

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from aol.engine.settings import Settings
@@ -90,7 +92,7 @@ def test_a_run_that_the_paper_has_not_has_no_figure(other: dict[str, object]) ->
 
 def test_a_table_that_the_paper_has_not_is_refused() -> None:
     with pytest.raises(ValueError, match="paper must be one of"):
-        published("tables", Settings())
+        replace(load("period-10"), paper="tables")
 
 
 @pytest.mark.parametrize("name", builtin_names(smoke=False))

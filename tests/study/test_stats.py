@@ -71,7 +71,8 @@ def test_fewer_runs_than_tries_are_reckoned_from_mean_and_spread_and_marked() ->
 def test_one_run_says_nothing_about_the_best_of_many() -> None:
     found = best_of_tries([0.7], 5)
     assert (found.mean, found.error, found.extrapolated) == (0.7, None, True)
-    assert gain_over_tries([0.8, 0.9], found) == (pytest.approx(0.15), None)
+    left = gain_over_tries(np.array([0.8, 0.9]), found)
+    assert (left.mean, left.interval) == (pytest.approx(0.15), None)
 
 
 def _naive_luck(figures: list[list[float]]) -> float:
@@ -103,10 +104,10 @@ def test_the_best_of_equal_settings_is_not_above_luck() -> None:
         figures = 0.7 + 0.03 * rng.standard_normal((5, 1)) + 0.01 * rng.standard_normal((5, 11))
         luck = luck_of_runs(figures)
         assert luck is not None
-        gain, ends = gain_over_luck((figures.max(1) - figures[:, 0]).tolist(), 11, luck)
-        assert ends is not None
-        left.append(gain)
-        hits += ends[0] <= 0.0 <= ends[1]
+        gain = gain_over_luck(figures.max(1) - figures[:, 0], 11, luck)
+        assert gain.interval is not None
+        left.append(gain.mean)
+        hits += gain.interval[0] <= 0.0 <= gain.interval[1]
     assert statistics.fmean(left) == pytest.approx(0.0, abs=0.0006)
     assert hits / 1500 == pytest.approx(0.95, abs=0.03)
 
@@ -116,24 +117,12 @@ def test_the_best_of_a_grid_is_not_above_as_many_runs_of_the_baseline_when_all_a
     left, hits = [], 0
     for _ in range(1500):
         grid, plain = rng.standard_normal((5, 10)), rng.standard_normal(15)
-        gain, ends = gain_over_tries(grid.max(1).tolist(), best_of_tries(plain.tolist(), 10))
-        assert ends is not None
-        left.append(gain)
-        hits += ends[0] <= 0.0 <= ends[1]
+        gain = gain_over_tries(grid.max(1), best_of_tries(plain.tolist(), 10))
+        assert gain.interval is not None
+        left.append(gain.mean)
+        hits += gain.interval[0] <= 0.0 <= gain.interval[1]
     assert statistics.fmean(left) == pytest.approx(0.0, abs=0.05)
     assert hits / 1500 == pytest.approx(0.95, abs=0.03)
-
-
-@pytest.mark.parametrize("tries", [0, 4])
-def test_more_tries_than_values_are_refused(tries: int) -> None:
-    for ask in (lambda: expected_best([1.0, 2.0, 3.0], tries), lambda: chance_of_reaching([1.0, 2.0, 3.0], tries, 2.0)):
-        with pytest.raises(ValueError, match="tries must be a whole number from 1 to 3"):
-            ask()
-
-
-def test_values_that_are_no_numbers_are_refused() -> None:
-    with pytest.raises(ValueError, match="values must be one or more finite numbers"):
-        best_of_tries([0.1, math.nan], 2)
 
 
 # Choosing a setting
@@ -191,10 +180,3 @@ def test_choosing_on_a_runs_own_validation_makes_up_a_gain_and_choosing_without_
     assert means["by the others"] == pytest.approx(0.0, abs=0.06)
     assert means["by all seeds"] == pytest.approx(1.539 / 3**0.5, abs=0.06)  # spreads of one run: nearly one
     assert means["by its own"] == pytest.approx(1.539, abs=0.06)
-
-
-@pytest.mark.parametrize("wrong", [np.zeros(3), np.zeros((0, 3)), np.zeros((3, 0)), np.array([[0.1, np.nan]])])
-def test_figures_with_a_hole_are_refused(wrong: np.ndarray[tuple[int, ...], np.dtype[np.float64]]) -> None:
-    for ask in (choose, choose_without_each, best_on_test):
-        with pytest.raises(ValueError, match="figures must be finite, a row a seed and a column a setting"):
-            ask(wrong)

@@ -41,6 +41,7 @@ WRONG = {
     "train --signal none --margin age": "--signal none",
     "train --margin loss": "--margin must be one of 'none', 'counts', 'probability', 'error', 'age', not 'loss'",
     "train --margin counts --tau -1": "--tau must be a number in [0, 1e+06], not -1",
+    "train --margin age --margin-steps 0": "--margin-steps must be a whole number of 1 or more, not 0",
     "train --margin age --gain nan": "--gain must be a number in [0, 1000], not nan",
     "train --signal none --weighting aol": "--signal none",
     "train --seed -1": "--seed must be whole numbers or ranges such as 0-4, not '-1'",

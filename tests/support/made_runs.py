@@ -13,10 +13,11 @@ import torch
 
 from aol.ages.answers import Answers, pack
 from aol.plots.summary import Method
+from aol.report.pictures import Pictures
 from aol.report.run_data import RunData
 from aol.report.samples import Samples
 from aol.runs.record import Run, write_run
-from aol.runs.samples import FILE, SampleTable, write_samples
+from aol.runs.samples import FILE, write_samples
 from aol.runs.store import write_request
 from aol.runs.table import RunFrame, frame_of
 
@@ -71,12 +72,14 @@ def make_samples(counts: np.ndarray, epochs: int, rng: np.random.Generator, wron
         prediction=prediction,
         confidence=confidence,
         top=top,
+        other=top.copy(),
+        times=np.full(size, epochs, np.int32),
         mean_confidence=mean,
         mean_other=np.where(np.arange(size) < wrong_labels, 0.9, 0.4 * (1.0 - mean)).astype(np.float32),
         age=age,
         ema=ema,
         answers=answers,
-        pictures=lambda row: grey_png(row % 256),
+        find_pictures=lambda: Pictures(lambda row: grey_png(row % 256)),
     )
 
 
@@ -156,20 +159,13 @@ def method_of(name: str, *runs: RunData) -> Method:
     return Method(name, frame(*runs))
 
 
-def table_of(samples: Samples | None) -> SampleTable:
-    """Return samples as they are read from a file."""
-    assert samples is not None
-    return SampleTable({"label": samples.label}, samples.answers)
-
-
 def write_data(folder: Path, data: RunData) -> RunData:
     """Write a run and its samples into a folder, and return it as it is there."""
     write_run(folder, data.run)
     found = data.samples
     if found is not None:
-        names = ("prediction", "confidence", "top", "mean_confidence", "mean_other")
+        names = ("prediction", "confidence", "top", "other", "mean_confidence", "mean_other", "times")
         tensors = {name: torch.from_numpy(getattr(found, name)) for name in names}
-        tensors |= {"other": tensors["top"].clone(), "times": torch.from_numpy(found.seen)}
         tensors["right"] = torch.from_numpy(found.answers.right)
         if found.answers.seen is not None:
             tensors["seen"] = torch.from_numpy(found.answers.seen)
@@ -209,11 +205,15 @@ def make_large_data(classes: int = 1000, epochs: int = 200, size: int = 1_000_00
         prediction=rng.integers(0, classes, size).astype(np.int32),
         confidence=1 - top,
         top=top,
+        other=top,
+        times=np.full(size, epochs, np.int32),
         mean_confidence=1 - top,
         mean_other=rng.random(size).astype(np.float32),
         age=age,
         ema=age.astype(np.float32),
         answers=Answers(rng.integers(0, 256, (epochs, -(-size // 8)), dtype=np.uint8), None, size),
-        pictures=lambda row: rng.bytes(0) or grey_png(row % 256, 64) + bytes(rng.integers(0, 256, 2000, np.uint8)),
+        find_pictures=lambda: Pictures(
+            lambda row: grey_png(row % 256, 64) + bytes(rng.integers(0, 256, 2000, np.uint8))
+        ),
     )
     return replace(data, samples=samples)

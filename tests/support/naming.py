@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -76,17 +75,6 @@ def shuffled(first: int, count: int) -> list[tuple[bytes, int]]:
 
 def lmdb_from_nought(root: Path) -> Path:
     return lmdb_set(root, {"train": shuffled(0, 9), "val": shuffled(50, 4)}, ["a", "b", "c"], first=0)
-
-
-def without_names(packed: Path) -> None:
-    """Make a set as it was packed before names were kept."""
-    for path in packed.glob("*.names"):
-        path.unlink()
-    for path in packed.glob("*.json"):
-        kept = json.loads(path.read_text())
-        for shard in [s for shards in kept.get("splits", {}).values() for s in shards] or [kept]:
-            del shard["names_crc32"]
-        path.write_text(json.dumps(kept))
 
 
 LAYOUTS: dict[str, tuple[Callable[[Path], Path], Find]] = {

@@ -171,7 +171,7 @@ class PartAges:
         compared with those of this state, and a ValueError tells that they differ.
         """
         place, kept = self._find(index, label)
-        right = _check.truths("correct", correct, device=self.device)
+        right = _check.truths("correct", correct, device=self.device, wait=True)  # as for the labels
         shape = (*self.rho.shape, *kept.shape)
         if right.shape != torch.Size(shape):
             raise ValueError(f"correct must have the shape {list(shape)} to go with label, not {list(right.shape)}.")

@@ -124,7 +124,7 @@ class SampleAges(HasRuns):
         self._layout = _store.COMPACT if self.store == "compact" else _store.FULL
         if self.fuse == "mean":
             self._layout = _store.FULL_MEAN
-        self._stray = torch.zeros((), dtype=torch.bool, device=device)
+        self._stray = torch.zeros(2, dtype=torch.bool, device=device)  # whether an index, or `correct`, was refused
         self._given = 0  # answers since the last advance
         self._warned = False
         self.epoch = 0
@@ -329,7 +329,8 @@ class SampleAges(HasRuns):
         """Record which of these samples were predicted right; for a repeated index the last value counts.
 
         `index` is `[B]` or `[R, B]`, `correct` is `[B]`, or `[R, B]` with a run axis. Tensors on the state's CUDA
-        device are not synchronised: there, an index outside the set is ignored and reported by `advance`.
+        device are not synchronised: there, an index outside the set, and a call with numbers in `correct` other than 0
+        and 1, are ignored and reported by `advance`.
 
         `label`, of the shape of `index`, is compared with the labels of this state: a ValueError shows that the data
         have another order, or that `index` is something else. The comparison synchronises a CUDA device.
@@ -344,10 +345,11 @@ class SampleAges(HasRuns):
         where, stray = self._index(index)
         if label is not None:
             _check.same_labels(where, self._labels, label, self.first)
-        right = self._correct(correct, where.shape[-1], "index")
-        if stray is not None:
-            self._stray.logical_or_(stray.any())
-            where = where.masked_fill(stray, self.num_samples)
+        right, neither = self._correct(correct, where.shape[-1], "index")
+        for place, refused in enumerate((stray, neither)):
+            if refused is not None:
+                self._stray[place].logical_or_(refused.any())
+                where = where.masked_fill(refused, self.num_samples)
         self._mark(where, right)
         if not torch.compiler.is_compiling():  # a number that changes would be compiled anew
             self._given += where.shape[-1]
@@ -375,13 +377,13 @@ class SampleAges(HasRuns):
         """
         if sync and _distributed.world(group)[1] > 1:
             self._exchange(group)
-        elif bool(self._stray):
-            self._report_stray()
-        elif self._forgotten():
-            self._warn_once(
-                "advance() was called although observe() was not since the last advance(): no age changes. Call "
-                "observe() with the answers of the epoch first."
-            )
+        else:
+            self._report_stray(self._stray)
+            if self._forgotten():
+                self._warn_once(
+                    "advance() was called although observe() was not since the last advance(): no age changes. Call "
+                    "observe() with the answers of the epoch first."
+                )
         self._rewrite(self.epoch + 1, self._fold_block)
         self._given = 0
 
@@ -493,16 +495,21 @@ class SampleAges(HasRuns):
         mine = self._layout.observed(words).flatten().nonzero().squeeze(1)
         right = self._layout.right(words).flatten()[mine].to(torch.uint8)
         mine = mine.to(torch.int32 if words.numel() < 2**31 else torch.int64)
-        header = torch.tensor([mine.numel(), int(self._stray)], device=self.device)
+        header = torch.tensor([mine.numel(), *self._stray.tolist()], device=self.device)
         headers = torch.stack(_distributed.gather(header, group)).cpu()
-        if bool(headers[:, 1].any()):
-            self._report_stray()
+        self._report_stray(headers[:, 1:].any(0))
         for index, bit in _distributed.gather_lists((mine, right), headers[:, 0].tolist(), group):
             row, column = index.to(torch.int64) // words.shape[1], index.to(torch.int64) % words.shape[1]
             words[row, column] = self._layout.mark(words[row, column], bit.to(torch.bool))
 
-    def _report_stray(self) -> None:
+    def _report_stray(self, stray: Tensor) -> None:
+        """Raise an error if an index, or `correct`, was refused on any process."""
+        index, neither = stray.tolist()
+        if not (index or neither):
+            return
         self._stray.zero_()
+        if neither:
+            raise _check.neither_true_nor_false()
         raise IndexError(
             f"index must lie in 0 to {self.num_samples - 1}, but observe() was given one outside since the last "
             "advance(). It was ignored. Call advance() again to continue without it."
@@ -536,7 +543,8 @@ class SampleAges(HasRuns):
 
     def state_dict(self) -> dict[str, object]:
         """Return the complete state, also within an epoch, as copies of tensors and primitives."""
-        state = {**self._settings(), "epoch": self.epoch, "stray": bool(self._stray)}
+        stray, neither = self._stray.tolist()
+        state = {**self._settings(), "epoch": self.epoch, "stray": stray, "neither": neither}
         return sealed({**state, "word": self._words[:, :-1].clone(), "ema": self._ema.clone()})
 
     def load_state_dict(self, state: dict[str, object]) -> None:
@@ -551,10 +559,10 @@ class SampleAges(HasRuns):
 
         self._rewrite(epoch, fill)
         self._given = 0
-        self._stray.fill_(stray)
+        self._stray.copy_(torch.tensor(stray, device="cpu"))
 
-    def _checked(self, state: dict[str, object]) -> tuple[int, bool, Tensor, Tensor]:
-        """Return epoch, whether an index was stray, words and smoothed ages of a state, or raise ValueError."""
+    def _checked(self, state: dict[str, object]) -> tuple[int, list[bool], Tensor, Tensor]:
+        """Return epoch, what was refused, words and smoothed ages of a state, or raise ValueError."""
         what, shape = type(self).__name__, self._ema.shape
         _check.same_settings(what, self._settings(), state)
         epoch = _check.state_whole(what, state, "epoch")
@@ -562,9 +570,12 @@ class SampleAges(HasRuns):
         ema = _check.state_tensor(what, state, "ema", shape, self._layout.ema, self.device, copy=False)
         if why := self._refuse(word, ema, epoch):
             raise _check.damaged(what, *why)
-        stray = state.get("stray")
-        if not isinstance(stray, bool):
-            raise _check.damaged(what, "stray", f"must be true or false, not {_check.shown(stray)}")
+        stray: list[bool] = []
+        for key in ("stray", "neither"):
+            refused = state.get(key, False if key == "neither" else None)  # states of 0.1 do not have it
+            if not isinstance(refused, bool):
+                raise _check.damaged(what, key, f"must be true or false, not {_check.shown(refused)}")
+            stray.append(refused)
         check_seal(what, state)
         return epoch, stray, word, ema
 

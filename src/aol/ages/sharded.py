@@ -154,8 +154,7 @@ class ShardedSampleAges(SampleAges):
     def _exchange(self, group: _distributed.Group) -> None:
         """Send answers to where the samples are; of two processes' answers to a sample, the higher rank's counts."""
         self._agree(self.epoch)
-        if bool(_distributed.total(self._stray.to(torch.int64))):
-            self._report_stray()
+        self._report_stray(_distributed.total(self._stray.to(torch.int64)))
         away = torch.cat(
             [torch.empty(0, dtype=torch.int64, device=self.device), *(each.to(self.device) for each in self._away)]
         )
@@ -191,7 +190,7 @@ class ShardedSampleAges(SampleAges):
         self._away.clear()
         self._sums.share()
 
-    def _checked(self, state: dict[str, object]) -> tuple[int, bool, Tensor, Tensor]:
+    def _checked(self, state: dict[str, object]) -> tuple[int, list[bool], Tensor, Tensor]:
         with self._all_or_none("refused their states: load other ones on all"):
             found = super()._checked(state)
         self._agree(found[0])

@@ -13,7 +13,7 @@ import json
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -36,7 +36,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from aol import nets
 from aol._files import write_atomically
-from aol.bench.measure import Row
+from aol.bench.measure import Figures, Row
 from aol.data import StoredImages, open_data, pack
 from aol.data.images import IMAGENET
 from aol.data.workers import cores
@@ -120,8 +120,7 @@ def made(place: Path, count: int, *, size: int, workers: int) -> list[Row]:
     files = [path.stat().st_size for path in place.glob("photos/train/*/*.jpg")]
     rows.append(Row("a JPEG, mean", statistics.fmean(files) / 1e3, "kB", len(files)))
     start, side = time.perf_counter(), round(size * PACKED / SIZE)
-    records = -(-count // (4 * workers))  # a shard is packed by one thread
-    small = pack(place / "photos", place / "packed", size=side, workers=workers, shard_records=records)
+    small = pack(place / "photos", place / "packed", size=side, workers=workers)
     rows.append(Row(f"packed to {side} pixels", time.perf_counter() - start, "s", 1))
     rows.append(Row("a packed image, mean", small.bytes / small.records / 1e3, "kB", small.records))
     write_atomically(about, json.dumps(wanted | {"rows": [vars(row) for row in rows]}).encode())  # it is whole
@@ -267,71 +266,55 @@ _PREFETCHED = 3  # batches that each worker of the plain loop may have ready
 
 @dataclass(frozen=True)
 class Usual:
-    """Default sizes of a measurement."""
+    """Sizes of a measurement that takes a few minutes."""
 
     images: int
     batch: int
     size: int
     nets: tuple[str, ...]
+    steps: int  # on random tensors
+    batches: int  # of the plain loop
+
+    @property
+    def about(self) -> str:
+        """The data, for the head of the table."""
+        return f"{self.images:,} JPEGs, batches of {self.batch} × {self.size} pixels"
 
 
-def usual(device: str) -> Usual:
-    """Return sizes that take a few minutes on "cuda" or "cpu", which gets a few small images."""
-    if device == "cuda":
-        return Usual(20_000, 256, 224, ("resnet34", "resnet50"))
-    return Usual(64, 16, 64, ("resnet34",))
+USUAL = {
+    "cuda": Usual(20_000, 256, SIZE, ("resnet34", "resnet50"), steps=40, batches=64),
+    "cpu": Usual(64, 16, 64, ("resnet34",), steps=2, batches=1),
+}
 
 
 class Large:
-    """Times all ways to train on large images, and collects the figures in `rows`.
+    """Times all ways to train on large images.
 
     What matters most is measured first: the network alone, images decoded while training, and the plain loop, for each
     network; then images that are kept on the device; then what ages cost. With `shares`, only JPEGs that are decoded
     while training, with each of these shares decoded by workers.
 
     Args:
-        device: where to train.
-        images: how many JPEGs to make.
-        batch, size: of the training batches, and of their images.
+        figures: what was measured.
+        usual: how many JPEGs to make, and of what size batches and images are.
         workers: processes that decode, of the plain loop and of the engine; by default one a core.
         epochs: to time, after one that is not timed.
-        batches: to time of the plain loop.
         shares: of the JPEGs, that workers decode and not the GPU.
-        say: called with a line for each figure.
-        write: called with all rows after each.
     """
 
     def __init__(
-        self,
-        device: torch.device,
-        *,
-        images: int,
-        batch: int = 256,
-        size: int = SIZE,
-        workers: int | None = None,
-        epochs: int = 2,
-        batches: int = 64,
-        shares: Sequence[float] = (),
-        say: Callable[[str], None],
-        write: Callable[[Sequence[Row]], None] = lambda _: None,
+        self, figures: Figures, usual: Usual, *, workers: int | None, epochs: int, shares: Sequence[float] = ()
     ) -> None:
-        self.device, self.images, self.batch, self.size, self.epochs = device, images, batch, size, epochs
+        self.device, self.add, self._usual = figures.device, figures.add, usual
+        self.batch, self.size, self.epochs, self._shares = usual.batch, usual.size, epochs, shares
         self.workers = cores() if workers is None else workers
-        self.rows: list[Row] = []
-        self._plain_batches, self._say, self._write, self._shares = batches, say, write, shares
         self._speeds: dict[str, float] = {}
 
-    def add(self, what: str, value: float, unit: str, n: int = 1) -> None:
-        """Add a figure."""
-        self.rows.append(Row(what, value, unit, n))
-        self._say(f"{what}: {value:,.4g} {unit}")
-        self._write(self.rows)
-
-    def measure(self, names: Sequence[str], folder: Path | None = None) -> list[Row]:
-        """Make a set, or use the one in a folder, time some networks on it, and return the rows."""
+    def measure(self, names: Sequence[str], folder: Path | None = None) -> None:
+        """Make a set, or use the one in a folder, and time some networks on it."""
         with tempfile.TemporaryDirectory() as own:
             place = Path(own) if folder is None else folder
-            for row in made(place, self.images, size=self.size, workers=max(1, self.workers)):
+            for row in made(place, self._usual.images, size=self.size, workers=max(1, self.workers)):
                 self.add(row.what, row.value, row.unit, row.n)
             photos, packed = place / "photos", place / "packed"
             pairs = {"JPEG": open_data(photos, size=self.size), "packed": open_data(packed, size=self.size)}
@@ -343,13 +326,12 @@ class Large:
             for name in names:
                 self._streamed(name, photos, streamed)
             if self._shares:
-                return self.rows
+                return
             if self.device.type == "cuda":
                 for name in names:
                     self._kept(name, pairs)
             for name in names:
                 self._add_costs(name, pairs["packed"])
-        return self.rows
 
     def _decoding(self, what: str, pair: AnyPair, decoding: Decoding) -> None:
         """Time a pass over the images without training."""
@@ -370,13 +352,12 @@ class Large:
         """Time a network on random tensors, on images that are decoded while training, and in the plain loop."""
         for what, value in floors(name, self.device, size=self.size).items():
             self.add(f"{name}, {what} of a training step, an image", value / 1e9, "G")
-        steps = 40 if self.device.type == "cuda" else 2
+        steps, batches = self._usual.steps, self._usual.batches
         alone = random_tensors(name, self.batch, self.device, size=self.size, steps=steps)
         self._speeds[f"{name}, alone"] = alone
         self.add(f"{name}, random tensors on the device", alone, "images/s", steps)
         for what, (pair, decoding) in ways.items():
             self._way(name, f"{what}, decoded while training", pair, decoding)
-        batches = self._plain_batches if self.device.type == "cuda" else 1
         plain = plain_loop(folder, name, self.batch, self.device, size=self.size, workers=self.workers, batches=batches)
         self._speeds[f"{name}, plain"] = plain
         kind = "torchvision" if find_spec("torchvision") else "Pillow"

@@ -10,7 +10,8 @@ import json
 import os
 import platform
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ from aol.engine.stream import StreamLoop
 from aol.longtail import long_tail, long_tail_counts
 from aol.runs.record import versions
 
+IMBALANCE = 100.0
 _TABLE_RUNS, _TABLE_EPOCHS = 54, 200  # the grid of one column of the paper's offline table
 
 
@@ -43,18 +45,46 @@ class Row:
     memory_gib: float | None = None
 
 
-@dataclass(frozen=True)
-class Usual:
-    """Default sizes of a measurement."""
+class Figures:
+    """What was measured: `about` says on which data. Each figure is printed at once, and written with those before it.
 
-    runs: tuple[int, ...]
-    scale: float
-    epochs: int
+    Args:
+        device: where it is measured.
+        about: the data, for the head of the table.
+        out: file for all figures, as JSON, with hardware and versions; none by default.
+    """
 
+    def __init__(self, device: torch.device, about: str, out: Path | None = None) -> None:
+        self.device, self.about, self._out = device, about, out
+        self.rows: list[Row] = []
 
-def usual(device: torch.device) -> Usual:
-    """Return sizes that take a few minutes: a CPU gets a hundredth of the data."""
-    return Usual((1, 16, 64), 1.0, 3) if device.type == "cuda" else Usual((1, 2), 0.01, 1)
+    def add(self, what: str, value: float, unit: str, n: int = 1, memory: float | None = None) -> None:
+        """Keep a figure, print and write it."""
+        print(f"{what}: {value:,.4g} {unit}", file=sys.stderr, flush=True)
+        self.rows.append(Row(what, value, unit, n, memory))
+        if self._out is not None:
+            machine = {"versions": versions(self.device), "cores": os.cpu_count()}
+            write_atomically(
+                self._out, (json.dumps(machine | self.as_dict(), indent=1, ensure_ascii=False) + "\n").encode()
+            )
+
+    def as_dict(self) -> dict[str, object]:
+        """Return the data and all figures, for JSON."""
+        return {"data": self.about, "rows": [asdict(row) for row in self.rows]}
+
+    def table(self) -> list[str]:
+        """Return the figures as lines of a Markdown table, with hardware, versions and data before it."""
+        head = ", ".join(f"{name} {value}" for name, value in versions(self.device).items())
+        lines = [
+            f"{head}, {os.cpu_count()} CPU cores, {platform.system()}; {self.about}",
+            "",
+            "| what | figure | n | memory |",
+            "| --- | --- | --- | --- |",
+        ]
+        for row in self.rows:
+            memory = "" if row.memory_gib is None else f"{row.memory_gib:.1f} GiB"
+            lines.append(f"| {row.what} | {row.value:,.4g} {row.unit} | {row.n} | {memory} |")
+        return lines
 
 
 def random_pair(*, train: int, test: int, size: int = 32, channels: int = 3) -> Pair[ImageSet]:
@@ -74,15 +104,12 @@ def random_pair(*, train: int, test: int, size: int = 32, channels: int = 3) -> 
 
 
 class Bench:
-    """A random data set, and the rows that were measured on it."""
+    """A random data set of a share `scale` of CIFAR-10's size, and the figures that are measured on it."""
 
-    def __init__(
-        self, device: torch.device, *, scale: float, epochs: int, say: Callable[[str], None], imbalance: float = 100.0
-    ) -> None:
-        self.device, self.epochs, self._say = device, epochs, say
+    def __init__(self, figures: Figures, *, scale: float, epochs: int, imbalance: float = IMBALANCE) -> None:
+        self.device, self.epochs, self.imbalance, self.add = figures.device, epochs, imbalance, figures.add
         self.pair = random_pair(train=10 * max(10, int(5000 * scale)), test=10 * max(10, int(1000 * scale)))
-        self.rows: list[Row] = []
-        precision = "bf16" if device.type == "cuda" else "fp32"
+        precision = "bf16" if self.device.type == "cuda" else "fp32"
         self.common: dict[str, Value] = {
             "data": "random",
             "imbalance": imbalance,
@@ -93,13 +120,7 @@ class Bench:
     @property
     def images(self) -> int:
         """How many images an epoch trains on."""
-        imbalance = float(self.common["imbalance"] or 1.0)
-        return int(long_tail_counts(self.pair.train.labels.numel() // 10, 10, imbalance).sum())
-
-    def add(self, what: str, value: float, unit: str, n: int, memory: float | None = None) -> None:
-        """Keep a figure, and say it."""
-        self.rows.append(Row(what, value, unit, n, memory))
-        self._say(f"{what}: {value:,.4g} {unit}")
+        return int(long_tail_counts(self.pair.train.labels.numel() // 10, 10, self.imbalance).sum())
 
     def together(self, number: int, *, stacking: str = "grouped", **settings: Value) -> tuple[float, float | None]:
         """Return the median seconds of an epoch, and the peak memory, of a group of runs."""
@@ -115,11 +136,9 @@ class Bench:
         return seconds, memory
 
 
-def measure(
-    device: torch.device, *, runs: Sequence[int], scale: float, epochs: int, workers: int, say: Callable[[str], None]
-) -> list[Row]:
-    """Measure everything and return the rows; `scale` shrinks the data set for a small machine."""
-    bench = Bench(device, scale=scale, epochs=epochs, say=say)
+def measure(figures: Figures, *, runs: Sequence[int], scale: float, epochs: int, workers: int) -> None:
+    """Measure everything; `scale` shrinks the data set for a small machine."""
+    bench = Bench(figures, scale=scale, epochs=epochs)
     images = bench.images
     plain = straightforward(bench, workers)
     timed: dict[int, float] = {}
@@ -143,7 +162,6 @@ def measure(
     stream: dict[str, Any] = {"scenario": "stream", "schedule": "fixed", "memory": "all", "eval_every": 1000}
     seconds, memory = bench.together(most, **stream)
     bench.add(f"a step of a Period-10 stream, {most} runs", seconds, "s", epochs, memory)
-    return bench.rows
 
 
 def _whole_grid(bench: Bench, most: int, timed: Mapping[int, float]) -> None:
@@ -156,10 +174,10 @@ def _whole_grid(bench: Bench, most: int, timed: Mapping[int, float]) -> None:
     bench.add(what, sum(taken[size] for size in sizes) * _TABLE_EPOCHS / 60, "min", bench.epochs)
 
 
-def straightforward(bench: Bench, workers: int, *, net: str = "auto", imbalance: float = 100.0) -> float:
+def straightforward(bench: Bench, workers: int, net: str = "auto") -> float:
     """Measure an epoch of the plain loop and return its seconds."""
     train, test = bench.pair.train, bench.pair.test
-    kept = long_tail(train.labels, imbalance)
+    kept = long_tail(train.labels, bench.imbalance)
     name, (channels, size, _) = network_name(net, train.shape), train.shape
     made = nets.make(name, num_classes=10, in_channels=channels, image_size=size, seed=0)
     shown, held = (train.images[kept], train.labels[kept]), (test.images, test.labels)
@@ -169,34 +187,10 @@ def straightforward(bench: Bench, workers: int, *, net: str = "auto", imbalance:
     return taken[-1]
 
 
-def size_text(scale: float) -> str:
-    """Return how large a set of random images is.
+def about(scale: float, imbalance: float = IMBALANCE) -> str:
+    """Return what the random images are.
 
-    >>> size_text(0.01), size_text(1.0)
-    ("0.01 of CIFAR-10's size", "CIFAR-10's size")
+    >>> about(0.01)
+    "0.01 of CIFAR-10's size, imbalance 100"
     """
-    return "CIFAR-10's size" if scale == 1.0 else f"{scale:g} of CIFAR-10's size"
-
-
-def table(rows: Sequence[Row], device: torch.device, data: float | str) -> str:
-    """Return the rows as a Markdown table, with hardware, versions, and the data: words, or the share of CIFAR-10."""
-    head = ", ".join(f"{name} {value}" for name, value in versions(device).items())
-    about = data if isinstance(data, str) else f"{size_text(data)}, imbalance 100"
-    lines = [
-        f"{head}, {os.cpu_count()} CPU cores, {platform.system()}; {about}",
-        "",
-        "| what | figure | n | memory |",
-        "| --- | --- | --- | --- |",
-    ]
-    for row in rows:
-        memory = "" if row.memory_gib is None else f"{row.memory_gib:.1f} GiB"
-        lines.append(f"| {row.what} | {row.value:,.4g} {row.unit} | {row.n} | {memory} |")
-    return "\n".join(lines)
-
-
-def write(rows: Sequence[Row], device: torch.device, data: float | str, path: Path) -> None:
-    """Write the rows as JSON, with hardware, versions, and the data: words, or the share of CIFAR-10."""
-    machine = {"versions": versions(device), "cores": os.cpu_count()}
-    about = {"data": data} if isinstance(data, str) else {"scale": data}
-    found = {**machine, **about, "rows": [asdict(row) for row in rows]}
-    write_atomically(path, (json.dumps(found, indent=1, ensure_ascii=False) + "\n").encode())
+    return f"{'' if scale == 1.0 else f'{scale:g} of '}CIFAR-10's size, imbalance {imbalance:g}"

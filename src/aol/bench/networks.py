@@ -7,12 +7,12 @@ one run through the engine: captured steps, images on the device.
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 
 from aol.bench.large import floors
-from aol.bench.measure import Bench, Row, straightforward
+from aol.bench.measure import Bench, Figures, straightforward
 from aol.engine.settings import Settings
 from aol.engine.stacking import ALONE, Case, choose
 
@@ -20,24 +20,16 @@ IMBALANCE, EPOCHS = 200.0, 200  # of the correlation study, twice its epochs
 
 
 def measure(
-    device: torch.device,
-    *,
-    names: Sequence[str],
-    runs: Sequence[int],
-    scale: float,
-    epochs: int,
-    workers: int,
-    say: Callable[[str], None],
-) -> list[Row]:
-    """Measure each network and return the rows; `scale` shrinks the data set for a small machine."""
-    bench = Bench(device, scale=scale, epochs=epochs, say=say, imbalance=IMBALANCE)
+    figures: Figures, *, names: Sequence[str], runs: Sequence[int], scale: float, epochs: int, workers: int
+) -> None:
+    """Measure each network; `scale` shrinks the data set for a small machine."""
+    bench = Bench(figures, scale=scale, epochs=epochs, imbalance=IMBALANCE)
     for name in names:
-        plain = straightforward(bench, workers, net=name, imbalance=IMBALANCE)
+        plain = straightforward(bench, workers, name)
         one = _one(bench, name, plain)
         for number in runs:
             if number > 1:
                 _several(bench, name, number, one, plain)
-    return bench.rows
 
 
 def _one(bench: Bench, name: str, plain: float) -> float:

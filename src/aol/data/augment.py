@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from aol import _check
 from aol.data.images import Augmentation, Normalisation
 
 
@@ -95,7 +96,7 @@ def training_batch(images: Tensor, index: Tensor, draws: Draws, *, pad: int, nor
 
 
 def evaluation_batch(images: Tensor, index: Tensor | slice, *, normalisation: Normalisation) -> Tensor:
-    """Return the network input of a batch as it is: indices [...] give float32 [..., C, H, W].
+    """Return the network input of a batch as it is: indices [...], on any device, give float32 [..., C, H, W].
 
     >>> from aol.data.images import centred
     >>> images = torch.zeros(5, 1, 2, 2, dtype=torch.uint8)
@@ -104,4 +105,5 @@ def evaluation_batch(images: Tensor, index: Tensor | slice, *, normalisation: No
     """
     if isinstance(index, slice):
         return normalisation(images[index])
-    return normalisation(images.index_select(0, index.flatten()).view(*index.shape, *images.shape[1:]))
+    place = _check.integers("index", index, device=images.device)
+    return normalisation(images.index_select(0, place.flatten()).view(*place.shape, *images.shape[1:]))

@@ -15,7 +15,6 @@ import tarfile
 import time
 import urllib.error
 import urllib.request
-import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -25,11 +24,12 @@ from aol.data.named import Download, Official, official, search_folders
 
 Progress = Callable[[str, int, int], None]
 _CHUNK = 1 << 16
-_TRIES = 3
+_ROUNDS = 3  # tries of each address
+_PAUSE = 1.0  # seconds between two rounds
 
 
 class UnreachableError(OSError):
-    """The address could not be reached, or the transfer failed repeatedly."""
+    """The address could not be reached, or the transfer broke off."""
 
 
 def get(
@@ -55,97 +55,57 @@ def get(
     if all(problem is None for _, problem in known.state(folder)):
         return folder
     folder.mkdir(parents=True, exist_ok=True)
+    addresses = (mirror,) if mirror else known.addresses
     for download in known.downloads:
         target = (folder if known.gzipped else root) / download.name
-        if target.exists() and digest_of(target, download.digest.partition(":")[0]) == download.digest:
-            continue
-        _fetch_any([mirror] if mirror else [known.address, known.without_tls], download, target, progress)
+        if not target.exists() or _md5(target) != download.md5:
+            _fetch([f"{each.rstrip('/')}/{download.name}" for each in addresses], download, target, progress)
     if not known.gzipped:
-        archive = root / known.downloads[0].name
-        _extract(known, archive, folder)
-        archive.unlink()
+        _extract(known, root / known.downloads[0].name, folder)
     for path, problem in known.state(folder):
         if problem is not None:
             raise DataError(f"{path}: {problem}")
+    if not known.gzipped:
+        (root / known.downloads[0].name).unlink()
     return folder
 
 
-def _fetch_any(addresses: Sequence[str], download: Download, target: Path, progress: Progress | None) -> None:
-    """Fetch a file from the first address that has it; checksums tell what came, whoever sent it."""
-    reasons = []
-    for address in filter(None, addresses):
-        url = f"{address.rstrip('/')}/{download.name}"
-        try:
-            fetch(url, target, size=download.size, digest=download.digest, progress=progress)
-            return
-        except UnreachableError as reason:
-            reasons.append((reason, url))
-    raise UnreachableError(
-        f"{reasons[0][0]}; without a network, put {download.name} from {reasons[-1][1]} into {target.parent} "
-        f"and run the same command again"
-    )
-
-
-def digest_of(path: Path, algorithm: str = "sha256") -> str:
-    """Hash a file.
-
-    >>> import tempfile
-    >>> path = Path(tempfile.mkdtemp()) / "a"
-    >>> _ = path.write_bytes(b"aol")
-    >>> digest_of(path, "md5")
-    'md5:a141472065cc26e1ffce0a359ff3c733'
-    """
+def _md5(path: Path) -> str:
     with path.open("rb") as file:
-        found = hashlib.file_digest(file, lambda: hashlib.new(algorithm, usedforsecurity=False))
-    return f"{algorithm}:{found.hexdigest()}"
+        return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
 
 
-def fetch(
-    url: str, dest: Path, *, size: int, digest: str, progress: Progress | None = None, pause: float = 1.0
-) -> Path:
-    """Fetch `url` to `dest`, resuming `dest.part`; `digest` is `md5:…` or `sha256:…`.
-
-    `progress(name, done, size)` is called with bytes. An interrupted transfer is resumed, three tries in all;
-    then `UnreachableError` is raised and the partial file is kept. It is removed if its checksum is wrong.
-
-    >>> fetch("http://127.0.0.1:9/none", Path("none"), size=1, digest="md5:0", pause=0)  # doctest: +ELLIPSIS
-    Traceback (most recent call last):
-    ...
-    aol.data.download.UnreachableError: http://127.0.0.1:9/none could not be fetched (...)
-    """
-    part = dest.with_name(dest.name + ".part")
-    if part.is_symlink():  # planted: it would be followed
-        part.unlink()
-    reason: object = "the transfer broke off"
-    for attempt in range(_TRIES):
-        done = part.stat().st_size if part.exists() else 0
-        if done > size:
-            part.unlink()
-        if done == size:
-            break
-        if attempt:
-            time.sleep(pause)
+def _fetch(urls: Sequence[str], download: Download, target: Path, progress: Progress | None) -> None:
+    """Fetch a file from the first address that has it, in three rounds, and check it; what came before is kept."""
+    part = target.with_name(f"{target.name}.part")
+    if part.is_symlink() or (part.exists() and part.stat().st_size > download.size):
+        part.unlink()  # planted, and would be followed; or of another file
+    reasons: list[object] = []
+    left = [*urls] * _ROUNDS
+    while left and not (part.exists() and part.stat().st_size >= download.size):
+        url = left.pop(0)
+        if len(reasons) >= len(urls):
+            time.sleep(_PAUSE)
         try:
-            _transfer(url, part, size, progress)
+            _transfer(url, part, download.size, progress)
+            reasons.append("the transfer broke off")
         except urllib.error.HTTPError as answer:
-            reason = f"the server answered {answer.code} {answer.reason}"
-            if answer.code == 416:  # the server's file is shorter than what we hold: start over
-                part.unlink(missing_ok=True)
-            elif answer.code < 500:
-                break
-        except urllib.error.URLError as failure:
-            reason = failure.reason
+            reasons.append(f"the server answered {answer.code} {answer.reason}")
+            if answer.code < 500:  # it would say so again
+                left = [each for each in left if each != url]
         except (OSError, http.client.HTTPException) as failure:
-            if isinstance(failure, OSError) and failure.errno == errno.ENOSPC:
+            if getattr(failure, "errno", None) == errno.ENOSPC:
                 raise OSError(errno.ENOSPC, f"no space left for {part}") from None
-            reason = failure or type(failure).__name__
-    if not part.exists() or part.stat().st_size != size:
-        raise UnreachableError(f"{url} could not be fetched ({reason})")
-    found = digest_of(part, digest.partition(":")[0])
-    if found != digest:
+            reasons.append(getattr(failure, "reason", failure))
+    if not part.exists() or part.stat().st_size < download.size:
+        raise UnreachableError(
+            f"{urls[0]} could not be fetched ({reasons[0]}); run the same command again to continue. Without a "
+            f"network, first put {download.name} from {urls[-1]} into {target.parent}"
+        )
+    if (found := _md5(part)) != download.md5:
         part.unlink()
-        raise DataError(f"{url}: the file fetched has checksum {found}, not {digest}; it was removed")
-    return part.replace(dest)
+        raise DataError(f"{urls[0]}: the file fetched has md5 {found}, not {download.md5}; it was removed")
+    part.replace(target)
 
 
 def _transfer(url: str, part: Path, size: int, progress: Progress | None) -> None:
@@ -166,29 +126,15 @@ def _transfer(url: str, part: Path, size: int, progress: Progress | None) -> Non
 
 
 def _extract(known: Official, archive: Path, folder: Path) -> None:
-    """Take the expected members, and nothing else, out of an archive; each appears whole or not at all."""
-    wanted = {f"{known.folder}/{member.name}": member for member in known.members}
-    try:
-        with tarfile.open(archive, "r:gz") as tar:
-            for entry in tar:
-                member = wanted.get(entry.name)
-                source = tar.extractfile(entry) if member is not None and entry.isfile() else None
-                # Names are looked up, never followed: a path with `..`, a link or a device is not expected.
-                if member is None or source is None:
-                    continue
-                if entry.size != member.size:  # before a byte is unpacked
-                    raise DataError(
-                        f"{archive}: its member {entry.name}: {entry.size:,} bytes instead of {member.size:,}"
-                    )
-                part = folder / f"{member.name}.part"
-                with source, open_part(part) as file:
-                    shutil.copyfileobj(source, file)
-                if problem := member.problem(part):
-                    part.unlink()
-                    raise DataError(f"{archive}: its member {entry.name}: {problem}")
-                os.replace(part, folder / member.name)
-                del wanted[entry.name]
-    except (tarfile.TarError, EOFError, zlib.error) as reason:
-        raise DataError(f"{archive}: not a whole archive ({reason})") from None
-    if wanted:
-        raise DataError(f"{archive}: lacks {', '.join(wanted)}")
+    """Take the expected members, and nothing else, out of an archive of the right checksum."""
+    wanted = {f"{known.folder}/{member.name}": folder / member.name for member in known.members}
+    with tarfile.open(archive, "r:gz") as tar:
+        for entry in tar:
+            source = tar.extractfile(entry) if entry.name in wanted and entry.isfile() else None
+            if source is None:
+                continue
+            path = wanted[entry.name]
+            part = path.with_name(f"{path.name}.part")
+            with source, open_part(part) as file:
+                shutil.copyfileobj(source, file)
+            part.replace(path)

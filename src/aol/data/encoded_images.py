@@ -9,7 +9,7 @@ import contextlib
 import math
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from statistics import fmean
@@ -24,7 +24,7 @@ from torch.utils.data import Dataset
 from aol.data.crops import Transform, sample_generator
 from aol.data.decode import decode, size_of
 from aol.data.errors import DataError
-from aol.data.images import ImageSet, Labelled
+from aol.data.images import ImageSet, Labelled, check_labels, numbered_classes
 
 H = TypeVar("H")
 Places: TypeAlias = npt.NDArray[np.int64]
@@ -37,7 +37,7 @@ class Records(Protocol):
     """What a kind of storage provides: encoded images by position, their labels, and names for messages."""
 
     name: str
-    classes: tuple[str, ...]
+    classes: tuple[str, ...]  # empty where they have no names: `by_role` numbers them
     labels: Tensor  # all of them, int64 [N], known without decoding an image
 
     def encoded(self, index: int) -> bytes:
@@ -49,12 +49,50 @@ class Records(Protocol):
     def stamp(self, index: int) -> str:
         """Return a text that changes when the record does: packing compares it to find outdated records."""
 
-    def names(self, index: Sequence[int]) -> list[str] | None:
+    def names(self, index: Sequence[int]) -> list[str]:
         """Return what the records at these positions are called at their source, a different name each.
 
-        A file by its path inside the data set, a row or key by that of its container too. None where nothing but
-        the position is known. Many at once: a table of names is read when asked for, and not kept.
+        A file by its path inside the data set, a row or key by that of its container too. Many at once: a table of
+        names is read when asked for, and not kept.
         """
+
+
+def by_role(
+    train: Records, others: Iterable[Records], where: object, needed: str = "test or validation split"
+) -> dict[str, Records]:
+    """Return splits as train, test and, where there is one more, validation, all with the classes of train.
+
+    A split whose labels are all -1, as in the test splits of competitions, is left out. `DataError` says where names of
+    classes differ, which label has no class, and that what is `needed` beside the training split is missing.
+    """
+    labelled = [records for records in others if not bool((records.labels == -1).all())]
+    if not labelled:
+        raise DataError(f"{where}: no labelled {needed} beside the training split")
+    splits = dict(zip(("train", "test", "validation"), (train, *labelled), strict=False))
+    named, classes = train.classes, train.classes or numbered_classes(train.labels, train.name)
+    for records in splits.values():
+        if named and records.classes:
+            _same_classes(train, records, where)
+        records.classes = classes
+        check_labels(records.labels, len(classes), records.name)
+    return splits
+
+
+def _same_classes(train: Records, other: Records, where: object) -> None:
+    """Raise `DataError` unless two splits name the same classes in the same order."""
+    if train.classes == other.classes:
+        return
+    lacking = [c for c in train.classes if c not in set(other.classes)]
+    foreign = [c for c in other.classes if c not in set(train.classes)]
+    said = [f"{other.name} lacks {_some(lacking)} of {train.name}"] * bool(lacking)
+    said += [f"{other.name} has {_some(foreign)}, which {train.name} has not"] * bool(foreign)
+    order = f"{other.name} has another order than {train.name}"
+    raise DataError(f"{where}: classes differ: {' and '.join(said) or order}")
+
+
+def _some(names: Sequence[str]) -> str:
+    listed = ", ".join(repr(n) for n in names[:3])
+    return listed if len(names) <= 3 else f"{listed} and {len(names) - 3} more"
 
 
 class PerThread(Generic[H]):
@@ -103,7 +141,7 @@ class Subset:
         """Return the stamp of the record at a position of the subset."""
         return self._records.stamp(int(self._index[index]))
 
-    def names(self, index: Sequence[int]) -> list[str] | None:
+    def names(self, index: Sequence[int]) -> list[str]:
         """Return the names of the records at these positions of the subset."""
         return self._records.names(self._index[list(index)].tolist())
 
@@ -172,8 +210,8 @@ class StoredImages(Labelled, Dataset[tuple[Tensor, int, int]]):
             raise ValueError(f"epoch must be at least 0, got {epoch}")
         self._epoch.fill_(epoch)
 
-    def names(self, index: Tensor) -> list[str] | None:
-        """Return what the samples `index [n]` are called where they come from; None where they have only numbers.
+    def names(self, index: Tensor) -> list[str]:
+        """Return what the samples `index [n]` are called where they come from.
 
         Paths of files inside the data set, `FILE.parquet#ROW`, `FILE.lmdb#KEY`: docs/how-to/large.md lists them.
         """
@@ -197,15 +235,10 @@ class StoredImages(Labelled, Dataset[tuple[Tensor, int, int]]):
         return image.contiguous()
 
 
-def some(records: Records) -> list[int]:
-    """Return up to 64 positions of a set, the same each time, to tell how large its images are."""
-    return torch.randperm(len(records.labels), generator=torch.Generator().manual_seed(0))[:64].tolist()
-
-
 def typical_bytes(records: Records, *, decoded: bool = False) -> float:
-    """Return the mean size of some files of a set or, `decoded`, of their pixels; damaged ones do not count."""
+    """Return the mean size of up to 64 files of a set or, `decoded`, of their pixels; damaged ones do not count."""
     found = []
-    for index in some(records):
+    for index in torch.randperm(len(records.labels), generator=torch.Generator().manual_seed(0))[:64].tolist():
         with contextlib.suppress(DataError):  # it is named when it is needed
             content = records.encoded(index)
             found.append(3 * math.prod(size_of(content, records.source(index))) if decoded else len(content))

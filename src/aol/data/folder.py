@@ -15,7 +15,7 @@ import torch
 
 from aol._files import read_regular
 from aol.data.decode import EMPTY, EXTENSIONS, LARGEST
-from aol.data.encoded_images import Records, Subset
+from aol.data.encoded_images import Records, Subset, by_role
 from aol.data.errors import DataError
 from aol.data.images import split_per_class
 
@@ -146,14 +146,11 @@ def open_folder(root: Path) -> dict[str, Records]:
             "train": Subset(records, kept, f"{root.name}/train"),
             "test": Subset(records, held, f"{root.name}/test"),
         }
-    labelled = _labelled_tests(root)
-    if not labelled:
+    names = _labelled_tests(root)
+    if not names:
         raise DataError(f"{root}: {_NO_TEST}")
-    splits: dict[str, Records] = {"train": _FolderRecords(root / "train", f"{root.name}/train", "train")}
-    for role, name in zip(("test", "validation"), labelled, strict=False):
-        splits[role] = _FolderRecords(root / name, f"{root.name}/{name}", name)
-        same_classes(splits["train"], splits[role], root / "train", root / name)
-    return splits
+    train, *others = (_FolderRecords(root / name, f"{root.name}/{name}", name) for name in ("train", *names))
+    return by_role(train, others, root)
 
 
 def _labelled_tests(root: Path) -> list[str]:
@@ -213,19 +210,3 @@ def _file_problem(entry: os.DirEntry[str]) -> str | None:
     if not entry.is_file():
         return "a link to nothing" if entry.is_symlink() else "not a file"
     return EMPTY if entry.stat().st_size == 0 else None
-
-
-def same_classes(train: Records, other: Records, train_at: Path, other_at: Path) -> None:
-    """Raise `DataError` unless two splits name the same classes in the same order."""
-    if train.classes == other.classes:
-        return
-    lacking = [c for c in train.classes if c not in set(other.classes)]
-    foreign = [c for c in other.classes if c not in set(train.classes)]
-    said = [f"{other_at} lacks {_some(lacking)} of {train_at}"] * bool(lacking)
-    said += [f"{other_at} has {_some(foreign)}, which {train_at} has not"] * bool(foreign)
-    raise DataError("classes differ: " + (" and ".join(said) or f"{other_at} has another order than {train_at}"))
-
-
-def _some(names: Sequence[str]) -> str:
-    listed = ", ".join(repr(n) for n in names[:3])
-    return listed if len(names) <= 3 else f"{listed} and {len(names) - 3} more"

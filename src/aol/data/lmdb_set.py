@@ -12,10 +12,10 @@ from pathlib import Path
 
 import numpy as np
 
-from aol.data.encoded_images import Records
+from aol.data.encoded_images import Records, by_role
 from aol.data.errors import DataError
-from aol.data.folder import TEST_FOLDERS, same_classes
-from aol.data.images import check_labels, class_names, numbered_classes, whole_labels
+from aol.data.folder import TEST_FOLDERS
+from aol.data.images import class_names, whole_labels
 from aol.data.lmdb_file import entries, read_value
 
 _LARGEST = 64 * 2**20  # bytes of a value that is no image
@@ -41,9 +41,7 @@ class _LmdbRecords:
         images = range(self._first, self._first + count)
         self._places = np.array([places.get(number, (0, -1)) for number in images], dtype=np.int64)
         self.labels = whole_labels(labels, self._path)
-        named = values.get("classes")
-        self.named = named is not None
-        self.classes = numbered_classes(self.labels, self._path) if named is None else _names(named, self._path)
+        self.classes = _names(values.get("classes", b"[]"), self._path)
 
     def encoded(self, index: int) -> bytes:
         place, size = self._places[index].tolist()
@@ -105,16 +103,9 @@ def lmdb_split(root: Path, name: str) -> Path | None:
 
 def open_lmdb(root: Path) -> dict[str, Records]:
     """Open the splits of a folder of LMDB environments."""
-    train, *others = (lmdb_split(root, name) for name in ("train", *TEST_FOLDERS))
-    paths = [train, *filter(None, others)]
-    if train is None or len(paths) < 2:
-        raise DataError(f"{root}: train.lmdb and test.lmdb (or val.lmdb) must both be there")
-    opened = {}
-    for role, path in zip(("train", "test", "validation"), paths, strict=False):
-        assert path is not None
-        records = opened[role] = _LmdbRecords(path, f"{root.name}/{path.stem}")
-        if records.named and opened["train"].named:
-            same_classes(opened["train"], records, train, path)
-        records.classes = opened["train"].classes
-        check_labels(records.labels, len(records.classes), records.name)
-    return dict(opened)
+    train, *others = (
+        _LmdbRecords(path, f"{root.name}/{path.stem}")
+        for name in ("train", *TEST_FOLDERS)
+        if (path := lmdb_split(root, name)) is not None
+    )
+    return by_role(train, others, root, "test.lmdb or val.lmdb")

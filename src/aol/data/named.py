@@ -60,11 +60,11 @@ class Member:
 
 @dataclass(frozen=True)
 class Download:
-    """One file at an official address, and its size and checksum (`md5:…` or `sha256:…`)."""
+    """One file at an official address, and its size and checksum."""
 
     name: str
     size: int
-    digest: str
+    md5: str
 
 
 @dataclass(frozen=True)
@@ -77,13 +77,12 @@ class Official:
     name: str
     title: str
     folder: str
-    address: str
+    addresses: tuple[str, ...]  # of the same files; the first that answers is used
     members: tuple[Member, ...]
     downloads: tuple[Download, ...]
     load: Callable[[Path], Pair[ImageSet]]
     gzipped: bool = False
     system: tuple[Path, ...] = ()
-    without_tls: str = ""  # where the same files are, too
 
     def present(self, folder: Path) -> list[Path | None]:
         """Return the file of each member under `folder`, or None where it is missing."""
@@ -212,8 +211,10 @@ FASHION_MNIST = Official(
     name="fashion-mnist",
     title="clothes, 28×28 grey, 10 classes, 60,000 + 10,000",
     folder="fashion-mnist",
-    address="https://fashion-mnist.s3.eu-central-1.amazonaws.com",
-    without_tls="http://fashion-mnist.s3-website.eu-central-1.amazonaws.com",
+    addresses=(
+        "https://fashion-mnist.s3.eu-central-1.amazonaws.com",
+        "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com",
+    ),
     # Of the content, not of the .gz: the Debian package compresses the same bytes anew.
     members=tuple(
         Member(*row)
@@ -225,10 +226,10 @@ FASHION_MNIST = Official(
         )
     ),
     downloads=(
-        Download("train-images-idx3-ubyte.gz", 26_421_880, "md5:8d4fb7e6c68d591d4c3dfef9ec88bf0d"),
-        Download("train-labels-idx1-ubyte.gz", 29_515, "md5:25c81989df183df01b3e8a0aad5dffbe"),
-        Download("t10k-images-idx3-ubyte.gz", 4_422_102, "md5:bef4ecab320f06d8554ea6380940ec79"),
-        Download("t10k-labels-idx1-ubyte.gz", 5_148, "md5:bb300cfdad3c16e7a12a480ee83cd310"),
+        Download("train-images-idx3-ubyte.gz", 26_421_880, "8d4fb7e6c68d591d4c3dfef9ec88bf0d"),
+        Download("train-labels-idx1-ubyte.gz", 29_515, "25c81989df183df01b3e8a0aad5dffbe"),
+        Download("t10k-images-idx3-ubyte.gz", 4_422_102, "bef4ecab320f06d8554ea6380940ec79"),
+        Download("t10k-labels-idx1-ubyte.gz", 5_148, "bb300cfdad3c16e7a12a480ee83cd310"),
     ),
     load=_load_fashion_mnist,
     gzipped=True,
@@ -241,7 +242,7 @@ CIFAR10 = Official(
     name="cifar10",
     title="32×32 colour, 10 classes, 50,000 + 10,000",
     folder="cifar-10-batches-py",
-    address="https://www.cs.toronto.edu/~kriz",
+    addresses=("https://www.cs.toronto.edu/~kriz",),
     members=(
         Member("batches.meta", 158, "f962466ef690d46b226450fb9aadc74ba4bc64a76aa526b5827fe4bc5c7125cb"),
         Member("data_batch_1", 31_035_704, "54636561a3ce25bd3e19253c6b0d8538147b0ae398331ac4a2d86c6d987368cd"),
@@ -251,7 +252,7 @@ CIFAR10 = Official(
         Member("data_batch_5", 31_035_623, "d91802434d8376bbaeeadf58a737e3a1b12ac839077e931237e0dcd43adcb154"),
         Member("test_batch", 31_035_526, "f53d8d457504f7cff4ea9e021afcf0e0ad8e24a91f3fc42091b8adef61157831"),
     ),
-    downloads=(Download("cifar-10-python.tar.gz", 170_498_071, "md5:c58f30108f718f92721af3b95e74349a"),),
+    downloads=(Download("cifar-10-python.tar.gz", 170_498_071, "c58f30108f718f92721af3b95e74349a"),),
     load=partial(_load_cifar, "cifar10", _CIFAR10_INPUT, "batches.meta", _BATCHES, "test_batch", ""),
 )
 
@@ -260,13 +261,13 @@ CIFAR100 = Official(
     name="cifar100",
     title="32×32 colour, 100 classes, 50,000 + 10,000",
     folder="cifar-100-python",
-    address="https://www.cs.toronto.edu/~kriz",
+    addresses=("https://www.cs.toronto.edu/~kriz",),
     members=(
         Member("meta", 1_473, "a5d4786345c961390f865e93b434dbd5c6904ce880667e0cb888c97d449f28b9"),
         Member("train", 155_249_918, "735e79b04f092ca3d2e6d07f368c0a7d70d48c48d28865950cc24454cf45129b"),
         Member("test", 31_049_707, "4b67687d9933c4db8f0831104447f15b93774f4f464bd0516f0f0f2ac83b7864"),
     ),
-    downloads=(Download("cifar-100-python.tar.gz", 169_001_437, "md5:eb9058c3a382ffc7106e4002c42a8d85"),),
+    downloads=(Download("cifar-100-python.tar.gz", 169_001_437, "eb9058c3a382ffc7106e4002c42a8d85"),),
     load=partial(_load_cifar, "cifar100", _CIFAR100_INPUT, "meta", ["train"], "test", "fine_"),
 )
 

@@ -32,34 +32,35 @@ from aol.data.sources import is_source, open_source
 Word = str | os.PathLike[str]
 Progress = Callable[[str, int, int], None]
 _SMALL = 64  # pixels: the largest images of other libraries that are held in memory
+_OPEN = {"packed": open_packed, "parquet": open_parquet, "lmdb": open_lmdb, "folder": open_folder}
 
 
-def open_records(root: Path) -> tuple[str, dict[str, Records]]:
-    """Recognise a folder (packed, parquet, lmdb or folder) and open its splits."""
+def _kind(root: Path) -> str:
+    """Recognise a folder: packed, parquet, lmdb, folder or unknown."""
+    if (root / MANIFEST).is_file():
+        return "packed"
+    if parquet_folder(root) is not None:
+        return "parquet"
+    if lmdb_split(root, "train") is not None:
+        return "lmdb"
+    return "folder" if class_folders(root) else "unknown"
+
+
+def open_records(root: Path) -> dict[str, Records]:
+    """Recognise a folder and open its splits."""
     if not root.exists():
         raise FileNotFoundError(f"{root}: no such folder; built-in names are {', '.join(NAMES)}")
     if not root.is_dir():
         raise DataError(f"{root}: a file, not a folder with a data set in it")
-    if (root / MANIFEST).is_file():
-        return "packed", open_packed(root)
-    if parquet_folder(root) is not None:
-        return "parquet", open_parquet(root)
-    if lmdb_split(root, "train") is not None:
-        return "lmdb", open_lmdb(root)
-    if _is_folder(root):
-        return "folder", open_folder(root)
+    kind = _kind(root)
+    if kind in _OPEN:
+        return _OPEN[kind](root)
     if has_shards(root):
         raise DataError(f"{root}: a packing that has not finished; run `aol data pack` again")
     raise DataError(
         f"{root}: no data set recognised; expected train and test folders of class folders, train*.parquet, "
         "train.lmdb or a packed set"
     )
-
-
-def _is_folder(root: Path) -> bool:
-    """Return whether a folder has class folders, or folders of splits, and is no other kind of set."""
-    other = (root / MANIFEST).is_file() or parquet_folder(root) is not None or lmdb_split(root, "train") is not None
-    return not other and bool(class_folders(root))
 
 
 def open_data(
@@ -90,7 +91,7 @@ def open_data(
         raise ValueError(f"unknown data set {word!r}: no such folder, and the built-in names are {', '.join(NAMES)}")
     if known := official_at(root):
         return known.load(root)
-    return _stored(root.name, open_records(root)[1], size, seed)
+    return _stored(root.name, open_records(root), size, seed)
 
 
 def _stored(name: str, records: dict[str, Records], size: int, seed: int) -> Pair[StoredImages]:
@@ -184,11 +185,11 @@ def check(
         return _check_official(known, root)
     if not word or not root.exists():
         open_data(word, data_dir)  # says what is wrong with the word
-    found = _folder_problems(root, decode, workers, progress) if _is_folder(root) else []
+    kind = _kind(root) if root.is_dir() else "unknown"
+    found = _folder_problems(root, decode, workers, progress) if kind == "folder" else []
     try:
-        kind, splits = open_records(root)
+        splits = open_records(root)
     except (DataError, FileNotFoundError) as reason:
-        kind = "folder" if _is_folder(root) else "unknown"
         return Report(root.name, kind, str(root), found or [str(reason)])
     if kind != "folder":
         found = _record_problems(splits, decode, workers, progress)

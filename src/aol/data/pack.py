@@ -1,7 +1,7 @@
 """`aol data pack`: turns an image folder, LMDB or Parquet set into the packed format of `packed.py`.
 
 It may be killed at any moment: shards are written atomically, the manifest last, and a second call does
-only what is missing or has changed. Threads write the shards; processes decode and shrink the images.
+only what is missing or has changed. This process writes the shards; others decode and shrink the images.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ import hashlib
 import io
 import json
 import os
-import threading
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import closing
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
@@ -31,7 +31,7 @@ from aol.data.encoded_images import Progress, Records, typical_bytes
 from aol.data.errors import DataError
 from aol.data.open import open_records
 from aol.data.packed import FORMAT, MANIFEST, NAMES, ROW, VERSION, Manifest, Shard, has_shards, packed_names
-from aol.data.workers import Workers, cores
+from aol.data.workers import Asked, Lane, Workers, cores
 
 QUALITY = 90
 _TICK = 64  # records between two reports of progress
@@ -83,7 +83,7 @@ def pack(
     if shard_records < 1:
         raise ValueError(f"shard_records must be at least 1, got {shard_records}")
     root, target = Path(source).absolute(), Path(dest).absolute()
-    _, splits = open_records(root)
+    splits = open_records(root)
     if target == root or root in target.parents:
         raise ValueError(f"dest must lie outside the source {root}, got {target}")
     if target.is_dir() and any(target.iterdir()) and not (target / ".lock").exists() and not has_shards(target):
@@ -92,13 +92,13 @@ def pack(
     shrinks = _Shrinks(splits, size, quality)
     # Before the lock, which they would hold for a while after this process was killed.
     with closing(_processes(shrinks, count)) as processes, locked(target, called="dest"):
-        work = _Work(target, size, quality, progress, sum(len(r.labels) for r in splits.values()), processes)
+        work = _Work(target, size, quality, progress, sum(len(r.labels) for r in splits.values()))
         jobs = [
-            (split, records, range(start, min(start + shard_records, len(records.labels))), f"{split}-{number:05d}")
+            _Job(work, split, records, range(start, min(start + shard_records, len(records.labels))), number)
             for split, records in splits.items()
             for number, start in enumerate(range(0, len(records.labels), shard_records))
         ]
-        shards = work.run(jobs, count)
+        shards = work.run(jobs, processes.lanes[0])
         manifest: Manifest = {
             "format": FORMAT,
             "version": VERSION,
@@ -109,7 +109,8 @@ def pack(
         }
         _remove_strays(target, {s["file"] for s in shards})
         write_atomically(target / MANIFEST, (json.dumps(manifest, indent=1) + "\n").encode())
-    return Packed(str(target), work.total, sum(s["bytes"] for s in shards), work.written, work.kept)
+    kept = sum(job.there is not None for job in jobs)
+    return Packed(str(target), work.total, sum(s["bytes"] for s in shards), len(shards) - kept, kept)
 
 
 class _Stored(NamedTuple):
@@ -147,89 +148,92 @@ class _Shrinks:
 
 
 def _processes(shrinks: _Shrinks, workers: int) -> Workers:
-    """Return processes for the work; for one worker it is done in the thread."""
+    """Return processes for the work, elsewhere than on Linux threads; for one worker it is done in this one."""
     processes = workers if workers > 1 else 0
     slot = int(1.5 * _TICK * typical_bytes(shrinks.splits["train"])) if processes else 0
-    return Workers(shrinks, workers=processes, together=workers, slot=slot, pin=False)
+    return Workers(shrinks, workers=processes, together=1, slot=slot, pin=False, threads=True)
 
 
-def _split(found: _Stored) -> Iterator[bytes]:
-    for content in torch.split(found.content, found.length.tolist()):
-        yield content.numpy().tobytes()
+@dataclass(frozen=True)
+class _Job:
+    """A shard to bring up to date, and which records it holds."""
+
+    work: _Work
+    split: str
+    records: Records
+    positions: range
+    number: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.split}-{self.number:05d}"
+
+    @cached_property
+    def fingerprint(self) -> str:
+        return self.work.fingerprint(self.records, self.positions)
+
+    @cached_property
+    def there(self) -> Shard | None:
+        """What is there of it; None: it has to be written."""
+        return _up_to_date(self.work.target, self.name, self.fingerprint)
+
+    def requests(self) -> Iterator[list[tuple[str, int]]]:
+        for start in range(0, len(self.positions), _TICK):
+            yield [(self.split, index) for index in self.positions[start : start + _TICK]]
 
 
 class _Work:
-    """Packs shards in threads; counts, reports, and stops early when asked to."""
+    """Packs shards one after the other, while processes prepare the images of the next ones; counts and reports."""
 
-    def __init__(
-        self, target: Path, size: int | None, quality: int, progress: Progress | None, total: int, processes: Workers
-    ) -> None:
+    def __init__(self, target: Path, size: int | None, quality: int, progress: Progress | None, total: int) -> None:
         self.target, self.size, self.quality, self.progress = target, size, quality, progress
-        self._processes = processes
-        self.total, self.done, self.written, self.kept = total, 0, 0, 0
+        self.total, self.done = total, 0
         self.problems: list[str] = []
-        self._stop, self._lock = threading.Event(), threading.Lock()
 
-    def run(self, jobs: list[tuple[str, Records, range, str]], workers: int) -> list[Shard]:
-        with ThreadPoolExecutor(workers) as pool:
-            futures = [pool.submit(self.shard, *job) for job in jobs]
-            try:
-                wait(futures, return_when=FIRST_EXCEPTION)
-                shards = [f.result() for f in futures if f.done()]
-            finally:
-                self._stop.set()
-                pool.shutdown(cancel_futures=True)
+    def run(self, jobs: Sequence[_Job], lane: Lane) -> list[Shard]:
+        shards = []
+        requests = (each for job in jobs if job.there is None for each in job.requests())
+        with closing(lane.answers(requests)) as answers:
+            for job in jobs:
+                names = packed_names(job.records.names(job.positions))
+                if (shard := job.there or self._images(job, names, answers)) is None:
+                    continue
+                self._name(shard, names)
+                shards.append(shard)
+                if job.there is not None:
+                    self._advance(len(job.positions))
         if self.problems:
             more = f" (and {len(self.problems) - 1} more)" if len(self.problems) > 1 else ""
             raise DataError(f"{min(self.problems)}{more}; repair or remove what is damaged and pack again")
-        return [s for s in shards if s is not None]
-
-    def shard(self, split: str, records: Records, positions: range, name: str) -> Shard | None:
-        """Bring one shard up to date; None when it holds a damaged image or work has stopped."""
-        fingerprint, names = self._fingerprint(records, positions), records.names(positions)
-        table = None if names is None else packed_names(names)
-        shard = _up_to_date(self.target, name, fingerprint)
-        kept = shard is not None
-        if shard is None:
-            shard = self._images(split, records, positions, name, fingerprint)
-        if shard is None:
-            return None
-        self._name(shard, table)
-        self._advance(len(positions) if kept else len(positions) % _TICK, written=not kept, kept=kept)
-        return shard
+        return shards
 
     def _begin(self) -> None:
-        with self._lock:
-            (self.target / MANIFEST).unlink(missing_ok=True)  # the set is not whole until we are done
+        (self.target / MANIFEST).unlink(missing_ok=True)  # the set is not whole until we are done
 
-    def _name(self, shard: Shard, table: bytes | None) -> None:
+    def _name(self, shard: Shard, names: bytes) -> None:
         """Write the names of a shard whose images are there, then what it was made from, where they are not the same.
 
-        Those of an earlier version may be missing, those of a folder that was renamed are others.
+        A folder that was renamed has other names.
         """
         path, about = self.target / f"{shard['file']}{NAMES}", self.target / f"{shard['file']}.json"
-        there, crc32 = path.read_bytes() if path.is_file() else None, None if table is None else zlib.crc32(table)
-        if there == table and shard.get("names_crc32") == crc32 and about.is_file():
+        same = path.is_file() and path.read_bytes() == names and shard["names_crc32"] == zlib.crc32(names)
+        if same and about.is_file():
             return
         self._begin()
-        if table is None or crc32 is None:
-            path.unlink(missing_ok=True)
-            shard.pop("names_crc32", None)
-        else:
-            write_atomically(path, table)
-            shard["names_crc32"] = crc32
+        write_atomically(path, names)
+        shard["names_crc32"] = zlib.crc32(names)
         write_atomically(about, json.dumps(shard).encode())
 
-    def _images(self, split: str, records: Records, positions: range, name: str, fingerprint: str) -> Shard | None:
-        """Write the images of a shard and their index; None when one is damaged or work has stopped."""
+    def _images(self, job: _Job, names: bytes, answers: Iterator[Asked]) -> Shard | None:
+        """Write the images of a shard and their index; None when one is damaged."""
         self._begin()
-        data = self.target / f"{name}.bin.tmp"
+        data = self.target / f"{job.name}.bin.tmp"
         try:
-            rows = self._write(data, split, records, positions)
+            rows = self._write(data, job, answers)
             if rows is None:
                 return None
-            (self.target / f"{name}.json").unlink(missing_ok=True)  # of what this one replaces
-            os.replace(data, self.target / f"{name}.bin")
+            (self.target / f"{job.name}.json").unlink(missing_ok=True)  # of what this one replaces
+            os.replace(data, self.target / f"{job.name}.bin")
         except OSError as reason:
             if reason.errno == errno.ENOSPC:
                 raise OSError(errno.ENOSPC, f"no space left for {data.with_suffix('')}") from None
@@ -238,46 +242,40 @@ class _Work:
             data.unlink(missing_ok=True)
         index = io.BytesIO()
         np.save(index, rows, allow_pickle=False)
-        write_atomically(self.target / f"{name}.npy", index.getvalue())
+        write_atomically(self.target / f"{job.name}.npy", index.getvalue())
         return Shard(
-            file=name,
+            file=job.name,
             records=len(rows),
             bytes=int(rows["length"].sum(dtype=np.uint64)),
             index_crc32=zlib.crc32(index.getvalue()),
-            fingerprint=fingerprint,
+            fingerprint=job.fingerprint,
+            names_crc32=zlib.crc32(names),
         )
 
-    def _write(self, data: Path, split: str, records: Records, positions: range) -> npt.NDArray[np.void] | None:
-        """Write the records of a shard and return its index; None when one is damaged or work has stopped."""
-        rows: npt.NDArray[np.void] = np.zeros(len(positions), ROW)
+    def _write(self, data: Path, job: _Job, answers: Iterator[Asked]) -> npt.NDArray[np.void] | None:
+        """Write the records of a shard and return its index; None when one is damaged."""
+        rows: npt.NDArray[np.void] = np.zeros(len(job.positions), ROW)
         damaged: list[str] = []
         at = offset = 0
-        requests = [
-            [(split, index) for index in positions[start : start + _TICK]] for start in range(0, len(positions), _TICK)
-        ]
-        with closing(self._processes.lanes[0].answers(requests)) as answers, data.open("wb") as file:
-            for asked in answers:
-                if self._stop.is_set():
-                    asked.release()
-                    break
+        with data.open("wb") as file:
+            for asked in islice(answers, -(-len(rows) // _TICK)):
                 found: _Stored = asked.get()
-                for content, bad in zip(_split(found), found.damaged.tolist(), strict=True):
+                contents = [each.numpy().tobytes() for each in torch.split(found.content, found.length.tolist())]
+                asked.release()
+                for content, bad in zip(contents, found.damaged.tolist(), strict=True):
                     if bad:
                         damaged.append(content.decode())
                     else:
                         file.write(content)
-                        label = int(records.labels[positions[at]])
+                        label = int(job.records.labels[job.positions[at]])
                         rows[at] = (offset, len(content), zlib.crc32(content), label)
                         offset += len(content)
                     at += 1
-                asked.release()
-                if len(found.length) == _TICK:
-                    self._advance(_TICK)
+                self._advance(len(contents))
             file.flush()
             os.fsync(file.fileno())
-        with self._lock:
-            self.problems += damaged
-        if damaged or self._stop.is_set():
+        self.problems += damaged
+        if damaged:
             return None
         with data.open("rb") as file:
             for row in rows:
@@ -285,7 +283,7 @@ class _Work:
                     raise OSError(f"{data}: what was written reads back differently")
         return rows
 
-    def _fingerprint(self, records: Records, positions: range) -> str:
+    def fingerprint(self, records: Records, positions: range) -> str:
         options = f"{VERSION}:{self.size}:{self.quality if self.size else None}"
         options += ":upright" if self.size else ""  # shards of 0.1.0 ignored EXIF: they are packed again
         found = hashlib.sha256(options.encode(), usedforsecurity=False)
@@ -294,13 +292,10 @@ class _Work:
             found.update(said.encode(errors="surrogateescape"))
         return found.hexdigest()
 
-    def _advance(self, records: int, *, written: bool = False, kept: bool = False) -> None:
-        with self._lock:
-            self.done += records
-            self.written += written
-            self.kept += kept
-            if self.progress is not None:
-                self.progress(self.done, self.total)
+    def _advance(self, records: int) -> None:
+        self.done += records
+        if self.progress is not None:
+            self.progress(self.done, self.total)
 
 
 def _up_to_date(target: Path, name: str, fingerprint: str) -> Shard | None:
@@ -309,6 +304,7 @@ def _up_to_date(target: Path, name: str, fingerprint: str) -> Shard | None:
         whole = (
             made["fingerprint"] == fingerprint
             and made["file"] == name
+            and "names_crc32" in made
             and (target / f"{name}.bin").stat().st_size == made["bytes"]
             and zlib.crc32((target / f"{name}.npy").read_bytes()) == made["index_crc32"]
         )

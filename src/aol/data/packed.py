@@ -3,7 +3,7 @@
     manifest.json      format, version, classes, the splits and their shards; written last, atomically
     train-00000.bin    encoded images (JPEG, PNG, …), one after another, nothing between them
     train-00000.npy    one row a record: offset u8, length u4, crc32 u4, label i4 (little-endian)
-    train-00000.names  what each record is called where it comes from, where that is known: a JSON list, compressed
+    train-00000.names  what each record is called where it comes from: a JSON list, compressed
     train-00000.json   what the shard was made from; written when the others are whole
 
 Assumes the manifest is there: without it the packing has not finished. Each record's checksum is compared
@@ -18,7 +18,7 @@ import zlib
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import NotRequired, TypedDict
+from typing import TypedDict
 
 import numpy as np
 import numpy.typing as npt
@@ -37,17 +37,14 @@ ROW = np.dtype([("offset", "<u8"), ("length", "<u4"), ("crc32", "<u4"), ("label"
 
 
 class Shard(TypedDict):
-    """What is known of one shard: `fingerprint` of its source, and sizes and checksums of its own files.
-
-    `names_crc32` is there where its records have names; those packed before names were kept have none.
-    """
+    """What is known of one shard: `fingerprint` of its source, and sizes and checksums of its own files."""
 
     file: str
     records: int
     bytes: int
     index_crc32: int
     fingerprint: str
-    names_crc32: NotRequired[int]
+    names_crc32: int
 
 
 class Manifest(TypedDict):
@@ -124,10 +121,8 @@ class PackedRecords:
         row = self._rows[index]
         return f"{int(row['crc32'])}:{int(row['length'])}"
 
-    def names(self, index: Sequence[int]) -> list[str] | None:
-        """Return what the records at these positions were called where they were packed from; None if not kept."""
-        if any("names_crc32" not in shard for shard in self._shards):
-            return None
+    def names(self, index: Sequence[int]) -> list[str]:
+        """Return what the records at these positions were called where they were packed from."""
 
         def read(shard: int, rows: Places) -> list[str]:
             table = self.table(shard)
@@ -136,10 +131,8 @@ class PackedRecords:
         return gathered(index, self._ends, read)
 
     def table(self, shard: int) -> list[str]:
-        """Read the names of a shard's records; none where they were not kept. A wrong table is named."""
+        """Read the names of a shard's records. A wrong table is named."""
         known = self._shards[shard]
-        if "names_crc32" not in known:
-            return []
         path, records = self._root / f"{known['file']}{NAMES}", known["records"]
         try:
             content = read_regular(path, _LARGEST)
@@ -179,8 +172,9 @@ def _check_shards(splits: Mapping[str, Sequence[Mapping[str, object]]]) -> None:
     """Raise ValueError unless shards are files of this folder, with whole numbers about them."""
     for shard in (each for shards in splits.values() for each in shards):
         name = str(shard["file"])
-        whole = all(type(shard[key]) is int and shard[key] >= 0 for key in ("records", "bytes", "index_crc32"))  # type: ignore[operator]
-        if not whole or Path(name).name != name or type(shard.get("names_crc32", 0)) is not int:
+        keys = ("records", "bytes", "index_crc32", "names_crc32")
+        whole = all(type(shard[key]) is int and shard[key] >= 0 for key in keys)  # type: ignore[operator]
+        if not whole or Path(name).name != name:
             raise ValueError("not a shard")
 
 

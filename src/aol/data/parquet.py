@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property, lru_cache, partial
 from pathlib import Path
@@ -20,15 +19,14 @@ import numpy as np
 import torch
 
 from aol._files import open_regular
-from aol.data.encoded_images import PerThread, Places, Records, gathered
+from aol.data.encoded_images import PerThread, Places, Records, by_role, gathered
 from aol.data.errors import DataError, need
-from aol.data.images import check_labels, class_names, numbered_classes, whole_labels
+from aol.data.images import class_names, whole_labels
 
 _LABEL_COLUMNS = ("label", "labels", "fine_label")
 _PATH_COLUMNS = ("path", "file_path", "filepath", "image_path", "filename", "file_name")
 _ID_COLUMNS = ("id", "image_id", "key")
 _KEPT_GROUPS = 4
-_naming_lock = threading.Lock()  # packing asks in many threads, and a million names are read but once
 
 
 def _pyarrow() -> ModuleType:
@@ -79,8 +77,8 @@ class _ParquetRecords:
             image, label = _columns(file.schema_arrow, path)
             names = _class_names(file.schema_arrow, label)
             if number == 0:
-                self._image, self._label, self.class_names = image, label, names
-            elif (image, label, names) != (self._image, self._label, self.class_names):
+                self._image, self._label, self.classes = image, label, names
+            elif (image, label, names) != (self._image, self._label, self.classes):
                 raise DataError(f"{path}: columns or class names unlike those of {self._paths[0]}")
             with _readable(path):
                 column = file.read(columns=[label]).column(label)
@@ -96,7 +94,6 @@ class _ParquetRecords:
             raise DataError(f"{self._paths[0]}: no rows in it")
         self._starts = np.cumsum([0, *(len(each) for each in labels)])  # of the files
         self._ends = np.array(group_ends, dtype=np.int64)
-        self.classes = self.class_names or numbered_classes(self.labels, name)
         self._open = [PerThread(partial(_row_groups, path, self._image)) for path in self._paths]
 
     def _place(self, index: int) -> tuple[int, int, int]:
@@ -128,8 +125,7 @@ class _ParquetRecords:
 
         Paths are returned as they are, an id with its column, as `id=17`.
         """
-        with _naming_lock:
-            column = self._naming
+        column = self._naming
 
         def read(file: int, rows: Places) -> list[str]:
             if column is None:
@@ -229,18 +225,6 @@ def open_parquet(root: Path) -> dict[str, Records]:
     folder = parquet_folder(root)
     if folder is None:
         raise DataError(f"{root}: no train*.parquet in it")
-    train = _ParquetRecords(sorted(folder.glob("train*.parquet")), f"{root.name}/train", root)
-    others = []
-    for name in ("test", "val"):
-        if shards := sorted(folder.glob(f"{name}*.parquet")):
-            records = _ParquetRecords(shards, f"{root.name}/{name}", root)
-            if not bool((records.labels == -1).all()):  # as in the test splits of competitions
-                others.append(records)
-    if not others:
-        raise DataError(f"{folder}: no labelled test*.parquet or validation*.parquet beside the training shards")
-    for records in (train, *others):
-        if records.class_names != train.class_names:
-            raise DataError(f"classes differ: {records.name} names others than {train.name}")
-        records.classes = train.classes
-        check_labels(records.labels, len(train.classes), records.name)
-    return dict(zip(("train", "test", "validation"), (train, *others), strict=False))
+    shards = {name: sorted(folder.glob(f"{name}*.parquet")) for name in ("train", "test", "val")}
+    train, *others = (_ParquetRecords(found, f"{root.name}/{name}", root) for name, found in shards.items() if found)
+    return by_role(train, others, folder, "test*.parquet or validation*.parquet")

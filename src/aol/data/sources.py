@@ -16,9 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from aol.data.encoded_images import Records
+from aol.data.encoded_images import Records, by_role
 from aol.data.errors import DataError, need
-from aol.data.images import check_labels
 from aol.data.named import Folder, search_folders
 
 _LABELS = ("label", "labels", "fine_label")
@@ -39,12 +38,11 @@ def open_source(word: str, data_dir: Folder | None = None) -> dict[str, Records]
     """Open the splits of a data set of another library: train and test, and validation where there is one."""
     name, _, rest = word.partition(":")
     splits = SOURCES[name](word, rest, data_dir)
-    train = splits["train"]
-    for records in splits.values():
-        if records.classes != train.classes:
-            raise DataError(f"classes differ: {records.name} names others than {train.name}")
-        check_labels(records.labels, len(train.classes), records.name)
-    return splits
+    train = next((splits[name] for name in _TRAIN if name in splits), None)
+    others = [splits[name] for name in _TEST if name in splits]
+    if train is None or not others:
+        raise DataError(f"{word}: a train and a labelled test or validation split are needed, not {', '.join(splits)}")
+    return by_role(train, others, word)
 
 
 class _Rows:
@@ -83,8 +81,7 @@ class _HubRecords(_Rows):
         self.labels = torch.from_numpy(np.asarray(rows.with_format("numpy")[labels[0]][:], dtype=np.int64).copy())
         if not len(self.labels):
             raise DataError(f"{name}: no rows in it")
-        names = getattr(rows.features[labels[0]], "names", None)
-        self.classes = tuple(names or map(str, range(int(self.labels.max()) + 1)))
+        self.classes = tuple(getattr(rows.features[labels[0]], "names", None) or ())
         self._stamp = str(rows._fingerprint)
 
     def encoded(self, index: int) -> bytes:
@@ -116,7 +113,7 @@ def _open_hub(word: str, rest: str, data_dir: Folder | None) -> dict[str, Record
         raise DataError(f"{word}: {' '.join(str(reason).split())}") from reason
     if not isinstance(found, Mapping):
         raise DataError(f"{word}: one split only; a train and a test split are needed")
-    return _roles(word, {split: _HubRecords(rows, f"{word}/{split}") for split, rows in found.items()})
+    return {split: _HubRecords(rows, f"{word}/{split}") for split, rows in found.items()}
 
 
 # torchvision
@@ -135,8 +132,8 @@ class _VisionRecords(_Rows):
             raise DataError(f"{name}: one whole number as the label of each image is needed") from None
         if self.labels.shape != (len(items),):
             raise DataError(f"{name}: one label per image is needed, not {list(self.labels.shape)}")
-        self._stamp, names = str(len(items)), getattr(items, "classes", None)
-        self.classes = tuple(map(str, names or range(int(self.labels.max()) + 1)))
+        self._stamp = str(len(items))
+        self.classes = tuple(map(str, getattr(items, "classes", None) or ()))
 
     def encoded(self, index: int) -> bytes:
         buffer = io.BytesIO()
@@ -167,20 +164,11 @@ def _open_torchvision(word: str, rest: str, data_dir: Folder | None) -> dict[str
             except ValueError:  # it has no such split
                 continue
         if found:
-            return _roles(word, found)
+            return found
     raise FileNotFoundError(
         f"{word} was not found in {', '.join(map(str, roots))} ({reason}); torchvision downloads it: "
         f'torchvision.datasets.{rest}("{roots[0]}", download=True)'
     )
-
-
-def _roles(word: str, splits: Mapping[str, Records]) -> dict[str, Records]:
-    """Return the splits as train, test and validation; labels that are all -1, as in competitions, are none."""
-    train = next((splits[name] for name in _TRAIN if name in splits), None)
-    others = [splits[name] for name in _TEST if name in splits and not bool((splits[name].labels == -1).all())]
-    if train is None or not others:
-        raise DataError(f"{word}: a train and a labelled test or validation split are needed, not {', '.join(splits)}")
-    return dict(zip(("train", "test", "validation"), (train, *others), strict=False))
 
 
 SOURCES: Mapping[str, Callable[[str, str, Folder | None], dict[str, Records]]] = {

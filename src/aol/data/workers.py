@@ -14,9 +14,9 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from multiprocessing import connection, get_context
 from queue import Empty, SimpleQueue
 from typing import Any, TypeAlias
@@ -27,7 +27,7 @@ from torch import Tensor
 from aol.data.errors import DataError
 
 Requests: TypeAlias = Sequence[Any]
-# Returns a named tuple of tensors, of which the first may be large; or what is wrong with the data.
+# Returns a named tuple of tensors, of which the first may be large.
 Answer: TypeAlias = Callable[[Requests], Any]
 _AHEAD = 2  # requests under way for each process
 _MOST = 2**30  # bytes of shared memory, of each lane
@@ -36,6 +36,18 @@ _MOST = 2**30  # bytes of shared memory, of each lane
 def cores() -> int:
     """Return how many processor cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def core_share(processes: int) -> int:
+    """Return how many cores each of so many processes has that one launcher has started, this one included.
+
+    They divide the cores of the launcher, which is the parent process. If it has given each of them cores of its own,
+    these are the share already.
+    """
+    own = together = cores()
+    with suppress(OSError, AttributeError):  # the parent has ended; another system than Linux
+        together = max(own, len(os.sched_getaffinity(os.getppid())))
+    return max(1, min(own, together // processes))
 
 
 class Workers:
@@ -48,21 +60,34 @@ class Workers:
         slot: bytes of an answer that fit into shared memory; a larger one is sent, which takes longer.
         pin: pin the shared memory, for quicker copies to a CUDA device.
         lanes: users that ask side by side, each with slots of its own, so that none waits for another.
+        threads: elsewhere than on Linux, use threads of this process, for answers that release the interpreter's lock.
     """
 
-    def __init__(self, answer: Answer, *, workers: int, together: int, slot: int, pin: bool, lanes: int = 1) -> None:
-        self._pool: ProcessPoolExecutor | None = None
-        if not workers or sys.platform != "linux":  # elsewhere, processes with threads are not safely forked
-            self.lanes = [Lane(answer) for _ in range(lanes)]
-            return
+    def __init__(
+        self,
+        answer: Answer,
+        *,
+        workers: int,
+        together: int,
+        slot: int,
+        pin: bool,
+        lanes: int = 1,
+        threads: bool = False,
+    ) -> None:
+        self._pool: Executor | None = None
+        self._alive: tuple[int, ...] = ()
         slots = _AHEAD * workers + together
+        if not workers or sys.platform != "linux":  # elsewhere, processes with threads are not safely forked
+            self._pool = ThreadPoolExecutor(workers) if workers and threads else None
+            self.lanes = [Lane(answer, self._pool, slots) for _ in range(lanes)]
+            return
         slot = min(slot, _MOST // slots) // mmap.PAGESIZE * mmap.PAGESIZE + mmap.PAGESIZE
         # Anonymous: not limited by the size of /dev/shm.
         memory = torch.frombuffer(mmap.mmap(-1, lanes * slots * slot), dtype=torch.uint8).view(lanes, slots, slot)
-        self._alive = os.pipe()  # has an end when this process has
-        given = (answer, memory, os.getpid(), self._alive)
+        self._alive = alive = os.pipe()  # has an end when this process has
+        given = (answer, memory, os.getpid(), alive)
         self._pool = ProcessPoolExecutor(workers, get_context("fork"), _begin, given)
-        self.lanes = [Lane(answer, self._pool, number, memory[number], pin=pin) for number in range(lanes)]
+        self.lanes = [Lane(answer, self._pool, slots, number, memory[number], pin=pin) for number in range(lanes)]
         try:
             with _explained(workers):
                 with _uninterrupted():
@@ -85,12 +110,13 @@ class Workers:
 
 
 class Lane:
-    """Asks workers, and has slots of the shared memory for their answers."""
+    """Asks workers, and has slots, of the shared memory if they are processes, for their answers."""
 
     def __init__(
         self,
         answer: Answer,
-        pool: ProcessPoolExecutor | None = None,
+        pool: Executor | None = None,
+        slots: int = 0,
         number: int = 0,
         memory: Tensor | None = None,
         *,
@@ -99,7 +125,7 @@ class Lane:
         self._answer, self._pool, self._number, self._memory = answer, pool, number, memory
         self._pins, self._pinned = pin, False
         self._free: SimpleQueue[int] = SimpleQueue()
-        for slot in range(0 if memory is None else len(memory)):
+        for slot in range(slots):
             self._free.put(slot)
 
     def answers(self, requests: Iterable[Requests]) -> Generator[Asked]:
@@ -118,14 +144,18 @@ class Lane:
 
     def _ask(self, requests: Requests, *, wait: bool) -> Asked | None:
         """Ask for something; None where no slot is free and `wait` is False."""
-        if self._pool is None or self._memory is None:
+        if self._pool is None:
             return Asked(lambda: self._answer(requests)) if wait else None
-        if self._pins and not self._pinned:  # not before the processes start: they need it as it is
+        if self._memory is not None and self._pins and not self._pinned:
+            # Not before the processes start: they need it as it is.
             self._pinned = _pin(self._memory)
         try:
             slot = self._free.get(block=wait)
         except Empty:
             return None
+        if self._memory is None:  # of a thread
+            future = self._pool.submit(self._answer, requests)
+            return Asked(future.result, future, lambda: self._free.put(slot))
         with _explained():
             future = self._pool.submit(_serve, (self._number, slot), requests)
         memory = self._memory[slot]
@@ -149,10 +179,7 @@ class Asked:
     def get(self) -> Any:
         """Wait for the answer and return it; a `DataError` is raised."""
         with _explained():
-            found = self._answer()
-        if isinstance(found, DataError):
-            raise found
-        return found
+            return self._answer()
 
     def release(self) -> None:
         """Give the slot back, when nothing writes to it any more; the answer must not be read after this."""
@@ -166,6 +193,8 @@ def _explained(starting: int = 0) -> Iterator[None]:
     """Say what to do where a process was killed or, of those that are `starting`, one could not be started."""
     try:
         yield
+    except DataError as error:
+        raise error from None  # without the traceback of the worker
     except BrokenProcessPool:
         raise RuntimeError("A worker process was killed, perhaps for want of memory; try fewer workers.") from None
     except OSError as error:
@@ -215,8 +244,6 @@ def _serve(place: tuple[int, int], requests: Requests) -> Any:
     """Answer requests; a large tensor goes into a slot, and only its shape is returned."""
     answer, memory = _here
     found = answer(requests)
-    if isinstance(found, DataError):
-        return found
     large, *small = found
     slot, rest = memory[place], [each.numpy() for each in small]
     if large.dtype != torch.uint8 or large.numel() > len(slot):
@@ -227,8 +254,6 @@ def _serve(place: tuple[int, int], requests: Requests) -> Any:
 
 def _received(message: Any, slot: Tensor) -> Any:
     """Return the answer of `_serve`."""
-    if isinstance(message, DataError):
-        return message
     kind, large, rest = message
     inside = isinstance(large, tuple)
     first = slot[: torch.Size(large).numel()].view(large) if inside else torch.from_numpy(large)

@@ -1,16 +1,17 @@
 """Matplotlib figures of runs, at the width of a column. Matplotlib is imported when something is drawn.
 
-To add a figure: write its function, and add it to one of the tables below. `style.py` is the look of all figures,
-`summary.py` the numbers behind them.
+To add a figure: write its function, and add its line to one of the two functions below. `style.py` is the look of all
+figures, `summary.py` the numbers behind them.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from aol._values import unlike
 from aol.plots import style
 from aol.plots.accuracy import accuracy_curves, head_middle_tail, sweep
 from aol.plots.heatmap import heatmap
@@ -25,21 +26,24 @@ from aol.runs.table import RunFrame
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# Of one run: drawn for the first run of every method.
-OF_A_RUN: dict[str, Callable[[Run], Figure | None]] = {
-    "heatmap": heatmap,
-    "observation": observation,
-    "correlations": correlations,
-    "weights": weights,
-}
-# Of one run and its samples, where those were kept.
-OF_SAMPLES: dict[str, Callable[[Run, SampleTable], Figure | None]] = {"survival": survival}
-# Of all methods together.
-OF_ALL: dict[str, Callable[[list[Method]], Figure | None]] = {
-    "accuracy": accuracy_curves,
-    "head-middle-tail": head_middle_tail,
-    "sweep": sweep,
-}
+
+def figures_of_run(run: Run, samples: SampleTable | None) -> dict[str, Figure | None]:
+    """Return the figures of one run by name, and of its samples where those were kept; None: not recorded."""
+    found = {
+        "heatmap": heatmap(run),
+        "observation": observation(run),
+        "correlations": correlations(run),
+        "weights": weights(run),
+    }
+    return found if samples is None else found | {"survival": survival(run, samples)}
+
+
+def figures_of_methods(found: list[Method]) -> dict[str, Figure | None]:
+    """Return the figures of all methods together by name; None: not recorded."""
+    groups = by_sizes(found)
+    names = unlike(["head-middle-tail"] * len(groups), "-{}")
+    bars = {name: head_middle_tail(group) for name, group in zip(names, groups, strict=True)}
+    return {"accuracy": accuracy_curves(found), **bars, "sweep": sweep(found)}
 
 
 def draw(runs: RunFrame, folder: str | os.PathLike[str], formats: Sequence[str] = ("png",)) -> list[Path]:
@@ -61,28 +65,16 @@ def draw(runs: RunFrame, folder: str | os.PathLike[str], formats: Sequence[str] 
     if place.exists() and not place.is_dir():
         raise ValueError(f"{place} is a file, not a folder for figures.")
     found = methods(runs[runs["epochs_done"] > 0]) if len(runs) else []
-    written: list[Path] = []
-    for name, draw_all in OF_ALL.items():
-        groups = by_sizes(found) if draw_all is head_middle_tail else [found] if found else []
-        for number, group in enumerate(groups, 1):
-            figure = draw_all(group)
-            word = name if number == 1 else f"{name}-{number}"
-            written += style.save(figure, place, word, formats) if figure is not None else []
-    taken: set[str] = set()
-    for method in found:
-        word = style.file_name(method.name) or "run"
-        while word in taken:
-            word += "-again"
-        taken.add(word)
-        for name, figure in _figures_of(method):
-            written += style.save(figure, place, f"{name}-{word}", formats) if figure is not None else []
+    written = _save(figures_of_methods(found), place, formats)
+    words = unlike((style.file_name(method.name) or "run" for method in found), "-{}")
+    for method, word in zip(found, words, strict=True):
+        run, own = method.runs[0], method.frame["folder"].iloc[0]
+        samples = None if own is None else read_samples(Path(own) / FILE, run.id)
+        figures = figures_of_run(run, samples)
+        written += _save({f"{name}-{word}": figure for name, figure in figures.items()}, place, formats)
     return written
 
 
-def _figures_of(method: Method) -> list[tuple[str, Figure | None]]:
-    run, folder = method.runs[0], method.frame["folder"].iloc[0]
-    drawn = [(name, draw_run(run)) for name, draw_run in OF_A_RUN.items()]
-    samples = None if folder is None else read_samples(Path(folder) / FILE, run.id)
-    if samples is not None:
-        drawn += [(name, draw_samples(run, samples)) for name, draw_samples in OF_SAMPLES.items()]
-    return drawn
+def _save(figures: Mapping[str, Figure | None], folder: Path, formats: Sequence[str]) -> list[Path]:
+    drawn = {name: figure for name, figure in figures.items() if figure is not None}
+    return [path for name, figure in drawn.items() for path in style.save(figure, folder, name, formats)]

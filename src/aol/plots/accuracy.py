@@ -10,10 +10,9 @@ import numpy as np
 import pandas as pd
 
 from aol.plots import style
-from aol.plots.style import Ints
 from aol.plots.summary import Method, Part, final, parts, spread, time_unit
 from aol.runs.metrics import at_the_end, is_stream
-from aol.runs.record import Floats
+from aol.runs.record import Floats, Ints
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -7,12 +7,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
 from aol.plots import style
-from aol.plots.style import Ints
 from aol.plots.summary import has_tail, head_first, time_unit
-from aol.runs.record import Run
+from aol.runs.record import Floats, Ints, Run
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -32,16 +30,14 @@ class AgeMap:
         counts: training samples a class, `[C]`; all equal, or None, where there is no head and no tail.
         names: of the classes; where they have none, their numbers.
         time: what an epoch is: "epoch", on a stream "step".
-        unit: what ages are counted in, for the scale of colours: "epochs".
         numbered: whether the names are numbers; then some are written with their sizes, however many classes there are.
     """
 
-    age: npt.NDArray[np.float64]
+    age: Floats
     epochs: Ints
     counts: Ints | None
     names: Sequence[str]
     time: str
-    unit: str
     numbered: bool = False
 
     @property
@@ -67,9 +63,8 @@ def heatmap(run: Run) -> Figure | None:
     age = run.over_time.get("age")
     if age is None or np.isnan(age).all():
         return None
-    unit = time_unit(run)
     counts = None if run.counts is None else np.asarray(run.counts)
-    shown = AgeMap(age.astype(np.float64), run.epochs, counts, run.classes, unit, f"{unit}s")
+    shown = AgeMap(age.astype(np.float64), run.epochs, counts, run.classes, time_unit(run))
     figure, panels = style.panels(shown.height)
     draw_ages(figure, panels, [shown])
     return figure
@@ -104,7 +99,7 @@ def draw_ages(figure: Figure, panels: Sequence[Axes], maps: Sequence[AgeMap], *,
     bar.set_ticks(_ticks(largest, few))
     bar.set_ticklabels([f"{tick:g}" for tick in bar.get_ticks()])
     bar.minorticks_off()
-    units = " or ".join(dict.fromkeys(each.unit for each in maps))
+    units = " or ".join(dict.fromkeys(f"{each.time}s" for each in maps))
     bar.set_label(f"class age ({units})")
 
 

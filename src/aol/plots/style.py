@@ -15,10 +15,10 @@ from types import ModuleType
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
 from aol._files import write_atomically
 from aol.data.errors import need
+from aol.runs.record import Floats, Ints
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 Drawn = TypeVar("Drawn")  # a figure, or None where there is nothing to draw
-Ints = npt.NDArray[np.int64]
 COLUMN = 3.3  # inches: a column of a two-column page
 FORMATS = ("png", "pdf", "svg")
 # Okabe and Ito's colours, those that show on white, in an order that keeps neighbours apart.
@@ -144,7 +143,7 @@ def short_all(names: Sequence[str], most: int = 18) -> list[str]:
     ]
 
 
-def over_time(axes: Axes, epochs: Ints | npt.NDArray[np.float64], unit: str) -> None:
+def over_time(axes: Axes, epochs: Ints | Floats, unit: str) -> None:
     """Make the horizontal axis that of epochs, or of steps, as `unit` says; a single one has a place of its own."""
     axes.set_xlabel(unit)
     if len(epochs) > 1:

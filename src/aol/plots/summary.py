@@ -7,16 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from aol import metrics
 from aol.runs.metrics import MEASURES, at_the_end, is_stream
-from aol.runs.record import Floats, Run, by_class_of
-from aol.runs.table import RunFrame, differing_settings
-
-Ints = npt.NDArray[np.int64]
-
+from aol.runs.record import Floats, Ints, Run, by_class_of
+from aol.runs.table import RunFrame, told_apart
 
 # Runs by method
 
@@ -40,13 +36,9 @@ def methods(frame: RunFrame) -> list[Method]:
     for name, run in frame.runs.items():
         rest = tuple((key, repr(value)) for key, value in sorted(run.settings.items()) if key != "seed")
         groups.setdefault((run.method, tuple(run.classes), rest), []).append(name)
-    first = [frame.runs[names[0]] for names in groups.values()]
-    found = []
-    for run, names in zip(first, groups.values(), strict=True):
-        same = [other for other in first if other.method == run.method]
-        words = [f"{key}={run.settings.get(key)}" for key in differing_settings(same, but=("seed",))]
-        found.append(Method(" ".join([run.method, *words]), frame.loc[names]))
-    return found
+    first = [frame.runs[ids[0]] for ids in groups.values()]
+    names = told_apart([run.method for run in first], first, but=("seed",))
+    return [Method(name, frame.loc[ids]) for name, ids in zip(names, groups.values(), strict=True)]
 
 
 def by_sizes(found: Sequence[Method]) -> list[list[Method]]:

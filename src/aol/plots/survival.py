@@ -10,18 +10,15 @@ from statistics import NormalDist
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
 from aol.ages.answers import Answers
 from aol.plots import style
 from aol.plots.summary import Part, parts
-from aol.runs.record import Floats, Run
+from aol.runs.record import Floats, Ints, Run
 from aol.runs.samples import SampleTable
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -110,7 +107,7 @@ def kaplan_meier(found: Episodes) -> Survival:
 
 def survival_by_part(run: Run, samples: SampleTable) -> list[tuple[Part, Episodes, Survival]]:
     """Return the survival of error episodes of each part of the classes that had any."""
-    label = samples.columns["label"].astype(np.int64)
+    label = samples.label
     found = parts(run.counts or np.bincount(label, minlength=len(run.classes)))
     group = np.full(len(run.classes), -1)
     for number, part in enumerate(found):

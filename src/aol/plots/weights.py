@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from aol.plots import style
-from aol.plots.summary import has_tail, head_first, parts, time_unit
+from aol.plots.summary import Part, has_tail, head_first, parts, time_unit
 from aol.runs.record import Matrix, Run
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-_LETTER = 0.09  # how high a line of text is beside the axes
 
 
 @style.styled
@@ -24,18 +23,19 @@ def weights(run: Run) -> Figure | None:
     if weight is None or np.nanmax(np.abs(weight - 1.0), initial=0.0) < 1e-6:
         return None
     classes = len(run.classes)
-    figure, (axes,) = style.panels(2.0)
+    bold = parts(run.counts or [1] * classes) if classes > 20 else []
+    names = [part.name for part in bold]
+    figure, (axes,) = style.panels(2.0 + (style.legend_height(names) if names else 0.0))
     order = head_first(run.counts, classes)
     colours = style.matplotlib().colormaps["viridis"]
     shade = np.linspace(0.0, 0.93, classes)  # the last yellow does not show on white
     thin, alpha = (1.0, 1.0) if classes <= 20 else (0.5, 0.5) if classes <= 100 else (0.3, 0.25)
     for place, c in enumerate(order):
         axes.plot(
-            run.epochs, weight[:, c], color=colours(shade[place]), linewidth=thin, alpha=alpha, label=f"{c}",
+            run.epochs, weight[:, c], color=colours(shade[place]), linewidth=thin, alpha=alpha,
             marker="o" if len(run.epochs) == 1 else "None",
         )  # fmt: skip
-    if classes > 20:
-        ends = _draw_parts(axes, run, weight, dict(zip(order.tolist(), shade.tolist(), strict=True)))
+    _draw_parts(axes, run, weight, bold, dict(zip(order.tolist(), shade.tolist(), strict=True)))
     axes.axhline(1.0, color=style.GREY, linewidth=0.6, linestyle=":", zorder=0)
     known = weight[~np.isnan(weight)]
     axes.set_ylabel("class weight (mean one)")
@@ -44,8 +44,8 @@ def weights(run: Run) -> Figure | None:
         axes.set_ylabel("class weight\n(mean one, log scale)")
     axes.margins(x=0.01)
     style.over_time(axes, run.epochs, time_unit(run))
-    if classes > 20:
-        _name_parts(axes, int(run.epochs[-1]), ends)
+    if names:
+        style.legend(figure, names)
     part = style.matplotlib("colors").ListedColormap(colours(shade if classes <= 20 else np.linspace(0.0, 0.93, 256)))
     norm = style.matplotlib("colors").Normalize(0.5, classes + 0.5)
     bar = figure.colorbar(style.matplotlib("cm").ScalarMappable(norm, part), ax=axes, pad=0.02, aspect=25)
@@ -60,30 +60,11 @@ def weights(run: Run) -> Figure | None:
     return figure
 
 
-def _draw_parts(axes: Axes, run: Run, weight: Matrix, shade: dict[int, float]) -> dict[str, float]:
-    """Draw the means of head, middle and tail in bold over so many lines, and return where each ends."""
+def _draw_parts(axes: Axes, run: Run, weight: Matrix, found: Sequence[Part], shade: dict[int, float]) -> None:
+    """Draw the means of head, middle and tail in bold over so many lines."""
     effects = style.matplotlib("patheffects")
     around = [effects.Stroke(linewidth=2.6, foreground="white"), effects.Normal()]
-    ends = {}
-    for part in parts(run.counts or [1] * len(run.classes)):
+    for part in found:
         colour = style.matplotlib().colormaps["viridis"](float(np.mean([shade[c] for c in part.classes.tolist()])))
         mean = np.nanmean(weight[:, part.classes], axis=1)
-        axes.plot(run.epochs, mean, color=colour, linewidth=1.6, path_effects=around)
-        ends[part.name] = float(mean[-1])
-    return ends
-
-
-def _name_parts(axes: Axes, last: int, ends: dict[str, float]) -> None:
-    """Write the names at the ends of the lines; lines that end at one place share a name, as "middle, tail"."""
-    halo = [style.matplotlib("patheffects").withStroke(linewidth=2, foreground="white")]
-    spots: list[tuple[float, list[str]]] = []  # how high on the axes, from 0 to 1
-    for name, end in sorted(ends.items(), key=lambda pair: pair[1]):
-        high = float((axes.transData + axes.transAxes.inverted()).transform((last, end))[1])
-        near = spots.pop()[1] if spots and high - spots[-1][0] < _LETTER else []
-        spots.append((high, [*near, name]))
-    for _, names in spots:
-        names = [name for name in ends if name in names]  # head first
-        axes.annotate(
-            ", ".join(names), (last, max(ends[name] for name in names)), (-2, 3), textcoords="offset points",
-            ha="right", va="bottom", fontsize=6.5, path_effects=halo,
-        )  # fmt: skip
+        axes.plot(run.epochs, mean, color=colour, linewidth=1.6, path_effects=around, label=part.name)

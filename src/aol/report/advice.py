@@ -13,9 +13,11 @@ import pandas as pd
 
 from aol.plots.summary import time_unit
 from aol.report.hidden_groups import hidden_groups
-from aol.report.label_quality import Floats, Ints, Masks
-from aol.report.methods import MethodRow, gain_text, is_better
+from aol.report.label_quality import Masks
+from aol.report.methods import best_first, gain_text, is_better
 from aol.report.run_data import RunData, last_known
+from aol.runs.compare import MethodRow
+from aol.runs.record import Floats, Ints
 
 OLD = 2.0  # a class is old from this mean age on: right in half of the epochs at random, its samples would have it
 OLD_ON_STREAM = 5.0  # there a class grows older whenever it is below the median, as half of them are
@@ -85,7 +87,7 @@ def _unlearnt(data: RunData) -> Iterator[Advice]:
     """
     run, size = data.run, len(data.run.classes)
     counts = np.asarray(run.counts if run.counts and sum(run.counts) else [1] * size)
-    right = last_known(run.curves.get("train_accuracy", np.zeros(0))[:, None])[0]
+    right = last_known(run.curves.get("train_accuracy", np.zeros(0)))
     often = counts.max() / counts.sum()
     poor = size > 1 and right < often + _SKILL * (1 - often)
     train, test = data.last("train_accuracy"), data.last("test_accuracy")
@@ -112,8 +114,8 @@ def _course(data: RunData) -> Iterator[Advice]:
     if ages is None or not len(ages):
         return
     mean = np.array([np.nanmean(row) if np.isfinite(row).any() else np.nan for row in ages])
-    right = last_known(run.curves.get("train_accuracy", np.zeros(0))[:, None])[0]
-    if right >= _LEARNT and last_known(mean[:, None])[0] < 1.1:
+    right = last_known(run.curves.get("train_accuracy", np.zeros(0)))
+    if right >= _LEARNT and last_known(mean) < 1.1:
         text = (
             f"The training set is learnt ({right:.1%} right), so ages are close to one and weights from ages are close "
             f"to equal. The remaining test errors are a matter of generalisation: try {_offsets(data)}, more data or "
@@ -168,9 +170,15 @@ def _hidden(data: RunData) -> Iterator[Advice]:
     )
     rest = len(groups) - _NAMED
     more = f", and {rest:,} more such group{'s' if rest > 1 else ''}" if rest > 0 else ""
+    weights = _name(
+        data,
+        "--weighting aol --level sample --fuse peak --temper 1.5",
+        'ages = aol.SampleAges(labels, level="sample", fuse="peak"), then aol.temper(ages.weight(index), 1.5)',
+    )
     text = (
-        f"{first}{more}. These may be hidden groups that look different, or wrong labels: look at them. If the labels "
-        f"are right, weights that do not forget may help: {_name(data, '--weighting old', 'aol.OldSet')}."
+        f"{first}{more}. These may be hidden groups that look different, or wrong labels: look at them, and correct "
+        "wrong labels first. If you know the groups, balance them; if not, weights by the largest age so far may help: "
+        f"{weights}."
     )
     yield Advice("hidden", text, list(dict.fromkeys(each.label for each in groups)), "samples")
 
@@ -223,7 +231,7 @@ def _aged(data: RunData, classes: Masks, how: str) -> str:
 
 def _remedy(data: RunData, rare: Masks, methods: Sequence[MethodRow]) -> str:
     """Say what may help rare classes: what helped here, where that is known."""
-    tried = sorted((row for row in methods if row.gain is not None), key=lambda row: -row.gain.mean if row.gain else 0)
+    tried = best_first(methods)
     better = [row for row in tried if is_better(row)]
     if better and all(row.method != data.run.method for row in better):
         return f"Here {gain_text(better[0])}: use it, or collect more samples."

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import base64
 import json
-import math
 
 import numpy as np
 import numpy.typing as npt
@@ -17,8 +16,8 @@ from aol.runs.record import Json
 Floats = npt.NDArray[np.floating]
 Ints = npt.NDArray[np.integer]
 
-# What a sample's age did in an epoch: not seen yet, right, one more, the same (it was absent).
-_NOTHING, _RIGHT, _OLDER, _SAME = range(4)
+# What a sample's age did in an epoch: right, one more (a sample that was never seen has the age 2), the same.
+_RIGHT, _OLDER, _SAME = 1, 2, 3
 
 
 def pack(values: Floats, *, bits: int = 16, power: float = 1.0) -> dict[str, Json]:
@@ -43,42 +42,24 @@ def pack(values: Floats, *, bits: int = 16, power: float = 1.0) -> dict[str, Jso
 def steps(ages: Ints) -> Json:
     """Return the ages of one sample over time `[E]` as `[first, codes]`: two bits an epoch after the first, base64.
 
-    Ages that do anything but start, go back to one, grow by one or stay are given as they are, `[E]`.
-
     >>> steps(np.array([1, 2, 3, 1, 1, 2]))
     [1, 'WgI=']
-    >>> steps(np.array([1, 5]))
-    [[1, 5]]
     """
-    before, after = ages[:-1].astype(np.int64), ages[1:].astype(np.int64)
-    kinds = [after == 1, after == before + 1, after == before, after == 0]
-    codes = np.select(kinds, [_RIGHT, _OLDER, _SAME, _NOTHING], default=-1)
-    if (codes < 0).any():
-        return [[int(age) for age in ages]]
+    before, after = ages[:-1], ages[1:]
+    codes = np.select([after == 1, after == before], [_RIGHT, _SAME], default=_OLDER)
     spare = np.concatenate((codes, np.zeros(-len(codes) % 4, np.int64))).reshape(-1, 4)
     packed = (spare << np.array([0, 2, 4, 6])).sum(1).astype(np.uint8)
     return [int(ages[0]) if len(ages) else 0, base64.b64encode(packed.tobytes()).decode()]
 
 
-def rounded(values: Floats, digits: int = 5) -> list[Json]:
-    """Return numbers with a few digits; None where there is no number.
-
-    >>> rounded(np.array([0.123456789, np.nan, 12.0]), 3)
-    [0.123, None, 12.0]
-    """
-    return [float(f"{value:.{digits}g}") if math.isfinite(value) else None for value in values.tolist()]
-
-
 def spread(size: int, points: int) -> npt.NDArray[np.int64]:
-    """Return at most `points` places, evenly over `size` of them, with the first and the last.
+    """Return at most `points` places, two or more, evenly over `size` of them, with the first and the last.
 
     >>> spread(10, 4).tolist(), spread(3, 8).tolist()
     ([0, 3, 6, 9], [0, 1, 2])
     """
     if size <= points:
         return np.arange(size)
-    if points == 1:
-        return np.array([size - 1])
     return np.unique(np.rint(np.linspace(0, size - 1, points)).astype(np.int64))
 
 

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from aol.report.label_quality import Ints, Shorts
+from aol.runs.record import Ints
+from aol.runs.samples import Shorts
 
 AFTER = 5  # wrong answers in a row that make a sample old
 _LEAST = 5  # samples of a group

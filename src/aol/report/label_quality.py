@@ -10,10 +10,9 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
-Shorts = npt.NDArray[np.int32]
-Reals = npt.NDArray[np.float32]
+from aol.runs.record import Floats, Ints
+from aol.runs.samples import Reals, Shorts
+
 Masks = npt.NDArray[np.bool_]
 
 

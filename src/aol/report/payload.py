@@ -6,29 +6,30 @@ What does not fit is thinned evenly or left out, and a note on the page says so.
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
 import numpy as np
 
+from aol._values import unlike
 from aol._version import __version__
 from aol.plots.survival import survival_by_part
 from aol.report.advice import Advice, advise
-from aol.report.codec import pack, rounded, spread
-from aol.report.methods import MethodRow, answer, method_rows
+from aol.report.codec import pack, spread
+from aol.report.methods import answer, method_rows
 from aol.report.run_data import RunData, last_known, trend
 from aol.report.samples import EPOCHS, Album, Samples, describe
+from aol.runs.compare import MethodRow
 from aol.runs.metrics import MEASURES, at_the_end, is_stream
-from aol.runs.record import Json, Run
-from aol.runs.samples import SampleTable
+from aol.runs.record import Json, Run, numbers
 
 RUNS = 24  # with details; the others are rows of a table
 CLASSES = 100_000  # classes of all runs together, with details
 CELLS = 1_000_000  # bytes of readings by class and epoch, all runs together
 FEWEST = 12  # epochs; a reading that would have fewer is left out
 POINTS = 500  # of a curve
+DIGITS = 5  # of a number
 METHODS = 50  # rows of the table of classes by method
 SAMPLES = 2400  # rows of samples, all runs together
 PICTURES = 900  # asked for, all runs together
@@ -56,7 +57,7 @@ def payload(runs: Sequence[RunData], *, refresh: float | None = None, now: datet
     shown: list[Json] = []
     methods = method_rows([data.run for data in runs])
     for place, data in enumerate(runs):
-        classes = _unlike(data.run.classes)
+        classes = unlike(map(_short, data.run.classes))
         if classes not in names:
             names.append(classes)
         run = _summary(data, measures=place < detailed) | {"set": names.index(classes)}
@@ -100,13 +101,12 @@ def _methods(rows: Sequence[MethodRow], notes: list[str]) -> dict[str, Json]:
     for row in rows[:METHODS]:
         gain = row.gain
         ends = gain.interval if gain is not None else None
-        figures = np.array([row.accuracy, row.spread, *row.measures.values()])
-        accuracy, spread_, *others = rounded(figures)
+        accuracy, spread_, *others = numbers([row.mean, row.spread, *row.measures.values()], DIGITS)
         shown.append(
             {
                 "name": _short(row.name), "method": _short(row.method), "seeds": row.seeds, "accuracy": accuracy,
-                "spread": spread_, "gain": None if gain is None else rounded(np.array([gain.mean]))[0],
-                "interval": None if ends is None else rounded(np.array(ends)), "measures": others,
+                "spread": spread_, "gain": None if gain is None else numbers([gain.mean], DIGITS)[0],
+                "interval": None if ends is None else numbers(ends, DIGITS), "measures": others,
                 "isBaseline": row.method == row.baseline,
             }
         )  # fmt: skip
@@ -120,7 +120,7 @@ def _summary(data: RunData, *, measures: bool) -> dict[str, Json]:
     left_out = _repeated(run) if measures else {f"test_{name}" for name in MEASURES}
     accuracy = run.curves.get("test_accuracy", np.full(1, np.nan))
     end = at_the_end(accuracy, stream=is_stream(run))
-    last, tail = rounded(np.array([last_known(accuracy[:, None])[0], end]))
+    last, tail = numbers([last_known(accuracy), end], DIGITS)
     kept = spread(len(run.epochs), POINTS)
     return {
         "name": _short(data.name),
@@ -134,7 +134,9 @@ def _summary(data: RunData, *, measures: bool) -> dict[str, Json]:
         "versions": {_short(key): value for key, value in run.versions.items()},
         "command": run.command,
         "epochs": run.epochs[kept].tolist(),
-        "curves": {name: rounded(values[kept]) for name, values in sorted(run.curves.items()) if name not in left_out},
+        "curves": {
+            name: numbers(values[kept], DIGITS) for name, values in sorted(run.curves.items()) if name not in left_out
+        },
         "lastAccuracy": last,
         "tailAccuracy": tail,
         "details": False,
@@ -170,7 +172,7 @@ def _details(data: RunData, methods: Sequence[MethodRow], runs: int, album: Albu
     if data.samples is not None:
         size, most = len(run.classes), SAMPLES // (2 * runs)
         answer, share = data.samples.confusion(size)
-        found["confused"] = {"answer": answer.tolist(), "share": rounded(share, 2)}
+        found["confused"] = {"answer": answer.tolist(), "share": numbers(share, 2)}
         classes, counts = data.samples.confusion_matrix(size)
         found["matrix"] = {"classes": list(classes), "counts": [[*row] for row in counts], "total": size}
         found["survival"] = _survival(run, data.samples)
@@ -182,13 +184,13 @@ def _details(data: RunData, methods: Sequence[MethodRow], runs: int, album: Albu
 def _survival(run: Run, samples: Samples) -> list[Json]:
     """Return how long errors last, by part of the classes: the share still open after t epochs, and the median."""
     found: list[Json] = []
-    for part_, episodes, curve in survival_by_part(run, SampleTable({"label": samples.label}, samples.answers)):
+    for part_, episodes, curve in survival_by_part(run, samples):
         kept = spread(len(curve.t), POINTS // 5)
         found.append(
             {
-                "name": part_.name, "t": curve.t[kept].tolist(), "share": rounded(curve.share[kept], 4),
+                "name": part_.name, "t": curve.t[kept].tolist(), "share": numbers(curve.share[kept], 4),
                 "episodes": episodes.count, "open": int(episodes.open.sum()),
-                "median": rounded(np.array([curve.median]))[0],
+                "median": numbers([curve.median], DIGITS)[0],
             }
         )  # fmt: skip
     return found
@@ -237,23 +239,6 @@ def _spoken(name: str) -> str:
 
 def _short(text: str) -> str:
     return text if len(text) <= NAME else text[: NAME - 1] + "…"
-
-
-def _unlike(names: Sequence[str]) -> list[str]:
-    """Return unique names: the second of one name, or of one beginning, gets a number.
-
-    >>> _unlike(["cat", "dog", "cat"])
-    ['cat', 'dog', 'cat (2)']
-    """
-    found: dict[str, None] = {}
-    number: Counter[str] = Counter()  # the last one given to each name
-    for name in map(_short, names):
-        chosen = name
-        while chosen in found:
-            number[name] = max(2, number[name] + 1)
-            chosen = f"{name} ({number[name]})"
-        found[chosen] = None
-    return list(found)
 
 
 def _plain(value: object) -> Json:

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable
-from functools import cached_property
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
-import numpy as np
 from torch import Tensor
 
 from aol._used import is_remembered
@@ -29,49 +28,41 @@ SIDE = 96  # the most pixels a side
 _QUALITY = 85
 
 
+def _nothing(_: int) -> None:
+    return None
+
+
+@dataclass(frozen=True)
 class Pictures:
-    """A function from a row of the table to its picture; the data is opened when a picture is asked for.
+    """The pictures of a run's samples.
 
     Args:
-        folder: of the run; thumbnails in it come first.
-        run: its record, which names the data set.
-        table: its samples.
-        data_dir: where to look for the data set first.
+        of: returns the picture of a row as PNG or JPEG bytes; None where there is none.
+        problem: why no picture can be found, in one sentence; empty where they can, or the run names no data set.
+        place: the folder outside the run that they come from; empty if none do.
     """
 
-    def __init__(self, folder: Path, run: Run, table: SampleTable, data_dir: Path | None = None) -> None:
-        self._folder, self._run, self._table, self._data_dir = folder, run, table, data_dir
+    of: Callable[[int], bytes | None] = _nothing
+    problem: str = ""
+    place: str = ""
 
-    def __call__(self, row: int) -> bytes | None:
-        """Return the picture of a row as PNG or JPEG bytes; None where there is none."""
-        return self._source[0](row)
 
-    @property
-    def problem(self) -> str:
-        """Why no picture can be found, in one sentence; empty where they can, or where the run names no data set."""
-        return self._source[1]
-
-    @property
-    def place(self) -> str:
-        """The folder outside the run that pictures come from; empty if none do."""
-        return self._source[2]
-
-    @cached_property
-    def _source(self) -> tuple[Callable[[int], bytes | None], str, str]:
-        kept = read_thumbnails(self._folder)
-        if not kept and self._run.data is None:
-            return _nothing, "", ""
-        try:
-            _pillow()
-            if kept:
-                return (lambda row: png(kept[row]) if row in kept else None), "", ""
-            pair, place = _opened(self._run, self._data_dir)
-            return _from_data(_changed(pair, self._run).train, self._table), "", place
-        except (ModuleNotFoundError, _UnknownFolderError) as error:
-            return _nothing, f"No pictures: {error}", ""
-        except (ImportError, OSError, ValueError) as error:
-            reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
-            return _nothing, f"No pictures: the data set {self._run.data} was not found ({reason}). {_ADVICE}", ""
+def find_pictures(folder: Path, run: Run, table: SampleTable, data_dir: Path | None = None) -> Pictures:
+    """Return the pictures of a run: the thumbnails in its folder, else from its data set, first in `data_dir`."""
+    kept = read_thumbnails(folder)
+    if not kept and run.data is None:
+        return Pictures()
+    try:
+        _pillow()
+        if kept:
+            return Pictures(lambda row: png(kept[row]) if row in kept else None)
+        pair, place = _opened(run, data_dir)
+        return Pictures(_from_data(_changed(pair, run).train, table), place=place)
+    except (ModuleNotFoundError, _UnknownFolderError) as error:
+        return Pictures(problem=f"No pictures: {error}")
+    except (ImportError, OSError, ValueError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
+        return Pictures(problem=f"No pictures: the data set {run.data} was not found ({reason}). {_ADVICE}")
 
 
 _ADVICE = "Give its folder: aol report RUN --data-dir FOLDER."
@@ -79,10 +70,6 @@ _ADVICE = "Give its folder: aol report RUN --data-dir FOLDER."
 
 class _UnknownFolderError(ValueError):
     """A folder that the run names, and on which this user has not trained."""
-
-
-def _nothing(_: int) -> None:
-    return None
 
 
 def _opened(run: Run, data_dir: Path | None) -> tuple[Pair[ImageSet] | Pair[StoredImages], str]:
@@ -115,8 +102,8 @@ def _opened(run: Run, data_dir: Path | None) -> tuple[Pair[ImageSet] | Pair[Stor
 
 
 def _from_data(train: ImageSet | StoredImages, table: SampleTable) -> Callable[[int], bytes | None]:
-    index, label = (np.asarray(table.columns[name], dtype=np.int64) for name in ("index", "label"))
-    if len(index) and (int(index.max()) >= len(train.labels) or (train.labels.numpy()[index] != label).any()):
+    index = table.index
+    if len(index) and (index.max() >= len(train.labels) or (train.labels.numpy()[index] != table.label).any()):
         raise ValueError("another set by the same name is there")
     if isinstance(train, ImageSet):
         images = train.images

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
+from aol._values import unlike
 from aol.report.samples import Samples, samples_of
 from aol.runs.record import DamagedRunError, Floats, Run, read_run
 from aol.runs.store import find_runs
-from aol.runs.table import differing_settings
+from aol.runs.table import told_apart
 
 # Class ages, the best first: records that were converted from aol 0.1.0 have smoothed ages only.
 _AGES = ("age", "smoothed_age")
@@ -72,7 +72,7 @@ def load(
 def _read(folder: Path, data_dir: Path | None) -> RunData | None:
     run = read_run(folder)
     samples = samples_of(folder, run, data_dir)
-    if samples is not None:  # the two files of a run that is being trained may be some epochs apart
+    if samples is not None:  # the two files of a run that is being trained, or was resumed, may be some epochs apart
         epochs = min(len(run.epochs), len(samples.answers))
         run, samples = _first_epochs(run, epochs), samples.first_epochs(epochs)
     if not len(run.epochs):
@@ -96,33 +96,23 @@ def _first_epochs(run: Run, epochs: int) -> Run:
 
 def _named(runs: list[RunData]) -> list[RunData]:
     """Make names unique: by the settings in which runs of one name differ, else by number."""
-    same: dict[str, list[Run]] = {}
-    for data in runs:
-        same.setdefault(data.name, []).append(data.run)
-    keys = {name: differing_settings(some) if len(some) > 1 else [] for name, some in same.items()}
-    found = []
-    for data in runs:
-        words = [f"{key}={data.run.settings.get(key)}" for key in keys[data.name]]
-        found.append(replace(data, name=" ".join([data.name, *words])))
-    often, number = Counter(data.name for data in found), Counter[str]()
-    for place, data in enumerate(found):
-        if often[data.name] > 1:
-            number[data.name] += 1
-            found[place] = replace(data, name=f"{data.name} ({number[data.name]})")
-    return found
+    names = unlike(told_apart([data.name for data in runs], [data.run for data in runs]))
+    return [replace(data, name=name) for data, name in zip(runs, names, strict=True)]
 
 
 def last_known(values: np.ndarray[tuple[int, ...], np.dtype[np.floating]]) -> Floats:
-    """Return the last value of each column that is a number, `[E, C] → [C]`; NaN where there is none.
+    """Return the last value of each column that is a number, `[E, ...] → [...]`; NaN where there is none.
 
     >>> last_known(np.array([[1.0, 2.0, np.nan], [3.0, np.nan, np.nan]])).tolist()
     [3.0, 2.0, nan]
+    >>> float(last_known(np.array([1.0, 2.0, np.nan])))
+    2.0
     """
     if not len(values):
-        return np.full(values.shape[1], np.nan)
+        return np.full(values.shape[1:], np.nan)
     known = np.isfinite(values)
-    place = len(values) - 1 - known[::-1].argmax(0)
-    return np.where(known.any(0), values[place, np.arange(values.shape[1])], np.nan)
+    place = np.asarray(len(values) - 1 - known[::-1].argmax(0))
+    return np.where(known.any(0), np.take_along_axis(values, place[None], 0)[0], np.nan)
 
 
 def trend(values: np.ndarray[tuple[int, ...], np.dtype[np.floating]]) -> Floats:

@@ -16,13 +16,12 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from aol.ages.answers import Answers
-from aol.report.codec import rounded, steps
-from aol.report.label_quality import Floats, Ints, Masks, Reals, Shorts, competent_classes, suspicion
-from aol.report.pictures import Pictures
+from aol.report.codec import steps
+from aol.report.label_quality import Masks, competent_classes, suspicion
+from aol.report.pictures import Pictures, find_pictures
 from aol.runs.previews import Description, read_descriptions
-from aol.runs.record import DamagedRunError, Json, Run
-from aol.runs.samples import FILE, read_ids, read_samples
+from aol.runs.record import DamagedRunError, Floats, Ints, Json, Run, numbers
+from aol.runs.samples import FILE, Reals, SampleTable, Shorts, read_ids, read_samples
 
 _SUSPICIOUS = 0.5  # a label with more is likely wrong
 _LEAST_EPOCHS = 3  # that must have seen a sample before its label is called wrong
@@ -33,55 +32,29 @@ _KINDS = {b"\x89PNG\r\n\x1a\n": "png", b"\xff\xd8\xff": "jpeg", b"RIFF": "webp",
 
 
 @dataclass(frozen=True)
-class Samples:
-    """The training samples of a run after its last epoch; every array is `[N]`.
+class Samples(SampleTable):
+    """The training samples of a run, with what a report says of them.
 
     Args:
-        index: the sample's position in the data set's training split.
-        label: its class.
-        prediction: the class answered when it was last seen; -1 where unknown.
-        confidence: the probability given to the label then; NaN where unknown.
-        top: the probability given to the prediction then; NaN where unknown.
-        mean_confidence: the probability given to the label, mean over the epochs that saw it; NaN where unknown.
-        mean_other: the largest probability given to another class, mean over the same epochs; NaN where unknown.
-        age: epochs since the last right answer, counted from one; 0 where never seen.
-        ema: the smoothed age; NaN where never seen.
-        answers: right or wrong, at every epoch.
-        pictures: returns the picture of a row, or None.
-        no_pictures: returns why there are no pictures, or nothing.
-        pictures_from: returns the folder outside the run that they come from, or nothing.
+        find_pictures: returns their pictures; called when one is asked for.
         about: what some rows are, as text or as pairs of name and value.
         ids: the names of the samples, where they have some.
         test_accuracy: the share of right answers on test by class, `[C]`, where it was read.
     """
 
-    index: Ints
-    label: Ints
-    prediction: Shorts
-    confidence: Reals
-    top: Reals
-    mean_confidence: Reals
-    mean_other: Reals
-    age: Shorts
-    ema: Reals
-    answers: Answers
-    pictures: Callable[[int], bytes | None] = field(default=lambda _: None)
-    no_pictures: Callable[[], str] = field(default=lambda: "")
-    pictures_from: Callable[[], str] = field(default=lambda: "")
+    find_pictures: Callable[[], Pictures] = Pictures
     about: Mapping[int, Description] = field(default_factory=dict)
     ids: Sequence[str | int] | None = None
     test_accuracy: Floats | None = None
-
-    def __len__(self) -> int:
-        return len(self.label)
 
     def history(self, rows: npt.ArrayLike) -> Shorts:
         """Return the ages of some samples after each epoch, `int32 [E, len(rows)]`; 0 before the first sight."""
         return self.answers.ages(np.asarray(rows, dtype=np.int64))
 
-    def picture(self, row: int) -> bytes | None:
-        """Return a small picture of a sample as the bytes of a PNG or JPEG; None where the data cannot be read."""
-        return self.pictures(int(row))
+    @cached_property
+    def pictures(self) -> Pictures:
+        """Small pictures of the samples, as far as the data can be read."""
+        return self.find_pictures()
 
     def id(self, row: int) -> str:
         """Return the name of a sample, else its position in the data."""
@@ -182,16 +155,12 @@ def samples_of(folder: Path, run: Run, data_dir: Path | None = None) -> Samples 
         return None
     classes = len(run.classes)
     for name, least in (("label", 0), ("prediction", -1)) if len(table) else ():
-        values = table.columns[name].astype(np.int64)
-        if int(values.max()) >= classes or int(values.min()) < least:
+        values = getattr(table, name)
+        if values.max() >= classes or values.min() < least:
             raise DamagedRunError(f"{folder / FILE}: its samples have other classes than the {classes} of the run.")
-    columns = {name: value for name, value in table.columns.items() if name not in ("times", "other")}
     return Samples(
-        **columns,  # type: ignore[arg-type]
-        answers=table.answers,
-        pictures=(pictures := Pictures(folder, run, table, data_dir)),
-        no_pictures=lambda: pictures.problem,
-        pictures_from=lambda: pictures.place,
+        **vars(table),
+        find_pictures=lambda: find_pictures(folder, run, table, data_dir),
         about=read_descriptions(folder),
         ids=read_ids(folder, len(table)),
         test_accuracy=run.by_class.get("test_accuracy"),
@@ -292,18 +261,18 @@ def describe(samples: Samples, num_classes: int, *, most: int, album: Album, pic
         "label": samples.label[rows].tolist(),
         "prediction": samples.prediction[rows].tolist(),
         "age": samples.age[rows].tolist(),
-        "confidence": rounded(samples.confidence[rows], 3),
-        "top": rounded(samples.top[rows], 3),
-        "average": rounded(samples.mean_confidence[rows], 3),
-        "ema": rounded(samples.ema[rows], 4),
-        "suspicion": rounded(samples.suspicion[rows], 4),
-        "other": rounded(samples.mean_other[rows], 3),
+        "confidence": numbers(samples.confidence[rows], 3),
+        "top": numbers(samples.top[rows], 3),
+        "average": numbers(samples.mean_confidence[rows], 3),
+        "ema": numbers(samples.ema[rows], 4),
+        "suspicion": numbers(samples.suspicion[rows], 4),
+        "other": numbers(samples.mean_other[rows], 3),
         "wrongEpochs": samples.wrong[rows].tolist(),
         "seenEpochs": samples.seen[rows].tolist(),
         "historyEpochs": EPOCHS,
         "historyMost": int(ages[-EPOCHS:].max(initial=1)),
         "history": [steps(column) for column in ages[-EPOCHS:].T],
-        "noPictures": samples.no_pictures(),
+        "noPictures": samples.pictures.problem,
         "about": [samples.about.get(int(row)) for row in rows] if samples.about else None,
         "picture": _pictures(samples, rows, [*_mixed(doubted, old)][:pictures], album),
     }
@@ -315,7 +284,7 @@ def _mixed(first: Ints, second: Ints) -> dict[int, None]:
 
 
 def _pictures(samples: Samples, rows: Ints, wanted: list[int], album: Album) -> list[Json]:
-    found = {row: album.add(samples.picture(row)) for row in wanted if not album.full}
+    found = {row: album.add(samples.pictures.of(row)) for row in wanted if not album.full}
     return [found.get(int(row), -1) for row in rows]
 
 

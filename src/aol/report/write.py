@@ -10,10 +10,13 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+from aol._values import unlike
+from aol.plots import draw
 from aol.report.export import export
 from aol.report.page import write_page
 from aol.report.run_data import RunData, load
 from aol.runs import record, samples, store
+from aol.runs.table import frame_of
 
 RECORDS = frozenset((record.FILE, samples.FILE, store.REQUEST))  # other files in the folder may change
 _SHARE = 0.5  # of the time at most is spent on reading and writing
@@ -39,12 +42,18 @@ def write_report(
     runs = load(*paths, damaged=damaged, data_dir=data_dir)
     if not runs:
         raise store.NoRunsError(f"{', '.join(map(str, paths))}: no epoch has finished yet; --watch waits for it.")
-    written = _write(runs, page, figures, formats, table)
+    written: dict[str, list[Path]] = {}
     if page is not None:
-        known = [data.samples for data in runs if data.samples is not None]
-        places = [f"pictures of samples come from {place}." for each in known if (place := each.pictures_from())]
-        for text in dict.fromkeys([*filter(None, (each.no_pictures() for each in known)), *places]):
+        write_page(runs, page)
+        written["page"] = [page]
+        pictures = [data.samples.pictures for data in runs if data.samples is not None]
+        places = [f"pictures of samples come from {each.place}." for each in pictures if each.place]
+        for text in dict.fromkeys([*(each.problem for each in pictures if each.problem), *places]):
             warn(text)
+    if figures is not None:
+        written["figures"] = draw(frame_of((data.folder, data.run) for data in runs), figures, formats)
+    if table is not None:
+        written["tables"] = [export(data, place) for data, place in table_files(runs, table)]
     return written
 
 
@@ -55,12 +64,9 @@ def follow_runs(
     every: float,
     say: Callable[[str], None],
     opened: Callable[[Path], None] = lambda _: None,
-    figures: Path | None = None,
-    formats: Sequence[str] = ("png",),
-    table: Path | None = None,
     data_dir: Path | None = None,
-) -> dict[str, list[Path]]:
-    """Keep the page up to date until all runs have finished, then write figures and tables; return all files.
+) -> None:
+    """Keep the page up to date until all runs have finished.
 
     `opened` is called when the page is there for the first time. Ctrl-C leaves a page that does not refresh itself.
     """
@@ -76,29 +82,11 @@ def follow_runs(
         say(f"{page}: {'all runs have finished' if finished else f'epoch {epochs}'}")
 
     try:
-        runs = watch(paths, write, every=every, say=say, data_dir=data_dir)
+        watch(paths, write, every=every, say=say, data_dir=data_dir)
     except KeyboardInterrupt:
         if last:
             write_page(last, page)
         raise
-    return {"page": [page]} | _write(runs, None, figures, formats, table)
-
-
-def _write(
-    runs: Sequence[RunData], page: Path | None, figures: Path | None, formats: Sequence[str], table: Path | None
-) -> dict[str, list[Path]]:
-    written: dict[str, list[Path]] = {}
-    if page is not None:
-        write_page(runs, page)
-        written["page"] = [page]
-    if figures is not None:
-        from aol.plots import draw
-        from aol.runs.table import frame_of
-
-        written["figures"] = draw(frame_of((data.folder, data.run) for data in runs), figures, formats)
-    if table is not None:
-        written["tables"] = [export(data, place) for data, place in table_files(runs, table)]
-    return written
 
 
 def table_files(runs: Sequence[RunData], path: Path) -> list[tuple[RunData, Path]]:
@@ -108,11 +96,8 @@ def table_files(runs: Sequence[RunData], path: Path) -> list[tuple[RunData, Path
         raise RuntimeError("no run here recorded its samples: --export needs runs trained with --keep-samples.")
     if len(kept) == 1:
         return [(kept[0], path)]
-    names = [data.folder.name for data in kept]
-    return [
-        (data, path.with_stem(f"{path.stem}-{name}" + (f"-{place}" if names.count(name) > 1 else "")))
-        for place, (data, name) in enumerate(zip(kept, names, strict=True), 1)
-    ]
+    names = unlike((data.folder.name for data in kept), "-{}")
+    return [(data, path.with_stem(f"{path.stem}-{name}")) for data, name in zip(kept, names, strict=True)]
 
 
 # Following runs
@@ -126,12 +111,12 @@ def watch(
     say: Callable[[str], None],
     sleep: Callable[[float], None] = time.sleep,
     data_dir: Path | None = None,
-) -> list[RunData]:
-    """Call `write(runs, finished)` for the runs in some folders, now and after each change; return the last runs.
+) -> None:
+    """Call `write(runs, finished)` for the runs in some folders, now and after each change, until all have finished.
 
     Looks every few seconds, and less often where reading takes long. A problem is reported once.
     """
-    before: frozenset[Mark] = frozenset()
+    before: frozenset[Mark] | None = None
     said = ""
     while True:
         begun = time.monotonic()
@@ -140,18 +125,15 @@ def watch(
         if now != before:
             try:
                 runs = load(*paths, data_dir=data_dir)
-                if runs:
-                    finished = all_finished(paths, runs)
-                    write(runs, finished)
-                    if finished:
-                        return runs
-                    before = now
-                else:
-                    problem = "no epoch has finished yet; waiting."
+                if not runs:
+                    raise store.NoRunsError(f"{', '.join(map(str, paths))}: no epoch has finished yet.")
+                finished = all_finished(paths, runs)
+                write(runs, finished)
+                if finished:
+                    return
+                before = now
             except (store.NoRunsError, record.DamagedRunError, OSError) as reason:
                 problem = f"{reason} Waiting."
-        elif not now:
-            problem = f"{', '.join(map(str, paths))}: no runs yet; waiting."
         if problem and problem != said:
             say(problem)
         said = problem

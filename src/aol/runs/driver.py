@@ -177,39 +177,17 @@ class _GroupTraining:
         self._begun = time.monotonic()
         self._writer: RecordWriter | None = None
         self._loggers: Loggers | None = None
-        self._started = False
         self._shown = -math.inf
         self.start_up = 0.0
 
     def say(self, text: str) -> None:
         self._job.progress.say(text)
 
-    def epoch(self, loop: Loop) -> None:
-        job = self._job
-        if not self._started:
-            self._start(loop)
-        else:
-            job.tally.epoch(self._group.runs, loop.epoch)
-            self.start_up = self.start_up or time.monotonic() - self._begun
-            if self._loggers:
-                self._loggers.epoch()
-        job.progress.update(job.tally.status(), describe(loop), loop)
-        self._shown = time.monotonic()
-
-    def batch(self, loop: Loop) -> None:
-        if time.monotonic() - self._shown >= _SHOW_EVERY:
-            self._shown = time.monotonic()
-            share = self._job.tally.batch(self._group.runs, loop.epoch, loop.work)
-            self._job.progress.update(self._job.tally.status(), describe(loop, share))
-
-    def _start(self, loop: Loop) -> None:
+    def begin(self, loop: Loop) -> None:
         job, options = self._job, self._job.options
-        self._started = True
         job.tally.begin(self._group.runs, loop.epoch)
         if text := imbalance_note(loop):
             job.progress.say_once(text)
-        if loop.epoch:
-            self.say(f"Continuing {len(loop.runs)} runs after epoch {loop.epoch}.")
         if self._writes:
             self._writer = RecordWriter(
                 loop, job.store, keep=job.keep, networks=options.networks, data_dir=options.data_dir
@@ -217,6 +195,24 @@ class _GroupTraining:
             if options.log:
                 folders = [job.store.path(run.run_id) for run in loop.runs]
                 self._loggers = Loggers(options.log, folders, loop)
+        self._show(loop)
+
+    def epoch(self, loop: Loop) -> None:
+        self._job.tally.epoch(self._group.runs, loop.epoch)
+        self.start_up = self.start_up or time.monotonic() - self._begun
+        if self._loggers:
+            self._loggers.epoch()
+        self._show(loop)
+
+    def _show(self, loop: Loop) -> None:
+        self._job.progress.update(self._job.tally.status(), describe(loop), loop)
+        self._shown = time.monotonic()
+
+    def batch(self, loop: Loop) -> None:
+        if time.monotonic() - self._shown >= _SHOW_EVERY:
+            self._shown = time.monotonic()
+            share = self._job.tally.batch(self._group.runs, loop.epoch, loop.work)
+            self._job.progress.update(self._job.tally.status(), describe(loop, share))
 
     def stop_before(self, seconds: float) -> bool:
         return _agreed(self._stop.before(seconds), self._shared)

@@ -33,8 +33,11 @@ class Watch(Protocol):
     def say(self, text: str) -> None:
         """Take a sentence."""
 
+    def begin(self, loop: Loop) -> None:
+        """Take the loop before its first epoch here."""
+
     def epoch(self, loop: Loop) -> None:
-        """Take the loop before its first epoch here, and after each."""
+        """Take the loop after each epoch."""
 
     def batch(self, loop: Loop) -> None:
         """Take the loop after each batch within an epoch; readings on the device are not ready."""
@@ -93,7 +96,9 @@ def _train_group(
     save: Callable[[Loop, bool], None] | None,
 ) -> Loop | None:
     loop = _resumed(runs, pairs, options, checkpoint, watch)
-    watch.epoch(loop)
+    if loop.epoch:
+        watch.say(f"Continuing {len(loop.runs)} runs after epoch {loop.epoch}.")
+    watch.begin(loop)
     loop.on_batch = lambda: watch.batch(loop)
     saved, saving = time.monotonic(), 0.0
     while not loop.done:

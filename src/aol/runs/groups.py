@@ -9,7 +9,6 @@ import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -118,8 +117,7 @@ def plan(
     pairs: dict[str, AnyPair],
     options: ExecutionOptions,
     progress: Silent,
-    *,
-    limits: Mapping[Any, int] | None = None,
+    limits: Mapping[object, int],
 ) -> list[list[Settings]]:
     """Return the runs in groups; one run each where networks, data or processes do not allow more.
 
@@ -130,7 +128,7 @@ def plan(
         by_key.setdefault(run.group_key, []).append(run)
     found: list[list[Settings]] = []
     for key, some in by_key.items():
-        most = 1 if len(some) == 1 else _together(some, pairs, options, progress, (limits or {}).get(key))
+        most = 1 if len(some) == 1 else _together(some, pairs, options, progress, limits.get(key))
         found += groups(some, most)
     return found
 

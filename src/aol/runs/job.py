@@ -27,15 +27,21 @@ OpenData = Callable[[Sequence[Settings]], dict[str, AnyPair]]
 
 
 def prepare(
-    runs: Sequence[Settings], store: Store, request: dict[str, Json], *, resume: bool = False, fresh: bool = False
+    runs: Sequence[Settings],
+    store: Store,
+    request: dict[str, Json],
+    *,
+    resume: bool = False,
+    fresh: bool = False,
+    share: Sequence[Settings] | None = None,
 ) -> None:
     """Note what was asked for in the folder, which the caller has locked; nothing that was trained is overwritten.
 
     `resume` continues the same runs, `fresh` deletes the runs in the folder first. A folder that holds runs is refused
-    without either.
+    without either. With a `share`, the caller has locked nothing else: `fresh` deletes its runs only.
     """
     out = store.folder
-    if fresh:
+    if fresh and share is None:
         _clear(out)
     begun = any(out.glob("work/*/checkpoint.pt")) or bool(store.ids())
     if begun and not resume:
@@ -45,7 +51,12 @@ def prepare(
     before = requested_ids(out)  # none if the file is damaged: it is written anew
     asked = {**request, "ids": [run.run_id for run in runs], "runs": [run.as_dict() for run in runs]}
     if begun and before and before != asked["ids"]:
-        raise WrongSettingsError(f"{out} holds other runs: repeat their settings, or choose another --out.")
+        all_of_them = ", delete them by --fresh without --shard" if fresh else ""
+        raise WrongSettingsError(
+            f"{out} holds other runs: repeat their settings{all_of_them}, or choose another --out."
+        )
+    if fresh and share is not None:
+        _clear_share(store, {run.run_id for run in share})
     write_request(out, asked)  # type: ignore[arg-type]
 
 
@@ -59,6 +70,14 @@ def _clear(out: Path) -> None:
         if (out / name).is_dir() and not (out / name).is_symlink():
             shutil.rmtree(out / name)
     (out / REQUEST).unlink(missing_ok=True)  # last: until then the folder is known as ours
+
+
+def _clear_share(store: Store, ids: set[str]) -> None:
+    """Delete runs with these ids, begun ones included, and no others: other processes may be training them."""
+    begun = [group.folder for group in begun_groups(store) if any(run.run_id in ids for run in group.runs)]
+    for folder in (*begun, *(store.path(each) for each in store.ids() if each in ids)):
+        if not folder.is_symlink() and not folder.parent.is_symlink():
+            shutil.rmtree(folder)
 
 
 def requested_runs(request: dict[str, Json]) -> list[Settings]:
@@ -191,7 +210,7 @@ class Job:
         planned = []
         for share in self._shares:
             left_of_it = [run for run_id, run in wanted.items() if run_id in share]
-            planned += plan(left_of_it, self.pairs, self.options, self.progress, limits=self._limits)
+            planned += plan(left_of_it, self.pairs, self.options, self.progress, self._limits)
         if self.options.minutes is None:
             return new_group(planned[0], self.store)
         self._pace = self._pace or Pace(self.store, self.pairs, self.options.device)

@@ -266,14 +266,12 @@ def imbalance_note(loop: Loop) -> str | None:
     )
 
 
-def duration(seconds: float | None) -> str:
+def duration(seconds: float) -> str:
     """Return a duration in words.
 
-    >>> duration(5000), duration(95), duration(None)
-    ('1 h 23 min', '2 min', 'unknown')
+    >>> duration(5000), duration(95)
+    ('1 h 23 min', '2 min')
     """
-    if seconds is None:
-        return "unknown"
     if seconds < 60:
         return f"{max(1, round(seconds))} s"
     minutes = round(seconds / 60)

@@ -8,7 +8,6 @@ Knows numbers and text, not how a run is trained.
 from __future__ import annotations
 
 import base64
-import binascii
 import hashlib
 import json
 import math
@@ -16,14 +15,14 @@ import platform
 import warnings
 import zlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from aol._files import NotRegularError, read_regular, write_atomically
+from aol._files import NotRegularError, read_regular, unpacked, write_atomically
 from aol._values import is_share as is_share
 from aol._values import printable
 from aol._version import __version__
@@ -34,13 +33,13 @@ if TYPE_CHECKING:
 Json: TypeAlias = "str | float | int | bool | list[Json] | dict[str, Json] | None"
 Value: TypeAlias = str | float | int | bool | None
 Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
 Matrix = npt.NDArray[np.float32]
 
 FILE = "run.json"
 FORMAT = 2
 LARGEST = 256 * 2**20  # bytes of a record: 8,000 classes over 300 epochs, every reading, take about 70 MB
 _LARGEST_MATRIX = 2**31  # bytes of one reading by epoch and class
-_DIGITS = 7  # significant digits of a number
 
 
 class DamagedRunError(ValueError):
@@ -82,7 +81,7 @@ class Run:
     settings: dict[str, Value]
     classes: list[str]
     counts: list[int] | None
-    epochs: npt.NDArray[np.int64]
+    epochs: Ints
     curves: dict[str, Floats] = field(default_factory=dict)
     by_class: dict[str, Floats] = field(default_factory=dict)
     over_time: dict[str, Matrix] = field(default_factory=dict)
@@ -97,6 +96,10 @@ class Run:
     data: str | None = None
     data_dir: str | None = None
     directory: str | None = None
+
+
+_ARRAYS = ("epochs", "curves", "by_class", "over_time")
+_PLAIN = tuple(each.name for each in fields(Run) if each.name not in _ARRAYS)  # JSON has them as they are
 
 
 def by_class_of(readings: Mapping[str, Matrix | Floats]) -> dict[str, Floats]:
@@ -121,14 +124,14 @@ def by_class_of(readings: Mapping[str, Matrix | Floats]) -> dict[str, Floats]:
 # Encoding
 
 
-def numbers(values: npt.ArrayLike) -> list[Json]:
-    """Return numbers as JSON has them, with seven significant digits; None for those that are not finite.
+def numbers(values: npt.ArrayLike, digits: int = 7) -> list[Json]:
+    """Return numbers as JSON has them, with so many significant digits; None for those that are not finite.
 
     >>> numbers([0.123456789, float("nan"), 7.0])
     [0.1234568, None, 7.0]
     """
     flat = np.asarray(values, dtype=np.float64).tolist()
-    return [float(f"{value:.{_DIGITS}g}") if math.isfinite(value) else None for value in flat]
+    return [float(f"{value:.{digits}g}") if math.isfinite(value) else None for value in flat]
 
 
 def compact(values: npt.ArrayLike, *, level: int = 6) -> str:
@@ -152,11 +155,10 @@ def expand(text: str, shape: tuple[int, int]) -> Matrix:
     if size > _LARGEST_MATRIX:
         raise ValueError(f"{shape[0]:,} epochs of {shape[1]:,} classes are too many")
     try:
-        unpack = zlib.decompressobj()
-        planes = unpack.decompress(base64.b64decode(text, validate=True), size + 1)
-    except (binascii.Error, zlib.error) as error:
-        raise ValueError("it cannot be decompressed") from error
-    if len(planes) != size or not unpack.eof:
+        planes = unpacked(base64.b64decode(text, validate=True), size)
+    except ValueError as error:
+        raise ValueError(f"it cannot be decompressed: {error}") from error
+    if len(planes) != size:
         raise ValueError(f"it is not of the shape {list(shape)}")
     found = np.frombuffer(planes, np.uint8).reshape(4, -1).T.copy().view("<f4").reshape(shape)
     return found.astype(np.float32, copy=False)
@@ -175,12 +177,6 @@ def encode(run: Run) -> bytes:
     }
     body = _dumped(content)
     return f'{body[:-1]},"sha256":"{hashlib.sha256(body.encode()).hexdigest()}"}}\n'.encode()
-
-
-_PLAIN = (
-    "id", "method", "seed", "settings", "classes", "counts", "planned", "finished", "failed_at_epoch", "seconds",
-    "trained_together", "stacking", "versions", "command", "data", "data_dir", "directory",
-)  # fmt: skip
 
 
 def _known(values: npt.ArrayLike) -> bool:
@@ -240,7 +236,7 @@ def _floats(values: list[float | None]) -> Floats:
 def _check(found: dict[str, Any]) -> None:
     """Raise if any value is not of the kind that `encode` writes: everything after this relies on the types."""
     found.setdefault("stacking", None)  # not in older records
-    expected = {"format", "epochs", "curves", "by_class", "over_time", *_PLAIN}
+    expected = {"format", *_ARRAYS, *_PLAIN}
     if wrong := expected ^ set(found):
         raise DamagedRunError(f"it has no {sorted(wrong)[0]!r}, or should not have it")
     for name in ("id", "method"):

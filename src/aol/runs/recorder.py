@@ -465,7 +465,7 @@ def _checked_classes(value: Sequence[str] | None, size: int, grows: bool) -> lis
 
 def _checked_counts(value: _check.Integers, size: int) -> list[int]:
     """Return a count for each class."""
-    found = _check.integers("counts", value)
+    found = _check.integers("counts", _check.in_class_order(value))
     if found.shape != torch.Size((size,)) or bool((found < 0).any()):
         raise ValueError(f"counts must be {size} whole numbers of 0 or more, not {_check.shown(value)}.")
     return [int(each) for each in found.tolist()]

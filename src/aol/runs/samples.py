@@ -16,8 +16,10 @@ from torch import Tensor, from_numpy
 from aol._files import NotRegularError, read_json, write_atomically, write_if_changed
 from aol.ages.answers import Answers
 from aol.ages.history import SampleHistory
-from aol.runs.record import DamagedRunError
+from aol.runs.record import DamagedRunError, Ints
 
+Shorts = npt.NDArray[np.int32]
+Reals = npt.NDArray[np.float32]
 FILE, IDS = "samples.safetensors", "ids.json"
 
 
@@ -68,13 +70,38 @@ def write_names(folder: Path, names: bytes | None) -> None:
 
 @dataclass(frozen=True)
 class SampleTable:
-    """One run's samples as read from a file: arrays `[N]` by name, and every answer as a bit."""
+    """The training samples of a run after its last epoch; every array is `[N]`.
 
-    columns: dict[str, npt.NDArray[np.generic]]
+    Args:
+        index: the sample's position in the data set's training split.
+        label: its class.
+        age: epochs since the last right answer, counted from one; 0 where never seen.
+        ema: the smoothed age; NaN where never seen.
+        prediction: the class answered when it was last seen; -1 where unknown.
+        confidence: the probability given to the label then; NaN where unknown.
+        top: the probability given to the prediction then; NaN where unknown.
+        other: the largest probability given to another class then; NaN where unknown.
+        mean_confidence: the probability given to the label, mean over the epochs that saw it; NaN where unknown.
+        mean_other: the largest probability given to another class, mean over the same epochs; NaN where unknown.
+        times: how many epochs these means are over.
+        answers: right or wrong, at every epoch.
+    """
+
+    index: Ints
+    label: Ints
+    age: Shorts
+    ema: Reals
+    prediction: Shorts
+    confidence: Reals
+    top: Reals
+    other: Reals
+    mean_confidence: Reals
+    mean_other: Reals
+    times: Shorts
     answers: Answers
 
     def __len__(self) -> int:
-        return self.answers.size
+        return len(self.label)
 
 
 _COLUMNS = {
@@ -116,7 +143,7 @@ def read_samples(path: Path, run: str) -> SampleTable | None:
     answers = Answers(
         found["right"], found.get("seen"), size, grows=about.get("absent") == "grow", start=found.get("start")
     )
-    return SampleTable(columns, answers)
+    return SampleTable(**columns, answers=answers)
 
 
 def _is_bits(value: npt.NDArray[np.generic], size: int) -> bool:
@@ -127,10 +154,10 @@ def restore_history(history: SampleHistory, folders: Mapping[str, Path], labels:
     """Let a history continue from the files in the folders of its runs, by their ids."""
     tables = [read_samples(folder / FILE, run) for run, folder in folders.items()]
     found = [table for table in tables if table is not None and len(table) == len(labels)]
-    if len(found) < len(folders) or any((table.columns["label"] != labels.cpu().numpy()).any() for table in found):
+    if len(found) < len(folders) or any((table.label != labels.cpu().numpy()).any() for table in found):
         raise DamagedRunError(f"{next(iter(folders.values()))} has records of other samples: choose another folder.")
-    names = set(found[0].columns) - {"index", "label", "ema"}
-    columns = {name: np.stack([table.columns[name] for table in found]) for name in names}
+    names = _COLUMNS.keys() - {"index", "label", "ema"}
+    columns = {name: np.stack([getattr(table, name) for table in found]) for name in names}
     history.restore(columns, [table.answers for table in found])
 
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from aol._files import acquire, is_locked, locked, usable, write_if_changed
+from aol._files import NotRegularError, acquire, is_locked, locked, read_json, usable, write_if_changed
 from aol.runs.record import FILE, DamagedRunError, Json, Run, content_of, decode, write_run
 
 REQUEST = "request.json"
@@ -119,10 +119,10 @@ def read_request(folder: Path) -> dict[str, Json] | None:
     """Return what was asked for, or None."""
     path = folder / REQUEST
     try:
-        found = json.loads(content_of(path))
+        found = read_json(path)
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except (ValueError, RecursionError) as error:
+    except (NotRegularError, IsADirectoryError, ValueError) as error:
         raise DamagedRunError(f"{path}: it is incomplete or not JSON. {_REPEAT}") from error
     if not isinstance(found, dict) or not isinstance(found.get("runs"), list):
         raise DamagedRunError(f"{path}: it does not say which runs were asked for. {_REPEAT}")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
+from aol._values import unlike
 from aol.runs.metrics import run_metrics, zero_threshold_share
 from aol.runs.record import DamagedRunError, Run, read_run
 from aol.runs.store import find_runs
@@ -132,19 +133,13 @@ def load_runs(*folders: str | os.PathLike[str], damaged: str = "raise") -> RunFr
 
 def frame_of(runs: Iterable[tuple[Path | None, Run]]) -> RunFrame:
     """Return records as a frame; a run that occurs twice (in two folders) gets a number behind its id."""
-    by_id: dict[str, Run] = {}
-    rows = []
-    for folder, run in runs:
-        name, again = run.id, 1
-        while name in by_id:
-            again += 1
-            name = f"{run.id}-{again}"
-        by_id[name] = run
-        rows.append(_row(folder, run))
-    index = pd.Index(list(by_id), name="id", dtype="object")
+    found = list(runs)
+    ids = unlike((run.id for _, run in found), "-{}")
+    rows = [_row(folder, run) for folder, run in found]
+    index = pd.Index(ids, name="id", dtype="object")
     names = dict.fromkeys(name for row in rows for name in row)
     frame = RunFrame({name: _column([row.get(name) for row in rows], index) for name in names}, index=index)
-    frame._runs = by_id
+    frame._runs = {name: run for name, (_, run) in zip(ids, found, strict=True)}
     return frame
 
 
@@ -175,6 +170,16 @@ def _row(folder: Path | None, run: Run) -> dict[str, object]:
     settings = {name if name not in own else f"setting_{name}": value for name, value in run.settings.items()}
     settings.pop("setting_seed", None)  # the same number
     return own | settings
+
+
+def told_apart(names: Sequence[str], runs: Sequence[Run], but: Collection[str] = ()) -> list[str]:
+    """Return names of runs; where several have one name, with the settings in which these differ, except `but`."""
+    same: dict[str, list[Run]] = {}
+    for name, run in zip(names, runs, strict=True):
+        same.setdefault(name, []).append(run)
+    keys = {name: differing_settings(some, but) for name, some in same.items()}
+    words = [[f"{key}={run.settings.get(key)}" for key in keys[name]] for name, run in zip(names, runs, strict=True)]
+    return [" ".join([name, *own]) for name, own in zip(names, words, strict=True)]
 
 
 def differing_settings(runs: Sequence[Run], but: Collection[str] = ()) -> list[str]:

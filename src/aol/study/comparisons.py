@@ -59,11 +59,9 @@ class Optimistic:
     mean: float
     gain: float
     baseline: BestOfTries
-    left: float
-    interval: tuple[float, float] | None
+    left: Gain
     reached: float | None
-    within: float | None
-    within_interval: tuple[float, float] | None
+    within: Gain | None
 
 
 @dataclass(frozen=True)
@@ -151,6 +149,11 @@ class StudyResults:
         return measure_text(self.figure)
 
     @property
+    def beside_paper(self) -> bool:
+        """Whether the paper has such figures: it has accuracies only."""
+        return self.study.paper is not None and self.measured == "accuracy"
+
+    @property
     def runs_planned(self) -> int:
         """How many runs the study has."""
         return len(self.study.all_runs())
@@ -191,8 +194,8 @@ class StudyResults:
             return {}
         by_cell = [[[each.values[each.seeds.index(seed)] for each in cell] for seed in seeds] for cell in whole]
         chosen = [int(any(each.settings > 1 for each in every if each.method == name)) for name in names]
-        gains = pooled_gains(np.array(by_cell).mean(0), names.index(self.study.baseline), chosen) or []
-        return {name: gain for name, gain in zip(names, gains, strict=False) if gain is not None}
+        gains = pooled_gains(np.array(by_cell).mean(0), names.index(self.study.baseline), chosen)
+        return {name: gain for name, gain in zip(names, gains, strict=False) if name != self.study.baseline}
 
     @property
     def side_by_side(self) -> bool:
@@ -457,19 +460,15 @@ def _optimistic(tests: Figures, baseline: Figures, pool: Sequence[float]) -> Opt
     tries = int(tests.shape[1])
     best = np.take_along_axis(tests, best_on_test(tests)[:, None], axis=1)[:, 0]
     gains, theirs, luck = best - baseline, best_of_tries(pool, tries), luck_of_runs(tests)
-    left, interval = gain_over_tries(best.tolist(), theirs)
-    within = (None, None) if luck is None or luck[0] == 0.0 else gain_over_luck(gains.tolist(), tries, luck)
     chances = [chance_of_reaching(pool, tries, float(value)) for value in best] if tries <= len(pool) else []
     return Optimistic(
         tries=tries,
         mean=float(best.mean()),
         gain=float(gains.mean()),
         baseline=theirs,
-        left=left,
-        interval=interval,
+        left=gain_over_tries(best, theirs),
         reached=statistics.fmean(chances) if chances else None,
-        within=within[0],
-        within_interval=within[1],
+        within=gain_over_luck(gains, tries, luck) if luck and luck[0] else None,
     )
 
 

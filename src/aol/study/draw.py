@@ -102,14 +102,12 @@ def age_map(runs: Sequence[Run]) -> AgeMap:
         warnings.simplefilter("ignore", RuntimeWarning)  # a class that no run has seen
         mean = np.nanmean(np.array([each.over_time["age"] for each in runs], dtype=np.float64), axis=0)  # [E, C]
     counts = [each.counts for each in runs if each.counts is not None and not is_stream(each)]
-    time = time_unit(runs[0])
     return AgeMap(
         age=mean,
         epochs=runs[0].epochs[: len(mean)],
         counts=np.mean(counts, axis=0).round().astype(np.int64) if counts else None,
         names=[str(label) for label in range(mean.shape[1])],
-        time=time,
-        unit=f"{time}s",
+        time=time_unit(runs[0]),
         numbered=True,
     )
 

@@ -7,16 +7,13 @@ record is written under the id that follows from its settings, never under a nam
 
 from __future__ import annotations
 
-import bz2
-import gzip
 import lzma
 import os
 import tarfile
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, cast
 
 from aol.runs.record import FILE, LARGEST, DamagedRunError, content_of, decode
 from aol.runs.store import Store, refuse_old_format
@@ -24,12 +21,6 @@ from aol.runs.validate import get_valid, problem, settings_of
 
 # What reading an incomplete or damaged archive raises; the last two come from headers with absurd numbers.
 _BROKEN = (tarfile.TarError, EOFError, OSError, zlib.error, lzma.LZMAError, ValueError, OverflowError)
-_PACKED: dict[bytes, Callable[[Path], object]] = {
-    b"\x1f\x8b": gzip.open,
-    b"BZh": bz2.open,
-    b"\xfd7zXZ\0": lzma.open,
-    b"\x5d\0\0": lzma.open,
-}
 _File = tuple[str, bytes | DamagedRunError]  # its name in messages, and its content or what is wrong with it
 
 
@@ -89,9 +80,8 @@ def _files(source: Path) -> Iterator[_File]:
         yield from (_file(path) for path in paths)
         if not paths:
             yield str(source), DamagedRunError("there are no runs in it")
-    elif source.is_file() and (opened := _opened(source)) is not None:
-        with opened:
-            yield from _members(source, opened)
+    elif source.is_file() and source.suffix != ".json":
+        yield from _members(source)
     else:
         yield _file(source)
 
@@ -105,21 +95,7 @@ def _file(path: Path) -> _File:
         return str(path), DamagedRunError("it is a link to nothing")
 
 
-def _opened(source: Path) -> IO[bytes] | None:
-    """Return the content of a packed file or of a tar archive; None for any other file."""
-    try:
-        with source.open("rb") as file:
-            start = file.read(tarfile.BLOCKSIZE)
-    except OSError:
-        return None  # reading it will say why
-    for magic, unpack in _PACKED.items():
-        if start.startswith(magic):
-            return cast(IO[bytes], unpack(source))
-    is_record = start.lstrip().startswith(b"{") or source.suffix == ".json"
-    return None if is_record and start[257:262] != b"ustar" else source.open("rb")
-
-
-def _members(source: Path, file: IO[bytes]) -> Iterator[_File]:
+def _members(source: Path) -> Iterator[_File]:
     """Yield the records of an archive, read from start to end; if it is damaged, at last the archive itself."""
     last = b""
 
@@ -130,11 +106,11 @@ def _members(source: Path, file: IO[bytes]) -> Iterator[_File]:
             last = bytes(buf)
             found = super().frombuf(buf, encoding, errors)
             if found.size < 0 or (found.size > LARGEST and not found.isreg()):  # which would be read at once
-                raise tarfile.ReadError(f"a header of {found.size:,} bytes")
+                raise ValueError(f"a header of {found.size:,} bytes")
             return found
 
     try:
-        with tarfile.open(fileobj=file, mode="r|", tarinfo=Header) as archive:
+        with tarfile.open(source, tarinfo=Header) as archive:
             for member in archive:
                 archive.members = []  # type: ignore[attr-defined]  # or it keeps all of them
                 if member.name.rpartition("/")[2] == FILE:
@@ -142,7 +118,8 @@ def _members(source: Path, file: IO[bytes]) -> Iterator[_File]:
         if last != bytes(tarfile.BLOCKSIZE):  # the end of an archive, which tarfile does not require
             raise tarfile.ReadError("no mark of its end" if len(last) < tarfile.BLOCKSIZE else "no header")
     except _BROKEN as error:
-        why = f"it is not a complete archive of runs ({error}); the runs before the damage were copied"
+        reason = str(error).split(":\n")[0]  # without what each way to unpack it says
+        why = f"it is not a complete archive of runs ({reason}); the runs before the damage were copied"
         yield str(source), DamagedRunError(why)
 
 

@@ -22,19 +22,10 @@ from aol.study.comparisons import StudyResults, chosen_runs, finished_runs, stud
 from aol.study.correlations import signed
 from aol.study.draw import estimate_of, gain_figure
 from aol.study.formats import ENVIRONMENT, notes
+from aol.study.paper import TABLES
 from aol.study.spec import Cell, Study, builtin_names, cell_name, load
 from aol.study.tables import above_tries, best_on_test, checks, tables, unrest
 from aol.study.verdict import OPEN, Claim, points, span
-
-# By the name of the paper's table: what it is about.
-PAPER_TABLES = {
-    "offline": "long-tailed CIFAR, offline",
-    "arrival": "balanced CIFAR, a part arrives each epoch",
-    "online_cifar10": "streams of CIFAR-10",
-    "online_period10_seeds": "stream whose head moves, Period-10",
-    "online_large_scale": "ImageNet-1k and Places365 as streams",
-    "correlations_cifar100_resnet34": "class age against test accuracy",
-}
 
 
 @dataclass(frozen=True)
@@ -204,7 +195,7 @@ def summary(every: Sequence[StudyResults]) -> list[SummaryLine]:
     A table is shown by all studies of it that have a verdict, else by the first that has any figure.
     """
     lines = []
-    for name, table in PAPER_TABLES.items():
+    for name, table in TABLES.items():
         own = [each for each in every if each.study.paper == name and each.has_figures]
         judged = [each for each in own if each.correlations or any(verdict.gain for verdict in each.verdicts)]
         judged.sort(key=lambda each: -max([len(verdict.seeds) for verdict in each.verdicts], default=0))

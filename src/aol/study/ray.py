@@ -29,7 +29,7 @@ from aol.engine.loop import Loop
 from aol.engine.settings import Settings, WrongSettingsError
 from aol.engine.source import AnyPair
 from aol.runs.driver import Stop
-from aol.runs.from_loop import records_of
+from aol.runs.from_loop import OVER_TIME, records_of
 from aol.runs.group_training import GroupTooLargeError, train_group
 from aol.runs.groups import ExecutionOptions, RunGroup
 from aol.runs.job import Job, OpenData, Outcome
@@ -44,8 +44,7 @@ _RETRIES = 4  # of a task whose worker died: a group that kills every worker mus
 class Task:
     """One group for a worker, the seconds it has, and how it is trained.
 
-    `device` is what was asked for, "auto" say; `folders` are those of data sets that are not built in, by name; `keep`
-    are the readings by class to keep of every epoch (None: all).
+    `device` is what was asked for, "auto" say; `folders` are those of data sets that are not built in, by name.
     """
 
     group: RunGroup
@@ -53,7 +52,6 @@ class Task:
     device: str
     options: ExecutionOptions
     folders: Mapping[str, str] = field(default_factory=dict)
-    keep: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -74,17 +72,16 @@ class _Watch:
     def __init__(self, task: Task, shared: bool) -> None:
         self._folder = task.group.folder if shared else None
         self._stop = Stop(task.seconds)
-        self._noted = self._begun = 0.0
+        self._noted = 0.0
         self.said: list[str] = []
 
     def say(self, text: str) -> None:
         self.said.append(text)
 
+    def begin(self, loop: Loop) -> None:
+        self.epoch(loop)
+
     def epoch(self, loop: Loop) -> None:
-        if not self._begun:
-            self._begun = time.monotonic()
-            if loop.epoch:
-                self.say(f"Continuing {len(loop.runs)} runs after epoch {loop.epoch}.")
         if self._folder and time.monotonic() - self._noted >= 1.0:
             with contextlib.suppress(OSError):
                 (self._folder / "epoch").write_text(str(loop.epoch))
@@ -116,7 +113,7 @@ def train_task(task: Task) -> Answer:
             watch.say(f"{len(group.runs)} runs were stopped on a worker that does not see {group.folder}: "
                       "they will start again.")  # fmt: skip
         return Answer(said=tuple(watch.said))
-    records = records_of(loop, finished=True, keep=task.keep, data_dir=data_dir)
+    records = records_of(loop, finished=True, keep=OVER_TIME, data_dir=data_dir)
     return Answer(tuple(encode(record) for record in records), said=tuple(watch.said))
 
 
@@ -167,7 +164,6 @@ def train_on_ray(
     *,
     device: str,
     folders: Mapping[str, str],
-    keep: tuple[str, ...],
     require: Sequence[str] = (),
 ) -> Outcome:
     """Train all runs that have no complete record on a cluster; the same as `runs.driver.train`.
@@ -186,13 +182,13 @@ def train_on_ray(
         planned = replace(options, device=torch.device("cuda" if gpu else "cpu"), shares=())
         if gpu and options.together is None and not torch.cuda.is_available():
             planned = replace(planned, together=64)  # the memory of a worker's GPU is not known here
-        job = Job(runs, store, planned, open_data, progress, keep=keep, require=require)
+        job = Job(runs, store, planned, open_data, progress, require=require)
         # Ray starts a task again elsewhere if its worker or machine dies.
         train = ray.remote(max_retries=_RETRIES, **({"num_gpus": 1} if gpu else {"num_cpus": 1}))(train_task)
 
         def start(group: RunGroup) -> Any:
             left = None if stop.limit is None else stop.left()
-            return train.remote(Task(group, left, device, options, folders, keep))
+            return train.remote(Task(group, left, device, options, folders))
 
         _train_all(ray, job, stop, start, "GPU" if gpu else "CPU")
     job.outcome.stopped, job.outcome.terminated = stop.came, stop.asked.is_set()

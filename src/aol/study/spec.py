@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import tomllib
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
 from importlib import resources
@@ -114,12 +114,13 @@ class Study:
     @property
     def extra_seeds(self) -> tuple[int, ...]:
         """The additional seeds of the baseline: the smallest numbers from one on that are not seeds of the study."""
-        wanted = self.tries_seeds
-        if wanted is None:
-            grids = [len(each.variants()) for each in self.methods if self.of_paper(each)]
-            wanted = max((settings for settings in grids if settings > 1), default=0)
         free = (seed for seed in itertools.count(1) if seed not in self.seeds)
-        return tuple(itertools.islice(free, wanted))
+        return tuple(itertools.islice(free, self._tries(self.methods)))
+
+    def _tries(self, methods: Iterable[Method]) -> int:
+        """Return how many additional seeds the baseline gets, beside these methods."""
+        grids = [len(each.variants()) for each in methods if self.of_paper(each)]
+        return max((each for each in grids if each > 1), default=0) if self.tries_seeds is None else self.tries_seeds
 
     def run(self, cell: Cell, method: Method, variant: Variant, seed: int) -> Settings:
         """Return one run. A method's own settings override those of the cell, which override the common ones."""
@@ -182,7 +183,7 @@ class Study:
                     kept = tuple(value for value in each.grid[name] if value in values)
                     methods[place] = replace(each, grid={**each.grid, name: kept})
             methods = [each for each in methods if all(each.grid.values())]
-        tries = len(replace(self, cells=cells, methods=tuple(methods), claims=()).extra_seeds)
+        tries = self._tries(methods)
         methods = [each for each in methods if wanted is None or each.name in wanted]
         claims = tuple(name for name in self.claims if name in {each.name for each in methods})
         return replace(self, cells=cells, methods=tuple(methods), claims=claims, tries_seeds=tries)
@@ -260,7 +261,7 @@ def _check_study(study: Study) -> None:
     for reading in study.keep:
         _check.choice("keep", reading, KEPT)
     if study.paper is not None:
-        _check.choice("paper", study.paper, TABLES)
+        _check.choice("paper", study.paper, tuple(TABLES))
     axes = {"cells": study.cells, **{f"the grid of {method.name}": method.grid for method in study.methods}}
     fixed = {"common": study.common, **{f"method {method.name}": method.fixed for method in study.methods}}
     for where, name in ((where, name) for where, table in {**fixed, **axes}.items() for name in table):
@@ -414,6 +415,7 @@ _INSTEAD: Mapping[str, Callable[[Value], Value]] = {
     "memory": lambda value: "reservoir:300" if str(value).startswith("reservoir") else value,
     "fraction": lambda value: max(value, 0.1) if isinstance(value, int | float) else value,
     "period": lambda value: min(value, 2) if isinstance(value, int) else value,
+    "epochs": lambda value: min(value, _EPOCHS) if isinstance(value, int) else value,
 }
 _SMALL: Mapping[str, Value] = {
     "net": "auto", "epochs": _EPOCHS, "batch_size": 64, "warmup": 1, "precision": "fp32", "image_size": None,

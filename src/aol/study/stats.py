@@ -29,7 +29,6 @@ def choose(validation: Figures) -> int:
     >>> choose(np.array([[0.1, 0.5], [0.3, 0.2]]))
     1
     """
-    _check(validation)
     return int(_best(validation.mean(0)))
 
 
@@ -43,39 +42,24 @@ def choose_without_each(validation: Figures) -> Places:
     >>> choose_without_each(np.array([[0.1, 0.9], [0.4, 0.2], [0.5, 0.3]])).tolist()
     [0, 1, 1]
     """
-    _check(validation)
     seeds = range(len(validation))
     if len(seeds) == 1:
         return np.array([choose(validation)])
-    return np.array([_best(np.delete(validation, seed, axis=0).mean(0)) for seed in seeds])
+    return _best(np.array([np.delete(validation, seed, axis=0).mean(0) for seed in seeds]))
 
 
 def best_on_test(test: Figures) -> Places:
     """Return for each seed the setting with the best test accuracy, `int [S]`: an optimistic choice."""
-    _check(test)
-    return np.array([_best(each) for each in test])
+    return _best(test)
 
 
-def _best(values: Figures) -> np.intp:
+def _best(values: Figures) -> Places:
+    """Return the place of the largest value in each row."""
     # Means of the same numbers in another order differ in the last bits, which must not decide.
-    return np.argmax(np.round(values, 12))
-
-
-def _check(figures: Figures) -> None:
-    if figures.ndim != 2 or 0 in figures.shape or not bool(np.isfinite(figures).all()):
-        raise ValueError(f"figures must be finite, a row a seed and a column a setting, not of shape {figures.shape}.")
+    return np.asarray(np.argmax(np.round(values, 12), axis=-1))
 
 
 # The best of k runs
-
-
-def _sorted(values: Sequence[float], tries: int = 1) -> Figures:
-    ordered = np.asarray(values, dtype=np.float64)
-    if ordered.ndim != 1 or ordered.size == 0 or not bool(np.isfinite(ordered).all()):
-        raise ValueError(f"values must be one or more finite numbers, not {list(values)!r}.")
-    if not 1 <= tries <= ordered.size:
-        raise ValueError(f"tries must be a whole number from 1 to {ordered.size}, the number of values, not {tries}.")
-    return np.sort(ordered)
 
 
 def expected_best(values: Sequence[float], tries: int) -> float:
@@ -86,9 +70,8 @@ def expected_best(values: Sequence[float], tries: int) -> float:
     >>> expected_best([1.0, 2.0, 3.0], tries=2)  # of 12, 13, 23: 2, 3, 3
     2.6666666666666665
     """
-    ordered = _sorted(values, tries)
-    ways = [math.comb(place, tries - 1) for place in range(ordered.size)]
-    return math.fsum(x * way for x, way in zip(ordered.tolist(), ways, strict=True)) / math.comb(ordered.size, tries)
+    ways = [value * math.comb(place, tries - 1) for place, value in enumerate(sorted(values))]
+    return math.fsum(ways) / math.comb(len(values), tries)
 
 
 def chance_of_reaching(values: Sequence[float], tries: int, level: float) -> float:
@@ -97,9 +80,8 @@ def chance_of_reaching(values: Sequence[float], tries: int, level: float) -> flo
     >>> chance_of_reaching([1.0, 2.0, 3.0, 4.0], tries=2, level=4.0)
     0.5
     """
-    ordered = _sorted(values, tries)
-    below = int((ordered < level).sum())
-    return 1.0 - math.comb(below, tries) / math.comb(ordered.size, tries)
+    below = sum(value < level for value in values)
+    return 1.0 - math.comb(below, tries) / math.comb(len(values), tries)
 
 
 @cache
@@ -140,25 +122,24 @@ def best_of_tries(values: Sequence[float], tries: int) -> BestOfTries:
     standard error is `s · √(1 / B + c(k)² / (2 (B - 1)))`. `expected_best` assumes no distribution and depends on the
     few largest values: for normal ones its error is larger by a factor of at most 1 + k / 50 (simulated).
     """
-    ordered = _sorted(values)
-    runs = int(ordered.size)
+    ordered, runs = np.sort(values), len(values)
     if runs == 1:
         return BestOfTries(tries, 1, float(ordered[0]), None, tries > 1)
     lift, spread = normal_best(tries), float(ordered.std(ddof=1))
     error = spread * math.sqrt(1.0 / runs + lift**2 / (2.0 * (runs - 1)))
     if tries > runs:
         return BestOfTries(tries, runs, float(ordered.mean()) + lift * spread, error, True)
-    return BestOfTries(tries, runs, expected_best(ordered.tolist(), tries), error * (1.0 + tries / 50.0), False)
+    return BestOfTries(tries, runs, expected_best(values, tries), error * (1.0 + tries / 50.0), False)
 
 
-def gain_over_tries(best: Sequence[float], baseline: BestOfTries) -> tuple[float, tuple[float, float] | None]:
-    """Return how far the best of a grid, one a seed, is above the baseline's best of as many tries; its interval.
+def gain_over_tries(best: Figures, baseline: BestOfTries) -> Gain:
+    """Return how far the best of a grid, one a seed, is above the baseline's best of as many tries.
 
     Welch's interval of 95 %: the two sides are treated as independent. None where either side has a single run.
     """
-    values = _sorted(best)
+    values = np.sort(best)  # the order of the seeds must not decide the last digit
     if baseline.error is None:
-        return float(values.mean()) - baseline.mean, None
+        return Gain(float(values.mean()) - baseline.mean, len(values), None, None)
     return _welch(values, baseline.mean, baseline.error**2, baseline.runs - 1)
 
 
@@ -182,49 +163,41 @@ def luck_of_runs(figures: Figures) -> tuple[float, int] | None:
     return math.sqrt(float((rest**2).sum()) / freedom), freedom
 
 
-def gain_over_luck(
-    gains: Sequence[float], tries: int, luck: tuple[float, int]
-) -> tuple[float, tuple[float, float] | None]:
+def gain_over_luck(gains: Figures, tries: int, luck: tuple[float, int]) -> Gain:
     """Return how far the gain of a grid's best, one a seed, is above that of as many equal settings.
 
     `mean gain - c(k) · s`, where s is `luck_of_runs` and c(k) `normal_best`; Welch's interval of 95 %.
     """
-    values = _sorted(gains)
     lift, (spread, freedom) = normal_best(tries), luck
-    return _welch(values, lift * spread, (lift * spread) ** 2 / (2.0 * freedom), freedom)
+    return _welch(np.sort(gains), lift * spread, (lift * spread) ** 2 / (2.0 * freedom), freedom)
 
 
-def _welch(values: Figures, mean: float, variance: float, freedom: int) -> tuple[float, tuple[float, float] | None]:
-    difference = float(values.mean()) - mean
-    ours = float(values.var(ddof=1)) / values.size if values.size > 1 else 0.0
-    if values.size < 2 or ours + variance == 0.0:
-        return difference, None
-    both = (ours + variance) ** 2 / (ours**2 / (values.size - 1) + variance**2 / freedom)
-    half = float(stats.t.ppf(0.975, both)) * math.sqrt(ours + variance)
-    return difference, (difference - half, difference + half)
+def _welch(values: Figures, mean: float, variance: float, freedom: int) -> Gain:
+    difference, seeds = float(values.mean()) - mean, len(values)
+    ours = float(values.var(ddof=1)) / seeds if seeds > 1 else 0.0
+    if seeds < 2 or ours + variance == 0.0:
+        return Gain(difference, seeds, None, None)
+    both = (ours + variance) ** 2 / (ours**2 / (seeds - 1) + variance**2 / freedom)
+    return Gain(difference, seeds, None, math.sqrt(ours + variance), error_freedom=both)
 
 
 # One spread for all methods
 
 
-def pooled_gains(values: Figures, baseline: int, chosen: Sequence[int]) -> list[Gain | None] | None:
+def pooled_gains(values: Figures, baseline: int, chosen: Sequence[int]) -> list[Gain]:
     """Return the gain of each method (column) over the baseline's column, with one spread for all methods.
 
     With three seeds, a method's own spread is estimated from three differences, and Student's interval is wide; five
     methods and three seeds estimate a common spread with eight degrees of freedom. The spread is `luck_of_runs` of the
     values `[S, M]`, and the error of a gain `s · √(2 f / S)`, where f is `inflation` (`chosen`: whether a method's
     setting was chosen, by column). Too narrow for a method that varies more than the others: it has no part in a
-    verdict. None for the baseline itself; None for all if there is no noise to estimate.
+    verdict. Empty if there is no noise to estimate.
     """
-    noise = luck_of_runs(values)
+    noise, seeds = luck_of_runs(values), len(values)
     if noise is None or noise[0] <= 1e-12:
-        return None
-    seeds, methods = values.shape
+        return []
     spread, freedom = math.sqrt(2.0) * noise[0], noise[1]
-    gains: list[Gain | None] = []
-    for place in range(methods):
-        mean = float((values[:, place] - values[:, baseline]).mean())
-        error = spread * math.sqrt(inflation(seeds, chosen[place]) / seeds)
-        gain = Gain(mean, seeds, spread, error, None, chosen[place], freedom - (seeds - 1))
-        gains.append(None if place == baseline else gain)
-    return gains
+    errors = [spread * math.sqrt(inflation(seeds, sides) / seeds) for sides in chosen]
+    means = [float((own - values[:, baseline]).mean()) for own in values.T]
+    each = zip(means, errors, chosen, strict=True)
+    return [Gain(mean, seeds, spread, error, None, sides, freedom) for mean, error, sides in each]

@@ -51,6 +51,11 @@ def _ends(name: str, ends: Ends) -> Row:
     return {f"{name}_low_points": _hundred(low), f"{name}_high_points": _hundred(high)}
 
 
+def _gain(name: str, gain: Gain | None) -> Row:
+    mean, ends = (gain.mean, gain.interval) if gain else (None, None)
+    return {f"{name}_points": _hundred(mean), **_ends(name, ends)}
+
+
 def _row(each: Comparison) -> Row:
     gain, paper = each.gain, each.paper
     return {
@@ -66,8 +71,7 @@ def _row(each: Comparison) -> Row:
         "runs_failed": each.failed,
         "accuracy_percent": _hundred(each.mean),
         "spread_points": _hundred(each.spread),
-        "gain_points": _hundred(gain.mean if gain else None),
-        **_ends("gain", gain.interval if gain else None),
+        **_gain("gain", gain),
         **_ends("bootstrap", gain.bootstrap if gain else None),
         "p": gain.p if gain and gain.seeds > 1 else None,
         "paper_percent": _hundred(paper.accuracy if paper else None),
@@ -87,11 +91,9 @@ def _optimistic_row(each: Comparison) -> Row:
         "baseline_best_of_tries_percent": _hundred(known.baseline.mean if known else None),
         "baseline_runs": found.baseline.runs if found else None,
         "baseline_extrapolated": found.baseline.extrapolated if found else None,
-        "left_points": _hundred(known.left if known else None),
-        **_ends("left", found.interval if found else None),
+        **_gain("left", known.left if known else None),
         "reached_by_luck": found.reached if found else None,
-        "within_points": _hundred(found.within if found else None),
-        **_ends("within", found.within_interval if found else None),
+        **_gain("within", found.within if found else None),
     }
 
 
@@ -101,8 +103,7 @@ def rival_rows(results: StudyResults) -> list[Row]:
         {
             "method": each.method,
             "over": each.over,
-            "gain_points": _hundred(each.gain.mean),
-            **_ends("gain", each.gain.interval),
+            **_gain("gain", each.gain),
             "p_corrected": each.p,
         }
         for each in results.rivals
@@ -138,14 +139,16 @@ def percent(value: float | None) -> str:
     return NONE if value is None else f"{100.0 * value:.2f}"
 
 
-def with_interval(mean: float | None, ends: Ends = None) -> str:
-    """Return a difference in points with its interval, if it has one; a dash for none."""
-    return NONE if mean is None else points(mean) + (f" ({points(ends[0])}, {points(ends[1])})" if ends else "")
+def _points(value: float | None) -> str:
+    return NONE if value is None else points(value)
 
 
 def gain_text(gain: Gain | None) -> str:
-    """Return a gain in points with its interval; a dash for none."""
-    return NONE if gain is None else with_interval(gain.mean, gain.interval)
+    """Return a gain in points with its interval, if it has one; a dash for none."""
+    if gain is None:
+        return NONE
+    ends = gain.interval
+    return points(gain.mean) + (f" ({points(ends[0])}, {points(ends[1])})" if ends else "")
 
 
 def signal_name(signal: str) -> str:
@@ -164,8 +167,7 @@ def tables(results: StudyResults, *, optimistic: bool = False) -> list[TextTable
     found = [gain_table(results)]
     found += [method_table(results)] if results.side_by_side else []
     found += [optimistic_table(results)] if optimistic else []
-    as_published = results.study.paper and results.measured == "accuracy"
-    found += [as_published_table(results)] if optimistic and as_published else []
+    found += [as_published_table(results)] if optimistic and results.beside_paper else []
     return [each for each in found if len(each.frame)]
 
 
@@ -173,26 +175,25 @@ def gain_table(results: StudyResults) -> TextTable:
     """Return the gains in cells that have runs; in all cells where none has, for the paper's figures."""
     cells = [each.cell for each in results.comparisons if each.runs]
     shown = [each for each in results.comparisons if each.cell in cells] or list(results.comparisons)
-    base, column = results.study.baseline, results.measured
-    table = text_table(results.study.title, (_gain_row(each, base, column) for each in shown), whole=True)
-    published = column == "accuracy" and results.study.paper
-    return table if published else TextTable(table.title, table.frame.drop(columns="paper"))
+    return text_table(results.study.title, (_gain_row(each, results) for each in shown), whole=True)
 
 
-def _gain_row(each: Comparison, baseline: str, column: str) -> dict[str, str]:
+def _gain_row(each: Comparison, results: StudyResults) -> dict[str, str]:
     accuracy = f"{each.runs}/{each.runs_planned} runs"
     if each.seeds:
         accuracy = percent(each.mean) + (f" ±{percent(each.spread)}" if each.spread is not None else "")
-    return {
+    row = {
         "cell": cell_name(each.cell),
         "method": each.name + (" *" if each.apart else ""),
         "n": str(len(each.seeds)) + (f"/{each.planned}" if len(each.seeds) != each.planned else ""),
-        column: accuracy,
-        "gain (95 %)": "baseline" if each.seeds and each.method == baseline else gain_text(each.gain),
+        results.measured: accuracy,
+        "gain (95 %)": "baseline" if each.seeds and each.method == results.study.baseline else gain_text(each.gain),
         "p": NONE if each.p is None else p_text(each.p),
-        "paper": percent(each.paper.accuracy if each.paper else None)
-        + (f" {points(each.paper_gain)}" if each.paper_gain is not None else ""),
     }
+    if results.beside_paper:
+        gain = f" {points(each.paper_gain)}" if each.paper_gain is not None else ""
+        row["paper"] = percent(each.paper.accuracy if each.paper else None) + gain
+    return row
 
 
 def method_table(results: StudyResults) -> TextTable:
@@ -248,13 +249,13 @@ def _tried_row(each: Comparison, base: str, *, but: Sequence[str]) -> dict[str, 
         "cell": cell_name(each.cell),
         "OPTIMISTIC": f"{each.method}: {found.tries} tries" if found else each.method,
         "best on test": percent(found.mean if found else each.mean),
-        "gain": with_interval(found.gain if found else each.gain.mean if each.gain else None),
+        "gain": _points(found.gain if found else each.gain.mean if each.gain else None),
         "paper": percent(each.paper.accuracy if each.paper else None),
-        "paper's gain": with_interval(each.paper_gain),
+        "paper's gain": _points(each.paper_gain),
         f"best of {base}": _best_of(found.baseline) if found else NONE,
-        "difference": with_interval(found.left, found.interval) if found and several else NONE,
+        "difference": gain_text(found.left) if found and several else NONE,
         "reached by luck": f"{found.reached:.0%}" if found and several and found.reached is not None else NONE,
-        "above noise of one seed": with_interval(found.within, found.within_interval) if found else NONE,
+        "above noise of one seed": gain_text(found.within if found else None),
     }
     return {name: text for name, text in row.items() if name not in but}
 
@@ -399,10 +400,10 @@ def _best_setting(own: Sequence[Comparison], base: str) -> dict[str, str]:
     found = {
         "gain of the best setting on test": points(fmean(each.gain for each in known)),
         f"the same, minus the best of {known[0].tries} runs of {base}{extrapolated}": points(
-            fmean(each.left for each in known)
+            fmean(each.left.mean for each in known)
         ),
     }
-    above = [each.within_interval[0] > 0 for each in known if each.within_interval]
+    above = [each.within.interval[0] > 0 for each in known if each.within and each.within.interval]
     if above:
         text = f"{sum(above)} of {len(above)}"
         found["cells where the best setting is above the noise of one seed (95 %)"] = text
@@ -465,7 +466,7 @@ def above_tries(results: StudyResults, method: str) -> dict[str, list[float]]:
     for each in (results, results.with_figure("best")):
         known = [line.optimistic for line in each.of(method) if line.optimistic and len(line.seeds) >= LEAST_SEEDS]
         if known and all(line.baseline.known for line in known):
-            found[each.figure] = [line.left for line in known]
+            found[each.figure] = [line.left.mean for line in known]
     return found
 
 

@@ -120,7 +120,7 @@ def _difference(seed: int, mine: Comparison, other: Comparison | None = None) ->
 def judge(claims: Sequence[Claim]) -> list[Claim]:
     """Return claims with their verdicts: they are judged together, corrected for their number by Holm's method."""
     known = [(each.gain, each) for each in claims if each.gain is not None]
-    first = iter(holm([_two_sided(gain, -(of.largest_loss or 0.0)) for gain, of in known]))
+    first = iter(holm([gain.p_equal(-(of.largest_loss or 0.0)) for gain, of in known]))
     below = iter(holm([2 * gain.p_below(of.margin) for gain, of in known]))
     found = []
     for each in claims:
@@ -132,11 +132,6 @@ def judge(claims: Sequence[Claim]) -> list[Claim]:
         word = word_for(each.gain.mean, p, small) if loss is None else word_for(each.gain.mean + loss, p, 1.0)
         found.append(replace(each, word=word, p=p))
     return found
-
-
-def _two_sided(gain: Gain, value: float) -> float:
-    """Return the two-sided p-value of "the gain is `value`"."""
-    return min(1.0, 2 * min(gain.p_above(value), gain.p_below(value)))
 
 
 def word_for(gain: float, p: float, p_small: float) -> str:

@@ -68,6 +68,20 @@ def test_images_that_are_files_are_read_from_there(tmp_path):
     assert pair.train.images[5].permute(1, 2, 0).numpy().tolist() == picture(5, 16).tolist()
 
 
+def test_classes_without_names_are_those_of_the_training_split(tmp_path):
+    kinds = datasets.Features({"image": datasets.Image(), "label": datasets.Value("int64")})
+
+    def split(labels):
+        items = [{"image": Image.fromarray(picture(label, 16)), "label": label} for label in labels]
+        return datasets.Dataset.from_list(items, features=kinds)
+
+    datasets.DatasetDict(train=split([0, 1, 2]), test=split([0, 1])).save_to_disk(str(tmp_path / "few"))
+    assert open_data(f"hf:{tmp_path / 'few'}").test.classes == ("0", "1", "2")
+    datasets.DatasetDict(train=split([0, 1]), test=split([0, 2])).save_to_disk(str(tmp_path / "more"))
+    with pytest.raises(DataError, match="label 2 at position 1"):
+        open_data(f"hf:{tmp_path / 'more'}")
+
+
 def test_a_folder_of_parquet_is_loaded_by_datasets_too(tmp_path):
     for split, count in (("train", 9), ("test", 6)):
         rows(count, 16).to_parquet(str(tmp_path / f"{split}.parquet"))

@@ -23,15 +23,14 @@ function unpack(packed) {
   return found;
 }
 
-// The ages of a sample over time, from two bits an epoch: nothing yet, right, one more, the same.
+// The ages of a sample over time, from two bits an epoch: right, one more (of a sample never seen: 2), the same.
 function agesOf(history, length) {
-  if (Array.isArray(history[0])) return history[0];
   const raw = bytes(history[1]);
   const ages = [history[0]];
   for (let i = 0; ages.length < length; i += 1) {
     const code = (raw[i >> 2] >> (2 * (i % 4))) & 3;
     const before = ages[ages.length - 1];
-    ages.push([0, 1, before + 1, before][code]);
+    ages.push([0, 1, Math.max(1, before) + 1, before][code]);
   }
   return ages.slice(0, length);
 }

@@ -1,7 +1,6 @@
 // Classes by epochs as colours, a map a run, all with one zoom and one cursor. The picture is drawn anew for what is
 // in view, so that a thousand classes cost no more than ten; axes, colour scale and frame are Vega's.
 
-const GAMMA = { age: 0.5, smoothed_age: 0.5, mean_age: 0.5, weight: 0.5, train_loss: 0.5, test_age: 0.5, test_loss: 0.5 };
 const heat = { maps: [], cursor: null };
 
 // The 256 colours of the legend, from its own scale.
@@ -40,7 +39,7 @@ function heatScale(runs) {
   const all = runs.map((run) => overTime(run, state.reading));
   const low = isShare(state.reading) ? 0 : Math.min(...all.map((each) => each.low));
   const high = isShare(state.reading) ? 1 : Math.max(...all.map((each) => each.high));
-  return { low, high: high > low ? high : low + 1, gamma: GAMMA[state.reading] || 1 };
+  return { low, high: high > low ? high : low + 1, gamma: all[0].power };
 }
 
 // The colours of what is in view, a pixel a cell, cells joined by their mean where there are more than pixels.
