@@ -2,7 +2,8 @@
 
 "Before" is malloc as it is, and evaluation batches of 2^22 pixels, with the code of `--before`, a checkout of this
 repository; "now" is what `aol train` does. Each case runs in a separate process; both are timed alternately. The time
-of the system is that of page faults.
+of the system is that of page faults. That of convolutions is measured afterwards, in as many epochs in which every
+convolution is timed.
 
     python benchmarks/cpu_epoch.py [--before CHECKOUT] [--data-dir FOLDER] [--repeats 3]
 """
@@ -10,11 +11,14 @@ of the system is that of page faults.
 from __future__ import annotations
 
 import json
+import math
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 from measuring import Record, in_words, machine, options, table, write
 
@@ -33,6 +37,7 @@ def epoch(case: str, way: str, data_dir: str | None) -> dict[str, float]:
     import resource
 
     import torch
+    from torch.utils._python_dispatch import TorchDispatchMode
 
     from aol.data import open_data
     from aol.engine import OfflineLoop, grid, passes
@@ -49,7 +54,24 @@ def epoch(case: str, way: str, data_dir: str | None) -> dict[str, float]:
     for _ in range(epochs):
         loop.run_epoch()
     after = resource.getrusage(resource.RUSAGE_SELF)
+
+    class Convolutions(TorchDispatchMode):
+        """Adds up the CPU time of convolutions, forward and backward, those of all threads included."""
+
+        seconds = 0.0
+
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            start = time.process_time()
+            result = func(*args, **(kwargs or {}))
+            if "convolution" in func.name():
+                self.seconds += time.process_time() - start
+            return result
+
+    with Convolutions() as convolutions:
+        for _ in range(epochs):
+            loop.run_epoch()
     return {
+        "convolutions_s": convolutions.seconds / epochs,
         "user_s": (after.ru_utime - before.ru_utime) / epochs,
         "system_s": (after.ru_stime - before.ru_stime) / epochs,
         "page_faults": (after.ru_minflt - before.ru_minflt) / epochs,
@@ -102,11 +124,13 @@ def _row(case: str, pairs: list[Record], way: str) -> dict[str, str]:
     middle = {key: median(pair[way][key] for pair in pairs) for key in pairs[0][way]}
     total = [{each: pair[each]["user_s"] + pair[each]["system_s"] for each in pair} for pair in pairs]
     ratios = [each["before"] / each[way] for each in total]
+    share = middle.get("convolutions_s", math.nan) / (middle["user_s"] + middle["system_s"])
     return {
         "epoch of": case,
         "way": way,
         "user": f"{middle['user_s']:.2f} s",
         "system": f"{middle['system_s']:.2f} s",
+        "in convolutions": "not measured" if math.isnan(share) else f"{share:.0%}",
         "page faults": f"{middle['page_faults']:,.0f}",
         "peak memory": f"{middle['peak_bytes'] / 1e6:,.0f} MB",
         "speed (least to most)": f"{median(ratios):.2f} × ({min(ratios):.2f} to {max(ratios):.2f})",

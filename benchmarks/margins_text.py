@@ -29,8 +29,10 @@ METHODS = (
     "margins by age",
     "margins by error",
     "margins by probability",
+    "margins every few steps",
 )
 BATCH, RATE, GAIN, WIDTH = 32, 1e-2, 0.1, 32
+MOVES = 100  # of margins every few steps, in a training
 SET = "docstrings"
 
 
@@ -52,12 +54,19 @@ class Words(nn.Module):
 
 
 def balance(method: str, labels: Tensor, gain: float, epochs: int) -> Record:
-    """Return the arguments of `AgeTrainer` for a method. The gain of probabilities is raised for few epochs."""
+    """Return the arguments of `AgeTrainer` for a method.
+
+    Margins move once an epoch; for so few epochs the gain of probabilities is raised. Or they move every few steps, by
+    the probabilities in training.
+    """
     counts = torch.bincount(labels)
     if method == "frequency^-0.5":
         return {"class_weight": aol.frequency_weight(counts, 0.5)}
     if method == "logit adjustment":
         return {"offset": aol.logit_offsets(counts)}
+    if method == "margins every few steps":
+        steps = epochs * -(-len(labels) // BATCH)
+        return {"margins": aol.Margins(len(counts), gain=gain), "signal": "training", "every": max(1, steps // MOVES)}
     if method.startswith("margins"):
         signal = method.split()[-1]
         speed = max(gain, 3 / epochs) if signal == "probability" else gain

@@ -52,13 +52,11 @@ def write_set(root: Path, names: list[str], *, named: bool) -> int:
         np.save(root / f"{file}.npy", rows)
         (root / f"{file}.bin").write_bytes(bytes(len(part)))
         index = zlib.crc32((root / f"{file}.npy").read_bytes())
-        shard = Shard(file=file, records=len(part), bytes=len(part), index_crc32=index, fingerprint="")
-        if named:
-            content = packed_names(part)
-            (root / f"{file}{NAMES}").write_bytes(content)
-            shard["names_crc32"] = zlib.crc32(content)
-            size += len(content)
-        shards.append(shard)
+        content = packed_names(part) if named else b""
+        (root / f"{file}{NAMES}").write_bytes(content)
+        size += len(content)
+        checksums = {"index_crc32": index, "names_crc32": zlib.crc32(content)}
+        shards.append(Shard(file=file, records=len(part), bytes=len(part), fingerprint="", **checksums))
     splits = {"train": shards, "test": shards[:1]}
     manifest = Manifest(format=FORMAT, version=VERSION, classes=["all"], size=None, quality=None, splits=splits)
     (root / MANIFEST).write_text(json.dumps(manifest))

@@ -112,7 +112,7 @@ def class_ages(ages: aol.SampleAges) -> Tensor:
 def age_map(ages: Sequence[Tensor] | np.ndarray, unit: str = "epoch") -> AgeMap:
     """Return ages over time, a row an epoch, for a heatmap."""
     values = np.stack([np.asarray(each, dtype=np.float64) for each in ages])
-    return AgeMap(values, np.arange(1, len(values) + 1), None, DIGITS[: values.shape[1]], unit, f"{unit}s")
+    return AgeMap(values, np.arange(1, len(values) + 1), None, DIGITS[: values.shape[1]], unit)
 
 
 def bars(axes: Axes, groups: Mapping[str, Sequence[float] | Tensor], names: Sequence[str], y: str, x: str = "") -> None:
