@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,19 @@ torch.set_num_threads(1)  # the threads of OpenMP do not outlive a fork, and a c
 
 HOSTS = ("loop", "avalanche", "lightning", "skorch", "transformers")
 pytest.register_assert_rewrite("tests.support.wide_margins", *(f"tests.support.{host}_on_a_device" for host in HOSTS))
+
+
+@pytest.fixture(autouse=True)
+def same_environment_afterwards() -> Iterator[None]:
+    """Undo what frameworks leave behind.
+
+    Lightning leaves LOCAL_RANK. A later Trainer concludes that all processes were started, and waits for them.
+    """
+    before = dict(os.environ)
+    yield
+    if os.environ != before:
+        os.environ.clear()
+        os.environ.update(before)
 
 
 @pytest.fixture

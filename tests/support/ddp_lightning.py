@@ -5,6 +5,7 @@ A setting with `stop` is run a second time, from the checkpoint of that step.
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import sys
 from pathlib import Path
@@ -15,6 +16,7 @@ from torch.utils.data import TensorDataset
 
 import aol
 from aol.plugins.lightning import AgeOfLearning
+from tests.support.running import PATIENCE
 from tests.support.small_lightning import DATA, LABELS, Adjusted, Net, labelled, made_margins, trainer
 
 
@@ -85,4 +87,5 @@ def run_all(out: Path, processes: int, settings: list[dict]) -> None:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
+    faulthandler.dump_traceback_later(0.9 * PATIENCE)  # so that a process that waits for ever says where
     run_all(Path(sys.argv[1]), int(sys.argv[2]), json.loads(sys.argv[3]))

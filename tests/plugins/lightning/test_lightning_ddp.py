@@ -15,7 +15,7 @@ import torch
 
 from tests.support import ddp_lightning
 from tests.support.plugin_checks import check_same_record, check_two_processes_are_one, same
-from tests.support.running import PATIENCE
+from tests.support.running import PATIENCE, environment
 
 SETTINGS = [
     {"signal": "pass"},
@@ -41,7 +41,7 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("ddp")
     ddp_lightning.run_all(out, 1, SETTINGS)
     words = [sys.executable, str(PROGRAM), str(out), "2", json.dumps(SETTINGS)]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE)
+    done = subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE, env=environment())
     # Some builds of torch now and then abort when a process with DDP over gloo ends, with no line of ours involved.
     assert done.returncode == 0 or "terminate called without an active exception" in done.stderr, done.stderr
     return out
