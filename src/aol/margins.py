@@ -25,7 +25,7 @@ _LONGEST = 2**10 - 1  # a longer age counts as this
 _BITS = 60  # of sums of squares as integers
 _SHARE = 2.0**30  # the unit of probabilities as integers, so that sums do not depend on the order
 _DENSE = 2048  # up to this many classes, errors are counted by pairs of classes
-_MOST_PAIRED = 2**15  # classes: pairs of them take 17 GB
+_MOST_PAIRED = 2**15  # classes: pairs of them take 34 GB
 _MOST_COUNTED = 2**32  # samples per advance: sums of integers must not wrap
 _ROUNDING = 0.02  # of the sum of probabilities in bfloat16
 
@@ -91,7 +91,7 @@ class Margins(State):
             (τ - 1) o, so that the offsets found are those of τ = 1. Other than 1 only for the signal "probability".
         width: of the dead zone, in standard errors of m - q.
         limit: the largest offset.
-        pairs: count errors by pairs of classes (16 C² bytes), so that classes count the same whatever their sizes. By
+        pairs: count errors by pairs of classes (32 C² bytes), so that classes count the same whatever their sizes. By
             default up to 2048 classes, and always for ages of pairs. Otherwise the state is O(C), and q takes the sizes
             of classes from `labels`, or from earlier steps.
         device: device of the state.
@@ -110,8 +110,7 @@ class Margins(State):
 
     _SETTINGS = ("_rho", "_gain", "_tau", "_labels")
     _BY_CLASS: Mapping[str, float] = {
-        "_offset": 0, "_missed": torch.nan, "_claimed": 0, "_variance": 0, "_count": 0,
-        "_swing": torch.nan, "_times": 0,
+        "_offset": 0, "_missed": torch.nan, "_variance": 0, "_count": 0, "_swing": torch.nan, "_times": 0,
     }  # fmt: skip
 
     def __init__(
@@ -173,7 +172,7 @@ class Margins(State):
         self._offset = torch.zeros((runs, size), dtype=torch.float64, device=device)
         self._highest = torch.zeros(1, dtype=torch.float64, device=device)  # learning rate so far
         self._missed = torch.full_like(self._offset, torch.nan)
-        self._claimed, self._variance = torch.zeros_like(self._offset), torch.zeros_like(self._offset)
+        self._variance = torch.zeros_like(self._offset)  # of missed, by sampling
         self._swing = torch.full_like(self._offset, torch.nan)  # of m - q from epoch to epoch, squared
         self._times = torch.zeros_like(self._offset)  # epochs in which the class was observed
         # The last place takes labels and answers outside the classes, so that no check has to synchronise.
@@ -181,7 +180,11 @@ class Margins(State):
         # The strengths of errors, and their squares: of every pair of classes, or as missed, then as claimed.
         places = size * size if self.pairs else 2 * size
         self._sums = torch.zeros((2, runs, places), dtype=torch.int64, device=device)
+        # Claims and their variance, smoothed: of every pair, as often as its class was observed, or by answer.
+        places = size * size if self.pairs else size
+        self._claims = torch.zeros((2, runs, places), dtype=torch.float64, device=device)
         if not self.pairs:
+            self._claim_times = torch.zeros((runs, 1), dtype=torch.float64, device=device)
             self._size = torch.ones_like(self._offset)
             if self._labels is not None:
                 self._size.copy_(torch.bincount(self._labels, minlength=size).clamp_min(1))
@@ -202,8 +205,11 @@ class Margins(State):
 
     @property
     def claimed(self) -> Tensor:
-        """The smoothed strength of errors that name each class, `float64 [C]`; classes count equally."""
-        return self._out(self._claimed.clone())
+        """The smoothed strength of errors that name each class, `float64 [C]`; classes count equally.
+
+        Every error is missed once and claimed once: the sum over classes is that of `missed`.
+        """
+        return self._out(self._claimed()[0])
 
     def adjust(self, logits: Tensor) -> Tensor:
         """Return the logits for the loss, in training: `logits + offsets`, float32; `[B, C]` or `[R, B, C]`.
@@ -242,9 +248,13 @@ class Margins(State):
         super().grow(num_classes)
         runs, more = len(self._offset), self.num_classes - now
         if self.pairs:  # by class and answer
-            self._sums = F.pad(self._sums.reshape(2, runs, now, now), (0, more, 0, more)).flatten(-2)
+            self._sums, self._claims = (
+                F.pad(each.reshape(2, runs, now, now), (0, more, 0, more)).flatten(-2)
+                for each in (self._sums, self._claims)
+            )
         else:  # missed, then claimed, by class
             self._sums = F.pad(self._sums.reshape(2, runs, 2, now), (0, more)).flatten(-2)
+            self._claims = F.pad(self._claims, (0, more))
             self._size = torch.cat((self._size, size.expand(-1, more)), 1)
         if self.pairs and self.signal == "age":
             self._pair_age = F.pad(self._pair_age.reshape(runs, now, now), (0, more, 0, more), value=1).flatten(-2)
@@ -253,7 +263,9 @@ class Margins(State):
         shape, size = super()._shape_with(name, more), self.num_classes + more
         if name in ("_sums", "_pair_age"):
             shape[-1] = size * size if self.pairs else 2 * size
-        elif name == "_size":
+        elif name == "_claims" and self.pairs:
+            shape[-1] = size * size
+        elif name in ("_claims", "_size"):
             shape[-1] = size
         return shape
 
@@ -429,12 +441,12 @@ class Margins(State):
             self.ages.advance(group=group, sync=sync)
         number = count.to(torch.float64)
         unit = _SHARE if self.signal == "probability" else 1.0
-        errors = (self._by_pairs if self.pairs else self._by_class)(sums.to(torch.float64) / unit, number)
+        (self._smooth_pairs if self.pairs else self._smooth_classes)(sums.to(torch.float64) / unit, number)
         for pending in (self._count, self._sums):
             pending.zero_()
-        self._smooth(number, *errors)
-        error = control_error(self._missed, self._claimed)
-        sure = certainty(self._missed - self._claimed, self._spread(), self.width)
+        claimed, variance = self._claimed()
+        error = control_error(self._missed, claimed)
+        sure = certainty(self._missed - claimed, self._spread(variance), self.width)
         moved = self._offset - scale * self._gain[:, None] * (sure * error).masked_fill(number == 0, 0.0)
         moved = moved - moved.mean(1, keepdim=True)
         self._offset.copy_(moved.clamp(-self.limit, self.limit))
@@ -470,57 +482,80 @@ class Margins(State):
             )
         return count[:, :-1], sums
 
-    def _by_pairs(self, sums: Tensor, number: Tensor) -> tuple[Tensor, ...]:
-        """Return sums of strength and of squares by class, the same of claims, divided by class sizes, `[R, C]`."""
-        first, second = sums.reshape(2, -1, self.num_classes, self.num_classes)
+    def _smooth_pairs(self, sums: Tensor, number: Tensor) -> None:
+        """Smooth missed and claims, from the sums of strength and of squares by pairs of classes."""
+        first, second = table = sums.reshape(2, -1, self.num_classes, self.num_classes)
         if self.signal == "age" and self._labels is None:
             seen = number.repeat_interleave(self.num_classes, 1) > 0
             self._pair_age.copy_(torch.where(seen, age_step(self._pair_age, sums[0] == 0), self._pair_age))
-        inverse = number.clamp_min(1.0).reciprocal()[..., None]
-        own = torch.eye(self.num_classes, dtype=torch.bool, device=sums.device)
-        named, squares = first.masked_fill(own, 0.0), second.masked_fill(own, 0.0)
-        claims = (named * inverse).sum(1), (squares * inverse.square()).sum(1)
         if self.signal == "probability":  # the diagonal has what is missing from the right class
-            return *(each.diagonal(dim1=1, dim2=2) for each in (first, second)), *claims
-        return first.sum(2), second.sum(2), *claims
+            errors, squares = (each.diagonal(dim1=1, dim2=2) for each in (first, second))
+        else:
+            errors, squares = first.sum(2), second.sum(2)
+        count = number.clamp_min(1.0)[..., None]
+        own = torch.eye(self.num_classes, dtype=torch.bool, device=sums.device)
+        now = table.masked_fill(own, 0.0) / torch.stack((count, count.square()))
+        before = self._claims.reshape(now.shape)
+        # What classes that were not observed now claim is what they claimed before: a step without the rare classes,
+        # whose errors go to the frequent ones, would look as if these were claimed less.
+        seen = (number > 0)[..., None]
+        self._smooth(number, errors, squares, torch.where(seen, now[0], before[0]).sum(1))
+        self._claims = self._blended(before, now, self._times[..., None], seen).flatten(-2)
 
-    def _by_class(self, sums: Tensor, number: Tensor) -> tuple[Tensor, ...]:
-        """Return the same from sums by class. Claims are scaled: every error is missed once and claimed once."""
-        missed, claimed = sums.reshape(2, -1, 2, self.num_classes).unbind(2)
-        rate = (missed[0] / number.clamp_min(1.0)).sum(1, keepdim=True)
-        scale = (rate / claimed[0].sum(1, keepdim=True)).nan_to_num(0.0, 0.0, 0.0)
+    def _smooth_classes(self, sums: Tensor, number: Tensor) -> None:
+        """Smooth missed and claims, from sums by class; a claim is divided by the size of the class it is from."""
+        missed, claims = sums.reshape(2, -1, 2, self.num_classes).unbind(2)
+        observed = number.sum(1, keepdim=True)
+        known = ~self._missed.isnan() | (number > 0)
+        scale = (self._size * known).sum(1, keepdim=True) / observed.clamp_min(1.0)  # a part of all was observed
         if self._labels is None:
             self._size.copy_(_smoothed_sizes(self._size, number, self._missed.isnan(), self._rho[:, None]))
-        return missed[0], missed[1], claimed[0] * scale, claimed[1] * scale.square() * self._unit()
+        now = torch.stack((claims[0] * scale, claims[1] * scale.square() * self._unit()))
+        self._smooth(number, missed[0], missed[1], now[0] * self._claim_scale())
+        self._claim_times = self._claim_times + (observed > 0)
+        self._claims = self._blended(self._claims, now, self._claim_times, observed > 0)
 
-    def _smooth(self, number: Tensor, first: Tensor, second: Tensor, claims: Tensor, squares: Tensor) -> None:
-        """Update the smoothed missed and claimed, the sampling variance of their difference, and its swings."""
+    def _smooth(self, number: Tensor, first: Tensor, second: Tensor, claims: Tensor) -> None:
+        """Update the smoothed missed, its sampling variance, and the swings of missed minus `claims`, those of now."""
         seen, count = number > 0, number.clamp_min(1.0)
         # As if each class had one more error of mean strength and one more right answer: a variance of zero would be
         # too sure (Agresti and Coull).
         usual = (second.sum(1, keepdim=True) / first.sum(1, keepdim=True)).nan_to_num(0.0)
         more = count + 2
-        variance = ((second + usual.square()) / more - ((first + usual) / more).square()) / more + squares
+        variance = ((second + usual.square()) / more - ((first + usual) / more).square()) / more
         missed = first / count
-        swing = ((missed - claims) - (self._missed - self._claimed)).square()
+        swing = ((missed - claims) - (self._missed - self._claimed()[0])).square()
         self._times = self._times + seen
-        for name, now, times in (
-            ("_missed", missed, self._times),
-            ("_claimed", claims, self._times),
-            ("_variance", variance, self._times),
-            ("_swing", swing, self._times - 1),
-        ):
-            before = getattr(self, name)
-            blended = torch.where(times <= 1, now, torch.lerp(before.nan_to_num(0.0), now, self._rate(times)))
-            setattr(self, name, torch.where(seen, blended, before))
+        self._missed = self._blended(self._missed, missed, self._times, seen)
+        self._variance = self._blended(self._variance, variance, self._times, seen)
+        self._swing = self._blended(self._swing, swing, self._times - 1, seen)
+
+    def _blended(self, before: Tensor, now: Tensor, times: Tensor, seen: Tensor) -> Tensor:
+        """Return the smoothed value after the n-th time, where something was observed; the first one as it is."""
+        blended = torch.where(times <= 1, now, torch.lerp(before.nan_to_num(0.0), now, self._rate(times)))
+        return torch.where(seen, blended, before)
+
+    def _claimed(self) -> tuple[Tensor, Tensor]:
+        """Return the smoothed claimed, and its sampling variance, `[R, C]`."""
+        if self.pairs:
+            claimed, variance = self._claims.reshape(2, -1, self.num_classes, self.num_classes).sum(2)
+            return claimed, variance
+        scale = self._claim_scale()
+        return self._claims[0] * scale, self._claims[1] * scale.square()
+
+    def _claim_scale(self) -> Tensor:
+        """Return what makes the sum of claims by class that of missed, `[R, 1]`: the sizes of classes are estimates."""
+        scale = self._missed.nansum(1, keepdim=True) / self._claims[0].sum(1, keepdim=True)
+        return scale.nan_to_num(0.0, 0.0, 0.0)
 
     def _rate(self, times: Tensor) -> Tensor:
-        """Return the smoothing rate at the n-th time, `[R, C]`: a running mean at first."""
-        return torch.maximum(self._rho[:, None], times.clamp_min(1.0).reciprocal())
+        """Return the smoothing rate at the n-th time, of the shape of `times [R, ...]`: a running mean at first."""
+        rho = self._rho.reshape(-1, *[1] * (times.dim() - 1))
+        return torch.maximum(rho, times.clamp_min(1.0).reciprocal())
 
-    def _spread(self) -> Tensor:
+    def _spread(self, claimed: Tensor) -> Tensor:
         """Return the variance of missed - claimed: by sampling, and what smoothing leaves of swings between epochs."""
-        return self._variance + (self._rate(self._times) / 2 * self._swing).nan_to_num(torch.inf)
+        return self._variance + claimed + (self._rate(self._times) / 2 * self._swing).nan_to_num(torch.inf)
 
     # Checks and state
 
@@ -550,7 +585,8 @@ class Margins(State):
             "_offset": _check.Bounds(-self.limit, self.limit),
             "_highest": some,
             "_missed": some._replace(nan=True),
-            "_claimed": some,
+            "_claims": some,
+            "_claim_times": _check.Bounds(0, epoch),
             "_variance": _check.Bounds(),  # of zero up to rounding
             "_swing": some._replace(nan=True),
             "_times": _check.Bounds(0, epoch),

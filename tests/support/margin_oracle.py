@@ -43,7 +43,11 @@ class MarginOracle:
         self.gain, self.rho, self.width, self.limit, self.floor = gain, rho, width, limit, floor
         self.age: dict[object, int] = {}  # of samples or of pairs of classes; one where nothing is written
         self.size = [labels.count(c) if labels else 1 for c in range(classes)]  # what claims are divided by, by class
-        self.missed, self.claimed, self.variance = [NAN] * classes, [0.0] * classes, [0.0] * classes
+        self.missed, self.variance = [NAN] * classes, [0.0] * classes
+        # Smoothed claims and their variance: from the class `label` on the class `answer`, or by answer alone.
+        self.pair_claims: dict[tuple[int, int], tuple[float, float]] = {}
+        self.class_claims = [(0.0, 0.0)] * classes
+        self.advances = 0  # with any observation
         self.swing = [NAN] * classes  # squared, of the difference between epochs
         self.times = [0] * classes  # epochs in which the class was observed
         self.offsets = [0.0] * classes
@@ -85,29 +89,73 @@ class MarginOracle:
                     self.age[label, answer] = self.age.get((label, answer), 1) + 1 if wrong else 1
 
     def _smooth(self, count, errors, strengths) -> None:
-        divisors = count if self.pairs else self.size
-        claims, squares = [0.0] * self.classes, [0.0] * self.classes
-        for label, answer, strength in errors:
-            claims[answer] += strength / divisors[label]
-            squares[answer] += (strength / divisors[label]) ** 2
-        everything = math.fsum(mean(values) for values in strengths if values)
-        if not self.pairs:
-            factor = everything / sum(claims) if sum(claims) else 0.0  # every error is missed once and claimed once
-            claims, squares = [factor * q for q in claims], [factor**2 * v for v in squares]
-            self._learn_sizes(count)
+        before = self.claimed
+        now = self._claims_by_pair(count, errors) if self.pairs else self._claims_by_class(count, errors)
         all_of_them = [s for values in strengths for s in values]
         usual = sum(s * s for s in all_of_them) / sum(all_of_them) if sum(all_of_them) else 0.0
         for c in (c for c in range(self.classes) if count[c]):
             values = [*strengths[c], usual, 0]  # one more error, one more right answer
-            spread = (mean([v * v for v in values]) - mean(values) ** 2) / len(values) + squares[c]
+            spread = (mean([v * v for v in values]) - mean(values) ** 2) / len(values)
             missed = mean(strengths[c])
             self.times[c] += 1
             if self.times[c] > 1:
-                swing = ((missed - claims[c]) - (self.missed[c] - self.claimed[c])) ** 2
+                swing = ((missed - now[c]) - (self.missed[c] - before[c])) ** 2
                 self.swing[c] = self._blend(self.swing[c], swing, self.times[c] - 1)
             self.missed[c] = self._blend(self.missed[c], missed, self.times[c])
-            self.claimed[c] = self._blend(self.claimed[c], claims[c], self.times[c])
             self.variance[c] = self._blend(self.variance[c], spread, self.times[c])
+
+    def _claims_by_pair(self, count, errors) -> list[float]:
+        """Smooth the claims of the classes that were observed; return those of now, with the old ones of the others."""
+        now = []
+        for answer in range(self.classes):
+            claims = []
+            for label in (label for label in range(self.classes) if label != answer):
+                old = self.pair_claims.get((label, answer), (0.0, 0.0))
+                if not count[label]:
+                    claims.append(old[0])
+                    continue
+                strengths = [s for d, c, s in errors if (d, c) == (label, answer)]
+                new = sum(strengths) / count[label], sum(s * s for s in strengths) / count[label] ** 2
+                n = self.times[label] + 1
+                self.pair_claims[label, answer] = self._blend(old[0], new[0], n), self._blend(old[1], new[1], n)
+                claims.append(new[0])
+            now.append(sum(claims))
+        return now
+
+    def _claims_by_class(self, count, errors) -> list[float]:
+        """Smooth the claims on each class; return those of now, to the scale of the smoothed ones."""
+        known = [size for size, n, m in zip(self.size, count, self.missed, strict=True) if n or not math.isnan(m)]
+        scale, part = self._claim_scale(), sum(known) / max(1, sum(count))  # a part of all samples was observed
+        new = [(0.0, 0.0)] * self.classes
+        for label, answer, strength in errors:
+            share = part * strength / self.size[label]
+            new[answer] = (new[answer][0] + share, new[answer][1] + share**2)
+        self._learn_sizes(count)
+        if any(count):
+            self.advances += 1
+            self.class_claims = [
+                tuple(self._blend(*both, self.advances) for both in zip(*each, strict=True))
+                for each in zip(self.class_claims, new, strict=True)
+            ]
+        return [scale * q for q, _ in new]
+
+    def _claim_scale(self) -> float:
+        """Every error is missed once and claimed once."""
+        everything = sum(m for m in self.missed if not math.isnan(m))
+        claims = sum(q for q, _ in self.class_claims)
+        return everything / claims if claims else 0.0
+
+    @property
+    def claimed(self) -> list[float]:
+        return [q for q, _ in self._claimed()]
+
+    def _claimed(self) -> list[tuple[float, float]]:
+        """The smoothed claims on each class, and their variance."""
+        if not self.pairs:
+            scale = self._claim_scale()
+            return [(scale * q, scale**2 * v) for q, v in self.class_claims]
+        found = [[both for (_, c), both in self.pair_claims.items() if c == answer] for answer in range(self.classes)]
+        return [(sum(q for q, _ in each), sum(v for _, v in each)) for each in found]
 
     def _blend(self, before: float, now: float, times: int) -> float:
         """The n-th value joins the mean of those before it until 1 / n is below rho."""
@@ -127,11 +175,12 @@ class MarginOracle:
         ]
 
     def _move(self, count, scale) -> None:
+        claimed = self._claimed()
         errors = control_errors(self.missed, self.claimed, self.floor)
         for c in (c for c in range(self.classes) if count[c]):
             left = max(self.rho, 1 / self.times[c]) / 2  # of swings, after smoothing
-            variance = math.inf if self.times[c] == 1 else self.variance[c] + left * self.swing[c]
-            sure = certainty(self.missed[c] - self.claimed[c], variance, self.width)
+            variance = math.inf if self.times[c] == 1 else self.variance[c] + claimed[c][1] + left * self.swing[c]
+            sure = certainty(self.missed[c] - claimed[c][0], variance, self.width)
             self.offsets[c] -= scale * self.gain * sure * errors[c]
         middle = mean(self.offsets)
         self.offsets = [max(-self.limit, min(self.limit, o - middle)) for o in self.offsets]
