@@ -141,7 +141,8 @@ class Naive:
             rate = rate_of(run, len(self.told.rate) * steps + step, steps)
             self.net.train()
             logits = self.net(self.images(self.pair.train, [self.pool[i] for i in part]))
-            moved = logits + torch.tensor(self.offset)
+            used = list(self.offset)
+            moved = logits + torch.tensor(used)
             terms = [weights[i] * loss_of(z, self.labels[i], run) for z, i in zip(moved, part, strict=True)]
             divisor = sum(weights[i] for i in part) if run.divide_by == "weight" else len(part)
             loss = torch.stack(terms).sum() / (divisor or 1.0)  # no weight at all: a loss of zero
@@ -163,6 +164,7 @@ class Naive:
                 self.steer_by_step(part, self.named[-len(part) :], rate, step + 1, steps)
         self.told.rate.append(rate)
         self.told.loss.append(mean(losses))
+        self.told.offset.append(used)
         return answers
 
     # Weights
@@ -233,7 +235,6 @@ class Naive:
             self.offset = [self.run.tau * (log - middle) if log == log else 0.0 for log in logs]
         if self.control is not None:
             self.offset = [self.control.tau * o for o in self.control.offsets]
-        self.told.offset.append(list(self.offset))
 
     def keys(self, seen: list[int]) -> list[int]:
         return [self.labels[i] for i in seen] if self.run.scenario == "stream" else seen

@@ -120,6 +120,8 @@ class Loop(ABC):
         self.work = 0
         self._finite = torch.ones(len(self.runs), dtype=torch.bool, device=self.device)
         trained, by_class = self._learn()
+        if self.margins.any:
+            by_class["offset"] = self._used_offset
         by_epoch: dict[str, Tensor | float] = {
             "epoch": self.epoch + 1,
             "lr": trained.rate,
@@ -235,8 +237,11 @@ class Loop(ABC):
         self._count(3 * images)
         self._step += 1
         rate, base = self._rates[self._step - 1], self.settings.lr
+        last = self._step == len(self._rates)
+        if last and self.learner.offset is not None:
+            self._used_offset = self.learner.offset.clone()  # before margins move: what training ended with
         # Margins move after the last step, too: no answers wait for the next epoch, which may be that of a resumed run.
-        if self.margins.step(self._step, rate / base if base else 1.0, last=self._step == len(self._rates)):
+        if self.margins.step(self._step, rate / base if base else 1.0, last=last):
             self._set_offsets(self._counted)
 
     def _margins_of_steps(self) -> Mapping[str, Margins]:
@@ -278,16 +283,15 @@ class Loop(ABC):
         """Return the learning rate at the end of this epoch, as a share of the base rate."""
         return rate_at(self.settings, 1000 * self.epoch + 999, 1000) / self.settings.lr if self.settings.lr else 1.0
 
-    def _set_offsets(self, counts: Tensor) -> dict[str, Tensor]:
-        """Set the offsets of the logits for the coming training pass, and return them as a reading."""
+    def _set_offsets(self, counts: Tensor) -> None:
+        """Set the offsets of the logits for the coming training steps."""
         if not self.margins.any:
-            return {}
+            return
         self._counted = counts
         offsets = self.margins.offsets(counts)
         if self.learner.offset is None:
             self.learner.offset = torch.zeros_like(offsets)
         self.learner.offset.copy_(offsets)
-        return {"offset": offsets}
 
     def _observed_tensors(self) -> Iterator[Tensor]:
         """Yield the tensors that `_observe_step` and `_observe_batch` change."""

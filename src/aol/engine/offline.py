@@ -57,7 +57,7 @@ class OfflineLoop(Loop):
         weight = by_sample.gather(1, position).masked_fill(self.weights.resampled, 1.0)
         place = self.pool.gather(1, position)
 
-        offsets = self._set_offsets(self.counts)
+        self._set_offsets(self.counts)
         trained = self._train_on(place, position, weight, coming=self._coming())
         if signal in ("train", "none"):
             readings = {"train_count": trained.count, "train_accuracy": trained.right / trained.count}
@@ -72,7 +72,7 @@ class OfflineLoop(Loop):
             if signal == "train":  # only whether answers were right is known here
                 self.samples.observe(position, None)
             self.samples.advance(self.ages.age)
-        return trained, {**readings, **offsets, "weight": self.weights.mean_by_class(by_class, by_sample, self.labels)}
+        return trained, {**readings, "weight": self.weights.mean_by_class(by_class, by_sample, self.labels)}
 
     def _fold(self, observed: Tensor) -> None:
         """Fold what was observed, of the samples at these positions, into ages and all that is remembered of them."""

@@ -52,7 +52,7 @@ class StreamLoop(Loop):
         position = shown.gather(1, order)
         weight = by_class.gather(1, self.labels[position]).masked_fill(self.weights.resampled, 1.0)
 
-        offsets = self._set_offsets(counts)
+        self._set_offsets(counts)
         trained = self._train_on(self.pool.gather(1, position), position, weight)
         if signal in ("train", "none"):
             readings = {"train_count": trained.count, "train_accuracy": trained.right / trained.count}
@@ -62,7 +62,7 @@ class StreamLoop(Loop):
             self._advance()
         if signal != "none":
             readings |= {"age": self.ages.age, "smoothed_age": self.ages.ema}
-        return trained, {**readings, **offsets, "weight": by_class}
+        return trained, {**readings, "weight": by_class}
 
     def _remembered(self) -> tuple[Tensor, Tensor]:
         """Return the samples in memory, each once, and how often each is remembered, both `int64 [R, m]`."""
