@@ -21,8 +21,8 @@ from tests.support.running import forked, free_port, status_of, told, torchrun, 
 pytestmark = pytest.mark.usefixtures("_loaded")
 
 
-def processes(words: list[str], world: int = 2) -> list[int]:
-    """Start what torchrun would start."""
+def processes(words: list[str], world: int = 2, logs: Path | None = None) -> list[int]:
+    """Start what torchrun would start; what rank K says on standard error goes to `logs/K`."""
     port = free_port()
     children = []
     for rank in range(world):
@@ -32,7 +32,7 @@ def processes(words: list[str], world: int = 2) -> list[int]:
             torch.set_num_threads(1)
             os.environ.update({**place, "MASTER_PORT": port})
 
-        children.append(forked(words, before))
+        children.append(forked(words, before, None if logs is None else logs / str(rank)))
     return children
 
 
@@ -137,6 +137,29 @@ def test_runs_shared_out_over_processes_are_those_of_one_process(tmp_path: Path)
     assert told(tmp_path / "one") == told(tmp_path / "two")
 
 
+@pytest.mark.parametrize("by", ["batches", "runs"])
+def test_fresh_deletes_nothing_while_another_command_trains_in_the_folder(by: str, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    words = ["train", "--epochs", "5000", "--seed", "0,1", "--together", "1", "--checkpoint-seconds", "0"]
+    words += ["--out", str(out)]
+    child = forked([*words, "--shard", "2/2"])
+    wait_for(out)
+    (group,) = out.glob("work/*/group.json")
+    (out / "runs" / "mark").touch()
+    ranks = processes([*words, "--fresh", "--parallel", "data" if by == "batches" else "runs"], logs=tmp_path)
+    assert [status_of(rank) for rank in ranks] == [1, 1]
+    assert all("is in use by another aol process" in (tmp_path / str(rank)).read_text() for rank in (0, 1))
+    assert group.exists()
+    assert (out / "runs" / "mark").exists()
+    os.kill(child, signal.SIGKILL)
+    status_of(child)
+    few = [*words[:2], "2", *words[3:], "--parallel", "runs"]
+    assert in_parallel(*few, "--fresh") == [0, 0]
+    assert not group.exists()
+    assert len(list(out.glob("runs/*/run.json"))) == 2
+    assert in_parallel(*few) == [2, 2]  # refused by the first process, and the others do not wait for it
+
+
 def test_runs_begun_together_by_one_process_are_not_taken_over_by_two(tmp_path: Path) -> None:
     words = ["train", "--epochs", "400", "--seed", "0,1", "--checkpoint-seconds", "0", "--out", str(tmp_path)]
     child = forked(words)
@@ -192,5 +215,5 @@ def test_a_process_that_died_is_named_by_those_that_wait_for_it(tmp_path: Path) 
 
 
 def test_sigterm_ends_a_process_that_waits_for_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(driver, "_meet", lambda *_: os.kill(os.getpid(), signal.SIGTERM))
+    monkeypatch.setattr(driver, "_meeting", lambda *_: os.kill(os.getpid(), signal.SIGTERM))
     assert status_of(forked(["train", "--epochs", "1", "--out", str(tmp_path / "out")])) == -signal.SIGTERM

@@ -92,8 +92,8 @@ def train(
 ) -> Outcome:
     """Train all runs that have no complete record; they can be read from the store afterwards.
 
-    `prepare` is called once when the folder is locked, before anything else is written. Shares follow from the order of
-    `asked`, where that of `runs` depends on what is trained.
+    `prepare` is called once, when every process has locked its part of the folder, before anything else is written.
+    Shares follow from the order of `asked`, where that of `runs` depends on what is trained.
     """
     rank, world = launched()
     shared = world > 1 and options.parallel == "data"
@@ -105,16 +105,23 @@ def train(
         # Whatever is wrong with settings or data is reported before anything is written.
         opened = open_data(runs) if prepare else {}
         check(runs if prepare else (), opened, options)
-        if writes:
-            store.prepare()
-            held.enter_context(store.lock("" if share is None else f"{share[0]}-of-{share[1]}"))
-            if share is None or (not options.shares and rank == 0):  # another share's process may be writing a file
+
+        def lock() -> None:
+            if writes:
+                store.prepare()
+                held.enter_context(store.lock("" if share is None else f"{share[0]}-of-{share[1]}"))
+
+        def begin() -> None:
+            if rank == 0 and not (share and options.shares):  # another share's process may be writing a file
                 remove_partial_files(store.folder)
-            if share is None:
+            if rank == 0 and share is None:
                 remove_leftovers(store)
-        if rank == 0 and prepare:
-            prepare()
-        _meet(world, shared)
+            if rank == 0 and prepare:
+                prepare()
+
+        with _meeting(world, shared):
+            _in_all(lock, world)  # until all have their part, another command may be training runs that begin() deletes
+            _in_all(begin, world)
         held.enter_context(stop.on_signal())  # not before: SIGTERM ends a process that waits for the others
         opens = open_data if prepare is None else lambda _: opened
         job = Job(runs, store, options, opens, progress, keep=keep, require=require, asked=asked)
@@ -265,14 +272,34 @@ def _process_group(shared: bool, device: torch.device) -> Iterator[None]:
         dist.destroy_process_group()
 
 
-def _meet(world: int, shared: bool) -> None:
-    """Let the first process prepare the folder before the others read it."""
-    if shared:
-        dist.barrier()
-    elif world > 1:  # they share only the list of runs, and need not communicate while they train
-        _gather("gloo", _PATIENCE)
-        dist.barrier()
+@contextlib.contextmanager
+def _meeting(world: int, shared: bool) -> Iterator[None]:
+    """Let processes that share only the list of runs communicate: they need not while they train."""
+    if shared or world == 1:
+        yield
+        return
+    _gather("gloo", _PATIENCE)
+    try:
+        yield
+    finally:
         dist.destroy_process_group()
+
+
+def _in_all(step: Callable[[], None], world: int) -> None:
+    """Take a step in every process. None goes on before all have taken it; if it fails in one, it fails in all."""
+    if world == 1:
+        step()
+        return
+    own: Exception | None = None
+    try:
+        step()
+    except Exception as error:
+        own = error
+    errors: list[Exception | None] = [None] * world
+    dist.all_gather_object(errors, own)
+    dist.barrier()  # none closes its connections while another still reads from them
+    if first := own or next((error for error in errors if error is not None), None):
+        raise first
 
 
 def _gather(backend: str, patience: timedelta | None = None) -> None:
