@@ -152,9 +152,9 @@ def usable(folder: Path, called: str = "--out") -> Iterator[None]:
 def locked(folder: Path, part: str = "", *, called: str = "--out") -> Iterator[None]:
     """Hold a folder, or one named part of it, for this process. A killed process releases it.
 
-    Processes that train different parts of one folder (`--shard`) lock one part each, named "I-of-N". Whoever locks the
-    whole folder is refused while a part is locked, and the other way round. So is a part of another number N: it would
-    have runs of several parts.
+    Processes that train different parts of one folder (`--shard`) lock one part each, named "I-of-DIVISION". Whoever
+    locks the whole folder is refused while a part is locked, and the other way round. So is a part of another division:
+    it would have runs of several parts.
     """
     with usable(folder, called), contextlib.ExitStack() as locks:
         folder.mkdir(parents=True, exist_ok=True)

@@ -18,7 +18,7 @@ from aol.engine.source import AnyPair
 from aol.engine.stacking import ALONE, Choice
 from aol.runs import group_training, groups
 from aol.runs.driver import Stop, train
-from aol.runs.groups import ExecutionOptions
+from aol.runs.groups import ExecutionOptions, lock_name, new_group
 from aol.runs.job import Job, Outcome, prepare, requested_runs
 from aol.runs.progress import Silent, Status, Tally, duration
 from aol.runs.store import Store, read_request, write_request
@@ -321,9 +321,25 @@ def test_a_folder_has_one_writer(tmp_path: Path) -> None:
     store = Store(tmp_path)
     with store.lock(), pytest.raises(FolderInUseError):
         trained(runs_of([0]), tmp_path)
-    with store.lock("1-of-2"):
-        trained(runs_of([0, 1]), tmp_path, replace(OPTIONS, shares=((2, 2),), together=1))
-    assert len(store.ids()) == 1
+    second = replace(OPTIONS, shares=((2, 2),), together=1)
+    with store.lock(lock_name((1, 2), runs_of([0, 1]), second)):
+        trained(runs_of([0, 1]), tmp_path, second)
+        assert len(store.ids()) == 1
+        for runs, options in ((runs_of([0, 1, 2]), second), (runs_of([0, 1]), replace(second, together=2))):
+            with pytest.raises(FolderInUseError):  # their shares may have runs of the first
+                trained(runs, tmp_path, options)
+
+
+def test_a_share_leaves_what_another_process_trains_again(tmp_path: Path) -> None:
+    runs = runs_of([0, 1])
+    trained(runs, tmp_path)
+    other = new_group(runs[:1], Store(tmp_path))  # its record is complete, but samples are missing, say
+    Job(runs, Store(tmp_path), OPTIONS, opened, Silent()).begin(other)
+    job = Job(runs, Store(tmp_path), replace(OPTIONS, shares=((2, 2),), together=1), opened, Silent())
+    assert job.next_group() is None
+    assert other.folder.exists()
+    assert Job(runs, Store(tmp_path), OPTIONS, opened, Silent()).next_group() is None
+    assert not other.folder.exists()
 
 
 def test_what_is_wrong_with_settings_or_data_is_told_before_anything_is_written(tmp_path: Path) -> None:

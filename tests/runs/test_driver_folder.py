@@ -241,19 +241,35 @@ def test_fresh_with_a_share_deletes_the_runs_of_that_share_only(tmp_path: Path, 
     (run / "mark").touch()
     begun(tmp_path, *two, "--shard", "2/2")
     (checkpoint,) = tmp_path.glob("work/*/checkpoint.pt")
-    with Store(tmp_path).lock("2-of-2"):  # as if it were being trained
-        status, err = said(*words(tmp_path, "--seed", "0-3", "--together", "1", "--shard", "1/2", "--fresh"))
-        assert status == 2
-        assert "--fresh without --shard" in err
+    others = ["--seed", "0-3", "--together", "1", "--shard", "1/2"]
+    status, err = said(*words(tmp_path, *others, "--fresh"))
+    assert status == 2
+    assert "--fresh without --shard" in err
+    (lock,) = tmp_path.glob(".lock-2-of-2-*")
+    with Store(tmp_path).lock(lock.name.removeprefix(".lock-")):  # as if it were being trained
+        for more in (two, others, ["--seed", "0,1", "--together", "2", "--shard", "1/2"]):
+            status, err = said(*words(tmp_path, *more, "--fresh"))
+            assert status == 1
+            assert "is in use by another aol process" in err
         assert (run / "mark").exists()
-        status, err = said(*words(tmp_path, *two, "--fresh"))  # all runs
-        assert status == 1
-        assert "is in use by another aol process" in err
         assert said(*words(tmp_path, *two, "--shard", "1/2", "--fresh"))[0] == 0
     assert [path.name for path in (run / "mark", run / "run.json") if path.exists()] == ["run.json"]
     assert checkpoint.exists()
     assert said(*words(tmp_path, *two, "--shard", "2/2", "--fresh"))[0] == 0
     assert not checkpoint.exists()
+    assert len(list(tmp_path.glob("runs/*/run.json"))) == 2
+
+
+def test_runs_begun_together_are_not_trained_by_two_shares(tmp_path: Path, said) -> None:  # type: ignore
+    two = ["--seed", "0,1", "--together", "2"]
+    begun(tmp_path, *two)
+    (checkpoint,) = tmp_path.glob("work/*/checkpoint.pt")
+    for share in ("1/2", "2/2"):
+        status, err = said(*words(tmp_path, *two, "--resume", "--shard", share))
+        assert status == 2
+        assert f"aol resume {tmp_path}" in err
+    assert checkpoint.exists()
+    assert said("resume", str(tmp_path))[0] == 0
     assert len(list(tmp_path.glob("runs/*/run.json"))) == 2
 
 

@@ -28,7 +28,7 @@ from aol.engine.loop import Loop
 from aol.engine.settings import Settings, WrongSettingsError
 from aol.runs.from_loop import RecordWriter
 from aol.runs.group_training import GroupTooLargeError, train_group
-from aol.runs.groups import ExecutionOptions, RunGroup, check, remove_leftovers, shares_of
+from aol.runs.groups import ExecutionOptions, RunGroup, check, lock_name, remove_leftovers, shares_of
 from aol.runs.job import Job, OpenData, Outcome
 from aol.runs.loggers import Loggers
 from aol.runs.progress import Silent, describe, duration, imbalance_note
@@ -109,7 +109,7 @@ def train(
         def lock() -> None:
             if writes:
                 store.prepare()
-                held.enter_context(store.lock("" if share is None else f"{share[0]}-of-{share[1]}"))
+                held.enter_context(store.lock("" if share is None else lock_name(share, asked or runs, options)))
 
         def begin() -> None:
             if rank == 0 and not (share and options.shares):  # another share's process may be writing a file
@@ -128,7 +128,8 @@ def train(
         _train_all(job, stop, shared=shared, writes=writes)
         _say_the_end(job, stop, share)
         if world > 1 and not shared and not stop.came:
-            _wait_for_others(runs, store, world, stop)
+            names = [lock_name((number, world), asked or runs, options) for number in range(1, world + 1)]
+            _wait_for_others(runs, store, names, stop)
     job.outcome.stopped, job.outcome.terminated = stop.came, stop.asked.is_set()
     return job.outcome
 
@@ -312,13 +313,14 @@ def _gather(backend: str, patience: timedelta | None = None) -> None:
         raise RuntimeError(f"the process of rank {rank} does not reach the other {world - 1}: {reason}") from error
 
 
-def _wait_for_others(runs: Sequence[Settings], store: Store, world: int, stop: Stop) -> None:
-    """Wait for the processes that share the list of runs, as long as each holds its share of the folder.
+def _wait_for_others(runs: Sequence[Settings], store: Store, names: Sequence[str], stop: Stop) -> None:
+    """Wait for the processes that share the list of runs, as long as each holds the lock of its name.
 
     torchrun ends all processes if one dies; processes that were started by hand would wait for it forever.
     """
+    world = len(names)
     while not _all_complete(runs, store) and not stop.before(0.0):
-        gone = [rank for rank in range(world) if not store.is_locked(f"{rank + 1}-of-{world}")]
+        gone = [rank for rank, name in enumerate(names) if not store.is_locked(name)]
         if gone and stop.limit is None and not _all_complete(runs, store):
             ranks = ", ".join(map(str, gone))
             raise RuntimeError(

@@ -72,6 +72,15 @@ def shares_of(options: ExecutionOptions) -> tuple[tuple[int, int], ...]:
     return options.shares or (((rank + 1, world),) if world > 1 and options.parallel == "runs" else ())
 
 
+def lock_name(share: tuple[int, int], asked: Sequence[Settings], options: ExecutionOptions) -> str:
+    """Return the name of a share's lock: "I-of-N", and which division of which runs it is a share of.
+
+    Shares of another division could have runs in common; `aol._files.locked` refuses them while this one is held.
+    """
+    words = (str(options.together), *(run.run_id for run in asked))
+    return f"{share[0]}-of-{share[1]}-{hashlib.sha256(' '.join(words).encode()).hexdigest()[:8]}"
+
+
 @dataclass(frozen=True)
 class RunGroup:
     """Runs that are trained as one network, and the folder in which they are while they train."""

@@ -147,7 +147,9 @@ class Job:
         shares = [share_of(asked or runs, *each, options.together) for each in shares_of(options)] or [list(runs)]
         self._shares = [{run.run_id for run in share} for share in shares]
         self.runs = [run for run in runs if any(run.run_id in share for share in self._shares)]
+        self._only = self._shares[0] if len(shares_of(options)) == 1 else None  # the rest may be another process's
         left = self.missing()
+        self._refuse_groups_across_shares(left)
         self.pairs = open_data(left)
         check(left, self.pairs, options)
         self.tally = Tally(self.runs, left, self.pairs)
@@ -162,6 +164,18 @@ class Job:
                 else:
                     found.append(run)
         return found
+
+    def _refuse_groups_across_shares(self, left: Sequence[Settings]) -> None:
+        """Raise if runs that are left were begun together with runs of another share: two processes would go on."""
+        wanted = {run.run_id for run in left}
+        for group in begun_groups(self.store):
+            ids = {run.run_id for run in group.runs}
+            if self._only is not None and ids & wanted and ids - self._only and group.checkpoint.exists():
+                out = self.store.folder
+                raise WrongSettingsError(
+                    f"{out} was begun with runs trained together that are now in several shares: continue it with one "
+                    f"process, by `aol resume {out}`."
+                )
 
     def _record(self, run: Settings) -> Run | None:
         """Return the record of a run; None if there is none, or a damaged one, which is reported once."""
@@ -199,6 +213,8 @@ class Job:
         wanted = {run.run_id: run for run in self.missing() if run.run_id not in taken}
         for begun in begun_groups(self.store):
             ids = [run.run_id for run in begun.runs]
+            if self._only is not None and self._only.isdisjoint(ids):  # another process may be training it
+                continue
             if all(is_complete(get_valid(self.store, run)) for run in begun.runs) and wanted.keys().isdisjoint(ids):
                 self.remove(begun)
             elif not wanted.keys().isdisjoint(ids) and begun.folder not in self._aside:
