@@ -96,3 +96,25 @@ def test_what_cannot_be_continued_is_said_in_a_line(tmp_path: Path, capsys: pyte
         said = capsys.readouterr()
         assert (said.out, said.err.count("\n")) == ("", 1)
         assert says in said.err
+
+
+@pytest.mark.parametrize("words", [["train", "--epochs", "1", "--seed", "0-2"], ["study", "run"]], ids=lambda w: w[0])
+def test_shares_that_were_killed_before_they_began_are_named(
+    words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    if words[0] == "study":
+        words = [*words, "period-10-smoke", "--set", "epochs=1", "--only", "method=none", "--seeds", "0-2"]
+    words = [*words, "--together", "1", "--out", str(out), "--shard"]
+    assert main([*words, "1/3"]) == 0
+    child = forked([*words, "2/3"], lambda: os.kill(os.getpid(), signal.SIGKILL))
+    assert status_of(child) == -signal.SIGKILL
+    capsys.readouterr()
+    for more, named in ([], "shares 2/3, 3/3 have"), (["--shard", "3/3"], "share 2/3 has"), ([], "share 2/3 has"):
+        assert main(["resume", str(out), *more, "--json"]) == 0
+        said = capsys.readouterr()
+        assert named in said.err
+        assert f"aol resume {out} --shard 2/3" in said.err
+        json.loads(said.out)
+    assert main(["resume", str(out), "--shard", "2/3"]) == 0
+    assert "not been started" not in capsys.readouterr().err

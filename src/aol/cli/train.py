@@ -24,6 +24,7 @@ from aol.cli.execution import (
     unchanged,
 )
 from aol.cli.flags import KEEP_SAMPLES, OUTPUT, in_flags, runs_of, setting_flags, settings_of
+from aol.cli.output import note
 from aol.cli.parser import check_data, command, path, value
 from aol.cli.show import asked_for, print_json, print_runs
 from aol.engine.launch import launched
@@ -114,14 +115,29 @@ def _resume(words: argparse.Namespace) -> int | None:
     if request.get("command") == "study":
         from aol.cli import study
 
-        return study.resume(words, request)
+        status = study.resume(words, request)
+        _name_shares_not_started(words.folder)
+        return status
     options = request.get("options")
     if hasattr(words, "shard") and isinstance(options, dict):  # a share that only begins now is noted, too
         request["options"] = options | {"shares": [list(words.shard)]}
     add_noted(words, {"out": str(words.folder), "fresh": False}, options)
     runs = requested_runs(request)
     check_networks(runs, (), f"use aol {request.get('command')} with --net and --resume")
-    return train_runs(words, runs, Store(words.folder), request, resume=True)
+    status = train_runs(words, runs, Store(words.folder), request, resume=True)
+    _name_shares_not_started(words.folder)
+    return status
+
+
+def _name_shares_not_started(out: Path) -> None:
+    """Say which shares nobody has begun in a folder: their commands were killed early, or train into other folders."""
+    from aol.runs.job import shares_not_started
+    from aol.runs.store import Store
+
+    names = [f"{number}/{count}" for number, count in (shares_not_started(Store(out)) if is_first() else ())]
+    if names:
+        which = f"shares {', '.join(names)} have" if len(names) > 1 else f"share {names[0]} has"
+        note(f"{which} not been started in {out}: `aol resume {out} --shard {names[0]}` starts it there.")
 
 
 def train_runs(

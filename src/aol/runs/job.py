@@ -10,6 +10,7 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -20,7 +21,7 @@ from aol.runs import samples
 from aol.runs.groups import ExecutionOptions, RunGroup, begun_groups, check, new_group, plan, shares_of
 from aol.runs.progress import Silent, Tally, costs
 from aol.runs.record import FILE, DamagedRunError, Json, Run, versions
-from aol.runs.store import REQUEST, Store, requested_ids, write_request
+from aol.runs.store import REQUEST, Store, read_request, requested_ids, write_request
 from aol.runs.validate import get_valid, is_complete, read_valid, settings_of
 
 OpenData = Callable[[Sequence[Settings]], dict[str, AnyPair]]
@@ -116,6 +117,21 @@ def share_of(runs: Sequence[Settings], number: int, count: int, together: int | 
         for group in groups(alike, min(equal, together or equal)):
             min(shares, key=len).update(run.run_id for run in group)  # the first of the smallest
     return [run for run in runs if run.run_id in shares[number - 1]]
+
+
+def shares_not_started(store: Store) -> list[tuple[int, int]]:
+    """Return the shares of a folder, (i, n) each, that have missing runs and that no command has begun there.
+
+    None where all runs were asked for at once. Of several divisions, n is that of the share begun last.
+    """
+    request: Any = read_request(store.folder) or {}
+    options = request.get("options") or {}
+    if not (begun := options.get("shares")):
+        return []
+    runs, count = requested_runs(request), begun[-1][1]
+    missing = {run.run_id for run in runs if not is_complete(get_valid(store, run))}
+    others = [(number, count) for number in range(1, count + 1) if [number, count] not in begun]
+    return [each for each in others if any(r.run_id in missing for r in share_of(runs, *each, options.get("together")))]
 
 
 class Job:
