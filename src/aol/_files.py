@@ -176,9 +176,9 @@ def locked(folder: Path, part: str = "", *, called: str = "--out") -> Iterator[N
         yield
 
 
-def is_locked(folder: Path, part: str) -> bool:
-    """Return whether any process, this one included, holds a named part of a folder."""
-    lock = FileLock(folder / f".lock-{part}")
+def is_locked(path: Path) -> bool:
+    """Return whether any process, this one included, holds the lock file at `path`."""
+    lock = FileLock(path)
     try:
         lock.acquire(timeout=0)
     except Timeout:

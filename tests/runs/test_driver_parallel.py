@@ -14,6 +14,7 @@ from safetensors.torch import load_file
 
 from aol.cli import main
 from aol.runs import driver
+from aol.runs.group_training import GroupTooLargeError
 from aol.runs.record import Run, read_run
 from aol.runs.store import find_runs
 from tests.support.running import forked, free_port, status_of, told, torchrun, wait_for
@@ -212,6 +213,22 @@ def test_a_process_that_died_is_named_by_those_that_wait_for_it(tmp_path: Path) 
     status_of(second)
     assert status_of(first) == 1  # torchrun would have ended it
     assert len(list(tmp_path.glob("runs/*/run.json"))) >= 1
+
+
+def test_processes_do_not_wait_for_runs_that_do_not_fit_into_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = driver.train_group
+
+    def small_memory(runs, *given):  # type: ignore[no-untyped-def]
+        if any(run.seed in (0, 1) for run in runs):
+            raise GroupTooLargeError("out of memory")
+        return whole(runs, *given)
+
+    monkeypatch.setattr(driver, "train_group", small_memory)
+    words = ["train", "--epochs", "2", "--seed", "0-3", "--together", "1", "--parallel", "runs"]
+    assert in_parallel(*words, "--out", tmp_path) == [1, 1]
+    assert sorted(run.settings["seed"] for run in records(tmp_path)) == [2, 3]
 
 
 def test_sigterm_ends_a_process_that_waits_for_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

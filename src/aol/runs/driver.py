@@ -17,12 +17,13 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
+from pathlib import Path
 from types import FrameType
 
 import torch
 import torch.distributed as dist
 
-from aol._files import remove_partial_files
+from aol._files import acquire, is_locked, remove_partial_files
 from aol.engine.launch import launched
 from aol.engine.loop import Loop
 from aol.engine.settings import Settings, WrongSettingsError
@@ -100,8 +101,9 @@ def train(
     writes = rank == 0 or not shared
     shares = shares_of(options)
     share = shares[0] if len(shares) == 1 else None  # of several, none is left to another process
+    names = [lock_name((number, world), asked or runs, options) for number in range(1, world + 1)]
     stop = Stop(None if options.minutes is None else 60 * options.minutes)
-    with _process_group(shared, options.device), contextlib.ExitStack() as held:
+    with _process_group(shared, options.device), contextlib.ExitStack() as held, contextlib.ExitStack() as training:
         # Whatever is wrong with settings or data is reported before anything is written.
         opened = open_data(runs) if prepare else {}
         check(runs if prepare else (), opened, options)
@@ -110,6 +112,8 @@ def train(
             if writes:
                 store.prepare()
                 held.enter_context(store.lock("" if share is None else lock_name(share, asked or runs, options)))
+            if world > 1 and not shared:
+                training.callback(acquire(store.folder, _training_lock(store, names[rank]), "--out").release)
 
         def begin() -> None:
             if rank == 0 and not (share and options.shares):  # another share's process may be writing a file
@@ -128,8 +132,8 @@ def train(
         _train_all(job, stop, shared=shared, writes=writes)
         _say_the_end(job, stop, share)
         if world > 1 and not shared and not stop.came:
-            names = [lock_name((number, world), asked or runs, options) for number in range(1, world + 1)]
-            _wait_for_others(runs, store, names, stop)
+            training.close()
+            _wait_for_others(runs, job, names, stop)
     job.outcome.stopped, job.outcome.terminated = stop.came, stop.asked.is_set()
     return job.outcome
 
@@ -313,21 +317,30 @@ def _gather(backend: str, patience: timedelta | None = None) -> None:
         raise RuntimeError(f"the process of rank {rank} does not reach the other {world - 1}: {reason}") from error
 
 
-def _wait_for_others(runs: Sequence[Settings], store: Store, names: Sequence[str], stop: Stop) -> None:
-    """Wait for the processes that share the list of runs, as long as each holds the lock of its name.
+def _wait_for_others(runs: Sequence[Settings], job: Job, names: Sequence[str], stop: Stop) -> None:
+    """Wait for the processes that share the list of runs, as long as each holds the lock of its name and one trains.
 
-    torchrun ends all processes if one dies; processes that were started by hand would wait for it forever.
+    torchrun ends all processes if one dies; processes that were started by hand would wait for it forever. So would
+    all of them for a run that did not fit into memory.
     """
-    world = len(names)
+    store = job.store
     while not _all_complete(runs, store) and not stop.before(0.0):
+        trains = any(is_locked(_training_lock(store, name)) for name in names)
         gone = [rank for rank, name in enumerate(names) if not store.is_locked(name)]
-        if gone and stop.limit is None and not _all_complete(runs, store):
-            ranks = ", ".join(map(str, gone))
+        if not trains and job.outcome.untrained:
+            return
+        if (gone or not trains) and stop.limit is None and not _all_complete(runs, store):
+            who = f"the processes of rank {', '.join(map(str, gone))} (of {len(names)})" if gone else "other processes"
             raise RuntimeError(
-                f"the processes of rank {ranks} (of {world}) ended before their runs were complete: see what they "
-                f"printed, then start all {world} again, or run `aol resume {store.folder}` with one."
+                f"{who} ended before their runs were complete: see what they printed, then start all {len(names)} "
+                f"again, or run `aol resume {store.folder}` with one."
             )
         time.sleep(0.2)
+
+
+def _training_lock(store: Store, name: str) -> Path:
+    """Return the file that a process holds while it trains its share, and no longer while it waits for the others."""
+    return store.folder / f".lock_trains-{name}"
 
 
 def _all_complete(runs: Sequence[Settings], store: Store) -> bool:

@@ -85,7 +85,7 @@ class Store:
 
     def is_locked(self, part: str) -> bool:
         """Return whether any process holds a named part of the folder."""
-        return is_locked(self.folder, part)
+        return is_locked(self.folder / f".lock-{part}")
 
 
 # What was asked for
