@@ -124,20 +124,6 @@ def test_a_file_that_is_cut_while_it_is_in_use_is_damaged(tmp_path):
         list(filed.weight_blocks(20))
 
 
-@pytest.mark.skipif(not hasattr(os, "posix_fadvise"), reason="the system takes no advice")
-def test_reading_ahead_ends_where_the_samples_end(tmp_path, monkeypatch):
-    asked = []
-    monkeypatch.setattr(os, "posix_fadvise", lambda handle, first, size, how: asked.append((first, size)))
-    filed = aol.SampleAges(LABELS, file=tmp_path / "ages", level="sample")
-    train(filed, range(2))
-    list(filed.weight_blocks(20))
-    sections = list(itertools.pairwise(filed._file._starts))
-    assert asked
-    for first, size in asked:
-        assert size > 0  # 0 would be the rest of the file
-        assert any(start <= first < first + size <= stop for start, stop in sections)
-
-
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 def test_a_file_that_is_opened_again_continues_from_its_last_advance(kind, tmp_path):
     held, filed = aol.SampleAges(LABELS, **kind), aol.SampleAges(LABELS, **kind, file=tmp_path / "ages")

@@ -59,7 +59,6 @@ class AgesFile:
             raise ValueError(f"rho must have at most {_MOST_RUNS} values for ages in a file, not {runs}.")
         self._held = held = labels.numel()
         self._width = max(1, _BLOCK // runs)  # samples of a block
-        self._ahead = _THREADS * self._width  # samples that the system reads ahead
         self._kinds = ((label, 1, held), (layout.word, runs, held + 1), (layout.ema, runs, held))
         self._starts = [2 * _ALIGNED]  # of the sections, and the end of the file
         for dtype, rows, width in (*self._kinds, *self._kinds[1:]):
@@ -239,7 +238,6 @@ class AgesFile:
                     self._write(start, _bytes(row))
             return found
 
-        self._expect(slice(0, self._ahead), place)
         with ThreadPoolExecutor(_THREADS, initializer=begin) as threads:
             found = list(threads.map(one, split(slice(0, self._held), self._width)))
         return [zlib.crc32(b"".join(each.to_bytes(4, "little") for each in run)) for run in zip(*found, strict=True)]
@@ -247,7 +245,6 @@ class AgesFile:
     def _fill_block(self, place: int, block: slice, words: Tensor, ema: Tensor, fill: Fill) -> list[int]:
         """Read and fill a block, part by part while it is in the core's cache, and return a checksum per run."""
         found = [0] * self._runs
-        self._expect(slice(block.start + self._ahead, block.stop + self._ahead), place)
         for part in split(block, max(1, _PART // self._runs)):
             here = slice(part.start - block.start, part.stop - block.start)
             word, smooth = words[:, here], ema[:, here]
@@ -272,16 +269,11 @@ class AgesFile:
             self.release()
         self._touched += where.numel()
         if where.numel() and sys.platform == "linux":
-            first, last = int(where.flatten()[0]), int(where.flatten()[-1])
+            flat = where.numpy().ravel()
+            first, last = int(flat[0]), int(flat[-1])
             if 0 <= last - first < 2 * where.shape[-1]:  # likely in order: page by page takes several times as long
                 with contextlib.suppress(OSError):  # before Linux 5.14
                     self._advise(_POPULATE_WRITE, self._ranges(slice(first, last + 1), (1,), self._current))
-
-    def _expect(self, part: slice, place: int) -> None:
-        """Ask the system to read these samples of a copy, and their labels, from the disk."""
-        if hasattr(os, "posix_fadvise"):
-            for start, size in self._ranges(part, (0, 1, 2), place):
-                os.posix_fadvise(self._handle, start, size, os.POSIX_FADV_WILLNEED)
 
     def release(self, ranges: Iterable[tuple[int, int]] | None = None) -> None:
         """Let go of pages in memory, all or these; their content stays in the file, and in the system's cache."""
@@ -322,6 +314,8 @@ class AgesFile:
         if not hasattr(os, "preadv"):  # which takes less time than mapping the pages
             content[:] = self._memory[start : start + len(content)]
             return
+        # Without posix_fadvise before it: Linux would keep what it reads ahead by request in single pages, not in large
+        # folios. Mapping and writing them then takes two to four times as long.
         while content:  # Linux reads less than 2 GiB at once
             read = os.preadv(self._handle, [content], start)
             if not read:
