@@ -14,6 +14,7 @@ from avalanche.training import Naive
 from avalanche.training.storage_policy import ReservoirSamplingBuffer
 from torch import nn
 
+from aol.margins import Margins
 from aol.plugins.avalanche import AgePlugin
 from tests.support.digit_streams import Labelled
 from tests.support.wide_margins import (
@@ -70,6 +71,15 @@ def test_a_stream_keeps_the_ages_and_moves_the_model_as_by_hand(
     found.train(stream(EPOCHS))
     check_ages(found.plugins[0].ages, KIND, EPOCHS)
     check_moved(found.model, KIND, [WHOLE] * EPOCHS)
+
+
+def test_margins_that_move_by_steps_are_the_same_on_any_device(device: str) -> None:
+    found, plain = (strategy(at, margins=Margins(3, signal="error"), margin_steps=1) for at in (device, "cpu"))
+    for each in (found, plain):
+        each.train(stream(EPOCHS))
+    assert found.plugins[0].margins.device.type == device
+    assert found.plugins[0].margins.epoch == EPOCHS
+    torch.testing.assert_close(found.plugins[0].margins.offsets.cpu(), plain.plugins[0].margins.offsets)
 
 
 @pytest.mark.parametrize("turned", [False, True])

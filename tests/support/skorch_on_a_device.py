@@ -52,6 +52,15 @@ def test_a_fit_keeps_the_ages_and_moves_the_model_as_by_hand(level: str, where: 
     check_moved(found.module_, level, [IN_ORDER] * EPOCHS)
 
 
+def test_margins_that_move_by_steps_are_the_same_on_any_device(device: str) -> None:
+    found, plain = (
+        net("class", at, callbacks=[AgeOfLearning(rho=0.0, margins="error", margin_steps=1)]).fit(IMAGES, LABELS)
+        for at in (device, "cpu")
+    )
+    assert found.ages_.margins_.epoch == EPOCHS * len(IN_ORDER)
+    torch.testing.assert_close(found.ages_.margins_.offsets, plain.ages_.margins_.offsets)
+
+
 def test_a_compiled_net_trains_alike(device: str) -> None:
     backend = {"cpu": "aot_eager", "cuda": "inductor"}[device]
     found = net("sample", device, compile=True, compile__backend=backend).fit(IMAGES, LABELS)

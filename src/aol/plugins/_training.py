@@ -12,6 +12,7 @@ from typing import TypeAlias
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.nn.functional import pad
 
 from aol import _check, _distributed
 from aol.ages import ClassAges, SampleAges
@@ -43,6 +44,19 @@ def check_margins(margins: object) -> Margins:
     if margins.offsets.dim() > 1:
         raise ValueError(f"margins must be of one run: give them one number as gain and rho, not {margins!r}.")
     return margins
+
+
+def check_margin_steps(steps: object, margins: object) -> int | None:
+    """Return how many optimiser steps lie between two moves of margins, or raise ValueError; None: they move by passes.
+
+    >>> check_margin_steps(20, "probability")
+    20
+    """
+    if steps is None:
+        return None
+    if margins is None:
+        raise ValueError("margin_steps needs margins: it says how often they move.")
+    return _check.whole("margin_steps", steps, 1)
 
 
 def by_class(name: str, value: object) -> Tensor:
@@ -192,6 +206,8 @@ class Balance:
         class_weight: static weights, `[C]`, or None.
         offset: static offset of the logits, `[C]`, or None.
         recorder: as in `Records`; of ages only.
+        margin_steps: margins move after every so many optimiser steps, by the answers in training (`observe_step`);
+            None: when `advance` is called, with the ages.
 
     >>> balance = Balance(None, Margins(2, signal="error"), [3.0, 1.0], [0.5, -0.5])
     >>> balance.weight(torch.tensor([0, 1]))
@@ -201,7 +217,13 @@ class Balance:
     """
 
     def __init__(
-        self, ages: object, margins: object, class_weight: object, offset: object, recorder: Recording = None
+        self,
+        ages: object,
+        margins: object,
+        class_weight: object,
+        offset: object,
+        recorder: Recording = None,
+        margin_steps: object = None,
     ) -> None:
         if ages is None and margins is None and class_weight is None and offset is None:
             raise TypeError("ages, margins, class_weight or offset must be given.")
@@ -209,6 +231,8 @@ class Balance:
         self.margins = None if margins is None else check_margins(margins)
         self.class_weight = None if class_weight is None else by_class("class_weight", class_weight)
         self.offset = None if offset is None else by_class("offset", offset)
+        self.margin_steps = check_margin_steps(margin_steps, margins)
+        self._steps, self._waiting = 0, False  # since margins moved: optimiser steps, and whether answers were observed
         self.rate, self.records = LearningRate(), Records(recorder)
         if recorder is not None and not isinstance(ages, SampleAges | ClassAges):
             raise ValueError("recorder needs ages: SampleAges or ClassAges, with rho=0 if they are to weigh nothing.")
@@ -225,6 +249,11 @@ class Balance:
     def states(self) -> list[Ages | Margins]:
         """The states that observe answers."""
         return [each for each in (self.ages, self.margins) if each is not None]
+
+    @property
+    def by_pass(self) -> list[Ages | Margins]:
+        """The states that observe a clean pass, or what is in its place: all but margins that move by steps."""
+        return [each for each in self.states if each is not self.margins or self.margin_steps is None]
 
     @property
     def by_index(self) -> bool:
@@ -345,7 +374,7 @@ class Balance:
     def _observe(self, key: Key, correct: Tensor, answer: Tensor | None) -> None:
         if self.ages is not None:
             self.ages.observe(self._key_of(self.ages, key), correct)  # type: ignore[arg-type]
-        if self.margins is not None:
+        if self.margins is not None and self.margin_steps is None:
             assert answer is not None
             self.margins.observe(self._key_of(self.margins, key), answer)  # type: ignore[arg-type]
 
@@ -375,12 +404,33 @@ class Balance:
         return self.margins is not None and bool(self.margins._count.any())
 
     def advance(self, *, sync: bool) -> None:
-        """End an epoch or step of all states; the gain of margins follows the learning rate."""
+        """End an epoch or step of all states of passes; the gain of margins follows the learning rate."""
         if self.ages is not None:
             self.ages.advance(sync=sync)
-        if self.margins is not None:
+        if self.margins is not None and self.margin_steps is None:
             self.margins.advance(scale=self.rate.share, sync=sync)
         self.comparing = False
+
+    # Margins that move every few optimiser steps
+
+    def observe_step(self, label: Tensor, shares: Tensor) -> None:
+        """Let margins observe a training batch: probabilities `[B, C]` of logits that are not adjusted."""
+        assert self.margins is not None
+        absent = max(0, self.margins.num_classes - shares.shape[-1])  # of a head that grows
+        self.margins.observe(label, pad(shares, (0, absent)))
+        self._waiting = True
+
+    def end_step(self) -> None:
+        """Count an optimiser step; move margins if it is their turn. Collective."""
+        self._steps += 1
+        if self._steps == self.margin_steps:
+            self.end_steps()
+
+    def end_steps(self) -> None:
+        """Move margins if there are answers by which they have not moved, and count steps anew. Collective."""
+        waiting, self._steps, self._waiting = self._waiting, 0, False
+        if waiting and self.margins is not None:
+            self.margins.advance(scale=self.rate.share)
 
     # Records and logs
 

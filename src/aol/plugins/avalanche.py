@@ -46,7 +46,7 @@ class AgePlugin(SupervisedPlugin):
 
     After training on an experience, its samples are added to the memory, the model is evaluated on the whole memory,
     and ages and margins advance. They are used in the next experience. The memory is not trained on, unless another
-    plug-in replays it.
+    plug-in replays it. With `margin_steps`, margins move within an experience instead.
 
     .. math:: L = \frac{\sum_{i \in B} w_{y_i} \ell(z_i + o, y_i)}{\sum_{i \in B} w_{y_i}}
 
@@ -60,6 +60,9 @@ class AgePlugin(SupervisedPlugin):
             the strategy has the same buffer; that one must come first. None: accuracies are estimated on the current
             experience.
         every: evaluate the memory after every so many experiences; more than one for very small experiences.
+        margin_steps: margins do not observe the memory, but each training batch, and move after every so many
+            optimiser steps and after the last step of an experience (of `every` experiences). None: they observe the
+            memory, and move when the ages advance.
         batch_size: of the evaluation; does not change the result.
         divide_by: "weight" or "count", as in `aol.weighted_mean`.
         seed: of the random draws that fill the memory.
@@ -98,6 +101,7 @@ class AgePlugin(SupervisedPlugin):
         offset: _check.Numbers | None = None,
         memory: ExemplarsBuffer | None = None,
         every: int = 1,
+        margin_steps: int | None = None,
         batch_size: int = 256,
         divide_by: str = "weight",
         seed: int = 0,
@@ -106,7 +110,7 @@ class AgePlugin(SupervisedPlugin):
         super().__init__()
         if ages is not None and not isinstance(ages, ClassAges | ErrorRates):
             raise TypeError(f"ages must be an aol.ClassAges or an aol.ErrorRates, not {_check.shown(ages)}.")
-        self._balance = Balance(ages, margins, class_weight, offset, recorder)
+        self._balance = Balance(ages, margins, class_weight, offset, recorder, margin_steps)
         if margins is not None and margins._labels is not None:
             raise ValueError("margins must be without labels: samples of a stream have no index.")
         if memory is not None and not isinstance(memory, ExemplarsBuffer):
@@ -115,6 +119,7 @@ class AgePlugin(SupervisedPlugin):
                 f"not {_check.shown(memory)}."
             )
         self.ages, self.margins = ages, margins
+        self.margin_steps = self._balance.margin_steps
         self.memory = memory
         self.every = _check.whole("every", every, 1)
         self.batch_size = _check.whole("batch_size", batch_size, 1)
@@ -152,8 +157,10 @@ class AgePlugin(SupervisedPlugin):
         self._weighed = 0
 
     def after_forward(self, strategy: SupervisedTemplate, **kwargs: object) -> None:
-        """Install the weighted criterion for the next loss only, and note the learning rate."""
+        """Install the weighted criterion for the next loss only, note the learning rate, and observe the batch."""
         self._balance.note_rate(strategy.optimizer)
+        if self.margin_steps is not None:
+            self._balance.observe_step(strategy.mb_y, answers(strategy.mb_output, strategy.mb_y)[1])
         if self._plain is None:
             self._plain = strategy._criterion
             strategy._criterion = partial(self._once, strategy)
@@ -161,6 +168,11 @@ class AgePlugin(SupervisedPlugin):
     def before_backward(self, strategy: SupervisedTemplate, **kwargs: object) -> None:
         """Restore the strategy's own criterion if it was not called."""
         self._restore(strategy)
+
+    def after_update(self, strategy: SupervisedTemplate, **kwargs: object) -> None:
+        """Move margins, if it is their turn after this step of the optimiser."""
+        if self.margin_steps is not None:
+            self._balance.end_step()
 
     def before_eval(self, strategy: SupervisedTemplate, **kwargs: object) -> None:
         """Restore the strategy's own criterion if training was interrupted."""
@@ -209,7 +221,9 @@ class AgePlugin(SupervisedPlugin):
                 _fill(self.memory, strategy)
         self._experiences += 1
         if self._balance.states and self._experiences % self.every == 0:
-            self._evaluate_memory(strategy, kwargs.get("num_workers", 0))
+            self._balance.end_steps()
+            if self._balance.by_pass:
+                self._evaluate_memory(strategy, kwargs.get("num_workers", 0))
             self._balance.advance(sync=True)
             self._balance.record()
 
@@ -237,7 +251,7 @@ class AgePlugin(SupervisedPlugin):
                 for strategy.mbatch in self._batches(data, num_workers) if len(data) else ():
                     strategy._unpack_minibatch()
                     correct, shares = answers(strategy.forward(), strategy.mb_y)
-                    absent = self._balance.states[0].num_classes - shares.shape[1]  # of a head that grows
+                    absent = self._balance.by_pass[0].num_classes - shares.shape[1]  # of a head that grows
                     self._balance.observe(strategy.mb_y, correct, pad(shares, (0, absent)))
         finally:
             strategy.mbatch = before

@@ -10,13 +10,14 @@ import copy
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Self
+from typing import Self, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, default_collate
+from torch.utils.hooks import RemovableHandle
 
 from aol import _check
 from aol._need import framework
@@ -29,13 +30,15 @@ from aol.losses import weighted_mean, with_offset
 from aol.margins import SIGNALS, Margins
 from aol.offsets import logit_offsets
 from aol.plugins._records import Recording
-from aol.plugins._training import Balance, by_class, check_margins, log_probabilities, unreduced
+from aol.plugins._training import Balance, by_class, check_margin_steps, check_margins, log_probabilities, unreduced
 
 with framework("skorch"):
     from skorch import NeuralNet
     from skorch.callbacks import Callback
     from skorch.dataset import unpack_data
     from skorch.utils import data_from_dataset, to_numpy
+
+Output: TypeAlias = Tensor | tuple[Tensor, ...] | None  # of a module for a batch
 
 
 class AgeOfLearning(Callback):
@@ -62,6 +65,9 @@ class AgeOfLearning(Callback):
         tau: strength of the offset "counts".
         recorder: records training and validation for `aol report`: a folder, or a function from the ages to an
             `aol.Recorder`. Costs a second evaluation of the training set.
+        margin_steps: margins observe each training batch (the output of the module, before offsets are added) and move
+            after every so many optimiser steps and at the end of an epoch; they then have no `labels`. None: they
+            observe the training set after each epoch, as the ages do, and move once.
 
     Attributes:
         ages_: the `aol.SampleAges` of the training set (without skorch's validation split), in its order.
@@ -96,6 +102,7 @@ class AgeOfLearning(Callback):
         gain: float = 0.1,
         tau: float = 1.0,
         recorder: Recording = None,
+        margin_steps: int | None = None,
     ) -> None:
         self.rho = rho
         self.level = level
@@ -105,6 +112,7 @@ class AgeOfLearning(Callback):
         self.gain = gain
         self.tau = tau
         self.recorder = recorder
+        self.margin_steps = margin_steps
 
     # What is known
 
@@ -167,6 +175,8 @@ class AgeOfLearning(Callback):
         self.trained_ = 0  # epochs of the net
         self.adjusts_ = False  # whether the current batch gets offsets
         self.weight_: Tensor | None = None  # of the current batch
+        self.stepped_ = False  # whether the optimiser made a step in the current batch
+        self.watch_: RemovableHandle | None = None  # what sets it
         return self
 
     def _release(self) -> None:
@@ -201,6 +211,7 @@ class AgeOfLearning(Callback):
             raise ValueError(
                 'margins must be without labels, or a signal such as "error": the net chooses its training set.'
             )
+        check_margin_steps(self.margin_steps, self.margins)
         if isinstance(self.offset, str):
             _check.choice("offset", self.offset, ("counts",))
         elif self.offset is not None:
@@ -242,10 +253,11 @@ class AgeOfLearning(Callback):
         """Return ages of a training set with new margins and offset."""
         margins = copy.deepcopy(self.margins)
         if isinstance(margins, str):
-            margins = Margins(_num_classes(net, dataset), labels=ages.labels, signal=margins, gain=self.gain)
+            labels = ages.labels if self.margin_steps is None else None
+            margins = Margins(_num_classes(net, dataset), labels=labels, signal=margins, gain=self.gain)
         counted = isinstance(self.offset, str)
         offset = logit_offsets(torch.bincount(ages.labels), self.tau) if counted else self.offset
-        return Balance(ages, margins, None, offset, self.recorder)
+        return Balance(ages, margins, None, offset, self.recorder, self.margin_steps)
 
     def _check_trained(self, net: NeuralNet) -> None:
         """Raise ValueError if the history that was loaded is of another epoch than the ages."""
@@ -263,6 +275,8 @@ class AgeOfLearning(Callback):
         self.adjusts_ = training and (balance.margins is not None or balance.offset is not None)
         if training:
             balance.note_rate(getattr(net, "optimizer_", None))
+            if balance.margin_steps is not None:
+                self._watch(net)
         weighs = training and ages.epoch > 0 and self.rho > 0  # else the criterion's own mean, to the last bit
         if self.adjusts_ or weighs:
             self._attach(net)
@@ -284,21 +298,33 @@ class AgeOfLearning(Callback):
         self.weight_ = ages.weight(samples)
 
     def on_batch_end(
-        self, net: NeuralNet, batch: object = None, training: bool = False, y_pred: object = None, **kwargs: object
+        self, net: NeuralNet, batch: object = None, training: bool = False, y_pred: Output = None, **kwargs: object
     ) -> None:
-        """Stop weighting and adjusting: other calls of the criterion are left alone. Record a validation batch."""
+        """Stop weighting and adjusting: other calls of the criterion are left alone.
+
+        Record a validation batch; let margins observe a training batch, and move if it is their turn.
+        """
         self.weight_, self.adjusts_ = None, False
         balance, ages = self._known()
+        if training and balance.margin_steps is not None:
+            self._unwatch()
+            if y_pred is None:
+                raise ValueError("margin_steps needs a net whose train_step returns y_pred, as that of skorch does.")
+            balance.observe_step(_batch_labels(batch), _probabilities(net, y_pred))
+            if self.stepped_:
+                balance.end_step()
         if not training and y_pred is not None and balance.records.recorder is not None:
-            label = torch.as_tensor(unpack_data(batch)[1]).cpu().long()
-            shares = net._get_predict_nonlinearity()(y_pred[0] if isinstance(y_pred, tuple) else y_pred)
+            label = _batch_labels(batch)
             known = label < ages.num_classes
+            shares = _probabilities(net, y_pred)
             balance.records.test(label[known], log_probabilities(shares).cpu()[known, : ages.num_classes])
 
     def on_epoch_end(self, net: NeuralNet, dataset_train: Dataset[object] | None = None, **kwargs: object) -> None:
         """Evaluate the training set, and advance ages and margins."""
         balance, ages = self._known()
-        soft = balance.margins is not None and balance.margins.signal == "probability"
+        balance.end_steps()
+        margins = balance.margins if balance.margin_steps is None else None
+        soft = margins is not None and margins.signal == "probability"
         known = soft or balance.records.recorder is not None
         shares = torch.as_tensor(net.predict_proba(dataset_train)) if known else None
         named = np.asarray(shares.argmax(1) if soft and shares is not None else net.predict(dataset_train))
@@ -335,6 +361,26 @@ class AgeOfLearning(Callback):
     def _detach(self, net: NeuralNet) -> None:
         net.criterion_ = _plain(net.criterion_)
         self.weight_, self.adjusts_ = None, False
+        self._unwatch()
+
+    # Steps of the optimiser, which are fewer than batches where a train_step accumulates gradients
+
+    def _watch(self, net: NeuralNet) -> None:
+        """Note whether the optimiser makes a step in this batch; where it cannot say so, every batch is one."""
+        self._unwatch()
+        given = getattr(net, "optimizer_", None)
+        optimizer = getattr(given, "optimizer", given)  # that of Accelerate has one within
+        self.stepped_ = not isinstance(optimizer, torch.optim.Optimizer)
+        if isinstance(optimizer, torch.optim.Optimizer):
+            self.watch_ = optimizer.register_step_post_hook(self._note_step)
+
+    def _note_step(self, *step: object) -> None:
+        self.stepped_ = True
+
+    def _unwatch(self) -> None:
+        if self.watch_ is not None:
+            self.watch_.remove()
+            self.watch_ = None
 
     def _loss(self, criterion: nn.Module, output: Tensor, target: Tensor, *more: object, **named: object) -> Tensor:
         """Return the loss of a batch: adjusted and weighted in training."""
@@ -379,6 +425,18 @@ def _moved_logits(criterion: nn.Module, output: Tensor, offset: Tensor) -> Tenso
         raise ValueError(f"The net must return logits of {offset.numel()} classes or more, not {list(output.shape)}.")
     moved = with_offset(output, nn.functional.pad(offset, (0, missing)))  # classes that have no samples
     return moved.log_softmax(-1) if isinstance(criterion, nn.NLLLoss) else moved
+
+
+def _batch_labels(batch: object) -> Tensor:
+    """Return the labels of a batch, `int64 [B]`, on the CPU."""
+    return torch.as_tensor(unpack_data(batch)[1]).cpu().long()
+
+
+def _probabilities(net: NeuralNet, y_pred: Tensor | tuple[Tensor, ...]) -> Tensor:
+    """Return the probabilities of classes, `[B, C]`, by the output of the module for a batch."""
+    output = (y_pred[0] if isinstance(y_pred, tuple) else y_pred).detach()
+    precise = torch.promote_types(output.dtype, torch.float32)  # half precision would round the sum
+    return net._get_predict_nonlinearity()(output.to(precise))
 
 
 def _weighted(loss: Tensor, weight: Tensor, reduction: str, own: Tensor | None = None) -> Tensor:

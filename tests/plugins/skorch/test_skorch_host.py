@@ -50,7 +50,7 @@ def test_it_works_in_a_pipeline_and_as_a_class():
 def test_parameters_are_those_of_the_constructor():
     callback = AgeOfLearning(rho=0.3)
     found = net(callback).fit(X, y)
-    offsets = {"margins": None, "offset": None, "gain": 0.1, "tau": 1.0, "recorder": None}
+    offsets = {"margins": None, "offset": None, "gain": 0.1, "tau": 1.0, "recorder": None, "margin_steps": None}
     assert callback.get_params() == {"rho": 0.3, "level": "class", "fuse": "ema", **offsets}
     assert clone(found).get_params()["callbacks"][0].get_params() == callback.get_params()
     assert not hasattr(clone(found), "ages_")
