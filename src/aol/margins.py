@@ -73,7 +73,8 @@ class Margins(State):
 
     Here e is `control_error` of the smoothed m and q, and g the `certainty` of m - q: offsets move only where the
     difference is more than sampling and the swings of the network from epoch to epoch explain. After one epoch nothing
-    is known of swings, and nothing moves. A calibrated network has m = q on balanced data without offsets, and on
+    is known of swings, and nothing moves. A class that was not observed since the last `advance` keeps its m, its
+    offset, and its part of the q of others. A calibrated network has m = q on balanced data without offsets, and on
     long-tailed data with those of `logit_offsets`.
 
     Args:
@@ -436,7 +437,7 @@ class Margins(State):
             rate = torch.full_like(self._highest, _check.number("lr", given, 0.0, 1e9))
             self._highest.copy_(torch.maximum(self._highest, rate))
             scale *= float((rate / self._highest).nan_to_num(1.0))
-        count, sums = self._totals(group, sync)
+        count, sums, most = self._totals(group, sync)
         if self.ages is not None:
             self.ages.advance(group=group, sync=sync)
         number = count.to(torch.float64)
@@ -452,27 +453,27 @@ class Margins(State):
         self._offset.copy_(moved.clamp(-self.limit, self.limit))
         self.epoch += 1
         # Last: where warnings are errors, the states of all processes still agree, and none waits for this one.
-        if not bool(number.any()) and _distributed.world(group)[0] == 0:
+        if most == 0 and _distributed.world(group)[0] == 0:
             warnings.warn(
                 "advance() was called although observe() was given no answer (NaN is none) since the last advance(): "
                 "no offset moves. Call observe() with the answers of the epoch first.",
                 stacklevel=2,
             )
 
-    def _totals(self, group: _distributed.Group, sync: bool) -> tuple[Tensor, Tensor]:
-        """Return counts `[R, C]` and sums of errors over all processes."""
+    def _totals(self, group: _distributed.Group, sync: bool) -> tuple[Tensor, Tensor, int]:
+        """Return counts `[R, C]` and sums of errors over all processes, and the most samples that a run observed."""
         count, sums = self._count, self._sums
         if sync:
             self._agree(group)
             count, sums = _distributed.total(self._count, group), _distributed.total(self._sums, group)
-        if bool(count[:, -1].any()):
+        strays, most = torch.stack((count[:, -1].sum(), count.sum(1).max())).tolist()  # waits for the device once
+        if strays:
             self._count[:, -1] = 0
             raise IndexError(
                 f"label and answer must be in range ({self.num_classes} classes; probabilities from 0 to 1, with the "
                 "sum 1), and times 0 or more, but observe() was given others since the last advance(). They were "
                 "ignored. Call advance() again to continue without them."
             )
-        most = int(count.sum(1).max())
         if most > _MOST_COUNTED:
             for pending in (self._count, self._sums):
                 pending.zero_()
@@ -480,7 +481,7 @@ class Margins(State):
                 f"times must add up to at most {_MOST_COUNTED:,} between two calls of advance(), not {most:,}. All "
                 "observations since the last one were dropped."
             )
-        return count[:, :-1], sums
+        return count[:, :-1], sums, most
 
     def _smooth_pairs(self, sums: Tensor, number: Tensor) -> None:
         """Smooth missed and claims, from the sums of strength and of squares by pairs of classes."""
