@@ -28,6 +28,7 @@ _DENSE = 2048  # up to this many classes, errors are counted by pairs of classes
 _MOST_PAIRED = 2**15  # classes: pairs of them take 34 GB
 _MOST_COUNTED = 2**32  # samples per advance: sums of integers must not wrap
 _ROUNDING = 0.02  # of the sum of probabilities in bfloat16
+_BY_CHANCE = 20.0  # minus the logarithm of a probability: what is rarer is no chance
 
 
 def control_error(missed: Tensor, claimed: Tensor, *, floor: float = 0.02) -> Tensor:
@@ -73,9 +74,9 @@ class Margins(State):
 
     Here e is `control_error` of the smoothed m and q, and g the `certainty` of m - q: offsets move only where the
     difference is more than sampling and the swings of the network from epoch to epoch explain. After one epoch nothing
-    is known of swings, and nothing moves. A class that was not observed since the last `advance` keeps its m, its
-    offset, and its part of the q of others. A calibrated network has m = q on balanced data without offsets, and on
-    long-tailed data with those of `logit_offsets`.
+    is known of swings, and nothing moves. A class that was not observed since the last `advance` keeps its m and its
+    part of the q of others, until it is away for longer than chance explains. A calibrated network has m = q on
+    balanced data without offsets, and on long-tailed data with those of `logit_offsets`.
 
     Args:
         num_classes: C. Without it, the classes are those of `labels`; without these either, a class is added when it is
@@ -94,7 +95,7 @@ class Margins(State):
         limit: the largest offset.
         pairs: count errors by pairs of classes (32 C² bytes), so that classes count the same whatever their sizes. By
             default up to 2048 classes, and always for ages of pairs. Otherwise the state is O(C), and q takes the sizes
-            of classes from `labels`, or from earlier steps.
+            of classes from `labels`, or from earlier steps that showed them: give `labels` where most steps do not.
         device: device of the state.
 
     Under `torch.distributed` each process observes its share, and `advance` (collective) adds the counts.
@@ -112,6 +113,7 @@ class Margins(State):
     _SETTINGS = ("_rho", "_gain", "_tau", "_labels")
     _BY_CLASS: Mapping[str, float] = {
         "_offset": 0, "_missed": torch.nan, "_variance": 0, "_count": 0, "_swing": torch.nan, "_times": 0,
+        "_first": 0, "_last": 0,
     }  # fmt: skip
 
     def __init__(
@@ -176,6 +178,8 @@ class Margins(State):
         self._variance = torch.zeros_like(self._offset)  # of missed, by sampling
         self._swing = torch.full_like(self._offset, torch.nan)  # of m - q from epoch to epoch, squared
         self._times = torch.zeros_like(self._offset)  # epochs in which the class was observed
+        self._first, self._last = torch.zeros_like(self._offset), torch.zeros_like(self._offset)  # of these epochs
+        self._steps = torch.zeros((runs, 1), dtype=torch.float64, device=device)  # epochs in which any was
         # The last place takes labels and answers outside the classes, so that no check has to synchronise.
         self._count = torch.zeros((runs, size + 1), dtype=torch.int64, device=device)
         # The strengths of errors, and their squares: of every pair of classes, or as missed, then as claimed.
@@ -185,7 +189,6 @@ class Margins(State):
         places = size * size if self.pairs else size
         self._claims = torch.zeros((2, runs, places), dtype=torch.float64, device=device)
         if not self.pairs:
-            self._claim_times = torch.zeros((runs, 1), dtype=torch.float64, device=device)
             self._size = torch.ones_like(self._offset)
             if self._labels is not None:
                 self._size.copy_(torch.bincount(self._labels, minlength=size).clamp_min(1))
@@ -208,7 +211,8 @@ class Margins(State):
     def claimed(self) -> Tensor:
         """The smoothed strength of errors that name each class, `float64 [C]`; classes count equally.
 
-        Every error is missed once and claimed once: the sum over classes is that of `missed`.
+        Every error is missed once and claimed once: the sum over classes is that of `missed`. Without pairs of classes
+        that is so up to sampling. A class counts no longer if it was not observed for longer than chance explains.
         """
         return self._out(self._claimed()[0])
 
@@ -446,7 +450,7 @@ class Margins(State):
         for pending in (self._count, self._sums):
             pending.zero_()
         claimed, variance = self._claimed()
-        error = control_error(self._missed, claimed)
+        error = control_error(self._missed.masked_fill(~self._present(), torch.nan), claimed)
         sure = certainty(self._missed - claimed, self._spread(variance), self.width)
         moved = self._offset - scale * self._gain[:, None] * (sure * error).masked_fill(number == 0, 0.0)
         moved = moved - moved.mean(1, keepdim=True)
@@ -499,22 +503,21 @@ class Margins(State):
         before = self._claims.reshape(now.shape)
         # What classes that were not observed now claim is what they claimed before: a step without the rare classes,
         # whose errors go to the frequent ones, would look as if these were claimed less.
-        seen = (number > 0)[..., None]
-        self._smooth(number, errors, squares, torch.where(seen, now[0], before[0]).sum(1))
+        seen, kept = (number > 0)[..., None], before[0] * self._present()[..., None]
+        self._smooth(number, errors, squares, torch.where(seen, now[0], kept).sum(1))
         self._claims = self._blended(before, now, self._times[..., None], seen).flatten(-2)
 
     def _smooth_classes(self, sums: Tensor, number: Tensor) -> None:
         """Smooth missed and claims, from sums by class; a claim is divided by the size of the class it is from."""
         missed, claims = sums.reshape(2, -1, 2, self.num_classes).unbind(2)
         observed = number.sum(1, keepdim=True)
-        known = ~self._missed.isnan() | (number > 0)
-        scale = (self._size * known).sum(1, keepdim=True) / observed.clamp_min(1.0)  # a part of all was observed
+        there = self._present() | (number > 0)
+        scale = (self._size * there).sum(1, keepdim=True) / observed.clamp_min(1.0)  # a part of all was observed
         if self._labels is None:
             self._size.copy_(_smoothed_sizes(self._size, number, self._missed.isnan(), self._rho[:, None]))
-        now = torch.stack((claims[0] * scale, claims[1] * scale.square() * self._unit()))
+        now = claims / self._unit() * torch.stack((scale, scale.square()))
         self._smooth(number, missed[0], missed[1], now[0] * self._claim_scale())
-        self._claim_times = self._claim_times + (observed > 0)
-        self._claims = self._blended(self._claims, now, self._claim_times, observed > 0)
+        self._claims = self._blended(self._claims, now, self._steps, observed > 0)
 
     def _smooth(self, number: Tensor, first: Tensor, second: Tensor, claims: Tensor) -> None:
         """Update the smoothed missed, its sampling variance, and the swings of missed minus `claims`, those of now."""
@@ -526,7 +529,9 @@ class Margins(State):
         variance = ((second + usual.square()) / more - ((first + usual) / more).square()) / more
         missed = first / count
         swing = ((missed - claims) - (self._missed - self._claimed()[0])).square()
-        self._times = self._times + seen
+        self._times, self._steps = self._times + seen, self._steps + seen.any(1, keepdim=True)
+        self._first = torch.where(seen & (self._times == 1), self._steps, self._first)
+        self._last = torch.where(seen, self._steps, self._last)
         self._missed = self._blended(self._missed, missed, self._times, seen)
         self._variance = self._blended(self._variance, variance, self._times, seen)
         self._swing = self._blended(self._swing, swing, self._times - 1, seen)
@@ -539,15 +544,26 @@ class Margins(State):
     def _claimed(self) -> tuple[Tensor, Tensor]:
         """Return the smoothed claimed, and its sampling variance, `[R, C]`."""
         if self.pairs:
-            claimed, variance = self._claims.reshape(2, -1, self.num_classes, self.num_classes).sum(2)
+            claims = self._claims.reshape(2, -1, self.num_classes, self.num_classes)
+            claimed, variance = (claims * self._present()[..., None]).sum(2)
             return claimed, variance
         scale = self._claim_scale()
         return self._claims[0] * scale, self._claims[1] * scale.square()
 
     def _claim_scale(self) -> Tensor:
-        """Return what makes the sum of claims by class that of missed, `[R, 1]`: the sizes of classes are estimates."""
-        scale = self._missed.nansum(1, keepdim=True) / self._claims[0].sum(1, keepdim=True)
-        return scale.nan_to_num(0.0, 0.0, 0.0)
+        """Return what makes the sum of claims that of missed, `[R, 1]`, where the sizes of classes are estimates."""
+        if self._labels is not None:
+            return torch.ones_like(self._steps)
+        missed = (self._missed.nan_to_num(0.0) * self._present()).sum(1, keepdim=True)
+        return (missed / self._claims[0].sum(1, keepdim=True)).nan_to_num(0.0, 0.0, 0.0)
+
+    def _present(self) -> Tensor:
+        """Return which classes were observed, and not for the last time longer ago than chance explains, `[R, C]`.
+
+        On a stream a class may stay away. What it claimed before would be integrated again with every move.
+        """
+        often = self._times / (self._last - self._first + 2)  # how often it was observed while it was there
+        return (self._times > 0) & ((self._last - self._steps) * torch.log1p(-often) <= _BY_CHANCE)
 
     def _rate(self, times: Tensor) -> Tensor:
         """Return the smoothing rate at the n-th time, of the shape of `times [R, ...]`: a running mean at first."""
@@ -587,7 +603,7 @@ class Margins(State):
             "_highest": some,
             "_missed": some._replace(nan=True),
             "_claims": some,
-            "_claim_times": _check.Bounds(0, epoch),
+            **dict.fromkeys(("_first", "_last", "_steps"), _check.Bounds(0, epoch)),
             "_variance": _check.Bounds(),  # of zero up to rounding
             "_swing": some._replace(nan=True),
             "_times": _check.Bounds(0, epoch),

@@ -257,7 +257,7 @@ def test_the_page_of_margins_and_the_readme_say_what_the_runs_say(monkeypatch: p
     monkeypatch.chdir(ROOT)
     names = (
         "margins-fresh", "margins", "margins-balanced", "margins-fashion", "margins-fashion-balanced", "margins-digits",
-        "margins-short", "margins-stream", "margins-stream-fashion", "hidden-minorities",
+        "margins-short", "margins-short-cifar", "margins-stream", "margins-stream-fashion", "hidden-minorities",
     )  # fmt: skip
     folder = Path("results/margins")
     made = results_page(folder, [load(name) for name in names], charts=True)

@@ -48,6 +48,7 @@ class MarginOracle:
         self.pair_claims: dict[tuple[int, int], tuple[float, float]] = {}
         self.class_claims = [(0.0, 0.0)] * classes
         self.advances = 0  # with any observation
+        self.first, self.last = [0] * classes, [0] * classes  # of them in which the class was observed
         self.swing = [NAN] * classes  # squared, of the difference between epochs
         self.times = [0] * classes  # epochs in which the class was observed
         self.offsets = [0.0] * classes
@@ -91,6 +92,7 @@ class MarginOracle:
     def _smooth(self, count, errors, strengths) -> None:
         before = self.claimed
         now = self._claims_by_pair(count, errors) if self.pairs else self._claims_by_class(count, errors)
+        self.advances += any(count)
         all_of_them = [s for values in strengths for s in values]
         usual = sum(s * s for s in all_of_them) / sum(all_of_them) if sum(all_of_them) else 0.0
         for c in (c for c in range(self.classes) if count[c]):
@@ -98,6 +100,7 @@ class MarginOracle:
             spread = (mean([v * v for v in values]) - mean(values) ** 2) / len(values)
             missed = mean(strengths[c])
             self.times[c] += 1
+            self.first[c], self.last[c] = self.first[c] or self.advances, self.advances
             if self.times[c] > 1:
                 swing = ((missed - now[c]) - (self.missed[c] - before[c])) ** 2
                 self.swing[c] = self._blend(self.swing[c], swing, self.times[c] - 1)
@@ -112,7 +115,7 @@ class MarginOracle:
             for label in (label for label in range(self.classes) if label != answer):
                 old = self.pair_claims.get((label, answer), (0.0, 0.0))
                 if not count[label]:
-                    claims.append(old[0])
+                    claims.append(old[0] if self.is_present(label) else 0.0)
                     continue
                 strengths = [s for d, c, s in errors if (d, c) == (label, answer)]
                 new = sum(strengths) / count[label], sum(s * s for s in strengths) / count[label] ** 2
@@ -124,26 +127,34 @@ class MarginOracle:
 
     def _claims_by_class(self, count, errors) -> list[float]:
         """Smooth the claims on each class; return those of now, to the scale of the smoothed ones."""
-        known = [size for size, n, m in zip(self.size, count, self.missed, strict=True) if n or not math.isnan(m)]
-        scale, part = self._claim_scale(), sum(known) / max(1, sum(count))  # a part of all samples was observed
+        there = sum(self.size[c] for c in range(self.classes) if count[c] or self.is_present(c))
+        scale, part = self._claim_scale(), there / max(1, sum(count))  # a part of all samples was observed
         new = [(0.0, 0.0)] * self.classes
         for label, answer, strength in errors:
             share = part * strength / self.size[label]
             new[answer] = (new[answer][0] + share, new[answer][1] + share**2)
         self._learn_sizes(count)
         if any(count):
-            self.advances += 1
             self.class_claims = [
-                tuple(self._blend(*both, self.advances) for both in zip(*each, strict=True))
+                tuple(self._blend(*both, self.advances + 1) for both in zip(*each, strict=True))
                 for each in zip(self.class_claims, new, strict=True)
             ]
         return [scale * q for q, _ in new]
 
     def _claim_scale(self) -> float:
-        """Every error is missed once and claimed once."""
-        everything = sum(m for m in self.missed if not math.isnan(m))
+        """Every error is missed once and claimed once; sizes that are not of labels are estimates."""
+        if self.labels is not None:
+            return 1.0
+        everything = sum(m for c, m in enumerate(self.missed) if self.is_present(c))
         claims = sum(q for q, _ in self.class_claims)
         return everything / claims if claims else 0.0
+
+    def is_present(self, c: int) -> bool:
+        """Whether the class was observed, and is not away for longer than one time in e^20 by chance."""
+        if not self.times[c]:
+            return False
+        often = self.times[c] / (self.last[c] - self.first[c] + 2)
+        return (1 - often) ** (self.advances - self.last[c]) >= math.exp(-20)
 
     @property
     def claimed(self) -> list[float]:
@@ -154,7 +165,8 @@ class MarginOracle:
         if not self.pairs:
             scale = self._claim_scale()
             return [(scale * q, scale**2 * v) for q, v in self.class_claims]
-        found = [[both for (_, c), both in self.pair_claims.items() if c == answer] for answer in range(self.classes)]
+        there = {pair: both for pair, both in self.pair_claims.items() if self.is_present(pair[0])}
+        found = [[both for (_, c), both in there.items() if c == answer] for answer in range(self.classes)]
         return [(sum(q for q, _ in each), sum(v for _, v in each)) for each in found]
 
     def _blend(self, before: float, now: float, times: int) -> float:
@@ -176,7 +188,8 @@ class MarginOracle:
 
     def _move(self, count, scale) -> None:
         claimed = self._claimed()
-        errors = control_errors(self.missed, self.claimed, self.floor)
+        there = [m if self.is_present(c) else NAN for c, m in enumerate(self.missed)]
+        errors = control_errors(there, self.claimed, self.floor)
         for c in (c for c in range(self.classes) if count[c]):
             left = max(self.rho, 1 / self.times[c]) / 2  # of swings, after smoothing
             variance = math.inf if self.times[c] == 1 else self.variance[c] + claimed[c][1] + left * self.swing[c]
