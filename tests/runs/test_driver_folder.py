@@ -265,9 +265,10 @@ def test_runs_begun_together_are_not_trained_by_two_shares(tmp_path: Path, said)
     begun(tmp_path, *two)
     (checkpoint,) = tmp_path.glob("work/*/checkpoint.pt")
     for share in ("1/2", "2/2"):
-        status, err = said(*words(tmp_path, *two, "--resume", "--shard", share))
-        assert status == 2
-        assert f"aol resume {tmp_path}" in err
+        for how in ("--resume", "--fresh"):  # which would delete the other share's run
+            status, err = said(*words(tmp_path, *two, how, "--shard", share))
+            assert status == 2
+            assert f"aol resume {tmp_path}" in err
     assert checkpoint.exists()
     assert said("resume", str(tmp_path))[0] == 0
     assert len(list(tmp_path.glob("runs/*/run.json"))) == 2

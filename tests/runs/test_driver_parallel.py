@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import signal
 from pathlib import Path
 
@@ -234,3 +235,15 @@ def test_processes_do_not_wait_for_runs_that_do_not_fit_into_memory(
 def test_sigterm_ends_a_process_that_waits_for_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(driver, "_meeting", lambda *_: os.kill(os.getpid(), signal.SIGTERM))
     assert status_of(forked(["train", "--epochs", "1", "--out", str(tmp_path / "out")])) == -signal.SIGTERM
+
+
+class TwoWordsError(Exception):
+    def __init__(self, first: str, second: str) -> None:
+        super().__init__(f"{first} {second}")
+
+
+@pytest.mark.parametrize("error", [TwoWordsError("disk", "full"), OSError("disk full"), None], ids=str)
+def test_an_error_can_be_sent_to_other_processes_whatever_it_is(error: Exception | None) -> None:
+    sent = pickle.loads(pickle.dumps(driver._sendable(error)))
+    assert (sent is None) == (error is None)
+    assert error is None or "disk full" in str(sent)

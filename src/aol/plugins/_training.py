@@ -416,8 +416,11 @@ class Balance:
     def observe_step(self, label: Tensor, shares: Tensor) -> None:
         """Let margins observe a training batch: probabilities `[B, C]` of logits that are not adjusted."""
         assert self.margins is not None
-        absent = max(0, self.margins.num_classes - shares.shape[-1])  # of a head that grows
-        self.margins.observe(label, pad(shares, (0, absent)))
+        absent = self.margins.num_classes - shares.shape[-1]  # of a head that grows
+        if absent < 0 and not self.margins.grows:
+            wanted = f"[B, {self.margins.num_classes}]"
+            raise ValueError(f"logits must have the shape {wanted} of these margins, not {list(shares.shape)}.")
+        self.margins.observe(label, pad(shares, (0, max(0, absent))))
         self._waiting = True
 
     def end_step(self) -> None:

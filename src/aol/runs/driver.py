@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import math
+import pickle
 import signal
 import threading
 import time
@@ -301,10 +302,19 @@ def _in_all(step: Callable[[], None], world: int) -> None:
     except Exception as error:
         own = error
     errors: list[Exception | None] = [None] * world
-    dist.all_gather_object(errors, own)
+    dist.all_gather_object(errors, _sendable(own))
     dist.barrier()  # none closes its connections while another still reads from them
     if first := own or next((error for error in errors if error is not None), None):
         raise first
+
+
+def _sendable(error: Exception | None) -> Exception | None:
+    """Return an error that other processes can read: itself or, if it cannot be pickled, its text."""
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:  # pickling calls the code of the error
+        return RuntimeError(f"{type(error).__name__}: {error}")
+    return error
 
 
 def _gather(backend: str, patience: timedelta | None = None) -> None:

@@ -28,7 +28,7 @@ from aol.runs.loggers import check_loggers
 from aol.runs.progress import Silent
 from aol.runs.store import Store
 
-CHECKPOINT_FORMAT = 3
+CHECKPOINT_FORMAT = 4
 _FEW_PIXELS = 256
 
 

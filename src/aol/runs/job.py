@@ -57,7 +57,9 @@ def prepare(
             f"{out} holds other runs: repeat their settings{all_of_them}, or choose another --out."
         )
     if fresh and share is not None:
-        _clear_share(store, {run.run_id for run in share})
+        own = {run.run_id for run in share}
+        _refuse_groups_across_shares(store, own, own)
+        _clear_share(store, own)
     write_request(out, asked)  # type: ignore[arg-type]
 
 
@@ -79,6 +81,17 @@ def _clear_share(store: Store, ids: set[str]) -> None:
     for folder in (*begun, *(store.path(each) for each in store.ids() if each in ids)):
         if not folder.is_symlink() and not folder.parent.is_symlink():
             shutil.rmtree(folder)
+
+
+def _refuse_groups_across_shares(store: Store, own: set[str], wanted: set[str]) -> None:
+    """Raise if wanted runs of a share were begun together with runs of other shares, which have them, too."""
+    for group in begun_groups(store):
+        ids = {run.run_id for run in group.runs}
+        if ids & wanted and ids - own and group.checkpoint.exists():
+            raise WrongSettingsError(
+                f"{store.folder} was begun with runs trained together that are now in several shares: continue it with "
+                f"`aol resume {store.folder}` and no other flag, or delete all its runs by --fresh without --shard."
+            )
 
 
 def requested_runs(request: dict[str, Json]) -> list[Settings]:
@@ -165,7 +178,8 @@ class Job:
         self.runs = [run for run in runs if any(run.run_id in share for share in self._shares)]
         self._only = self._shares[0] if len(shares_of(options)) == 1 else None  # the rest may be another process's
         left = self.missing()
-        self._refuse_groups_across_shares(left)
+        if self._only is not None:
+            _refuse_groups_across_shares(store, self._only, {run.run_id for run in left})
         self.pairs = open_data(left)
         check(left, self.pairs, options)
         self.tally = Tally(self.runs, left, self.pairs)
@@ -180,18 +194,6 @@ class Job:
                 else:
                     found.append(run)
         return found
-
-    def _refuse_groups_across_shares(self, left: Sequence[Settings]) -> None:
-        """Raise if runs that are left were begun together with runs of another share: two processes would go on."""
-        wanted = {run.run_id for run in left}
-        for group in begun_groups(self.store):
-            ids = {run.run_id for run in group.runs}
-            if self._only is not None and ids & wanted and ids - self._only and group.checkpoint.exists():
-                out = self.store.folder
-                raise WrongSettingsError(
-                    f"{out} was begun with runs trained together that are now in several shares: continue it with one "
-                    f"process, by `aol resume {out}`."
-                )
 
     def _record(self, run: Settings) -> Run | None:
         """Return the record of a run; None if there is none, or a damaged one, which is reported once."""

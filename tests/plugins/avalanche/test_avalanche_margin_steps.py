@@ -207,3 +207,9 @@ def test_bad_input_gets_one_clear_sentence(options, error: type[Exception], name
     with pytest.raises(error, match=named) as caught:
         AgePlugin(**options)
     assert str(caught.value).endswith(".")
+
+
+def test_a_head_that_is_wider_than_the_margins_is_named() -> None:
+    strategy = naive([AgePlugin(margins=aol.Margins(CLASSES - 1), margin_steps=2)])
+    with pytest.raises(ValueError, match=r"logits must have the shape \[B, 9\] of these margins"):
+        strategy.train(shifting_tail(2).train_stream)
