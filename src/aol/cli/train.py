@@ -137,7 +137,7 @@ def _name_shares_not_started(out: Path) -> None:
     names = [f"{number}/{count}" for number, count in (shares_not_started(Store(out)) if is_first() else ())]
     if names:
         which = f"shares {', '.join(names)} have" if len(names) > 1 else f"share {names[0]} has"
-        note(f"{which} not been started in {out}: `aol resume {out} --shard {names[0]}` starts it there.")
+        note(f"{which} not been started in {out}: `aol resume {out} --shard {names[0]}` starts share {names[0]} there.")
 
 
 def train_runs(
