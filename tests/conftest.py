@@ -25,7 +25,8 @@ os.environ["PYTHONPATH"] = os.pathsep.join(
     [str(ROOT / "src"), str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
 )
 # What a user has done is remembered outside the runs.
-os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="aol-state-")
+_state_home = tempfile.TemporaryDirectory(prefix="aol-state-")  # deleted at exit
+os.environ["XDG_STATE_HOME"] = _state_home.name
 torch.set_num_threads(1)  # the threads of OpenMP do not outlive a fork, and a copy of this process waits for them
 
 HOSTS = ("loop", "avalanche", "lightning", "skorch", "transformers")

@@ -127,7 +127,8 @@ def test_loops_do_move_the_offsets_that_are_compared(variant):
 
 @pytest.mark.parametrize("signal", ["probability", "error"])
 @pytest.mark.parametrize("pairs", [True, False])
-def test_steps_without_the_rare_classes_see_as_many_claims_as_whole_epochs(signal, pairs):
+@pytest.mark.parametrize("stored", [True, False], ids=["labels", "no labels"])
+def test_steps_without_the_rare_classes_see_as_many_claims_as_whole_epochs(signal, pairs, stored):
     classes = 30
     counts = aol.long_tail_counts(500, classes, 100)
     labels = torch.arange(classes).repeat_interleave(counts)
@@ -136,11 +137,13 @@ def test_steps_without_the_rare_classes_see_as_many_claims_as_whole_epochs(signa
     share[:, 0] += torch.linspace(0.0, 0.5, classes)
     share = share / share.sum(1, keepdim=True)
     claimed = share.sum(0) - share.diagonal()
-    by_step = aol.Margins(labels=labels, signal=signal, pairs=pairs, rho=0.02, gain=0.0)
+    known = {"labels": labels} if stored else {"num_classes": classes}
+    by_step = aol.Margins(**known, signal=signal, pairs=pairs, rho=0.02, gain=0.0)
     generator = torch.Generator().manual_seed(0)
     for index in torch.cat([torch.randperm(len(labels), generator=generator) for _ in range(4)]).split(64):
         answer = share[labels[index]]
-        by_step.observe(index, answer if signal == "probability" else answer.multinomial(1, generator=generator)[:, 0])
+        answer = answer if signal == "probability" else answer.multinomial(1, generator=generator)[:, 0]
+        by_step.observe(index if stored else labels[index], answer)
         by_step.advance()
     assert (torch.bincount(labels[index], minlength=classes) == 0).sum() > classes / 3  # of the last step
     torch.testing.assert_close(by_step.missed.float(), 1 - share.diagonal(), rtol=0.0, atol=0.2)

@@ -28,6 +28,7 @@ _DENSE = 2048  # up to this many classes, errors are counted by pairs of classes
 _MOST_PAIRED = 2**15  # classes: pairs of them take 34 GB
 _MOST_COUNTED = 2**32  # samples per advance: sums of integers must not wrap
 _ROUNDING = 0.02  # of the sum of probabilities in bfloat16
+_RAREST = 2.0**-6  # samples of a class in a step, at least: weighted sums of 2^19 of them fit 64 bits
 _BY_CHANCE = 20.0  # minus the logarithm of a probability: what is rarer is no chance
 
 
@@ -95,7 +96,7 @@ class Margins(State):
         limit: the largest offset.
         pairs: count errors by pairs of classes (32 C² bytes), so that classes count the same whatever their sizes. By
             default up to 2048 classes, and always for ages of pairs. Otherwise the state is O(C), and q takes the sizes
-            of classes from `labels`, or from earlier steps that showed them: give `labels` where most steps do not.
+            of classes from `labels`, or from earlier steps.
         device: device of the state.
 
     Under `torch.distributed` each process observes its share, and `advance` (collective) adds the counts.
@@ -513,11 +514,24 @@ class Margins(State):
         observed = number.sum(1, keepdim=True)
         there = self._present() | (number > 0)
         scale = (self._size * there).sum(1, keepdim=True) / observed.clamp_min(1.0)  # a part of all was observed
-        if self._labels is None:
-            self._size.copy_(_smoothed_sizes(self._size, number, self._missed.isnan(), self._rho[:, None]))
         now = claims / self._unit() * torch.stack((scale, scale.square()))
+        shown = self._shown()
         self._smooth(number, missed[0], missed[1], now[0] * self._claim_scale())
         self._claims = self._blended(self._claims, now, self._steps, observed > 0)
+        if self._labels is None:
+            self._learn_sizes(self._size / shown, number)
+
+    def _learn_sizes(self, size: Tensor, number: Tensor) -> None:
+        """Update the mean size of each class in a step, from that in the steps that showed it; mean if never seen."""
+        rate = torch.where(self._times == 1, 1.0, self._rho[:, None])
+        size = torch.where(number > 0, torch.lerp(size, number, rate), size) * self._shown()
+        known = self._times > 0
+        mean = size.masked_fill(~known, torch.nan).nanmean(1, keepdim=True).nan_to_num(1.0)
+        self._size.copy_(torch.where(known, size, mean).clamp_min(_RAREST))
+
+    def _shown(self) -> Tensor:
+        """Return the share of the steps, from the first to the last that showed a class, that did, `[R, C]`."""
+        return torch.where(self._times > 0, self._times / (self._last - self._first + 1), 1.0)
 
     def _smooth(self, number: Tensor, first: Tensor, second: Tensor, claims: Tensor) -> None:
         """Update the smoothed missed, its sampling variance, and the swings of missed minus `claims`, those of now."""
@@ -640,11 +654,3 @@ def _given(answer: _check.Numbers) -> Tensor:
     """Return answers as a tensor: of predicted classes if they are whole numbers, otherwise of probabilities."""
     found = _check.real("answer", answer)
     return found.to(torch.int64) if not found.numel() and found.dim() < 2 else found
-
-
-def _smoothed_sizes(size: Tensor, number: Tensor, new: Tensor, rho: Tensor) -> Tensor:
-    """Return the sizes of classes in a step, smoothed, `[R, C]`; of the mean class where none was seen yet."""
-    rate = torch.where(new, 1.0, rho)
-    size = torch.where(number > 0, torch.lerp(size, number, rate), size)
-    unknown = new & (number == 0)
-    return torch.where(unknown, size.masked_fill(unknown, torch.nan).nanmean(1, keepdim=True).nan_to_num(1.0), size)

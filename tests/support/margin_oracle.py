@@ -43,6 +43,7 @@ class MarginOracle:
         self.gain, self.rho, self.width, self.limit, self.floor = gain, rho, width, limit, floor
         self.age: dict[object, int] = {}  # of samples or of pairs of classes; one where nothing is written
         self.size = [labels.count(c) if labels else 1 for c in range(classes)]  # what claims are divided by, by class
+        self.size_when_shown = [1.0] * classes
         self.missed, self.variance = [NAN] * classes, [0.0] * classes
         # Smoothed claims and their variance: from the class `label` on the class `answer`, or by answer alone.
         self.pair_claims: dict[tuple[int, int], tuple[float, float]] = {}
@@ -106,6 +107,7 @@ class MarginOracle:
                 self.swing[c] = self._blend(self.swing[c], swing, self.times[c] - 1)
             self.missed[c] = self._blend(self.missed[c], missed, self.times[c])
             self.variance[c] = self._blend(self.variance[c], spread, self.times[c])
+        self._learn_sizes(count)
 
     def _claims_by_pair(self, count, errors) -> list[float]:
         """Smooth the claims of the classes that were observed; return those of now, with the old ones of the others."""
@@ -133,7 +135,6 @@ class MarginOracle:
         for label, answer, strength in errors:
             share = part * strength / self.size[label]
             new[answer] = (new[answer][0] + share, new[answer][1] + share**2)
-        self._learn_sizes(count)
         if any(count):
             self.class_claims = [
                 tuple(self._blend(*both, self.advances + 1) for both in zip(*each, strict=True))
@@ -175,16 +176,19 @@ class MarginOracle:
         return now if times == 1 else (1 - rate) * before + rate * now
 
     def _learn_sizes(self, count) -> None:
-        """Where no labels were given, the sizes of classes are those of the steps so far, smoothed."""
+        """Where no labels were given: the mean size of a class in the steps that showed it, smoothed, times how often.
+
+        How often: among the steps from the first to the last that showed the class.
+        """
         if self.labels is not None:
             return
-        new = [math.isnan(m) for m in self.missed]
         for c in (c for c in range(self.classes) if count[c]):
-            self.size[c] = count[c] if new[c] else (1 - self.rho) * self.size[c] + self.rho * count[c]
-        known = [self.size[c] for c in range(self.classes) if count[c] or not new[c]]
-        self.size = [
-            self.size[c] if count[c] or not new[c] else (mean(known) if known else 1) for c in range(self.classes)
-        ]
+            before = self.size_when_shown[c]
+            self.size_when_shown[c] = count[c] if self.times[c] == 1 else (1 - self.rho) * before + self.rho * count[c]
+            often = self.times[c] / (self.last[c] - self.first[c] + 1)
+            self.size[c] = max(self.size_when_shown[c] * often, 1 / 64)
+        known = [self.size[c] for c in range(self.classes) if self.times[c]]
+        self.size = [self.size[c] if self.times[c] else (mean(known) if known else 1) for c in range(self.classes)]
 
     def _move(self, count, scale) -> None:
         claimed = self._claimed()

@@ -46,7 +46,8 @@ class Processes:
 
     def _start(self) -> None:
         spawn = multiprocessing.get_context("spawn")
-        store = str(Path(tempfile.mkdtemp(prefix="aol-gloo-")) / "store")
+        self._folder = tempfile.TemporaryDirectory(prefix="aol-gloo-")  # deleted with this object or at exit
+        store = str(Path(self._folder.name) / "store")
         # Gloo would else look for the network interface that the host's name leads to, which need not be there.
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
         for rank in range(self.world):
