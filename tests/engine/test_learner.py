@@ -14,6 +14,8 @@ from aol import nets
 from aol.engine import learner as engine_learner
 from aol.engine.learner import Learner, SingleRun, build, network_name
 from aol.engine.settings import Settings
+from aol.nets.cnn import CNN
+from aol.nets.registry import NETWORKS, Entry
 from tests.support.tiny_runs import CPU, same_network, settings
 
 SHAPE = (1, 8, 8)
@@ -145,6 +147,29 @@ def test_a_state_goes_on_to_the_last_bit(optimiser: str) -> None:
     for row in range(2):
         for name, state in learner.networks(row).items():
             assert all(torch.equal(value, other.networks(row)[name][key]) for key, value in state.items())
+
+
+@pytest.mark.parametrize("optimiser", ["sgd", "adamw"])
+def test_parameters_without_gradients_have_a_state_that_goes_on(
+    optimiser: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def partly_used(classes: int, channels: int, size: int) -> nn.Module:
+        net = CNN(classes, channels, width=4)
+        net.conv1.weight.requires_grad_(False)
+        net.unused = nn.Parameter(torch.ones(2))
+        return net
+
+    monkeypatch.setitem(NETWORKS, "cnn", Entry(partly_used, 8))
+    runs = [settings(optimiser=optimiser)]
+    learner, other = learner_of(runs), learner_of(runs)
+    other.load_state_dict(copy.deepcopy(learner.state_dict()))
+    for each in (learner, other):
+        each.step(*batch(1, 0), torch.tensor(0.01))
+    third = learner_of(runs)
+    third.load_state_dict(copy.deepcopy(other.state_dict()))
+    for each in (learner, third):
+        each.step(*batch(1, 1), torch.tensor(0.01))
+    same_network(learner.networks(0)["network"], third.networks(0)["network"])
 
 
 def test_every_tensor_that_a_step_changes_is_told() -> None:

@@ -272,35 +272,37 @@ class Learner:
     def state_dict(self) -> dict[str, object]:
         """Return networks, averages and optimiser as tensors and primitives."""
         averaged = None if self._averaged is None else self._averaged.state_dict()
-        moments = {"state": self._optimiser.state_dict()["state"]}
-        return {"net": self.net.state_dict(), "averaged": averaged, "optimiser": moments}
+        moments = {}
+        for place, (parameter, like) in enumerate(self._moments()):
+            zeros = {name: torch.zeros_like(tensor) for name, tensor in like.items()}
+            moments[place] = self._optimiser.state.get(parameter) or zeros  # frozen and unused parameters have no state
+        return {"net": self.net.state_dict(), "averaged": averaged, "optimiser": {"state": moments}}
 
     def load_state_dict(self, state: dict[str, object]) -> None:
         """Take over another learner's state; a damaged one is refused, and nothing changes."""
         nets = {name: net for name, net in (("net", self.net), ("averaged", self._averaged)) if net is not None}
         loaded = {name: _network_state(net, state.get(name)) for name, net in nets.items()}
-        moments = self._moments(_check.state_part("the optimiser", state, "optimiser"))
+        # Fused optimisers trust their state: one number too few, and they read and write memory of others. Rates and
+        # decays are not loaded: they follow from the settings.
+        what = "the optimiser"
+        saved: Mapping[Any, object] = _check.state_part(what, _check.state_part(what, state, "optimiser"), "state")
+        bounds = {"step": _check.Bounds(0), "exp_avg_sq": _check.Bounds(0, torch.inf, nan=True)}
+        moments = {
+            parameter: _check.state_tensors(what, saved.get(place), like, bounds)
+            for place, (parameter, like) in enumerate(self._moments())
+        }
         for name, net in nets.items():
             net.load_state_dict(loaded[name])
         self._optimiser.state.update(moments)
 
-    def _moments(self, state: Mapping[str, object]) -> dict[Tensor, dict[str, Tensor]]:
-        """Return what the optimiser remembers of each parameter, from its state dict.
-
-        Fused optimisers trust it: one number too few, and they read and write memory of others. Rates and decays are
-        not loaded: they follow from the settings.
-        """
-        saved: Mapping[Any, object] = _check.state_part("the optimiser", state, "state")
-        parameters = [parameter for group in self._optimiser.param_groups for parameter in group["params"]]
+    def _moments(self) -> Iterator[tuple[Tensor, dict[str, Tensor]]]:
+        """Yield every parameter, in the optimiser's order, with tensors shaped as those that the optimiser keeps."""
         adam = self.settings.optimiser == "adamw"
         names = ("exp_avg", "exp_avg_sq") if adam else ("momentum_buffer",) if self.settings.momentum else ()
         steps = {"step": torch.zeros((), device=self.device)} if adam else {}
-        bounds = {"step": _check.Bounds(0), "exp_avg_sq": _check.Bounds(0, torch.inf, nan=True)}
-        found = {}
-        for place, parameter in enumerate(parameters if names else ()):
-            like = {**steps, **dict.fromkeys(names, parameter.detach())}
-            found[parameter] = _check.state_tensors("the optimiser", saved.get(place), like, bounds)
-        return found
+        for group in self._optimiser.param_groups if names else ():
+            for parameter in group["params"]:
+                yield parameter, {**steps, **dict.fromkeys(names, parameter.detach())}
 
 
 def _network_state(net: nn.Module, given: object) -> dict[str, Tensor]:
