@@ -7,12 +7,13 @@ from dataclasses import replace
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from aol import _seeds
 from aol.engine import OfflineLoop, Settings
 from aol.engine.loop import Loop
 from aol.engine.settings import groups
+from aol.nets.registry import NETWORKS, Entry
 from tests.support.tiny_runs import (
     CPU,
     make_loop,
@@ -136,6 +137,22 @@ def test_a_state_taken_after_any_epoch_is_all_that_a_resumed_run_needs(name: str
         fresh.load_state_dict(stepwise.state_dict())
         stepwise = fresh
     identical(straight.state_dict(), stepwise.state_dict())
+
+
+def test_dropout_draws_by_seed_and_epoch_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    def with_dropout(classes: int, channels: int, size: int) -> nn.Module:
+        return nn.Sequential(nn.Flatten(), nn.Dropout(), nn.Linear(channels * size**2, classes))
+
+    monkeypatch.setitem(NETWORKS, "cnn", Entry(with_dropout, 8))
+    torch.manual_seed(1)
+    straight = run_to_end(make_loop([settings(epochs=3)]))
+    torch.manual_seed(2)
+    before = torch.get_rng_state()
+    first, second = make_loop([settings(epochs=3)]), make_loop([settings(epochs=3)])
+    first.run_epoch()
+    second.load_state_dict(first.state_dict())
+    identical(straight.state_dict(), run_to_end(second).state_dict())
+    assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_a_state_of_other_runs_is_refused_and_so_is_another_choice_of_keeping_samples() -> None:

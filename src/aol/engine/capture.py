@@ -50,7 +50,8 @@ class Captured:
         with torch.cuda.device(self._device):
             side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
             side.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(side):
+            # Random numbers are put back, too, so that a resumed run draws the same ones after its own warm-up.
+            with torch.random.fork_rng(devices=[self._device]), torch.cuda.stream(side):
                 for _ in range(_WARM_UPS):
                     with put_back(self._touched):
                         self._work()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 
@@ -37,7 +38,8 @@ from aol.readings import precision
 from aol.sampling import draw, shuffle
 from aol.weights import ErrorRates
 
-_ORDER = 1_000_001  # this use's place in the path of a seed; above every step of a stream
+# Places of the two uses in the path of a seed; above every step of a stream.
+_ORDER, _NETWORK = 1_000_001, 1_000_008
 
 
 class Loop(ABC):
@@ -230,7 +232,20 @@ class Loop(ABC):
         rates = [rate_at(s, self.epoch * steps + step, steps) for step in range(steps)]
         self._step, self._rates = 0, rates
         seeds = [run.seed for run in self.runs]
-        return self._train_pass(place, position, weight, rates=rates, epoch=self.epoch, seeds=seeds, coming=coming)
+        with self._seeded():
+            return self._train_pass(place, position, weight, rates=rates, epoch=self.epoch, seeds=seeds, coming=coming)
+
+    @contextmanager
+    def _seeded(self) -> Iterator[None]:
+        """Seed the global generators for this epoch, and restore them: dropout draws from them (and runs alone)."""
+        seed = _seeds.generator(self.settings.seed, _NETWORK, self.epoch, _distributed.world()[0]).initial_seed()
+        gpu = [self.device] if self.device.type == "cuda" else []
+        with torch.random.fork_rng(devices=gpu):
+            torch.default_generator.manual_seed(seed)
+            for device in gpu:
+                with torch.cuda.device(device):
+                    torch.cuda.manual_seed(seed)
+            yield
 
     def _end_step(self, images: int) -> None:
         """Count a training step that was given to the device, and move the margins if it is their turn."""
