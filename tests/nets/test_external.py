@@ -34,6 +34,16 @@ def without_bias(classes, channels, size):
     return nn.Sequential(nn.Flatten(), nn.Linear(channels * size**2, classes, bias=False))
 
 
+def without_bias_at_its_head(classes, channels, size):
+    net = nn.Sequential(nn.Flatten(), nn.Linear(channels * size**2, 4))
+    net.add_module("head", nn.Linear(4, classes, bias=False))
+    return net
+
+
+def without_bias_at_its_end(classes, channels, size):
+    return nn.Sequential(nn.Flatten(), nn.Linear(channels * size**2, 4), nn.Linear(4, classes, bias=False))
+
+
 def none(classes, channels, size):
     return None
 
@@ -84,6 +94,8 @@ def test_a_seed_gives_the_same_network_and_leaves_the_generator_alone(folder):
         ("nobodys:make", "no module 'nobodys'"),
         ("mine:too_many", r"logits \[B, 3\], not \[1, 4\]"),
         ("mine:without_bias", "Linear with a bias"),
+        ("mine:without_bias_at_its_head", "Linear with a bias"),
+        ("mine:without_bias_at_its_end", "Linear with a bias"),
         ("mine:none", "must return a torch.nn.Module"),
         ("mine:fails", "fails on images"),
         ("mine:gives_up", "mine:gives_up fails for 3 classes, 1 channels, size 8: KeyError: 'depth'"),

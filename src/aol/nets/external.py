@@ -41,16 +41,14 @@ def build_external(name: str, classes: int, channels: int, size: int) -> Network
 
 
 def head_name(net: nn.Module) -> str:
-    """Return the name of the last linear layer: `head`, or what it is called; empty where there is none with a bias.
+    """Return the name of the last linear layer: `head`, or what it is called; empty where it has no bias.
 
     >>> head_name(nn.Sequential(nn.Flatten(), nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)))
     '3'
     """
-    modules = dict(net.named_modules())
-    if isinstance(modules.get("head"), nn.Linear):
-        return "head"
-    linear = [name for name, module in modules.items() if isinstance(module, nn.Linear) and module.bias is not None]
-    return linear[-1] if linear else ""
+    linear = {name: module for name, module in net.named_modules() if isinstance(module, nn.Linear)}
+    name = "head" if "head" in linear else next(reversed(linear), "")
+    return name if name and linear[name].bias is not None else ""
 
 
 def _said(error: Exception) -> str:
