@@ -7,8 +7,10 @@ import subprocess
 import sys
 
 import pytest
+import torch
 
 from aol.engine import device
+from aol.engine.settings import WrongSettingsError
 
 _FAULTS = """
 import resource, sys, torch
@@ -34,6 +36,20 @@ def _faults(how: str) -> int:
 def test_a_step_faults_no_page_in_that_the_step_before_had() -> None:
     assert _faults("as it is") > 50_000  # 3 × 200 MiB in pages of 4 KiB are 153,600
     assert _faults("kept") < 5_000
+
+
+def test_a_process_without_a_gpu_of_its_own_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def one_gpu(size: int, *, device: torch.device) -> None:
+        asked.append(device)
+        raise RuntimeError("CUDA error: invalid device ordinal\nand more")
+
+    monkeypatch.setenv("LOCAL_RANK", "3")
+    monkeypatch.setattr(torch, "empty", one_gpu)
+    with pytest.raises(WrongSettingsError, match="--device cuda cannot be used here: CUDA error: invalid"):
+        device.usable_device("cuda")
+    assert asked == [torch.device("cuda:3")]
 
 
 def test_another_c_library_is_left_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:

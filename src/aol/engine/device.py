@@ -52,7 +52,7 @@ def usable_device(name: str) -> torch.device:
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     try:
-        device = torch.device(name)
+        device = torch.device("cuda", local_rank()) if name == "cuda" else torch.device(name)
     except RuntimeError as error:
         raise WrongSettingsError(f"--device must be auto, cpu, cuda or cuda:N, not {name!r}.") from error
     if device.type not in ("cpu", "cuda") or (device.type == "cpu" and device.index):
@@ -61,8 +61,6 @@ def usable_device(name: str) -> torch.device:
         device = torch.empty(0, device=device).device
     except (RuntimeError, AssertionError) as error:
         raise WrongSettingsError(f"--device {name} cannot be used here: {str(error).splitlines()[0]}") from error
-    if name == "cuda":
-        device = torch.device("cuda", local_rank())
     if device.type == "cuda":
         torch.cuda.set_device(device)
     else:
