@@ -21,6 +21,5 @@ __getattr__, __dir__ = lazy(
         "aol.engine.offline": ("OfflineLoop",),
         "aol.engine.settings": ("Settings", "WrongSettingsError", "grid", "groups"),
         "aol.engine.stream": ("StreamLoop",),
-        "aol.engine.training": ("train"),
     },
 )
