@@ -319,7 +319,7 @@ def memory_capacity(memory: str) -> int | None:
     if memory in ("all", "none"):
         return None
     kind, _, size = memory.partition(":")
-    if kind != "reservoir" or not size.isdigit() or int(size) < 1:
+    if kind != "reservoir" or not size.isdecimal() or int(size) < 1:
         raise ValueError(f"memory must be 'all', 'none' or 'reservoir:K' with K of 1 or more, not {memory!r}.")
     return int(size)
 
