@@ -29,7 +29,7 @@ from aol.engine.settings import (
         {"samples": 0}, {"nuisance": "sound"}, {"noise": 1.0},
         {"fraction": 0.0}, {"imbalance": 0.5}, {"threshold": 2}, {"threshold": "mode"}, {"image_size": 0},
         {"augment": 1}, {"weighting": "age"}, {"net": "resnet18"}, {"data": 3}, {"memory": "reservoir:0"},
-        {"memory": "some"}, {"profile": "flat"}, {"schedule": "linear"},
+        {"memory": "reservoir:²"}, {"memory": "some"}, {"profile": "flat"}, {"schedule": "linear"},
         {"margin": "loss"}, {"tau": -1.0}, {"gain": math.nan}, {"signal": "after"},
         {"margin_steps": 0}, {"margin_steps": 2.5},
     ],
