@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-
 import pytest
 import torch
 from torch import Tensor
@@ -130,15 +128,3 @@ def test_the_diverging_run_itself_shows_it(name: str, contains: bool | None, mon
     assert torch.isnan(logits[BAD]).all()
     losses(logits, labels(RUNS)).sum().backward()
     assert all(torch.isnan(stacked.run_view(p.grad)[BAD]).any() for p in [stacked.head.weight])
-
-
-@pytest.mark.parametrize("name", SMALL)
-def test_a_failed_run_can_be_frozen_and_put_right_again(name: str) -> None:
-    nets = several(name, RUNS)
-    stacked = stack(nets)
-    x = images(name, RUNS)
-    before = copy.deepcopy(stacked.eval()(x).detach())
-    for parameter in stacked.parameters():
-        stacked.run_view(parameter.data)[BAD] = float("nan")
-    stacked.load(BAD, nets[BAD].state_dict())
-    assert torch.equal(stacked(x), before)

@@ -106,16 +106,12 @@ def test_stacking_leaves_the_networks_alone(name: str) -> None:
         assert all(parameter.grad is None for parameter in net.parameters())
 
 
-def test_a_run_goes_out_and_in_again_bit_for_bit(name: str) -> None:
+def test_a_run_is_copied_out_bit_for_bit(name: str) -> None:
     nets = several(name, 3)
     stacked = stack(nets)
     plain = SMALL[name].build()
     plain.load_state_dict(stacked.unstack(1))  # strict: the very names of a plain network
     assert all(torch.equal(value, nets[1].state_dict()[key]) for key, value in plain.state_dict().items())
-    stacked.load(0, plain.state_dict())
-    for run, source in enumerate([1, 1, 2]):
-        state = nets[source].state_dict()
-        assert all(torch.equal(value, state[key]) for key, value in stacked.unstack(run).items())
 
 
 def test_what_goes_out_is_a_copy(name: str) -> None:

@@ -186,18 +186,6 @@ def test_a_run_that_is_not_there_is_refused() -> None:
     for run in (-1, 2):
         with pytest.raises(IndexError, match=re.escape(f"run must be in [0, 2), got {run}")):
             stacked.unstack(run)
-        with pytest.raises(IndexError, match=re.escape(f"run must be in [0, 2), got {run}")):
-            stacked.load(run, {})
-
-
-def test_a_wrong_state_is_refused_and_nothing_changes() -> None:
-    stacked = stack(several("cnn", 2))
-    before, state = stacked.unstack(0), stacked.unstack(1)
-    with pytest.raises(ValueError, match=r"missing \['head.bias'\], unknown \['bias'\]"):
-        stacked.load(0, {"bias" if key == "head.bias" else key: value for key, value in state.items()})
-    with pytest.raises(ValueError, match=r"head.bias must have shape \[3\], got \[2\]"):
-        stacked.load(0, {**state, "head.bias": torch.zeros(2)})
-    assert all(torch.equal(value, before[key]) for key, value in stacked.unstack(0).items())
 
 
 def test_an_odd_size_is_refused_in_a_stack_as_alone() -> None:

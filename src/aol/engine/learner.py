@@ -27,8 +27,6 @@ _PIECE = 1 << 16
 class SingleRun(nn.Module):
     """One network with the interface of `nets.Stacked`: images `[1, B, ...]` or `[B, ...]` to logits `[1, B, K]`."""
 
-    num_runs = 1
-
     def __init__(self, network: nets.Network) -> None:
         super().__init__()
         self.network = network

@@ -19,6 +19,7 @@ from aol.engine.capture import Captured
 from aol.engine.learner import Learner, network_name
 from aol.engine.settings import Settings
 from aol.nets import fused
+from aol.nets.by_run import options_of
 
 ALONE = "alone"  # one run after the other
 CHOICES = ("auto", *nets.STACKINGS, ALONE)
@@ -152,8 +153,7 @@ def _obstacle(net: nets.Network, stacking: str, case: Case) -> str | None:
     if stacking == "grouped":
         return nets.obstacle(net)
     images = torch.rand((2, *case.shape), generator=torch.Generator().manual_seed(0)).to(case.device)
-    streams, compiled = not stacking.endswith("vmap"), stacking.startswith("compiled")
-    return nets.obstacle_by_run(net.to(case.device), images, streams=streams, compiled=compiled)
+    return nets.obstacle_by_run(net.to(case.device), images, **options_of(stacking))
 
 
 def training_step(case: Case, number: int, stacking: str) -> tuple[Captured, Tensor]:

@@ -32,7 +32,16 @@ def join(networks: Sequence[nn.Module], stacking: str = "grouped") -> Stacked | 
     _check.choice("stacking", stacking, STACKINGS)
     if stacking == "grouped":
         return stack(networks)
-    return ByRun(networks, streams=not stacking.endswith("vmap"), compiled=stacking.startswith("compiled"))
+    return ByRun(networks, **options_of(stacking))
+
+
+def options_of(stacking: str) -> dict[str, bool]:
+    """Return the arguments of `ByRun` for one of `STACKINGS` but "grouped".
+
+    >>> options_of("compiled-vmap")
+    {'streams': False, 'compiled': True}
+    """
+    return {"streams": not stacking.endswith("vmap"), "compiled": stacking.startswith("compiled")}
 
 
 class ByRun(nn.Module):
@@ -126,10 +135,6 @@ class ByRun(nn.Module):
                 last = parameter.data.permute(0, 1, 3, 4, 2).contiguous()
                 parameter.data = last.permute(0, 1, 4, 2, 3)
         return self
-
-    def run_view(self, tensor: Tensor) -> Tensor:
-        """Return a parameter, gradient, buffer or optimiser state [R, …] as it is, to read or to write by run."""
-        return tensor
 
     def unstack(self, run: int) -> dict[str, Tensor]:
         """Copy run `run` out as the state dict of a plain network.

@@ -7,10 +7,9 @@ Assumes networks alike but for their values, built of layers in `stacked_layers.
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import cast
 
-import torch
 from torch import Tensor, nn
 
 from aol.nets.external import head_name
@@ -73,6 +72,7 @@ class Stacked(nn.Module):
 
     Images that lie in memory as [B, R, C, H, W], or as [B, H, W, R, C] (channels last), are not copied.
 
+    >>> import torch
     >>> from aol.nets import make
     >>> nets = [make("cnn", num_classes=10, in_channels=1, seed=seed) for seed in range(3)]
     >>> stacked = Stacked(nets)
@@ -129,42 +129,17 @@ class Stacked(nn.Module):
     def unstack(self, run: int) -> dict[str, Tensor]:
         """Copy run `run` out as the state dict of a plain network, with its names and shapes.
 
+        >>> import torch
         >>> nets = [nn.Sequential(nn.Linear(2, 1)) for _ in range(3)]
         >>> torch.equal(Stacked(nets).unstack(2)["0.weight"], nets[2][0].weight)
         True
         """
-        self._check_run(run)
+        if not 0 <= run < self.num_runs:
+            raise IndexError(f"run must be in [0, {self.num_runs}), got {run}")
         return {
             name: self.run_view(value.detach())[run].reshape(self._shapes[name]).clone().contiguous()
             for name, value in self.network.state_dict().items()
         }
-
-    def load(self, run: int, state: Mapping[str, Tensor]) -> None:
-        """Load a plain network's state dict into run `run`; the other runs do not change.
-
-        >>> nets = [nn.Sequential(nn.Linear(2, 1)) for _ in range(3)]
-        >>> stacked = Stacked(nets)
-        >>> stacked.load(0, nets[1].state_dict())
-        >>> torch.equal(stacked.unstack(0)["0.weight"], nets[1][0].weight)
-        True
-        """
-        self._check_run(run)
-        if state.keys() != self._shapes.keys():
-            raise ValueError(
-                f"state must have the network's names; missing {sorted(self._shapes.keys() - state.keys())}, "
-                f"unknown {sorted(state.keys() - self._shapes.keys())}"
-            )
-        for name, shape in self._shapes.items():
-            if state[name].shape != shape:
-                raise ValueError(f"{name} must have shape {list(shape)}, got {list(state[name].shape)}")
-        with torch.no_grad():
-            for name, value in self.network.state_dict().items():
-                place = self.run_view(value)[run]
-                place.copy_(state[name].reshape(place.shape))
-
-    def _check_run(self, run: int) -> None:
-        if not 0 <= run < self.num_runs:
-            raise IndexError(f"run must be in [0, {self.num_runs}), got {run}")
 
 
 def stack(networks: Sequence[nn.Module]) -> Stacked:

@@ -9,15 +9,13 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from aol.nets.layers import HalvingShortcut, Head, split_runs
-
-Layer = TypeVar("Layer", bound=nn.Module)
 
 
 def joined(tensors: Sequence[Tensor]) -> Tensor:
@@ -128,10 +126,6 @@ class StackedConv2d(nn.Module):
         runs = 1 if self.takes_shared and x.shape[1] == self.in_channels else self.runs
         return conv_of_runs(x, self.weight, self.bias, runs, *geometry, contains=self.contains)
 
-    def extra_repr(self) -> str:
-        """As a plain convolution, with the number of runs."""
-        return f"{self.in_channels}, {self.out_channels}, stride={self.stride}, runs={self.runs}"
-
 
 class StackedBatchNorm(nn.Module):
     """R batch norms as one: statistics are per channel anyway, so [B, R·C, …] is only more channels.
@@ -165,10 +159,6 @@ class StackedBatchNorm(nn.Module):
             x, self.running_mean, self.running_var, self.weight, self.bias, by_batch, self.momentum, self.eps
         )
 
-    def extra_repr(self) -> str:
-        """As a plain batch norm, with the number of runs."""
-        return f"{self.num_features}, eps={self.eps}, momentum={self.momentum}, runs={self.runs}"
-
 
 class StackedLinear(nn.Module):
     """R linear layers as one batched product, y_r = x_r W_rᵀ + b_r: [B, R·I] → [B, R·O].
@@ -196,10 +186,6 @@ class StackedLinear(nn.Module):
             out = torch.baddbmm(split_runs(self.bias, self.runs)[:, None], by_run, weight)
         return out.transpose(0, 1).flatten(1)
 
-    def extra_repr(self) -> str:
-        """As a plain linear layer, with the number of runs."""
-        return f"{self.in_features}, {self.out_features}, runs={self.runs}"
-
 
 class StackedHead(StackedLinear):
     """R heads as one, in the precision of their weights also under autocast: [B, R·I] → [B, R·O].
@@ -216,30 +202,14 @@ class StackedHead(StackedLinear):
 
 @dataclass(frozen=True)
 class Rule:
-    """How R layers of one class become one, and why some of them may not."""
-
-    join: Callable[[Sequence[Any]], nn.Module]
-    refuses: Callable[[Any], str | None]
-
-
-RULES: dict[type[nn.Module], Rule] = {}
-
-
-def register(
-    kind: type[Layer],
-    join: Callable[[Sequence[Layer]], nn.Module],
-    refuses: Callable[[Layer], str | None] = lambda _: None,
-) -> None:
-    """Teach `stack` a layer: `join` makes one module of R; `refuses` says why a layer cannot be joined.
+    """How R layers of one class become one, and why some of them may not.
 
     The joined module keeps the names of the layer's parameters and buffers, each joined along its first axis
     (see `joined`). The rule holds for the class itself, not for subclasses, which may bring another forward.
-
-    >>> register(nn.Softplus, lambda layers: nn.Softplus(layers[0].beta))
-    >>> RULES[nn.Softplus].join([nn.Softplus(2.0)])
-    Softplus(beta=2.0, threshold=20.0)
     """
-    RULES[kind] = Rule(join, refuses)
+
+    join: Callable[[Sequence[Any]], nn.Module]
+    refuses: Callable[[Any], str | None] = lambda _: None
 
 
 def _same(layers: Sequence[nn.Module]) -> nn.Module:
@@ -258,17 +228,18 @@ def _refuse_flatten(layer: nn.Flatten) -> str | None:
     return None if (layer.start_dim, layer.end_dim) == (1, -1) else "flattens other axes than all but the batch"
 
 
-register(nn.Conv2d, StackedConv2d, _refuse_conv)
-register(nn.BatchNorm1d, StackedBatchNorm, _refuse_norm)
-register(nn.BatchNorm2d, StackedBatchNorm, _refuse_norm)
-register(nn.Linear, StackedLinear)
-register(Head, StackedHead)
-register(HalvingShortcut, lambda layers: HalvingShortcut(layers[0].extra, runs=len(layers)))
-register(nn.Flatten, _same, _refuse_flatten)
 # These act on each element or each channel alone. Dropout is not among them: it would draw other numbers.
 _ALIKE: tuple[type[nn.Module], ...] = (
     *(nn.Identity, nn.ReLU, nn.LeakyReLU, nn.GELU, nn.SiLU, nn.Sigmoid, nn.Tanh),
     *(nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d, nn.AdaptiveMaxPool2d, nn.ZeroPad2d),
 )
-for _kind in _ALIKE:
-    register(_kind, _same)
+RULES: dict[type[nn.Module], Rule] = {
+    nn.Conv2d: Rule(StackedConv2d, _refuse_conv),
+    nn.BatchNorm1d: Rule(StackedBatchNorm, _refuse_norm),
+    nn.BatchNorm2d: Rule(StackedBatchNorm, _refuse_norm),
+    nn.Linear: Rule(StackedLinear),
+    Head: Rule(StackedHead),
+    HalvingShortcut: Rule(lambda layers: HalvingShortcut(layers[0].extra, runs=len(layers))),
+    nn.Flatten: Rule(_same, _refuse_flatten),
+    **dict.fromkeys(_ALIKE, Rule(_same)),
+}
