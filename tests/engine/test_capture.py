@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from aol.engine.capture import Captured, put_back
+from aol.engine.capture import Captured, restored
 from tests.support.tiny_runs import CPU
 
 
@@ -31,7 +31,7 @@ def test_without_cuda_each_call_does_the_work_once_and_puts_nothing_back() -> No
 def test_values_come_back_in_the_same_memory() -> None:
     one, two = torch.arange(4.0), torch.tensor([True, False])
     place = one.data_ptr()
-    with put_back(lambda: [one, two]):
+    with restored(lambda: [one, two]):
         one.mul_(7)
         two.logical_not_()
     assert one.tolist() == [0, 1, 2, 3]
@@ -47,7 +47,7 @@ def test_tensors_that_come_into_being_become_zero() -> None:
     def touched() -> list[Tensor]:
         return [weight, *(value for state in optimiser.state.values() for value in state.values())]
 
-    with put_back(touched):
+    with restored(touched):
         weight.grad = torch.tensor([1.0, -3.0])
         optimiser.step()
     assert weight.tolist() == [1, 1]
@@ -56,7 +56,7 @@ def test_tensors_that_come_into_being_become_zero() -> None:
 
 def test_empty_tensors_do_no_harm() -> None:
     empty = torch.empty(0)
-    with put_back(lambda: [empty]):
+    with restored(lambda: [empty]):
         pass
     assert empty.numel() == 0
 

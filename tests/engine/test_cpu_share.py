@@ -23,8 +23,8 @@ from aol.data.crops import crops_for
 from aol.data.decode import decode, open_image
 from aol.data.errors import DataError
 from aol.engine import OfflineLoop, image_requests
-from aol.engine.image_batches import Maker
-from aol.engine.image_requests import Wanted, decoded_by_worker
+from aol.engine.image_batches import BatchMaker
+from aol.engine.image_requests import ImageReader, decoded_by_worker
 from aol.engine.settings import Settings
 from aol.engine.side_streams import SideStreams
 from aol.engine.source import Decoding, sources
@@ -130,13 +130,13 @@ def test_the_device_mixes_both_kinds_without_making_the_host_wait(
     pair = open_data(str(image_folder(tmp_path)))
     crop, centre = crops_for(32)
     train, clean = (pair.train.with_transform(each) for each in (crop, centre))  # type: ignore[union-attr]
-    wanted = Wanted(train, clean, cuts=True, encoded=True, share=0.5)
+    wanted = ImageReader(train, clean, cuts=True, encoded=True, share=0.5)
     chunks = [wanted([(what, index, 4, 3) for index in part]) for part in ORDER[0].split(3)]
     batches = []
     with pretended_device():
         for device in (CPU, PLACE):
             pretend(lambda _: None, monkeypatch.setattr, partial(Tensor.to, device=device, non_blocking=True))
-            maker = Maker(centre, train.records, pair.normalisation, device)
+            maker = BatchMaker(centre, train.records, pair.normalisation, device)
             maker._crops.by_kernel = False
             with no_waiting():
                 batches.append(maker(chunks, SideStreams(CPU)))  # type: ignore[arg-type]

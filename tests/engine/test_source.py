@@ -49,7 +49,7 @@ def test_images_on_the_device_are_normalised_and_nothing_else_without_augmentati
     assert isinstance(test, OnDevice)
     index = torch.tensor([[3, 1, 1], [0, 89, 2]])
     train.prepare(3, torch.arange(3), epoch=0, seeds=[0, 1])
-    for found in (train.plain(index), train.shown(index, torch.arange(3))):
+    for found in (train.plain(index), train.augmented(index, torch.arange(3))):
         assert torch.equal(found, plain(pair.train.images[index]))
     assert torch.equal(test.plain(torch.tensor([5])), plain(pair.test.images[[5]]))
     assert torch.equal(train.labels, pair.train.labels)
@@ -70,7 +70,7 @@ def test_crops_and_flips_are_those_drawn_for_the_run_the_epoch_and_the_place(min
     assert isinstance(train, OnDevice)
     for epoch in range(2):
         train.prepare(7, mine, epoch=epoch, seeds=seeds)
-        found = train.shown(order[:, mine], torch.arange(mine.numel()))
+        found = train.augmented(order[:, mine], torch.arange(mine.numel()))
         for row, seed in enumerate(seeds):
             generator = _seeds.generator(seed, 1_000_002, epoch)
             drawn = augment.draw(7, Augmentation(pad=1, flip=True), generator=generator)
@@ -309,7 +309,7 @@ def test_a_set_that_was_decoded_once_shows_the_crops_of_one_that_is_decoded_each
     order, mine = torch.tensor([[7, 0, 3, 3, 11, 5, 2, 9]]), torch.tensor([1, 2, 4, 6, 7])
     for epoch in (0, 3):
         kept.prepare(8, mine, epoch=epoch, seeds=[4])
-        found = kept.shown(order[:, mine], torch.arange(5))
+        found = kept.augmented(order[:, mine], torch.arange(5))
         wanted = torch.cat(list(streamed.train(order, mine, batch=2, epoch=epoch, seeds=[4])), 1)
         assert (found - wanted).abs().max() <= level
     plain = torch.cat(list(streamed.clean(order[0], batch=3)))
@@ -324,10 +324,10 @@ def test_runs_have_their_own_crops_of_a_set_that_was_decoded_once(
     kept = kept_source(tmp_path, monkeypatch)
     index, at = torch.tensor([[1, 5, 2], [1, 0, 2]]), torch.arange(3)
     kept.prepare(3, at, epoch=2, seeds=[4, 9])
-    together = kept.shown(index, at)
+    together = kept.augmented(index, at)
     for row, seed in enumerate([4, 9]):
         kept.prepare(3, at, epoch=2, seeds=[seed, seed])  # into the memory of the first
-        torch.testing.assert_close(kept.shown(index, at)[row], together[row])
+        torch.testing.assert_close(kept.augmented(index, at)[row], together[row])
     assert not torch.allclose(together[0, 0], together[1, 0])
 
 
@@ -337,7 +337,7 @@ def test_without_augmentation_a_set_that_was_decoded_once_shows_the_centre(
     kept = kept_source(tmp_path, monkeypatch, augment=False)
     kept.prepare(2, torch.arange(2), epoch=0, seeds=[0])
     index = torch.tensor([[4, 1]])
-    assert torch.equal(kept.shown(index, torch.arange(2)), kept.plain(index))
+    assert torch.equal(kept.augmented(index, torch.arange(2)), kept.plain(index))
 
 
 def test_transforms_of_another_are_left_to_the_workers(tmp_path: Path) -> None:
@@ -365,15 +365,17 @@ def test_large_sets_stay_in_storage(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert kept_images.kept(train, workers=0, device=CPU) is None  # a network on a CPU is slower than decoding
     images = kept_images.decoded(train.records, workers=0, device=CPU)
     assert images is not None
+    monkeypatch.setitem(kept_images._decoded, train.records, images)  # as if a GPU of this process kept them
+    assert kept_images.kept(train, workers=0, device=CPU) is None
     whole = train.with_transform(None)
     for place in (0, 5, 11):
         pixels = whole[place][0].reshape(-1)
         start = int(images.start[place])
         assert torch.equal(images.pixels[start : start + pixels.numel()], pixels)
-    monkeypatch.setattr(kept_images, "room", lambda _: 1000.0)
+    monkeypatch.setattr(kept_images, "memory_limit", lambda _: 1000.0)
     assert not kept_images._fits(train.records, CPU)
     assert kept_images.decoded(train.records, workers=0, device=CPU) is None
-    monkeypatch.setattr(kept_images, "room", lambda _: 1e9)
+    monkeypatch.setattr(kept_images, "memory_limit", lambda _: 1e9)
     assert kept_images._fits(train.records, CPU)
     monkeypatch.setattr(kept_images, "LARGEST", 30)
     assert kept_images.decoded(train.records, workers=0, device=CPU) is None

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from aol.engine import OfflineLoop, stacking
-from aol.engine.stacking import ALONE, Case, Choice, choose, joint
+from aol.engine.stacking import ALONE, Case, Choice, choose, stacking_of_group
 from aol.nets import STACKINGS
 from tests.support.tiny_runs import CPU, settings, tiny_pair
 
@@ -77,9 +77,9 @@ def test_all_ways_are_tried_at_any_precision(precision: str, monkeypatch: pytest
 def test_a_group_that_exists_is_never_trained_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     pretend(monkeypatch, {ALONE: 1.0, "vmap": 3.0, "streams": 1.5})
     assert choose(GPU, 4).stacking == ALONE
-    assert joint(GPU, 4) == "streams"  # the quickest of the others
-    assert joint(GPU, 4, "vmap") == "vmap"
-    assert joint(CASE, 4) == joint(CASE, 4, ALONE) == "vmap"  # not timed: the first that is possible
+    assert stacking_of_group(GPU, 4) == "streams"  # the quickest of the others
+    assert stacking_of_group(GPU, 4, "vmap") == "vmap"
+    assert stacking_of_group(CASE, 4) == stacking_of_group(CASE, 4, ALONE) == "vmap"  # not timed: the first possible
 
 
 def test_nothing_is_measured_where_the_answer_is_given(monkeypatch: pytest.MonkeyPatch) -> None:

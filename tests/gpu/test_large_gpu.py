@@ -87,7 +87,7 @@ def test_a_set_that_is_kept_shows_the_crops_of_one_that_is_streamed(
     wanted = torch.cat(list(streamed.train(order, mine, batch=50, epoch=3, seeds=[7])), 1)
     level, most = 1 / (255 * 0.224), MOST[by]
     plain = torch.cat(list(streamed.clean(order[0], batch=50)))
-    for off in (kept.shown(order, mine) - wanted, kept.plain(order[0]) - plain):
+    for off in (kept.augmented(order, mine) - wanted, kept.plain(order[0]) - plain):
         assert off.abs().max() < most * level
         assert off.abs().mean() < 1.5 * level
     streamed.close()
@@ -124,7 +124,7 @@ def test_batches_that_are_made_ahead_are_those_of_their_own_samples(
                 busy = torch.tanh(busy @ busy)
             seen.append(place.clone())
         kept.prepare(120, mine, epoch=epoch, seeds=[7])
-        off = kept.shown(orders[epoch], mine) - torch.cat(seen, 1)
+        off = kept.augmented(orders[epoch], mine) - torch.cat(seen, 1)
         assert off.abs().max() < most * level
         assert off.abs().mean() < 1.5 * level
         clean = torch.cat(list(streamed.clean(orders[epoch][0], batch=7)))  # while the next pass is begun

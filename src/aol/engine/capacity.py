@@ -39,8 +39,8 @@ def step_bytes(run: Settings, shape: tuple[int, int, int], num_classes: int, dev
     weight = torch.ones((1, run.batch_size), device=device)
     for _ in range(2):  # the second step includes the optimiser's buffers
         learner.step(images, label, weight, torch.zeros((), device=device))
-    found = torch.cuda.max_memory_allocated(device) - before
+    peak = torch.cuda.max_memory_allocated(device) - before
     del learner, images, label, weight
     gc.collect()
     torch.cuda.empty_cache()
-    return found
+    return peak

@@ -53,7 +53,7 @@ class Captured:
             # Random numbers are put back, too, so that a resumed run draws the same ones after its own warm-up.
             with torch.random.fork_rng(devices=[self._device]), torch.cuda.stream(side):
                 for _ in range(_WARM_UPS):
-                    with put_back(self._touched):
+                    with restored(self._touched):
                         self._work()
             torch.cuda.current_stream().wait_stream(side)
             graph = torch.cuda.CUDAGraph()
@@ -64,11 +64,11 @@ class Captured:
 
 
 @contextmanager
-def put_back(tensors: Callable[[], Iterable[Tensor]]) -> Iterator[None]:
+def restored(tensors: Callable[[], Iterable[Tensor]]) -> Iterator[None]:
     """Restore the values of tensors afterwards; those created in between become zero, as new optimiser buffers are.
 
     >>> value = torch.ones(2)
-    >>> with put_back(lambda: [value]):
+    >>> with restored(lambda: [value]):
     ...     _ = value.mul_(5)
     >>> value
     tensor([1., 1.])

@@ -35,8 +35,8 @@ class Crops:
             return self.normalisation(resample(images, index, view, size=size, extent=extent))
         from aol.nets.fused.resample import batch  # needs Triton
 
-        found: Tensor = batch(images, index, view, size=size, scale=self._scale, shift=self._shift)
-        return found
+        views: Tensor = batch(images, index, view, size=size, scale=self._scale, shift=self._shift)
+        return views
 
 
 def decode_files(chunks: Sequence[Images], device: torch.device, records: Records) -> list[Tensor]:
@@ -49,20 +49,20 @@ def decode_files(chunks: Sequence[Images], device: torch.device, records: Record
         return [decode(bytes(file.numpy()), name).to(device) for file, name in zip(encoded, names, strict=True)]
 
 
-class Maker:
+class BatchMaker:
     """Makes network input on the device of what workers have read."""
 
     def __init__(self, centre: Transform, records: Records, scale: Normalisation, device: torch.device) -> None:
         self.device, self.records, self.size, self._centre = device, records, centre.size, centre
         self._crops = Crops(scale, device)
 
-    def __call__(self, found: Sequence[Pixels | Images], streams: SideStreams) -> Tensor:
+    def __call__(self, answers: Sequence[Pixels | Images], streams: SideStreams) -> Tensor:
         """Return chunks as one batch, normalised."""
-        chunks = [each for each in found if isinstance(each, Images)]
+        chunks = [each for each in answers if isinstance(each, Images)]
         if not chunks:
             with streams.making():
-                shape = (sum(len(each[0]) for each in found), 3, self.size, self.size)
-                return self._crops.normalisation(self._joined([each[0] for each in found], shape))
+                shape = (sum(len(each[0]) for each in answers), 3, self.size, self.size)
+                return self._crops.normalisation(self._joined([each[0] for each in answers], shape))
         encoded = torch.cat([each.encoded for each in chunks])
         sizes, boxes = torch.cat([each.sizes for each in chunks]), torch.cat([each.boxes for each in chunks])
         parts = []

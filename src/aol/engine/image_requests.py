@@ -124,7 +124,7 @@ def joined(parts: Sequence[Part], samples: Sequence[int]) -> Images:
 Request: TypeAlias = tuple[str, int, int, int]  # what is wanted, sample, seed, epoch
 
 
-class Wanted:
+class ImageReader:
     """Answers requests for chunks of images, in a worker process or here.
 
     Args:
@@ -144,8 +144,8 @@ class Wanted:
         """Return the images of a chunk."""
         if self._cuts:
             return joined([self._part(*request) for request in requests], [index for _, index, _, _ in requests])
-        found = [self._views[what].image(index, seed=seed, epoch=epoch) for what, index, seed, epoch in requests]
-        return Pixels(torch.stack(found))
+        images = [self._views[what].image(index, seed=seed, epoch=epoch) for what, index, seed, epoch in requests]
+        return Pixels(torch.stack(images))
 
     def _part(self, what: str, index: int, seed: int, epoch: int) -> Part:
         """Return an image as it is or, where the device does not decode it, a cut or what the transform returns."""
@@ -154,7 +154,7 @@ class Wanted:
         crop = transform if isinstance(transform, RandomResizedCrop) else None
         plain = plain_jpeg_size(content) if self.encoded else None
         size = plain or size_of(content, self._records.source(index))
-        box = CENTRAL if crop is None else _drawn(crop, *size, sample_generator(seed, epoch, index))
+        box = CENTRAL if crop is None else _draw_box(crop, *size, sample_generator(seed, epoch, index))
         own = plain is not None and decoded_by_worker(index, epoch, self.share)
         if plain is not None and max(plain) <= 2 * LARGEST and not own:
             return Part(content, plain, box)
@@ -164,10 +164,10 @@ class Wanted:
         if crop is not None:
             return _cut(image, box, size, crop.size)
         pixels = torch.from_numpy(np.array(image)).permute(2, 0, 1)
-        return _whole(transform(pixels, sample_generator(seed, epoch, index)).permute(1, 2, 0).numpy())
+        return _uncropped(transform(pixels, sample_generator(seed, epoch, index)).permute(1, 2, 0).numpy())
 
 
-def _drawn(crop: RandomResizedCrop, height: int, width: int, generator: np.random.Generator) -> Box:
+def _draw_box(crop: RandomResizedCrop, height: int, width: int, generator: np.random.Generator) -> Box:
     """Draw a box and whether to mirror it, as `RandomResizedCrop.boxes`."""
     box = crop.box(height, width, generator)
     return (*box, int(crop.flip and generator.random() < 0.5))
@@ -181,7 +181,7 @@ def _cut(image: Image, box: Box, size: tuple[int, int], most: int) -> Part:
     cut = np.array(image.crop(edges))  # to the nearest pixels
     if max(cut.shape) > LARGEST:
         cut = resize(torch.from_numpy(cut).permute(2, 0, 1), most, most).permute(1, 2, 0).numpy()
-    return _whole(cut, flip)
+    return _uncropped(cut, flip)
 
 
 def _reduction(side: int, least: int) -> int:
@@ -193,7 +193,7 @@ def _reduction(side: int, least: int) -> int:
     return max(factor for factor in (1, 2, 4, 8) if factor == 1 or side // factor >= least)
 
 
-def _whole(pixels: npt.NDArray[np.uint8], flip: int = 0) -> Part:
+def _uncropped(pixels: npt.NDArray[np.uint8], flip: int = 0) -> Part:
     """Return pixels [height, width, 3] of which all are shown."""
     rows, columns = pixels.shape[:2]
     return Part(pixels, (rows, columns), (0, 0, rows, columns, flip))

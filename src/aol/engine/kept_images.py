@@ -65,7 +65,7 @@ class Decoded:
             self._boxes.copy_(boxes)
         self.waited = time.perf_counter() - start
 
-    def shown(self, index: Tensor, at: Tensor) -> Tensor:
+    def augmented(self, index: Tensor, at: Tensor) -> Tensor:
         """Return samples `index [R, B]` as network input, with the crops drawn for this epoch."""
         if self._crop is None or self._boxes is None:
             return self.plain(index)
@@ -88,7 +88,9 @@ def kept(split: StoredImages, *, workers: int, device: torch.device) -> Ragged |
     They fit into half of the free memory of a GPU. What was decoded is kept for the next group of runs.
     """
     records = split.records
-    if device.type == "cuda" and records not in _decoded and _fits(records, device):
+    if device.type != "cuda":
+        return None
+    if records not in _decoded and _fits(records, device):
         images = decoded(records, workers=workers, device=device)
         if images is not None:
             _decoded[records] = images
@@ -98,14 +100,14 @@ def kept(split: StoredImages, *, workers: int, device: torch.device) -> Ragged |
 _decoded: WeakKeyDictionary[Records, Ragged] = WeakKeyDictionary()
 
 
-def room(device: torch.device) -> float:
+def memory_limit(device: torch.device) -> float:
     """Return how many bytes of decoded images a device keeps."""
     return _SHARE_OF_MEMORY * torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else float("inf")
 
 
 def _fits(records: Records, device: torch.device) -> bool:
     """Return whether the decoded images of a set are likely to fit: all but very large sets are then measured."""
-    return len(records.labels) * typical_bytes(records, decoded=True) < room(device)
+    return len(records.labels) * typical_bytes(records, decoded=True) < memory_limit(device)
 
 
 class _Sizes(NamedTuple):
@@ -123,8 +125,8 @@ class _Whole:
     def __call__(self, requests: Sequence[tuple[str, int]]) -> _Sizes | Images:
         index = [index for _, index in requests]
         if requests[0][0] == "sizes":
-            found = [size_of(self._records.encoded(each), self._records.source(each)) for each in index]
-            return _Sizes(torch.tensor(found))
+            sizes = [size_of(self._records.encoded(each), self._records.source(each)) for each in index]
+            return _Sizes(torch.tensor(sizes))
         return joined([self._part(each) for each in index], index)
 
     def _part(self, index: int) -> Part:
@@ -144,7 +146,7 @@ def decoded(records: Records, *, workers: int, device: torch.device) -> Ragged |
     try:
         sizes = torch.cat([each.sizes for group in _answers(pool, "sizes", every) for each in group])
         rows, columns = largest_crops(sizes, RandomResizedCrop())
-        if 3 * int(sizes.prod(1).sum()) > room(device) or max(rows, columns) > LARGEST:
+        if 3 * int(sizes.prod(1).sum()) > memory_limit(device) or max(rows, columns) > LARGEST:
             return None
         images, done = Ragged.empty(sizes, device)._replace(planar=True), 0
         for group in _answers(pool, "images", every):

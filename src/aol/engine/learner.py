@@ -145,6 +145,7 @@ class Learner:
         self._parameters = list(self.net.parameters())
         self._optimiser = self._make_optimiser()
         self._by_loss = _rows_by_loss(runs, device)
+        self._loss_order = torch.cat([rows for _, rows in self._by_loss]).argsort()
         self.offset: Tensor | None = None  # [R, C]: added to the logits in the loss; keeps its memory, as graphs need
         self.by_count = torch.tensor([run.divide_by == "count" for run in runs], device=device)
 
@@ -221,8 +222,7 @@ class Learner:
         if len(self._by_loss) == 1:  # no rows to gather, whose gradients a GPU would sort to add
             return of(self._by_loss[0][0], logits, label)
         parts = [of(gamma, logits[rows], label[rows]) for gamma, rows in self._by_loss]
-        order = torch.cat([rows for _, rows in self._by_loss]).argsort()
-        return torch.cat(parts)[order]
+        return torch.cat(parts)[self._loss_order]
 
     def _forward(self, net: nn.Module, images: Tensor) -> Tensor:
         with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.settings.precision == "bf16"):
@@ -247,12 +247,12 @@ class Learner:
 
     def networks(self, run: int) -> dict[str, dict[str, Tensor]]:
         """Return the state of one run's network, and of its average if there is one, by name, on the CPU."""
-        found = {"network": self.net.unstack(run)}
+        states = {"network": self.net.unstack(run)}
         if self._averaged is not None:
-            found["network-averaged"] = self._averaged.unstack(run)
-        return {name: {key: value.cpu().contiguous() for key, value in state.items()} for name, state in found.items()}
+            states["network-averaged"] = self._averaged.unstack(run)
+        return {name: {key: value.cpu().contiguous() for key, value in state.items()} for name, state in states.items()}
 
-    def agree(self) -> None:
+    def broadcast_buffers(self) -> None:
         """Broadcast the running statistics of the first process: each has seen only its part of the batches."""
         if _distributed.world()[1] > 1:
             for net in filter(None, (self.net, self._averaged)):

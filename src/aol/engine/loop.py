@@ -69,7 +69,7 @@ class Loop(ABC):
         self._keeps_answers = keep_samples or any(WEIGHTINGS[run.weighting].needs_loss for run in runs)
         s = self.settings
         shape = shape_of(pair, s.image_size)
-        seen = partial(
+        make_sources = partial(
             sources,
             image_size=s.image_size,
             normalisation=s.normalisation,
@@ -78,20 +78,20 @@ class Loop(ABC):
             device=device,
             decoding=decoding,
         )
-        self.train, self.test = seen(pair)
-        hidden = None if s.nuisance == "none" or pair.shortcut is None else pair.shortcut.test.to(device)
-        self.conflicting = hidden  # [T]: test samples whose nuisance is that of another class
+        self.train, self.test = make_sources(pair)
+        self.conflicting: Tensor | None = None  # bool [T]: test samples whose nuisance is that of another class
+        if s.nuisance != "none" and pair.shortcut is not None:
+            self.conflicting = pair.shortcut.test.to(device)
         labels = self.train.labels.cpu()
         # Of what may differ between the runs of a group, only the seed matters here, and runs share few seeds.
         pools = {seed: pool(run, labels, pair.shortcut) for seed, run in {run.seed: run for run in runs}.items()}
         self.pool = torch.stack([pools[run.seed][0] for run in runs]).to(device)  # [R, n]: places in the data set
         self.held_out = torch.stack([pools[run.seed][1] for run in runs]).to(device)  # [R, v]: for validation
         self._validation = self.train
-        if pair.validation is not None and (
-            not s.validation or s.changes_data
-        ):  # a split of the set's own: [v], the same for all runs
+        if pair.validation is not None and (not s.validation or s.changes_data):
+            # A split of the set's own: [v], the same for all runs.
             own = replace(pair, train=pair.validation, test=pair.validation)  # type: ignore[arg-type]
-            self._validation = seen(own)[1]
+            self._validation = make_sources(own)[1]
             self.held_out = torch.arange(self._validation.labels.numel(), device=device)
         self.labels = self.train.labels[self.pool[0]]  # [n]: the same in all runs, because pools are ordered by class
         self.class_counts = torch.bincount(self.labels.cpu(), minlength=self.num_classes)
@@ -165,16 +165,16 @@ class Loop(ABC):
         on_test = {**readings.by_class("test"), "test_precision": precision(readings.sums)}
         by_class |= {**on_test, "test_age": self.test_ages.class_age}
         accuracy, share = (on_test[name].cpu() for name in ("test_accuracy", "test_precision"))
-        found: dict[str, Tensor | float] = {"test_accuracy": readings.accuracy}
+        by_epoch: dict[str, Tensor | float] = {"test_accuracy": readings.accuracy}
         for name, values in class_metrics(accuracy, precision=share, counts=self.class_counts).items():
-            found[f"test_{name}"] = values
+            by_epoch[f"test_{name}"] = values
         if self.conflicting is not None:
-            found |= self._group_readings(readings.correct)
+            by_epoch |= self._group_readings(readings.correct)
         if self.learner.has_average:
-            found["averaged_accuracy"] = self._evaluate("averaged", every).accuracy
+            by_epoch["averaged_accuracy"] = self._evaluate("averaged", every).accuracy
         if self.held_out.numel():
-            found["validation_accuracy"] = self._evaluate("validation", self.held_out).accuracy
-        return found
+            by_epoch["validation_accuracy"] = self._evaluate("validation", self.held_out).accuracy
+        return by_epoch
 
     def _group_readings(self, correct: Tensor) -> dict[str, Tensor | float]:
         """Return the accuracy on conflicting test samples, and that of the worst group; this process has `correct`."""
@@ -203,9 +203,9 @@ class Loop(ABC):
                 observed=self.margins.pending if what == "train" else tuple,
                 issued=self._count,
             )
-        found = self._clean_passes[what](index, times)
-        self._finite &= found.sums[2].isfinite().all(1)  # the last step may diverge while its own loss is finite
-        return found
+        readings = self._clean_passes[what](index, times)
+        self._finite &= readings.sums[2].isfinite().all(1)  # the last step may diverge while its own loss is finite
+        return readings
 
     def _count(self, images: int) -> None:
         """Count work that was given to the device."""
@@ -267,18 +267,18 @@ class Loop(ABC):
         soft = any(each.signal == "probability" for each in margins.values())
         return partial(self.margins.observe_logits, margins) if soft else None
 
-    def _observe_step(self, position: Tensor, label: Tensor, right: Tensor, named: Tensor) -> None:
+    def _observe_step(self, position: Tensor, label: Tensor, right: Tensor, predicted: Tensor) -> None:
         """Update margins with the answers of a training step, and ages and error rates if these are their signal."""
         if self.settings.signal == "train":
             self._observe_ages(position, label, right)
-        self.margins.observe(self._margins_of_steps(), position, label, named)
+        self.margins.observe(self._margins_of_steps(), position, label, predicted)
 
     def _observe_batch(
-        self, position: Tensor, label: Tensor, right: Tensor, named: Tensor, times: Tensor | None = None
+        self, position: Tensor, label: Tensor, right: Tensor, predicted: Tensor, times: Tensor | None = None
     ) -> None:
         """Update ages and error rates with answers of a clean pass, and margins that move once an epoch."""
         self._observe_ages(position, label, right, times)
-        self.margins.observe(self.margins.per_epoch, position, label, named, times)
+        self.margins.observe(self.margins.per_epoch, position, label, predicted, times)
 
     def _observe_ages(self, position: Tensor, label: Tensor, right: Tensor, times: Tensor | None = None) -> None:
         """Update ages and error rates with answers `[R, B]`."""

@@ -60,7 +60,7 @@ class OfflineLoop(Loop):
         self._set_offsets(self.counts)
         trained = self._train_on(place, position, weight, coming=self._coming())
         if signal in ("train", "none"):
-            readings = {"train_count": trained.count, "train_accuracy": trained.right / trained.count}
+            readings = trained.by_class()
         if signal == "eval":
             seen = here if self._sampling is None else self._sampling.draw(self.runs, self.epoch)
             readings = self._evaluate_train(seen)
@@ -102,17 +102,17 @@ class OfflineLoop(Loop):
 
     def _evaluate_train(self, here: Tensor) -> dict[str, Tensor]:
         """Classify what was trained on, unaugmented, and update the ages."""
-        found = self._evaluate("train", self.pool.gather(1, here))
+        evaluated = self._evaluate("train", self.pool.gather(1, here))
         rank, world = _distributed.world()
         mine = here[:, rank::world]
-        self._observe_batch(mine, self.labels[mine], found.correct, found.named)
+        self._observe_batch(mine, self.labels[mine], evaluated.correct, evaluated.predicted)
         if self.samples is not None:
-            self.samples.observe(mine, found.answers)
-        if self.signals is not None and found.answers is not None:
-            self.signals.observe(here, found.answers[ANSWER.index("confidence")])
-        readings = {"train_count": found.count, **found.by_class("train")}
+            self.samples.observe(mine, evaluated.answers)
+        if self.signals is not None and evaluated.answers is not None:
+            self.signals.observe(here, evaluated.answers[ANSWER.index("confidence")])
+        readings = {"train_count": evaluated.count, **evaluated.by_class("train")}
         if self._sampling is not None:
-            readings["train_accuracy_error"] = standard_error(readings["train_accuracy"], found.count, self.counts)
+            readings["train_accuracy_error"] = standard_error(readings["train_accuracy"], evaluated.count, self.counts)
         return readings
 
     def _train_readings(self, by_class: dict[str, Tensor]) -> dict[str, Tensor | float]:

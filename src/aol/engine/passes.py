@@ -47,6 +47,10 @@ class Trained:
     seconds: float | None = None
     waited: float | None = None
 
+    def by_class(self) -> dict[str, Tensor]:
+        """Return samples and accuracy of each class, `[R, C]`, by their names in the history."""
+        return {"train_count": self.count, "train_accuracy": self.right / self.count}
+
 
 class TrainPass:
     """Trains for one pass over m samples a run; called once an epoch.
@@ -130,13 +134,13 @@ class TrainPass:
             for size in self._sizes():
                 self._captured(size)()
                 self._issued(size * self._world)
-        self._learner.agree()
+        self._learner.broadcast_buffers()
         sums, losses = _distributed.total(self._sums), _distributed.total(self._losses)
-        found = Trained(losses / self._world / self.steps, sums[0].clone(), sums[1].clone(), rates[-1], self._size)
+        trained = Trained(losses / self._world / self.steps, sums[0].clone(), sums[1].clone(), rates[-1], self._size)
         if isinstance(self._source, OnDevice):
-            return found
+            return trained
         losses.cpu()  # waits for the device: a pass over large images takes long enough to be timed
-        return replace(found, seconds=time.perf_counter() - start, waited=self._source.waited)
+        return replace(trained, seconds=time.perf_counter() - start, waited=self._source.waited)
 
     def _sizes(self) -> Iterator[int]:
         left = self._mine.numel()
@@ -178,22 +182,22 @@ class TrainPass:
         label = self._source.labels[place]
         if images is None:
             assert not isinstance(self._source, FromStorage)
-            images = self._source.shown(place, at)
+            images = self._source.augmented(place, at)
         real = self._real.index_select(0, at)
         total = self._total(weight, real) if self._world > 1 else None
         rate = self._rates.index_select(0, self._step[None])[0]
         loss, logits = self._learner.step(images, label, weight, rate, total)
-        named, known = answers(logits)
-        right = (named == label) & known
+        predicted, known = answers(logits)
+        right = (predicted == label) & known
         self._losses += loss
         counted = real.to(torch.float64).expand(label.shape)
         self._sums.scatter_add_(2, label.expand(2, -1, -1), torch.stack((right * counted, counted)))
         if self._observe is not None:
             position = self._position.index_select(1, at)
             if self._world > 1:  # padding does not count
-                position, label, right, named = (each[:, real] for each in (position, label, right, named))
+                position, label, right, predicted = (each[:, real] for each in (position, label, right, predicted))
                 logits = logits[:, real]
-            self._observe(position, label, right, named)
+            self._observe(position, label, right, predicted)
             if self._observe_logits is not None:
                 self._observe_logits(label, logits, None)
         self._cursor += size
@@ -227,13 +231,13 @@ def share(size: int, batch: int, rank: int, world: int, device: torch.device) ->
 
 @dataclass(frozen=True)
 class Readings:
-    """Results of a clean pass over n samples: `correct` and the predicted class `named`, `[R, n]`.
+    """Results of a clean pass over n samples: which were `correct`, and the `predicted` classes, `[R, n]`.
 
     `sums` are those of `aol.readings` by class, `float64 [5, R, C]`; `answers` has each answer in full, if kept.
     """
 
     correct: Tensor
-    named: Tensor
+    predicted: Tensor
     sums: Tensor
     answers: Tensor | None = None
 
@@ -293,13 +297,13 @@ class CleanPass:
         self._fixed = device.type == "cuda"  # a graph has one batch size: the last batch is padded
         own = -(-size // self._world)
         self._batch = min(self._batch, max(1, own))
-        room = -(-own // self._batch) * self._batch
-        self._index = torch.zeros(room if shared else (runs, room), dtype=torch.int64, device=device)
-        self._times = torch.zeros((runs, room), dtype=torch.float64, device=device)
-        self._correct = torch.zeros((runs, room), dtype=torch.bool, device=device)
-        self._named = torch.zeros((runs, room), dtype=torch.int64, device=device)
+        padded = -(-own // self._batch) * self._batch
+        self._index = torch.zeros(padded if shared else (runs, padded), dtype=torch.int64, device=device)
+        self._times = torch.zeros((runs, padded), dtype=torch.float64, device=device)
+        self._correct = torch.zeros((runs, padded), dtype=torch.bool, device=device)
+        self._predicted = torch.zeros((runs, padded), dtype=torch.int64, device=device)
         self._sums = torch.zeros((SUMS, runs, num_classes), dtype=torch.float64, device=device)
-        self._answers = torch.zeros((len(ANSWER), runs, room if keep else 0), device=device)
+        self._answers = torch.zeros((len(ANSWER), runs, padded if keep else 0), device=device)
         self._cursor = torch.zeros((), dtype=torch.int64, device=device)
         self._batches: dict[int, Captured] = {}
 
@@ -326,8 +330,8 @@ class CleanPass:
                 self._captured(self._batch if self._fixed else min(self._batch, size - start))()
                 self._issued(min(self._batch, size - start) * self._world)
         answers = self._answers[..., :size].clone() if self._answers.numel() else None
-        correct, named = self._correct[:, :size].clone(), self._named[:, :size].clone()
-        return Readings(correct, named, _distributed.total(self._sums).clone(), answers)
+        correct, predicted = self._correct[:, :size].clone(), self._predicted[:, :size].clone()
+        return Readings(correct, predicted, _distributed.total(self._sums).clone(), answers)
 
     def _captured(self, size: int) -> Captured:
         if size not in self._batches:
@@ -335,7 +339,7 @@ class CleanPass:
         return self._batches[size]
 
     def _touched(self) -> Iterator[Tensor]:
-        yield from (self._cursor, self._sums, self._correct, self._named, self._answers)
+        yield from (self._cursor, self._sums, self._correct, self._predicted, self._answers)
         yield from self._observed_tensors()
 
     def _work(self, size: int, images: Tensor | None = None) -> None:
@@ -348,11 +352,11 @@ class CleanPass:
         logits = self._learner.predict(images, averaged=self._averaged)
         label = self._source.labels[index].expand(logits.shape[0], -1)
         times = self._times.index_select(1, at)
-        right, named = add_readings(self._sums, logits, label, times)
+        right, predicted = add_readings(self._sums, logits, label, times)
         if self._observe_logits is not None:
             self._observe_logits(label, logits, times)
         self._correct.index_copy_(1, at, right)
-        self._named.index_copy_(1, at, named)
+        self._predicted.index_copy_(1, at, predicted)
         if self._answers.numel():
             self._answers.index_copy_(2, at, answer(logits, label))
         self._cursor += size

@@ -56,13 +56,13 @@ class RunMargins:
 
     def offsets(self, counts: Tensor) -> Tensor:
         """Return the offsets of every run, `float32 [R, C]`; `counts` is `[C]` or `[R, C]`."""
-        found = torch.zeros(self._shape, device=self._device)
+        offsets = torch.zeros(self._shape, device=self._device)
         if self._by_counts.numel():
             own = counts.expand(self._shape)[self._by_counts]
-            found[self._by_counts] = logit_offsets(own, self._tau)
+            offsets[self._by_counts] = logit_offsets(own, self._tau)
         for name, margins in self.controllers.items():
-            found[self._rows[name]] = margins.offsets
-        return found
+            offsets[self._rows[name]] = margins.offsets
+        return offsets
 
     @property
     def per_step(self) -> dict[str, Margins]:
@@ -81,8 +81,8 @@ class RunMargins:
         for name, margins in of.items():
             if margins.signal == "probability":
                 rows = self._rows[name]
-                often = None if times is None else times[rows].to(torch.int64)
-                margins.observe(label[rows], logits[rows].softmax(-1), times=often)
+                own_times = None if times is None else times[rows].to(torch.int64)
+                margins.observe(label[rows], logits[rows].softmax(-1), times=own_times)
 
     def observe(
         self, of: Mapping[str, Margins], position: Tensor, label: Tensor, answer: Tensor, times: Tensor | None = None

@@ -175,33 +175,33 @@ class Settings:
 
     def _canonical(self) -> dict[str, Value]:
         """Return settings to replace, unused ones by defaults, numbers by floats, so that equal runs are equal."""
-        start = {field.name: field.default for field in fields(self)}
+        defaults = {field.name: field.default for field in fields(self)}
         weighting = WEIGHTINGS[self.weighting]
-        idle = {name for other in WEIGHTINGS.values() for name in other.settings} - set(weighting.settings)
-        idle |= {name for other in MARGINS.values() for name in other.settings} - set(MARGINS[self.margin].settings)
+        unused = {name for other in WEIGHTINGS.values() for name in other.settings} - set(weighting.settings)
+        unused |= {name for other in MARGINS.values() for name in other.settings} - set(MARGINS[self.margin].settings)
         if self.nuisance == "none":
-            idle |= {"conflicts"}
+            unused |= {"conflicts"}
         if weighting.is_uniform:
-            idle |= {"start"}
+            unused |= {"start"}
         if self.loss != "focal":
-            idle |= {"gamma"}
+            unused |= {"gamma"}
         if self.signal != "eval":
-            idle |= {"clean_part"}
+            unused |= {"clean_part"}
         if self.scenario == "offline":
-            idle |= {"fraction"}
+            unused |= {"fraction"}
         if self.scenario != "stream":
-            idle |= {"stream", "period", "memory", "threshold"}
+            unused |= {"stream", "period", "memory", "threshold"}
             if self.fuse != "ema" and weighting.uses_ages and self.rho != 0.0:  # a mean or a maximum has no rate
-                idle |= {"rho"}
+                unused |= {"rho"}
         else:
-            idle |= {"fuse", "period" if self.stream == "access" else "fraction"}  # class ages are always smoothed
+            unused |= {"fuse", "period" if self.stream == "access" else "fraction"}  # class ages are always smoothed
         if self.imbalance is None:
-            idle |= {"profile"}
-        canonical: dict[str, Value] = {name: start[name] for name in idle}  # type: ignore[misc]
-        for name, default in start.items():  # 50 and 50.0 must not give two ids
+            unused |= {"profile"}
+        canonical: dict[str, Value] = {name: defaults[name] for name in unused}  # type: ignore[misc]
+        for name, default in defaults.items():  # 50 and 50.0 must not give two ids
             value = getattr(self, name)
             real = isinstance(default, float) or name in ("threshold", "warmup")
-            if name not in idle and value is not None and real and not isinstance(value, str):
+            if name not in unused and value is not None and real and not isinstance(value, str):
                 canonical[name] = float(value)
         if self.threshold == "median":
             canonical["threshold"] = None
@@ -223,11 +223,11 @@ class Settings:
 
         Settings at their defaults do not enter, so that adding a setting changes no id.
         """
-        start = {field.name: field.default for field in fields(self)} | {"warmup": 5.0}  # the default of 0.1.0
-        told = {name: value for name, value in self.as_dict().items() if value != start[name]}
-        if self.warmup is not None and self.warmup.is_integer() and "warmup" in told:
-            told["warmup"] = int(self.warmup)  # as in 0.1.0
-        text = json.dumps(told, sort_keys=True)
+        defaults = {field.name: field.default for field in fields(self)} | {"warmup": 5.0}  # the default of 0.1.0
+        changed = {name: value for name, value in self.as_dict().items() if value != defaults[name]}
+        if self.warmup is not None and self.warmup.is_integer() and "warmup" in changed:
+            changed["warmup"] = int(self.warmup)  # as in 0.1.0
+        text = json.dumps(changed, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
     @property

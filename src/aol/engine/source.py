@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from importlib.util import find_spec
 from typing import TypeAlias
 
@@ -116,7 +115,7 @@ class OnDevice:
             for old, new in zip(self._draws, drawn, strict=True):
                 old.copy_(new)
 
-    def shown(self, index: Tensor, at: Tensor) -> Tensor:
+    def augmented(self, index: Tensor, at: Tensor) -> Tensor:
         """Return samples `index [R, B]` as network input, augmented as drawn for the places `at [B]`."""
         if self._augmentation is None or self._draws is None:
             return self.plain(index)
@@ -135,8 +134,8 @@ class OnDevice:
     def _gathered(self, index: Tensor, draws: augment.Draws | None, pad: int) -> Tensor:
         from aol.nets.fused import images  # needs Triton
 
-        found: Tensor = images.batch(self._pixels, index, draws, pad=pad, scale=self._scale, shift=self._shift)
-        return found
+        batch: Tensor = images.batch(self._pixels, index, draws, pad=pad, scale=self._scale, shift=self._shift)
+        return batch
 
 
 _AUGMENT = 1_000_002  # this use's place in the path of a seed; orders are 1,000,001
@@ -178,31 +177,23 @@ def sources(
     scale = pair.normalisation if normalisation == "centred" else pair.standardised
     train, test = pair.train, pair.test
     if isinstance(train, ImageSet) and isinstance(test, ImageSet):
-        change = pair.augmentation if augment else None
-        return OnDevice(train, scale, change, device), OnDevice(test, scale, None, device)
+        augmentation = pair.augmentation if augment else None
+        return OnDevice(train, scale, augmentation, device), OnDevice(test, scale, None, device)
     if not isinstance(train, StoredImages) or not isinstance(test, StoredImages):
         raise TypeError("A data set must have both splits in memory, or both in storage.")
     if image_size is not None:
         crop, centre = crops_for(image_size)
         train, test = train.with_transform(crop), test.with_transform(centre)
     plain = train.with_transform(test.transform)
-    shown = train if augment else plain
-    stored = partial(_stored, scale, worker_count(workers, device), device, decoding or Decoding())
-    return stored(shown, plain), stored(test, test)
+    count, how = worker_count(workers, device), decoding or Decoding()
 
+    def stored(train: StoredImages, clean: StoredImages) -> Decoded | FromStorage:
+        """Return a large split: decoded once and kept on a GPU where it fits, else decoded while training."""
+        images = None
+        if how.keep and has_views(train, clean):
+            images = kept_images.kept(train, workers=count, device=device)
+        if images is None:
+            return FromStorage(train, clean, scale, workers=count, device=device, cpu_share=how.share(count))
+        return Decoded(images, train, clean, scale, device)
 
-def _stored(
-    scale: Normalisation,
-    workers: int,
-    device: torch.device,
-    decoding: Decoding,
-    train: StoredImages,
-    clean: StoredImages,
-) -> Decoded | FromStorage:
-    """Return a large split as a source: decoded once and kept on a GPU where it fits, else decoded while training."""
-    images = None
-    if decoding.keep and has_views(train, clean):
-        images = kept_images.kept(train, workers=workers, device=device)
-    if images is None:
-        return FromStorage(train, clean, scale, workers=workers, device=device, cpu_share=decoding.share(workers))
-    return Decoded(images, train, clean, scale, device)
+    return stored(train if augment else plain, plain), stored(test, test)

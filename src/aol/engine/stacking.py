@@ -91,7 +91,7 @@ def choose(case: Case, number: int, wanted: str = "auto") -> Choice:
     return _CHOSEN[key]
 
 
-def joint(case: Case, number: int, wanted: str = "auto") -> str:
+def stacking_of_group(case: Case, number: int, wanted: str = "auto") -> str:
     """Return which of `nets.STACKINGS` trains a group that exists already, also where `choose` says "alone".
 
     The quickest where ways were timed, else the first that the network allows.

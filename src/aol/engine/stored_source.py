@@ -22,8 +22,8 @@ from aol.data import gpu_decode
 from aol.data.encoded_images import StoredImages
 from aol.data.images import Normalisation
 from aol.data.workers import Asked, Workers, core_share
-from aol.engine.image_batches import Maker
-from aol.engine.image_requests import GROUP, Request, Wanted, chunks, has_views, slot_bytes, split
+from aol.engine.image_batches import BatchMaker
+from aol.engine.image_requests import GROUP, ImageReader, Request, chunks, has_views, slot_bytes, split
 from aol.engine.launch import local_processes
 from aol.engine.prefetch import Pass, Passes
 from aol.engine.side_streams import SideStreams, WaitTimer
@@ -48,7 +48,7 @@ def worker_count(workers: int | None, device: torch.device) -> int:
 
 
 @dataclass(frozen=True)
-class _Shown:
+class _PassRequest:
     """What a pass shows: samples of a set in order, and what their crops are drawn from."""
 
     what: str
@@ -99,9 +99,9 @@ class FromStorage:
         self._device = device
         cuts, ahead = (device.type == "cuda" if each is None else each for each in (cuts, ahead))
         encoded = gpu_decode.can_decode(device) and has_views(train, clean)
-        wanted = Wanted(train, clean, cuts=cuts, encoded=encoded, share=cpu_share)
-        maker = Maker(clean.transform, train.records, scale, device)
-        self._feed = _Feed(wanted, maker, workers=workers, depth=_DEPTH if ahead else 0)
+        reader = ImageReader(train, clean, cuts=cuts, encoded=encoded, share=cpu_share)
+        maker = BatchMaker(clean.transform, train.records, scale, device)
+        self._feed = _Feed(reader, maker, workers=workers, depth=_DEPTH if ahead else 0)
         finalize(self, self._feed.close)
 
     def train(
@@ -112,17 +112,17 @@ class FromStorage:
         `coming`: the order of the next epoch, where it is known.
         """
         (seed,) = seeds
-        shown = _Shown("train", order[0, mine].tolist(), batch, seed, epoch)
-        after = None if coming is None else _Shown("train", coming[0, mine].tolist(), batch, seed, epoch + 1)
+        shown = _PassRequest("train", order[0, mine].tolist(), batch, seed, epoch)
+        after = None if coming is None else _PassRequest("train", coming[0, mine].tolist(), batch, seed, epoch + 1)
         for images in self._load(shown, after):
             yield images[None]
 
     def clean(self, index: Tensor, *, batch: int) -> Iterator[Tensor]:
         """Yield batches without augmentation, `[B, C, H, W]`, or `[1, B, C, H, W]` of `index [1, n]`."""
-        for images in self._load(_Shown("clean", index.reshape(-1).tolist(), batch)):
+        for images in self._load(_PassRequest("clean", index.reshape(-1).tolist(), batch)):
             yield images if index.dim() == 1 else images[None]
 
-    def _load(self, shown: _Shown, after: _Shown | None = None) -> Iterator[Tensor]:
+    def _load(self, shown: _PassRequest, after: _PassRequest | None = None) -> Iterator[Tensor]:
         timer = WaitTimer(self._device)
         try:
             for images, ready in self._feed.start(shown, after):
@@ -149,25 +149,25 @@ _Made: TypeAlias = tuple[Tensor, "torch.cuda.Event | None"]  # a batch, and when
 class _Feed:
     """Makes the batches of the passes of a source: training passes and clean ones, side by side."""
 
-    def __init__(self, wanted: Wanted, maker: Maker, *, workers: int, depth: int) -> None:
-        self._wanted, self._maker, self._count = wanted, maker, workers
+    def __init__(self, reader: ImageReader, maker: BatchMaker, *, workers: int, depth: int) -> None:
+        self._reader, self._maker, self._count = reader, maker, workers
         self._streams = {what: SideStreams(maker.device) for what in ("train", "clean")}
-        self._passes: dict[str, Passes[_Shown, _Made]]
+        self._passes: dict[str, Passes[_PassRequest, _Made]]
         self._passes = {what: Passes(self._batches, depth=depth) for what in self._streams}
         self._workers: Workers | None = None
         self.spent = (0.0, 0.0)
 
-    def start(self, shown: _Shown, after: _Shown | None) -> Pass[_Made]:
+    def start(self, shown: _PassRequest, after: _PassRequest | None) -> Pass[_Made]:
         """Begin with a pass, or go on with it; `after` follows it, if that is known."""
         if self._workers is None:
-            maker, share = self._maker, self._wanted.share
+            maker, share = self._maker, self._reader.share
             slot = slot_bytes(maker.records, share=share, size=maker.size) if self._count else 0
             self._workers = Workers(
-                self._wanted,
+                self._reader,
                 workers=self._count,
                 together=3 * GROUP,
                 slot=slot,
-                pin=self._wanted.encoded and maker.device.type == "cuda",
+                pin=self._reader.encoded and maker.device.type == "cuda",
                 lanes=len(self._passes),
             )
         passes = self._passes[shown.what]
@@ -176,7 +176,7 @@ class _Feed:
             passes.expect(after)
         return now
 
-    def _batches(self, shown: _Shown, now: Pass[_Made]) -> Iterator[_Made]:
+    def _batches(self, shown: _PassRequest, now: Pass[_Made]) -> Iterator[_Made]:
         """Yield the batches of a pass."""
         assert self._workers is not None
         streams, lane = self._streams[shown.what], self._workers.lanes[shown.what == "clean"]
@@ -217,7 +217,7 @@ class _Feed:
         self._workers = None
 
 
-def _requests(shown: _Shown, now: Pass[_Made]) -> Iterator[list[Request]]:
+def _requests(shown: _PassRequest, now: Pass[_Made]) -> Iterator[list[Request]]:
     for batch in shown.chunks():
         for chunk in batch:
             yield [(shown.what, index, shown.seed, shown.epoch) for index in chunk]

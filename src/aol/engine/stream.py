@@ -55,7 +55,7 @@ class StreamLoop(Loop):
         self._set_offsets(counts)
         trained = self._train_on(self.pool.gather(1, position), position, weight)
         if signal in ("train", "none"):
-            readings = {"train_count": trained.count, "train_accuracy": trained.right / trained.count}
+            readings = trained.by_class()
         if signal == "eval":
             readings = self._evaluate_train(*self._remembered())
         if signal in ("eval", "train"):
@@ -75,12 +75,12 @@ class StreamLoop(Loop):
 
     def _evaluate_train(self, index: Tensor, times: Tensor | None = None) -> dict[str, Tensor]:
         """Classify samples `index [R, m]`, unaugmented, each counted `times`, and update the ages."""
-        found = self._evaluate("train", self.pool.gather(1, index), times, most=self.labels.numel())
+        evaluated = self._evaluate("train", self.pool.gather(1, index), times, most=self.labels.numel())
         rank, world = _distributed.world()
         mine = index[:, rank::world]
-        often = None if times is None else times[:, rank::world]
-        self._observe_batch(mine, self.labels[mine], found.correct, found.named, often)
-        return {"train_count": found.count, **found.by_class("train")}
+        own_times = None if times is None else times[:, rank::world]
+        self._observe_batch(mine, self.labels[mine], evaluated.correct, evaluated.predicted, own_times)
+        return {"train_count": evaluated.count, **evaluated.by_class("train")}
 
     def _train_readings(self, by_class: dict[str, Tensor]) -> dict[str, Tensor | float]:
         return {**super()._train_readings(by_class), "threshold": self.ages.threshold}

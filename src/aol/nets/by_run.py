@@ -200,7 +200,7 @@ def obstacle_by_run(net: nn.Module, images: Tensor, *, streams: bool = False, co
     >>> obstacle_by_run(nn.Sequential(nn.Flatten(), nn.Linear(4, 2), nn.Dropout()), torch.ones(2, 1, 2, 2))
     'the network draws random numbers while it trains'
     """
-    pair = [_moved(net, seed) for seed in range(2)]
+    pair = [_perturbed(net, seed) for seed in range(2)]
     joint = ByRun(pair, streams=streams)
     shown = torch.stack([images, images.flip(0) + 0.5])
     with torch.random.fork_rng():
@@ -219,15 +219,15 @@ def obstacle_by_run(net: nn.Module, images: Tensor, *, streams: bool = False, co
     return _difference(joint, pair, logits, plain)
 
 
-# What `vmap` says, at length, of code that depends on values.
+# Parts of what `vmap` says of code that depends on values.
 _OF_VALUES = ("data-dependent control flow", ".item() on a Tensor", "dynamic shape", "Cannot access data pointer")
 
 
 def _reason(error: Exception) -> str:
-    said = str(error) or type(error).__name__
-    if any(words in said for words in _OF_VALUES):
+    message = str(error) or type(error).__name__
+    if any(words in message for words in _OF_VALUES):
         return "the code of the network depends on the values of tensors, which vmap does not allow"
-    return said.splitlines()[0].removeprefix("cannot stack: ").rstrip(". ")
+    return message.splitlines()[0].removeprefix("cannot stack: ").rstrip(". ")
 
 
 def _record(joint: ByRun, images: Tensor) -> None:
@@ -245,8 +245,8 @@ def _random_state(images: Tensor) -> Tensor:
     return torch.cat([torch.get_rng_state(), *on_gpu])
 
 
-def _moved(net: nn.Module, seed: int) -> nn.Module:
-    """Copy a network, in training mode, with its values moved a little, so that two of them differ."""
+def _perturbed(net: nn.Module, seed: int) -> nn.Module:
+    """Copy a network, in training mode, with its values changed a little, so that two of them differ."""
     generator = torch.Generator().manual_seed(seed)
     copied = copy.deepcopy(net).train()
     with torch.no_grad():
@@ -267,8 +267,8 @@ def _difference(joint: ByRun, pair: Sequence[nn.Module], logits: Tensor, plain: 
     }
     largest = torch.stack([value.abs().max() for value in grads.values() if value.numel()])
     for name, value in joint.network.named_parameters():
-        found = torch.zeros_like(value) if value.grad is None else value.grad
-        if not _close(found, grads[name], largest):
+        grad = torch.zeros_like(value) if value.grad is None else value.grad
+        if not _close(grad, grads[name], largest):
             return f"the gradient of {name!r} for several runs at once is not that of each run"
     for name, buffer in joint.network.named_buffers():
         theirs = torch.stack([net.get_buffer(name) for net in pair])

@@ -20,8 +20,8 @@ def conv_by_run(
     >>> conv_by_run(x, weight, (1, 1), (0, 0), (1, 1), 1).flatten().tolist()
     [9.0, 90.0]
     """
-    found: Tensor = _forward(_last(x), _last(weight), [*stride], [*padding], [*dilation], groups)
-    return found
+    maps: Tensor = _forward(_last(x), _last(weight), [*stride], [*padding], [*dilation], groups)
+    return maps
 
 
 def _last(maps: Tensor) -> Tensor:
@@ -54,14 +54,14 @@ def _backward(
     of_maps: bool,
 ) -> tuple[Tensor, Tensor]:
     """Return the gradients of maps (nothing unless `of_maps`) and of kernels."""
-    found = [
+    grads = [
         torch.ops.aten.convolution_backward(
             *each, None, stride, padding, dilation, False, [0, 0], groups, [of_maps, True, False]
         )[:2]
         for each in zip(grad, x, weight, strict=True)
     ]
-    of_x = _joined([each for each, _ in found]) if of_maps else x.new_empty(0)
-    return of_x, _joined([each for _, each in found])
+    of_x = _joined([each for each, _ in grads]) if of_maps else x.new_empty(0)
+    return of_x, _joined([each for _, each in grads])
 
 
 @_forward.register_fake

@@ -31,7 +31,7 @@ def build_external(name: str, classes: int, channels: int, size: int) -> Network
         net = build(classes, channels, size)
     except Exception as error:
         given = f"{classes} classes, {channels} channels, size {size}"
-        raise ValueError(f"{name} fails for {given}: {_said(error)}") from error
+        raise ValueError(f"{name} fails for {given}: {_summary(error)}") from error
     if not isinstance(net, nn.Module):
         raise ValueError(f"{name} must return a torch.nn.Module, not a {type(net).__name__}")
     _check_output(name, net, classes, channels, size)
@@ -51,7 +51,7 @@ def head_name(net: nn.Module) -> str:
     return name if name and linear[name].bias is not None else ""
 
 
-def _said(error: Exception) -> str:
+def _summary(error: Exception) -> str:
     """Return the kind of an error, and the first line of its message, without a full stop."""
     return f"{type(error).__name__}: {error}".splitlines()[0].rstrip(".")
 
@@ -64,10 +64,10 @@ def _timm(name: str) -> Build:
     def build(classes: int, channels: int, size: int) -> nn.Module:
         common = {"pretrained": False, "num_classes": classes, "in_chans": channels}
         try:
-            found: nn.Module = timm.create_model(name, **common, img_size=size)
+            net: nn.Module = timm.create_model(name, **common, img_size=size)
         except TypeError:  # most convolutional networks take images of any size
-            found = timm.create_model(name, **common)
-        return found
+            net = timm.create_model(name, **common)
+        return net
 
     return build
 
@@ -76,16 +76,16 @@ def _function(module: str, name: str) -> Build:
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     try:
-        found = getattr(importlib.import_module(module), name, None)
+        function = getattr(importlib.import_module(module), name, None)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module}.".startswith(f"{error.name}."):
             raise  # of the module's own imports
         raise ValueError(f"there is no module {module!r} in this folder or on Python's path") from None
     except Exception as error:
-        raise ValueError(f"the module {module!r} cannot be imported: {_said(error)}") from error
-    if not callable(found):
+        raise ValueError(f"the module {module!r} cannot be imported: {_summary(error)}") from error
+    if not callable(function):
         raise ValueError(f"the module {module!r} has no function {name!r}")
-    return cast(Build, found)
+    return cast(Build, function)
 
 
 def _check_output(name: str, net: nn.Module, classes: int, channels: int, size: int) -> None:
@@ -94,7 +94,7 @@ def _check_output(name: str, net: nn.Module, classes: int, channels: int, size: 
         with torch.no_grad():
             logits = net.eval()(images)
     except Exception as error:
-        raise ValueError(f"{name} fails on images {list(images.shape)}: {_said(error)}") from error
+        raise ValueError(f"{name} fails on images {list(images.shape)}: {_summary(error)}") from error
     finally:
         net.train(was)
     shape = list(logits.shape) if isinstance(logits, torch.Tensor) else type(logits).__name__

@@ -157,13 +157,13 @@ def check_alike(networks: Sequence[nn.Module]) -> None:
     """Raise ValueError unless there is a network, and all are alike but for their values."""
     if not networks:
         raise ValueError("networks must hold at least one network, got none")
-    first = _face(networks[0])
+    first = _signature(networks[0])
     for run, network in enumerate(networks):
-        if _face(network) != first:
+        if _signature(network) != first:
             raise ValueError(f"networks must be alike but for their values; network {run} differs from network 0")
 
 
-def _face(net: nn.Module) -> tuple[object, ...]:
+def _signature(net: nn.Module) -> tuple[object, ...]:
     """All that two networks must have in common: layers and settings, shapes, types, devices, modes."""
     tensors = [(name, t.shape, t.dtype, t.device) for name, t in net.state_dict().items()]
     trained = [(name, p.requires_grad) for name, p in net.named_parameters()]

@@ -46,9 +46,9 @@ def _not_finite(x: Tensor, runs: int) -> Tensor:
     )
 
 
-def _without(x: Tensor, sick: Tensor, axis: int, value: float) -> Tensor:
+def _replaced(x: Tensor, diverged: Tensor, axis: int, value: float) -> Tensor:
     """Replace the values of runs that are not finite by `value`; runs are side by side along `axis`."""
-    each = sick.repeat_interleave(x.shape[axis] // sick.numel())
+    each = diverged.repeat_interleave(x.shape[axis] // diverged.numel())
     return torch.where(each.view([-1 if a == axis else 1 for a in range(x.dim())]), value, x)
 
 
@@ -62,7 +62,7 @@ class _ContainGradient(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        return _without(grads[0], _not_finite(grads[0], ctx.runs), 1, 0.0), None
+        return _replaced(grads[0], _not_finite(grads[0], ctx.runs), 1, 0.0), None
 
 
 def conv_of_runs(
@@ -88,8 +88,8 @@ def conv_of_runs(
     """
     contained = runs > 1 and (x.is_cuda if contains is None else contains)
     if contained:
-        sick = _not_finite(x, runs)
-        x, weight = _without(x, sick, 1, 0.0), _without(weight, sick, 0, torch.nan)
+        diverged = _not_finite(x, runs)
+        x, weight = _replaced(x, diverged, 1, 0.0), _replaced(weight, diverged, 0, torch.nan)
     y = F.conv2d(x, weight, bias, stride, padding, dilation, runs * groups)
     if contained and y.requires_grad:
         y = cast(Tensor, _ContainGradient.apply(y, runs))  # type: ignore[no-untyped-call]

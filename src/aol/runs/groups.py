@@ -23,7 +23,7 @@ from aol.engine.learner import network_name
 from aol.engine.loop import pool
 from aol.engine.settings import Settings, WrongSettingsError, groups
 from aol.engine.source import AnyPair, data_of, input_shape
-from aol.engine.stacking import ALONE, Case, Choice, choose, joint
+from aol.engine.stacking import ALONE, Case, Choice, choose, stacking_of_group
 from aol.runs.loggers import check_loggers
 from aol.runs.progress import Silent
 from aol.runs.store import Store
@@ -177,7 +177,7 @@ def _together(
 
 def stacking_of(runs: Sequence[Settings], pairs: Mapping[str, AnyPair], options: ExecutionOptions) -> str:
     """Return how a group of runs becomes one network: one of `nets.STACKINGS`."""
-    return joint(_case(runs, pairs, options), len(runs), options.stacking) if len(runs) > 1 else "grouped"
+    return stacking_of_group(_case(runs, pairs, options), len(runs), options.stacking) if len(runs) > 1 else "grouped"
 
 
 def _case(runs: Sequence[Settings], pairs: Mapping[str, AnyPair], options: ExecutionOptions) -> Case:
