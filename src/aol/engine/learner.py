@@ -59,19 +59,20 @@ def build(
     """
     made = []
     for run in runs:
-        net = nets.make(
-            network_name(run.net, shape),
-            num_classes=num_classes,
-            in_channels=shape[0],
-            image_size=shape[1],
-            seed=run.seed,
-        )
+        net = make_network(run, num_classes, shape)
         if run.loss != "softmax":
             bias = net.get_submodule(head_name(net)).get_parameter("bias")
             nn.init.constant_(bias, sigmoid_bias(num_classes))
         made.append(net)
     single = len(made) == 1 and (alone or not nets.can_stack(made[0]))
     return SingleRun(made[0]) if single else nets.join(made, stacking if len(made) > 1 else "grouped")
+
+
+def make_network(run: Settings, num_classes: int, shape: tuple[int, int, int]) -> nets.Network:
+    """Return the network of a run for images of a shape (channels, height, width), initialised from its seed."""
+    channels, size, _ = shape
+    name = network_name(run.net, shape)
+    return nets.make(name, num_classes=num_classes, in_channels=channels, image_size=size, seed=run.seed)
 
 
 def network_name(name: str, shape: tuple[int, int, int]) -> str:
@@ -154,13 +155,13 @@ class Learner:
         if isinstance(net, nets.ByRun):
             return net.channels_last()
         wanted = self.settings.precision == "bf16"
-        if not isinstance(net, nets.Stacked) or not wanted or not fused.can_fuse(net, self._shape[1:]):
-            return net.to(memory_format=torch.channels_last)  # type: ignore[call-overload,no-any-return]
-        quick = fused.fuse(net)
-        if reason := quick.failure(self._shape):
+        if isinstance(net, nets.Stacked) and wanted and fused.can_fuse(net, self._shape[1:]):
+            quick = fused.fuse(net)
+            reason = quick.failure(self._shape)
+            if reason is None:
+                return quick
             warnings.warn(f"Using PyTorch instead of aol's kernels, which fail here: {reason}", stacklevel=2)
-            return net.to(memory_format=torch.channels_last)  # type: ignore[call-overload,no-any-return]
-        return quick
+        return net.to(memory_format=torch.channels_last)  # type: ignore[call-overload,no-any-return]
 
     def _make_optimiser(self) -> torch.optim.Optimizer:
         s = self.settings

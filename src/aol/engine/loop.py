@@ -94,7 +94,7 @@ class Loop(ABC):
             self._validation = make_sources(own)[1]
             self.held_out = torch.arange(self._validation.labels.numel(), device=device)
         self.labels = self.train.labels[self.pool[0]]  # [n]: the same in all runs, because pools are ordered by class
-        self.class_counts = torch.bincount(self.labels.cpu(), minlength=self.num_classes)
+        self.counts = torch.bincount(self.labels, minlength=self.num_classes)  # samples of each class, [C]
         self.learner = Learner(runs, num_classes=self.num_classes, shape=shape, device=device, stacking=stacking)
         self.weights = RunWeights(runs, device)
         self.history = History(len(runs), self.num_classes)
@@ -166,7 +166,7 @@ class Loop(ABC):
         by_class |= {**on_test, "test_age": self.test_ages.class_age}
         accuracy, share = (on_test[name].cpu() for name in ("test_accuracy", "test_precision"))
         by_epoch: dict[str, Tensor | float] = {"test_accuracy": readings.accuracy}
-        for name, values in class_metrics(accuracy, precision=share, counts=self.class_counts).items():
+        for name, values in class_metrics(accuracy, precision=share, counts=self.counts.cpu()).items():
             by_epoch[f"test_{name}"] = values
         if self.conflicting is not None:
             by_epoch |= self._group_readings(readings.correct)

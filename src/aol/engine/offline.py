@@ -29,7 +29,6 @@ class OfflineLoop(Loop):
     def _start(self) -> None:
         runs, s, device = self.runs, self.settings, self.device
         arrives = s.scenario == "arrival"
-        self.counts = torch.bincount(self.labels, minlength=self.num_classes)
         self.ages = SampleAges(
             self.labels,
             num_classes=self.num_classes,

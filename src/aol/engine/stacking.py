@@ -16,7 +16,7 @@ from torch import Tensor
 
 from aol import nets
 from aol.engine.capture import Captured
-from aol.engine.learner import Learner, network_name
+from aol.engine.learner import Learner, make_network
 from aol.engine.settings import Settings
 from aol.nets import fused
 from aol.nets.by_run import options_of
@@ -61,9 +61,7 @@ class Case:
 
     def network(self) -> nets.Network:
         """Return a network of the run."""
-        channels, size, _ = self.shape
-        name = network_name(self.run.net, self.shape)
-        return nets.make(name, num_classes=self.num_classes, in_channels=channels, image_size=size, seed=self.run.seed)
+        return make_network(self.run, self.num_classes, self.shape)
 
 
 _CHOSEN: dict[object, Choice] = {}

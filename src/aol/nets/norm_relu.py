@@ -28,10 +28,10 @@ def norm_relu(norm: nn.Module, x: Tensor, shortcut: Tensor | None = None) -> Ten
         norm.get_buffer("num_batches_tracked").add_(1)
     if shortcut is not None:
         shortcut = shortcut.to(x.dtype).contiguous(memory_format=torch.channels_last)
-    y: Tensor = NormRelu.apply(
+    fused: Tensor = NormRelu.apply(
         x, norm.weight, norm.bias, norm.running_mean, norm.running_var, shortcut, norm.training, norm.momentum, norm.eps
     )  # type: ignore[no-untyped-call]
-    return y
+    return fused
 
 
 def _applies(norm: nn.Module, x: Tensor, shortcut: Tensor | None) -> bool:

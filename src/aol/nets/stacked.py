@@ -91,10 +91,11 @@ class Stacked(nn.Module):
         self._head = head_name(networks[0])
         self._shapes = {name: value.shape for name, value in networks[0].state_dict().items()}
         entry = entry_of(self.network)
-        self._channels = entry.in_channels if isinstance(entry, StackedConv2d) else None
-        self._takes_shared = isinstance(entry, StackedConv2d) and entry.groups == 1
+        self._channels: int | None = None
+        self._takes_shared = False
         if isinstance(entry, StackedConv2d):
-            entry.takes_shared = self._takes_shared
+            self._channels = entry.in_channels
+            self._takes_shared = entry.takes_shared = entry.groups == 1
 
     @property
     def head(self) -> StackedLinear:

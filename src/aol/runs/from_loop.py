@@ -30,7 +30,7 @@ def records_of(
     found = versions(loop.device)
     state = loop.history.state_dict()
     by_epoch, by_class = (np.asarray(state[name]) for name in ("by_epoch", "by_class"))
-    counts = loop.class_counts.tolist()
+    counts = loop.counts.tolist()
     runs = []
     for row, run in enumerate(loop.runs):
         curves = {name: by_epoch[:, place, row].astype(np.float64) for place, name in enumerate(EPOCH)}

@@ -19,7 +19,7 @@ from aol._files import read_json, write_atomically
 from aol.data.images import ImageSet
 from aol.engine import capacity
 from aol.engine.launch import launched
-from aol.engine.learner import network_name
+from aol.engine.learner import make_network, network_name
 from aol.engine.loop import pool
 from aol.engine.settings import Settings, WrongSettingsError, groups
 from aol.engine.source import AnyPair, data_of, input_shape
@@ -214,10 +214,10 @@ def is_small(run: Settings, pairs: Mapping[str, AnyPair]) -> bool:
 
 def _network(run: Settings, pair: AnyPair) -> nets.Network:
     shape = input_shape(run, pair)
-    name = network_name(run.net, shape)
     try:
-        return nets.make(name, num_classes=pair.num_classes, in_channels=shape[0], image_size=shape[1], seed=run.seed)
+        return make_network(run, pair.num_classes, shape)
     except ValueError as error:
+        name = network_name(run.net, shape)
         raise WrongSettingsError(f"net={name!r} does not fit the images of {pair.name}: {error}.") from error
 
 

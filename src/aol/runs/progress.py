@@ -252,7 +252,7 @@ def _waiting(loop: Loop) -> str:
 
 def imbalance_note(loop: Loop) -> str | None:
     """Return a sentence where the smallest class of a long tail should have less than one sample; else None."""
-    run, counts = loop.settings, loop.class_counts
+    run, counts = loop.settings, loop.counts.cpu()
     if run.imbalance is None:
         return None
     if run.scenario == "stream" and run.stream == "shifting":
