@@ -273,8 +273,9 @@ class Learner:
         averaged = None if self._averaged is None else self._averaged.state_dict()
         moments = {}
         for place, (parameter, like) in enumerate(self._moments()):
-            zeros = {name: torch.zeros_like(tensor) for name, tensor in like.items()}
-            moments[place] = self._optimiser.state.get(parameter) or zeros  # frozen and unused parameters have no state
+            moments[place] = self._optimiser.state.get(parameter)
+            if not moments[place]:  # frozen and unused parameters, and all of them before the first step
+                moments[place] = {name: torch.zeros_like(tensor) for name, tensor in like.items()}
         return {"net": self.net.state_dict(), "averaged": averaged, "optimiser": {"state": moments}}
 
     def load_state_dict(self, state: dict[str, object]) -> None:
