@@ -216,6 +216,24 @@ def test_a_process_that_died_is_named_by_those_that_wait_for_it(tmp_path: Path) 
     assert len(list(tmp_path.glob("runs/*/run.json"))) >= 1
 
 
+@pytest.mark.parametrize("by", ["data", "runs"])
+def test_a_process_killed_while_the_folder_is_prepared_ends_the_others_with_one_sentence(
+    by: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def begin_or_die(store: object) -> None:
+        if os.environ["RANK"] == "0":
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    monkeypatch.setattr(driver, "remove_partial_files", begin_or_die)
+    words = ["train", "--epochs", "1", "--seed", "0,1", "--parallel", by, "--out", str(tmp_path / "out")]
+    first, second = processes(words, logs=tmp_path)
+    assert (status_of(first), status_of(second)) == (-signal.SIGKILL, 1)
+    said = (tmp_path / "1").read_text()
+    assert "the process of rank 1 lost its connection to the other 1" in said
+    assert "gloo" not in said
+    assert said.count("\n") == 1
+
+
 def test_processes_do_not_wait_for_runs_that_do_not_fit_into_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -233,7 +251,7 @@ def test_processes_do_not_wait_for_runs_that_do_not_fit_into_memory(
 
 
 def test_sigterm_ends_a_process_that_waits_for_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(driver, "_meeting", lambda *_: os.kill(os.getpid(), signal.SIGTERM))
+    monkeypatch.setattr(driver, "_in_all", lambda *_: os.kill(os.getpid(), signal.SIGTERM))
     assert status_of(forked(["train", "--epochs", "1", "--out", str(tmp_path / "out")])) == -signal.SIGTERM
 
 

@@ -21,7 +21,6 @@ from datetime import timedelta
 from pathlib import Path
 from types import FrameType
 
-import torch
 import torch.distributed as dist
 
 from aol._files import acquire, is_locked, remove_partial_files
@@ -102,9 +101,15 @@ def train(
     writes = rank == 0 or not shared
     shares = shares_of(options)
     share = shares[0] if len(shares) == 1 else None  # of several, none is left to another process
-    names = [lock_name((number, world), asked or runs, options) for number in range(1, world + 1)]
+    divided = asked or runs
+    names = [lock_name((number, world), divided, options) for number in range(1, world + 1)]
     stop = Stop(None if options.minutes is None else 60 * options.minutes)
-    with _process_group(shared, options.device), contextlib.ExitStack() as held, contextlib.ExitStack() as training:
+    backend = "nccl" if options.device.type == "cuda" else "gloo"
+    with (
+        _connected(backend) if shared else contextlib.nullcontext(),
+        contextlib.ExitStack() as held,
+        contextlib.ExitStack() as training,
+    ):
         # Whatever is wrong with settings or data is reported before anything is written.
         opened = open_data(runs) if prepare else {}
         check(runs if prepare else (), opened, options)
@@ -112,7 +117,7 @@ def train(
         def lock() -> None:
             if writes:
                 store.prepare()
-                held.enter_context(store.lock("" if share is None else lock_name(share, asked or runs, options)))
+                held.enter_context(store.lock("" if share is None else lock_name(share, divided, options)))
             if world > 1 and not shared:
                 training.callback(acquire(store.folder, _training_lock(store, names[rank]), "--out").release)
 
@@ -124,12 +129,13 @@ def train(
             if rank == 0 and prepare:
                 prepare()
 
-        with _meeting(world, shared):
+        # Processes that share only the list of runs need not communicate while they train.
+        with _connected("gloo", _PATIENCE) if world > 1 and not shared else contextlib.nullcontext():
             _in_all(lock, world)  # until all have their part, another command may be training runs that begin() deletes
             _in_all(begin, world)
         held.enter_context(stop.on_signal())  # not before: SIGTERM ends a process that waits for the others
         opens = open_data if prepare is None else lambda _: opened
-        job = Job(runs, store, options, opens, progress, keep=keep, require=require, asked=asked)
+        job = Job(runs, store, options, opens, progress, keep=keep, require=require, asked=divided)
         _train_all(job, stop, shared=shared, writes=writes)
         _say_the_end(job, stop, share)
         if world > 1 and not shared and not stop.came:
@@ -264,30 +270,27 @@ def _agreed_group(job: Job, shared: bool, left: float) -> RunGroup | None:
 
 
 @contextlib.contextmanager
-def _process_group(shared: bool, device: torch.device) -> Iterator[None]:
-    """Let the processes that torchrun started communicate, where they share the data."""
-    if not shared:
-        yield
-        return
-    _gather("nccl" if device.type == "cuda" else "gloo")
+def _connected(backend: str, patience: timedelta | None = None) -> Iterator[None]:
+    """Let the processes that torchrun started communicate; if one of them dies, the others end with one sentence."""
+    rank, world = launched()
+    try:
+        dist.init_process_group(backend, timeout=patience)
+    except (RuntimeError, ValueError, OSError) as error:
+        reason = str(error).splitlines()[0]
+        raise RuntimeError(f"the process of rank {rank} does not reach the other {world - 1}: {reason}") from error
     try:
         yield
         dist.barrier()  # none leaves while another is still writing
+    except RuntimeError as error:
+        lost = isinstance(error, dist.DistError) or (type(error) is RuntimeError and "/gloo/" in str(error))
+        if not lost:
+            raise
+        raise RuntimeError(
+            f"the process of rank {rank} lost its connection to the other {world - 1}: one of them has probably ended. "
+            f"See what they printed, then start all {world} again."
+        ) from error
     finally:
         gc.collect()  # networks that are no longer used hold the group, and would end it too late: that aborts
-        dist.destroy_process_group()
-
-
-@contextlib.contextmanager
-def _meeting(world: int, shared: bool) -> Iterator[None]:
-    """Let processes that share only the list of runs communicate: they need not while they train."""
-    if shared or world == 1:
-        yield
-        return
-    _gather("gloo", _PATIENCE)
-    try:
-        yield
-    finally:
         dist.destroy_process_group()
 
 
@@ -317,16 +320,6 @@ def _sendable(error: Exception | None) -> Exception | None:
     return error
 
 
-def _gather(backend: str, patience: timedelta | None = None) -> None:
-    """Wait for all processes that the environment names."""
-    rank, world = launched()
-    try:
-        dist.init_process_group(backend, timeout=patience)
-    except (RuntimeError, ValueError, OSError) as error:
-        reason = str(error).splitlines()[0]
-        raise RuntimeError(f"the process of rank {rank} does not reach the other {world - 1}: {reason}") from error
-
-
 def _wait_for_others(runs: Sequence[Settings], job: Job, names: Sequence[str], stop: Stop) -> None:
     """Wait for the processes that share the list of runs, as long as each holds the lock of its name and one trains.
 
@@ -334,24 +327,21 @@ def _wait_for_others(runs: Sequence[Settings], job: Job, names: Sequence[str], s
     all of them for a run that did not fit into memory.
     """
     store = job.store
-    while not _all_complete(runs, store) and not stop.before(0.0):
-        trains = any(is_locked(_training_lock(store, name)) for name in names)
-        gone = [rank for rank, name in enumerate(names) if not store.is_locked(name)]
-        if not trains and job.outcome.untrained:
-            return
-        if (gone or not trains) and stop.limit is None and not _all_complete(runs, store):
-            who = f"the processes of rank {', '.join(map(str, gone))} (of {len(names)})" if gone else "other processes"
-            raise RuntimeError(
-                f"{who} ended before their runs were complete: see what they printed, then start all {len(names)} "
-                f"again, or run `aol resume {store.folder}` with one."
-            )
-        time.sleep(0.2)
+    for run in runs:
+        while not is_complete(get_valid(store, run)):
+            trains = any(is_locked(_training_lock(store, name)) for name in names)
+            gone = [rank for rank, name in enumerate(names) if not store.is_locked(name)]
+            if stop.before(0.0) or (job.outcome.untrained and not trains):
+                return
+            if (gone or not trains) and stop.limit is None and not is_complete(get_valid(store, run)):
+                who = f"the processes of rank {', '.join(map(str, gone))}" if gone else "other processes"
+                raise RuntimeError(
+                    f"{who} (of {len(names)}) ended before their runs were complete: see what they printed, then start "
+                    f"all {len(names)} again, or run `aol resume {store.folder}` with one."
+                )
+            time.sleep(0.2)
 
 
 def _training_lock(store: Store, name: str) -> Path:
     """Return the file that a process holds while it trains its share, and no longer while it waits for the others."""
     return store.folder / f".lock_trains-{name}"
-
-
-def _all_complete(runs: Sequence[Settings], store: Store) -> bool:
-    return all(is_complete(get_valid(store, run)) for run in runs)
