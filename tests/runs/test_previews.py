@@ -9,7 +9,17 @@ import pytest
 import torch
 from PIL import Image
 
-from aol.runs.previews import SIDE, Previews, read_thumbnails, thumbnail, worth_seeing, write_thumbnails
+from aol.runs.previews import (
+    SIDE,
+    Previews,
+    described,
+    read_descriptions,
+    read_thumbnails,
+    thumbnail,
+    worth_seeing,
+    write_descriptions,
+    write_thumbnails,
+)
 
 RAMP = np.arange(0, 250, 10, dtype=np.uint8).reshape(5, 5)
 KINDS = {
@@ -88,3 +98,10 @@ def test_the_oldest_of_all_and_of_every_class_and_the_most_suspicious_are_worth_
     classes = label.tolist()
     for c in range(100):
         assert set([i for i in order if classes[i] == c][:4]) <= set(found)
+
+
+def test_long_rows_are_read_as_they_were_written(tmp_path: Path) -> None:
+    row = described({f"column {number}": number for number in range(20)})
+    assert row[-1] == ["…", "8 more"]
+    write_descriptions(tmp_path, {3: row})
+    assert read_descriptions(tmp_path) == {3: row}

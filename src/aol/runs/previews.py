@@ -181,6 +181,9 @@ def read_descriptions(folder: Path) -> dict[int, Description]:
     """Return the descriptions in the folder of a run by the sample's row; none where none were kept or can be read."""
     try:
         found = read_json(folder / DESCRIPTIONS)
-        return {int(row): each if isinstance(each, str) else described(dict(each)) for row, each in found.items()}
+        return {
+            int(row): each if isinstance(each, str) else [[str(name), str(value)] for name, value in each]
+            for row, each in found.items()
+        }
     except (OSError, ValueError, TypeError, AttributeError):
         return {}
