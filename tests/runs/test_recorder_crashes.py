@@ -98,6 +98,61 @@ def test_a_loop_killed_at_any_write_goes_on_from_its_own_checkpoint(
     same_records(tmp_path / "straight", tmp_path / "killed", exact_means=False)
 
 
+@pytest.mark.parametrize("write", range(12))
+def test_runs_trained_together_and_killed_at_any_write_go_on_together(
+    write: int, tmp_path: Path, dies: dict[str, int]
+) -> None:
+    def make() -> aol.SampleAges:
+        return aol.SampleAges(LABELS, num_classes=4, rho=[0.2, 0.8])
+
+    ages = make()
+    with aol.Recorder(tmp_path / "straight", ages) as recorder:
+        for epoch in range(4):
+            epoch_of(ages, recorder, epoch)
+    ages, states = make(), []
+    recorder = aol.Recorder(tmp_path / "killed", ages)
+    dies["writes"] = write
+    with contextlib.suppress(Killed):
+        for epoch in range(4):
+            states.append(ages.state_dict())
+            epoch_of(ages, recorder, epoch)
+    recorder._held.close()  # as the end of the process would
+    dies["writes"] = 10**9
+    ages = make()
+    ages.load_state_dict(states[-1])
+    with aol.Recorder(tmp_path / "killed", ages, resume=True) as recorder:
+        for epoch in range(ages.epoch, 4):
+            epoch_of(ages, recorder, epoch)
+    for run in ("run-0", "run-1"):
+        same_records(tmp_path / "straight" / run, tmp_path / "killed" / run, exact_means=False)
+
+
+def test_records_of_some_runs_only_are_not_overwritten(tmp_path: Path) -> None:
+    ages = aol.ClassAges(2, rho=[0.2, 0.8])
+    with aol.Recorder(tmp_path, ages) as recorder:
+        for _ in range(2):
+            ages.observe([0, 1], torch.tensor([[True, False], [True, True]]))
+            ages.advance()
+            recorder.advance()
+    (tmp_path / "run-1" / "run.json").unlink()
+    with pytest.raises(record.DamagedRunError, match="lacks the records"):
+        aol.Recorder(tmp_path, ages, resume=True)
+
+
+def test_a_loop_killed_after_its_last_epoch_is_finished_when_it_is_resumed_and_closed(tmp_path: Path) -> None:
+    ages = aol.SampleAges(LABELS, num_classes=4)
+    recorder = aol.Recorder(tmp_path, ages)
+    epoch_of(ages, recorder, 0)
+    recorder._held.close()  # as the end of the process would
+    before = read_run(tmp_path)
+    aol.Recorder(tmp_path, aol.SampleAges(LABELS, num_classes=4), resume=True).close()  # without the ages' state
+    assert not read_run(tmp_path).finished
+    aol.Recorder(tmp_path, ages, resume=True).close()
+    after = read_run(tmp_path)
+    assert after.finished
+    np.testing.assert_array_equal(after.over_time["age"], before.over_time["age"])
+
+
 def test_a_loop_that_stops_between_epochs_goes_on_exactly(tmp_path: Path) -> None:
     straight(tmp_path / "straight", 5)
     ages = aol.SampleAges(LABELS, num_classes=4)

@@ -164,12 +164,15 @@ class Recorder:
                 )
             for folder in self._folders:
                 remove_partial_files(folder)
-            if not there:
-                return
-            before = [read_run(folder) for folder in self._folders]
+            before = [read_run(folder) for folder in there]
             if any(run.classes != self._classes and not self._grows for run in before):
                 raise DamagedRunError(f"{self.folder} has records of other classes: choose another folder.")
-            self._logs, self._ids = [_log_of(run) for run in before], [run.id for run in before]
+            if len(before) < self._runs:
+                if any(len(run.epochs) > 1 for run in before):
+                    raise DamagedRunError(f"{self.folder} lacks the records of some runs: choose another folder.")
+                return  # none, or the first advance() was interrupted
+            epochs = min(len(run.epochs) for run in before)  # runs are written one by one
+            self._logs, self._ids = [_log_of(run)[:epochs] for run in before], [run.id for run in before]
             if self._samples is not None and isinstance(self._ages, SampleAges) and self._logs[0]:
                 named = dict(zip(self._ids, self._folders, strict=True))
                 samples.restore_history(self._samples, named, self._ages.labels)
@@ -255,7 +258,8 @@ class Recorder:
 
     def close(self, *, finished: bool = True) -> None:
         """Mark the run as finished, and release the folder; a run that is not finished can be resumed."""
-        if finished and self._writes and self._at and not self._closed:
+        up_to_date = self._at or (self._logs[0] and self._logs[0][-1].epoch == self._ages.epoch)
+        if finished and self._writes and up_to_date and not self._closed:
             for run, folder in enumerate(self._folders):
                 write_run(folder, self._record(run, finished=True))
         self._closed = True

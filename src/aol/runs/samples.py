@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -156,9 +156,16 @@ def restore_history(history: SampleHistory, folders: Mapping[str, Path], labels:
     found = [table for table in tables if table is not None and len(table) == len(labels)]
     if len(found) < len(folders) or any((table.label != labels.cpu().numpy()).any() for table in found):
         raise DamagedRunError(f"{next(iter(folders.values()))} has records of other samples: choose another folder.")
+    epochs = min(len(table.answers) for table in found)  # a crash may leave some files an epoch ahead of the others
+    found = [table if len(table.answers) == epochs else _first_epochs(table, epochs) for table in found]
     names = _COLUMNS.keys() - {"index", "label", "ema"}
     columns = {name: np.stack([getattr(table, name) for table in found]) for name in names}
     history.restore(columns, [table.answers for table in found])
+
+
+def _first_epochs(table: SampleTable, epochs: int) -> SampleTable:
+    answers = table.answers.first(epochs)
+    return replace(table, answers=answers, age=answers.last(), times=np.minimum(table.times, epochs))
 
 
 def read_ids(folder: Path, size: int) -> list[str | int] | None:
