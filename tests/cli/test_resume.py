@@ -98,6 +98,17 @@ def test_what_cannot_be_continued_is_said_in_a_line(tmp_path: Path, capsys: pyte
         assert says in said.err
 
 
+def test_a_share_that_stopped_is_continued_by_resume_and_another_one_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    words = ["train", "--epochs", "1", "--seed", "0-1", "--out", str(out), "--shard", "1/2", "--minutes", "0"]
+    assert main(words) == 0
+    said = capsys.readouterr().out
+    assert f"Continue:       aol resume {out}\n" in said
+    assert "Share 2/2 has not been started" in said
+
+
 @pytest.mark.parametrize("words", [["train", "--epochs", "1", "--seed", "0-2"], ["study", "run"]], ids=lambda w: w[0])
 def test_shares_that_were_killed_before_they_began_are_named(
     words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -107,10 +118,17 @@ def test_shares_that_were_killed_before_they_began_are_named(
         words = [*words, "period-10-smoke", "--set", "epochs=1", "--only", "method=none", "--seeds", "0-2"]
     words = [*words, "--together", "1", "--out", str(out), "--shard"]
     assert main([*words, "1/3"]) == 0
+    if words[0] == "train":
+        said = capsys.readouterr().out
+        assert main(["show", str(out)]) == 0
+        for each in (said, capsys.readouterr().out):
+            assert "Shares 2/3, 3/3 have not been started" in each
+            assert f"aol resume {out} --shard 2/3" in each
+            assert "Continue:" not in each  # its own share is complete
     child = forked([*words, "2/3"], lambda: os.kill(os.getpid(), signal.SIGKILL))
     assert status_of(child) == -signal.SIGKILL
     capsys.readouterr()
-    for more, named in ([], "shares 2/3, 3/3 have"), (["--shard", "3/3"], "share 2/3 has"), ([], "share 2/3 has"):
+    for more, named in ([], "Shares 2/3, 3/3 have"), (["--shard", "3/3"], "Share 2/3 has"), ([], "Share 2/3 has"):
         assert main(["resume", str(out), *more, "--json"]) == 0
         said = capsys.readouterr()
         assert named in said.err

@@ -71,7 +71,7 @@ def test_the_table_the_oldest_classes_and_what_to_do_next(folder: Path, capsys: 
     assert ["aol", "ρ=0.5", "class", "3", "57.00", "2.65", "+5.00", "+2.52", "to", "+7.48"] in lines
     assert ["hen", "5", "7.2", "25.0"] in lines  # raw age, not the smoothed one
     assert lines.index(["hen", "5", "7.2", "25.0"]) < lines.index(["dog", "50", "2.5", "50.0"])
-    assert f"aol report {folder}" in out
+    assert f"aol report '{folder}'" in out
     assert "aol resume" not in out
 
 
@@ -104,11 +104,14 @@ def test_the_classes_that_accuracy_hides_have_a_table_and_are_in_the_json(
 
 def test_what_is_missing_can_be_continued(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     runs = [Settings(weighting=w, seed=s, epochs=2) for w in ("none", "aol") for s in range(4)]
-    write_request(folder, {"command": "train", "ids": [run.run_id for run in runs], "runs": []})
+    write_request(
+        folder, {"command": "train", "ids": [run.run_id for run in runs], "runs": [run.as_dict() for run in runs]}
+    )
     Store(folder).write(made_up(runs[3], 0.5, finished=False))
     _, out, _ = shown(capsys, folder)
     assert "6/8 runs complete" in out
-    assert f"aol resume {folder}" in out
+    assert f"aol resume '{folder}'" in out  # the folder's name has spaces
+    assert f"aol report '{folder}' --open" in out
 
 
 def test_a_diverged_run_is_named(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

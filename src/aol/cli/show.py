@@ -78,6 +78,23 @@ def asked_for(store: Store, runs: Sequence[Settings]) -> RunFrame:
     return frame_of((folder, run) for folder, run in read if run is not None)
 
 
+def what_is_left(folder: Path) -> tuple[bool, list[str]]:
+    """Return whether `aol resume FOLDER` has runs to train, and a sentence where it does not start some shares."""
+    from aol.runs.job import left_to_train
+    from aol.runs.store import Store, resume_command
+
+    try:
+        resumes, shares = left_to_train(Store(folder))
+    except ValueError:  # a damaged request, which `aol resume` explains
+        return True, []
+    if not shares:
+        return resumes, []
+    names = ["{}/{}".format(*share) for share in shares]
+    which = f"Shares {', '.join(names)} have" if len(names) > 1 else f"Share {names[0]} has"
+    command = f"`{resume_command(folder)} --shard {names[0]}`"
+    return resumes, [f"{which} not been started in {folder}: {command} starts share {names[0]} there."]
+
+
 # For programs
 
 
@@ -123,7 +140,7 @@ def _finite(figures: Mapping[str, float]) -> Json:
 
 def print_runs(frame: RunFrame, folders: Sequence[Path], *, asked: int) -> None:
     """Print the table over seeds, the classes that are wrong longest, and what to do next."""
-    from aol.runs.store import REQUEST
+    from aol.runs.store import REQUEST, resume_command
 
     out = console()
     finished = frame[frame.finished.astype(bool)] if len(frame) else frame
@@ -137,10 +154,13 @@ def print_runs(frame: RunFrame, folders: Sequence[Path], *, asked: int) -> None:
         if run.failed_at_epoch is not None:
             where = "" if run.seed is None else f", seed {run.seed}"
             lines.append(f"Failed: {run.method}{where}: its loss was not finite in epoch {run.failed_at_epoch}.")
-    if len(finished) < asked:
-        lines += [f"Continue:       aol resume {each}" for each in folders if (each / REQUEST).is_file()]
+    for folder in folders if len(finished) < asked else ():
+        if (folder / REQUEST).is_file():
+            resumes, shares = what_is_left(folder)
+            lines += [f"Continue:       {resume_command(folder)}"] if resumes else []
+            lines += shares
     if len(frame):
-        lines.append(f"Look closer:    aol report {' '.join(map(str, folders))} --open")
+        lines.append(f"Look closer:    aol report {shlex.join(map(str, folders))} --open")
         lines.append(f"In Python:      aol.load_runs({', '.join(repr(str(folder)) for folder in folders)})")
     if len(finished) == asked and (better := try_next(list(finished.runs.values()))):
         lines.append(f"Try next:       {better}")

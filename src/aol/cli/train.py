@@ -26,7 +26,7 @@ from aol.cli.execution import (
 from aol.cli.flags import KEEP_SAMPLES, OUTPUT, in_flags, runs_of, setting_flags, settings_of
 from aol.cli.output import note
 from aol.cli.parser import check_data, command, path, value
-from aol.cli.show import asked_for, print_json, print_runs
+from aol.cli.show import asked_for, print_json, print_runs, what_is_left
 from aol.engine.launch import launched
 from aol.engine.settings import Settings, WrongSettingsError
 
@@ -116,7 +116,8 @@ def _resume(words: argparse.Namespace) -> int | None:
         from aol.cli import study
 
         status = study.resume(words, request)
-        _name_shares_not_started(words.folder)
+        for sentence in what_is_left(words.folder)[1] if is_first() else ():
+            note(sentence)
         return status
     options = request.get("options")
     if hasattr(words, "shard") and isinstance(options, dict):  # a share that only begins now is noted, too
@@ -124,20 +125,7 @@ def _resume(words: argparse.Namespace) -> int | None:
     add_noted(words, {"out": str(words.folder), "fresh": False}, options)
     runs = requested_runs(request)
     check_networks(runs, (), f"use aol {request.get('command')} with --net and --resume")
-    status = train_runs(words, runs, Store(words.folder), request, resume=True)
-    _name_shares_not_started(words.folder)
-    return status
-
-
-def _name_shares_not_started(out: Path) -> None:
-    """Say which shares nobody has begun in a folder: their commands were killed early, or train into other folders."""
-    from aol.runs.job import shares_not_started
-    from aol.runs.store import Store
-
-    names = [f"{number}/{count}" for number, count in (shares_not_started(Store(out)) if is_first() else ())]
-    if names:
-        which = f"shares {', '.join(names)} have" if len(names) > 1 else f"share {names[0]} has"
-        note(f"{which} not been started in {out}: `aol resume {out} --shard {names[0]}` starts share {names[0]} there.")
+    return train_runs(words, runs, Store(words.folder), request, resume=True)
 
 
 def train_runs(
@@ -145,9 +133,10 @@ def train_runs(
 ) -> int:
     """Train runs and print what came of it; return the exit status."""
     from aol.runs import driver, job
+    from aol.runs.store import resume_command
 
     options = options_of(words)
-    words.stopped = f"`aol resume {store.folder}` continues from the last checkpoint"
+    words.stopped = f"`{resume_command(store.folder)}` continues from the last checkpoint"
     directory = Path(str(request.get("directory") or ""))
     progress = progress_for(words)
 
@@ -173,6 +162,8 @@ def train_runs(
     frame = asked_for(store, runs if is_first() else [])
     if is_first() and words.json:
         print_json(frame)
+        for sentence in what_is_left(store.folder)[1]:
+            note(sentence)
     elif is_first():
         print_runs(frame, [store.folder], asked=len(runs))
     failed = any(run.failed_at_epoch is not None for run in frame.runs.values())

@@ -33,7 +33,7 @@ from aol.runs.groups import ExecutionOptions, RunGroup, check, lock_name, remove
 from aol.runs.job import Job, OpenData, Outcome
 from aol.runs.loggers import Loggers
 from aol.runs.progress import Silent, describe, duration, imbalance_note
-from aol.runs.store import Store
+from aol.runs.store import Store, resume_command
 from aol.runs.validate import get_valid, is_complete
 
 _SHOW_EVERY = 0.5  # seconds between two displays within an epoch
@@ -337,7 +337,7 @@ def _wait_for_others(runs: Sequence[Settings], job: Job, names: Sequence[str], s
                 who = f"the processes of rank {', '.join(map(str, gone))}" if gone else "other processes"
                 raise RuntimeError(
                     f"{who} (of {len(names)}) ended before their runs were complete: see what they printed, then start "
-                    f"all {len(names)} again, or run `aol resume {store.folder}` with one."
+                    f"all {len(names)} again, or run `{resume_command(store.folder)}` with one."
                 )
             time.sleep(0.2)
 

@@ -21,7 +21,7 @@ from aol.runs import samples
 from aol.runs.groups import ExecutionOptions, RunGroup, begun_groups, check, new_group, plan, shares_of
 from aol.runs.progress import Silent, Tally, costs
 from aol.runs.record import FILE, DamagedRunError, Json, Run, versions
-from aol.runs.store import REQUEST, Store, read_request, requested_ids, write_request
+from aol.runs.store import REQUEST, Store, read_request, requested_ids, resume_command, write_request
 from aol.runs.validate import get_valid, is_complete, read_valid, settings_of
 
 OpenData = Callable[[Sequence[Settings]], dict[str, AnyPair]]
@@ -90,7 +90,7 @@ def _refuse_groups_across_shares(store: Store, own: set[str], wanted: set[str]) 
         if ids & wanted and ids - own and group.checkpoint.exists():
             raise WrongSettingsError(
                 f"{store.folder} was begun with runs trained together that are now in several shares: continue it with "
-                f"`aol resume {store.folder}` and no other flag, or delete all its runs by --fresh without --shard."
+                f"`{resume_command(store.folder)}` and no other flag, or delete all runs by --fresh without --shard."
             )
 
 
@@ -132,19 +132,23 @@ def share_of(runs: Sequence[Settings], number: int, count: int, together: int | 
     return [run for run in runs if run.run_id in shares[number - 1]]
 
 
-def shares_not_started(store: Store) -> list[tuple[int, int]]:
-    """Return the shares of a folder, (i, n) each, that have missing runs and that no command has begun there.
+def left_to_train(store: Store) -> tuple[bool, list[tuple[int, int]]]:
+    """Return whether `aol resume FOLDER` has runs to train, and the shares, (i, n) each, that it does not start.
 
-    None where all runs were asked for at once. Of several divisions, n is that of the share begun last.
+    It trains the shares that were started there; all runs where no shares were. The others were killed early, or are
+    trained in other folders. Of several divisions, n is that of the share started last.
     """
-    request: Any = read_request(store.folder) or {}
-    options = request.get("options") or {}
-    if not (begun := options.get("shares")):
-        return []
-    runs, count = requested_runs(request), begun[-1][1]
+    request: Any = read_request(store.folder) or {"runs": []}
+    options, runs = request.get("options") or {}, requested_runs(request)
     missing = {run.run_id for run in runs if not is_complete(get_valid(store, run))}
-    others = [(number, count) for number in range(1, count + 1) if [number, count] not in begun]
-    return [each for each in others if any(r.run_id in missing for r in share_of(runs, *each, options.get("together")))]
+    started = options.get("shares") or [[1, 1]]
+    count = started[-1][1]
+
+    def lacks_runs(number: int, count: int) -> bool:
+        return any(run.run_id in missing for run in share_of(runs, number, count, options.get("together")))
+
+    others = [(number, count) for number in range(1, count + 1) if [number, count] not in started]
+    return any(lacks_runs(*each) for each in started), [each for each in others if lacks_runs(*each)]
 
 
 class Job:

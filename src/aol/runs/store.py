@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shlex
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -127,6 +128,11 @@ def read_request(folder: Path) -> dict[str, Json] | None:
     if not isinstance(found, dict) or not isinstance(found.get("runs"), list):
         raise DamagedRunError(f"{path}: it does not say which runs were asked for. {_REPEAT}")
     return found
+
+
+def resume_command(folder: Path) -> str:
+    """Return the command that continues what was asked for in a folder."""
+    return shlex.join(["aol", "resume", str(folder)])
 
 
 def requested_ids(folder: Path) -> list[str]:
