@@ -227,4 +227,5 @@ def test_no_next_command_after_a_comparison_over_seeds() -> None:
     runs = [Settings(seed=seed, weighting=weighting) for seed in range(3) for weighting in ("none", "cb")]
     assert _asked(*runs) is None
     assert try_next([made_up(Settings(), 0.5)]) is None  # its command is not known
+    assert try_next([replace(made_up(Settings(), 0.5), command="python mine.py")]) is None  # nor are its flags
     assert try_next([]) is None

@@ -199,6 +199,15 @@ def test_wrong_words_leave_no_folder(
     assert not list(folder.glob("runs/*"))
 
 
+def test_a_command_stopped_before_it_trains_leaves_no_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stopped(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(train, "_open", stopped)
+    assert main(["train", "--epochs", "1"]) == 130
+    assert not list(folder.glob("runs/*"))
+
+
 def test_data_that_cannot_be_read_is_a_failure(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "empty").mkdir()
     assert main(["train", "--data", "empty"]) == 1

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from aol._values import printable as printable
+from aol._values import printable
 from aol.engine.settings import WrongSettingsError
 
 if TYPE_CHECKING:

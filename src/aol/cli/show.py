@@ -35,19 +35,12 @@ _OLD = 1.05  # mean age: below it practically every sample was right in the last
     choice("--format", FORMATS, "csv: a row a run, with all settings (default: table)"),
 )
 def _show(words: argparse.Namespace) -> int:
-    from aol.runs.record import DamagedRunError, read_run
-    from aol.runs.store import find_runs
-    from aol.runs.table import frame_of
+    from aol.runs.record import DamagedRunError
+    from aol.runs.table import frame_of, read_runs
 
     wanted = chosen_format(words)
-    runs: list[tuple[Path | None, Run]] = []
-    damaged = []
-    for folder in find_runs(*words.folders):
-        try:
-            runs.append((folder, read_run(folder)))
-        except DamagedRunError as error:
-            damaged.append(str(error))
-    frame = frame_of(runs)
+    damaged: list[DamagedRunError] = []
+    frame = frame_of(read_runs(words.folders, damaged))
     if wanted == "json":
         print_json(frame)
     elif wanted == "csv":
@@ -171,10 +164,11 @@ def print_runs(frame: RunFrame, folders: Sequence[Path], *, asked: int) -> None:
 def try_next(runs: Sequence[Run]) -> str | None:
     """Return the command of a sound comparison on the same data: with a baseline, over five seeds; None after one.
 
-    It repeats all other settings of the first run that has a method. Where none has, offsets from class counts are
+    It repeats all other settings of the first run that has a method; the flags of a user's own program are not known.
+    Where no run has a method, offsets from class counts are
     compared: they cost nothing and are hard to beat.
     """
-    known = [run for run in runs if run.command and run.seed is not None]
+    known = [run for run in runs if (run.command or "").startswith("aol ") and run.seed is not None]
     methods = {run.method for run in known}
     seeds = min((len({run.seed for run in known if run.method == method}) for method in methods), default=0)
     compared = any(method == "none" for method in methods) and len(methods) > 1

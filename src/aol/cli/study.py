@@ -173,7 +173,7 @@ def _carry_out(words: argparse.Namespace, networks: Sequence[str]) -> int:
     from aol.study.status import study_status
 
     study, store = chosen(words), Store(absolute(words.out) or "")
-    runs = study.all_runs()
+    asked = runs = study.all_runs()
     if names := study.without_choice():
         what = f"No setting of the grid of {', '.join(names)} can be chosen without a validation part"
         raise WrongSettingsError(f"{what}: --set validation=0.05, or select one setting with --only.")
@@ -208,7 +208,6 @@ def _carry_out(words: argparse.Namespace, networks: Sequence[str]) -> int:
     start = time.monotonic()
     try:
         if words.ray is None:
-            asked = study.all_runs()
             outcome = train(runs, store, opened, options, progress, keep=OVER_TIME, require=study.keep, asked=asked)
         else:
             from aol.study.ray import train_on_ray

@@ -85,10 +85,11 @@ def _carry_out(words: argparse.Namespace, runs: Sequence[Settings]) -> int:
     resume = words.resume or words.shard is not None
     try:
         return train_runs(words, runs, Store(out), request, resume=resume)
-    except Exception:
+    except BaseException:
         empty = not any(path.is_file() and path.name != ".lock" for path in out.rglob("*"))
         if empty and words.out is None and not words.resume:
             shutil.rmtree(out, ignore_errors=True)
+            words.stopped = "nothing has been trained yet"
         raise
 
 

@@ -330,7 +330,7 @@ def _wait_for_others(runs: Sequence[Settings], job: Job, names: Sequence[str], s
     for run in runs:
         while not is_complete(get_valid(store, run)):
             trains = any(is_locked(_training_lock(store, name)) for name in names)
-            gone = [rank for rank, name in enumerate(names) if not store.is_locked(name)]
+            gone = [rank for rank, name in enumerate(names) if not is_locked(store.folder / f".lock-{name}")]
             if stop.before(0.0) or (job.outcome.untrained and not trains):
                 return
             if (gone or not trains) and stop.limit is None and not is_complete(get_valid(store, run)):

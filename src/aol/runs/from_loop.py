@@ -27,7 +27,7 @@ def records_of(
     loop: Loop, *, finished: bool, keep: Sequence[str] | None = None, data_dir: str | None = None
 ) -> list[Run]:
     """Return the record of every run of a loop, in its order; `keep` names what to keep of every epoch (None: all)."""
-    found = versions(loop.device)
+    found, place = versions(loop.device), _found(loop.settings.data, data_dir)
     state = loop.history.state_dict()
     by_epoch, by_class = (np.asarray(state[name]) for name in ("by_epoch", "by_class"))
     counts = loop.counts.tolist()
@@ -57,7 +57,7 @@ def records_of(
                 versions=found,
                 command=command(run, data_dir=data_dir, keep_samples=loop.keep_samples),
                 data=run.data,
-                data_dir=_found(run.data, data_dir),
+                data_dir=place,
                 directory=os.getcwd(),
             )
         )
@@ -85,9 +85,8 @@ class RecordWriter:
     ) -> None:
         self._loop, self._store, self._keep, self._networks, self._data_dir = loop, store, keep, networks, data_dir
         # Read now: a damaged table of names is better found before the first epoch.
-        if loop.samples is not None:  # a report may then show their pictures
-            for place in {_data_folder(run.data, data_dir) for run in loop.runs} - {None}:
-                remember(Path(str(place)))
+        if loop.samples is not None and (place := _data_folder(loop.settings.data, data_dir)):
+            remember(Path(place))  # a report may then show their pictures
         names = [loop.train.names(row) for row in loop.pool] if loop.samples is not None else []
         self._names = [None if each is None else samples.as_json(each) for each in names]
 

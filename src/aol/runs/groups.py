@@ -13,8 +13,7 @@ from pathlib import Path
 import torch
 
 from aol import nets
-from aol._checkpoint import DamagedCheckpointError as DamagedCheckpointError
-from aol._checkpoint import load_tensors
+from aol._checkpoint import DamagedCheckpointError, load_tensors
 from aol._files import read_json, write_atomically
 from aol.data.images import ImageSet
 from aol.engine import capacity

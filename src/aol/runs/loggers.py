@@ -5,10 +5,10 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, TypeAlias
 
 from aol.engine.settings import Settings, WrongSettingsError
 from aol.runs.metrics import MEASURES
@@ -22,16 +22,6 @@ _FIGURES = (
 )  # fmt: skip
 _BY_CLASS = {"class_age": "age", "offset": "offset"}  # what is logged of each class, and its name in the history
 PROJECT = "aol"
-
-
-class Logger(Protocol):
-    """Takes the figures of one run."""
-
-    def write(self, figures: Mapping[str, float], epoch: int) -> None:
-        """Log the figures of an epoch."""
-
-    def close(self, *, finished: bool) -> None:
-        """Log what is left; a run that is not finished goes on later."""
 
 
 class TensorBoard:
@@ -49,7 +39,7 @@ class TensorBoard:
         self._writer.flush()
 
     def close(self, *, finished: bool) -> None:
-        """Finish the file."""
+        """Finish the file; a run that is not finished goes on later."""
         self._writer.close()
 
 
@@ -111,11 +101,8 @@ class MLflow:
         self._client.set_terminated(self._run, status="FINISHED" if finished else "KILLED")
 
 
-_KINDS: dict[str, Callable[[Path, Settings, int], Logger]] = {
-    "tensorboard": TensorBoard,
-    "wandb": WandB,
-    "mlflow": MLflow,
-}
+Logger: TypeAlias = TensorBoard | WandB | MLflow
+_KINDS: dict[str, type[Logger]] = {"tensorboard": TensorBoard, "wandb": WandB, "mlflow": MLflow}
 _MODULES = {"tensorboard": "torch.utils.tensorboard"}
 
 

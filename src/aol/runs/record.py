@@ -23,8 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from aol._files import NotRegularError, read_regular, unpacked, write_atomically
-from aol._values import is_share as is_share
-from aol._values import printable
+from aol._values import is_share, printable
 from aol._version import __version__
 
 if TYPE_CHECKING:

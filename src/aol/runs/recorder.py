@@ -24,6 +24,7 @@ from torch import Tensor
 
 from aol import _check, _distributed
 from aol._files import locked, remove_partial_files
+from aol._values import is_share
 from aol.ages import ClassAges, SampleAges
 from aol.ages.history import SampleHistory, answer
 from aol.ages.rules import class_mean
@@ -39,7 +40,6 @@ from aol.runs.record import (
     Run,
     Value,
     by_class_of,
-    is_share,
     read_run,
     versions,
     write_run,

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from aol._files import NotRegularError, acquire, is_locked, locked, read_json, usable, write_if_changed
+from aol._files import NotRegularError, acquire, locked, read_json, usable, write_if_changed
 from aol.runs.record import FILE, DamagedRunError, Json, Run, content_of, decode, write_run
 
 REQUEST = "request.json"
@@ -83,10 +83,6 @@ class Store:
     def lock(self, part: str = "") -> contextlib.AbstractContextManager[None]:
         """Hold the folder, or a named part of it, for this process; `FolderInUseError` if another process has it."""
         return locked(self.folder, part)
-
-    def is_locked(self, part: str) -> bool:
-        """Return whether any process holds a named part of the folder."""
-        return is_locked(self.folder / f".lock-{part}")
 
 
 # What was asked for

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -120,15 +120,22 @@ def load_runs(*folders: str | os.PathLike[str], damaged: str = "raise") -> RunFr
         raise TypeError("load_runs takes one or more folders: load_runs('runs/a', 'runs/b').")
     if damaged not in ("raise", "skip"):
         raise ValueError(f"damaged must be 'raise' or 'skip', not {damaged!r}.")
-    runs = []
+    problems: list[DamagedRunError] = []
+    frame = frame_of(read_runs(folders, problems))
+    for problem in problems:
+        if damaged == "raise":
+            raise problem
+        warnings.warn(f"{problem} Skipped.", stacklevel=2)
+    return frame
+
+
+def read_runs(folders: Iterable[str | os.PathLike[str]], damaged: list[DamagedRunError]) -> Iterator[tuple[Path, Run]]:
+    """Yield the folder and the record of all runs in some folders; errors of damaged records are added to `damaged`."""
     for folder in find_runs(*folders):
         try:
-            runs.append((folder, read_run(folder)))
+            yield folder, read_run(folder)
         except DamagedRunError as error:
-            if damaged == "raise":
-                raise
-            warnings.warn(f"{error} Skipped.", stacklevel=2)
-    return frame_of(runs)
+            damaged.append(error)
 
 
 def frame_of(runs: Iterable[tuple[Path | None, Run]]) -> RunFrame:
