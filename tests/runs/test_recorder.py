@@ -110,6 +110,32 @@ def test_classes_that_are_added_join_the_record(tmp_path: Path) -> None:
     assert read_run(tmp_path).epochs.tolist() == [1, 2, 3, 4]
 
 
+@pytest.mark.filterwarnings("ignore:advance")
+def test_a_stream_without_classes_is_recorded_from_its_first_class_on(tmp_path: Path) -> None:
+    ages = aol.ClassAges()
+    with aol.Recorder(tmp_path, ages) as recorder:
+        ages.advance()
+        recorder.advance()
+        assert not (tmp_path / "run.json").exists()
+        ages.observe([0], [True])
+        ages.advance()
+        recorder.advance()
+    run = read_run(tmp_path)
+    assert run.epochs.tolist() == [1, 2]
+    assert run.over_time["age"][1].tolist() == [1.0]
+
+
+def test_counts_of_classes_that_are_added_are_zero(tmp_path: Path) -> None:
+    ages = aol.ClassAges()
+    ages.observe([0, 1], [True, False])
+    with aol.Recorder(tmp_path, ages, counts=[30, 4]) as recorder:
+        ages.observe([2], [True])
+        recorder.test([0, 1, 2], torch.eye(3))
+        ages.advance()
+        recorder.advance()
+    assert read_run(tmp_path).counts == [30, 4, 0]
+
+
 def test_head_and_tail_of_a_stream_are_by_what_it_has_shown(tmp_path: Path) -> None:
     ages = aol.ClassAges(3)
     with aol.Recorder(tmp_path, ages) as recorder:
@@ -325,14 +351,18 @@ def test_wrong_answers_and_figures_are_named_and_change_nothing(tmp_path: Path) 
     ages.advance()
     with pytest.raises(ValueError, match=r"accuracy must be one number or have the shape \[\] or \[4\], not \[3\]"):
         recorder.advance(accuracy=[0.1, 0.2, 0.3])
-    with pytest.raises(ValueError, match="cannot be called 'epoch'"):
-        recorder.advance(epoch=3)
+    for name in ("epoch", "id", "seed", "count"):
+        with pytest.raises(ValueError, match=f"cannot be called '{name}'"):
+            recorder.advance(**{name: 3})
+    with pytest.raises(ValueError, match="mean_age must be 0 or more, not -1"):  # such a record could not be read
+        recorder.advance(mean_age=[0.0, -1.0, 2.0, 3.0])
     with pytest.raises(TypeError, match="note must be numbers"):
         recorder.advance(note="good")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="test_accuracy must be a fraction from 0 to 1, not 55"):
         recorder.advance(test_accuracy=55.0)
-    recorder.advance(accuracy=0.5)
+    recorder.advance(accuracy=0.5, loss=1e305)
     assert read_run(tmp_path).curves["accuracy"].tolist() == [0.5]
+    assert np.isnan(read_run(tmp_path).curves["loss"]).all()
 
 
 def test_texts_and_rows_of_samples_are_kept_and_shown_on_the_page(tmp_path: Path) -> None:

@@ -38,6 +38,7 @@ Matrix = npt.NDArray[np.float32]
 FILE = "run.json"
 FORMAT = 2
 LARGEST = 256 * 2**20  # bytes of a record: 8,000 classes over 300 epochs, every reading, take about 70 MB
+_LARGEST = 1e300  # of a number
 _LARGEST_MATRIX = 2**31  # bytes of one reading by epoch and class
 
 
@@ -124,13 +125,13 @@ def by_class_of(readings: Mapping[str, Matrix | Floats]) -> dict[str, Floats]:
 
 
 def numbers(values: npt.ArrayLike, digits: int = 7) -> list[Json]:
-    """Return numbers as JSON has them, with so many significant digits; None for those that are not finite.
+    """Return numbers as JSON has them, with so many significant digits; None for those not finite, or above 1e300.
 
     >>> numbers([0.123456789, float("nan"), 7.0])
     [0.1234568, None, 7.0]
     """
     flat = np.asarray(values, dtype=np.float64).tolist()
-    return [float(f"{value:.{digits}g}") if math.isfinite(value) else None for value in flat]
+    return [float(f"{value:.{digits}g}") if abs(value) <= _LARGEST else None for value in flat]
 
 
 def compact(values: npt.ArrayLike, *, level: int = 6) -> str:
@@ -215,9 +216,7 @@ def decode(content: bytes) -> Run:
             over_time[name] = expand(text, (len(epochs), classes))
         except ValueError as error:
             raise DamagedRunError(f"over_time, {name}: {error}") from error
-        values = over_time[name]
-        if why := _unlikely(name, values):
-            raise DamagedRunError(f"over_time, {name}: {why}")
+        _require(not (why := impossible(name, over_time[name])), f"over_time, {name}: {why}")
     found |= {"method": printable(found["method"]), "classes": list(map(printable, found["classes"]))}
     return Run(
         **{name: found[name] for name in _PLAIN},
@@ -267,16 +266,20 @@ def _check_readings(where: str, readings: Any, size: int) -> None:
     for name, values in readings.items():
         listed = _all(values, list, lambda each: each is None or _is_number(each)) and len(values) == size
         _require(listed, f"{where}, {name}: must be {size} numbers")
-        why = _unlikely(name, np.array([each for each in values if each is not None], dtype=np.float64))
+        why = impossible(name, np.array([each for each in values if each is not None], dtype=np.float64))
         _require(not why, f"{where}, {name}: {why}")
 
 
-def _unlikely(name: str, values: Floats | Matrix) -> str:
-    """Return what a reading of this name can never be, or nothing."""
+def impossible(name: str, values: Floats | Matrix) -> str:
+    """Return what values of this name must be, if they are not; else an empty text.
+
+    >>> impossible("test_accuracy", np.array([55.0])), impossible("test_accuracy", np.array([0.55]))
+    ('must be a fraction from 0 to 1', '')
+    """
     if is_share(name) and bool(((values < 0.0) | (values > 1.0)).any()):
-        return "accuracies must be from 0 to 1"
+        return "must be a fraction from 0 to 1"
     if name.rpartition("_")[2] in ("age", "weight", "count", "seconds") and bool((values < 0.0).any()):
-        return "it must be 0 or more"
+        return "must be 0 or more"
     return ""
 
 
@@ -299,7 +302,7 @@ def _is_whole(value: object, least: int) -> bool:
 
 
 def _is_number(value: object, least: float = -math.inf) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and least <= value <= 1e300
+    return isinstance(value, int | float) and not isinstance(value, bool) and least <= value <= _LARGEST
 
 
 # Files

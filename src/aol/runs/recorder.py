@@ -24,7 +24,6 @@ from torch import Tensor
 
 from aol import _check, _distributed
 from aol._files import locked, remove_partial_files
-from aol._values import is_share
 from aol.ages import ClassAges, SampleAges
 from aol.ages.history import SampleHistory, answer
 from aol.ages.rules import class_mean
@@ -40,6 +39,7 @@ from aol.runs.record import (
     Run,
     Value,
     by_class_of,
+    impossible,
     read_run,
     versions,
     write_run,
@@ -48,7 +48,7 @@ from aol.runs.store import refuse_old_format
 
 Figure: TypeAlias = "float | Tensor | Sequence[float] | np.ndarray[tuple[int, ...], np.dtype[np.generic]] | None"
 Columns: TypeAlias = dict[str, Tensor]
-_OWN = ("epoch", "class", "name")
+_COLUMNS = ("id", "method", "seed", "epoch", "class", "name", "count")  # of the tables of runs
 
 
 class Images(Protocol):
@@ -186,6 +186,7 @@ class Recorder:
         more = self._ages.num_classes - len(self._classes)
         if more > 0:
             self._classes = _checked_classes(self._called, self._ages.num_classes, grows=True)
+            self._counts = None if self._counts is None else [*self._counts, *[0] * more]
             self._weight = F.pad(self._weight, (0, more), value=1.0)
             for readings in (self._train, self._test):
                 readings.grow(more)
@@ -253,13 +254,13 @@ class Recorder:
             log.append(EpochReadings(ages.epoch, row, of_classes))
         self._at = self._weight_of = ages.epoch
         self._weight, self._clock = self._class_weight(), time.monotonic()
-        if self._writes:
+        if self._writes and self._classes:  # of a stream that has shown none yet, there is nothing to record
             self._write()
 
     def close(self, *, finished: bool = True) -> None:
         """Mark the run as finished, and release the folder; a run that is not finished can be resumed."""
         up_to_date = self._at or (self._logs[0] and self._logs[0][-1].epoch == self._ages.epoch)
-        if finished and self._writes and up_to_date and not self._closed:
+        if finished and self._writes and self._classes and up_to_date and not self._closed:
             for run, folder in enumerate(self._folders):
                 write_run(folder, self._record(run, finished=True))
         self._closed = True
@@ -323,13 +324,14 @@ class Recorder:
         by_class: Columns = {}
         classes = (*self._shape, self._ages.num_classes)
         for name, value in figures.items():
-            if name in _OWN:
+            if name in _COLUMNS:
                 raise ValueError(f"A figure cannot be called {name!r}: the tables have a column of that name.")
             if value is None:
                 continue
             found = _check.real(name, value).to("cpu", torch.float64)
-            if is_share(name) and bool(((found < 0.0) | (found > 1.0)).any()):
-                raise ValueError(f"{name} must be a fraction from 0 to 1, not {float(found.max()):g}.")
+            if why := impossible(name, found.numpy()):
+                low, high = found.aminmax()
+                raise ValueError(f"{name} {why}, not {float(low if low < 0.0 else high):g}.")
             if found.shape == torch.Size(classes):
                 by_class[name] = found.reshape(self._runs, -1)
             elif found.shape in (torch.Size(()), torch.Size(self._shape)):
