@@ -58,6 +58,7 @@ def test_get_without_a_network_fails_with_one_line(tmp_path: Path, capsys: pytes
         (["check", "digits", "--workers", "0"], "--workers must be a whole number of 1 or more"),
         (["pack", "nowhere", "p"], "nowhere"),
         (["pack", "digits", "p"], "built-in data set digits"),
+        (["pack", "hf:mnist", "p"], "SOURCE hf:mnist is read by another library"),
         (["pack", "digit", "p"], "Did you mean 'digits'?"),
         (["pack", "", "p"], "''"),
         (["pack", "digits", ""], "''"),

@@ -126,12 +126,16 @@ def _pack(words: argparse.Namespace) -> None:
 def _check_source(source: Path) -> None:
     """Refuse what cannot or need not be packed: a built-in set, by its name or folder, or a word that is no folder."""
     from aol.data.named import official_at
+    from aol.data.sources import is_source
 
     check_data([str(source)], "SOURCE")
     known = official_at(source) if source.is_dir() else None
-    if known is not None or not source.is_dir():
-        name = str(source) if known is None else known.name
-        raise WrongSettingsError(
-            f"SOURCE {source} is the built-in data set {name}, which is held in memory and needs no packing: use it by "
-            f"--data {source}. Packing is for image folders, Parquet and LMDB."
-        )
+    if known is None and source.is_dir():
+        return
+    name = str(source) if known is None else known.name
+    what = f"is the built-in data set {name}, which is held in memory and needs no packing"
+    if is_source(name):
+        what = "is read by another library and not from a folder"
+    raise WrongSettingsError(
+        f"SOURCE {source} {what}: use it by --data {source}. Packing is for image folders, Parquet and LMDB."
+    )

@@ -72,7 +72,7 @@ def asked_for(store: Store, runs: Sequence[Settings]) -> RunFrame:
 
 
 def what_is_left(folder: Path) -> tuple[bool, list[str]]:
-    """Return whether `aol resume FOLDER` has runs to train, and a sentence where it does not start some shares."""
+    """Return whether `aol resume FOLDER` trains missing runs, and a sentence where it does not start some shares."""
     from aol.runs.job import left_to_train
     from aol.runs.store import Store, resume_command
 

@@ -133,16 +133,17 @@ def share_of(runs: Sequence[Settings], number: int, count: int, together: int | 
 
 
 def left_to_train(store: Store) -> tuple[bool, list[tuple[int, int]]]:
-    """Return whether `aol resume FOLDER` has runs to train, and the shares, (i, n) each, that it does not start.
+    """Return whether `aol resume FOLDER` trains missing runs, and the shares, (i, n) each, that it does not start.
 
     It trains the shares that were started there; all runs where no shares were. The others were killed early, or are
     trained in other folders. Of several divisions, n is that of the share started last.
     """
-    request: Any = read_request(store.folder) or {"runs": []}
-    options, runs = request.get("options") or {}, requested_runs(request)
+    request: Any = read_request(store.folder) or {}
+    options = request.get("options") or {}
+    if not (started := options.get("shares")):
+        return True, []
+    runs, count = requested_runs(request), started[-1][1]
     missing = {run.run_id for run in runs if not is_complete(get_valid(store, run))}
-    started = options.get("shares") or [[1, 1]]
-    count = started[-1][1]
 
     def lacks_runs(number: int, count: int) -> bool:
         return any(run.run_id in missing for run in share_of(runs, number, count, options.get("together")))
