@@ -1,6 +1,6 @@
 """The command line: one parser, one error handler.
 
-Exit status: 0 done, 1 a run failed or data cannot be read, 2 the words were wrong, 130 interrupted, 143 ended by
+Exit status: 0 done, 1 a run failed or data cannot be read, 2 wrong arguments, 130 interrupted, 143 ended by
 SIGTERM. An error is one line on standard error; `--debug` adds its traceback.
 """
 
@@ -39,13 +39,13 @@ def build() -> Parser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command line and return its exit status."""
-    words = list(sys.argv[1:] if arguments is None else arguments)
-    debug = "--debug" in words
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    debug = "--debug" in given
     if isinstance(sys.stdout, io.TextIOWrapper):  # a path that is not UTF-8 must not lose what was trained
         sys.stdout.reconfigure(errors="backslashreplace")
     parsed = argparse.Namespace()
     try:
-        parsed = build().parse_args(words)
+        parsed = build().parse_args(given)
         status = int(parsed.act(parsed) or 0)
         sys.stdout.flush()
     except SystemExit as stop:  # --help and --version

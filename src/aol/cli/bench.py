@@ -42,79 +42,79 @@ if TYPE_CHECKING:
     DEVICE,
     value("--out", "FILE", "also write the figures to this file, as JSON"),
 )
-def _bench(words: argparse.Namespace) -> None:
+def _bench(args: argparse.Namespace) -> None:
     from aol.engine.device import usable_device
 
     of_large = {
-        "--images": words.images,
-        "--folder": words.folder,
-        "--make": words.make,
-        "--cpu-share": words.cpu_share,
+        "--images": args.images,
+        "--folder": args.folder,
+        "--make": args.make,
+        "--cpu-share": args.cpu_share,
     }
-    if not words.large and (stray := [flag for flag, given in of_large.items() if given]):
+    if not args.large and (stray := [flag for flag, given in of_large.items() if given]):
         raise WrongSettingsError(f"{stray[0]} needs --large.")
-    if words.out:
+    if args.out:
         try:
-            Path(words.out).parent.mkdir(parents=True, exist_ok=True)
+            Path(args.out).parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise WrongSettingsError(f"--out: {Path(words.out).parent}: {error.strerror}.") from error
-    check_place(words.out, "--out")
-    if words.make:
-        _make(words)
+            raise WrongSettingsError(f"--out: {Path(args.out).parent}: {error.strerror}.") from error
+    check_place(args.out, "--out")
+    if args.make:
+        _make(args)
         return
-    device = usable_device(words.device)
-    figures, more = _large(words, device) if words.large else _random(words, device)
-    tell(words, figures.as_dict(), [*figures.table(), *more])
+    device = usable_device(args.device)
+    figures, more = _large(args, device) if args.large else _random(args, device)
+    tell(args, figures.as_dict(), [*figures.table(), *more])
 
 
-def _random(words: argparse.Namespace, device: torch.device) -> tuple[Figures, list[str]]:
+def _random(args: argparse.Namespace, device: torch.device) -> tuple[Figures, list[str]]:
     """Measure on random images of CIFAR-10's size."""
     from aol.bench import measure, networks
 
     runs: tuple[int, ...]
     runs, scale, epochs = ((1, 16, 64), 1.0, 3) if device.type == "cuda" else ((1, 2), 0.01, 1)
-    runs, scale = runs[1:2] if words.nets else runs, words.scale or scale
-    imbalance = networks.IMBALANCE if words.nets else measure.IMBALANCE
-    figures = measure.Figures(device, measure.about(scale, imbalance), Path(words.out) if words.out else None)
-    workers = 2 if words.workers is None else words.workers
+    runs, scale = runs[1:2] if args.nets else runs, args.scale or scale
+    imbalance = networks.IMBALANCE if args.nets else measure.IMBALANCE
+    figures = measure.Figures(device, measure.about(scale, imbalance), Path(args.out) if args.out else None)
+    workers = 2 if args.workers is None else args.workers
     given: dict[str, Any] = {
-        "runs": words.runs or runs,
+        "runs": args.runs or runs,
         "scale": scale,
-        "epochs": words.epochs or epochs,
+        "epochs": args.epochs or epochs,
         "workers": workers,
     }
-    if words.nets:
-        networks.measure(figures, names=words.nets.split(","), **given)
+    if args.nets:
+        networks.measure(figures, names=args.nets.split(","), **given)
     else:
         measure.measure(figures, **given)
     return figures, []
 
 
-def _make(words: argparse.Namespace) -> None:
+def _make(args: argparse.Namespace) -> None:
     from aol.bench import large
     from aol.data.workers import cores
 
-    if not words.folder:
+    if not args.folder:
         raise WrongSettingsError("--make needs --folder DIR.")
     usual = large.USUAL["cuda"]
-    count, workers = words.images or usual.images, words.workers or cores()
-    rows = large.made(Path(words.folder), count, size=usual.size, workers=workers)
+    count, workers = args.images or usual.images, args.workers or cores()
+    rows = large.made(Path(args.folder), count, size=usual.size, workers=workers)
     lines = [f"{row.what}: {row.value:,.4g} {row.unit}" for row in rows]
-    tell(words, {"folder": words.folder, "rows": [vars(row) for row in rows]}, lines)
+    tell(args, {"folder": args.folder, "rows": [vars(row) for row in rows]}, lines)
 
 
-def _large(words: argparse.Namespace, device: torch.device) -> tuple[Figures, list[str]]:
+def _large(args: argparse.Namespace, device: torch.device) -> tuple[Figures, list[str]]:
     """Measure on large JPEGs."""
     from aol.bench import large, measure
     from aol.data import gpu_decode
 
-    shares = words.cpu_share or ()
+    shares = args.cpu_share or ()
     if shares and not gpu_decode.can_decode(device):
         raise WrongSettingsError("--cpu-share needs a GPU and torchvision with nvJPEG, which decodes the other images.")
     usual = large.USUAL[device.type]
-    usual = replace(usual, images=words.images or usual.images)
-    figures = measure.Figures(device, usual.about, Path(words.out) if words.out else None)
-    bench = large.Large(figures, usual, workers=words.workers, epochs=words.epochs or 1, shares=shares)
-    names = words.nets.split(",") if words.nets else usual.nets
-    bench.measure(names, Path(words.folder) if words.folder else None)
+    usual = replace(usual, images=args.images or usual.images)
+    figures = measure.Figures(device, usual.about, Path(args.out) if args.out else None)
+    bench = large.Large(figures, usual, workers=args.workers, epochs=args.epochs or 1, shares=shares)
+    names = args.nets.split(",") if args.nets else usual.nets
+    bench.measure(names, Path(args.folder) if args.folder else None)
     return figures, ["", *large.share_table(figures.rows, shares)] if shares else []

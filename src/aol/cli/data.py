@@ -24,9 +24,9 @@ command(
 )(show_help)
 
 
-def _progress(words: argparse.Namespace) -> Callable[[str, int, int], None] | None:
+def _progress(args: argparse.Namespace) -> Callable[[str, int, int], None] | None:
     """Return a progress line for a terminal; nothing when the output is JSON or goes into a file."""
-    if words.json or not sys.stderr.isatty():
+    if args.json or not sys.stderr.isatty():
         return None
 
     def show(what: str, done: int, total: int) -> None:
@@ -39,13 +39,13 @@ def _progress(words: argparse.Namespace) -> Callable[[str, int, int], None] | No
 @command(
     "data list", "List the built-in data sets and where each one is.", ("aol data list", "aol data list --json"), _LOOK
 )
-def _list(words: argparse.Namespace) -> None:
+def _list(args: argparse.Namespace) -> None:
     from aol.data.named import list_sets
 
-    sets = list_sets(data_dir=words.data_dir)
+    sets = list_sets(data_dir=args.data_dir)
     places = [each.where or f"not on this machine: aol data get {each.name}" for each in sets]
     lines = [f"{each.name:<14} {each.title:<50} {place}" for each, place in zip(sets, places, strict=True)]
-    tell(words, {"sets": [asdict(each) for each in sets]}, lines)
+    tell(args, {"sets": [asdict(each) for each in sets]}, lines)
 
 
 @command(
@@ -57,17 +57,17 @@ def _list(words: argparse.Namespace) -> None:
     value("--mirror", "URL", "fetch the same files from this address"),
     stopped=_STOPPED,
 )
-def _get(words: argparse.Namespace) -> None:
+def _get(args: argparse.Namespace) -> None:
     from aol._values import did_you_mean
     from aol.data.download import get
     from aol.data.named import NAMES
 
-    if words.name not in NAMES:
-        hint = did_you_mean(words.name, NAMES)
-        raise WrongSettingsError(f"there is no data set {words.name!r}; built-in are {', '.join(NAMES)}.{hint}")
-    place = get(words.name, words.data_dir, progress=_progress(words), mirror=words.mirror)
+    if args.name not in NAMES:
+        hint = did_you_mean(args.name, NAMES)
+        raise WrongSettingsError(f"there is no data set {args.name!r}; built-in are {', '.join(NAMES)}.{hint}")
+    place = get(args.name, args.data_dir, progress=_progress(args), mirror=args.mirror)
     where = "inside scikit-learn" if place is None else str(place)
-    tell(words, {"name": words.name, "where": where}, [f"{words.name}: {where}"])
+    tell(args, {"name": args.name, "where": where}, [f"{args.name}: {where}"])
 
 
 @command(
@@ -79,17 +79,15 @@ def _get(words: argparse.Namespace) -> None:
     switch("--decode", "decode every image; without it, only the header of each is read"),
     value("--workers", "N", "threads that decode", type=count(1), default=4),
 )
-def _check(words: argparse.Namespace) -> int:
+def _check(args: argparse.Namespace) -> int:
     from aol.data.open import check
 
-    check_data([words.name], "NAME_OR_FOLDER")
-    found = check(
-        words.name, data_dir=words.data_dir, decode=words.decode, workers=words.workers, progress=_progress(words)
-    )
+    check_data([args.name], "NAME_OR_FOLDER")
+    found = check(args.name, data_dir=args.data_dir, decode=args.decode, workers=args.workers, progress=_progress(args))
     sizes = "".join(f", {number:,} {split}" for split, number in found.sizes.items())
     classes = f", {found.classes} classes" if found.sizes else ""
     about = f"{found.name}: {found.kind}, {found.where}{classes}{sizes}: no problems found"
-    tell(words, {**asdict(found), "ok": found.ok}, found.problems or [about])
+    tell(args, {**asdict(found), "ok": found.ok}, found.problems or [about])
     if found.ok:
         return 0
     note(f"{found.name}: {len(found.problems):,} problem{'s' * (len(found.problems) > 1)} found.")
@@ -107,20 +105,18 @@ def _check(words: argparse.Namespace) -> int:
     value("--workers", "N", "processes (default: all cores)", type=count(1)),
     stopped=_STOPPED,
 )
-def _pack(words: argparse.Namespace) -> None:
+def _pack(args: argparse.Namespace) -> None:
     from aol.data.pack import pack
 
-    _check_source(Path(words.source))
-    show = _progress(words)
+    _check_source(Path(args.source))
+    show = _progress(args)
     progress = None if show is None else partial(show, "packed")
-    packed = pack(
-        words.source, words.dest, size=words.size, quality=words.quality, workers=words.workers, progress=progress
-    )
+    packed = pack(args.source, args.dest, size=args.size, quality=args.quality, workers=args.workers, progress=progress)
     line = (
         f"{packed.where}: {packed.records:,} images, {packed.bytes / 1e6:,.1f} MB; "
         f"{packed.written} shards written, {packed.kept} already there"
     )
-    tell(words, asdict(packed), [line])
+    tell(args, asdict(packed), [line])
 
 
 def _check_source(source: Path) -> None:

@@ -54,41 +54,41 @@ def unchanged(flags: Iterable[Flag]) -> list[Flag]:
     ]
 
 
-def options_of(words: argparse.Namespace, **more: Any) -> ExecutionOptions:
+def options_of(args: argparse.Namespace, **more: Any) -> ExecutionOptions:
     """Return how to train, from the flags; `more` overrides them."""
     import torch
 
     from aol.engine.device import usable_device
     from aol.runs.groups import ExecutionOptions
 
-    if getattr(words, "deterministic", False):
+    if getattr(args, "deterministic", False):
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # else cuBLAS has no deterministic kernels
         torch.use_deterministic_algorithms(True)
         torch.backends.cudnn.benchmark = False
     given: dict[str, Any] = {
-        name: getattr(words, name) for name in ExecutionOptions.__dataclass_fields__ if hasattr(words, name)
+        name: getattr(args, name) for name in ExecutionOptions.__dataclass_fields__ if hasattr(args, name)
     }
-    given |= {"shares": tuple((i, n) for i, n in _shares(words)), "log": tuple(getattr(words, "log", ())), **more}
+    given |= {"shares": tuple((i, n) for i, n in _shares(args)), "log": tuple(getattr(args, "log", ())), **more}
     return ExecutionOptions(**given | {"device": usable_device(given["device"])})
 
 
-def noted(words: argparse.Namespace) -> dict[str, Json]:
+def noted(args: argparse.Namespace) -> dict[str, Json]:
     """Return how runs are trained, for `aol resume`, from any folder."""
-    given = {name: getattr(words, name) for name in _DEFAULTS if hasattr(words, name) and name not in _NOT_NOTED}
-    return given | {"data_dir": absolute(words.data_dir), "shares": _shares(words)}
+    given = {name: getattr(args, name) for name in _DEFAULTS if hasattr(args, name) and name not in _NOT_NOTED}
+    return given | {"data_dir": absolute(args.data_dir), "shares": _shares(args)}
 
 
-def _shares(words: argparse.Namespace) -> list[Any]:
+def _shares(args: argparse.Namespace) -> list[Any]:
     """Return the shares to train: `--shard`, or for `aol resume` all that were begun; none: all runs."""
-    return [list(words.shard)] if words.shard else getattr(words, "shares", [])
+    return [list(args.shard)] if args.shard else getattr(args, "shares", [])
 
 
-def add_noted(words: argparse.Namespace, *noted: object) -> None:
-    """Add what was noted to the words of `aol resume`, which take precedence."""
+def add_noted(args: argparse.Namespace, *noted: object) -> None:
+    """Add what was noted to the arguments of `aol resume`, which take precedence."""
     given = _DEFAULTS.copy()
     for each in noted:
         given |= each if isinstance(each, Mapping) else {}
-    vars(words).update(given | vars(words))
+    vars(args).update(given | vars(args))
 
 
 def absolute(path: str | None) -> str | None:
@@ -101,11 +101,11 @@ def is_first() -> bool:
     return launched()[0] == 0
 
 
-def progress_for(words: argparse.Namespace, name: str = "") -> Silent:
+def progress_for(args: argparse.Namespace, name: str = "") -> Silent:
     """Return how progress is shown: live on a terminal, else in lines; with `--json` not at all."""
     from aol.runs.progress import Lines, Live, Silent
 
-    if words.json or not is_first():
+    if args.json or not is_first():
         return Silent()
     screen = console(stderr=True)
     return Live(screen, name) if screen.is_terminal else Lines()

@@ -1,4 +1,4 @@
-"""The flags of a run: every setting of `Settings` by group, defaults by data set, and from words to settings.
+"""The flags of a run: every setting of `Settings` by group, defaults by data set, and from text to settings.
 
 Every setting takes several values with commas between them: each combination is a run.
 """
@@ -194,7 +194,7 @@ def starting_point(command: str, data: str) -> dict[str, Value]:
 
 
 def in_flags(text: str, command: str) -> str:
-    """Return a sentence about settings in the words of the command line.
+    """Return a sentence about settings with the flags of the command line.
 
     >>> in_flags("net='vit' does not fit: image_size must be 8.", "train")
     '--net vit does not fit: --image-size must be 8.'

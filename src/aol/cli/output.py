@@ -22,9 +22,9 @@ NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _WIDTH = 120  # where there is no terminal
 
 
-def tell(words: argparse.Namespace, result: object, lines: Iterable[str]) -> None:
+def tell(args: argparse.Namespace, result: object, lines: Iterable[str]) -> None:
     """Print a result as one JSON object with `--json`, else as lines."""
-    print(one_line(result) if words.json else "\n".join(map(printable, lines)))
+    print(one_line(result) if args.json else "\n".join(map(printable, lines)))
 
 
 def one_line(result: object) -> str:
@@ -72,17 +72,17 @@ def plain_lines(text: str) -> str:
     return "\n".join(map(printable, text.split("\n")))
 
 
-def chosen_format(words: argparse.Namespace, endings: Mapping[str, str] | None = None) -> str:
+def chosen_format(args: argparse.Namespace, endings: Mapping[str, str] | None = None) -> str:
     """Return the format that `--json`, `--format` or the ending of `--write` asks for; "table" without them."""
-    if words.json and words.format not in (None, "json"):
-        raise WrongSettingsError(f"--json and --format {words.format} contradict each other.")
-    if words.json or words.format is not None:
-        return "json" if words.json else str(words.format)
-    if endings is None or words.write is None:
+    if args.json and args.format not in (None, "json"):
+        raise WrongSettingsError(f"--json and --format {args.format} contradict each other.")
+    if args.json or args.format is not None:
+        return "json" if args.json else str(args.format)
+    if endings is None or args.write is None:
         return "table"
-    ending = Path(words.write).suffix.lower()
+    ending = Path(args.write).suffix.lower()
     if ending not in endings:
-        raise WrongSettingsError(f"--write must end in {', '.join(endings)}, or give --format, not {words.write!r}.")
+        raise WrongSettingsError(f"--write must end in {', '.join(endings)}, or give --format, not {args.write!r}.")
     return endings[ending]
 
 

@@ -47,7 +47,7 @@ class _Formatter(argparse.RawDescriptionHelpFormatter):
 
 
 class Parser(argparse.ArgumentParser):
-    """Wrong words raise `WrongSettingsError` with a suggestion and the help page to read, and print no usage."""
+    """Wrong arguments raise `WrongSettingsError` with a suggestion and the help page to read, and print no usage."""
 
     def __init__(self, *given: Any, examples: Sequence[str] = (), **named: Any) -> None:
         if examples:
@@ -58,12 +58,12 @@ class Parser(argparse.ArgumentParser):
 
     def format_help(self) -> str:
         """Return the help page; flags are listed below the usage line, not in it."""
-        words = []
+        positional = []
         for action in self._actions:
             if not action.option_strings:
                 more = "..." if action.nargs in ("*", "+") else ""
-                words.append(f"[{action.metavar}{more}]" if action.nargs == "*" else f"{action.metavar}{more}")
-        self.usage = " ".join((self.prog, *words, "[FLAGS]"))
+                positional.append(f"[{action.metavar}{more}]" if action.nargs == "*" else f"{action.metavar}{more}")
+        self.usage = " ".join((self.prog, *positional, "[FLAGS]"))
         return super().format_help()
 
     def error(self, message: str) -> NoReturn:
@@ -126,9 +126,9 @@ def choice(name: str, choices: Sequence[str], text: str, **more: Any) -> Flag:
     return name, {"choices": choices, "help": text, **more}
 
 
-def show_help(words: argparse.Namespace) -> None:
+def show_help(args: argparse.Namespace) -> None:
     """Print the help of a command that needs another word."""
-    words.parser.print_help()
+    args.parser.print_help()
 
 
 COMMANDS: dict[str, Callable[[Any], Parser]] = {}  # by its words, such as "study run": what adds it to a parser
@@ -145,7 +145,7 @@ def command(
     json: bool = True,
     **defaults: Any,
 ) -> Callable[[Act], Act]:
-    """Make a function a command; it gets the words, and returns the exit status or None for 0."""
+    """Make a function a command; it gets the parsed arguments, and returns the exit status or None for 0."""
 
     def register(act: Act) -> Act:
         def add(commands: Any) -> Parser:

@@ -34,25 +34,25 @@ PAGE = "report.html"
     value("--every", "S", "seconds between two updates of --watch", type=number(0.1), default=5.0),
     switch("--open", "open the page in a browser"),
 )
-def _report(words: argparse.Namespace) -> int:
+def _report(args: argparse.Namespace) -> int:
     """Write what is asked for: the page if nothing is; figures or a table alone, unless a flag asks for the page."""
-    page: Path | None = words.write
-    if page is None and (words.watch or words.open or not (words.figures or words.export)):
-        page = words.runs[0] / PAGE if len(words.runs) == 1 else Path(PAGE)
-    if words.format is not None and words.figures is None:
+    page: Path | None = args.write
+    if page is None and (args.watch or args.open or not (args.figures or args.export)):
+        page = args.runs[0] / PAGE if len(args.runs) == 1 else Path(PAGE)
+    if args.format is not None and args.figures is None:
         raise WrongSettingsError("--format is of the figures: add --figures FOLDER.")
-    formats = tuple(dict.fromkeys(part.strip().lower() for part in (words.format or "png").split(",")))
+    formats = tuple(dict.fromkeys(part.strip().lower() for part in (args.format or "png").split(",")))
     if any(part not in FORMATS for part in formats):
-        raise WrongSettingsError(f"--format must be {', '.join(FORMATS)}, or several of them, not {words.format!r}.")
-    if words.export is not None and words.export.suffix.lower() not in TABLES:
-        raise WrongSettingsError(f"--export must end in {' or '.join(TABLES)}, not {str(words.export)!r}.")
+        raise WrongSettingsError(f"--format must be {', '.join(FORMATS)}, or several of them, not {args.format!r}.")
+    if args.export is not None and args.export.suffix.lower() not in TABLES:
+        raise WrongSettingsError(f"--export must end in {' or '.join(TABLES)}, not {str(args.export)!r}.")
     if page is not None and page.is_dir():
         raise WrongSettingsError(f"--write must be a file, but {page} is a folder.")
     if page is not None and page.suffix.lower() not in (".html", ".htm"):
         raise WrongSettingsError(f"--write must end in .html, not {str(page)!r}.")
     damaged: list[str] = []
     try:
-        written = _write(words, page, formats, damaged)
+        written = _write(args, page, formats, damaged)
     except OSError as error:
         if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM) and error.filename is not None:
             place = Path(str(error.filename))
@@ -60,25 +60,25 @@ def _report(words: argparse.Namespace) -> int:
             raise RuntimeError(f"{folder}: {error.strerror}. --write FILE.html puts the page elsewhere.") from error
         raise
     files = {kind: [str(path) for path in paths] for kind, paths in written.items()}
-    tell(words, files, [path for paths in files.values() for path in paths])
+    tell(args, files, [path for paths in files.values() for path in paths])
     for reason in damaged:
         note(f"damaged, left out: {reason}")
     return 1 if damaged else 0
 
 
 def _write(
-    words: argparse.Namespace, page: Path | None, formats: tuple[str, ...], damaged: list[str]
+    args: argparse.Namespace, page: Path | None, formats: tuple[str, ...], damaged: list[str]
 ) -> dict[str, list[Path]]:
     from aol.report.write import follow_runs, write_report
 
-    data_dir = None if words.data_dir is None else Path(words.data_dir).expanduser()
-    also: dict[str, Any] = {"figures": words.figures, "formats": formats, "table": words.export, "data_dir": data_dir}
-    opened = _open if words.open else _ignore
-    if words.watch and page is not None:
-        say = _ignore if words.json else note
-        follow_runs(words.runs, page, every=words.every, say=say, opened=opened, data_dir=data_dir)
-        return {"page": [page]} | (write_report(words.runs, **also) if words.figures or words.export else {})
-    written = write_report(words.runs, page=page, damaged=damaged.append, warn=note, **also)
+    data_dir = None if args.data_dir is None else Path(args.data_dir).expanduser()
+    also: dict[str, Any] = {"figures": args.figures, "formats": formats, "table": args.export, "data_dir": data_dir}
+    opened = _open if args.open else _ignore
+    if args.watch and page is not None:
+        say = _ignore if args.json else note
+        follow_runs(args.runs, page, every=args.every, say=say, opened=opened, data_dir=data_dir)
+        return {"page": [page]} | (write_report(args.runs, **also) if args.figures or args.export else {})
+    written = write_report(args.runs, page=page, damaged=damaged.append, warn=note, **also)
     if page is not None:
         opened(page)
     return written

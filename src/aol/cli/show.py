@@ -12,13 +12,11 @@ from typing import TYPE_CHECKING
 from aol._values import printable, spreadsheet_text
 from aol.cli.output import chosen_format, console, note, one_line, print_table
 from aol.cli.parser import choice, command, path, value
-from aol.engine.settings import Settings
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from aol.runs.record import Json, Run
-    from aol.runs.store import Store
     from aol.runs.table import RunFrame
 
 FORMATS = ("table", "csv", "json")
@@ -34,13 +32,13 @@ _OLD = 1.05  # mean age: below it practically every sample was right in the last
     value("folders", "FOLDER", "--out of a command, a study, a run, or a folder of those", nargs="+", type=path),
     choice("--format", FORMATS, "csv: a row a run, with all settings (default: table)"),
 )
-def _show(words: argparse.Namespace) -> int:
+def _show(args: argparse.Namespace) -> int:
     from aol.runs.record import DamagedRunError
     from aol.runs.table import frame_of, read_runs
 
-    wanted = chosen_format(words)
+    wanted = chosen_format(args)
     damaged: list[DamagedRunError] = []
-    frame = frame_of(read_runs(words.folders, damaged))
+    frame = frame_of(read_runs(args.folders, damaged))
     if wanted == "json":
         print_json(frame)
     elif wanted == "csv":
@@ -49,7 +47,7 @@ def _show(words: argparse.Namespace) -> int:
             end="",
         )
     else:
-        print_runs(frame, words.folders, asked=_asked(words.folders, len(frame)))
+        print_runs(frame, args.folders, asked=_asked(args.folders, len(frame)))
     for each in damaged:
         note(f"damaged, not shown: {each}")
     return 1 if damaged else 0
@@ -61,14 +59,6 @@ def _asked(folders: Sequence[Path], there: int) -> int:
 
     asked = [len(requested_ids(folder)) for folder in folders]
     return max(there, sum(asked)) if all(asked) else there
-
-
-def asked_for(store: Store, runs: Sequence[Settings]) -> RunFrame:
-    """Return those of some runs that have a record, in their order."""
-    from aol.runs.table import frame_of
-
-    read = [(store.path(run.run_id), store.get(run.run_id)) for run in runs]
-    return frame_of((folder, run) for folder, run in read if run is not None)
 
 
 def what_is_left(folder: Path) -> tuple[bool, list[str]]:

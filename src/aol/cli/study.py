@@ -61,20 +61,20 @@ command(
 # Which study
 
 
-def chosen(words: argparse.Namespace) -> Study:
+def chosen(args: argparse.Namespace) -> Study:
     """Return the study, or the part of one, that the flags ask for. Other settings or seeds are other runs."""
     from aol.study.spec import load
 
-    study = load(words.study)
-    changed = dict(_pair("--set", text) for text in words.set)
-    if words.precision:
-        changed["precision"] = words.precision
+    study = load(args.study)
+    changed = dict(_pair("--set", text) for text in args.set)
+    if args.precision:
+        changed["precision"] = args.precision
     if changed:
         study = study.with_settings(**{name: _settings("--set", name, text)[0] for name, text in changed.items()})
-    if words.seeds is not None:
-        study = dataclasses.replace(study, seeds=tuple(seed_list("--seeds", words.seeds)))
+    if args.seeds is not None:
+        study = dataclasses.replace(study, seeds=tuple(seed_list("--seeds", args.seeds)))
     only: dict[str, list[Value]] = {}
-    for name, text in (_pair("--only", text) for text in words.only):
+    for name, text in (_pair("--only", text) for text in args.only):
         values: list[Value] = [part.strip() for part in text.split(",")]
         only.setdefault(name, []).extend(values if name == "method" else _settings("--only", name, text))
     return study.only(**only) if only else study
@@ -94,7 +94,7 @@ def _settings(flag: str, name: str, text: str) -> list[Value]:
         raise WrongSettingsError(f"{flag}: {name!r} is not a setting of a run.{did_you_mean(name, DEFAULTS)}")
     try:
         return setting_values(name, text)
-    except WrongSettingsError as error:  # in the words that were used
+    except WrongSettingsError as error:  # name the flag that was used
         raise WrongSettingsError(f"{flag} {str(error).removeprefix('--')}") from error
 
 
@@ -134,14 +134,14 @@ def _store_in(out: str, study: str) -> Store:
 
 
 @command("study list", "List the built-in studies.", ("aol study list",))
-def _list(words: argparse.Namespace) -> None:
+def _list(args: argparse.Namespace) -> None:
     from aol.study.spec import builtin_names, load
 
     studies = [load(name) for name in builtin_names(smoke=False)]
     listed = [{"name": each.name, "title": each.title, "runs": len(each.all_runs())} for each in studies]
     width = max(len(study.name) for study in studies)
     lines = [f"{each['name']:<{width}} {each['runs']:>5} runs  {each['title']}" for each in listed]
-    tell(words, {"studies": listed}, [*lines, "NAME-smoke is the same study on digits, reduced to a few seconds."])
+    tell(args, {"studies": listed}, [*lines, "NAME-smoke is the same study on digits, reduced to a few seconds."])
 
 
 @command(
@@ -158,13 +158,13 @@ def _list(words: argparse.Namespace) -> None:
     checkpoint_seconds=60.0,
     stopped=_STOPPED,
 )
-def _run(words: argparse.Namespace) -> int:
-    given = [("--set", text) for text in words.set] + [("--only", text) for text in words.only]
+def _run(args: argparse.Namespace) -> int:
+    given = [("--set", text) for text in args.set] + [("--only", text) for text in args.only]
     pairs = [_pair(flag, text) for flag, text in given]
-    return _carry_out(words, [each.strip() for name, text in pairs if name == "net" for each in text.split(",")])
+    return _carry_out(args, [each.strip() for name, text in pairs if name == "net" for each in text.split(",")])
 
 
-def _carry_out(words: argparse.Namespace, networks: Sequence[str]) -> int:
+def _carry_out(args: argparse.Namespace, networks: Sequence[str]) -> int:
     """Train the missing runs of a study; `networks` are those that the command line names."""
     from aol.runs.driver import train
     from aol.runs.from_loop import OVER_TIME
@@ -172,27 +172,27 @@ def _carry_out(words: argparse.Namespace, networks: Sequence[str]) -> int:
     from aol.runs.store import Store, write_request
     from aol.study.status import study_status
 
-    study, store = chosen(words), Store(absolute(words.out) or "")
+    study, store = chosen(args), Store(absolute(args.out) or "")
     asked = runs = study.all_runs()
     if names := study.without_choice():
         what = f"No setting of the grid of {', '.join(names)} can be chosen without a validation part"
         raise WrongSettingsError(f"{what}: --set validation=0.05, or select one setting with --only.")
     check_networks(runs, networks, "name it with --set or --only net=..., or use it once with aol train --net")
-    if words.ray is not None and words.shard is not None:
+    if args.ray is not None and args.shard is not None:
         raise WrongSettingsError("--ray and --shard contradict each other: Ray shares out the runs itself.")
-    folders = {name: str(absolute(each)) for name, each in (_pair("--data", text) for text in words.data)}
+    folders = {name: str(absolute(each)) for name, each in (_pair("--data", text) for text in args.data)}
     if strange := sorted(folders.keys() - {run.data for run in runs}):
         named = ", ".join(sorted({run.data for run in runs}))
         raise WrongSettingsError(f"--data: the study names no data set {strange[0]!r}; it has {named}.")
-    data_dir = absolute(words.data_dir)
-    options = options_of(words, data_dir=data_dir, networks=False, device=words.device if words.ray is None else "cpu")
-    path = Path(words.study).expanduser()
-    choice: dict[str, Json] = {name: getattr(words, name) for name in _CHOICE}
+    data_dir = absolute(args.data_dir)
+    options = options_of(args, data_dir=data_dir, networks=False, device=args.device if args.ray is None else "cpu")
+    path = Path(args.study).expanduser()
+    choice: dict[str, Json] = {name: getattr(args, name) for name in _CHOICE}
     request: dict[str, Json] = {  # for `aol resume`, from any folder
         "command": "study",
-        "study": str(path.absolute()) if path.is_file() else words.study,
+        "study": str(path.absolute()) if path.is_file() else args.study,
         "choice": choice | {"data": [f"{name}={place}" for name, place in folders.items()]},
-        "options": noted(words),
+        "options": noted(args),
         "ids": [run.run_id for run in runs],
         "runs": [dict(run.as_dict()) for run in runs],
     }
@@ -204,26 +204,26 @@ def _carry_out(words: argparse.Namespace, networks: Sequence[str]) -> int:
 
     if options.minutes is not None:
         runs = study.by_need(study_status(study, store).complete)
-    progress = progress_for(words, study.name)
+    progress = progress_for(args, study.name)
     start = time.monotonic()
     try:
-        if words.ray is None:
+        if args.ray is None:
             outcome = train(runs, store, opened, options, progress, keep=OVER_TIME, require=study.keep, asked=asked)
         else:
             from aol.study.ray import train_on_ray
 
-            given = words.ray, runs, store, opened, options, progress
-            outcome = train_on_ray(*given, device=words.device, folders=folders, require=study.keep)
+            given = args.ray, runs, store, opened, options, progress
+            outcome = train_on_ray(*given, device=args.device, folders=folders, require=study.keep)
     finally:
         progress.close()
     status, seconds = study_status(study, store), time.monotonic() - start
     more = {"trained": outcome.trained, "seconds": round(seconds, 3), "stopped": outcome.stopped}
-    _print_status(words, status, {**more, "untrained": outcome.untrained})
-    if not words.json:
+    _print_status(args, status, {**more, "untrained": outcome.untrained})
+    if not args.json:
         stopped = " Stopped early: run the same command again to continue." if outcome.stopped else ""
         print(f"Trained {outcome.trained} run{'s' * (outcome.trained != 1)} in {duration(seconds)}.{stopped}")
         if len(status.complete) == len(status.runs):
-            print(f"The table: {_show_command(words)}")
+            print(f"The table: {_show_command(args)}")
         elif len(options.shares) == 1 and not outcome.stopped:
             print(
                 f"Share {'{}/{}'.format(*options.shares[0])} is complete. Join the shares: aol study gather FOLDER..."
@@ -231,18 +231,18 @@ def _carry_out(words: argparse.Namespace, networks: Sequence[str]) -> int:
     return 143 if outcome.terminated else 1 if status.failed or outcome.untrained else 0
 
 
-def _show_command(words: argparse.Namespace) -> str:
+def _show_command(args: argparse.Namespace) -> str:
     """Return the command that prints the table of what these flags chose."""
-    given = [(name, text) for name in ("only", "set") for text in getattr(words, name)]
-    given += [(name, text) for name in ("seeds", "precision", "out") if (text := getattr(words, name))]
-    return shlex.join(["aol", "study", "show", words.study, *(f"--{name}={text}" for name, text in given)])
+    given = [(name, text) for name in ("only", "set") for text in getattr(args, name)]
+    given += [(name, text) for name in ("seeds", "precision", "out") if (text := getattr(args, name))]
+    return shlex.join(["aol", "study", "show", args.study, *(f"--{name}={text}" for name, text in given)])
 
 
-def resume(words: argparse.Namespace, request: Mapping[str, Json]) -> int | None:
-    """Continue the study that a folder was last used for; `words` holds the flags of `aol resume`."""
-    asked = {"study": request.get("study"), "out": str(words.folder), "stopped": _STOPPED}
-    add_noted(words, _CHOICE, request.get("choice"), request.get("options"), asked)
-    return _carry_out(words, ())
+def resume(args: argparse.Namespace, request: Mapping[str, Json]) -> int | None:
+    """Continue the study that a folder was last used for; `args` holds the flags of `aol resume`."""
+    asked = {"study": request.get("study"), "out": str(args.folder), "stopped": _STOPPED}
+    add_noted(args, _CHOICE, request.get("choice"), request.get("options"), asked)
+    return _carry_out(args, ())
 
 
 @command(
@@ -252,17 +252,17 @@ def resume(words: argparse.Namespace, request: Mapping[str, Json]) -> int | None
     *_STUDY,
     groups=_PART,
 )
-def _status(words: argparse.Namespace) -> None:
+def _status(args: argparse.Namespace) -> None:
     from aol.runs.store import Store
     from aol.study.status import study_status
 
-    _print_status(words, study_status(chosen(words), Store(words.out)), {})
+    _print_status(args, study_status(chosen(args), Store(args.out)), {})
 
 
-def _print_status(words: argparse.Namespace, status: StudyStatus, more: Mapping[str, object]) -> None:
+def _print_status(args: argparse.Namespace, status: StudyStatus, more: Mapping[str, object]) -> None:
     from aol.study.status import by_cell
 
-    if words.json:
+    if args.json:
         print(json.dumps({**status.as_dict(), **more}))
         return
     out = console()
@@ -291,22 +291,22 @@ def _print_status(words: argparse.Namespace, status: StudyStatus, more: Mapping[
     switch("--optimistic", "also the best setting on test, beside as many baseline runs"),
     groups=_PART,
 )
-def _show(words: argparse.Namespace) -> None:
-    study = chosen(words)
-    check_place(words.write)
-    wanted = chosen_format(words, ENDINGS)
-    store = _store_in(words.out, words.study)
+def _show(args: argparse.Namespace) -> None:
+    study = chosen(args)
+    check_place(args.write)
+    wanted = chosen_format(args, ENDINGS)
+    store = _store_in(args.out, args.study)
     from aol.study.comparisons import study_results
     from aol.study.formats import render, styled_lines
 
-    results = study_results(study, store, figure=words.figure, more_seeds=words.seeds is None)
-    if wanted != "table" or words.write or not sys.stdout.isatty():
-        give(render(results, wanted, optimistic=words.optimistic), words.write)
+    results = study_results(study, store, figure=args.figure, more_seeds=args.seeds is None)
+    if wanted != "table" or args.write or not sys.stdout.isatty():
+        give(render(results, wanted, optimistic=args.optimistic), args.write)
         return
     from rich.text import Text
 
     out, width = console(), max(NARROW, min(WIDE, shutil.get_terminal_size().columns))
-    for style, line in styled_lines(results, optimistic=words.optimistic, width=width):
+    for style, line in styled_lines(results, optimistic=args.optimistic, width=width):
         out.print(Text(plain_lines(line), style=style), soft_wrap=True)
 
 
@@ -319,18 +319,18 @@ def _show(words: argparse.Namespace) -> None:
     _WRITE,
     json=False,
 )
-def _page(words: argparse.Namespace) -> None:
+def _page(args: argparse.Namespace) -> None:
     from aol.study.page import results_page
     from aol.study.spec import load
 
-    check_place(words.write)
-    store = _store_in(words.out, "NAME")
-    studies = {word: load(word) for word in words.study}
+    check_place(args.write)
+    store = _store_in(args.out, "NAME")
+    studies = {word: load(word) for word in args.study}
     called = {study.name: word for word, study in studies.items()}
-    page = results_page(store.folder, list(studies.values()) or None, called=called, charts=words.write is not None)
+    page = results_page(store.folder, list(studies.values()) or None, called=called, charts=args.write is not None)
     for name, content in page.charts.items():
-        write(Path(words.write).parent / name, content)
-    give(page.text, words.write)
+        write(Path(args.write).parent / name, content)
+    give(page.text, args.write)
 
 
 @command(
@@ -342,32 +342,32 @@ def _page(words: argparse.Namespace) -> None:
     choice("--of", FIGURES, 'default: ages if the study keeps them (keep = ["age"]), else accuracy'),
     groups=_PART,
 )
-def _draw(words: argparse.Namespace) -> None:
+def _draw(args: argparse.Namespace) -> None:
     from aol.plots import style
 
-    study = chosen(words)
-    path = Path(words.write).expanduser()
+    study = chosen(args)
+    path = Path(args.write).expanduser()
     kind = path.suffix.lower().removeprefix(".")
     if kind not in style.FORMATS:
         endings = ", ".join(f".{each}" for each in style.FORMATS)
-        raise WrongSettingsError(f"--write must end in one of {endings}, not {words.write!r}.")
+        raise WrongSettingsError(f"--write must end in one of {endings}, not {args.write!r}.")
     check_place(str(path))
     style.matplotlib()
-    store = _store_in(words.out, words.study)
+    store = _store_in(args.out, args.study)
 
     from aol.study.comparisons import study_results
     from aol.study.draw import draw
 
-    results = study_results(study, store, more_seeds=words.seeds is None)
+    results = study_results(study, store, more_seeds=args.seeds is None)
     if not len(results.frame):
         raise WrongSettingsError(
-            f"There are no complete runs of {study.name} in {store.folder}: aol study run {words.study} "
-            f"--out {words.out} trains them. With --only, --seeds or --set, give draw the same flags as run."
+            f"There are no complete runs of {study.name} in {store.folder}: aol study run {args.study} "
+            f"--out {args.out} trains them. With --only, --seeds or --set, give draw the same flags as run."
         )
-    picture = draw(results, words.of)
+    picture = draw(results, args.of)
     write(path, style.rendered(picture.figure, kind))
     panels = [{"title": title, "seeds": list(seeds)} for title, seeds in picture.panels]
-    if words.json:
+    if args.json:
         print(json.dumps({"figure": str(path), "of": picture.of, "panels": panels, "notes": picture.notes}))
     else:
         print(plain_lines("\n".join((*picture.notes, f"Written: {path}"))), file=sys.stderr)
@@ -380,17 +380,17 @@ def _draw(words: argparse.Namespace) -> None:
     value("sources", "FROM", "a folder of runs, a run, or a tar archive of runs", nargs="+"),
     _OUT,
 )
-def _gather(words: argparse.Namespace) -> int:
+def _gather(args: argparse.Namespace) -> int:
     from aol.runs.store import Store
     from aol.study.gather import gather
 
-    store = Store(words.out)
-    gathered = gather([Path(source) for source in words.sources], store)
+    store = Store(args.out)
+    gathered = gather([Path(source) for source in args.sources], store)
     numbers = {"new": gathered.new, "known": gathered.known, "unfinished": gathered.unfinished}
     refused = [{"file": name, "why": why} for name, why in gathered.refused]
     lines = [f"{gathered.new} new runs in {store.folder}, {gathered.known} already there."]
     lines += [f"Not copied: {gathered.unfinished} unfinished."] if gathered.unfinished else []
-    tell(words, {**numbers, "refused": refused}, lines)
-    for name, why in () if words.json else gathered.refused:
+    tell(args, {**numbers, "refused": refused}, lines)
+    for name, why in () if args.json else gathered.refused:
         print(plain_lines(f"Refused: {name}: {why}."), file=sys.stderr)
     return 1 if gathered.refused else 0

@@ -26,7 +26,7 @@ from aol.cli.execution import (
 from aol.cli.flags import KEEP_SAMPLES, OUTPUT, in_flags, runs_of, setting_flags, settings_of
 from aol.cli.output import note
 from aol.cli.parser import check_data, command, path, value
-from aol.cli.show import asked_for, print_json, print_runs, what_is_left
+from aol.cli.show import print_json, print_runs, what_is_left
 from aol.engine.launch import launched
 from aol.engine.settings import Settings, WrongSettingsError
 
@@ -62,34 +62,34 @@ _EXECUTION = (*EXECUTION, *PARALLEL)
     ),
     groups=setting_flags("stream") | {"output and resuming": OUTPUT, "execution": _EXECUTION},
 )
-def _train(words: argparse.Namespace) -> int:
-    """Train; what is wrong with a setting is said in the words of the command line."""
+def _train(args: argparse.Namespace) -> int:
+    """Train; errors about settings name the flags of the command line."""
     try:
-        runs = runs_of(words.command, {name: getattr(words, name) for name in settings_of(words.command)})
+        runs = runs_of(args.command, {name: getattr(args, name) for name in settings_of(args.command)})
         check_data(dict.fromkeys(run.data for run in runs))
-        if words.resume and words.fresh:
+        if args.resume and args.fresh:
             raise WrongSettingsError("--resume and --fresh contradict each other: continue, or delete and start again.")
-        return _carry_out(words, runs)
+        return _carry_out(args, runs)
     except WrongSettingsError as error:
-        raise WrongSettingsError(in_flags(str(error), words.command)) from error
+        raise WrongSettingsError(in_flags(str(error), args.command)) from error
 
 
-def _carry_out(words: argparse.Namespace, runs: Sequence[Settings]) -> int:
+def _carry_out(args: argparse.Namespace, runs: Sequence[Settings]) -> int:
     """Train the runs of `aol train` or `aol stream` into `--out`, and note there what was asked for."""
     from aol.runs.store import Store
 
     check_networks(runs, [run.net for run in runs], "")
-    out = _output_folder(words)
-    request: dict[str, Json] = {"command": words.command, "directory": os.getcwd(), "options": noted(words)}
+    out = _output_folder(args)
+    request: dict[str, Json] = {"command": args.command, "directory": os.getcwd(), "options": noted(args)}
     # Shares of one folder are trained by commands of their own: each finds the runs of the others there.
-    resume = words.resume or words.shard is not None
+    resume = args.resume or args.shard is not None
     try:
-        return train_runs(words, runs, Store(out), request, resume=resume)
+        return train_runs(args, runs, Store(out), request, resume=resume)
     except BaseException:
         empty = not any(path.is_file() and path.name != ".lock" for path in out.rglob("*"))
-        if empty and words.out is None and not words.resume:
+        if empty and args.out is None and not args.resume:
             shutil.rmtree(out, ignore_errors=True)
-            words.stopped = "nothing has been trained yet"
+            args.stopped = "nothing has been trained yet"
         raise
 
 
@@ -100,49 +100,50 @@ def _carry_out(words: argparse.Namespace, runs: Sequence[Settings]) -> int:
     value("folder", "FOLDER", "--out of aol train, aol stream or aol study run", type=path),
     groups={"execution": unchanged(_EXECUTION)},
 )
-def _resume(words: argparse.Namespace) -> int | None:
+def _resume(args: argparse.Namespace) -> int | None:
     from aol.runs.job import requested_runs
     from aol.runs.store import Store, read_request, refuse_old_format
 
-    if not words.folder.is_dir():
-        raise WrongSettingsError(f"there is no folder {words.folder}.")
-    refuse_old_format(words.folder)
-    request = read_request(words.folder)
+    if not args.folder.is_dir():
+        raise WrongSettingsError(f"there is no folder {args.folder}.")
+    refuse_old_format(args.folder)
+    request = read_request(args.folder)
     if request is None:
         raise WrongSettingsError(
-            f"{words.folder} does not say what to continue: aol resume takes the --out of aol train, aol stream or "
+            f"{args.folder} does not say what to continue: aol resume takes the --out of aol train, aol stream or "
             "aol study run. For gathered runs, use aol study run."
         )
     if request.get("command") == "study":
         from aol.cli import study
 
-        status = study.resume(words, request)
-        for sentence in what_is_left(words.folder)[1] if is_first() else ():
+        status = study.resume(args, request)
+        for sentence in what_is_left(args.folder)[1] if is_first() else ():
             note(sentence)
         return status
     options = request.get("options")
-    if hasattr(words, "shard") and isinstance(options, dict):  # a share that only begins now is noted, too
-        request["options"] = options | {"shares": [list(words.shard)]}
-    add_noted(words, {"out": str(words.folder), "fresh": False}, options)
+    if hasattr(args, "shard") and isinstance(options, dict):  # a share that only begins now is noted, too
+        request["options"] = options | {"shares": [list(args.shard)]}
+    add_noted(args, {"out": str(args.folder), "fresh": False}, options)
     runs = requested_runs(request)
     check_networks(runs, (), f"use aol {request.get('command')} with --net and --resume")
-    return train_runs(words, runs, Store(words.folder), request, resume=True)
+    return train_runs(args, runs, Store(args.folder), request, resume=True)
 
 
 def train_runs(
-    words: argparse.Namespace, runs: Sequence[Settings], store: Store, request: dict[str, Json], *, resume: bool
+    args: argparse.Namespace, runs: Sequence[Settings], store: Store, request: dict[str, Json], *, resume: bool
 ) -> int:
     """Train runs and print what came of it; return the exit status."""
     from aol.runs import driver, job
     from aol.runs.store import resume_command
+    from aol.runs.table import frame_of
 
-    options = options_of(words)
-    words.stopped = f"`{resume_command(store.folder)}` continues from the last checkpoint"
+    options = options_of(args)
+    args.stopped = f"`{resume_command(store.folder)}` continues from the last checkpoint"
     directory = Path(str(request.get("directory") or ""))
-    progress = progress_for(words)
+    progress = progress_for(args)
 
     def opened(some: Sequence[Settings]) -> dict[str, AnyPair]:
-        pairs = _open(directory, words.data_dir, some)
+        pairs = _open(directory, args.data_dir, some)
         if is_first():
             _warn_of_small_gains([] if resume else some, progress)
         if is_first() and options.device.type == "cpu":
@@ -150,18 +151,19 @@ def train_runs(
         return pairs
 
     def prepare() -> None:
-        part: tuple[int, int] | None = words.shard
+        part: tuple[int, int] | None = args.shard
         share = None if part is None else job.share_of(runs, part[0], part[1], options.together)
-        job.prepare(runs, store, request, resume=resume, fresh=words.fresh, share=share)
-        if words.out is None and not words.resume:
+        job.prepare(runs, store, request, resume=resume, fresh=args.fresh, share=share)
+        if args.out is None and not args.resume:
             _link(BASE / "latest", store.folder.name)
 
     try:
         outcome = driver.train(runs, store, opened, options, progress, prepare=prepare)
     finally:
         progress.close()
-    frame = asked_for(store, runs if is_first() else [])
-    if is_first() and words.json:
+    read = [(store.path(run.run_id), store.get(run.run_id)) for run in (runs if is_first() else [])]
+    frame = frame_of((folder, run) for folder, run in read if run is not None)
+    if is_first() and args.json:
         print_json(frame)
         for sentence in what_is_left(store.folder)[1]:
             note(sentence)
@@ -203,16 +205,16 @@ def _warn_of_large_images(runs: Sequence[Settings], pairs: dict[str, AnyPair], p
             progress.say_once(f"Warning: {text}")
 
 
-def _output_folder(words: argparse.Namespace) -> Path:
+def _output_folder(args: argparse.Namespace) -> Path:
     """Return `--out`; without it a new folder named by date and time, or with `--resume` the latest one."""
-    if words.out is not None:
-        return Path(words.out)
+    if args.out is not None:
+        return Path(args.out)
     if launched()[1] > 1:
         raise WrongSettingsError("--out must be given where several processes train together: they share the folder.")
-    if words.fresh:
+    if args.fresh:
         raise WrongSettingsError("--fresh deletes the runs in --out: name the folder.")
     latest = BASE / "latest"
-    if not words.resume:
+    if not args.resume:
         return _new_folder(BASE)
     if not latest.is_dir():
         raise WrongSettingsError(f"there is no {latest} to continue: name the folder by --out.")

@@ -301,16 +301,14 @@ class Recorder:
                 by_class |= {f"{split}_{name}": value.cpu() for name, value in means(taken).items()}
             if split == "test" and bool(taken[0].any()):
                 by_class["test_precision"] = precision(taken).cpu()
-                curves |= self._measures(by_class["test_accuracy"], by_class["test_precision"])
+                measures = class_metrics(
+                    by_class["test_accuracy"], precision=by_class["test_precision"], counts=self._training_counts()
+                )
+                curves |= {f"test_{name}": values for name, values in measures.items()}
         if isinstance(ages, ClassAges):
             curves["threshold"] = ages.threshold.reshape(self._runs).cpu()
             by_class.setdefault("train_accuracy", ages.accuracy.reshape(self._runs, -1).cpu())
         return curves, by_class
-
-    def _measures(self, accuracy: Tensor, precision: Tensor) -> Columns:
-        """Return balanced accuracy, worst class and so on; head and tail where the training set is known."""
-        found = class_metrics(accuracy, precision=precision, counts=self._training_counts())
-        return {f"test_{name}": values for name, values in found.items()}
 
     def _training_counts(self) -> list[int] | None:
         """Return the training samples of each class; None for a stream, where they become known as it goes on."""
@@ -358,9 +356,6 @@ class Recorder:
 
     # What is written
 
-    def _method(self, run: int) -> str:
-        return self._name if not self._shape else f"{self._name} ρ={float(self._ages.rho[run]):g}"
-
     def _write(self) -> None:
         for run, folder in enumerate(self._folders):
             self._write_samples(folder, run)
@@ -375,7 +370,7 @@ class Recorder:
             counts = np.nansum(seen, axis=0).astype(int).tolist()
         return Run(
             id=self._ids[run],
-            method=self._method(run),
+            method=f"{self._name} ρ={float(self._ages.rho[run]):g}" if self._shape else self._name,
             seed=self._seed,
             settings=self._settings,
             classes=self._classes,
