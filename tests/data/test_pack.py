@@ -227,8 +227,12 @@ def test_destinations_and_numbers_that_make_no_sense_are_refused(tmp_path: Path)
     root = image_folder(tmp_path / "source")
     (tmp_path / "full").mkdir()
     (tmp_path / "full/thesis.tex").write_text("x")
+    (tmp_path / "runs").mkdir()
+    for name in (".lock", "request.json"):  # what `aol train --out runs` leaves
+        (tmp_path / "runs" / name).write_text("{}")
     for dest, said in (
         (tmp_path / "full", "holds something else"),
+        (tmp_path / "runs", "holds something else"),
         (tmp_path / "full/thesis.tex", "a file and not a folder"),
         (root / "packed", "dest must lie outside the source"),
         (root, "dest must lie outside the source"),
@@ -239,7 +243,19 @@ def test_destinations_and_numbers_that_make_no_sense_are_refused(tmp_path: Path)
         with pytest.raises(ValueError, match=next(iter(option))):
             data.pack(root, tmp_path / "packed", **option)
     assert (tmp_path / "full/thesis.tex").read_text() == "x"
+    assert (tmp_path / "runs/request.json").exists()
     assert sorted(os.listdir(root)) == ["train", "val"]
+
+
+def test_files_of_others_in_the_folder_stay(tmp_path: Path) -> None:
+    root, dest = image_folder(tmp_path / "source"), tmp_path / "packed"
+    data.pack(root, dest, workers=1, shard_records=4)
+    own = [dest / name for name in ("notes.json", "scores.npy", "draft.tmp")]
+    for path in own:
+        path.write_text("{}")
+    data.pack(root, dest, workers=1)
+    assert all(path.exists() for path in own)
+    assert sorted(path.name for path in dest.glob("*.bin")) == ["test-00000.bin", "train-00000.bin"]
 
 
 def test_a_progress_that_raises_stops_the_work(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import hashlib
 import io
 import json
 import os
+import re
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
@@ -35,6 +36,7 @@ from aol.data.workers import Asked, Lane, Workers, cores
 
 QUALITY = 90
 _TICK = 64  # records between two reports of progress
+_SHARD, _KINDS = re.compile(r"(train|test|validation)-\d{5,}"), ("bin", "npy", "json", NAMES.removeprefix("."))
 
 
 @dataclass(frozen=True)
@@ -86,7 +88,7 @@ def pack(
     splits = open_records(root)
     if target == root or root in target.parents:
         raise ValueError(f"dest must lie outside the source {root}, got {target}")
-    if target.is_dir() and any(target.iterdir()) and not (target / ".lock").exists() and not has_shards(target):
+    if target.is_dir() and any(path.name != ".lock" for path in target.iterdir()) and not has_shards(target):
         raise ValueError(f"dest must be empty or an earlier packing, and {target} holds something else")
     count = workers or cores()
     shrinks = _Shrinks(splits, size, quality)
@@ -314,10 +316,9 @@ def _up_to_date(target: Path, name: str, fingerprint: str) -> Shard | None:
 
 
 def _remove_strays(target: Path, files: set[str]) -> None:
-    """Remove files of an earlier, larger or interrupted packing."""
+    """Remove shards of an earlier, larger or interrupted packing; other files are not ours."""
     for path in target.iterdir():
-        shard = path.name.partition(".")[0]
-        stray = path.suffix in (".bin", ".npy", ".json", NAMES) and shard not in files and path.name != MANIFEST
-        if stray or path.suffix == ".tmp":
+        shard, _, kind = path.name.partition(".")
+        if _SHARD.fullmatch(shard) and (kind == "bin.tmp" or (kind in _KINDS and shard not in files)):
             path.unlink()
     remove_partial_files(target)
