@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import io
+import os
 import pickle
-from collections.abc import Callable
+import resource
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +18,7 @@ from aol import data
 from aol.data import DataError, StoredImages
 from aol.data.decode import decode, open_image
 from aol.data.encoded_images import Subset, problems
-from tests.support.tiny_sets import encoded, image_folder, pixels, tiny_lmdb, tiny_parquet
+from tests.support.tiny_sets import encoded, image_folder, parquet_set, pixels, tiny_lmdb, tiny_parquet
 
 ROWS = [(encoded(0), 0), (encoded(1), 1)]
 
@@ -250,3 +252,37 @@ def test_arguments_that_make_no_sense_are_refused(tmp_path: Path) -> None:
         pair.train.set_epoch(-1)
     with pytest.raises(ValueError, match="seed must be at least 0"):
         pair.train.with_transform(None, seed=-1)
+
+
+@pytest.fixture
+def few_files() -> Iterator[None]:
+    """Let this process open 60 more files."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + 60, limits[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
+@pytest.mark.parametrize("kind", ["packed", "parquet"])
+def test_a_set_may_have_more_files_than_a_process_may_open(tmp_path: Path, kind: str, few_files: None) -> None:
+    if kind == "packed":
+        image_folder(tmp_path / "source", per_class={"train": 30, "val": 1})
+        data.pack(tmp_path / "source", tmp_path / kind, workers=1, shard_records=1)
+    else:
+        rows = [[(encoded(i), i % 3)] for i in range(90)]
+        parquet_set(tmp_path / kind, {"train": rows, "test": rows[:3]}, ["a", "b", "c"])
+    records = data.open_data(tmp_path / kind, size=16).train.records  # type: ignore[union-attr]
+    assert len({records.encoded(index) for index in range(90)}) == 90
+    assert data.check(tmp_path / kind, workers=1).ok
+
+
+def test_only_the_last_row_groups_stay_in_memory(tmp_path: Path) -> None:
+    import pyarrow
+
+    rows = [(bytes([i]) * 100_000, i % 3) for i in range(6)]
+    parquet_set(tmp_path, {"train": [rows] * 10, "test": [rows]}, ["a", "b", "c"], group=2)
+    records = data.open_data(tmp_path).train.records  # type: ignore[union-attr]
+    before = pyarrow.total_allocated_bytes()
+    for index in range(60):
+        records.encoded(index)
+    assert pyarrow.total_allocated_bytes() - before < 2_000_000  # of 6,000,000

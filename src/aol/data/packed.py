@@ -15,10 +15,10 @@ from __future__ import annotations
 import io
 import json
 import zlib
-from collections.abc import Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
-from typing import TypedDict
+from typing import BinaryIO, TypedDict
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +30,7 @@ from aol.data.errors import DataError
 from aol.data.images import check_labels, class_names
 
 _LARGEST = 2**31  # bytes of an index, or of a table of names
+_OPEN_FILES = 32  # of each thread: systems allow a process about 1,000, and a set may have more shards
 
 FORMAT, VERSION = "aol-packed", 1
 MANIFEST, NAMES = "manifest.json", ".names"
@@ -80,8 +81,13 @@ def read_index(root: Path, shard: Shard) -> npt.NDArray[np.void]:
     return rows
 
 
+def _shard_files() -> Callable[[str], BinaryIO]:
+    """Return a function that opens files and keeps the last few of them open."""
+    return lru_cache(_OPEN_FILES)(lambda path: open_regular(Path(path)))
+
+
 class PackedRecords:
-    """One split of a packed set; a shard is opened when first read from."""
+    """One split of a packed set; a shard is opened when it is read from."""
 
     def __init__(self, root: Path, shards: list[Shard], classes: tuple[str, ...], name: str) -> None:
         self.name, self.classes = name, classes
@@ -94,7 +100,7 @@ class PackedRecords:
         check_labels(self.labels, len(classes), name)
         self._root, self._shards = root, shards
         self._paths = [str(root / f"{shard['file']}.bin") for shard in shards]
-        self._files = [PerThread(partial(open_regular, Path(path))) for path in self._paths]
+        self._open = PerThread(_shard_files)
 
     def _shard(self, index: int) -> int:
         return int(np.searchsorted(self._ends, index, side="right")) - 1
@@ -104,7 +110,7 @@ class PackedRecords:
         row = self._rows[index]
         start = int(row["offset"])
         # Read, not mapped into memory: a file that is cut short meanwhile would end the process.
-        file = self._files[self._shard(index)]()
+        file = self._open()(self._paths[self._shard(index)])
         file.seek(start)
         content = file.read(int(row["length"]))
         if zlib.crc32(content) != int(row["crc32"]):

@@ -26,7 +26,7 @@ from aol.data.images import class_names, whole_labels
 _LABEL_COLUMNS = ("label", "labels", "fine_label")
 _PATH_COLUMNS = ("path", "file_path", "filepath", "image_path", "filename", "file_name")
 _ID_COLUMNS = ("id", "image_id", "key")
-_KEPT_GROUPS = 4
+_KEPT_GROUPS, _OPEN_FILES = 4, 8  # of each thread
 
 
 def _pyarrow() -> ModuleType:
@@ -45,13 +45,20 @@ def _readable(path: str) -> Iterator[None]:
         raise DataError(f"{path}: not a whole Parquet file ({' '.join(str(reason).split())[:200]})") from None
 
 
-def _row_groups(path: str, column: str) -> Callable[[int], Sequence[Any]]:
-    """Open a file for one thread; return its row groups of encoded images, of which it keeps the last few."""
-    with _readable(path):
-        file = _pyarrow().ParquetFile(path)  # no memory map: a file that is cut short meanwhile would end the process
+def _row_groups(column: str) -> Callable[[str, int], Sequence[Any]]:
+    """Return a function of a path and a number: a row group of encoded images. It keeps the last few, and their files.
+
+    For one thread. A set may have more files than a process may open, and more row groups than fit into memory.
+    """
+
+    @lru_cache(_OPEN_FILES)
+    def opened(path: str) -> Any:
+        with _readable(path):
+            return _pyarrow().ParquetFile(path)  # no memory map: a file that is cut short would end the process
 
     @lru_cache(_KEPT_GROUPS)
-    def group(number: int) -> Sequence[Any]:
+    def group(path: str, number: int) -> Sequence[Any]:
+        file = opened(path)
         with _readable(path):
             images = file.read_row_group(number, columns=[f"{column}.bytes"]).column(0).combine_chunks()
             cells: Sequence[Any] = images.field("bytes")
@@ -94,7 +101,7 @@ class _ParquetRecords:
             raise DataError(f"{self._paths[0]}: no rows in it")
         self._starts = np.cumsum([0, *(len(each) for each in labels)])  # of the files
         self._ends = np.array(group_ends, dtype=np.int64)
-        self._open = [PerThread(partial(_row_groups, path, self._image)) for path in self._paths]
+        self._row_groups = PerThread(partial(_row_groups, self._image))
 
     def _place(self, index: int) -> tuple[int, int, int]:
         """Return the file, row group and row of a position."""
@@ -103,7 +110,7 @@ class _ParquetRecords:
 
     def encoded(self, index: int) -> bytes:
         number, group, row = self._place(index)
-        content: bytes | None = self._open[number]()(group)[row].as_py()
+        content: bytes | None = self._row_groups()(self._paths[number], group)[row].as_py()
         if content is None:
             raise DataError(f"{self.source(index)}: no bytes in column {self._image!r}")
         return content
