@@ -164,6 +164,14 @@ def test_folders_that_hold_no_data_set_are_told_apart(tmp_path: Path) -> None:
     assert "neither a train folder" in report.problems[0]
 
 
+def test_splits_of_other_names_are_not_taken_for_classes(tmp_path: Path) -> None:
+    root = image_folder(tmp_path / "set", per_class={"Train": 4, "Test": 2})
+    with pytest.raises(DataError, match="set: its folders are splits, not classes: they must be called train"):
+        data.open_data(root)
+    (problem,) = data.check(root).problems
+    assert "splits, not classes" in problem
+
+
 def test_parquet_takes_class_names_from_the_metadata(tmp_path: Path) -> None:
     opened = data.open_data(tiny_parquet(tmp_path / "set"))
     assert opened.classes == ("tench", "goldfish", "shark")

@@ -23,6 +23,8 @@ TEST_FOLDERS = ("test", "val", "validation", "valid")
 _NO_CLASS = "no class folders in it"
 _NO_IMAGE = "an empty class folder, no image in it"
 _NO_SPLIT = "neither a train folder nor at least two class folders in it"
+_SPLITS = {"train", "training", "test", "testing", "val", "valid", "validation"}
+_NAMED_SPLITS = "its folders are splits, not classes: they must be called train, and test or val, in lower case"
 _NO_TEST = "has a train folder but no test or val folder with class folders beside it"
 _LEADS_BACK = "a link that leads back to a folder above it"
 _SINGLE = "a single image; without train and test folders, every class needs at least two"
@@ -135,9 +137,9 @@ def open_folder(root: Path) -> dict[str, Records]:
     class folders alone is split: one fifth of each class, drawn with seed 0, is the test split.
     """
     if not (root / "train").is_dir():
+        if problem := _classes_problem(class_folders(root)):
+            raise DataError(f"{root}: {problem}")
         records = _FolderRecords(root, f"{root.name}/train")
-        if len(records.classes) < 2:
-            raise DataError(f"{root}: {_NO_SPLIT}")
         counts = torch.bincount(records.labels)
         if int(counts.min()) < 2:
             raise DataError(f"{root / records.classes[int(counts.argmin())]}: {_SINGLE}")
@@ -151,6 +153,13 @@ def open_folder(root: Path) -> dict[str, Records]:
         raise DataError(f"{root}: {_NO_TEST}")
     train, *others = (_FolderRecords(root / name, f"{root.name}/{name}", name) for name in ("train", *names))
     return by_role(train, others, root)
+
+
+def _classes_problem(labels: Sequence[str]) -> str | None:
+    """Return what is wrong with the class folders of a set without a train folder, or None."""
+    if labels and {label.lower() for label in labels} <= _SPLITS:
+        return _NAMED_SPLITS
+    return _NO_SPLIT if len(labels) < 2 else None
 
 
 def _labelled_tests(root: Path) -> list[str]:
@@ -168,7 +177,8 @@ def layout_problems(root: Path) -> tuple[list[str], list[str]]:
     classes = {name: class_folders(root / name) for name in names}
     found = [] if classes[names[0]] else [f"{root / names[0]}: {_NO_CLASS}"]
     found += [f"{root}: {_NO_TEST}"] if split and len(names) == 1 else []
-    found += [f"{root}: {_NO_SPLIT}"] if not split and len(classes[""]) < 2 else []
+    if not split and (problem := _classes_problem(classes[""])):
+        found.append(f"{root}: {problem}")
     images: list[str] = []
     for name, labels in classes.items():
         for label in labels:

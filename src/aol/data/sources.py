@@ -45,6 +45,18 @@ def open_source(word: str, data_dir: Folder | None = None) -> dict[str, Records]
     return by_role(train, others, word)
 
 
+def _whole_labels(labels: Any, count: int, name: str) -> Tensor:
+    """Return the labels of `count` images as int64; `DataError` unless each has one whole number."""
+    try:
+        values = np.array(labels)
+    except ValueError:  # lists of different lengths
+        values = np.array(labels, dtype=object)
+    if values.dtype.kind not in "biu" or values.shape != (count,):
+        kind = f"{values.dtype} {list(values.shape)}"
+        raise DataError(f"{name}: one whole number as the label of each image is needed, not {kind}")
+    return torch.from_numpy(values.astype(np.int64))
+
+
 class _Rows:
     """Records that are known by their number in a split."""
 
@@ -78,7 +90,7 @@ class _HubRecords(_Rows):
             raise DataError(f"{name}: {wanted} is needed, among {', '.join(rows.features)}")
         self.name, self._image = name, images[0]
         self._rows = rows.select_columns([images[0]]).cast_column(images[0], datasets.Image(decode=False))
-        self.labels = torch.from_numpy(np.asarray(rows.with_format("numpy")[labels[0]][:], dtype=np.int64).copy())
+        self.labels = _whole_labels(rows.with_format("arrow")[labels[0]][:].to_numpy(), len(rows), name)
         if not len(self.labels):
             raise DataError(f"{name}: no rows in it")
         self.classes = tuple(getattr(rows.features[labels[0]], "names", None) or ())
@@ -126,12 +138,7 @@ class _VisionRecords(_Rows):
         self.name, self._items = name, items
         known = next((getattr(items, each) for each in ("targets", "labels", "_labels") if hasattr(items, each)), None)
         labels = [items[index][1] for index in range(len(items))] if known is None else known
-        try:
-            self.labels = torch.as_tensor(np.asarray(labels), dtype=torch.int64).clone()
-        except (TypeError, ValueError):
-            raise DataError(f"{name}: one whole number as the label of each image is needed") from None
-        if self.labels.shape != (len(items),):
-            raise DataError(f"{name}: one label per image is needed, not {list(self.labels.shape)}")
+        self.labels = _whole_labels(labels, len(items), name)
         self._stamp = str(len(items))
         self.classes = tuple(map(str, getattr(items, "classes", None) or ()))
 
@@ -145,7 +152,7 @@ def _open_torchvision(word: str, rest: str, data_dir: Folder | None) -> dict[str
     """Open `torchvision:NAME` in the folders where built-in sets are looked for; nothing is downloaded."""
     vision = need("torchvision.datasets", package="torchvision", extra="torchvision", why="a data set of torchvision")
     kind: Any = getattr(vision, rest, None)
-    if not inspect.isclass(getattr(vision, rest, None)):
+    if not inspect.isclass(kind):
         raise DataError(f"{word}: torchvision has no data set {rest!r}")
     accepted = inspect.signature(kind).parameters
     if "train" not in accepted and "split" not in accepted:

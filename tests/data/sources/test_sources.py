@@ -110,6 +110,14 @@ def test_columns_that_are_missing_are_named(tmp_path, gone, words):
         open_data(f"hf:{tmp_path / 'set'}")
 
 
+@pytest.mark.parametrize("label", ["cat", 0.7, None, [0, 1]])
+def test_labels_that_are_not_whole_numbers_are_refused(tmp_path, label):
+    some = rows(6, 16).remove_columns("label").add_column("label", [1 if label is None else label] * 5 + [label])
+    datasets.DatasetDict(train=some, test=some).save_to_disk(str(tmp_path / "set"))
+    with pytest.raises(DataError, match="set/train: one whole number as the label of each image is needed"):
+        open_data(f"hf:{tmp_path / 'set'}")
+
+
 def test_a_name_that_is_not_in_the_cache_is_said_in_one_sentence(capsys):
     assert main(["train", "--data", "hf:nobody/nothing"]) == 1
     assert "hf:nobody/nothing" in capsys.readouterr().err
