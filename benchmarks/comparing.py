@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
-from measuring import Record, machine, table
+from measuring import Record, machine, options, table
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
 from comparison import interval
@@ -19,6 +20,36 @@ from comparison import interval
 def setting(*packages: str) -> dict[str, object]:
     """Return the hardware and versions that figures belong to."""
     return machine() | {"packages": {name: version(name) for name in packages}}
+
+
+def seed_options(description: str, result: str, seeds: int) -> argparse.ArgumentParser:
+    """Return the options that all comparisons have."""
+    parser = options(description, result)
+    parser.add_argument("--seeds", type=int, default=seeds, help="runs of each method")
+    parser.add_argument("--first", type=int, default=0, help="the first seed")
+    parser.add_argument("--processes", type=int, default=1, help="seeds at a time")
+    return parser
+
+
+def report(
+    one_seed: Callable[..., list[Record]],
+    cases: Iterable[tuple[object, ...]],
+    given: argparse.Namespace,
+    *,
+    keys: Sequence[str],
+    settings: Sequence[str],
+    packages: Sequence[str],
+    text: Callable[[Record], str],
+) -> int:
+    """Run every case with every seed, print the tables and write the record, with the named options in it."""
+    before = setting(*packages)
+    jobs = [(*case, seed) for case in cases for seed in range(given.first, given.first + given.seeds)]
+    runs = compare(one_seed, jobs, keys, given.processes)
+    chosen = {name: getattr(given, name) for name in settings}
+    record: Record = {"machine": before, "seeds": given.seeds, **chosen, "cases": runs}
+    print(text(record))
+    write_cases(record, given.out)
+    return 0
 
 
 def compare(

@@ -10,21 +10,15 @@ that both see the same load. Groups of two and four are timed too: the default o
 
 from __future__ import annotations
 
-import argparse
-import json
-import os
-import platform
 import time
-from pathlib import Path
 from statistics import median
 
 import torch
-from stacked import cpu_name
+from measuring import machine, options, write
 
 from aol.data import open_data
 from aol.engine import OfflineLoop, Settings, grid
 
-RESULTS = Path(__file__).parent / "results" / "engine.json"
 CPU = torch.device("cpu")
 
 
@@ -61,7 +55,7 @@ def compare(batch: int, runs: int, epochs: int, repeats: int) -> dict[str, float
 
 
 def main() -> None:
-    words = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    words = options("Time whole epochs of digits runs, as one and one after the other.", "engine.json")
     words.add_argument("--runs", type=int, default=8)
     words.add_argument("--epochs", type=int, default=3, help="epochs of one repeat")
     words.add_argument("--repeats", type=int, default=5)
@@ -70,11 +64,7 @@ def main() -> None:
     record: dict[str, object] = {
         "what": "CPU time of an epoch through the engine: cnn, long-tailed digits (imbalance 50), aol weighting",
         "command": "python benchmarks/engine.py",
-        "cpu": cpu_name(),
-        "threads": torch.get_num_threads(),
-        "load": round(os.getloadavg()[0], 2),  # of others, before this starts
-        "torch": torch.__version__,
-        "python": platform.python_version(),
+        **machine(),
         "runs": given.runs,
         "training_samples": int(OfflineLoop([Settings()], open_data("digits"), device=CPU).labels.numel()),
         "epochs": given.epochs,
@@ -95,8 +85,7 @@ def main() -> None:
         print(
             f"{batch:5} {row['cpu_ms_per_run_and_epoch_1_together']:8.1f} " + " ".join(f"{cell:>30}" for cell in cells)
         )
-    RESULTS.parent.mkdir(exist_ok=True)
-    RESULTS.write_text(json.dumps({**record, "rows": rows}, indent=2, ensure_ascii=False) + "\n")
+    write({**record, "rows": rows}, given.out)
 
 
 if __name__ == "__main__":

@@ -67,6 +67,14 @@ class Case:
         """What tells one case from another."""
         return json.dumps(asdict(self), sort_keys=True)
 
+    @property
+    def settings(self) -> Settings:
+        """What the engine trains by."""
+        return Settings(
+            data=self.data, imbalance=None, epochs=self.epochs, net="cnn", seed=self.seed, augment=not self.memorises,
+            eval_every=self.epochs,
+        )  # fmt: skip
+
 
 def cases(data: str, part: str) -> Iterator[Case]:
     """Yield what is trained of a data set: everything on digits, less where a run takes a minute of CPU time."""
@@ -112,11 +120,7 @@ class Run:
 
 def trained(case: Case, pair: Pair[ImageSet]) -> Run:
     """Train a network through the engine and keep every clean answer."""
-    settings = Settings(
-        data=case.data, imbalance=None, epochs=case.epochs, net="cnn", seed=case.seed, augment=not case.memorises,
-        eval_every=case.epochs,
-    )  # fmt: skip
-    loop = OfflineLoop([settings], pair, device=CPU, keep_samples=True)
+    loop = OfflineLoop([case.settings], pair, device=CPU, keep_samples=True)
     logits = []
     while not loop.done:
         loop.run_epoch()
@@ -147,11 +151,7 @@ def crossed(case: Case, pair: Pair[ImageSet]) -> Floats:
     for held in range(FOLDS):
         kept = np.flatnonzero(fold != held)
         part = replace(pair.train, images=pair.train.images[kept], labels=pair.train.labels[kept])
-        settings = Settings(
-            data=case.data, imbalance=None, epochs=case.epochs, net="cnn", seed=case.seed,
-            augment=not case.memorises, eval_every=case.epochs,
-        )  # fmt: skip
-        loop = OfflineLoop([settings], replace(pair, train=part, test=pair.train), device=CPU)
+        loop = OfflineLoop([case.settings], replace(pair, train=part, test=pair.train), device=CPU)
         while not loop.done:
             loop.run_epoch()
         others = np.flatnonzero(fold == held)

@@ -9,10 +9,10 @@ from __future__ import annotations
 import sys
 import time
 import warnings
+from itertools import product
 
 import numpy as np
-from comparing import Record, belongs_to, compare, setting, tables, write_cases
-from measuring import options
+from comparing import Record, belongs_to, report, seed_options, tables
 from sklearn.base import BaseEstimator
 from sklearn.metrics import recall_score
 
@@ -67,36 +67,22 @@ def one_seed(table: str, model: str, imbalance: float, rounds: int, gain: float,
 
 
 def main(words: list[str] | None = None) -> int:
-    parser = options("Compare margins with class counts for boosted trees on imbalanced tables.", "margins_tables.json")
+    parser = seed_options("Compare margins with class counts for boosted trees.", "margins_tables.json", 20)
     parser.add_argument("--imbalance", type=float, default=20.0, help="largest class of a training part over smallest")
     parser.add_argument("--rounds", type=int, default=5, help="rounds of margins")
     parser.add_argument("--gain", type=float, default=GAIN, help="speed of the margins")
-    parser.add_argument("--seeds", type=int, default=20, help="splits of each table")
-    parser.add_argument("--first", type=int, default=0, help="the first seed")
     parser.add_argument("--tables", nargs="+", choices=TABLES, default=list(TABLES), help="which tables")
     parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS), help="library of the trees")
-    parser.add_argument("--processes", type=int, default=1, help="seeds at a time")
     given = parser.parse_args(words)
-    before = setting("scikit-learn", "lightgbm", "xgboost")
-    seeds = range(given.first, given.first + given.seeds)
-    jobs = [
-        (table, model, given.imbalance, given.rounds, given.gain, seed)
-        for table in given.tables
-        for model in given.models
-        for seed in seeds
-    ]
-    cases = compare(one_seed, jobs, ("table", "model", "method"), given.processes)
-    record: Record = {
-        "machine": before,
-        "seeds": given.seeds,
-        "imbalance": given.imbalance,
-        "rounds": given.rounds,
-        "gain": given.gain,
-        "cases": cases,
-    }
-    print(text(record))
-    write_cases(record, given.out)
-    return 0
+    return report(
+        one_seed,
+        product(given.tables, given.models, [given.imbalance], [given.rounds], [given.gain]),
+        given,
+        keys=("table", "model", "method"),
+        settings=("imbalance", "rounds", "gain"),
+        packages=("scikit-learn", "lightgbm", "xgboost"),
+        text=text,
+    )
 
 
 def text(record: Record) -> str:

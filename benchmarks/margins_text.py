@@ -14,8 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from comparing import Record, belongs_to, compare, setting, tables, write_cases
-from measuring import options
+from comparing import Record, belongs_to, report, seed_options, tables
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -134,29 +133,20 @@ def one_seed(epochs: int, imbalance: float, gain: float, seed: int) -> list[Reco
 
 
 def main(words: list[str] | None = None) -> int:
-    parser = options("Compare margins with class counts on long-tailed text, with Transformers.", "margins_text.json")
+    parser = seed_options("Compare margins with class counts on long-tailed text.", "margins_text.json", 20)
     parser.add_argument("--epochs", type=int, default=10, help="epochs of each run")
     parser.add_argument("--imbalance", type=float, default=20.0, help="the largest class over the smallest")
     parser.add_argument("--gain", type=float, default=GAIN, help="speed of the margins")
-    parser.add_argument("--seeds", type=int, default=20, help="runs of each method")
-    parser.add_argument("--first", type=int, default=0, help="the first seed")
-    parser.add_argument("--processes", type=int, default=1, help="seeds at a time")
     given = parser.parse_args(words)
-    before = setting("transformers", "accelerate")
-    seeds = range(given.first, given.first + given.seeds)
-    jobs = [(given.epochs, given.imbalance, given.gain, seed) for seed in seeds]
-    cases = compare(one_seed, jobs, ("set", "method", "model"), given.processes)
-    record: Record = {
-        "machine": before,
-        "seeds": given.seeds,
-        "imbalance": given.imbalance,
-        "epochs": given.epochs,
-        "gain": given.gain,
-        "cases": cases,
-    }
-    print(text(record))
-    write_cases(record, given.out)
-    return 0
+    return report(
+        one_seed,
+        [(given.epochs, given.imbalance, given.gain)],
+        given,
+        keys=("set", "method", "model"),
+        settings=("imbalance", "epochs", "gain"),
+        packages=("transformers", "accelerate"),
+        text=text,
+    )
 
 
 def text(record: Record) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import after_a_shift
@@ -24,6 +25,7 @@ import tabular
 from measuring import RESULTS, Record, in_words
 
 HERE = Path(__file__).parent
+DOCS = HERE.parent / "docs"
 
 
 def between(page: str, mark: str, text: str) -> str:
@@ -58,70 +60,36 @@ def costs(aged: Record, kept: Record) -> str:
     return "\n".join([f"`make bench`, on {in_words(aged['machine'], aged['repeats'])}", "", *lines])
 
 
+# Page, mark, the function that makes the text, and the names of its records.
+PARTS: list[tuple[Path, str, Callable[..., str], list[str]]] = [
+    (HERE / "README.md", "ages", sample_ages.text, ["sample_ages"]),
+    (HERE / "README.md", "mapped ages", mapped_ages.text, ["mapped_ages"]),
+    (HERE / "README.md", "reservoir", reservoir.text, ["reservoir"]),
+    (HERE / "README.md", "names", sample_names.text, ["sample_names"]),
+    (HERE / "README.md", "cpu epoch", cpu_epoch.text, ["cpu_epoch"]),
+    (HERE / "README.md", "large", large_images.text, ["large"]),
+    (HERE / "README.md", "measured shares", large_images.text, ["large-shares"]),
+    (HERE / "README.md", "networks", networks.text, ["networks"]),
+    (HERE / "README.md", "steps", networks.steps, ["networks-steps"]),
+    (HERE / "README.md", "counts", networks.counts, ["compiled-bytes"]),
+    (DOCS / "costs.md", "costs", costs, ["sample_ages", "reservoir"]),
+    (DOCS / "forms.md", "forms", forms_of_age_page.text, ["forms_of_age"]),
+    (DOCS / "forms.md", "rests", after_a_shift.text, ["after_a_shift"]),
+    (DOCS / "how-to" / "river.md", "river", river_streams.text, ["river_streams"]),
+    (DOCS / "how-to" / "boosted-trees.md", "tabular", tabular.text, ["tabular"]),
+    (DOCS / "how-to" / "boosted-trees.md", "margins", margins_tables.text, ["margins_tables"]),
+    (DOCS / "how-to" / "transformers.md", "margins", margins_text.text, ["margins_text"]),
+    (DOCS / "how-to" / "report.md", "labels", label_noise_page.text, ["label_noise"]),
+]
+
+
 def pages() -> dict[Path, str]:
     """Return all pages as they should be."""
-    (
-        aged,
-        kept,
-        named,
-        streams,
-        trees,
-        labels,
-        forms,
-        shifts,
-        offsets,
-        texts,
-        epochs,
-        mapped,
-        large,
-        shares,
-        general,
-        timed,
-        counted,
-    ) = (
-        json.loads((RESULTS / f"{name}.json").read_text())
-        for name in (
-            "sample_ages",
-            "reservoir",
-            "sample_names",
-            "river_streams",
-            "tabular",
-            "label_noise",
-            "forms_of_age",
-            "after_a_shift",
-            "margins_tables",
-            "margins_text",
-            "cpu_epoch",
-            "mapped_ages",
-            "large",
-            "large-shares",
-            "networks",
-            "networks-steps",
-            "compiled-bytes",
-        )
-    )
-    here, front, guides = HERE / "README.md", HERE.parent / "docs" / "costs.md", HERE.parent / "docs" / "how-to"
-    shapes = HERE.parent / "docs" / "forms.md"
-    river, boosted, report = guides / "river.md", guides / "boosted-trees.md", guides / "report.md"
-    language = guides / "transformers.md"
-    weighted = between(boosted.read_text(), "tabular", tabular.text(trees))
-    tables = between(here.read_text(), "ages", sample_ages.text(aged))
-    tables = between(tables, "cpu epoch", cpu_epoch.text(epochs))
-    tables = between(tables, "mapped ages", mapped_ages.text(mapped))
-    tables = between(tables, "large", large_images.text(large))
-    tables = between(tables, "measured shares", large_images.text(shares))
-    tables = between(between(tables, "networks", networks.text(general)), "steps", networks.steps(timed))
-    tables = between(tables, "counts", networks.counts(counted))
-    worlds = between(shapes.read_text(), "forms", forms_of_age_page.text(forms))
-    return {
-        here: between(between(tables, "reservoir", reservoir.text(kept)), "names", sample_names.text(named)),
-        front: between(front.read_text(), "costs", costs(aged, kept)),
-        river: between(river.read_text(), "river", river_streams.text(streams)),
-        boosted: between(weighted, "margins", margins_tables.text(offsets)),
-        language: between(language.read_text(), "margins", margins_text.text(texts)),
-        shapes: between(worlds, "rests", after_a_shift.text(shifts)),
-        report: between(report.read_text(), "labels", label_noise_page.text(labels)),
-    }
+    found: dict[Path, str] = {}
+    for path, mark, text, names in PARTS:
+        records = (json.loads((RESULTS / f"{name}.json").read_text()) for name in names)
+        found[path] = between(found.get(path) or path.read_text(), mark, text(*records))
+    return found
 
 
 def main() -> int:

@@ -31,7 +31,7 @@ class OneAtATime:
                 self.items[place] = index
 
 
-def measure(step: int, capacity: int, repeats: int) -> dict[str, object]:
+def measure(step: int, capacity: int, repeats: int) -> Record:
     """Measure `add` of one step on a reservoir that is full already."""
     indices = torch.arange(step)
     own, other = aol.Reservoir(capacity), OneAtATime(capacity)
@@ -62,12 +62,8 @@ def text(record: Record) -> str:
     return in_words(record["machine"], record["repeats"]) + "\n\n" + table([_row(case) for case in record["cases"]])
 
 
-def _row(case: dict[str, object]) -> dict[str, str]:
-    step, library, loop = case["step"], case["library"], case["loop"]
-    assert isinstance(step, int)
-    assert isinstance(library, dict)
-    assert isinstance(loop, dict)
-    own, other = library["median_s"], loop["median_s"]
+def _row(case: Record) -> dict[str, str]:
+    step, own, other = case["step"], case["library"]["median_s"], case["loop"]["median_s"]
     return {
         "step": f"{step:,}",
         "capacity": f"{case['capacity']:,}",

@@ -12,8 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, TypeAlias
 
-from comparing import Record, belongs_to, compare, setting, tables, write_cases
-from measuring import options
+from comparing import Record, belongs_to, report, seed_options, tables
 
 if TYPE_CHECKING:
     from river.base import Classifier
@@ -140,18 +139,18 @@ def one_seed(stream: str, samples: int, seed: int) -> list[Record]:
 
 
 def main(words: list[str] | None = None) -> int:
-    parser = options("Compare ages with River's wrappers for imbalance on drifting streams.", "river_streams.json")
+    parser = seed_options("Compare ages with River's wrappers for imbalance.", "river_streams.json", 10)
     parser.add_argument("--samples", type=int, default=10_000, help="samples of a stream (real ones may have fewer)")
-    parser.add_argument("--seeds", type=int, default=10, help="streams of each kind")
-    parser.add_argument("--processes", type=int, default=1, help="seeds at a time")
     given = parser.parse_args(words)
-    before = setting("river")
-    jobs = [(stream, given.samples, seed) for stream in STREAMS for seed in range(given.seeds)]
-    cases = compare(one_seed, jobs, ("stream", "model", "method"), given.processes)
-    record: Record = {"machine": before, "seeds": given.seeds, "samples": given.samples, "cases": cases}
-    print(text(record))
-    write_cases(record, given.out)
-    return 0
+    return report(
+        one_seed,
+        itertools.product(STREAMS, [given.samples]),
+        given,
+        keys=("stream", "model", "method"),
+        settings=("samples",),
+        packages=("river",),
+        text=text,
+    )
 
 
 def text(record: Record) -> str:

@@ -294,18 +294,7 @@ def prepared(base: Path) -> tuple[dict[str, list[Path]], dict[str, Callable[[], 
     runs, begun, loop = base / "runs", base / "begun", base / "loop"
     few = ["--samples", "120", "--epochs", "2", "--weighting", "aol", "--seed", "0,1", "--keep-samples"]
     assert main(["train", *few, "--out", str(runs), "--json"]) == 0
-    more = [
-        "--samples",
-        "120",
-        "--epochs",
-        "500",
-        "--checkpoint-seconds",
-        "0",
-        "--weighting",
-        "aol",
-        "--average",
-        "0.9",
-    ]
+    more = [*few[:2], "--epochs", "500", "--checkpoint-seconds", "0", "--weighting", "aol", "--average", "0.9"]
     while not list(begun.glob("work/*/checkpoint.pt")):
         assert killed_after(3.0, ["train", *more, "--keep-samples", "--out", str(begun), "--resume"]) < 0
     _recorded(loop)
@@ -349,18 +338,17 @@ def prepared(base: Path) -> tuple[dict[str, list[Path]], dict[str, Callable[[], 
         if _net(state) != wanted:
             raise Wrong("checkpoint.pt: other numbers were taken")
 
-    def tables() -> None:
-        found = {}
-        for data in load(runs, begun, loop):
-            found[str(data.folder)] = columns(data).drop(columns="id").to_csv() if data.samples is not None else ""
-        if any(table != known[folder] for folder, table in found.items()):
-            raise Wrong("samples.safetensors: other numbers were taken")
+    def tables() -> dict[str, str]:
+        return {
+            str(run.folder): columns(run).drop(columns="id").to_csv() if run.samples is not None else ""
+            for run in load(runs, begun, loop)
+        }
 
-    known: dict[str, str] = {}
-    known |= {
-        str(d.folder): columns(d).drop(columns="id").to_csv() if d.samples is not None else ""
-        for d in load(runs, begun, loop)
-    }
+    known = tables()
+
+    def compared() -> None:
+        if any(table != known[folder] for folder, table in tables().items()):
+            raise Wrong("samples.safetensors: other numbers were taken")
 
     def loaded() -> None:
         for name, state in states.items():
@@ -370,7 +358,7 @@ def prepared(base: Path) -> tuple[dict[str, list[Path]], dict[str, Callable[[], 
         begun_groups(Store(begun))
 
     reads: dict[str, Callable[[], object]] = {name: _checks(check, folder) for name, folder in kinds.items()}
-    reads |= dict.fromkeys(("samples.safetensors", "ids.json"), tables)
+    reads |= dict.fromkeys(("samples.safetensors", "ids.json"), compared)
     reads |= {"run.json": lambda: main(["show", str(runs), str(begun), str(loop)])}
     reads |= {"request.json": lambda: main(["resume", str(runs), "--minutes", "0"])}
     reads |= {"checkpoint.pt": resumed, "group.json": grouped, "state": loaded}

@@ -10,23 +10,17 @@ Prints a table and writes benchmarks/results/stacked.json.
 
 from __future__ import annotations
 
-import argparse
-import json
-import os
-import platform
 import time
 from collections.abc import Callable
 from itertools import product
-from pathlib import Path
 from statistics import median
 
 import torch
 import torch.nn.functional as F
+from measuring import machine, options, write
 from torch import Tensor, nn
 
 from aol.nets import make, stack
-
-RESULTS = Path(__file__).parent / "results" / "stacked.json"
 
 
 def optimiser(net: nn.Module) -> torch.optim.Optimizer:
@@ -83,15 +77,8 @@ def compare(layout: str, runs: int, batch: int, steps: int, repeats: int) -> dic
     }
 
 
-def cpu_name() -> str:
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.exists() else []
-    named = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return named[0] if named else platform.processor() or platform.machine()
-
-
 def main() -> None:
-    words = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    words = options("Time training steps of small networks, as one and one after the other.", "stacked.json")
     words.add_argument("--runs", type=int, default=8)
     words.add_argument("--steps", type=int, default=21, help="steps of one repeat (an epoch of 1,297 digits)")
     words.add_argument("--repeats", type=int, default=9)
@@ -99,16 +86,12 @@ def main() -> None:
     given = words.parse_args()
     record: dict[str, object] = {
         "what": "CPU time of a training step of all runs, cnn on 1×8×8 images",
-        "cpu": cpu_name(),
-        "threads": torch.get_num_threads(),
-        "load": round(os.getloadavg()[0], 2),  # of others, before this starts
-        "torch": torch.__version__,
-        "python": platform.python_version(),
+        **machine(),
         "runs": given.runs,
         "steps": given.steps,
         "repeats": given.repeats,
     }
-    print("\n".join(f"{key:8} {value}" for key, value in record.items()))
+    print("\n".join(f"{key:11} {value}" for key, value in record.items()))
     print(f"{'layout':14} {'batch':>6} {'sequential':>12} {'stacked':>12} {'ratio':>7} {'(min to max)':>14}")
     rows = []
     for layout, batch in product(("contiguous", "channels last"), given.batch_sizes):
@@ -119,8 +102,7 @@ def main() -> None:
             f"{row['stacked_cpu_ms_per_step']:9.2f} ms {row['ratio']:6.2f}× "
             f"{row['ratio_min']:6.2f} to {row['ratio_max']:.2f}"
         )
-    RESULTS.parent.mkdir(exist_ok=True)
-    RESULTS.write_text(json.dumps({**record, "rows": rows}, indent=2, ensure_ascii=False) + "\n")
+    write({**record, "rows": rows}, given.out)
 
 
 if __name__ == "__main__":

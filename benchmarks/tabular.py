@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import sys
 import time
+from itertools import product
 
-from comparing import Record, belongs_to, compare, setting, tables, write_cases
-from measuring import options
+from comparing import Record, belongs_to, report, seed_options, tables
 
 MEASURES = {"balanced_accuracy": "Balanced accuracy, %", "worst_class": "Recall of the worst class, %"}
 TABLES = ("breast_cancer", "digits", "wine")
@@ -27,32 +27,21 @@ def one_seed(table: str, model: str, imbalance: float, rounds: int, seed: int) -
 
 
 def main(words: list[str] | None = None) -> int:
-    parser = options("Compare ages with balanced classes for boosted trees on imbalanced tables.", "tabular.json")
+    parser = seed_options("Compare ages with balanced classes for boosted trees.", "tabular.json", 10)
     parser.add_argument("--imbalance", type=float, default=20.0, help="largest class of a training part over smallest")
     parser.add_argument("--rounds", type=int, default=5, help="rounds of AgedClassifier")
-    parser.add_argument("--seeds", type=int, default=10, help="splits of each table")
     parser.add_argument("--tables", nargs="+", choices=TABLES, default=list(TABLES), help="which tables")
     parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS), help="library of the trees")
-    parser.add_argument("--processes", type=int, default=1, help="seeds at a time")
     given = parser.parse_args(words)
-    before = setting("scikit-learn", "lightgbm", "xgboost")
-    jobs = [
-        (table, model, given.imbalance, given.rounds, seed)
-        for table in given.tables
-        for model in given.models
-        for seed in range(given.seeds)
-    ]
-    cases = compare(one_seed, jobs, ("table", "model", "method"), given.processes)
-    record: Record = {
-        "machine": before,
-        "seeds": given.seeds,
-        "imbalance": given.imbalance,
-        "rounds": given.rounds,
-        "cases": cases,
-    }
-    print(text(record))
-    write_cases(record, given.out)
-    return 0
+    return report(
+        one_seed,
+        product(given.tables, given.models, [given.imbalance], [given.rounds]),
+        given,
+        keys=("table", "model", "method"),
+        settings=("imbalance", "rounds"),
+        packages=("scikit-learn", "lightgbm", "xgboost"),
+        text=text,
+    )
 
 
 def text(record: Record) -> str:
