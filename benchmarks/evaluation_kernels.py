@@ -22,8 +22,8 @@ from aol.nets.fused import blocks, stage
 from aol.nets.fused.nvrtc import CannotCompile
 
 # What the tests compare is what is measured.
-sys.path.append(str(Path(__file__).parents[1] / "tests"))
-from fused_stages import StageCase
+sys.path.append(str(Path(__file__).parents[1]))
+from tests.support.fused_stages import StageCase
 
 CYCLES = {16: 28_200, 32: 23_500, 64: 20_500}  # predicted for an image in a stage, on one multiprocessor
 CLOCK = 1.75e9

@@ -208,14 +208,14 @@ def main() -> None:
     keys = Case.__annotations__
     known = {json.dumps({name: case[name] for name in keys}, sort_keys=True) for case in record["cases"]}
     wanted = [(part, data, case) for part in given.part for data in given.sets for case in cases(data, part)]
-    for part, data, case in wanted[: given.most]:
-        if case.name not in known:
-            pair = open_data(data, given.data_dir)
-            assert isinstance(pair.train, ImageSet)
-            record["cases"].append({"part": part, **measure(case, pair)})  # type: ignore[arg-type]
-            given.out.parent.mkdir(parents=True, exist_ok=True)
-            given.out.write_text(json.dumps(record, indent=1) + "\n")
-            print(f"{part} {case.name}", flush=True)
+    missing = [each for each in wanted if each[2].name not in known]
+    for part, data, case in missing[: given.most]:
+        pair = open_data(data, given.data_dir)
+        assert isinstance(pair.train, ImageSet)
+        record["cases"].append({"part": part, **measure(case, pair)})  # type: ignore[arg-type]
+        given.out.parent.mkdir(parents=True, exist_ok=True)
+        given.out.write_text(json.dumps(record, indent=1) + "\n")
+        print(f"{part} {case.name}", flush=True)
     from label_noise_page import tables
 
     print(tables(record))

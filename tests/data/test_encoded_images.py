@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader
 from aol import data
 from aol.data import DataError, StoredImages
 from aol.data.decode import decode, open_image
-from aol.data.encoded_images import Subset, problems
+from aol.data.encoded_images import problems
 from tests.support.tiny_sets import encoded, image_folder, parquet_set, pixels, tiny_lmdb, tiny_parquet
 
 ROWS = [(encoded(0), 0), (encoded(1), 1)]
@@ -237,7 +237,7 @@ def test_small_images_of_one_size_load_into_memory(tmp_path: Path) -> None:
 
 def test_a_choice_of_records_keeps_names_and_stamps(tmp_path: Path) -> None:
     records = data.open_data(image_folder(tmp_path / "set")).train.records  # type: ignore[union-attr]
-    chosen = Subset(records, torch.tensor([5, 2]), "some")
+    chosen = records.subset(torch.tensor([5, 2]), "some")  # type: ignore[attr-defined]
     assert chosen.labels.tolist() == records.labels[[5, 2]].tolist()
     assert chosen.source(0) == records.source(5)
     assert chosen.stamp(1) == records.stamp(2)

@@ -13,6 +13,7 @@ import torch
 
 from aol import data
 from aol.data import DataError
+from aol.data.encoded_images import typical_bytes
 from aol.data.folder import FileNames
 from tests.support.tiny_sets import encoded, image_folder, lmdb_set, parquet_set, tiny_lmdb, tiny_parquet
 
@@ -308,6 +309,8 @@ def test_a_missing_package_is_one_sentence(
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(ModuleNotFoundError, match=said):
         data.open_data(root).train[0]  # type: ignore[index]
+    with pytest.raises(ModuleNotFoundError, match=said):
+        typical_bytes(data.open_data(root).train.records, decoded=True)  # type: ignore[union-attr]
 
 
 def test_many_names_in_little_memory() -> None:

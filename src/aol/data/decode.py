@@ -16,7 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from aol.data.errors import DataError, need
+from aol._need import need
+from aol.data.errors import DataError
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -31,16 +32,28 @@ def _pillow() -> ModuleType:
     return need("PIL.Image", package="pillow", extra="images", why="decoding images")
 
 
+@contextlib.contextmanager
+def _opened(file: BinaryIO, source: str) -> Iterator[Image]:
+    """Open an image; what Pillow raises on bad bytes (OSError, SyntaxError and more) becomes a `DataError`."""
+    if not file.read(1):
+        raise DataError(f"{source}: {EMPTY}")
+    file.seek(0)
+    pillow = _pillow()
+    try:
+        yield pillow.open(file)
+    except MemoryError:
+        raise
+    except Exception as reason:
+        said = "not an image" if "cannot identify" in str(reason) else f"a damaged image ({reason})"
+        raise DataError(f"{source}: {said}") from None
+
+
 def open_image(encoded: bytes, source: str, *, reduce: int = 1) -> Image:
     """Decode the whole image with Pillow, upright, as RGB; a damaged one is a `DataError` naming `source`.
 
     `reduce`: decode a JPEG at 1/2, 1/4 or 1/8 of its sides, which takes less time.
     """
-    if not encoded:
-        raise DataError(f"{source}: {EMPTY}")
-    pillow = _pillow()
-    with _named(source):
-        image: Image = pillow.open(io.BytesIO(encoded))
+    with _opened(io.BytesIO(encoded), source) as image:
         if reduce > 1:
             image.draft(None, (image.width // reduce, image.height // reduce))
         image.load()
@@ -56,10 +69,7 @@ def size_of(encoded: bytes, source: str) -> tuple[int, int]:
     >>> size_of(buffer.getvalue(), "cat/3.png")
     (7, 9)
     """
-    if not encoded:
-        raise DataError(f"{source}: {EMPTY}")
-    with _named(source):
-        image: Image = _pillow().open(io.BytesIO(encoded))
+    with _opened(io.BytesIO(encoded), source) as image:
         width, height = image.size
         return (width, height) if _orientation(image) >= 5 else (height, width)
 
@@ -88,24 +98,8 @@ def identify(file: BinaryIO, source: str) -> None:
     ...
     aol.data.errors.DataError: cat/3.jpg: not an image
     """
-    if not file.read(1):
-        raise DataError(f"{source}: {EMPTY}")
-    file.seek(0)
-    pillow = _pillow()
-    with _named(source):
-        pillow.open(file)
-
-
-@contextlib.contextmanager
-def _named(source: str) -> Iterator[None]:
-    """Turn what Pillow raises on bad bytes (OSError, SyntaxError, ValueError and more) into a `DataError`."""
-    try:
-        yield
-    except MemoryError:
-        raise
-    except Exception as reason:
-        said = "not an image" if "cannot identify" in str(reason) else f"a damaged image ({reason})"
-        raise DataError(f"{source}: {said}") from None
+    with _opened(file, source):
+        pass
 
 
 def _orientation(image: Image) -> int:

@@ -118,34 +118,6 @@ class PerThread(Generic[H]):
         return PerThread, (self._opener,)
 
 
-class Subset:
-    """Some records of another set, in a given order.
-
-    Positions are those in the subset; names and stamps are those of the chosen records.
-    """
-
-    def __init__(self, records: Records, index: Tensor, name: str) -> None:
-        self.name, self.classes = name, records.classes
-        self._records, self._index = records, index
-        self.labels = records.labels[index]
-
-    def encoded(self, index: int) -> bytes:
-        """Read the encoded image at a position of the subset."""
-        return self._records.encoded(int(self._index[index]))
-
-    def source(self, index: int) -> str:
-        """Name the record at a position of the subset."""
-        return self._records.source(int(self._index[index]))
-
-    def stamp(self, index: int) -> str:
-        """Return the stamp of the record at a position of the subset."""
-        return self._records.stamp(int(self._index[index]))
-
-    def names(self, index: Sequence[int]) -> list[str]:
-        """Return the names of the records at these positions of the subset."""
-        return self._records.names(self._index[list(index)].tolist())
-
-
 def gathered(index: Sequence[int], ends: Places, read: Callable[[int, Places], list[str]]) -> list[str]:
     """Return the names at positions that are spread over parts; each part is asked once, for some of its rows.
 

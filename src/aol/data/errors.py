@@ -1,11 +1,6 @@
-"""Errors of data: one sentence that names the file or the argument.
-
-Optional packages are imported by `need`, which says how to install a missing one.
-"""
+"""Errors of data: one sentence that names the file or the argument."""
 
 from __future__ import annotations
-
-from aol._need import need as need
 
 
 class DataError(ValueError):

@@ -6,16 +6,18 @@ folder names. ImageNet-1k (train/n01440764/*.JPEG) and Places365 (train/airfield
 
 from __future__ import annotations
 
+import copy
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from aol._files import read_regular
 from aol.data.decode import EMPTY, EXTENSIONS, LARGEST
-from aol.data.encoded_images import Records, Subset, by_role
+from aol.data.encoded_images import Records, by_role
 from aol.data.errors import DataError
 from aol.data.images import split_per_class
 
@@ -89,6 +91,13 @@ class _FolderRecords:
         """Return the paths of the files at these positions inside the data set."""
         return [_as_text(os.path.join(self._inside, self._names[place])) for place in index]
 
+    def subset(self, index: Tensor, name: str) -> _FolderRecords:
+        """Return the images at these positions as a split of their own."""
+        chosen = copy.copy(self)
+        chosen.name, chosen.labels = name, self.labels[index]
+        chosen._names = FileNames([self._names[place] for place in index.tolist()])
+        return chosen
+
 
 def class_folders(folder: Path) -> list[str]:
     """Return the sorted names of the folders in a folder, hidden ones left out."""
@@ -145,8 +154,8 @@ def open_folder(root: Path) -> dict[str, Records]:
             raise DataError(f"{root / records.classes[int(counts.argmin())]}: {_SINGLE}")
         kept, held = split_per_class(records.labels, 0.2, seed=0)
         return {
-            "train": Subset(records, kept, f"{root.name}/train"),
-            "test": Subset(records, held, f"{root.name}/test"),
+            "train": records.subset(kept, f"{root.name}/train"),
+            "test": records.subset(held, f"{root.name}/test"),
         }
     names = _labelled_tests(root)
     if not names:

@@ -19,8 +19,9 @@ import numpy as np
 import torch
 
 from aol._files import open_regular
+from aol._need import need
 from aol.data.encoded_images import PerThread, Places, Records, by_role, gathered
-from aol.data.errors import DataError, need
+from aol.data.errors import DataError
 from aol.data.images import class_names, whole_labels
 
 _LABEL_COLUMNS = ("label", "labels", "fine_label")

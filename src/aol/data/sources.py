@@ -16,8 +16,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from aol._need import need
 from aol.data.encoded_images import Records, by_role
-from aol.data.errors import DataError, need
+from aol.data.errors import DataError
 from aol.data.named import Folder, search_folders
 
 _LABELS = ("label", "labels", "fine_label")

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, ParamSpec, TypeVar
 import numpy as np
 
 from aol._files import write_atomically
-from aol.data.errors import need
+from aol._need import need
 from aol.runs.record import Floats, Ints
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ import numpy as np
 import pandas as pd
 
 from aol._files import write_atomically
+from aol._need import need
 from aol._values import spreadsheet_text
-from aol.data.errors import need
 from aol.report.run_data import RunData
 
 

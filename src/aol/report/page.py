@@ -17,7 +17,7 @@ from pathlib import Path
 from string import Template
 
 from aol._files import write_atomically
-from aol.data.errors import need
+from aol._need import need
 from aol.report.codec import as_script
 from aol.report.payload import payload
 from aol.report.run_data import RunData

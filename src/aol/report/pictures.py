@@ -13,10 +13,10 @@ from types import ModuleType
 
 from torch import Tensor
 
+from aol._need import need
 from aol._used import is_remembered
 from aol.data import ImageSet, Pair, StoredImages, open_data
 from aol.data.decode import open_image
-from aol.data.errors import need
 from aol.data.named import NAMES, find
 from aol.data.nuisance import change
 from aol.data.sources import is_source
