@@ -256,9 +256,9 @@ def test_arguments_that_make_no_sense_are_refused(tmp_path: Path) -> None:
 
 @pytest.fixture
 def few_files() -> Iterator[None]:
-    """Let this process open 60 more files."""
+    """Let this process open 80 more files."""
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + 60, limits[1]))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + 80, limits[1]))
     yield
     resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
@@ -266,13 +266,13 @@ def few_files() -> Iterator[None]:
 @pytest.mark.parametrize("kind", ["packed", "parquet"])
 def test_a_set_may_have_more_files_than_a_process_may_open(tmp_path: Path, kind: str, few_files: None) -> None:
     if kind == "packed":
-        image_folder(tmp_path / "source", per_class={"train": 30, "val": 1})
+        image_folder(tmp_path / "source", per_class={"train": 40, "val": 1})
         data.pack(tmp_path / "source", tmp_path / kind, workers=1, shard_records=1)
     else:
-        rows = [[(encoded(i), i % 3)] for i in range(90)]
+        rows = [[(encoded(i), i % 3)] for i in range(120)]
         parquet_set(tmp_path / kind, {"train": rows, "test": rows[:3]}, ["a", "b", "c"])
     records = data.open_data(tmp_path / kind, size=16).train.records  # type: ignore[union-attr]
-    assert len({records.encoded(index) for index in range(90)}) == 90
+    assert len({records.encoded(index) for index in range(120)}) == 120
     assert data.check(tmp_path / kind, workers=1).ok
 
 
