@@ -13,10 +13,10 @@ import json
 import os
 import re
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
@@ -35,7 +35,7 @@ from aol.data.packed import FORMAT, MANIFEST, NAMES, ROW, VERSION, Manifest, Sha
 from aol.data.workers import Asked, Lane, Workers, cores
 
 QUALITY = 90
-_TICK = 64  # records between two reports of progress
+_CHUNK = 64  # records of a request, and between two reports of progress
 _SHARD, _KINDS = re.compile(r"(train|test|validation)-\d{5,}"), ("bin", "npy", "json", NAMES.removeprefix("."))
 
 
@@ -90,13 +90,13 @@ def pack(
         raise ValueError(f"dest must lie outside the source {root}, got {target}")
     if target.is_dir() and any(path.name != ".lock" for path in target.iterdir()) and not has_shards(target):
         raise ValueError(f"dest must be empty or an earlier packing, and {target} holds something else")
-    count = workers or cores()
-    shrinks = _Shrinks(splits, size, quality)
     # Before the lock, which they would hold for a while after this process was killed.
-    with closing(_processes(shrinks, count)) as processes, locked(target, called="dest"):
-        work = _Work(target, size, quality, progress, sum(len(r.labels) for r in splits.values()))
+    answer = partial(_stored, splits, size, quality)
+    with closing(_processes(answer, splits["train"], workers or cores())) as processes, locked(target, called="dest"):
+        options = f"{VERSION}:{size}:{quality}:upright" if size else f"{VERSION}:None:None"  # 0.1.0 ignored EXIF
+        work = _Work(target, progress, sum(len(records.labels) for records in splits.values()))
         jobs = [
-            _Job(work, split, records, range(start, min(start + shard_records, len(records.labels))), number)
+            _Job(target, options, split, records, range(start, min(start + shard_records, len(records.labels))), number)
             for split, records in splits.items()
             for number, start in enumerate(range(0, len(records.labels), shard_records))
         ]
@@ -111,7 +111,7 @@ def pack(
         }
         _remove_strays(target, {s["file"] for s in shards})
         write_atomically(target / MANIFEST, (json.dumps(manifest, indent=1) + "\n").encode())
-    kept = sum(job.there is not None for job in jobs)
+    kept = sum(job.existing is not None for job in jobs)
     return Packed(str(target), work.total, sum(s["bytes"] for s in shards), len(shards) - kept, kept)
 
 
@@ -123,44 +123,41 @@ class _Stored(NamedTuple):
     damaged: Tensor  # bool [n]
 
 
-class _Shrinks:
-    """Answers requests for images of a split: read, decoded to find damaged ones, and shrunk if a size is given."""
-
-    def __init__(self, splits: Mapping[str, Records], size: int | None, quality: int) -> None:
-        self.splits, self._size, self._quality = splits, size, quality
-
-    def __call__(self, requests: Sequence[tuple[str, int]]) -> _Stored:
-        contents, damaged = [], []
-        for split, index in requests:
-            try:
-                contents.append(self._stored(self.splits[split], index))
-                damaged.append(False)
-            except DataError as reason:
-                contents.append(str(reason).encode())
-                damaged.append(True)
-        content = torch.frombuffer(bytearray(b"".join(contents)), dtype=torch.uint8)
-        return _Stored(content, torch.tensor([len(each) for each in contents]), torch.tensor(damaged))
-
-    def _stored(self, records: Records, index: int) -> bytes:
-        content, source = records.encoded(index), records.source(index)
-        if self._size is not None:
-            return shrink(content, source, size=self._size, quality=self._quality)
-        open_image(content, source)
-        return content
+def _stored(
+    splits: Mapping[str, Records], size: int | None, quality: int, requests: Sequence[tuple[str, int]]
+) -> _Stored:
+    """Read images of some splits, decode them to find damaged ones, and shrink them if a size is given."""
+    contents, damaged = [], []
+    for split, index in requests:
+        records = splits[split]
+        try:
+            content, source = records.encoded(index), records.source(index)
+            if size is None:
+                open_image(content, source)
+            else:
+                content = shrink(content, source, size=size, quality=quality)
+            damaged.append(False)
+        except DataError as reason:
+            content = str(reason).encode()
+            damaged.append(True)
+        contents.append(content)
+    joined = torch.frombuffer(bytearray(b"".join(contents)), dtype=torch.uint8)
+    return _Stored(joined, torch.tensor([len(each) for each in contents]), torch.tensor(damaged))
 
 
-def _processes(shrinks: _Shrinks, workers: int) -> Workers:
+def _processes(answer: Callable[[Sequence[tuple[str, int]]], _Stored], records: Records, workers: int) -> Workers:
     """Return processes for the work, elsewhere than on Linux threads; for one worker it is done in this one."""
     processes = workers if workers > 1 else 0
-    slot = int(1.5 * _TICK * typical_bytes(shrinks.splits["train"])) if processes else 0
-    return Workers(shrinks, workers=processes, together=1, slot=slot, pin=False, threads=True)
+    slot = int(1.5 * _CHUNK * typical_bytes(records)) if processes else 0
+    return Workers(answer, workers=processes, together=1, slot=slot, pin=False, threads=True)
 
 
 @dataclass(frozen=True)
 class _Job:
-    """A shard to bring up to date, and which records it holds."""
+    """A shard to bring up to date, and which records it holds; `options` are those of the packing, as text."""
 
-    work: _Work
+    target: Path
+    options: str
     split: str
     records: Records
     positions: range
@@ -172,47 +169,62 @@ class _Job:
 
     @cached_property
     def fingerprint(self) -> str:
-        return self.work.fingerprint(self.records, self.positions)
+        """A hash of the options, and of the labels and stamps of its records."""
+        digest = hashlib.sha256(self.options.encode(), usedforsecurity=False)
+        for index in self.positions:
+            line = f"\n{int(self.records.labels[index])}:{self.records.stamp(index)}"
+            digest.update(line.encode(errors="surrogateescape"))
+        return digest.hexdigest()
 
     @cached_property
-    def there(self) -> Shard | None:
-        """What is there of it; None: it has to be written."""
-        return _up_to_date(self.work.target, self.name, self.fingerprint)
+    def existing(self) -> Shard | None:
+        """The shard in the folder if it is up to date; None: it has to be written."""
+        try:
+            made: Shard = read_json(self.target / f"{self.name}.json")
+            whole = (
+                made["fingerprint"] == self.fingerprint
+                and made["file"] == self.name
+                and "names_crc32" in made
+                and (self.target / f"{self.name}.bin").stat().st_size == made["bytes"]
+                and zlib.crc32((self.target / f"{self.name}.npy").read_bytes()) == made["index_crc32"]
+            )
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+        return made if whole else None
 
     def requests(self) -> Iterator[list[tuple[str, int]]]:
-        for start in range(0, len(self.positions), _TICK):
-            yield [(self.split, index) for index in self.positions[start : start + _TICK]]
+        for start in range(0, len(self.positions), _CHUNK):
+            yield [(self.split, index) for index in self.positions[start : start + _CHUNK]]
 
 
 class _Work:
     """Packs shards one after the other, while processes prepare the images of the next ones; counts and reports."""
 
-    def __init__(self, target: Path, size: int | None, quality: int, progress: Progress | None, total: int) -> None:
-        self.target, self.size, self.quality, self.progress = target, size, quality, progress
-        self.total, self.done = total, 0
+    def __init__(self, target: Path, progress: Progress | None, total: int) -> None:
+        self.target, self.progress, self.total, self.done = target, progress, total, 0
         self.problems: list[str] = []
 
     def run(self, jobs: Sequence[_Job], lane: Lane) -> list[Shard]:
         shards = []
-        requests = (each for job in jobs if job.there is None for each in job.requests())
+        requests = (each for job in jobs if job.existing is None for each in job.requests())
         with closing(lane.answers(requests)) as answers:
             for job in jobs:
                 names = packed_names(job.records.names(job.positions))
-                if (shard := job.there or self._images(job, names, answers)) is None:
+                if (shard := job.existing or self._write_shard(job, names, answers)) is None:
                     continue
-                self._name(shard, names)
+                self._write_names(shard, names)
                 shards.append(shard)
-                if job.there is not None:
+                if job.existing is not None:
                     self._advance(len(job.positions))
         if self.problems:
             more = f" (and {len(self.problems) - 1} more)" if len(self.problems) > 1 else ""
             raise DataError(f"{min(self.problems)}{more}; repair or remove what is damaged and pack again")
         return shards
 
-    def _begin(self) -> None:
+    def _remove_manifest(self) -> None:
         (self.target / MANIFEST).unlink(missing_ok=True)  # the set is not whole until we are done
 
-    def _name(self, shard: Shard, names: bytes) -> None:
+    def _write_names(self, shard: Shard, names: bytes) -> None:
         """Write the names of a shard whose images are there, then what it was made from, where they are not the same.
 
         A folder that was renamed has other names.
@@ -221,17 +233,17 @@ class _Work:
         same = path.is_file() and path.read_bytes() == names and shard["names_crc32"] == zlib.crc32(names)
         if same and about.is_file():
             return
-        self._begin()
+        self._remove_manifest()
         write_atomically(path, names)
         shard["names_crc32"] = zlib.crc32(names)
         write_atomically(about, json.dumps(shard).encode())
 
-    def _images(self, job: _Job, names: bytes, answers: Iterator[Asked]) -> Shard | None:
+    def _write_shard(self, job: _Job, names: bytes, answers: Iterator[Asked]) -> Shard | None:
         """Write the images of a shard and their index; None when one is damaged."""
-        self._begin()
+        self._remove_manifest()
         data = self.target / f"{job.name}.bin.tmp"
         try:
-            rows = self._write(data, job, answers)
+            rows = self._write_images(data, job, answers)
             if rows is None:
                 return None
             (self.target / f"{job.name}.json").unlink(missing_ok=True)  # of what this one replaces
@@ -254,13 +266,13 @@ class _Work:
             names_crc32=zlib.crc32(names),
         )
 
-    def _write(self, data: Path, job: _Job, answers: Iterator[Asked]) -> npt.NDArray[np.void] | None:
-        """Write the records of a shard and return its index; None when one is damaged."""
+    def _write_images(self, data: Path, job: _Job, answers: Iterator[Asked]) -> npt.NDArray[np.void] | None:
+        """Write the images of a shard and return its index; None when one is damaged."""
         rows: npt.NDArray[np.void] = np.zeros(len(job.positions), ROW)
         damaged: list[str] = []
         at = offset = 0
         with data.open("wb") as file:
-            for asked in islice(answers, -(-len(rows) // _TICK)):
+            for asked in islice(answers, -(-len(rows) // _CHUNK)):
                 found: _Stored = asked.get()
                 contents = [each.numpy().tobytes() for each in torch.split(found.content, found.length.tolist())]
                 asked.release()
@@ -285,34 +297,10 @@ class _Work:
                     raise OSError(f"{data}: what was written reads back differently")
         return rows
 
-    def fingerprint(self, records: Records, positions: range) -> str:
-        options = f"{VERSION}:{self.size}:{self.quality if self.size else None}"
-        options += ":upright" if self.size else ""  # shards of 0.1.0 ignored EXIF: they are packed again
-        found = hashlib.sha256(options.encode(), usedforsecurity=False)
-        for index in positions:
-            said = f"\n{int(records.labels[index])}:{records.stamp(index)}"
-            found.update(said.encode(errors="surrogateescape"))
-        return found.hexdigest()
-
     def _advance(self, records: int) -> None:
         self.done += records
         if self.progress is not None:
             self.progress(self.done, self.total)
-
-
-def _up_to_date(target: Path, name: str, fingerprint: str) -> Shard | None:
-    try:
-        made: Shard = read_json(target / f"{name}.json")
-        whole = (
-            made["fingerprint"] == fingerprint
-            and made["file"] == name
-            and "names_crc32" in made
-            and (target / f"{name}.bin").stat().st_size == made["bytes"]
-            and zlib.crc32((target / f"{name}.npy").read_bytes()) == made["index_crc32"]
-        )
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-    return made if whole else None
 
 
 def _remove_strays(target: Path, files: set[str]) -> None:
