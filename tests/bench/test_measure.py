@@ -30,7 +30,7 @@ def timed(small: None, monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[st
     def taken(_: object, number: int, *, signal: str = "train", **__: object) -> tuple[float, None]:
         return number * (1.1 if signal == "eval" else 1.0), None
 
-    monkeypatch.setattr(measure.Bench, "together", taken)
+    monkeypatch.setattr(measure.Bench, "time_epochs", taken)
 
     def rows(*runs: int) -> dict[str, float]:
         figures = measure.Figures(CPU, "random images")
@@ -54,9 +54,9 @@ def test_a_size_that_was_timed_is_not_timed_again(
     timed: Callable[..., dict[str, float]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sizes: list[int] = []
-    inside = measure.Bench.together
+    inside = measure.Bench.time_epochs
     monkeypatch.setattr(
-        measure.Bench, "together", lambda self, number, **more: sizes.append(number) or inside(self, number, **more)
+        measure.Bench, "time_epochs", lambda self, number, **more: sizes.append(number) or inside(self, number, **more)
     )
     timed(54)
     assert sizes == [54] * 5  # as a whole, without ages, both signals, and a stream

@@ -39,7 +39,7 @@ def test_ratios_follow_from_the_epochs(monkeypatch: pytest.MonkeyPatch) -> None:
         assert (case.run.net, case.shape, number) == ("cnn", (3, 8, 8), 16)
         return Choice("vmap", None, {ALONE: 4.0, "vmap": 1.0})
 
-    monkeypatch.setattr(measure.Bench, "together", taken)
+    monkeypatch.setattr(measure.Bench, "time_epochs", taken)
     monkeypatch.setattr(networks, "choose", chosen)
     rows = _measured(runs=(1, 16))
     assert asked == [(1, ALONE), (16, "vmap")]
@@ -53,7 +53,7 @@ def test_ratios_follow_from_the_epochs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_flops_of_an_epoch_are_those_of_its_images(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(measure.Bench, "together", lambda *_, **__: (1.0, None))
+    monkeypatch.setattr(measure.Bench, "time_epochs", lambda *_, **__: (1.0, None))
     monkeypatch.setattr(networks, "floors", lambda *_, **__: {"FLOPs": 3e12, "bytes": 3e9})
     rows = _measured(runs=(1,))
     trained = measure.Bench(measure.Figures(CPU, ""), scale=0.02, epochs=1, imbalance=200.0).images

@@ -1,6 +1,6 @@
 """Training on large JPEG images: the network alone, a plain loop, and the engine from files, packed and kept.
 
-`made` makes a set: images with the spectrum of natural ones (amplitude 1/f), of ImageNet's sizes, about 500 × 375
+`make_images` makes images with the spectrum of natural ones (amplitude 1/f), of ImageNet's sizes, about 500 × 375
 pixels and 110 kB each, and a packed copy. Times are those of whole training passes after the first, which includes the
 start of workers, the choice of kernels and the capture of the step.
 """
@@ -103,7 +103,7 @@ def _photo(canvases: Path, folder: Path, classes: int, seed: int, number: int) -
     (folder / f"class{label:03}" / f"{number:07}.jpg").write_bytes(buffer.getvalue())
 
 
-def made(place: Path, count: int, *, size: int, workers: int) -> list[Row]:
+def make_images(place: Path, count: int, *, size: int, workers: int) -> list[Row]:
     """Make JPEGs in `place/photos` and a packed copy in `place/packed`; return how long that took.
 
     A set that is there and whole is used again. Needs no GPU.
@@ -265,7 +265,7 @@ _PREFETCHED = 3  # batches that each worker of the plain loop may have ready
 
 
 @dataclass(frozen=True)
-class Usual:
+class Sizes:
     """Sizes of a measurement that takes a few minutes."""
 
     images: int
@@ -281,9 +281,9 @@ class Usual:
         return f"{self.images:,} JPEGs, batches of {self.batch} × {self.size} pixels"
 
 
-USUAL = {
-    "cuda": Usual(20_000, 256, SIZE, ("resnet34", "resnet50"), steps=40, batches=64),
-    "cpu": Usual(64, 16, 64, ("resnet34",), steps=2, batches=1),
+SIZES = {
+    "cuda": Sizes(20_000, 256, SIZE, ("resnet34", "resnet50"), steps=40, batches=64),
+    "cpu": Sizes(64, 16, 64, ("resnet34",), steps=2, batches=1),
 }
 
 
@@ -296,17 +296,17 @@ class Large:
 
     Args:
         figures: what was measured.
-        usual: how many JPEGs to make, and of what size batches and images are.
+        sizes: how many JPEGs to make, and of what size batches and images are.
         workers: processes that decode, of the plain loop and of the engine; by default one a core.
         epochs: to time, after one that is not timed.
         shares: of the JPEGs, that workers decode and not the GPU.
     """
 
     def __init__(
-        self, figures: Figures, usual: Usual, *, workers: int | None, epochs: int, shares: Sequence[float] = ()
+        self, figures: Figures, sizes: Sizes, *, workers: int | None, epochs: int, shares: Sequence[float] = ()
     ) -> None:
-        self.device, self.add, self._usual = figures.device, figures.add, usual
-        self.batch, self.size, self.epochs, self._shares = usual.batch, usual.size, epochs, shares
+        self.device, self.add, self._sizes = figures.device, figures.add, sizes
+        self.batch, self.size, self.epochs, self._shares = sizes.batch, sizes.size, epochs, shares
         self.workers = cores() if workers is None else workers
         self._speeds: dict[str, float] = {}
 
@@ -314,7 +314,7 @@ class Large:
         """Make a set, or use the one in a folder, and time some networks on it."""
         with tempfile.TemporaryDirectory() as own:
             place = Path(own) if folder is None else folder
-            for row in made(place, self._usual.images, size=self.size, workers=max(1, self.workers)):
+            for row in make_images(place, self._sizes.images, size=self.size, workers=max(1, self.workers)):
                 self.add(row.what, row.value, row.unit, row.n)
             photos, packed = place / "photos", place / "packed"
             pairs = {"JPEG": open_data(photos, size=self.size), "packed": open_data(packed, size=self.size)}
@@ -352,7 +352,7 @@ class Large:
         """Time a network on random tensors, on images that are decoded while training, and in the plain loop."""
         for what, value in floors(name, self.device, size=self.size).items():
             self.add(f"{name}, {what} of a training step, an image", value / 1e9, "G")
-        steps, batches = self._usual.steps, self._usual.batches
+        steps, batches = self._sizes.steps, self._sizes.batches
         alone = random_tensors(name, self.batch, self.device, size=self.size, steps=steps)
         self._speeds[f"{name}, alone"] = alone
         self.add(f"{name}, random tensors on the device", alone, "images/s", steps)
@@ -391,7 +391,7 @@ class Large:
 
     def _add_costs(self, name: str, pair: AnyPair) -> None:
         """Add what ages cost over training without them."""
-        base = self._epoch(self._trained(pair, _run(name, self.batch))[0])
+        base = self._median(self._trained(pair, _run(name, self.batch))[0], "seconds")
         signals: dict[str, dict[str, Any]] = {
             "train": {"signal": "train"},
             "eval": {"signal": "eval"},
@@ -399,7 +399,7 @@ class Large:
         }
         for what, more in signals.items():
             loop, _ = self._trained(pair, _run(name, self.batch, weighting="aol", **more))
-            cost = 100 * (self._epoch(loop) / base - 1)
+            cost = 100 * (self._median(loop, "seconds") / base - 1)
             self.add(f"{name}, cost of ages over plain training, signal {what}", cost, "%", self.epochs)
             if "clean_part" in more:
                 error = loop.history.last("train_accuracy_error").item()
@@ -417,9 +417,6 @@ class Large:
 
     def _median(self, loop: OfflineLoop, name: str) -> float:
         return float(loop.history.epoch(name)[1:, 0].median())
-
-    def _epoch(self, loop: OfflineLoop) -> float:
-        return self._median(loop, "seconds")
 
 
 def by_workers(share: float) -> str:

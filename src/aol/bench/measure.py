@@ -122,7 +122,7 @@ class Bench:
         """How many images an epoch trains on."""
         return int(long_tail_counts(self.pair.train.labels.numel() // 10, 10, self.imbalance).sum())
 
-    def together(self, number: int, *, stacking: str = "grouped", **settings: Value) -> tuple[float, float | None]:
+    def time_epochs(self, number: int, *, stacking: str = "grouped", **settings: Value) -> tuple[float, float | None]:
         """Return the median seconds of an epoch, and the peak memory, of a group of runs."""
         runs = grid(self.common | {"weighting": "aol"} | settings, seed=range(number))
         if self.device.type == "cuda":
@@ -143,7 +143,7 @@ def measure(figures: Figures, *, runs: Sequence[int], scale: float, epochs: int,
     plain = straightforward(bench, workers)
     timed: dict[int, float] = {}
     for number in runs:
-        seconds, memory = bench.together(number, signal="eval")
+        seconds, memory = bench.time_epochs(number, signal="eval")
         timed[number] = seconds
         engine = "engine, one run" if number == 1 else f"engine, {number} runs together"
         bench.add(f"{engine}, ages from a clean pass", seconds, "s an epoch", epochs, memory)
@@ -152,15 +152,15 @@ def measure(figures: Figures, *, runs: Sequence[int], scale: float, epochs: int,
             bench.add(f"one run × {_TABLE_EPOCHS} epochs, from that epoch", seconds * _TABLE_EPOCHS, "s", epochs)
     most = max(runs)
     _whole_grid(bench, most, timed)
-    base, _ = bench.together(most, weighting="none", signal="none", eval_every=1000)
+    base, _ = bench.time_epochs(most, weighting="none", signal="none", eval_every=1000)
     bench.add(f"training alone, {most} runs", images * most / base, "images/s", epochs)
     for signal in ("eval", "train"):
-        seconds, _ = bench.together(most, signal=signal, eval_every=1000)
+        seconds, _ = bench.time_epochs(most, signal=signal, eval_every=1000)
         bench.add(
             f"cost of ages over plain training, signal {signal}, {most} runs", 100 * (seconds / base - 1), "%", epochs
         )
     stream: dict[str, Any] = {"scenario": "stream", "schedule": "fixed", "memory": "all", "eval_every": 1000}
-    seconds, memory = bench.together(most, **stream)
+    seconds, memory = bench.time_epochs(most, **stream)
     bench.add(f"a step of a Period-10 stream, {most} runs", seconds, "s", epochs, memory)
 
 
@@ -168,7 +168,7 @@ def _whole_grid(bench: Bench, most: int, timed: Mapping[int, float]) -> None:
     """Time an epoch of the paper's grid in equal groups of at most `most` runs, whose size decides the speed."""
     parts = -(-_TABLE_RUNS // most)
     sizes = [_TABLE_RUNS // parts + (number < _TABLE_RUNS % parts) for number in range(parts)]
-    taken = {size: timed.get(size) or bench.together(size, signal="eval")[0] for size in set(sizes)}
+    taken = {size: timed.get(size) or bench.time_epochs(size, signal="eval")[0] for size in set(sizes)}
     each = " + ".join(str(size) for size in sizes) if parts < 5 else f"{sizes[0]} at a time"
     what = f"{_TABLE_RUNS} runs × {_TABLE_EPOCHS} epochs ({each}), from an epoch"
     bench.add(what, sum(taken[size] for size in sizes) * _TABLE_EPOCHS / 60, "min", bench.epochs)

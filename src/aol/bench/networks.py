@@ -34,7 +34,7 @@ def measure(
 
 def _one(bench: Bench, name: str, plain: float) -> float:
     """Measure one run and what bounds it; return the seconds of an epoch."""
-    seconds, memory = bench.together(1, net=name, stacking=ALONE)
+    seconds, memory = bench.time_epochs(1, net=name, stacking=ALONE)
     bench.add(f"{name}, one run, ages from a clean pass", seconds, "s an epoch", bench.epochs, memory)
     bench.add(f"{name}, one run, straightforward loop over engine", plain / seconds, "×", bench.epochs)
     bench.add(f"{name}, one run × {EPOCHS} epochs, from that epoch", seconds * EPOCHS, "s", bench.epochs)
@@ -58,7 +58,7 @@ def _several(bench: Bench, name: str, number: int, one: float, plain: float) -> 
     if chosen.stacking == ALONE:
         bench.add(f"{what}, quickest one after the other: {chosen.reason}", 1.0, "×", 1)
         return
-    seconds, memory = bench.together(number, net=name, stacking=chosen.stacking)
+    seconds, memory = bench.time_epochs(number, net=name, stacking=chosen.stacking)
     bench.add(f"{what} as one ({chosen.stacking})", seconds, "s an epoch", bench.epochs, memory)
     bench.add(f"{what} as one, over one after the other", one * number / seconds, "×", bench.epochs)
     bench.add(f"{what} as one, straightforward loop over engine", plain * number / seconds, "×", bench.epochs)

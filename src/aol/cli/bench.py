@@ -96,9 +96,9 @@ def _make(args: argparse.Namespace) -> None:
 
     if not args.folder:
         raise WrongSettingsError("--make needs --folder DIR.")
-    usual = large.USUAL["cuda"]
-    count, workers = args.images or usual.images, args.workers or cores()
-    rows = large.made(Path(args.folder), count, size=usual.size, workers=workers)
+    sizes = large.SIZES["cuda"]
+    count, workers = args.images or sizes.images, args.workers or cores()
+    rows = large.make_images(Path(args.folder), count, size=sizes.size, workers=workers)
     lines = [f"{row.what}: {row.value:,.4g} {row.unit}" for row in rows]
     tell(args, {"folder": args.folder, "rows": [vars(row) for row in rows]}, lines)
 
@@ -111,10 +111,10 @@ def _large(args: argparse.Namespace, device: torch.device) -> tuple[Figures, lis
     shares = args.cpu_share or ()
     if shares and not gpu_decode.can_decode(device):
         raise WrongSettingsError("--cpu-share needs a GPU and torchvision with nvJPEG, which decodes the other images.")
-    usual = large.USUAL[device.type]
-    usual = replace(usual, images=args.images or usual.images)
-    figures = measure.Figures(device, usual.about, Path(args.out) if args.out else None)
-    bench = large.Large(figures, usual, workers=args.workers, epochs=args.epochs or 1, shares=shares)
-    names = args.nets.split(",") if args.nets else usual.nets
+    sizes = large.SIZES[device.type]
+    sizes = replace(sizes, images=args.images or sizes.images)
+    figures = measure.Figures(device, sizes.about, Path(args.out) if args.out else None)
+    bench = large.Large(figures, sizes, workers=args.workers, epochs=args.epochs or 1, shares=shares)
+    names = args.nets.split(",") if args.nets else sizes.nets
     bench.measure(names, Path(args.folder) if args.folder else None)
     return figures, ["", *large.share_table(figures.rows, shares)] if shares else []

@@ -37,7 +37,7 @@ class Records(Protocol):
     """What a kind of storage provides: encoded images by position, their labels, and names for messages."""
 
     name: str
-    classes: tuple[str, ...]  # empty where they have no names: `by_role` numbers them
+    classes: tuple[str, ...]  # empty where they have no names: `assign_splits` numbers them
     labels: Tensor  # all of them, int64 [N], known without decoding an image
 
     def encoded(self, index: int) -> bytes:
@@ -57,7 +57,7 @@ class Records(Protocol):
         """
 
 
-def by_role(
+def assign_splits(
     train: Records, others: Iterable[Records], where: object, needed: str = "test or validation split"
 ) -> dict[str, Records]:
     """Return splits as train, test and, where there is one more, validation, all with the classes of train.
@@ -118,12 +118,12 @@ class PerThread(Generic[H]):
         return PerThread, (self._opener,)
 
 
-def gathered(index: Sequence[int], ends: Places, read: Callable[[int, Places], list[str]]) -> list[str]:
+def gather_names(index: Sequence[int], ends: Places, read: Callable[[int, Places], list[str]]) -> list[str]:
     """Return the names at positions that are spread over parts; each part is asked once, for some of its rows.
 
     Part k holds the positions from `ends[k]` to below `ends[k + 1]`.
 
-    >>> gathered([3, 0], np.array([0, 2, 5]), lambda part, rows: [f"{part}:{row}" for row in rows])
+    >>> gather_names([3, 0], np.array([0, 2, 5]), lambda part, rows: [f"{part}:{row}" for row in rows])
     ['1:1', '0:0']
     """
     places = np.asarray(index, dtype=np.int64)

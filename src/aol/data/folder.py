@@ -17,7 +17,7 @@ from torch import Tensor
 
 from aol._files import read_regular
 from aol.data.decode import EMPTY, EXTENSIONS, LARGEST
-from aol.data.encoded_images import Records, by_role
+from aol.data.encoded_images import Records, assign_splits
 from aol.data.errors import DataError
 from aol.data.images import split_per_class
 
@@ -161,7 +161,7 @@ def open_folder(root: Path) -> dict[str, Records]:
     if not names:
         raise DataError(f"{root}: {_NO_TEST}")
     train, *others = (_FolderRecords(root / name, f"{root.name}/{name}", name) for name in ("train", *names))
-    return by_role(train, others, root)
+    return assign_splits(train, others, root)
 
 
 def _classes_problem(labels: Sequence[str]) -> str | None:

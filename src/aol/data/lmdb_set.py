@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from aol.data.encoded_images import Records, by_role
+from aol.data.encoded_images import Records, assign_splits
 from aol.data.errors import DataError
 from aol.data.folder import TEST_FOLDERS
 from aol.data.images import class_names, whole_labels
@@ -108,4 +108,4 @@ def open_lmdb(root: Path) -> dict[str, Records]:
         for name in ("train", *TEST_FOLDERS)
         if (path := lmdb_split(root, name)) is not None
     )
-    return by_role(train, others, root, "test.lmdb or val.lmdb")
+    return assign_splits(train, others, root, "test.lmdb or val.lmdb")

@@ -24,12 +24,11 @@ from aol.data.errors import DataError
 from aol.data.folder import class_folders, layout_problems, open_folder
 from aol.data.images import IMAGENET, Augmentation, ImageSet, Pair, centred
 from aol.data.lmdb_set import lmdb_split, open_lmdb
-from aol.data.named import NAMES, OFFICIAL, Official, find, load_named, missing_message, official_at
+from aol.data.named import NAMES, OFFICIAL, Folder, Official, find, load_named, missing_message, official_at
 from aol.data.packed import MANIFEST, PackedRecords, has_shards, open_packed
 from aol.data.parquet import open_parquet, parquet_folder
 from aol.data.sources import is_source, open_source
 
-Word = str | os.PathLike[str]
 Progress = Callable[[str, int, int], None]
 _SMALL = 64  # pixels: the largest images of other libraries that are held in memory
 _OPEN = {"packed": open_packed, "parquet": open_parquet, "lmdb": open_lmdb, "folder": open_folder}
@@ -64,7 +63,7 @@ def open_records(root: Path) -> dict[str, Records]:
 
 
 def open_data(
-    name_or_folder: Word, data_dir: Word | None = None, *, size: int = 224, seed: int = 0
+    name_or_folder: Folder, data_dir: Folder | None = None, *, size: int = 224, seed: int = 0
 ) -> Pair[ImageSet] | Pair[StoredImages]:
     """Open a data set: a built-in name in memory (`ImageSet`), a folder decoded on the fly (`StoredImages`).
 
@@ -104,7 +103,7 @@ def _stored(name: str, records: dict[str, Records], size: int, seed: int) -> Pai
     return Pair(name, train, test, classes, IMAGENET, IMAGENET, change, splits.get("validation"))
 
 
-def load(name_or_folder: Word, *, data_dir: Word | None = None, workers: int = 4) -> Pair[ImageSet]:
+def load(name_or_folder: Folder, *, data_dir: Folder | None = None, workers: int = 4) -> Pair[ImageSet]:
     """Load a data set into memory: a built-in one, or a folder of small images that all have one size.
 
     A folder is then treated as CIFAR is: `pixel / 128 - 1`, shifted by up to an eighth of its side, mirrored.
@@ -154,9 +153,9 @@ class Report:
 
 
 def check(
-    name_or_folder: Word,
+    name_or_folder: Folder,
     *,
-    data_dir: Word | None = None,
+    data_dir: Folder | None = None,
     decode: bool = False,
     workers: int = 4,
     progress: Progress | None = None,

@@ -25,7 +25,7 @@ import numpy.typing as npt
 import torch
 
 from aol._files import open_regular, read_json, read_regular, unpacked
-from aol.data.encoded_images import PerThread, Places, Records, gathered
+from aol.data.encoded_images import PerThread, Places, Records, gather_names
 from aol.data.errors import DataError
 from aol.data.images import check_labels, class_names
 
@@ -134,7 +134,7 @@ class PackedRecords:
             table = self.table(shard)
             return [table[row] for row in rows.tolist()]
 
-        return gathered(index, self._ends, read)
+        return gather_names(index, self._ends, read)
 
     def table(self, shard: int) -> list[str]:
         """Read the names of a shard's records. A wrong table is named."""

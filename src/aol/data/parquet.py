@@ -20,11 +20,11 @@ import torch
 
 from aol._files import open_regular
 from aol._need import need
-from aol.data.encoded_images import PerThread, Places, Records, by_role, gathered
+from aol.data.encoded_images import PerThread, Places, Records, assign_splits, gather_names
 from aol.data.errors import DataError
 from aol.data.images import class_names, whole_labels
 
-_LABEL_COLUMNS = ("label", "labels", "fine_label")
+LABEL_COLUMNS = ("label", "labels", "fine_label")
 _PATH_COLUMNS = ("path", "file_path", "filepath", "image_path", "filename", "file_name")
 _ID_COLUMNS = ("id", "image_id", "key")
 _KEPT_GROUPS, _OPEN_FILES = 4, 8  # of each thread
@@ -144,20 +144,18 @@ class _ParquetRecords:
             prefix = f"{column}=" if column in _ID_COLUMNS else ""
             return [prefix + name for name in texts.take(rows).to_pylist()]
 
-        return gathered(index, self._starts, read)
+        return gather_names(index, self._starts, read)
 
 
 def _columns(schema: Any, path: str) -> tuple[str, str]:
     """Find the image column, a struct with `bytes` in it, and the label column, whole numbers."""
     types = {name: str(schema.field(name).type) for name in schema.names}
     images = [n for n, kind in types.items() if kind.startswith("struct<") and "bytes: binary" in kind]
-    labels = [n for n in _LABEL_COLUMNS if types.get(n, "").startswith(("int", "uint"))]
+    labels = [n for n in LABEL_COLUMNS if types.get(n, "").startswith(("int", "uint"))]
     if not images:
         raise DataError(f"{path}: no image column (a struct of bytes and path) among {', '.join(types)}")
     if not labels:
-        raise DataError(
-            f"{path}: no label column ({', '.join(_LABEL_COLUMNS)}, whole numbers) among {', '.join(types)}"
-        )
+        raise DataError(f"{path}: no label column ({', '.join(LABEL_COLUMNS)}, whole numbers) among {', '.join(types)}")
     return images[0], labels[0]
 
 
@@ -235,4 +233,4 @@ def open_parquet(root: Path) -> dict[str, Records]:
         raise DataError(f"{root}: no train*.parquet in it")
     shards = {name: sorted(folder.glob(f"{name}*.parquet")) for name in ("train", "test", "val")}
     train, *others = (_ParquetRecords(found, f"{root.name}/{name}", root) for name, found in shards.items() if found)
-    return by_role(train, others, folder, "test*.parquet or validation*.parquet")
+    return assign_splits(train, others, folder, "test*.parquet or validation*.parquet")

@@ -17,11 +17,11 @@ import torch
 from torch import Tensor
 
 from aol._need import need
-from aol.data.encoded_images import Records, by_role
+from aol.data.encoded_images import Records, assign_splits
 from aol.data.errors import DataError
 from aol.data.named import Folder, search_folders
+from aol.data.parquet import LABEL_COLUMNS
 
-_LABELS = ("label", "labels", "fine_label")
 _TRAIN, _TEST = ("train", "trainval"), ("test", "validation", "val", "valid")
 
 
@@ -43,7 +43,7 @@ def open_source(word: str, data_dir: Folder | None = None) -> dict[str, Records]
     others = [splits[name] for name in _TEST if name in splits]
     if train is None or not others:
         raise DataError(f"{word}: a train and a labelled test or validation split are needed, not {', '.join(splits)}")
-    return by_role(train, others, word)
+    return assign_splits(train, others, word)
 
 
 def _whole_labels(labels: Any, count: int, name: str) -> Tensor:
@@ -85,9 +85,9 @@ class _HubRecords(_Rows):
     def __init__(self, rows: Any, name: str) -> None:
         datasets = _datasets()
         images = [column for column, kind in rows.features.items() if isinstance(kind, datasets.Image)]
-        labels = [column for column in _LABELS if column in rows.features]
+        labels = [column for column in LABEL_COLUMNS if column in rows.features]
         if not images or not labels:
-            wanted = "an Image column" if not images else f"a column of labels ({', '.join(_LABELS)})"
+            wanted = "an Image column" if not images else f"a column of labels ({', '.join(LABEL_COLUMNS)})"
             raise DataError(f"{name}: {wanted} is needed, among {', '.join(rows.features)}")
         self.name, self._image = name, images[0]
         self._rows = rows.select_columns([images[0]]).cast_column(images[0], datasets.Image(decode=False))
@@ -153,7 +153,7 @@ def _open_torchvision(word: str, rest: str, data_dir: Folder | None) -> dict[str
     """Open `torchvision:NAME` in the folders where built-in sets are looked for; nothing is downloaded."""
     vision = need("torchvision.datasets", package="torchvision", extra="torchvision", why="a data set of torchvision")
     kind: Any = getattr(vision, rest, None)
-    if not inspect.isclass(kind):
+    if not inspect.isclass(getattr(vision, rest, None)):  # of `kind`, mypy would know no arguments
         raise DataError(f"{word}: torchvision has no data set {rest!r}")
     accepted = inspect.signature(kind).parameters
     if "train" not in accepted and "split" not in accepted:
