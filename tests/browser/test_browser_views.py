@@ -186,6 +186,20 @@ def test_labels_are_enlarged_marked_filtered_and_exported_by_their_own_names(ope
         assert (row["label_name"], row["prediction_name"], row["likely_label_error"]) == ("class 0", "class 1", "True")
 
 
+def test_marks_stay_with_their_data_set_when_the_file_is_written_for_another(open_page: Open, tmp_path: Path) -> None:
+    data = make_data(seed=0)
+    write_page([data], tmp_path / "page.html")
+    page = open_page(tmp_path / "page.html")
+    page.locator("#error-list .mark.wrong").first.click()
+    expect(page.locator("#export-marks")).to_have_text("Export 1 mark as CSV")
+    for name, count in (("another set", 0), ("made up", 1)):
+        write_page([changed(data, settings=data.run.settings | {"data": name})], tmp_path / "page.html")
+        page.reload()
+        page.wait_for_selector("html[data-ready]")
+        assert page.locator("#error-list .marked-wrong").count() == count
+        expect(page.locator("#export-marks")).to_have_text(f"Export {'1 mark' if count else '0 marks'} as CSV")
+
+
 def test_survival_of_errors_and_the_confusion_matrix_are_those_of_the_run(page: Page, runs: list[RunData]) -> None:
     samples = runs[0].samples
     assert samples is not None

@@ -4,7 +4,8 @@ const MARKS = { wrong: "Wrong label", ambiguous: "Ambiguous", fine: "Fine" };
 const MARKS_KEPT = `aol-marks:${location.pathname}`;
 const marks = new Map(Object.entries(remembered(() => JSON.parse(localStorage.getItem(MARKS_KEPT))) || {})
   .filter(([, mark]) => Object.hasOwn(MARKS, mark)));
-const markKey = (run, samples, row) => JSON.stringify([run.set, samples.id[row]]); // the same sample in every run
+// The same sample in every run of its data set: the file may be written again for another one.
+const markKey = ({ settings, names }, samples, row) => JSON.stringify([settings.data ?? "", names.length, names[0], samples.id[row]]);
 const markOf = (run, samples, row) => marks.get(markKey(run, samples, row)) || "";
 
 function setMark(run, samples, row, mark) {
