@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from aol.report.run_data import RunData, load
-from aol.report.write import all_finished, marks, watch
+from aol.report.write import all_finished, follow_runs, record_states, watch
 from tests.support.made_runs import write_small_run
 
 
@@ -99,6 +99,13 @@ def test_a_page_that_cannot_be_written_is_tried_again(tmp_path: Path) -> None:
     assert "No space left" in stage.said[0]
 
 
+def test_a_place_that_cannot_be_written_is_an_error_and_not_waited_for(tmp_path: Path) -> None:
+    write_small_run(tmp_path, epochs=2)
+    (tmp_path / "file").touch()
+    with pytest.raises(NotADirectoryError):
+        follow_runs([tmp_path], tmp_path / "file" / "in" / "page.html", every=0.0, say=lambda _: None)
+
+
 def test_ctrl_c_ends_it(tmp_path: Path) -> None:
     write_small_run(tmp_path, epochs=2)
     with pytest.raises(KeyboardInterrupt):
@@ -107,10 +114,10 @@ def test_ctrl_c_ends_it(tmp_path: Path) -> None:
 
 def test_only_records_count_as_a_change(tmp_path: Path) -> None:
     folder = write_small_run(tmp_path, epochs=2)
-    before = marks([tmp_path])
+    before = record_states([tmp_path])
     (folder / "report.html").write_text("x")
     (tmp_path / "table.csv").write_text("x")
     (folder / ".run.json.abc.part").write_text("x")
-    assert marks([tmp_path]) == before
+    assert record_states([tmp_path]) == before
     (folder / "run.json").write_text("{}")
-    assert marks([tmp_path]) != before
+    assert record_states([tmp_path]) != before

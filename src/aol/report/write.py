@@ -5,9 +5,11 @@ While runs are trained, records may be missing for a moment, or not be there yet
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from aol._values import unlike
@@ -20,7 +22,7 @@ from aol.runs.table import frame_of
 
 RECORDS = frozenset((record.FILE, samples.FILE, store.REQUEST))  # other files in the folder may change
 _SHARE = 0.5  # of the time at most is spent on reading and writing
-Mark = tuple[str, int, int]
+_LASTING = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST, errno.EISDIR)  # waiting does not help
 
 
 def write_report(
@@ -114,13 +116,14 @@ def watch(
 ) -> None:
     """Call `write(runs, finished)` for the runs in some folders, now and after each change, until all have finished.
 
-    Looks every few seconds, and less often where reading takes long. A problem is reported once.
+    Looks every few seconds, and less often where reading takes long. A problem that may pass is reported once; a place
+    that cannot be read or written is an error.
     """
-    before: frozenset[Mark] | None = None
+    before = None
     said = ""
     while True:
         begun = time.monotonic()
-        now = marks(paths)
+        now = record_states(paths)
         problem = ""
         if now != before:
             try:
@@ -133,6 +136,8 @@ def watch(
                     return
                 before = now
             except (store.NoRunsError, record.DamagedRunError, OSError) as reason:
+                if isinstance(reason, OSError) and reason.errno in _LASTING:
+                    raise
                 problem = f"{reason} Waiting."
         if problem and problem != said:
             say(problem)
@@ -140,21 +145,18 @@ def watch(
         sleep(max(every, (time.monotonic() - begun) / _SHARE))
 
 
-def marks(paths: Sequence[Path]) -> frozenset[Mark]:
+def record_states(paths: Sequence[Path]) -> set[tuple[str, int, int]]:
     """Return what changes when records do: the name, time and size of every record."""
-    return frozenset(mark for path in paths for mark in _marks(path))
-
-
-def _marks(path: Path) -> Iterator[Mark]:
-    for folder, folders, names in os.walk(path):
-        folders[:] = [name for name in folders if not name.startswith(".")]
-        for name in RECORDS.intersection(names):
-            file = os.path.join(folder, name)
-            try:
-                about = os.stat(file)
-            except OSError:  # removed since
-                continue
-            yield file, about.st_mtime_ns, about.st_size
+    found = set()
+    for path in paths:
+        for folder, folders, names in os.walk(path):
+            folders[:] = [name for name in folders if not name.startswith(".")]
+            for name in RECORDS.intersection(names):
+                file = os.path.join(folder, name)
+                with contextlib.suppress(OSError):  # removed since
+                    about = os.stat(file)
+                    found.add((file, about.st_mtime_ns, about.st_size))
+    return found
 
 
 def all_finished(paths: Sequence[Path], runs: Sequence[RunData]) -> bool:
