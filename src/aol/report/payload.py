@@ -27,6 +27,7 @@ from aol.runs.record import Json, Run, numbers
 RUNS = 24  # with details; the others are rows of a table
 CLASSES = 100_000  # classes of all runs together, with details
 CELLS = 1_000_000  # bytes of readings by class and epoch, all runs together
+COLUMNS = 10_000  # epochs of a reading: more than a screen has, fewer than a browser fails on
 FEWEST = 12  # epochs; a reading that would have fewer is left out
 POINTS = 500  # of a curve
 DIGITS = 5  # of a number
@@ -96,7 +97,6 @@ def _methods(rows: Sequence[MethodRow], notes: list[str]) -> dict[str, Json]:
     """Return the methods side by side: what is to be said of them, other measures by name, and a row a method."""
     if len(rows) > METHODS:
         notes.append(f"Methods: the first {METHODS} of {len(rows)} are listed.")
-    measures = list(rows[0].measures) if rows else []
     shown: list[Json] = []
     for row in rows[:METHODS]:
         gain = row.gain
@@ -107,11 +107,11 @@ def _methods(rows: Sequence[MethodRow], notes: list[str]) -> dict[str, Json]:
                 "name": _short(row.name), "method": _short(row.method), "seeds": row.seeds, "accuracy": accuracy,
                 "spread": spread_, "gain": None if gain is None else numbers([gain.mean], DIGITS)[0],
                 "interval": None if ends is None else numbers(ends, DIGITS), "measures": others,
-                "isBaseline": row.method == row.baseline,
             }
         )  # fmt: skip
     baseline = next((row.baseline for row in rows if row.gain is not None), None)
-    return {"answer": answer(rows), "baseline": baseline, "measures": list(measures), "rows": shown}
+    measures: list[Json] = [*rows[0].measures] if rows else []
+    return {"answer": answer(rows), "baseline": baseline, "measures": measures, "rows": shown}
 
 
 def _summary(data: RunData, *, measures: bool) -> dict[str, Json]:
@@ -210,13 +210,13 @@ def _over_time(run: Run, room: int, notes: list[str]) -> dict[str, Json]:
         values = run.over_time[name]
         rows = np.flatnonzero(np.isfinite(values).any(1))  # the epochs in which it was read
         share = room // 2 if name == "age" else room // 2 // max(1, len(names) - 1)
-        points = max(FEWEST, share // max(1, values.shape[1]))
+        points = min(COLUMNS, max(FEWEST, share // max(1, values.shape[1])))
         if name != "age" and share < FEWEST * values.shape[1] and len(rows) > points:
             notes.append(f"{_spoken(name)} is kept for the last epoch only.")
             continue
         kept = rows[spread(len(rows), points)]
         if len(kept) < len(rows):
-            notes.append(f"{_spoken(name)} is kept for {len(kept)} of {len(rows)} epochs.")
+            notes.append(f"{_spoken(name)} is kept for {len(kept):,} of {len(rows):,} epochs.")
         bits = 16 if 2 * len(kept) * values.shape[1] <= share else 8
         found[name] = pack(values[kept], bits=bits, power=READINGS[name]) | {"epochs": run.epochs[kept].tolist()}
     return found

@@ -264,7 +264,6 @@ def describe(samples: Samples, num_classes: int, *, most: int, album: Album, pic
         "confidence": numbers(samples.confidence[rows], 3),
         "top": numbers(samples.top[rows], 3),
         "average": numbers(samples.mean_confidence[rows], 3),
-        "ema": numbers(samples.ema[rows], 4),
         "suspicion": numbers(samples.suspicion[rows], 4),
         "other": numbers(samples.mean_other[rows], 3),
         "wrongEpochs": samples.wrong[rows].tolist(),
