@@ -126,6 +126,13 @@ def test_rare_classes_with_weight_already_need_samples() -> None:
     assert "3.0 times the mean weight" in advise(data)[0].text
 
 
+@pytest.mark.filterwarnings("error")
+def test_rare_classes_without_a_known_weight_are_advised_without_a_warning() -> None:
+    data = with_ages([1.1, 1.2, 1.1, 1.0, 7.0], [100, 90, 80, 70, 4])
+    data.run.over_time["weight"][:, 4] = np.nan
+    assert "Try margins" in advise(data)[0].text
+
+
 def test_old_and_common_classes_are_hard_not_underfed() -> None:
     assert kinds(with_ages([6.0, 1.2, 1.1, 1.0], [100, 90, 80, 70])) == {"hard": [0]}
 

@@ -153,6 +153,7 @@ def test_a_run_in_training_is_read_as_far_as_both_its_files_go(out: Path, tmp_pa
     (data,) = load(run)
     assert len(data.run.epochs) == len(data.run.over_time["age"]) == len(data.run.curves["test_accuracy"]) == 2
     assert data.run.by_class["age"] == pytest.approx(whole.over_time["age"][1])
+    assert data.run.by_class["mean_age"] == pytest.approx(whole.over_time["age"][:2].mean(0))
     nothing = replace(two, epochs=whole.epochs[:0], curves={}, over_time={}, by_class={})
     write_run(run, nothing)
     assert load(run) == []

@@ -164,7 +164,7 @@ def _hidden(data: RunData) -> Iterator[Advice]:
         return
     names = data.run.classes
     first = "; ".join(
-        f"{len(each.rows):,} old samples of “{names[each.label]}” are taken for “{names[each.answer]}”, though "
+        f"{each.count:,} old samples of “{names[each.label]}” are taken for “{names[each.answer]}”, though "
         f"{each.learnt:.0%} of the class is learnt"
         for each in groups[:_NAMED]
     )
@@ -236,7 +236,8 @@ def _remedy(data: RunData, rare: Masks, methods: Sequence[MethodRow]) -> str:
     if better and all(row.method != data.run.method for row in better):
         return f"Here {gain_text(better[0])}: use it, or collect more samples."
     weight = data.last("weight")
-    used = float(np.nanmean(weight[rare])) if weight is not None else 1.0
+    known = np.zeros(0) if weight is None else weight[rare & np.isfinite(weight)]
+    used = float(known.mean()) if known.size else 1.0
     if used > 1.2 and not _own_loop(data):
         return f"They already have {used:.1f} times the mean weight: more samples would help more than weight."
     if tried:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import pandas as pd
 
 from aol.runs.record import Ints
 from aol.runs.samples import Shorts
@@ -16,11 +17,11 @@ _LEARNT = 0.8  # share of a class that must be right
 
 @dataclass(frozen=True)
 class HiddenGroup:
-    """Old samples of one class that are taken for one other: their rows, and the share of the class that is right."""
+    """Old samples of one class that are taken for one other: how many, and the share of the class that is right."""
 
     label: int
     answer: int
-    rows: Ints
+    count: int
     learnt: float
 
 
@@ -38,7 +39,7 @@ def hidden_groups(label: Ints, prediction: Shorts, age: Shorts, *, after: int = 
     >>> label = np.zeros(50, np.int64)
     >>> prediction = np.array([1] * 6 + [2] * 2 + [0] * 42, np.int32)
     >>> age = np.where(prediction == 0, 1, 9).astype(np.int32)
-    >>> [(each.answer, len(each.rows), each.learnt) for each in hidden_groups(label, prediction, age)]
+    >>> [(each.answer, each.count, each.learnt) for each in hidden_groups(label, prediction, age)]
     [(1, 6, 0.84)]
     """
     seen = (age > 0) & (prediction >= 0)
@@ -46,12 +47,6 @@ def hidden_groups(label: Ints, prediction: Shorts, age: Shorts, *, after: int = 
     learnt = right / np.maximum(1, np.bincount(label[seen]))
     old = np.flatnonzero(seen & (prediction != label) & (age > after))
     old = old[learnt[label[old]] >= _LEARNT]
-    pairs = np.stack((label[old], prediction[old].astype(np.int64)), axis=1)
-    kinds, kind, counts = np.unique(pairs, axis=0, return_inverse=True, return_counts=True)
-    order = [place for place in np.argsort(-counts, kind="stable") if counts[place] >= _LEAST]
-    return [
-        HiddenGroup(
-            int(kinds[place, 0]), int(kinds[place, 1]), old[kind.reshape(-1) == place], float(learnt[kinds[place, 0]])
-        )
-        for place in order
-    ]
+    counts = pd.Series(prediction[old]).groupby([label[old], prediction[old]]).size()
+    largest = counts[counts >= _LEAST].sort_values(ascending=False, kind="stable")
+    return [HiddenGroup(int(c), int(other), int(n), float(learnt[c])) for (c, other), n in largest.items()]

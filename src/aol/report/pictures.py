@@ -28,10 +28,6 @@ SIDE = 96  # the most pixels a side
 _QUALITY = 85
 
 
-def _nothing(_: int) -> None:
-    return None
-
-
 @dataclass(frozen=True)
 class Pictures:
     """The pictures of a run's samples.
@@ -42,7 +38,7 @@ class Pictures:
         place: the folder outside the run that they come from; empty if none do.
     """
 
-    of: Callable[[int], bytes | None] = _nothing
+    of: Callable[[int], bytes | None] = lambda _: None
     problem: str = ""
     place: str = ""
 

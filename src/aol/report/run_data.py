@@ -11,7 +11,7 @@ import numpy as np
 
 from aol._values import unlike
 from aol.report.samples import Samples, samples_of
-from aol.runs.record import DamagedRunError, Floats, Run, read_run
+from aol.runs.record import DamagedRunError, Floats, Run, by_class_of, read_run
 from aol.runs.store import find_runs
 from aol.runs.table import told_apart
 
@@ -90,7 +90,7 @@ def _first_epochs(run: Run, epochs: int) -> Run:
         epochs=run.epochs[:epochs],
         curves={name: values[:epochs] for name, values in run.curves.items()},
         over_time=over_time,
-        by_class={name: last_known(values).astype(np.float64) for name, values in over_time.items()} if epochs else {},
+        by_class=by_class_of(over_time) if epochs else {},
     )
 
 

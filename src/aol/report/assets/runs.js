@@ -109,7 +109,7 @@ function drawAdvice() {
   keepingFocus(() => fill("advice-list", run.advice.map((each) => {
     const link = element("a", { href: `#${each.see}`, class: "see", onclick: (event) => goTo(event, each.see) }, "Show");
     const more = each.more ? ` and ${times(each.more, "more class")}` : "";
-    return element("li", { class: `kind-${each.kind.replace(" ", "-")}` }, element("p", {}, unbroken(each.text), " ", link),
+    return element("li", { class: `kind-${each.kind}` }, element("p", {}, unbroken(each.text), " ", link),
       each.classes.length ? element("p", { class: "chips" }, each.classes.map((place) => classButton(run, place)), more)
         : null);
   })));
@@ -180,12 +180,11 @@ function differences(runs) {
 function drawSettings() {
   const run = current() || RUNS[0];
   if (!run) return;
-  const shownRuns = state.shown.map((place) => RUNS[place]);
   fill("settings-body", [
     element("p", { class: "quiet" }, `${run.name}, in ${run.folder}`),
     run.command ? element("div", { class: "command" }, element("code", { tabindex: 0 }, run.command),
       copyButton(run.command)) : element("p", {}, "The command of this run is not known."),
-    differences(shownRuns),
+    differences(shownRuns()),
     element("div", { class: "grid cards" }, pairs("Settings", Object.entries(run.settings)),
       pairs("Versions", Object.entries(run.versions))),
   ].filter(Boolean));
