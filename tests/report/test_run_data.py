@@ -187,10 +187,12 @@ def test_samples_of_another_run_are_named(tmp_path: Path) -> None:
 def test_data_that_is_missing_or_changed_gives_no_pictures(out: Path, tmp_path: Path) -> None:
     run = copied(out, tmp_path)
     whole = read_run(run)
-    write_run(run, replace(whole, data="nowhere/at/all"))
-    samples = load(run)[0].samples
-    assert samples is not None
-    assert samples.pictures.of(0) is None
+    for change in ({"data": "nowhere/at/all"}, {"settings": {**whole.settings, "noise": "much"}}):
+        write_run(run, replace(whole, **change))  # type: ignore[arg-type]
+        samples = load(run)[0].samples
+        assert samples is not None
+        assert samples.pictures.of(0) is None
+        assert samples.pictures.problem.startswith("No pictures: ")
     write_run(run, whole)
     tensors = load_file(run / "samples.safetensors")
     tensors["index"] = tensors["index"].flip(0)  # as if the set had been sorted anew

@@ -56,7 +56,7 @@ def find_pictures(folder: Path, run: Run, table: SampleTable, data_dir: Path | N
         return Pictures(_from_data(_changed(pair, run).train, table), place=place)
     except (ModuleNotFoundError, _UnknownFolderError) as error:
         return Pictures(problem=f"No pictures: {error}")
-    except (ImportError, OSError, ValueError) as error:
+    except (ImportError, OSError, TypeError, ValueError) as error:  # TypeError: settings of a damaged record
         reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
         return Pictures(problem=f"No pictures: the data set {run.data} was not found ({reason}). {_ADVICE}")
 
