@@ -229,3 +229,5 @@ def test_no_next_command_after_a_comparison_over_seeds() -> None:
     assert try_next([made_up(Settings(), 0.5)]) is None  # its command is not known
     assert try_next([replace(made_up(Settings(), 0.5), command="python mine.py")]) is None  # nor are its flags
     assert try_next([]) is None
+    diverged = replace(made_up(Settings(), 0.5), command=repeat(Settings()), failed_at_epoch=1)
+    assert try_next([diverged]) is None  # more seeds would diverge, too

@@ -155,10 +155,10 @@ def try_next(runs: Sequence[Run]) -> str | None:
     """Return the command of a sound comparison on the same data: with a baseline, over five seeds; None after one.
 
     It repeats all other settings of the first run that has a method; the flags of a user's own program are not known.
-    Where no run has a method, offsets from class counts are
-    compared: they cost nothing and are hard to beat.
+    Where no run has a method, offsets from class counts are compared: they cost nothing and are hard to beat.
     """
     known = [run for run in runs if (run.command or "").startswith("aol ") and run.seed is not None]
+    known = [run for run in known if run.failed_at_epoch is None]  # more seeds would diverge, too
     methods = {run.method for run in known}
     seeds = min((len({run.seed for run in known if run.method == method}) for method in methods), default=0)
     compared = any(method == "none" for method in methods) and len(methods) > 1

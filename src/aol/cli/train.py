@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import itertools
 import os
+import shlex
 import shutil
 from collections.abc import Sequence
 from datetime import datetime

@@ -6,6 +6,7 @@ A data set that is missing, or is not the one of the run, gives no picture.
 from __future__ import annotations
 
 import io
+import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -91,7 +92,7 @@ def _opened(run: Run, data_dir: Path | None) -> tuple[Pair[ImageSet] | Pair[Stor
     elif not places and own.is_dir():
         raise _UnknownFolderError(
             f"they are in {own.absolute()}, which the run names, but nobody has trained on it here as this user. "
-            f"To show them: aol report RUN --data-dir {own.absolute()}"
+            f"To show them: aol report RUN --data-dir {shlex.quote(str(own.absolute()))}"
         )
     place = next((place for place in places if place.is_dir()), own)
     return open_data(str(place.absolute())), str(place.absolute())
