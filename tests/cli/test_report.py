@@ -13,7 +13,7 @@ import pytest
 from aol import cli
 from aol.cli import main as aol_main
 from aol.runs.record import write_run
-from tests.support.made_runs import write_small_run
+from tests.support.made_runs import make_data, write_data, write_small_run
 from tests.support.running import PATIENCE, forked, status_of
 from tests.support.small_runs import small_run
 
@@ -96,6 +96,7 @@ def test_a_folder_that_cannot_be_written_to_is_named_with_what_helps(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_small_run(tmp_path, epochs=2)
+    write_data(tmp_path / "kept", make_data(epochs=3))
 
     def refused(dir: Path, prefix: str, suffix: str) -> tuple[int, str]:  # noqa: A002
         raise OSError(errno.EROFS, "Read-only file system", f"{dir}/{prefix}0lh7{suffix}")
@@ -105,6 +106,8 @@ def test_a_folder_that_cannot_be_written_to_is_named_with_what_helps(
     said = capsys.readouterr().err
     assert said.count("\n") == 1
     assert f"{tmp_path}: Read-only file system. --write FILE.html" in said
+    assert main([str(tmp_path / "kept"), "--export", str(tmp_path / "t.csv")]) == 1
+    assert capsys.readouterr().err == f"aol: {tmp_path}: Read-only file system.\n"  # no page was asked for
 
 
 def test_figures_alone_come_without_a_page(tmp_path: Path) -> None:

@@ -57,7 +57,8 @@ def _report(args: argparse.Namespace) -> int:
         if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM) and error.filename is not None:
             place = Path(str(error.filename))
             folder = place.parent if place.suffix == ".part" else place  # a temporary file has a name of its own
-            raise RuntimeError(f"{folder}: {error.strerror}. --write FILE.html puts the page elsewhere.") from error
+            hint = " --write FILE.html puts the page elsewhere." if page is not None else ""
+            raise RuntimeError(f"{folder}: {error.strerror}.{hint}") from error
         raise
     files = {kind: [str(path) for path in paths] for kind, paths in written.items()}
     tell(args, files, [path for paths in files.values() for path in paths])
