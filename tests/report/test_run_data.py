@@ -187,8 +187,8 @@ def test_samples_of_another_run_are_named(tmp_path: Path) -> None:
 def test_data_that_is_missing_or_changed_gives_no_pictures(out: Path, tmp_path: Path) -> None:
     run = copied(out, tmp_path)
     whole = read_run(run)
-    for change in ({"data": "nowhere/at/all"}, {"settings": {**whole.settings, "noise": "much"}}):
-        write_run(run, replace(whole, **change))  # type: ignore[arg-type]
+    for wrong in ({"data": "nowhere/at/all"}, {"settings": {**whole.settings, "noise": "much"}}):
+        write_run(run, replace(whole, **wrong))  # type: ignore[arg-type]
         samples = load(run)[0].samples
         assert samples is not None
         assert samples.pictures.of(0) is None

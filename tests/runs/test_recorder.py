@@ -314,6 +314,8 @@ def test_advance_comes_after_the_ages_own(tmp_path: Path) -> None:
 
 
 WRONG = {
+    "folder": ({"folder": 5}, TypeError, "folder must be the path of a folder, not 5"),
+    "no folder": ({"folder": ""}, TypeError, "folder must be the path of a folder, not ''"),
     "ages": ({"ages": [1, 2]}, TypeError, "ages must be SampleAges or ClassAges"),
     "classes": ({"classes": ["a"]}, ValueError, "classes must be 4 names"),
     "classes as text": ({"classes": "abcd"}, ValueError, "classes must be 4 names"),
@@ -330,9 +332,9 @@ WRONG = {
 @pytest.mark.parametrize("what", WRONG)
 def test_wrong_arguments_are_named_and_nothing_is_written(what: str, tmp_path: Path) -> None:
     given, kind, message = WRONG[what]
-    start: dict[str, object] = {"ages": aol.SampleAges(LABELS, num_classes=4)}
+    start: dict[str, object] = {"folder": tmp_path / "x", "ages": aol.SampleAges(LABELS, num_classes=4)}
     with pytest.raises(kind, match=message):
-        aol.Recorder(tmp_path / "x", **(start | given))  # type: ignore[arg-type]
+        aol.Recorder(**(start | given))  # type: ignore[arg-type]
     assert not (tmp_path / "x").exists()
 
 

@@ -122,6 +122,8 @@ class Recorder:
     ) -> None:
         if not isinstance(ages, SampleAges | ClassAges):
             raise TypeError(f"ages must be SampleAges or ClassAges, not {_check.shown(ages)}.")
+        if not isinstance(folder, str | os.PathLike) or not os.fspath(folder):
+            raise TypeError(f"folder must be the path of a folder, not {_check.shown(folder)}.")
         self.folder, self._ages, self._group = Path(folder), ages, group
         self._runs, single = ages.rho.numel(), ages.rho.dim() == 0
         self._shape = () if single else (self._runs,)
