@@ -47,6 +47,7 @@ def hidden_groups(label: Ints, prediction: Shorts, age: Shorts, *, after: int = 
     learnt = right / np.maximum(1, np.bincount(label[seen]))
     old = np.flatnonzero(seen & (prediction != label) & (age > after))
     old = old[learnt[label[old]] >= _LEARNT]
-    counts = pd.Series(prediction[old]).groupby([label[old], prediction[old]]).size()
-    largest = counts[counts >= _LEAST].sort_values(ascending=False, kind="stable")
-    return [HiddenGroup(int(c), int(other), int(n), float(learnt[c])) for (c, other), n in largest.items()]
+    pairs = pd.DataFrame({"label": label[old], "answer": prediction[old]})
+    groups = pairs.groupby(["label", "answer"], as_index=False).size()
+    groups = groups[groups["size"] >= _LEAST].sort_values("size", ascending=False, kind="stable")
+    return [HiddenGroup(c, answer, count, float(learnt[c])) for c, answer, count in groups.to_numpy().tolist()]
