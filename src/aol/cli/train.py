@@ -6,7 +6,6 @@ import argparse
 import contextlib
 import itertools
 import os
-import shlex
 import shutil
 from collections.abc import Sequence
 from datetime import datetime
