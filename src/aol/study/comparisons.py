@@ -10,7 +10,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 
 import numpy as np
 
@@ -24,12 +24,11 @@ from aol.runs.validate import problem, read_valid, settings_of
 from aol.stats import Gain, holm, paired_gain
 from aol.study.correlations import Correlation, correlations, judge_correlations
 from aol.study.paper import Published, published, published_correlations, published_gain
-from aol.study.spec import Cell, Method, Study, Variant
+from aol.study.spec import Cell, Method, Study, Variant, settings_from
 from aol.study.stats import (
     BestOfTries,
     Figures,
     best_of_tries,
-    best_on_test,
     chance_of_reaching,
     choose,
     choose_without_each,
@@ -143,6 +142,11 @@ class StudyResults:
     correlations: Sequence[tuple[Cell, Sequence[Correlation]]]
     _by_figure: dict[str, StudyResults] = field(default_factory=dict, repr=False, compare=False)
 
+    @cached_property
+    def runs(self) -> dict[str, Run]:
+        """The records of the complete runs, by id."""
+        return self.frame.runs if len(self.frame) else {}
+
     @property
     def measured(self) -> str:
         """What the figure is of: "accuracy", "worst class" and so on."""
@@ -219,12 +223,6 @@ class StudyResults:
 # Runs
 
 
-@lru_cache(maxsize=2**16)
-def run_id(run: Settings) -> str:
-    """Return the id of a run; computed once, as tables ask for it many times."""
-    return run.run_id
-
-
 def finished_runs(store: Store) -> RunFrame:
     """Return all complete runs of the engine in a store; damaged and unfinished ones are left out."""
     known = ((run, settings_of(run)) for run in store if run.finished)
@@ -241,7 +239,7 @@ def study_results(
     """
     known = finished_runs(store) if frame is None else frame
     whole = with_trained_seeds(study, known) if more_seeds and study.more_seeds else study
-    runs = {run_id(run): run for run in whole.all_runs()}
+    runs = {run.run_id: run for run in whole.all_runs()}
     there = [name for name in runs if name in known.index]
     damaged = []
     for name in runs.keys() - set(there):
@@ -257,8 +255,10 @@ def with_trained_seeds(study: Study, frame: RunFrame) -> Study:
     compared = [method for method in study.methods if method.name != study.baseline] or list(study.methods)
     grids = [study.runs(cell, each, (0,)) for cell in study.cells_list() for each in compared]
     trained: dict[Settings, set[int]] = {}
-    for run in filter(None, map(settings_of, frame.runs.values())):
-        trained.setdefault(replace(run, seed=0), set()).add(run.seed)
+    for run in frame.runs.values():
+        seed = run.settings.get("seed", 0)
+        assert isinstance(seed, int)  # as in all runs of the engine
+        trained.setdefault(settings_from(**{**run.settings, "seed": 0}), set()).add(seed)
     whole = [set.intersection(*(trained.get(run, set()) for run in grid)) for grid in grids]
     seeds = sorted(set().union(*whole) - set(study.seeds))
     return replace(study, seeds=(*study.seeds, *seeds)) if seeds else study
@@ -349,7 +349,7 @@ def _correlations(study: Study, frame: RunFrame) -> list[tuple[Cell, list[Correl
 
 def records(frame: RunFrame, runs: Iterable[Settings]) -> list[Run]:
     """Return the records of those of some runs that are in the frame."""
-    names = [name for run in runs if (name := run_id(run)) in frame.index]
+    names = [name for run in runs if (name := run.run_id) in frame.index]
     return list(frame.loc[names].runs.values()) if names else []
 
 
@@ -367,15 +367,15 @@ def compare(study: Study, frame: RunFrame, figure: str) -> list[Comparison]:
     return [replace(each, p=next(adjusted)) if each.gain and each.gain.seeds > 1 else each for each in found]
 
 
-def chosen_runs(results: StudyResults, cell: Cell, method: str) -> list[Run]:
-    """Return the runs of a method in a cell that are shown: of each complete seed that in the chosen setting."""
+def chosen_runs(results: StudyResults, cell: Cell, method: str) -> dict[int, Run]:
+    """Return the runs of a method in a cell that are shown, by complete seed: those in the chosen setting."""
     comparison = next(each for each in results.comparisons if each.cell == cell and each.method == method)
-    return [results.frame.runs[name] for name in comparison.chosen]
+    return {seed: results.runs[name] for seed, name in zip(comparison.seeds, comparison.chosen, strict=True)}
 
 
 def _read(column: Column, runs: Sequence[Settings]) -> Figures:
     """Return a column of the frame for some runs, NaN where there is none."""
-    return np.array([column.get(run_id(run), np.nan) for run in runs], dtype=np.float64)
+    return np.array([column.get(run.run_id, np.nan) for run in runs], dtype=np.float64)
 
 
 def _comparison(
@@ -384,7 +384,7 @@ def _comparison(
     is_base, base = method.name == study.baseline, study.method(study.baseline)
     variants = _distinct(study, cell, method)
     grid = [study.run(cell, method, variant, seed) for seed in study.seeds for variant in variants]
-    baseline = [study.run(cell, base, base.variants()[0], seed) for seed in study.seeds]
+    baseline = [baseline_run(study, cell, seed) for seed in study.seeds]
     more = study.runs(cell, base, study.extra_seeds)
     planned = grid + (more if is_base else [])
 
@@ -393,7 +393,7 @@ def _comparison(
     validation = _read(on_validation, grid).reshape(shape) if shape[1] > 1 else np.zeros(shape)
     whole, problem = np.array(~np.isnan(np.column_stack([test, theirs])).any(1)), None
     measure = measure_of(figure)
-    runs = [run_id(run) for run in planned if run_id(run) in on_test]
+    runs = [run.run_id for run in planned if run.run_id in on_test]
     if measure and runs and all(np.isnan(on_test[each]) for each in runs):
         problem = f"no {figure} on record; try {measure}_last, or train again"
     if np.isnan(validation[whole]).any():
@@ -417,7 +417,7 @@ def _comparison(
         setting=setting_text(variants[choose(validation) if seeds else 0]) if seeds or len(variants) == 1 else "",
         choices=tuple(setting_text(variants[place]) for place in own),
         chosen=tuple(
-            run_id(study.run(cell, method, variants[place], seed)) for seed, place in zip(seeds, own, strict=True)
+            study.run(cell, method, variants[place], seed).run_id for seed, place in zip(seeds, own, strict=True)
         ),
         seeds=seeds,
         planned=len(study.seeds),
@@ -458,7 +458,7 @@ def _with_zero(
 def _optimistic(tests: Figures, baseline: Figures, pool: Sequence[float]) -> Optimistic:
     """Return the best of a grid on test, of figures `[S, K]`, beside the best of as many runs of the baseline."""
     tries = int(tests.shape[1])
-    best = np.take_along_axis(tests, best_on_test(tests)[:, None], axis=1)[:, 0]
+    best = tests.max(1)
     gains, theirs, luck = best - baseline, best_of_tries(pool, tries), luck_of_runs(tests)
     chances = [chance_of_reaching(pool, tries, float(value)) for value in best] if tries <= len(pool) else []
     return Optimistic(

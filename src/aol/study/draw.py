@@ -75,16 +75,16 @@ def _ages(results: StudyResults) -> Picture:
     for cell in study.cells_list():
         for method in study.methods:
             runs = chosen_runs(results, cell, method.name)
-            well = [each for each in runs if each.failed_at_epoch is None]
-            aged = [each for each in well if "age" in each.over_time]
+            well = {seed: each for seed, each in runs.items() if each.failed_at_epoch is None}
+            aged = {seed: each for seed, each in well.items() if "age" in each.over_time}
             diverged += len(runs) - len(well)
             without += len(well) - len(aged)
             if aged:
-                seeds = tuple(settings(each).seed for each in aged)
+                seeds = tuple(aged)
                 words = [_cell_title(study, cell), *([method.name] if len(study.methods) > 1 else [])]
                 mean = f"seed {seeds[0]}" if len(seeds) == 1 else f"mean over {len(seeds)} seeds"
                 panels.append((", ".join([*words, mean]), seeds))
-                maps.append(age_map(aged))
+                maps.append(age_map(list(aged.values())))
     if not maps:
         raise _no_ages(results)
     notes = _missing(results)
@@ -104,7 +104,7 @@ def age_map(runs: Sequence[Run]) -> AgeMap:
     counts = [each.counts for each in runs if each.counts is not None and not is_stream(each)]
     return AgeMap(
         age=mean,
-        epochs=runs[0].epochs[: len(mean)],
+        epochs=runs[0].epochs,
         counts=np.mean(counts, axis=0).round().astype(np.int64) if counts else None,
         names=[str(label) for label in range(mean.shape[1])],
         time=time_unit(runs[0]),
@@ -121,7 +121,7 @@ def _draw_ages(titles: Sequence[str], maps: Sequence[AgeMap]) -> Figure:
 
 
 def _no_ages(results: StudyResults) -> WrongSettingsError:
-    name, runs = results.study.name, results.frame.runs.values()
+    name, runs = results.study.name, results.runs.values()
     if all(each.failed_at_epoch is not None for each in runs):
         return WrongSettingsError(f"All runs of {name} diverged: there are no ages to draw.")
     if any("age" in each.over_time for each in runs):
@@ -135,7 +135,7 @@ def _no_ages(results: StudyResults) -> WrongSettingsError:
 def _curves(results: StudyResults, of: str) -> Picture:
     """Return test accuracy over epochs; or the gain over the baseline, paired by seed, over epochs or after shifts."""
     study = results.study
-    if of == SHIFTS and not all(moves(settings(run)) for run in results.frame.runs.values()):
+    if of == SHIFTS and not all(moves(settings(run)) for run in results.runs.values()):
         raise WrongSettingsError(
             f"--of {SHIFTS} is for streams whose head moves every few steps, and {study.name} has other runs."
         )
@@ -164,16 +164,16 @@ def _method_curves(results: StudyResults, cell: Cell, of: str) -> list[tuple[int
         if of != ACCURACY and method.name == study.baseline:
             continue
         runs = chosen_runs(results, cell, method.name)
-        curve = mean_curve(method.name, [_reading(results, cell, each, of) for each in runs])
+        curve = mean_curve(method.name, [_reading(results, cell, seed, each, of) for seed, each in runs.items()])
         if curve is not None:
-            found.append((place, curve, tuple(settings(each).seed for each in runs)))
+            found.append((place, curve, tuple(runs)))
     return found
 
 
-def _reading(results: StudyResults, cell: Cell, each: Run, of: str) -> Reading:
+def _reading(results: StudyResults, cell: Cell, seed: int, each: Run, of: str) -> Reading:
     if of == ACCURACY:
         return accuracy_by_epoch(each)
-    gains, run = paired(results, cell, each), settings(each)
+    gains, run = paired(results, cell, seed, each), settings(each)
     return by_place(run, gains) if of == SHIFTS else running_mean(gains, window(run.epochs))
 
 
@@ -236,7 +236,7 @@ def _draw_curves(
 
 def _explained(results: StudyResults, cells: Sequence[Sequence[tuple[int, Curve]]], of: str) -> list[str]:
     """Return what lines and bands are, a line of text each."""
-    found, run = [], settings(next(iter(results.frame.runs.values())))
+    found, run = [], settings(next(iter(results.runs.values())))
     if any(curve.runs > 1 for curves in cells for _, curve in curves):
         found.append("lines: mean over seeds; bands: ± one standard deviation")
     if of == SHIFTS:
@@ -318,7 +318,7 @@ def _cell_title(study: Study, cell: Cell) -> str:
 
 
 def _time_unit(results: StudyResults) -> str:
-    return time_unit(next(iter(results.frame.runs.values())))
+    return time_unit(next(iter(results.runs.values())))
 
 
 def _missing(results: StudyResults) -> list[str]:

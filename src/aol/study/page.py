@@ -217,10 +217,10 @@ def _gain_line(table: str, results: StudyResults, claim: Claim) -> SummaryLine:
         seeds = max((len(each.seeds) for each in own), default=0)
         here = points(fmean(each.gain.mean for each in own if each.gain)) if own else ""
         return SummaryLine(table, name, paper, here, _data(seeds, len(own)), OPEN)
-    shares = {
-        cell_name(each.cell): fmean(zero_threshold_share(run) for run in chosen_runs(results, each.cell, claim.method))
-        for each in own
-    }
+    shares = {}
+    for each in own:
+        runs = chosen_runs(results, each.cell, claim.method).values()
+        shares[cell_name(each.cell)] = fmean(zero_threshold_share(run) for run in runs)
     return SummaryLine(
         table,
         name,

@@ -13,8 +13,8 @@ import pandas as pd
 from aol.engine.settings import FROM_ANSWERS, Settings
 from aol.runs.metrics import accuracy_by_epoch
 from aol.runs.record import Run
-from aol.study.comparisons import StudyResults, baseline_run, chosen_runs, run_id
-from aol.study.spec import Cell
+from aol.study.comparisons import StudyResults, baseline_run, chosen_runs
+from aol.study.spec import Cell, settings_from
 
 Reading = dict[int, float]  # by epoch, counted from one
 
@@ -55,14 +55,13 @@ def _second_half(run: Settings, gains: Reading) -> pd.Series[float]:
 
 def settings(run: Run) -> Settings:
     """Return the settings of a run of the engine."""
-    return Settings(**run.settings)  # type: ignore[arg-type]
+    return settings_from(**run.settings)
 
 
-def paired(results: StudyResults, cell: Cell, run: Run) -> Reading:
+def paired(results: StudyResults, cell: Cell, seed: int, run: Run) -> Reading:
     """Return a run's test accuracy minus that of the baseline with the same seed, at every step that both have."""
     mine = accuracy_by_epoch(run)
-    base = baseline_run(results.study, cell, settings(run).seed)
-    theirs = accuracy_by_epoch(results.frame.runs[run_id(base)])
+    theirs = accuracy_by_epoch(results.runs[baseline_run(results.study, cell, seed).run_id])
     return {step: mine[step] - theirs[step] for step in sorted(mine.keys() & theirs.keys())}
 
 
@@ -71,12 +70,12 @@ def gains_after_shifts(results: StudyResults, method: str, cells: Sequence[Cell]
     kinds: set[tuple[int, bool]] = set()
     pairs = {}
     for place, cell in enumerate(cells):
-        for each in chosen_runs(results, cell, method):
+        for seed, each in chosen_runs(results, cell, method).items():
             run = settings(each)
             if not moves(run):
                 return None
-            found = _second_half(run, paired(results, cell, each))
-            pairs[place, run.seed] = (found[found.index == 1].mean(), found[found.index > 1].mean())
+            found = _second_half(run, paired(results, cell, seed, each))
+            pairs[place, seed] = (found[found.index == 1].mean(), found[found.index > 1].mean())
             kinds.add((run.period, run.weighting in FROM_ANSWERS))
     gains = pd.DataFrame.from_dict(pairs, orient="index", columns=["first", "rest"])
     if len(kinds) != 1 or gains.isna().to_numpy().any():

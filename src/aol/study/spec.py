@@ -126,7 +126,7 @@ class Study:
         """Return one run. A method's own settings override those of the cell, which override the common ones."""
         chosen: dict[str, Value] = {**self.common, **cell, **method.fixed, **variant, "seed": seed}
         try:
-            return _settings(tuple(chosen.items()), tuple(map(type, chosen.values())))
+            return settings_from(**chosen)
         except WrongSettingsError as error:
             place = " ".join(f"{name}={word(value)}" for name, value in {**cell, **variant}.items())
             raise WrongSettingsError(f"{self.name}, method {method.name}, {place}: {error}") from error
@@ -209,10 +209,10 @@ class Study:
         return replace(self, common={**self.common, **changed})
 
 
-@lru_cache(maxsize=2**16)
-def _settings(items: tuple[tuple[str, Value], ...], _types: tuple[type, ...]) -> Settings:
-    """Return the settings with these values; made once, as tables ask for the same runs many times (1 is not True)."""
-    return Settings(**dict(items))  # type: ignore[arg-type]
+@lru_cache(maxsize=2**16, typed=True)  # 1 is not True
+def settings_from(**values: Value) -> Settings:
+    """Return the settings with these values; checked once, as tables ask for the same runs many times."""
+    return Settings(**values)  # type: ignore[arg-type]
 
 
 def cell_name(cell: Cell | Sequence[tuple[str, Value]]) -> str:

@@ -48,11 +48,6 @@ def choose_without_each(validation: Figures) -> Places:
     return _best(np.array([np.delete(validation, seed, axis=0).mean(0) for seed in seeds]))
 
 
-def best_on_test(test: Figures) -> Places:
-    """Return for each seed the setting with the best test accuracy, `int [S]`: an optimistic choice."""
-    return _best(test)
-
-
 def _best(values: Figures) -> Places:
     """Return the place of the largest value in each row."""
     # Means of the same numbers in another order differ in the last bits, which must not decide.

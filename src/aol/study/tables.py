@@ -480,7 +480,7 @@ def unrest(results: StudyResults, method: str) -> tuple[float, float] | None:
         return None
     both = []
     for name in (method, results.study.baseline):
-        runs = [run for each in own for run in chosen_runs(results, each.cell, name)]
+        runs = [run for each in own for run in chosen_runs(results, each.cell, name).values()]
         curves = [run.curves["test_accuracy"][len(run.epochs) // 2 :] for run in runs if run.failed_at_epoch is None]
         both.append(fmean(float(np.nanstd(curve, ddof=1)) for curve in curves) if curves else 0.0)
     return both[0], both[1]
