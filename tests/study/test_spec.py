@@ -66,6 +66,13 @@ def test_a_methods_own_settings_go_before_those_of_the_cell() -> None:
     assert [run.memory for run in study.all_runs()] == ["all", "all", "reservoir:100"]
 
 
+def test_none_stands_for_every_setting_that_may_be_unset(tmp_path: Path) -> None:
+    text = TINY.replace("[common]", '[common]\nmargin = "probability"').replace('imbalance = [10, "none"]', "%s")
+    for name, value in (("margin_steps", 5), ("samples", 100), ("imbalance", 3.0), ("warmup", 1.0)):
+        study = load(written(tmp_path, text % f'{name} = ["none", {value}]'))
+        assert study.cells[name] == (None, value)
+
+
 def test_equal_runs_of_two_studies_are_one_run() -> None:
     period, seeds = load("period-10"), load("period-10-seeds")
     shared = {run.run_id for run in period.all_runs()} & {run.run_id for run in seeds.all_runs()}
@@ -118,6 +125,8 @@ def test_other_settings_are_other_runs() -> None:
         ("seeds = [3, 5]", "seeds = 3", "seeds must be a list, not 3"),
         ("seeds = [3, 5]", "seeds = [3, 3]", "seeds must be different whole numbers, not [3, 3]"),
         ("seeds = [3, 5]", "seeds = [0.5]", "seeds must be a whole number"),
+        ("seeds = [3, 5]", "seeds = [[3]]", "seeds must be a whole number of 0 or more, not [3]"),
+        ("seeds = [3, 5]", "seeds = [3]\nmore_seeds = 'no'", "more_seeds must be true or false, not 'no'"),
         ("seeds = [3, 5]", "seeds = []", "seeds must be different whole numbers, not []"),
         ("seeds = [3, 5]", 'seeds = [3]\ncolour = "red"', "there is no key 'colour'"),
         ("epochs = 2", "epoch = 2", "common has 'epoch', which is no setting of a run. Did you mean 'epochs'?"),

@@ -14,7 +14,7 @@ from importlib import resources
 from pathlib import Path
 from typing import TypeAlias
 
-from aol import _check
+from aol import _values as _check
 from aol._files import NotRegularError, read_regular
 from aol._values import did_you_mean
 from aol.engine.settings import Settings, Value, WrongSettingsError, word
@@ -240,10 +240,10 @@ def _check_study(study: Study) -> None:
 
     if not study.name.strip() or not study.name.isprintable() or set("/\\") & set(study.name):
         raise WrongSettingsError(f"name must be able to name a file, without / and \\, not {study.name!r}.")
-    if not study.seeds or len(set(study.seeds)) != len(study.seeds):
-        refuse(f"seeds must be different whole numbers, not {list(study.seeds)}.")
     for seed in study.seeds:
         _check.whole("seeds", seed, 0)
+    if not study.seeds or len(set(study.seeds)) != len(study.seeds):
+        refuse(f"seeds must be different whole numbers, not {list(study.seeds)}.")
     names = [method.name for method in study.methods]
     if len(set(names)) != len(names):
         refuse(f"methods must have different names, not {', '.join(names)}.")
@@ -255,6 +255,8 @@ def _check_study(study: Study) -> None:
         _check.number("largest_loss", study.largest_loss, 0.0, 100.0)
     if study.tries_seeds is not None:
         _check.whole("tries_seeds", study.tries_seeds, 0)
+    if not isinstance(study.more_seeds, bool):
+        refuse(f"more_seeds must be true or false, not {_check.shown(study.more_seeds)}.")
     _check.choice("figure", study.figure, tuple(METRICS))
     for figure in study.figures:
         _check.choice("figures", figure, FIGURES)
@@ -317,7 +319,7 @@ def load(name_or_path: str | Path) -> Study:
 
 # TOML: an unknown key or a wrong value is an error of one sentence
 
-_OPTIONAL = ("imbalance", "samples", "threshold", "image_size", "warmup")  # "none" in TOML, which has no null
+_OPTIONAL = {each.name for each in fields(Settings) if "None" in str(each.type)}  # "none" in TOML, which has no null
 
 
 def study_from(text: str, where: str) -> Study:
