@@ -90,6 +90,15 @@ def test_a_run_that_the_paper_has_not_has_no_figure(other: dict[str, object]) ->
     assert published_gain("offline", run, Settings(data="cifar10", imbalance=100.0)) is None
 
 
+def test_correlations_are_compared_only_with_those_of_the_same_data() -> None:
+    run, table = Settings(data="cifar100", imbalance=200), "correlations_cifar100_resnet34"
+    assert published_correlations(table, run)["accuracy_test"] == -0.8225
+    assert published_correlations(table, replace(run, data="cifar10")) == {}
+    assert published_correlations(table, replace(run, imbalance=50)) == {}
+    for other in (None, "offline", "arrival"):  # of which only the baseline may be shown
+        assert published_correlations(other, run) == {}
+
+
 def test_a_table_that_the_paper_has_not_is_refused() -> None:
     with pytest.raises(ValueError, match="paper must be one of"):
         replace(load("period-10"), paper="tables")
@@ -105,7 +114,7 @@ def test_every_built_in_study_of_the_paper_finds_all_its_figures(name: str) -> N
         for method in study.methods:
             run = study.runs(cell, method)[0]
             if study.paper.startswith("correlations"):
-                assert len(published_correlations(run.imbalance)) == 5
+                assert len(published_correlations(study.paper, run)) == 5
             elif method.name in ("none", "aol", "cb", "uniform"):
                 # The paper has no class-balanced figure for streams.
                 missing = method.name == "cb" and run.scenario != "offline"

@@ -340,7 +340,7 @@ def _correlations(study: Study, frame: RunFrame) -> list[tuple[Cell, list[Correl
     found: list[tuple[Cell, list[Correlation]]] = []
     for cell in study.cells_list():
         runs = study.runs(cell, study.method(study.baseline))
-        paper = published_correlations(runs[0].imbalance) if study.paper else {}
+        paper = published_correlations(study.paper, runs[0])
         own = [replace(each, paper=paper.get(each.signal)) for each in correlations(records(frame, runs))]
         found += [(cell, own)] if own else []
     p = iter(holm([each.p for _, own in found for each in own]))

@@ -72,21 +72,22 @@ def _rows_of(table: str | None, run: Settings) -> list[Row]:
     return [row for row in known if wanted is not None and all(row[name] == wanted[name] for name in wanted)]
 
 
-def published_correlations(imbalance: float | None) -> dict[str, float]:
-    """Return the paper's Pearson correlations with class age at one imbalance, by signal ("loss_train", ...).
+def published_correlations(table: str | None, run: Settings) -> dict[str, float]:
+    """Return the paper's Pearson correlations with class age for the data of a run, by signal ("loss_train", ...).
 
-    >>> published_correlations(200)["accuracy_test"]
-    -0.8225
+    >>> published_correlations("correlations_cifar100_resnet34", Settings(data="cifar100", imbalance=200))["loss_train"]
+    0.6697
     """
-    wanted = _whole(1.0 if imbalance is None else imbalance)
-    found = [row for row in rows("correlations_cifar100_resnet34") if row["imbalance_factor"] == wanted]
+    if table != "correlations_cifar100_resnet34" or run.data != "cifar100":
+        return {}
+    found = [row for row in rows(table) if row["imbalance_factor"] == _imbalance(run)]
     return {row["class_signal"]: float(row["pearson_with_class_aol"]) for row in found}
 
 
 def _place(table: str, run: Settings) -> dict[str, str] | None:
     """Return the columns of the paper's row for this run; None where the table has no such row."""
     method = _method(table, run)
-    tail = _whole(1.0 if run.imbalance is None else run.imbalance)
+    tail = _imbalance(run)
     if method is None:
         return None
     if table == "offline" and run.scenario == "offline":
@@ -116,6 +117,10 @@ def _method(table: str, run: Settings) -> str | None:
         return "aol_rho0" if table == "offline" and run.mechanism == "resample" else "none"
     plain = run.temper == 1.0 and run.fuse == "ema" and run.threshold is None and run.start == 0.0
     return run.weighting if run.weighting in ("cb", "aol") and plain else None
+
+
+def _imbalance(run: Settings) -> str:
+    return _whole(1.0 if run.imbalance is None else run.imbalance)
 
 
 def _whole(value: float) -> str:
