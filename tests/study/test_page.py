@@ -123,9 +123,34 @@ def test_the_page_of_a_study_of_ones_own_names_its_file_and_every_method(tmp_pat
     fill(tmp_path, plan, {"aol": 0.05})
     text = page(tmp_path, [plan], called={"a|b": "my studies/own.toml"})
     assert "Age of Learning" not in text
-    assert "| [a\\|b](#a|b) | holds | aol\\|x +" in text
+    assert "| [a\\|b](#ab) | holds | aol\\|x +" in text
     assert "aol study run 'my studies/own.toml' --out" in text
     assert "hours on a GPU" not in text
+
+
+def test_links_and_commands_of_a_study_of_ones_own_work(tmp_path: Path) -> None:
+    plan = replace(study(), name="My study", cells={"augment": (True, False)}, paper=None)
+    fill(tmp_path, replace(plan.only(augment=[True]), seeds=(1, 2, 3, 9)), {})
+    text = results_page(tmp_path, [plan], charts=True).text
+    assert "| [My study](#my-study) |" in text
+    assert "](results-My%20study.svg)" in text
+    assert "aol study run 'My study' --only augment=true --seeds 1,2,3,9 --out" in text
+
+
+def test_studies_of_one_name_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="Two studies are called 'made-up'"):
+        results_page(tmp_path, [study(), study(seeds=(4, 5))])
+
+
+def test_a_study_with_damaged_runs_only_is_no_part_of_another(tmp_path: Path) -> None:
+    plan = study()
+    other = replace(plan, name="other", common={**plan.common, "epochs": 21})
+    fill(tmp_path, plan, {})
+    run = other.all_runs()[0]
+    (write(tmp_path, [record(run, 0.5, 0.5)]).path(run.run_id) / "run.json").write_text("{")
+    (row,) = [line for line in page(tmp_path, [plan, other]).splitlines() if line.startswith("| other")]
+    assert "part of" not in row
+    assert row.endswith("| 0 of 18, 1 damaged |")
 
 
 def test_runs_that_stand_in_two_sections_are_said_to_be_the_same(tmp_path: Path) -> None:

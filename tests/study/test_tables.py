@@ -161,6 +161,13 @@ def test_runs_and_cells_are_counted() -> None:
     assert notes(table, "hardware")[0].startswith("1 run; made up; ")
 
 
+def test_a_choice_of_settings_is_mentioned_only_where_there_is_one() -> None:
+    chosen, fixed = study(), study(rhos=(0.5,))
+    for plan, said in ((chosen, True), (fixed, False)):
+        text = " ".join(notes(results(plan, records(plan.all_runs(), _same)), "legend"))
+        assert ("widened for the choice" in text) == said
+
+
 def test_a_table_with_sigmoid_says_what_weighted_losses_are_divided_by() -> None:
     plan = load("offline-reweighting").only(data=["cifar10"], imbalance=[100])
     known = records(plan.all_runs(), _same)

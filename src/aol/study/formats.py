@@ -157,7 +157,17 @@ def _pages(table: TextTable) -> list[TextTable]:
     return [TextTable(table.title, table.frame[table.frame.index.isin(part)]) for part in parts]
 
 
+def anchor(text: str) -> str:
+    """Return the anchor of a heading, as on GitHub and in the documentation.
+
+    >>> anchor("My study|2")
+    'my-study2'
+    """
+    return re.sub(r"[^\w -]", "", text.lower()).replace(" ", "-")
+
+
 ENVIRONMENT.filters |= {
+    "anchor": anchor,
     "by_cell": _by_cell,
     "cell_name": cell_name,
     "described": described,

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
 
-from aol.engine.settings import Value
+from aol.engine.settings import Value, WrongSettingsError, word
 from aol.plots import style
 from aol.plots.forest import Estimate, draw_forest
 from aol.runs.metrics import zero_threshold_share
@@ -50,6 +50,9 @@ def results_page(
     """
     store = Store(folder)
     chosen = [load(name) for name in builtin_names()] if studies is None else list(studies)
+    names = [study.name for study in chosen]
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise WrongSettingsError(f"Two studies are called {twice[0]!r}: they need different names on one page.")
     frame = finished_runs(store)
     every = [study_results(study, store, frame) for study in chosen] if store.ids() else []
     every = [each for each in every if len(each.frame) or each.damaged]
@@ -68,7 +71,7 @@ def results_page(
                 "tables": [first, *checks(each), *rest],
                 "notes": notes(each, "runs", "method", optimistic=True),
                 "hardware": notes(each, "hardware")[0],
-                "commands": _commands(each, folder, called or {}),
+                "commands": _commands(each, folder, called or {}, seeds[each.study.name]),
             }
         )
     lines = summary([each for each in every if not larger[each.study.name]]) if any(s.paper for s in chosen) else []
@@ -111,7 +114,7 @@ def _larger(
     own, planned = set(results.frame.index), results.study.seeds == seeds[results.study.name]
     for other in every:
         theirs, home = set(other.frame.index), other.study.seeds == seeds[other.study.name]
-        if other.has_figures and (own < theirs or (own == theirs and home and not planned)):
+        if own and other.has_figures and (own < theirs or (own == theirs and home and not planned)):
             return other
     return None
 
@@ -127,26 +130,26 @@ def _gain_of(results: StudyResults, verdict: Claim) -> str:
     return f"{points(fmean(gain for gain, _ in own))}, {most} seed{'s' * (most > 1)}"
 
 
-def _commands(results: StudyResults, folder: Path, called: Mapping[str, str]) -> list[str]:
-    """Return the commands that train and show these results."""
+def _commands(results: StudyResults, folder: Path, called: Mapping[str, str], planned: tuple[int, ...]) -> list[str]:
+    """Return the commands that train and show these results; `planned` are the seeds that the study names."""
     study = results.study
-    name, out = called.get(study.name, study.name), ["--out", folder.as_posix()]
+    name, more = called.get(study.name, study.name), ["--out", folder.as_posix()]
+    if study.seeds != planned:
+        more = ["--seeds", ",".join(map(str, study.seeds)), *more]
     cells = [cell for cell in study.cells_list() if any(e.runs for e in results.comparisons if e.cell == cell)]
-    words = shlex.join([name, *_part(study, cells), *out])
-    found = [f"aol study run {shlex.join([name, *_part(study, own), *out])}" for own in _blocks(study, cells)]
+    words = shlex.join([name, *_part(study, cells), *more])
+    found = [f"aol study run {shlex.join([name, *_part(study, own), *more])}" for own in _blocks(study, cells)]
     found.append(f"aol study show {words}" + ("" if results.correlations else " --optimistic"))
     return found + ([f"aol study draw {words} --write {study.name}.png"] if "age" in study.keep else [])
 
 
 def _part(study: Study, cells: Sequence[Cell]) -> list[str]:
-    """Return the flags for cells and seeds, where those are not all or not the study's own."""
+    """Return the flags that select these cells."""
     words = []
     for name, values in study.cells.items():
         own = _values(study, cells, name)
         if len(own) < len(values):
-            words += ["--only", f"{name}={','.join('none' if each is None else str(each) for each in own)}"]
-    if study.name in builtin_names() and study.seeds != load(study.name).seeds:
-        words += ["--seeds", ",".join(str(seed) for seed in study.seeds)]
+            words += ["--only", f"{name}={','.join(map(word, own))}"]
     return words
 
 

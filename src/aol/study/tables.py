@@ -482,7 +482,8 @@ def unrest(results: StudyResults, method: str) -> tuple[float, float] | None:
     for name in (method, results.study.baseline):
         runs = [run for each in own for run in chosen_runs(results, each.cell, name).values()]
         curves = [run.curves["test_accuracy"][len(run.epochs) // 2 :] for run in runs if run.failed_at_epoch is None]
-        both.append(fmean(float(np.nanstd(curve, ddof=1)) for curve in curves) if curves else 0.0)
+        spreads = [float(np.nanstd(curve, ddof=1)) for curve in curves if np.isfinite(curve).sum() > 1]
+        both.append(fmean(spreads) if spreads else 0.0)
     return both[0], both[1]
 
 
