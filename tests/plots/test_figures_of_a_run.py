@@ -171,6 +171,15 @@ def test_of_many_classes_head_middle_and_tail_are_drawn_in_bold() -> None:
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["head", "middle", "tail"]
 
 
+def test_epochs_without_weights_are_gaps() -> None:
+    data = make_data(names=[f"c{i}" for i in range(60)], counts=list(range(60, 0, -1)), epochs=5, samples=False)
+    data.run.over_time["weight"][1] = np.nan
+    figure = weights(data.run)
+    assert figure is not None
+    for line in figure.axes[0].lines[:-1]:
+        assert np.isnan(np.asarray(line.get_ydata(), dtype=float)).tolist() == [False, True, False, False, False]
+
+
 def test_survival_is_drawn_by_part_with_its_band_and_marks_what_is_censored() -> None:
     data = make_data(epochs=15)
     assert data.samples is not None

@@ -163,6 +163,12 @@ def test_a_gain_is_paired_by_seed_and_averaged_over_the_epochs_around() -> None:
     assert [text.get_text() for text in legend.get_texts()] == ["aol", "frequency"]
 
 
+def test_cells_with_other_epochs_have_running_means_of_their_own() -> None:
+    of = replace(study(), common={"data": "cifar10", "validation": 0.1}, cells={"epochs": (20, 80, 160)}, paper=None)
+    (legend,) = draw_curves(results(of, _curved(of)), "gain").figure.legends
+    assert "running mean over 5 or 9 epochs" in legend.get_title().get_text()
+
+
 def test_gains_by_the_step_after_the_head_moved_are_means_over_the_periods_of_the_second_half() -> None:
     of = study()
     of = replace(of, common={**of.common, "scenario": "stream", "period": 5, "epochs": 23}, paper=None)

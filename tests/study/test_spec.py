@@ -108,6 +108,14 @@ def test_a_part_that_is_not_there_is_refused(chosen: dict[str, list[object]], se
     assert str(error.value) == sentence
 
 
+def test_a_method_whose_grid_has_none_of_the_settings_is_not_left_out_silently(tmp_path: Path) -> None:
+    more = TINY + "[[methods]]\nname = 'slow'\nweighting = 'aol'\ngrid = { rho = [0.01] }\n"
+    study = load(written(tmp_path, more))
+    assert [each.name for each in study.only(rho=[0.5]).methods] == ["none", "aol", "frequency"]
+    with pytest.raises(WrongSettingsError, match="the grid of slow has none of these settings"):
+        study.only(method=["slow"], rho=[0.5])
+
+
 def test_other_settings_are_other_runs() -> None:
     study = load("period-10-smoke")
     other = study.with_settings(epochs=5)

@@ -102,7 +102,7 @@ def kaplan_meier(found: Episodes) -> Survival:
         low, high = share ** np.exp(z * sigma), share ** np.exp(-z * sigma)
     certain = (share == 1.0) | (share == 0.0)
     low, high = np.where(certain, share, low), np.where(certain, share, high)
-    return Survival(np.arange(last + 1), share.astype(float), low.astype(float), high.astype(float), at_risk)
+    return Survival(np.arange(last + 1), share, low, high, at_risk)
 
 
 def survival_by_part(run: Run, samples: SampleTable) -> list[tuple[Part, Episodes, Survival]]:
@@ -113,8 +113,7 @@ def survival_by_part(run: Run, samples: SampleTable) -> list[tuple[Part, Episode
     for number, part in enumerate(found):
         group[part.classes] = number
     by_part = episodes(samples.answers, group[label])
-    by_part += [Episodes(np.zeros(1, np.int64), np.zeros(1, np.int64))] * (len(found) - len(by_part))
-    return [(part, each, kaplan_meier(each)) for part, each in zip(found, by_part, strict=True) if each.count]
+    return [(part, each, kaplan_meier(each)) for part, each in zip(found, by_part, strict=False) if each.count]
 
 
 @style.styled

@@ -66,5 +66,5 @@ def _draw_parts(axes: Axes, run: Run, weight: Matrix, found: Sequence[Part], sha
     around = [effects.Stroke(linewidth=2.6, foreground="white"), effects.Normal()]
     for part in found:
         colour = style.matplotlib().colormaps["viridis"](float(np.mean([shade[c] for c in part.classes.tolist()])))
-        mean = np.nanmean(weight[:, part.classes], axis=1)
+        mean = np.ma.masked_invalid(weight[:, part.classes]).mean(1).filled(np.nan)
         axes.plot(run.epochs, mean, color=colour, linewidth=1.6, path_effects=around, label=part.name)

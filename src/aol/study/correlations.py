@@ -64,8 +64,6 @@ def fisher(r: Sequence[float], classes: int) -> tuple[float, float, float, float
     >>> [round(value, 3) for value in fisher([0.5], classes=28)[:3]]
     [0.5, 0.156, 0.736]
     """
-    if classes < 4:
-        raise ValueError(f"classes must be a whole number of 4 or more, not {classes}.")
     z = statistics.fmean(math.atanh(max(-1 + 1e-12, min(1 - 1e-12, each))) for each in r)
     half = float(stats.norm.ppf(0.975)) / math.sqrt(classes - 3)
     p = 2 * float(stats.norm.sf(abs(z) * math.sqrt(classes - 3)))
@@ -179,7 +177,7 @@ def beyond(runs: Sequence[Run]) -> list[tuple[str, int, dict[str, Interval | Non
         intervals = dict.fromkeys(("age", "log_age", "error"))
         for name in intervals:
             if name not in names and not (name == "age" and "log_age" in names):
-                intervals[name] = _beyond([table for table in whole if name in table], name, names, degree)
+                intervals[name] = _beyond(whole, name, names, degree)
         if any(intervals.values()):
             found.append((held, len(whole), intervals))
     return found

@@ -5,7 +5,6 @@ Each method is shown as in the table: of every complete seed the run in the sett
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -98,9 +97,8 @@ def age_map(runs: Sequence[Run]) -> AgeMap:
 
     The training samples of each class are means over seeds too; None where they change or are not known.
     """
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # a class that no run has seen
-        mean = np.nanmean(np.array([each.over_time["age"] for each in runs], dtype=np.float64), axis=0)  # [E, C]
+    ages = np.array([each.over_time["age"] for each in runs], dtype=np.float64)
+    mean = np.ma.masked_invalid(ages).mean(0).filled(np.nan)  # [E, C], NaN for a class that no run has seen
     counts = [each.counts for each in runs if each.counts is not None and not is_stream(each)]
     return AgeMap(
         age=mean,
@@ -236,13 +234,15 @@ def _draw_curves(
 
 def _explained(results: StudyResults, cells: Sequence[Sequence[tuple[int, Curve]]], of: str) -> list[str]:
     """Return what lines and bands are, a line of text each."""
-    found, run = [], settings(next(iter(results.runs.values())))
+    found = []
+    widths = sorted({window(settings(run).epochs) for run in results.runs.values()} - {1})
     if any(curve.runs > 1 for curves in cells for _, curve in curves):
         found.append("lines: mean over seeds; bands: ± one standard deviation")
     if of == SHIFTS:
         found.append("gains paired by seed, second half of the stream")
-    elif of == GAIN and window(run.epochs) > 1:
-        found.append(f"gains paired by seed, running mean over {window(run.epochs)} {_time_unit(results)}s")
+    elif of == GAIN and widths:
+        epochs = f"{' or '.join(map(str, widths))} {_time_unit(results)}s"
+        found.append(f"gains paired by seed, running mean over {epochs}")
     if any(each.settings > 1 for each in results.comparisons):
         found.append("settings chosen on validation")
     return found

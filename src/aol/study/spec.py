@@ -182,7 +182,9 @@ class Study:
                 if name in each.grid:
                     kept = tuple(value for value in each.grid[name] if value in values)
                     methods[place] = replace(each, grid={**each.grid, name: kept})
-            methods = [each for each in methods if all(each.grid.values())]
+        if lost := [each.name for each in methods if not all(each.grid.values()) and each.name in (wanted or ())]:
+            raise WrongSettingsError(f"{self.name}: the grid of {lost[0]} has none of these settings.")
+        methods = [each for each in methods if all(each.grid.values())]
         tries = self._tries(methods)
         methods = [each for each in methods if wanted is None or each.name in wanted]
         claims = tuple(name for name in self.claims if name in {each.name for each in methods})

@@ -93,12 +93,11 @@ def normal_best(tries: int) -> float:
 
 @dataclass(frozen=True)
 class BestOfTries:
-    """The expected best of `tries` baseline runs, from `runs` of them. `extrapolated`: there are fewer runs than tries.
+    """The expected best of several baseline runs, from `runs` of them; `extrapolated` if there are fewer.
 
     `error` is the standard error of the expectation; None for a single run.
     """
 
-    tries: int
     runs: int
     mean: float
     error: float | None
@@ -107,7 +106,7 @@ class BestOfTries:
     @property
     def known(self) -> bool:
         """Whether it can be estimated: a single run does not show the best of several."""
-        return self.runs > 1 or self.tries == 1
+        return self.runs > 1
 
 
 def best_of_tries(values: Sequence[float], tries: int) -> BestOfTries:
@@ -119,12 +118,12 @@ def best_of_tries(values: Sequence[float], tries: int) -> BestOfTries:
     """
     ordered, runs = np.sort(values), len(values)
     if runs == 1:
-        return BestOfTries(tries, 1, float(ordered[0]), None, tries > 1)
+        return BestOfTries(1, float(ordered[0]), None, tries > 1)
     lift, spread = normal_best(tries), float(ordered.std(ddof=1))
     error = spread * math.sqrt(1.0 / runs + lift**2 / (2.0 * (runs - 1)))
     if tries > runs:
-        return BestOfTries(tries, runs, float(ordered.mean()) + lift * spread, error, True)
-    return BestOfTries(tries, runs, expected_best(values, tries), error * (1.0 + tries / 50.0), False)
+        return BestOfTries(runs, float(ordered.mean()) + lift * spread, error, True)
+    return BestOfTries(runs, expected_best(values, tries), error * (1.0 + tries / 50.0), False)
 
 
 def gain_over_tries(best: Figures, baseline: BestOfTries) -> Gain:
