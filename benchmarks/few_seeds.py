@@ -13,7 +13,7 @@ import numpy.typing as npt
 from scipy import stats
 
 from aol.stats import inflation
-from aol.study.stats import choose, choose_without_each, luck_of_runs
+from aol.study.stats import choose, choose_leaving_one_out, residual_noise
 
 TIMES, SETTINGS = 10_000, 10
 Draws = npt.NDArray[np.float64]
@@ -44,7 +44,7 @@ def chosen(seeds: int, generator: np.random.Generator) -> dict[str, Draws]:
         test, plain = generator.standard_normal((seeds, SETTINGS)), generator.standard_normal(seeds)
         found["on its own"].append(test.max(1) - plain)
         found["on all"].append(test[:, choose(test)] - plain)
-        found["on the others"].append(test[np.arange(seeds), choose_without_each(test)] - plain)
+        found["on the others"].append(test[np.arange(seeds), choose_leaving_one_out(test)] - plain)
     return {name: np.array(rows) for name, rows in found.items()}
 
 
@@ -59,10 +59,10 @@ def together(seeds: int, generator: np.random.Generator, *, own: float, shared: 
         plain, singles = generator.standard_normal((seeds, 1)), generator.standard_normal((seeds, 2))
         grids = [own * generator.standard_normal((seeds, SETTINGS)), generator.standard_normal((seeds, 3))]
         grids[0] += shared * generator.standard_normal((seeds, 1))
-        picked = [grid[np.arange(seeds), choose_without_each(grid)] for grid in grids]
+        picked = [grid[np.arange(seeds), choose_leaving_one_out(grid)] for grid in grids]
         values = np.column_stack([plain, *picked, singles])
         difference = values[:, 1] - values[:, 0]
-        spread, freedom = luck_of_runs(values) or (0.0, 1)
+        spread, freedom = residual_noise(values) or (0.0, 1)
         halves = [
             stats.t.ppf(0.975, seeds - 1) * difference.std(ddof=1) * math.sqrt(factor / seeds),
             stats.t.ppf(0.975, freedom) * spread * math.sqrt(2 * factor / seeds),

@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 from aol.stats import Gain, holm, inflation, paired_gain
-from aol.study.stats import choose_without_each
+from aol.study.stats import choose_leaving_one_out
 
 TIMES = 4000
 
@@ -64,7 +64,7 @@ def _chosen(seeds: int, settings: int, shared: float) -> list[Gain]:
     for _ in range(TIMES):
         test = rng.standard_normal((seeds, settings))
         validation = shared * test + math.sqrt(1 - shared**2) * rng.standard_normal((seeds, settings))
-        own = choose_without_each(validation)
+        own = choose_leaving_one_out(validation)
         differences = test[np.arange(seeds), own] - rng.standard_normal(seeds)
         spread = float(differences.std(ddof=1))
         error = spread * math.sqrt(inflation(seeds, 1) / seeds)
@@ -89,7 +89,7 @@ def test_with_both_sides_chosen_the_interval_covers_at_least_at_its_nominal_rate
     hits = {0: 0, 1: 0, 2: 0}
     for _ in range(TIMES):
         sides = rng.standard_normal((2, seeds, settings))
-        ours, theirs = (side[np.arange(seeds), choose_without_each(side)] for side in sides)
+        ours, theirs = (side[np.arange(seeds), choose_leaving_one_out(side)] for side in sides)
         mean, spread = float((ours - theirs).mean()), float((ours - theirs).std(ddof=1))
         for chosen in hits:
             ends = Gain(mean, seeds, spread, spread * math.sqrt(inflation(seeds, chosen) / seeds)).interval

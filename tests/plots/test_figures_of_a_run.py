@@ -246,7 +246,7 @@ def test_long_names_that_begin_alike_can_be_told_apart() -> None:
     for written in found:
         assert len(set(written)) == 12
         assert max(map(len, written)) <= 18
-    assert style.short_all(["cat", "a very long name, but the only one"], 12) == ["cat", "a very long…"]
+    assert style.shorten_all(["cat", "a very long name, but the only one"], 12) == ["cat", "a very long…"]
 
 
 def test_whiskers_show_on_a_black_bar() -> None:

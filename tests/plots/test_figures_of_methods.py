@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from aol.plots import draw
-from aol.plots.accuracy import MOST, accuracy_curves, curve, head_middle_tail, lines, outstanding, sweep
+from aol.plots.accuracy import MOST, accuracy_curves, curve, head_middle_tail, highlighted, rho_curves, sweep
 from aol.plots.summary import methods, parts
 from aol.report.run_data import RunData
 from tests.support.made_runs import changed, frame, make_data
@@ -60,7 +60,7 @@ def test_a_reading_taken_now_and_then_is_drawn_where_all_seeds_have_it() -> None
 
 def test_of_too_many_methods_the_first_and_the_best_have_colours_and_the_rest_are_grey() -> None:
     many = [data for number in range(20) for data in seeds_of(f"m{number}", [0.3 + 0.02 * number])]
-    chosen = outstanding(methods(frame(*many)))
+    chosen = highlighted(methods(frame(*many)))
     assert chosen == [number == 0 or number >= 20 - MOST + 1 for number in range(20)]
     figure = accuracy_curves(methods(frame(*many)))
     assert figure is not None
@@ -96,7 +96,7 @@ def test_the_sweep_shows_accuracy_over_rho_beside_plain_training() -> None:
     for level in ("class", "sample"):
         for rho, final in ((0.9, 0.8), (0.1, 0.7), (0.5, 0.75)):
             runs += seeds_of(f"aol ρ={rho:g} {level}", [final - 0.02, final + 0.02], rho=rho, level=level)
-    found = lines(methods(frame(*runs)))
+    found = rho_curves(methods(frame(*runs)))
     assert [line.name for line in found] == ["aol class", "aol sample"]
     assert found[0].x.tolist() == [0.1, 0.5, 0.9]
     assert found[0].mean == pytest.approx([0.7, 0.75, 0.8])

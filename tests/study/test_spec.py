@@ -200,7 +200,7 @@ def test_cells_that_lack_the_fewest_runs_come_first() -> None:
     cells = study.cells_list()
     nearly, begun = study.cell_runs(cells[3]), study.cell_runs(cells[1])
     complete = {run.run_id for run in (*nearly[:-1], *begun[:5])}
-    found = study.by_need(complete)
+    found = study.fewest_missing_first(complete)
     assert sorted(run.run_id for run in found) == sorted(run.run_id for run in study.all_runs())
     size = len(nearly)
     assert found[: 2 * size] == [*nearly, *begun]

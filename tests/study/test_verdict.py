@@ -15,7 +15,7 @@ from aol.runs.record import Run
 from aol.stats import Gain, paired_gain
 from aol.study.comparisons import Comparison, compare
 from aol.study.spec import Study
-from aol.study.stats import choose_without_each
+from aol.study.stats import choose_leaving_one_out
 from aol.study.verdict import FAILS, HOLDS, OPEN, Claim, claim, judge, p_text, points, word_for
 from tests.support.made_up import frame, luck, record, records, results, seed_effect, study
 
@@ -247,7 +247,7 @@ def test_the_rate_of_false_finds_is_nominal_over_many_tables() -> None:
         by_cell = []
         for _ in range(cells):
             test = rng.standard_normal((seeds, settings))
-            own = choose_without_each(test)
+            own = choose_leaving_one_out(test)
             by_cell.append(test[np.arange(seeds), own] - rng.standard_normal(seeds))
         mean = np.mean(by_cell, axis=0)
         made = Gain(float(mean.mean()), seeds, None, float(mean.std(ddof=1)) * math.sqrt((1 + math.sqrt(3) / 3) / 3))

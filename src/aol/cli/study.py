@@ -174,7 +174,7 @@ def _carry_out(args: argparse.Namespace, networks: Sequence[str]) -> int:
 
     study, store = chosen(args), Store(absolute(args.out) or "")
     asked = runs = study.all_runs()
-    if names := study.without_choice():
+    if names := study.grids_without_validation():
         what = f"No setting of the grid of {', '.join(names)} can be chosen without a validation part"
         raise WrongSettingsError(f"{what}: --set validation=0.05, or select one setting with --only.")
     check_networks(runs, networks, "name it with --set or --only net=..., or use it once with aol train --net")
@@ -203,7 +203,7 @@ def _carry_out(args: argparse.Namespace, networks: Sequence[str]) -> int:
         return pairs
 
     if options.minutes is not None:
-        runs = study.by_need(study_status(study, store).complete)
+        runs = study.fewest_missing_first(study_status(study, store).complete)
     progress = progress_for(args, study.name)
     start = time.monotonic()
     try:

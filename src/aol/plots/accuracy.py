@@ -50,17 +50,17 @@ def mean_curve(name: str, taken: Sequence[Mapping[int, float]]) -> Curve | None:
     return Curve(name, len(taken), table.columns.to_numpy(), values.mean(0), deviation)
 
 
-def draw_curve(axes: Axes, shown: Curve, place: int, label: str, *, faint: float) -> None:
-    """Draw a curve in percent, in the colour and line of its place among the methods; its band `faint`, 0 to 1."""
+def draw_curve(axes: Axes, shown: Curve, place: int, label: str, *, alpha: float) -> None:
+    """Draw a curve in percent, in the colour and line of its place among the methods; its band with `alpha`."""
     colour, line = style.COLOURS[place % len(style.COLOURS)], style.LINES[place % len(style.LINES)]
     marker = "o" if len(shown.x) == 1 else "None"
     axes.plot(shown.x, 100 * shown.mean, line, color=colour, label=label, zorder=3, marker=marker)
     if shown.runs > 1:
         low, high = shown.mean - shown.deviation, shown.mean + shown.deviation
-        axes.fill_between(shown.x, 100 * low, 100 * high, color=colour, alpha=faint, linewidth=0, zorder=2)
+        axes.fill_between(shown.x, 100 * low, 100 * high, color=colour, alpha=alpha, linewidth=0, zorder=2)
 
 
-def faintness(curves: int) -> float:
+def band_alpha(curves: int) -> float:
     """Return how strong a band may be: many, one over the other, would hide the lines."""
     return min(0.18, 0.5 / curves)
 
@@ -77,7 +77,7 @@ def at_end(method: Method) -> tuple[float, float]:
     return spread(np.array([float(at_the_end(run.curves[_READING], stream=is_stream(run))) for run in runs]))
 
 
-def outstanding(methods: list[Method]) -> list[bool]:
+def highlighted(methods: list[Method]) -> list[bool]:
     """Say which methods get a colour: all, or of too many those best in the end, and the first."""
     if len(methods) <= MOST:
         return [True] * len(methods)
@@ -87,13 +87,13 @@ def outstanding(methods: list[Method]) -> list[bool]:
 
 
 def _label(name: str, runs: int) -> str:
-    return style.short(name, 44) + (f" ({runs} seeds)" if runs > 1 else "")
+    return style.shorten(name, 44) + (f" ({runs} seeds)" if runs > 1 else "")
 
 
 @style.styled
 def accuracy_curves(methods: list[Method]) -> Figure | None:
     """Return the test accuracy of all methods over time, bands of one standard deviation; None where none was read."""
-    found = [(curve(method), own) for method, own in zip(methods, outstanding(methods), strict=True)]
+    found = [(curve(method), own) for method, own in zip(methods, highlighted(methods), strict=True)]
     named = [each for each, own in found if each is not None and own]
     others = [each for each, own in found if each is not None and not own]
     if not named and not others:
@@ -104,14 +104,14 @@ def accuracy_curves(methods: list[Method]) -> Figure | None:
     for each in others:
         axes.plot(each.x, 100 * each.mean, color=_PALE, linewidth=0.6, zorder=1)
     for number, (each, label) in enumerate(zip(named, labels, strict=True)):
-        draw_curve(axes, each, number, label, faint=faintness(len(named)))
+        draw_curve(axes, each, number, label, alpha=band_alpha(len(named)))
     if others:
         axes.plot([], [], color=_PALE, linewidth=0.6, label=words[-1])
     longest = max((method.runs[0] for method in methods), key=lambda run: len(run.epochs))
-    style.over_time(axes, longest.epochs, time_unit(longest))
+    style.set_time_axis(axes, longest.epochs, time_unit(longest))
     axes.set_ylabel("test accuracy (%)")
     axes.margins(x=0.01)
-    style.few(axes, y=5)
+    style.limit_ticks(axes, y=5)
     style.legend(figure, words)
     return figure
 
@@ -129,7 +129,7 @@ def by_part(method: Method, found: list[Part]) -> list[tuple[float, float]]:
 @style.styled
 def head_middle_tail(methods: list[Method]) -> Figure | None:
     """Return bars of test accuracy by part of the classes, whose sizes must be equal; None where it was not read."""
-    shown = [method for method, own in zip(methods, outstanding(methods), strict=True) if own]
+    shown = [method for method, own in zip(methods, highlighted(methods), strict=True) if own]
     heights = [(_label(method.name, len(method.runs)), by_part(method, _parts(method))) for method in shown]
     heights = [(label, each) for label, each in heights if not np.isnan(each[-1][0])]
     if not heights:
@@ -146,7 +146,7 @@ def head_middle_tail(methods: list[Method]) -> Figure | None:
             yerr=None if np.isnan(deviations).all() else np.nan_to_num(deviations),
             error_kw={"linewidth": 0.8, "capsize": 1.5, "ecolor": "#333333"},
         )  # fmt: skip
-        style.haloed(drawn.errorbar)
+        style.outline_whiskers(drawn.errorbar)
     between = "\nto " if any(len(_sizes(part, "–")) > _WIDEST for part in found) else "–"
     ticks = [
         f"{part.name} ({len(part.classes)})\nn = {_sizes(part, between)}" if part else "all classes" for part in names
@@ -155,7 +155,7 @@ def head_middle_tail(methods: list[Method]) -> Figure | None:
     axes.set_ylabel("test accuracy (%)")
     axes.set_ylim(bottom=0)
     axes.tick_params(axis="x", length=0)
-    style.few(axes, y=5)
+    style.limit_ticks(axes, y=5)
     style.legend(figure, labels)
     return figure
 
@@ -172,7 +172,7 @@ def _sizes(part: Part, between: str) -> str:
 # Accuracy over ρ
 
 
-def lines(methods: list[Method]) -> list[Curve]:
+def rho_curves(methods: list[Method]) -> list[Curve]:
     """Return accuracy at the end over ρ, for each set of settings of which several values of ρ were run."""
     found: dict[str, dict[float, Method]] = {}
     for method in methods:
@@ -189,7 +189,7 @@ def lines(methods: list[Method]) -> list[Curve]:
     return [line for line in curves if not np.isnan(line.mean).all()]
 
 
-def is_plain(method: Method) -> bool:
+def is_unweighted(method: Method) -> bool:
     """Return whether a method has neither weights nor margins."""
     settings = method.runs[0].settings
     return settings.get("weighting") == "none" and settings.get("margin", "none") == "none"
@@ -198,10 +198,10 @@ def is_plain(method: Method) -> bool:
 @style.styled
 def sweep(methods: list[Method]) -> Figure | None:
     """Return accuracy at the end over ρ, with unweighted training as a level; None without several values of ρ."""
-    found = lines(methods)
+    found = rho_curves(methods)
     if not found:
         return None
-    plain = [method for method in methods if is_plain(method)][:1]
+    plain = [method for method in methods if is_unweighted(method)][:1]
     labels = [_label(line.name, line.runs) for line in found] + [_label(each.name, len(each.runs)) for each in plain]
     figure, (axes,) = style.panels(1.75 + style.legend_height(labels))
     for number, (line, label) in enumerate(zip(found, labels, strict=False)):
@@ -220,6 +220,6 @@ def sweep(methods: list[Method]) -> Figure | None:
     axes.set_xlabel("ρ")
     axes.set_ylabel("test accuracy (%)")
     axes.set_xlim(-0.03, 1.03)
-    style.few(axes, y=5)
+    style.limit_ticks(axes, y=5)
     style.legend(figure, labels)
     return figure

@@ -49,7 +49,7 @@ def draw_forest(blocks: Sequence[Block], axis: str, reference: str) -> Figure:
     for axes in panels:
         axes.set_ylim(longest - 0.4, -0.8)
         axes.set_xlabel(axis)
-        style.few(axes, x=7)
+        style.limit_ticks(axes, x=7)
     rows = [each for _, own in blocks for each in own]
     known = any(each.interval is not None for each in rows)
     line, label = ("s-", "estimate, 95 % interval") if known else ("s", "estimate, one seed")
@@ -75,7 +75,7 @@ def _fill(axes: Axes, blocks: Sequence[Block], letters: int) -> float:
     place, ticks, labels = 0.0, [], []
     for name, own in blocks:
         if name:
-            text = style.short(name, letters)
+            text = style.shorten(name, letters)
             axes.annotate(
                 text, (0.0, place), xycoords=("axes fraction", "data"), fontsize=6.5, va="center", weight="bold"
             )
@@ -88,7 +88,7 @@ def _fill(axes: Axes, blocks: Sequence[Block], letters: int) -> float:
             if each.reference is not None:
                 axes.plot([each.reference], [place], "o", color=style.GREY, markerfacecolor="none", zorder=2)
             ticks.append(place)
-            labels.append(style.short(each.label, 28))
+            labels.append(style.shorten(each.label, 28))
             place += 1.0
     axes.set_yticks(ticks, labels)
     axes.spines["left"].set_visible(False)

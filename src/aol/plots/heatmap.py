@@ -90,7 +90,7 @@ def draw_ages(figure: Figure, panels: Sequence[Axes], maps: Sequence[AgeMap], *,
             interpolation_stage="data",
         )
         image.set_rasterized(True)
-        style.over_time(axes, shown.epochs, shown.time)
+        style.set_time_axis(axes, shown.epochs, shown.time)
         _name_classes(axes, shown)
         for spine in axes.spines.values():
             spine.set_visible(True)
@@ -115,10 +115,10 @@ def _name_classes(axes: Axes, shown: AgeMap) -> None:
     """Write the classes' names where they fit; else their places, with how many samples those have."""
     order, sizes = shown.order, shown.counts if shown.tailed else None
     few = len(order) <= _NAMED
-    places = np.arange(len(order)) if few else style.some(len(order))
+    places = np.arange(len(order)) if few else style.five_places(len(order))
     named = few or shown.numbered
     names = [shown.names[c] for c in order[places]] if named else [f"{p + 1}" for p in places]
     if sizes is not None and (shown.numbered or not named):
         names = [f"{name}  (n={sizes[c]:,})" for name, c in zip(names, order[places], strict=True)]
-    axes.set_yticks(places, style.short_all(names) if named else names)
+    axes.set_yticks(places, style.shorten_all(names) if named else names)
     axes.set_ylabel(style.class_label(named, sizes is not None))

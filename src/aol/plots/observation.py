@@ -49,9 +49,9 @@ def observation(run: Run) -> Figure | None:
     for panel, (name, values), colour in zip(axes, rows.items(), style.COLOURS[3 - len(rows) :], strict=False):
         _draw(panel, values[order], colour, bars=len(order) <= 50 and "log" not in name)
         panel.set_ylabel(name)
-        style.few(panel, y=3)
+        style.limit_ticks(panel, y=3)
     if wide:
-        style.logarithmic(axes[0], "y", decades=2.3)
+        style.set_log_scale(axes[0], "y", decades=2.3)
     elif len(rows) == 3:
         axes[0].set_ylim(bottom=0)
     _from_one(axes[-2])
@@ -93,10 +93,10 @@ def _name_classes(panel: Axes, run: Run) -> None:
     named = len(order) <= _NAMED
     if named:
         rotation, side = (40, "right") if _slanted(run) else (0, "center")
-        names = style.short_all([run.classes[c] for c in order], 12)
+        names = style.shorten_all([run.classes[c] for c in order], 12)
         panel.set_xticks(range(len(order)), names, rotation=rotation, ha=side)
     else:
-        places = style.some(len(order))
+        places = style.five_places(len(order))
         panel.set_xticks(places, [str(p + 1) for p in places])
     panel.set_xlabel(style.class_label(named, has_tail(run.counts)))
 
@@ -140,13 +140,13 @@ def _scatter(panel: Axes, age: Floats, values: Floats, name: str) -> None:
     size, alpha = (4, 0.4) if crowded else (9, 0.8)
     panel.scatter(age, values, s=size, color=style.COLOURS[0], alpha=alpha, linewidths=0)
     panel.set_ylabel(name)
-    style.few(panel, x=4)
+    style.limit_ticks(panel, x=4)
     if name == "samples" and values.max() >= 20 * values.min():
-        style.logarithmic(panel, "y", decades=2.3)
+        style.set_log_scale(panel, "y", decades=2.3)
         panel.set_ylabel("samples (log scale)")
         values = np.log10(values)  # r is of what is drawn
     else:
-        style.few(panel, y=4)
+        style.limit_ticks(panel, y=4)
     found = correlation(age, values)
     text = "r is not defined" if found is None else f"r = {found.r:.2f}"
     if found is not None:

@@ -118,23 +118,23 @@ def file_name(*words: str) -> str:
     return re.sub(r"(?:[^A-Za-z0-9.]|\.(?![0-9]))+", "-", text).strip("-.")[:120]
 
 
-def short(text: str, most: int = 18) -> str:
+def shorten(text: str, most: int = 18) -> str:
     """Return a name that fits beside an axis.
 
-    >>> short("a class with a very long name")
+    >>> shorten("a class with a very long name")
     'a class with a ve…'
     """
     text = " ".join(text.split())
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
-def short_all(names: Sequence[str], most: int = 18) -> list[str]:
+def shorten_all(names: Sequence[str], most: int = 18) -> list[str]:
     """Return short names that stay unique: where the beginnings are equal, the middle is cut.
 
-    >>> short_all(["a class of long name 1", "a class of long name 2"], 12)
+    >>> shorten_all(["a class of long name 1", "a class of long name 2"], 12)
     ['a clas…ame 1', 'a clas…ame 2']
     """
-    cut = [short(name, most) for name in names]
+    cut = [shorten(name, most) for name in names]
     whole = [" ".join(name.split()) for name in names]
     head = most // 2
     return [
@@ -143,18 +143,18 @@ def short_all(names: Sequence[str], most: int = 18) -> list[str]:
     ]
 
 
-def over_time(axes: Axes, epochs: Ints | Floats, unit: str) -> None:
+def set_time_axis(axes: Axes, epochs: Ints | Floats, unit: str) -> None:
     """Make the horizontal axis that of epochs, or of steps, as `unit` says; a single one has a place of its own."""
     axes.set_xlabel(unit)
     if len(epochs) > 1:
-        few(axes, x=6, whole=True)
+        limit_ticks(axes, x=6, whole=True)
     else:  # a range of zero width
         only = int(epochs[0])
         axes.set_xlim(only - 0.5, only + 0.5)
         axes.set_xticks([only])
 
 
-def haloed(whiskers: ErrorbarContainer | None) -> None:
+def outline_whiskers(whiskers: ErrorbarContainer | None) -> None:
     """Put a thin white line around whiskers, which show on a dark bar then too."""
     if whiskers is not None:
         around = matplotlib("patheffects").withStroke(linewidth=1.8, foreground="white")
@@ -162,7 +162,7 @@ def haloed(whiskers: ErrorbarContainer | None) -> None:
             part.set_path_effects([around])
 
 
-def logarithmic(axes: Axes, which: str, *, decades: float = 3.0) -> None:
+def set_log_scale(axes: Axes, which: str, *, decades: float = 3.0) -> None:
     """Give the axis "x" or "y" a logarithmic scale with plain numbers on it: beyond so many decades, powers of ten."""
     ticker = matplotlib("ticker")
     axes.set(**{f"{which}scale": "log"})
@@ -186,7 +186,7 @@ def _columns(names: Sequence[str]) -> int:
     return 2 if len(names) > 2 and max(map(len, names)) <= 26 else 1
 
 
-def some(classes: int) -> Ints:
+def five_places(classes: int) -> Ints:
     """Return five places of many, the first and the last among them."""
     found: Ints = np.unique(np.linspace(0, classes - 1, 5).round().astype(np.int64))
     return found
@@ -197,7 +197,7 @@ def class_label(named: bool, tailed: bool) -> str:
     return f"class{'' if named else ' by size'}, head to tail" if tailed else "class"
 
 
-def few(axes: Axes, *, x: int | None = None, y: int | None = None, whole: bool = False) -> None:
+def limit_ticks(axes: Axes, *, x: int | None = None, y: int | None = None, whole: bool = False) -> None:
     """Put at most so many ticks on an axis, on round numbers."""
     locator, steps = matplotlib("ticker").MaxNLocator, [1, 2, 2.5, 5, 10]
     for axis, most in ((axes.xaxis, x), (axes.yaxis, y)):

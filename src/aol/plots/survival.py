@@ -138,8 +138,8 @@ def survival(run: Run, samples: SampleTable) -> Figure | None:
     axes.set_ylim(0, 1.02)
     axes.set_xlim(left=first)
     if first:
-        style.logarithmic(axes, "x")
+        style.set_log_scale(axes, "x")
     else:
-        style.few(axes, x=6, whole=True)
+        style.limit_ticks(axes, x=6, whole=True)
     style.legend(figure, labels)
     return figure

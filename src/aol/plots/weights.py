@@ -40,10 +40,10 @@ def weights(run: Run) -> Figure | None:
     known = weight[~np.isnan(weight)]
     axes.set_ylabel("class weight (mean one)")
     if known.min() > 0 and known.max() > 20 * known.min():  # a weight of zero has no place on a log scale
-        style.logarithmic(axes, "y")
+        style.set_log_scale(axes, "y")
         axes.set_ylabel("class weight\n(mean one, log scale)")
     axes.margins(x=0.01)
-    style.over_time(axes, run.epochs, time_unit(run))
+    style.set_time_axis(axes, run.epochs, time_unit(run))
     if names:
         style.legend(figure, names)
     part = style.matplotlib("colors").ListedColormap(colours(shade if classes <= 20 else np.linspace(0.0, 0.93, 256)))
@@ -51,7 +51,7 @@ def weights(run: Run) -> Figure | None:
     bar = figure.colorbar(style.matplotlib("cm").ScalarMappable(norm, part), ax=axes, pad=0.02, aspect=25)
     bar.ax.invert_yaxis()
     if classes <= 20:
-        bar.set_ticks(range(1, classes + 1), labels=style.short_all([run.classes[c] for c in order], 12))
+        bar.set_ticks(range(1, classes + 1), labels=style.shorten_all([run.classes[c] for c in order], 12))
     else:
         bar.set_ticks([1, classes], labels=["1", f"{classes}"])
     bar.set_label(style.class_label(classes <= 20, has_tail(run.counts)), labelpad=4 if classes <= 20 else -4)

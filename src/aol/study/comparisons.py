@@ -31,11 +31,11 @@ from aol.study.stats import (
     best_of_tries,
     chance_of_reaching,
     choose,
-    choose_without_each,
-    gain_over_luck,
-    gain_over_tries,
-    luck_of_runs,
+    choose_leaving_one_out,
+    gain_over_best_of,
+    gain_over_noise,
     pooled_gains,
+    residual_noise,
 )
 from aol.study.verdict import LEAST_SEEDS, Claim, claim, judge
 
@@ -403,7 +403,7 @@ def _comparison(
     seeds = tuple(seed for seed, complete in zip(study.seeds, whole, strict=True) if complete)
     test, theirs, validation = test[whole], theirs[whole], validation[whole]
 
-    own = choose_without_each(validation).tolist() if seeds else []
+    own = choose_leaving_one_out(validation).tolist() if seeds else []
     values = test[np.arange(len(own)), own] if seeds else theirs
     differences = () if is_base else tuple((values - theirs).tolist())
     optimistic = None
@@ -459,16 +459,16 @@ def _optimistic(tests: Figures, baseline: Figures, pool: Sequence[float]) -> Opt
     """Return the best of a grid on test, of figures `[S, K]`, beside the best of as many runs of the baseline."""
     tries = int(tests.shape[1])
     best = tests.max(1)
-    gains, theirs, luck = best - baseline, best_of_tries(pool, tries), luck_of_runs(tests)
+    gains, theirs, noise = best - baseline, best_of_tries(pool, tries), residual_noise(tests)
     chances = [chance_of_reaching(pool, tries, float(value)) for value in best] if tries <= len(pool) else []
     return Optimistic(
         tries=tries,
         mean=float(best.mean()),
         gain=float(gains.mean()),
         baseline=theirs,
-        left=gain_over_tries(best, theirs),
+        left=gain_over_best_of(best, theirs),
         reached=statistics.fmean(chances) if chances else None,
-        within=gain_over_luck(gains, tries, luck) if luck and luck[0] else None,
+        within=gain_over_noise(gains, tries, noise) if noise and noise[0] else None,
     )
 
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from aol.engine.settings import WrongSettingsError
 from aol.plots import style
-from aol.plots.accuracy import Curve, draw_curve, faintness, mean_curve
+from aol.plots.accuracy import Curve, band_alpha, draw_curve, mean_curve
 from aol.plots.forest import Estimate, draw_forest
 from aol.plots.heatmap import LARGEST, AgeMap, draw_ages
 from aol.plots.summary import time_unit
@@ -211,15 +211,15 @@ def _draw_curves(
             axes.axhline(0.0, color=style.GREY, linewidth=0.6, zorder=1)
         for place, curve in curves:
             label = names.pop(place, "_")  # in the legend once
-            draw_curve(axes, curve, place, label, faint=faintness(len(curves)))
+            draw_curve(axes, curve, place, label, alpha=band_alpha(len(curves)))
         epochs = max((curve.x for _, curve in curves), key=len)
-        style.over_time(axes, epochs, "step after the head moved" if of == SHIFTS else _time_unit(results))
+        style.set_time_axis(axes, epochs, "step after the head moved" if of == SHIFTS else _time_unit(results))
         if of == SHIFTS and len(epochs) > 1:  # the first step matters most, and has a number
             last = int(epochs[-1])
             axes.set_xticks(range(1, last + 1, -(-last // _PLACES)))
-        axes.set_ylabel(f"gain over {style.short(base)} (points)" if gain else "test accuracy (%)")
+        axes.set_ylabel(f"gain over {style.shorten(base)} (points)" if gain else "test accuracy (%)")
         axes.margins(x=0.01)
-        style.few(axes, y=5)
+        style.limit_ticks(axes, y=5)
     if gain:  # one scale in all panels
         ends = [axes.get_ylim() for axes in panels]
         for axes in panels:
@@ -309,7 +309,7 @@ def _page(titles: Sequence[str], height: float, below: float = 0.0) -> tuple[Fig
     for left_over in panels[count:]:
         figure.delaxes(left_over)
     for axes, title in zip(panels, titles, strict=False):
-        axes.set_title(style.short(title, 52), loc="left", fontsize=7.0)
+        axes.set_title(style.shorten(title, 52), loc="left", fontsize=7.0)
     return figure, panels[:count]
 
 

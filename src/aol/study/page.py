@@ -24,7 +24,7 @@ from aol.study.draw import estimate_of, gain_figure
 from aol.study.formats import ENVIRONMENT, notes
 from aol.study.paper import TABLES
 from aol.study.spec import Cell, Study, builtin_names, cell_name, load
-from aol.study.tables import above_tries, best_on_test, checks, tables, unrest
+from aol.study.tables import best_on_test, checks, gain_over_baseline_best, step_deviations, tables
 from aol.study.verdict import OPEN, Claim, points, span
 
 
@@ -57,7 +57,7 @@ def results_page(
     every = [study_results(study, store, frame) for study in chosen] if store.ids() else []
     every = [each for each in every if len(each.frame) or each.damaged]
     seeds = {study.name: study.seeds for study in chosen}
-    larger = {each.study.name: _larger(each, every, seeds) for each in every}
+    larger = {each.study.name: _containing(each, every, seeds) for each in every}
     shown = [each for each in every if each.has_figures and not larger[each.study.name]]
     sections: list[dict[str, object]] = []
     for place, each in enumerate(shown):
@@ -104,7 +104,7 @@ def _charts(shown: Sequence[StudyResults], lines: Sequence[SummaryLine]) -> dict
     return {f"results-{name}.svg": style.rendered(figure, "svg", text=True) for name, figure in figures.items()}
 
 
-def _larger(
+def _containing(
     results: StudyResults, every: Sequence[StudyResults], seeds: Mapping[str, tuple[int, ...]]
 ) -> StudyResults | None:
     """Return results with all the runs of these and more: one section is enough for both.
@@ -176,8 +176,8 @@ class SummaryLine:
     """One row: the paper's table and claim, the figure here, from how many seeds and cells, and the verdict.
 
     `estimate` is the gain for a chart, None where there is no interval. `zero_threshold` has by cell the share of steps
-    in which no class grew older, because the median accuracy was 0; empty where that is not recorded. `above_tries` and
-    `unrest` are those of `tables`.
+    in which no class grew older, because the median accuracy was 0; empty where that is not recorded. The last two are
+    those of `tables`.
     """
 
     table: str
@@ -188,8 +188,8 @@ class SummaryLine:
     verdict: str = "no runs"
     estimate: Estimate | None = None
     zero_threshold: dict[str, float] = field(default_factory=dict)
-    above_tries: dict[str, list[float]] = field(default_factory=dict)
-    unrest: tuple[float, float] | None = None
+    gain_over_baseline_best: dict[str, list[float]] = field(default_factory=dict)
+    step_deviations: tuple[float, float] | None = None
 
 
 def summary(every: Sequence[StudyResults]) -> list[SummaryLine]:
@@ -233,8 +233,8 @@ def _gain_line(table: str, results: StudyResults, claim: Claim) -> SummaryLine:
         claim.word,
         estimate_of(name, claim.gain, paper=claim.paper_gain),
         {cell: share for cell, share in shares.items() if not math.isnan(share)},
-        above_tries(results, claim.method),
-        unrest(results, claim.method),
+        gain_over_baseline_best(results, claim.method),
+        step_deviations(results, claim.method),
     )
 
 

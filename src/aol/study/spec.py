@@ -148,7 +148,7 @@ class Study:
         """Return every run of the study once, cell after cell."""
         return list(dict.fromkeys(run for cell in self.cells_list() for run in self.cell_runs(cell)))
 
-    def by_need(self, complete: Collection[str]) -> list[Settings]:
+    def fewest_missing_first(self, complete: Collection[str]) -> list[Settings]:
         """Return the runs of the cells that lack the fewest runs first; `complete` has the ids of complete runs.
 
         A cell tells nothing until its seeds are complete: these cells tell most for their time.
@@ -157,7 +157,7 @@ class Study:
         cells.sort(key=lambda runs: sum(run.run_id not in complete for run in runs))
         return list(dict.fromkeys(run for runs in cells for run in runs))
 
-    def without_choice(self) -> list[str]:
+    def grids_without_validation(self) -> list[str]:
         """Return the methods with a grid but no validation part to choose a setting by."""
         cell = self.cells_list()[0]
         grids = [method for method in self.methods if len(method.variants()) > 1]

@@ -32,14 +32,14 @@ def choose(validation: Figures) -> int:
     return int(_best(validation.mean(0)))
 
 
-def choose_without_each(validation: Figures) -> Places:
+def choose_leaving_one_out(validation: Figures) -> Places:
     """Return for each seed the setting with the highest mean over the *other* seeds, `int [S]`.
 
     A run that is lucky on validation is mostly lucky on test too. A choice that uses a run's own validation accuracy
     therefore prefers lucky runs, and the test accuracy of the chosen run is biased although test was not used. Leaving
     the seed out removes this bias. A single seed has no others and uses its own validation accuracy.
 
-    >>> choose_without_each(np.array([[0.1, 0.9], [0.4, 0.2], [0.5, 0.3]])).tolist()
+    >>> choose_leaving_one_out(np.array([[0.1, 0.9], [0.4, 0.2], [0.5, 0.3]])).tolist()
     [0, 1, 1]
     """
     seeds = range(len(validation))
@@ -80,10 +80,10 @@ def chance_of_reaching(values: Sequence[float], tries: int, level: float) -> flo
 
 
 @cache
-def normal_best(tries: int) -> float:
+def expected_normal_best(tries: int) -> float:
     """Return the expected largest of `tries` standard normal values, to six digits.
 
-    >>> round(normal_best(11), 4)
+    >>> round(expected_normal_best(11), 4)
     1.5864
     """
     x = np.linspace(-10.0, 10.0, 20_001)
@@ -119,14 +119,14 @@ def best_of_tries(values: Sequence[float], tries: int) -> BestOfTries:
     ordered, runs = np.sort(values), len(values)
     if runs == 1:
         return BestOfTries(1, float(ordered[0]), None, tries > 1)
-    lift, spread = normal_best(tries), float(ordered.std(ddof=1))
+    lift, spread = expected_normal_best(tries), float(ordered.std(ddof=1))
     error = spread * math.sqrt(1.0 / runs + lift**2 / (2.0 * (runs - 1)))
     if tries > runs:
         return BestOfTries(runs, float(ordered.mean()) + lift * spread, error, True)
     return BestOfTries(runs, expected_best(values, tries), error * (1.0 + tries / 50.0), False)
 
 
-def gain_over_tries(best: Figures, baseline: BestOfTries) -> Gain:
+def gain_over_best_of(best: Figures, baseline: BestOfTries) -> Gain:
     """Return how far the best of a grid, one a seed, is above the baseline's best of as many tries.
 
     Welch's interval of 95 %: the two sides are treated as independent. None where either side has a single run.
@@ -140,13 +140,13 @@ def gain_over_tries(best: Figures, baseline: BestOfTries) -> Gain:
 # The noise of runs with the same seed
 
 
-def luck_of_runs(figures: Figures) -> tuple[float, int] | None:
+def residual_noise(figures: Figures) -> tuple[float, int] | None:
     """Return the noise of runs with the same seed, from figures `[S, K]`, and its degrees of freedom.
 
     Effects of seeds (rows) and of settings (columns) are removed; the residual is noise:
     `√(Σ(x - row mean - column mean + mean)² / ((S - 1)(K - 1)))`. None for a single row or column.
 
-    >>> luck_of_runs(np.array([[1.0, 2.0], [2.0, 5.0]]))
+    >>> residual_noise(np.array([[1.0, 2.0], [2.0, 5.0]]))
     (1.0, 1)
     """
     seeds, settings = figures.shape
@@ -157,12 +157,12 @@ def luck_of_runs(figures: Figures) -> tuple[float, int] | None:
     return math.sqrt(float((rest**2).sum()) / freedom), freedom
 
 
-def gain_over_luck(gains: Figures, tries: int, luck: tuple[float, int]) -> Gain:
+def gain_over_noise(gains: Figures, tries: int, noise: tuple[float, int]) -> Gain:
     """Return how far the gain of a grid's best, one a seed, is above that of as many equal settings.
 
-    `mean gain - c(k) · s`, where s is `luck_of_runs` and c(k) `normal_best`; Welch's interval of 95 %.
+    `mean gain - c(k) · s`, where s is `residual_noise` and c(k) `expected_normal_best`; Welch's interval of 95 %.
     """
-    lift, (spread, freedom) = normal_best(tries), luck
+    lift, (spread, freedom) = expected_normal_best(tries), noise
     return _welch(np.sort(gains), lift * spread, (lift * spread) ** 2 / (2.0 * freedom), freedom)
 
 
@@ -182,12 +182,12 @@ def pooled_gains(values: Figures, baseline: int, chosen: Sequence[int]) -> list[
     """Return the gain of each method (column) over the baseline's column, with one spread for all methods.
 
     With three seeds, a method's own spread is estimated from three differences, and Student's interval is wide; five
-    methods and three seeds estimate a common spread with eight degrees of freedom. The spread is `luck_of_runs` of the
-    values `[S, M]`, and the error of a gain `s · √(2 f / S)`, where f is `inflation` (`chosen`: whether a method's
+    methods and three seeds estimate a common spread with eight degrees of freedom. The spread is `residual_noise` of
+    the values `[S, M]`, and the error of a gain `s · √(2 f / S)`, where f is `inflation` (`chosen`: whether a method's
     setting was chosen, by column). Too narrow for a method that varies more than the others: it has no part in a
     verdict. Empty if there is no noise to estimate.
     """
-    noise, seeds = luck_of_runs(values), len(values)
+    noise, seeds = residual_noise(values), len(values)
     if noise is None or noise[0] <= 1e-12:
         return []
     spread, freedom = math.sqrt(2.0) * noise[0], noise[1]

@@ -449,15 +449,15 @@ def _as_published(results: StudyResults, method: str) -> dict[str, str]:
         name = f"best epoch, best of {found['tries']} runs of {results.study.baseline}{extrapolated}"
         words[name] = percent(found["tried"])
     name = f"best setting minus best of {found['tries']} runs of {results.study.baseline}, by cell"
-    for figure, left in above_tries(results, method).items():
+    for figure, left in gain_over_baseline_best(results, method).items():
         words[f"{name}: {figure}"] = ", ".join(map(points, left))
-    if (spread := unrest(results, method)) is not None:
+    if (spread := step_deviations(results, method)) is not None:
         name = f"standard deviation over the steps of a run: {method}, {results.study.baseline}"
         words[name] = ", ".join(map(percent, spread))
     return words
 
 
-def above_tries(results: StudyResults, method: str) -> dict[str, list[float]]:
+def gain_over_baseline_best(results: StudyResults, method: str) -> dict[str, list[float]]:
     """Return by figure, and then by cell, how far the best setting is above the best of as many baseline runs.
 
     By the study's figure and by the best epoch: runs may be above by one and not by the other. Only where a verdict is.
@@ -470,7 +470,7 @@ def above_tries(results: StudyResults, method: str) -> dict[str, list[float]]:
     return found
 
 
-def unrest(results: StudyResults, method: str) -> tuple[float, float] | None:
+def step_deviations(results: StudyResults, method: str) -> tuple[float, float] | None:
     """Return the mean standard deviation of a run's accuracy over its second half, of a method and of the baseline.
 
     Of streams only, where a verdict is. A maximum over steps rewards it.
