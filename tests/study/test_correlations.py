@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 from dataclasses import replace
 
@@ -138,6 +140,15 @@ def test_a_study_in_which_nothing_is_compared_shows_correlations_beside_the_pape
     ]
     assert "5 of 5 correlations have the paper's sign" in notes(part, "verdicts")[0]
     assert "in 1 of 2 cells" in notes(part, "verdicts")[0]
+
+
+def test_cells_that_differ_in_the_signal_of_their_runs_are_told_apart_in_csv() -> None:
+    study = replace(load("heatmaps"), cells={"data": ("cifar100",), "signal": ("eval", "train")})
+    table = results(study, {run: _record(3, settings=run) for run in study.all_runs()})
+    rows = list(csv.DictReader(io.StringIO(render(table, "csv"))))
+    assert {(row["setting_signal"], row["signal"]) for row in rows} == {
+        (setting, signal) for setting in ("eval", "train") for signal in SIGNALS
+    }
 
 
 def test_without_the_papers_figures_it_is_said_what_was_found_and_nothing_holds() -> None:

@@ -205,6 +205,15 @@ def test_epochs_without_a_reading_are_no_reading_of_zero() -> None:
     assert [window(epochs) % 2 for epochs in range(1, 400)] == [1] * 399
 
 
+def test_only_diverged_runs_that_are_drawn_are_mentioned() -> None:
+    of = study()
+    made = records(of.all_runs(), lambda run: (0.5, 0.5))
+    tried = {run: replace(each, failed_at_epoch=3) for run, each in made.items() if run.rho == 0.9}
+    only = {run: replace(each, failed_at_epoch=3) for run, each in made.items() if run.weighting == "frequency"}
+    assert draw_curves(results(of, made | tried)).notes == []  # another setting is chosen
+    assert draw_curves(results(of, made | only)).notes == ["3 runs diverged: at chance from there on."]
+
+
 def test_half_a_grid_is_not_drawn() -> None:
     of = study()
     made = _curved(of)

@@ -15,7 +15,7 @@ import numpy as np
 from scipy import stats
 
 from aol.plots.summary import correlation
-from aol.runs.record import Floats, Run, Value
+from aol.runs.record import Floats, Run
 from aol.stats import holm
 from aol.study.verdict import ALPHA, FAILS, HOLDS, OPEN
 
@@ -49,11 +49,6 @@ class Correlation:
     seeds: int
     p_corrected: float = 1.0
     paper: float | None = None
-
-    def as_row(self) -> dict[str, Value]:
-        """Return it as a row of numbers."""
-        names = ("signal", "classes", "seeds", "r", "low", "high", "p", "p_corrected")
-        return {**{name: getattr(self, name) for name in names}, "paper_r": self.paper}
 
 
 def fisher(r: Sequence[float], classes: int) -> tuple[float, float, float, float]:

@@ -150,7 +150,8 @@ def _curves(results: StudyResults, of: str) -> Picture:
     if not cells:
         raise _incomplete(results)
     notes = _missing(results)
-    failed = results.runs_failed
+    shown = {name for each in results.comparisons for name in each.chosen}
+    failed = sum(results.runs[name].failed_at_epoch is not None for name in shown)
     notes += [f"{runs_text(failed)} diverged: at chance from there on."] if failed else []
     return Picture(_draw_curves(results, [title for title, _ in panels], cells, of), of, panels, notes)
 

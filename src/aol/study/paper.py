@@ -66,10 +66,8 @@ def published_gain(table: str | None, run: Settings, baseline: Settings) -> floa
 
 def _rows_of(table: str | None, run: Settings) -> list[Row]:
     """Return the rows of a table for the method and the cell of a run."""
-    if table is None:
-        return []
-    known, wanted = rows(table), _place(table, run)
-    return [row for row in known if wanted is not None and all(row[name] == wanted[name] for name in wanted)]
+    wanted = None if table is None else _place(table, run)
+    return [] if table is None or wanted is None else [row for row in rows(table) if wanted.items() <= row.items()]
 
 
 def published_correlations(table: str | None, run: Settings) -> dict[str, float]:

@@ -16,9 +16,9 @@ import pandas as pd
 from aol.engine.settings import Value
 from aol.stats import Gain
 from aol.study.comparisons import Comparison, StudyResults, chosen_runs, records
-from aol.study.correlations import beyond, signed
+from aol.study.correlations import Correlation, beyond, signed
 from aol.study.shifts import gains_after_shifts
-from aol.study.spec import cell_name
+from aol.study.spec import Cell, cell_name
 from aol.study.stats import BestOfTries
 from aol.study.verdict import LEAST_SEEDS, Claim, p_text, points
 
@@ -34,12 +34,19 @@ def rows(results: StudyResults, *, optimistic: bool = False) -> list[Row]:
     """Return a row for each comparison, or for each correlation."""
     name = results.study.name
     if results.correlations:
-        return [{"study": name, **cell, **each.as_row()} for cell, own in results.correlations for each in own]
+        return [{"study": name, **_correlation_row(cell, each)} for cell, own in results.correlations for each in own]
     first: Row = {"study": name, "figure": results.figure}
     return [
         {**first, **each.cell, **_row(each), **(_optimistic_row(each) if optimistic else {})}
         for each in results.comparisons
     ]
+
+
+def _correlation_row(cell: Cell, each: Correlation) -> Row:
+    names = ("signal", "classes", "seeds", "r", "low", "high", "p", "p_corrected")
+    row: Row = {**{name: getattr(each, name) for name in names}, "paper_r": each.paper}
+    # "signal" is also a setting of runs, which a study may vary.
+    return {**{f"setting_{name}" if name in row else name: value for name, value in cell.items()}, **row}
 
 
 def _hundred(value: float | None) -> float | None:
