@@ -102,7 +102,7 @@ def kaplan_meier(found: Episodes) -> Survival:
         low, high = share ** np.exp(z * sigma), share ** np.exp(-z * sigma)
     certain = (share == 1.0) | (share == 0.0)
     low, high = np.where(certain, share, low), np.where(certain, share, high)
-    return Survival(np.arange(last + 1), share, low, high, at_risk)
+    return Survival(np.arange(last + 1), share.astype(float), low, high, at_risk)
 
 
 def survival_by_part(run: Run, samples: SampleTable) -> list[tuple[Part, Episodes, Survival]]:

@@ -21,9 +21,8 @@ from aol.runs.metrics import accuracy_by_epoch, is_stream
 from aol.runs.record import Run
 from aol.stats import Gain
 from aol.study.comparisons import StudyResults, chosen_runs
-from aol.study.formats import runs_text
 from aol.study.shifts import Reading, by_place, moves, paired, settings
-from aol.study.spec import Cell, Study, cell_name
+from aol.study.spec import Cell, Study, cell_name, plural
 from aol.study.tables import signal_name
 
 if TYPE_CHECKING:
@@ -87,8 +86,8 @@ def _ages(results: StudyResults) -> Picture:
     if not maps:
         raise _no_ages(results)
     notes = _missing(results)
-    notes += [f"Not drawn: {runs_text(diverged)} that diverged."] if diverged else []
-    notes += [f"Not drawn: {runs_text(without)} without ages over time."] if without else []
+    notes += [f"Not drawn: {plural(diverged, 'run')} that diverged."] if diverged else []
+    notes += [f"Not drawn: {plural(without, 'run')} without ages over time."] if without else []
     return Picture(_draw_ages([title for title, _ in panels], maps), AGES, panels, notes)
 
 
@@ -152,7 +151,7 @@ def _curves(results: StudyResults, of: str) -> Picture:
     notes = _missing(results)
     shown = {name for each in results.comparisons for name in each.chosen}
     failed = sum(results.runs[name].failed_at_epoch is not None for name in shown)
-    notes += [f"{runs_text(failed)} diverged: at chance from there on."] if failed else []
+    notes += [f"{plural(failed, 'run')} diverged: at chance from there on."] if failed else []
     return Picture(_draw_curves(results, [title for title, _ in panels], cells, of), of, panels, notes)
 
 

@@ -19,7 +19,7 @@ from aol._values import spreadsheet_text
 from aol.runs.metrics import figure_text
 from aol.study.comparisons import StudyResults
 from aol.study.correlations import NOT_JUDGED, described
-from aol.study.spec import cell_name
+from aol.study.spec import cell_name, plural
 from aol.study.tables import NONE, TextTable, rival_rows, rows, tables
 from aol.study.verdict import FAILS, HOLDS, OPEN, points
 
@@ -58,11 +58,6 @@ def notes(results: StudyResults, *parts: str, optimistic: bool = False) -> list[
     macros = ENVIRONMENT.get_template("notes.j2").make_module({"results": results, "optimistic": optimistic})
     text = "".join(getattr(macros, part)() for part in parts or PARTS)
     return [" ".join(each.split()) for each in re.split("^- ", text, flags=re.MULTILINE) if each.strip()]
-
-
-def runs_text(count: int) -> str:
-    """Return a number of runs in words."""
-    return "1 run" if count == 1 else f"{count} runs"
 
 
 def _by_cell(table: TextTable) -> Iterator[tuple[str, list[list[str]]]]:
@@ -175,7 +170,7 @@ ENVIRONMENT.filters |= {
     "line": lambda text: " ".join(text.split()),
     "md": markdown_text,
     "points": points,
-    "runs_text": runs_text,
+    "plural": plural,
     "table": markdown_table,
     "tex": tex_text,
 }

@@ -23,7 +23,7 @@ from aol.study.correlations import signed
 from aol.study.draw import estimate_of, gain_figure
 from aol.study.formats import ENVIRONMENT, notes
 from aol.study.paper import TABLES
-from aol.study.spec import Cell, Study, builtin_names, cell_name, load
+from aol.study.spec import Cell, Study, builtin_names, cell_name, load, plural
 from aol.study.tables import best_on_test, checks, gain_over_baseline_best, step_deviations, tables
 from aol.study.verdict import OPEN, Claim, points, span
 
@@ -127,7 +127,7 @@ def _gain_of(results: StudyResults, verdict: Claim) -> str:
     if not own:
         return ""
     most = max(seeds for _, seeds in own)
-    return f"{points(fmean(gain for gain, _ in own))}, {most} seed{'s' * (most > 1)}"
+    return f"{points(fmean(gain for gain, _ in own))}, {plural(most, 'seed')}"
 
 
 def _commands(results: StudyResults, folder: Path, called: Mapping[str, str], planned: tuple[int, ...]) -> list[str]:
@@ -248,4 +248,4 @@ def _correlation_line(table: str, results: StudyResults) -> SummaryLine:
 
 
 def _data(seeds: int, cells: int) -> str:
-    return f"{seeds} seed{'s' * (seeds != 1)}, {cells} cell{'s' * (cells != 1)}"
+    return f"{plural(seeds, 'seed')}, {plural(cells, 'cell')}"

@@ -230,6 +230,15 @@ def cell_name(cell: Cell | Sequence[tuple[str, Value]]) -> str:
     )
 
 
+def plural(number: int, noun: str) -> str:
+    """Return a number of things in words.
+
+    >>> plural(1, "run"), plural(3, "run")
+    ('1 run', '3 runs')
+    """
+    return f"{number} {noun}{'s' * (number != 1)}"
+
+
 def _combinations(axes: Mapping[str, tuple[Value, ...]]) -> list[dict[str, Value]]:
     return [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
 
@@ -257,8 +266,6 @@ def _check_study(study: Study) -> None:
         _check.number("largest_loss", study.largest_loss, 0.0, 100.0)
     if study.tries_seeds is not None:
         _check.whole("tries_seeds", study.tries_seeds, 0)
-    if not isinstance(study.more_seeds, bool):
-        refuse(f"more_seeds must be true or false, not {_check.shown(study.more_seeds)}.")
     _check.choice("figure", study.figure, tuple(METRICS))
     for figure in study.figures:
         _check.choice("figures", figure, FIGURES)
@@ -344,6 +351,8 @@ def _study(table: dict[str, object]) -> Study:
         raise WrongSettingsError(f"there is no key {name!r}; a study has {', '.join(keys)}.{hint}")
     if missing := {"name", "seeds", "methods"} - set(table):
         raise WrongSettingsError(f"{sorted(missing)[0]} is missing.")
+    if not isinstance(more := table.get("more_seeds", True), bool):
+        raise WrongSettingsError(f"more_seeds must be true or false, not {_check.shown(more)}.")
     selection, report = _section(table, "selection", {"figure"}), _section(table, "report", {"figures"})
     methods = table["methods"]
     if not isinstance(methods, list) or not methods:
@@ -442,7 +451,7 @@ def smoke(study: Study) -> Study:
     more = [seed for seed in range(1, _SEEDS + 1) if seed not in study.seeds]
     return replace(
         study,
-        name=f"{study.name}-smoke",
+        name=study.name + _SMOKE,
         title=f"{study.name} in seconds, on digits",
         common=common,
         cells={name: _ends(name, values) for name, values in study.cells.items()},

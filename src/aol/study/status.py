@@ -11,7 +11,7 @@ from aol.runs.groups import begun_groups
 from aol.runs.record import FILE, DamagedRunError
 from aol.runs.store import Store
 from aol.runs.validate import is_complete, read_valid
-from aol.study.spec import Cell, Study
+from aol.study.spec import Cell, Study, plural
 
 
 @dataclass
@@ -58,8 +58,8 @@ class StudyStatus:
             f"{len(self.missing)} missing, {len(self.damaged)} damaged; in {self.store.folder / 'runs'}."
         ]
         for each in self.groups:
-            many = "1 run" if each["runs"] == 1 else f"{each['runs']} runs"
-            found.append(f"In progress: {many}, epoch {each['epoch']}/{each['epochs']} at the last checkpoint.")
+            runs = plural(each["runs"], "run")
+            found.append(f"In progress: {runs}, epoch {each['epoch']}/{each['epochs']} at the last checkpoint.")
         found += [f"Damaged: {path}: {why}." for path, why in self.damaged.values()]
         for name, epoch in self.failed.items():
             run = self.runs[name]

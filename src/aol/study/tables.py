@@ -18,7 +18,7 @@ from aol.stats import Gain
 from aol.study.comparisons import Comparison, StudyResults, chosen_runs, records
 from aol.study.correlations import Correlation, beyond, signed
 from aol.study.shifts import gains_after_shifts
-from aol.study.spec import Cell, cell_name
+from aol.study.spec import Cell, cell_name, plural
 from aol.study.stats import BestOfTries
 from aol.study.verdict import LEAST_SEEDS, Claim, p_text, points
 
@@ -106,15 +106,9 @@ def _optimistic_row(each: Comparison) -> Row:
 
 def rival_rows(results: StudyResults) -> list[Row]:
     """Return a row for each method of the paper against each other method."""
+    known = [each for each in results.rivals if each.gain is not None]
     return [
-        {
-            "method": each.method,
-            "over": each.over,
-            **_gain("gain", each.gain),
-            "p_corrected": each.p,
-        }
-        for each in results.rivals
-        if each.gain is not None
+        {"method": each.method, "over": each.over, **_gain("gain", each.gain), "p_corrected": each.p} for each in known
     ]
 
 
@@ -360,7 +354,7 @@ def _method_checks(results: StudyResults, verdict: Claim) -> dict[str, str]:
     gains = [each.gain.mean for each in own if each.gain is not None]
     cells = "1 cell" if len(own) == 1 else f"mean of {len(own)} cells"
     seeds = max(len(each.seeds) for each in own)
-    found = {f"gain, {cells}, {seeds} seed{'s' * (seeds > 1)}": points(fmean(gains))}
+    found = {f"gain, {cells}, {plural(seeds, 'seed')}": points(fmean(gains))}
     found |= _few_seeds(own, gains, base) if few else {}
     if all(len(each.pool) > 2 for each in own):
         most = max(len(each.pool) for each in own)
