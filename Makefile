@@ -111,7 +111,7 @@ test-plugins: test-skorch test-river test-trees
 
 $(VENV)-sklearns/.ready: $(BIN)/.ready
 	.ci/layer $(VENV) $(VENV)-sklearns skorch==1.4.0 river==0.26.1 lightgbm==4.7.0 xgboost==3.2.0 \
-		imbalanced-learn==0.14.2 pandas
+		imbalanced-learn==0.14.2 pandas accelerate==1.15.0
 
 test-skorch: $(VENV)-sklearns/.ready
 	AOL_HOST=skorch $(VENV)-sklearns/bin/python -m pytest tests/plugins/skorch src/aol/plugins/skorch.py tests/docs/test_blocks.py

@@ -19,14 +19,14 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, default_collate
 from torch.utils.hooks import RemovableHandle
 
-from aol import _check
+from aol import _check, _distributed
 from aol._need import framework
 from aol._seal import NAME as SEAL
 from aol._seal import check_seal, sealed
 from aol.ages import SampleAges
 from aol.ages.sample import FUSE
 from aol.indexed import Indexed
-from aol.losses import weighted_mean, with_offset
+from aol.losses import loss_total, weighted_mean, with_offset
 from aol.margins import SIGNALS, Margins
 from aol.offsets import logit_offsets
 from aol.plugins._records import Recording
@@ -89,7 +89,7 @@ class AgeOfLearning(Callback):
     tensor([2.2281, 3.9281, 3.1312])
     """
 
-    balance_: Balance | None  # None before the training set is known
+    balance_: Balance | None = None  # before the training set is known
     pending_: dict[str, object]  # loaded, and waiting for the training set
 
     def __init__(
@@ -119,8 +119,7 @@ class AgeOfLearning(Callback):
     @property
     def ages_(self) -> SampleAges | None:
         """The ages of the training set; None before the first epoch."""
-        balance = getattr(self, "balance_", None)
-        return None if balance is None else balance.ages
+        return None if self.balance_ is None else self._known()[1]
 
     @property
     def margins_(self) -> Margins | None:
@@ -138,10 +137,10 @@ class AgeOfLearning(Callback):
         return self._known()[1].class_weight
 
     def _known(self) -> tuple[Balance, SampleAges]:
-        balance = getattr(self, "balance_", None)
-        if balance is None:
+        if self.balance_ is None:
             raise AttributeError("There are no ages before the first epoch.")
-        return balance, balance.ages
+        assert isinstance(self.balance_.ages, SampleAges)
+        return self.balance_, self.balance_.ages
 
     def state_dict(self) -> dict[str, object]:
         """Return ages and margins as tensors and primitives."""
@@ -154,8 +153,8 @@ class AgeOfLearning(Callback):
     def load_state_dict(self, state: dict[str, object]) -> None:
         """Load ages and margins; if training has not begun, they are used when it begins."""
         check_seal("AgeOfLearning", state)
-        if getattr(self, "balance_", None) is not None and state:
-            self._load(self._known()[0], state)
+        if self.balance_ is not None and state:
+            self._load(self.balance_, state)
         else:
             self.balance_, self.pending_ = None, state
 
@@ -175,15 +174,15 @@ class AgeOfLearning(Callback):
         self.trained_ = 0  # epochs of the net
         self.adjusts_ = False  # whether the current batch gets offsets
         self.weight_: Tensor | None = None  # of the current batch
+        self.several_ = False  # whether several processes have a share of each batch
         self.stepped_ = False  # whether the optimiser made a step in the current batch
         self.watch_: RemovableHandle | None = None  # what sets it
         return self
 
     def _release(self) -> None:
         """Close the record of a training that broke off."""
-        balance = getattr(self, "balance_", None)
-        if balance is not None:
-            balance.records.end(finished=False)
+        if self.balance_ is not None:
+            self.balance_.records.end(finished=False)
 
     def on_train_begin(self, net: NeuralNet, X: object = None, y: object = None, **kwargs: object) -> None:
         """Check the settings, and set `net.ages_`."""
@@ -193,6 +192,13 @@ class AgeOfLearning(Callback):
             raise TypeError(
                 "AgeOfLearning needs a criterion with a reduction, as those of PyTorch have, to see the loss of each "
                 f"sample; {type(net.criterion_).__name__} has none."
+            )
+        accelerator = getattr(net, "accelerator", None)  # of skorch.hf.AccelerateMixin
+        self.several_ = accelerator is not None and accelerator.num_processes > 1
+        if self.level == "sample" and accelerator is not None:
+            raise ValueError(
+                'level="sample" cannot be used with AccelerateMixin, whose batches do not tell which samples are in '
+                'them: use level="class".'
             )
         self._detach(net)  # of a training that broke off
         self._release()
@@ -336,8 +342,11 @@ class AgeOfLearning(Callback):
         index, told = torch.arange(len(named)), torch.from_numpy(named.astype(np.int64))
         right = torch.from_numpy(named == ages.labels.numpy())
         balance._observe(index, right, shares if soft else told)
-        balance.note(index, None if shares is None else shares[:, : ages.num_classes])
-        balance.advance(sync=False)  # every process has answered everything
+        if shares is not None:
+            rank, processes = _distributed.world()
+            own = slice(rank, None, processes)  # every process has all predictions, and records a share
+            balance.note(index[own], shares[own, : ages.num_classes])
+        balance.advance(sync=False)
         self.trained_ = len(net.history)
         balance.record()
         for name, value in balance.figures().items():
@@ -390,7 +399,7 @@ class AgeOfLearning(Callback):
             return criterion.forward(output, target, *more, **named)
         with unreduced(criterion) as reduction:
             loss = criterion.forward(output, target, *more, **named)
-        return _weighted(loss, self.weight_, reduction, _own_weight(criterion, target))
+        return _weighted(loss, self.weight_, reduction, _own_weight(criterion, target), several=self.several_)
 
     def _adjusted(self, criterion: nn.Module, output: Tensor) -> Tensor:
         """Return the output of a net for the loss: with offset and margins."""
@@ -439,8 +448,12 @@ def _probabilities(net: NeuralNet, y_pred: Tensor | tuple[Tensor, ...]) -> Tenso
     return net._get_predict_nonlinearity()(output.to(precise))
 
 
-def _weighted(loss: Tensor, weight: Tensor, reduction: str, own: Tensor | None = None) -> Tensor:
+def _weighted(
+    loss: Tensor, weight: Tensor, reduction: str, own: Tensor | None = None, *, several: bool = False
+) -> Tensor:
     """Return weighted losses, reduced as the criterion does; `own` are its own weights.
+
+    `several`: the mean is over the batches of several processes, whose gradients are averaged. Collective.
 
     >>> _weighted(torch.tensor([1.0, 3.0]), torch.tensor([3.0, 1.0]), "mean")
     tensor(1.5000)
@@ -454,7 +467,8 @@ def _weighted(loss: Tensor, weight: Tensor, reduction: str, own: Tensor | None =
     each = loss.flatten(1).mean(1) if loss.dim() > 1 else loss
     if reduction == "sum":
         return weighted_mean(each, weight, total=1.0)
-    return weighted_mean(each, weight, total=None if own is None else (weight * own).sum())
+    divisors = weight if own is None else weight * own
+    return weighted_mean(each, weight, total=loss_total(divisors) if several else divisors.sum())
 
 
 def _own_weight(criterion: nn.Module, target: Tensor) -> Tensor | None:
@@ -472,7 +486,9 @@ def _labels(net: NeuralNet, dataset: Dataset[object] | None) -> npt.NDArray[np.i
     except AttributeError:
         y = None
     if y is None:
-        y = torch.cat([torch.as_tensor(unpack_data(batch)[1]) for batch in net.get_iterator(dataset, training=False)])
+        accelerator = getattr(net, "accelerator", None)  # its batches are the share of this process
+        parts = (torch.as_tensor(unpack_data(batch)[1]) for batch in net.get_iterator(dataset, training=False))
+        y = torch.cat([part if accelerator is None else accelerator.gather_for_metrics(part) for part in parts])
     found = np.asarray(to_numpy(y))
     whole = found.astype(np.int64) if found.dtype.kind in "biuf" else None
     if found.ndim != 1 or whole is None or not np.array_equal(whole, found):
