@@ -363,8 +363,8 @@ class Balance:
 
     def observe(self, key: Key, correct: Tensor, answer: Tensor | None) -> None:
         """Observe which answers were right and, for margins, probabilities or predicted classes; record the former."""
+        self._observe(key, correct, answer)  # first: it may add classes, which the record must know
         self.note(key, answer)
-        self._observe(key, correct, answer)
 
     def note(self, key: Key, answer: Tensor | None) -> None:
         """Record probabilities `[B, C]`, as their logarithms."""
@@ -386,9 +386,9 @@ class Balance:
         if _distributed.world()[1] == 1:
             self.observe(key, correct, answer)
             return
-        self.note(key, answer)  # each process its own share
         for index, right, told in _of_all(key, correct, correct if answer is None else answer):
             self._observe(index, right, None if answer is None else told)
+        self.note(key, answer)  # each process its own share
 
     def note_rate(self, *optimizers: object) -> None:
         """Note the learning rate of optimisers, if margins follow it or it is recorded."""

@@ -245,14 +245,16 @@ class AgePlugin(SupervisedPlugin):
     def _evaluate_memory(self, strategy: SupervisedTemplate, num_workers: object) -> None:
         # The strategy's own forward pass: it knows about tasks, heads and whatever a subclass has made of it.
         data = strategy.experience.dataset if self.memory is None else self.memory.buffer
-        before = strategy.mbatch
+        before, states = strategy.mbatch, self._balance.by_pass
+        grow = any(state.grows for state in states)
         try:
             with evaluating(strategy.model):
                 for strategy.mbatch in self._batches(data, num_workers) if len(data) else ():
                     strategy._unpack_minibatch()
                     correct, shares = answers(strategy.forward(), strategy.mb_y)
-                    absent = self._balance.by_pass[0].num_classes - shares.shape[1]  # of a head that grows
-                    self._balance.observe(strategy.mb_y, correct, pad(shares, (0, absent)))
+                    absent = max(state.num_classes for state in states) - shares.shape[1]  # of a head that grows
+                    shares = pad(shares, (0, max(0, absent) if grow else absent))
+                    self._balance.observe(strategy.mb_y, correct, shares)
         finally:
             strategy.mbatch = before
 

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 import aol
 from aol.plugins.avalanche import AgePlugin
+from aol.runs.record import read_run
 from tests.support.digit_streams import CLASSES, contents, naive, network, parameters, shifting_tail, split_digits
 from tests.support.plugin_checks import same_state
 
@@ -143,6 +144,20 @@ def test_a_head_that_grows_gets_the_offsets_of_its_classes() -> None:
     strategy = naive([age], model=Growing())
     strategy.train(split_digits().train_stream)
     assert age.margins.epoch == 5
+
+
+def test_classes_need_not_be_known_in_advance(tmp_path: Path) -> None:
+    stream = list(shifting_tail(3, imbalance=2.0).train_stream)
+    found = []
+    for number in (CLASSES, None):
+        ages, margins = aol.ClassAges(number, threshold=0.9), aol.Margins(number, gain=0.3)
+        torch.manual_seed(1)
+        strategy = naive([AgePlugin(ages, margins=margins, recorder=tmp_path / f"run-{number}")])
+        strategy.train(stream)
+        found.append((parameters(strategy.model), margins.offsets, ages.ema))
+        assert read_run(tmp_path / f"run-{number}").epochs.tolist() == [1, 2, 3]
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other)
 
 
 def test_a_checkpoint_goes_on_to_the_same_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
