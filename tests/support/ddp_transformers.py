@@ -11,9 +11,20 @@ import sys
 from pathlib import Path
 
 import torch
+from torch.utils.data import IterableDataset
 
 import aol
 from tests.support.small_transformers import losses, made, made_margins, texts, weights
+
+
+class Stream(IterableDataset):
+    """Samples one after another, of an unknown number."""
+
+    def __init__(self, items: list[dict]) -> None:
+        self.items = items
+
+    def __iter__(self):
+        return iter(self.items)
 
 
 def run(
@@ -21,6 +32,8 @@ def run(
     *,
     samples: int = 60,
     parts: int = 1,
+    evaluated: int | None = None,
+    iterable: bool = False,
     classes: bool = False,
     margins: str | None = None,
     stop: int | None = None,
@@ -34,6 +47,7 @@ def run(
         args = {**(args or {}), "save_strategy": "steps", "save_steps": stop}
     data = texts(samples)
     labels = [each["label"] for each in data]
+    data = Stream(data) if iterable else data
     ages = aol.ClassAges(3, rho=0.5, threshold=0.5) if classes else aol.SampleAges(labels, level="sample")
     kept = None if margins is None else made_margins(margins, torch.tensor(labels))
     settings = {
@@ -45,6 +59,8 @@ def run(
         "learning_rate": 0.3,
         **(args or {}),
     }
+    if evaluated is not None:
+        settings["eval_strategy"], options["eval_dataset"] = "epoch", texts(evaluated)
     recorder = None if stop is not None or resume else out / f"record-{processes}"
     trainer = made(ages, data=data, args=settings, margins=kept, recorder=recorder, **options)
     assert trainer.accelerator.num_processes == processes

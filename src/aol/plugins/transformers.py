@@ -174,7 +174,8 @@ class AgeTrainer(Trainer):
             batch[KEY] = self._key(batch)
             self._balance.compare(batch[KEY], batch["labels"])
         if batches:
-            batches[-1][KEY] = batches[-1][KEY][: self._real(batches[-1])]
+            last = batches[-1]
+            last[KEY] = last[KEY][: self._real(len(last[KEY]), self._last_samples())]
             self._open = True
         for batch in batches:
             batch[KEY] = self._part_positions(batch[KEY], batch["labels"])
@@ -205,17 +206,23 @@ class AgeTrainer(Trainer):
         """Return values `[B, T, ...]` of parts as `[K, ...]`, without ignored ones; those of samples as they are."""
         return value if self._parts is None else value[labels != self._parts.ignore_index]
 
-    def _real(self, batch: Mapping[str, Tensor]) -> int:
-        """Return the number of samples of the last batch of a step without the padding by Accelerate."""
-        size, processes = len(batch[KEY]), self.accelerator.num_processes
-        padded = processes > 1 and self.accelerator.even_batches and not self.args.dataloader_drop_last
-        if self.args.train_sampling_strategy == "batch_rebalance" or isinstance(self.train_dataset, IterableDataset):
-            padded = False
-        if not padded or not self.accelerator.gradient_state.end_of_dataloader:
+    def _last_samples(self) -> int:
+        """Return how many samples of the training set the last batches of all processes hold; 0: no padding."""
+        rebalanced = self.args.train_sampling_strategy == "batch_rebalance"
+        if rebalanced or self.args.dataloader_drop_last or not self.accelerator.even_batches:
+            return 0
+        if isinstance(self.train_dataset, IterableDataset):
+            return self.accelerator.gradient_state.remainder
+        # Not `remainder`, which is wrong in the first epoch after a resume.
+        processes = 1 if self.accelerator.split_batches else self.accelerator.num_processes
+        return len(self.train_dataset) % (self._train_batch_size * processes)
+
+    def _real(self, size: int, last_samples: int) -> int:
+        """Return the number of samples of a batch without those by which Accelerate fills up the last one."""
+        accelerator = self.accelerator
+        if accelerator.num_processes == 1 or last_samples < 1 or not accelerator.gradient_state.end_of_dataloader:
             return size
-        round_of_all = self._train_batch_size * (1 if self.accelerator.split_batches else processes)
-        left = len(self.train_dataset) % round_of_all or round_of_all
-        return max(0, min(size, left - size * self.accelerator.process_index))
+        return max(0, min(size, last_samples - size * accelerator.process_index))
 
     # The loss
 
@@ -315,6 +322,8 @@ class AgeTrainer(Trainer):
         found = super().prediction_step(model, inputs, prediction_loss_only and not recorded, *args, **kwargs)
         loss, logits, labels = found
         if recorded and isinstance(logits, Tensor) and isinstance(labels, Tensor):
+            real = self._real(len(labels), self.accelerator.gradient_state.remainder)
+            logits, labels = logits[:real], labels[:real]
             target = self._per_part(labels, labels)
             if target.dim() == 1 and not target.is_floating_point():
                 records.test(target, self._per_part(labels, logits))
