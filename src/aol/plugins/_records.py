@@ -1,4 +1,4 @@
-"""Shared by plug-ins: the record of a training, and figures of ages and margins for the logger of a framework."""
+"""Shared by plug-ins: the record of a training."""
 
 from __future__ import annotations
 
@@ -6,15 +6,12 @@ import os
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
-import torch
 from torch import Tensor
 
 from aol import _check
 from aol.ages import ClassAges, SampleAges
 from aol.ids import Ids
-from aol.margins import Margins
 from aol.runs.recorder import Figure, Recorder
-from aol.weights import ErrorRates
 
 Recording: TypeAlias = Recorder | str | os.PathLike[str] | Callable[[SampleAges | ClassAges], Recorder] | None
 
@@ -85,37 +82,3 @@ class Records:
     def __getstate__(self) -> dict[str, object]:
         # Without the recorder, which holds a lock: what is loaded goes on with the record in its folder.
         return {"given": self.given.folder if isinstance(self.given, Recorder) else self.given, "recorder": None}
-
-
-def figures(ages: SampleAges | ClassAges | ErrorRates | None, margins: Margins | None) -> dict[str, float]:
-    """Return numbers for a logger: mean and largest class age, training accuracy of the worst class, margins.
-
-    >>> ages = SampleAges([0, 0, 1])
-    >>> ages.observe([0, 1, 2], [True, False, False])
-    >>> ages.advance()
-    >>> figures(ages, None)
-    {'age_mean': 1.75, 'age_oldest_class': 2.0, 'train_worst_class': 0.0}
-    """
-    found: dict[str, float] = {}
-    if isinstance(ages, SampleAges | ClassAges):
-        age = ages.class_age if isinstance(ages, SampleAges) else ages.ema
-        found |= {"age_mean": float(age.nanmean()), "age_oldest_class": float(age.nan_to_num(0.0).max())}
-    if isinstance(ages, ClassAges):
-        found["age_threshold"] = float(ages.threshold)
-    if ages is not None:
-        found["train_worst_class"] = float(_accuracy(ages).nan_to_num(torch.inf).min())
-    if margins is not None and margins.num_classes:
-        found |= {"margin_smallest": float(margins.offsets.min()), "margin_largest": float(margins.offsets.max())}
-    return {name: value for name, value in found.items() if abs(value) < torch.inf}
-
-
-def _accuracy(ages: SampleAges | ClassAges | ErrorRates) -> Tensor:
-    """Return the accuracy of each class when it was last observed, `[C]`; NaN if never."""
-    if isinstance(ages, ClassAges):
-        return ages.accuracy
-    if isinstance(ages, ErrorRates):
-        return 1 - ages.error_rate
-    seen, label = ~ages.ema.isnan(), ages.labels
-    right = seen & (ages.age == 1)
-    of_class = (torch.bincount(label[some], minlength=ages.num_classes) for some in (right, seen))
-    return torch.div(*of_class)

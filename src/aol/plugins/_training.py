@@ -19,7 +19,7 @@ from aol.ages import ClassAges, SampleAges
 from aol.ids import Ids
 from aol.losses import is_correct, with_offset
 from aol.margins import Margins
-from aol.plugins._records import Recording, Records, figures
+from aol.plugins._records import Recording, Records
 from aol.runs.recorder import Figure
 from aol.sampling import EpochSampler
 from aol.weights import ErrorRates
@@ -46,19 +46,6 @@ def check_margins(margins: object) -> Margins:
     return margins
 
 
-def check_margin_steps(steps: object, margins: object) -> int | None:
-    """Return how many optimiser steps lie between two moves of margins, or raise ValueError; None: they move by passes.
-
-    >>> check_margin_steps(20, "probability")
-    20
-    """
-    if steps is None:
-        return None
-    if margins is None:
-        raise ValueError("margin_steps needs margins: it says how often they move.")
-    return _check.whole("margin_steps", steps, 1)
-
-
 def by_class(name: str, value: object) -> Tensor:
     """Return one number for each class, `float32 [C]`.
 
@@ -78,15 +65,6 @@ def settings(signal: str, every: int | None, divide_by: str) -> tuple[str, int |
         None if every is None else _check.whole("every", every, 1),
         _check.choice("divide_by", divide_by, ("weight", "count")),
     )
-
-
-def is_pair(batch: object) -> bool:
-    """Return whether a batch is two tensors, as (x, y) is.
-
-    >>> is_pair([torch.zeros(2, 3), torch.zeros(2)]), is_pair({"x": torch.zeros(2)})
-    (True, False)
-    """
-    return isinstance(batch, tuple | list) and len(batch) == 2 and all(isinstance(each, Tensor) for each in batch)
 
 
 class InOrder(EpochSampler):
@@ -231,7 +209,9 @@ class Balance:
         self.margins = None if margins is None else check_margins(margins)
         self.class_weight = None if class_weight is None else by_class("class_weight", class_weight)
         self.offset = None if offset is None else by_class("offset", offset)
-        self.margin_steps = check_margin_steps(margin_steps, margins)
+        if margin_steps is not None and margins is None:
+            raise ValueError("margin_steps needs margins: it says how often they move.")
+        self.margin_steps = None if margin_steps is None else _check.whole("margin_steps", margin_steps, 1)
         self._steps, self._waiting = 0, False  # since margins moved: optimiser steps, and whether answers were observed
         self.rate, self.records = LearningRate(), Records(recorder)
         if recorder is not None and not isinstance(ages, SampleAges | ClassAges):
@@ -450,8 +430,26 @@ class Balance:
         self.records.advance(**found)
 
     def figures(self) -> dict[str, float]:
-        """Return numbers for the logger of a framework."""
-        return figures(self.ages, self.margins)
+        """Return numbers for a logger: mean and largest class age, training accuracy of the worst class, margins.
+
+        >>> balance = Balance(SampleAges([0, 0, 1]), None, None, None)
+        >>> balance.observe(torch.tensor([0, 1, 2]), torch.tensor([True, False, False]), None)
+        >>> balance.advance(sync=False)
+        >>> balance.figures()
+        {'age_mean': 1.75, 'age_oldest_class': 2.0, 'train_worst_class': 0.0}
+        """
+        ages, margins = self.ages, self.margins
+        found: dict[str, float] = {}
+        if isinstance(ages, SampleAges | ClassAges):
+            age = ages.class_age if isinstance(ages, SampleAges) else ages.ema
+            found |= {"age_mean": float(age.nanmean()), "age_oldest_class": float(age.nan_to_num(0.0).max())}
+        if isinstance(ages, ClassAges):
+            found["age_threshold"] = float(ages.threshold)
+        if ages is not None:
+            found["train_worst_class"] = float(_accuracy(ages).nan_to_num(torch.inf).min())
+        if margins is not None and margins.num_classes:
+            found |= {"margin_smallest": float(margins.offsets.min()), "margin_largest": float(margins.offsets.max())}
+        return {name: value for name, value in found.items() if abs(value) < torch.inf}
 
     # State
 
@@ -505,3 +503,15 @@ def _of_all(key: Key, correct: Tensor, answer: Tensor) -> list[tuple[Key, Tensor
     told: list[tuple[Key, Tensor, Tensor] | None] = [None] * _distributed.world()[1]
     dist.all_gather_object(told, (key, correct.cpu(), answer.cpu()))
     return [each for each in told if each is not None]
+
+
+def _accuracy(ages: Ages) -> Tensor:
+    """Return the accuracy of each class when it was last observed, `[C]`; NaN if never."""
+    if isinstance(ages, ClassAges):
+        return ages.accuracy
+    if isinstance(ages, ErrorRates):
+        return 1 - ages.error_rate
+    seen, label = ~ages.ema.isnan(), ages.labels
+    right = seen & (ages.age == 1)
+    of_class = (torch.bincount(label[some], minlength=ages.num_classes) for some in (right, seen))
+    return torch.div(*of_class)

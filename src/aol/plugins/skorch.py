@@ -30,7 +30,7 @@ from aol.losses import loss_total, weighted_mean, with_offset
 from aol.margins import SIGNALS, Margins
 from aol.offsets import logit_offsets
 from aol.plugins._records import Recording
-from aol.plugins._training import Balance, by_class, check_margin_steps, check_margins, log_probabilities, unreduced
+from aol.plugins._training import Balance, check_margins, log_probabilities, unreduced
 
 with framework("skorch"):
     from skorch import NeuralNet
@@ -217,11 +217,8 @@ class AgeOfLearning(Callback):
             raise ValueError(
                 'margins must be without labels, or a signal such as "error": the net chooses its training set.'
             )
-        check_margin_steps(self.margin_steps, self.margins)
         if isinstance(self.offset, str):
             _check.choice("offset", self.offset, ("counts",))
-        elif self.offset is not None:
-            by_class("offset", self.offset)
 
     def _check_order(self, net: NeuralNet) -> None:
         names = [name for name, each in net.callbacks_]

@@ -11,8 +11,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 import aol
-from aol.plugins._lookahead import AgeLoader
-from aol.plugins.lightning import AgeOfLearning
+from aol.plugins.lightning import AgeLoader, AgeOfLearning
 from tests.support.small_lightning import CLASSES, DATA, Net, fitted, sample_ages, trainer
 
 
