@@ -246,7 +246,7 @@ class AgePlugin(SupervisedPlugin):
         # The strategy's own forward pass: it knows about tasks, heads and whatever a subclass has made of it.
         data = strategy.experience.dataset if self.memory is None else self.memory.buffer
         before, states = strategy.mbatch, self._balance.by_pass
-        grow = any(state.grows for state in states)
+        grow = any(getattr(state, "grows", False) for state in states)
         try:
             with evaluating(strategy.model):
                 for strategy.mbatch in self._batches(data, num_workers) if len(data) else ():

@@ -12,6 +12,7 @@ import math
 import random
 from collections import Counter
 from collections.abc import Hashable, Iterator
+from numbers import Real
 from typing import TYPE_CHECKING, TypeAlias
 
 from aol import _check
@@ -134,7 +135,7 @@ class AgedClassifier(base.Wrapper, base.MiniBatchClassifier):
         if self._reweigh:
             self.classifier.learn_one(x, y, w=weight, **kwargs)
         else:
-            for _ in range(self._times(weight, y)):
+            for _ in range(self._times(weight, new=y not in self._place)):
                 self.classifier.learn_one(x, y, **kwargs)
         self._note(x, y, answer)
         self._end_of_step(1)
@@ -148,9 +149,10 @@ class AgedClassifier(base.Wrapper, base.MiniBatchClassifier):
             raise ValueError(f"w must be a number of 0 or more, not {_check.shown(w)}.")
         return w * self._weight.get(y, 1.0)
 
-    def _times(self, weight: float, y: Hashable) -> int:
+    def _times(self, weight: float, *, new: bool) -> int:
+        """Draw how often a sample is learned; the first one of a new class at least once."""
         drawn = utils.random.poisson(weight, rng=self._rng) if weight < 500 else round(weight)  # exp(-weight) vanishes
-        return drawn if y in self._place or weight == 0 else max(drawn, 1)
+        return max(drawn, 1) if new and weight > 0 else drawn
 
     def _note(self, x: Features, y: Hashable, answer: Hashable) -> None:
         if y not in self._place:
@@ -178,9 +180,10 @@ class AgedClassifier(base.Wrapper, base.MiniBatchClassifier):
             self._count(y, self.classifier.predict_one(x))
         self._ages.grow(len(self._place))
         self._records.begin(self._ages, classes=self._names)
-        for y, total in self._total.items():
-            c, right = self._place[y], self._right[y]
-            self._ages.observe([c, c], [True, False], times=[right, total - right])
+        place = [self._place[y] for y in self._total]
+        right = [self._right[y] for y in self._total]
+        wrong = [total - self._right[y] for y, total in self._total.items()]
+        self._ages.observe(place * 2, [True] * len(place) + [False] * len(place), times=right + wrong)
         self._ages.advance(sync=False)  # a matter of this process alone
         self._records.advance()
         weight = self._ages.class_weight.tolist()
@@ -213,7 +216,7 @@ class AgedClassifier(base.Wrapper, base.MiniBatchClassifier):
         """Predict a batch, then learn it with the weights of its classes, times `w`."""
         frame, series = utils.dataframe.into_frame(X), utils.dataframe.into_series(y)
         rows, labels = list(frame.iter_rows(named=True)), series.to_list()
-        given = [float(w)] * len(rows) if isinstance(w, int | float) else utils.dataframe.into_series(w).to_list()
+        given = [float(w)] * len(rows) if isinstance(w, Real) else utils.dataframe.into_series(w).to_list()
         if len(labels) != len(rows) or len(given) != len(rows):
             raise ValueError(f"X, y and w must be equally long, not {len(rows)}, {len(labels)} and {len(given)}.")
         if not _learns_many(self.classifier):
@@ -229,7 +232,11 @@ class AgedClassifier(base.Wrapper, base.MiniBatchClassifier):
             weight = utils.dataframe.to_native_series(weights, name="w", like=frame)
             self.classifier.learn_many(X, y, w=weight, **kwargs)
         else:
-            drawn = [i for i, label in enumerate(labels) for _ in range(self._times(weights[i], label))]
+            drawn: list[int] = []
+            known = set(self._place)
+            for i, label in enumerate(labels):
+                drawn += [i] * self._times(weights[i], new=label not in known)
+                known.add(label)
             if drawn:
                 self.classifier.learn_many(frame[drawn].to_native(), series[drawn].to_native(), **kwargs)
         for x, label, answer in zip(rows, labels, answers, strict=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pandas as pd
 import pyarrow
 import pytest
@@ -67,6 +68,24 @@ def test_without_weights_rows_of_a_batch_are_drawn():
         again.learn_many(x, y)
     assert model.predict_proba_many(X).equals(again.predict_proba_many(X))
     assert sum(model.classifier.class_counts.values()) != len(X)
+
+
+def test_only_the_first_row_of_a_new_class_is_sure_to_be_drawn():
+    model = AgedClassifier(naive_bayes.GaussianNB(), step=1000, seed=0)
+    model.learn_many(X, Y)  # at least once each would be 410 on average
+    assert sum(model.classifier.class_counts.values()) == pytest.approx(len(X), abs=50)
+    model = AgedClassifier(naive_bayes.GaussianNB(), step=1000, seed=0)
+    for i in range(7):
+        model.learn_many(X[:1], pd.Series([f"class {i}"]))
+    assert min(model.classifier.class_counts.values()) >= 1
+    assert len(model.classifier.class_counts) == 7
+
+
+@pytest.mark.parametrize("number", [5, 5.0, np.int64(5), np.float32(5.0)])
+def test_one_weight_for_a_whole_batch(number):
+    model = AgedClassifier(Scripted())
+    model.learn_many(X[:2], Y[:2], w=number)
+    assert [w for *_, w in model.classifier.learned] == [5.0, 5.0]
 
 
 def test_the_users_own_weights_multiply_in_a_batch():
