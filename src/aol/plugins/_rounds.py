@@ -231,12 +231,16 @@ def log_scores(estimator: BaseEstimator, X: object, classes: Labels) -> Floats:
 
 
 def _of_all(found: Floats, estimator: BaseEstimator, classes: Labels, least: float = float(np.log(TINY))) -> Floats:
-    """Return scores with a column for every class; one that the estimator does not know has the least."""
+    """Return scores with a column for every class; one that the estimator does not know has the least.
+
+    A frozen estimator may know more classes, which have no column.
+    """
     own = estimator.classes_
     if found.shape[1:] != (len(own),):
         raise ValueError(f"estimator must give one score for each of {len(own)} classes, not {list(found.shape[1:])}.")
     scores = np.full((len(found), len(classes)), least)
-    scores[:, np.searchsorted(classes, own)] = found
+    shared = np.isin(own, classes)
+    scores[:, np.searchsorted(classes, own[shared])] = found[:, shared]
     return scores
 
 

@@ -7,7 +7,7 @@ Follows the conventions of scikit-learn: parameters are checked in `fit`, fitted
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Self
@@ -15,9 +15,14 @@ from typing import Self
 import numpy as np
 import torch
 from scipy.special import log_softmax, softmax
-from sklearn.base import BaseEstimator, clone
+from sklearn import get_config
+from sklearn.base import BaseEstimator, ClassifierMixin, MetaEstimatorMixin, clone
+from sklearn.model_selection import check_cv
+from sklearn.utils import column_or_1d, indexable
 from sklearn.utils.class_weight import compute_class_weight
+from sklearn.utils.metadata_routing import MetadataRouter, MethodMapping, process_routing
 from sklearn.utils.metaestimators import available_if
+from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.parallel import Parallel, delayed
 from sklearn.utils.validation import check_is_fitted
 
@@ -37,13 +42,116 @@ from aol.plugins._rounds import (
     Samples,
     check_classifier,
     check_estimator,
+    check_params,
+    check_weight,
     count_offsets,
     keep_sum,
     log_scores,
     scores_known,
     start_name,
 )
-from aol.plugins._wrapper import Wrapper, has
+
+try:
+    from sklearn.utils import Tags, get_tags
+    from sklearn.utils.validation import validate_data
+except ImportError as error:
+    raise ImportError("aol.plugins.sklearn needs scikit-learn 1.6 or newer: pip install -U scikit-learn") from error
+
+
+def _has(method: str) -> Callable[[_Wrapper], bool]:
+    """Return a check for `available_if`: whether the estimator has this method."""
+
+    def check(self: _Wrapper) -> bool:
+        getattr(getattr(self, "estimator_", self.estimator), method)  # its AttributeError says who lacks what
+        return True
+
+    return check
+
+
+def _of_estimator(name: str) -> property:
+    def read(self: _Wrapper) -> object:
+        return getattr(self.estimator_, name)
+
+    return property(read, doc=f"The `{name}` of `estimator_`, if it has one.")
+
+
+class _Wrapper(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
+    """A classifier around another one, with folds."""
+
+    estimator: BaseEstimator
+    cv: int | str | object | Iterable[tuple[Indices, Indices]]
+    method: str = "fit"
+
+    coef_ = _of_estimator("coef_")
+    intercept_ = _of_estimator("intercept_")
+    feature_importances_ = _of_estimator("feature_importances_")
+
+    def _check_samples(
+        self, X: object, y: object, sample_weight: object, *, stream: bool = False, classes: object = None
+    ) -> Samples:
+        """Return checked data; set `classes_` and the feature names."""
+        if y is None:
+            raise ValueError(f"{type(self).__name__} requires y to be passed, but the target y is None.")
+        anew = not (stream and hasattr(self, "estimator_"))
+        X, y = indexable(X, y)
+        validate_data(self, X, reset=anew, skip_check_array=True)
+        label: Labels = column_or_1d(y, warn=True)
+        missing = _missing(label)
+        if missing:
+            raise ValueError(f"y must hold a class for each sample, not NaN or None ({missing} of {len(label)}).")
+        check_classification_targets(label)
+        announced = None if classes is None else np.unique(column_or_1d(classes))
+        known: Labels = self.classes_ if not anew else np.unique(label) if announced is None else announced
+        if announced is not None and not np.array_equal(announced, known):
+            told = _check.shown(announced.tolist())
+            raise ValueError(f"classes must be those of the first call, {_check.shown(known.tolist())}, not {told}.")
+        code = np.searchsorted(known, label).clip(0, len(known) - 1)
+        if not np.array_equal(known[code], label):
+            raise ValueError(f"y must hold only classes announced on the first call, {_check.shown(known.tolist())}.")
+        given = check_weight(sample_weight, len(label))
+        weighty = np.count_nonzero(np.bincount(code, given))
+        if not stream and weighty < 2:
+            some = "1 class" if weighty else "no class"
+            name = type(self).__name__
+            raise ValueError(f"{name} needs samples of two classes or more that have a weight, not of {some}.")
+        self.classes_: Labels = known
+        return Samples(X, label, known, code, given)
+
+    def _folds(self, samples: Samples, params: dict[str, object]) -> list[Part]:
+        """Return the parts of cross-validation; `params` are for the splitter."""
+        found = check_cv(self.cv, samples.y, classifier=True).split(samples.X, samples.y, **params)
+        parts: list[Part] = [(np.asarray(train), np.asarray(test)) for train, test in found]
+        if not parts:
+            raise ValueError("cv must give at least one fold, and gave none.")
+        return parts
+
+    def _routed(self, params: dict[str, object]) -> tuple[dict[str, object], dict[str, object]]:
+        """Return which of `params` are for the estimator, and which for the splitter."""
+        if get_config()["enable_metadata_routing"]:
+            routed = process_routing(self, "fit", **params)
+            return dict(routed["estimator"][self.method]), dict(routed["splitter"]["split"])
+        check_params(self.estimator, self.method, params)
+        return params, {}
+
+    # The host's conventions
+
+    def get_metadata_routing(self) -> MetadataRouter:
+        """Return the routing: `sample_weight` to this object, `groups` to the splitter, the rest to the estimator."""
+        router = MetadataRouter(owner=self).add_self_request(self)
+        splitter = None if isinstance(self.cv, str) else check_cv(self.cv, classifier=True)
+        router.add(splitter=splitter, method_mapping=MethodMapping().add(caller="fit", callee="split"))
+        return router.add(
+            estimator=self.estimator, method_mapping=MethodMapping().add(caller="fit", callee=self.method)
+        )
+
+    def __sklearn_tags__(self) -> Tags:
+        tags, inner = super().__sklearn_tags__(), get_tags(self.estimator)
+        tags.input_tags = inner.input_tags
+        tags.non_deterministic = inner.non_deterministic
+        if inner.classifier_tags is not None:
+            tags.classifier_tags.multi_class = inner.classifier_tags.multi_class
+            tags.classifier_tags.poor_score = inner.classifier_tags.poor_score
+        return tags
 
 
 @dataclass
@@ -60,7 +168,7 @@ class _Rounds:
     scores: list[float]
 
 
-class AgedClassifier(Wrapper):
+class AgedClassifier(_Wrapper):
     r"""Fits a classifier in rounds, with more weight on samples that have been wrong for many rounds.
 
     A round fits the estimator with the current weights, predicts all samples, and updates their ages. In the first
@@ -269,7 +377,7 @@ class AgedClassifier(Wrapper):
         records.advance(balanced_accuracy=rounds.scores[-1], **offset)
         return rounds.scores[-1]
 
-    @available_if(has("partial_fit"))
+    @available_if(_has("partial_fit"))
     def partial_fit(self, X: object, y: object, classes: object = None, sample_weight: object = None) -> Self:
         """Learn one step of a stream, whose samples do not return.
 
@@ -364,19 +472,19 @@ class AgedClassifier(Wrapper):
         check_is_fitted(self)
         return self.estimator_.predict(X)
 
-    @available_if(has("predict_proba"))
+    @available_if(_has("predict_proba"))
     def predict_proba(self, X: object) -> Floats:
         """Return the probability of each class; weights shift it towards old classes."""
         check_is_fitted(self)
         return self.estimator_.predict_proba(X)
 
-    @available_if(has("predict_log_proba"))
+    @available_if(_has("predict_log_proba"))
     def predict_log_proba(self, X: object) -> Floats:
         """Return the logarithm of `predict_proba`."""
         check_is_fitted(self)
         return self.estimator_.predict_log_proba(X)
 
-    @available_if(has("decision_function"))
+    @available_if(_has("decision_function"))
     def decision_function(self, X: object) -> Floats:
         """Return the estimator's decision function."""
         check_is_fitted(self)
@@ -392,7 +500,7 @@ def _given(offset: object, samples: Samples) -> Floats:
     return found
 
 
-class OffsetClassifier(Wrapper):
+class OffsetClassifier(_Wrapper):
     r"""Adjusts the scores of a classifier after training, so that rare or missed classes are predicted more often.
 
     .. math:: \hat y = \arg\max_c \big( \log p_c - \tau\, o_c \big)
@@ -493,14 +601,23 @@ class OffsetClassifier(Wrapper):
         scores = self._scores(X)
         return scores[:, 1] - scores[:, 0] if len(self.classes_) == 2 else scores
 
-    @available_if(has("predict_proba"))
+    @available_if(_has("predict_proba"))
     def predict_proba(self, X: object) -> Floats:
         """Return the probability of each class, as if the classes were balanced."""
         found: Floats = softmax(self._scores(X), axis=1)
         return found
 
-    @available_if(has("predict_proba"))
+    @available_if(_has("predict_proba"))
     def predict_log_proba(self, X: object) -> Floats:
         """Return the logarithm of `predict_proba`."""
         found: Floats = log_softmax(self._scores(X), axis=1)
         return found
+
+
+def _missing(label: Labels) -> int:
+    """Return how many labels are none: NaN, None or NA among words."""
+    if label.dtype != object:
+        return 0
+    import pandas as pd
+
+    return int(pd.isna(label).sum())

@@ -415,6 +415,13 @@ def test_a_stream_goes_on_from_a_fit_and_a_fit_forgets_the_stream():
     assert hasattr(model, "ages_")
 
 
+def test_classes_that_change_along_a_stream_are_refused():
+    X, y = make_classification(60, 6, n_informative=4, n_classes=3, random_state=0)
+    model = AgedClassifier(GaussianNB()).partial_fit(X, y, classes=[0, 1, 2]).partial_fit(X, y, classes=[2, 1, 0])
+    with pytest.raises(ValueError, match="classes must be those of the first call"):
+        model.partial_fit(X, y, classes=[0, 1, 2, 3])
+
+
 def test_a_step_with_only_some_classes_leaves_the_others_as_they_are():
     model = AgedClassifier(GaussianNB()).partial_fit(X, NAMES, classes=np.unique(NAMES))
     some = NAMES == "often"

@@ -145,6 +145,17 @@ def test_searches_find_the_strength():
 
 
 @pytest.mark.parametrize("offsets", ["counts", "error"])
+@pytest.mark.parametrize("missing", [0, 1, 2])
+def test_a_frozen_estimator_may_know_classes_that_the_samples_lack(missing, offsets):
+    X, y = skewed()
+    plain = LogisticRegression().fit(X, y)
+    X, y = X[y != missing], y[y != missing]
+    model = OffsetClassifier(FrozenEstimator(plain), offsets=offsets, tau=0.0).fit(X, y)
+    share = np.delete(plain.predict_proba(X), missing, axis=1).clip(1e-7)
+    assert model.predict_proba(X) == pytest.approx(share / share.sum(1, keepdims=True), abs=1e-5)
+
+
+@pytest.mark.parametrize("offsets", ["counts", "error"])
 def test_a_frozen_estimator_is_not_fitted_again(offsets):
     X, y = skewed(samples=1200)
     plain = LogisticRegression().fit(X[:600], y[:600])
