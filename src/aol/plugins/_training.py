@@ -215,7 +215,7 @@ class Balance:
         self._steps, self._waiting = 0, False  # since margins moved: optimiser steps, and whether answers were observed
         self.rate, self.records = LearningRate(), Records(recorder)
         if recorder is not None and not isinstance(ages, SampleAges | ClassAges):
-            raise ValueError("recorder needs ages: SampleAges or ClassAges, with rho=0 if they are to weigh nothing.")
+            raise ValueError("recorder needs ages: SampleAges or ClassAges, with rho=0 for weights of one.")
         self.comparing = True  # labels, in the first epoch of a training: each comparison synchronises a GPU
         self._own_devices = [state.device for state in self.states]
         labels = [each._labels for each in self.states if isinstance(each, SampleAges | Margins)]

@@ -135,12 +135,12 @@ class AgePlugin(SupervisedPlugin):
     def _weighs(self) -> bool:
         return self.ages is not None or self._balance.class_weight is not None
 
-    # Weighing the loss
+    # The weighted loss
 
     def before_training(self, strategy: SupervisedTemplate, **kwargs: object) -> None:
         """Check that the strategy can be weighted."""
         if sum(isinstance(each, AgePlugin) for each in strategy.plugins) > 1:
-            raise ValueError("plugins must hold one AgePlugin at most: two would weigh one loss twice.")
+            raise ValueError("plugins must hold one AgePlugin at most: two would weight one loss twice.")
         self._restore(strategy)
         if self._weighs:
             _check_criterion(strategy._criterion)
@@ -213,7 +213,7 @@ class AgePlugin(SupervisedPlugin):
         if not self._weighed and len(strategy.experience.dataset):
             warnings.warn(
                 f"{type(strategy).__name__} asked its criterion for no loss between after_forward and before_backward "
-                "in this experience: ages advance, but weigh nothing.",
+                "in this experience: ages advance, but no loss is weighted.",
                 stacklevel=2,
             )
         if self.memory is not None and self._filler(strategy) is None:

@@ -243,7 +243,7 @@ class AgedClassifier(base.Wrapper, base.MiniBatchClassifier):
             self._note(x, label, answer)
         self._end_of_step(len(rows))
 
-    # The host's conventions
+    # Conventions of River
 
     @property
     def _wrapped_model(self) -> base.Classifier:

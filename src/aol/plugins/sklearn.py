@@ -133,7 +133,7 @@ class _Wrapper(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         check_params(self.estimator, self.method, params)
         return params, {}
 
-    # The host's conventions
+    # Conventions of scikit-learn
 
     def get_metadata_routing(self) -> MetadataRouter:
         """Return the routing: `sample_weight` to this object, `groups` to the splitter, the rest to the estimator."""
