@@ -128,7 +128,7 @@ def test_given_seeds_are_the_only_ones(ran: tuple[str, str], capsys: pytest.Capt
 def test_the_page_of_a_study_that_was_run(ran: tuple[str, str], tmp_path: Path) -> None:
     path = tmp_path / "results.md"
     assert main(["study", "page", ran[0], "--out", ran[1], "--write", str(path)]) == 0
-    assert "## tiny" in path.read_text(encoding="utf-8")
+    assert '<details markdown="1" id="tiny">' in path.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(

@@ -153,7 +153,7 @@ def _pages(table: TextTable) -> list[TextTable]:
 
 
 def anchor(text: str) -> str:
-    """Return the anchor of a heading, as on GitHub and in the documentation.
+    """Return the anchor of a study on the page, as that of a heading on GitHub.
 
     >>> anchor("My study|2")
     'my-study2'
