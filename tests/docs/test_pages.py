@@ -60,8 +60,9 @@ def test_the_readme_names_every_tool_once() -> None:
 
 
 def anchors(page: Path) -> set[str]:
-    heads = re.findall(r"^#+ (.*)$", page.read_text(), re.M)
-    return {re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in heads}
+    text = page.read_text()
+    heads = {re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in re.findall(r"^#+ (.*)$", text, re.M)}
+    return heads | set(re.findall(r'^<details markdown="1" id="([^"]+)">', text, re.M))  # studies of the results page
 
 
 def in_the_reference() -> set[str]:
