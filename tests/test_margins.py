@@ -151,6 +151,18 @@ def test_steps_without_the_rare_classes_see_as_many_claims_as_whole_epochs(signa
     assert float(by_step.claimed.sum()) == pytest.approx(float(claimed.sum()), rel=0.1)
 
 
+@pytest.mark.parametrize("signal", ["probability", "error"])
+def test_a_rare_class_that_comes_in_great_numbers_does_not_overflow(signal):
+    state = aol.Margins(3, signal=signal, pairs=False, gain=0.0)
+    for step in range(400):
+        state.observe([0, 1] if step not in (5, 390) else [0, 1, 2], [0, 1] if step not in (5, 390) else [0, 1, 2])
+        state.advance()
+    state.observe([0, 2], [1, 1], times=[1, 2**31])
+    assert (state._sums >= 0).all()
+    state.advance()
+    assert state.claimed[1].item() == pytest.approx(float(state.missed.sum()))
+
+
 @pytest.mark.parametrize("stored", [True, False], ids=["labels", "no labels"])
 @pytest.mark.parametrize("pairs", [True, False])
 def test_a_class_that_stays_away_does_not_drive_the_offsets_of_others(stored, pairs):

@@ -28,7 +28,6 @@ _DENSE = 2048  # up to this many classes, errors are counted by pairs of classes
 _MOST_PAIRED = 2**15  # classes: pairs of them take 34 GB
 _MOST_COUNTED = 2**32  # samples per advance: sums of integers must not wrap
 _ROUNDING = 0.02  # of the sum of probabilities in bfloat16
-_RAREST = 2.0**-6  # samples of a class in a step, at least: weighted sums of 2^19 of them fit 64 bits
 _BY_CHANCE = 20.0  # minus the logarithm of a probability: what is rarer is no chance
 
 
@@ -96,7 +95,7 @@ class Margins(State):
         limit: the largest offset.
         pairs: count errors by pairs of classes (32 C² bytes), so that classes count the same whatever their sizes. By
             default up to 2048 classes, and always for ages of pairs. Otherwise the state is O(C), and q takes the sizes
-            of classes from `labels`, or from earlier steps.
+            of classes from `labels`, or from earlier steps: give `labels` where steps show few of the classes.
         device: device of the state.
 
     Under `torch.distributed` each process observes its share, and `advance` (collective) adds the counts.
@@ -389,7 +388,7 @@ class Margins(State):
         if self.pairs:
             place = label * self.num_classes + named
         else:
-            inverse = self._size.gather(1, label).reciprocal()
+            inverse = self._smallest() / self._size.gather(1, label)
             shares = (torch.stack((inverse, inverse.square())) * self._unit()).round().to(torch.int64)
             place = torch.cat((label, self.num_classes + named), 1)
             amounts = torch.cat((amounts, amounts * shares), 2)
@@ -403,7 +402,7 @@ class Margins(State):
         if self.pairs:
             place = label[..., None] * self.num_classes + torch.arange(self.num_classes, device=label.device)
         else:
-            inverse = self._size.gather(1, label).reciprocal()[..., None]
+            inverse = (self._smallest() / self._size.gather(1, label))[..., None]
             weights = torch.stack((inverse, inverse.square()))
             place = torch.arange(self.num_classes, device=label.device).expand_as(part)
             parts = torch.where(own, parts, parts * weights)
@@ -416,7 +415,11 @@ class Margins(State):
         if self.signal == "probability":
             return 1.0
         longest = _LONGEST if self.signal == "age" else 1
-        return 2.0 ** min(32, _BITS - 2 * longest.bit_length() - self.num_classes.bit_length())
+        return 2.0 ** min(30, _BITS - 2 * longest.bit_length() - self.num_classes.bit_length())
+
+    def _smallest(self) -> Tensor:
+        """Return the size of the smallest class, at most one, `[R, 1]`, so that no error has a weight above one."""
+        return self._size.amin(1, keepdim=True).clamp_max(1.0)
 
     def pending(self) -> tuple[Tensor, ...]:
         """Return the tensors that `observe` changes in place, for CUDA graph capture."""
@@ -514,6 +517,7 @@ class Margins(State):
         observed = number.sum(1, keepdim=True)
         there = self._present() | (number > 0)
         scale = (self._size * there).sum(1, keepdim=True) / observed.clamp_min(1.0)  # a part of all was observed
+        scale = scale / self._smallest()
         now = claims / self._unit() * torch.stack((scale, scale.square()))
         shown = self._shown()
         self._smooth(number, missed[0], missed[1], now[0] * self._claim_scale())
@@ -527,11 +531,16 @@ class Margins(State):
         size = torch.where(number > 0, torch.lerp(size, number, rate), size) * self._shown()
         known = self._times > 0
         mean = size.masked_fill(~known, torch.nan).nanmean(1, keepdim=True).nan_to_num(1.0)
-        self._size.copy_(torch.where(known, size, mean).clamp_min(_RAREST))
+        self._size.copy_(torch.where(known, size, mean))
 
     def _shown(self) -> Tensor:
-        """Return the share of the steps, from the first to the last that showed a class, that did, `[R, C]`."""
-        return torch.where(self._times > 0, self._times / (self._last - self._first + 1), 1.0)
+        """Return the share of the steps after the first that showed a class, up to the last, that did, `[R, C]`.
+
+        Of a class that was shown once: of the steps since then. Before that, one.
+        """
+        once = 1 / (self._steps - self._first + 1)
+        often = (self._times - 1) / (self._last - self._first).clamp_min(1.0)
+        return torch.where(self._times > 1, often, torch.where(self._times > 0, once, 1.0))
 
     def _smooth(self, number: Tensor, first: Tensor, second: Tensor, claims: Tensor) -> None:
         """Update the smoothed missed, its sampling variance, and the swings of missed minus `claims`, those of now."""

@@ -15,7 +15,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from aol import data
-from aol.data import DataError, StoredImages
+from aol.data import DataError, StoredImages, parquet
 from aol.data.decode import decode, open_image
 from aol.data.encoded_images import problems
 from tests.support.tiny_sets import encoded, image_folder, parquet_set, pixels, tiny_lmdb, tiny_parquet
@@ -276,9 +276,10 @@ def test_a_set_may_have_more_files_than_a_process_may_open(tmp_path: Path, kind:
     assert data.check(tmp_path / kind, workers=1).ok
 
 
-def test_only_the_last_row_groups_stay_in_memory(tmp_path: Path) -> None:
+def test_only_the_last_row_groups_stay_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import pyarrow
 
+    monkeypatch.setattr(parquet, "_KEPT_BYTES", 1_000_000)
     rows = [(bytes([i]) * 100_000, i % 3) for i in range(6)]
     parquet_set(tmp_path, {"train": [rows] * 10, "test": [rows]}, ["a", "b", "c"], group=2)
     records = data.open_data(tmp_path).train.records  # type: ignore[union-attr]
@@ -286,3 +287,16 @@ def test_only_the_last_row_groups_stay_in_memory(tmp_path: Path) -> None:
     for index in range(60):
         records.encoded(index)
     assert pyarrow.total_allocated_bytes() - before < 2_000_000  # of 6,000,000
+
+
+def test_row_groups_that_fit_into_memory_are_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from pyarrow.parquet import ParquetFile
+
+    rows = [(bytes([i]) * 1000, i % 3) for i in range(6)]
+    parquet_set(tmp_path, {"train": [rows] * 8, "test": [rows]}, ["a", "b", "c"], group=6)
+    records = data.open_data(tmp_path).train.records  # type: ignore[union-attr]
+    read, reads = ParquetFile.read_row_group, []
+    monkeypatch.setattr(ParquetFile, "read_row_group", lambda *given, **more: reads.append(1) or read(*given, **more))
+    for index in [*range(0, 48, 6)] * 5:  # one of every file, five times
+        records.encoded(index)
+    assert len(reads) == 8

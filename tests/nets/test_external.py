@@ -40,6 +40,20 @@ def without_bias_at_its_head(classes, channels, size):
     return net
 
 
+class Gated(nn.Module):
+    def __init__(self, classes, pixels):
+        super().__init__()
+        self.classifier = nn.Linear(pixels, classes)
+        self.gate = nn.Linear(pixels, pixels, bias=False)
+
+    def forward(self, x):
+        return self.classifier(self.gate(x.flatten(1)))
+
+
+def with_a_gate(classes, channels, size):
+    return Gated(classes, channels * size**2)
+
+
 def without_bias_at_its_end(classes, channels, size):
     return nn.Sequential(nn.Flatten(), nn.Linear(channels * size**2, 4), nn.Linear(4, classes, bias=False))
 
@@ -106,6 +120,11 @@ def test_a_seed_gives_the_same_network_and_leaves_the_generator_alone(folder):
 def test_what_is_wrong_with_a_network_is_said(folder, name, words):
     with pytest.raises(ValueError, match=words):
         nets.make(name, num_classes=3, in_channels=1, image_size=8, seed=0)
+
+
+def test_the_head_need_not_be_made_last_if_no_other_layer_has_a_bias(folder):
+    net = nets.make("mine:with_a_gate", num_classes=3, in_channels=1, image_size=8, seed=0)
+    assert head_name(net) == "classifier"
 
 
 def test_errors_inside_a_module_are_its_own(folder):

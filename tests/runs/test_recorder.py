@@ -154,6 +154,21 @@ def test_head_and_tail_of_a_stream_are_by_what_it_has_shown(tmp_path: Path) -> N
     assert row.test_worst_class_last == 0.0
 
 
+def test_a_loop_that_was_killed_after_its_last_epoch_is_finished_when_it_is_closed(tmp_path: Path) -> None:
+    ages = aol.ClassAges()
+    killed = aol.Recorder(tmp_path / "run", ages)
+    ages.observe([0, 1, 1], [True, False, True])
+    ages.advance()
+    killed.advance()
+    state = ages.state_dict()
+    killed.close(finished=False)
+    ages = aol.ClassAges()
+    recorder = aol.Recorder(tmp_path / "run", ages, resume=True)
+    ages.load_state_dict(state)  # its classes are known from now on
+    recorder.close()
+    assert read_run(tmp_path / "run").finished
+
+
 def test_a_record_tells_what_the_run_is_in_progress_and_finished(tmp_path: Path) -> None:
     ages = aol.SampleAges(LABELS, num_classes=4, ids=[f"img-{i}" for i in range(30)])
     recorder = aol.Recorder(

@@ -178,15 +178,16 @@ class MarginOracle:
     def _learn_sizes(self, count) -> None:
         """Where no labels were given: the mean size of a class in the steps that showed it, smoothed, times how often.
 
-        How often: among the steps from the first to the last that showed the class.
+        How often: among the steps after the first that showed the class, up to the last; if one did, since then.
         """
         if self.labels is not None:
             return
-        for c in (c for c in range(self.classes) if count[c]):
-            before = self.size_when_shown[c]
-            self.size_when_shown[c] = count[c] if self.times[c] == 1 else (1 - self.rho) * before + self.rho * count[c]
-            often = self.times[c] / (self.last[c] - self.first[c] + 1)
-            self.size[c] = max(self.size_when_shown[c] * often, 1 / 64)
+        for c in (c for c in range(self.classes) if self.times[c]):
+            before, n = self.size_when_shown[c], self.times[c]
+            if count[c]:
+                self.size_when_shown[c] = count[c] if n == 1 else (1 - self.rho) * before + self.rho * count[c]
+            often = 1 / (self.advances - self.first[c] + 1) if n == 1 else (n - 1) / (self.last[c] - self.first[c])
+            self.size[c] = self.size_when_shown[c] * often
         known = [self.size[c] for c in range(self.classes) if self.times[c]]
         self.size = [self.size[c] if self.times[c] else (mean(known) if known else 1) for c in range(self.classes)]
 

@@ -30,7 +30,7 @@ from aol.data.errors import DataError
 from aol.data.images import check_labels, class_names
 
 _LARGEST = 2**31  # bytes of an index, or of a table of names
-_OPEN_FILES = 32  # of each thread: systems allow a process about 1,000, and a set may have more shards
+_OPEN_FILES = 8  # of each thread: systems allow a process 256 or 1,024, and a set may have more shards
 
 FORMAT, VERSION = "aol-packed", 1
 MANIFEST, NAMES = "manifest.json", ".names"

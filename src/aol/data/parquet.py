@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property, lru_cache, partial
 from pathlib import Path
@@ -27,7 +28,7 @@ from aol.data.images import class_names, whole_labels
 LABEL_COLUMNS = ("label", "labels", "fine_label")
 _PATH_COLUMNS = ("path", "file_path", "filepath", "image_path", "filename", "file_name")
 _ID_COLUMNS = ("id", "image_id", "key")
-_KEPT_GROUPS, _OPEN_FILES = 4, 8  # of each thread
+_KEPT_BYTES, _OPEN_FILES = 128 * 2**20, 8  # of each thread
 
 
 def _pyarrow() -> ModuleType:
@@ -47,7 +48,7 @@ def _readable(path: str) -> Iterator[None]:
 
 
 def _row_groups(column: str) -> Callable[[str, int], Sequence[Any]]:
-    """Return a function of a path and a number: a row group of encoded images. It keeps the last few, and their files.
+    """Return a function of a path and a number: a row group of encoded images. It keeps the last ones, and their files.
 
     For one thread. A set may have more files than a process may open, and more row groups than fit into memory.
     """
@@ -57,13 +58,19 @@ def _row_groups(column: str) -> Callable[[str, int], Sequence[Any]]:
         with _readable(path):
             return _pyarrow().ParquetFile(path)  # no memory map: a file that is cut short would end the process
 
-    @lru_cache(_KEPT_GROUPS)
+    kept: OrderedDict[tuple[str, int], Any] = OrderedDict()
+
     def group(path: str, number: int) -> Sequence[Any]:
-        file = opened(path)
-        with _readable(path):
-            images = file.read_row_group(number, columns=[f"{column}.bytes"]).column(0).combine_chunks()
-            cells: Sequence[Any] = images.field("bytes")
-            return cells
+        if (path, number) not in kept:
+            file = opened(path)
+            with _readable(path):
+                images = file.read_row_group(number, columns=[f"{column}.bytes"]).column(0).combine_chunks()
+                kept[path, number] = images.field("bytes")
+            while len(kept) > 1 and sum(each.nbytes for each in kept.values()) > _KEPT_BYTES:
+                kept.popitem(last=False)
+        kept.move_to_end((path, number))
+        cells: Sequence[Any] = kept[path, number]
+        return cells
 
     return group
 

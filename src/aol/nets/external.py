@@ -35,20 +35,20 @@ def build_external(name: str, classes: int, channels: int, size: int) -> Network
     if not isinstance(net, nn.Module):
         raise ValueError(f"{name} must return a torch.nn.Module, not a {type(net).__name__}")
     _check_output(name, net, classes, channels, size)
-    if not head_name(net):
-        raise ValueError(f"{name} must end in a torch.nn.Linear with a bias")
+    head = head_name(net)
+    if not head or net.get_submodule(head).out_features != classes:
+        raise ValueError(f"{name} must end in a torch.nn.Linear with a bias, called head or made after all others")
     return cast("Network", net)
 
 
 def head_name(net: nn.Module) -> str:
-    """Return the name of the last linear layer: `head`, or what it is called; empty where it has no bias.
+    """Return the name of the last linear layer with a bias: `head`, or what it is called; empty where there is none.
 
     >>> head_name(nn.Sequential(nn.Flatten(), nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)))
     '3'
     """
-    linear = {name: module for name, module in net.named_modules() if isinstance(module, nn.Linear)}
-    name = "head" if "head" in linear else next(reversed(linear), "")
-    return name if name and linear[name].bias is not None else ""
+    linear = [name for name, each in net.named_modules() if isinstance(each, nn.Linear) and each.bias is not None]
+    return "head" if "head" in linear else linear[-1] if linear else ""
 
 
 def _summary(error: Exception) -> str:

@@ -322,8 +322,10 @@ class AgeTrainer(Trainer):
         found = super().prediction_step(model, inputs, prediction_loss_only and not recorded, *args, **kwargs)
         loss, logits, labels = found
         if recorded and isinstance(logits, Tensor) and isinstance(labels, Tensor):
-            real = self._real(len(labels), self.accelerator.gradient_state.remainder)
-            logits, labels = logits[:real], labels[:real]
+            state = self.accelerator.gradient_state
+            if state.active_dataloader is self.callback_handler.eval_dataloader:  # else the state is that of training
+                real = self._real(len(labels), state.remainder)
+                logits, labels = logits[:real], labels[:real]
             target = self._per_part(labels, labels)
             if target.dim() == 1 and not target.is_floating_point():
                 records.test(target, self._per_part(labels, logits))

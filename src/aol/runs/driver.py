@@ -285,9 +285,11 @@ def _connected(backend: str, patience: timedelta | None = None) -> Iterator[None
         lost = isinstance(error, dist.DistError) or (type(error) is RuntimeError and "/gloo/" in str(error))
         if not lost:
             raise
+        ended = any(sign in str(error) for sign in ("closed by peer", "reset by peer", "Broken pipe"))
+        reason = "one of them has probably ended" if ended else str(error).splitlines()[0]
         raise RuntimeError(
-            f"the process of rank {rank} lost its connection to the other {world - 1}: one of them has probably ended. "
-            f"See what they printed, then start all {world} again."
+            f"the process of rank {rank} lost its connection to the other {world - 1}: {reason}. See what they "
+            f"printed, then start all {world} again."
         ) from error
     finally:
         gc.collect()  # networks that are no longer used hold the group, and would end it too late: that aborts

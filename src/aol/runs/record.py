@@ -38,7 +38,7 @@ Matrix = npt.NDArray[np.float32]
 FILE = "run.json"
 FORMAT = 2
 LARGEST = 256 * 2**20  # bytes of a record: 8,000 classes over 300 epochs, every reading, take about 70 MB
-_LARGEST = 1e300  # of a number
+_LARGEST_NUMBER = 1e300
 _LARGEST_MATRIX = 2**31  # bytes of one reading by epoch and class
 
 
@@ -131,7 +131,7 @@ def numbers(values: npt.ArrayLike, digits: int = 7) -> list[Json]:
     [0.1234568, None, 7.0]
     """
     flat = np.asarray(values, dtype=np.float64).tolist()
-    return [float(f"{value:.{digits}g}") if abs(value) <= _LARGEST else None for value in flat]
+    return [float(f"{value:.{digits}g}") if abs(value) <= _LARGEST_NUMBER else None for value in flat]
 
 
 def compact(values: npt.ArrayLike, *, level: int = 6) -> str:
@@ -302,7 +302,7 @@ def _is_whole(value: object, least: int) -> bool:
 
 
 def _is_number(value: object, least: float = -math.inf) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and least <= value <= _LARGEST
+    return isinstance(value, int | float) and not isinstance(value, bool) and least <= value <= _LARGEST_NUMBER
 
 
 # Files

@@ -261,6 +261,8 @@ class Recorder:
 
     def close(self, *, finished: bool = True) -> None:
         """Mark the run as finished, and release the folder; a run that is not finished can be resumed."""
+        if not self._closed:
+            self._follow()
         up_to_date = self._at or (self._logs[0] and self._logs[0][-1].epoch == self._ages.epoch)
         if finished and self._writes and self._classes and up_to_date and not self._closed:
             for run, folder in enumerate(self._folders):
@@ -330,7 +332,7 @@ class Recorder:
                 continue
             found = _check.real(name, value).to("cpu", torch.float64)
             if why := impossible(name, found.numpy()):
-                low, high = found.aminmax()
+                low, high = found[~found.isnan()].aminmax()
                 raise ValueError(f"{name} {why}, not {float(low if low < 0.0 else high):g}.")
             if found.shape == torch.Size(classes):
                 by_class[name] = found.reshape(self._runs, -1)
