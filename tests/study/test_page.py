@@ -282,7 +282,8 @@ def test_the_page_of_margins_and_the_readme_say_what_the_runs_say(monkeypatch: p
     monkeypatch.chdir(ROOT)
     names = (
         "margins-fresh", "margins", "margins-balanced", "margins-fashion", "margins-fashion-balanced", "margins-digits",
-        "margins-short", "margins-short-cifar", "margins-stream", "margins-stream-fashion", "hidden-minorities",
+        "margins-short", "margins-short-cifar", "margins-short-cifar-balanced", "margins-stream",
+        "margins-stream-fashion", "margins-stream-cifar", "hidden-minorities",
     )  # fmt: skip
     folder = Path("results/margins")
     made = results_page(folder, [load(name) for name in names], charts=True)
