@@ -49,7 +49,7 @@ def open_source(word: str, data_dir: Folder | None = None) -> dict[str, Records]
 def _whole_labels(labels: Any, count: int, name: str) -> Tensor:
     """Return the labels of `count` images as int64; `DataError` unless each has one whole number."""
     try:
-        values = np.array(labels)
+        values = labels.numpy() if isinstance(labels, Tensor) else np.array(labels)
     except ValueError:  # lists of different lengths
         values = np.array(labels, dtype=object)
     if values.dtype.kind not in "biu" or values.shape != (count,):
