@@ -54,7 +54,7 @@ clean:
 
 test-gpu:  ## on a machine with CUDA and its own PyTorch: what CI cannot see
 	PYTHONPATH=src $(PYTHON) -m pytest tests/gpu
-	PYTHONPATH=src $(PYTHON) -m pytest tests/nets/test_diverging_run.py -k cuda
+	PYTHONPATH=src $(PYTHON) -m pytest tests/lab/nets/test_diverging_run.py -k cuda
 
 # Environments on top of $(VENV): what only one kind of test needs does not reach the others. Each needs $(BIN)/.ready.
 # Triton is no dependency, and its interpreter runs the kernels without a GPU.
@@ -62,13 +62,13 @@ $(VENV)-kernels/.ready: $(BIN)/.ready
 	.ci/layer $(VENV) $(VENV)-kernels triton
 
 test-kernels: $(VENV)-kernels/.ready  ## the kernels without a GPU: by Triton's interpreter, and thread by thread
-	TRITON_INTERPRET=1 $(VENV)-kernels/bin/python -m pytest --numprocesses 2 tests/nets/fused src/aol/nets/fused
+	TRITON_INTERPRET=1 $(VENV)-kernels/bin/python -m pytest --numprocesses 2 tests/lab/nets/fused src/aol/lab/nets/fused
 
 $(VENV)-ray/.ready: $(BIN)/.ready
 	.ci/layer $(VENV) $(VENV)-ray ray==2.60.0
 
 test-ray: $(VENV)-ray/.ready  ## studies on a real Ray cluster of this machine, whose workers are killed
-	$(VENV)-ray/bin/python -m pytest tests/study/test_ray.py
+	$(VENV)-ray/bin/python -m pytest tests/lab/study/test_ray.py
 
 $(VENV)-browser/.ready: $(BIN)/.ready
 	.ci/layer $(VENV) $(VENV)-browser 'playwright>=1.49'
@@ -103,7 +103,7 @@ $(VENV)-sources/.ready: $(BIN)/.ready
 	.ci/layer $(VENV) $(VENV)-sources torchvision==0.28.0 timm==1.0.30 datasets==5.2.0
 
 test-sources: $(VENV)-sources/.ready
-	AOL_HOST=sources $(VENV)-sources/bin/python -m pytest tests/data/sources tests/docs/test_blocks.py
+	AOL_HOST=sources $(VENV)-sources/bin/python -m pytest tests/lab/data/sources tests/docs/test_blocks.py
 
 # scikit-learn's neighbours go together: one environment for skorch, River and boosted trees.
 .PHONY: test-skorch test-river test-trees bench-plugins

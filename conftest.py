@@ -19,10 +19,10 @@ triton = find_spec("triton") is not None
 
 collect_ignore = [str(ROOT / "tests" / "support")]
 if not triton:
-    kernels = (ROOT / "src" / "aol" / "nets" / "fused").glob("*.py")
+    kernels = (ROOT / "src" / "aol" / "lab" / "nets" / "fused").glob("*.py")
     collect_ignore += [str(path) for path in kernels if path.name not in NEED_NO_TRITON]
 if not triton or os.environ.get("TRITON_INTERPRET") != "1":
-    collect_ignore.append(str(ROOT / "tests" / "nets" / "fused"))
+    collect_ignore.append(str(ROOT / "tests" / "lab" / "nets" / "fused"))
 if not triton or not torch.cuda.is_available():
     collect_ignore.append(str(ROOT / "tests" / "gpu"))
 if "AOL_CHROMIUM" not in os.environ:
@@ -39,6 +39,6 @@ for host in HOSTS:
     if os.environ.get("AOL_HOST") != host:
         collect_ignore += [str(ROOT / "src" / "aol" / "plugins" / f"{host}.py"), str(ROOT / "tests" / "plugins" / host)]
 if os.environ.get("AOL_HOST") != "sources":  # torchvision, timm, Hugging Face datasets
-    collect_ignore.append(str(ROOT / "tests" / "data" / "sources"))
+    collect_ignore.append(str(ROOT / "tests" / "lab" / "data" / "sources"))
 if os.environ.get("AOL_HOST") != "sklearn":  # scikit-learn is always there; these are its neighbours
     collect_ignore.append(str(ROOT / "tests" / "plugins" / "trees"))

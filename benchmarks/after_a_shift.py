@@ -22,8 +22,8 @@ from forms_of_age import AGE, ERROR, NONE, ROOT, WORLDS, World, pictures
 from measuring import Record, options, table
 from torch import Tensor
 
-from aol.data import DataError, ImageSet, Pair, open_data
-from aol.engine import Settings, StreamLoop
+from aol.lab.data import DataError, ImageSet, Pair, open_data
+from aol.lab.engine import Settings, StreamLoop
 from aol.stats import paired_gain
 
 SEEDS = range(400, 500)  # of no other comparison

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from aol.ages import ClassAges
 from aol.ages.rules import mean_one
-from aol.engine import OfflineLoop, Settings, StreamLoop
-from aol.engine.run_weights import RunWeights
+from aol.lab.engine import OfflineLoop, Settings, StreamLoop
+from aol.lab.engine.run_weights import RunWeights
 from aol.weights import class_balanced_weight
 
 Factor: TypeAlias = tuple[str, float]

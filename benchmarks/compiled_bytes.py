@@ -22,9 +22,9 @@ from torch._inductor.graph import GraphLowering
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from aol import nets
-from aol.bench.large import floors
-from aol.nets import ByRun
+from aol.lab import nets
+from aol.lab.bench.large import floors
+from aol.lab.nets import ByRun
 
 NETWORKS = ["vit", "user_networks:resnet18", "user_networks:group_norm_resnet18"]
 RUNS, BATCH, SIZE = 2, 128, 32

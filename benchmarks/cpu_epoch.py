@@ -39,9 +39,9 @@ def epoch(case: str, way: str, data_dir: str | None) -> dict[str, float]:
     import torch
     from torch.utils._python_dispatch import TorchDispatchMode
 
-    from aol.data import open_data
-    from aol.engine import OfflineLoop, grid, passes
-    from aol.engine.device import usable_device
+    from aol.lab.data import open_data
+    from aol.lab.engine import OfflineLoop, grid, passes
+    from aol.lab.engine.device import usable_device
 
     device = usable_device("cpu") if way == "now" else torch.device("cpu")
     if way == "before":

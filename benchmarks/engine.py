@@ -3,7 +3,7 @@
 An epoch is everything `aol train` does for one: orders, augmentation, training steps, the clean pass over the training
 set, ages and weights, the test pass, records. Both ways train the same runs and are timed alternately, so
 that both see the same load. Groups of two and four are timed too: the default on a CPU follows from the table
-(`aol.runs.groups.likely_best`). Prints it and writes benchmarks/results/engine.json.
+(`aol.lab.train.groups.likely_best`). Prints it and writes benchmarks/results/engine.json.
 
     python benchmarks/engine.py [--runs 8] [--epochs 3] [--repeats 5]
 """
@@ -16,8 +16,8 @@ from statistics import median
 import torch
 from measuring import machine, options, write
 
-from aol.data import open_data
-from aol.engine import OfflineLoop, Settings, grid
+from aol.lab.data import open_data
+from aol.lab.engine import OfflineLoop, Settings, grid
 
 CPU = torch.device("cpu")
 

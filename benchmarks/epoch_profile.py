@@ -17,11 +17,11 @@ from pathlib import Path
 
 import torch
 
-from aol.bench.measure import random_pair
-from aol.engine import OfflineLoop
-from aol.engine.settings import Settings, Value
-from aol.nets import fused
-from aol.runs.record import versions
+from aol.lab.bench.measure import random_pair
+from aol.lab.engine import OfflineLoop
+from aol.lab.nets import fused
+from aol.lab.settings import Settings, Value
+from aol.records.record import versions
 
 COMMON: dict[str, Value] = {
     "data": "random", "imbalance": 100.0, "precision": "bf16", "epochs": 200, "weighting": "aol",

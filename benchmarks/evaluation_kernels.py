@@ -18,8 +18,8 @@ from kernel_steps import BATCH, network_time
 from stage_kernels import copy_bandwidth, microseconds
 from torch import Tensor
 
-from aol.nets.fused import blocks, stage
-from aol.nets.fused.nvrtc import CannotCompile
+from aol.lab.nets.fused import blocks, stage
+from aol.lab.nets.fused.nvrtc import CannotCompile
 
 # What the tests compare is what is measured.
 sys.path.append(str(Path(__file__).parents[1]))

@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 from scipy import stats
 
+from aol.lab.study.stats import choose, choose_leaving_one_out, residual_noise
 from aol.stats import inflation
-from aol.study.stats import choose, choose_leaving_one_out, residual_noise
 
 TIMES, SETTINGS = 10_000, 10
 Draws = npt.NDArray[np.float64]

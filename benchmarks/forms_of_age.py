@@ -28,8 +28,8 @@ from age_forms import Form, FormWeighting, spread
 from comparing import setting, write_cases
 from measuring import Record, options
 
-from aol.data import DataError, ImageSet, Pair, open_data
-from aol.engine import OfflineLoop, Settings, StreamLoop
+from aol.lab.data import DataError, ImageSet, Pair, open_data
+from aol.lab.engine import OfflineLoop, Settings, StreamLoop
 
 SEEDS = {"choice": range(100, 103), "report": range(200, 220)}
 WORST = 3  # classes

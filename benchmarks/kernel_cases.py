@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from aol.nets.fused import launch, launch_back, tiles
+from aol.lab.nets.fused import launch, launch_back, tiles
 
 Results = dict[str, Tensor]
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"  # a CPU only with the interpreter, to check

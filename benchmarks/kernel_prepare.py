@@ -14,7 +14,7 @@ import torch
 from kernel_cases import DEVICE, Case, all_cases, other_cases
 from kernel_steps import BATCH, network_errors, network_time
 
-from aol.nets.fused import tiles
+from aol.lab.nets.fused import tiles
 
 START = time.perf_counter()
 RUNS = 64

@@ -17,8 +17,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from aol.nets import make, stack
-from aol.nets.fused import FusedStack, tiles
+from aol.lab.nets import make, stack
+from aol.lab.nets.fused import FusedStack, tiles
 
 BATCH = 128
 DEVICE = "cuda"

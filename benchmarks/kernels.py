@@ -1,4 +1,4 @@
-"""The kernels of `aol.nets.fused` on this GPU: checked, tuned, timed, and the training steps they make.
+"""The kernels of `aol.lab.nets.fused` on this GPU: checked, tuned, timed, and the training steps they make.
 
 Every kernel is checked against fp64 on random inputs and timed beside cuDNN and the floor of the bytes it moves;
 then whole training steps of R stacked ResNet-32s are timed three ways. Prints tables and writes JSON.
@@ -24,7 +24,7 @@ from kernel_cases import DEVICE, Case, all_cases, all_parts, other_cases
 from kernel_prepare import RUNS, SWEEP, Cut, cases, check, elapsed, guarded, limited, prepare_all, put
 from kernel_steps import BATCH, network_time, profile
 
-from aol.nets.fused import tiles
+from aol.lab.nets.fused import tiles
 
 STAGES = {16: 32, 32: 16, 64: 8}  # channels → size of the map
 

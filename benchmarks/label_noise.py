@@ -30,8 +30,8 @@ from measuring import RESULTS, machine
 
 from aol import long_tail
 from aol.ages.answers import Answers
-from aol.data import ImageSet, Pair, open_data
-from aol.engine import OfflineLoop, Settings
+from aol.lab.data import ImageSet, Pair, open_data
+from aol.lab.engine import OfflineLoop, Settings
 
 Ints = npt.NDArray[np.int64]
 CPU = torch.device("cpu")

@@ -25,9 +25,9 @@ from typing import TextIO
 import torch
 from measuring import RESULTS, Record, write
 
-from aol.engine.settings import Settings
-from aol.engine.stacking import ALONE, Case, milliseconds, training_step
-from aol.runs.record import versions
+from aol.lab.engine.stacking import ALONE, Case, milliseconds, training_step
+from aol.lab.settings import Settings
+from aol.records.record import versions
 
 NAMES = {
     "vit": "vit",

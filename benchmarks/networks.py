@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from measuring import Record, table
 
-from aol.nets import STACKINGS
+from aol.lab.nets import STACKINGS
 
 # Of one H200: dense bf16 products as its data sheet says, memory as a copy was measured (README-kernels.md).
 FLOPS, BYTES = 989e12, 4.24e12

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 from measuring import Record, in_words, machine, options, seconds, summary, table, write
 
-from aol.data.packed import (
+from aol.lab.data.packed import (
     FORMAT,
     MANIFEST,
     NAMES,

@@ -47,13 +47,13 @@ from aol._checkpoint import load_tensors
 from aol.cli import build, main
 from aol.cli.parser import COMMANDS
 from aol.cli.train import _open
-from aol.data import check
+from aol.lab.data import check
+from aol.lab.train.group_training import make_loop
+from aol.lab.train.groups import ExecutionOptions, begun_groups, load_checkpoint
+from aol.records.record import read_run
+from aol.records.store import Store
 from aol.report.export import columns
 from aol.report.run_data import load
-from aol.runs.group_training import make_loop
-from aol.runs.groups import ExecutionOptions, begun_groups, load_checkpoint
-from aol.runs.record import read_run
-from aol.runs.store import Store
 from benchmarks import soak_loops
 from tests.support.recorded_loop import LABELS, ages_over_time, epoch_of, samples_of
 from tests.support.running import forked, killed_after, status_of, told

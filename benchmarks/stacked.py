@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from measuring import machine, options, write
 from torch import Tensor, nn
 
-from aol.nets import make, stack
+from aol.lab.nets import make, stack
 
 
 def optimiser(net: nn.Module) -> torch.optim.Optimizer:

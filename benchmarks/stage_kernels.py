@@ -1,4 +1,4 @@
-"""The kernels of `aol.nets.fused.stage` on this GPU, beside the bytes they must move, and the steps they make.
+"""The kernels of `aol.lab.nets.fused.stage` on this GPU, beside the bytes they must move, and the steps they make.
 
     PYTHONPATH=src python benchmarks/stage_kernels.py [--runs 64] [--out FILE]
 
@@ -17,7 +17,7 @@ import triton
 from kernel_steps import BATCH, network_time, profile
 from torch import Tensor
 
-from aol.nets.fused import stage
+from aol.lab.nets.fused import stage
 
 # Maps read and written by each kernel.
 PASSES = {"raw": 2, "norm in": 2, "finished": 2, "block end": 3, "backward inner": 4, "backward start": 6}

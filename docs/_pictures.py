@@ -26,8 +26,8 @@ from torch import Tensor, nn
 
 import aol
 from aol import cli
-from aol.plots import style
-from aol.plots.heatmap import AgeMap, draw_ages
+from aol.report.figures import style
+from aol.report.figures.heatmap import AgeMap, draw_ages
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -84,7 +84,17 @@ def test_the_tests_of_the_source_archive_are_collected(tmp_path, monkeypatch):
         assert inside >= {name for name in listed.stdout.split() if (ROOT / name).exists()}
     paths = {"PYTHONPATH": os.pathsep.join([str(root / "src"), str(root)])}
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", "tests/docs", "tests/data"],
+        [
+            sys.executable,
+            "-m",
+            "pytest",
+            "--collect-only",
+            "-q",
+            "-p",
+            "no:cacheprovider",
+            "tests/docs",
+            "tests/lab/data",
+        ],
         capture_output=True,
         text=True,
         cwd=root,

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from aol.lab.study.stats import choose_leaving_one_out
 from aol.stats import Gain, holm, inflation, paired_gain
-from aol.study.stats import choose_leaving_one_out
 
 TIMES = 4000
 

@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from aol.margins import Margins
     from aol.memory import KeepAll, Reservoir
     from aol.offsets import fit_offsets, logit_offsets, posthoc_logits
+    from aol.records.recorder import Recorder
+    from aol.records.table import load_runs
     from aol.resampling import Resampled
-    from aol.runs.recorder import Recorder
-    from aol.runs.table import load_runs
     from aol.sampling import AgeSampler, ShuffledSampler, WeightedSampler, draw
     from aol.streams import Arrivals, LimitedAccess, ShiftingTail
     from aol.weights import (
@@ -118,8 +118,8 @@ __getattr__, __dir__ = lazy(
         "aol.margins": ("Margins",),
         "aol.offsets": ("fit_offsets", "logit_offsets", "posthoc_logits"),
         "aol.memory": ("KeepAll", "Reservoir"),
-        "aol.runs.recorder": ("Recorder",),
-        "aol.runs.table": ("load_runs",),
+        "aol.records.recorder": ("Recorder",),
+        "aol.records.table": ("load_runs",),
         "aol.resampling": ("Resampled",),
         "aol.sampling": ("AgeSampler", "ShuffledSampler", "WeightedSampler", "draw"),
         "aol.streams": ("Arrivals", "LimitedAccess", "ShiftingTail"),
@@ -129,7 +129,7 @@ __getattr__, __dir__ = lazy(
         ),
     },
     modules=(
-        "ages", "data", "ids", "indexed", "longtail", "losses", "margins", "memory", "metrics", "nets", "resampling",
+        "ages", "ids", "indexed", "longtail", "losses", "margins", "memory", "metrics", "resampling",
         "sampling", "streams", "weights",
     ),
 )  # fmt: skip

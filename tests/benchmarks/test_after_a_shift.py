@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from aol.data import open_data
-from aol.engine import Settings, StreamLoop
+from aol.lab.data import open_data
+from aol.lab.engine import Settings, StreamLoop
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 

@@ -13,9 +13,9 @@ import pytest
 import torch
 from scipy import stats
 
-from aol.data import open_data
-from aol.data.images import ImageSet
-from aol.engine import OfflineLoop, Settings, StreamLoop
+from aol.lab.data import open_data
+from aol.lab.data.images import ImageSet
+from aol.lab.engine import OfflineLoop, Settings, StreamLoop
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 

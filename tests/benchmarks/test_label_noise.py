@@ -10,7 +10,7 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from aol.data import open_data
+from aol.lab.data import open_data
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 

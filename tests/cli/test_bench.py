@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from aol.bench import measure
 from aol.cli import main
+from aol.lab.bench import measure
 
 
 def test_flags_reach_the_measurement_and_figures_are_printed_and_written(

@@ -9,9 +9,9 @@ import pytest
 
 from aol.cli import main
 from aol.cli.output import console
-from aol.engine.settings import Settings
-from aol.runs.progress import Lines
-from aol.runs.record import write_run
+from aol.lab.settings import Settings
+from aol.lab.train.progress import Lines
+from aol.records.record import write_run
 from tests.support.made_up import record
 
 CLEARS = "photos\x1b[2J\x9b31m[red]"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from aol.cli import main
-from aol.data import named
+from aol.lab.data import named
 from tests.support.tiny_sets import image_folder
 
 Run = tuple[int, str, str]
@@ -103,7 +103,7 @@ def test_pack_says_how_it_goes_on_after_a_full_disk(
     def full(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, "no space left for train-00000.bin")
 
-    monkeypatch.setattr(import_module("aol.data.pack"), "pack", full)
+    monkeypatch.setattr(import_module("aol.lab.data.pack"), "pack", full)
     status, _, err = run(capsys, "pack", image_folder(tmp_path / "photos"), tmp_path / "packed")
     assert status == 1
     assert err == "aol: the disk is full: free some space; run the same command again to continue.\n"
@@ -126,5 +126,5 @@ def test_ctrl_c_says_how_to_continue(monkeypatch: pytest.MonkeyPatch, capsys: py
     def stopped(*given: object, **named: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("aol.data.download.get", stopped)
+    monkeypatch.setattr("aol.lab.data.download.get", stopped)
     assert run(capsys, "get", "cifar10") == (130, "", "aol: stopped; run the same command again to continue.\n")

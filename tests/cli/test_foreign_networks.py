@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from aol.cli import main
-from aol.runs.store import read_request, write_request
+from aol.records.store import read_request, write_request
 
 STUDY = """
 name = "short"

@@ -14,9 +14,9 @@ from aol import cli
 from aol.__main__ import run
 from aol.cli import main
 from aol.cli.flags import BY_DATA, DEFAULTS, settings_of
-from aol.data.named import NAMES
-from aol.data.pack import QUALITY
-from aol.engine.settings import CHOICES, WEIGHTINGS
+from aol.lab.data.named import NAMES
+from aol.lab.data.pack import QUALITY
+from aol.lab.settings import CHOICES, WEIGHTINGS
 from tests.cli.test_parser import commands
 
 HEAVY = ("torch", "pandas", "rich", "matplotlib", "numpy", "scipy")
@@ -133,7 +133,7 @@ def test_a_warning_while_the_commands_are_imported_is_no_error() -> None:
         "import sys, warnings\n"
         "class Warns:\n"
         "    def find_spec(name, path=None, target=None):\n"
-        "        if name == 'aol.engine.settings': warnings.warn('an old package', FutureWarning)\n"
+        "        if name == 'aol.lab.settings': warnings.warn('an old package', FutureWarning)\n"
         "sys.meta_path.insert(0, Warns)\n"
         "sys.argv = ['aol', '--version']\n"
         "from aol.__main__ import run\n"

@@ -11,8 +11,8 @@ import aol.cli.train
 from aol import cli
 from aol.cli import main
 from aol.cli.parser import Parser, counts, positive, seconds, seed_list, shard
-from aol.data.errors import DataError
-from aol.engine.settings import WrongSettingsError
+from aol.lab.data.errors import DataError
+from aol.lab.settings import WrongSettingsError
 from tests.support.bad_input import WRONG
 
 

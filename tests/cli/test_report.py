@@ -12,7 +12,7 @@ import pytest
 
 from aol import cli
 from aol.cli import main as aol_main
-from aol.runs.record import write_run
+from aol.records.record import write_run
 from tests.support.made_runs import make_data, write_data, write_small_run
 from tests.support.running import PATIENCE, forked, status_of
 from tests.support.small_runs import small_run

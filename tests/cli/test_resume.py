@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from aol.cli import main
-from aol.runs.store import read_request
+from aol.records.store import read_request
 from tests.support.running import PATIENCE, forked, status_of
 from tests.support.tiny_sets import image_folder
 

@@ -16,10 +16,10 @@ from aol import load_runs
 from aol.cli import build, main
 from aol.cli.flags import runs_of, settings_of
 from aol.cli.show import try_next
-from aol.engine.command import command as repeat
-from aol.engine.settings import Settings
-from aol.runs.record import Run, write_run
-from aol.runs.store import Store, write_request
+from aol.lab.engine.command import command as repeat
+from aol.lab.settings import Settings
+from aol.records.record import Run, write_run
+from aol.records.store import Store, write_request
 from tests.support.small_runs import small_run
 
 

@@ -14,11 +14,11 @@ import pytest
 
 from aol.cli import main
 from aol.cli.study import FIGURES, FORMATS
-from aol.engine.settings import Settings
-from aol.runs.record import Run, encode
-from aol.runs.store import Store
-from aol.study import builtin_names, formats
-from aol.study.draw import PICTURES
+from aol.lab.settings import Settings
+from aol.lab.study import builtin_names, formats
+from aol.lab.study.draw import PICTURES
+from aol.records.record import Run, encode
+from aol.records.store import Store
 from tests.support.made_up import record as made_record
 from tests.support.made_up import write
 from tests.support.tiny_sets import image_folder

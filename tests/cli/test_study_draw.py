@@ -12,10 +12,10 @@ import pytest
 from PIL import Image
 
 from aol.cli import main
-from aol.engine.settings import Settings
-from aol.runs.record import Run
-from aol.runs.store import Store
-from aol.study.spec import load
+from aol.lab.settings import Settings
+from aol.lab.study.spec import load
+from aol.records.record import Run
+from aol.records.store import Store
 from tests.support.made_up import record
 
 STUDY = """

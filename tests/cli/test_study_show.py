@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from aol.cli import main
-from aol.runs.store import Store
-from aol.study.spec import load
+from aol.lab.study.spec import load
+from aol.records.store import Store
 from tests.support.made_up import luck, records
 
 STUDY = """
@@ -213,5 +213,5 @@ def test_in_a_terminal_verdicts_have_a_colour(ran: tuple[str, str]) -> None:
 
 
 def test_the_other_commands_do_not_wait_for_statistics() -> None:
-    code = "import sys, aol.cli; sys.exit('scipy.stats' in sys.modules or 'aol.study.comparisons' in sys.modules)"
+    code = "import sys, aol.cli; sys.exit('scipy.stats' in sys.modules or 'aol.lab.study.comparisons' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from aol.data import Augmentation, Draws, centred, draw, training_batch
+from aol.lab.data import Augmentation, Draws, centred, draw, training_batch
 
 
 def test_a_cuda_graph_replays_a_batch() -> None:

@@ -7,7 +7,7 @@ import copy
 import pytest
 import torch
 
-from aol.nets.fused import FusedStack, blocks, stage
+from aol.lab.nets.fused import FusedStack, blocks, stage
 from tests.support.fused_nets import error, images, stacked, twins
 from tests.support.fused_stages import StageCase, halved
 

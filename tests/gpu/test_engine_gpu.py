@@ -7,15 +7,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from aol.bench.measure import random_pair
-from aol.data import open_data
-from aol.engine import OfflineLoop, StreamLoop, capacity, grid, learner
-from aol.engine.capture import Captured
-from aol.engine.settings import Value
-from aol.engine.source import data_of
-from aol.nets import fused
-from aol.nets.fused import FusedStack
-from aol.runs.groups import load_checkpoint, save_checkpoint
+from aol.lab.bench.measure import random_pair
+from aol.lab.data import open_data
+from aol.lab.engine import OfflineLoop, StreamLoop, capacity, grid, learner
+from aol.lab.engine.capture import Captured
+from aol.lab.engine.source import data_of
+from aol.lab.nets import fused
+from aol.lab.nets.fused import FusedStack
+from aol.lab.settings import Value
+from aol.lab.train.groups import load_checkpoint, save_checkpoint
 
 CUDA = torch.device("cuda")
 

@@ -7,17 +7,17 @@ from pathlib import Path
 import pytest
 import torch
 
-from aol.data import gpu_decode, open_data
-from aol.data.crops import crops_for
-from aol.data.gpu_decode import can_decode
-from aol.data.resample import Ragged, centre_view, crop_view, largest_crops, resample
-from aol.engine import OfflineLoop
-from aol.engine.kept_images import Decoded
-from aol.engine.settings import Settings
-from aol.engine.source import Decoding, sources
-from aol.engine.stored_source import FromStorage
-from aol.nets.fused.resample import batch
-from tests.data.test_resample import images, sizes
+from aol.lab.data import gpu_decode, open_data
+from aol.lab.data.crops import crops_for
+from aol.lab.data.gpu_decode import can_decode
+from aol.lab.data.resample import Ragged, centre_view, crop_view, largest_crops, resample
+from aol.lab.engine import OfflineLoop
+from aol.lab.engine.kept_images import Decoded
+from aol.lab.engine.source import Decoding, sources
+from aol.lab.engine.stored_source import FromStorage
+from aol.lab.nets.fused.resample import batch
+from aol.lab.settings import Settings
+from tests.lab.data.test_resample import images, sizes
 from tests.support.tiny_sets import image_folder
 
 CUDA = torch.device("cuda")

@@ -8,12 +8,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from aol.data import open_data
-from aol.engine import OfflineLoop, grid
-from aol.engine.settings import Settings, Value
-from aol.engine.stacking import ALONE, Case, choose
-from aol.nets import STACKINGS, ByRun
-from tests.nets.test_by_run import BUILD, RUNS, several, shown
+from aol.lab.data import open_data
+from aol.lab.engine import OfflineLoop, grid
+from aol.lab.engine.stacking import ALONE, Case, choose
+from aol.lab.nets import STACKINGS, ByRun
+from aol.lab.settings import Settings, Value
+from tests.lab.nets.test_by_run import BUILD, RUNS, several, shown
 from tests.support.small_nets import labels, losses, sgd
 
 CUDA = torch.device("cuda")

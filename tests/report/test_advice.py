@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from aol.ages.answers import Answers, pack
+from aol.records.compare import MethodRow
 from aol.report.advice import advise
 from aol.report.run_data import RunData
-from aol.runs.compare import MethodRow
 from aol.stats import paired_gain
 from tests.support.made_runs import changed, make_data
 

@@ -16,14 +16,14 @@ from PIL import Image
 from safetensors.torch import load_file, save_file
 
 from aol.cli import main
-from aol.data import open_data
-from aol.data.nuisance import change
+from aol.lab.data import open_data
+from aol.lab.data.nuisance import change
+from aol.lab.train import from_loop
+from aol.records.record import DamagedRunError, read_run, write_run
+from aol.records.store import NoRunsError, read_request
 from aol.report.run_data import load
 from aol.report.samples import samples_of
 from aol.report.write import write_report
-from aol.runs import from_loop
-from aol.runs.record import DamagedRunError, read_run, write_run
-from aol.runs.store import NoRunsError, read_request
 from tests.support.made_runs import make_data, write_data
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from aol.records.store import NoRunsError
 from aol.report.run_data import load
-from aol.runs.store import NoRunsError
 from tests.support.running import PATIENCE, forked, status_of
 from tests.support.tiny_runs import small_networks
 

@@ -1,4 +1,4 @@
-"""The CUDA kernels of `aol.nets.fused`, compiled by g++ and run thread by thread, and what their tests share."""
+"""The CUDA kernels of `aol.lab.nets.fused`, compiled by g++ and run thread by thread, and what their tests share."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from aol.nets.fused import blocks, stage
+from aol.lab.nets.fused import blocks, stage
 
 HERE = Path(__file__).parents[1] / "nets" / "fused"
 BF16 = torch.bfloat16

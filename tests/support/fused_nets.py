@@ -11,10 +11,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from aol.nets import Network, Stacked, stack
-from aol.nets.cnn import CNN
-from aol.nets.fused import FusedStack
-from aol.nets.resnet_cifar import resnet32
+from aol.lab.nets import Network, Stacked, stack
+from aol.lab.nets.cnn import CNN
+from aol.lab.nets.fused import FusedStack
+from aol.lab.nets.resnet_cifar import resnet32
 
 CLASSES = 3
 
@@ -87,7 +87,7 @@ def errors_of_a_step(fused: torch.nn.Module, oracle: Stacked, x: Tensor) -> dict
 @contextmanager
 def cuts(pixels: int | None = None, fewest: int = 0) -> Iterator[None]:
     """Cut tiles to `pixels` so that small maps have several, and choose when images are walked by rows."""
-    from aol.nets.fused import tiles
+    from aol.lab.nets.fused import tiles
 
     table, limit = dict(tiles.TILES), tiles.FEWEST
     default = tiles.tile_for("none")

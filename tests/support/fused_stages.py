@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from aol.nets.fused import blocks, launch, stage
+from aol.lab.nets.fused import blocks, launch, stage
 
 BF16 = torch.bfloat16
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 import aol
-from aol.runs.record import read_run
+from aol.records.record import read_run
 from tests.support.wide_margins import (
     CLASSES,
     DATA,

@@ -12,14 +12,14 @@ import numpy as np
 import torch
 
 from aol.ages.answers import Answers, pack
-from aol.plots.summary import Method
+from aol.records.record import Run, write_run
+from aol.records.samples import FILE, write_samples
+from aol.records.store import write_request
+from aol.records.table import RunFrame, frame_of
+from aol.report.figures.summary import Method
 from aol.report.pictures import Pictures
 from aol.report.run_data import RunData
 from aol.report.samples import Samples
-from aol.runs.record import Run, write_run
-from aol.runs.samples import FILE, write_samples
-from aol.runs.store import write_request
-from aol.runs.table import RunFrame, frame_of
 
 # Text that must never become markup or script, wherever it turns up.
 PAYLOADS = [

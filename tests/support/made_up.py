@@ -8,13 +8,13 @@ from pathlib import Path
 
 import numpy as np
 
-from aol.data.named import NUM_CLASSES
-from aol.engine.settings import Settings
-from aol.runs.record import Run
-from aol.runs.store import Store
-from aol.runs.table import RunFrame, frame_of
-from aol.study.comparisons import StudyResults, results_of
-from aol.study.spec import Method, Study
+from aol.lab.data.named import NUM_CLASSES
+from aol.lab.settings import Settings
+from aol.lab.study.comparisons import StudyResults, results_of
+from aol.lab.study.spec import Method, Study
+from aol.records.record import Run
+from aol.records.store import Store
+from aol.records.table import RunFrame, frame_of
 
 VERSIONS = {"aol": "1.0", "torch": "2.0", "python": "3.11", "device": "made up"}
 

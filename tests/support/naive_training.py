@@ -14,9 +14,10 @@ import torch
 from torch import Tensor
 from torch.func import functional_call
 
-from aol import _seeds, nets
-from aol.data.images import ImageSet, Pair, split_per_class
-from aol.engine import Settings
+from aol import _seeds
+from aol.lab import nets
+from aol.lab.data.images import ImageSet, Pair, split_per_class
+from aol.lab.engine import Settings
 from aol.longtail import long_tail
 from aol.memory import Reservoir
 from aol.streams import Arrivals, LimitedAccess, ShiftingTail

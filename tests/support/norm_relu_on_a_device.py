@@ -7,8 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from aol.nets import norm_relu as place
-from aol.nets.stacked_layers import StackedBatchNorm
+from aol.lab.nets import norm_relu as place
+from aol.lab.nets.stacked_layers import StackedBatchNorm
 
 LAST = torch.channels_last
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 import aol
-from aol.runs.record import read_run
+from aol.records.record import read_run
 
 
 def same(first: Tensor, second: Tensor) -> bool:

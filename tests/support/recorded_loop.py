@@ -8,8 +8,8 @@ import numpy as np
 import torch
 
 import aol
-from aol.runs.record import read_run
-from aol.runs.samples import SampleTable, read_samples
+from aol.records.record import read_run
+from aol.records.samples import SampleTable, read_samples
 
 LABELS = torch.tensor([i * i % 4 for i in range(30)])  # classes 0 and 1 alone: 2 and 3 are empty
 NAMES = ["cat", "<b>dog</b>", "=SUM(A1)", "last"]

@@ -9,10 +9,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from aol.nets.cnn import CNN
-from aol.nets.layers import Network
-from aol.nets.resnet import resnet34, resnet50
-from aol.nets.resnet_cifar import resnet32, resnet34_cifar
+from aol.lab.nets.cnn import CNN
+from aol.lab.nets.layers import Network
+from aol.lab.nets.resnet import resnet34, resnet50
+from aol.lab.nets.resnet_cifar import resnet32, resnet34_cifar
 
 CLASSES, BATCH = 3, 4
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from aol.runs.record import Run, by_class_of
+from aol.records.record import Run, by_class_of
 
 
 def small_run(**changed: object) -> Run:

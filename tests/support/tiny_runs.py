@@ -6,12 +6,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from aol.data.images import Augmentation, ImageSet, Pair, centred, mean_std
-from aol.engine import OfflineLoop, Settings, StreamLoop
-from aol.engine.loop import Loop
-from aol.nets.cnn import CNN
-from aol.nets.registry import NETWORKS, Entry
-from aol.nets.vit import ViT
+from aol.lab.data.images import Augmentation, ImageSet, Pair, centred, mean_std
+from aol.lab.engine import OfflineLoop, Settings, StreamLoop
+from aol.lab.engine.loop import Loop
+from aol.lab.nets.cnn import CNN
+from aol.lab.nets.registry import NETWORKS, Entry
+from aol.lab.nets.vit import ViT
 
 CPU = torch.device("cpu")
 CLASSES = ("a", "b", "c")

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from aol.data import named
+from aol.lab.data import named
 
 
 def pixels(seed: int, height: int = 40, width: int = 48) -> np.ndarray:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from aol.runs.record import Run
-from aol.runs.store import Store
+from aol.records.record import Run
+from aol.records.store import Store
 
 SHORT = """
 name = "short"

@@ -1,6 +1,6 @@
 """Every sample over time: right or wrong in each epoch (one bit), and the last and mean prediction.
 
-`SampleHistory` has a leading run axis and stays on the training device. `aol.runs.samples` writes one run to a file.
+`SampleHistory` has a leading run axis and stays on the training device. `aol.records.samples` writes one run to a file.
 """
 
 from __future__ import annotations

@@ -66,7 +66,7 @@ def _goes_on(parsed: argparse.Namespace) -> str:
 
 
 def _explained(error: Exception, parsed: argparse.Namespace) -> tuple[str, int]:
-    from aol.engine.settings import WrongSettingsError
+    from aol.lab.settings import WrongSettingsError
 
     if isinstance(error, WrongSettingsError):
         return str(error), 2
@@ -79,7 +79,7 @@ def _explained(error: Exception, parsed: argparse.Namespace) -> tuple[str, int]:
     if isinstance(error, OSError | RuntimeError | ImportError):
         return str(error), 1
     if isinstance(error, ValueError | TypeError):
-        from aol.data.errors import DataError
+        from aol.lab.data.errors import DataError
 
         return str(error), 1 if isinstance(error, DataError) else 2
     return f"{type(error).__name__}: {error} (an error in aol itself; --debug shows where)", 1

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 from aol.cli.execution import DEVICE
 from aol.cli.output import check_place, tell
 from aol.cli.parser import command, count, counts, positive, shares, switch, value
-from aol.engine.settings import WrongSettingsError
+from aol.lab.settings import WrongSettingsError
 
 if TYPE_CHECKING:
     import torch
 
-    from aol.bench.measure import Figures
+    from aol.lab.bench.measure import Figures
 
 
 @command(
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     value("--out", "FILE", "also write the figures to this file, as JSON"),
 )
 def _bench(args: argparse.Namespace) -> None:
-    from aol.engine.device import usable_device
+    from aol.lab.engine.device import usable_device
 
     of_large = {
         "--images": args.images,
@@ -69,7 +69,7 @@ def _bench(args: argparse.Namespace) -> None:
 
 def _random(args: argparse.Namespace, device: torch.device) -> tuple[Figures, list[str]]:
     """Measure on random images of CIFAR-10's size."""
-    from aol.bench import measure, networks
+    from aol.lab.bench import measure, networks
 
     runs: tuple[int, ...]
     runs, scale, epochs = ((1, 16, 64), 1.0, 3) if device.type == "cuda" else ((1, 2), 0.01, 1)
@@ -91,8 +91,8 @@ def _random(args: argparse.Namespace, device: torch.device) -> tuple[Figures, li
 
 
 def _make(args: argparse.Namespace) -> None:
-    from aol.bench import large
-    from aol.data.workers import cores
+    from aol.lab.bench import large
+    from aol.lab.data.workers import cores
 
     if not args.folder:
         raise WrongSettingsError("--make needs --folder DIR.")
@@ -105,8 +105,8 @@ def _make(args: argparse.Namespace) -> None:
 
 def _large(args: argparse.Namespace, device: torch.device) -> tuple[Figures, list[str]]:
     """Measure on large JPEGs."""
-    from aol.bench import large, measure
-    from aol.data import gpu_decode
+    from aol.lab.bench import large, measure
+    from aol.lab.data import gpu_decode
 
     shares = args.cpu_share or ()
     if shares and not gpu_decode.can_decode(device):

@@ -12,7 +12,7 @@ from pathlib import Path
 from aol.cli.flags import DATA_SETS
 from aol.cli.output import note, tell
 from aol.cli.parser import check_data, command, count, folder, show_help, switch, value
-from aol.engine.settings import WrongSettingsError
+from aol.lab.settings import WrongSettingsError
 
 _NAMES = ", ".join(DATA_SETS)
 _LOOK = value("--data-dir", "FOLDER", "look here first", type=folder)
@@ -40,7 +40,7 @@ def _progress(args: argparse.Namespace) -> Callable[[str, int, int], None] | Non
     "data list", "List the built-in data sets and where each one is.", ("aol data list", "aol data list --json"), _LOOK
 )
 def _list(args: argparse.Namespace) -> None:
-    from aol.data.named import list_sets
+    from aol.lab.data.named import list_sets
 
     sets = list_sets(data_dir=args.data_dir)
     places = [each.where or f"not on this machine: aol data get {each.name}" for each in sets]
@@ -59,8 +59,8 @@ def _list(args: argparse.Namespace) -> None:
 )
 def _get(args: argparse.Namespace) -> None:
     from aol._values import did_you_mean
-    from aol.data.download import get
-    from aol.data.named import NAMES
+    from aol.lab.data.download import get
+    from aol.lab.data.named import NAMES
 
     if args.name not in NAMES:
         hint = did_you_mean(args.name, NAMES)
@@ -80,7 +80,7 @@ def _get(args: argparse.Namespace) -> None:
     value("--workers", "N", "threads that decode", type=count(1), default=4),
 )
 def _check(args: argparse.Namespace) -> int:
-    from aol.data.open import check
+    from aol.lab.data.open import check
 
     check_data([args.name], "NAME_OR_FOLDER")
     found = check(args.name, data_dir=args.data_dir, decode=args.decode, workers=args.workers, progress=_progress(args))
@@ -106,7 +106,7 @@ def _check(args: argparse.Namespace) -> int:
     stopped=_STOPPED,
 )
 def _pack(args: argparse.Namespace) -> None:
-    from aol.data.pack import pack
+    from aol.lab.data.pack import pack
 
     _check_source(Path(args.source))
     show = _progress(args)
@@ -121,8 +121,8 @@ def _pack(args: argparse.Namespace) -> None:
 
 def _check_source(source: Path) -> None:
     """Refuse what cannot or need not be packed: a built-in set, by its name or folder, or a word that is no folder."""
-    from aol.data.named import official_at
-    from aol.data.sources import is_source
+    from aol.lab.data.named import official_at
+    from aol.lab.data.sources import is_source
 
     check_data([str(source)], "SOURCE")
     known = official_at(source) if source.is_dir() else None

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 from aol._used import is_remembered, remember
 from aol.cli.output import console
 from aol.cli.parser import Flag, choice, count, defaults_of, folder, seconds, shard, switch, value
-from aol.engine.launch import launched
-from aol.engine.settings import Settings, WrongSettingsError
-from aol.nets.registry import STACKINGS
+from aol.lab.engine.launch import launched
+from aol.lab.nets.registry import STACKINGS
+from aol.lab.settings import Settings, WrongSettingsError
 
 if TYPE_CHECKING:
-    from aol.runs.groups import ExecutionOptions
-    from aol.runs.progress import Silent
-    from aol.runs.record import Json
+    from aol.lab.train.groups import ExecutionOptions
+    from aol.lab.train.progress import Silent
+    from aol.records.record import Json
 
 DEVICE = value("--device", "NAME", "auto, cpu, cuda, cuda:1 ...", default="auto")
 EXECUTION: tuple[Flag, ...] = (
@@ -58,8 +58,8 @@ def options_of(args: argparse.Namespace, **more: Any) -> ExecutionOptions:
     """Return how to train, from the flags; `more` overrides them."""
     import torch
 
-    from aol.engine.device import usable_device
-    from aol.runs.groups import ExecutionOptions
+    from aol.lab.engine.device import usable_device
+    from aol.lab.train.groups import ExecutionOptions
 
     if getattr(args, "deterministic", False):
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # else cuBLAS has no deterministic kernels
@@ -103,7 +103,7 @@ def is_first() -> bool:
 
 def progress_for(args: argparse.Namespace, name: str = "") -> Silent:
     """Return how progress is shown: live on a terminal, else in lines; with `--json` not at all."""
-    from aol.runs.progress import Lines, Live, Silent
+    from aol.lab.train.progress import Lines, Live, Silent
 
     if args.json or not is_first():
         return Silent()

@@ -12,7 +12,7 @@ from dataclasses import fields
 
 from aol._values import THRESHOLDS
 from aol.cli.parser import Flag, folder, loggers, seed_list, switch, value
-from aol.engine.settings import CHOICES, MARGINS, WEIGHTINGS, Settings, Value, WrongSettingsError, grid, word
+from aol.lab.settings import CHOICES, MARGINS, WEIGHTINGS, Settings, Value, WrongSettingsError, grid, word
 
 DEFAULTS: Mapping[str, Value] = {field.name: field.default for field in fields(Settings)}  # type: ignore[misc]
 _TYPES = {field.name: str(field.type) for field in fields(Settings)}

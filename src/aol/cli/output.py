@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from aol._values import printable
-from aol.engine.settings import WrongSettingsError
+from aol.lab.settings import WrongSettingsError
 
 if TYPE_CHECKING:
     from rich.console import Console

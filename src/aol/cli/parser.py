@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn, TypeAlias
 
-from aol.engine.settings import WrongSettingsError
+from aol.lab.settings import WrongSettingsError
 
 WIDEST = 110
 _EXAMPLES = "examples:"
@@ -280,8 +280,8 @@ def seed_list(flag: str, text: str) -> list[int]:
 def check_data(names: Iterable[str], flag: str = "--data") -> None:
     """Refuse a word that is neither a built-in data set, one of another library, nor a folder, before it is opened."""
     from aol._values import did_you_mean
-    from aol.data.named import NAMES
-    from aol.data.sources import is_source
+    from aol.lab.data.named import NAMES
+    from aol.lab.data.sources import is_source
 
     for name in names:
         path = Path(name).expanduser()

@@ -9,7 +9,7 @@ from typing import Any
 
 from aol.cli.output import note, tell
 from aol.cli.parser import command, folder, number, path, switch, value
-from aol.engine.settings import WrongSettingsError
+from aol.lab.settings import WrongSettingsError
 
 FORMATS = ("png", "pdf", "svg")
 TABLES = (".csv", ".parquet")

@@ -16,8 +16,8 @@ from aol.cli.parser import choice, command, path, value
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from aol.runs.record import Json, Run
-    from aol.runs.table import RunFrame
+    from aol.records.record import Json, Run
+    from aol.records.table import RunFrame
 
 FORMATS = ("table", "csv", "json")
 MOST_CLASSES = 5
@@ -33,8 +33,8 @@ _OLD = 1.05  # mean age: below it practically every sample was right in the last
     choice("--format", FORMATS, "csv: a row a run, with all settings (default: table)"),
 )
 def _show(args: argparse.Namespace) -> int:
-    from aol.runs.record import DamagedRunError
-    from aol.runs.table import frame_of, read_runs
+    from aol.records.record import DamagedRunError
+    from aol.records.table import frame_of, read_runs
 
     wanted = chosen_format(args)
     damaged: list[DamagedRunError] = []
@@ -55,7 +55,7 @@ def _show(args: argparse.Namespace) -> int:
 
 def _asked(folders: Sequence[Path], there: int) -> int:
     """Return how many runs were asked for in the folders, where that is known."""
-    from aol.runs.store import requested_ids
+    from aol.records.store import requested_ids
 
     asked = [len(requested_ids(folder)) for folder in folders]
     return max(there, sum(asked)) if all(asked) else there
@@ -63,8 +63,8 @@ def _asked(folders: Sequence[Path], there: int) -> int:
 
 def what_is_left(folder: Path) -> tuple[bool, list[str]]:
     """Return whether `aol resume FOLDER` trains missing runs, and a sentence where it does not start some shares."""
-    from aol.runs.job import left_to_train
-    from aol.runs.store import Store, resume_command
+    from aol.lab.train.job import left_to_train
+    from aol.records.store import Store, resume_command
 
     try:
         resumes, shares = left_to_train(Store(folder))
@@ -95,8 +95,8 @@ _BY_CLASS = {
 
 
 def _as_json(run: Run, folder: str) -> dict[str, Json]:
-    from aol.runs.metrics import CURVES, accuracy_metrics, class_measures, counted, is_stream, zero_threshold_share
-    from aol.runs.record import numbers
+    from aol.records.metrics import CURVES, accuracy_metrics, class_measures, counted, is_stream, zero_threshold_share
+    from aol.records.record import numbers
 
     found: dict[str, Json] = {name: getattr(run, name) for name in _SAME}
     found |= {"config": dict(run.settings), "out": folder, "versions": dict(run.versions)}
@@ -123,7 +123,7 @@ def _finite(figures: Mapping[str, float]) -> Json:
 
 def print_runs(frame: RunFrame, folders: Sequence[Path], *, asked: int) -> None:
     """Print the table over seeds, the classes that are wrong longest, and what to do next."""
-    from aol.runs.store import REQUEST, resume_command
+    from aol.records.store import REQUEST, resume_command
 
     out = console()
     finished = frame[frame.finished.astype(bool)] if len(frame) else frame
@@ -199,8 +199,8 @@ def _percent(value: float | None, form: str = ".2f") -> str:
 
 
 def _print_table(out: Console, frame: RunFrame) -> None:
-    from aol.runs.compare import compare
-    from aol.runs.metrics import is_stream, zero_threshold_share
+    from aol.records.compare import compare
+    from aol.records.metrics import is_stream, zero_threshold_share
 
     runs = list(frame.runs.values())
     stream = all(is_stream(run) for run in runs)
@@ -228,8 +228,8 @@ def _print_table(out: Console, frame: RunFrame) -> None:
 
 def _print_classes(out: Console, frame: RunFrame) -> None:
     """Print what the mean over all test samples hides: the worst classes, head and tail."""
-    from aol.plots.summary import class_table
-    from aol.runs.metrics import measure_text
+    from aol.records.metrics import measure_text
+    from aol.report.figures.summary import class_table
 
     rows = class_table(frame)
     if rows.empty:

@@ -17,14 +17,14 @@ from aol.cli.execution import EXECUTION, absolute, add_noted, check_networks, no
 from aol.cli.flags import DEFAULTS, setting_values
 from aol.cli.output import check_place, chosen_format, console, give, plain_lines, print_table, tell, write
 from aol.cli.parser import Flag, choice, command, defaults_of, folder, seed_list, show_help, switch, value
-from aol.engine.settings import CHOICES, Settings, Value, WrongSettingsError, word
+from aol.lab.settings import CHOICES, Settings, Value, WrongSettingsError, word
 
 if TYPE_CHECKING:
-    from aol.engine.source import AnyPair
-    from aol.runs.record import Json
-    from aol.runs.store import Store
-    from aol.study.spec import Study
-    from aol.study.status import StudyStatus
+    from aol.lab.engine.source import AnyPair
+    from aol.lab.study.spec import Study
+    from aol.lab.study.status import StudyStatus
+    from aol.records.record import Json
+    from aol.records.store import Store
 
 ENDINGS = {".txt": "table", ".md": "markdown", ".csv": "csv", ".tex": "latex", ".json": "json"}
 FORMATS = tuple(ENDINGS.values())
@@ -63,7 +63,7 @@ command(
 
 def chosen(args: argparse.Namespace) -> Study:
     """Return the study, or the part of one, that the flags ask for. Other settings or seeds are other runs."""
-    from aol.study.spec import load
+    from aol.lab.study.spec import load
 
     study = load(args.study)
     changed = dict(_pair("--set", text) for text in args.set)
@@ -100,9 +100,9 @@ def _settings(flag: str, name: str, text: str) -> list[Value]:
 
 def _open(folders: Mapping[str, str], data_dir: str | None, runs: Sequence[Settings]) -> dict[str, AnyPair]:
     """Open the data sets of some runs: by name, or from the folder that was given for a name."""
-    from aol.data import open_data
-    from aol.data.named import NAMES, NUM_CLASSES
-    from aol.data.sources import is_source
+    from aol.lab.data import open_data
+    from aol.lab.data.named import NAMES, NUM_CLASSES
+    from aol.lab.data.sources import is_source
 
     pairs: dict[str, AnyPair] = {}
     for name in dict.fromkeys(run.data for run in runs):
@@ -122,7 +122,7 @@ def _open(folders: Mapping[str, str], data_dir: str | None, runs: Sequence[Setti
 
 
 def _store_in(out: str, study: str) -> Store:
-    from aol.runs.store import Store, refuse_old_format
+    from aol.records.store import Store, refuse_old_format
 
     if not Path(out).is_dir():
         raise WrongSettingsError(f"There is no folder {out}: aol study run {study} --out {out} creates it.")
@@ -135,7 +135,7 @@ def _store_in(out: str, study: str) -> Store:
 
 @command("study list", "List the built-in studies.", ("aol study list",))
 def _list(args: argparse.Namespace) -> None:
-    from aol.study.spec import builtin_names, load
+    from aol.lab.study.spec import builtin_names, load
 
     studies = [load(name) for name in builtin_names(smoke=False)]
     listed = [{"name": each.name, "title": each.title, "runs": len(each.all_runs())} for each in studies]
@@ -166,11 +166,11 @@ def _run(args: argparse.Namespace) -> int:
 
 def _carry_out(args: argparse.Namespace, networks: Sequence[str]) -> int:
     """Train the missing runs of a study; `networks` are those that the command line names."""
-    from aol.runs.driver import train
-    from aol.runs.from_loop import OVER_TIME
-    from aol.runs.progress import duration
-    from aol.runs.store import Store, write_request
-    from aol.study.status import study_status
+    from aol.lab.study.status import study_status
+    from aol.lab.train.driver import train
+    from aol.lab.train.from_loop import OVER_TIME
+    from aol.lab.train.progress import duration
+    from aol.records.store import Store, write_request
 
     study, store = chosen(args), Store(absolute(args.out) or "")
     asked = runs = study.all_runs()
@@ -210,7 +210,7 @@ def _carry_out(args: argparse.Namespace, networks: Sequence[str]) -> int:
         if args.ray is None:
             outcome = train(runs, store, opened, options, progress, keep=OVER_TIME, require=study.keep, asked=asked)
         else:
-            from aol.study.ray import train_on_ray
+            from aol.lab.study.ray import train_on_ray
 
             given = args.ray, runs, store, opened, options, progress
             outcome = train_on_ray(*given, device=args.device, folders=folders, require=study.keep)
@@ -253,14 +253,14 @@ def resume(args: argparse.Namespace, request: Mapping[str, Json]) -> int | None:
     groups=_PART,
 )
 def _status(args: argparse.Namespace) -> None:
-    from aol.runs.store import Store
-    from aol.study.status import study_status
+    from aol.lab.study.status import study_status
+    from aol.records.store import Store
 
     _print_status(args, study_status(chosen(args), Store(args.out)), {})
 
 
 def _print_status(args: argparse.Namespace, status: StudyStatus, more: Mapping[str, object]) -> None:
-    from aol.study.status import by_cell
+    from aol.lab.study.status import by_cell
 
     if args.json:
         print(json.dumps({**status.as_dict(), **more}))
@@ -296,8 +296,8 @@ def _show(args: argparse.Namespace) -> None:
     check_place(args.write)
     wanted = chosen_format(args, ENDINGS)
     store = _store_in(args.out, args.study)
-    from aol.study.comparisons import study_results
-    from aol.study.formats import render, styled_lines
+    from aol.lab.study.comparisons import study_results
+    from aol.lab.study.formats import render, styled_lines
 
     results = study_results(study, store, figure=args.figure, more_seeds=args.seeds is None)
     if wanted != "table" or args.write or not sys.stdout.isatty():
@@ -320,8 +320,8 @@ def _show(args: argparse.Namespace) -> None:
     json=False,
 )
 def _page(args: argparse.Namespace) -> None:
-    from aol.study.page import results_page
-    from aol.study.spec import load
+    from aol.lab.study.page import results_page
+    from aol.lab.study.spec import load
 
     check_place(args.write)
     store = _store_in(args.out, "NAME")
@@ -343,7 +343,7 @@ def _page(args: argparse.Namespace) -> None:
     groups=_PART,
 )
 def _draw(args: argparse.Namespace) -> None:
-    from aol.plots import style
+    from aol.report.figures import style
 
     study = chosen(args)
     path = Path(args.write).expanduser()
@@ -355,8 +355,8 @@ def _draw(args: argparse.Namespace) -> None:
     style.matplotlib()
     store = _store_in(args.out, args.study)
 
-    from aol.study.comparisons import study_results
-    from aol.study.draw import draw
+    from aol.lab.study.comparisons import study_results
+    from aol.lab.study.draw import draw
 
     results = study_results(study, store, more_seeds=args.seeds is None)
     if not len(results.frame):
@@ -381,8 +381,8 @@ def _draw(args: argparse.Namespace) -> None:
     _OUT,
 )
 def _gather(args: argparse.Namespace) -> int:
-    from aol.runs.store import Store
-    from aol.study.gather import gather
+    from aol.lab.study.gather import gather
+    from aol.records.store import Store
 
     store = Store(args.out)
     gathered = gather([Path(source) for source in args.sources], store)

@@ -27,14 +27,14 @@ from aol.cli.flags import KEEP_SAMPLES, OUTPUT, in_flags, runs_of, setting_flags
 from aol.cli.output import note
 from aol.cli.parser import check_data, command, path, value
 from aol.cli.show import print_json, print_runs, what_is_left
-from aol.engine.launch import launched
-from aol.engine.settings import Settings, WrongSettingsError
+from aol.lab.engine.launch import launched
+from aol.lab.settings import Settings, WrongSettingsError
 
 if TYPE_CHECKING:
-    from aol.engine.source import AnyPair
-    from aol.runs.progress import Silent
-    from aol.runs.record import Json
-    from aol.runs.store import Store
+    from aol.lab.engine.source import AnyPair
+    from aol.lab.train.progress import Silent
+    from aol.records.record import Json
+    from aol.records.store import Store
 
 BASE = Path("runs")  # of folders that were not named
 _SLOW_PIXELS = 128
@@ -76,7 +76,7 @@ def _train(args: argparse.Namespace) -> int:
 
 def _carry_out(args: argparse.Namespace, runs: Sequence[Settings]) -> int:
     """Train the runs of `aol train` or `aol stream` into `--out`, and note there what was asked for."""
-    from aol.runs.store import Store
+    from aol.records.store import Store
 
     check_networks(runs, [run.net for run in runs], "")
     out = _output_folder(args)
@@ -101,8 +101,8 @@ def _carry_out(args: argparse.Namespace, runs: Sequence[Settings]) -> int:
     groups={"execution": unchanged(_EXECUTION)},
 )
 def _resume(args: argparse.Namespace) -> int | None:
-    from aol.runs.job import requested_runs
-    from aol.runs.store import Store, read_request, refuse_old_format
+    from aol.lab.train.job import requested_runs
+    from aol.records.store import Store, read_request, refuse_old_format
 
     if not args.folder.is_dir():
         raise WrongSettingsError(f"there is no folder {args.folder}.")
@@ -133,9 +133,9 @@ def train_runs(
     args: argparse.Namespace, runs: Sequence[Settings], store: Store, request: dict[str, Json], *, resume: bool
 ) -> int:
     """Train runs and print what came of it; return the exit status."""
-    from aol.runs import driver, job
-    from aol.runs.store import resume_command
-    from aol.runs.table import frame_of
+    from aol.lab.train import driver, job
+    from aol.records.store import resume_command
+    from aol.records.table import frame_of
 
     options = options_of(args)
     args.stopped = f"`{resume_command(store.folder)}` continues from the last checkpoint"
@@ -175,9 +175,9 @@ def train_runs(
 
 def _open(directory: Path, data_dir: str | None, runs: Sequence[Settings]) -> dict[str, AnyPair]:
     """Open the data sets of some runs; relative folders refer to `directory`."""
-    from aol.data import open_data
-    from aol.data.named import NAMES
-    from aol.data.sources import is_source
+    from aol.lab.data import open_data
+    from aol.lab.data.named import NAMES
+    from aol.lab.data.sources import is_source
 
     names = dict.fromkeys(run.data for run in runs)
     known = {name for name in names if name in NAMES or is_source(name)}
@@ -196,7 +196,7 @@ def _warn_of_small_gains(runs: Sequence[Settings], progress: Silent) -> None:
 
 
 def _warn_of_large_images(runs: Sequence[Settings], pairs: dict[str, AnyPair], progress: Silent) -> None:
-    from aol.engine.source import shape_of
+    from aol.lab.engine.source import shape_of
 
     for run in {run.data: run for run in runs}.values():
         size = shape_of(pairs[run.data], run.image_size)[1]

@@ -11,7 +11,7 @@ from torch import Tensor
 from aol import _check
 from aol.ages import ClassAges, SampleAges
 from aol.ids import Ids
-from aol.runs.recorder import Figure, Recorder
+from aol.records.recorder import Figure, Recorder
 
 Recording: TypeAlias = Recorder | str | os.PathLike[str] | Callable[[SampleAges | ClassAges], Recorder] | None
 

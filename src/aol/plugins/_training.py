@@ -20,7 +20,7 @@ from aol.ids import Ids
 from aol.losses import is_correct, with_offset
 from aol.margins import Margins
 from aol.plugins._records import Recording, Records
-from aol.runs.recorder import Figure
+from aol.records.recorder import Figure
 from aol.sampling import EpochSampler
 from aol.weights import ErrorRates
 

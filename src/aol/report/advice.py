@@ -11,13 +11,13 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from aol.plots.summary import time_unit
+from aol.records.compare import MethodRow
+from aol.records.record import Floats, Ints
+from aol.report.figures.summary import time_unit
 from aol.report.hidden_groups import hidden_groups
 from aol.report.label_quality import Masks
 from aol.report.methods import best_first, gain_text, is_better
 from aol.report.run_data import RunData, last_known
-from aol.runs.compare import MethodRow
-from aol.runs.record import Floats, Ints
 
 OLD = 2.0  # a class is old from this mean age on: right in half of the epochs at random, its samples would have it
 OLD_ON_STREAM = 5.0  # there a class grows older whenever it is below the median, as half of them are

@@ -11,7 +11,7 @@ import json
 import numpy as np
 import numpy.typing as npt
 
-from aol.runs.record import Json
+from aol.records.record import Json
 
 Floats = npt.NDArray[np.floating]
 Ints = npt.NDArray[np.integer]

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from aol.runs.record import Ints
-from aol.runs.samples import Shorts
+from aol.records.record import Ints
+from aol.records.samples import Shorts
 
 AFTER = 5  # wrong answers in a row that make a sample old
 _LEAST = 5  # samples of a group

@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from aol.runs.record import Floats, Ints
-from aol.runs.samples import Reals, Shorts
+from aol.records.record import Floats, Ints
+from aol.records.samples import Reals, Shorts
 
 Masks = npt.NDArray[np.bool_]
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from aol.plots.summary import ends
-from aol.runs.compare import MethodRow, compare
-from aol.runs.record import Run
-from aol.runs.table import frame_of
+from aol.records.compare import MethodRow, compare
+from aol.records.record import Run
+from aol.records.table import frame_of
+from aol.report.figures.summary import ends
 
 
 def method_rows(runs: Sequence[Run]) -> list[MethodRow]:

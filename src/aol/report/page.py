@@ -18,10 +18,10 @@ from string import Template
 
 from aol._files import write_atomically
 from aol._need import need
+from aol.records.record import Json
 from aol.report.codec import as_script
 from aol.report.payload import payload
 from aol.report.run_data import RunData
-from aol.runs.record import Json
 
 # In this order: each may use those before it.
 SCRIPTS = (

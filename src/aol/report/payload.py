@@ -14,15 +14,15 @@ import numpy as np
 
 from aol._values import unlike
 from aol._version import __version__
-from aol.plots.survival import survival_by_part
+from aol.records.compare import MethodRow
+from aol.records.metrics import MEASURES, at_the_end, is_stream
+from aol.records.record import Json, Run, numbers
 from aol.report.advice import Advice, advise
 from aol.report.codec import pack, spread
+from aol.report.figures.survival import survival_by_part
 from aol.report.methods import answer, method_rows
 from aol.report.run_data import RunData, last_known, trend
 from aol.report.samples import EPOCHS, Album, Samples, describe
-from aol.runs.compare import MethodRow
-from aol.runs.metrics import MEASURES, at_the_end, is_stream
-from aol.runs.record import Json, Run, numbers
 
 RUNS = 24  # with details; the others are rows of a table
 CLASSES = 100_000  # classes of all runs together, with details

@@ -16,14 +16,14 @@ from torch import Tensor
 
 from aol._need import need
 from aol._used import is_remembered
-from aol.data import ImageSet, Pair, StoredImages, open_data
-from aol.data.decode import open_image
-from aol.data.named import NAMES, find
-from aol.data.nuisance import change
-from aol.data.sources import is_source
-from aol.runs.previews import read_thumbnails
-from aol.runs.record import Run
-from aol.runs.samples import SampleTable
+from aol.lab.data import ImageSet, Pair, StoredImages, open_data
+from aol.lab.data.decode import open_image
+from aol.lab.data.named import NAMES, find
+from aol.lab.data.nuisance import change
+from aol.lab.data.sources import is_source
+from aol.records.previews import read_thumbnails
+from aol.records.record import Run
+from aol.records.samples import SampleTable
 
 SIDE = 96  # the most pixels a side
 _QUALITY = 85

@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 
 from aol._values import unlike
+from aol.records.record import DamagedRunError, Floats, Run, by_class_of, read_run
+from aol.records.store import find_runs
+from aol.records.table import told_apart
 from aol.report.samples import Samples, samples_of
-from aol.runs.record import DamagedRunError, Floats, Run, by_class_of, read_run
-from aol.runs.store import find_runs
-from aol.runs.table import told_apart
 
 # Class ages, the best first: records that were converted from aol 0.1.0 have smoothed ages only.
 _AGES = ("age", "smoothed_age")

@@ -16,12 +16,12 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from aol.records.previews import Description, read_descriptions
+from aol.records.record import DamagedRunError, Floats, Ints, Json, Run, numbers
+from aol.records.samples import FILE, Reals, SampleTable, Shorts, read_ids, read_samples
 from aol.report.codec import steps
 from aol.report.label_quality import Masks, competent_classes, suspicion
 from aol.report.pictures import Pictures, find_pictures
-from aol.runs.previews import Description, read_descriptions
-from aol.runs.record import DamagedRunError, Floats, Ints, Json, Run, numbers
-from aol.runs.samples import FILE, Reals, SampleTable, Shorts, read_ids, read_samples
 
 _SUSPICIOUS = 0.5  # a label with more is likely wrong
 _LEAST_EPOCHS = 3  # that must have seen a sample before its label is called wrong

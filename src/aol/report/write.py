@@ -13,12 +13,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from aol._values import unlike
-from aol.plots import draw
+from aol.records import record, samples, store
+from aol.records.table import frame_of
 from aol.report.export import export
+from aol.report.figures import draw
 from aol.report.page import write_page
 from aol.report.run_data import RunData, load
-from aol.runs import record, samples, store
-from aol.runs.table import frame_of
 
 RECORDS = frozenset((record.FILE, samples.FILE, store.REQUEST))  # other files in the folder may change
 _SHARE = 0.5  # of the time at most is spent on reading and writing

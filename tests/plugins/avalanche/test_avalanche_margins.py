@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 import aol
 from aol.plugins.avalanche import AgePlugin
-from aol.runs.record import read_run
+from aol.records.record import read_run
 from tests.support.digit_streams import CLASSES, contents, naive, network, parameters, shifting_tail, split_digits
 from tests.support.plugin_checks import same_state
 

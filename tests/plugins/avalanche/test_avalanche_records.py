@@ -12,7 +12,7 @@ from avalanche.training.storage_policy import ReservoirSamplingBuffer
 
 import aol
 from aol.plugins.avalanche import AgePlugin
-from aol.runs.record import read_run
+from aol.records.record import read_run
 from tests.support.digit_streams import CLASSES, contents, naive, network, parameters, shifting_tail
 
 

@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import aol
 from aol.plugins.lightning import AgeOfLearning
-from aol.runs.record import read_run
+from aol.records.record import read_run
 from tests.support.plugin_checks import check_same_record
 from tests.support.recorded_loop import ages_over_time, samples_of
 from tests.support.small_lightning import (

@@ -10,9 +10,9 @@ from mlflow import MlflowClient
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from aol.cli import main
-from aol.engine.settings import Settings
-from aol.runs.loggers import MLflow, WandB
-from aol.runs.record import Run, read_run
+from aol.lab.settings import Settings
+from aol.lab.train.loggers import MLflow, WandB
+from aol.records.record import Run, read_run
 
 
 @pytest.fixture(autouse=True)

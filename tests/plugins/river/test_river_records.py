@@ -11,7 +11,7 @@ from river import naive_bayes
 
 import aol
 from aol.plugins.river import AgedClassifier
-from aol.runs.record import read_run
+from aol.records.record import read_run
 
 
 def test_classes_join_the_record_when_they_first_come(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from sklearn.svm import LinearSVC
 
 import aol
 from aol.plugins.sklearn import AgedClassifier
-from aol.runs.record import read_run
+from aol.records.record import read_run
 from tests.support.recorded_loop import ages_over_time, samples_of
 
 X, y = load_wine(return_X_y=True)

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from aol.plugins.skorch import AgeOfLearning, IndexedLoader
-from aol.runs.record import read_run
+from aol.records.record import read_run
 from tests.support import ddp_skorch
 from tests.support.plugin_checks import check_same_record, check_two_processes_are_one
 from tests.support.running import PATIENCE

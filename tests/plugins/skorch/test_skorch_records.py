@@ -14,7 +14,7 @@ from torch import nn
 
 import aol
 from aol.plugins.skorch import AgeOfLearning
-from aol.runs.record import read_run
+from aol.records.record import read_run
 from tests.support.recorded_loop import ages_over_time, samples_of
 from tests.support.small_skorch import net, skewed
 

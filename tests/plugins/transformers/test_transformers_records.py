@@ -9,7 +9,7 @@ import torch
 from transformers import TrainerCallback
 
 import aol
-from aol.runs.record import read_run
+from aol.records.record import read_run
 from tests.support.recorded_loop import ages_over_time, samples_of
 from tests.support.small_transformers import CLASSES, DATA, LABELS, made, made_margins, padded, sample_ages, trained
 

@@ -1,0 +1,185 @@
+"""Data sets with a hidden minority: a nuisance gives the class away in all but a few training images.
+
+A nuisance is a colour for each class: the tint of the image, or a patch in its corner. In training images it is that of
+the class, but for a share of conflicts; in the test set it is independent of the class. So a network that learns the
+nuisance fails on the test set. Labels may be noisy in addition.
+
+All draws are functions of the set and of a seed, 0 unless given: they are the same for all runs, because runs that are
+trained together share their images. What differs between runs is which samples they train on, by `stratified`.
+"""
+
+from __future__ import annotations
+
+import colorsys
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from aol import _seeds, _values
+from aol.lab.data.errors import DataError
+from aol.lab.data.images import ImageSet, Normalisation, Pair, Shortcut, split_per_class
+from aol.longtail import keep_per_class
+
+_NUISANCE, _BALANCED, _SAMPLES, _NOISE = range(1_000_003, 1_000_007)  # their places in the path of a seed
+_SATURATION = 0.75
+_PATCH = 5  # a patch is a fifth of the image wide
+
+
+def change(
+    pair: Pair[ImageSet],
+    *,
+    nuisance: str = "none",
+    conflicts: float = 0.02,
+    noise: float = 0.0,
+    validation: float = 0.0,
+    seed: int = 0,
+    pixels: bool = True,
+) -> Pair[ImageSet]:
+    """Return a data set with a nuisance and noisy training labels; places of samples stay as they are.
+
+    Args:
+        pair: the set; its validation split, if it has one, is replaced.
+        nuisance: "tint", "patch" or "none". Images become RGB unless it is "none".
+        conflicts: share of the training images of each class whose nuisance is that of another class.
+        noise: share of the training images of each class that get the label of another class, at random. The nuisance
+            goes with the true class.
+        validation: share of each class to hold out. The held-out part is like the test set: its nuisance is
+            independent of the class, and its labels are right.
+        seed: of all draws.
+        pixels: False leaves the pixels as they are, but for the number of channels: quick, for labels and shapes only.
+
+    >>> from aol.lab.data import load
+    >>> biased = change(load("digits"), nuisance="patch", conflicts=0.05)
+    >>> biased.train.shape, int(biased.shortcut.train.sum()), int(biased.shortcut.test.sum())
+    ((3, 8, 8), 70, 322)
+    """
+    labels, classes = pair.train.labels, pair.num_classes
+    if classes < 2:
+        raise DataError(f"{pair.name} has one class: a nuisance and noisy labels need two or more")
+    kept, held = torch.arange(len(labels)), torch.empty(0, dtype=torch.int64)
+    if validation:
+        kept, held = split_per_class(labels, validation, seed=seed)
+    own, there = labels.clone(), pair.test.labels
+    if nuisance != "none":
+        own[kept] = biased_nuisance(labels[kept], classes, conflicts, seed=seed)
+        own[held] = balanced_nuisance(labels[held], classes, seed=seed)
+        there = balanced_nuisance(pair.test.labels, classes, seed=seed + 1)
+    show = apply if pixels else _as_rgb
+    train, test = show(pair.train, nuisance, own), show(pair.test, nuisance, there)
+    held_out = train.subset(held) if len(held) else None
+    noisy = labels.clone()
+    noisy[kept] = noisy_labels(labels[kept], classes, noise, seed=seed)
+    grey = nuisance != "none" and pair.train.shape[0] == 1
+    return replace(
+        pair,
+        train=replace(train, labels=noisy),
+        test=test,
+        validation=held_out,
+        normalisation=_three_channels(pair.normalisation) if grey else pair.normalisation,
+        standardised=_three_channels(pair.standardised) if grey else pair.standardised,
+        shortcut=Shortcut(kept, own != labels, there != pair.test.labels),
+    )
+
+
+def biased_nuisance(labels: Tensor, num_classes: int, conflicts: float, *, seed: int) -> Tensor:
+    """Return a nuisance for each sample, `int64 [N]`: its class, but another one for a share of each class.
+
+    >>> labels = torch.arange(1000) % 10
+    >>> int((biased_nuisance(labels, 10, 0.02, seed=0) != labels).sum())
+    20
+    """
+    return _other_for_some(labels, num_classes, conflicts, _seeds.generator(seed, _NUISANCE))
+
+
+def noisy_labels(labels: Tensor, num_classes: int, noise: float, *, seed: int) -> Tensor:
+    """Return labels of which a share of each class is replaced by that of another class, at random.
+
+    >>> labels = torch.arange(1000) % 10
+    >>> int((noisy_labels(labels, 10, 0.05, seed=0) != labels).sum())
+    50
+    """
+    return _other_for_some(labels, num_classes, noise, _seeds.generator(seed, _NOISE))
+
+
+def _other_for_some(labels: Tensor, num_classes: int, share: float, generator: torch.Generator) -> Tensor:
+    counts = (torch.bincount(labels, minlength=num_classes) * share).round().to(torch.int64)
+    chosen = keep_per_class(labels, counts, generator)
+    found = labels.clone()
+    found[chosen] += torch.randint(1, num_classes, chosen.shape, generator=generator)
+    return found % num_classes
+
+
+def balanced_nuisance(labels: Tensor, num_classes: int, *, seed: int) -> Tensor:
+    """Return a nuisance for each sample, `int64 [N]`: in each class every value as often, but for one.
+
+    >>> found = balanced_nuisance(torch.zeros(20, dtype=torch.int64), 10, seed=0)
+    >>> torch.bincount(found)
+    tensor([2, 2, 2, 2, 2, 2, 2, 2, 2, 2])
+    """
+    generator = _seeds.generator(seed, _BALANCED)
+    found = torch.empty_like(labels)
+    for label in range(num_classes):
+        members = (labels == label).nonzero().flatten()
+        shuffled = members[torch.randperm(len(members), generator=generator)]
+        first = torch.randint(num_classes, (), generator=generator)  # else small classes would have the first values
+        found[shuffled] = (torch.arange(len(members)) + first) % num_classes
+    return found
+
+
+def colours(number: int, saturation: float = 1.0) -> Tensor:
+    """Return as many colours with evenly spaced hues, RGB in [0, 1], `float32 [number, 3]`.
+
+    >>> colours(3)
+    tensor([[1., 0., 0.],
+            [0., 1., 0.],
+            [0., 0., 1.]])
+    """
+    return torch.tensor([colorsys.hsv_to_rgb(place / number, saturation, 1.0) for place in range(number)])
+
+
+def apply(images: ImageSet, kind: str, nuisance: Tensor) -> ImageSet:
+    """Return a split whose images show their `nuisance [N]`, a number of a class: as a tint or as a patch."""
+    if _values.choice("nuisance", kind, _values.NUISANCES) == "none":
+        return images
+    pixels = images.images.expand(-1, 3, -1, -1)  # one channel becomes three; three stay
+    if kind == "tint":
+        shades = (colours(images.num_classes, _SATURATION) * 255).round().to(torch.int32)[nuisance]
+        changed = torch.empty(pixels.shape, dtype=torch.uint8)
+        for start in range(0, len(pixels), 4096):
+            part = slice(start, start + 4096)
+            changed[part] = (pixels[part].to(torch.int32) * shades[part, :, None, None] // 255).to(torch.uint8)
+    else:
+        side = max(2, pixels.shape[-1] // _PATCH)
+        changed = pixels.clone()
+        fill = (colours(images.num_classes) * 255).round().to(torch.uint8)[nuisance]
+        changed[:, :, :side, :side] = fill[:, :, None, None]
+    return replace(images, images=changed)
+
+
+def _as_rgb(images: ImageSet, kind: str, nuisance: Tensor) -> ImageSet:
+    """Return a split with the number of channels that `apply` gives it; no pixel is copied."""
+    return images if kind == "none" else replace(images, images=images.images.expand(-1, 3, -1, -1))
+
+
+def _three_channels(grey: Normalisation) -> Normalisation:
+    return Normalisation(grey.scale * 3, grey.shift * 3)
+
+
+def stratified(labels: Tensor, samples: int, *, seed: int) -> Tensor:
+    """Return that many samples, of each class its share, as indices in ascending order, `int64`.
+
+    Fractions are rounded by the largest remainders, so that the numbers by class depend on the labels only.
+
+    >>> labels = torch.tensor([0] * 60 + [1] * 30 + [2] * 10)
+    >>> torch.bincount(labels[stratified(labels, 25, seed=0)])
+    tensor([15,  8,  2])
+    """
+    if samples > labels.numel():
+        raise ValueError(f"samples must be at most {labels.numel()}, the number of training samples, not {samples}.")
+    available = torch.bincount(labels)
+    exact = available.to(torch.float64) * samples / labels.numel()
+    counts = exact.floor().to(torch.int64)
+    first = (counts - exact).argsort(stable=True)[: samples - int(counts.sum())]
+    counts[first] += 1
+    return keep_per_class(labels, counts, _seeds.generator(seed, _SAMPLES))

@@ -1,0 +1,68 @@
+"""The device that a word of the command line names, and memory and threads on a CPU."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import platform
+from collections.abc import Iterator
+
+import torch
+
+from aol.lab.engine.launch import local_rank
+from aol.lab.settings import WrongSettingsError
+
+# Of glibc's malloc.h. 32 MiB is the most that every version accepts, and what malloc itself grows to.
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = (-1, 512 << 20), (-3, 32 << 20)
+
+
+def keep_freed_memory() -> bool:
+    """Let malloc keep up to 512 MiB that tensors free, for the next ones; return whether it does.
+
+    By default glibc returns memory at the end of a training step, and each page is faulted in and zeroed again in the
+    next one. Other C libraries are left as they are.
+    """
+    if platform.libc_ver()[0] != "glibc":
+        return False
+    mallopt = ctypes.CDLL(None).mallopt
+    return all(mallopt(*setting) for setting in (_MMAP_THRESHOLD, _TRIM_THRESHOLD))
+
+
+@contextlib.contextmanager
+def one_thread(wanted: bool = True) -> Iterator[None]:
+    """Compute with one thread, if that is wanted and the user has not chosen a number.
+
+    Threads wait for each other after every operation. Of small ones, two threads save little on idle cores, and wait
+    many times as long as they compute where other programs use the cores.
+    """
+    if not wanted or os.environ.get("OMP_NUM_THREADS"):
+        yield
+        return
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def usable_device(name: str) -> torch.device:
+    """Return the device that a word names, made ready, after checking that it can be used."""
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        device = torch.device("cuda", local_rank()) if name == "cuda" else torch.device(name)
+    except RuntimeError as error:
+        raise WrongSettingsError(f"--device must be auto, cpu, cuda or cuda:N, not {name!r}.") from error
+    if device.type not in ("cpu", "cuda") or (device.type == "cpu" and device.index):
+        raise WrongSettingsError(f"--device must be auto, cpu, cuda or cuda:N, not {name!r}.")
+    try:
+        device = torch.empty(0, device=device).device
+    except (RuntimeError, AssertionError) as error:
+        raise WrongSettingsError(f"--device {name} cannot be used here: {str(error).splitlines()[0]}") from error
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    else:
+        keep_freed_memory()
+    return device

@@ -1,0 +1,362 @@
+"""One pass over samples, to train or to evaluate. Batches are read from buffers that hold the whole pass, at a cursor.
+
+The tensors of a batch thus keep their memory, as a CUDA graph needs (`capture.py`), and an epoch never waits for the
+device.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from aol import _distributed
+from aol.ages.history import ANSWER, answer
+from aol.lab.engine.capture import Captured
+from aol.lab.engine.learner import Learner
+from aol.lab.engine.source import OnDevice, Source
+from aol.lab.engine.stored_source import FromStorage
+from aol.losses import loss_total
+from aol.readings import SUMS, add_readings, answers, means
+
+# The most images, and pixels, of all runs together in one evaluation batch. On a CPU, feature maps of 16 channels then
+# have 16 MiB: larger than 32 MiB, malloc would return them to the system, and fault all pages in again.
+_EVALUATION_BATCH = {"cpu": (4096, 1 << 18), "cuda": (65536, 1 << 26)}
+_STREAMED_BATCH = 256  # the most images of an evaluation batch that is decoded meanwhile: the first one is there sooner
+Observe = Callable[[Tensor, Tensor, Tensor, Tensor], None]
+ObserveLogits = Callable[[Tensor, Tensor, Tensor | None], None]
+# Told on the host how many images each batch has. It must not wait for the device, but for margins that move by steps.
+Issued = Callable[[int], None]
+
+
+@dataclass(frozen=True)
+class Trained:
+    """Results of a training pass: mean loss `[R]`, right answers and samples by class `[R, C]`, the last rate.
+
+    Of large images also the seconds of the pass, and those in which the device waited for images.
+    """
+
+    loss: Tensor
+    right: Tensor
+    count: Tensor
+    rate: float
+    images: int
+    seconds: float | None = None
+    waited: float | None = None
+
+    def by_class(self) -> dict[str, Tensor]:
+        """Return samples and accuracy of each class, `[R, C]`, by their names in the history."""
+        return {"train_count": self.count, "train_accuracy": self.right / self.count}
+
+
+class TrainPass:
+    """Trains for one pass over m samples a run; called once an epoch.
+
+    Args:
+        learner: the networks to train.
+        source: where images come from.
+        num_classes: C.
+        size: m, the same in every pass.
+        observe: called for each batch with positions, labels, which were right, and answers, each `[R, B]`; or None.
+        observe_logits: called for each batch with labels `[R, B]`, logits `[R, B, C]` and None; or None.
+        observed: returns the tensors that these two change.
+        issued: called after each batch with its images, of all processes.
+    """
+
+    def __init__(
+        self,
+        learner: Learner,
+        source: Source,
+        *,
+        num_classes: int,
+        size: int,
+        observe: Observe | None,
+        observe_logits: ObserveLogits | None = None,
+        observed: Callable[[], Iterable[Tensor]],
+        issued: Issued = lambda _: None,
+    ) -> None:
+        self._learner, self._source, self._observe, self._observed_tensors = learner, source, observe, observed
+        self._observe_logits, self._issued = observe_logits, issued
+        device, runs = learner.device, len(learner.runs)
+        self._size, self._batch = size, learner.settings.batch_size
+        rank, self._world = _distributed.world()
+        self._mine, self._real = share(size, self._batch, rank, self._world, device)
+        self._share = -(-self._batch // self._world)
+        shape = (runs, self._mine.numel())
+        self._place = torch.zeros(shape, dtype=torch.int64, device=device)
+        self._position = torch.zeros_like(self._place)
+        self._weight = torch.zeros(shape, device=device)
+        self._rates = torch.zeros(self.steps, device=device)
+        self._cursor = torch.zeros((), dtype=torch.int64, device=device)
+        self._step = torch.zeros_like(self._cursor)
+        self._losses = torch.zeros(runs, dtype=torch.float64, device=device)
+        self._sums = torch.zeros((2, runs, num_classes), dtype=torch.float64, device=device)
+        self._batches: dict[int, Captured] = {}
+        self._shown: Tensor | None = None  # the images of a captured step, where they come from storage
+
+    @property
+    def steps(self) -> int:
+        """How many optimiser steps a pass takes."""
+        return -(-self._size // self._batch)
+
+    def __call__(
+        self,
+        place: Tensor,
+        position: Tensor,
+        weight: Tensor,
+        *,
+        rates: Sequence[float],
+        epoch: int,
+        seeds: Sequence[int],
+        coming: Tensor | None = None,
+    ) -> Trained:
+        """Train on `place [R, m]`, indices into the data set, in that order; `position` is passed to `observe`.
+
+        `coming`: the `place` of the next epoch, where it is known: images in storage are read before this pass ends.
+        """
+        start = time.perf_counter()
+        self._place.copy_(place[:, self._mine])
+        self._position.copy_(position[:, self._mine])
+        self._weight.copy_(weight[:, self._mine] * self._real)
+        self._rates.copy_(torch.tensor(rates))
+        for tally in (self._cursor, self._step, self._losses, self._sums):
+            tally.zero_()
+        if isinstance(self._source, FromStorage):
+            images = self._source.train(place, self._mine, batch=self._share, epoch=epoch, seeds=seeds, coming=coming)
+            for size, shown in zip(self._sizes(), images, strict=True):
+                self._streamed(size, shown)
+                self._issued(size * self._world)
+        else:
+            self._source.prepare(self._size, self._mine, epoch=epoch, seeds=seeds)
+            for size in self._sizes():
+                self._captured(size)()
+                self._issued(size * self._world)
+        self._learner.broadcast_buffers()
+        sums, losses = _distributed.total(self._sums), _distributed.total(self._losses)
+        trained = Trained(losses / self._world / self.steps, sums[0].clone(), sums[1].clone(), rates[-1], self._size)
+        if isinstance(self._source, OnDevice):
+            return trained
+        losses.cpu()  # waits for the device: a pass over large images takes long enough to be timed
+        return replace(trained, seconds=time.perf_counter() - start, waited=self._source.waited)
+
+    def _sizes(self) -> Iterator[int]:
+        left = self._mine.numel()
+        while left > 0:
+            yield min(self._share, left)
+            left -= self._share
+
+    def _captured(self, size: int, images: Tensor | None = None) -> Captured:
+        """Return the training step of a batch of some size; `images` keep their memory between steps."""
+        if size not in self._batches:
+            self._batches[size] = Captured(
+                lambda: self._work(size, images),
+                device=self._learner.device,
+                touched=self._touched,
+                capture=self._world == 1,
+            )
+        return self._batches[size]
+
+    def _streamed(self, size: int, images: Tensor) -> None:
+        """Train on a batch that was decoded just now."""
+        if self._learner.device.type != "cuda" or self._world > 1:
+            self._work(size, images)
+            return
+        if self._shown is None:  # the first batch is the largest
+            self._shown = torch.empty_like(images)
+        shown = self._shown[:, :size]
+        shown.copy_(images)
+        self._captured(size, shown)()
+
+    def _touched(self) -> Iterator[Tensor]:
+        yield from (self._cursor, self._step, self._losses, self._sums)
+        yield from self._learner.tensors()
+        yield from self._observed_tensors()
+
+    def _work(self, size: int, images: Tensor | None = None) -> None:
+        """Train on the next batch."""
+        at = self._cursor + torch.arange(size, device=self._cursor.device)
+        place, weight = self._place.index_select(1, at), self._weight.index_select(1, at)
+        label = self._source.labels[place]
+        if images is None:
+            assert not isinstance(self._source, FromStorage)
+            images = self._source.augmented(place, at)
+        real = self._real.index_select(0, at)
+        total = self._total(weight, real) if self._world > 1 else None
+        rate = self._rates.index_select(0, self._step[None])[0]
+        loss, logits = self._learner.step(images, label, weight, rate, total)
+        predicted, known = answers(logits)
+        right = (predicted == label) & known
+        self._losses += loss
+        counted = real.to(torch.float64).expand(label.shape)
+        self._sums.scatter_add_(2, label.expand(2, -1, -1), torch.stack((right * counted, counted)))
+        if self._observe is not None:
+            position = self._position.index_select(1, at)
+            if self._world > 1:  # padding does not count
+                position, label, right, predicted = (each[:, real] for each in (position, label, right, predicted))
+                logits = logits[:, real]
+            self._observe(position, label, right, predicted)
+            if self._observe_logits is not None:
+                self._observe_logits(label, logits, None)
+        self._cursor += size
+        self._step += 1
+
+    def _total(self, weight: Tensor, real: Tensor) -> Tensor:
+        """Return the divisor of each run's losses, over all processes."""
+        by_count = loss_total(real.to(weight.dtype).expand_as(weight))
+        return torch.where(self._learner.by_count, by_count, loss_total(weight))
+
+
+def share(size: int, batch: int, rank: int, world: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Return one process's part of an order, as places in it, and which of them count: processes share every batch.
+
+    Where a batch cannot be shared evenly, its first place is repeated and does not count.
+
+    >>> [share(5, 4, rank, 2, torch.device("cpu"))[0].tolist() for rank in (0, 1)]
+    [[0, 2, 4], [1, 3, 4]]
+    >>> share(5, 4, 1, 2, torch.device("cpu"))[1].tolist()
+    [True, True, False]
+    """
+    places, real = [], []
+    for start in range(0, size, batch):
+        stop = min(start + batch, size)
+        own = torch.arange(start + rank, stop, world) if start + rank < stop else torch.empty(0, dtype=torch.int64)
+        most = -(-(stop - start) // world)
+        places.append(torch.cat((own, torch.full((most - own.numel(),), start))))
+        real.append(torch.arange(most) < own.numel())
+    return torch.cat(places).to(device), torch.cat(real).to(device)
+
+
+@dataclass(frozen=True)
+class Readings:
+    """Results of a clean pass over n samples: which were `correct`, and the `predicted` classes, `[R, n]`.
+
+    `sums` are those of `aol.readings` by class, `float64 [5, R, C]`; `answers` has each answer in full, if kept.
+    """
+
+    correct: Tensor
+    predicted: Tensor
+    sums: Tensor
+    answers: Tensor | None = None
+
+    @property
+    def count(self) -> Tensor:
+        """How many samples of each class there were, `[R, C]`."""
+        return self.sums[0]
+
+    @property
+    def accuracy(self) -> Tensor:
+        """The accuracy of each run, `[R]`."""
+        return self.sums[1].sum(1) / self.count.sum(1)
+
+    def by_class(self, split: str) -> dict[str, Tensor]:
+        """Return accuracy, loss and margin of each class, `[R, C]`, NaN where there was no sample, by their names."""
+        return {f"{split}_{name}": value for name, value in means(self.sums).items()}
+
+
+class CleanPass:
+    """Classifies samples in evaluation mode, unaugmented, and sums readings by class.
+
+    Args:
+        learner: the networks to evaluate.
+        source: where images come from.
+        num_classes: C.
+        size: the most samples of a pass.
+        shared: whether all runs have the same samples.
+        averaged: evaluate the averages of the networks.
+        keep: also return the answer to each sample.
+        observe_logits: called for each batch with labels `[R, B]`, logits `[R, B, C]` and how often each sample counts.
+        observed: returns the tensors that `observe_logits` changes.
+        issued: called after each batch with its images, of all processes.
+    """
+
+    def __init__(
+        self,
+        learner: Learner,
+        source: Source,
+        *,
+        num_classes: int,
+        size: int,
+        shared: bool,
+        averaged: bool = False,
+        keep: bool = False,
+        observe_logits: ObserveLogits | None = None,
+        observed: Callable[[], Iterable[Tensor]] = tuple,
+        issued: Issued = lambda _: None,
+    ) -> None:
+        self._learner, self._source, self._averaged, self._shared = learner, source, averaged, shared
+        self._observe_logits, self._observed_tensors, self._issued = observe_logits, observed, issued
+        device, runs = learner.device, len(learner.runs)
+        self._rank, self._world = _distributed.world()
+        images, pixels = _EVALUATION_BATCH.get(device.type, _EVALUATION_BATCH["cpu"])
+        self._batch = max(16, min(images, pixels // source.area) // runs)
+        if isinstance(source, FromStorage):
+            self._batch = min(self._batch, _STREAMED_BATCH)
+        self._fixed = device.type == "cuda"  # a graph has one batch size: the last batch is padded
+        own = -(-size // self._world)
+        self._batch = min(self._batch, max(1, own))
+        padded = -(-own // self._batch) * self._batch
+        self._index = torch.zeros(padded if shared else (runs, padded), dtype=torch.int64, device=device)
+        self._times = torch.zeros((runs, padded), dtype=torch.float64, device=device)
+        self._correct = torch.zeros((runs, padded), dtype=torch.bool, device=device)
+        self._predicted = torch.zeros((runs, padded), dtype=torch.int64, device=device)
+        self._sums = torch.zeros((SUMS, runs, num_classes), dtype=torch.float64, device=device)
+        self._answers = torch.zeros((len(ANSWER), runs, padded if keep else 0), device=device)
+        self._cursor = torch.zeros((), dtype=torch.int64, device=device)
+        self._batches: dict[int, Captured] = {}
+
+    def __call__(self, index: Tensor, times: Tensor | None = None) -> Readings:
+        """Classify `index [n]`, common to all runs, or `[R, n]`: indices into the data set.
+
+        `times [R, n]`: how often each counts in the sums (zero: padding); by default once. Processes share the samples;
+        all get the sums over all of them, but `correct` only of their own share, `index[..., rank::world]`.
+        """
+        index = index[..., self._rank :: self._world]
+        size = index.shape[-1]
+        self._index[..., :size] = index
+        self._index[..., size:] = 0
+        self._times[:, :size] = 1.0 if times is None else times[:, self._rank :: self._world].to(torch.float64)
+        self._times[:, size:] = 0.0
+        self._cursor.zero_()
+        self._sums.zero_()
+        if isinstance(self._source, FromStorage):
+            for images in self._source.clean(index, batch=self._batch):
+                self._work(images.shape[-4], images)
+                self._issued(images.shape[-4] * self._world)
+        else:
+            for start in range(0, size, self._batch):
+                self._captured(self._batch if self._fixed else min(self._batch, size - start))()
+                self._issued(min(self._batch, size - start) * self._world)
+        answers = self._answers[..., :size].clone() if self._answers.numel() else None
+        correct, predicted = self._correct[:, :size].clone(), self._predicted[:, :size].clone()
+        return Readings(correct, predicted, _distributed.total(self._sums).clone(), answers)
+
+    def _captured(self, size: int) -> Captured:
+        if size not in self._batches:
+            self._batches[size] = Captured(lambda: self._work(size), device=self._learner.device, touched=self._touched)
+        return self._batches[size]
+
+    def _touched(self) -> Iterator[Tensor]:
+        yield from (self._cursor, self._sums, self._correct, self._predicted, self._answers)
+        yield from self._observed_tensors()
+
+    def _work(self, size: int, images: Tensor | None = None) -> None:
+        """Evaluate the next batch."""
+        at = self._cursor + torch.arange(size, device=self._cursor.device)
+        index = self._index.index_select(-1, at)
+        if images is None:
+            assert not isinstance(self._source, FromStorage)
+            images = self._source.plain(index)
+        logits = self._learner.predict(images, averaged=self._averaged)
+        label = self._source.labels[index].expand(logits.shape[0], -1)
+        times = self._times.index_select(1, at)
+        right, predicted = add_readings(self._sums, logits, label, times)
+        if self._observe_logits is not None:
+            self._observe_logits(label, logits, times)
+        self._correct.index_copy_(1, at, right)
+        self._predicted.index_copy_(1, at, predicted)
+        if self._answers.numel():
+            self._answers.index_copy_(2, at, answer(logits, label))
+        self._cursor += size

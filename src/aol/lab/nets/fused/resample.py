@@ -1,0 +1,104 @@
+"""Images of different sizes cut, resized, mirrored and normalised in one pass (`aol.lab.data.resample`: in many).
+
+Each output pixel reads the few pixels around its place, so that nothing large is written in between.
+"""
+# mypy: ignore-errors
+# ruff: noqa: N803
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from aol.lab.data.resample import Ragged, View
+
+
+@triton.jit
+def _share(pixel, low, high, centre, reach):
+    """Return the share of a pixel in the output at `centre`, before they are made to sum to one."""
+    share = tl.maximum(1.0 - tl.abs(pixel.to(tl.float32) + 0.5 - centre) / reach, 0.0)
+    return tl.where((pixel >= low) & (pixel < high), share, 0.0)
+
+
+@triton.jit
+def resample_images(
+    pixels_ptr,
+    start_ptr,
+    height_ptr,
+    width_ptr,
+    index_ptr,
+    low_ptr,
+    high_ptr,
+    step_ptr,
+    skip_ptr,
+    flip_ptr,
+    scale_ptr,
+    shift_ptr,
+    out_ptr,
+    SIZE: tl.constexpr,
+    PLANAR: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """Take one row of one output a program."""
+    image = tl.program_id(0).to(tl.int64)
+    row = tl.program_id(1)
+    source = tl.load(index_ptr + image)
+    first = pixels_ptr + tl.load(start_ptr + source)
+    width = tl.load(width_ptr + source).to(tl.int32)  # within an image, 32 bits suffice
+    plane = tl.load(height_ptr + source).to(tl.int32) * width
+    low_y, low_x = tl.load(low_ptr + 2 * image).to(tl.int32), tl.load(low_ptr + 2 * image + 1).to(tl.int32)
+    high_y, high_x = tl.load(high_ptr + 2 * image).to(tl.int32), tl.load(high_ptr + 2 * image + 1).to(tl.int32)
+    step_y, step_x = tl.load(step_ptr + 2 * image), tl.load(step_ptr + 2 * image + 1)
+    column = tl.arange(0, BLOCK)
+    live = column < SIZE
+    place = tl.where(tl.load(flip_ptr + image).to(tl.int1), SIZE - 1 - column, column)
+    reach_y, reach_x = tl.maximum(step_y, 1.0), tl.maximum(step_x, 1.0)
+    centre_y = low_y.to(tl.float32) + (row + 0.5 + tl.load(skip_ptr + 2 * image)) * step_y
+    centre_x = low_x.to(tl.float32) + (place + 0.5 + tl.load(skip_ptr + 2 * image + 1)) * step_x
+    first_y = tl.floor(centre_y - reach_y).to(tl.int32)
+    first_x = tl.floor(centre_x - reach_x).to(tl.int32)
+    taps_y, taps_x = (2.0 * reach_y).to(tl.int32) + 2, (2.0 * reach_x).to(tl.int32) + 2
+    red = tl.zeros((BLOCK,), tl.float32)
+    green = tl.zeros((BLOCK,), tl.float32)
+    blue = tl.zeros((BLOCK,), tl.float32)
+    total_y = 0.0
+    total_x = tl.zeros((BLOCK,), tl.float32)
+    for across in range(taps_x):
+        total_x += _share(first_x + across, low_x, high_x, centre_x, reach_x)
+    for down in range(taps_y):
+        y = first_y + down
+        share_y = _share(y, low_y, high_y, centre_y, reach_y)
+        total_y += share_y
+        for across in range(taps_x):
+            x = first_x + across
+            share = share_y * _share(x, low_x, high_x, centre_x, reach_x)
+            inside = live & (share > 0.0)
+            if PLANAR:
+                at, apart = y * width + x, plane
+            else:
+                at, apart = 3 * (y * width + x), 1
+            red += share * tl.load(first + at, mask=inside, other=0).to(tl.float32)
+            green += share * tl.load(first + at + apart, mask=inside, other=0).to(tl.float32)
+            blue += share * tl.load(first + at + 2 * apart, mask=inside, other=0).to(tl.float32)
+    total = total_y * total_x
+    out = out_ptr + image * (3 * SIZE * SIZE) + row * SIZE + column
+    tl.store(out, red / total * tl.load(scale_ptr) + tl.load(shift_ptr), mask=live)
+    tl.store(out + SIZE * SIZE, green / total * tl.load(scale_ptr + 1) + tl.load(shift_ptr + 1), mask=live)
+    tl.store(out + 2 * SIZE * SIZE, blue / total * tl.load(scale_ptr + 2) + tl.load(shift_ptr + 2), mask=live)
+
+
+def batch(images: Ragged, index: Tensor, view: View, *, size: int, scale: Tensor, shift: Tensor) -> Tensor:
+    """Return views of the images `index [n]` as float32 `[n, 3, size, size]`: `aol.lab.data.resample`, then normalised.
+
+    `scale` and `shift` [3] are the normalisation.
+    """
+    out = torch.empty((index.numel(), 3, size, size), dtype=torch.float32, device=images.pixels.device)
+    if index.numel():
+        given = (each.contiguous() for each in (images.start, images.height, images.width, index, *view))
+        resample_images[(index.numel(), size)](
+            images.pixels, *given, scale, shift, out,
+            SIZE=size, PLANAR=images.planar, BLOCK=triton.next_power_of_2(size),
+        )  # fmt: skip
+    return out

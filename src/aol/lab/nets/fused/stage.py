@@ -1,0 +1,249 @@
+"""Whole images in shared memory: CUDA kernels for the convolutions of a stage, compiled at run time by NVRTC.
+
+Assumes bf16 maps [R, B, S, S, C] of a size in `SIDES`. Elsewhere, or where NVRTC is missing, the Triton kernels work.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from aol.lab.nets.fused import nvrtc
+from aol.lab.nets.fused.tiles import Partials, cdiv, processors, soonest
+
+SOURCE = Path(__file__).with_name("stage.cu")
+SIDES = {16: 32, 32: 16, 64: 8}  # channels → side of the maps that fit
+SUMS = 9
+_START = 4  # what a block takes besides its images, in images
+enabled = True  # benchmarks and tests turn these kernels off, to see what they are worth
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What a kernel is compiled for: channels, side of the map, images a block takes at once, warps of a block.
+
+    `resident`: blocks that a multiprocessor holds at once.
+    """
+
+    channels: int
+    side: int
+    images: int
+    warps: int
+    resident: int = 1
+
+    @property
+    def key(self) -> tuple[int, ...]:
+        """The numbers that tell shapes apart."""
+        return self.channels, self.side, self.images, self.warps, self.resident
+
+    def words(self, more: tuple[str, ...]) -> list[str]:
+        """Return the compiler's definitions.
+
+        >>> Shape(16, 32, 1, 8).words(("PACK",))
+        ['C=16', 'S=32', 'I=1', 'WARPS=8', 'RESIDENT=1', 'PACK']
+        """
+        named = zip(("C", "S", "I", "WARPS", "RESIDENT"), self.key, strict=True)
+        return [*(f"{name}={value}" for name, value in named), *more]
+
+    @property
+    def weights(self) -> int:
+        """How many pieces of 16 bytes the packed weights of a run are."""
+        return SUMS * (self.channels // 16) ** 2 * 32
+
+    @property
+    def _tile(self) -> int:
+        planes = self.channels // 8
+        pixels = self.images * (self.side + 2) ** 2
+        return planes * ((pixels + 7) // 8 * 8 + 8 // planes)
+
+    @property
+    def _units(self) -> int:
+        return self.images * self.side**2 * self.channels // 8
+
+    @property
+    def forward_bytes(self) -> int:
+        """Shared memory of a block in the forward pass."""
+        return 16 * (self._tile + self.weights + self._units) + 4 * 2 * self.channels
+
+    @property
+    def backward_bytes(self) -> int:
+        """Shared memory of a block in the backward pass; at its end it holds the sums [9, C, C]."""
+        work = 16 * (2 * self._tile + self.weights + 3 * self._units) + 4 * 6 * self.channels
+        return max(work, 4 * SUMS * self.channels**2)
+
+    def chunks(self, runs: int, batch: int) -> tuple[int, int]:
+        """Cut each run's batch so that all blocks end soonest: how many chunks, and how many images each.
+
+        >>> Shape(16, 32, 1, 8, 3).chunks(64, 128), Shape(16, 32, 1, 8, 3).chunks(1, 128)
+        ((6, 22), (128, 1))
+        >>> Shape(16, 32, 1, 8).chunks(64, 128), Shape(16, 32, 1, 8).chunks(50, 128)  # 128 blocks; 250 in two rounds
+        ((2, 64), (5, 26))
+        """
+        each = soonest(processors() * self.resident, runs, batch, step=self.images, start=_START)
+        return cdiv(batch, each), each
+
+
+# Images a block takes at once, its warps, and blocks a multiprocessor: for many maps, and for few.
+Cut = tuple[int, int, int]
+FORWARD: dict[int, tuple[Cut, Cut]] = {
+    16: ((1, 8, 2), (1, 8, 2)),
+    32: ((2, 8, 2), (1, 8, 2)),
+    64: ((4, 8, 1), (2, 8, 1)),
+}
+BACKWARD: dict[int, tuple[Cut, Cut]] = {
+    16: ((1, 8, 1), (1, 8, 1)),
+    32: ((1, 8, 1), (1, 8, 1)),
+    64: ((2, 8, 1), (2, 8, 1)),
+}
+
+
+def forward_shape(channels: int, maps: int) -> Shape:
+    """Choose how `maps` images (of all runs) of so many channels are cut in the forward pass."""
+    return shape_of(FORWARD[channels], channels, maps)
+
+
+def backward_shape(channels: int, maps: int) -> Shape:
+    """Choose how `maps` images (of all runs) of so many channels are cut in the backward pass."""
+    return shape_of(BACKWARD[channels], channels, maps)
+
+
+def shape_of(cuts: tuple[Cut, Cut], channels: int, maps: int) -> Shape:
+    """Choose the cut for many maps, or for few: where that for many would leave multiprocessors idle."""
+    (images, _, resident), _ = cuts
+    return Shape(channels, SIDES[channels], *cuts[maps < images * resident * processors()])
+
+
+def fits(x: Tensor, channels: int, stride: int = 1) -> bool:
+    """Whether these kernels can convolve a map x [R, B, S, S, C] to so many channels."""
+    side, own = x.shape[3], x.shape[4]
+    alike = stride == 1 and own == channels and SIDES.get(own) == side == x.shape[2]
+    return enabled and alike and x.dtype == torch.bfloat16 and x.is_cuda and usable()
+
+
+@cache
+def usable() -> bool:
+    """Whether kernels can be compiled and launched here: an A100 has too little shared memory for the largest."""
+    return nvrtc.available() and nvrtc.most_shared_bytes(torch.cuda.current_device()) >= most_bytes()
+
+
+def most_bytes() -> int:
+    """Return how much shared memory the largest of these kernels asks for."""
+    shapes = (
+        (forward_shape(channels, maps), backward_shape(channels, maps)) for channels in SIDES for maps in (0, 1 << 30)
+    )
+    return max(max(ahead.forward_bytes, back.backward_bytes) for ahead, back in shapes)
+
+
+@cache
+def _pool() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(max_workers=16, thread_name_prefix="aol-nvrtc")
+
+
+@cache
+def cubin(shape: Shape, words: tuple[str, ...], more: tuple[Path, ...] = ()) -> Future[bytes]:
+    """Begin to compile stage.cu, with more source behind it, for a shape; what was asked for before is shared."""
+    major, minor = torch.cuda.get_device_capability()
+    source = "\n".join(path.read_text(encoding="utf-8") for path in (SOURCE, *more))
+    return _pool().submit(nvrtc.compile_cubin, source, shape.words(words), f"sm_{major}{minor}")
+
+
+def prepare(*, training: bool) -> None:
+    """Begin to compile all that a network of these stages may need, side by side."""
+    if not enabled or not usable():
+        return
+    for channels in SIDES:
+        for maps in (0, 1 << 30):
+            ahead, back = forward_shape(channels, maps), backward_shape(channels, maps)
+            cubin(ahead, ("PACK",))
+            if training:
+                for entry in (False, True):
+                    cubin(ahead, _forward_words(entry, 0, 0))
+                for inner in (False, True):
+                    cubin(back, _backward_words(inner))
+            else:
+                for leave, border in ((1, 0), (2, 0), *(((2, channels // 4),) if channels > 16 else ())):
+                    cubin(ahead, _forward_words(False, leave, border))
+
+
+def _forward_words(entry: bool, leave: int, border: int) -> tuple[str, ...]:
+    return "FORWARD", f"ENTRY={int(entry)}", f"EXIT={leave}", f"BORDER={border}"
+
+
+def _backward_words(inner: bool) -> tuple[str, ...]:
+    return "BACKWARD", f"INNER={int(inner)}"
+
+
+@cache
+def _kernel(device: int, shape: Shape, words: tuple[str, ...]) -> nvrtc.Kernel:
+    name = words[0].lower()
+    shared = {"forward": shape.forward_bytes, "backward": shape.backward_bytes, "pack": 0}[name]
+    return nvrtc.Kernel(cubin(shape, words).result(), name, threads=32 * shape.warps, shared_bytes=shared)
+
+
+def _on(x: Tensor, shape: Shape, words: tuple[str, ...]) -> nvrtc.Kernel:
+    return _kernel(x.device.index or 0, shape, words)
+
+
+def pack(weight: Tensor, runs: int, *, ahead: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """fp32 weights [R·C, C, 3, 3] → those of the product with maps and with gradients, as lanes take them.
+
+    The first are written to `ahead`, [R, pieces, 8], where it is given.
+    """
+    channels = weight.shape[1]
+    shape = forward_shape(channels, 0)
+    back = torch.empty((runs, shape.weights, 8), dtype=torch.bfloat16, device=weight.device)
+    ahead = torch.empty_like(back) if ahead is None else ahead
+    grid = cdiv(shape.weights, 32 * shape.warps), runs
+    _on(weight, shape, ("PACK",))(grid, weight, ahead, back)
+    return ahead, back
+
+
+def forward(
+    x: Tensor,
+    weights: Tensor,
+    *,
+    entry: Tensor | None = None,
+    table: Tensor | None = None,
+    shortcut: Tensor | None = None,
+) -> tuple[Tensor, Partials | None]:
+    """Convolve x [R, B, S, S, C] as `launch.conv_forward` does, with weights packed here."""
+    runs, batch, side, _, channels = x.shape
+    shape = forward_shape(channels, runs * batch)
+    chunks, each = shape.chunks(runs, batch)
+    out = torch.empty_like(x)
+    partials = None
+    if table is None:
+        values = torch.empty((runs, chunks, 2, channels), dtype=torch.float32, device=x.device)
+        partials = Partials(values, each * side * side, batch * side * side)
+    border = 0 if shortcut is None else (channels - shortcut.shape[4]) // 2
+    leave = 0 if table is None else 1 if shortcut is None else 2
+    kernel = _on(x, shape, _forward_words(entry is not None, leave, border))
+    kernel(
+        (chunks, runs), x, entry, weights, out, partials.values if partials else None, table, shortcut,
+        runs, batch, each,
+    )  # fmt: skip
+    return out, partials
+
+
+def backward(
+    grad: Tensor, y: Tensor, through: Tensor, weights: Tensor, x: Tensor, below: Tensor, table: Tensor,
+    *, shortcut: Tensor | None,
+) -> tuple[Tensor, Partials, Tensor]:  # fmt: skip
+    """Both gradients of a convolution of x, or without `shortcut` of relu(norm(x)), as `launch_back.conv_backward`.
+
+    Returns the gradient below the relu, its sums, and the sums [R, chunks, 9·C, C] of the gradient of the weights.
+    """
+    runs, batch, side, _, channels = x.shape
+    shape = backward_shape(channels, runs * batch)
+    chunks, each = shape.chunks(runs, batch)
+    out = torch.empty_like(x)
+    values = torch.empty((runs, chunks, 2, channels), dtype=torch.float32, device=x.device)
+    sums = torch.empty((runs, chunks, SUMS * channels, channels), dtype=torch.float32, device=x.device)
+    kernel = _on(x, shape, _backward_words(shortcut is None))
+    kernel((chunks, runs), grad, y, through, weights, x, below, table, shortcut, out, values, sums, runs, batch, each)
+    return out, Partials(values, each * side * side, batch * side * side), sums

@@ -1,0 +1,158 @@
+"""Residual networks, and ResNet-34 and ResNet-50 as for 224×224 images.
+
+Assumes nothing of the image but its channels; a shortcut may ask for even sizes. All layers have PyTorch's
+default initialisation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from torch import Tensor, nn
+
+from aol.lab.nets.layers import Head, Network, channelwise
+from aol.lab.nets.norm_relu import norm_relu
+
+Shortcut = Callable[[int, int, int], nn.Module]  # (channels in, channels out, stride) → module
+
+
+def projection(in_channels: int, out_channels: int, stride: int) -> nn.Module:
+    """Make ResNet-34's shortcut: nothing within a stage, a strided 1×1 convolution and a norm across stages.
+
+    >>> projection(64, 64, 1)
+    Identity()
+    """
+    if stride == 1 and in_channels == out_channels:
+        return nn.Identity()
+    return nn.Sequential(nn.Conv2d(in_channels, out_channels, 1, stride, bias=False), nn.BatchNorm2d(out_channels))
+
+
+@channelwise()
+class BasicBlock(nn.Module):
+    """Two 3×3 convolutions, post-activation: relu(norm(conv(relu(norm(conv(x))))) + shortcut(x)).
+
+    [B, C_in, H, W] → [B, C_out, H/stride, W/stride].
+
+    >>> import torch
+    >>> BasicBlock(16, 32, 2, projection(16, 32, 2))(torch.zeros(1, 16, 8, 8)).shape
+    torch.Size([1, 32, 4, 4])
+    """
+
+    expansion = 1
+
+    def __init__(self, in_channels: int, out_channels: int, stride: int, shortcut: nn.Module) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(in_channels, out_channels, 3, stride, 1, bias=False)
+        self.norm1 = nn.BatchNorm2d(out_channels)
+        self.conv2 = nn.Conv2d(out_channels, out_channels, 3, 1, 1, bias=False)
+        self.norm2 = nn.BatchNorm2d(out_channels)
+        self.shortcut = shortcut
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[B, C_in, H, W] → [B, C_out, H/stride, W/stride]."""
+        branch = norm_relu(self.norm1, self.conv1(x))
+        return norm_relu(self.norm2, self.conv2(branch), self.shortcut(x))
+
+
+@channelwise()
+class Bottleneck(nn.Module):
+    """1×1, 3×3 and 1×1 convolutions, the inner ones with a quarter of the channels; the 3×3 one has the stride.
+
+    [B, C_in, H, W] → [B, C_out, H/stride, W/stride].
+
+    >>> import torch
+    >>> Bottleneck(16, 32, 2, projection(16, 32, 2))(torch.zeros(1, 16, 8, 8)).shape
+    torch.Size([1, 32, 4, 4])
+    """
+
+    expansion = 4
+
+    def __init__(self, in_channels: int, out_channels: int, stride: int, shortcut: nn.Module) -> None:
+        super().__init__()
+        inner = out_channels // self.expansion
+        self.conv1 = nn.Conv2d(in_channels, inner, 1, bias=False)
+        self.norm1 = nn.BatchNorm2d(inner)
+        self.conv2 = nn.Conv2d(inner, inner, 3, stride, 1, bias=False)
+        self.norm2 = nn.BatchNorm2d(inner)
+        self.conv3 = nn.Conv2d(inner, out_channels, 1, bias=False)
+        self.norm3 = nn.BatchNorm2d(out_channels)
+        self.shortcut = shortcut
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[B, C_in, H, W] → [B, C_out, H/stride, W/stride]."""
+        branch = norm_relu(self.norm1, self.conv1(x))
+        branch = norm_relu(self.norm2, self.conv2(branch))
+        return norm_relu(self.norm3, self.conv3(branch), self.shortcut(x))
+
+
+@channelwise(entry="stem")
+class ResNet(Network):
+    """Stem, stages of blocks, global mean, linear: images [B, C, H, W] → logits [B, K].
+
+    Stage s has `blocks[s]` blocks of `width`·2ˢ channels (four times as many with `Bottleneck`); every stage but the
+    first halves the map.
+
+    >>> import torch
+    >>> stem = nn.Conv2d(3, 4, 3, padding=1)
+    >>> net = ResNet(stem, blocks=(1, 1), width=4, num_classes=10, shortcut=projection)
+    >>> net(torch.zeros(2, 3, 8, 8)).shape
+    torch.Size([2, 10])
+    """
+
+    def __init__(
+        self,
+        stem: nn.Module,
+        *,
+        blocks: Sequence[int],
+        width: int,
+        num_classes: int,
+        shortcut: Shortcut,
+        kind: type[BasicBlock] | type[Bottleneck] = BasicBlock,
+    ) -> None:
+        super().__init__()
+        self.stem = stem
+        self.stages = nn.Sequential()
+        channels = width
+        for stage, count in enumerate(blocks):
+            out = width * 2**stage * kind.expansion
+            layers = nn.Sequential()
+            for block in range(count):
+                stride = 2 if stage > 0 and block == 0 else 1
+                layers.append(kind(channels, out, stride, shortcut(channels, out, stride)))
+                channels = out
+            self.stages.append(layers)
+        self.head = Head(channels, num_classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Images [B, C, H, W] → logits [B, K]."""
+        return self.head(self.stages(self.stem(x)).mean((2, 3)))  # type: ignore[no-any-return]
+
+
+def resnet34(
+    num_classes: int, in_channels: int = 3, *, blocks: Sequence[int] = (3, 4, 6, 3), width: int = 64
+) -> ResNet:
+    """ResNet-34 for 224×224 images: 7×7 stem, max-pool, stages of 3, 4, 6, 3 blocks, 64 to 512 channels.
+
+    >>> sum(p.numel() for p in resnet34(1000).parameters())
+    21797672
+    """
+    stem = _stem(in_channels, width)
+    return ResNet(stem, blocks=blocks, width=width, num_classes=num_classes, shortcut=projection)
+
+
+def resnet50(
+    num_classes: int, in_channels: int = 3, *, blocks: Sequence[int] = (3, 4, 6, 3), width: int = 64
+) -> ResNet:
+    """ResNet-50 for 224×224 images: ResNet-34 with bottleneck blocks, 256 to 2048 channels, as torchvision's.
+
+    >>> sum(p.numel() for p in resnet50(1000).parameters())
+    25557032
+    """
+    stem = _stem(in_channels, width)
+    return ResNet(stem, blocks=blocks, width=width, num_classes=num_classes, shortcut=projection, kind=Bottleneck)
+
+
+def _stem(in_channels: int, width: int) -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(in_channels, width, 7, 2, 3, bias=False), nn.BatchNorm2d(width), nn.ReLU(), nn.MaxPool2d(3, 2, 1)
+    )

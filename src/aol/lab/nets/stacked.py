@@ -1,0 +1,184 @@
+"""R networks as one: the same outputs, gradients and running statistics, in one forward and backward pass.
+
+Assumes networks alike but for their values, built of layers in `stacked_layers.RULES` and of modules marked
+`channelwise`. Runs are side by side in the channels and independent: a run that diverges does not affect the others.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import cast
+
+from torch import Tensor, nn
+
+from aol.lab.nets.external import head_name
+from aol.lab.nets.layers import entry_of, is_channelwise, split_runs
+from aol.lab.nets.stacked_layers import RULES, StackedConv2d, StackedLinear
+
+
+class CannotStack(TypeError):  # noqa: N818 (a sentence, not a noun)
+    """These networks cannot be stacked; the message names the module that prevents it."""
+
+
+def obstacle(net: nn.Module) -> str | None:
+    """Why `net` cannot be stacked, in words that name the module; None if it can.
+
+    >>> obstacle(nn.Sequential(nn.Conv2d(3, 8, 3), nn.GroupNorm(2, 8)))
+    "module '1' is a GroupNorm, for which no stacked layer is known"
+    """
+    return _obstacle(net, "", {})
+
+
+def _obstacle(module: nn.Module, path: str, owners: dict[nn.Parameter, tuple[nn.Module, str]]) -> str | None:
+    kind = type(module)
+    what = f"module {path!r} is a {kind.__name__}" if path else f"the network is a {kind.__name__}"
+    rule = RULES.get(kind)
+    if rule is None:
+        for name, child in module.named_children():
+            if reason := _obstacle(child, f"{path}.{name}".lstrip("."), owners):
+                return reason
+        if not is_channelwise(module):
+            if next(module.children(), None) is None:
+                return f"{what}, for which no stacked layer is known"
+            return f"{what}, whose forward pass is not marked channelwise"
+        if next(module.parameters(recurse=False), next(module.buffers(recurse=False), None)) is not None:
+            return f"{what}, which holds parameters or buffers of its own"
+    elif reason := rule.refuses(module):
+        return f"{what} that {reason}"
+    for name, parameter in module.named_parameters(path, recurse=False):
+        owner, its_name = owners.setdefault(parameter, (module, name))
+        if owner is not module:
+            return f"{what} that shares its {name.rpartition('.')[2]} with {its_name!r}"
+    return None
+
+
+def can_stack(net: nn.Module) -> bool:
+    """Whether `stack` knows every part of `net`; `obstacle` says why not.
+
+    >>> can_stack(nn.Sequential(nn.Conv2d(3, 8, 3), nn.Flatten(), nn.Linear(8, 2)))
+    True
+    """
+    return obstacle(net) is None
+
+
+class Stacked(nn.Module):
+    """R networks as one: images [R, B, C, H, W], or [B, C, H, W] seen by all runs → logits [R, B, K].
+
+    Every parameter and buffer is the R plain ones joined along their first axis; `run_view` splits them.
+    A loss summed over the runs gives each run its own gradient, and an element-wise optimiser (SGD with
+    momentum and weight decay, AdamW) trains R independent networks. What is not element-wise, such as a
+    gradient norm, must be taken on `run_view`.
+
+    Images that lie in memory as [B, R, C, H, W], or as [B, H, W, R, C] (channels last), are not copied.
+
+    >>> import torch
+    >>> from aol.lab.nets import make
+    >>> nets = [make("cnn", num_classes=10, in_channels=1, seed=seed) for seed in range(3)]
+    >>> stacked = Stacked(nets)
+    >>> stacked(torch.zeros(3, 2, 1, 8, 8)).shape, stacked.num_runs
+    (torch.Size([3, 2, 10]), 3)
+    """
+
+    def __init__(self, networks: Sequence[nn.Module]) -> None:
+        super().__init__()
+        check_alike(networks)
+        if reason := obstacle(networks[0]):
+            raise CannotStack(f"cannot stack: {reason}")
+        self.num_runs = len(networks)
+        self.network = _join(networks)
+        self.training = self.network.training
+        self._head = head_name(networks[0])
+        self._shapes = {name: value.shape for name, value in networks[0].state_dict().items()}
+        entry = entry_of(self.network)
+        self._channels: int | None = None
+        self._takes_shared = False
+        if isinstance(entry, StackedConv2d):
+            self._channels = entry.in_channels
+            self._takes_shared = entry.takes_shared = entry.groups == 1
+
+    @property
+    def head(self) -> StackedLinear:
+        """The last linear layer of all runs, `weight` [R·K, I] and `bias` [R·K]."""
+        return cast(StackedLinear, self.network.get_submodule(self._head))
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Images [R, B, C, H, W] or [B, C, H, W] → logits [R, B, K]."""
+        own = images.dim() == 5 and images.shape[0] == self.num_runs
+        # Channels are checked here, since a grouped convolution could take three colours for three runs.
+        fits = own or images.dim() == 4
+        if not fits or (self._channels is not None and images.shape[-3] != self._channels):
+            channels = self._channels or "C"
+            allowed = f"[{self.num_runs}, B, {channels}, H, W] or [B, {channels}, H, W]"
+            raise ValueError(f"images must be {allowed}, got {list(images.shape)}")
+        if own:
+            images = images.movedim(0, 1).flatten(1, 2)
+        elif not self._takes_shared:
+            images = images.repeat(1, self.num_runs, 1, 1)
+        logits: Tensor = self.network(images)
+        return split_runs(logits, self.num_runs, axis=1).transpose(0, 1)
+
+    def run_view(self, tensor: Tensor) -> Tensor:
+        """View a parameter, gradient, buffer or optimiser state [R·d, …] as [R, d, …], to read or to write.
+
+        >>> stacked = Stacked([nn.Sequential(nn.Conv2d(1, 4, 3)) for _ in range(3)])
+        >>> [tuple(stacked.run_view(p).shape) for p in stacked.parameters()]
+        [(3, 4, 1, 3, 3), (3, 4)]
+        """
+        return split_runs(tensor, self.num_runs)
+
+    def unstack(self, run: int) -> dict[str, Tensor]:
+        """Copy run `run` out as the state dict of a plain network, with its names and shapes.
+
+        >>> import torch
+        >>> nets = [nn.Sequential(nn.Linear(2, 1)) for _ in range(3)]
+        >>> torch.equal(Stacked(nets).unstack(2)["0.weight"], nets[2][0].weight)
+        True
+        """
+        if not 0 <= run < self.num_runs:
+            raise IndexError(f"run must be in [0, {self.num_runs}), got {run}")
+        return {
+            name: self.run_view(value.detach())[run].reshape(self._shapes[name]).clone().contiguous()
+            for name, value in self.network.state_dict().items()
+        }
+
+
+def stack(networks: Sequence[nn.Module]) -> Stacked:
+    """R networks alike but for their values → one that computes them all; the given ones are not touched.
+
+    >>> stack([nn.Sequential(nn.Linear(2, 2), nn.LayerNorm(2))])
+    Traceback (most recent call last):
+    ...
+    aol.lab.nets.stacked.CannotStack: cannot stack: module '1' is a LayerNorm, for which no stacked layer is known
+    """
+    return Stacked(networks)
+
+
+def check_alike(networks: Sequence[nn.Module]) -> None:
+    """Raise ValueError unless there is a network, and all are alike but for their values."""
+    if not networks:
+        raise ValueError("networks must hold at least one network, got none")
+    first = _signature(networks[0])
+    for run, network in enumerate(networks):
+        if _signature(network) != first:
+            raise ValueError(f"networks must be alike but for their values; network {run} differs from network 0")
+
+
+def _signature(net: nn.Module) -> tuple[object, ...]:
+    """All that two networks must have in common: layers and settings, shapes, types, devices, modes."""
+    tensors = [(name, t.shape, t.dtype, t.device) for name, t in net.state_dict().items()]
+    trained = [(name, p.requires_grad) for name, p in net.named_parameters()]
+    modes = [(name, module.training) for name, module in net.named_modules()]
+    return repr(net), tensors, trained, modes
+
+
+def _join(networks: Sequence[nn.Module]) -> nn.Module:
+    """Copy the first network with each known layer replaced by the stacked one; forwards stay as they are."""
+    stacked: dict[int, nn.Module] = {}
+    for name, layer in networks[0].named_modules():
+        if rule := RULES.get(type(layer)):
+            joint = rule.join([network.get_submodule(name) for network in networks])
+            stacked[id(layer)] = joint.train(layer.training)
+    # What deepcopy finds in its memo it takes as already copied: the tree, modules used twice included,
+    # keeps its form.
+    return copy.deepcopy(networks[0], dict[int, object](stacked))

@@ -1,0 +1,1 @@
+"""Trains the missing runs of a folder: groups, checkpoints, resume."""

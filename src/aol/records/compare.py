@@ -1,0 +1,94 @@
+"""Methods side by side: mean and spread over seeds, and the gain over training without weights, paired by seed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import pandas as pd
+
+from aol.lab.settings import PER_RUN
+from aol.lab.train.validate import settings_of
+from aol.records.record import Run
+from aol.records.table import differing_settings
+from aol.stats import Gain, paired_gain
+
+BASELINES = ("none", "plain", "baseline")  # what the baseline may be called in a loop of one's own
+
+
+@dataclass(frozen=True)
+class MethodRow:
+    """One method under one set of conditions.
+
+    Args:
+        conditions: the settings besides the method in which the runs differ.
+        method: its name.
+        baseline: the name of what it is compared with, where there is one.
+        seeds: how many runs.
+        mean: of the figure, over seeds.
+        spread: its standard deviation; NaN for one seed.
+        gain: over the baseline, paired by seed; None where there is no pair.
+        measures: other measures by name, means over seeds.
+    """
+
+    conditions: str
+    method: str
+    baseline: str | None
+    seeds: int
+    mean: float
+    spread: float
+    gain: Gain | None
+    measures: dict[str, float]
+
+    @property
+    def name(self) -> str:
+        """Method and conditions."""
+        return f"{self.method} {self.conditions}".rstrip()
+
+
+def compare(runs: Sequence[Run], figures: Sequence[float], measures: pd.DataFrame | None = None) -> list[MethodRow]:
+    """Return a row a method, the baseline first: what its runs have of a figure, and of other measures, a column each.
+
+    The baseline is the run without weighting and margin, with the same conditions, loss and seed; among runs of a loop
+    of one's own, the one that is called none, plain or baseline. A run without the figure is left out.
+    """
+    settings = [settings_of(run) if "weighting" in run.settings else None for run in runs]  # None: a user's own run
+    names = differing_settings([run for run, own in zip(runs, settings, strict=True) if own], but=PER_RUN)
+    plain = next((run.method for run in runs if run.method.lower() in BASELINES), None)
+    table = pd.DataFrame(
+        {
+            "conditions": [
+                " ".join(f"{name}={getattr(own, name)}" for name in names) if own else "" for own in settings
+            ],
+            "method": [run.method for run in runs],
+            "seed": pd.Series([run.seed for run in runs], dtype="Int64"),
+            "baseline": [
+                replace(own, weighting="none", margin="none", mechanism="reweight").method if own else plain
+                for own in settings
+            ],
+            "figure": figures,
+        }
+    )
+    others = pd.DataFrame(index=table.index) if measures is None else measures.set_axis(table.index)
+    table = table.join(others).dropna(subset="figure")
+    method = ["conditions", "method"]
+    table["seed"] = table["seed"].fillna(table.groupby(method).cumcount())
+    table = table.drop_duplicates([*method, "seed"], keep="last")
+    found = table.set_index([*method, "seed"])["figure"]
+    baseline = found.reindex(pd.MultiIndex.from_frame(table[["conditions", "baseline", "seed"]])).to_numpy()
+    table["gain"] = (table["figure"] - baseline).where(table["method"] != table["baseline"])
+    by_method = table.groupby(method, sort=False)
+    spreads, means = by_method["figure"].std(), by_method[["figure", *others]].mean()
+    rows = []
+    for (_, part), spread, (mean, *more) in zip(by_method, spreads.tolist(), means.to_numpy().tolist(), strict=True):
+        conditions, name, baseline = (part[column].iloc[0] for column in ("conditions", "method", "baseline"))
+        gains = part["gain"].dropna().tolist()
+        gain = paired_gain(gains) if gains else None
+        measured = dict(zip(map(str, others), more, strict=True))
+        rows.append(MethodRow(conditions, name, baseline, len(part), mean, spread, gain, measured))
+    return sorted(rows, key=_order)
+
+
+def _order(row: MethodRow) -> tuple[str, bool]:
+    """Sort by conditions, the baseline first."""
+    return row.conditions, row.method != row.baseline and not row.method.startswith("none")

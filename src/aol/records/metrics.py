@@ -1,0 +1,215 @@
+"""The metrics of one run: numbers computed from its curves by epoch, such as accuracy on test or of the worst class.
+
+To add one, add a line to `METRICS` (another part of a curve) or to `MEASURES` (another curve): the frame, JSON, `aol
+study show --figure` and the page read it from there. Accuracies are fractions. A run that diverged counts as chance in
+every metric: leaving such runs out would favour the method that causes them.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from aol.records.record import Floats, Matrix, Run
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+TAIL = 0.05  # of the epochs
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One number of a curve: which part it is, and how it follows from values `float64 [E]`, NaN where not measured.
+
+    Computed by torch: these sums have always been its own, and another order of adding changes their last digit.
+    """
+
+    help: str
+    value: Callable[[Tensor], Tensor]
+    streams_only: bool = False
+
+
+METRICS = {
+    "last": Metric("last epoch", lambda values: values[-1]),
+    "tail_mean": Metric("mean over the last 5 % of epochs", lambda values: values[-_tail(len(values)) :].nanmean()),
+    "second_half_mean": Metric(
+        "mean over the second half of the stream",
+        lambda values: values[len(values) // 2 :].nanmean(),
+        streams_only=True,
+    ),
+    "best": Metric(
+        "best epoch, chosen on test: optimistic",
+        lambda values: values.nan_to_num(-math.inf).max() if not values.isnan().all() else values[-1],
+    ),
+}
+# By the name of a split: the curve its metrics are computed from.
+CURVES = {"test": "test_accuracy", "validation": "validation_accuracy", "averaged": "averaged_accuracy"}
+# Measures of the test set besides accuracy, with their curves `test_NAME`: the names of `aol.metrics`.
+MEASURES = {
+    "balanced_accuracy": "mean test accuracy of the classes",
+    "macro_f1": "macro-F1 on test",
+    "worst_class": "test accuracy of the worst class",
+    "worst_tenth": "mean test accuracy of the worst tenth of the classes",
+    "head_accuracy": "mean test accuracy of the third of the classes with the most training samples",
+    "middle_accuracy": "mean test accuracy of the middle third of the classes by training samples",
+    "tail_accuracy": "mean test accuracy of the third of the classes with the fewest training samples",
+}
+_PARTS = ("head_accuracy", "middle_accuracy", "tail_accuracy")
+# Figures of a study, columns of the frame as `test_NAME`; those of the averaged network as they are.
+FIGURES = (*METRICS, *(f"averaged_{name}" for name in METRICS), *(f"{m}_{name}" for m in MEASURES for name in METRICS))
+
+
+def measure_of(figure: str) -> str | None:
+    """Return the measure that a figure is of; None for accuracy.
+
+    >>> measure_of("worst_class_tail_mean"), measure_of("tail_mean")
+    ('worst_class', None)
+    """
+    return next((name for name in MEASURES if figure.startswith(f"{name}_")), None)
+
+
+def measure_text(figure: str) -> str:
+    """Return the measure of a figure in a word or two, as the head of a column.
+
+    >>> measure_text("tail_mean"), measure_text("macro_f1_last")
+    ('accuracy', 'macro-F1')
+    """
+    return (measure_of(figure) or "accuracy").replace("macro_f1", "macro-F1").replace("_", " ")
+
+
+def figure_text(figure: str) -> str:
+    """Return what a figure is.
+
+    >>> figure_text("averaged_last")
+    'test accuracy, last epoch, of the averaged network'
+    >>> figure_text("worst_class_tail_mean")
+    'test accuracy of the worst class, mean over the last 5 % of epochs'
+    """
+    measure = measure_of(figure)
+    part = figure.removeprefix("averaged_" if measure is None else f"{measure}_")
+    text = f"{MEASURES.get(measure or '', 'test accuracy')}, {METRICS[part].help}"
+    return text + (", of the averaged network" if figure.startswith("averaged_") else "")
+
+
+def is_stream(run: Run) -> bool:
+    """Return whether an epoch of this run is a step of a stream."""
+    return run.settings.get("scenario") == "stream"
+
+
+def accuracy_metrics(values: Floats, *, stream: bool) -> dict[str, float]:
+    """Return the metrics of one run from its accuracies by epoch `[E]`, NaN where not measured.
+
+    >>> accuracy_metrics(np.array([0.5, 0.75, 0.25, 0.5]), stream=True)
+    {'last': 0.5, 'tail_mean': 0.5, 'second_half_mean': 0.375, 'best': 0.75}
+    """
+    import torch
+
+    read = torch.from_numpy(np.asarray(values, dtype=np.float64))
+    wanted = {name: metric for name, metric in METRICS.items() if stream or not metric.streams_only}
+    return {name: float(metric.value(read)) for name, metric in wanted.items()} if len(values) else {}
+
+
+def at_the_end(values: Floats, *, stream: bool) -> Floats:
+    """Return the mean over the last 5 % of epochs, on a stream over its second half, of `[E, ...]`; NaNs left out.
+
+    >>> float(at_the_end(np.arange(40.0), stream=False))
+    38.5
+    """
+    count = len(values) - len(values) // 2 if stream else _tail(len(values))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # the mean of nothing is NaN, which is meant
+        found: Floats = np.nanmean(values[len(values) - count :], axis=0)
+    return found
+
+
+def run_metrics(run: Run) -> dict[str, float]:
+    """Return all metrics of a run by name, `test_last`, `validation_tail_mean` and so on; NaN where not measured."""
+    found: dict[str, float] = {}
+    for split, curve in CURVES.items():
+        metrics = accuracy_metrics(counted(run, curve), stream=is_stream(run))
+        found |= {f"{split}_{name}": metrics.get(name, math.nan) for name in METRICS}
+    measured = class_measures(run)
+    for measure in MEASURES:
+        own = measured.get(measure, {})
+        found |= {f"test_{measure}_{name}": own.get(name, math.nan) for name in METRICS}
+    return found
+
+
+def counted(run: Run, curve: str) -> Floats:
+    """Return a run's accuracies by epoch as its metrics count them; of a run that diverged, that of chance, once."""
+    return run.curves.get(curve, np.zeros(0)) if run.failed_at_epoch is None else np.full(1, chance(run))
+
+
+def zero_threshold_share(run: Run) -> float:
+    """Return the share of steps whose threshold was 0, so that no class grew older; NaN where it is not recorded."""
+    values = run.curves.get("threshold", np.zeros(0))
+    values = values[~np.isnan(values)]
+    return float((values == 0).mean()) if len(values) else math.nan
+
+
+def class_measures(run: Run) -> dict[str, dict[str, float]]:
+    """Return the metrics of those `MEASURES` that are on record, by name; `last` alone where only that epoch is."""
+    curves = _class_curves(run) if run.failed_at_epoch is None else _chances(run)
+    if not curves and "test_accuracy" in run.by_class:
+        last = _computed(run, {name: values[None] for name, values in run.by_class.items()})
+        return {name: {"last": float(values[-1])} for name, values in last.items()}
+    return {name: accuracy_metrics(values, stream=is_stream(run)) for name, values in curves.items()}
+
+
+def _class_curves(run: Run) -> dict[str, Floats]:
+    """Return the curves of measures: those on record, the others from the accuracies of the classes where these are."""
+    stored = {name: run.curves[f"test_{name}"] for name in MEASURES if f"test_{name}" in run.curves}
+    known = {"macro_f1"} if "test_precision" not in run.over_time else set()
+    known |= set() if _has_parts(run) else set(_PARTS)
+    if "test_accuracy" not in run.over_time or stored.keys() | known >= MEASURES.keys():
+        return stored
+    return _computed(run, run.over_time) | stored
+
+
+def _computed(run: Run, by_class: Mapping[str, Floats | Matrix]) -> dict[str, Floats]:
+    """Return the measures from readings by epoch and class `[E, C]`."""
+    from aol.metrics import class_metrics
+
+    counts = run.counts if _has_parts(run) else None
+    found = class_metrics(by_class["test_accuracy"], precision=by_class.get("test_precision"), counts=counts)
+    return {name: values.numpy() for name, values in found.items()}
+
+
+def _has_parts(run: Run) -> bool:
+    from aol.metrics import has_tail
+
+    return run.counts is not None and has_tail(run.counts)
+
+
+def _chances(run: Run) -> dict[str, Floats]:
+    """Return the measures of a network that always gives the same answer, mean over which it is, `[1]` each."""
+    size, level = len(run.classes), chance(run)
+    found = {"balanced_accuracy": level, "macro_f1": 2 * level / (size + 1)}
+    found |= dict.fromkeys(("worst_class", "worst_tenth"), 1.0 if size == 1 else 0.0)
+    found |= dict.fromkeys(_PARTS, level) if _has_parts(run) else {}
+    return {name: np.full(1, value) for name, value in found.items()}
+
+
+def accuracy_by_epoch(run: Run) -> dict[int, float]:
+    """Return a run's test accuracy by epoch; from the epoch in which it diverged on it is that of chance."""
+    values = run.curves.get("test_accuracy", np.full(len(run.epochs), math.nan))
+    found = {int(epoch): float(value) for epoch, value in zip(run.epochs, values, strict=True) if value == value}
+    if run.failed_at_epoch is not None:
+        last = run.planned or int(run.epochs[-1])
+        found |= dict.fromkeys(range(run.failed_at_epoch, last + 1), chance(run))
+    return found
+
+
+def chance(run: Run) -> float:
+    """Return the accuracy of guessing."""
+    return 1.0 / len(run.classes)
+
+
+def _tail(epochs: int) -> int:
+    return max(1, round(TAIL * epochs))

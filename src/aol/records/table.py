@@ -1,0 +1,204 @@
+"""Runs as pandas DataFrames: a row a run, a row an epoch, a row a class. The input of every table, plot and page."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+
+from aol._values import unlike
+from aol.records.metrics import run_metrics, zero_threshold_share
+from aol.records.record import DamagedRunError, Run, read_run
+from aol.records.store import find_runs
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_NAMED = ("id", "method", "seed")  # in every row of an epoch or a class
+_VERSIONS = ("aol", "torch", "python", "device")
+
+
+class RunFrame(pd.DataFrame):
+    """Runs as a DataFrame, a row a run, indexed by the run's id.
+
+    Columns: what a run is (`folder`, `method`, `seed`, `finished`, `failed_at_epoch`, `epochs_done`, `planned`,
+    `seconds`, `trained_together`, `stacking`, `aol`, `torch`, `python`, `device`), every setting by its name, and the
+    accuracies `test_last`, `test_best`, `test_tail_mean` and `test_second_half_mean` as fractions, the same for
+    `validation_` and `averaged_`; then the metrics of `aol.metrics` on test, `test_worst_class_last`,
+    `test_tail_accuracy_tail_mean` and so on. NaN where nothing was measured; a run that diverged counts as chance.
+    `zero_threshold`: the share of a stream's steps in which the threshold was 0, so that no class grew older.
+
+    A part of the frame is a frame of those runs: `frame[frame.weighting == "aol"].epochs()`.
+    """
+
+    _metadata = ["_runs"]  # noqa: RUF012 (pandas reads it)
+    _runs: Mapping[str, Run]
+
+    @property
+    def _constructor(self) -> Callable[..., RunFrame]:
+        return RunFrame
+
+    def __finalize__(self, other: object, method: str | None = None, **more: object) -> RunFrame:
+        """Keep the records of the frames that this one was made from."""
+        frame: RunFrame = super().__finalize__(other, method=method, **more)  # type: ignore[misc]
+        sources = getattr(other, "objs", None) or [getattr(other, "left", None), getattr(other, "right", None)]
+        joined: dict[str, Run] = {}
+        for source in sources if method in ("concat", "merge") else ():
+            joined |= getattr(source, "_runs", {})
+        if joined:
+            object.__setattr__(frame, "_runs", joined)
+        return frame
+
+    @property
+    def runs(self) -> dict[str, Run]:
+        """The records of these runs, by id."""
+        names = [str(name) for name in (self["id"] if "id" in self.columns else self.index)]
+        known = getattr(self, "_runs", {})
+        if missing := [name for name in names if name not in known]:
+            raise KeyError(
+                f"the index, or a column 'id', must have the ids of runs from load_runs; not {missing[0]!r}."
+            )
+        return {name: known[name] for name in names}
+
+    def epochs(self) -> pd.DataFrame:
+        """Return a row for each run and epoch: `id`, `method`, `seed`, `epoch`, and every curve."""
+        parts = [
+            pd.DataFrame({**_named(name, run), "epoch": run.epochs, **run.curves}) for name, run in self.runs.items()
+        ]
+        return _joined(parts, [*_NAMED, "epoch"])
+
+    def classes(self, *, over_time: bool = False) -> pd.DataFrame:
+        """Return a row for each run and class, with the readings of the last epoch; or for each epoch as well."""
+        parts = []
+        for name, run in self.runs.items():
+            size = len(run.classes)
+            counts = [None] * size if run.counts is None else run.counts
+            named = {"class": np.arange(size), "name": run.classes, "count": counts}
+            if over_time:
+                epochs = len(run.epochs)
+                named = {key: np.tile(np.asarray(value), epochs) for key, value in named.items()}
+                readings = {key: value.ravel() for key, value in run.over_time.items()}
+                rows = {"epoch": np.repeat(run.epochs, size), **named, **readings}
+                parts.append(pd.DataFrame({**_named(name, run), **rows}))
+            else:
+                parts.append(pd.DataFrame({**_named(name, run), **named, **run.by_class}))
+        return _joined(parts, [*_NAMED, *(["epoch"] if over_time else []), "class", "name", "count"])
+
+
+def _named(name: str, run: Run) -> dict[str, object]:
+    return {"id": name, "method": run.method, "seed": run.seed}
+
+
+def _joined(parts: Sequence[pd.DataFrame], columns: Sequence[str]) -> pd.DataFrame:
+    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=list(columns))
+
+
+def load_runs(*folders: str | os.PathLike[str], damaged: str = "raise") -> RunFrame:
+    """Return all runs in some folders as a DataFrame, a row a run.
+
+    A folder is the `--out` of a command, the folder of a study or of a `Recorder`, one run, or a folder of those. Runs
+    in progress are included. A damaged record raises `DamagedRunError`, which names the file; with `damaged="skip"` it
+    is left out with a warning.
+
+    >>> import tempfile
+    >>> from aol import Recorder, SampleAges
+    >>> ages = SampleAges([0, 0, 1])
+    >>> folder = tempfile.mkdtemp()
+    >>> recorder = Recorder(folder, ages, name="mine", seed=3)
+    >>> ages.observe([0, 1, 2], [True, True, False])
+    >>> ages.advance()
+    >>> recorder.advance(test_accuracy=0.75)
+    >>> load_runs(folder)[["method", "seed", "test_last"]].to_dict("records")
+    [{'method': 'mine', 'seed': 3, 'test_last': 0.75}]
+    """
+    if not folders or not all(isinstance(folder, str | os.PathLike) for folder in folders):
+        raise TypeError("load_runs takes one or more folders: load_runs('runs/a', 'runs/b').")
+    if damaged not in ("raise", "skip"):
+        raise ValueError(f"damaged must be 'raise' or 'skip', not {damaged!r}.")
+    problems: list[DamagedRunError] = []
+    frame = frame_of(read_runs(folders, problems))
+    for problem in problems:
+        if damaged == "raise":
+            raise problem
+        warnings.warn(f"{problem} Skipped.", stacklevel=2)
+    return frame
+
+
+def read_runs(folders: Iterable[str | os.PathLike[str]], damaged: list[DamagedRunError]) -> Iterator[tuple[Path, Run]]:
+    """Yield the folder and the record of all runs in some folders; errors of damaged records are added to `damaged`."""
+    for folder in find_runs(*folders):
+        try:
+            yield folder, read_run(folder)
+        except DamagedRunError as error:
+            damaged.append(error)
+
+
+def frame_of(runs: Iterable[tuple[Path | None, Run]]) -> RunFrame:
+    """Return records as a frame; a run that occurs twice (in two folders) gets a number behind its id."""
+    found = list(runs)
+    ids = unlike((run.id for _, run in found), "-{}")
+    rows = [_row(folder, run) for folder, run in found]
+    index = pd.Index(ids, name="id", dtype="object")
+    names = dict.fromkeys(name for row in rows for name in row)
+    frame = RunFrame({name: _column([row.get(name) for row in rows], index) for name in names}, index=index)
+    frame._runs = {name: run for name, (_, run) in zip(ids, found, strict=True)}
+    return frame
+
+
+def _column(values: list[object], index: pd.Index) -> pd.Series:
+    """Return a column; text is kept as Python objects, because a path that is not UTF-8 cannot be a pandas string."""
+    if any(isinstance(each, str) for each in values):
+        return pd.Series(values, index=index, dtype=object)
+    numbers = any(isinstance(each, int | float) and not isinstance(each, bool) for each in values)
+    return pd.Series(values, index=index, dtype="float64" if numbers and None in values else None)
+
+
+def _row(folder: Path | None, run: Run) -> dict[str, object]:
+    own: dict[str, object] = {
+        "folder": None if folder is None else str(folder),
+        "method": run.method,
+        "seed": run.seed,
+        "finished": run.finished,
+        "failed_at_epoch": run.failed_at_epoch,
+        "epochs_done": len(run.epochs),
+        "planned": run.planned,
+        "seconds": run.seconds,
+        "trained_together": run.trained_together,
+        "stacking": run.stacking,
+        **{name: run.versions.get(name) for name in _VERSIONS},
+        **run_metrics(run),
+        "zero_threshold": zero_threshold_share(run),
+    }
+    settings = {name if name not in own else f"setting_{name}": value for name, value in run.settings.items()}
+    settings.pop("setting_seed", None)  # the same number
+    return own | settings
+
+
+def told_apart(names: Sequence[str], runs: Sequence[Run], but: Collection[str] = ()) -> list[str]:
+    """Return names of runs; where several have one name, with the settings in which these differ, except `but`."""
+    same: dict[str, list[Run]] = {}
+    for name, run in zip(names, runs, strict=True):
+        same.setdefault(name, []).append(run)
+    keys = {name: differing_settings(some, but) for name, some in same.items()}
+    words = [[f"{key}={run.settings.get(key)}" for key in keys[name]] for name, run in zip(names, runs, strict=True)]
+    return [" ".join([name, *own]) for name, own in zip(names, words, strict=True)]
+
+
+def differing_settings(runs: Sequence[Run], but: Collection[str] = ()) -> list[str]:
+    """Return the names of the settings that tell runs apart, as few as possible; `but` are left out."""
+
+    def distinct(names: list[str]) -> int:
+        return len({tuple(repr(run.settings.get(name)) for name in names) for run in runs})
+
+    names = dict.fromkeys(name for run in runs for name in run.settings if name not in but)
+    chosen = [name for name in names if distinct([name]) > 1]
+    for name in reversed(chosen):
+        rest = [other for other in chosen if other != name]
+        if distinct(rest) == distinct(chosen):
+            chosen = rest
+    return chosen

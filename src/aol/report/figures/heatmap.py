@@ -1,0 +1,124 @@
+"""Class-age heatmaps: a row a class, head on top; power-law colours from 1 to 100, as in the paper."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from aol.records.record import Floats, Ints, Run
+from aol.report.figures import style
+from aol.report.figures.summary import has_tail, head_first, time_unit
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+LARGEST = 100.0
+_NAMED = 20  # so many classes have their names written out
+
+
+@dataclass(frozen=True)
+class AgeMap:
+    """The ages of classes over time.
+
+    Args:
+        age: `float64 [E, C]`, NaN where it is not known.
+        epochs: which epochs these are, counted from one, `int64 [E]`.
+        counts: training samples a class, `[C]`; all equal, or None, where there is no head and no tail.
+        names: of the classes; where they have none, their numbers.
+        time: what an epoch is: "epoch", on a stream "step".
+        numbered: whether the names are numbers; then some are written with their sizes, however many classes there are.
+    """
+
+    age: Floats
+    epochs: Ints
+    counts: Ints | None
+    names: Sequence[str]
+    time: str
+    numbered: bool = False
+
+    @property
+    def order(self) -> Ints:
+        """The classes from head to tail, equal ones in their own order; without a tail all are in their own order."""
+        return head_first(self.counts, len(self.names))
+
+    @property
+    def tailed(self) -> bool:
+        """Whether there is a head and a tail."""
+        return has_tail(self.counts)
+
+    @property
+    def height(self) -> float:
+        """How many inches a panel needs."""
+        classes = len(self.names)
+        return float(np.clip(0.9 + 0.125 * classes, 1.85, 2.6 if classes <= 100 else 3.2))
+
+
+@style.styled
+def heatmap(run: Run) -> Figure | None:
+    """Return the class-age heatmap of a run; None where ages by epoch were not recorded."""
+    age = run.over_time.get("age")
+    if age is None or np.isnan(age).all():
+        return None
+    counts = None if run.counts is None else np.asarray(run.counts)
+    shown = AgeMap(age.astype(np.float64), run.epochs, counts, run.classes, time_unit(run))
+    figure, panels = style.panels(shown.height)
+    draw_ages(figure, panels, [shown])
+    return figure
+
+
+def draw_ages(figure: Figure, panels: Sequence[Axes], maps: Sequence[AgeMap], *, largest: float = LARGEST) -> None:
+    """Draw maps into panels, all in one scale of colours, from 1 to `largest`: older classes look like that.
+
+    Its exponent is the paper's: 0.35 if one of the maps has few classes, 0.5 if all have many.
+    """
+    few = any(len(each.names) <= _NAMED for each in maps)
+    norm = style.matplotlib("colors").PowerNorm(0.35 if few else 0.5, vmin=1.0, vmax=largest)
+    shades = style.matplotlib().colormaps["magma"].with_extremes(bad="#BDBDBD")
+    for axes, shown in zip(panels, maps, strict=True):
+        classes = len(shown.names)
+        image = axes.imshow(
+            np.ma.masked_invalid(shown.age[:, shown.order].T),
+            norm=norm,
+            cmap=shades,
+            aspect="auto",
+            extent=(int(shown.epochs[0]) - 0.5, int(shown.epochs[-1]) + 0.5, classes - 0.5, -0.5),
+            interpolation="nearest" if classes <= 200 else "antialiased",
+            interpolation_stage="data",
+        )
+        image.set_rasterized(True)
+        style.set_time_axis(axes, shown.epochs, shown.time)
+        _name_classes(axes, shown)
+        for spine in axes.spines.values():
+            spine.set_visible(True)
+    above = any(bool(np.nanmax(each.age, initial=1.0) > largest) for each in maps)
+    bar = figure.colorbar(image, ax=list(panels), extend="max" if above else "neither", pad=0.02, aspect=25)
+    bar.set_ticks(_ticks(largest, few))
+    bar.set_ticklabels([f"{tick:g}" for tick in bar.get_ticks()])
+    bar.minorticks_off()
+    units = " or ".join(dict.fromkeys(f"{each.time}s" for each in maps))
+    bar.set_label(f"class age ({units})")
+
+
+def _ticks(largest: float, few: bool) -> list[float]:
+    """Return the ages that are written at the scale of colours, its end among them."""
+    found = [age for age in (1.0, 2.0, 5.0, 10.0, 20.0, 50.0) if 1.25 * age < largest]
+    if not few and largest > 50.0:
+        found.remove(2.0)  # no room beside one
+    return [*found, largest]
+
+
+def _name_classes(axes: Axes, shown: AgeMap) -> None:
+    """Write the classes' names where they fit; else their places, with how many samples those have."""
+    order, sizes = shown.order, shown.counts if shown.tailed else None
+    few = len(order) <= _NAMED
+    places = np.arange(len(order)) if few else style.five_places(len(order))
+    named = few or shown.numbered
+    names = [shown.names[c] for c in order[places]] if named else [f"{p + 1}" for p in places]
+    if sizes is not None and (shown.numbered or not named):
+        names = [f"{name}  (n={sizes[c]:,})" for name, c in zip(names, order[places], strict=True)]
+    axes.set_yticks(places, style.shorten_all(names) if named else names)
+    axes.set_ylabel(style.class_label(named, sizes is not None))

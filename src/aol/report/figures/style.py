@@ -1,0 +1,205 @@
+"""The style of figures: column width, colours for the colour-blind, embedded fonts.
+
+Assumes matplotlib, imported on first use. Figures are made without pyplot: nothing global is touched.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import warnings
+from collections.abc import Callable, Sequence
+from functools import cache, wraps
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
+
+import numpy as np
+
+from aol._files import write_atomically
+from aol._need import need
+from aol.records.record import Floats, Ints
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.container import ErrorbarContainer
+    from matplotlib.figure import Figure
+
+P = ParamSpec("P")
+Drawn = TypeVar("Drawn")  # a figure, or None where there is nothing to draw
+COLUMN = 3.3  # inches: a column of a two-column page
+FORMATS = ("png", "pdf", "svg")
+# Okabe and Ito's colours, those that show on white, in an order that keeps neighbours apart.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+LINES = ("-", "--", "-.", ":")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+GREY = "#767676"
+# Names of classes may be in any script; of these, whatever is installed fills in.
+_MORE_FONTS = ("Noto Sans CJK SC", "Noto Sans CJK JP", "Noto Sans", "Noto Sans Arabic", "Noto Sans Devanagari")
+
+
+def matplotlib(part: str | None = None) -> ModuleType:
+    """Return matplotlib, or a part of it; where it is missing, an error says how to install it."""
+    name = "matplotlib" if part is None else f"matplotlib.{part}"
+    return need(name, package="matplotlib", extra="report", why="drawing figures")
+
+
+@cache
+def _rules() -> dict[str, object]:
+    fonts = matplotlib("font_manager")
+    known = {entry.name for entry in fonts.fontManager.ttflist}
+    return {
+        "font.family": ["DejaVu Sans", *(name for name in _MORE_FONTS if name in known)],
+        "font.size": 7.0, "axes.labelsize": 7.5, "axes.titlesize": 7.5, "legend.fontsize": 6.5,
+        "xtick.labelsize": 6.5, "ytick.labelsize": 6.5, "axes.linewidth": 0.6, "lines.linewidth": 1.1,
+        "lines.markersize": 3.0, "xtick.major.width": 0.6, "ytick.major.width": 0.6, "xtick.major.size": 2.5,
+        "ytick.major.size": 2.5, "xtick.minor.size": 1.5, "ytick.minor.size": 1.5, "axes.spines.top": False,
+        "axes.spines.right": False, "axes.grid": False, "legend.frameon": False, "legend.handlelength": 1.8,
+        "figure.dpi": 100, "savefig.dpi": 400, "pdf.fonttype": 42, "ps.fonttype": 42, "svg.fonttype": "path",
+        "svg.hashsalt": "aol", "text.parse_math": False, "axes.unicode_minus": True,
+    }  # fmt: skip
+
+
+def styled(draw: Callable[P, Drawn]) -> Callable[P, Drawn]:
+    """Let a function draw in our style without changing the global one."""
+
+    @wraps(draw)
+    def drawn(*words: P.args, **named: P.kwargs) -> Drawn:
+        with matplotlib().rc_context(_rules()):
+            return draw(*words, **named)
+
+    return drawn
+
+
+def panels(
+    height: float, rows: int = 1, columns: int = 1, *, width: float = COLUMN, share_x: bool = False
+) -> tuple[Figure, list[Axes]]:
+    """Return a figure `width` inches wide and its panels, row by row; for functions that are `styled`."""
+    figure: Figure = matplotlib("figure").Figure(figsize=(width, height), layout="constrained")
+    found = figure.subplots(rows, columns, squeeze=False, sharex=share_x)
+    return figure, [axes for row in found for axes in row]
+
+
+def save(figure: Figure, folder: Path, name: str, formats: Sequence[str]) -> list[Path]:
+    """Write a figure in each format, whole or not at all, and return the files."""
+    written = [folder / f"{name}.{kind}" for kind in formats]
+    for path, kind in zip(written, formats, strict=True):
+        write_atomically(path, rendered(figure, kind))
+    return written
+
+
+def rendered(figure: Figure, kind: str, *, text: bool = False) -> bytes:
+    """Return a figure as the bytes of a "png", "pdf" or "svg"; the same figure gives the same bytes.
+
+    `text` keeps the text of an SVG as text: smaller, and shown in the reader's own sans-serif font.
+    """
+    nothing = {"png": {"Software": None}, "pdf": {"CreationDate": None, "Producer": None, "Creator": None}}
+    metadata = {**nothing, "svg": {"Date": None}}[kind]
+    buffer = io.BytesIO()
+    rules = _rules() | ({"svg.fonttype": "none"} if text else {})
+    with matplotlib().rc_context(rules), warnings.catch_warnings():
+        # A name in a script that no font here has is drawn as boxes; a warning a letter would not help.
+        warnings.filterwarnings("ignore", message="Glyph .* missing from font")
+        figure.savefig(buffer, format=kind, metadata=metadata)
+    if text:  # names no font that only this machine has
+        return re.sub(rb"font-family: [^;\"]*", b"font-family: 'DejaVu Sans', Verdana, sans-serif", buffer.getvalue())
+    return buffer.getvalue()
+
+
+def file_name(*words: str) -> str:
+    """Return words as a file's name, whatever they are: letters and digits, with dashes between.
+
+    >>> file_name("heatmap", "cb+aol β=0.9999 ρ=0.3", "../x")
+    'heatmap-cb-aol-beta-0.9999-rho-0.3-x'
+    """
+    text = "-".join(words)
+    for letter, name in (("ρ", "rho-"), ("β", "beta-"), ("γ", "gamma-"), ("τ", "tau-")):
+        text = text.replace(letter, name)
+    return re.sub(r"(?:[^A-Za-z0-9.]|\.(?![0-9]))+", "-", text).strip("-.")[:120]
+
+
+def shorten(text: str, most: int = 18) -> str:
+    """Return a name that fits beside an axis.
+
+    >>> shorten("a class with a very long name")
+    'a class with a ve…'
+    """
+    text = " ".join(text.split())
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
+def shorten_all(names: Sequence[str], most: int = 18) -> list[str]:
+    """Return short names that stay unique: where the beginnings are equal, the middle is cut.
+
+    >>> shorten_all(["a class of long name 1", "a class of long name 2"], 12)
+    ['a clas…ame 1', 'a clas…ame 2']
+    """
+    cut = [shorten(name, most) for name in names]
+    whole = [" ".join(name.split()) for name in names]
+    head = most // 2
+    return [
+        f"{text[:head]}…{text[len(text) - (most - head - 1) :]}" if len(text) > most and cut.count(each) > 1 else each
+        for text, each in zip(whole, cut, strict=True)
+    ]
+
+
+def set_time_axis(axes: Axes, epochs: Ints | Floats, unit: str) -> None:
+    """Make the horizontal axis that of epochs, or of steps, as `unit` says; a single one has a place of its own."""
+    axes.set_xlabel(unit)
+    if len(epochs) > 1:
+        limit_ticks(axes, x=6, whole=True)
+    else:  # a range of zero width
+        only = int(epochs[0])
+        axes.set_xlim(only - 0.5, only + 0.5)
+        axes.set_xticks([only])
+
+
+def outline_whiskers(whiskers: ErrorbarContainer | None) -> None:
+    """Put a thin white line around whiskers, which show on a dark bar then too."""
+    if whiskers is not None:
+        around = matplotlib("patheffects").withStroke(linewidth=1.8, foreground="white")
+        for part in (*whiskers[1], *whiskers[2]):
+            part.set_path_effects([around])
+
+
+def set_log_scale(axes: Axes, which: str, *, decades: float = 3.0) -> None:
+    """Give the axis "x" or "y" a logarithmic scale with plain numbers on it: beyond so many decades, powers of ten."""
+    ticker = matplotlib("ticker")
+    axes.set(**{f"{which}scale": "log"})
+    axis, (low, high) = (axes.xaxis, axes.get_xlim()) if which == "x" else (axes.yaxis, axes.get_ylim())
+    axis.set_major_locator(ticker.LogLocator(subs=(1.0,) if high > 10**decades * low else (1.0, 2.0, 5.0)))
+    axis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{value:,.6g}"))
+    axis.set_minor_formatter(ticker.NullFormatter())
+
+
+def legend(figure: Figure, names: Sequence[str]) -> None:
+    """Put the legend below, in two columns where the names allow it."""
+    figure.legend(loc="outside lower center", ncols=_columns(names), columnspacing=1.2, labelspacing=0.3)
+
+
+def legend_height(names: Sequence[str]) -> float:
+    """Return how many inches the legend of these names takes."""
+    return 0.12 * -(-len(names) // _columns(names)) + 0.06
+
+
+def _columns(names: Sequence[str]) -> int:
+    return 2 if len(names) > 2 and max(map(len, names)) <= 26 else 1
+
+
+def five_places(classes: int) -> Ints:
+    """Return five places of many, the first and the last among them."""
+    found: Ints = np.unique(np.linspace(0, classes - 1, 5).round().astype(np.int64))
+    return found
+
+
+def class_label(named: bool, tailed: bool) -> str:
+    """Return the label of an axis of classes, written by name or by place, from head to tail where there is a tail."""
+    return f"class{'' if named else ' by size'}, head to tail" if tailed else "class"
+
+
+def limit_ticks(axes: Axes, *, x: int | None = None, y: int | None = None, whole: bool = False) -> None:
+    """Put at most so many ticks on an axis, on round numbers."""
+    locator, steps = matplotlib("ticker").MaxNLocator, [1, 2, 2.5, 5, 10]
+    for axis, most in ((axes.xaxis, x), (axes.yaxis, y)):
+        if most is not None:
+            axis.set_major_locator(locator(most, integer=whole, steps=steps, min_n_ticks=1 if whole else 3))

@@ -1,0 +1,198 @@
+"""The numbers behind the figures: runs by method, classes by size, readings at the end of training, correlations."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from aol import metrics
+from aol.records.metrics import MEASURES, at_the_end, is_stream
+from aol.records.record import Floats, Ints, Run, by_class_of
+from aol.records.table import RunFrame, told_apart
+
+# Runs by method
+
+
+@dataclass(frozen=True)
+class Method:
+    """Runs that differ in nothing but their seeds."""
+
+    name: str
+    frame: RunFrame
+
+    @property
+    def runs(self) -> list[Run]:
+        """The records of the runs."""
+        return list(self.frame.runs.values())
+
+
+def methods(frame: RunFrame) -> list[Method]:
+    """Return the runs by method, in the order of the frame; methods of one name also show the settings that differ."""
+    groups: dict[tuple[object, ...], list[str]] = {}
+    for name, run in frame.runs.items():
+        rest = tuple((key, repr(value)) for key, value in sorted(run.settings.items()) if key != "seed")
+        groups.setdefault((run.method, tuple(run.classes), rest), []).append(name)
+    first = [frame.runs[ids[0]] for ids in groups.values()]
+    names = told_apart([run.method for run in first], first, but=("seed",))
+    return [Method(name, frame.loc[ids]) for name, ids in zip(names, groups.values(), strict=True)]
+
+
+def by_sizes(found: Sequence[Method]) -> list[list[Method]]:
+    """Return methods by the sizes of their classes: head and tail are comparable only where the sizes are equal."""
+    groups: dict[tuple[int, ...], list[Method]] = {}
+    for method in found:
+        groups.setdefault(tuple(sorted(method.runs[0].counts or ())), []).append(method)
+    return list(groups.values())
+
+
+def time_unit(run: Run) -> str:
+    """Return what the time of a run is counted in: "epoch", on a stream "step"."""
+    return "step" if is_stream(run) else "epoch"
+
+
+# Metrics of the classes
+
+_REPEATS = 0.005  # balanced accuracy this close to accuracy in every run: the test set is about balanced
+
+
+def class_table(frame: RunFrame) -> pd.DataFrame:
+    """Return a row a method, mean over its seeds: the measures on test that say more than accuracy, at the end."""
+    by_run = ends(frame).drop(columns="accuracy")
+    rows = {method.name: by_run.loc[method.frame.index].mean() for method in methods(frame)}
+    return pd.DataFrame(rows).T.dropna(axis=1, how="all").dropna(how="all")
+
+
+def ends(frame: RunFrame) -> pd.DataFrame:
+    """Return a row a run: its accuracy on test at the end, and the measures that say more.
+
+    At the end is the mean over the last 5 % of epochs, on a stream over its second half. Balanced accuracy and macro-F1
+    are there where the test set is not balanced, the worst tenth where it is more than one class, head, middle and tail
+    where training counts have them.
+    """
+    columns = {}
+    for measure in ("accuracy", *MEASURES):
+        middle = "" if measure == "accuracy" else f"{measure}_"
+        names = [f"test_{middle}{'second_half' if is_stream(run) else 'tail'}_mean" for run in frame.runs.values()]
+        columns[measure] = [frame[name].iloc[row] for row, name in enumerate(names)]
+    by_run = pd.DataFrame(columns, index=frame.index, dtype="float64")
+    if not ((by_run["balanced_accuracy"] - by_run["accuracy"]).abs() > _REPEATS).any():
+        by_run = by_run.drop(columns=["balanced_accuracy", "macro_f1"])
+    if not (by_run["worst_tenth"] - by_run["worst_class"]).abs().gt(1e-9).any():
+        by_run = by_run.drop(columns="worst_tenth")
+    return by_run
+
+
+# Readings by class
+
+
+def final(run: Run, reading: str) -> Floats | None:
+    """Return a reading of each class at the end of training, `[C]`; None where it was not taken.
+
+    It is the mean over the last 5 % of epochs, on a stream over the second half; where only the last epoch is on
+    record, its reading.
+    """
+    if reading in run.over_time:
+        return at_the_end(run.over_time[reading].astype(np.float64), stream=is_stream(run))
+    return run.by_class.get(reading)
+
+
+def mean_age(run: Run) -> Floats | None:
+    """Return the age of each class, averaged over all epochs, `[C]`; None where ages were not recorded."""
+    if "mean_age" in run.by_class or "age" not in run.over_time:
+        return run.by_class.get("mean_age")
+    return by_class_of({"age": run.over_time["age"]})["mean_age"]
+
+
+# Classes by size
+
+
+def has_tail(counts: Sequence[int] | Ints | None) -> bool:
+    """Return whether there is a head and a tail: the largest class is at least half as large again as the smallest.
+
+    >>> has_tail([146, 139, 142]), has_tail([60, 5]), has_tail(None)
+    (False, True, False)
+    """
+    return counts is not None and metrics.has_tail(counts)
+
+
+def head_first(counts: Sequence[int] | Ints | None, classes: int) -> Ints:
+    """Return the classes from the most to the fewest training samples; in their own order where there is no tail."""
+    order: Ints = np.argsort(-np.asarray(counts), kind="stable") if has_tail(counts) else np.arange(classes)
+    return order
+
+
+@dataclass(frozen=True)
+class Part:
+    """Some classes by their size: "head", "middle" or "tail"."""
+
+    name: str
+    classes: Ints
+    fewest: int
+    most: int
+
+
+def parts(counts: Sequence[int] | Ints) -> list[Part]:
+    """Return head, middle and tail, each with a class at least: the parts of `aol.metrics.thirds`, head first.
+
+    A set that is about balanced, as that of a stream whose head moves, is one part.
+
+    >>> [(part.name, part.classes.tolist()) for part in parts([9, 5, 5, 1])]
+    [('head', [0]), ('middle', [1, 2]), ('tail', [3])]
+    """
+    counts = np.asarray(counts, dtype=np.int64)
+    if not has_tail(counts):
+        return [Part("all", np.arange(len(counts)), int(counts.min()), int(counts.max()))]
+    order = np.argsort(-counts, kind="stable")
+    third = metrics.thirds(counts).numpy()[order]
+    chosen = {name: order[third == number] for number, name in enumerate(("head", "middle", "tail"))}
+    return [Part(name, own, int(counts[own].min()), int(counts[own].max())) for name, own in chosen.items() if len(own)]
+
+
+# Statistics
+
+
+@dataclass(frozen=True)
+class Correlation:
+    """Pearson's r of n pairs, with its 95 % interval where n allows one."""
+
+    r: float
+    low: float
+    high: float
+    n: int
+
+
+def correlation(x: Floats, y: Floats) -> Correlation | None:
+    """Return Pearson's r with Fisher's interval; None below 3 pairs or without spread. NaNs are left out.
+
+    >>> found = correlation(np.array([1.0, 2.0, 3.0, 4.0]), np.array([1.0, 3.0, 2.0, 4.0]))
+    >>> [round(value, 3) for value in (found.r, found.low, found.high)]
+    [0.8, -0.697, 0.996]
+    """
+    from scipy.stats import pearsonr
+
+    known = np.isfinite(x) & np.isfinite(y)
+    x, y, n = x[known], y[known], int(known.sum())
+    if n < 3 or np.ptp(x) == 0 or np.ptp(y) == 0:
+        return None
+    result = pearsonr(x, y)
+    r = float(result.statistic)
+    if n < 4 or abs(r) > 1 - 1e-12:
+        return Correlation(r, math.nan, math.nan, n)
+    low, high = result.confidence_interval(0.95)
+    return Correlation(r, float(low), float(high), n)
+
+
+def spread(values: Floats) -> tuple[float, float]:
+    """Return mean and standard deviation over runs (the latter NaN for a single one); NaNs left out.
+
+    >>> spread(np.array([1.0, 3.0, np.nan]))
+    (2.0, 1.4142135623730951)
+    """
+    known = values[~np.isnan(values)]
+    if not known.size:
+        return math.nan, math.nan
+    return float(known.mean()), float(known.std(ddof=1)) if known.size > 1 else math.nan

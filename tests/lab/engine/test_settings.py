@@ -1,0 +1,183 @@
+"""Settings: what is equal, what is refused, names, defaults that follow others, grids, groups."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+
+from aol.lab.engine.learner import rate_at
+from aol.lab.settings import (
+    MARGINS,
+    PER_RUN,
+    WEIGHTINGS,
+    Settings,
+    WrongSettingsError,
+    grid,
+    groups,
+    memory_capacity,
+)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"epochs": 0}, {"epochs": 2.5}, {"epochs": True}, {"batch_size": 0}, {"seed": -1}, {"seed": 2**63},
+        {"warmup": -0.5}, {"warmup": math.nan}, {"warmup": "5"}, {"lr": -1.0}, {"lr": math.inf}, {"rho": 1.5},
+        {"beta": 1.0}, {"start": 1.0}, {"start": -0.1}, {"after": 0}, {"factor": -1}, {"validation": 1},
+        {"samples": 0}, {"nuisance": "sound"}, {"noise": 1.0},
+        {"fraction": 0.0}, {"imbalance": 0.5}, {"threshold": 2}, {"threshold": "mode"}, {"image_size": 0},
+        {"augment": 1}, {"weighting": "age"}, {"net": "resnet18"}, {"data": 3}, {"memory": "reservoir:0"},
+        {"memory": "reservoir:²"}, {"memory": "some"}, {"profile": "flat"}, {"schedule": "linear"},
+        {"margin": "loss"}, {"tau": -1.0}, {"gain": math.nan}, {"signal": "after"},
+        {"margin_steps": 0}, {"margin_steps": 2.5},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_wrong_setting_is_refused_by_name(given: dict[str, object]) -> None:
+    (name,) = given
+    with pytest.raises(WrongSettingsError, match=name):
+        Settings(**given)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        ({"weighting": "aol", "signal": "none"}, "signal"),
+        ({"weighting": "error", "signal": "none"}, "signal"),
+        ({"weighting": "aol", "level": "sample", "scenario": "stream"}, "level"),
+        ({"scenario": "stream", "imbalance": None}, "imbalance"),
+        ({"margin": "age", "signal": "none"}, "signal"),
+        ({"signal": "before"}, "signal"),
+        ({"weighting": "old", "scenario": "stream"}, "weighting='old'"),
+        ({"weighting": "old", "signal": "none"}, "signal"),
+        ({"weighting": "sample-loss", "signal": "train"}, "signal"),
+    ],
+    ids=str,
+)
+def test_settings_that_contradict_each_other_are_refused(given: dict[str, object], named: str) -> None:
+    with pytest.raises(WrongSettingsError, match=named):
+        Settings(**given)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ({"imbalance": 50}, {"imbalance": 50.0}),
+        ({"imbalance": None, "profile": "step"}, {"imbalance": None}),
+        ({"gamma": 3.0}, {}),
+        ({"start": 0.8}, {}),
+        ({"tau": 2.0, "gain": 0.5}, {}),
+        ({"margin": "counts", "gain": 0.5}, {"margin": "counts", "tau": 1}),
+        ({"margin": "age", "tau": 3.0}, {"margin": "age"}),
+        ({"margin": "counts", "margin_steps": 5}, {"margin": "counts"}),
+        ({"conflicts": 0.3}, {}),
+        ({"fraction": 0.2}, {}),
+        ({"period": 3, "memory": "none", "threshold": 0.5, "stream": "access"}, {}),
+        ({"schedule": "fixed", "warmup": 3}, {"schedule": "fixed"}),
+        ({"divide_by": "weight"}, {}),
+        ({"loss": "focal", "divide_by": "count"}, {"loss": "focal"}),
+        ({"weighting": "aol", "fuse": "mean", "rho": 0.2}, {"weighting": "aol", "fuse": "mean"}),
+        ({"weighting": "aol", "fuse": "peak", "rho": 0.2}, {"weighting": "aol", "fuse": "peak"}),
+        ({"weighting": "aol", "after": 9, "factor": 9.0}, {"weighting": "aol"}),
+        ({"weighting": "old", "level": "sample", "rho": 0.2, "temper": 2.0}, {"weighting": "old"}),
+        ({"scenario": "stream", "fuse": "mean"}, {"scenario": "stream"}),
+        ({"warmup": 0.75}, {}),
+        ({"scenario": "stream", "weighting": "aol", "threshold": "median"}, {"scenario": "stream", "weighting": "aol"}),
+        ({"scenario": "stream", "threshold": "mean"}, {"scenario": "stream"}),  # ages are not used
+        ({"weighting": "aol", "threshold": "mean"}, {"weighting": "aol"}),
+    ],
+    ids=str,
+)
+def test_what_cannot_matter_makes_no_other_run(one: dict[str, object], other: dict[str, object]) -> None:
+    first, second = Settings(**one), Settings(**other)  # type: ignore[arg-type]
+    assert first == second
+    assert first.run_id == second.run_id
+    assert Settings(**json.loads(json.dumps(first.as_dict()))) == first
+
+
+def test_thresholds_differ_within_a_group_and_are_part_of_the_method() -> None:
+    rules = [None, "mean", "positive-median", 0.25]
+    runs = [Settings(scenario="stream", weighting="aol", threshold=rule) for rule in rules]
+    assert len({run.group_key for run in runs}) == 1
+    assert len({run.run_id for run in runs}) == 4
+    assert [run.method.partition(" class")[2] for run in runs] == ["", " τ=mean", " τ=positive-median", " τ=0.25"]
+
+
+def test_the_default_warm_up_is_a_fortieth_of_the_epochs() -> None:
+    assert [Settings(epochs=epochs).warmup for epochs in (1, 30, 200)] == [0.025, 0.75, 5.0]
+    assert Settings(epochs=200) == Settings(epochs=200, warmup=5)
+    assert Settings(epochs=200, schedule="fixed").warmup == 0.0
+    assert isinstance(Settings(warmup=5).warmup, float)
+
+
+def test_ids_are_those_of_the_first_release() -> None:
+    assert Settings(warmup=5).run_id == "696734ddde3b"
+    assert Settings(weighting="aol", rho=0.3, data="cifar10", epochs=200).run_id == "e0b4dafa51c5"
+
+
+@pytest.mark.parametrize("schedule", ["paper", "cosine", "fixed"])
+@pytest.mark.parametrize("warmup", [0, 0.1, 0.5, 1, 2.4])
+def test_rates_follow_the_schedule_step_by_step(schedule: str, warmup: float) -> None:
+    run, steps = Settings(schedule=schedule, warmup=warmup, epochs=20, lr=0.3), 7
+    warm = 0 if schedule == "fixed" else round(warmup * steps)
+    for step in range(20 * steps):
+        epoch = step // steps + 1
+        if step < warm:
+            wanted = 0.3 * (step + 1) / warm
+        elif schedule == "cosine":
+            wanted = 0.15 * (1 + math.cos(math.pi * (step - warm) / (20 * steps - warm)))
+        else:
+            wanted = 0.3 * (1e-4 if epoch >= 18 else 1e-2 if epoch >= 16 else 1.0) if schedule == "paper" else 0.3
+        assert rate_at(run, step, steps) == pytest.approx(wanted, rel=1e-12), step
+
+
+def test_a_warm_up_longer_than_training_is_never_over() -> None:
+    run = Settings(warmup=10, epochs=2, lr=1.0)
+    assert [rate_at(run, step, 3) for step in range(6)] == pytest.approx([(step + 1) / 30 for step in range(6)])
+
+
+def test_methods_name_what_is_done_and_no_seed() -> None:
+    assert Settings(seed=3).method == "none"
+    assert Settings(weighting="aol", rho=0.3, temper=0.5).method == "aol ρ=0.3 class temper=0.5"
+    assert Settings(weighting="cb", beta=0.99, divide_by="count").method == "cb β=0.99 divided by count"
+    assert Settings(weighting="cb", start=0.8, mechanism="resample").method == "cb β=0.9999 from 0.8 resample"
+    assert Settings(weighting="old", after=3, factor=50).method == "old after=3 ×50"
+    assert Settings(weighting="jtt").method == "jtt after=5 balanced"
+    assert Settings(weighting="aol", fuse="peak", level="sample", temper=1.5).method == "aol peak sample temper=1.5"
+    assert Settings(weighting="aol", fuse="mean", level="sample").method == "aol mean sample"
+    assert Settings(weighting="frequency", power=0.25, loss="focal", gamma=2).method == "frequency p=0.25 focal γ=2"
+
+
+def test_a_grid_has_every_combination_once() -> None:
+    runs = grid({"epochs": 3}, weighting=["none", "cb", "aol"], rho=[0.1, 0.2], seed=[0, 1])
+    assert len(runs) == len(set(runs)) == 2 * (1 + 1 + 2)
+    assert {run.epochs for run in runs} == {3}
+    with pytest.raises(WrongSettingsError, match="colour"):
+        grid({"colour": "red"})
+    with pytest.raises(WrongSettingsError, match="seed"):
+        grid({}, seed=[])
+
+
+def test_groups_hold_runs_that_differ_only_in_what_may_differ() -> None:
+    runs = grid({}, lr=[0.1, 0.2], weighting=["none", "aol"], seed=range(5))
+    parts = groups(runs, most=4)
+    assert sorted(len(part) for part in parts) == [3, 3, 3, 3, 4, 4]
+    assert {run for part in parts for run in part} == set(runs)
+    for part in parts:
+        (common,) = {run.group_key for run in part}
+        assert {name for name, _ in common} == set(part[0].as_dict()) - set(PER_RUN)
+
+
+def test_a_memory_has_a_capacity_where_it_is_a_reservoir() -> None:
+    assert [memory_capacity(memory) for memory in ("all", "none", "reservoir:7")] == [None, None, 7]
+
+
+def test_every_combination_of_weights_and_margins_has_a_name_of_its_own() -> None:
+    runs = grid({}, weighting=list(WEIGHTINGS), margin=list(MARGINS))
+    assert len({run.method for run in runs}) == len(runs) == len(WEIGHTINGS) * len(MARGINS)
+
+
+def test_late_weights_are_used_in_the_last_epoch_at_least() -> None:
+    assert Settings(weighting="cb", start=0.99, epochs=30).first_weighted_epoch == 29

@@ -1,0 +1,275 @@
+"""Built-in studies against the paper's own tables and protocol, and every one of them run, in small, to its end."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import json
+from collections import Counter
+from importlib import resources
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from aol.cli import main
+from aol.lab.study import Study, builtin_names, load
+from aol.records.store import Store
+
+NAMES = builtin_names(smoke=False)
+FIXED = [name for name in NAMES if name.startswith("fixed-rho")]
+OWN = ("margins", "hidden", "fixed-rho", "thresholds")
+OF_PAPER = [name for name in NAMES if not name.startswith(OWN)]  # those that follow its protocol
+MEMORIES = {"all": "all", "reservoir10000": "reservoir:10000", "reservoir50000": "reservoir:50000"}
+
+
+def paper(table: str) -> list[dict[str, str]]:
+    text = (resources.files("aol.lab.study") / "paper" / f"{table}.csv").read_text()
+    return list(csv.DictReader(text.splitlines()))
+
+
+def cells(study: Study, *axes: str) -> Counter[tuple[object, ...]]:
+    """Return the cells of a study by some of their settings, each looked up in a run of it."""
+    baseline = study.method(study.baseline)
+    runs = [study.run(cell, baseline, {}, study.seeds[0]) for cell in study.cells_list()]
+    named = [{**run.as_dict(), **cell} for run, cell in zip(runs, study.cells_list(), strict=True)]
+    return Counter(tuple(each[axis] for axis in axes) for each in named)
+
+
+def rows(table: list[dict[str, str]], method: str, *columns: str) -> Counter[tuple[object, ...]]:
+    def told(column: str, text: str) -> object:
+        if column == "arrival_percent":
+            return int(text) / 100
+        return MEMORIES[text] if column == "buffer" else int(text) if text.isdigit() else text
+
+    return Counter(tuple(told(column, row[column]) for column in columns) for row in table if row["method"] == method)
+
+
+@pytest.mark.parametrize(
+    ("name", "mechanism"), [("offline-reweighting", "reweight"), ("offline-resampling", "resample")]
+)
+def test_the_offline_studies_have_the_cells_and_methods_of_the_papers_table(name: str, mechanism: str) -> None:
+    table = [row for row in paper("offline") if row["mechanism"] == mechanism]
+    study = load(name)
+    for method in ("none", "cb", "aol"):
+        assert rows(table, method, "dataset", "loss", "imbalance_factor") == cells(study, "data", "loss", "imbalance")
+        assert study.method(method)
+    aol, cb = study.method("aol"), study.method("cb")
+    chosen = {row["selected_beta_or_rho"] for row in table if row["method"] == "aol"} - {"0.0"}
+    assert {float(rho) for rho in chosen} <= set(aol.grid["rho"])
+    chosen = {beta for row in table if row["method"] == "cb" for beta in row["selected_beta_or_rho"].split(",")} - {
+        "",
+        "0",
+    }
+    assert {float(beta) for beta in chosen} <= set(cb.grid["beta"])
+    assert len(aol.variants()) == 20
+    assert len(cb.variants()) == 4
+    uniform = [row for row in table if row["method"] in ("cb_beta0", "aol_rho0")]
+    assert bool(uniform) == ("uniform" in [method.name for method in study.methods])
+    # none, its 20 further seeds, cb, aol, three powers, two error rates; and uniform draws
+    assert len(study.all_runs()) == 32 * (1 + 20 + 4 + 20 + 3 + 2 + bool(uniform))
+
+
+def test_plain_training_is_shared_by_both_offline_studies() -> None:
+    reweight, resample = load("offline-reweighting"), load("offline-resampling")
+    shared = set(reweight.all_runs()) & set(resample.all_runs())
+    assert len(shared) == 32 * 21
+    assert {run.weighting for run in shared} == {"none"}
+    assert {run.mechanism for run in set(resample.all_runs()) - shared} == {"resample"}
+
+
+@pytest.mark.parametrize(
+    ("name", "stream", "period", "kinds"),
+    [
+        ("limited-access", "access5pct", None, {"stream": "access", "fraction": 0.05}),
+        ("period-1", "period1", 1, {"stream": "shifting"}),
+        ("period-10", "period10", 10, {"stream": "shifting"}),
+    ],
+)
+def test_the_online_studies_have_the_cells_of_the_papers_table(
+    name: str, stream: str, period: int | None, kinds: dict[str, object]
+) -> None:
+    table = [row for row in paper("online_cifar10") if row["stream"] == stream]
+    study = load(name)
+    for method in ("none", "aol"):
+        assert rows(table, method, "buffer", "imbalance_factor") == cells(study, "memory", "imbalance")
+    for run in study.all_runs():
+        told = run.as_dict()
+        assert {key: told[key] for key in kinds} == kinds
+        assert period is None or run.period == period
+        assert run.data == "cifar10"
+    cell = 1 + 10 + 10 + 3 + 2  # the baseline is trained with each memory
+    assert len(study.all_runs()) == len(study.cells_list()) * cell
+
+
+def test_the_seeds_study_has_the_cells_and_seeds_of_the_papers_table() -> None:
+    table, study = paper("online_period10_seeds"), load("period-10-seeds")
+    for method in ("none", "aol"):
+        found = rows(table, method, "dataset", "imbalance_factor", "seed")
+        wanted = {(*cell, seed): 1 for cell in cells(study, "data", "imbalance") for seed in study.seeds}
+        assert found == wanted
+    assert len(study.all_runs()) == 6 * (3 * (1 + 10 + 3 + 2) + 10)
+    assert {(run.period, run.memory) for run in study.all_runs()} == {(10, "reservoir:50000")}
+
+
+def test_the_arrival_study_has_the_cells_of_the_papers_table() -> None:
+    table, study = paper("arrival"), load("arrival")
+    for method in ("none", "aol"):
+        assert rows(table, method, "dataset", "loss", "arrival_percent") == cells(study, "data", "loss", "fraction")
+    assert {(run.scenario, run.imbalance) for run in study.all_runs()} == {("arrival", 1.0)}
+    assert len(study.all_runs()) == 28 * (1 + 10 + 10 + 2)
+
+
+def test_the_large_scale_study_has_the_cells_and_protocol_of_the_paper() -> None:
+    table, study = paper("online_large_scale"), load("large-scale")
+    for method in ("none", "aol"):
+        assert rows(table, method, "dataset", "imbalance_factor", "seed") == {
+            (*cell, 42): 1 for cell in cells(study, "data", "imbalance")
+        }
+    for run in study.all_runs():
+        assert (run.net, run.image_size, run.batch_size, run.lr) == ("resnet34", 224, 256, 0.01)
+        assert (run.weight_decay, run.memory, run.period, run.epochs) == (1e-4, "reservoir:500000", 10, 200)
+
+
+def test_the_correlation_study_follows_the_protocol() -> None:
+    study = load("correlations")
+    assert {int(row["imbalance_factor"]) for row in paper("correlations_cifar100_resnet34")} == {1, 200}
+    assert cells(study, "data", "imbalance") == {("cifar100", 1): 1, ("cifar100", 200): 1}
+    for run in study.all_runs():
+        assert (run.net, run.epochs, run.schedule, run.warmup) == ("resnet34-cifar", 100, "cosine", 0)
+        assert (run.weight_decay, run.normalisation, run.weighting) == (5e-4, "standardised", "none")
+        assert (run.batch_size, run.lr, run.momentum, run.validation) == (128, 0.1, 0.9, 0.0)
+
+
+def test_the_heatmap_study_logs_ages_and_does_not_use_them() -> None:
+    study = load("heatmaps")
+    assert study.keep == ("age",)
+    assert {(run.data, run.imbalance, run.weighting) for run in study.all_runs()} == {
+        ("cifar10", 200.0, "none"),
+        ("cifar100", 200.0, "none"),
+    }
+
+
+@pytest.mark.parametrize("name", [name for name in OF_PAPER if name not in ("correlations", "large-scale")])
+def test_cifar_is_trained_as_the_protocol_says(name: str) -> None:
+    study = load(name)
+    assert set(study.seeds) == ({42, 1024, 2026} if name in ("period-10-seeds", "precision") else {42})
+    for run in study.all_runs():
+        assert (run.net, run.epochs, run.batch_size, run.optimiser) == ("resnet32", 200, 128, "sgd")
+        assert (run.lr, run.momentum, run.weight_decay) == (0.1, 0.9, 2e-4)
+        assert run.normalisation == "centred"
+        assert run.augment
+        streams = run.scenario == "stream"
+        assert (run.schedule, run.warmup) == (("fixed", 0) if streams else ("paper", 5))
+        assert not streams or run.loss == "softmax"
+
+
+@pytest.mark.parametrize("name", FIXED)
+def test_what_is_fixed_in_advance_is_a_setting_of_the_grid_on_the_seeds_of_its_baseline(name: str) -> None:
+    study = load(name)
+    assert not study.more_seeds
+    assert not study.extra_seeds
+    assert all(len(method.variants()) == 1 for method in study.methods)
+    grids = [load(each) for each in OF_PAPER if load(each).paper == study.paper]
+    known = {run for grid in grids for run in grid.all_runs()}
+    alike = {dataclasses.replace(run, seed=0) for run in known}
+    assert {dataclasses.replace(run, seed=0) for run in study.all_runs()} <= alike
+    plain = {run for run in study.all_runs() if run.weighting == "none"}
+    assert plain <= known  # the baseline's further seeds
+    others = {run for run in study.all_runs() if run.weighting != "none"}
+    assert not others & known  # seeds that were not seen when rho was fixed
+
+
+def test_thresholds_are_compared_on_the_runs_of_limited_access() -> None:
+    study = load("thresholds-limited-access")
+    known = set(load("fixed-rho-limited-access").all_runs()) | set(load("limited-access").all_runs())
+    for cell in study.cells_list():
+        by_method = {each.name: study.runs(cell, each) for each in study.methods}
+        assert set(by_method["none"]) | set(by_method["aol"]) <= known  # trained once for both studies
+        for name, rule in (("aol-positive", "positive-median"), ("aol-mean", "mean")):
+            assert {run.threshold for run in by_method[name]} == {rule}
+            plain = {dataclasses.replace(run, threshold=None, rho=0.1) for run in by_method[name]}
+            assert plain == set(by_method["aol"])
+        assert len({run.group_key for run in study.cell_runs(cell)}) == 1
+
+
+def test_bf16_is_compared_with_fp32_run_by_run() -> None:
+    study = load("precision")
+    runs = {(run.precision, run.seed): run for run in study.all_runs()}
+    assert study.baseline == "fp32"
+    assert set(runs) == {(precision, seed) for precision in ("fp32", "bf16") for seed in study.seeds}
+    for seed in study.seeds:
+        assert dataclasses.replace(runs["bf16", seed], precision="fp32") == runs["fp32", seed]
+
+
+OF_MARGINS = (
+    "margins", "margins-fresh", "margins-balanced", "margins-fashion", "margins-fashion-balanced", "margins-digits",
+    "margins-stream", "margins-short", "margins-short-cifar", "margins-short-cifar-balanced",
+)  # fmt: skip
+
+
+def test_the_studies_of_margins_choose_nothing_and_use_seeds_that_no_study_of_the_data_has() -> None:
+    used = {(run.data, run.seed) for name in OF_PAPER for run in load(name).all_runs()}
+    for name in OF_MARGINS:
+        study = load(name)
+        assert all(len(method.variants()) == 1 for method in study.methods)
+        assert not used & {(run.data, run.seed) for run in study.all_runs()}
+        assert study.extra_seeds == ()
+        # One group of runs for each cell: none differs in what a group has in common.
+        assert len({run.group_key for run in study.all_runs()}) == len(study.cells_list())
+
+
+@pytest.mark.parametrize("name", [name for name in OF_PAPER if name not in ("correlations", "heatmaps", "precision")])
+def test_whatever_is_chosen_is_chosen_on_validation_and_beside_its_rivals(name: str) -> None:
+    study = load(name)
+    assert all(run.validation > 0 for run in study.all_runs())
+    assert study.figure == ("second_half_mean" if study.common["scenario"] == "stream" else "tail_mean")
+    names = [method.name for method in study.methods]
+    assert {"none", "aol", "error", "error-ema"} <= set(names)
+    if name != "arrival":  # whose classes are equally large
+        assert study.method("frequency").grid["power"] == (0.25, 0.5, 1.0)
+    assert study.method("error").fixed["rho"] == 1.0
+    assert len(study.extra_seeds) == len(study.method("aol").variants())
+    assert set(study.method("aol").grid["rho"]) == {tenth / 10 for tenth in range(1, 11)}
+
+
+def test_hidden_minorities_are_trained_in_large_groups_and_two_methods_are_tuned() -> None:
+    study = load("hidden-minorities")
+    assert len(study.cells_list()) == 2 * 2 * 3 * 2
+    assert [method.name for method in study.methods if method.grid] == ["old", "jtt"]
+    settings = sum(len(method.variants()) for method in study.methods) - 3  # old-3x50 and so on are in the grid of old
+    runs = study.all_runs()
+    assert len(runs) == 24 * 10 * settings
+    assert {(run.samples, run.epochs, run.batch_size) for run in runs} == {(4000, 30, 64)}
+    assert all(run.validation > 0 for run in runs)
+    assert len({run.group_key for run in runs}) == 24 * 2  # one group key of a cell, and one more for the peak ages
+
+
+def test_small_variants_are_of_digits_and_have_the_methods_of_the_large() -> None:
+    for name in NAMES:
+        large, small = load(name), load(f"{name}-smoke")
+        assert [method.name for method in small.methods] == [method.name for method in large.methods]
+        runs = small.all_runs()
+        assert {run.data for run in runs} == {"digits"}
+        assert max(run.epochs for run in runs) <= 4
+        assert len(small.seeds) == 2
+        assert {run.scenario for run in runs} == {run.scenario for run in large.all_runs()}
+        assert len(runs) <= 120
+
+
+@pytest.mark.usefixtures("_warm")
+def test_every_small_study_runs_to_its_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in NAMES:
+        cells = load(f"{name}-smoke").cells
+        quick = ["--set", "batch_size=256", *(["--set", "epochs=2"] if "epochs" not in cells else [])]
+        part = ["--only", "loss=sigmoid"] if "loss" in cells else []
+        assert main(["study", "run", f"{name}-smoke", *part, *quick, "--out", str(tmp_path), "--json"]) == 0
+        found = json.loads(capsys.readouterr().out)
+        assert found["complete"] == found["runs"] > 1
+        assert (found["missing"], found["in_progress"], found["damaged"], found["failed"]) == (0, 0, [], {})
+    for run in Store(tmp_path):
+        assert not np.isnan(run.curves["test_accuracy"][-1])
+        assert run.settings["eval_every"] > 1 or not np.isnan(run.curves["test_accuracy"]).any()
+        assert "validation_accuracy" in run.curves or not run.settings["validation"]
+        assert {"test_accuracy", "train_accuracy"} <= set(run.over_time)
+        assert "age" in run.over_time or run.settings["signal"] == "none"

@@ -1,0 +1,445 @@
+"""Methods in cells: what counts, what is chosen, what is missing, against sums by hand; and a study as a whole."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from aol.lab.settings import Settings
+from aol.lab.study.comparisons import (
+    Comparison,
+    StudyResults,
+    axis,
+    compare,
+    finished_runs,
+    setting_text,
+    study_results,
+    with_trained_seeds,
+)
+from aol.lab.study.spec import Study, load
+from aol.records.record import Run
+from aol.stats import holm
+from tests.support.made_up import frame, luck, record, records, results, seed_effect, study, write
+
+
+def _draw(run: Settings) -> tuple[float, float]:
+    test = 0.7 + 0.02 * luck(run)
+    return test, test + 0.01 * luck(run, salt=1)
+
+
+def _lines(plan: Study, known: dict[Settings, Run], figure: str = "tail_mean") -> list[Comparison]:
+    return compare(plan, frame(known), figure)
+
+
+def _line(made: list[Comparison], method: str) -> Comparison:
+    (found,) = [line for line in made if line.method == method]
+    return found
+
+
+def test_each_seed_is_judged_by_the_setting_that_the_others_choose() -> None:
+    plan = study(seeds=(1, 2, 3, 4))
+    known = records(plan.all_runs(), _draw)
+    line = _line(_lines(plan, known), "aol")
+    method, (cell,) = plan.method("aol"), plan.cells_list()
+    values, gains, choices = [], [], []
+    for seed in plan.seeds:
+        means = {}
+        for variant in method.variants():
+            others = [known[plan.run(cell, method, variant, other)] for other in plan.seeds if other != seed]
+            means[variant["rho"]] = statistics.fmean(_draw(Settings(**each.settings))[1] for each in others)
+        rho = max(means, key=lambda each: means[each])
+        value = _draw(plan.run(cell, method, {"rho": rho}, seed))[0]
+        values.append(value)
+        choices.append(f"ρ={rho}")
+        gains.append(value - _draw(plan.run(cell, plan.method("none"), {}, seed))[0])
+    assert line.values == pytest.approx(values)
+    assert line.differences == pytest.approx(gains)
+    assert line.choices == tuple(choices)
+    assert line.gain is not None
+    assert line.gain.mean == pytest.approx(statistics.fmean(gains))
+    assert (line.settings, line.planned, line.seeds) == (3, 4, (1, 2, 3, 4))
+
+
+def test_test_accuracy_has_no_say_in_the_choice() -> None:
+    plan = study()
+    before = _line(_lines(plan, records(plan.all_runs(), _draw)), "aol")
+    other = records(plan.all_runs(), lambda run: (0.5 + 0.1 * luck(run, salt=9), _draw(run)[1]))
+    after = _line(_lines(plan, other), "aol")
+    assert (after.choices, after.setting) == (before.choices, before.setting)
+    assert after.values != before.values
+
+
+def _without(known: dict[Settings, Run], **wanted: object) -> dict[Settings, Run]:
+    gone = [run for run in known if all(getattr(run, name) == value for name, value in wanted.items())]
+    assert gone
+    return {run: each for run, each in known.items() if run not in gone}
+
+
+def test_a_seed_with_a_hole_in_the_grid_does_not_count() -> None:
+    plan = study()
+    known = _without(records(plan.all_runs(), _draw), weighting="aol", rho=0.5, seed=2)
+    made = _lines(plan, known)
+    line = _line(made, "aol")
+    assert (line.seeds, line.planned, line.runs, line.runs_planned) == ((1, 3), 3, 8, 9)
+    assert _line(made, "frequency").seeds == (1, 2, 3)
+
+
+def test_half_a_grid_gives_no_figure_at_all() -> None:
+    plan = study()
+    known = _without(records(plan.all_runs(), _draw), weighting="aol", rho=0.9)
+    line = _line(_lines(plan, known), "aol")
+    assert (line.seeds, line.values, line.gain, line.optimistic, line.setting) == ((), (), None, None, "")
+    assert (line.runs, line.runs_planned) == (6, 9)
+
+
+def test_a_seed_without_its_baseline_does_not_count() -> None:
+    plan = study()
+    known = _without(records(plan.all_runs(), _draw), weighting="none", seed=3)
+    assert _line(_lines(plan, known), "frequency").seeds == (1, 2)
+
+
+def test_nothing_run_is_nothing_told() -> None:
+    plan = study()
+    for line in _lines(plan, {}):
+        assert (line.seeds, line.runs, line.gain, line.mean, line.spread) == ((), 0, None, None, None)
+
+
+def test_a_grid_without_validation_is_not_chosen_from_but_one_setting_needs_no_choice() -> None:
+    plan = study()
+    made = _lines(plan, {run: record(run, 0.5) for run in plan.all_runs()})
+    assert (
+        _line(made, "aol").problem == "no validation accuracy to choose a setting by: give the study a validation part"
+    )
+    assert _line(made, "aol").values == ()
+    assert _line(made, "frequency").gain is not None
+
+
+def test_a_run_that_diverged_counts_as_chance_and_is_counted() -> None:
+    plan = study()
+    known = records(plan.all_runs(), _draw)
+    (cell,) = plan.cells_list()
+    run = plan.run(cell, plan.method("frequency"), {}, 2)
+    known[run] = replace(known[run], failed_at_epoch=3)
+    line = _line(_lines(plan, known), "frequency")
+    assert line.failed == 1
+    assert line.values[1] == pytest.approx(0.1)
+
+
+def test_settings_that_make_the_same_run_are_one_try() -> None:
+    plan = study()
+    twice = replace(plan.method("frequency"), grid={"rho": (0.1, 0.2)})  # rho is nothing to frequency weights
+    plan = replace(plan, methods=(plan.method("none"), twice))
+    line = _line(_lines(plan, records(plan.all_runs(), _draw)), "frequency")
+    assert (line.settings, line.runs, line.runs_planned) == (1, 3, 3)
+
+
+def test_the_best_on_test_has_the_baseline_of_its_own_seed_as_one_try() -> None:
+    plan = study()
+    known = records(plan.all_runs(), _draw)
+    found = _line(_lines(plan, known), "aol").optimistic
+    assert found is not None
+    (cell,) = plan.cells_list()
+    best = []
+    for seed in plan.seeds:
+        runs = [plan.run(cell, plan.method("aol"), variant, seed) for variant in plan.method("aol").variants()]
+        best.append(max(_draw(run)[0] for run in (*runs, plan.run(cell, plan.method("none"), {}, seed))))
+    assert (found.tries, found.mean) == (4, pytest.approx(statistics.fmean(best)))
+    assert found.baseline.runs == 6  # three seeds, and as many more as the grid has settings
+    assert not found.baseline.extrapolated
+    assert _line(_lines(plan, known), "frequency").optimistic is None
+
+
+def test_each_memory_is_compared_with_plain_runs_of_its_own_group() -> None:
+    plan = load("limited-access").only(imbalance=[100])
+    known = records(plan.all_runs(), _draw)
+    found = [line for line in _lines(plan, known, "second_half_mean") if line.method == "aol"]
+    assert [line.cell["memory"] for line in found] == ["all", "reservoir:10000"]
+    for line in found:
+        plain = _draw(plan.run(line.cell, plan.method("none"), {}, 42))[0]
+        assert len({run.group_key for run in plan.cell_runs(line.cell)}) == 1
+        grid = [_draw(run)[0] for run in plan.runs(line.cell, plan.method("aol"))]
+        assert line.optimistic is not None
+        assert line.optimistic.tries == 11
+        assert line.optimistic.mean == pytest.approx(max(plain, *grid))
+        assert line.optimistic.baseline.runs == 11  # seed 42 and ten more
+
+
+def test_the_paper_stands_beside_its_cell() -> None:
+    plan = study(imbalances=(100, 17))
+    made = _lines(plan, {})
+    by_cell = {(line.cell["imbalance"], line.method): line for line in made}
+    assert by_cell[100, "none"].paper is not None
+    assert by_cell[100, "none"].paper.accuracy == pytest.approx(0.7220)
+    assert by_cell[100, "aol"].paper_gain is not None
+    assert by_cell[100, "none"].paper_gain is None
+    assert by_cell[100, "frequency"].paper is None
+    assert by_cell[17, "aol"].paper is None
+
+
+def test_settings_are_shown_in_a_few_signs() -> None:
+    assert setting_text({}) == ""
+    assert setting_text({"beta": 0.9999}) == "β=0.9999"
+    assert setting_text({"power": 1.0, "temper": 0.5}) == "p=1 temper 0.5"
+
+
+# A study as a whole
+
+
+def _known(plan: Study) -> dict[Settings, Run]:
+    return records(plan.all_runs(), _draw)
+
+
+def test_p_values_are_corrected_over_all_lines_that_have_a_test() -> None:
+    plan = study(imbalances=(100, 50))
+    table = results(plan, _known(plan))
+    gains = [line.gain for line in table.comparisons if line.gain is not None]
+    assert [line.p for line in table.comparisons if line.p is not None] == pytest.approx(
+        holm([gain.p for gain in gains])
+    )
+    assert table.tests == 4  # two cells, two methods besides the baseline
+
+
+def test_a_single_seed_makes_no_test() -> None:
+    plan = study(seeds=(1,))
+    assert results(plan, _known(plan)).tests == 0
+
+
+def test_groups_are_cells_that_differ_in_the_longest_axis_of_numbers() -> None:
+    plan = replace(study(), cells={"loss": ("softmax", "sigmoid"), "imbalance": (100, 50, 10)})
+    assert axis(plan) == "imbalance"
+    table = results(plan, _known(plan))
+    assert [group for group, _ in table.groups] == [(("loss", "softmax"),), (("loss", "sigmoid"),)]
+    assert [verdict.cells_planned for _, verdict in table.groups] == [3, 3]
+    assert results(study(), _known(study())).groups == []
+
+
+def test_a_study_without_cells_has_one() -> None:
+    plan = replace(study(), cells={})
+    table = results(plan, _known(plan))
+    assert len(table.comparisons) == 3
+    assert axis(plan) is None
+
+
+@pytest.mark.parametrize(
+    ("figure", "words"),
+    [
+        ("second_half_mean", "figure second_half_mean is for streams"),
+        ("averaged_last", "needs an averaged network"),
+        ("accuracy", "figure must be one of last, tail_mean"),
+        ("worst_clas", "worst_class.*Did you mean 'worst_class'"),
+        ("worst_class_second_half_mean", "is for streams"),
+    ],
+)
+def test_a_figure_that_the_study_has_not_is_refused(figure: str, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        results(study(), {}, figure=figure)
+
+
+def test_a_measure_is_judged_by_its_own_curve_and_the_paper_has_no_part_in_it() -> None:
+    plan = study()
+    known = records(plan.all_runs(), _draw)
+    worst = {run: 0.2 + 0.02 * luck(run, salt=3) + 0.1 * (run.weighting == "aol") for run in known}
+    for run, each in known.items():
+        each.curves["test_worst_class"] = np.full(run.epochs, worst[run])
+    by_accuracy, found = results(plan, known), results(plan, known, "worst_class")
+    assert found.figure == "worst_class_tail_mean"
+    assert by_accuracy.comparisons[1].paper is not None
+    assert all(each.paper is None and each.paper_gain is None for each in found.comparisons)
+    frequency = _line(list(found.comparisons), "frequency")
+    (cell,) = plan.cells_list()
+    own, base = ([plan.run(cell, plan.method(name), {}, seed) for seed in plan.seeds] for name in ("frequency", "none"))
+    assert frequency.values == pytest.approx([worst[run] for run in own])
+    assert frequency.differences == pytest.approx([worst[a] - worst[b] for a, b in zip(own, base, strict=True)])
+    chosen = _line(list(found.comparisons), "aol").choices
+    assert chosen == _line(list(by_accuracy.comparisons), "aol").choices  # on validation accuracy
+    assert found.verdicts[0].word == "holds"
+
+
+def test_records_without_a_measure_say_so_and_have_that_of_the_last_epoch() -> None:
+    plan = study()
+    known = records(plan.all_runs(), _draw)  # by class only of the last epoch
+    lines = _lines(plan, known, "worst_class_tail_mean")
+    assert all(not line.seeds and line.problem and "worst_class_last" in line.problem for line in lines)
+    assert all(len(line.seeds) == 3 and line.problem is None for line in _lines(plan, known, "worst_class_last"))
+
+
+def test_a_baseline_with_a_grid_is_refused() -> None:
+    plan = study()
+    with pytest.raises(ValueError, match="made-up: the baseline aol must have one setting, not 3"):
+        results(replace(plan, baseline="aol"), {})
+    one = results(replace(plan.only(rho=[0.5]), baseline="aol"), _known(plan))
+    assert [len(line.seeds) for line in one.comparisons] == [3, 3, 3]
+
+
+def test_seeds_that_were_run_beyond_the_plan_count(tmp_path: Path) -> None:
+    plan = study(seeds=(1, 2))
+    store = write(tmp_path, _known(replace(plan, seeds=(1, 2, 77, 9))).values())
+    table = study_results(plan, store)
+    assert table.study.seeds == (1, 2, 9, 77)
+    assert all(len(line.seeds) == 4 for line in table.comparisons)
+    assert study_results(plan, store, more_seeds=False).study.seeds == (1, 2)
+
+
+def test_a_seed_with_a_part_of_a_grid_is_no_seed_of_the_study() -> None:
+    plan = study(seeds=(1, 2))
+    more = plan.only(rho=[0.5], method=["none", "aol"])
+    known = {**_known(plan), **_known(replace(more, seeds=(8, 9)))}
+    assert with_trained_seeds(plan, frame(known)).seeds == (1, 2)
+    assert with_trained_seeds(more, frame(known)).seeds == (1, 2, 8, 9)
+
+
+def test_the_baselines_further_seeds_are_no_seeds_of_the_study() -> None:
+    plan = study(seeds=(1, 2))
+    assert with_trained_seeds(plan, frame(_known(plan))).seeds == (1, 2)
+
+
+def test_runs_of_another_study_are_not_counted() -> None:
+    plan, other = study(), replace(study(), common={**study().common, "epochs": 21}, seeds=(50, 51))
+    assert with_trained_seeds(plan, frame(_known(other))).seeds == plan.seeds
+
+
+def test_a_damaged_record_is_named_and_not_used(tmp_path: Path) -> None:
+    plan = study()
+    store = write(tmp_path, _known(plan).values())
+    (cell,) = plan.cells_list()
+    run_id = plan.run(cell, plan.method("frequency"), {}, 2).run_id
+    path = store.path(run_id) / "run.json"
+    path.write_bytes(path.read_bytes().replace(b'"seed":2', b'"seed":3'))
+    table = study_results(plan, store)
+    assert [name for name, _ in table.damaged] == [f"{run_id}/run.json"]
+    assert [line.seeds for line in table.comparisons if line.method == "frequency"] == [(1, 3)]
+
+
+def test_the_same_runs_give_the_same_results_in_any_order() -> None:
+    plan = study(imbalances=(100, 50))
+    known = _known(plan)
+    turned = dict(reversed(list(known.items())))
+    assert results(plan, known).comparisons == results(plan, turned).comparisons
+
+
+def test_a_curve_shorter_than_the_run_is_no_crash() -> None:
+    plan = study()
+    known = {run: replace(record(run, 0.5, 0.5), curves={}) for run in plan.all_runs()}
+    assert all(line.gain is None for line in results(plan, known).comparisons)
+
+
+def test_the_paper_is_known_by_its_weights_and_not_by_a_name() -> None:
+    plain, age, rival = study().methods
+    plan = replace(study(), methods=(plain, replace(age, name="mine"), replace(rival, name="aol-like")))
+    assert len(plan.extra_seeds) == 3  # as many as the grid of age has settings
+    table = results(plan, _known(plan))
+    assert [each.method for each in table.verdicts] == ["mine"]
+    assert [(each.method, each.over) for each in table.rivals] == [("mine", "aol-like")]
+
+
+def test_age_with_one_setting_costs_no_further_runs_of_the_baseline() -> None:
+    assert study(rhos=(0.5,)).extra_seeds == ()
+
+
+def test_the_paper_beside_cells_without_three_seeds_is_that_of_the_cells_with_runs() -> None:
+    plan = study(seeds=(1, 2), imbalances=(100, 50))
+    known = {run: each for run, each in _known(plan).items() if run.imbalance == 100}
+    ours = results(plan, known).verdicts[0].paper_gain
+    alone = results(study(imbalances=(100,)), {}).verdicts[0].paper_gain
+    assert ours == alone != results(plan, {}).verdicts[0].paper_gain
+
+
+def test_an_unfinished_run_counts_as_missing(tmp_path: Path) -> None:
+    plan = study()
+    known = _known(plan)
+    (cell,) = plan.cells_list()
+    run = plan.run(cell, plan.method("frequency"), {}, 2)
+    known[run] = replace(known[run], finished=False)
+    table = study_results(plan, write(tmp_path, known.values()))
+    assert (len(table.frame), table.damaged) == (len(known) - 1, ())
+    assert _line(list(table.comparisons), "frequency").seeds == (1, 3)
+
+
+def test_a_record_that_does_not_fit_its_settings_is_damaged(tmp_path: Path) -> None:
+    plan = study()
+    known = _known(plan)
+    (cell,) = plan.cells_list()
+    run = plan.run(cell, plan.method("frequency"), {}, 2)
+    known[run] = replace(known[run], classes=["one", "two"], by_class={"test_accuracy": np.array([0.5, 0.5])})
+    store = write(tmp_path, known.values())
+    assert run.run_id not in finished_runs(store).index
+    ((name, why),) = study_results(plan, store).damaged
+    assert (name, why) == (f"{run.run_id}/run.json", "it has 2 classes, and cifar10 has 10")
+
+
+# One spread for all methods
+
+
+GAINS = {"none": 0.0, "aol": 0.02, "frequency": -0.01}
+
+
+def _varied(run: Settings) -> tuple[float, float]:
+    level = 0.7 + 0.03 * seed_effect(run) + GAINS[run.weighting]
+    return level + 0.004 * luck(run), level + 0.004 * luck(run, salt=1)
+
+
+def varied_results(plan: Study, *, without: int = 0) -> StudyResults:
+    known = records(plan.all_runs(), _varied)
+    for run in [run for run in known if run.weighting == "aol" and run.seed <= without]:
+        del known[run]
+    return results(plan, known)
+
+
+def fitted(lines: Sequence[Comparison], seeds: tuple[int, ...]) -> tuple[float, float, int]:
+    """Least squares: value = seed + method, over the means of cells → gain of aol, its error, degrees of freedom."""
+    methods = ("none", "aol", "frequency")
+    rows, values = [], []
+    for seed in seeds:
+        for method in methods:
+            own = [line.values[line.seeds.index(seed)] for line in lines if line.method == method]
+            rows.append([float(seed == each) for each in seeds] + [float(method == each) for each in methods[1:]])
+            values.append(sum(own) / len(own))
+    design = np.array(rows)
+    found, left, rank, _ = np.linalg.lstsq(design, np.array(values), rcond=None)
+    freedom = len(values) - int(rank)
+    covariance = np.linalg.inv(design.T @ design) * float(left[0]) / freedom
+    return float(found[len(seeds)]), float(covariance[len(seeds), len(seeds)]) ** 0.5, freedom
+
+
+@pytest.mark.parametrize("imbalances", [(100,), (100, 50, 10)])
+def test_the_error_is_that_of_a_fit_of_seeds_and_methods(imbalances: tuple[float, ...]) -> None:
+    plan = study(seeds=(1, 2, 3, 4), rhos=(0.5,), imbalances=imbalances)
+    lines = varied_results(plan)
+    gain, error, freedom = fitted(lines.comparisons, plan.seeds)
+    found = lines.pooled
+    assert list(found) == ["aol", "frequency"]
+    assert found["aol"].mean == pytest.approx(gain)
+    assert found["aol"].error == pytest.approx(error)
+    assert found["aol"].freedom == freedom == 6
+    half = stats.t.ppf(0.975, 6) * error
+    assert found["aol"].interval == pytest.approx((gain - half, gain + half))
+    assert found["aol"].p == pytest.approx(2 * stats.t.sf(abs(gain) / error, 6))
+
+
+def test_a_choice_of_settings_widens_it() -> None:
+    chosen = varied_results(study(rhos=(0.1, 0.5, 0.9))).pooled
+    assert chosen["aol"].error == pytest.approx(chosen["frequency"].error * (1 + 3**0.5 / 3) ** 0.5)
+
+
+def test_seeds_that_a_method_lacks_take_no_part() -> None:
+    found = varied_results(study(seeds=(1, 2, 3, 4, 5), rhos=(0.5,)), without=1).pooled
+    assert {gain.seeds for gain in found.values()} == {4}
+
+
+def test_with_two_seeds_or_one_method_nothing_is_said() -> None:
+    assert varied_results(study(seeds=(1, 2))).pooled == {}
+    assert varied_results(study().only(method=["aol"])).pooled == {}
+    assert varied_results(study(), without=1).pooled == {}
+    assert results(study(), {}).pooled == {}
+
+
+def test_values_that_do_not_vary_make_no_interval() -> None:
+    plan = study()
+    table = results(plan, records(plan.all_runs(), lambda run: (0.7 + GAINS[run.weighting], 0.7)))
+    assert table.pooled == {}

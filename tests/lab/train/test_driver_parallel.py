@@ -1,0 +1,267 @@
+"""Two processes against one: data parallel, and runs shared out."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import signal
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from aol.cli import main
+from aol.lab.train import driver
+from aol.lab.train.group_training import GroupTooLargeError
+from aol.records.record import Run, read_run
+from aol.records.store import find_runs
+from tests.support.running import forked, free_port, status_of, told, torchrun, wait_for
+
+pytestmark = pytest.mark.usefixtures("_loaded")
+
+
+def processes(words: list[str], world: int = 2, logs: Path | None = None) -> list[int]:
+    """Start what torchrun would start; what rank K says on standard error goes to `logs/K`."""
+    port = free_port()
+    children = []
+    for rank in range(world):
+        place = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world), "MASTER_ADDR": "127.0.0.1"}
+
+        def before(place: dict[str, str] = place) -> None:
+            torch.set_num_threads(1)
+            os.environ.update({**place, "MASTER_PORT": port})
+
+        children.append(forked(words, before, None if logs is None else logs / str(rank)))
+    return children
+
+
+def in_parallel(*words: str | Path) -> list[int]:
+    return [status_of(child) for child in processes([str(word) for word in words])]
+
+
+def alone(*words: str | Path) -> int:
+    return status_of(forked([str(word) for word in words]))
+
+
+def networks(out: Path) -> dict[str, dict[str, torch.Tensor]]:
+    return {str(path.relative_to(out)): load_file(path) for path in out.rglob("network*.safetensors")}
+
+
+def records(out: Path) -> list[Run]:
+    return [read_run(folder) for folder in find_runs(out)]
+
+
+# 545 samples in batches of 101: the last one has 40, and an odd batch is shared unevenly by two.
+VIT = ["--net", "vit", "--batch-size", "101", "--lr", "0.02", "--warmup", "0"]
+SHARED = {
+    "both divisors": ["train", "--epochs", "3", "--weighting", "aol", "--divide-by", "weight,count", "--keep-samples"],
+    "sigmoid, resampled": [
+        "train",
+        "--epochs",
+        "3",
+        "--weighting",
+        "aol",
+        "--loss",
+        "sigmoid",
+        "--mechanism",
+        "resample",
+    ],
+    "training signal": ["train", "--epochs", "3", "--weighting", "aol", "--signal", "train", "--average", "0.5"],
+    "sets of samples": ["train", "--epochs", "3", "--weighting", "old,sample-loss", "--after", "1", "--factor", "9"],
+    "margins": ["train", "--epochs", "4", "--margin", "counts,age,error", "--gain", "0.5"],
+    "margins of a stream": ["stream", "--steps", "4", "--margin", "age,error", "--gain", "0.5", "--signal", "before"],
+    "arrival": ["train", "--epochs", "3", "--weighting", "aol", "--level", "sample", "--fraction", "0.5"],
+    "reservoir": ["stream", "--steps", "3", "--weighting", "aol", "--memory", "reservoir:300"],
+    "all": ["stream", "--steps", "3", "--weighting", "cb+aol", "--stream", "access", "--fraction", "0.3"],
+}
+
+
+@pytest.mark.parametrize("kind", SHARED)
+def test_two_processes_that_share_every_batch_train_the_network_of_one(kind: str, tmp_path: Path) -> None:
+    one, two = tmp_path / "one", tmp_path / "two"
+    assert alone(*SHARED[kind], *VIT, "--out", one, "--together", "1") == 0
+    assert in_parallel(*SHARED[kind], *VIT, "--out", two) == [0, 0]
+    mine, theirs = networks(one), networks(two)
+    assert mine.keys() == theirs.keys()
+    assert len(mine) >= 1
+    for name, state in mine.items():
+        for key, value in state.items():
+            torch.testing.assert_close(theirs[name][key], value, rtol=1e-5, atol=2e-6, msg=f"{name} {key}")
+    for before, after in zip(records(one), records(two), strict=True):
+        for name in ("age", "smoothed_age", "train_count", "train_accuracy", "test_accuracy", "test_age"):
+            np.testing.assert_array_equal(before.over_time[name], after.over_time[name], name)
+        if before.settings["margin"] != "none":
+            np.testing.assert_allclose(before.over_time["offset"], after.over_time["offset"], rtol=1e-6)
+            assert np.abs(before.over_time["offset"][-1]).max() > 0.01
+        np.testing.assert_allclose(before.over_time["weight"], after.over_time["weight"], rtol=4e-5)
+        np.testing.assert_allclose(before.curves["train_loss"], after.curves["train_loss"], rtol=1e-5, atol=1e-6)
+    for path in one.rglob("samples.safetensors"):
+        mine_kept, their_kept = load_file(path), load_file(two / path.relative_to(one))
+        for name in ("age", "right", "prediction", "times"):
+            assert torch.equal(mine_kept[name], their_kept[name]), name
+        for name in ("ema", "confidence", "top", "other", "mean_confidence", "mean_other"):
+            torch.testing.assert_close(their_kept[name], mine_kept[name], rtol=1e-4, atol=1e-5, msg=name)
+
+
+def test_a_batch_norm_network_trains_and_resumes_data_parallel(tmp_path: Path) -> None:
+    words = [
+        "train",
+        "--epochs",
+        "6",
+        "--weighting",
+        "aol",
+        "--average",
+        "0.5",
+        "--checkpoint-seconds",
+        "0",
+        "--resume",
+    ]
+    assert in_parallel(*words, "--out", tmp_path / "straight") == [0, 0]
+    children = processes([*words, "--out", str(tmp_path / "killed")])
+    wait_for(tmp_path / "killed")
+    for child in children:
+        os.kill(child, signal.SIGKILL)
+        status_of(child)
+    assert in_parallel(*words, "--out", tmp_path / "killed") == [0, 0]
+    assert told(tmp_path / "killed") == told(tmp_path / "straight")
+    states = networks(tmp_path / "straight")
+    assert len(states) == 2
+    assert all(bool(value.isfinite().all()) for state in states.values() for value in state.values())
+
+
+def test_runs_shared_out_over_processes_are_those_of_one_process(tmp_path: Path) -> None:
+    words = ["train", "--epochs", "2", "--weighting", "none,aol", "--seed", "0,1,2", "--together", "2"]
+    assert alone(*words, "--out", tmp_path / "one") == 0
+    assert in_parallel(*words, "--parallel", "runs", "--out", tmp_path / "two") == [0, 0]
+    assert told(tmp_path / "one") == told(tmp_path / "two")
+
+
+@pytest.mark.parametrize("by", ["batches", "runs"])
+def test_fresh_deletes_nothing_while_another_command_trains_in_the_folder(by: str, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    words = ["train", "--epochs", "5000", "--seed", "0,1", "--together", "1", "--checkpoint-seconds", "0"]
+    words += ["--out", str(out)]
+    child = forked([*words, "--shard", "2/2"])
+    wait_for(out)
+    (group,) = out.glob("work/*/group.json")
+    (out / "runs" / "mark").touch()
+    ranks = processes([*words, "--fresh", "--parallel", "data" if by == "batches" else "runs"], logs=tmp_path)
+    assert [status_of(rank) for rank in ranks] == [1, 1]
+    assert all("is in use by another aol process" in (tmp_path / str(rank)).read_text() for rank in (0, 1))
+    assert group.exists()
+    assert (out / "runs" / "mark").exists()
+    os.kill(child, signal.SIGKILL)
+    status_of(child)
+    few = [*words[:2], "2", *words[3:], "--parallel", "runs"]
+    assert in_parallel(*few, "--fresh") == [0, 0]
+    assert not group.exists()
+    assert len(list(out.glob("runs/*/run.json"))) == 2
+    assert in_parallel(*few) == [2, 2]  # refused by the first process, and the others do not wait for it
+
+
+def test_runs_begun_together_by_one_process_are_not_taken_over_by_two(tmp_path: Path) -> None:
+    words = ["train", "--epochs", "400", "--seed", "0,1", "--checkpoint-seconds", "0", "--out", str(tmp_path)]
+    child = forked(words)
+    wait_for(tmp_path)
+    os.kill(child, signal.SIGKILL)
+    status_of(child)
+    assert in_parallel(*words, "--resume") == [2, 2]
+
+
+def test_torchrun_prints_one_json_object_for_all_its_processes(tmp_path: Path) -> None:
+    said = torchrun("train", "--epochs", "1", "--weighting", "none,aol", "--json", "--out", tmp_path)
+    assert said.status == 0, said.err
+    assert [run["config"]["weighting"] for run in json.loads(said.out)["runs"]] == ["none", "aol"]
+    assert (
+        main(["train", "--epochs", "1", "--weighting", "none,aol", "--resume", "--json", "--out", str(tmp_path)]) == 0
+    )
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"RANK": "3"}, "sets RANK, but not WORLD_SIZE"),
+        ({"WORLD_SIZE": "2"}, "sets WORLD_SIZE, but not RANK"),
+        ({"RANK": "3", "WORLD_SIZE": "1"}, "RANK must lie in 0 to WORLD_SIZE - 1 = 0, not 3"),
+        ({"RANK": "0", "WORLD_SIZE": "2"}, "but not MASTER_ADDR and MASTER_PORT"),
+        ({"RANK": "x", "WORLD_SIZE": "2"}, "RANK must be a whole number of 0 or more, not 'x'"),
+        ({"RANK": "-1", "WORLD_SIZE": "2"}, "RANK must be a whole number of 0 or more, not '-1'"),
+    ],
+)
+def test_launch_variables_that_are_half_set_are_refused(
+    given: dict[str, str],
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    assert main(["train", "--epochs", "1", "--out", str(tmp_path / "out")]) == 2
+    assert said in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_process_that_died_is_named_by_those_that_wait_for_it(tmp_path: Path) -> None:
+    words = ["train", "--seed", "0,1", "--together", "1", "--parallel", "runs", "--checkpoint-seconds", "0"]
+    words += ["--epochs", "40", "--out", str(tmp_path)]
+    first, second = processes(words)
+    wait_for(tmp_path)
+    os.kill(second, signal.SIGKILL)
+    status_of(second)
+    assert status_of(first) == 1  # torchrun would have ended it
+    assert len(list(tmp_path.glob("runs/*/run.json"))) >= 1
+
+
+@pytest.mark.parametrize("by", ["data", "runs"])
+def test_a_process_killed_while_the_folder_is_prepared_ends_the_others_with_one_sentence(
+    by: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def begin_or_die(store: object) -> None:
+        if os.environ["RANK"] == "0":
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    monkeypatch.setattr(driver, "remove_partial_files", begin_or_die)
+    words = ["train", "--epochs", "1", "--seed", "0,1", "--parallel", by, "--out", str(tmp_path / "out")]
+    first, second = processes(words, logs=tmp_path)
+    assert (status_of(first), status_of(second)) == (-signal.SIGKILL, 1)
+    said = (tmp_path / "1").read_text()
+    assert "the process of rank 1 lost its connection to the other 1" in said
+    assert "gloo" not in said
+    assert said.count("\n") == 1
+
+
+def test_processes_do_not_wait_for_runs_that_do_not_fit_into_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = driver.train_group
+
+    def small_memory(runs, *given):  # type: ignore[no-untyped-def]
+        if any(run.seed in (0, 1) for run in runs):
+            raise GroupTooLargeError("out of memory")
+        return whole(runs, *given)
+
+    monkeypatch.setattr(driver, "train_group", small_memory)
+    words = ["train", "--epochs", "2", "--seed", "0-3", "--together", "1", "--parallel", "runs"]
+    assert in_parallel(*words, "--out", tmp_path) == [1, 1]
+    assert sorted(run.settings["seed"] for run in records(tmp_path)) == [2, 3]
+
+
+def test_sigterm_ends_a_process_that_waits_for_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(driver, "_in_all", lambda *_: os.kill(os.getpid(), signal.SIGTERM))
+    assert status_of(forked(["train", "--epochs", "1", "--out", str(tmp_path / "out")])) == -signal.SIGTERM
+
+
+class TwoWordsError(Exception):
+    def __init__(self, first: str, second: str) -> None:
+        super().__init__(f"{first} {second}")
+
+
+@pytest.mark.parametrize("error", [TwoWordsError("disk", "full"), OSError("disk full"), None], ids=str)
+def test_an_error_can_be_sent_to_other_processes_whatever_it_is(error: Exception | None) -> None:
+    sent = pickle.loads(pickle.dumps(driver._sendable(error)))
+    assert (sent is None) == (error is None)
+    assert error is None or "disk full" in str(sent)

@@ -1,0 +1,182 @@
+"""The record of a run: read back as it was written, and refused in one sentence where it was not."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import os
+import zlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aol.records.record import (
+    DamagedRunError,
+    Run,
+    by_class_of,
+    compact,
+    content_of,
+    decode,
+    encode,
+    expand,
+    read_run,
+    write_run,
+)
+from tests.support.small_runs import small_run
+
+
+def test_a_record_is_read_back_as_it_was_written(tmp_path: Path) -> None:
+    run = small_run()
+    write_run(tmp_path, run)
+    found = read_run(tmp_path)
+    for name, value in vars(run).items():
+        if name not in ("epochs", "curves", "by_class", "over_time"):
+            assert getattr(found, name) == value, name
+    assert found.epochs.tolist() == [1, 2, 3, 4]
+    for kind, close in (("curves", 1e-6), ("by_class", 1e-6), ("over_time", 2**-16)):
+        mine, theirs = getattr(found, kind), getattr(run, kind)
+        assert list(mine) == list(theirs)
+        for name in mine:
+            assert mine[name] == pytest.approx(theirs[name], rel=close, nan_ok=True)
+    assert encode(found) == encode(decode(encode(found)))
+
+
+def test_a_reading_that_was_never_taken_is_left_out() -> None:
+    run = small_run(curves={"test_accuracy": np.full(4, 0.5), "lr": np.full(4, np.nan)})
+    assert list(decode(encode(run)).curves) == ["test_accuracy"]
+
+
+@given(st.lists(st.floats(width=32, allow_nan=True, allow_infinity=True), min_size=1, max_size=20))
+def test_compact_numbers_keep_sixteen_bits(values: list[float]) -> None:
+    wanted = np.array([values], np.float32)
+    found = expand(compact(wanted), wanted.shape)
+    finite = np.isfinite(wanted)
+    assert np.isnan(found[~finite]).all()
+    tiny = np.abs(wanted) < 2.0**-110  # so small that they have fewer bits
+    largest = np.abs(wanted) > 3e38  # may be rounded up to infinity
+    kept = finite & ~tiny & ~largest
+    assert (np.abs(found[kept].astype(float) - wanted[kept]) <= 2.0**-16 * np.abs(wanted[kept].astype(float))).all()
+
+
+def test_compact_whole_numbers_are_exact_to_65536() -> None:
+    wanted = np.arange(65537, dtype=np.float32)[None]
+    assert (expand(compact(wanted), wanted.shape) == wanted).all()
+
+
+def test_means_over_epochs_leave_out_what_is_unknown() -> None:
+    readings = {
+        "age": np.array([[1.0, np.nan], [4.0, np.nan]]),
+        "train_accuracy": np.array([[0.5, np.nan], [1.0, 0.25]]),
+    }
+    found = by_class_of(readings)
+    assert found["mean_age"][0] == 2.5
+    assert np.isnan(found["mean_age"][1])
+    assert found["mean_train_error"].tolist() == [0.25, 0.75]
+
+
+# Damage
+
+
+def signed(content: dict[str, object]) -> bytes:
+    """A file with this content and a matching checksum: what somebody else may have written."""
+    body = json.dumps(content, separators=(",", ":"))
+    return f'{body[:-1]},"sha256":"{hashlib.sha256(body.encode()).hexdigest()}"}}'.encode()
+
+
+def changed(**given: object) -> bytes:
+    content = json.loads(encode(small_run()))
+    del content["sha256"]
+    return signed({**content, **given})
+
+
+@given(st.integers(0, 10**9), st.integers(1, 255))
+def test_no_changed_byte_goes_unnoticed(place: int, difference: int) -> None:
+    content = bytearray(encode(small_run()).rstrip())
+    content[place % len(content)] ^= difference
+    with pytest.raises(DamagedRunError):
+        decode(bytes(content))
+
+
+@pytest.mark.parametrize("size", [0, 1, 10, 100, 1000])
+def test_a_record_cut_short_is_refused(size: int) -> None:
+    with pytest.raises(DamagedRunError, match=r"incomplete or not JSON|not the record of a run"):
+        decode(encode(small_run())[:size])
+
+
+WRONG: dict[str, tuple[dict[str, object], str]] = {
+    "another format": ({"format": 1}, "another version"),
+    "no id": ({"id": ""}, "id must be text"),
+    "method": ({"method": 3}, "method must be text"),
+    "seed": ({"seed": -1}, "seed must be a whole number"),
+    "a truth as seed": ({"seed": True}, "seed must be a whole number"),
+    "finished": ({"finished": 1}, "finished must be true or false"),
+    "settings": ({"settings": {"a": [1]}}, "settings must be text and numbers"),
+    "versions": ({"versions": {"aol": "\x1b[31m"}}, "versions must be texts"),
+    "no classes": ({"classes": []}, "classes must be a list of names"),
+    "counts": ({"counts": [1, 2]}, "counts must be whole numbers, one a class"),
+    "epochs": ({"epochs": [1, 2, 2, 3]}, "epochs must be whole numbers"),
+    "a curve too short": ({"curves": {"test_accuracy": [0.5]}}, "must be 4 numbers"),
+    "text in a curve": ({"curves": {"lr": [1, 2, 3, "4"]}}, "must be 4 numbers"),
+    "a huge number": ({"curves": {"lr": [1, 2, 3, 10**400]}}, "must be 4 numbers"),
+    "accuracy above one": ({"by_class": {"test_accuracy": [0.5, 0.5, 1.5]}}, "from 0 to 1"),
+    "not compressed": ({"over_time": {"age": "hello"}}, "cannot be decompressed"),
+    "another shape": ({"over_time": {"age": compact(np.ones((2, 3)))}}, "not of the shape"),
+    "accuracies above one": ({"over_time": {"test_accuracy": compact(np.full((4, 3), 1.5))}}, "from 0 to 1"),
+    "a precision below zero": ({"by_class": {"test_precision": [0.5, -0.5, 0.5]}}, "from 0 to 1"),
+    "a bomb": ({"over_time": {"age": base64.b64encode(zlib.compress(bytes(10**8))).decode()}}, r"more than \d+ bytes"),
+    "a stranger": ({"more": 1}, "'more'"),
+    "seconds": ({"seconds": -1.0}, "seconds must be a number"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_values_of_the_wrong_kind_are_refused_and_named(what: str) -> None:
+    given, message = WRONG[what]
+    with pytest.raises(DamagedRunError, match=message):
+        decode(changed(**given))
+
+
+def test_a_missing_value_is_named() -> None:
+    content = json.loads(encode(small_run()))
+    del content["sha256"], content["classes"]
+    with pytest.raises(DamagedRunError, match="'classes'"):
+        decode(signed(content))
+
+
+@pytest.mark.parametrize(
+    "text", [b"[" * 100_000, b'{"format":2,"a":' + b"[" * 100_000, b"null", b'{"format": 2, "x": NaN}']
+)
+def test_hostile_json_is_refused(text: bytes) -> None:
+    with pytest.raises(DamagedRunError):
+        decode(text)
+
+
+def test_only_regular_files_of_a_bounded_size_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(DamagedRunError, match="not a regular file"):
+        content_of(tmp_path / "pipe")
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    with pytest.raises(DamagedRunError, match="cannot be read"):
+        content_of(tmp_path / "loop")
+    monkeypatch.setattr("aol.records.record.LARGEST", 10)
+    (tmp_path / "run.json").write_bytes(bytes(11))
+    with pytest.raises(DamagedRunError, match=r"run\.json: it has 11 bytes"):
+        read_run(tmp_path)
+
+
+@pytest.mark.parametrize("where", ["by_class", "over_time"])
+@pytest.mark.parametrize("name", ["age", "smoothed_age", "weight", "train_count"])
+def test_a_record_with_a_negative_age_weight_or_count_is_damaged(where: str, name: str) -> None:
+    shape = 1 if where == "by_class" else (1, 1)
+    run = Run("id", "method", 0, {}, ["a"], None, np.array([1]), **{where: {name: np.full(shape, -5.0)}})
+    with pytest.raises(DamagedRunError, match="0 or more"):
+        decode(encode(run))
+
+
+def test_control_characters_in_names_are_shown_as_codes() -> None:
+    run = decode(encode(Run("id", "me\x1b[2Jthod", 0, {}, ["a\x07"], None, np.array([1]))))
+    assert (run.method, run.classes) == ("me\\x1b[2Jthod", ["a\\x07"])

@@ -1,0 +1,432 @@
+"""A recorder writes what lists of everything would say; and refuses what makes no sense."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from sklearn.metrics import f1_score, precision_score, recall_score
+
+import aol
+from aol.records.previews import read_descriptions, read_thumbnails
+from aol.records.record import DamagedRunError, read_run
+from aol.records.samples import read_ids, read_samples
+from aol.records.store import find_runs
+from aol.report.payload import payload
+from aol.report.run_data import load
+from tests.support.recorded_loop import LABELS, NAMES, ages_over_time, answers, epoch_of, samples_of
+
+
+def test_tables_and_samples_are_what_the_loop_saw(tmp_path: Path) -> None:
+    ages = aol.SampleAges(LABELS, num_classes=4, rho=0.3)
+    recorder = aol.Recorder(tmp_path, ages, classes=NAMES, seed=3, settings={"lr": 0.1}, epochs=5)
+    history, weights, ema, raw = [], [], [], []
+    for epoch in range(3):
+        weights.append(ages.class_weight.tolist())
+        epoch_of(ages, recorder, epoch, validation_accuracy=None if epoch == 0 else 0.5, extra=[1, 2, 3, epoch])
+        history.append(ages.age.tolist())
+        ema.append(ages.class_age.tolist())
+        raw.append([float(ages.age[c == LABELS].float().mean()) for c in range(4)])
+    run = read_run(tmp_path)
+    curves, by_class = run.curves, run.over_time
+    assert run.classes == NAMES
+    assert curves["validation_accuracy"] == pytest.approx([np.nan, 0.5, 0.5], nan_ok=True)
+    assert by_class["extra"][:, 3].tolist() == [0, 1, 2]
+    assert by_class["weight"] == pytest.approx(np.array(weights), rel=2**-16)
+    assert by_class["smoothed_age"] == pytest.approx(np.array(ema), rel=2**-16, nan_ok=True)
+    assert by_class["age"] == pytest.approx(np.array(raw), rel=2**-16, nan_ok=True)
+    assert run.by_class["smoothed_age"] == pytest.approx(ema[-1], rel=1e-6, nan_ok=True)
+    assert run.by_class["mean_age"] == pytest.approx(np.mean(raw, axis=0), rel=1e-6, nan_ok=True)
+    errors = np.mean([1 - (answers(e).argmax(1) == LABELS)[LABELS == 0].float().mean() for e in range(3)])
+    assert run.by_class["mean_train_error"][0] == pytest.approx(errors, rel=1e-6)
+    for epoch in range(3):
+        for split, logits in (("train", answers(epoch)), ("test", answers(100 + epoch))):
+            right = logits.argmax(1) == LABELS
+            assert curves[f"{split}_accuracy"][epoch] == pytest.approx(float(right.float().mean()), rel=1e-6)
+            for c in range(2):
+                mine = c == LABELS
+                chosen, label = logits[mine], LABELS[mine]
+                loss = torch.nn.functional.cross_entropy(chosen, label)
+                margins = [float(row[c] - max(v for k, v in enumerate(row) if k != c)) for row in chosen]
+                found = [by_class[f"{split}_{name}"][epoch, c] for name in ("accuracy", "loss", "margin")]
+                wanted = [float(right[mine].float().mean()), float(loss), float(np.mean(margins))]
+                assert found == pytest.approx(wanted, rel=3e-5, abs=1e-6)
+    assert by_class["train_count"].tolist() == [[15, 15, 0, 0]] * 3
+    samples = samples_of(tmp_path)
+    assert samples.answers.ages(np.arange(30)).tolist() == history
+    assert samples.ema.tolist() == pytest.approx(ages.ema.tolist())
+
+
+def test_test_batches_give_the_metrics_of_scikit_learn(tmp_path: Path) -> None:
+    ages = aol.SampleAges(torch.arange(3).repeat_interleave(torch.tensor([20, 8, 2])), rho=torch.tensor([0.1, 0.5]))
+    label = torch.tensor([0, 0, 0, 1, 1, 2])
+    logits = torch.randn((2, 6, 3), generator=torch.Generator().manual_seed(1))
+    logits[1, 0] = torch.nan  # no answer
+    with aol.Recorder(tmp_path, ages) as recorder:
+        for part in torch.arange(6).split(4):
+            recorder.test(label[part], logits[:, part])
+        ages.observe(torch.arange(30), torch.ones((2, 30), dtype=torch.bool))
+        ages.advance()
+        recorder.advance()
+    for row, run in enumerate(aol.load_runs(tmp_path).runs.values()):
+        answer = logits[row].argmax(-1).where(~logits[row].isnan().any(-1), -1)
+        recall = recall_score(label, answer, average=None, labels=range(3))
+        expected = {
+            "test_balanced_accuracy": recall.mean(),
+            "test_macro_f1": f1_score(label, answer, average="macro", labels=range(3), zero_division=0),
+            "test_worst_class": recall.min(),
+            "test_worst_tenth": recall.min(),
+            "test_head_accuracy": recall[0],
+            "test_middle_accuracy": recall[1],
+            "test_tail_accuracy": recall[2],
+        }
+        assert {name: run.curves[name][0] for name in expected} == pytest.approx(expected, abs=1e-6)
+        precision = precision_score(label, answer, average=None, labels=range(3), zero_division=np.nan)
+        assert run.by_class["test_precision"] == pytest.approx(precision, abs=1e-6, nan_ok=True)
+
+
+def test_classes_that_are_added_join_the_record(tmp_path: Path) -> None:
+    ages, names = aol.ClassAges(), []
+    with aol.Recorder(tmp_path, ages, classes=names) as recorder:
+        for name, shown in (("cat", [0, 0]), ("dog", [0, 1, 1]), (None, [3, 1])):
+            names += [] if name is None else [name]
+            ages.observe(shown, [place == 1 for place in shown])
+            recorder.observe(
+                shown, torch.eye(ages.num_classes)[torch.tensor([min(1, ages.num_classes - 1)] * len(shown))]
+            )
+            ages.advance()
+            recorder.advance()
+    run = read_run(tmp_path)
+    assert run.classes == ["cat", "dog", "2", "3"]
+    assert run.counts == [3, 3, 0, 1]
+    expected = [[1.0, np.nan, np.nan, np.nan], [0.0, 1.0, np.nan, np.nan], [np.nan, 1.0, np.nan, 0.0]]
+    assert run.over_time["train_accuracy"] == pytest.approx(np.array(expected), nan_ok=True)
+    with aol.Recorder(tmp_path, ages, resume=True) as recorder:
+        ages.observe([0], [True])
+        ages.advance()
+        recorder.advance()
+    assert read_run(tmp_path).epochs.tolist() == [1, 2, 3, 4]
+
+
+@pytest.mark.filterwarnings("ignore:advance")
+def test_a_stream_without_classes_is_recorded_from_its_first_class_on(tmp_path: Path) -> None:
+    ages = aol.ClassAges()
+    with aol.Recorder(tmp_path, ages) as recorder:
+        ages.advance()
+        recorder.advance()
+        assert not (tmp_path / "run.json").exists()
+        ages.observe([0], [True])
+        ages.advance()
+        recorder.advance()
+    run = read_run(tmp_path)
+    assert run.epochs.tolist() == [1, 2]
+    assert run.over_time["age"][1].tolist() == [1.0]
+
+
+def test_counts_of_classes_that_are_added_are_zero(tmp_path: Path) -> None:
+    ages = aol.ClassAges()
+    ages.observe([0, 1], [True, False])
+    with aol.Recorder(tmp_path, ages, counts=[30, 4]) as recorder:
+        ages.observe([2], [True])
+        recorder.test([0, 1, 2], torch.eye(3))
+        ages.advance()
+        recorder.advance()
+    assert read_run(tmp_path).counts == [30, 4, 0]
+
+
+def test_head_and_tail_of_a_stream_are_by_what_it_has_shown(tmp_path: Path) -> None:
+    ages = aol.ClassAges(3)
+    with aol.Recorder(tmp_path, ages) as recorder:
+        for shown in ([0, 0, 1], [0, 2, 1, 0]):
+            logits = torch.eye(3)[torch.tensor(shown)]
+            ages.observe(shown, [True] * len(shown))
+            recorder.observe(shown, logits)
+            recorder.test([0, 1, 2], torch.eye(3)[[0, 1, 0]])
+            ages.advance()
+            recorder.advance()
+    run = read_run(tmp_path)
+    assert "test_head_accuracy" not in run.curves
+    assert run.counts == [4, 2, 1]
+    row = aol.load_runs(tmp_path).iloc[0]
+    assert [row[f"test_{name}_accuracy_last"] for name in ("head", "middle", "tail")] == [1.0, 1.0, 0.0]
+    assert row.test_worst_class_last == 0.0
+
+
+def test_a_loop_that_was_killed_after_its_last_epoch_is_finished_when_it_is_closed(tmp_path: Path) -> None:
+    ages = aol.ClassAges()
+    killed = aol.Recorder(tmp_path / "run", ages)
+    ages.observe([0, 1, 1], [True, False, True])
+    ages.advance()
+    killed.advance()
+    state = ages.state_dict()
+    killed.close(finished=False)
+    ages = aol.ClassAges()
+    recorder = aol.Recorder(tmp_path / "run", ages, resume=True)
+    ages.load_state_dict(state)  # its classes are known from now on
+    recorder.close()
+    assert read_run(tmp_path / "run").finished
+
+
+def test_a_record_tells_what_the_run_is_in_progress_and_finished(tmp_path: Path) -> None:
+    ages = aol.SampleAges(LABELS, num_classes=4, ids=[f"img-{i}" for i in range(30)])
+    recorder = aol.Recorder(
+        tmp_path / "mine", ages, classes=NAMES, name="my loop", seed=3, settings={"lr": 0.1}, epochs=5,
+        images=lambda i: np.full((8, 8), i, np.uint8),
+    )  # fmt: skip
+    for epoch in range(2):
+        for place in range(30):
+            recorder.observe([f"img-{place}"], answers(epoch)[[place]])
+            ages.observe([f"img-{place}"], aol.is_correct(answers(epoch), LABELS)[[place]])
+        ages.advance()
+        recorder.advance()
+    folder = tmp_path / "mine"
+    run, samples = read_run(folder), samples_of(folder)
+    assert (run.method, run.seed, run.planned, run.finished) == ("my loop", 3, 5, False)
+    assert (run.settings, run.classes) == ({"lr": 0.1}, NAMES)
+    assert run.counts == torch.bincount(LABELS, minlength=4).tolist()
+    assert run.epochs.tolist() == [1, 2]
+    assert samples.age.tolist() == ages.age.tolist()
+    assert samples.prediction.tolist() == answers(1).argmax(1).tolist()
+    assert read_ids(folder, 30) == [f"img-{i}" for i in range(30)]
+    assert read_thumbnails(folder)[29].tolist() == [[[29] * 8] * 8]
+    recorder.close()
+    assert read_run(folder).finished
+    assert aol.load_runs(tmp_path).method.tolist() == ["my loop"]
+
+
+def test_classes_on_a_stream_are_recorded_too(tmp_path: Path) -> None:
+    ages = aol.ClassAges(4, rho=0.5)
+    with aol.Recorder(tmp_path, ages, classes=NAMES) as recorder:
+        for step in range(3):
+            logits = answers(step)
+            ages.observe(LABELS, aol.is_correct(logits, LABELS))
+            if step != 1:
+                recorder.observe(LABELS, logits)
+            ages.advance()
+            recorder.advance(test_accuracy=0.5)
+    run = read_run(tmp_path)
+    assert run.finished
+    assert read_samples(tmp_path / "samples.safetensors", "") is None
+    assert run.by_class["age"] == pytest.approx(ages.age.tolist())
+    assert run.by_class["smoothed_age"] == pytest.approx(ages.ema.tolist())
+    assert run.over_time["train_accuracy"][1, :2] == pytest.approx(
+        [float(aol.is_correct(answers(1), LABELS)[c == LABELS].float().mean()) for c in (0, 1)], rel=2**-16
+    )
+    assert run.counts == (2 * torch.bincount(LABELS, minlength=4)).tolist()
+    assert run.curves["threshold"][-1] == pytest.approx(float(ages.threshold))
+
+
+def test_with_a_run_axis_every_run_has_a_folder_and_is_the_run_alone(tmp_path: Path) -> None:
+    together = aol.SampleAges(LABELS, num_classes=4, rho=[0.2, 0.8])
+    recorder = aol.Recorder(tmp_path / "both", together, classes=NAMES, name="x")
+    for epoch in range(3):
+        epoch_of(together, recorder, epoch, test_accuracy=[0.25, 0.75], note=np.ones((2, 4)))
+    runs = [read_run(folder) for folder in find_runs(tmp_path / "both")]
+    assert [run.method for run in runs] == ["x ρ=0.2", "x ρ=0.8"]
+    assert [run.curves["test_accuracy"][-1] for run in runs] == [0.25, 0.75]
+    for run, rho in enumerate((0.2, 0.8)):
+        ages = aol.SampleAges(LABELS, num_classes=4, rho=rho)
+        alone = aol.Recorder(tmp_path / f"alone-{run}", ages, classes=NAMES)
+        for epoch in range(3):
+            for index in torch.arange(30).split(8):
+                logits = answers(epoch, runs=(2,))[run, index]
+                ages.observe(index, aol.is_correct(logits, LABELS[index]))
+                alone.observe(index, logits)
+            alone.test(LABELS, answers(100 + epoch, runs=(2,))[run])
+            ages.advance()
+            alone.advance(lr=0.1 / (epoch + 1), test_accuracy=(0.25, 0.75)[run], note=np.ones(4))
+        single = read_run(tmp_path / f"alone-{run}")
+        for name, values in single.over_time.items():
+            assert runs[run].over_time[name] == pytest.approx(values, nan_ok=True), name
+        mine, theirs = samples_of(tmp_path / "both" / f"run-{run}"), samples_of(tmp_path / f"alone-{run}")
+        assert ages_over_time(mine) == ages_over_time(theirs)
+        assert mine.mean_other == pytest.approx(theirs.mean_other)
+
+
+def test_a_recorder_may_come_late(tmp_path: Path) -> None:
+    ages = aol.SampleAges(LABELS, num_classes=4)
+    for epoch in range(3):
+        ages.observe(torch.arange(30), aol.is_correct(answers(epoch), LABELS))
+        ages.advance()
+    recorder = aol.Recorder(tmp_path, ages, classes=NAMES)
+    history = []
+    for epoch in (3, 4):
+        epoch_of(ages, recorder, epoch)
+        history.append(ages.age.tolist())
+    assert read_run(tmp_path).epochs.tolist() == [4, 5]
+    assert ages_over_time(samples_of(tmp_path)) == history
+
+
+def test_ages_alone_are_a_record_too(tmp_path: Path) -> None:
+    ages = aol.SampleAges(LABELS, num_classes=4)
+    recorder = aol.Recorder(tmp_path, ages)
+    history = []
+    for epoch in range(4):
+        ages.observe(torch.arange(30), aol.is_correct(answers(epoch), LABELS))
+        ages.advance()
+        recorder.advance()
+        history.append(ages.age.tolist())
+    assert ages_over_time(samples_of(tmp_path)) == history
+    assert (samples_of(tmp_path).prediction == -1).all()
+    assert read_run(tmp_path).classes == ["0", "1", "2", "3"]
+
+
+# Mistakes
+
+
+def test_records_are_not_overwritten_and_a_folder_has_one_recorder(tmp_path: Path) -> None:
+    ages = aol.SampleAges(LABELS, num_classes=4)
+    recorder = aol.Recorder(tmp_path, ages)
+    epoch_of(ages, recorder, 0)
+    with pytest.raises(RuntimeError, match="in use by another"):
+        aol.Recorder(tmp_path, ages, resume=True)
+    recorder.close()
+    with pytest.raises(ValueError, match="give resume=True to continue"):
+        aol.Recorder(tmp_path, ages)
+    aol.Recorder(tmp_path, ages, resume=True).close()  # whoever was refused let go of the folder
+    with pytest.raises(DamagedRunError, match="has records of other classes"):
+        aol.Recorder(tmp_path, aol.SampleAges([0, 1]), resume=True)
+    with pytest.raises(DamagedRunError, match="has records of other samples"):
+        aol.Recorder(tmp_path, aol.SampleAges(LABELS.flip(0), num_classes=4), resume=True)
+    with pytest.raises(ValueError, match=r"run.json is, or is inside, a file"):
+        aol.Recorder(tmp_path / "run.json", ages)
+
+
+def test_a_recorder_that_was_closed_writes_no_more(tmp_path: Path) -> None:
+    ages = aol.SampleAges(LABELS, num_classes=4)
+    recorder = aol.Recorder(tmp_path, ages, command="make train")
+    epoch_of(ages, recorder, 0)
+    recorder.close()
+    recorder.close()
+    ages.advance()
+    with pytest.raises(ValueError, match="that was closed"):
+        recorder.advance()
+    run = read_run(tmp_path)
+    assert run.finished
+    assert run.command == "make train"
+
+
+def test_every_run_of_many_has_pictures_of_its_own(tmp_path: Path) -> None:
+    ages = aol.SampleAges(LABELS, num_classes=4, rho=[0.2, 0.8])
+    recorder = aol.Recorder(tmp_path, ages, images=torch.arange(30, dtype=torch.uint8)[:, None, None].expand(30, 4, 4))
+    epoch_of(ages, recorder, 0)
+    for folder in find_runs(tmp_path):
+        assert 3 in read_thumbnails(folder)
+
+
+def test_advance_comes_after_the_ages_own(tmp_path: Path) -> None:
+    ages = aol.SampleAges(LABELS, num_classes=4)
+    recorder = aol.Recorder(tmp_path, ages)
+    with pytest.raises(ValueError, match=r"comes after ages.advance\(\)"):
+        recorder.advance()
+    epoch_of(ages, recorder, 0)
+    with pytest.raises(ValueError, match="no epoch has passed"):
+        recorder.advance()
+    epoch_of(ages, recorder, 1)
+    assert read_run(tmp_path).epochs.tolist() == [1, 2]
+
+
+WRONG = {
+    "folder": ({"folder": 5}, TypeError, "folder must be the path of a folder, not 5"),
+    "no folder": ({"folder": ""}, TypeError, "folder must be the path of a folder, not ''"),
+    "ages": ({"ages": [1, 2]}, TypeError, "ages must be SampleAges or ClassAges"),
+    "classes": ({"classes": ["a"]}, ValueError, "classes must be 4 names"),
+    "classes as text": ({"classes": "abcd"}, ValueError, "classes must be 4 names"),
+    "name": ({"name": " "}, TypeError, "name must be some text"),
+    "seed": ({"seed": -1}, ValueError, "seed must be a whole number of 0 or more"),
+    "epochs": ({"epochs": 0}, ValueError, "epochs must be a whole number of 1 or more"),
+    "settings": ({"settings": {"a": [1]}}, TypeError, "settings must be text and finite numbers by name"),
+    "counts": ({"counts": [1, 2]}, ValueError, "counts must be 4 whole numbers"),
+    "too few images": ({"images": torch.zeros(3, 8, 8)}, ValueError, "images must be 30, one a sample, not 3"),
+    "images": ({"images": lambda i: "cat.png"}, TypeError, "images must give an image"),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_wrong_arguments_are_named_and_nothing_is_written(what: str, tmp_path: Path) -> None:
+    given, kind, message = WRONG[what]
+    start: dict[str, object] = {"folder": tmp_path / "x", "ages": aol.SampleAges(LABELS, num_classes=4)}
+    with pytest.raises(kind, match=message):
+        aol.Recorder(**(start | given))  # type: ignore[arg-type]
+    assert not (tmp_path / "x").exists()
+
+
+def test_wrong_answers_and_figures_are_named_and_change_nothing(tmp_path: Path) -> None:
+    ages = aol.SampleAges(LABELS, num_classes=4)
+    recorder = aol.Recorder(tmp_path, ages)
+    with pytest.raises(ValueError, match=r"logits must be floating point of the shape \[2, 4\], not"):
+        recorder.observe([0, 1], torch.zeros(2, 3))
+    with pytest.raises(ValueError, match=r"logits must be floating point"):
+        recorder.observe([0, 1], torch.zeros(2, 4, dtype=torch.int64))
+    with pytest.raises(IndexError, match="index must lie in 0 to 29"):
+        recorder.observe([30], torch.zeros(1, 4))
+    with pytest.raises(IndexError, match="label must lie in 0 to 3"):
+        recorder.test([4], torch.zeros(1, 4))
+    ages.observe(torch.arange(30), torch.ones(30, dtype=torch.bool))
+    ages.advance()
+    with pytest.raises(ValueError, match=r"accuracy must be one number or have the shape \[\] or \[4\], not \[3\]"):
+        recorder.advance(accuracy=[0.1, 0.2, 0.3])
+    for name in ("epoch", "id", "seed", "count"):
+        with pytest.raises(ValueError, match=f"cannot be called '{name}'"):
+            recorder.advance(**{name: 3})
+    with pytest.raises(ValueError, match="mean_age must be 0 or more, not -1"):  # such a record could not be read
+        recorder.advance(mean_age=[0.0, -1.0, 2.0, 3.0])
+    with pytest.raises(TypeError, match="note must be numbers"):
+        recorder.advance(note="good")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="test_accuracy must be a fraction from 0 to 1, not 55"):
+        recorder.advance(test_accuracy=55.0)
+    recorder.advance(accuracy=0.5, loss=1e305)
+    assert read_run(tmp_path).curves["accuracy"].tolist() == [0.5]
+    assert np.isnan(read_run(tmp_path).curves["loss"]).all()
+
+
+def test_texts_and_rows_of_samples_are_kept_and_shown_on_the_page(tmp_path: Path) -> None:
+    ages = aol.SampleAges(LABELS, num_classes=4)
+    with aol.Recorder(
+        tmp_path, ages, describe=lambda i: f"text {i}" if i % 2 else {"width": i / 7, "name": "<b>"}
+    ) as recorder:
+        recorder.observe(torch.arange(30), answers(0))
+        ages.observe(torch.arange(30), torch.zeros(30, dtype=torch.bool))
+        ages.advance()
+        recorder.advance()
+    kept = read_descriptions(tmp_path)
+    assert kept[3] == "text 3"
+    assert kept[4] == [["width", "0.5714"], ["name", "<b>"]]
+    samples = payload(load(tmp_path))["runs"][0]["samples"]  # type: ignore[index,call-overload]
+    assert [samples["about"][samples["id"].index(name)] for name in ("3", "4")] == [kept[3], kept[4]]
+
+
+def test_what_cannot_describe_a_sample_is_refused_at_once(tmp_path: Path) -> None:
+    ages = aol.SampleAges(LABELS, num_classes=4)
+    with pytest.raises(TypeError, match="describe must return text, a mapping or a vector, not 3"):
+        aol.Recorder(tmp_path, ages, describe=lambda _: 3)
+    with pytest.raises(ValueError, match="describe must return text, a mapping or a vector"):
+        aol.Recorder(tmp_path, ages, describe=lambda _: torch.zeros(2, 2))
+    with pytest.raises(TypeError, match="describe must be a function"):
+        aol.Recorder(tmp_path, ages, describe=["a"] * 30)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="describe is of samples"):
+        aol.Recorder(tmp_path, aol.ClassAges(4), describe=str)
+
+
+def test_images_of_class_ages_make_no_sense(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="images are of samples"):
+        aol.Recorder(tmp_path, aol.ClassAges(4), images=torch.zeros(3, 1, 2, 2))
+
+
+def test_a_network_that_diverged_is_recorded_as_unknown(tmp_path: Path) -> None:
+    ages = aol.SampleAges(LABELS, num_classes=4)
+    recorder = aol.Recorder(tmp_path, ages)
+    epoch_of(ages, recorder, 0)
+    logits = torch.full((30, 4), torch.nan)
+    ages.observe(torch.arange(30), aol.is_correct(logits, LABELS))
+    recorder.observe(torch.arange(30), logits)
+    ages.advance()
+    recorder.advance(test_accuracy=float("nan"))
+    run, samples = read_run(tmp_path), samples_of(tmp_path)
+    assert np.isnan(run.over_time["train_loss"][1]).all()
+    assert np.isnan(samples.confidence).all()
+    assert (samples.prediction == -1).all()
+    assert not np.isnan(samples.mean_other).any()
+    assert run.counts == torch.bincount(LABELS, minlength=4).tolist()

@@ -1,0 +1,106 @@
+"""What samples are called in the records of a loop of one's own: as the loop says, else by their ids or positions."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import aol
+from aol.cli import main
+from aol.records.samples import read_ids
+from tests.support.recorded_loop import LABELS, epoch_of
+
+PATHS = [f"photos/{'abcd'[label]}/{(7 * place) % 30:02}.jpg" for place, label in enumerate(LABELS.tolist())]
+
+
+def shown(folder: Path) -> list[str]:
+    names = read_ids(folder, 30) or range(30)
+    return [str(name).encode("utf-8", "backslashreplace").decode() for name in names]
+
+
+@pytest.mark.parametrize("kind", [list, tuple, np.array, lambda names: [Path(name) for name in names]])
+def test_samples_go_by_the_names_given_in_pages_and_tables(kind: type, tmp_path: Path) -> None:
+    ages = aol.SampleAges(LABELS, num_classes=4)
+    with aol.Recorder(tmp_path / "mine", ages, names=kind(PATHS)) as recorder:
+        for epoch in range(2):
+            epoch_of(ages, recorder, epoch)
+    assert shown(tmp_path / "mine") == PATHS
+    assert main(["report", str(tmp_path / "mine"), "--export", str(tmp_path / "table.csv")]) == 0
+    with (tmp_path / "table.csv").open(newline="") as file:
+        found = {int(row["index"]): row["id"] for row in csv.DictReader(file)}
+    assert found == dict(enumerate(PATHS))
+
+
+def test_names_count_more_than_ids_and_ids_more_than_positions(tmp_path: Path) -> None:
+    ids = [f"id-{place}" for place in range(30)]
+    for folder, ages, names, wanted in (
+        ("both", aol.SampleAges(LABELS, num_classes=4, ids=ids), PATHS, PATHS),
+        ("ids", aol.SampleAges(LABELS, num_classes=4, ids=ids), None, ids),
+        ("neither", aol.SampleAges(LABELS, num_classes=4), None, [str(place) for place in range(30)]),
+    ):
+        with aol.Recorder(tmp_path / folder, ages, names=names) as recorder:
+            ages.advance()
+            recorder.advance()
+        assert shown(tmp_path / folder) == wanted
+
+
+def test_every_run_of_many_has_the_names(tmp_path: Path) -> None:
+    ages = aol.SampleAges(LABELS, num_classes=4, rho=[0.1, 0.5])
+    recorder = aol.Recorder(tmp_path, ages, names=PATHS)
+    epoch_of(ages, recorder, 0)
+    assert [shown(tmp_path / f"run-{run}") for run in range(2)] == [PATHS, PATHS]
+
+
+def test_names_stay_when_a_run_goes_on_and_new_ones_take_their_place(tmp_path: Path) -> None:
+    ages = aol.SampleAges(LABELS, num_classes=4)
+    moved = [f"elsewhere/{name}" for name in PATHS]
+    for names, wanted in ((PATHS, PATHS), (None, PATHS), (moved, moved)):
+        with aol.Recorder(tmp_path, ages, names=names, resume=True) as recorder:
+            epoch_of(ages, recorder, ages.epoch)
+        assert shown(tmp_path) == wanted
+
+
+def test_names_of_a_run_that_never_got_through_its_first_epoch_are_not_the_next_ones(tmp_path: Path) -> None:
+    ages = aol.SampleAges(LABELS, num_classes=4)
+    with aol.Recorder(tmp_path, ages, names=PATHS) as recorder:
+        epoch_of(ages, recorder, 0)
+    (tmp_path / "run.json").unlink()  # it is written last
+    ages = aol.SampleAges(LABELS, num_classes=4)
+    with aol.Recorder(tmp_path, ages) as recorder:
+        epoch_of(ages, recorder, 0)
+    assert shown(tmp_path) == [str(place) for place in range(30)]
+
+
+def test_a_file_name_that_is_no_utf8_is_written_everywhere(tmp_path: Path) -> None:
+    names = ["caf\udce9.jpg", "\ud800", *PATHS[2:]]
+    for folder, given in (("names", {"names": names}), ("ids", {})):
+        ages = aol.SampleAges(LABELS, num_classes=4, ids=names if folder == "ids" else None)
+        with aol.Recorder(tmp_path / folder, ages, **given) as recorder:  # type: ignore[arg-type]
+            ages.advance()
+            recorder.advance()
+        for more in (["--export", str(tmp_path / "t.csv")], ["--export", str(tmp_path / "t.parquet")], []):
+            assert main(["report", str(tmp_path / folder), *more]) == 0
+        assert "caf\\udce9.jpg" in (tmp_path / "t.csv").read_text()
+        assert shown(tmp_path / folder)[:3] == ["caf\\udce9.jpg", "\\ud800", PATHS[2]]
+
+
+WRONG = {
+    "too few": (PATHS[:3], ValueError, "names must be 30, one a sample, not 3"),
+    "one text": ("a" * 30, TypeError, "names must be a list of texts, one a sample, not 'aaa"),
+    "no list": (iter(PATHS), TypeError, "names must be a list of texts, one a sample, not <list_iterator"),
+    "numbers": (list(range(30)), TypeError, "names must be some text, not 0"),
+    "blank": ([*PATHS[:29], " "], TypeError, "names must be some text, not ' '"),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_wrong_names_are_refused_and_nothing_is_written(what: str, tmp_path: Path) -> None:
+    names, kind, message = WRONG[what]
+    with pytest.raises(kind, match=message):
+        aol.Recorder(tmp_path / "x", aol.SampleAges(LABELS, num_classes=4), names=names)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="names are of samples, and ClassAges know none"):
+        aol.Recorder(tmp_path / "x", aol.ClassAges(4), names=PATHS)
+    assert not (tmp_path / "x").exists()

@@ -1,0 +1,207 @@
+"""What is kept of samples, against lists that keep everything."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import aol
+from aol.ages.history import SampleHistory, answer
+from aol.records.record import DamagedRunError
+from aol.records.samples import as_json, read_ids, read_samples, restore_history, write_names, write_samples
+
+CPU = torch.device("cpu")
+
+
+def test_what_is_kept_of_an_answer_is_softmax_by_hand() -> None:
+    logits = torch.randn(2, 5, 4, generator=torch.Generator().manual_seed(0))
+    label = torch.tensor([[0, 1, 2, 3, 0], [3, 2, 1, 0, 3]])
+    found = answer(logits, label)
+    for run in range(2):
+        for i in range(5):
+            e = [float(v) for v in logits[run, i].double().exp()]
+            p, y = [v / sum(e) for v in e], int(label[run, i])
+            wanted = [p.index(max(p)), p[y], max(p), max(v for c, v in enumerate(p) if c != y)]
+            assert found[:, run, i].tolist() == pytest.approx(wanted, abs=1e-6)
+
+
+def test_a_network_that_diverged_answers_nothing() -> None:
+    found = answer(torch.full((1, 1, 3), torch.nan), torch.tensor([[0]]))
+    assert bool(found[1:3].isnan().all())
+    assert found[0].item() == -1
+
+
+def observed(epochs: int, size: int, seed: int, sparse: bool = True):
+    """What a loop sees: by epoch, which samples and their logits."""
+    generator = torch.Generator().manual_seed(seed)
+    for _ in range(epochs):
+        count = int(torch.randint(1, size, (), generator=generator)) if sparse else size
+        yield torch.randperm(size, generator=generator)[:count], torch.randn(count, 3, generator=generator)
+
+
+@pytest.mark.parametrize("absent", ["keep", "grow"])
+def test_a_record_is_what_lists_of_everything_say(absent: str, tmp_path: Path) -> None:
+    labels = torch.arange(20) % 3
+    ages = aol.SampleAges(labels, absent=absent)
+    record = SampleHistory(1, 20, absent=absent, device=CPU)
+    confidences: list[list[float]] = [[] for _ in labels]
+    others: list[list[float]] = [[] for _ in labels]
+    last = [-1] * 20
+    history = []
+    for index, logits in observed(9, 20, seed=4):
+        ages.observe(index, logits.argmax(1) == labels[index])
+        record.observe(index, answer(logits[None], labels[index][None]))
+        for i, row in zip(index.tolist(), logits.softmax(1), strict=True):
+            confidences[i].append(float(row[labels[i]]))
+            others[i].append(max(float(v) for c, v in enumerate(row) if c != int(labels[i])))
+            last[i] = int(row.argmax())
+        ages.advance()
+        record.advance(ages.age[None])
+        history.append(ages.age.tolist())
+    index = torch.arange(20)
+    write_samples(
+        tmp_path / "s",
+        record.tensors(0),
+        run="r",
+        index=index,
+        label=labels,
+        age=ages.age,
+        ema=ages.ema,
+        absent=absent,
+    )
+    read = read_samples(tmp_path / "s", "r")
+    assert read is not None
+    columns = {name: value.tolist() for name, value in vars(read).items() if name != "answers"}
+    assert read.answers.ages(np.arange(20)).tolist() == history
+    assert columns["age"] == history[-1]
+    assert columns["prediction"] == last
+    assert columns["times"] == [len(each) for each in confidences]
+    for name, lists in (("mean_confidence", confidences), ("mean_other", others)):
+        wanted = [np.mean(each) if each else np.nan for each in lists]
+        assert columns[name] == pytest.approx(wanted, abs=1e-6, nan_ok=True)
+    assert columns["confidence"] == pytest.approx([each[-1] if each else np.nan for each in confidences], nan_ok=True)
+
+
+@pytest.mark.parametrize("absent", ["keep", "grow"])
+@pytest.mark.parametrize("skipped", [1, 2, 5])
+@pytest.mark.parametrize("first", [0, 3])
+def test_skipped_epochs_lead_to_the_ages_that_are_known(absent: str, skipped: int, first: int) -> None:
+    """`first` epochs on record, some that nobody told it of, one more: the last ages and those before the gap fit."""
+    labels = torch.arange(40) % 3
+    ages = aol.SampleAges(labels, absent=absent)
+    record = SampleHistory(1, 40, absent=absent, device=CPU)
+    known = {}
+    for epoch, (index, logits) in enumerate(observed(first + skipped + 1, 40, seed=7)):
+        ages.observe(index, logits.argmax(1) == labels[index])
+        ages.advance()
+        if first <= epoch < first + skipped:
+            continue
+        record.observe(index, answer(logits[None], labels[index][None]))
+        record.advance(ages.age[None], skipped=skipped if epoch == first + skipped else 0)
+        known[epoch] = ages.age.tolist()
+    found = record.answers(0).ages(np.arange(40)).tolist()
+    before = skipped if first == 0 else 0  # such a record starts late
+    assert len(found) == first + skipped + 1 - before
+    assert {epoch: found[epoch - before] for epoch in known} == known
+
+
+def test_an_epoch_of_which_only_ages_are_known_is_guessed_from_them() -> None:
+    record = SampleHistory(1, 3, absent="keep", device=CPU)
+    for age in ([2, 1, 2], [3, 1, 1], [3, 2, 2]):
+        record.advance(torch.tensor([age], dtype=torch.int32))
+    assert record.answers(0).ages(np.arange(3)).tolist() == [[2, 1, 2], [3, 1, 1], [3, 2, 2]]
+
+
+def test_answers_of_before_do_not_count_again_where_only_ages_are_known() -> None:
+    record = SampleHistory(1, 1, absent="keep", device=CPU)
+    record.observe(torch.tensor([0]), answer(torch.tensor([[[0.0, 1.0986123]]]), torch.tensor([[0]])))
+    record.advance(torch.tensor([[2]]))
+    record.advance(torch.tensor([[3]]))
+    record.observe(torch.tensor([0]), answer(torch.tensor([[[0.0, 0.0]]]), torch.tensor([[0]])))
+    record.advance(torch.tensor([[1]]))
+    assert record.tensors(0)["times"].tolist() == [2]
+    assert record.tensors(0)["mean_confidence"].tolist() == pytest.approx([0.375])
+
+
+def filled(epochs: int, runs: int = 2) -> SampleHistory:
+    labels = torch.arange(11) % 3
+    ages = aol.SampleAges(labels, rho=[0.5] * runs)
+    record = SampleHistory(runs, 11, absent="keep", device=CPU)
+    for epoch, (index, logits) in enumerate(observed(epochs, 11, seed=1, sparse=False)):
+        shown = index[: 11 - epoch % 2]  # every other epoch sees all
+        stacked = torch.stack([logits[: len(shown)] + run for run in range(runs)])
+        stacked[0] *= -1.0
+        label = labels[shown].expand(runs, -1)
+        ages.observe(shown, stacked.argmax(2) == label)
+        record.observe(shown, answer(stacked, label))
+        ages.advance()
+        record.advance(ages.age)
+    return record
+
+
+def same(one: SampleHistory, other: SampleHistory) -> None:
+    for run in range(2):
+        mine, theirs = one.tensors(run), other.tensors(run)
+        assert mine.keys() == theirs.keys()
+        for name, value in mine.items():
+            torch.testing.assert_close(value, theirs[name], rtol=0, atol=0, equal_nan=True, msg=name)
+
+
+def test_a_record_goes_through_its_state_and_through_files(tmp_path: Path) -> None:
+    record = filled(5)
+    fresh = SampleHistory(2, 11, absent="keep", device=CPU)
+    fresh.load_state_dict(record.state_dict())
+    same(fresh, record)
+    labels = torch.arange(11) % 3
+    for run in range(2):
+        (tmp_path / str(run)).mkdir()
+        path, more = tmp_path / str(run) / "samples.safetensors", record.tensors(run)
+        age = torch.from_numpy(record.answers(run).last())
+        own = {"index": labels.clone(), "label": labels, "age": age, "ema": age.float()}
+        write_samples(path, more, run=str(run), absent="keep", **own)
+    read = SampleHistory(2, 11, absent="keep", device=CPU)
+    restore_history(read, {"0": tmp_path / "0", "1": tmp_path / "1"}, labels)
+    same(read, record)
+    assert torch.equal(read.state_dict()["age"], record.state_dict()["age"])  # type: ignore[arg-type]
+    with pytest.raises(DamagedRunError, match="of another run than 2"):
+        read_samples(tmp_path / "1" / "samples.safetensors", "2")
+    with pytest.raises(DamagedRunError, match="has records of other samples"):
+        restore_history(read, {"0": tmp_path / "0", "1": tmp_path / "1"}, labels.flip(0))
+
+
+def test_a_damaged_state_or_file_is_refused_in_a_sentence(tmp_path: Path) -> None:
+    record = SampleHistory(2, 11, absent="keep", device=CPU)
+    state = filled(2).state_dict()
+    with pytest.raises(ValueError, match="'mean' must be"):
+        record.load_state_dict(state | {"mean": torch.zeros(3)})
+    with pytest.raises(ValueError, match="'right' must be"):
+        record.load_state_dict(state | {"right": None})
+    assert read_samples(tmp_path / "nowhere", "r") is None
+    (tmp_path / "s").write_bytes(b"half")
+    with pytest.raises(DamagedRunError, match="not a whole file of samples"):
+        read_samples(tmp_path / "s", "r")
+
+
+def test_a_changed_name_of_a_sample_is_noticed(tmp_path: Path) -> None:
+    names = ["cat.png", "caf\udce9.png", "dog.png"]
+    write_names(tmp_path, as_json(names))
+    assert read_ids(tmp_path, 3) == names
+    path = tmp_path / "ids.json"
+    path.write_bytes(path.read_bytes().replace(b"dog", b"fog"))
+    with pytest.raises(DamagedRunError, match=r"ids\.json: its checksum does not match"):
+        read_ids(tmp_path, 3)
+
+
+def test_forgetting_epochs_leaves_the_ages_of_before() -> None:
+    record, shorter = filled(5), filled(3)
+    record.cut(3)
+    assert len(record) == 3
+    for run in range(2):
+        assert (record.answers(run).right == shorter.answers(run).right).all()
+    assert torch.equal(record.state_dict()["age"], shorter.state_dict()["age"])  # type: ignore[arg-type]
+    assert int(record.tensors(0)["times"].max()) <= 3
+    record.cut(0)
+    assert record.answers(0).last().tolist() == [1] * 11

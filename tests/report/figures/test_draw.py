@@ -1,0 +1,128 @@
+"""Figures as files: every format, any size, any name; and the style they share."""
+
+from __future__ import annotations
+
+import re
+import zlib
+from pathlib import Path
+
+import matplotlib
+import numpy as np
+import pytest
+from PIL import Image
+
+from aol.report.figures import draw, figures_of_methods, figures_of_run, style
+from aol.report.figures.heatmap import heatmap
+from tests.support.made_runs import PAYLOADS, changed, frame, make_data, method_of, write_data
+
+
+def texts(axes: object, which: str) -> list[str]:
+    return [label.get_text() for label in getattr(axes, f"get_{which}ticklabels")()]
+
+
+def test_every_figure_is_drawn_from_2_to_1000_classes_in_every_format(tmp_path: Path) -> None:
+    for classes, formats in ((2, ("png", "svg")), (21, ("pdf",)), (1000, ("png", "pdf"))):
+        counts = [max(2, 400 // (place + 1)) for place in range(classes)]
+        data = make_data(names=[f"c{i}" for i in range(classes)], counts=counts, epochs=3)
+        written = draw(frame(write_data(tmp_path / f"run{classes}", data)), tmp_path / str(classes), formats)
+        assert {path.suffix for path in written} == {f".{each}" for each in formats}
+        wanted = {"accuracy", "head-middle-tail", "heatmap-none", "observation-none", "weights-none", "survival-none"}
+        assert {path.stem for path in written} == wanted | ({"correlations-none"} if classes > 2 else set())
+        for path in written:
+            assert path.stat().st_size > 1000
+        for path in (each for each in written if each.suffix == ".png"):
+            width, height = Image.open(path).size
+            assert width == round(3.3 * 400)
+            assert height < 1.4 * width or "correlations" in path.name
+
+
+def test_fonts_travel_with_the_file_and_the_same_story_gives_the_same_bytes(tmp_path: Path) -> None:
+    run = frame(write_data(tmp_path / "run", make_data()))
+    first = draw(run, tmp_path / "a", ("png", "pdf", "svg"))
+    second = draw(run, tmp_path / "b", ("png", "pdf", "svg"))
+    for one, two in zip(first, second, strict=True):
+        assert one.read_bytes() == two.read_bytes(), one.name
+    pdf = (tmp_path / "a" / "accuracy.pdf").read_bytes()
+    packed = [part for part in re.findall(rb"stream\r?\n(.*?)endstream", pdf, re.S) if part[:1] == b"x"]
+    streams = b"".join(zlib.decompress(part) for part in packed)
+    assert b"/FontFile2" in pdf + streams  # TrueType, embedded, not Type 3
+    assert b"/Type3" not in pdf + streams
+    svg = (tmp_path / "a" / "accuracy.svg").read_text()
+    assert "<text" not in svg  # letters are outlines
+    assert "<path" in svg
+    known = r"https?://(www.w3.org|purl.org|creativecommons.org|matplotlib.org)"
+    assert "http" not in re.sub(known, "", svg)  # names of formats and of their makers, nothing that is fetched
+
+
+def test_names_of_any_kind_are_drawn_as_text_and_files_stay_in_their_folder(tmp_path: Path) -> None:
+    data = make_data("../../$x_2$ </svg><script>, seed 0", names=PAYLOADS)
+    written = draw(frame(data, make_data("none, seed 0")), tmp_path / "figures", ("svg",))
+    assert all(path.parent == tmp_path / "figures" for path in written)
+    assert {path.name for path in tmp_path.iterdir()} == {"figures"}
+    for path in written:
+        assert "<script" not in path.read_text()
+    figure = heatmap(data.run)
+    assert figure is not None
+    assert texts(figure.axes[0], "y")[0] == "<script>window.ha…"
+
+
+def test_methods_whose_names_make_the_same_file_have_files_of_their_own(tmp_path: Path) -> None:
+    written = draw(frame(make_data("a b, seed 0"), make_data("a/b, seed 0")), tmp_path, ("png",))
+    assert {"heatmap-a-b.png", "heatmap-a-b-2.png"} <= {path.name for path in written}
+
+
+def test_colours_can_be_told_apart_by_the_colour_blind_and_in_print() -> None:
+    """Distances in linear light, as those see them who lack a kind of cone (Viénot, Brettel and Mollon, 1999)."""
+    rgb = np.array([[int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)] for colour in style.COLOURS])
+    linear = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
+    to_lms = np.array([[17.8824, 43.5161, 4.11935], [3.45565, 27.1554, 3.86714], [0.0299566, 0.184309, 1.46709]])
+    lacks = {
+        "protanope": [[0, 2.02344, -2.52581], [0, 1, 0], [0, 0, 1]],
+        "deuteranope": [[1, 0, 0], [0.494207, 0, 1.24827], [0, 0, 1]],
+    }
+    for matrix in lacks.values():
+        seen = linear @ (np.linalg.inv(to_lms) @ np.array(matrix) @ to_lms).T
+        for i in range(len(seen)):
+            for j in range(i):
+                assert np.linalg.norm(seen[i] - seen[j]) > 0.05, (style.COLOURS[i], style.COLOURS[j])
+
+
+def test_nobodys_own_style_is_touched() -> None:
+    before = dict(matplotlib.rcParams)
+    heatmap(make_data().run)
+    assert dict(matplotlib.rcParams) == before
+
+
+@pytest.mark.parametrize("wrong", [("jpg",), (), ("png", "PNG")])
+def test_wrong_formats_and_places_are_said_so(wrong: tuple[str, ...], tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="formats must be some of png, pdf, svg"):
+        draw(frame(make_data()), tmp_path / "x", wrong)
+    assert not (tmp_path / "x").exists()
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ValueError, match="is a file, not a folder"):
+        draw(frame(make_data()), tmp_path / "file", ("png",))
+
+
+def test_stories_without_this_or_that_are_drawn_as_far_as_they_go(tmp_path: Path) -> None:
+    bare = make_data(samples=False, over_time={}, curves={})
+    assert draw(frame(bare), tmp_path / "bare") == []
+    assert draw(frame(), tmp_path / "none") == []
+    single = frame(write_data(tmp_path / "single", make_data(epochs=1)))
+    assert {path.stem.split("-")[0] for path in draw(single, tmp_path / "one")} >= {"accuracy", "heatmap", "survival"}
+    last = changed(make_data(), by_class=make_data().run.by_class, over_time={}, counts=None)  # as those of aol 0.1.0
+    names = {path.stem for path in draw(frame(last), tmp_path / "last")}
+    assert names == {"accuracy", "head-middle-tail", "observation-none", "correlations-none"}
+    gaps = make_data(samples=False)
+    for values in (*gaps.run.over_time.values(), *gaps.run.curves.values()):
+        values[::2] = np.nan
+    assert draw(frame(gaps), tmp_path / "gaps")
+    empty = make_data(counts=[9, 0, 0, 0, 0, 0], epochs=3)
+    assert draw(frame(empty), tmp_path / "empty")
+
+
+def test_every_figure_has_a_name() -> None:
+    data = make_data()
+    assert list(figures_of_methods([method_of("none", data)])) == ["accuracy", "head-middle-tail", "sweep"]
+    of_run = ["heatmap", "observation", "correlations", "weights"]
+    assert list(figures_of_run(data.run, None)) == of_run
+    assert list(figures_of_run(data.run, data.samples)) == [*of_run, "survival"]

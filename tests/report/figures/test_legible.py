@@ -1,0 +1,103 @@
+"""Figures: no text is cut off by the edge, and none covers another; whatever a run has recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from matplotlib.axis import Axis
+from matplotlib.figure import Figure
+from matplotlib.text import Text
+from matplotlib.transforms import Bbox
+
+from aol.report.figures import figures_of_methods, figures_of_run
+from aol.report.figures.accuracy import head_middle_tail
+from aol.report.figures.heatmap import heatmap
+from aol.report.figures.observation import observation
+from aol.report.figures.weights import weights
+from aol.report.run_data import RunData
+from tests.support.made_runs import changed, make_data, method_of
+
+
+def out_of_view(axis: Axis) -> set[Text]:
+    """The labels of ticks that lie beyond the ends of an axis: they are there, and not drawn."""
+    low, high = sorted(axis.get_view_interval())
+    ticks = [*axis.get_major_ticks(), *axis.get_minor_ticks()]
+    away = [tick for tick in ticks if not low <= tick.get_loc() <= high]
+    return {label for tick in away for label in (tick.label1, tick.label2)}
+
+
+def written(figure: Figure) -> list[tuple[str, Bbox]]:
+    """Every text that is drawn, and its box; slanted ones have boxes that say little."""
+    figure.draw_without_rendering()
+    hidden = {text for axes in figure.axes for axis in (axes.xaxis, axes.yaxis) for text in out_of_view(axis)}
+    hidden |= {text for axes in figure.axes if not axes.get_visible() for text in axes.findobj(Text)}
+    texts = [text for text in figure.findobj(Text) if text.get_visible() and text.get_text().strip()]
+    upright = [text for text in texts if text not in hidden and text.get_rotation() in (0.0, 90.0)]
+    return [(text.get_text(), text.get_window_extent()) for text in upright]
+
+
+def faults(figure: Figure) -> Iterator[str]:
+    found = written(figure)
+    assert found
+    for place, (text, box) in enumerate(found):
+        inside = min(box.x0, box.y0, figure.bbox.width - box.x1, figure.bbox.height - box.y1)
+        if inside < -0.5:
+            yield f"{text!r} is cut by {-inside:.1f}"
+        for other, its in found[:place]:
+            wide, high = min(box.x1, its.x1) - max(box.x0, its.x0), min(box.y1, its.y1) - max(box.y0, its.y0)
+            if wide > 1.0 and high > 1.0:
+                yield f"{text!r} covers {other!r}"
+
+
+def steep(data: RunData) -> RunData:
+    """A data whose weights span decades, as class-balanced ones do, and whose losses are large."""
+    weight = data.run.over_time["weight"] * np.geomspace(0.05, 20.0, len(data.run.classes))
+    loss = 1000 * data.run.over_time["train_loss"]
+    return changed(data, over_time=data.run.over_time | {"weight": weight, "test_loss": loss})
+
+
+TEN = [5000 // 2**place for place in range(10)]
+RUNS = {
+    "two": make_data(names=["cat", "dog"], counts=[50, 5], samples=False),
+    "ten": make_data(names=list("abcdefghij"), counts=TEN),
+    "long names": make_data(names=[f"quite a long name of class {c}" for c in range(12)]),
+    "hundred": make_data(names=[f"c{c}" for c in range(100)], counts=[max(2, 500 - 5 * c) for c in range(100)]),
+    "one epoch": make_data(epochs=1, samples=False),
+}
+
+
+@pytest.mark.parametrize("scenario", ["offline", "stream"])
+@pytest.mark.parametrize("name", RUNS)
+def test_nothing_written_in_a_figure_is_cut_or_covered(name: str, scenario: str) -> None:
+    plain = changed(RUNS[name], settings=RUNS[name].run.settings | {"scenario": scenario})
+    found = {}
+    # A stream changes the ends of curves and the name of time, steepness only weights and losses: not every pair.
+    for kind, data in [("plain", plain), *([("steep", steep(plain))] if scenario == "offline" else [])]:
+        figures = figures_of_run(data.run, data.samples) | figures_of_methods([method_of("aol ρ=0.5 class", data)])
+        drawn = {title: figure for title, figure in figures.items() if figure is not None}
+        assert len(drawn) >= 5
+        found |= {f"{title}, {kind}": [*faults(figure)] for title, figure in drawn.items()}
+    assert {title: wrong for title, wrong in found.items() if wrong} == {}
+
+
+def test_lines_that_end_together_can_be_told_apart() -> None:
+    data = make_data(names=[f"c{i}" for i in range(60)], counts=list(range(60, 0, -1)), epochs=5, samples=False)
+    weight = np.linspace(1.0, np.where(np.arange(60) < 20, 0.4, 1.3), 5)
+    figure = weights(changed(data, over_time={"weight": weight}).run)
+    assert figure is not None
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["head", "middle", "tail"]
+    assert [*faults(figure)] == []
+
+
+def test_classes_of_about_one_size_have_no_head_and_no_tail() -> None:
+    """So it is on a stream whose head moves: all of the set passes by."""
+    data = make_data(names=list("abcdef"), counts=[142, 146, 139, 145, 146, 140])
+    shown, seen, bars = heatmap(data.run), observation(data.run), head_middle_tail([method_of("none", data)])
+    assert shown is not None
+    assert seen is not None
+    assert bars is not None
+    assert [label.get_text() for label in shown.axes[0].get_yticklabels()] == list("abcdef")
+    assert (shown.axes[0].get_ylabel(), seen.axes[2].get_xlabel()) == ("class", "class")
+    assert [label.get_text() for label in bars.axes[0].get_xticklabels()] == ["all classes"]

@@ -1,0 +1,121 @@
+"""The figures behind the figures, against definitions written out and known examples."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from aol.records.metrics import at_the_end
+from aol.report.figures.summary import correlation, final, mean_age, methods, parts, spread
+from tests.support.made_runs import changed, frame, make_data
+
+
+def test_methods_are_runs_that_differ_in_their_seed_alone() -> None:
+    def settings(**given: object) -> dict[str, object]:
+        return {"weighting": "aol", "rho": 0.5, "imbalance": 50.0, "seed": 0} | given
+
+    runs = [
+        make_data("aol, seed 0", settings=settings()),
+        make_data("none, seed 0", settings=settings(weighting="none")),
+        make_data("aol, seed 1", settings=settings(seed=1)),
+        make_data("aol, seed 0", settings=settings(imbalance=10.0)),
+    ]
+    found = methods(frame(*runs))
+    assert [(method.name, len(method.runs)) for method in found] == [
+        ("aol imbalance=50.0", 2), ("none", 1), ("aol imbalance=10.0", 1),
+    ]  # fmt: skip
+    assert methods(frame()) == []
+
+
+@pytest.mark.parametrize(("epochs", "count"), [(1, 1), (10, 1), (30, 2), (100, 5), (200, 10)])
+def test_the_end_of_training_is_its_last_twentieth(epochs: int, count: int) -> None:
+    values = np.random.default_rng(0).random((epochs, 3))
+    assert at_the_end(values, stream=False) == pytest.approx(values[-count:].mean(0))
+
+
+def test_the_end_of_a_stream_is_its_second_half_and_gaps_are_left_out() -> None:
+    values = np.array([0.0, 0.0, 0.0, 0.2, np.nan, 0.4, np.nan])
+    assert float(at_the_end(values, stream=True)) == pytest.approx(0.3)
+    assert math.isnan(float(at_the_end(np.full(5, np.nan), stream=True)))
+
+
+def test_the_mean_age_of_a_class_is_on_record_or_the_mean_of_its_ages() -> None:
+    run = make_data().run
+    ages = run.over_time["age"].astype(float)
+    assert mean_age(run) == pytest.approx(ages.mean(0))
+    ages[3, 1] = np.nan
+    computed = mean_age(changed(make_data(), over_time={"age": ages}, by_class={}).run)
+    assert computed == pytest.approx(np.nanmean(ages, axis=0))
+    assert mean_age(changed(make_data(), over_time={}).run) is None
+
+
+def test_a_reading_at_the_end_is_that_of_the_last_epoch_where_no_other_is_on_record() -> None:
+    run = make_data(epochs=40).run
+    assert final(run, "test_accuracy") == pytest.approx(run.over_time["test_accuracy"][-2:].mean(0))
+    last = changed(make_data(epochs=40), by_class=run.by_class, over_time={}).run
+    assert final(last, "test_accuracy") == pytest.approx(run.over_time["test_accuracy"][-1])
+    assert final(last, "test_age") is None
+
+
+PARTS = {
+    "ten": ([100, 80, 60, 50, 40, 30, 20, 10, 5, 1], {"head": [0, 1, 2], "middle": [3, 4, 5, 6], "tail": [7, 8, 9]}),
+    "not in order": ([1, 50, 9], {"head": [1], "middle": [2], "tail": [0]}),
+    "two": ([1, 9], {"head": [1], "tail": [0]}),
+    "one": ([5], {"all": [0]}),
+    "about balanced": ([139, 146, 142, 146], {"all": [0, 1, 2, 3]}),
+    "half as large again": ([2, 3], {"head": [1], "tail": [0]}),
+    "balanced": ([7, 7, 7, 7], {"all": [0, 1, 2, 3]}),
+    "step": ([9, 9, 9, 1, 1, 1], {"head": [0, 1, 2], "tail": [3, 4, 5]}),
+    "empty classes": ([9, 3, 0, 0], {"head": [0], "middle": [1], "tail": [2, 3]}),
+}
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_head_middle_and_tail_are_thirds_that_do_not_tear_equals_apart(name: str) -> None:
+    counts, wanted = PARTS[name]
+    found = parts(np.array(counts))
+    assert {part.name: sorted(part.classes.tolist()) for part in found} == wanted
+    for part in found:
+        sizes = [counts[c] for c in part.classes]
+        assert (part.fewest, part.most) == (min(sizes), max(sizes))
+
+
+def test_a_correlation_is_pearsons_with_fishers_interval() -> None:
+    rng = np.random.default_rng(1)
+    x = rng.normal(size=40)
+    y = -0.7 * x + rng.normal(size=40)
+    found = correlation(np.append(x, np.nan), np.append(y, 1.0))
+    assert found is not None
+    assert found.n == 40
+    assert found.r == pytest.approx(np.corrcoef(x, y)[0, 1])
+    z = 0.5 * math.log((1 + found.r) / (1 - found.r))
+    low, high = (math.tanh(z + sign * 1.959964 / math.sqrt(37)) for sign in (-1, 1))
+    assert (found.low, found.high) == pytest.approx((low, high), abs=1e-6)
+
+
+def test_the_interval_of_a_correlation_holds_the_truth_as_often_as_it_says() -> None:
+    rng, truth, held = np.random.default_rng(2), 0.6, 0
+    for _ in range(2000):
+        x, e = rng.normal(size=(2, 30))
+        found = correlation(x, truth * x + math.sqrt(1 - truth**2) * e)
+        assert found is not None
+        held += found.low <= truth <= found.high
+    assert held / 2000 == pytest.approx(0.95, abs=0.015)
+
+
+def test_a_correlation_that_says_nothing_is_none() -> None:
+    line = np.arange(5.0)
+    assert correlation(line[:2], line[:2]) is None
+    assert correlation(line, np.ones(5)) is None
+    perfect = correlation(line, -2 * line)
+    assert perfect is not None
+    assert perfect.r == -1.0
+    assert math.isnan(perfect.low)
+
+
+def test_spread_leaves_gaps_out() -> None:
+    assert spread(np.array([2.0, np.nan, 4.0])) == pytest.approx((3.0, math.sqrt(2)))
+    assert math.isnan(spread(np.array([2.0]))[1])
+    assert math.isnan(spread(np.array([np.nan]))[0])
