@@ -29,7 +29,7 @@ from label_noise_scores import Floats, scores
 from measuring import RESULTS, machine
 
 from aol import long_tail
-from aol.ages.answers import Answers
+from aol.records.history import Answers
 from aol.lab.data import ImageSet, Pair, open_data
 from aol.lab.engine import OfflineLoop, Settings
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from aol.ages.answers import Answers
+from aol.records.history import Answers
 from aol.report.label_quality import suspicion
 
 Floats = npt.NDArray[np.float64]

@@ -10,7 +10,7 @@ from aol._lazy import lazy
 from aol._version import __version__
 
 if TYPE_CHECKING:
-    from aol.ages import ClassAges, OldSet, PartAges, SampleAges, ShardedSampleAges, age_step, ema_step, pair_classes
+    from aol.ages import ClassAges, SampleAges, age_step, ema_step
     from aol.ids import IdMap
     from aol.indexed import Indexed
     from aol.longtail import long_tail, long_tail_counts
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from aol.offsets import fit_offsets, logit_offsets, posthoc_logits
     from aol.records.recorder import Recorder
     from aol.records.table import load_runs
-    from aol.resampling import Resampled
     from aol.sampling import AgeSampler, ShuffledSampler, WeightedSampler, draw
     from aol.streams import Arrivals, LimitedAccess, ShiftingTail
     from aol.weights import (
@@ -55,13 +54,9 @@ __all__ = [
     "KeepAll",
     "LimitedAccess",
     "Margins",
-    "OldSet",
-    "PartAges",
     "Recorder",
-    "Resampled",
     "Reservoir",
     "SampleAges",
-    "ShardedSampleAges",
     "ShiftingTail",
     "ShuffledSampler",
     "WeightedSampler",
@@ -84,7 +79,6 @@ __all__ = [
     "long_tail_counts",
     "loss_total",
     "old_set_weight",
-    "pair_classes",
     "posthoc_logits",
     "set_weight",
     "sigmoid_bias",
@@ -98,16 +92,7 @@ __all__ = [
 __getattr__, __dir__ = lazy(
     __name__,
     {
-        "aol.ages": (
-            "ClassAges",
-            "OldSet",
-            "PartAges",
-            "SampleAges",
-            "ShardedSampleAges",
-            "age_step",
-            "ema_step",
-            "pair_classes",
-        ),
+        "aol.ages": ("ClassAges", "SampleAges", "age_step", "ema_step"),
         "aol.ids": ("IdMap",),
         "aol.indexed": ("Indexed",),
         "aol.longtail": ("long_tail", "long_tail_counts"),
@@ -120,7 +105,6 @@ __getattr__, __dir__ = lazy(
         "aol.memory": ("KeepAll", "Reservoir"),
         "aol.records.recorder": ("Recorder",),
         "aol.records.table": ("load_runs",),
-        "aol.resampling": ("Resampled",),
         "aol.sampling": ("AgeSampler", "ShuffledSampler", "WeightedSampler", "draw"),
         "aol.streams": ("Arrivals", "LimitedAccess", "ShiftingTail"),
         "aol.weights": (
@@ -129,7 +113,7 @@ __getattr__, __dir__ = lazy(
         ),
     },
     modules=(
-        "ages", "ids", "indexed", "longtail", "losses", "margins", "memory", "metrics", "resampling",
+        "ages", "ids", "indexed", "longtail", "losses", "margins", "memory", "metrics",
         "sampling", "streams", "weights",
     ),
 )  # fmt: skip

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import aol
-from aol.ages.history import SampleHistory, answer
+from aol.records.history import SampleHistory, answer
 from aol.records.record import DamagedRunError
 from aol.records.samples import as_json, read_ids, read_samples, restore_history, write_names, write_samples
 

@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from aol.ages.answers import Answers, pack
 from aol.records.compare import MethodRow
+from aol.records.history import Answers, pack
 from aol.report.advice import advise
 from aol.report.run_data import RunData
 from aol.stats import paired_gain

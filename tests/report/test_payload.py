@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from aol._values import unlike
-from aol.ages.answers import Answers, pack
+from aol.records.history import Answers, pack
 from aol.report.codec import as_script
 from aol.report.payload import payload
 from aol.report.run_data import last_known, trend

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from aol.ages.answers import Answers, pack
+from aol.records.history import Answers, pack
 from aol.records.record import Run, write_run
 from aol.records.samples import FILE, write_samples
 from aol.records.store import write_request

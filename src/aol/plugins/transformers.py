@@ -18,7 +18,6 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler
 from aol import _check
 from aol._checkpoint import load_tensors
 from aol._need import framework
-from aol.ages import PartAges, pair_classes
 from aol.indexed import Indexed
 from aol.losses import loss_total, softmax_loss, weighted_mean
 from aol.margins import Margins
@@ -40,8 +39,7 @@ class AgeTrainer(Trainer):
     """The Trainer of Transformers, with loss or sampling weighted by age, and logits adjusted by margins.
 
     Args:
-        ages: `SampleAges` of the training set, in its order; `PartAges` of its tokens, or of the labels of multi-label
-            samples (made with `pair_classes`); `ClassAges` or `ErrorRates`, by label; or None.
+        ages: `SampleAges` of the training set, in its order; `ClassAges` or `ErrorRates`, by label; or None.
         margins: an `aol.Margins`; its `labels`, if it has them, are those of the training set, in its order.
         class_weight: static weights of classes, `[C]`, such as `aol.frequency_weight`; multiplies those from ages.
         offset: static offset of the logits, `[C]`, such as `aol.logit_offsets`.
@@ -71,7 +69,7 @@ class AgeTrainer(Trainer):
     def __init__(
         self,
         *args: object,
-        ages: Ages | PartAges | None = None,
+        ages: Ages | None = None,
         margins: Margins | None = None,
         class_weight: _check.Numbers | None = None,
         offset: _check.Numbers | None = None,
@@ -84,10 +82,8 @@ class AgeTrainer(Trainer):
         recorder: Recording = None,
         **kwargs: object,
     ) -> None:
-        self._parts = ages if isinstance(ages, PartAges) else None
-        of_each = ages if self._parts is None else self._parts.parts
-        self._balance = Balance(of_each, margins, class_weight, offset, recorder)
-        self.ages, self.margins = self._parts or self._balance.ages, self._balance.margins
+        self._balance = Balance(ages, margins, class_weight, offset, recorder)
+        self.ages, self.margins = self._balance.ages, self._balance.margins
         self.signal, self.every, self.divide_by = settings(signal, every, divide_by)
         if resample and every is not None:
             raise ValueError("every cannot go with resample: an order is drawn once an epoch.")
@@ -147,10 +143,7 @@ class AgeTrainer(Trainer):
         return Indexed(dataset, key=KEY)
 
     def _same_size(self, size: int) -> None:
-        if self._parts is None:
-            self._balance.check_size(size)
-        elif self._parts.num_samples != size:
-            raise ValueError(f"ages must have the {size} samples of the training set, not {self._parts.num_samples}.")
+        self._balance.check_size(size)
 
     def _get_collator_with_removed_columns(
         self, data_collator: Callable[[list[object]], object], description: str | None = None
@@ -177,8 +170,6 @@ class AgeTrainer(Trainer):
             last = batches[-1]
             last[KEY] = last[KEY][: self._real(len(last[KEY]), self._last_samples())]
             self._open = True
-        for batch in batches:
-            batch[KEY] = self._part_positions(batch[KEY], batch["labels"])
         weights = [self._weight(batch[KEY]) for batch in batches]
         self._total = loss_total(weights or torch.empty(0), divide_by=self.divide_by)
         if batches:
@@ -194,17 +185,6 @@ class AgeTrainer(Trainer):
         if KEY not in batch:
             raise ValueError("Samples of train_dataset must be mappings, such as {'input_ids': ..., 'label': ...}.")
         return batch[KEY]
-
-    def _part_positions(self, key: Tensor, labels: Tensor) -> Tensor:
-        """Return the places of the parts of samples, where ages are of parts; else the keys as they are."""
-        if self._parts is None:
-            return key
-        classes = pair_classes(labels) if labels.is_floating_point() else labels
-        return self._parts.positions(key, classes[: len(key)])
-
-    def _per_part(self, labels: Tensor, value: Tensor) -> Tensor:
-        """Return values `[B, T, ...]` of parts as `[K, ...]`, without ignored ones; those of samples as they are."""
-        return value if self._parts is None else value[labels != self._parts.ignore_index]
 
     def _last_samples(self) -> int:
         """Return how many samples of the training set the last batches of all processes hold; 0: no padding."""
@@ -248,14 +228,10 @@ class AgeTrainer(Trainer):
     def _losses(self, outputs: object, labels: Tensor, items: Tensor | int | None) -> Tensor:
         if self.compute_loss_func is not None:
             found: Tensor = self.compute_loss_func(outputs, labels, num_items_in_batch=items)
-            shape = labels.shape[:1] if self._parts is None else labels.shape
-            if not isinstance(found, Tensor) or found.shape != shape:
-                what = "sample, [B]" if self._parts is None else "part, of the shape of labels"
-                raise ValueError(f"compute_loss_func must return one loss a {what}, not {_check.shown(found)}.")
-            return self._per_part(labels, found)
-        logits, labels = self._per_part(labels, _logits(outputs)), self._per_part(labels, labels)
-        if self._parts is not None and labels.is_floating_point():
-            return F.binary_cross_entropy_with_logits(logits.float(), labels.float(), reduction="none")
+            if not isinstance(found, Tensor) or found.shape != labels.shape[:1]:
+                raise ValueError(f"compute_loss_func must return one loss a sample, [B], not {_check.shown(found)}.")
+            return found
+        logits = _logits(outputs)
         if labels.is_floating_point() or labels.dim() != 1 or logits.dim() != 2:
             raise ValueError(
                 "labels must be one class a sample; for anything else give compute_loss_func (losses [B]) and correct."
@@ -280,14 +256,9 @@ class AgeTrainer(Trainer):
 
     def _answers(self, key: Tensor, outputs: object, labels: Tensor) -> tuple[Tensor, Tensor | None]:
         """Return which predictions are right, and what margins need; without padding, which has no key."""
-        target = self._per_part(labels, labels)
-        if self._correct is not None:
-            found = self._per_part(labels, self._correct(outputs, labels))
-        elif self._parts is not None and target.is_floating_point():
-            found = (self._per_part(labels, _logits(outputs)) > 0) == (target > 0)
-        else:
-            return answers(self._per_part(labels, _logits(outputs))[: len(key)], target[: len(key)])
-        return self._balance.parse_answer(key, found[: len(key)])
+        if self._correct is None:
+            return answers(_logits(outputs)[: len(key)], labels[: len(key)])
+        return self._balance.parse_answer(key, self._correct(outputs, labels)[: len(key)])
 
     def _weight(self, key: Tensor) -> Tensor:
         return self._balance.weight(key, aged=not self.resample)
@@ -326,9 +297,8 @@ class AgeTrainer(Trainer):
             if state.active_dataloader is self.callback_handler.eval_dataloader:  # else the state is that of training
                 real = self._real(len(labels), state.remainder)
                 logits, labels = logits[:real], labels[:real]
-            target = self._per_part(labels, labels)
-            if target.dim() == 1 and not target.is_floating_point():
-                records.test(target, self._per_part(labels, logits))
+            if labels.dim() == 1 and not labels.is_floating_point():
+                records.test(labels, logits)
         return (loss, None, None) if prediction_loss_only else found
 
     def train(self, *args: object, **kwargs: object) -> TrainOutput:

@@ -25,12 +25,12 @@ from torch import Tensor
 from aol import _check, _distributed
 from aol._files import locked, remove_partial_files
 from aol.ages import ClassAges, SampleAges
-from aol.ages.history import SampleHistory, answer
 from aol.ages.rules import class_mean
 from aol.ids import Ids
 from aol.metrics import class_metrics
 from aol.readings import ClassReadings, means, precision
 from aol.records import samples
+from aol.records.history import SampleHistory, answer
 from aol.records.previews import Previews, described, thumbnail, worth_seeing, write_descriptions, write_thumbnails
 from aol.records.record import (
     FILE,

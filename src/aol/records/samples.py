@@ -14,8 +14,7 @@ import numpy.typing as npt
 from torch import Tensor, from_numpy
 
 from aol._files import NotRegularError, read_json, write_atomically, write_if_changed
-from aol.ages.answers import Answers
-from aol.ages.history import SampleHistory
+from aol.records.history import Answers, SampleHistory
 from aol.records.record import DamagedRunError, Ints
 
 Shorts = npt.NDArray[np.int32]

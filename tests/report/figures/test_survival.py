@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from aol.ages.answers import Answers, pack
+from aol.records.history import Answers, pack
 from aol.report.figures.survival import Episodes, episodes, kaplan_meier
 
 

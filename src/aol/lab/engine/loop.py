@@ -18,7 +18,6 @@ from torch import Tensor
 
 from aol import _check, _distributed, _seeds
 from aol.ages import ClassAges, SampleAges
-from aol.ages.history import SampleHistory
 from aol.lab.data.images import Shortcut, split_per_class
 from aol.lab.data.nuisance import stratified
 from aol.lab.engine.history import History
@@ -35,6 +34,7 @@ from aol.longtail import long_tail
 from aol.margins import Margins
 from aol.metrics import class_metrics
 from aol.readings import precision
+from aol.records.history import SampleHistory
 from aol.sampling import draw, shuffle
 from aol.weights import ErrorRates
 

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from aol import _distributed
 from aol.ages import SampleAges
-from aol.ages.history import ANSWER, SampleHistory
 from aol.lab.engine.clean_sample import CleanSample, standard_error
 from aol.lab.engine.loop import Loop
 from aol.lab.engine.passes import Trained
@@ -18,6 +17,7 @@ from aol.lab.engine.run_margins import RunMargins
 from aol.lab.engine.sample_signals import SampleSignals
 from aol.lab.engine.stored_source import FromStorage
 from aol.lab.engine.weighting import WEIGHTINGS, SampleInputs
+from aol.records.history import ANSWER, SampleHistory
 from aol.streams import Arrivals
 
 

@@ -14,13 +14,13 @@ import torch
 from torch import Tensor
 
 from aol import _distributed
-from aol.ages.history import ANSWER, answer
 from aol.lab.engine.capture import Captured
 from aol.lab.engine.learner import Learner
 from aol.lab.engine.source import OnDevice, Source
 from aol.lab.engine.stored_source import FromStorage
 from aol.losses import loss_total
 from aol.readings import SUMS, add_readings, answers, means
+from aol.records.history import ANSWER, answer
 
 # The most images, and pixels, of all runs together in one evaluation batch. On a CPU, feature maps of 16 channels then
 # have 16 MiB: larger than 32 MiB, malloc would return them to the system, and fault all pages in again.

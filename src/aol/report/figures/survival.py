@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from aol.ages.answers import Answers
+from aol.records.history import Answers
 from aol.records.record import Floats, Ints, Run
 from aol.records.samples import SampleTable
 from aol.report.figures import style
@@ -40,7 +40,7 @@ def episodes(answers: Answers, group: Ints | None = None) -> list[Episodes]:
     `group [N]` numbers the groups from 0; a negative number leaves a sample out. Episodes that were under way before
     the record began are left out: how long they had lived is not all on record.
 
-    >>> from aol.ages.answers import pack
+    >>> from aol.records.history import pack
     >>> right = np.array([[0, 1], [0, 1], [1, 0]], bool)
     >>> [(each.ended.tolist(), each.open.tolist()) for each in episodes(Answers(pack(right), None, 2))]
     [([0, 0, 1, 0], [0, 1, 0, 0])]

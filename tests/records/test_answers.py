@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from aol.ages.answers import Answers, pack
+from aol.records.history import Answers, pack
 
 
 def naive_ages(seen: np.ndarray, right: np.ndarray, grows: bool, start: list[int] | None) -> list[list[int]]:

@@ -1,18 +1,102 @@
 """Every sample over time: right or wrong in each epoch (one bit), and the last and mean prediction.
 
-`SampleHistory` has a leading run axis and stays on the training device. `aol.records.samples` writes one run to a file.
+`Answers` has the bits of one run, from which all ages follow: 200 epochs of a million samples are 25 MB. Bit `i % 8` of
+byte `i // 8`, counted from the lowest, belongs to sample i. `SampleHistory` has a leading run axis and stays on the
+training device; `aol.records.samples` writes one run to a file.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from aol import _check, _distributed
-from aol.ages import answers as bits
+
+Bytes = npt.NDArray[np.uint8]
+Truths = npt.NDArray[np.bool_]
+Ints = npt.NDArray[np.int32]
+
+
+def pack(value: Truths) -> Bytes:
+    """Return `bool [..., N]` as `uint8 [..., ceil(N / 8)]`.
+
+    >>> pack(np.array([True, False, True]))
+    array([5], dtype=uint8)
+    """
+    return np.packbits(value, axis=-1, bitorder="little")
+
+
+@dataclass(frozen=True)
+class Answers:
+    """Which samples were seen in each epoch, and which were right: `uint8 [E, ceil(N / 8)]` each.
+
+    Args:
+        right: a bit is set where a sample was seen and right.
+        seen: a bit is set where it was seen; None if every epoch saw every sample.
+        size: N.
+        grows: whether a sample that is not seen grows older, once it has been seen (`absent="grow"`).
+        start: the ages before the first epoch, `int32 [N]`; None for those of new samples.
+
+    >>> answers = Answers(pack(np.array([[True, False], [False, False], [True, False]])), None, 2)
+    >>> answers.ages(np.array([0, 1]))
+    array([[1, 2],
+           [2, 3],
+           [1, 4]], dtype=int32)
+    """
+
+    right: Bytes
+    seen: Bytes | None
+    size: int
+    grows: bool = False
+    start: Ints | None = None
+
+    def __len__(self) -> int:
+        return len(self.right)
+
+    def epochs(self, rows: npt.NDArray[np.int64] | None = None) -> Iterator[tuple[Truths, Truths, Ints]]:
+        """Yield for each epoch what was seen, what was right, and the ages after it, of all or some samples."""
+        place = np.arange(self.size) if rows is None else np.asarray(rows, dtype=np.int64)
+        if place.size and not 0 <= place.min() <= place.max() < self.size:
+            raise IndexError(f"rows must lie in 0 to {self.size - 1}, not {int(place.min())} to {int(place.max())}.")
+        age = self._first(place)
+        everything = np.ones(place.size, bool)
+        for epoch in range(len(self)):
+            seen = everything if self.seen is None else self._bits(self.seen[epoch], rows)
+            right = self._bits(self.right[epoch], rows)
+            older = seen | (age > 0) if self.grows else seen
+            age = np.where(right, 1, np.where(older, np.maximum(age, 1) + 1, age)).astype(np.int32)
+            yield seen, right, age
+
+    def first(self, epochs: int) -> Answers:
+        """Return the answers of the first few epochs."""
+        return replace(self, right=self.right[:epochs], seen=None if self.seen is None else self.seen[:epochs])
+
+    def last(self) -> Ints:
+        """Return the ages of all samples after the last epoch."""
+        age = self._first(np.arange(self.size))
+        for _, _, age in self.epochs():  # noqa: B007 (the last one is wanted)
+            pass
+        return age
+
+    def _first(self, place: npt.NDArray[np.int64]) -> Ints:
+        return np.full(place.size, 0 if self.grows else 1, np.int32) if self.start is None else self.start[place]
+
+    def ages(self, rows: npt.NDArray[np.int64]) -> Ints:
+        """Return the ages of some samples after every epoch, `int32 [E, len(rows)]`; 0 where never seen."""
+        found = [age for _, _, age in self.epochs(rows)]
+        return np.stack(found) if found else np.zeros((0, len(rows)), np.int32)
+
+    def _bits(self, row: Bytes, rows: npt.NDArray[np.int64] | None) -> Truths:
+        if rows is None:
+            return np.unpackbits(row, count=self.size, bitorder="little").astype(bool)
+        found: Truths = (row[rows >> 3] >> (rows & 7).astype(np.uint8)) & 1 == 1
+        return found
+
 
 # What is stored of a prediction, in this order: the predicted class, and the probabilities of the label, of the
 # prediction, and of the best class other than the label.
@@ -59,8 +143,8 @@ class SampleHistory:
         self._mean = torch.zeros((len(_MEANS), *shape), device=device)
         self._times = torch.zeros(shape, dtype=torch.int32, device=device)
         self._now = torch.zeros(shape, dtype=torch.bool, device=device)
-        self._right: list[bits.Bytes] = []
-        self._seen: list[bits.Bytes | None] = []  # None: all were
+        self._right: list[Bytes] = []
+        self._seen: list[Bytes | None] = []  # None: all were
 
     def __len__(self) -> int:
         return len(self._right)
@@ -91,8 +175,8 @@ class SampleHistory:
         self._now.zero_()
 
     def _write(self, right: Tensor, seen: Tensor) -> None:
-        self._right.append(bits.pack(right.cpu().numpy()))
-        self._seen.append(None if bool(seen.all()) else bits.pack(seen.cpu().numpy()))
+        self._right.append(pack(right.cpu().numpy()))
+        self._seen.append(None if bool(seen.all()) else pack(seen.cpu().numpy()))
 
     def _skip(self, epochs: int, age: Tensor) -> None:
         """Add epochs without observation, such that they lead from the last known ages to these.
@@ -128,11 +212,11 @@ class SampleHistory:
         for run, row in enumerate(self._age):
             row.copy_(torch.from_numpy(self.answers(run).last()))
 
-    def answers(self, run: int) -> bits.Answers:
+    def answers(self, run: int) -> Answers:
         """Return every answer to one run's samples."""
         found = self.tensors(run)
         seen, start = (found[name].numpy() if name in found else None for name in ("seen", "start"))
-        return bits.Answers(found["right"].numpy(), seen, self._now.shape[1], self._grows, start)
+        return Answers(found["right"].numpy(), seen, self._now.shape[1], self._grows, start)
 
     def tensors(self, run: int) -> dict[str, Tensor]:
         """Return the tensors of one run, for a file."""
@@ -145,7 +229,7 @@ class SampleHistory:
             found["start"] = self._start[run].cpu()
         found["right"] = _stacked([row[run] for row in self._right], self._now.shape[1])
         if any(row is not None for row in self._seen):
-            full = bits.pack(np.ones(self._now.shape[1], bool))
+            full = pack(np.ones(self._now.shape[1], bool))
             found["seen"] = _stacked([full if row is None else row[run] for row in self._seen], self._now.shape[1])
         return {name: value.contiguous() for name, value in found.items()}
 
@@ -189,7 +273,7 @@ class SampleHistory:
         for epoch, row in zip(partial, seen.numpy(), strict=True):
             self._seen[epoch] = row
 
-    def restore(self, columns: Mapping[str, np.ndarray], histories: Sequence[bits.Answers]) -> None:
+    def restore(self, columns: Mapping[str, np.ndarray], histories: Sequence[Answers]) -> None:
         """Continue from stored runs: columns `[R, N]` by name, and the answers of each run."""
 
         def column(name: str) -> Tensor:
@@ -201,12 +285,12 @@ class SampleHistory:
         starts = [each.start for each in histories if each.start is not None]
         self._start = torch.from_numpy(np.stack(starts)).to(self._now.device) if starts else None
         self._right = list(np.stack([each.right for each in histories], axis=1))
-        full = bits.pack(np.ones(self._now.shape[1], bool))
+        full = pack(np.ones(self._now.shape[1], bool))
         planes = [np.tile(full, (len(self._right), 1)) if each.seen is None else each.seen for each in histories]
         self._seen = [None if (row == full).all() else row for row in np.stack(planes, axis=1)]
 
 
-def _stacked(rows: list[bits.Bytes], size: int, *runs: int) -> Tensor:
+def _stacked(rows: list[Bytes], size: int, *runs: int) -> Tensor:
     if not rows:
         return torch.zeros((0, *runs, -(-size // 8)), dtype=torch.uint8, device="cpu")
     return torch.from_numpy(np.stack(rows))
