@@ -28,12 +28,12 @@ def seconds(work: Callable[[], object], repeats: int) -> list[float]:
     on an idle machine.
     """
     work()
-    found = []
+    times = []
     for _ in range(repeats):
         began = time.process_time()
         work()
-        found.append(time.process_time() - began)
-    return found
+        times.append(time.process_time() - began)
+    return times
 
 
 def summary(times: Sequence[float]) -> dict[str, float]:

@@ -31,11 +31,11 @@ def inputs(samples: int, shuffled: bool) -> tuple[Tensor, Tensor, Tensor]:
     return labels, index, torch.rand(samples, generator=generator) < 0.7
 
 
-def library(samples: int, store: str, shuffled: bool, batch: int, repeats: int, epochs: int = 0) -> dict[str, object]:
+def library(samples: int, shuffled: bool, batch: int, repeats: int, epochs: int = 0) -> dict[str, object]:
     """Measure one epoch of `SampleAges`: observe all, advance, all weights of both levels; `whole_s`: all epochs."""
     labels, index, right = inputs(samples, shuffled)
     with PeakMemory() as memory:
-        ages = aol.SampleAges(labels, num_classes=CLASSES, rho=RHO, store=store)
+        ages = aol.SampleAges(labels, num_classes=CLASSES, rho=RHO)
         parts: dict[str, list[float]] = {"observe": [], "advance": [], "weights": []}
 
         def observe() -> None:
@@ -51,9 +51,9 @@ def library(samples: int, store: str, shuffled: bool, batch: int, repeats: int, 
 
         whole = sum(_timed(epoch) for _ in range(epochs))
         times = seconds(epoch, repeats)
-    held = sum(value.numel() * value.element_size() for value in vars(ages).values() if isinstance(value, Tensor))
-    each = {f"{name}_s": summary(found[-repeats:])["median_s"] for name, found in parts.items()}
-    return {**summary(times), **each, "whole_s": whole, "state_bytes": held, "peak_extra_bytes": memory.extra}
+    held = sum(value.numel() * value.element_size() for value in ages.buffers())
+    by_part = {f"{name}_s": summary(times_of[-repeats:])["median_s"] for name, times_of in parts.items()}
+    return {**summary(times), **by_part, "whole_s": whole, "state_bytes": held, "peak_extra_bytes": memory.extra}
 
 
 def history(samples: int, epochs: int, repeats: int) -> dict[str, object]:
@@ -130,14 +130,13 @@ def main(words: list[str] | None = None) -> int:
 
     setting, repeats = machine(), given.repeats
     large = [
-        apart("library", samples=given.samples, store=store, shuffled=shuffled, batch=batch, repeats=repeats)
-        for store in ("full", "compact")
+        apart("library", samples=given.samples, shuffled=shuffled, batch=batch, repeats=repeats)
         for shuffled in (False, True)
         for batch in (0, given.batch)
     ]
     pairs = [
         (
-            apart("library", **same, store="full", shuffled=False, batch=0),
+            apart("library", **same, shuffled=False, batch=0),
             apart("history", **same),
         )
         for same in ({"samples": size, "epochs": given.epochs, "repeats": repeats} for size in given.compared)
@@ -191,7 +190,6 @@ def _large_row(case: dict[str, object]) -> dict[str, str]:
     times = {name: _milliseconds(case, f"{name}_s") for name in ("observe", "advance", "weights")}
     calls = "one call" if not case["batch"] else f"calls of {case['batch']:,}"
     return {
-        "store": str(case["store"]),
         "observed": f"{'shuffled' if case['shuffled'] else 'in order'}, {calls}",
         **times,
         "epoch": _milliseconds(case, "median_s"),

@@ -1,109 +1,137 @@
-"""CPU time of training steps of R small networks: as one against one after the other.
+"""How many times as fast are R networks trained as one as a plain PyTorch loop that trains one? Measured in one run.
 
-Both ways train the same R digits-like runs (the `cnn` network, 1×8×8 images, SGD with momentum and weight
-decay, each run on its own batches) and are timed alternately, so that both see the same load.
-Both are timed in either memory layout, since CPU convolutions and batch norms are quicker with channels last.
-Prints a table and writes benchmarks/results/stacked.json.
+An epoch of the engine has data, augmentation, training, a clean pass for the ages, tests and readings; one of the plain
+loop does what the paper's released code does: float32, deterministic kernels, a DataLoader with worker processes,
+augmentation image by image, and four evaluation passes. Both train ResNet-32 on random images of CIFAR-10's size with a
+long tail of imbalance 100. On a CPU both get a hundredth of the images.
 
-    python benchmarks/stacked.py [--runs 8] [--steps 21] [--repeats 9]
+    python -m benchmarks.stacked [--runs 1 16 64] [--epochs 3]
 """
 
 from __future__ import annotations
 
+import argparse
+import statistics
+import sys
 import time
-from collections.abc import Callable
-from itertools import product
-from statistics import median
+from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from measuring import machine, options, write
 from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset
 
-from aol.lab.nets import make, stack
+sys.path.insert(0, str(Path(__file__).parent))
+from measuring import machine, options, table, write
 
+from aol import SampleAges, long_tail, weighted_mean
+from aol.lab import nets
+from aol.lab.data.images import ImageSet, Pair
+from aol.lab.engine import OfflineLoop
+from aol.lab.settings import grid
+from tests.support.random_images import random_pair
 
-def optimiser(net: nn.Module) -> torch.optim.Optimizer:
-    return torch.optim.SGD(net.parameters(), lr=0.01, momentum=0.9, weight_decay=2e-4)
-
-
-def step(net: nn.Module, sgd: torch.optim.Optimizer, x: Tensor, y: Tensor) -> None:
-    sgd.zero_grad()
-    logits = net(x)
-    loss = F.cross_entropy(logits.flatten(0, -2), y.flatten(), reduction="none").view(y.shape)
-    loss.mean(-1).sum().backward()
-    sgd.step()
-
-
-def cpu_seconds(work: Callable[[], None]) -> float:
-    start = time.process_time()  # of this process alone: the cores may be shared
-    work()
-    return time.process_time() - start
+IMBALANCE = 100.0
 
 
-def compare(layout: str, runs: int, batch: int, steps: int, repeats: int) -> dict[str, float | str]:
-    source = torch.Generator().manual_seed(0)
-    x = torch.randn(steps, runs, batch, 1, 8, 8, generator=source)
-    y = torch.randint(10, (steps, runs, batch), generator=source)
-    memory = torch.channels_last if layout == "channels last" else torch.contiguous_format
-    nets: list[nn.Module] = [make("cnn", num_classes=10, in_channels=1, seed=run) for run in range(runs)]
-    stacked = stack(nets).to(memory_format=memory)
-    nets = [net.to(memory_format=memory) for net in nets]
-    own, joint = [optimiser(net) for net in nets], optimiser(stacked)
+class Augmented(Dataset[tuple[Tensor, int, int]]):
+    """Images, randomly cropped and mirrored for training, as the plain loop reads them."""
 
-    def one_after_the_other() -> None:
-        for run in range(runs):
-            for i in range(steps):
-                step(nets[run], own[run], x[i, run], y[i, run])
+    def __init__(self, images: Tensor, labels: Tensor, *, augment: bool) -> None:
+        self.images, self.labels, self.augment = images, labels, augment
 
-    def as_one() -> None:
-        for i in range(steps):
-            step(stacked, joint, x[i], y[i])
+    def __len__(self) -> int:
+        return len(self.labels)
 
-    for warm_up in (one_after_the_other, as_one):
-        warm_up()
-    times = [(cpu_seconds(one_after_the_other), cpu_seconds(as_one)) for _ in range(repeats)]
-    ratios = [alone / together for alone, together in times]
-    images = runs * batch * steps
-    return {
-        "layout": layout,
-        "batch": batch,
-        "sequential_cpu_ms_per_step": median(alone for alone, _ in times) / steps * 1e3,
-        "stacked_cpu_ms_per_step": median(together for _, together in times) / steps * 1e3,
-        "stacked_images_per_cpu_second": images / median(together for _, together in times),
-        "ratio": median(ratios),
-        "ratio_min": min(ratios),
-        "ratio_max": max(ratios),
-    }
+    def __getitem__(self, index: int) -> tuple[Tensor, int, int]:
+        image = self.images[index].float() / 128 - 1
+        if self.augment:
+            top, left = torch.randint(9, (2,)).tolist()
+            image = F.pad(image, (4, 4, 4, 4), value=-1.0)[:, top : top + 32, left : left + 32]
+            image = image.flip(-1) if torch.rand(()) < 0.5 else image
+        return image, int(self.labels[index]), index
 
 
-def main() -> None:
-    words = options("Time training steps of small networks, as one and one after the other.", "stacked.json")
-    words.add_argument("--runs", type=int, default=8)
-    words.add_argument("--steps", type=int, default=21, help="steps of one repeat (an epoch of 1,297 digits)")
-    words.add_argument("--repeats", type=int, default=9)
-    words.add_argument("--batch-sizes", type=int, nargs="+", default=[16, 64, 128])
-    given = words.parse_args()
-    record: dict[str, object] = {
-        "what": "CPU time of a training step of all runs, cnn on 1×8×8 images",
-        **machine(),
-        "runs": given.runs,
-        "steps": given.steps,
-        "repeats": given.repeats,
-    }
-    print("\n".join(f"{key:11} {value}" for key, value in record.items()))
-    print(f"{'layout':14} {'batch':>6} {'sequential':>12} {'stacked':>12} {'ratio':>7} {'(min to max)':>14}")
-    rows = []
-    for layout, batch in product(("contiguous", "channels last"), given.batch_sizes):
-        row = compare(layout, given.runs, batch, given.steps, given.repeats)
-        rows.append(row)
-        print(
-            f"{layout:14} {batch:6} {row['sequential_cpu_ms_per_step']:9.2f} ms "
-            f"{row['stacked_cpu_ms_per_step']:9.2f} ms {row['ratio']:6.2f}× "
-            f"{row['ratio_min']:6.2f} to {row['ratio_max']:.2f}"
+def plain_seconds(net: nn.Module, pair: Pair[ImageSet], *, epochs: int, workers: int, device: torch.device) -> float:
+    """Train one network in the plain loop; return the seconds of its last epoch."""
+    net = net.to(device)
+    torch.backends.cudnn.deterministic = True
+    optimiser = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9, weight_decay=2e-4)
+    kept = long_tail(pair.train.labels, IMBALANCE)
+    labels = pair.train.labels[kept]
+    train, test = (pair.train.images[kept], labels), (pair.test.images, pair.test.labels)
+
+    def loader(data: tuple[Tensor, Tensor], *, augment: bool) -> DataLoader[tuple[Tensor, int, int]]:
+        pinned = device.type == "cuda"
+        return DataLoader(
+            Augmented(*data, augment=augment), batch_size=128, shuffle=augment, num_workers=workers, pin_memory=pinned
         )
-    write({**record, "rows": rows}, given.out)
+
+    training, clean, held = loader(train, augment=True), loader(train, augment=False), loader(test, augment=False)
+    ages = SampleAges(labels, num_classes=10)
+    seconds = 0.0
+    for _ in range(epochs):
+        start = time.perf_counter()
+        net.train()
+        for images, label, index in training:
+            loss = F.cross_entropy(net(images.to(device)), label.to(device), reduction="none")
+            optimiser.zero_grad()
+            weighted_mean(loss, ages.weight(index).to(device)).backward()
+            optimiser.step()
+        net.eval()
+        with torch.no_grad():
+            for data in (clean, clean, held, held):  # accuracy and ages, of the training and of the test set
+                for images, label, index in data:
+                    right = net(images.to(device)).argmax(1).cpu() == label
+                    if data is clean:
+                        ages.observe(index, right)
+        ages.advance()
+        seconds = time.perf_counter() - start
+    torch.backends.cudnn.deterministic = False
+    return seconds
+
+
+def engine_seconds(number: int, pair: Pair[ImageSet], *, epochs: int, device: torch.device) -> float:
+    """Train some networks as one; return the median seconds of an epoch after the first."""
+    common = {
+        "data": "random", "imbalance": IMBALANCE, "precision": "bf16" if device.type == "cuda" else "fp32",
+        "epochs": 200, "weighting": "aol", "net": "resnet32",
+    }  # fmt: skip
+    loop = OfflineLoop(grid(common, seed=range(number)), pair, device=device)
+    for _ in range(epochs + 1):
+        loop.run_epoch()
+    return statistics.median(loop.history.epoch("seconds")[1:, 0].tolist())
+
+
+def main(words: list[str] | None = None) -> int:
+    """Measure, print the table and write the record."""
+    on_gpu = torch.cuda.is_available()
+    parser: argparse.ArgumentParser = options("Time networks trained as one, and a plain loop.", "stacked.json")
+    parser.add_argument("--runs", type=int, nargs="+", default=[1, 16, 64] if on_gpu else [1, 4])
+    parser.add_argument("--scale", type=float, default=1.0 if on_gpu else 0.01, help="size of the data; 1: CIFAR-10's")
+    parser.add_argument("--epochs", type=int, default=3 if on_gpu else 1, help="timed epochs of the engine")
+    parser.add_argument("--workers", type=int, default=2, help="worker processes of the plain loop")
+    given = parser.parse_args(words)
+    device = torch.device("cuda" if on_gpu else "cpu")
+    about = machine() | {"device": torch.cuda.get_device_name() if on_gpu else "CPU", "scale": given.scale}
+    pair = random_pair(train=max(100, int(50_000 * given.scale)), test=max(100, int(10_000 * given.scale)))
+    net = nets.make("resnet32", num_classes=10, in_channels=3, seed=0)
+    plain = plain_seconds(net, pair, epochs=2, workers=given.workers, device=device)
+    rows = []
+    for number in given.runs:
+        seconds = engine_seconds(number, pair, epochs=given.epochs, device=device)
+        rows.append({"runs": number, "seconds": seconds, "plain_seconds": plain, "ratio": plain * number / seconds})
+    print(", ".join(f"{name} {value}" for name, value in about.items()))
+    print(table([
+        {
+            "networks as one": str(row["runs"]), "an epoch": f"{row['seconds']:.3g} s",
+            "plain loop, one network": f"{plain:.3g} s", "times as fast": f"{row['ratio']:.1f}",
+        }
+        for row in rows
+    ]))  # fmt: skip
+    write({"machine": about, "epochs": given.epochs, "rows": rows}, given.out)
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -13,10 +13,6 @@ import pytest
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 SMALL = {
     "sample_ages": ["--samples", "3000", "--compared", "500", "--epochs", "4", "--batch", "1024", "--repeats", "2"],
-    "mapped_ages": ["--samples", "3000", "--batch", "1024", "--repeats", "1", "--file", "cold"],
-    "reservoir": ["--steps", "100", "1000", "--capacities", "50", "--repeats", "2"],
-    "cpu_epoch": ["--cases", "digits, 8 runs as one", "--repeats", "1"],
-    "sample_names": ["--samples", "20000", "--repeats", "2"],
 }
 Measured = Callable[[str, Path], tuple[str, dict[str, Any]]]
 KNOWN = {"cpu", "cores", "threads", "load_before", "system", "python", "torch", "numpy", "aol"}
@@ -34,7 +30,7 @@ def measured(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     return done
 
 
-def test_ages_are_measured_for_both_stores_and_beside_the_history(
+def test_ages_are_measured_beside_the_history(
     measured: Measured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sample_ages = importlib.import_module("sample_ages")
@@ -49,55 +45,12 @@ def test_ages_are_measured_for_both_stores_and_beside_the_history(
 
     monkeypatch.setattr(sample_ages, "apart", one_apart)
     printed, record = measured("sample_ages", tmp_path / "new" / "ages.json")
-    assert kinds == ["library"] * 9 + ["history", "small_batches"]
+    assert kinds == ["library"] * 5 + ["history", "small_batches"]
     assert record["machine"].keys() == KNOWN
-    assert [case["store"] for case in record["large"]] == ["full"] * 4 + ["compact"] * 4
     (pair,) = record["compared"]
     assert pair["history"]["state_bytes"] == 4 * 500 * 4
     assert pair["library"]["state_bytes"] < pair["history"]["state_bytes"]
     assert "all epochs" in printed
-
-
-def test_ages_in_a_file_are_measured_beside_a_plain_program(measured: Measured, tmp_path: Path) -> None:
-    printed, record = measured("mapped_ages", tmp_path / "mapped.json")
-    assert record["machine"].keys() == KNOWN
-    (case,) = record["cases"]
-    assert case["library"].keys() == case["floor"].keys() == {"observe", "advance", "weights"}
-    assert all(seconds > 0 for seconds in (*case["library"].values(), *case["floor"].values()))
-    assert "of the floor's speed" in printed
-
-
-def test_the_reservoir_is_measured_beside_the_loop(measured: Measured, tmp_path: Path) -> None:
-    printed, record = measured("reservoir", tmp_path / "reservoir.json")
-    assert record["machine"].keys() == KNOWN
-    assert [(case["step"], case["capacity"]) for case in record["cases"]] == [(100, 50), (1000, 50)]
-    assert all(case["library"]["median_s"] > 0 and case["loop"]["median_s"] > 0 for case in record["cases"])
-    assert "one at a time" in printed
-
-
-def test_names_are_measured_and_take_few_bytes(measured: Measured, tmp_path: Path) -> None:
-    printed, record = measured("sample_names", tmp_path / "names.json")
-    assert record["machine"].keys() == KNOWN
-    assert record["samples"] == 20000
-    assert 0 < record["bytes"] < record["plain_bytes"] / 5
-    assert all(record[name]["median_s"] > 0 for name in ("open", "open_without", "one", "all"))
-    assert "bytes each" in printed
-
-
-def test_an_epoch_faults_fewer_pages_in_where_memory_is_kept(measured: Measured, tmp_path: Path) -> None:
-    printed, record = measured("cpu_epoch", tmp_path / "epoch.json")
-    assert record["machine"].keys() == KNOWN
-    (case,) = record["cases"]
-    (pair,) = case["pairs"]
-    assert 0 <= pair["now"]["page_faults"] <= pair["before"]["page_faults"]
-    assert "page faults" in printed
-
-
-def test_the_pages_show_the_committed_records(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
-    page = importlib.import_module("page")
-    for path, text in page.pages().items():
-        assert path.read_text() == text, f"{path.name} is out of date: run benchmarks/page.py"
 
 
 @pytest.mark.parametrize("name", SMALL)
@@ -115,6 +68,15 @@ def test_few_seeds_are_simulated(monkeypatch: pytest.MonkeyPatch, capsys: pytest
     assert [row[:2] for row in rows[1:4]] == [["10", "on its own"], ["10", "on all"], ["10", "on the others"]]
     made_up = [float(row[2]) for row in rows[1:4]]
     assert made_up[0] > made_up[1] > abs(made_up[2])
-    covered = {row[1]: [int(each.rstrip("%")) for each in row[2:]] for row in rows[4:]}
+    covered = {row[1]: [int(part.rstrip("%")) for part in row[2:]] for row in rows[4:]}
     assert min(covered["as the others"]) > 90
     assert covered["1.5 times"][1] < covered["as the others"][1]
+
+
+def test_networks_as_one_are_timed_beside_the_plain_loop(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    stacked = importlib.import_module("benchmarks.stacked")
+    out = tmp_path / "stacked.json"
+    assert stacked.main(["--runs", "1", "--scale", "0.002", "--workers", "0", "--out", str(out)]) == 0
+    (row,) = json.loads(out.read_text())["rows"]
+    assert row["ratio"] == pytest.approx(row["plain_seconds"] / row["seconds"])
+    assert "times as fast" in capsys.readouterr().out

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from aol.lab.bench.measure import random_pair
+from tests.support.random_images import random_pair
 from aol.lab.data import open_data
 from aol.lab.engine import OfflineLoop, StreamLoop, capacity, grid, learner
 from aol.lab.engine.capture import Captured

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 from aol._need import explained
 from aol._version import __version__
-from aol.cli import bench, data, report, show, study, train  # noqa: F401 (which register their commands)
+from aol.cli import data, report, show, study, train  # noqa: F401 (which register their commands)
 from aol.cli.output import NO_SPACE, note
 from aol.cli.parser import Parser, add_commands, show_help
 
@@ -33,7 +33,7 @@ def build() -> Parser:
     parser = Parser("aol", description=_DESCRIPTION, examples=_EXAMPLES)
     parser.add_argument("--version", action="version", version=f"aol {__version__}")
     parser.set_defaults(act=show_help, parser=parser)
-    add_commands(parser, ("train", "stream", "resume", "show", "report", "study", "data", "bench"))
+    add_commands(parser, ("train", "stream", "resume", "show", "report", "study", "data"))
     return parser
 
 
