@@ -1,7 +1,8 @@
-"""Thumbnails: any kind of image, small, and only of those samples that are worth it."""
+"""Previews: any kind of image, small; texts and rows; and only of those samples that are worth it."""
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 
 import numpy as np
@@ -10,15 +11,15 @@ import torch
 from PIL import Image
 
 from aol.records.previews import (
+    LARGEST,
     SIDE,
     Previews,
     described,
-    read_descriptions,
-    read_thumbnails,
+    png,
+    read_previews,
+    save_previews,
     thumbnail,
     worth_seeing,
-    write_descriptions,
-    write_thumbnails,
 )
 
 RAMP = np.arange(0, 250, 10, dtype=np.uint8).reshape(5, 5)
@@ -45,16 +46,16 @@ def test_colours_stay_what_they_are_first_last_or_from_pillow() -> None:
 
 
 def test_normalised_input_is_stretched_from_black_to_white() -> None:
-    found = thumbnail((torch.from_numpy(RAMP)[None] - 120.0) / 50)
-    assert (int(found.min()), int(found.max())) == (0, 255)
+    pixels = thumbnail((torch.from_numpy(RAMP)[None] - 120.0) / 50)
+    assert (int(pixels.min()), int(pixels.max())) == (0, 255)
     assert thumbnail(torch.full((1, 2, 2), 3.0)).unique().numel() == 1
 
 
 def test_large_images_shrink_in_proportion_and_keep_their_mean() -> None:
     image = torch.randint(0, 256, (3, 300, 150), generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
-    found = thumbnail(image)
-    assert found.shape == (3, SIDE, SIDE // 2)
-    assert float(found.float().mean()) == pytest.approx(float(image.float().mean()), abs=1.0)
+    pixels = thumbnail(image)
+    assert pixels.shape == (3, SIDE, SIDE // 2)
+    assert float(pixels.float().mean()) == pytest.approx(float(image.float().mean()), abs=1.0)
 
 
 @pytest.mark.parametrize("wrong", [torch.zeros(2, 5, 5), torch.zeros(3), torch.zeros(3, 0, 4), "cat.png", None, 3.0])
@@ -63,26 +64,40 @@ def test_what_is_no_image_is_said_so(wrong: object) -> None:
         thumbnail(wrong)
 
 
-def test_pictures_are_asked_for_once_and_read_as_they_were_written(tmp_path: Path) -> None:
-    asked: list[int] = []
+def test_a_png_has_the_pixels() -> None:
+    for pixels in (torch.from_numpy(RAMP)[None], torch.from_numpy(COLOURS)):
+        image = np.asarray(Image.open(io.BytesIO(png(pixels))))
+        assert image.tolist() == pixels.permute(1, 2, 0).squeeze(2).tolist()
 
-    def show(row: int) -> np.ndarray:
-        asked.append(row)
-        return np.full((3 + row, 5), row, np.uint8)
 
-    pictures = Previews(show, thumbnail, write_thumbnails)
-    pictures.update(tmp_path, [1, 4])
-    pictures.update(tmp_path, [4, 2])
-    assert asked == [1, 4, 2]
-    found = read_thumbnails(tmp_path)
-    assert {row: (picture.shape, int(picture.max())) for row, picture in found.items()} == {
+def test_previews_are_read_as_they_were_written(tmp_path: Path) -> None:
+    row = described({f"column {number}": number for number in range(20)})
+    assert row[-1] == ["…", "8 more"]
+    save_previews(tmp_path, [4, 2], image=lambda i: np.full((3 + i, 5), i, np.uint8), text=lambda _: dict(row[:12]))
+    previews = read_previews(tmp_path)
+    assert {i: (pixels.shape, int(pixels.max())) for i, pixels in previews.images.items()} == {
         4: ((1, 7, 5), 4),
         2: ((1, 5, 5), 2),
     }
-    pictures.update(tmp_path, [])
-    assert read_thumbnails(tmp_path) == {}
-    (tmp_path / "pictures.safetensors").write_bytes(b"half")
-    assert read_thumbnails(tmp_path) == {}
+    assert previews.texts == {4: row[:12], 2: row[:12]}
+    save_previews(tmp_path, [], image=lambda _: RAMP)
+    assert read_previews(tmp_path).images == {}
+
+
+def test_damaged_or_missing_previews_are_none(tmp_path: Path) -> None:
+    assert read_previews(tmp_path) == Previews({}, {})
+    save_previews(tmp_path, [1], image=lambda _: RAMP, text=str)
+    for path in tmp_path.iterdir():
+        path.write_bytes(path.read_bytes()[:-5])
+    assert read_previews(tmp_path) == Previews({}, {})
+
+
+def test_previews_beyond_five_megabytes_are_left_out(tmp_path: Path) -> None:
+    save_previews(tmp_path, range(600), image=lambda _: np.zeros((3, 80, 80), np.uint8), text=lambda _: "é" * 1900)
+    previews = read_previews(tmp_path)
+    assert list(previews.images) == list(range(LARGEST // (3 * SIDE**2)))
+    assert 0 < len(previews.texts) < 600
+    assert all(path.stat().st_size < LARGEST + 20_000 for path in tmp_path.iterdir())
 
 
 def test_the_oldest_of_all_and_of_every_class_and_the_most_suspicious_are_worth_seeing() -> None:
@@ -90,18 +105,11 @@ def test_the_oldest_of_all_and_of_every_class_and_the_most_suspicious_are_worth_
     label = torch.randint(0, 100, (20_000,), generator=generator)
     ema, suspicion = (torch.rand(20_000, generator=generator) for _ in range(2))
     ema[7] = torch.nan
-    found = worth_seeing(label, ema, suspicion)
-    assert len(found) == len(set(found)) <= 96 + 96 + 400
+    rows = worth_seeing(label, ema, suspicion)
+    assert len(rows) == len(set(rows)) <= 500
     order = ema.nan_to_num(-1.0).argsort(descending=True, stable=True).tolist()
-    assert found[:96] == order[:96]
-    assert set(suspicion.topk(96).indices.tolist()) <= set(found)
+    assert rows[:100] == order[:100]
+    assert set(suspicion.topk(100).indices.tolist()) <= set(rows)
     classes = label.tolist()
     for c in range(100):
-        assert set([i for i in order if classes[i] == c][:4]) <= set(found)
-
-
-def test_long_rows_are_read_as_they_were_written(tmp_path: Path) -> None:
-    row = described({f"column {number}": number for number in range(20)})
-    assert row[-1] == ["…", "8 more"]
-    write_descriptions(tmp_path, {3: row})
-    assert read_descriptions(tmp_path) == {3: row}
+        assert set([i for i in order if classes[i] == c][:3]) <= set(rows)

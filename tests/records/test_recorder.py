@@ -10,7 +10,7 @@ import torch
 from sklearn.metrics import f1_score, precision_score, recall_score
 
 import aol
-from aol.records.previews import read_descriptions, read_thumbnails
+from aol.records.previews import read_previews
 from aol.records.record import DamagedRunError, read_run
 from aol.records.samples import read_ids, read_samples
 from aol.records.store import find_runs
@@ -190,8 +190,8 @@ def test_a_record_tells_what_the_run_is_in_progress_and_finished(tmp_path: Path)
     assert samples.age.tolist() == ages.age.tolist()
     assert samples.prediction.tolist() == answers(1).argmax(1).tolist()
     assert read_ids(folder, 30) == [f"img-{i}" for i in range(30)]
-    assert read_thumbnails(folder)[29].tolist() == [[[29] * 8] * 8]
     recorder.close()
+    assert read_previews(folder).images[29].tolist() == [[[29] * 8] * 8]
     assert read_run(folder).finished
     assert aol.load_runs(tmp_path).method.tolist() == ["my loop"]
 
@@ -312,8 +312,9 @@ def test_every_run_of_many_has_pictures_of_its_own(tmp_path: Path) -> None:
     ages = aol.SampleAges(LABELS, num_classes=4, rho=[0.2, 0.8])
     recorder = aol.Recorder(tmp_path, ages, images=torch.arange(30, dtype=torch.uint8)[:, None, None].expand(30, 4, 4))
     epoch_of(ages, recorder, 0)
+    recorder.close(finished=False)
     for folder in find_runs(tmp_path):
-        assert 3 in read_thumbnails(folder)
+        assert 3 in read_previews(folder).images
 
 
 def test_advance_comes_after_the_ages_own(tmp_path: Path) -> None:
@@ -391,7 +392,7 @@ def test_texts_and_rows_of_samples_are_kept_and_shown_on_the_page(tmp_path: Path
         ages.observe(torch.arange(30), torch.zeros(30, dtype=torch.bool))
         ages.advance()
         recorder.advance()
-    kept = read_descriptions(tmp_path)
+    kept = read_previews(tmp_path).texts
     assert kept[3] == "text 3"
     assert kept[4] == [["width", "0.5714"], ["name", "<b>"]]
     samples = payload(load(tmp_path))["runs"][0]["samples"]  # type: ignore[index,call-overload]

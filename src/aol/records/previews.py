@@ -1,4 +1,4 @@
-"""What is shown of some samples: small pictures, or text and short rows of a table, kept beside the records.
+"""What is shown of some samples: small pictures, or text and short rows of a table, kept in the folder of a run.
 
 The data need not be at hand where they are shown. Only samples that are worth looking at are kept.
 """
@@ -7,60 +7,87 @@ from __future__ import annotations
 
 import json
 import numbers
+import struct
+import zlib
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Generic, TypeAlias, TypeVar
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from aol import _check
 from aol._files import read_json, write_atomically
+from aol._values import shown
 
-PICTURES, DESCRIPTIONS = "pictures.safetensors", "descriptions.json"
+IMAGES, TEXTS = "pictures.safetensors", "descriptions.json"
 SIDE = 64  # the most pixels a side
+LARGEST = 5 * 10**6  # bytes of all pictures, and of all texts
 LETTERS = 2000  # of a text
 ENTRIES = 12  # of a row
-_OLDEST, _SUSPICIOUS, _BY_CLASS = 96, 96, 400  # how many samples are kept
+_OLDEST, _SUSPECTED, _BY_CLASS = 100, 100, 300  # how many samples are kept
 Description: TypeAlias = "str | list[list[str]]"
-T = TypeVar("T")
+
+
+class Previews(NamedTuple):
+    """What is kept of a run's samples, by the row of the sample.
+
+    Args:
+        images: small pictures, `uint8 [1 or 3, H, W]`; `png` makes a file's content of one.
+        texts: a text, or `[name, value]` pairs.
+    """
+
+    images: dict[int, Tensor]
+    texts: dict[int, Description]
+
+
+def save_previews(
+    folder: Path,
+    rows: Iterable[int],
+    *,
+    image: Callable[[int], object] | None = None,
+    text: Callable[[int], object] | None = None,
+) -> None:
+    """Write what is shown of the samples in these rows into the folder of a run, the most important rows first.
+
+    `image` gives what `thumbnail` takes, `text` what `described` takes. What is beyond 5 MB is left out.
+    """
+    rows = list(rows)
+    if image is not None:
+        write_atomically(folder / IMAGES, _packed({row: thumbnail(image(row)) for row in rows}))
+    if text is not None:
+        kept: dict[int, Description] = {}
+        size = 0
+        for row in rows:
+            kept[row] = described(text(row))
+            size += len(json.dumps(kept[row]))
+            if size > LARGEST:
+                del kept[row]
+                break
+        content = json.dumps(kept, ensure_ascii=False).encode(errors="backslashreplace")
+        write_atomically(folder / TEXTS, content)
+
+
+def read_previews(folder: Path) -> Previews:
+    """Return what was kept of a run's samples; nothing where nothing was kept, or where it cannot be read."""
+    return Previews(_read_images(folder / IMAGES), _read_texts(folder / TEXTS))
 
 
 def worth_seeing(label: Tensor, ema: Tensor, suspicion: Tensor) -> list[int]:
-    """Return the samples that are worth showing: the oldest, of each class too, the most suspicious.
+    """Return the samples that are worth showing: the oldest, the most suspicious, and the oldest of each class.
 
     >>> worth_seeing(torch.tensor([0, 0, 1]), torch.tensor([1.0, 4.0, 2.0]), torch.tensor([0.0, 0.5, 0.9]))
     [1, 2, 0]
     """
     oldest = ema.nan_to_num(-1.0).argsort(descending=True, stable=True)
-    doubtful = suspicion.nan_to_num(-1.0).topk(min(_SUSPICIOUS, len(suspicion))).indices
+    suspected = suspicion.nan_to_num(-1.0).topk(min(_SUSPECTED, len(suspicion))).indices
     num_classes = int(label.max()) + 1
     by_class = label[oldest].argsort(stable=True)  # within a class the oldest first
     first = torch.bincount(label, minlength=num_classes).cumsum(0) - torch.bincount(label, minlength=num_classes)
     rank = torch.arange(len(label), device=label.device) - first[label[oldest][by_class]]
-    each = max(1, _BY_CLASS // num_classes)
-    found = torch.cat((oldest[:_OLDEST], doubtful, oldest[by_class][rank < each]))
-    return list(dict.fromkeys(found.tolist()))
-
-
-class Previews(Generic[T]):
-    """What is shown of the samples that are worth looking at; each is asked for once.
-
-    `show` is a user's function of a sample's row, `made` makes of its result what is kept, and `write` writes that.
-    """
-
-    def __init__(
-        self, show: Callable[[int], object], made: Callable[[object], T], write: Callable[[Path, dict[int, T]], None]
-    ) -> None:
-        self._show, self._made, self._write = show, made, write
-        self._kept: dict[int, T] = {}
-
-    def update(self, folder: Path, rows: Iterable[int]) -> None:
-        """Write what is shown of these samples, and of no others, into the folder of a run."""
-        self._kept = {row: self._kept[row] if row in self._kept else self._made(self._show(row)) for row in rows}
-        self._write(folder, self._kept)
+    in_class = oldest[by_class][rank < max(1, _BY_CLASS // num_classes)]
+    return list(dict.fromkeys(torch.cat((oldest[:_OLDEST], suspected, in_class)).tolist()))[:500]
 
 
 # Pictures
@@ -79,23 +106,23 @@ def thumbnail(image: object) -> Tensor:
         image = image.convert("RGB")
     wanted = "an image: [H, W], [C, H, W] or [H, W, C] with 1, 3 or 4 channels, not empty"
     try:
-        found = image.detach().cpu() if isinstance(image, Tensor) else torch.from_numpy(np.array(image))
+        pixels = image.detach().cpu() if isinstance(image, Tensor) else torch.from_numpy(np.array(image))
     except (TypeError, ValueError, RuntimeError) as error:
-        raise TypeError(f"images must give {wanted}, not {_check.shown(image)}.") from error
-    if found.dim() == 2:
-        found = found[None]
-    elif found.dim() == 3 and found.shape[0] not in (1, 3, 4):
-        found = found.permute(2, 0, 1)
-    if found.dim() != 3 or found.shape[0] not in (1, 3, 4) or not found.numel() or found.is_complex():
-        raise ValueError(f"images must give {wanted}, not {_check.shown(image)}.")
-    return _shrunk(_as_bytes(found[: 1 if found.shape[0] == 1 else 3]))
+        raise TypeError(f"images must give {wanted}, not {shown(image)}.") from error
+    if pixels.dim() == 2:
+        pixels = pixels[None]
+    elif pixels.dim() == 3 and pixels.shape[0] not in (1, 3, 4):
+        pixels = pixels.permute(2, 0, 1)
+    if pixels.dim() != 3 or pixels.shape[0] not in (1, 3, 4) or not pixels.numel() or pixels.is_complex():
+        raise ValueError(f"images must give {wanted}, not {shown(image)}.")
+    return _shrunk(_as_bytes(pixels[: 1 if pixels.shape[0] == 1 else 3]))
 
 
 def _as_bytes(pixels: Tensor) -> Tensor:
     if pixels.dtype == torch.uint8:
         return pixels
     value = pixels.to(torch.float32).nan_to_num()
-    low, high = (float(each) for each in value.aminmax())
+    low, high = (float(bound) for bound in value.aminmax())
     if pixels.is_floating_point() and (low < 0.0 or high > 1.0):
         value = (value - low) / (high - low)
     elif not pixels.is_floating_point() and pixels.dtype != torch.bool:
@@ -112,33 +139,51 @@ def _shrunk(pixels: Tensor) -> Tensor:
     return F.interpolate(pixels[None].to(torch.float32), size, mode="area")[0].round().to(torch.uint8)
 
 
-def write_thumbnails(folder: Path, pictures: Mapping[int, Tensor]) -> None:
-    """Write pictures by the sample's row into the folder of a run."""
+def png(pixels: Tensor) -> bytes:
+    r"""Return `uint8 [1 or 3, H, W]` as the content of a PNG file.
+
+    >>> png(torch.zeros(1, 8, 8, dtype=torch.uint8))[:8]
+    b'\x89PNG\r\n\x1a\n'
+    """
+    channels, height, width = pixels.shape
+    lines = F.pad(pixels.permute(1, 2, 0).reshape(height, -1), (1, 0))  # 0: no filter, then the pixels of the line
+    header = struct.pack(">IIBBBBB", width, height, 8, 0 if channels == 1 else 2, 0, 0, 0)
+    chunks = ((b"IHDR", header), (b"IDAT", zlib.compress(lines.numpy().tobytes(), 9)), (b"IEND", b""))
+    parts = [
+        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data)) for kind, data in chunks
+    ]
+    return b"\x89PNG\r\n\x1a\n" + b"".join(parts)
+
+
+def _packed(pictures: Mapping[int, Tensor]) -> bytes:
+    """Return the content of the file of pictures, as many from the first on as have room."""
     from safetensors.torch import save
 
-    pixels = [picture.ravel() for picture in pictures.values()]
+    sizes = np.cumsum([picture.numel() for picture in pictures.values()])
+    kept = list(pictures.items())[: int((sizes <= LARGEST).sum())]
     with torch.device("cpu"):  # whatever the default is
         tensors = {
-            "row": torch.tensor(list(pictures), dtype=torch.int64),
-            "shape": torch.tensor([picture.shape for picture in pictures.values()], dtype=torch.int64).reshape(-1, 3),
-            "pixels": torch.cat([torch.empty(0, dtype=torch.uint8), *pixels]),
+            "row": torch.tensor([row for row, _ in kept], dtype=torch.int64),
+            "shape": torch.tensor([picture.shape for _, picture in kept], dtype=torch.int64).reshape(-1, 3),
+            "pixels": torch.cat([torch.empty(0, dtype=torch.uint8), *(picture.ravel() for _, picture in kept)]),
         }
-    write_atomically(folder / PICTURES, save(tensors))
+    return save(tensors)
 
 
-def read_thumbnails(folder: Path) -> dict[int, Tensor]:
-    """Return the pictures in the folder of a run by the sample's row; none where none were kept or can be read."""
+def _read_images(path: Path) -> dict[int, Tensor]:
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
-    if not (folder / PICTURES).is_file():  # to open a pipe would be to wait
+    if not path.is_file():  # to open a pipe would be to wait
         return {}
     try:
-        found = load_file(folder / PICTURES)
-        shapes = found["shape"].tolist()
-        parts = torch.split(found["pixels"], [c * h * w for c, h, w in shapes])
-        return {row: part.reshape(s) for row, s, part in zip(found["row"].tolist(), shapes, parts, strict=True)}
-    except (FileNotFoundError, SafetensorError, KeyError, ValueError, RuntimeError):
+        tensors = load_file(path)
+        rows, shapes = tensors["row"].tolist(), tensors["shape"].tolist()
+        parts = torch.split(tensors["pixels"].to(torch.uint8), [c * h * w for c, h, w in shapes])
+        fit = all(c in (1, 3) and 0 < h <= SIDE and 0 < w <= SIDE for c, h, w in shapes)
+        pictures = [part.reshape(shape) for shape, part in zip(shapes, parts, strict=True)]
+        return dict(zip(rows, pictures, strict=True)) if fit else {}
+    except (OSError, SafetensorError, KeyError, TypeError, ValueError, RuntimeError):
         return {}
 
 
@@ -158,12 +203,12 @@ def described(value: object) -> Description:
     if isinstance(value, np.ndarray | list | tuple):
         vector = np.asarray(value)
         if vector.ndim != 1:
-            raise ValueError(f"describe must return text, a mapping or a vector, not {_check.shown(value)}.")
+            raise ValueError(f"describe must return text, a mapping or a vector, not {shown(value)}.")
         value = dict(enumerate(vector.tolist()))
     if not isinstance(value, Mapping):
-        raise TypeError(f"describe must return text, a mapping or a vector, not {_check.shown(value)}.")
-    rows = [[str(name)[:LETTERS], _entry(each)] for name, each in list(value.items())[:ENTRIES]]
-    return rows if len(value) <= ENTRIES else [*rows, ["…", f"{len(value) - ENTRIES} more"]]
+        raise TypeError(f"describe must return text, a mapping or a vector, not {shown(value)}.")
+    pairs = [[str(name)[:LETTERS], _entry(entry)] for name, entry in list(value.items())[:ENTRIES]]
+    return pairs if len(value) <= ENTRIES else [*pairs, ["…", f"{len(value) - ENTRIES} more"]]
 
 
 def _entry(value: object) -> str:
@@ -171,19 +216,21 @@ def _entry(value: object) -> str:
     return f"{float(value):.4g}" if real else str(value)[:LETTERS]  # type: ignore[arg-type]
 
 
-def write_descriptions(folder: Path, descriptions: Mapping[int, Description]) -> None:
-    """Write descriptions by the sample's row into the folder of a run."""
-    content = json.dumps(descriptions, ensure_ascii=False).encode(errors="backslashreplace")
-    write_atomically(folder / DESCRIPTIONS, content)
-
-
-def read_descriptions(folder: Path) -> dict[int, Description]:
-    """Return the descriptions in the folder of a run by the sample's row; none where none were kept or can be read."""
+def _read_texts(path: Path) -> dict[int, Description]:
     try:
-        found = read_json(folder / DESCRIPTIONS)
         return {
-            int(row): each if isinstance(each, str) else [[str(name), str(value)] for name, value in each]
-            for row, each in found.items()
+            int(row): text if isinstance(text, str) else [[str(name), str(value)] for name, value in text]
+            for row, text in read_json(path).items()
         }
     except (OSError, ValueError, TypeError, AttributeError):
         return {}
+
+
+def read_thumbnails(folder: Path) -> dict[int, Tensor]:
+    """Return the pictures alone; until the report reads `read_previews`."""
+    return read_previews(folder).images
+
+
+def read_descriptions(folder: Path) -> dict[int, Description]:
+    """Return the texts alone; until the report reads `read_previews`."""
+    return read_previews(folder).texts

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence, Sized
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple, Protocol, Self, TypeAlias
+from typing import NamedTuple, Protocol, Self, TypeAlias
 
 import numpy as np
 import torch
@@ -31,7 +31,7 @@ from aol.metrics import class_metrics
 from aol.readings import ClassReadings, means, precision
 from aol.records import samples
 from aol.records.history import SampleHistory, answer
-from aol.records.previews import Previews, described, thumbnail, worth_seeing, write_descriptions, write_thumbnails
+from aol.records.previews import described, save_previews, thumbnail, worth_seeing
 from aol.records.record import (
     FILE,
     DamagedRunError,
@@ -144,7 +144,7 @@ class Recorder:
         self._weight, self._weight_of = self._class_weight(), ages.epoch
         self._clock = time.monotonic()
         self._folders = [self.folder] if single else [self.folder / f"run-{run}" for run in range(self._runs)]
-        self._shown = [_previews(images, describe, ages) for _ in self._folders]
+        self._image, self._text = _checked_previews(images, describe, ages)
         called = _checked_names(names, ages)
         self._names, self._named = None if called is None else samples.as_json(called), False
         self._logs: list[list[EpochReadings]] = [[] for _ in self._folders]
@@ -267,6 +267,8 @@ class Recorder:
         if finished and self._writes and self._classes and up_to_date and not self._closed:
             for run, folder in enumerate(self._folders):
                 write_run(folder, self._record(run, finished=True))
+        if self._writes and not self._closed and self._at:
+            self._write_previews()
         self._closed = True
         self._held.close()
 
@@ -409,9 +411,17 @@ class Recorder:
             ema=ema,
             absent=ages.absent,
         )
-        for shown in self._shown[run]:
+
+    def _write_previews(self) -> None:
+        if (self._image is None and self._text is None) or self._samples is None:
+            return
+        assert isinstance(self._ages, SampleAges)
+        for run, folder in enumerate(self._folders):
+            kept = self._samples.tensors(run)
             doubt = kept["mean_other"] - kept["mean_confidence"].sqrt()
-            shown.update(folder, worth_seeing(ages.labels.cpu(), ema, doubt))
+            ema = self._ages.ema.reshape(self._runs, -1)[run].cpu()
+            rows = worth_seeing(self._ages.labels.cpu(), ema, doubt)
+            save_previews(folder, rows, image=self._image, text=self._text)
 
 
 class EpochReadings(NamedTuple):
@@ -491,27 +501,25 @@ def _num_samples(what: str, ages: SampleAges | ClassAges) -> int:
     return ages.num_samples
 
 
-def _previews(
+def _checked_previews(
     images: Images | Callable[[int], object] | None,
     describe: Callable[[int], object] | None,
     ages: SampleAges | ClassAges,
-) -> list[Previews[Any]]:
-    """Return what keeps pictures and descriptions; the first sample is tried now: better than after an hour."""
-    found: list[Previews[Any]] = []
+) -> tuple[Callable[[int], object] | None, Callable[[int], object] | None]:
+    """Return what shows and describes a sample; the first one is tried now: better than after an hour."""
+    image = None
     if images is not None:
         samples = _num_samples("images are", ages)
         if not callable(images) and isinstance(images, Sized) and len(images) != samples:
             raise ValueError(f"images must be {samples}, one a sample, not {len(images)}.")
-        show = images if callable(images) else images.__getitem__
-        thumbnail(show(0))
-        found.append(Previews(show, thumbnail, write_thumbnails))
+        image = images if callable(images) else images.__getitem__
+        thumbnail(image(0))
     if describe is not None:
         _num_samples("describe is", ages)
         if not callable(describe):
             raise TypeError(f"describe must be a function from a sample's position, not {_check.shown(describe)}.")
         described(describe(0))
-        found.append(Previews(describe, described, write_descriptions))
-    return found
+    return image, describe
 
 
 def _checked_names(
