@@ -25,26 +25,20 @@ demo: $(BIN)/.ready  ## the main job: long-tailed digits, plain, AoL, logit adju
 test: $(BIN)/.ready  ## all tests and doctests, on two cores
 	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal
 
-lint: $(BIN)/.ready
+lint: $(BIN)/.ready  ## rules, format, and which part may import which
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	PYTHONPATH=src $(BIN)/lint-imports
 
 types: $(BIN)/.ready
 	$(BIN)/mypy
 
-bench: $(BIN)/.ready  ## speed and memory of the library on this machine; writes benchmarks/results/
+bench: $(BIN)/.ready  ## speed and memory on this machine, with ratios; writes benchmarks/results/
+	PYTHONPATH=src $(BIN)/python -m benchmarks.stacked
 	$(BIN)/python benchmarks/sample_ages.py
-	$(BIN)/python benchmarks/mapped_ages.py
-	$(BIN)/python benchmarks/reservoir.py
-	$(BIN)/python benchmarks/sample_names.py
-	$(BIN)/python benchmarks/stacked.py
-	$(BIN)/python benchmarks/engine.py
-	$(BIN)/python benchmarks/page.py
 
-# Loops in frameworks run in the environments that `make test-plugins` has made; the others are named and left out.
 soak: $(BIN)/.ready  ## kills, damages and misuses aol at random, for an hour or MINUTES=
-	PYTHONPATH=src:. $(BIN)/python -m benchmarks.soak --minutes $(or $(MINUTES),60) \
-		--environments $(wildcard $(VENV)-trainers $(VENV)-sklearns $(VENV)-avalanche)
+	PYTHONPATH=src:. $(BIN)/python -m benchmarks.soak --minutes $(or $(MINUTES),60)
 
 docs: $(BIN)/.docs-ready  ## the documentation site, into site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
@@ -127,4 +121,3 @@ bench-plugins: $(VENV)-sklearns/.ready $(VENV)-trainers/.ready  ## ages beside t
 	$(VENV)-sklearns/bin/python benchmarks/tabular.py
 	$(VENV)-sklearns/bin/python benchmarks/margins_tables.py
 	$(VENV)-trainers/bin/python benchmarks/margins_text.py
-	$(BIN)/python benchmarks/page.py
