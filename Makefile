@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 # One thread: two OpenMP threads on two busy cores are erratic.
 export OMP_NUM_THREADS := 1
 
-.PHONY: demo test test-browser test-gpu test-kernels test-plugins test-avalanche test-lightning test-transformers \
+.PHONY: demo test test-browser test-gpu test-kernels test-plugins test-trainers test-sklearns test-avalanche \
 	test-ray lint types bench soak docs clean
 
 # torch first and alone: with it in place, the rest of the requirements are satisfied by that build.
@@ -70,24 +70,27 @@ $(VENV)-browser/.ready: $(BIN)/.ready
 test-browser: $(VENV)-browser/.ready $(BIN)/.docs-ready  ## the report page and the documentation, driven in Chromium
 	chromium=$$(.ci/chromium) && AOL_CHROMIUM=$$chromium $(VENV)-browser/bin/python -m pytest tests/browser
 
-# Each host of a plug-in has an environment in which it goes together. A host that is missing fails its tests.
-test-plugins: test-avalanche test-lightning test-transformers  ## the plug-ins, each against its real host
+# Frameworks that go together share an environment. One that is missing fails its tests.
+test-plugins: test-trainers test-sklearns test-avalanche  ## the plug-ins and recipes, each against its real framework
 
 $(VENV)-trainers/.ready: $(BIN)/.ready
-	.ci/layer $(VENV) $(VENV)-trainers lightning==2.6.6 transformers==5.22.2 accelerate==1.15.0 datasets==5.2.0 \
-		wandb==0.31.0 mlflow-skinny==3.17.2 sqlalchemy==2.1.8 alembic==1.20.1
+	.ci/layer $(VENV) $(VENV)-trainers lightning==2.6.6 transformers==5.22.2 accelerate==1.15.0 datasets==5.2.0
 
-test-lightning: $(VENV)-trainers/.ready
-	AOL_HOST=lightning $(VENV)-trainers/bin/python -m pytest --numprocesses 2 --dist loadfile tests/plugins/lightning src/aol/plugins/lightning.py tests/docs/test_blocks.py tests/docs/test_notebooks.py
+test-trainers: $(VENV)-trainers/.ready
+	AOL_HOST=lightning,transformers $(VENV)-trainers/bin/python -m pytest --numprocesses 2 --dist loadfile tests/plugins/lightning tests/plugins/transformers src/aol/plugins/lightning.py src/aol/plugins/transformers.py tests/docs/test_blocks.py tests/docs/test_notebooks.py
 
-test-transformers: $(VENV)-trainers/.ready
-	AOL_HOST=transformers $(VENV)-trainers/bin/python -m pytest --numprocesses 2 --dist loadfile tests/plugins/transformers src/aol/plugins/transformers.py tests/docs/test_blocks.py
+$(VENV)-sklearns/.ready: $(BIN)/.ready
+	.ci/layer $(VENV) $(VENV)-sklearns skorch==1.4.0 river==0.26.1 lightgbm==4.7.0 xgboost==3.2.0 \
+		imbalanced-learn==0.14.2 pandas accelerate==1.15.0
+
+test-sklearns: $(VENV)-sklearns/.ready  # and scikit-learn's own checks again, now with pandas
+	AOL_HOST=sklearn,skorch,river SCIPY_ARRAY_API=1 $(VENV)-sklearns/bin/python -m pytest --numprocesses 2 --dist loadfile tests/plugins/river tests/plugins/trees tests/plugins/sklearn/test_sklearn_checks.py src/aol/plugins/river.py tests/docs/test_blocks.py
 
 $(VENV)-avalanche/.ready: $(BIN)/.ready
 	.ci/layer $(VENV) $(VENV)-avalanche torchvision==0.28.0 avalanche-lib==0.6.0
 
 test-avalanche: $(VENV)-avalanche/.ready
-	AOL_HOST=avalanche $(VENV)-avalanche/bin/python -m pytest tests/plugins/avalanche src/aol/plugins/avalanche.py tests/docs/test_blocks.py
+	AOL_HOST=avalanche $(VENV)-avalanche/bin/python -m pytest tests/docs/test_blocks.py
 
 # Data sets and networks of other libraries by name.
 .PHONY: test-sources
@@ -99,23 +102,7 @@ $(VENV)-sources/.ready: $(BIN)/.ready
 test-sources: $(VENV)-sources/.ready
 	AOL_HOST=sources $(VENV)-sources/bin/python -m pytest tests/lab/data/sources tests/docs/test_blocks.py
 
-# scikit-learn's neighbours go together: one environment for skorch, River and boosted trees.
-.PHONY: test-skorch test-river test-trees bench-plugins
-test-plugins: test-skorch test-river test-trees
-
-$(VENV)-sklearns/.ready: $(BIN)/.ready
-	.ci/layer $(VENV) $(VENV)-sklearns skorch==1.4.0 river==0.26.1 lightgbm==4.7.0 xgboost==3.2.0 \
-		imbalanced-learn==0.14.2 pandas accelerate==1.15.0
-
-test-skorch: $(VENV)-sklearns/.ready
-	AOL_HOST=skorch $(VENV)-sklearns/bin/python -m pytest tests/plugins/skorch src/aol/plugins/skorch.py tests/docs/test_blocks.py
-
-test-river: $(VENV)-sklearns/.ready
-	AOL_HOST=river $(VENV)-sklearns/bin/python -m pytest tests/plugins/river src/aol/plugins/river.py tests/docs/test_blocks.py
-
-test-trees: $(VENV)-sklearns/.ready  # and scikit-learn's own checks again, now with pandas
-	AOL_HOST=sklearn SCIPY_ARRAY_API=1 $(VENV)-sklearns/bin/python -m pytest tests/plugins/trees tests/plugins/sklearn/test_sklearn_checks.py tests/docs/test_blocks.py
-
+.PHONY: bench-plugins
 bench-plugins: $(VENV)-sklearns/.ready $(VENV)-trainers/.ready  ## ages beside their rivals on streams and tables; about an hour
 	$(VENV)-sklearns/bin/python benchmarks/river_streams.py
 	$(VENV)-sklearns/bin/python benchmarks/tabular.py

@@ -200,36 +200,6 @@ def _transformers(out: Path, look: bool) -> None:
 # scikit-learn and its neighbours
 
 
-def _skorch(out: Path, look: bool) -> None:
-    """Write parameters, optimiser, history and ages to a new folder after each epoch: docs/how-to/skorch.md."""
-    from skorch.callbacks import Callback
-
-    from tests.support.small_skorch import aged, skewed
-
-    def files(folder: Path) -> dict[str, str]:
-        return {f"f_{name}": str(folder / name) for name in ("params", "optimizer", "history", "ages")}
-
-    class Each(Callback):
-        def on_batch_begin(self, net: object, **kwargs: object) -> None:
-            if look:
-                raise Loaded(digest(states=net.ages_.ages_.state_dict()))
-
-        def on_epoch_end(self, net: object, **kwargs: object) -> None:
-            new = out / ".new"
-            shutil.rmtree(new, ignore_errors=True)
-            new.mkdir()
-            net.save_params(**files(new))
-            os.replace(new, out / f"epoch-{len(net.history)}")
-
-    net = aged(Each(), rho=0.3, lr=0.1, optimizer=torch.optim.AdamW).initialize()
-    net.ages_ = dict(net.callbacks_)["AgeOfLearning"]
-    if last := _last("skorch", out):
-        net.load_params(**files(last))
-    if len(net.history) < EPOCHS:
-        net.partial_fit(*skewed(), epochs=EPOCHS - len(net.history))
-    _end(out, ages=net.ages_.state_dict(), model=net.module_.state_dict())
-
-
 def _pickled(out: Path, steps: int, begin: Callable[[], object], step: Callable[[object, int], None]) -> object:
     """Take steps of a loop whose whole state is one object, pickled after each."""
     path = out / "mine.pkl"
@@ -238,18 +208,6 @@ def _pickled(out: Path, steps: int, begin: Callable[[], object], step: Callable[
         step(model, number)
         _replace(path, pickle.dumps((number + 1, model)))
     return model
-
-
-def _skorch_pickle(out: Path, look: bool) -> None:
-    from aol.plugins.skorch import AgeOfLearning
-    from tests.support.small_skorch import net as made
-    from tests.support.small_skorch import skewed
-
-    def step(net: object, number: int) -> None:
-        net.partial_fit(*skewed(), epochs=1)
-
-    net = _pickled(out, EPOCHS, lambda: made(AgeOfLearning(margins="error")), step)
-    _end(out, ages=net.ages_.state_dict(), model=net.module_.state_dict())
 
 
 def _sklearn(out: Path, look: bool) -> None:
@@ -284,42 +242,15 @@ def _river(out: Path, look: bool) -> None:
     _end(out, age=sorted(model.class_age.items()), model=[sorted(each.items()) for each in answers])
 
 
-def _avalanche(out: Path, look: bool) -> None:
-    """Resume at experiences by Avalanche's checkpoints: docs/how-to/avalanche.md."""
-    from avalanche.checkpointing import maybe_load_checkpoint, save_checkpoint
-    from avalanche.training.storage_policy import ReservoirSamplingBuffer
-
-    from aol.plugins.avalanche import AgePlugin
-    from tests.support.digit_streams import CLASSES, contents, naive, parameters, shifting_tail
-
-    torch.optim.sgd = importlib.import_module("torch.optim.sgd")  # as docs/how-to/avalanche.md says
-    torch.manual_seed(5)
-    ages = aol.ClassAges(CLASSES, rho=0.3, threshold=0.5)
-    plugin = AgePlugin(ages, margins=aol.Margins(CLASSES), memory=ReservoirSamplingBuffer(60))
-    strategy, done = maybe_load_checkpoint(naive([plugin]), out / "mine.pkl")
-    for experience in shifting_tail(EPOCHS).train_stream[done:]:
-        strategy.train(experience)
-        save_checkpoint(strategy, out / "new.pkl")
-        os.replace(out / "new.pkl", out / "mine.pkl")
-    (plugin,) = [each for each in strategy.plugins if isinstance(each, AgePlugin)]
-    memory = contents(plugin.memory.buffer)
-    _end(out, ages=plugin.ages.state_dict(), memory=memory, model=parameters(strategy.model))
-
-
 _TRAINERS = ("lightning", "aol.plugins.lightning", "tests.support.small_lightning")
 _TEXT = ("transformers", "aol.plugins.transformers", "tests.support.small_transformers")
-_SKORCH = ("skorch", "aol.plugins.skorch", "tests.support.small_skorch")
-_STRATEGIES = ("avalanche", "tests.support.torchvision_operators", "tests.support.digit_streams")
 LOOPS = {
     "torch": Loop(_torch, saved="mine.pt"),
     "torch stream": Loop(_stream, saved="mine.pt"),
     "lightning": Loop(_lightning, _TRAINERS, "checkpoints/step=*.ckpt"),
     "transformers": Loop(_transformers, _TEXT, "checkpoint-*"),
-    "skorch": Loop(_skorch, _SKORCH, "epoch-*"),
-    "skorch pickle": Loop(_skorch_pickle, _SKORCH),
     "sklearn": Loop(_sklearn, ("sklearn", "sklearn.linear_model", "aol.plugins.sklearn")),
     "river": Loop(_river, ("river", "river.multiclass", "aol.plugins.river")),
-    "avalanche": Loop(_avalanche, _STRATEGIES),
 }
 
 

@@ -1,8 +1,7 @@
 """Draw the pictures of the how-to pages: what comes out of each page's program, on long-tailed digits.
 
 `.venv/bin/python docs/_pictures.py` draws those that need no framework, in about two minutes. The others need the
-environments of `make test-plugins`: `.venv-trainers/bin/python docs/_pictures.py lightning accelerate`, and
-`.venv-sklearns/bin/python docs/_pictures.py skorch`.
+environments of `make test-plugins`: `.venv-trainers/bin/python docs/_pictures.py lightning accelerate`.
 """
 
 from __future__ import annotations
@@ -487,35 +486,6 @@ def lightning() -> Figure:
     return ages_and_weights(watched[1:])
 
 
-def skorch() -> Figure:
-    """Draw ages and weights of classes in skorch."""
-    from skorch import NeuralNetClassifier
-    from skorch.callbacks import Callback
-
-    from aol.plugins.skorch import AgeOfLearning
-
-    data, watched = digits(), []
-
-    class Watch(Callback):
-        def on_epoch_end(self, net: NeuralNetClassifier, **_: object) -> None:
-            watched.append(torch.stack([class_ages(net.ages_.ages_), net.ages_.ages_.class_weight]))
-
-    net = NeuralNetClassifier(
-        network(),
-        criterion=nn.CrossEntropyLoss,
-        callbacks=[AgeOfLearning(rho=0.5), Watch()],
-        optimizer__momentum=0.9,
-        lr=0.05,
-        batch_size=32,
-        max_epochs=EPOCHS,
-        iterator_train__shuffle=True,
-        train_split=None,
-        verbose=0,
-    )
-    net.fit(data.x.numpy(), data.y.numpy())
-    return ages_and_weights(watched)
-
-
 def save(name: str, figure: Figure) -> None:
     """Save a figure beside the pages, 1,000 pixels wide."""
     picture = Image.open(io.BytesIO(style.rendered(figure, "png"))).convert("RGB")
@@ -530,7 +500,7 @@ PLAIN: dict[str, Callable[[], Figure]] = {
     "transformers": transformers,
 }  # fmt: skip
 FRAMEWORKS: dict[str, Callable[[], Figure]] = {
-    "lightning": lightning, "accelerate": lambda: of_processes("accelerate.md"), "skorch": skorch,
+    "lightning": lightning, "accelerate": lambda: of_processes("accelerate.md"),
 }  # fmt: skip
 
 

@@ -29,7 +29,7 @@ _state_home = tempfile.TemporaryDirectory(prefix="aol-state-")  # deleted at exi
 os.environ["XDG_STATE_HOME"] = _state_home.name
 torch.set_num_threads(1)  # the threads of OpenMP do not outlive a fork, and a copy of this process waits for them
 
-HOSTS = ("loop", "avalanche", "lightning", "skorch", "transformers")
+HOSTS = ("loop", "lightning", "transformers")
 pytest.register_assert_rewrite("tests.support.wide_margins", *(f"tests.support.{host}_on_a_device" for host in HOSTS))
 
 

@@ -12,9 +12,9 @@ import pytest
 from tests.support.running import PATIENCE
 
 EXTRAS = {
-    "avalanche": "avalanche",
     "river": "river",
-    "skorch": "skorch",
+    "lightning": "lightning",
+    "transformers": "transformers",
 }
 
 

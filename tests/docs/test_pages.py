@@ -48,7 +48,8 @@ def test_every_picture_is_there_and_described(page: Path) -> None:
     for described, file in pictures:
         assert described
         assert file.startswith("https://") or (page.parent / file).is_file(), f"{name(page)} shows {file}"
-    assert pictures or page.parent.name != "how-to", f"{name(page)} has no picture of what comes out"
+    recipe = page.stem in {"avalanche", "skorch"}
+    assert pictures or recipe or page.parent.name != "how-to", f"{name(page)} has no picture of what comes out"
 
 
 def test_the_readme_names_every_tool_once() -> None:

@@ -2,16 +2,17 @@
 
 A block runs unless a comment on the line above it says otherwise:
 
-    <!-- needs avalanche -->      in that host's environment (`make test-plugins`), with the page's unmarked blocks
+    <!-- needs lightning -->      in that host's environment (`make test-plugins`), with the page's unmarked blocks
     <!-- needs cifar10 -->        commands that want data which is not here: only their words are tried
     <!-- not run: why -->         not at all
     <!-- output within 5 -->      no program: what the block before it prints, numbers give or take 5
 
-`<!-- page needs avalanche -->`, anywhere, goes for all blocks of a page.
+`<!-- page needs lightning -->`, anywhere, goes for all blocks of a page.
 """
 
 from __future__ import annotations
 
+import os
 import re
 import textwrap
 from dataclasses import dataclass
@@ -23,7 +24,8 @@ from torch.utils.data import TensorDataset
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), ROOT / "benchmarks" / "README.md", *(ROOT / "docs").rglob("*.md")])
-HOSTS = {path.stem for path in (ROOT / "src" / "aol" / "plugins").glob("[!_]*.py")} | {"sources"}
+PLUGINS = {path.stem for path in (ROOT / "src" / "aol" / "plugins").glob("[!_]*.py")}
+HOSTS = PLUGINS | {"avalanche", "skorch", "sources"}  # also of pages of recipes
 DATA = {"cifar10", "cifar100"}
 PROGRAMS = {"python", "sh"}
 PLAIN = {"bibtex", "html", "json", "text", "toml"}
@@ -76,9 +78,14 @@ def blocks(page: Path) -> list[Block]:
     return found
 
 
-def wanted(page: Path, host: str) -> list[Block]:
-    """Return what to run of a page: all that needs no host, and what needs this one."""
-    return [block for block in blocks(page) if block.needs not in HOSTS or block.needs == host]
+def hosts_here() -> set[str]:
+    """Return the hosts of this environment, such as AOL_HOST=lightning,transformers."""
+    return set(filter(None, os.environ.get("AOL_HOST", "").split(",")))
+
+
+def wanted(page: Path, hosts: set[str]) -> list[Block]:
+    """Return what to run of a page: all that needs no host, and what needs one of these."""
+    return [block for block in blocks(page) if block.needs not in HOSTS or block.needs in hosts]
 
 
 def readers_own() -> dict[str, object]:
