@@ -30,6 +30,7 @@ def made_up(settings: Settings, accuracy: float, *, finished: bool = True, faile
         method=settings.method,
         seed=settings.seed,
         settings=settings.as_dict(),
+        baseline=settings.baseline,
         classes=classes,
         counts=[500, 50, 5],
         epochs=np.arange(1, 3),

@@ -31,7 +31,7 @@ def test_conditions_are_told_apart_and_compared_within() -> None:
 
 def test_runs_of_a_users_own_loop_have_no_baseline() -> None:
     run = made_up(Settings(), 0.0)
-    own = Run(**{**vars(run), "method": "mine", "seed": None, "settings": {"lr": 3}})
+    own = Run(**{**vars(run), "method": "mine", "seed": None, "settings": {"lr": 3}, "baseline": None})
     (row,) = compare([own, own], [0.5, 0.7])
     assert (row.method, row.seeds, row.gain) == ("mine", 2, None)
     assert row.mean == pytest.approx(0.6)
@@ -40,7 +40,7 @@ def test_runs_of_a_users_own_loop_have_no_baseline() -> None:
 def test_a_loop_of_ones_own_has_the_baseline_that_is_called_so() -> None:
     run = made_up(Settings(), 0.0)
     own = [
-        Run(**{**vars(run), "method": name, "seed": seed, "settings": {"lr": 3}})
+        Run(**{**vars(run), "method": name, "seed": seed, "settings": {"lr": 3}, "baseline": None})
         for name in ("mine", "Plain")
         for seed in (0, 1)
     ]

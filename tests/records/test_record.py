@@ -133,6 +133,45 @@ WRONG: dict[str, tuple[dict[str, object], str]] = {
 }  # fmt: skip
 
 
+def of_format_2(**settings: object) -> bytes:
+    """A record as aol 0.2 wrote it."""
+    content = json.loads(encode(small_run()))
+    del content["sha256"], content["baseline"], content["stacking"]
+    content["settings"] |= {"profile": "exp", "optimiser": "sgd", "average": 0.0, "clean_part": 1.0} | settings
+    return signed({**content, "format": 2, "data_dir": None, "directory": "/home"})
+
+
+def test_a_record_of_format_2_is_read_without_the_settings_that_are_gone() -> None:
+    run, wanted = decode(of_format_2()), small_run(baseline="none")
+    assert {name: getattr(run, name) for name in ("settings", "baseline", "id", "stacking")} == {
+        name: getattr(wanted, name) for name in ("settings", "baseline", "id", "stacking")
+    }
+    assert decode(of_format_2(loss="sigmoid")).baseline is None  # not known
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("optimiser", "adamw"), ("average", 0.9), ("fuse", "mean"), ("profile", "step")]
+)
+def test_a_record_of_format_2_with_a_setting_that_is_gone_is_refused(name: str, value: object) -> None:
+    with pytest.raises(DamagedRunError, match=f"trained with {name}={value}, which aol no longer has"):
+        decode(of_format_2(**{name: value}))
+
+
+def test_a_users_own_settings_may_have_any_name() -> None:
+    run = small_run(settings={"optimiser": "adamw", "profile": "mine"})
+    assert decode(encode(run)).settings == run.settings
+
+
+def test_readings_far_larger_than_their_file_are_refused() -> None:
+    """Ten arrays of 40 MB, all zeros, are a few hundred kilobytes in the file."""
+    epochs, text = 1000, base64.b64encode(zlib.compress(bytes(4 * 1000 * 10_000))).decode()
+    content = json.loads(encode(small_run(classes=["a"] * 10_000, counts=None, curves={}, by_class={}, over_time={})))
+    del content["sha256"]
+    over_time = {f"age{place}": text for place in range(10)}
+    with pytest.raises(DamagedRunError, match="far larger than its file"):
+        decode(signed({**content, "epochs": list(range(1, epochs + 1)), "over_time": over_time}))
+
+
 @pytest.mark.parametrize("what", WRONG)
 def test_values_of_the_wrong_kind_are_refused_and_named(what: str) -> None:
     given, message = WRONG[what]
@@ -148,7 +187,7 @@ def test_a_missing_value_is_named() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", [b"[" * 100_000, b'{"format":2,"a":' + b"[" * 100_000, b"null", b'{"format": 2, "x": NaN}']
+    "text", [b"[" * 100_000, b'{"format":3,"a":' + b"[" * 100_000, b"null", b'{"format": 3, "x": NaN}']
 )
 def test_hostile_json_is_refused(text: bytes) -> None:
     with pytest.raises(DamagedRunError):

@@ -108,6 +108,7 @@ def make_data(
         method=method,
         seed=seed,
         settings={"data": "made up", "weighting": method, "seed": seed, "rho": 0.5},
+        baseline="none",
         classes=list(names),
         counts=sizes.tolist(),
         epochs=np.arange(1, epochs + 1),

@@ -9,7 +9,7 @@ import hashlib
 import itertools
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import TypeAlias
 
@@ -18,14 +18,12 @@ from aol.lab.engine.margin import MARGINS as MARGINS
 from aol.lab.engine.weighting import FROM_ANSWERS as FROM_ANSWERS
 from aol.lab.engine.weighting import WEIGHTINGS as WEIGHTINGS
 from aol.lab.nets.registry import is_external, names
+from aol.records import METHOD_SETTINGS
 
 Value: TypeAlias = str | float | int | bool | None
 
 # What may differ between the runs of a group; all else is common to them.
-PER_RUN = (
-    "weighting", "rho", "beta", "power", "temper", "level", "after", "factor", "mechanism", "loss", "gamma",
-    "divide_by", "margin", "tau", "gain", "margin_steps", "start", "threshold", "seed",
-)  # fmt: skip
+PER_RUN = METHOD_SETTINGS
 
 # Settings that are words, and the words that are possible.
 CHOICES: Mapping[str, Collection[str]] = {
@@ -268,6 +266,15 @@ class Settings:
         if self.divide_by != _usual_divisor(self.loss):
             words.append(f"divided by {self.divide_by}")
         return " ".join(words)
+
+    @property
+    def baseline(self) -> str:
+        """The method of the runs that this one is compared with: neither weights nor margins, the same loss.
+
+        >>> Settings(weighting="aol", margin="age", loss="sigmoid").baseline
+        'none sigmoid'
+        """
+        return replace(self, weighting="none", margin="none", mechanism="reweight").method
 
     @property
     def changes_data(self) -> bool:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import pandas as pd
 
-from aol.lab.settings import PER_RUN
-from aol.lab.train.validate import settings_of
+from aol.records import METHOD_SETTINGS
 from aol.records.record import Run
 from aol.records.table import differing_settings
 from aol.stats import Gain, paired_gain
@@ -52,20 +51,18 @@ def compare(runs: Sequence[Run], figures: Sequence[float], measures: pd.DataFram
     The baseline is the run without weighting and margin, with the same conditions, loss and seed; among runs of a loop
     of one's own, the one that is called none, plain or baseline. A run without the figure is left out.
     """
-    settings = [settings_of(run) if "weighting" in run.settings else None for run in runs]  # None: a user's own run
-    names = differing_settings([run for run, own in zip(runs, settings, strict=True) if own], but=PER_RUN)
+    trained = ["weighting" in run.settings for run in runs]  # by `aol train`, not by a loop of one's own
+    names = differing_settings([run for run, own in zip(runs, trained, strict=True) if own], but=METHOD_SETTINGS)
     plain = next((run.method for run in runs if run.method.lower() in BASELINES), None)
     table = pd.DataFrame(
         {
             "conditions": [
-                " ".join(f"{name}={getattr(own, name)}" for name in names) if own else "" for own in settings
+                " ".join(f"{name}={run.settings.get(name)}" for name in names) if own else ""
+                for run, own in zip(runs, trained, strict=True)
             ],
             "method": [run.method for run in runs],
             "seed": pd.Series([run.seed for run in runs], dtype="Int64"),
-            "baseline": [
-                replace(own, weighting="none", margin="none", mechanism="reweight").method if own else plain
-                for own in settings
-            ],
+            "baseline": [run.baseline or (None if own else plain) for run, own in zip(runs, trained, strict=True)],
             "figure": figures,
         }
     )

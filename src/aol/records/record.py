@@ -10,7 +10,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-import math
 import platform
 import warnings
 import zlib
@@ -23,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from aol._files import NotRegularError, read_regular, unpacked, write_atomically
-from aol._values import is_share, printable
+from aol._values import printable
 from aol._version import __version__
 
 if TYPE_CHECKING:
@@ -36,10 +35,13 @@ Ints = npt.NDArray[np.int64]
 Matrix = npt.NDArray[np.float32]
 
 FILE = "run.json"
-FORMAT = 2
+FORMAT = 3
 LARGEST = 256 * 2**20  # bytes of a record: 8,000 classes over 300 epochs, every reading, take about 70 MB
 _LARGEST_NUMBER = 1e300
-_LARGEST_MATRIX = 2**31  # bytes of one reading by epoch and class
+_ROOM = 64 * 2**20  # bytes that readings by epoch and class of any record may take; else at most 16 times its file
+_CHECKSUM = b',"sha256":"'  # the last item of the file: the hash of everything before it
+# Settings of format 2 that are gone, with the only values that are still read.
+_REMOVED = {"profile": "exp", "optimiser": "sgd", "average": 0.0, "clean_part": 1.0}
 
 
 class DamagedRunError(ValueError):
@@ -71,8 +73,7 @@ class Run:
         versions: of aol, torch and Python, and the device.
         command: what to type to repeat the run, where known.
         data: the data set's name or folder, where `aol` can open it.
-        data_dir: where it was looked for.
-        directory: the folder in which the run was started; relative paths refer to it.
+        baseline: the method of the runs that this one is compared with, where that is known.
     """
 
     id: str
@@ -94,12 +95,11 @@ class Run:
     versions: dict[str, str] = field(default_factory=dict)
     command: str | None = None
     data: str | None = None
-    data_dir: str | None = None
-    directory: str | None = None
+    baseline: str | None = None
 
 
 _ARRAYS = ("epochs", "curves", "by_class", "over_time")
-_PLAIN = tuple(each.name for each in fields(Run) if each.name not in _ARRAYS)  # JSON has them as they are
+_PLAIN = tuple(own.name for own in fields(Run) if own.name not in _ARRAYS)  # JSON has them as they are
 
 
 def by_class_of(readings: Mapping[str, Matrix | Floats]) -> dict[str, Floats]:
@@ -152,8 +152,6 @@ def compact(values: npt.ArrayLike, *, level: int = 6) -> str:
 def expand(text: str, shape: tuple[int, int]) -> Matrix:
     """Return the array that `compact` made into text; ValueError if it is not of this shape."""
     size = 4 * shape[0] * shape[1]
-    if size > _LARGEST_MATRIX:
-        raise ValueError(f"{shape[0]:,} epochs of {shape[1]:,} classes are too many")
     try:
         planes = unpacked(base64.b64decode(text, validate=True), size)
     except ValueError as error:
@@ -175,99 +173,85 @@ def encode(run: Run) -> bytes:
         "by_class": {name: numbers(values) for name, values in run.by_class.items() if _known(values)},
         "over_time": {name: compact(values, level=level) for name, values in run.over_time.items() if _known(values)},
     }
-    body = _dumped(content)
-    return f'{body[:-1]},"sha256":"{hashlib.sha256(body.encode()).hexdigest()}"}}\n'.encode()
+    # ASCII: a path that is not valid UTF-8 becomes an escape, which is read back as it was.
+    body = json.dumps(content, separators=(",", ":"), allow_nan=False).encode()
+    return body[:-1] + _CHECKSUM + hashlib.sha256(body).hexdigest().encode() + b'"}\n'
 
 
 def _known(values: npt.ArrayLike) -> bool:
     return not bool(np.isnan(np.asarray(values, dtype=np.float64)).all())
 
 
-def _dumped(content: Mapping[str, object]) -> str:
-    # ASCII: a path that is not valid UTF-8 becomes an escape, which is read back as it was.
-    return json.dumps(content, separators=(",", ":"), allow_nan=False)
-
-
 # Decoding
 
 
 def decode(content: bytes) -> Run:
-    """Return the record that a file holds; `DamagedRunError` says what is wrong with it."""
+    """Return the record that a file holds, of format 2 or 3; `DamagedRunError` says what is wrong with it."""
+    head, _, tail = content.rstrip().rpartition(_CHECKSUM)
     try:
-        found = json.loads(content)
+        given = json.loads(head + b"}" if head else content, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
         raise DamagedRunError("it is incomplete or not JSON") from error
-    if not isinstance(found, dict) or "format" not in found:
+    if not isinstance(given, dict) or "format" not in given:
         raise DamagedRunError("it is not the record of a run")
-    if found["format"] != FORMAT:
+    if given["format"] not in (2, FORMAT):
         raise DamagedRunError("it was written by another version of aol")
-    given = found.pop("sha256", None)
-    try:
-        body = _dumped(found)
-    except (ValueError, RecursionError) as error:  # NaN and Infinity are read, but never written
-        raise DamagedRunError("it has a number that is not finite") from error
-    if given != hashlib.sha256(body.encode()).hexdigest():
+    if tail != f'{hashlib.sha256(head + b"}").hexdigest()}"}}'.encode():
         raise DamagedRunError("its checksum does not match its content")
-    _check(found)
-    epochs, classes = np.asarray(found["epochs"], dtype=np.int64), len(found["classes"])
-    over_time = {}
-    for name, text in found["over_time"].items():
+    if given["format"] == 2:
+        _update(given)
+    _check(given)
+    shape = (len(given["epochs"]), len(given["classes"]))
+    if 4 * shape[0] * shape[1] * len(given["over_time"]) > max(_ROOM, 16 * len(content)):
+        raise DamagedRunError("its readings by epoch and class would be far larger than its file")
+    for name, text in given["over_time"].items():
         try:
-            over_time[name] = expand(text, (len(epochs), classes))
+            given["over_time"][name] = expand(text, shape)
         except ValueError as error:
             raise DamagedRunError(f"over_time, {name}: {error}") from error
-        _require(not (why := impossible(name, over_time[name])), f"over_time, {name}: {why}")
-    found |= {"method": printable(found["method"]), "classes": list(map(printable, found["classes"]))}
-    return Run(
-        **{name: found[name] for name in _PLAIN},
-        epochs=epochs,
-        curves={name: _floats(values) for name, values in found["curves"].items()},
-        by_class={name: _floats(values) for name, values in found["by_class"].items()},
-        over_time=over_time,
-    )
+    for kind in ("curves", "by_class"):
+        given[kind] = {name: np.array(values, dtype=np.float64) for name, values in given[kind].items()}  # None: NaN
+    for kind in ("curves", "by_class", "over_time"):
+        for name, values in given[kind].items():
+            _require(not (why := impossible(name, values)), f"{kind}, {name}: {why}")
+    del given["format"]
+    given["epochs"] = np.asarray(given["epochs"], dtype=np.int64)
+    return Run(**given | {"method": printable(given["method"]), "classes": list(map(printable, given["classes"]))})
 
 
-def _floats(values: list[float | None]) -> Floats:
-    return np.array([math.nan if value is None else value for value in values], dtype=np.float64)
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not a finite number")
 
 
-def _check(found: dict[str, Any]) -> None:
+def _update(given: dict[str, Any]) -> None:
+    """Turn the content of format 2 into that of format 3; `DamagedRunError` for a setting that aol no longer has."""
+    given.setdefault("stacking", None)
+    for name in ("data_dir", "directory"):
+        given.pop(name, None)
+    settings = given.get("settings")
+    trained_by_aol = isinstance(settings, dict) and {"scenario", "weighting"} <= settings.keys()
+    if trained_by_aol:
+        for name, default in _REMOVED.items():
+            if (value := settings.pop(name, default)) != default:
+                raise DamagedRunError(f"it was trained with {name}={value}, which aol no longer has")
+        if settings.get("fuse") == "mean":
+            raise DamagedRunError("it was trained with fuse=mean, which aol no longer has")
+    given["baseline"] = "none" if trained_by_aol and settings.get("loss", "softmax") == "softmax" else None
+
+
+def _check(given: dict[str, Any]) -> None:
     """Raise if any value is not of the kind that `encode` writes: everything after this relies on the types."""
-    found.setdefault("stacking", None)  # not in older records
-    expected = {"format", *_ARRAYS, *_PLAIN}
-    if wrong := expected ^ set(found):
-        raise DamagedRunError(f"it has no {sorted(wrong)[0]!r}, or should not have it")
-    for name in ("id", "method"):
-        _require(_is_text(found[name]) and bool(found[name]), f"{name} must be text")
-    for name in ("stacking", "command", "data", "data_dir", "directory"):
-        _require(found[name] is None or _is_text(found[name]), f"{name} must be text")
-    for name, least in (("seed", 0), ("planned", 1), ("failed_at_epoch", 1)):
-        _require(found[name] is None or _is_whole(found[name], least), f"{name} must be a whole number from {least} on")
-    _require(_is_whole(found["trained_together"], 1), "trained_together must be a whole number from 1 on")
-    _require(isinstance(found["finished"], bool), "finished must be true or false")
-    seconds, classes, counts, epochs = (found[name] for name in ("seconds", "classes", "counts", "epochs"))
-    _require(seconds is None or _is_number(seconds, 0.0), "seconds must be a number of 0 or more")
-    plain = _all(found["settings"], dict, lambda each: isinstance(each, str | int | float | None))
-    _require(plain, "settings must be text and numbers by name")
-    printable = _all(found["versions"], dict, lambda each: isinstance(each, str) and each.isprintable())
-    _require(printable, "versions must be texts by name")
-    _require(_all(classes, list, _is_text) and bool(classes), "classes must be a list of names")
-    counted = _all(counts, list, lambda each: _is_whole(each, 0)) and len(counts) == len(classes)
-    _require(counts is None or counted, "counts must be whole numbers, one a class")
-    increasing = _all(epochs, list, lambda each: _is_whole(each, 1)) and epochs == sorted(set(epochs))
-    _require(increasing, "epochs must be whole numbers from 1 on that increase")
-    for name, size in (("curves", len(epochs)), ("by_class", len(classes))):
-        _check_readings(name, found[name], size)
-    _require(_all(found["over_time"], dict, _is_text), "over_time must be texts")
-
-
-def _check_readings(where: str, readings: Any, size: int) -> None:
-    _require(isinstance(readings, dict), f"{where} must be lists by name")
-    for name, values in readings.items():
-        listed = _all(values, list, lambda each: each is None or _is_number(each)) and len(values) == size
-        _require(listed, f"{where}, {name}: must be {size} numbers")
-        why = impossible(name, np.array([each for each in values if each is not None], dtype=np.float64))
-        _require(not why, f"{where}, {name}: {why}")
+    if wrong := {"format", *(own.name for own in fields(Run))} ^ set(given):
+        raise DamagedRunError(f"it has no {min(wrong)!r}, or should not have it")
+    for name, (fits, wanted) in _KINDS.items():
+        _require(fits(given[name]), f"{name} must be {wanted}")
+    counts, classes = given["counts"], len(given["classes"])
+    counted = counts is None or (_all(counts, list, _is_whole(0)) and len(counts) == classes)
+    _require(counted, "counts must be whole numbers, one a class")
+    for kind, size in (("curves", len(given["epochs"])), ("by_class", classes)):
+        for name, values in given[kind].items():
+            listed = _all(values, list, lambda value: value is None or _is_number(value)) and len(values) == size
+            _require(listed, f"{kind}, {name}: must be {size} numbers")
 
 
 def impossible(name: str, values: Floats | Matrix) -> str:
@@ -276,7 +260,8 @@ def impossible(name: str, values: Floats | Matrix) -> str:
     >>> impossible("test_accuracy", np.array([55.0])), impossible("test_accuracy", np.array([0.55]))
     ('must be a fraction from 0 to 1', '')
     """
-    if is_share(name) and bool(((values < 0.0) | (values > 1.0)).any()):
+    share = name.endswith("accuracy") or name == "test_precision"
+    if share and bool(((values < 0.0) | (values > 1.0)).any()):
         return "must be a fraction from 0 to 1"
     if name.rpartition("_")[2] in ("age", "weight", "count", "seconds") and bool((values < 0.0).any()):
         return "must be 0 or more"
@@ -297,12 +282,43 @@ def _is_text(value: object) -> bool:
     return isinstance(value, str)
 
 
-def _is_whole(value: object, least: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and least <= value < 2**63
+def _is_whole(least: int) -> Callable[[object], bool]:
+    return lambda value: isinstance(value, int) and not isinstance(value, bool) and least <= value < 2**63
 
 
-def _is_number(value: object, least: float = -math.inf) -> bool:
+def _is_number(value: object, least: float = -_LARGEST_NUMBER) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and least <= value <= _LARGEST_NUMBER
+
+
+def _or_none(fits: Callable[[object], bool]) -> Callable[[object], bool]:
+    return lambda value: value is None or fits(value)
+
+
+_NAMED_LISTS = (lambda value: isinstance(value, dict), "lists by name")
+_KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
+    **dict.fromkeys(("id", "method"), (lambda value: _is_text(value) and bool(value), "text")),
+    **dict.fromkeys(("stacking", "command", "data", "baseline"), (_or_none(_is_text), "text")),
+    "seed": (_or_none(_is_whole(0)), "a whole number of 0 or more"),
+    **dict.fromkeys(("planned", "failed_at_epoch"), (_or_none(_is_whole(1)), "a whole number from 1 on")),
+    "trained_together": (_is_whole(1), "a whole number from 1 on"),
+    "finished": (lambda value: isinstance(value, bool), "true or false"),
+    "seconds": (_or_none(lambda value: _is_number(value, 0.0)), "a number of 0 or more"),
+    "settings": (
+        lambda value: _all(value, dict, lambda one: isinstance(one, str | int | float | None)),
+        "text and numbers by name",
+    ),
+    "versions": (
+        lambda value: _all(value, dict, lambda one: isinstance(one, str) and one.isprintable()),
+        "texts by name",
+    ),
+    "classes": (lambda value: _all(value, list, _is_text) and bool(value), "a list of names"),
+    "epochs": (
+        lambda value: _all(value, list, _is_whole(1)) and value == sorted(set(value)),
+        "whole numbers from 1 on that increase",
+    ),
+    **dict.fromkeys(("curves", "by_class"), _NAMED_LISTS),
+    "over_time": (lambda value: _all(value, dict, _is_text), "texts by name"),
+}
 
 
 # Files

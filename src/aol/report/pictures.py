@@ -74,11 +74,9 @@ def _opened(run: Run, data_dir: Path | None) -> tuple[Pair[ImageSet] | Pair[Stor
 
     A run may come from anybody: a folder that only the run names is not opened, or the page would show its pictures.
     """
-    root, word = Path(run.directory or "."), str(run.data)
+    root, word = Path(), str(run.data)
     if word in NAMES:
-        noted = None if run.data_dir is None else root / run.data_dir
-        found = data_dir or (noted if noted is not None and is_remembered(noted) else None)
-        return open_data(word, found), str(find(word, data_dir=found) or "")
+        return open_data(word, data_dir), str(find(word, data_dir=data_dir) or "")
     if is_source(word):
         if not is_remembered(Path("/", word)):
             raise _UnknownFolderError(f"this user has not trained on {word}, which the run names, on this machine.")

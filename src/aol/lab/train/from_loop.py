@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -27,7 +26,7 @@ def records_of(
     loop: Loop, *, finished: bool, keep: Sequence[str] | None = None, data_dir: str | None = None
 ) -> list[Run]:
     """Return the record of every run of a loop, in its order; `keep` names what to keep of every epoch (None: all)."""
-    found, place = versions(loop.device), _found(loop.settings.data, data_dir)
+    found = versions(loop.device)
     state = loop.history.state_dict()
     by_epoch, by_class = (np.asarray(state[name]) for name in ("by_epoch", "by_class"))
     counts = loop.counts.tolist()
@@ -57,8 +56,7 @@ def records_of(
                 versions=found,
                 command=command(run, data_dir=data_dir, keep_samples=loop.keep_samples),
                 data=run.data,
-                data_dir=place,
-                directory=os.getcwd(),
+                baseline=run.baseline,
             )
         )
     return runs
