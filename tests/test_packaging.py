@@ -73,6 +73,29 @@ def test_help_needs_none_of_them():
     assert run(f"{WITHOUT}\nfrom aol.__main__ import run; run()", "train", "--help").returncode == 0
 
 
+def test_the_installed_wheel_runs_the_command_of_the_demo(tmp_path, monkeypatch):
+    demo = re.search(r"^demo:.*\n\t\$\(BIN\)/aol (.*)$", (ROOT / "Makefile").read_text(), re.M)
+    assert demo is not None
+    words = demo[1].replace("--seed 0-4", "--seed 0 --epochs 2").split()
+    monkeypatch.chdir(ROOT)
+    wheel = tmp_path / build.build_wheel(str(tmp_path))
+    site = tmp_path / "site"
+    install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--target", str(site)]
+    subprocess.run([*install, str(wheel)], check=True)
+    program = "import aol, sys; print(aol.__file__); from aol.__main__ import run; run()"
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", program, *words],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(site)},
+        timeout=PATIENCE,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(str(site))
+    assert len(list((tmp_path / "runs" / "demo" / "runs").glob("*/run.json"))) == 6
+
+
 def test_the_tests_of_the_source_archive_are_collected(tmp_path, monkeypatch):
     monkeypatch.chdir(ROOT)
     with tarfile.open(tmp_path / build.build_sdist(str(tmp_path))) as archive:
