@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
 import shutil
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from io import BytesIO
@@ -12,18 +10,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 from safetensors.torch import load_file, save_file
 
 from aol.cli import main
-from aol.lab.data import open_data
-from aol.lab.data.nuisance import change
-from aol.lab.train import from_loop
+from aol.records.previews import save_previews
 from aol.records.record import DamagedRunError, read_run, write_run
 from aol.records.store import NoRunsError, read_request
+from aol.report.payload import payload
 from aol.report.run_data import load
 from aol.report.samples import samples_of
-from aol.report.write import write_report
 from tests.support.made_runs import make_data, write_data
 
 
@@ -56,17 +53,6 @@ def test_a_folder_has_every_run_in_the_order_of_the_command(out: Path) -> None:
         assert data.run.command is not None
         assert f"--seed {data.run.seed}" in data.run.command
         assert data.age == pytest.approx(run.by_class["age"], rel=1e-4)
-
-
-def test_samples_have_the_picture_of_their_place_in_the_data(out: Path) -> None:
-    samples, train = load(out / "offline")[2].samples, open_data("digits").train
-    assert samples is not None
-    for row in (0, 7, len(samples) - 1):
-        picture = samples.pictures.of(row)
-        assert picture is not None
-        pixels = np.asarray(Image.open(BytesIO(picture)))
-        assert (pixels == train.images[int(samples.index[row]), 0].numpy()).all()
-        assert int(train.labels[int(samples.index[row])]) == samples.label[row]
 
 
 def test_counts_over_time_are_those_of_the_history(out: Path) -> None:
@@ -108,7 +94,7 @@ def test_the_class_ages_on_record_are_those_of_the_samples(out: Path) -> None:
 def test_a_stream_has_no_samples_and_its_pool_for_counts(out: Path) -> None:
     (data,) = load(out / "stream")
     assert data.samples is None
-    assert data.run.counts == open_data("digits").train.counts.tolist()
+    assert (len(data.run.counts or ()), sum(data.run.counts or ())) == (10, 1438)
     assert data.run.command is not None
     assert data.run.command.startswith("aol stream")
     assert "threshold" in data.run.curves
@@ -184,121 +170,24 @@ def test_samples_of_another_run_are_named(tmp_path: Path) -> None:
         load(tmp_path)
 
 
-def test_data_that_is_missing_or_changed_gives_no_pictures(out: Path, tmp_path: Path) -> None:
-    run = copied(out, tmp_path)
-    whole = read_run(run)
-    for wrong in ({"data": "nowhere/at/all"}, {"settings": {**whole.settings, "noise": "much"}}):
-        write_run(run, replace(whole, **wrong))  # type: ignore[arg-type]
-        samples = load(run)[0].samples
-        assert samples is not None
-        assert samples.pictures.of(0) is None
-        assert samples.pictures.problem.startswith("No pictures: ")
-    write_run(run, whole)
-    tensors = load_file(run / "samples.safetensors")
-    tensors["index"] = tensors["index"].flip(0)  # as if the set had been sorted anew
-    del tensors["sha256"]
-    save_file(tensors, run / "samples.safetensors", metadata={"absent": "keep"})
-    samples = load(run)[0].samples
-    assert samples is not None
-    assert samples.pictures.of(0) is None
-
-
-def test_without_pillow_there_is_a_report_and_a_reason_for_no_pictures(
-    out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    said: list[str] = []
-    monkeypatch.setitem(sys.modules, "PIL.Image", None)
-    write_report([copied(out, tmp_path)], page=tmp_path / "page.html", warn=said.append)
-    assert (tmp_path / "page.html").is_file()
-    assert len(said) == 1
-    assert re.search(r"No pictures: .* needs pillow, .* '\.\[images\]'", said[0])
-
-
-def test_pictures_show_the_nuisance_that_the_run_saw(tmp_path: Path) -> None:
-    words = ["--nuisance", "patch", "--noise", "0.2", "--samples", "100", "--imbalance", "none", "--epochs", "1"]
-    assert main(["train", *words, "--keep-samples", "--json", "--out", str(tmp_path)]) == 0
-    (data,) = load(tmp_path)
-    assert data.samples is not None
-    picture = data.samples.pictures.of(7)
-    assert picture is not None
-    seen = change(open_data("digits"), nuisance="patch", noise=0.2).train  # type: ignore[arg-type]
-    place = int(data.samples.index[7])
-    assert int(data.samples.label[7]) == int(seen.labels[place])
-    assert np.array_equal(np.asarray(Image.open(BytesIO(picture))).transpose(2, 0, 1), seen.images[place].numpy())
-
-
-def train_on_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pictures_and_texts_are_those_that_the_folder_keeps_and_the_data_are_not_needed(tmp_path: Path) -> None:
+    write_data(tmp_path, make_data())
+    (bare,) = load(tmp_path)
+    assert bare.samples is not None
+    assert (bare.samples.picture(3), bare.samples.about) == (None, {})
     rng = np.random.default_rng(0)
-    for split in ("train", "val"):
-        for label in ("cat", "dog"):
-            (tmp_path / "set" / split / label).mkdir(parents=True)
-            for number in range(4):
-                pixels = np.full((120, 200, 3), rng.integers(0, 255, 3), np.uint8)
-                Image.fromarray(pixels).save(tmp_path / "set" / split / label / f"{number}.png")
-    monkeypatch.chdir(tmp_path)
-    words = ["--data", "./set", "--image-size", "32", "--net", "cnn", "--epochs", "1", "--keep-samples", "--json"]
-    assert main(["train", *words, "--out", "run"]) == 0
-
-
-def test_images_in_a_folder_are_shown_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    train_on_a_folder(tmp_path, monkeypatch)
-    monkeypatch.chdir("/")
-    (data,) = load(tmp_path / "run")
-    assert data.samples is not None
-    for row in range(8):
-        picture = data.samples.pictures.of(row)
+    pictures = {row: torch.from_numpy(rng.integers(0, 256, (1 + row % 2 * 2, 12, 7), np.uint8)) for row in (3, 8)}
+    save_previews(tmp_path, pictures, image=pictures.get, text=lambda row: f"text {row}")
+    (kept,) = load(tmp_path)
+    assert kept.samples is not None
+    for row, pixels in pictures.items():
+        picture = kept.samples.picture(row)
         assert picture is not None
-        shown = Image.open(BytesIO(picture))
-        assert max(shown.size) <= 96
-        number = int(data.samples.index[row])
-        original = tmp_path / "set" / "train" / ("cat", "dog")[number // 4] / f"{number % 4}.png"
-        wanted = np.asarray(Image.open(original)).mean((0, 1))
-        assert np.asarray(shown).mean((0, 1)) == pytest.approx(wanted, abs=4)
-
-
-def test_a_folder_that_only_the_run_names_is_not_shown_unless_it_is_given(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    train_on_a_folder(tmp_path, monkeypatch)
-    capsys.readouterr()
-    assert main(["report", "run"]) == 0  # by whoever trained it
-    assert f"pictures of samples come from {tmp_path / 'set'}" in capsys.readouterr().err
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "somebody else"))
-    shown = {}
-    for words in ([], ["--data-dir", "set"]):
-        assert main(["report", "run", *words]) == 0
-        said = capsys.readouterr().err
-        shown[bool(words)] = (Path(next(Path("run").glob("*.html"))).read_text().count("data:image/"), said)
-    assert shown[False][0] == 0
-    assert f"--data-dir {tmp_path / 'set'}" in shown[False][1]
-    assert shown[True][0] > 0
-    write_run(next(Path("run/runs").iterdir()), replace(read_run(next(Path("run/runs").iterdir())), data="x/.."))
-    assert main(["report", "run", "--data-dir", "set/train"]) == 0  # not the folder above it
-
-
-def test_pictures_that_cannot_be_found_are_told_in_one_sentence_and_found_with_a_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    train_on_a_folder(tmp_path, monkeypatch)
-    (tmp_path / "moved").mkdir()
-    (tmp_path / "set").rename(tmp_path / "moved" / "set")
-    capsys.readouterr()
-    assert main(["report", "run"]) == 0
-    said = capsys.readouterr().err
-    assert said.count("No pictures: the data set ./set was not found") == 1
-    assert "--data-dir FOLDER" in said
-    for folder in ("moved", "moved/set"):
-        assert main(["report", "run", "--data-dir", folder]) == 0
-        assert "No pictures" not in capsys.readouterr().err
-        (data,) = load("run", data_dir=Path(folder))
-        assert data.samples is not None
-        assert data.samples.pictures.of(0) is not None
-
-
-def test_the_folder_in_which_a_set_was_found_is_on_record(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(from_loop, "find", lambda name, data_dir: Path("/found") / name)
-    assert from_loop._found("cifar10", None) == "/found/cifar10"
-    assert from_loop._found("./mine", "data") == "data"
+        shown = np.asarray(Image.open(BytesIO(picture)))
+        assert (shown.reshape(12, 7, -1) == pixels.permute(1, 2, 0).numpy()).all()
+    assert kept.samples.picture(4) is None
+    assert kept.samples.about == {3: "text 3", 8: "text 8"}
+    assert len(payload([kept])["pictures"]) == 2  # type: ignore[arg-type]
 
 
 def test_the_samples_of_another_run_are_refused_and_old_files_without_a_name_are_read(tmp_path: Path) -> None:

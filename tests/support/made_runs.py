@@ -17,7 +17,6 @@ from aol.records.samples import FILE, write_samples
 from aol.records.store import write_request
 from aol.records.table import RunFrame, frame_of
 from aol.report.figures.summary import Method
-from aol.report.pictures import Pictures
 from aol.report.run_data import RunData
 from aol.report.samples import Samples
 
@@ -79,7 +78,7 @@ def make_samples(counts: np.ndarray, epochs: int, rng: np.random.Generator, wron
         age=age,
         ema=ema,
         answers=answers,
-        find_pictures=lambda: Pictures(lambda row: grey_png(row % 256)),
+        picture=lambda row: grey_png(row % 256),
     )
 
 
@@ -213,8 +212,6 @@ def make_large_data(classes: int = 1000, epochs: int = 200, size: int = 1_000_00
         age=age,
         ema=age.astype(np.float32),
         answers=Answers(rng.integers(0, 256, (epochs, -(-size // 8)), dtype=np.uint8), None, size),
-        find_pictures=lambda: Pictures(
-            lambda row: grey_png(row % 256, 64) + bytes(rng.integers(0, 256, 2000, np.uint8))
-        ),
+        picture=lambda row: grey_png(row % 256, 64) + bytes(rng.integers(0, 256, 2000, np.uint8)),
     )
     return replace(data, samples=samples)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from aol.cli.output import note, tell
-from aol.cli.parser import command, folder, number, path, switch, value
+from aol.cli.parser import command, number, path, switch, value
 from aol.lab.settings import WrongSettingsError
 
 FORMATS = ("png", "pdf", "svg")
@@ -29,7 +29,6 @@ PAGE = "report.html"
     value("--figures", "FOLDER", "write figures for a paper into this folder, and no page", type=path),
     value("--format", "KINDS", f"of the figures: {', '.join(FORMATS)}, or several with commas (default: png)"),
     value("--export", "FILE", "write the table of samples (.csv or .parquet), and no page", type=path),
-    value("--data-dir", "FOLDER", "look for the pictures of samples here first", type=folder),
     switch("--watch", "update the page until all runs have finished"),
     value("--every", "S", "seconds between two updates of --watch", type=number(0.1), default=5.0),
     switch("--open", "open the page in a browser"),
@@ -72,14 +71,13 @@ def _write(
 ) -> dict[str, list[Path]]:
     from aol.report.write import follow_runs, write_report
 
-    data_dir = None if args.data_dir is None else Path(args.data_dir).expanduser()
-    also: dict[str, Any] = {"figures": args.figures, "formats": formats, "table": args.export, "data_dir": data_dir}
+    also: dict[str, Any] = {"figures": args.figures, "formats": formats, "table": args.export}
     opened = _open if args.open else _ignore
     if args.watch and page is not None:
         say = _ignore if args.json else note
-        follow_runs(args.runs, page, every=args.every, say=say, opened=opened, data_dir=data_dir)
+        follow_runs(args.runs, page, every=args.every, say=say, opened=opened)
         return {"page": [page]} | (write_report(args.runs, **also) if args.figures or args.export else {})
-    written = write_report(args.runs, page=page, damaged=damaged.append, warn=note, **also)
+    written = write_report(args.runs, page=page, damaged=damaged.append, **also)
     if page is not None:
         opened(page)
     return written

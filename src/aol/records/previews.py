@@ -224,13 +224,3 @@ def _read_texts(path: Path) -> dict[int, Description]:
         }
     except (OSError, ValueError, TypeError, AttributeError):
         return {}
-
-
-def read_thumbnails(folder: Path) -> dict[int, Tensor]:
-    """Return the pictures alone; until the report reads `read_previews`."""
-    return read_previews(folder).images
-
-
-def read_descriptions(folder: Path) -> dict[int, Description]:
-    """Return the texts alone; until the report reads `read_previews`."""
-    return read_previews(folder).texts

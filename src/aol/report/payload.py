@@ -5,10 +5,12 @@ What does not fit is thinned evenly or left out, and a note on the page says so.
 
 from __future__ import annotations
 
+import base64
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from itertools import zip_longest
 
 import numpy as np
 
@@ -17,12 +19,14 @@ from aol._version import __version__
 from aol.records.compare import MethodRow
 from aol.records.metrics import MEASURES, at_the_end, is_stream
 from aol.records.record import Json, Run, numbers
+from aol.records.samples import Shorts
 from aol.report.advice import Advice, advise
-from aol.report.codec import pack, spread
-from aol.report.figures.survival import survival_by_part
+from aol.report.codec import pack, spread, steps
+from aol.report.figures.summary import parts
 from aol.report.methods import answer, method_rows
 from aol.report.run_data import RunData, last_known, trend
-from aol.report.samples import EPOCHS, Album, Samples, describe
+from aol.report.samples import Samples, choose, doubtful_first, oldest_first
+from aol.report.survival import episodes, kaplan_meier, median
 
 RUNS = 24  # with details; the others are rows of a table
 CLASSES = 100_000  # classes of all runs together, with details
@@ -33,21 +37,19 @@ POINTS = 500  # of a curve
 DIGITS = 5  # of a number
 METHODS = 50  # rows of the table of classes by method
 SAMPLES = 2400  # rows of samples, all runs together
+EPOCHS = 400  # of an age history; the last ones
 PICTURES = 900  # asked for, all runs together
 ROOM = 1_200_000  # bytes of pictures
 CHIPS = 12  # classes that a piece of advice names
 NAME = 200  # letters of a name
+LETTERS = 1000  # of a sample's own name: a path is of use only whole
+BARS = 60  # of the histogram of ages
 
 # Readings by class on the page, the most important first, and the power of their scale: below 1, small values spread.
 READINGS = {
     "age": 0.5, "test_accuracy": 1.0, "weight": 0.5, "train_accuracy": 1.0, "smoothed_age": 0.5, "train_loss": 0.5,
     "train_margin": 1.0, "test_age": 0.5, "test_loss": 0.5, "test_margin": 1.0, "mean_age": 0.5,
 }  # fmt: skip
-
-_ALL_SAMPLES = (
-    "Samples: the oldest and the most doubtful of all and of each class are listed. "
-    "The table of all samples: aol report RUN --export FILE.csv."
-)
 
 
 def payload(runs: Sequence[RunData], *, refresh: float | None = None, now: datetime | None = None) -> dict[str, Json]:
@@ -87,8 +89,7 @@ def payload(runs: Sequence[RunData], *, refresh: float | None = None, now: datet
 def _title(runs: Sequence[RunData], when: datetime) -> str:
     """Return what the page is about: the data sets, else the folder of the runs, and the date."""
     sets = dict.fromkeys(str(name) for data in runs if (name := data.run.settings.get("data") or data.run.data))
-    folders = dict.fromkeys(data.folder.name for data in runs)
-    names = list(sets or folders)
+    names = list(sets or dict.fromkeys(data.folder.name for data in runs))
     more = f" and {len(names) - 3} more" if len(names) > 3 else ""
     return f"{_short(', '.join(names[:3]))}{more}, {when.strftime('%Y-%m-%d')}"
 
@@ -99,14 +100,13 @@ def _methods(rows: Sequence[MethodRow], notes: list[str]) -> dict[str, Json]:
         notes.append(f"Methods: the first {METHODS} of {len(rows)} are listed.")
     shown: list[Json] = []
     for row in rows[:METHODS]:
-        gain = row.gain
-        ends = gain.interval if gain is not None else None
+        interval = None if row.gain is None else row.gain.interval
         accuracy, spread_, *others = numbers([row.mean, row.spread, *row.measures.values()], DIGITS)
         shown.append(
             {
                 "name": _short(row.name), "method": _short(row.method), "seeds": row.seeds, "accuracy": accuracy,
-                "spread": spread_, "gain": None if gain is None else numbers([gain.mean], DIGITS)[0],
-                "interval": None if ends is None else numbers(ends, DIGITS), "measures": others,
+                "spread": spread_, "gain": None if row.gain is None else numbers([row.gain.mean], DIGITS)[0],
+                "interval": None if interval is None else numbers(interval, DIGITS), "measures": others,
             }
         )  # fmt: skip
     baseline = next((row.baseline for row in rows if row.gain is not None), None)
@@ -119,9 +119,9 @@ def _summary(data: RunData, *, measures: bool) -> dict[str, Json]:
     run = data.run
     left_out = _repeated(run) if measures else {f"test_{name}" for name in MEASURES}
     accuracy = run.curves.get("test_accuracy", np.full(1, np.nan))
-    end = at_the_end(accuracy, stream=is_stream(run))
-    last, tail = numbers([last_known(accuracy), end], DIGITS)
+    last, tail = numbers([last_known(accuracy), at_the_end(accuracy, stream=is_stream(run))], DIGITS)
     kept = spread(len(run.epochs), POINTS)
+    curves = {name: values[kept] for name, values in sorted(run.curves.items()) if name not in left_out}
     return {
         "name": _short(data.name),
         "method": _short(run.method),
@@ -134,9 +134,7 @@ def _summary(data: RunData, *, measures: bool) -> dict[str, Json]:
         "versions": {_short(key): value for key, value in run.versions.items()},
         "command": run.command,
         "epochs": run.epochs[kept].tolist(),
-        "curves": {
-            name: numbers(values[kept], DIGITS) for name, values in sorted(run.curves.items()) if name not in left_out
-        },
+        "curves": {name: numbers(values, DIGITS) for name, values in curves.items()},
         "lastAccuracy": last,
         "tailAccuracy": tail,
         "details": False,
@@ -146,21 +144,21 @@ def _summary(data: RunData, *, measures: bool) -> dict[str, Json]:
 def _repeated(run: Run) -> set[str]:
     """Return curves that repeat another, as on a balanced test set."""
     pairs = {"test_balanced_accuracy": "test_accuracy", "test_worst_tenth": "test_worst_class"}
+    curves = run.curves
     return {
         name
         for name, other in pairs.items()
-        if name in run.curves
-        and np.allclose(run.curves[name], run.curves.get(other, np.nan), atol=1e-6, equal_nan=True)
+        if name in curves and np.allclose(curves[name], curves.get(other, np.nan), atol=1e-6, equal_nan=True)
     }
 
 
 def _details(data: RunData, methods: Sequence[MethodRow], runs: int, album: Album, notes: list[str]) -> dict[str, Json]:
-    run = data.run
+    run, samples = data.run, data.samples
     last = {name: data.last(name) for name in READINGS}
-    found: dict[str, Json] = {
+    details: dict[str, Json] = {
         "details": True,
         "counts": None if run.counts is None else list(run.counts),
-        "advice": [_sentence(each) for each in advise(data, methods)],
+        "advice": [_sentence(advice) for advice in advise(data, methods)],
         "last": {name: pack(values) for name, values in last.items() if values is not None},
         "trend": pack(trend(run.over_time["age"])) if "age" in run.over_time else None,
         "byClass": _over_time(run, CELLS // runs, notes),
@@ -169,31 +167,17 @@ def _details(data: RunData, methods: Sequence[MethodRow], runs: int, album: Albu
         "survival": [],
         "samples": None,
     }
-    if data.samples is not None:
-        size, most = len(run.classes), SAMPLES // (2 * runs)
-        answer, share = data.samples.confusion(size)
-        found["confused"] = {"answer": answer.tolist(), "share": numbers(share, 2)}
-        classes, counts = data.samples.confusion_matrix(size)
-        found["matrix"] = {"classes": list(classes), "counts": [[*row] for row in counts], "total": size}
-        found["survival"] = _survival(run, data.samples)
-        found["samples"] = about = describe(data.samples, size, most=most, album=album, pictures=PICTURES // runs)
-        _note_samples(data, about, album, notes)
-    return found
-
-
-def _survival(run: Run, samples: Samples) -> list[Json]:
-    """Return how long errors last, by part of the classes: the share still open after t epochs, and the median."""
-    found: list[Json] = []
-    for part_, episodes, curve in survival_by_part(run, samples):
-        kept = spread(len(curve.t), POINTS // 5)
-        found.append(
-            {
-                "name": part_.name, "t": curve.t[kept].tolist(), "share": numbers(curve.share[kept], 4),
-                "episodes": episodes.count, "open": int(episodes.open.sum()),
-                "median": numbers([curve.median], DIGITS)[0],
-            }
-        )  # fmt: skip
-    return found
+    if samples is None:
+        return details
+    size = len(run.classes)
+    answers, share = samples.confusion(size)
+    classes, counts = samples.confusion_matrix(size)
+    return details | {
+        "confused": {"answer": answers.tolist(), "share": numbers(share, 2)},
+        "matrix": {"classes": list(classes), "counts": [[*row] for row in counts], "total": size},
+        "survival": _survival(run, samples),
+        "samples": _samples(data, samples, runs, album, notes),
+    }
 
 
 def _sentence(advice: Advice) -> dict[str, Json]:
@@ -205,36 +189,133 @@ def _sentence(advice: Advice) -> dict[str, Json]:
 def _over_time(run: Run, room: int, notes: list[str]) -> dict[str, Json]:
     """Return the readings by class over time: ages get half of the bytes, the others share the rest."""
     names = [name for name in READINGS if name in run.over_time]
-    found: dict[str, Json] = {}
+    packed: dict[str, Json] = {}
     for name in names:
-        values = run.over_time[name]
+        values, spoken = run.over_time[name], name.replace("_", " ").capitalize()
         rows = np.flatnonzero(np.isfinite(values).any(1))  # the epochs in which it was read
         share = room // 2 if name == "age" else room // 2 // max(1, len(names) - 1)
         points = min(COLUMNS, max(FEWEST, share // max(1, values.shape[1])))
         if name != "age" and share < FEWEST * values.shape[1] and len(rows) > points:
-            notes.append(f"{_spoken(name)} is kept for the last epoch only.")
+            notes.append(f"{spoken} is kept for the last epoch only.")
             continue
         kept = rows[spread(len(rows), points)]
         if len(kept) < len(rows):
-            notes.append(f"{_spoken(name)} is kept for {len(kept):,} of {len(rows):,} epochs.")
+            notes.append(f"{spoken} is kept for {len(kept):,} of {len(rows):,} epochs.")
         bits = 16 if 2 * len(kept) * values.shape[1] <= share else 8
-        found[name] = pack(values[kept], bits=bits, power=READINGS[name]) | {"epochs": run.epochs[kept].tolist()}
-    return found
+        packed[name] = pack(values[kept], bits=bits, power=READINGS[name]) | {"epochs": run.epochs[kept].tolist()}
+    return packed
 
 
-def _note_samples(data: RunData, about: dict[str, Any], album: Album, notes: list[str]) -> None:
-    name, epochs, total = _short(data.name), len(data.run.epochs), about["total"]
-    if len(about["id"]) < total:
-        old, doubted = len(about["oldest"]), len(about["doubtful"])
-        notes += [_ALL_SAMPLES, f"{name}, of {total:,} samples: {old:,} are listed as oldest, {doubted:,} as doubtful."]
-    if epochs > EPOCHS:
-        notes.append(f"{name}: age histories of samples show the last {EPOCHS} of {epochs:,} epochs.")
+# Samples
+
+
+@dataclass
+class Album:
+    """The pictures of a page, each kept once, until `room` bytes are full."""
+
+    room: int
+    urls: dict[str, int] = field(default_factory=dict)
+
+    def add(self, picture: bytes | None) -> int:
+        """Return the place of a PNG; −1 where there is none, or no room.
+
+        >>> album = Album(room=100)
+        >>> album.add(b"PNG"), album.add(None), album.add(b"PNG"), [*album.urls]
+        (0, -1, 0, ['data:image/png;base64,UE5H'])
+        """
+        if not picture or self.full:
+            return -1
+        url = f"data:image/png;base64,{base64.b64encode(picture).decode()}"
+        if url not in self.urls:
+            self.room -= len(url)
+        return self.urls.setdefault(url, len(self.urls))
+
+    @property
+    def full(self) -> bool:
+        """Whether no picture fits any more."""
+        return self.room <= 0
+
+
+def _survival(run: Run, samples: Samples) -> list[Json]:
+    """Return how long errors last, by part of the classes: the share still open after t epochs, and the median."""
+    of_sizes = parts(run.counts or np.bincount(samples.label, minlength=len(run.classes)))
+    group = np.full(len(run.classes), -1)
+    for number, part in enumerate(of_sizes):
+        group[part.classes] = number
+    shown: list[Json] = []
+    for part, errors in zip(of_sizes, episodes(samples.answers, group[samples.label]), strict=False):
+        if not errors.count:
+            continue
+        share = kaplan_meier(errors)
+        kept = spread(len(share), POINTS // 5)
+        shown.append(
+            {
+                "name": part.name, "t": kept.tolist(), "share": numbers(share[kept], 4), "episodes": errors.count,
+                "open": int(errors.open.sum()), "median": numbers([median(share)], DIGITS)[0],
+            }
+        )  # fmt: skip
+    return shown
+
+
+def _samples(data: RunData, samples: Samples, runs: int, album: Album, notes: list[str]) -> dict[str, Json]:
+    """Return what the page says of a run's samples: rows of columns, and which rows are oldest and most doubtful."""
+    most, size = SAMPLES // (2 * runs), len(data.run.classes)
+    old = choose(oldest_first(samples), samples.label, most, size)
+    doubted = choose(doubtful_first(samples), samples.label, most // 2, size)
+    rows = np.unique(np.concatenate((old, doubted)))
+    ages = samples.history(rows)[-EPOCHS:]
+    wanted = dict.fromkeys(row for pair in zip_longest(doubted.tolist(), old.tolist()) for row in pair)  # by turns
+    wanted.pop(None, None)
+    pictures = {row: album.add(samples.picture(row)) for row in [*wanted][: PICTURES // runs] if not album.full}
+    _note_samples(data, len(samples), len(rows), (len(old), len(doubted)), notes)
     if album.full:
         notes.append("The page has pictures of the first samples only, to stay small.")
+    return {
+        "total": len(samples),
+        "wrong": int(np.where(samples.prediction < 0, samples.age > 1, samples.wrong_now).sum()),
+        "unseen": int((samples.age == 0).sum()),
+        "likely": int(samples.likely_mislabelled.sum()),
+        "ages": _histogram(samples.age),
+        "oldest": np.searchsorted(rows, old).tolist(),
+        "doubtful": np.searchsorted(rows, doubted).tolist(),
+        "isLikely": samples.likely_mislabelled[rows].astype(int).tolist(),
+        "id": [samples.id(int(row))[:LETTERS] for row in rows],
+        "label": samples.label[rows].tolist(),
+        "prediction": samples.prediction[rows].tolist(),
+        "age": samples.age[rows].tolist(),
+        "confidence": numbers(samples.confidence[rows], 3),
+        "top": numbers(samples.top[rows], 3),
+        "average": numbers(samples.mean_confidence[rows], 3),
+        "suspicion": numbers(samples.suspicion[rows], 4),
+        "other": numbers(samples.mean_other[rows], 3),
+        "wrongEpochs": samples.wrong[rows].tolist(),
+        "seenEpochs": samples.seen[rows].tolist(),
+        "historyEpochs": EPOCHS,
+        "historyMost": int(ages.max(initial=1)),
+        "history": [steps(column) for column in ages.T],
+        "about": [samples.about.get(int(row)) for row in rows] if samples.about else None,
+        "picture": [pictures.get(int(row), -1) for row in rows],
+    }
 
 
-def _spoken(name: str) -> str:
-    return name.replace("_", " ").capitalize()
+def _note_samples(data: RunData, total: int, listed: int, by_list: tuple[int, int], notes: list[str]) -> None:
+    name, epochs = _short(data.name), len(data.run.epochs)
+    if listed < total:
+        notes += [
+            "Samples: the oldest and the most doubtful of all and of each class are listed. "
+            "The table of all samples: aol report RUN --export FILE.csv.",
+            f"{name}, of {total:,} samples: {by_list[0]:,} are listed as oldest, {by_list[1]:,} as doubtful.",
+        ]
+    if epochs > EPOCHS:
+        notes.append(f"{name}: age histories of samples show the last {EPOCHS} of {epochs:,} epochs.")
+
+
+def _histogram(age: Shorts) -> list[Json]:
+    """Return `[from, to, how many]` for each bar, of seen samples; bars hold one age where there are few."""
+    seen = age[age > 0]
+    width = -(-int(seen.max(initial=1)) // BARS)
+    counts = np.bincount((seen - 1) // width)
+    return [[1 + bar * width, (bar + 1) * width, int(count)] for bar, count in enumerate(counts)]
 
 
 def _short(text: str) -> str:

@@ -43,35 +43,35 @@ class RunData:
     @property
     def age(self) -> Floats | None:
         """The last known age of each class, `[C]`; the smoothed age where there is no other."""
-        found = [age for age in map(self.last, _AGES) if age is not None and np.isfinite(age).any()]
-        return found[0] if found else None
+        known = (age for age in map(self.last, _AGES) if age is not None and np.isfinite(age).any())
+        return next(known, None)
 
 
-def load(
-    *paths: str | os.PathLike[str], damaged: Callable[[str], None] | None = None, data_dir: Path | None = None
-) -> list[RunData]:
+def load(*paths: str | os.PathLike[str], damaged: Callable[[str], None] | None = None) -> list[RunData]:
     """Return all runs in some folders that have finished an epoch, in the order in which they were asked for.
 
     A folder is the `--out` of a command, the folder of a study or of a `Recorder`, one run, or a folder of those.
     Where others can be read, damaged runs are left out and `damaged` gets the reasons; without it they are an error.
-    Pictures of samples are looked for in `data_dir` first.
     """
-    found, problems = [], []
+    runs, problems = [], []
     for folder in find_runs(*paths):
         try:
-            found.append(_read(folder, data_dir))
+            runs.append(_read(folder))
         except DamagedRunError as error:
             problems.append(error)
     for problem in problems:
-        if damaged is None or not found:
+        if damaged is None or not runs:
             raise problem
         damaged(str(problem))
-    return _named([each for each in found if each is not None])
+    known = [data for data in runs if data is not None]
+    # Runs of one name are told apart by the settings in which they differ, else by number.
+    names = unlike(told_apart([data.name for data in known], [data.run for data in known]))
+    return [replace(data, name=name) for data, name in zip(known, names, strict=True)]
 
 
-def _read(folder: Path, data_dir: Path | None) -> RunData | None:
+def _read(folder: Path) -> RunData | None:
     run = read_run(folder)
-    samples = samples_of(folder, run, data_dir)
+    samples = samples_of(folder, run)
     if samples is not None:  # the two files of a run that is being trained, or was resumed, may be some epochs apart
         epochs = min(len(run.epochs), len(samples.answers))
         run, samples = _first_epochs(run, epochs), samples.first_epochs(epochs)
@@ -85,19 +85,9 @@ def _first_epochs(run: Run, epochs: int) -> Run:
     if epochs == len(run.epochs):
         return run
     over_time = {name: values[:epochs] for name, values in run.over_time.items()}
-    return replace(
-        run,
-        epochs=run.epochs[:epochs],
-        curves={name: values[:epochs] for name, values in run.curves.items()},
-        over_time=over_time,
-        by_class=by_class_of(over_time) if epochs else {},
-    )
-
-
-def _named(runs: list[RunData]) -> list[RunData]:
-    """Make names unique: by the settings in which runs of one name differ, else by number."""
-    names = unlike(told_apart([data.name for data in runs], [data.run for data in runs]))
-    return [replace(data, name=name) for data, name in zip(runs, names, strict=True)]
+    curves = {name: values[:epochs] for name, values in run.curves.items()}
+    by_class = by_class_of(over_time) if epochs else {}
+    return replace(run, epochs=run.epochs[:epochs], curves=curves, over_time=over_time, by_class=by_class)
 
 
 def last_known(values: np.ndarray[tuple[int, ...], np.dtype[np.floating]]) -> Floats:
@@ -105,8 +95,6 @@ def last_known(values: np.ndarray[tuple[int, ...], np.dtype[np.floating]]) -> Fl
 
     >>> last_known(np.array([[1.0, 2.0, np.nan], [3.0, np.nan, np.nan]])).tolist()
     [3.0, 2.0, nan]
-    >>> float(last_known(np.array([1.0, 2.0, np.nan])))
-    2.0
     """
     if not len(values):
         return np.full(values.shape[1:], np.nan)

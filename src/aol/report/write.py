@@ -33,30 +33,36 @@ def write_report(
     formats: Sequence[str] = ("png",),
     table: Path | None = None,
     damaged: Callable[[str], None] | None = None,
-    data_dir: Path | None = None,
-    warn: Callable[[str], None] = lambda _: None,
 ) -> dict[str, list[Path]]:
     """Write what is asked for of the runs in some folders, and return the files by kind: page, figures, tables.
 
     `damaged` gets the reason for each run that is left out because its record is damaged; by default that is an error.
-    `data_dir` is where pictures are looked for first; `warn` is told where they come from, or why there are none.
     """
-    runs = load(*paths, damaged=damaged, data_dir=data_dir)
+    runs = load(*paths, damaged=damaged)
     if not runs:
         raise store.NoRunsError(f"{', '.join(map(str, paths))}: no epoch has finished yet; --watch waits for it.")
     written: dict[str, list[Path]] = {}
     if page is not None:
         write_page(runs, page)
         written["page"] = [page]
-        pictures = [data.samples.pictures for data in runs if data.samples is not None]
-        places = [f"pictures of samples come from {each.place}." for each in pictures if each.place]
-        for text in dict.fromkeys([*(each.problem for each in pictures if each.problem), *places]):
-            warn(text)
     if figures is not None:
         written["figures"] = draw(frame_of((data.folder, data.run) for data in runs), figures, formats)
     if table is not None:
         written["tables"] = [export(data, place) for data, place in table_files(runs, table)]
     return written
+
+
+def table_files(runs: Sequence[RunData], path: Path) -> list[tuple[RunData, Path]]:
+    """Return which table goes to which file: the one asked for, or one a run beside it, named by the run's folder."""
+    kept = [data for data in runs if data.samples is not None]
+    if not kept:
+        raise RuntimeError("no run here recorded its samples: --export needs runs trained with --keep-samples.")
+    names = unlike((data.folder.name for data in kept), "-{}")
+    places = [path.with_stem(f"{path.stem}-{name}") for name in names] if len(kept) > 1 else [path]
+    return list(zip(kept, places, strict=True))
+
+
+# Following runs
 
 
 def follow_runs(
@@ -66,7 +72,6 @@ def follow_runs(
     every: float,
     say: Callable[[str], None],
     opened: Callable[[Path], None] = lambda _: None,
-    data_dir: Path | None = None,
 ) -> None:
     """Keep the page up to date until all runs have finished.
 
@@ -84,25 +89,11 @@ def follow_runs(
         say(f"{page}: {'all runs have finished' if finished else f'epoch {epochs}'}")
 
     try:
-        watch(paths, write, every=every, say=say, data_dir=data_dir)
+        watch(paths, write, every=every, say=say)
     except KeyboardInterrupt:
         if last:
             write_page(last, page)
         raise
-
-
-def table_files(runs: Sequence[RunData], path: Path) -> list[tuple[RunData, Path]]:
-    """Return which table goes to which file: the one asked for, or one a run beside it, named by the run's folder."""
-    kept = [data for data in runs if data.samples is not None]
-    if not kept:
-        raise RuntimeError("no run here recorded its samples: --export needs runs trained with --keep-samples.")
-    if len(kept) == 1:
-        return [(kept[0], path)]
-    names = unlike((data.folder.name for data in kept), "-{}")
-    return [(data, path.with_stem(f"{path.stem}-{name}")) for data, name in zip(kept, names, strict=True)]
-
-
-# Following runs
 
 
 def watch(
@@ -112,22 +103,18 @@ def watch(
     every: float,
     say: Callable[[str], None],
     sleep: Callable[[float], None] = time.sleep,
-    data_dir: Path | None = None,
 ) -> None:
     """Call `write(runs, finished)` for the runs in some folders, now and after each change, until all have finished.
 
     Looks every few seconds, and less often where reading takes long. A problem that may pass is reported once; a place
     that cannot be read or written is an error.
     """
-    before = None
-    said = ""
+    before, said = None, ""
     while True:
-        begun = time.monotonic()
-        now = record_states(paths)
-        problem = ""
+        begun, now, problem = time.monotonic(), record_states(paths), ""
         if now != before:
             try:
-                runs = load(*paths, data_dir=data_dir)
+                runs = load(*paths)
                 if not runs:
                     raise store.NoRunsError(f"{', '.join(map(str, paths))}: no epoch has finished yet.")
                 finished = all_finished(paths, runs)
@@ -147,7 +134,7 @@ def watch(
 
 def record_states(paths: Sequence[Path]) -> set[tuple[str, int, int]]:
     """Return what changes when records do: the name, time and size of every record."""
-    found = set()
+    states = set()
     for path in paths:
         for folder, folders, names in os.walk(path):
             folders[:] = [name for name in folders if not name.startswith(".")]
@@ -155,8 +142,8 @@ def record_states(paths: Sequence[Path]) -> set[tuple[str, int, int]]:
                 file = os.path.join(folder, name)
                 with contextlib.suppress(OSError):  # removed since
                     about = os.stat(file)
-                    found.add((file, about.st_mtime_ns, about.st_size))
-    return found
+                    states.add((file, about.st_mtime_ns, about.st_size))
+    return states
 
 
 def all_finished(paths: Sequence[Path], runs: Sequence[RunData]) -> bool:
@@ -165,5 +152,5 @@ def all_finished(paths: Sequence[Path], runs: Sequence[RunData]) -> bool:
     done = {data.folder.resolve() for data in runs if data.run.finished}
     folders = {*places, *(data.folder.resolve().parent.parent for data in runs)}
     asked = [folder for folder in folders if any(folder.is_relative_to(place) for place in places)]
-    wanted = {store.Store(folder).path(each) for folder in asked for each in store.requested_ids(folder)}
+    wanted = {store.Store(folder).path(run) for folder in asked for run in store.requested_ids(folder)}
     return wanted <= done and len(done) == len(runs)

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from aol.report.figures import draw, figures_of_methods, figures_of_run, style
+from aol.report.figures import draw, style
 from aol.report.figures.heatmap import heatmap
-from tests.support.made_runs import PAYLOADS, changed, frame, make_data, method_of, write_data
+from tests.support.made_runs import PAYLOADS, changed, frame, make_data
 
 
 def texts(axes: object, which: str) -> list[str]:
@@ -24,20 +24,19 @@ def test_every_figure_is_drawn_from_2_to_1000_classes_in_every_format(tmp_path: 
     for classes, formats in ((2, ("png", "svg")), (21, ("pdf",)), (1000, ("png", "pdf"))):
         counts = [max(2, 400 // (place + 1)) for place in range(classes)]
         data = make_data(names=[f"c{i}" for i in range(classes)], counts=counts, epochs=3)
-        written = draw(frame(write_data(tmp_path / f"run{classes}", data)), tmp_path / str(classes), formats)
+        written = draw(frame(data), tmp_path / str(classes), formats)
         assert {path.suffix for path in written} == {f".{each}" for each in formats}
-        wanted = {"accuracy", "head-middle-tail", "heatmap-none", "observation-none", "weights-none", "survival-none"}
-        assert {path.stem for path in written} == wanted | ({"correlations-none"} if classes > 2 else set())
+        assert {path.stem for path in written} == {"accuracy", "head-middle-tail", "heatmap-none"}
         for path in written:
             assert path.stat().st_size > 1000
         for path in (each for each in written if each.suffix == ".png"):
             width, height = Image.open(path).size
             assert width == round(3.3 * 400)
-            assert height < 1.4 * width or "correlations" in path.name
+            assert height < 1.4 * width
 
 
 def test_fonts_travel_with_the_file_and_the_same_story_gives_the_same_bytes(tmp_path: Path) -> None:
-    run = frame(write_data(tmp_path / "run", make_data()))
+    run = frame(make_data())
     first = draw(run, tmp_path / "a", ("png", "pdf", "svg"))
     second = draw(run, tmp_path / "b", ("png", "pdf", "svg"))
     for one, two in zip(first, second, strict=True):
@@ -107,22 +106,14 @@ def test_stories_without_this_or_that_are_drawn_as_far_as_they_go(tmp_path: Path
     bare = make_data(samples=False, over_time={}, curves={})
     assert draw(frame(bare), tmp_path / "bare") == []
     assert draw(frame(), tmp_path / "none") == []
-    single = frame(write_data(tmp_path / "single", make_data(epochs=1)))
-    assert {path.stem.split("-")[0] for path in draw(single, tmp_path / "one")} >= {"accuracy", "heatmap", "survival"}
+    single = frame(make_data(epochs=1))
+    assert {path.stem.split("-")[0] for path in draw(single, tmp_path / "one")} >= {"accuracy", "heatmap"}
     last = changed(make_data(), by_class=make_data().run.by_class, over_time={}, counts=None)  # as those of aol 0.1.0
     names = {path.stem for path in draw(frame(last), tmp_path / "last")}
-    assert names == {"accuracy", "head-middle-tail", "observation-none", "correlations-none"}
+    assert names == {"accuracy", "head-middle-tail"}
     gaps = make_data(samples=False)
     for values in (*gaps.run.over_time.values(), *gaps.run.curves.values()):
         values[::2] = np.nan
     assert draw(frame(gaps), tmp_path / "gaps")
     empty = make_data(counts=[9, 0, 0, 0, 0, 0], epochs=3)
     assert draw(frame(empty), tmp_path / "empty")
-
-
-def test_every_figure_has_a_name() -> None:
-    data = make_data()
-    assert list(figures_of_methods([method_of("none", data)])) == ["accuracy", "head-middle-tail", "sweep"]
-    of_run = ["heatmap", "observation", "correlations", "weights"]
-    assert list(figures_of_run(data.run, None)) == of_run
-    assert list(figures_of_run(data.run, data.samples)) == [*of_run, "survival"]

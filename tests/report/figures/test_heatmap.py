@@ -1,13 +1,21 @@
-"""Maps of class age: one scale for all panels, its ends and exponents, and how classes are called."""
+"""Maps of class age: what is drawn is what was recorded; scale, its ends and exponents, and names of classes."""
 
 from __future__ import annotations
 
+from io import BytesIO
+
+import matplotlib
 import numpy as np
 import pytest
+from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
+from PIL import Image
 
 from aol.report.figures import style
-from aol.report.figures.heatmap import AgeMap, draw_ages
+from aol.report.figures.accuracy import accuracy_curves
+from aol.report.figures.heatmap import AgeMap, draw_ages, heatmap
+from aol.report.run_data import RunData
+from tests.support.made_runs import changed, make_data, method_of
 
 
 def _map(classes: int, *, epochs: int = 4, counts: list[int] | None = None, numbered: bool = True) -> AgeMap:
@@ -63,3 +71,98 @@ def test_numbered_classes_keep_their_numbers_and_sizes_however_many_there_are() 
 
 def test_a_bar_has_an_arrow_only_where_a_class_is_older_than_its_end() -> None:
     assert [_drawn(_map(3), largest=end).axes[-1]._colorbar.extend for end in (3.0, 1.5)] == ["neither", "max"]  # type: ignore[attr-defined]
+
+
+# Of a run
+
+
+def pixels(figure: object) -> np.ndarray:
+    """The figure as it is drawn, `uint8 [H, W, 3]`."""
+    buffer = BytesIO()
+    figure.savefig(buffer, format="png", dpi=200)  # type: ignore[attr-defined]
+    return np.asarray(Image.open(buffer).convert("RGB"))
+
+
+def at(figure: object, x: float, y: float) -> tuple[int, int, int]:
+    """The colour at a place in data coordinates of the first panel."""
+    shown = pixels(figure)
+    figure.set_dpi(200)  # type: ignore[attr-defined]
+    column, row = figure.axes[0].transData.transform((x, y))  # type: ignore[attr-defined]
+    return tuple(int(v) for v in shown[shown.shape[0] - 1 - int(row), int(column)])  # type: ignore[return-value]
+
+
+def tail_first(**changes: object) -> RunData:
+    """A data whose first class is its smallest, so that order matters."""
+    return make_data(names=["rare", "common", "usual"], counts=[5, 60, 20], epochs=8, **changes)  # type: ignore[arg-type]
+
+
+def test_the_heatmap_shows_every_age_head_on_top_in_the_papers_colours() -> None:
+    data = tail_first()
+    figure = heatmap(data.run)
+    assert figure is not None
+    axes, bar = figure.axes
+    (image,) = axes.images
+    wanted = data.run.over_time["age"][:, [1, 2, 0]].T
+    assert np.asarray(image.get_array()) == pytest.approx(wanted)
+    assert isinstance(image.norm, PowerNorm)
+    assert (image.norm.gamma, image.norm.vmin, image.norm.vmax) == (0.35, 1.0, 100.0)
+    assert _texts(axes, "y") == ["common", "usual", "rare"]
+    assert _texts(bar, "y") == ["1", "2", "5", "10", "20", "50", "100"]
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ("epoch", "class, head to tail")
+    assert bar.get_ylabel() == "class age (epochs)"
+
+
+def test_the_colours_at_known_places_of_the_heatmap_are_those_of_the_ages() -> None:
+    ages = np.tile([1.0, 100.0, 10.0], (8, 1))
+    ages[3, 1] = 400.0  # saturates
+    ages[5, 2] = np.nan  # grey
+    data = tail_first(samples=False)
+    data = changed(data, over_time=data.run.over_time | {"age": ages})
+    figure = heatmap(data.run)
+    assert figure is not None
+    shades = matplotlib.colormaps["magma"]
+
+    def shade(age: float) -> tuple[int, ...]:
+        return tuple(round(255 * v) for v in shades(((age - 1) / 99) ** 0.35)[:3])
+
+    for (epoch, row), wanted in {(1, 2): shade(1), (2, 0): shade(100), (4, 0): shade(100), (2, 1): shade(10)}.items():
+        assert at(figure, epoch, row) == pytest.approx(wanted, abs=3), (epoch, row)
+    assert at(figure, 6, 1) == pytest.approx((189, 189, 189), abs=2)
+    assert figure.axes[1].get_ylabel() == "class age (epochs)"
+
+
+def test_many_classes_are_counted_instead_of_named_and_have_the_other_exponent() -> None:
+    data = make_data(names=[f"c{i}" for i in range(120)], counts=[1000 - 8 * i for i in range(120)], epochs=4)
+    figure = heatmap(data.run)
+    assert figure is not None
+    axes = figure.axes[0]
+    assert axes.images[0].norm.gamma == 0.5  # type: ignore[union-attr]
+    assert _texts(axes, "y")[0] == "1  (n=1,000)"
+    assert _texts(axes, "y")[-1] == "120  (n=48)"
+    assert len(_texts(axes, "y")) == 5
+
+
+def test_epochs_on_the_heatmap_are_those_on_record() -> None:
+    data = changed(tail_first(samples=False), epochs=np.arange(11, 19))
+    figure = heatmap(data.run)
+    assert figure is not None
+    assert figure.axes[0].get_xlim() == (10.5, 18.5)
+
+
+def test_every_figure_of_a_stream_counts_steps_and_a_single_epoch_is_one_tick() -> None:
+    stream = tail_first(samples=False)
+    stream = changed(stream, settings=stream.run.settings | {"scenario": "stream"})
+    for data, label in ((stream, "step"), (make_data(epochs=1), "epoch")):
+        for figure in (heatmap(data.run), accuracy_curves([method_of("none", data)])):
+            assert figure is not None
+            assert figure.axes[0].get_xlabel() == label
+            assert label == "step" or _texts(figure.axes[0], "x") == ["1"]
+
+
+def test_long_names_that_begin_alike_can_be_told_apart() -> None:
+    figure = heatmap(make_data(names=[f"quite a long name of class {place}" for place in range(12)]).run)
+    assert figure is not None
+    written = _texts(figure.axes[0], "y")
+    assert len(set(written)) == 12
+    assert max(map(len, written)) <= 18
+    assert style.shorten_all(["cat", "a very long name, but the only one"], 12) == ["cat", "a very long…"]

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import numpy as np
 import pytest
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 from matplotlib.transforms import Bbox
 
-from aol.report.figures import figures_of_methods, figures_of_run
+from aol.report.figures import BY_SIZES, OF_METHODS, OF_RUN
 from aol.report.figures.accuracy import head_middle_tail
 from aol.report.figures.heatmap import heatmap
-from aol.report.figures.observation import observation
-from aol.report.figures.weights import weights
-from aol.report.run_data import RunData
 from tests.support.made_runs import changed, make_data, method_of
 
 
@@ -51,13 +47,6 @@ def faults(figure: Figure) -> Iterator[str]:
                 yield f"{text!r} covers {other!r}"
 
 
-def steep(data: RunData) -> RunData:
-    """A data whose weights span decades, as class-balanced ones do, and whose losses are large."""
-    weight = data.run.over_time["weight"] * np.geomspace(0.05, 20.0, len(data.run.classes))
-    loss = 1000 * data.run.over_time["train_loss"]
-    return changed(data, over_time=data.run.over_time | {"weight": weight, "test_loss": loss})
-
-
 TEN = [5000 // 2**place for place in range(10)]
 RUNS = {
     "two": make_data(names=["cat", "dog"], counts=[50, 5], samples=False),
@@ -72,32 +61,20 @@ RUNS = {
 @pytest.mark.parametrize("name", RUNS)
 def test_nothing_written_in_a_figure_is_cut_or_covered(name: str, scenario: str) -> None:
     plain = changed(RUNS[name], settings=RUNS[name].run.settings | {"scenario": scenario})
-    found = {}
-    # A stream changes the ends of curves and the name of time, steepness only weights and losses: not every pair.
-    for kind, data in [("plain", plain), *([("steep", steep(plain))] if scenario == "offline" else [])]:
-        figures = figures_of_run(data.run, data.samples) | figures_of_methods([method_of("aol ρ=0.5 class", data)])
-        drawn = {title: figure for title, figure in figures.items() if figure is not None}
-        assert len(drawn) >= 5
-        found |= {f"{title}, {kind}": [*faults(figure)] for title, figure in drawn.items()}
-    assert {title: wrong for title, wrong in found.items() if wrong} == {}
-
-
-def test_lines_that_end_together_can_be_told_apart() -> None:
-    data = make_data(names=[f"c{i}" for i in range(60)], counts=list(range(60, 0, -1)), epochs=5, samples=False)
-    weight = np.linspace(1.0, np.where(np.arange(60) < 20, 0.4, 1.3), 5)
-    figure = weights(changed(data, over_time={"weight": weight}).run)
-    assert figure is not None
-    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["head", "middle", "tail"]
-    assert [*faults(figure)] == []
+    method = method_of("aol ρ=0.5 class", plain)
+    figures = {name: draw([method]) for name, draw in (OF_METHODS | BY_SIZES).items()}
+    figures |= {name: draw(plain.run) for name, draw in OF_RUN.items()}
+    drawn = {name: figure for name, figure in figures.items() if figure is not None}
+    assert drawn.keys() == {"accuracy", "head-middle-tail", "heatmap"}
+    assert {name: wrong for name, figure in drawn.items() if (wrong := [*faults(figure)])} == {}
 
 
 def test_classes_of_about_one_size_have_no_head_and_no_tail() -> None:
     """So it is on a stream whose head moves: all of the set passes by."""
     data = make_data(names=list("abcdef"), counts=[142, 146, 139, 145, 146, 140])
-    shown, seen, bars = heatmap(data.run), observation(data.run), head_middle_tail([method_of("none", data)])
+    shown, bars = heatmap(data.run), head_middle_tail([method_of("none", data)])
     assert shown is not None
-    assert seen is not None
     assert bars is not None
     assert [label.get_text() for label in shown.axes[0].get_yticklabels()] == list("abcdef")
-    assert (shown.axes[0].get_ylabel(), seen.axes[2].get_xlabel()) == ("class", "class")
+    assert shown.axes[0].get_ylabel() == "class"
     assert [label.get_text() for label in bars.axes[0].get_xticklabels()] == ["all classes"]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from aol.records.metrics import at_the_end
-from aol.report.figures.summary import correlation, final, mean_age, methods, parts, spread
+from aol.report.figures.summary import at_end, correlation, methods, parts
 from tests.support.made_runs import changed, frame, make_data
 
 
@@ -29,6 +29,25 @@ def test_methods_are_runs_that_differ_in_their_seed_alone() -> None:
     assert methods(frame()) == []
 
 
+def test_a_measure_at_the_end_is_the_mean_and_deviation_of_the_runs_that_did_not_diverge() -> None:
+    runs = [make_data(f"none, seed {seed}", seed=seed, epochs=40) for seed in range(3)]
+    ends = [data.run.over_time["test_accuracy"][-2:].mean(0) for data in runs]
+    lost = make_data("none, seed 3", seed=3, epochs=40, failed_at_epoch=7)
+    (method,) = methods(frame(*runs, lost))
+    assert at_end(method) == pytest.approx((np.mean(ends), np.std([end.mean() for end in ends], ddof=1)), abs=1e-6)
+    assert at_end(method, "balanced_accuracy") == pytest.approx(at_end(method), abs=1e-6)
+    heads = [end[:2].mean() for end in ends]
+    assert at_end(method, "head_accuracy") == pytest.approx((np.mean(heads), np.std(heads, ddof=1)), abs=1e-6)
+    (single,) = methods(frame(runs[0]))
+    assert math.isnan(at_end(single)[1])
+
+
+def test_a_measure_at_the_end_is_that_of_the_last_epoch_where_no_other_is_on_record() -> None:
+    data = make_data(epochs=40, samples=False)
+    (method,) = methods(frame(changed(data, by_class=data.run.by_class, over_time={})))
+    assert at_end(method, "balanced_accuracy")[0] == pytest.approx(data.run.over_time["test_accuracy"][-1].mean())
+
+
 @pytest.mark.parametrize(("epochs", "count"), [(1, 1), (10, 1), (30, 2), (100, 5), (200, 10)])
 def test_the_end_of_training_is_its_last_twentieth(epochs: int, count: int) -> None:
     values = np.random.default_rng(0).random((epochs, 3))
@@ -39,24 +58,6 @@ def test_the_end_of_a_stream_is_its_second_half_and_gaps_are_left_out() -> None:
     values = np.array([0.0, 0.0, 0.0, 0.2, np.nan, 0.4, np.nan])
     assert float(at_the_end(values, stream=True)) == pytest.approx(0.3)
     assert math.isnan(float(at_the_end(np.full(5, np.nan), stream=True)))
-
-
-def test_the_mean_age_of_a_class_is_on_record_or_the_mean_of_its_ages() -> None:
-    run = make_data().run
-    ages = run.over_time["age"].astype(float)
-    assert mean_age(run) == pytest.approx(ages.mean(0))
-    ages[3, 1] = np.nan
-    computed = mean_age(changed(make_data(), over_time={"age": ages}, by_class={}).run)
-    assert computed == pytest.approx(np.nanmean(ages, axis=0))
-    assert mean_age(changed(make_data(), over_time={}).run) is None
-
-
-def test_a_reading_at_the_end_is_that_of_the_last_epoch_where_no_other_is_on_record() -> None:
-    run = make_data(epochs=40).run
-    assert final(run, "test_accuracy") == pytest.approx(run.over_time["test_accuracy"][-2:].mean(0))
-    last = changed(make_data(epochs=40), by_class=run.by_class, over_time={}).run
-    assert final(last, "test_accuracy") == pytest.approx(run.over_time["test_accuracy"][-1])
-    assert final(last, "test_age") is None
 
 
 PARTS = {
@@ -113,9 +114,3 @@ def test_a_correlation_that_says_nothing_is_none() -> None:
     assert perfect is not None
     assert perfect.r == -1.0
     assert math.isnan(perfect.low)
-
-
-def test_spread_leaves_gaps_out() -> None:
-    assert spread(np.array([2.0, np.nan, 4.0])) == pytest.approx((3.0, math.sqrt(2)))
-    assert math.isnan(spread(np.array([2.0]))[1])
-    assert math.isnan(spread(np.array([np.nan]))[0])

@@ -67,8 +67,6 @@ function drawGallery() {
     + `Of all ${whole(samples.total)} samples, ${whole(samples.wrong)} were wrong when last seen`
     + `${samples.unseen ? ` and ${whole(samples.unseen)} were never seen` : ""}.`
     + `${rows.some((row) => samples.isLikely[row]) ? " Framed: the label is likely wrong." : ""}`);
-  part("no-pictures").hidden = !samples.noPictures;
-  fill("no-pictures", samples.noPictures);
   const first = rows.slice(0, tables.gallery);
   fill("gallery", first.map((_, at) => card(run, samples, rows, at, "oldest")));
   drawMore("gallery-more", "gallery", first.length, rows.length, 24, drawGallery);

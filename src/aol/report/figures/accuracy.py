@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from aol.records.metrics import at_the_end, is_stream
 from aol.records.record import Floats, Ints
 from aol.report.figures import style
-from aol.report.figures.summary import Method, Part, final, parts, spread, time_unit
+from aol.report.figures.summary import Method, Part, at_end, parts, time_unit
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -34,20 +33,29 @@ class Curve:
     mean: Floats
     deviation: Floats
 
+    @property
+    def label(self) -> str:
+        """The name in a legend."""
+        return _label(self.name, self.runs)
 
-def mean_curve(name: str, taken: Sequence[Mapping[int, float]]) -> Curve | None:
+
+def _label(name: str, runs: int) -> str:
+    return style.shorten(name, 44) + (f" ({runs} seeds)" if runs > 1 else "")
+
+
+def mean_curve(name: str, readings: Sequence[Mapping[int, float]]) -> Curve | None:
     """Return the mean of runs, each a reading by epoch, in those epochs in which all took it; None without any.
 
-    >>> found = mean_curve("aol", [{1: 0.25, 2: 0.5}, {2: 0.75, 3: 0.5}])
-    >>> found.x.tolist(), found.mean.tolist(), round(float(found.deviation[0]), 4)
+    >>> curve = mean_curve("aol", [{1: 0.25, 2: 0.5}, {2: 0.75, 3: 0.5}])
+    >>> curve.x.tolist(), curve.mean.tolist(), round(float(curve.deviation[0]), 4)
     ([2], [0.625], 0.1768)
     """
-    table = pd.DataFrame(list(taken)).dropna(axis=1).sort_index(axis=1)
+    table = pd.DataFrame(list(readings)).dropna(axis=1).sort_index(axis=1)
     if table.empty:
         return None
     values = table.to_numpy()
-    deviation = values.std(0, ddof=1) if len(taken) > 1 else np.full(len(values[0]), np.nan)
-    return Curve(name, len(taken), table.columns.to_numpy(), values.mean(0), deviation)
+    deviation = values.std(0, ddof=1) if len(readings) > 1 else np.full(len(values[0]), np.nan)
+    return Curve(name, len(readings), table.columns.to_numpy(), values.mean(0), deviation)
 
 
 def draw_curve(axes: Axes, shown: Curve, place: int, label: str, *, alpha: float) -> None:
@@ -71,12 +79,6 @@ def curve(method: Method) -> Curve | None:
     return mean_curve(method.name, [dict(zip(run.epochs.tolist(), run.curves[_READING], strict=True)) for run in runs])
 
 
-def at_end(method: Method) -> tuple[float, float]:
-    """Return mean and deviation of test accuracy at the end of training, over a method's runs that did not diverge."""
-    runs = [run for run in method.runs if _READING in run.curves and run.failed_at_epoch is None]
-    return spread(np.array([float(at_the_end(run.curves[_READING], stream=is_stream(run))) for run in runs]))
-
-
 def highlighted(methods: list[Method]) -> list[bool]:
     """Say which methods get a colour: all, or of too many those best in the end, and the first."""
     if len(methods) <= MOST:
@@ -86,83 +88,68 @@ def highlighted(methods: list[Method]) -> list[bool]:
     return [place == 0 or place in best for place in range(len(methods))]
 
 
-def _label(name: str, runs: int) -> str:
-    return style.shorten(name, 44) + (f" ({runs} seeds)" if runs > 1 else "")
-
-
 @style.styled
 def accuracy_curves(methods: list[Method]) -> Figure | None:
     """Return the test accuracy of all methods over time, bands of one standard deviation; None where none was read."""
-    found = [(curve(method), own) for method, own in zip(methods, highlighted(methods), strict=True)]
-    named = [each for each, own in found if each is not None and own]
-    others = [each for each, own in found if each is not None and not own]
+    curves = [(curve(method), own) for method, own in zip(methods, highlighted(methods), strict=True)]
+    named = [line for line, own in curves if line is not None and own]
+    others = [line for line, own in curves if line is not None and not own]
     if not named and not others:
         return None
-    labels = [_label(each.name, each.runs) for each in named]
-    words = [*labels, *([f"{len(others)} other{'s' * (len(others) > 1)}"] if others else [])]
+    words = [line.label for line in named]
+    words += [f"{len(others)} other{'s' * (len(others) > 1)}"] if others else []
     figure, (axes,) = style.panels(1.75 + style.legend_height(words))
-    for each in others:
-        axes.plot(each.x, 100 * each.mean, color=_PALE, linewidth=0.6, zorder=1)
-    for number, (each, label) in enumerate(zip(named, labels, strict=True)):
-        draw_curve(axes, each, number, label, alpha=band_alpha(len(named)))
+    for line in others:
+        axes.plot(line.x, 100 * line.mean, color=_PALE, linewidth=0.6, zorder=1)
+    for number, line in enumerate(named):
+        draw_curve(axes, line, number, line.label, alpha=band_alpha(len(named)))
     if others:
         axes.plot([], [], color=_PALE, linewidth=0.6, label=words[-1])
     longest = max((method.runs[0] for method in methods), key=lambda run: len(run.epochs))
     style.set_time_axis(axes, longest.epochs, time_unit(longest))
-    axes.set_ylabel("test accuracy (%)")
     axes.margins(x=0.01)
+    return _finished(figure, axes, words)
+
+
+def _finished(figure: Figure, axes: Axes, labels: Sequence[str]) -> Figure:
+    axes.set_ylabel("test accuracy (%)")
     style.limit_ticks(axes, y=5)
-    style.legend(figure, words)
+    style.legend(figure, labels)
     return figure
 
 
 # Head, middle and tail
 
 
-def by_part(method: Method, found: list[Part]) -> list[tuple[float, float]]:
-    """Return mean and deviation over a method's runs of the mean test accuracy of each part, and of all classes."""
-    read = [final(run, "test_accuracy") for run in method.runs if run.failed_at_epoch is None]
-    chosen = [*(part.classes for part in found), np.arange(len(method.runs[0].classes))]
-    return [spread(np.array([spread(each[some])[0] for each in read if each is not None])) for some in chosen]
-
-
 @style.styled
 def head_middle_tail(methods: list[Method]) -> Figure | None:
     """Return bars of test accuracy by part of the classes, whose sizes must be equal; None where it was not read."""
     shown = [method for method, own in zip(methods, highlighted(methods), strict=True) if own]
-    heights = [(_label(method.name, len(method.runs)), by_part(method, _parts(method))) for method in shown]
-    heights = [(label, each) for label, each in heights if not np.isnan(each[-1][0])]
+    run = methods[0].runs[0]
+    of_sizes = parts(run.counts or [0] * len(run.classes))
+    names = [f"{part.name}_accuracy" for part in of_sizes] if len(of_sizes) > 1 else []
+    names.append("balanced_accuracy")
+    heights = {_label(method.name, len(method.runs)): [at_end(method, name) for name in names] for method in shown}
+    heights = {label: pairs for label, pairs in heights.items() if not np.isnan(pairs[-1][0])}
     if not heights:
         return None
-    labels, found = [label for label, _ in heights], _parts(methods[0])
-    figure, (axes,) = style.panels(1.7 + style.legend_height(labels))
-    names = [*found, None] if len(found) > 1 else [None]
+    figure, (axes,) = style.panels(1.7 + style.legend_height([*heights]))
     width = 0.8 / len(heights)
-    for number, (label, each) in enumerate(heights):
+    for number, (label, pairs) in enumerate(heights.items()):
         place = np.arange(len(names)) + (number - (len(heights) - 1) / 2) * width
-        means, deviations = 100 * np.array(each[-len(names) :]).T
+        means, deviations = 100 * np.array(pairs).T
         drawn = axes.bar(
             place, means, width * 0.92, color=style.COLOURS[number], label=label,
             yerr=None if np.isnan(deviations).all() else np.nan_to_num(deviations),
             error_kw={"linewidth": 0.8, "capsize": 1.5, "ecolor": "#333333"},
         )  # fmt: skip
         style.outline_whiskers(drawn.errorbar)
-    between = "\nto " if any(len(_sizes(part, "–")) > _WIDEST for part in found) else "–"
-    ticks = [
-        f"{part.name} ({len(part.classes)})\nn = {_sizes(part, between)}" if part else "all classes" for part in names
-    ]
-    axes.set_xticks(range(len(names)), ticks)
-    axes.set_ylabel("test accuracy (%)")
+    between = "\nto " if any(len(_sizes(part, "–")) > _WIDEST for part in of_sizes) else "–"
+    ticks = [f"{part.name} ({len(part.classes)})\nn = {_sizes(part, between)}" for part in of_sizes]
+    axes.set_xticks(range(len(names)), [*ticks[: len(names) - 1], "all classes"])
     axes.set_ylim(bottom=0)
     axes.tick_params(axis="x", length=0)
-    style.limit_ticks(axes, y=5)
-    style.legend(figure, labels)
-    return figure
-
-
-def _parts(method: Method) -> list[Part]:
-    run = method.runs[0]
-    return parts(run.counts or [0] * len(run.classes))
+    return _finished(figure, axes, [*heights])
 
 
 def _sizes(part: Part, between: str) -> str:
@@ -174,19 +161,18 @@ def _sizes(part: Part, between: str) -> str:
 
 def rho_curves(methods: list[Method]) -> list[Curve]:
     """Return accuracy at the end over ρ, for each set of settings of which several values of ρ were run."""
-    found: dict[str, dict[float, Method]] = {}
+    groups: dict[str, dict[float, Method]] = {}
     for method in methods:
         rho = method.runs[0].settings.get("rho")
         rest = " ".join(word for word in method.name.split(" ") if not word.startswith(("ρ=", "rho=")))
         if isinstance(rho, float | int) and rest != method.name:  # methods that do not use ρ do not name it
-            found.setdefault(rest, {})[float(rho)] = method
+            groups.setdefault(rest, {})[float(rho)] = method
     curves = []
-    for name, by_rho in found.items():
-        if len(by_rho) > 1:
-            pairs = np.array([at_end(by_rho[value]) for value in sorted(by_rho)])
-            seeds = max(len(method.runs) for method in by_rho.values())
-            curves.append(Curve(name, seeds, np.array(sorted(by_rho)), pairs[:, 0], pairs[:, 1]))
-    return [line for line in curves if not np.isnan(line.mean).all()]
+    for name, by_rho in groups.items():
+        pairs = np.array([at_end(by_rho[value]) for value in sorted(by_rho)])
+        seeds = max(len(method.runs) for method in by_rho.values())
+        curves.append(Curve(name, seeds, np.array(sorted(by_rho)), pairs[:, 0], pairs[:, 1]))
+    return [line for line in curves if len(line.x) > 1 and not np.isnan(line.mean).all()]
 
 
 def is_unweighted(method: Method) -> bool:
@@ -198,28 +184,23 @@ def is_unweighted(method: Method) -> bool:
 @style.styled
 def sweep(methods: list[Method]) -> Figure | None:
     """Return accuracy at the end over ρ, with unweighted training as a level; None without several values of ρ."""
-    found = rho_curves(methods)
-    if not found:
+    curves = rho_curves(methods)
+    if not curves:
         return None
     plain = [method for method in methods if is_unweighted(method)][:1]
-    labels = [_label(line.name, line.runs) for line in found] + [_label(each.name, len(each.runs)) for each in plain]
+    labels = [line.label for line in curves] + [_label(method.name, len(method.runs)) for method in plain]
     figure, (axes,) = style.panels(1.75 + style.legend_height(labels))
-    for number, (line, label) in enumerate(zip(found, labels, strict=False)):
+    for number, line in enumerate(curves):
         error = None if np.isnan(line.deviation).all() else 100 * np.nan_to_num(line.deviation)
         axes.errorbar(
-            line.x, 100 * line.mean, error, label=label, capsize=2, elinewidth=0.8,
+            line.x, 100 * line.mean, error, label=line.label, capsize=2, elinewidth=0.8,
             color=style.COLOURS[number % len(style.COLOURS)], linestyle=style.LINES[number % len(style.LINES)],
             marker=style.MARKERS[number % len(style.MARKERS)],
         )  # fmt: skip
     for method in plain:
         mean, deviation = at_end(method)
-        if not np.isnan(mean):
-            axes.axhline(100 * mean, color=style.GREY, linewidth=0.9, label=labels[-1], zorder=0)
-        if not np.isnan(deviation):
-            axes.axhspan(100 * (mean - deviation), 100 * (mean + deviation), color=style.GREY, alpha=0.15, linewidth=0)
+        axes.axhline(100 * mean, color=style.GREY, linewidth=0.9, label=labels[-1], zorder=0)
+        axes.axhspan(100 * (mean - deviation), 100 * (mean + deviation), color=style.GREY, alpha=0.15, linewidth=0)
     axes.set_xlabel("ρ")
-    axes.set_ylabel("test accuracy (%)")
     axes.set_xlim(-0.03, 1.03)
-    style.limit_ticks(axes, y=5)
-    style.legend(figure, labels)
-    return figure
+    return _finished(figure, axes, labels)

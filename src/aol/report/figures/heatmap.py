@@ -10,7 +10,7 @@ import numpy as np
 
 from aol.records.record import Floats, Ints, Run
 from aol.report.figures import style
-from aol.report.figures.summary import has_tail, head_first, time_unit
+from aol.report.figures.summary import has_tail, time_unit
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -43,7 +43,7 @@ class AgeMap:
     @property
     def order(self) -> Ints:
         """The classes from head to tail, equal ones in their own order; without a tail all are in their own order."""
-        return head_first(self.counts, len(self.names))
+        return np.argsort(-self.counts, kind="stable") if self.tailed else np.arange(len(self.names))
 
     @property
     def tailed(self) -> bool:
@@ -81,14 +81,10 @@ def draw_ages(figure: Figure, panels: Sequence[Axes], maps: Sequence[AgeMap], *,
     for axes, shown in zip(panels, maps, strict=True):
         classes = len(shown.names)
         image = axes.imshow(
-            np.ma.masked_invalid(shown.age[:, shown.order].T),
-            norm=norm,
-            cmap=shades,
-            aspect="auto",
+            np.ma.masked_invalid(shown.age[:, shown.order].T), norm=norm, cmap=shades, aspect="auto",
             extent=(int(shown.epochs[0]) - 0.5, int(shown.epochs[-1]) + 0.5, classes - 0.5, -0.5),
-            interpolation="nearest" if classes <= 200 else "antialiased",
-            interpolation_stage="data",
-        )
+            interpolation="nearest" if classes <= 200 else "antialiased", interpolation_stage="data",
+        )  # fmt: skip
         image.set_rasterized(True)
         style.set_time_axis(axes, shown.epochs, shown.time)
         _name_classes(axes, shown)
@@ -105,20 +101,18 @@ def draw_ages(figure: Figure, panels: Sequence[Axes], maps: Sequence[AgeMap], *,
 
 def _ticks(largest: float, few: bool) -> list[float]:
     """Return the ages that are written at the scale of colours, its end among them."""
-    found = [age for age in (1.0, 2.0, 5.0, 10.0, 20.0, 50.0) if 1.25 * age < largest]
-    if not few and largest > 50.0:
-        found.remove(2.0)  # no room beside one
-    return [*found, largest]
+    ages = (1.0, 2.0, 5.0, 10.0, 20.0, 50.0) if few or largest <= 50.0 else (1.0, 5.0, 10.0, 20.0, 50.0)
+    return [*(age for age in ages if 1.25 * age < largest), largest]
 
 
 def _name_classes(axes: Axes, shown: AgeMap) -> None:
     """Write the classes' names where they fit; else their places, with how many samples those have."""
     order, sizes = shown.order, shown.counts if shown.tailed else None
     few = len(order) <= _NAMED
-    places = np.arange(len(order)) if few else style.five_places(len(order))
+    places = np.arange(len(order)) if few else np.linspace(0, len(order) - 1, 5).round().astype(np.int64)
     named = few or shown.numbered
     names = [shown.names[c] for c in order[places]] if named else [f"{p + 1}" for p in places]
     if sizes is not None and (shown.numbered or not named):
         names = [f"{name}  (n={sizes[c]:,})" for name, c in zip(names, order[places], strict=True)]
     axes.set_yticks(places, style.shorten_all(names) if named else names)
-    axes.set_ylabel(style.class_label(named, sizes is not None))
+    axes.set_ylabel(f"class{'' if named else ' by size'}, head to tail" if shown.tailed else "class")

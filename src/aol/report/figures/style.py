@@ -14,8 +14,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
-import numpy as np
-
 from aol._files import write_atomically
 from aol._need import need
 from aol.records.record import Floats, Ints
@@ -162,16 +160,6 @@ def outline_whiskers(whiskers: ErrorbarContainer | None) -> None:
             part.set_path_effects([around])
 
 
-def set_log_scale(axes: Axes, which: str, *, decades: float = 3.0) -> None:
-    """Give the axis "x" or "y" a logarithmic scale with plain numbers on it: beyond so many decades, powers of ten."""
-    ticker = matplotlib("ticker")
-    axes.set(**{f"{which}scale": "log"})
-    axis, (low, high) = (axes.xaxis, axes.get_xlim()) if which == "x" else (axes.yaxis, axes.get_ylim())
-    axis.set_major_locator(ticker.LogLocator(subs=(1.0,) if high > 10**decades * low else (1.0, 2.0, 5.0)))
-    axis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{value:,.6g}"))
-    axis.set_minor_formatter(ticker.NullFormatter())
-
-
 def legend(figure: Figure, names: Sequence[str]) -> None:
     """Put the legend below, in two columns where the names allow it."""
     figure.legend(loc="outside lower center", ncols=_columns(names), columnspacing=1.2, labelspacing=0.3)
@@ -184,17 +172,6 @@ def legend_height(names: Sequence[str]) -> float:
 
 def _columns(names: Sequence[str]) -> int:
     return 2 if len(names) > 2 and max(map(len, names)) <= 26 else 1
-
-
-def five_places(classes: int) -> Ints:
-    """Return five places of many, the first and the last among them."""
-    found: Ints = np.unique(np.linspace(0, classes - 1, 5).round().astype(np.int64))
-    return found
-
-
-def class_label(named: bool, tailed: bool) -> str:
-    """Return the label of an axis of classes, written by name or by place, from head to tail where there is a tail."""
-    return f"class{'' if named else ' by size'}, head to tail" if tailed else "class"
 
 
 def limit_ticks(axes: Axes, *, x: int | None = None, y: int | None = None, whole: bool = False) -> None:

@@ -1,4 +1,4 @@
-"""The numbers behind the figures: runs by method, classes by size, readings at the end of training, correlations."""
+"""The numbers behind the figures: runs by method, accuracy at the end of training, classes by size."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import numpy as np
 import pandas as pd
 
 from aol import metrics
-from aol.records.metrics import MEASURES, at_the_end, is_stream
-from aol.records.record import Floats, Ints, Run, by_class_of
+from aol.records.metrics import MEASURES, is_stream
+from aol.records.record import Floats, Ints, Run
 from aol.records.table import RunFrame, told_apart
 
 # Runs by method
@@ -41,10 +41,10 @@ def methods(frame: RunFrame) -> list[Method]:
     return [Method(name, frame.loc[ids]) for name, ids in zip(names, groups.values(), strict=True)]
 
 
-def by_sizes(found: Sequence[Method]) -> list[list[Method]]:
+def by_sizes(methods: Sequence[Method]) -> list[list[Method]]:
     """Return methods by the sizes of their classes: head and tail are comparable only where the sizes are equal."""
     groups: dict[tuple[int, ...], list[Method]] = {}
-    for method in found:
+    for method in methods:
         groups.setdefault(tuple(sorted(method.runs[0].counts or ())), []).append(method)
     return list(groups.values())
 
@@ -54,9 +54,29 @@ def time_unit(run: Run) -> str:
     return "step" if is_stream(run) else "epoch"
 
 
-# Metrics of the classes
+# Accuracy and metrics of the classes at the end: mean over the last 5 % of epochs, on a stream over its second half
 
 _REPEATS = 0.005  # balanced accuracy this close to accuracy in every run: the test set is about balanced
+
+
+def _at_end(frame: RunFrame, measure: str) -> list[float]:
+    names = [_column(measure, "second_half_mean" if is_stream(run) else "tail_mean") for run in frame.runs.values()]
+    return [frame[name].iloc[row] for row, name in enumerate(names)]
+
+
+def _column(measure: str, part: str) -> str:
+    return f"test_{part}" if measure == "accuracy" else f"test_{measure}_{part}"
+
+
+def at_end(method: Method, measure: str = "accuracy") -> tuple[float, float]:
+    """Return mean and standard deviation of a measure on test over a method's runs, but for those that diverged.
+
+    Where only the last epoch of the classes is on record, it is that of the last epoch.
+    """
+    last = method.frame[_column(measure, "last")].to_numpy()
+    values = pd.Series(_at_end(method.frame, measure), dtype="float64").fillna(pd.Series(last))
+    values = values[[run.failed_at_epoch is None for run in method.runs]]
+    return float(values.mean()), float(values.std())
 
 
 def class_table(frame: RunFrame) -> pd.DataFrame:
@@ -69,42 +89,16 @@ def class_table(frame: RunFrame) -> pd.DataFrame:
 def ends(frame: RunFrame) -> pd.DataFrame:
     """Return a row a run: its accuracy on test at the end, and the measures that say more.
 
-    At the end is the mean over the last 5 % of epochs, on a stream over its second half. Balanced accuracy and macro-F1
-    are there where the test set is not balanced, the worst tenth where it is more than one class, head, middle and tail
-    where training counts have them.
+    Balanced accuracy and macro-F1 are there where the test set is not balanced, the worst tenth where it is more than
+    one class, head, middle and tail where training counts have them.
     """
-    columns = {}
-    for measure in ("accuracy", *MEASURES):
-        middle = "" if measure == "accuracy" else f"{measure}_"
-        names = [f"test_{middle}{'second_half' if is_stream(run) else 'tail'}_mean" for run in frame.runs.values()]
-        columns[measure] = [frame[name].iloc[row] for row, name in enumerate(names)]
+    columns = {measure: _at_end(frame, measure) for measure in ("accuracy", *MEASURES)}
     by_run = pd.DataFrame(columns, index=frame.index, dtype="float64")
     if not ((by_run["balanced_accuracy"] - by_run["accuracy"]).abs() > _REPEATS).any():
         by_run = by_run.drop(columns=["balanced_accuracy", "macro_f1"])
     if not (by_run["worst_tenth"] - by_run["worst_class"]).abs().gt(1e-9).any():
         by_run = by_run.drop(columns="worst_tenth")
     return by_run
-
-
-# Readings by class
-
-
-def final(run: Run, reading: str) -> Floats | None:
-    """Return a reading of each class at the end of training, `[C]`; None where it was not taken.
-
-    It is the mean over the last 5 % of epochs, on a stream over the second half; where only the last epoch is on
-    record, its reading.
-    """
-    if reading in run.over_time:
-        return at_the_end(run.over_time[reading].astype(np.float64), stream=is_stream(run))
-    return run.by_class.get(reading)
-
-
-def mean_age(run: Run) -> Floats | None:
-    """Return the age of each class, averaged over all epochs, `[C]`; None where ages were not recorded."""
-    if "mean_age" in run.by_class or "age" not in run.over_time:
-        return run.by_class.get("mean_age")
-    return by_class_of({"age": run.over_time["age"]})["mean_age"]
 
 
 # Classes by size
@@ -117,12 +111,6 @@ def has_tail(counts: Sequence[int] | Ints | None) -> bool:
     (False, True, False)
     """
     return counts is not None and metrics.has_tail(counts)
-
-
-def head_first(counts: Sequence[int] | Ints | None, classes: int) -> Ints:
-    """Return the classes from the most to the fewest training samples; in their own order where there is no tail."""
-    order: Ints = np.argsort(-np.asarray(counts), kind="stable") if has_tail(counts) else np.arange(classes)
-    return order
 
 
 @dataclass(frozen=True)
@@ -184,15 +172,3 @@ def correlation(x: Floats, y: Floats) -> Correlation | None:
         return Correlation(r, math.nan, math.nan, n)
     low, high = result.confidence_interval(0.95)
     return Correlation(r, float(low), float(high), n)
-
-
-def spread(values: Floats) -> tuple[float, float]:
-    """Return mean and standard deviation over runs (the latter NaN for a single one); NaNs left out.
-
-    >>> spread(np.array([1.0, 3.0, np.nan]))
-    (2.0, 1.4142135623730951)
-    """
-    known = values[~np.isnan(values)]
-    if not known.size:
-        return math.nan, math.nan
-    return float(known.mean()), float(known.std(ddof=1)) if known.size > 1 else math.nan

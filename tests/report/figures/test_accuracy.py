@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from io import BytesIO
 from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from aol.report.figures import draw
 from aol.report.figures.accuracy import MOST, accuracy_curves, curve, head_middle_tail, highlighted, rho_curves, sweep
 from aol.report.figures.summary import methods, parts
 from aol.report.run_data import RunData
-from tests.support.made_runs import changed, frame, make_data
+from tests.support.made_runs import changed, frame, make_data, method_of
 
 
 def texts(axes: object, which: str) -> list[str]:
@@ -115,3 +117,28 @@ def test_methods_on_classes_of_other_sizes_have_bars_of_their_own(tmp_path: Path
     other = changed(cb, counts=[3 * count for count in cb.run.counts or ()][::-1], name="other")
     written = draw(frame(*seeds_of("none", [0.5]), other, *seeds_of("aol", [0.5])), tmp_path)
     assert [path.name for path in written if "tail" in path.name] == ["head-middle-tail.png", "head-middle-tail-2.png"]
+
+
+def pixels(figure: object) -> np.ndarray:
+    """The figure as it is drawn, `uint8 [H, W, 3]`."""
+    buffer = BytesIO()
+    figure.savefig(buffer, format="png", dpi=200)  # type: ignore[attr-defined]
+    return np.asarray(Image.open(buffer).convert("RGB"))
+
+
+def test_whiskers_show_on_a_black_bar() -> None:
+    """A method with the last colour, black: some of what is drawn at its whisker, within the bar, is white."""
+    runs = [[make_data(f"m{k}, seed {s}", seed=s, counts=[20] * 6) for s in (0, 1)] for k in range(7)]
+    for pair in runs:
+        accuracy = pair[1].run.over_time["test_accuracy"] / 2
+        pair[1] = changed(pair[1], over_time=pair[1].run.over_time | {"test_accuracy": accuracy})
+    figure = head_middle_tail([method_of(f"m{k}", *pair) for k, pair in enumerate(runs)])
+    assert figure is not None
+    (bar,) = figure.axes[0].containers[-1].patches
+    shown = pixels(figure)
+    figure.set_dpi(200)
+    corners = ((bar.get_x(), bar.get_height() * 0.8), (bar.get_x() + bar.get_width(), bar.get_height() * 0.9))
+    (left, low), (right, high) = (figure.axes[0].transData.transform(corner).astype(int) for corner in corners)
+    inside = shown[len(shown) - high : len(shown) - low, left + 2 : right - 2]
+    assert inside.min() < 40
+    assert inside.max() > 180
