@@ -54,7 +54,6 @@ def test_several_folders_make_one_page_here(
     [
         (["nowhere"], "nowhere: no such folder"),
         (["empty"], "empty: there are no runs in it"),
-        (["old"], "old was written by aol 0.1.0"),
         (["run/request.json"], "is a file, not the folder"),
         ([], "RUN is missing"),
         (["run", "--write", "page.txt"], "--write must end in .html, not 'page.txt'"),
@@ -78,8 +77,6 @@ def test_wrong_words_are_one_sentence_and_write_nothing(
     monkeypatch.chdir(tmp_path)
     for name in ("empty", "folder.html"):
         Path(name).mkdir()
-    Path("old/records").mkdir(parents=True)
-    Path("old/records/0123456789ab.json").write_text("{}")
     write_small_run(Path("run"), epochs=2)
     write_small_run(Path("begun"), epochs=0)
     (write_small_run(Path("broken"), epochs=2) / "run.json").write_text('{"format": 2, "id')

@@ -166,17 +166,13 @@ def test_a_damaged_run_is_named_and_the_others_are_shown(folder: Path, capsys: p
     assert "57.00" in out
 
 
-@pytest.mark.parametrize(
-    ("make", "says"), [(None, "no such folder"), ("empty", "no runs"), ("old", "0.1.0")], ids=["none", "empty", "old"]
-)
+@pytest.mark.parametrize(("make", "says"), [(None, "no such folder"), ("empty", "no runs")], ids=["none", "empty"])
 def test_folders_without_runs_are_refused_in_a_line(
     make: str | None, says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = tmp_path / "some"
     if make:
         (folder / "runs" / "x").mkdir(parents=True)
-    if make == "old":
-        (folder / "runs" / "x" / "epochs.csv").touch()
     status, out, err = shown(capsys, folder)
     assert (status, out, err.count("\n")) == (2, "", 1)
     assert says in err

@@ -19,7 +19,6 @@ from aol.records.record import (
     Run,
     by_class_of,
     compact,
-    content_of,
     decode,
     encode,
     expand,
@@ -195,16 +194,18 @@ def test_hostile_json_is_refused(text: bytes) -> None:
 
 
 def test_only_regular_files_of_a_bounded_size_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    os.mkfifo(tmp_path / "pipe")
+    for name in ("pipe", "loop", "large"):
+        (tmp_path / name).mkdir()
+    os.mkfifo(tmp_path / "pipe" / "run.json")
     with pytest.raises(DamagedRunError, match="not a regular file"):
-        content_of(tmp_path / "pipe")
-    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+        read_run(tmp_path / "pipe")
+    (tmp_path / "loop" / "run.json").symlink_to(tmp_path / "loop" / "run.json")
     with pytest.raises(DamagedRunError, match="cannot be read"):
-        content_of(tmp_path / "loop")
+        read_run(tmp_path / "loop")
     monkeypatch.setattr("aol.records.record.LARGEST", 10)
-    (tmp_path / "run.json").write_bytes(bytes(11))
+    (tmp_path / "large" / "run.json").write_bytes(bytes(11))
     with pytest.raises(DamagedRunError, match=r"run\.json: it has 11 bytes"):
-        read_run(tmp_path)
+        read_run(tmp_path / "large")
 
 
 @pytest.mark.parametrize("where", ["by_class", "over_time"])

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from aol._files import UnusableFolderError
 from aol.records.record import DamagedRunError, write_run
-from aol.records.store import NoRunsError, Store, find_runs, read_request, write_request
+from aol.records.store import NoRunsError, Store, find_runs, pack, read_request, write_request
+from aol.records.table import load_runs, read_runs
 from tests.support.small_runs import small_run
 
 
@@ -53,17 +56,6 @@ def test_a_folder_that_was_asked_for_runs_but_has_none_yet_is_empty(tmp_path: Pa
     assert find_runs(tmp_path) == []
 
 
-@pytest.mark.parametrize("file", ["runs/abc/epochs.csv", "records/abc.json", "epochs.csv"])
-def test_folders_of_the_first_version_get_a_sentence(file: str, tmp_path: Path) -> None:
-    path = tmp_path / file
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("{}")
-    with pytest.raises(NoRunsError, match=r"written by aol 0\.1\.0"):
-        find_runs(tmp_path)
-    with pytest.raises(NoRunsError, match=r"written by aol 0\.1\.0"):
-        Store(tmp_path).prepare()
-
-
 def test_paths_without_runs_are_named(tmp_path: Path) -> None:
     with pytest.raises(NoRunsError, match="no such folder"):
         find_runs(tmp_path / "gone")
@@ -83,11 +75,55 @@ def test_runs_are_found_without_their_request(tmp_path: Path) -> None:
     assert [path.name for path in find_runs(tmp_path)] == ["aaa"]
 
 
-def test_a_folder_of_folders_of_the_first_version_gets_the_sentence(tmp_path: Path) -> None:
-    (tmp_path / "old" / "runs" / "x").mkdir(parents=True)
-    (tmp_path / "old" / "runs" / "x" / "epochs.csv").write_text("")
-    with pytest.raises(NoRunsError, match=r"written by aol 0\.1\.0"):
-        find_runs(tmp_path)
+def filled(folder: Path, *names: str) -> Store:
+    store = Store(folder)
+    for name in names:
+        store.write(small_run(id=name))
+    return store
+
+
+def test_packed_runs_are_read_as_before(tmp_path: Path) -> None:
+    folder = tmp_path / "out"
+    store = filled(folder, "cc", "aa", "bb")
+    write_request(folder, {"ids": ["bb", "aa"], "runs": []})
+    before, paths = load_runs(folder), find_runs(folder)
+    assert pack(folder) == 3
+    assert not (folder / "runs" / "aa").exists()
+    assert [json.loads(line)["id"] for line in (folder / "runs.jsonl").read_text().splitlines()] == ["aa", "bb", "cc"]
+    assert find_runs(folder) == paths
+    assert store.ids() == ["aa", "bb", "cc"]
+    pd.testing.assert_frame_equal(load_runs(folder), before)
+    assert find_runs(store.path("cc")) == [store.path("cc").resolve()]
+    (folder / "request.json").unlink()
+    assert [path.name for path in find_runs(tmp_path)] == ["aa", "bb", "cc"]
+
+
+def test_a_run_beside_packed_ones_counts_before_the_packed_one_and_is_packed_next(tmp_path: Path) -> None:
+    store = filled(tmp_path, "aa", "bb")
+    pack(tmp_path)
+    store.write(small_run(id="bb", method="again"))
+    store.write(small_run(id="cc"))
+    store.write(small_run(id="dd", finished=False))
+    store.write(small_run(id="ee"))
+    (store.path("ee") / "samples.safetensors").write_bytes(b"")
+    assert pack(tmp_path) == 3
+    assert {run.id: run.method for run in store}["bb"] == "again"
+    assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == ["dd", "ee"]
+    assert store.ids() == ["aa", "bb", "cc", "dd", "ee"]
+
+
+def test_a_damaged_line_is_named_and_the_others_are_read(tmp_path: Path) -> None:
+    store = filled(tmp_path, "aa", "bb")
+    pack(tmp_path)
+    path = tmp_path / "runs.jsonl"
+    path.write_bytes(path.read_bytes().replace(b'"planned":4', b'"planned":5', 1) + b"[1]\n[2]\n")
+    assert [run.id for run in store] == ["bb"]
+    problems: list[DamagedRunError] = []
+    assert [run.id for _, run in read_runs([tmp_path], problems)] == ["bb"]
+    texts = [str(problem) for problem in problems]
+    assert len(texts) == 2
+    assert "runs.jsonl, aa: its checksum does not match its content." in texts[0]
+    assert "runs.jsonl, line-3: it is" in texts[1]
 
 
 @pytest.mark.parametrize("text", ["{", "[]", "{}", '{"runs": 3}'])

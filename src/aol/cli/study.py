@@ -122,11 +122,10 @@ def _open(folders: Mapping[str, str], data_dir: str | None, runs: Sequence[Setti
 
 
 def _store_in(out: str, study: str) -> Store:
-    from aol.records.store import Store, refuse_old_format
+    from aol.records.store import Store
 
     if not Path(out).is_dir():
         raise WrongSettingsError(f"There is no folder {out}: aol study run {study} --out {out} creates it.")
-    refuse_old_format(Path(out))
     return Store(out)
 
 

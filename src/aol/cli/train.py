@@ -102,11 +102,10 @@ def _carry_out(args: argparse.Namespace, runs: Sequence[Settings]) -> int:
 )
 def _resume(args: argparse.Namespace) -> int | None:
     from aol.lab.train.job import requested_runs
-    from aol.records.store import Store, read_request, refuse_old_format
+    from aol.records.store import Store, read_request
 
     if not args.folder.is_dir():
         raise WrongSettingsError(f"there is no folder {args.folder}.")
-    refuse_old_format(args.folder)
     request = read_request(args.folder)
     if request is None:
         raise WrongSettingsError(

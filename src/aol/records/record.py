@@ -10,18 +10,22 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import os
 import platform
+import re
+import stat
 import warnings
 import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from aol._files import NotRegularError, read_regular, unpacked, write_atomically
+from aol._files import NotRegularError, open_regular, read_regular, unpacked, write_atomically
 from aol._values import printable
 from aol._version import __version__
 
@@ -35,6 +39,8 @@ Ints = npt.NDArray[np.int64]
 Matrix = npt.NDArray[np.float32]
 
 FILE = "run.json"
+PACKED = "runs.jsonl"  # of a store: the records of many runs, a line each
+_FIRST = re.compile(rb'\{"format":\d+,"id":"([0-9a-f]+)"')
 FORMAT = 3
 LARGEST = 256 * 2**20  # bytes of a record: 8,000 classes over 300 epochs, every reading, take about 70 MB
 _LARGEST_NUMBER = 1e300
@@ -330,24 +336,60 @@ def write_run(folder: Path, run: Run) -> None:
 
 
 def read_run(folder: Path) -> Run:
-    """Read the record in a run's folder; `DamagedRunError` names the file and says why it cannot be used."""
-    path = folder / FILE
+    """Read the record of a run from its folder or packed store; `DamagedRunError` names the file and says why not."""
     try:
-        return decode(content_of(path))
+        return decode(content_of(folder))
     except DamagedRunError as error:
-        raise DamagedRunError(f"{path}: {error}.") from error
+        path = folder / FILE
+        packed = path if os.path.lexists(path) else f"{_packed_store(folder)}, {folder.name}"
+        raise DamagedRunError(f"{packed}: {error}.") from error
 
 
-def content_of(path: Path) -> bytes:
-    """Return the bytes of a record's file; what cannot be a record is not read."""
+def content_of(folder: Path) -> bytes:
+    """Return the bytes of the record in a run's folder, which need not be there if the store is packed."""
     try:
-        return read_regular(path, LARGEST)
-    except FileNotFoundError:
-        raise
+        return read_regular(folder / FILE, LARGEST)
+    except (FileNotFoundError, NotADirectoryError):
+        path = _packed_store(folder)
+        start, size = packed_runs(path).get(folder.name, (0, 0))
+        if not size:
+            raise
+        with open_regular(path) as file:
+            file.seek(start)
+            return file.read(size)
     except NotRegularError as error:
         raise DamagedRunError(str(error.strerror)) from error
     except OSError as error:
         raise DamagedRunError(f"it cannot be read ({error.strerror})") from error
+
+
+def _packed_store(folder: Path) -> Path:
+    return folder.parent.parent / PACKED
+
+
+def packed_runs(path: Path) -> dict[str, tuple[int, int]]:
+    """Return where the record of each run is in a file of records, by the run's id: its first byte, and how many.
+
+    The first line that does not begin as a record does is called after its number.
+    """
+    try:
+        state = path.stat()
+    except OSError:
+        return {}
+    return _index(path, state.st_mtime_ns, state.st_size) if stat.S_ISREG(state.st_mode) else {}
+
+
+@lru_cache(maxsize=8)
+def _index(path: Path, changed: int, size: int) -> dict[str, tuple[int, int]]:
+    places, wrong, start = {}, {}, 0
+    with open_regular(path) as file:
+        for number, line in enumerate(file, start=1):
+            if named := _FIRST.match(line):
+                places[named[1].decode()] = (start, len(line))
+            elif not wrong:
+                wrong[f"line-{number}"] = (start, len(line))
+            start += len(line)
+    return places | wrong
 
 
 def versions(device: torch.device) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""A folder of runs: `FOLDER/runs/ID/run.json`. Finds, reads, writes and locks; trains nothing.
+"""A folder of runs: `FOLDER/runs/ID/run.json`, or a line of `FOLDER/runs.jsonl` each. Finds, reads, writes and locks.
 
 `FOLDER/request.json` says what was asked for, and `FOLDER/work/GROUP/` holds the runs that are being trained.
 """
@@ -8,16 +8,18 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shlex
+import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-from aol._files import NotRegularError, acquire, locked, read_json, usable, write_if_changed
-from aol.records.record import FILE, DamagedRunError, Json, Run, content_of, decode, write_run
+from aol._files import NotRegularError, locked, read_json, usable, write_atomically, write_if_changed
+from aol.records.record import FILE, PACKED, DamagedRunError, Json, Run, content_of, decode, packed_runs, write_run
 
 REQUEST = "request.json"
+_ID = re.compile("[0-9a-f]+")  # of runs that can be packed
 _DEPTH = 5  # folders below a path in which runs are looked for
 
 
@@ -44,7 +46,7 @@ class Store:
     def read(self, run_id: str) -> Run | None:
         """Return a run's record, or None if there is none; `DamagedRunError` says why one cannot be used."""
         try:
-            run = decode(content_of(self.path(run_id) / FILE))
+            run = decode(content_of(self.path(run_id)))
         except (FileNotFoundError, NotADirectoryError):
             return None
         if run.id != run_id:
@@ -64,7 +66,7 @@ class Store:
 
     def ids(self) -> list[str]:
         """Return the ids of all runs, damaged ones included, sorted."""
-        return sorted(path.parent.name for path in (self.folder / "runs").glob(f"*/{FILE}"))
+        return sorted({*_in_folders(self.folder), *packed_runs(self.folder / PACKED)})
 
     def __iter__(self) -> Iterator[Run]:
         """Yield every run that can be read."""
@@ -74,7 +76,6 @@ class Store:
 
     def prepare(self) -> None:
         """Make the folder; `UnusableFolderError` if it cannot be written to."""
-        refuse_old_format(self.folder)
         with usable(self.folder):
             runs = self.folder / "runs"
             runs.mkdir(parents=True, exist_ok=True)
@@ -87,43 +88,26 @@ class Store:
 
 # What was asked for
 
-_TURN = 60.0  # seconds to wait for other processes that note their share: each writes a small file
 _REPEAT = "Repeat the command that made it: aol train and aol stream with --resume, or aol study run."
 
 
 def write_request(folder: Path, request: dict[str, Json]) -> None:
-    """Note what was asked for, so that `aol resume FOLDER` needs no other words; shares of the same runs add up."""
-    options: Any = request.get("options", {})
-    with contextlib.ExitStack() as turn:
-        if shares := options.get("shares"):  # other shares may be noted at the same moment
-            turn.callback(acquire(folder, folder / ".lock_request", "--out", _TURN).release)
-            request = {**request, "options": {**options, "shares": _all_shares(folder, request["ids"], shares)}}
-        write_if_changed(folder / REQUEST, (json.dumps(request, indent=1) + "\n").encode())
-
-
-def _all_shares(folder: Path, ids: Json, shares: list[Json]) -> list[Json]:
-    """Return these shares of some runs, and those that were asked for before; none: all runs."""
-    before: Any = {}
-    with contextlib.suppress(DamagedRunError):
-        before = read_request(folder) or {}
-    if before.get("ids") != ids:
-        return shares
-    noted = before.get("options", {}).get("shares")
-    return [*noted, *(each for each in shares if each not in noted)] if noted else []
+    """Note what was asked for, so that `aol resume FOLDER` needs no other words."""
+    write_if_changed(folder / REQUEST, (json.dumps(request, indent=1) + "\n").encode())
 
 
 def read_request(folder: Path) -> dict[str, Json] | None:
     """Return what was asked for, or None."""
     path = folder / REQUEST
     try:
-        found = read_json(path)
+        request = read_json(path)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (NotRegularError, IsADirectoryError, ValueError) as error:
         raise DamagedRunError(f"{path}: it is incomplete or not JSON. {_REPEAT}") from error
-    if not isinstance(found, dict) or not isinstance(found.get("runs"), list):
+    if not isinstance(request, dict) or not isinstance(request.get("runs"), list):
         raise DamagedRunError(f"{path}: it does not say which runs were asked for. {_REPEAT}")
-    return found
+    return request
 
 
 def resume_command(folder: Path) -> str:
@@ -147,55 +131,61 @@ def find_runs(*paths: str | os.PathLike[str]) -> list[Path]:
     """Return the folders of all runs in some folders, in the order in which the runs were asked for.
 
     Each path is the folder of a run, the `--out` of a command, the folder of a study or of a `Recorder`, or a folder
-    of those. Runs without a finished epoch are included as soon as they have a record.
+    of those. Runs without a finished epoch are included as soon as they have a record; a run that is packed has a
+    folder by name only, from which `read_run` reads it.
     """
-    found = [folder for path in paths for folder in _found(Path(path))]
-    return list(dict.fromkeys(folder.resolve() for folder in found))
+    folders = [folder for path in paths for folder in _runs_in(Path(path))]
+    return list(dict.fromkeys(folder.resolve() for folder in folders))
 
 
-def _found(path: Path) -> list[Path]:
-    if not path.exists():
-        raise NoRunsError(f"{path}: no such folder.")
-    if not path.is_dir():
-        raise NoRunsError(f"{path} is a file, not the folder of a run.")
-    found = list(_search(path, _DEPTH))
-    if not found and not (path / REQUEST).is_file():
-        for folder in (path, *path.glob("*/"), *path.glob("*/*/")):
-            refuse_old_format(folder)
-        raise NoRunsError(f"{path}: there are no runs in it.")
-    return found
+def _runs_in(path: Path) -> list[Path]:
+    if path.is_dir():
+        folders = list(_search(path, _DEPTH))
+        if not folders and not (path / REQUEST).is_file():
+            raise NoRunsError(f"{path}: there are no runs in it.")
+        return folders
+    if path.name in packed_runs(path.parent.parent / PACKED):
+        return [path]
+    raise NoRunsError(f"{path} is a file, not the folder of a run." if path.exists() else f"{path}: no such folder.")
 
 
 def _search(folder: Path, depth: int) -> Iterator[Path]:
     if (folder / FILE).is_file():
         yield folder
         return
-    if (folder / REQUEST).is_file():
+    if (folder / REQUEST).is_file() or (folder / PACKED).is_file():
         yield from _in_order(folder)
-    elif depth:
-        for each in sorted(folder.iterdir()):
-            if each.is_dir() and not each.is_symlink() and not each.name.startswith("."):
-                yield from _search(each, depth - 1)
+    if depth and not (folder / REQUEST).is_file():
+        for below in sorted(folder.iterdir()):
+            if below.is_dir() and not below.is_symlink() and not below.name.startswith("."):
+                yield from _search(below, depth - 1)
 
 
 def _in_order(folder: Path) -> Iterator[Path]:
     """Yield the runs of a command, those of the last request first, in its order."""
-    there = {path.parent.name: path.parent for path in sorted((folder / "runs").glob(f"*/{FILE}"))}
-    yield from (there.pop(each) for each in requested_ids(folder) if each in there)
-    yield from there.values()
+    store = Store(folder)
+    there = dict.fromkeys(store.ids())
+    for run_id in dict.fromkeys([*(own for own in requested_ids(folder) if own in there), *there]):
+        yield store.path(run_id)
 
 
-def refuse_old_format(folder: Path) -> None:
-    """Raise if a folder holds runs of aol 0.1.0, whose files this version does not read."""
-    old = (
-        (folder / "epochs.csv").is_file()
-        or any(folder.glob("runs/*/epochs.csv"))
-        or any(folder.glob("records/*.json"))
-        or (folder.name == "records" and any(folder.glob("*.json")))
-        or ((folder / "stacks.json").is_file() and (folder / "runs.json").is_file())
-    )
-    if old:
-        raise NoRunsError(
-            f"{folder} was written by aol 0.1.0, which stored runs in another format: "
-            "train again into a new folder, or read it with aol 0.1.0."
-        )
+def _in_folders(folder: Path) -> list[str]:
+    return sorted(path.parent.name for path in (folder / "runs").glob(f"*/{FILE}"))
+
+
+def pack(folder: str | os.PathLike[str]) -> int:
+    """Move the records of finished runs into one file of their store; return how many records that file has.
+
+    Folders of runs with more than a record (samples, networks) stay as they are; those of the others are removed.
+    """
+    store = Store(folder)
+    with store.lock():
+        alone = [
+            name for name in _in_folders(store.folder) if os.listdir(store.path(name)) == [FILE] and _ID.fullmatch(name)
+        ]
+        moved = {name for name in alone if (run := store.get(name)) is not None and run.finished}
+        names = sorted({*packed_runs(store.folder / PACKED), *moved})
+        write_atomically(store.folder / PACKED, b"".join(content_of(store.path(name)) for name in names))
+        for name in moved:
+            shutil.rmtree(store.path(name))
+    return len(names)

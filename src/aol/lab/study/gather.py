@@ -17,7 +17,7 @@ from pathlib import Path
 
 from aol.lab.train.validate import get_valid, problem, settings_of
 from aol.records.record import FILE, LARGEST, DamagedRunError, content_of, decode
-from aol.records.store import Store, refuse_old_format
+from aol.records.store import Store
 
 # What reading an incomplete or damaged archive raises; the last two come from headers with absurd numbers.
 _BROKEN = (tarfile.TarError, EOFError, OSError, zlib.error, lzma.LZMAError, ValueError, OverflowError)
@@ -39,8 +39,6 @@ def gather(sources: Sequence[Path], store: Store) -> Gathered:
     for source in sources:
         if not source.exists():
             raise FileNotFoundError(f"{source}: no such folder or file")
-        if source.is_dir():
-            refuse_old_format(source)
     gathered = Gathered()
     store.prepare()
     with store.lock():
@@ -88,7 +86,7 @@ def _files(source: Path) -> Iterator[_File]:
 
 def _file(path: Path) -> _File:
     try:
-        return str(path), content_of(path)
+        return str(path), content_of(path.parent)
     except DamagedRunError as error:
         return str(path), error
     except FileNotFoundError:
