@@ -263,20 +263,22 @@ def hidden_minorities() -> Figure:
     hint = 3 * nn.functional.one_hot(torch.where(conflict, other, data.y), CLASSES)
     test_hint = 3 * nn.functional.one_hot(any_class, CLASSES)
     hinted = Digits(torch.cat([data.x, hint], 1), data.y, torch.cat([data.test_x, test_hint], 1), data.test_y)
-    plain, old = (aol.OldSet(data.y, after=2) for _ in range(2))
+    plain, peak = (aol.SampleAges(data.y, level="sample", fuse="peak") for _ in range(2))
 
-    def shares(ages: aol.OldSet) -> Tensor:
-        return torch.stack([ages.old[conflict].float().mean(), ages.old[~conflict].float().mean()])
+    def shares(ages: aol.SampleAges) -> Tensor:
+        old = ages.ema > 2
+        return torch.stack([old[conflict].float().mean(), old[~conflict].float().mean()])
 
     without = train(hinted, after=watching(plain, hinted, lambda: shares(plain)))
-    with_old = train(hinted, weight=old.weight, after=watching(old, hinted, lambda: shares(old)))
+    weight = lambda index: aol.old_set_weight(peak.ema, after=2)[index]  # noqa: E731
+    with_old = train(hinted, weight=weight, after=watching(peak, hinted, lambda: shares(peak)))
     figure, (left, right) = panels()
     for place, name in enumerate(("contradict the shortcut (5 %)", "follow it")):
-        share = [100 * float(each[place]) for each in without.watched]
+        share = [100 * float(share[place]) for share in without.watched]
         left.plot(range(1, EPOCHS + 1), share, color=style.COLOURS[place], label=name)
     left.set(xlabel="epoch", ylabel="samples that were old, %", ylim=(0, 100))
     left.legend()
-    groups = {"plain": 100 * without.accuracy, "OldSet": 100 * with_old.accuracy}
+    groups = {"plain": 100 * without.accuracy, "old samples weighted": 100 * with_old.accuracy}
     bars(right, groups, DIGITS, "test accuracy, %", "class; the shortcut is random on test")
     return figure
 
@@ -318,40 +320,6 @@ def resume() -> Figure:
     axes.text(epoch + 0.5, axes.get_ylim()[0] + 3, "stopped here", color=style.GREY)
     axes.set(xlabel="epoch", ylabel="test accuracy, %")
     axes.legend()
-    return figure
-
-
-def parts() -> Figure:
-    """Draw the age of every token of some texts, after the page's program, and the ages of their classes."""
-    from tests.support.doc_pages import blocks
-
-    torch.manual_seed(0)
-    names: dict[str, object] = {}
-    exec(blocks(HERE / "how-to" / "parts.md")[0].code, names)
-    ages, tags = names["ages"], names["tags"]
-    assert isinstance(ages, aol.PartAges)
-    assert isinstance(tags, list)
-    grid = np.full((24, max(map(len, tags))), np.nan)
-    for row in range(len(grid)):
-        labelled = np.flatnonzero(tags[row] != -100)
-        grid[row, labelled] = ages.parts.age[ages.positions([row], tags[row][None])]
-    figure, (left, right) = panels()
-    image = left.imshow(grid, aspect="auto", cmap=style.matplotlib().colormaps["magma"].with_extremes(bad="#BDBDBD"))
-    left.set(xlabel="token (grey: no label)", ylabel="text")
-    figure.colorbar(image, ax=left, label="age (epochs)", pad=0.02)
-    bars(right, {"class age": ages.class_age}, [str(label) for label in range(3)], "epochs", "class of a token")
-    return figure
-
-
-def large() -> Figure:
-    """Draw time and memory of ten million samples, as `make bench` measured them."""
-    cases = json.loads((HERE.parent / "benchmarks" / "results" / "sample_ages.json").read_text())["large"]
-    stores = [each for each in cases if each["batch"] == 65536 and not each["shuffled"]]
-    figure, (left, right) = panels(height=1.6)
-    names = [each["store"] for each in stores]
-    parts = {"observe": "observe_s", "advance": "advance_s", "weights": "weights_s"}
-    bars(left, {name: [each[key] for each in stores] for name, key in parts.items()}, names, "s an epoch", "store")
-    bars(right, {"state": [each["state_bytes"] / 1e6 for each in stores]}, names, "MB", "store")
     return figure
 
 
@@ -496,7 +464,7 @@ def save(name: str, figure: Figure) -> None:
 PLAIN: dict[str, Callable[[], Figure]] = {
     "loop": loop, "margins": margins, "resample": resample, "streams": streams, "arrivals": arrivals,
     "hidden-minorities": hidden_minorities, "distributed": lambda: of_processes("distributed.md"), "resume": resume,
-    "large": large, "parts": parts, "runs": runs, "sklearn": sklearn, "boosted-trees": boosted_trees, "river": river,
+    "runs": runs, "sklearn": sklearn, "boosted-trees": boosted_trees, "river": river,
     "transformers": transformers,
 }  # fmt: skip
 FRAMEWORKS: dict[str, Callable[[], Figure]] = {
