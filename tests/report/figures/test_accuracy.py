@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from aol.report.figures import draw
-from aol.report.figures.accuracy import MOST, accuracy_curves, curve, head_middle_tail, highlighted, rho_curves, sweep
+from aol.report.figures.accuracy import MOST, accuracy_curves, curve, head_middle_tail, highlighted
 from aol.report.figures.summary import methods, parts
 from aol.report.run_data import RunData
 from tests.support.made_runs import changed, frame, make_data, method_of
@@ -91,25 +91,6 @@ def test_bars_are_the_accuracies_of_head_middle_and_tail() -> None:
     alone = head_middle_tail(methods(frame(*seeds_of("none", [0.5]), *failed)))
     assert alone is not None
     assert [text.get_text() for text in alone.legends[0].get_texts()] == ["none"]
-
-
-def test_the_sweep_shows_accuracy_over_rho_beside_plain_training() -> None:
-    runs = seeds_of("none", [0.6, 0.62])
-    for level in ("class", "sample"):
-        for rho, final in ((0.9, 0.8), (0.1, 0.7), (0.5, 0.75)):
-            runs += seeds_of(f"aol ρ={rho:g} {level}", [final - 0.02, final + 0.02], rho=rho, level=level)
-    found = rho_curves(methods(frame(*runs)))
-    assert [line.name for line in found] == ["aol class", "aol sample"]
-    assert found[0].x.tolist() == [0.1, 0.5, 0.9]
-    assert found[0].mean == pytest.approx([0.7, 0.75, 0.8])
-    assert found[0].deviation == pytest.approx([0.02 * np.sqrt(2)] * 3)
-    figure = sweep(methods(frame(*runs)))
-    assert figure is not None
-    (axes,) = figure.axes
-    plain = [line for line in axes.lines if line.get_label() == "none (2 seeds)"]
-    assert float(np.asarray(plain[0].get_ydata())[0]) == pytest.approx(61.0)
-    assert axes.get_xlabel() == "ρ"
-    assert sweep(methods(frame(*seeds_of("aol ρ=0.5", [0.5])))) is None
 
 
 def test_methods_on_classes_of_other_sizes_have_bars_of_their_own(tmp_path: Path) -> None:

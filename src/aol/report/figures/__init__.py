@@ -13,11 +13,11 @@ from pathlib import Path
 from aol._values import unlike
 from aol.records.table import RunFrame
 from aol.report.figures import style
-from aol.report.figures.accuracy import accuracy_curves, head_middle_tail, sweep
+from aol.report.figures.accuracy import accuracy_curves, head_middle_tail
 from aol.report.figures.heatmap import heatmap
 from aol.report.figures.summary import by_sizes, methods
 
-OF_METHODS = {"accuracy": accuracy_curves, "sweep": sweep}  # all methods together
+OF_METHODS = {"accuracy": accuracy_curves}  # all methods together
 BY_SIZES = {"head-middle-tail": head_middle_tail}  # methods whose classes have the same sizes
 OF_RUN = {"heatmap": heatmap}  # the first run of each method
 
@@ -25,8 +25,8 @@ OF_RUN = {"heatmap": heatmap}  # the first run of each method
 def draw(runs: RunFrame, folder: str | os.PathLike[str], formats: Sequence[str] = ("png",)) -> list[Path]:
     """Draw every figure that the runs allow into a folder, in each format, and return the files.
 
-    `heatmap` is drawn for the first run of every method; `accuracy`, `sweep` and `head-middle-tail` show all methods
-    together, the latter those whose classes have the same sizes. What was not recorded is not drawn.
+    `heatmap` is drawn for the first run of every method; `accuracy` and `head-middle-tail` show all methods together,
+    the latter those whose classes have the same sizes. What was not recorded is not drawn.
 
     >>> from aol.records.table import frame_of
     >>> draw(frame_of([]), "figures")

@@ -1,4 +1,4 @@
-"""Accuracy of methods: over time, of head, middle and tail, and at the end over ρ."""
+"""Accuracy of methods: over time, and at the end of head, middle and tail."""
 
 from __future__ import annotations
 
@@ -25,22 +25,13 @@ _WIDEST = 9  # letters of two sizes that fit below a group of bars; more take tw
 
 @dataclass(frozen=True)
 class Curve:
-    """One method over time, or over ρ: mean over its runs, and their standard deviation (NaN for a single one)."""
+    """One method over time: mean over its runs, and their standard deviation (NaN for a single one)."""
 
     name: str
     runs: int
-    x: Ints | Floats
+    x: Ints
     mean: Floats
     deviation: Floats
-
-    @property
-    def label(self) -> str:
-        """The name in a legend."""
-        return _label(self.name, self.runs)
-
-
-def _label(name: str, runs: int) -> str:
-    return style.shorten(name, 44) + (f" ({runs} seeds)" if runs > 1 else "")
 
 
 def mean_curve(name: str, readings: Sequence[Mapping[int, float]]) -> Curve | None:
@@ -79,6 +70,10 @@ def curve(method: Method) -> Curve | None:
     return mean_curve(method.name, [dict(zip(run.epochs.tolist(), run.curves[_READING], strict=True)) for run in runs])
 
 
+def _label(name: str, runs: int) -> str:
+    return style.shorten(name, 44) + (f" ({runs} seeds)" if runs > 1 else "")
+
+
 def highlighted(methods: list[Method]) -> list[bool]:
     """Say which methods get a colour: all, or of too many those best in the end, and the first."""
     if len(methods) <= MOST:
@@ -96,13 +91,13 @@ def accuracy_curves(methods: list[Method]) -> Figure | None:
     others = [line for line, own in curves if line is not None and not own]
     if not named and not others:
         return None
-    words = [line.label for line in named]
+    words = [_label(line.name, line.runs) for line in named]
     words += [f"{len(others)} other{'s' * (len(others) > 1)}"] if others else []
     figure, (axes,) = style.panels(1.75 + style.legend_height(words))
     for line in others:
         axes.plot(line.x, 100 * line.mean, color=_PALE, linewidth=0.6, zorder=1)
     for number, line in enumerate(named):
-        draw_curve(axes, line, number, line.label, alpha=band_alpha(len(named)))
+        draw_curve(axes, line, number, words[number], alpha=band_alpha(len(named)))
     if others:
         axes.plot([], [], color=_PALE, linewidth=0.6, label=words[-1])
     longest = max((method.runs[0] for method in methods), key=lambda run: len(run.epochs))
@@ -143,7 +138,11 @@ def head_middle_tail(methods: list[Method]) -> Figure | None:
             yerr=None if np.isnan(deviations).all() else np.nan_to_num(deviations),
             error_kw={"linewidth": 0.8, "capsize": 1.5, "ecolor": "#333333"},
         )  # fmt: skip
-        style.outline_whiskers(drawn.errorbar)
+        if drawn.errorbar is not None:  # a thin white line around whiskers: they show on a dark bar then too
+            for whisker in (*drawn.errorbar[1], *drawn.errorbar[2]):
+                whisker.set_path_effects(
+                    [style.matplotlib("patheffects").withStroke(linewidth=1.8, foreground="white")]
+                )
     between = "\nto " if any(len(_sizes(part, "–")) > _WIDEST for part in of_sizes) else "–"
     ticks = [f"{part.name} ({len(part.classes)})\nn = {_sizes(part, between)}" for part in of_sizes]
     axes.set_xticks(range(len(names)), [*ticks[: len(names) - 1], "all classes"])
@@ -154,53 +153,3 @@ def head_middle_tail(methods: list[Method]) -> Figure | None:
 
 def _sizes(part: Part, between: str) -> str:
     return between.join(f"{size:,}" for size in dict.fromkeys((part.fewest, part.most)))
-
-
-# Accuracy over ρ
-
-
-def rho_curves(methods: list[Method]) -> list[Curve]:
-    """Return accuracy at the end over ρ, for each set of settings of which several values of ρ were run."""
-    groups: dict[str, dict[float, Method]] = {}
-    for method in methods:
-        rho = method.runs[0].settings.get("rho")
-        rest = " ".join(word for word in method.name.split(" ") if not word.startswith(("ρ=", "rho=")))
-        if isinstance(rho, float | int) and rest != method.name:  # methods that do not use ρ do not name it
-            groups.setdefault(rest, {})[float(rho)] = method
-    curves = []
-    for name, by_rho in groups.items():
-        pairs = np.array([at_end(by_rho[value]) for value in sorted(by_rho)])
-        seeds = max(len(method.runs) for method in by_rho.values())
-        curves.append(Curve(name, seeds, np.array(sorted(by_rho)), pairs[:, 0], pairs[:, 1]))
-    return [line for line in curves if len(line.x) > 1 and not np.isnan(line.mean).all()]
-
-
-def is_unweighted(method: Method) -> bool:
-    """Return whether a method has neither weights nor margins."""
-    settings = method.runs[0].settings
-    return settings.get("weighting") == "none" and settings.get("margin", "none") == "none"
-
-
-@style.styled
-def sweep(methods: list[Method]) -> Figure | None:
-    """Return accuracy at the end over ρ, with unweighted training as a level; None without several values of ρ."""
-    curves = rho_curves(methods)
-    if not curves:
-        return None
-    plain = [method for method in methods if is_unweighted(method)][:1]
-    labels = [line.label for line in curves] + [_label(method.name, len(method.runs)) for method in plain]
-    figure, (axes,) = style.panels(1.75 + style.legend_height(labels))
-    for number, line in enumerate(curves):
-        error = None if np.isnan(line.deviation).all() else 100 * np.nan_to_num(line.deviation)
-        axes.errorbar(
-            line.x, 100 * line.mean, error, label=line.label, capsize=2, elinewidth=0.8,
-            color=style.COLOURS[number % len(style.COLOURS)], linestyle=style.LINES[number % len(style.LINES)],
-            marker=style.MARKERS[number % len(style.MARKERS)],
-        )  # fmt: skip
-    for method in plain:
-        mean, deviation = at_end(method)
-        axes.axhline(100 * mean, color=style.GREY, linewidth=0.9, label=labels[-1], zorder=0)
-        axes.axhspan(100 * (mean - deviation), 100 * (mean + deviation), color=style.GREY, alpha=0.15, linewidth=0)
-    axes.set_xlabel("ρ")
-    axes.set_xlim(-0.03, 1.03)
-    return _finished(figure, axes, labels)

@@ -39,22 +39,20 @@ def draw_forest(blocks: Sequence[Block], axis: str, reference: str) -> Figure:
 
     More than 20 rows in several blocks are drawn in two columns, of one scale.
     """
-    columns = _halves(blocks) if sum(len(own) for _, own in blocks) > _MOST_ROWS else [blocks]
-    heights = [
-        _ROW * sum(len(own) for _, own in each) + _HEAD * sum(bool(name) for name, _ in each) for each in columns
-    ]
+    estimates = [row for _, rows in blocks for row in rows]
+    columns = _halves(blocks) if len(estimates) > _MOST_ROWS else [blocks]
+    heights = [sum(_ROW * len(rows) + _HEAD * bool(name) for name, rows in column) for column in columns]
     wide, letters = (5.2, 60) if len(columns) == 1 else (8.4, 44)
     figure, panels = style.panels(max(heights) + _AXIS, 1, len(columns), width=wide, share_x=True)
-    longest = max(_fill(axes, own, letters) for axes, own in zip(panels, columns, strict=True))
+    longest = max(_fill(axes, column, letters) for axes, column in zip(panels, columns, strict=True))
     for axes in panels:
         axes.set_ylim(longest - 0.4, -0.8)
         axes.set_xlabel(axis)
         style.limit_ticks(axes, x=7)
-    rows = [each for _, own in blocks for each in own]
-    known = any(each.interval is not None for each in rows)
+    known = any(row.interval is not None for row in estimates)
     line, label = ("s-", "estimate, 95 % interval") if known else ("s", "estimate, one seed")
     handles = panels[0].plot([], [], line, color=style.GREY, label=label)
-    if any(each.reference is not None for each in rows):
+    if any(row.reference is not None for row in estimates):
         handles += panels[0].plot([], [], "o", color=style.GREY, markerfacecolor="none", label=reference)
     figure.legend(handles=handles, loc="outside lower center", ncols=2)
     return figure
@@ -62,7 +60,7 @@ def draw_forest(blocks: Sequence[Block], axis: str, reference: str) -> Figure:
 
 def _halves(blocks: Sequence[Block]) -> list[Sequence[Block]]:
     """Return blocks in two parts whose longer one has the fewest rows; a single block stays whole."""
-    sizes = [len(own) + 1 for _, own in blocks]
+    sizes = [len(rows) + 1 for _, rows in blocks]
     if len(blocks) < 2:
         return [blocks]
     cut = min(range(len(blocks) - 1, 0, -1), key=lambda cut: max(sum(sizes[:cut]), sum(sizes[cut:])))
@@ -73,22 +71,20 @@ def _fill(axes: Axes, blocks: Sequence[Block], letters: int) -> float:
     """Draw the rows of blocks, with names of so many letters, and return where the next row would be."""
     axes.axvline(0.0, color=style.GREY, linewidth=0.6, zorder=1)
     place, ticks, labels = 0.0, [], []
-    for name, own in blocks:
+    for name, rows in blocks:
         if name:
-            text = style.shorten(name, letters)
-            axes.annotate(
-                text, (0.0, place), xycoords=("axes fraction", "data"), fontsize=6.5, va="center", weight="bold"
-            )
+            at = {"xy": (0.0, place), "xycoords": ("axes fraction", "data"), "va": "center"}
+            axes.annotate(style.shorten(name, letters), **at, fontsize=6.5, weight="bold")
             place += _HEAD / _ROW
-        for each in own:
-            colour = style.COLOURS[each.colour % len(style.COLOURS)]
-            if each.interval is not None:
-                axes.plot(each.interval, [place, place], "-", color=colour, linewidth=1.1, zorder=2)
-            axes.plot([each.value], [place], "s", color=colour, markersize=3.0, zorder=3)
-            if each.reference is not None:
-                axes.plot([each.reference], [place], "o", color=style.GREY, markerfacecolor="none", zorder=2)
+        for row in rows:
+            colour = style.COLOURS[row.colour % len(style.COLOURS)]
+            if row.interval is not None:
+                axes.plot(row.interval, [place, place], "-", color=colour, linewidth=1.1, zorder=2)
+            axes.plot([row.value], [place], "s", color=colour, markersize=3.0, zorder=3)
+            if row.reference is not None:
+                axes.plot([row.reference], [place], "o", color=style.GREY, markerfacecolor="none", zorder=2)
             ticks.append(place)
-            labels.append(style.shorten(each.label, 28))
+            labels.append(style.shorten(row.label, 28))
             place += 1.0
     axes.set_yticks(ticks, labels)
     axes.spines["left"].set_visible(False)

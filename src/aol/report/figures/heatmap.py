@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from aol import metrics
 from aol.records.record import Floats, Ints, Run
 from aol.report.figures import style
-from aol.report.figures.summary import has_tail, time_unit
+from aol.report.figures.summary import time_unit
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -41,14 +42,14 @@ class AgeMap:
     numbered: bool = False
 
     @property
-    def order(self) -> Ints:
-        """The classes from head to tail, equal ones in their own order; without a tail all are in their own order."""
-        return np.argsort(-self.counts, kind="stable") if self.tailed else np.arange(len(self.names))
+    def sizes(self) -> Ints | None:
+        """The training samples of each class, where there is a head and a tail."""
+        return self.counts if self.counts is not None and metrics.has_tail(self.counts) else None
 
     @property
-    def tailed(self) -> bool:
-        """Whether there is a head and a tail."""
-        return has_tail(self.counts)
+    def order(self) -> Ints:
+        """The classes from head to tail, equal ones in their own order; without a tail all are in their own order."""
+        return np.arange(len(self.names)) if self.sizes is None else np.argsort(-self.sizes, kind="stable")
 
     @property
     def height(self) -> float:
@@ -75,7 +76,7 @@ def draw_ages(figure: Figure, panels: Sequence[Axes], maps: Sequence[AgeMap], *,
 
     Its exponent is the paper's: 0.35 if one of the maps has few classes, 0.5 if all have many.
     """
-    few = any(len(each.names) <= _NAMED for each in maps)
+    few = any(len(shown.names) <= _NAMED for shown in maps)
     norm = style.matplotlib("colors").PowerNorm(0.35 if few else 0.5, vmin=1.0, vmax=largest)
     shades = style.matplotlib().colormaps["magma"].with_extremes(bad="#BDBDBD")
     for axes, shown in zip(panels, maps, strict=True):
@@ -90,29 +91,24 @@ def draw_ages(figure: Figure, panels: Sequence[Axes], maps: Sequence[AgeMap], *,
         _name_classes(axes, shown)
         for spine in axes.spines.values():
             spine.set_visible(True)
-    above = any(bool(np.nanmax(each.age, initial=1.0) > largest) for each in maps)
+    above = any(bool(np.nanmax(shown.age, initial=1.0) > largest) for shown in maps)
     bar = figure.colorbar(image, ax=list(panels), extend="max" if above else "neither", pad=0.02, aspect=25)
-    bar.set_ticks(_ticks(largest, few))
-    bar.set_ticklabels([f"{tick:g}" for tick in bar.get_ticks()])
-    bar.minorticks_off()
-    units = " or ".join(dict.fromkeys(f"{each.time}s" for each in maps))
-    bar.set_label(f"class age ({units})")
-
-
-def _ticks(largest: float, few: bool) -> list[float]:
-    """Return the ages that are written at the scale of colours, its end among them."""
     ages = (1.0, 2.0, 5.0, 10.0, 20.0, 50.0) if few or largest <= 50.0 else (1.0, 5.0, 10.0, 20.0, 50.0)
-    return [*(age for age in ages if 1.25 * age < largest), largest]
+    ticks = [*(age for age in ages if 1.25 * age < largest), largest]
+    bar.set_ticks(ticks, labels=[f"{tick:g}" for tick in ticks])
+    bar.minorticks_off()
+    units = " or ".join(dict.fromkeys(f"{shown.time}s" for shown in maps))
+    bar.set_label(f"class age ({units})")
 
 
 def _name_classes(axes: Axes, shown: AgeMap) -> None:
     """Write the classes' names where they fit; else their places, with how many samples those have."""
-    order, sizes = shown.order, shown.counts if shown.tailed else None
+    order, sizes = shown.order, shown.sizes
     few = len(order) <= _NAMED
-    places = np.arange(len(order)) if few else np.linspace(0, len(order) - 1, 5).round().astype(np.int64)
     named = few or shown.numbered
-    names = [shown.names[c] for c in order[places]] if named else [f"{p + 1}" for p in places]
+    places = np.arange(len(order)) if few else np.linspace(0, len(order) - 1, 5).round().astype(np.int64)
+    names = [shown.names[order[place]] if named else f"{place + 1}" for place in places]
     if sizes is not None and (shown.numbered or not named):
         names = [f"{name}  (n={sizes[c]:,})" for name, c in zip(names, order[places], strict=True)]
     axes.set_yticks(places, style.shorten_all(names) if named else names)
-    axes.set_ylabel(f"class{'' if named else ' by size'}, head to tail" if shown.tailed else "class")
+    axes.set_ylabel("class" if sizes is None else f"class{'' if named else ' by size'}, head to tail")

@@ -20,7 +20,6 @@ from aol.records.record import Floats, Ints
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.container import ErrorbarContainer
     from matplotlib.figure import Figure
 
 P = ParamSpec("P")
@@ -30,7 +29,6 @@ FORMATS = ("png", "pdf", "svg")
 # Okabe and Ito's colours, those that show on white, in an order that keeps neighbours apart.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 LINES = ("-", "--", "-.", ":")
-MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 GREY = "#767676"
 # Names of classes may be in any script; of these, whatever is installed fills in.
 _MORE_FONTS = ("Noto Sans CJK SC", "Noto Sans CJK JP", "Noto Sans", "Noto Sans Arabic", "Noto Sans Devanagari")
@@ -74,8 +72,7 @@ def panels(
 ) -> tuple[Figure, list[Axes]]:
     """Return a figure `width` inches wide and its panels, row by row; for functions that are `styled`."""
     figure: Figure = matplotlib("figure").Figure(figsize=(width, height), layout="constrained")
-    found = figure.subplots(rows, columns, squeeze=False, sharex=share_x)
-    return figure, [axes for row in found for axes in row]
+    return figure, figure.subplots(rows, columns, squeeze=False, sharex=share_x).ravel().tolist()
 
 
 def save(figure: Figure, folder: Path, name: str, formats: Sequence[str]) -> list[Path]:
@@ -136,8 +133,8 @@ def shorten_all(names: Sequence[str], most: int = 18) -> list[str]:
     whole = [" ".join(name.split()) for name in names]
     head = most // 2
     return [
-        f"{text[:head]}…{text[len(text) - (most - head - 1) :]}" if len(text) > most and cut.count(each) > 1 else each
-        for text, each in zip(whole, cut, strict=True)
+        f"{text[:head]}…{text[len(text) - (most - head - 1) :]}" if len(text) > most and cut.count(short) > 1 else short
+        for text, short in zip(whole, cut, strict=True)
     ]
 
 
@@ -150,14 +147,6 @@ def set_time_axis(axes: Axes, epochs: Ints | Floats, unit: str) -> None:
         only = int(epochs[0])
         axes.set_xlim(only - 0.5, only + 0.5)
         axes.set_xticks([only])
-
-
-def outline_whiskers(whiskers: ErrorbarContainer | None) -> None:
-    """Put a thin white line around whiskers, which show on a dark bar then too."""
-    if whiskers is not None:
-        around = matplotlib("patheffects").withStroke(linewidth=1.8, foreground="white")
-        for part in (*whiskers[1], *whiskers[2]):
-            part.set_path_effects([around])
 
 
 def legend(figure: Figure, names: Sequence[str]) -> None:
