@@ -14,7 +14,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from aol import _check
 from aol.lab.data.images import Augmentation, Normalisation
 
 
@@ -33,7 +32,7 @@ class Draws(NamedTuple):
 
     def batch(self, positions: slice | Tensor) -> Draws:
         """Return the draws at some positions of the last axis."""
-        return Draws(*(each[..., positions] for each in self))
+        return Draws(*(drawn[..., positions] for drawn in self))
 
 
 def draw(samples: int, augmentation: Augmentation, *, generator: torch.Generator | Sequence[torch.Generator]) -> Draws:
@@ -105,5 +104,5 @@ def evaluation_batch(images: Tensor, index: Tensor | slice, *, normalisation: No
     """
     if isinstance(index, slice):
         return normalisation(images[index])
-    place = _check.integers("index", index, device=images.device)
+    place = index.to(images.device)
     return normalisation(images.index_select(0, place.flatten()).view(*place.shape, *images.shape[1:]))

@@ -9,12 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from aol import _check
 from aol.lab.data.errors import DataError
 
 
@@ -203,8 +200,8 @@ class Pair(Generic[S_co]):
     `validation` is set only for sets with a labelled third split. `normalisation` is the
     protocol's; `standardised` is the per-channel mean/std one that the motivating observation uses.
 
-    >>> from aol.lab.data import load
-    >>> pair = load("digits")
+    >>> from aol.lab.data import open_data
+    >>> pair = open_data("digits")
     >>> pair.num_classes, pair.normalisation.shift, pair.augmentation
     (10, (-1.0,), Augmentation(pad=1, flip=False))
     """
@@ -239,51 +236,6 @@ def check_labels(labels: Tensor, num_classes: int, where: str) -> None:
         raise DataError(
             f"{where}: label {int(labels[at])} at position {at} is outside 0..{num_classes - 1} ({num_classes} classes)"
         )
-
-
-def whole_labels(labels: Sequence[int] | npt.NDArray[np.integer], where: str) -> Tensor:
-    """Return labels as an int64 tensor; `DataError` names the first that does not fit.
-
-    >>> whole_labels([0, 2**63], "train.bin")
-    Traceback (most recent call last):
-    ...
-    aol.lab.data.errors.DataError: train.bin: label 9223372036854775808 at position 1 is too large
-    """
-    try:
-        return torch.from_numpy(np.array(labels, dtype=np.int64))
-    except OverflowError:
-        at = next(place for place, label in enumerate(labels) if not -(2**63) <= int(label) < 2**63)
-        raise DataError(f"{where}: label {labels[at]} at position {at} is too large") from None
-
-
-def numbered_classes(labels: Tensor, where: str) -> tuple[str, ...]:
-    """Return the names of classes that are only numbered: 0 to the largest label.
-
-    A label beyond the number of samples is a mistake, and would need memory for all classes below it.
-
-    >>> numbered_classes(torch.tensor([0, 2, 1]), "train.bin")
-    ('0', '1', '2')
-    >>> numbered_classes(torch.tensor([0, 2**62]), "train.bin")
-    Traceback (most recent call last):
-    ...
-    aol.lab.data.errors.DataError: train.bin: label 4611686018427387904 at position 1 is too large for 2 samples
-    """
-    most = max(_check.MOST_INFERRED, labels.numel())
-    at = int(labels.argmax())
-    if int(labels[at]) >= most:
-        raise DataError(f"{where}: label {int(labels[at])} at position {at} is too large for {labels.numel()} samples")
-    return tuple(str(number) for number in range(max(0, int(labels[at])) + 1))
-
-
-def class_names(names: Sequence[object], where: str) -> tuple[str, ...]:
-    """Return names of classes as text; `DataError` if they are too many.
-
-    >>> class_names(["cat", 2], "train.bin")
-    ('cat', '2')
-    """
-    if len(names) > _check.MOST_CLASSES:
-        raise DataError(f"{where}: {len(names):,} classes; at most {_check.MOST_CLASSES:,} are possible")
-    return tuple(str(name) for name in names)
 
 
 def split_per_class(labels: Tensor, fraction: float, *, seed: int) -> tuple[Tensor, Tensor]:

@@ -16,7 +16,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from aol import _seeds, _values
+from aol import _seeds
 from aol.lab.data.errors import DataError
 from aol.lab.data.images import ImageSet, Normalisation, Pair, Shortcut, split_per_class
 from aol.longtail import keep_per_class
@@ -49,8 +49,8 @@ def change(
         seed: of all draws.
         pixels: False leaves the pixels as they are, but for the number of channels: quick, for labels and shapes only.
 
-    >>> from aol.lab.data import load
-    >>> biased = change(load("digits"), nuisance="patch", conflicts=0.05)
+    >>> from aol.lab.data import open_data
+    >>> biased = change(open_data("digits"), nuisance="patch", conflicts=0.05)
     >>> biased.train.shape, int(biased.shortcut.train.sum()), int(biased.shortcut.test.sum())
     ((3, 8, 8), 70, 322)
     """
@@ -105,26 +105,25 @@ def noisy_labels(labels: Tensor, num_classes: int, noise: float, *, seed: int) -
 def _other_for_some(labels: Tensor, num_classes: int, share: float, generator: torch.Generator) -> Tensor:
     counts = (torch.bincount(labels, minlength=num_classes) * share).round().to(torch.int64)
     chosen = keep_per_class(labels, counts, generator)
-    found = labels.clone()
-    found[chosen] += torch.randint(1, num_classes, chosen.shape, generator=generator)
-    return found % num_classes
+    changed = labels.clone()
+    changed[chosen] += torch.randint(1, num_classes, chosen.shape, generator=generator)
+    return changed % num_classes
 
 
 def balanced_nuisance(labels: Tensor, num_classes: int, *, seed: int) -> Tensor:
     """Return a nuisance for each sample, `int64 [N]`: in each class every value as often, but for one.
 
-    >>> found = balanced_nuisance(torch.zeros(20, dtype=torch.int64), 10, seed=0)
-    >>> torch.bincount(found)
+    >>> torch.bincount(balanced_nuisance(torch.zeros(20, dtype=torch.int64), 10, seed=0))
     tensor([2, 2, 2, 2, 2, 2, 2, 2, 2, 2])
     """
     generator = _seeds.generator(seed, _BALANCED)
-    found = torch.empty_like(labels)
+    shown = torch.empty_like(labels)
     for label in range(num_classes):
         members = (labels == label).nonzero().flatten()
         shuffled = members[torch.randperm(len(members), generator=generator)]
         first = torch.randint(num_classes, (), generator=generator)  # else small classes would have the first values
-        found[shuffled] = (torch.arange(len(members)) + first) % num_classes
-    return found
+        shown[shuffled] = (torch.arange(len(members)) + first) % num_classes
+    return shown
 
 
 def colours(number: int, saturation: float = 1.0) -> Tensor:
@@ -140,7 +139,7 @@ def colours(number: int, saturation: float = 1.0) -> Tensor:
 
 def apply(images: ImageSet, kind: str, nuisance: Tensor) -> ImageSet:
     """Return a split whose images show their `nuisance [N]`, a number of a class: as a tint or as a patch."""
-    if _values.choice("nuisance", kind, _values.NUISANCES) == "none":
+    if kind == "none":
         return images
     pixels = images.images.expand(-1, 3, -1, -1)  # one channel becomes three; three stay
     if kind == "tint":

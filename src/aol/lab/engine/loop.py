@@ -26,7 +26,7 @@ from aol.lab.engine.passes import CleanPass, ObserveLogits, Readings, Trained, T
 from aol.lab.engine.run_margins import RunMargins
 from aol.lab.engine.run_weights import RunWeights
 from aol.lab.engine.sample_signals import SampleSignals
-from aol.lab.engine.source import AnyPair, Decoding, shape_of, sources
+from aol.lab.engine.source import AnyPair, shape_of, sources
 from aol.lab.engine.stored_source import FromStorage
 from aol.lab.engine.weighting import WEIGHTINGS
 from aol.lab.settings import Settings, WrongSettingsError
@@ -61,7 +61,6 @@ class Loop(ABC):
         workers: int | None = None,
         keep_samples: bool = False,
         stacking: str = "grouped",
-        decoding: Decoding | None = None,
     ) -> None:
         self.runs, self.settings, self.device = list(runs), runs[0], device
         self.classes, self.num_classes = pair.classes, pair.num_classes
@@ -76,7 +75,6 @@ class Loop(ABC):
             augment=s.augment,
             workers=workers,
             device=device,
-            decoding=decoding,
         )
         self.train, self.test = make_sources(pair)
         self.conflicting: Tensor | None = None  # bool [T]: test samples whose nuisance is that of another class
@@ -213,8 +211,8 @@ class Loop(ABC):
         if self.on_batch is not None:
             self.on_batch()
 
-    def _train_on(self, place: Tensor, position: Tensor, weight: Tensor, *, coming: Tensor | None = None) -> Trained:
-        """Take one pass over `place [R, m]` in that order, with `weight [R, m]`; `coming`: that of the next epoch."""
+    def _train_on(self, place: Tensor, position: Tensor, weight: Tensor) -> Trained:
+        """Take one pass over `place [R, m]` in that order, with `weight [R, m]`."""
         s = self.settings
         if self._train_pass is None:
             margins = self._margins_of_steps()
@@ -233,7 +231,7 @@ class Loop(ABC):
         self._step, self._rates = 0, rates
         seeds = [run.seed for run in self.runs]
         with self._seeded():
-            return self._train_pass(place, position, weight, rates=rates, epoch=self.epoch, seeds=seeds, coming=coming)
+            return self._train_pass(place, position, weight, rates=rates, epoch=self.epoch, seeds=seeds)
 
     @contextmanager
     def _seeded(self) -> Iterator[None]:
@@ -331,10 +329,6 @@ class Loop(ABC):
                     shuffled[run.seed] = shuffle(size, generator=generator(run))
                 rows.append(shuffled[run.seed])
         return torch.stack(rows)
-
-    def _order_is_known(self, epoch: int) -> bool:
-        """Whether the order of an epoch depends on nothing that is learned, and it may come."""
-        return epoch < self.settings.epochs and not any(_resamples(run, epoch) for run in self.runs)
 
     def _states(
         self,

@@ -15,7 +15,6 @@ from aol.lab.engine.loop import Loop
 from aol.lab.engine.passes import Trained
 from aol.lab.engine.run_margins import RunMargins
 from aol.lab.engine.sample_signals import SampleSignals
-from aol.lab.engine.stored_source import FromStorage
 from aol.lab.engine.weighting import WEIGHTINGS, SampleInputs
 from aol.records.history import ANSWER, SampleHistory
 from aol.streams import Arrivals
@@ -57,7 +56,7 @@ class OfflineLoop(Loop):
         place = self.pool.gather(1, position)
 
         self._set_offsets(self.counts)
-        trained = self._train_on(place, position, weight, coming=self._coming())
+        trained = self._train_on(place, position, weight)
         if signal in ("train", "none"):
             readings = trained.by_class()
         if signal == "eval":
@@ -78,14 +77,6 @@ class OfflineLoop(Loop):
         self._advance()
         if self.signals is not None:
             self.signals.advance(observed, self.ages.age, epoch=self.epoch)
-
-    def _coming(self) -> Tensor | None:
-        """Return the samples of the next epoch in order, `int64 [R, m]`, for images in storage, if they are known."""
-        epoch = self.epoch + 1
-        if not isinstance(self.train, FromStorage) or not self._order_is_known(epoch):
-            return None
-        here = self._here(epoch)
-        return self.pool.gather(1, here.gather(1, self._orders(torch.empty(here.shape), epoch)))
 
     def _here(self, epoch: int) -> Tensor:
         """Return the positions of an epoch's samples, `int64 [R, m]`."""

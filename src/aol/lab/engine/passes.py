@@ -111,12 +111,8 @@ class TrainPass:
         rates: Sequence[float],
         epoch: int,
         seeds: Sequence[int],
-        coming: Tensor | None = None,
     ) -> Trained:
-        """Train on `place [R, m]`, indices into the data set, in that order; `position` is passed to `observe`.
-
-        `coming`: the `place` of the next epoch, where it is known: images in storage are read before this pass ends.
-        """
+        """Train on `place [R, m]`, indices into the data set, in that order; `position` is passed to `observe`."""
         start = time.perf_counter()
         self._place.copy_(place[:, self._mine])
         self._position.copy_(position[:, self._mine])
@@ -125,7 +121,7 @@ class TrainPass:
         for tally in (self._cursor, self._step, self._losses, self._sums):
             tally.zero_()
         if isinstance(self._source, FromStorage):
-            images = self._source.train(place, self._mine, batch=self._share, epoch=epoch, seeds=seeds, coming=coming)
+            images = self._source.train(place, self._mine, batch=self._share, epoch=epoch, seeds=seeds)
             for size, shown in zip(self._sizes(), images, strict=True):
                 self._streamed(size, shown)
                 self._issued(size * self._world)

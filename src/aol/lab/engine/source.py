@@ -1,60 +1,26 @@
-"""Sources of batches: a set kept on the device as one tensor; others have those of large images.
+"""Sources of batches: a set kept on the device as one tensor; `stored_source.py` has those of large images.
 
-`stored_source.py`: decoded while training; `kept_images.py`: decoded once. A source returns network input for given
-samples; the caller chooses the samples and their order.
+A source returns network input for given samples; the caller chooses the samples and their order.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import TypeAlias
 
 import torch
 from torch import Tensor
 
-from aol import _check, _seeds
+from aol import _seeds
 from aol.lab.data import augment
-from aol.lab.data.crops import crops_for
-from aol.lab.data.encoded_images import StoredImages
+from aol.lab.data.encoded_images import SIZE, StoredImages
 from aol.lab.data.images import Augmentation, ImageSet, Normalisation, Pair
 from aol.lab.data.nuisance import change
-from aol.lab.engine import kept_images
-from aol.lab.engine.image_requests import has_views
-from aol.lab.engine.kept_images import Decoded
-from aol.lab.engine.stored_source import FromStorage, worker_count
+from aol.lab.engine.stored_source import Decoded, FromStorage, Reader, keep
 from aol.lab.settings import Settings, WrongSettingsError
 
 AnyPair: TypeAlias = Pair[ImageSet] | Pair[StoredImages]
-
-
-@dataclass(frozen=True)
-class Decoding:
-    """How large images come to a GPU.
-
-    Args:
-        keep: decode a set once and keep it on the GPU, where it fits.
-        cpu_share: of the JPEGs that are decoded while training, the part that worker processes decode, not nvJPEG; by
-            default a half if there are at least 16 workers, else none.
-    """
-
-    keep: bool = True
-    cpu_share: float | None = None
-
-    def __post_init__(self) -> None:
-        if self.cpu_share is not None:
-            _check.number("cpu_share", self.cpu_share, 0.0, 1.0)
-
-    def share(self, workers: int) -> float:
-        """Return the part of the JPEGs that `workers` processes decode.
-
-        >>> Decoding().share(16), Decoding().share(8), Decoding(cpu_share=0.25).share(8)
-        (0.5, 0.0, 0.25)
-        """
-        if self.cpu_share is not None:
-            return self.cpu_share
-        return 0.5 if workers >= 16 else 0.0  # 16: as measured, see benchmarks/README.md
 
 
 def data_of(run: Settings, pairs: Mapping[str, AnyPair], *, pixels: bool = True) -> AnyPair:
@@ -152,15 +118,12 @@ def input_shape(run: Settings, pair: AnyPair) -> tuple[int, int, int]:
 
 def shape_of(pair: AnyPair, image_size: int | None) -> tuple[int, int, int]:
     """Return channels, height and width of network input; `image_size` is for sets that are cropped to any size."""
-    if isinstance(pair.train, StoredImages) and image_size is not None:
-        return (3, image_size, image_size)
-    if image_size is not None and pair.train.shape is not None and image_size != pair.train.shape[1]:
-        raise WrongSettingsError(
-            f"image_size is for folders of images: those of {pair.name} are {pair.train.shape[1]} pixels wide."
-        )
-    if pair.train.shape is None:
-        raise WrongSettingsError(f"The images of {pair.name} have no common size: image_size must be given.")
-    return pair.train.shape
+    own = pair.train.shape
+    if isinstance(pair.train, StoredImages):
+        return own if image_size is None else (3, image_size, image_size)
+    if image_size not in (None, own[1]):
+        raise WrongSettingsError(f"image_size is for large images: those of {pair.name} are {own[1]} pixels wide.")
+    return own
 
 
 def sources(
@@ -171,29 +134,21 @@ def sources(
     augment: bool,
     workers: int | None,
     device: torch.device,
-    decoding: Decoding | None = None,
 ) -> tuple[Source, Source]:
-    """Return the training and the test split of a data set as sources; `decoding` is for large images."""
+    """Return the training and the test split of a data set as sources; `workers` decode large images."""
     scale = pair.normalisation if normalisation == "centred" else pair.standardised
     train, test = pair.train, pair.test
     if isinstance(train, ImageSet) and isinstance(test, ImageSet):
         augmentation = pair.augmentation if augment else None
         return OnDevice(train, scale, augmentation, device), OnDevice(test, scale, None, device)
-    if not isinstance(train, StoredImages) or not isinstance(test, StoredImages):
-        raise TypeError("A data set must have both splits in memory, or both in storage.")
-    if image_size is not None:
-        crop, centre = crops_for(image_size)
-        train, test = train.with_transform(crop), test.with_transform(centre)
-    plain = train.with_transform(test.transform)
-    count, how = worker_count(workers, device), decoding or Decoding()
 
-    def stored(train: StoredImages, clean: StoredImages) -> Decoded | FromStorage:
+    def stored(split: ImageSet | StoredImages, augment: bool) -> Decoded | FromStorage:
         """Return a large split: decoded once and kept on a GPU where it fits, else decoded while training."""
-        images = None
-        if how.keep and has_views(train, clean):
-            images = kept_images.kept(train, workers=count, device=device)
+        assert isinstance(split, StoredImages)
+        reader = Reader(split, image_size or SIZE, workers=workers, device=device)
+        images = keep(reader)
         if images is None:
-            return FromStorage(train, clean, scale, workers=count, device=device, cpu_share=how.share(count))
-        return Decoded(images, train, clean, scale, device)
+            return FromStorage(reader, scale, augment=augment)
+        return Decoded(reader, images, scale, augment=augment)
 
-    return stored(train if augment else plain, plain), stored(test, test)
+    return stored(train, augment), stored(test, False)

@@ -1,224 +1,240 @@
-"""Large sets of any size, whose images are decoded while training.
+"""Sources of large images: decoded once and kept on the device, or decoded while training.
 
-What is drawn for a sample depends on (seed, epoch, sample) alone: images that are kept on the device
-(`kept_images.py`) show the same crops, to a few grey levels.
+Decoding is by Pillow in the worker processes of a DataLoader. What training shows of a sample depends on (seed, epoch,
+sample) alone: both sources show the same crops, to a few grey levels.
 """
 
 from __future__ import annotations
 
+import ctypes
+import gc
+import os
+import signal
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import closing
-from dataclasses import dataclass
+from contextlib import suppress
+from importlib.util import find_spec
 from itertools import islice
-from typing import TypeAlias
-from weakref import finalize
+from statistics import fmean
+from typing import Any, TypeAlias
+from weakref import WeakKeyDictionary
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
 
-from aol.lab.data import gpu_decode
-from aol.lab.data.encoded_images import StoredImages
+from aol.lab.data.encoded_images import StoredImages, centre_boxes, crop_boxes, draw_crops
+from aol.lab.data.errors import DataError
 from aol.lab.data.images import Normalisation
-from aol.lab.data.workers import Asked, Workers, core_share
-from aol.lab.engine.image_batches import BatchMaker
-from aol.lab.engine.image_requests import GROUP, ImageReader, Request, chunks, has_views, slot_bytes, split
+from aol.lab.data.resample import Ragged, resample, view_of
 from aol.lab.engine.launch import local_processes
-from aol.lab.engine.prefetch import Pass, Passes
-from aol.lab.engine.side_streams import SideStreams, WaitTimer
 
-_DEPTH = 3  # batches that are made ahead, on the device
+_CHUNK = 32  # images of a request: the first batch comes soon, and answers are small in shared memory
 
 
-def worker_count(workers: int | None, device: torch.device) -> int:
-    """Return how many processes decode: by default one for each core if the device is a GPU, else none.
+class Reader:
+    """Reads images of a split in the worker processes of a DataLoader, which stay from pass to pass until `close`.
 
-    The processes of torchrun on one machine divide its cores, unless each has its own. Elsewhere than on Linux
-    `Workers` has no processes.
-
-    >>> worker_count(None, torch.device("cpu")), worker_count(3, torch.device("cpu"))
-    (0, 3)
+    Args:
+        split: the images.
+        size: side of their views.
+        workers: how many processes; by default one for each core if the device is a GPU, else none. The processes of
+            torchrun on one machine divide its cores.
+        device: where images go.
     """
-    if sys.platform != "linux":
-        return 0
-    if workers is not None:
-        return workers
-    return core_share(local_processes()) if device.type == "cuda" else 0
+
+    def __init__(self, split: StoredImages, size: int, *, workers: int | None, device: torch.device) -> None:
+        if workers is None:
+            cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+            workers = max(1, cores // local_processes()) if device.type == "cuda" else 0
+        self.split, self.size, self.device, self._workers = split, size, device, workers
+        self._requests: list[_Request] = []
+        self._loader: DataLoader[Any] | None = None
+
+    def answers(self, what: str, places: Sequence[Tensor], draws: Sequence[Tensor] = ()) -> Iterator[Tensor]:
+        """Yield "sizes", "whole" images or "view"s of samples, for each of `places`; `draws` are those of their crops.
+
+        `DataError` and `OSError` of a worker are raised here.
+        """
+        # Arrays go to the workers as plain bytes; each tensor would need a file descriptor.
+        drawn = [part.numpy() for part in draws] or [None] * len(places)
+        self._requests[:] = [(what, part.tolist(), own) for part, own in zip(places, drawn, strict=True)]
+        if self._loader is None:
+            self._loader = DataLoader(
+                _Answers(self.split, self.size),
+                batch_size=None,
+                sampler=self._requests,
+                num_workers=self._workers,
+                persistent_workers=self._workers > 0,
+                worker_init_fn=_begin,
+                pin_memory=self.device.type == "cuda",
+                generator=torch.Generator(),  # the global one is the network's
+            )
+        try:
+            for answer in self._loader:
+                if isinstance(answer, Exception):
+                    raise answer
+                yield answer
+        except BaseException:  # what is under way belongs to no later pass
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """End the worker processes; the next request starts others."""
+        self._loader = None
 
 
-@dataclass(frozen=True)
-class _PassRequest:
-    """What a pass shows: samples of a set in order, and what their crops are drawn from."""
+_Request: TypeAlias = tuple[str, list[int], "npt.NDArray[np.float32] | None"]
 
-    what: str
-    samples: list[int]
-    batch: int
-    seed: int = 0
-    epoch: int = 0
 
-    def chunks(self) -> list[list[Sequence[int]]]:
-        """Return the samples of each batch, in chunks."""
-        return [chunks(batch) for batch in split(self.samples, self.batch)]
+class _Answers(Dataset[Any]):
+    """Answers requests, in a worker process or here."""
+
+    def __init__(self, split: StoredImages, size: int) -> None:
+        self._split, self._size = split, size
+
+    def __getitem__(self, request: _Request) -> Tensor | Exception:
+        what, places, draws = request
+        split = self._split
+        try:
+            if what == "sizes":
+                return torch.tensor([split.size_of(place) for place in places])
+            if what == "whole":
+                return torch.cat([split.whole(place).reshape(-1) for place in places])
+            drawn = [None] * len(places) if draws is None else torch.from_numpy(draws)
+            return torch.stack([split.view(place, own, self._size) for place, own in zip(places, drawn, strict=True)])
+        except (DataError, OSError) as error:  # DataLoader would put a traceback into its message
+            return error
+
+
+def _begin(_: int) -> None:
+    """Set up a worker process: the parent ends it, and it ends with the parent, whose locks it would hold."""
+    gc.freeze()  # never collect what is inherited: the processes of others are not this one's to end
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 
 
 class FromStorage:
-    """A set of any size, decoded on the fly: files are read by worker processes, batches are made beside training.
+    """A set of any size whose images are decoded while training, in processes that work ahead of it.
 
-    On CUDA a thread makes batches ahead of the training step, on streams of their own, so that neither the host nor the
-    device waits for them. It goes on with the next pass before the present one ends, where that is known.
-
-    Args:
-        train: items with the training transform; its draws depend on (seed, epoch, sample), not on the worker.
-        clean: the same records with the evaluation transform.
-        workers: number of processes that read or decode.
-        cpu_share: of the JPEGs that a GPU could decode, the part that workers decode.
-        cuts: resize training images on the device, not in the workers; by default if the device is a GPU.
-        ahead: make batches ahead in a thread; by default if the device is a GPU.
-
-    `waited`: seconds of the last pass in which the device had no batch to work on.
+    `waited`: seconds of the last pass in which this process waited for images.
     """
 
-    def __init__(
-        self,
-        train: StoredImages,
-        clean: StoredImages,
-        scale: Normalisation,
-        *,
-        workers: int,
-        device: torch.device,
-        cpu_share: float = 0.0,
-        cuts: bool | None = None,
-        ahead: bool | None = None,
-    ) -> None:
-        self.labels = train.labels.to(device)
-        self.names = clean.names
-        assert clean.transform is not None
-        self.area = clean.transform.size**2
-        self.waited = 0.0
-        self._device = device
-        cuts, ahead = (device.type == "cuda" if each is None else each for each in (cuts, ahead))
-        encoded = gpu_decode.can_decode(device) and has_views(train, clean)
-        reader = ImageReader(train, clean, cuts=cuts, encoded=encoded, share=cpu_share)
-        maker = BatchMaker(clean.transform, train.records, scale, device)
-        self._feed = _Feed(reader, maker, workers=workers, depth=_DEPTH if ahead else 0)
-        finalize(self, self._feed.close)
+    def __init__(self, reader: Reader, scale: Normalisation, *, augment: bool) -> None:
+        self._reader, self._scale, self._augment = reader, scale, augment
+        self.labels, self.names = reader.split.labels.to(reader.device), reader.split.names
+        self.area, self.waited = reader.size**2, 0.0
 
-    def train(
-        self, order: Tensor, mine: Tensor, *, batch: int, epoch: int, seeds: Sequence[int], coming: Tensor | None = None
-    ) -> Iterator[Tensor]:
-        """Yield augmented batches `[1, B, C, H, W]` of the places `mine` of `order [1, n]`.
-
-        `coming`: the order of the next epoch, where it is known.
-        """
-        (seed,) = seeds
-        shown = _PassRequest("train", order[0, mine].tolist(), batch, seed, epoch)
-        after = None if coming is None else _PassRequest("train", coming[0, mine].tolist(), batch, seed, epoch + 1)
-        for images in self._load(shown, after):
+    def train(self, order: Tensor, mine: Tensor, *, batch: int, epoch: int, seeds: Sequence[int]) -> Iterator[Tensor]:
+        """Yield augmented batches `[1, B, C, H, W]` of the places `mine` of `order [1, n]`."""
+        draws = draw_crops(self.labels.numel(), seed=seeds[0], epoch=epoch) if self._augment else None
+        for images in self._load(order[0, mine].cpu(), batch, draws):
             yield images[None]
 
     def clean(self, index: Tensor, *, batch: int) -> Iterator[Tensor]:
         """Yield batches without augmentation, `[B, C, H, W]`, or `[1, B, C, H, W]` of `index [1, n]`."""
-        for images in self._load(_PassRequest("clean", index.reshape(-1).tolist(), batch)):
+        for images in self._load(index.reshape(-1).cpu(), batch):
             yield images if index.dim() == 1 else images[None]
 
-    def _load(self, shown: _PassRequest, after: _PassRequest | None = None) -> Iterator[Tensor]:
-        timer = WaitTimer(self._device)
-        try:
-            for images, ready in self._feed.start(shown, after):
-                yield timer.fetched(images, ready)
-                timer.issued()
-        except Exception:
-            self.close()  # what is under way may fail in the same way, though the cause is mended
-            raise
-        self.waited = timer.seconds()
-
-    @property
-    def spent(self) -> tuple[float, float]:
-        """Return seconds of the last pass for which batches waited for workers, and in which they were made."""
-        return self._feed.spent
+    def _load(self, places: Tensor, batch: int, draws: Tensor | None = None) -> Iterator[Tensor]:
+        chunks = [part.split(_CHUNK) for part in places.split(batch)]
+        every = [chunk for parts in chunks for chunk in parts]
+        answers = self._reader.answers("view", every, () if draws is None else [draws[chunk] for chunk in every])
+        self.waited = 0.0
+        for parts in chunks:
+            start = time.perf_counter()
+            pixels = list(islice(answers, len(parts)))
+            self.waited += time.perf_counter() - start
+            moved = torch.cat([part.to(self._reader.device, non_blocking=True) for part in pixels])
+            yield self._scale(moved.permute(0, 3, 1, 2).contiguous())
+        next(answers, None)  # its end: the processes then wait for the next pass
 
     def close(self) -> None:
-        """End threads and worker processes; the next pass starts others."""
-        self._feed.close()
+        """End the worker processes; another pass would start them again."""
+        self._reader.close()
 
 
-_Made: TypeAlias = tuple[Tensor, "torch.cuda.Event | None"]  # a batch, and when it is there
+class Decoded:
+    """A set that was decoded once and is kept on the device, where batches are cut, resized and mirrored."""
+
+    waited = 0.0  # seconds in which the device waited for images
+
+    def __init__(self, reader: Reader, images: Ragged, scale: Normalisation, *, augment: bool) -> None:
+        self.labels, self.names = reader.split.labels.to(reader.device), reader.split.names
+        self.area = reader.size**2
+        self._images, self._scale, self._augment, self._size = images, scale, augment, reader.size
+        self._sizes = torch.stack((images.height, images.width), 1)
+        self._centre = centre_boxes(self._sizes).to(torch.float32)
+        self._boxes: Tensor | None = None  # [R, N, 5], of this epoch; keeps its memory, as graphs need
+        self._affine = [torch.tensor(values, device=reader.device) for values in (scale.scale, scale.shift)]
+
+    def prepare(self, size: int, mine: Tensor, *, epoch: int, seeds: Sequence[int]) -> None:
+        """Draw the crops of all samples for an epoch."""
+        if not self._augment:
+            return
+        drawn = [draw_crops(len(self._sizes), seed=seed, epoch=epoch).to(self._sizes.device) for seed in seeds]
+        boxes = torch.stack([crop_boxes(self._sizes, draws).to(torch.float32) for draws in drawn])
+        self._boxes = boxes if self._boxes is None else self._boxes.copy_(boxes)
+
+    def augmented(self, index: Tensor, at: Tensor) -> Tensor:
+        """Return samples `index [R, B]` as network input, with the crops drawn for this epoch."""
+        if self._boxes is None:
+            return self.plain(index)
+        runs = torch.arange(len(index), device=index.device)[:, None]
+        return self._batch(index, self._boxes[runs, index].flatten(0, 1))
+
+    def plain(self, index: Tensor) -> Tensor:
+        """Return samples without augmentation: `[..., C, H, W]` of `index [...]`."""
+        return self._batch(index, self._centre[index.reshape(-1)])
+
+    def _batch(self, index: Tensor, boxes: Tensor) -> Tensor:
+        flat, size = index.reshape(-1), self._size
+        view = view_of(self._sizes[flat], boxes, size)
+        if index.is_cuda:
+            from aol.lab.nets.fused.resample import batch  # needs Triton
+
+            images: Tensor = batch(self._images, flat, view, size=size, scale=self._affine[0], shift=self._affine[1])
+        else:
+            images = self._scale(resample(self._images, flat, view, size=size))
+        return images.view(*index.shape, 3, size, size)
 
 
-class _Feed:
-    """Makes the batches of the passes of a source: training passes and clean ones, side by side."""
-
-    def __init__(self, reader: ImageReader, maker: BatchMaker, *, workers: int, depth: int) -> None:
-        self._reader, self._maker, self._count = reader, maker, workers
-        self._streams = {what: SideStreams(maker.device) for what in ("train", "clean")}
-        self._passes: dict[str, Passes[_PassRequest, _Made]]
-        self._passes = {what: Passes(self._batches, depth=depth) for what in self._streams}
-        self._workers: Workers | None = None
-        self.spent = (0.0, 0.0)
-
-    def start(self, shown: _PassRequest, after: _PassRequest | None) -> Pass[_Made]:
-        """Begin with a pass, or go on with it; `after` follows it, if that is known."""
-        if self._workers is None:
-            maker, share = self._maker, self._reader.share
-            slot = slot_bytes(maker.records, share=share, size=maker.size) if self._count else 0
-            self._workers = Workers(
-                self._reader,
-                workers=self._count,
-                together=3 * GROUP,
-                slot=slot,
-                pin=self._reader.encoded and maker.device.type == "cuda",
-                lanes=len(self._passes),
-            )
-        passes = self._passes[shown.what]
-        now = passes.start(shown)
-        if after is not None:
-            passes.expect(after)
-        return now
-
-    def _batches(self, shown: _PassRequest, now: Pass[_Made]) -> Iterator[_Made]:
-        """Yield the batches of a pass."""
-        assert self._workers is not None
-        streams, lane = self._streams[shown.what], self._workers.lanes[shown.what == "clean"]
-        spent = [0.0, 0.0]
-        streams.enter_thread()
-        now.may_ask()
-        with closing(lane.answers(_requests(shown, now))) as answers, streams:
-            for batch in shown.chunks():
-                parts = []
-                for group in split(batch, GROUP):
-                    asked = list(islice(answers, len(group)))
-                    now.may_make()
-                    parts.append(self._images(asked, streams, spent))
-                    ready = streams.made()
-                if len(parts) > 1:
-                    with streams.making():
-                        parts = [torch.cat(parts)]
-                    ready = streams.made()
-                yield parts[0], ready
-        self.spent = spent[0], spent[1]
-
-    def _images(self, asked: list[Asked], streams: SideStreams, spent: list[float]) -> Tensor:
-        """Return the images of some chunks; `spent` are the seconds of waiting for the chunks, and of making images."""
-        streams.reads(asked)
-        start = time.monotonic()
-        chunks = [each.get() for each in asked]
-        spent[0] += (read := time.monotonic()) - start
-        images = self._maker(chunks, streams)
-        spent[1] += time.monotonic() - read
-        return images
-
-    def close(self) -> None:
-        """End threads and worker processes."""
-        for passes in self._passes.values():
-            passes.stop()
-        if self._workers is not None:
-            self._workers.close()
-        self._workers = None
+_kept: WeakKeyDictionary[StoredImages, Ragged] = WeakKeyDictionary()  # for the next group of runs
 
 
-def _requests(shown: _PassRequest, now: Pass[_Made]) -> Iterator[list[Request]]:
-    for batch in shown.chunks():
-        for chunk in batch:
-            yield [(shown.what, index, shown.seed, shown.epoch) for index in chunk]
-    now.asked.set()
+def keep(reader: Reader) -> Ragged | None:
+    """Return all images of a split, decoded, on the device; None where they do not fit half of a GPU's free memory."""
+    split, room = reader.split, room_on(reader.device)
+    if split in _kept:
+        return _kept[split]
+    sample = torch.randperm(len(split), generator=torch.Generator().manual_seed(0))[:64].tolist()
+    sizes = []
+    for place in sample if room else ():
+        with suppress(DataError):  # it is named when it is needed
+            height, width = split.size_of(place)
+            sizes.append(3 * height * width)
+    if not sizes or len(split) * fmean(sizes) > room:
+        return None
+    every = torch.arange(len(split)).split(_CHUNK)
+    shapes = torch.cat(list(reader.answers("sizes", every)))
+    if 3 * int(shapes.prod(1).sum()) > room:
+        return None
+    images, done = Ragged.empty(shapes, reader.device), 0
+    for pixels in reader.answers("whole", every):
+        images.pixels[done : done + len(pixels)].copy_(pixels)
+        done += len(pixels)
+    reader.close()
+    _kept[split] = images
+    return images
+
+
+def room_on(device: torch.device) -> int:
+    """Return how many bytes of decoded images a device keeps; none on a CPU: its network is slower than decoding."""
+    if device.type != "cuda" or find_spec("triton") is None:
+        return 0
+    return torch.cuda.mem_get_info(device)[0] // 2
