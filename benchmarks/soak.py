@@ -47,7 +47,7 @@ from aol._checkpoint import load_tensors
 from aol.cli import build, main
 from aol.cli.parser import COMMANDS
 from aol.cli.train import _open
-from aol.lab.data import check
+from aol.lab.data import open_data
 from aol.lab.train.group_training import make_loop
 from aol.lab.train.groups import ExecutionOptions, begun_groups, load_checkpoint
 from aol.records.record import read_run
@@ -57,7 +57,7 @@ from aol.report.run_data import load
 from benchmarks import soak_loops
 from tests.support.recorded_loop import LABELS, ages_over_time, epoch_of, samples_of
 from tests.support.running import forked, killed_after, status_of, told
-from tests.support.tiny_sets import image_folder, tiny_lmdb, tiny_parquet
+from tests.support.tiny_sets import image_folder
 
 KINDS = ("damage", "checkpoint", "kill", "loop", "words")
 _PATIENCE = 60  # seconds for one try
@@ -69,7 +69,6 @@ KILLED = {
     "arrival": f"train --epochs 4 --weighting old --fraction 0.4 --keep-samples {_FEW}",
     "stream": f"stream --steps 4 --weighting aol --memory reservoir:50 {_FEW}",
     "stream all": f"stream --steps 4 --weighting cb+aol --stream access --fraction 0.3 --memory all {_FEW}",
-    "pack": "data pack SETS/folder OUT --size 24",
 }
 COPYING = {"gather": "study gather RUNS --out OUT", "report": "report RUNS --write OUT/report.html"}
 
@@ -149,7 +148,7 @@ def _begun(kind: str, sets: Path, out: Path) -> int:
         out.mkdir(exist_ok=True)
         return forked(COPYING[kind].replace("RUNS", str(_runs(sets))).replace("OUT", str(out)).split())
     words = KILLED[kind].replace("SETS", str(sets)).replace("OUT", str(out)).split()
-    return forked(words if kind == "pack" else [*words, "--out", str(out), "--resume"])
+    return forked([*words, "--out", str(out), "--resume"])
 
 
 def _runs(sets: Path) -> Path:
@@ -183,9 +182,7 @@ def _left(kind: str, out: Path) -> dict[str, object]:
     if kind == "report":  # all but the time of writing
         page = (out / "report.html").read_text(encoding="utf-8")
         return {"files": sorted(path.name for path in out.iterdir()), "page": re.sub(r'"written":"[^"]*"', "", page)}
-    found = {name: each for name, each in told(out).items() if name != "request.json"}
-    parsed = {name: json.loads(each) for name, each in found.items() if kind == "pack" and name.endswith(".json")}
-    return found | parsed  # the order of keys may differ
+    return {name: content for name, content in told(out).items() if name != "request.json"}
 
 
 # Damage
@@ -299,14 +296,7 @@ def prepared(base: Path) -> tuple[dict[str, list[Path]], dict[str, Callable[[], 
         assert killed_after(3.0, ["train", *more, "--keep-samples", "--out", str(begun), "--resume"]) < 0
     _recorded(loop)
     sets = base / "sets"
-    image_folder(base / "packing" / "folder")  # of its own: what is put back after damage has another time
-    kinds = {
-        "image": image_folder(sets / "folder"),
-        "parquet": tiny_parquet(sets / "parquet"),
-        "lmdb": tiny_lmdb(sets / "lmdb"),
-    }
-    assert main(["data", "pack", str(sets / "folder"), str(sets / "packed"), "--json"]) == 0
-    kinds["packed"] = sets / "packed"
+    folder = image_folder(sets / "folder")
     states = {"ages": aol.SampleAges([0, 1, 1]), "margins": aol.Margins(3), "reservoir": aol.Reservoir(5)}
     for name, state in states.items():
         torch.save(state.state_dict(), base / f"{name}.pt")
@@ -318,7 +308,7 @@ def prepared(base: Path) -> tuple[dict[str, list[Path]], dict[str, Callable[[], 
         assert found, (folder, pattern)
         return found
 
-    places = {name: every(folder, "*") for name, folder in kinds.items()}
+    places = {"image": every(folder, "*.JPEG")}
     places |= {
         name: every(base, name)
         for name in ("run.json", "samples.safetensors", "request.json", "ids.json")
@@ -357,7 +347,13 @@ def prepared(base: Path) -> tuple[dict[str, list[Path]], dict[str, Callable[[], 
     def grouped() -> None:
         begun_groups(Store(begun))
 
-    reads: dict[str, Callable[[], object]] = {name: _checks(check, folder) for name, folder in kinds.items()}
+    def decoded() -> None:
+        pair = open_data(folder)
+        for split in (pair.train, pair.test):
+            for place in range(len(split)):
+                split.whole(place)
+
+    reads: dict[str, Callable[[], object]] = {"image": decoded}
     reads |= dict.fromkeys(("samples.safetensors", "ids.json"), compared)
     reads |= {"run.json": lambda: main(["show", str(runs), str(begun), str(loop)])}
     reads |= {"request.json": lambda: main(["resume", str(runs), "--minutes", "0"])}
@@ -389,10 +385,6 @@ def _loads(loop: soak_loops.Loop, out: Path, known: Path) -> Callable[[], None]:
             raise Wrong("another state was taken")
 
     return read
-
-
-def _checks(check: Callable[..., object], folder: Path) -> Callable[[], int]:
-    return lambda: 0 if check(folder, decode=True, workers=1).ok else _said()
 
 
 def _said() -> int:

@@ -15,7 +15,6 @@ from aol.__main__ import run
 from aol.cli import main
 from aol.cli.flags import BY_DATA, DEFAULTS, settings_of
 from aol.lab.data.named import NAMES
-from aol.lab.data.pack import QUALITY
 from aol.lab.settings import CHOICES, WEIGHTINGS
 from tests.cli.test_parser import commands
 
@@ -96,7 +95,6 @@ def test_what_the_help_lists_is_what_there_is(capsys: pytest.CaptureFixture[str]
     assert set(BY_DATA) == {*NAMES, "folder"}
     assert main(["data", "get", "--help"]) == 0
     assert ", ".join(NAMES) in capsys.readouterr().out
-    assert cli.build().parse_args(["data", "pack", "a", "b"]).quality == QUALITY
 
 
 def test_the_help_of_a_setting_lists_every_word_it_may_be() -> None:

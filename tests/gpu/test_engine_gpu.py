@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.support.random_images import random_pair
 from aol.lab.data import open_data
 from aol.lab.engine import OfflineLoop, StreamLoop, capacity, grid, learner
 from aol.lab.engine.capture import Captured
@@ -16,6 +15,7 @@ from aol.lab.nets import fused
 from aol.lab.nets.fused import FusedStack
 from aol.lab.settings import Value
 from aol.lab.train.groups import load_checkpoint, save_checkpoint
+from tests.support.random_images import random_pair
 
 CUDA = torch.device("cuda")
 

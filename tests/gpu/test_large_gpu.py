@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 import torch
-
-from aol.lab.data import gpu_decode, open_data
 from aol.lab.data.crops import crops_for
 from aol.lab.data.gpu_decode import can_decode
+from aol.lab.engine.kept_images import Decoded
+
+from aol.lab.data import gpu_decode, open_data
 from aol.lab.data.resample import Ragged, centre_view, crop_view, largest_crops, resample
 from aol.lab.engine import OfflineLoop
-from aol.lab.engine.kept_images import Decoded
 from aol.lab.engine.source import Decoding, sources
 from aol.lab.engine.stored_source import FromStorage
 from aol.lab.nets.fused.resample import batch

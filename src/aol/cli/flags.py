@@ -33,8 +33,7 @@ STREAM: Mapping[str, Value] = {
 
 _ANY = {name: ", ".join(words) for name, words in CHOICES.items()}
 _DATA = {
-    "data": f"built-in: {', '.join(DATA_SETS)}; hf:NAME, torchvision:NAME; a folder: images by class, LMDB, Parquet, "
-    "packed",
+    "data": f"built-in: {', '.join(DATA_SETS)}; a folder of images by class; hf:NAME_OR_FOLDER (Hugging Face datasets)",
     "image_size": "crop the images of a folder to this many pixels a side (default: 224)",
     "imbalance": "size of the largest class over that of the smallest; 'none' keeps the set as it is",
     "profile": f"shape of the long tail: {_ANY['profile']}",

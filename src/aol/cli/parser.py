@@ -290,6 +290,6 @@ def check_data(names: Iterable[str], flag: str = "--data") -> None:
         if path.is_file():
             raise WrongSettingsError(f"{flag} {name} is a file: a folder or one of {', '.join(NAMES)} is needed.")
         raise WrongSettingsError(
-            f"{flag}: there is no folder or data set {name!r}; built-in are {', '.join(NAMES)}; others are hf:NAME and "
-            "torchvision:NAME." + did_you_mean(name, NAMES)
+            f"{flag}: there is no folder or data set {name!r}; built-in are {', '.join(NAMES)}; others are "
+            "hf:NAME_OR_FOLDER." + did_you_mean(name, NAMES)
         )

@@ -1,52 +1,82 @@
+"""Built-in sets: their pixels, where they are looked for, and what is refused."""
+
 from __future__ import annotations
 
-import gzip
 import hashlib
 import pickle
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
 from aol.lab import data
-from aol.lab.data import DataError, named
-from tests.support.tiny_sets import cifar10_files, cifar100_files, fashion_files, idx, stated_as_official
+from aol.lab.data import DataError, ImageSet, Pair, named
+from aol.lab.data.images import split_per_class
+from tests.support.tiny_sets import cifar10_files, cifar100_files, fashion_files, stated_as_official
 
-load_cifar10, load_cifar100 = named.CIFAR10.load, named.CIFAR100.load
-load_fashion_mnist = named.FASHION_MNIST.load
+# sha256 of the pixels and labels of train and test, as version 0.2 read them: runs are compared across versions.
+PIXELS = {
+    "digits": ("3a6b7a74df26a5ba", "b0e523ed89489b2e", "9e1786794306b79a", "77ce7673e8f7a2f5"),
+    "fashion-mnist": ("2e487a6c89124f78", "e3245b63f7c40d1c", "c867c93ff9536059", "d51d859896c55775"),
+    "cifar10": ("9d5c2eddadb0deff", "f5cfe00b0f00968c", "177777c33ba79825", "cbb7365de8ed11f0"),
+    "cifar100": ("de64658905c6b161", "8bf4935e7c77a309", "83c56492b2c11211", "80031c23f8300724"),
+}
+TINY = {
+    "fashion-mnist": ("1a45fcb461a5f3cc", "281b02b10f5f4997", "946b5d050afd1ecc", "281b02b10f5f4997"),
+    "cifar10": ("c6f965a9ffbaffb1", "acdc639432bd84b3", "21a605b0f65ca49d", "9785f4a0ff2437f6"),
+    "cifar100": ("e6f1c45a2062f0c8", "d3d2b69358a8262d", "3c31cc3f7a933503", "46b6fee552128950"),
+}
+MAKE = {"fashion-mnist": fashion_files, "cifar10": cifar10_files, "cifar100": cifar100_files}
 
 
-@pytest.fixture(autouse=True)
-def _empty_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def hashes(pair: object) -> tuple[str, ...]:
+    def digest(values: Tensor) -> str:
+        return hashlib.sha256(values.contiguous().numpy().tobytes()).hexdigest()[:16]
+
+    assert isinstance(pair, Pair)
+    return tuple(digest(part) for split in (pair.train, pair.test) for part in (split.images, split.labels))
+
+
+@pytest.mark.parametrize("name", PIXELS)
+def test_pixels_and_labels_are_those_that_version_02_read(name: str) -> None:
+    if name != "digits" and named.find(name) is None:
+        pytest.skip(f"{name} is not on this machine (AOL_DATA)")
+    assert hashes(data.open_data(name)) == PIXELS[name]
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """No data set of this machine is seen, so that the tests find what they made and nothing else."""
     monkeypatch.delenv("AOL_DATA", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     for name, known in list(named.OFFICIAL.items()):
         object_ = type(known)(**{**known.__dict__, "system": ()})
         monkeypatch.setitem(named.OFFICIAL, name, object_)  # type: ignore[arg-type]
+    return tmp_path
 
 
-def test_digits_are_split_per_class_and_always_the_same() -> None:
-    pair = data.load("digits")
-    assert (len(pair.train), len(pair.test)) == (1438, 359)
-    assert pair.train.images.max() == 255
-    assert abs(pair.test.counts.float() / pair.train.counts - 0.25).max() < 0.02
-    # Results are compared across versions: a change of the split must be noticed.
-    content = pair.test.images.numpy().tobytes() + pair.test.labels.numpy().tobytes()
-    assert hashlib.sha256(content).hexdigest()[:16] == "36538df8e6fa838c"
+@pytest.mark.parametrize("name", TINY)
+def test_official_files_are_read_as_version_02_did(name: str, machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = stated_as_official(monkeypatch, name, MAKE[name](machine / named.OFFICIAL[name].folder))
+    assert hashes(data.open_data(name, machine)) == TINY[name]
+    assert hashes(data.open_data(folder)) == TINY[name]  # the official folder itself is a data set too
 
 
-def test_cifar_files_give_images_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = stated_as_official(monkeypatch, "cifar10", cifar10_files(tmp_path / "cifar-10-batches-py"))
-    pair = load_cifar10(folder)
+def test_cifar_images_are_in_order(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = stated_as_official(monkeypatch, "cifar10", cifar10_files(machine / "cifar-10-batches-py"))
+    pair = named.CIFAR10.load(folder)
     first = pickle.loads((folder / "data_batch_1").read_bytes())
     assert pair.train.images.shape == (20, 3, 32, 32)
     assert pair.train.images[0].flatten().tolist() == first[b"data"][0].tolist()
     assert pair.train.labels[:4].tolist() == first[b"labels"]
     assert pair.classes[3] == "class3"
-    fine = stated_as_official(monkeypatch, "cifar100", cifar100_files(tmp_path / "cifar-100-python"))
-    assert load_cifar100(fine).train.num_classes == 100
+
+
+def test_digits_are_split_per_class() -> None:
+    pair = data.open_data("digits")
+    assert (len(pair.train), len(pair.test)) == (1438, 359)
+    assert abs(pair.test.counts.float() / pair.train.counts - 0.25).max() < 0.02
 
 
 class Spy:
@@ -61,17 +91,27 @@ class Spy:
 
 @pytest.mark.parametrize("name", ["batches.meta", "data_batch_3", "test_batch"])
 def test_a_pickle_that_is_not_the_published_one_is_not_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+    machine: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    folder = stated_as_official(monkeypatch, "cifar10", cifar10_files(tmp_path / "c"))
-    (folder / name).write_bytes(pickle.dumps(Spy(tmp_path / "executed")))
-    with pytest.raises(DataError, match=rf"{name}: .* instead of .*`aol data get cifar10`"):
-        load_cifar10(folder)
-    assert not (tmp_path / "executed").exists()
+    folder = stated_as_official(monkeypatch, "cifar10", cifar10_files(machine / "c"))
+    (folder / name).write_bytes(pickle.dumps(Spy(machine / "executed")))
+    with pytest.raises(DataError, match=rf"{name}: not the published file .*`aol data get cifar10`"):
+        named.CIFAR10.load(folder)
+    assert not (machine / "executed").exists()
 
 
-def test_the_protocol_input_is_pixel_over_128_minus_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pair = load_cifar10(stated_as_official(monkeypatch, "cifar10", cifar10_files(tmp_path / "c")))
+def test_a_damaged_archive_names_the_file(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = stated_as_official(monkeypatch, "fashion-mnist", fashion_files(machine / "f"))
+    path = folder / "t10k-labels-idx1-ubyte.gz"
+    content = path.read_bytes()
+    for bad in (content[:-9], b"hello", b""):
+        path.write_bytes(bad)
+        with pytest.raises(DataError, match=r"t10k-labels-idx1-ubyte\.gz: (cannot be read|not the published)"):
+            named.FASHION_MNIST.load(folder)
+
+
+def test_the_protocol_input_is_pixel_over_128_minus_one(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pair = named.CIFAR10.load(stated_as_official(monkeypatch, "cifar10", cifar10_files(machine / "c")))
     unit = pair.train.images.double() / 255
     torch.testing.assert_close(pair.normalisation(pair.train.images).double(), unit * 255 / 128 - 1, atol=1e-7, rtol=0)
     mean, std = torch.tensor([0.4914, 0.4822, 0.4465]), torch.tensor([0.2470, 0.2435, 0.2616])
@@ -87,91 +127,60 @@ def test_normalising_leaves_the_pixels_alone() -> None:
 
 
 @pytest.mark.parametrize("zipped", [True, False])
-def test_fashion_mnist_is_read_gzipped_or_not(tmp_path: Path, zipped: bool) -> None:
-    pair = load_fashion_mnist(fashion_files(tmp_path / "f", zipped=zipped))
-    assert pair.train.images.shape == (5, 1, 28, 28)
+def test_fashion_mnist_is_read_gzipped_or_not(machine: Path, zipped: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = stated_as_official(monkeypatch, "fashion-mnist", fashion_files(machine / "f", zipped=zipped))
+    pair = named.FASHION_MNIST.load(folder)
+    assert hashes(pair) == TINY["fashion-mnist"]
     assert pair.test.labels.tolist() == [0, 1, 2, 3, 4]
+    assert pair.classes[9] == "Ankle boot"
 
 
-def test_the_search_goes_from_the_given_folder_to_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_search_goes_from_the_given_folder_to_the_cache(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert data.find("cifar10") is None
-    cached = cifar10_files(tmp_path / "cache/aol/cifar-10-batches-py")
+    cached = cifar10_files(machine / "cache/aol/cifar-10-batches-py")
     assert data.find("cifar10") == cached
-    chosen = cifar10_files(tmp_path / "env/cifar10/cifar-10-batches-py")
-    monkeypatch.setenv("AOL_DATA", str(tmp_path / "env"))
+    chosen = cifar10_files(machine / "env/cifar10/cifar-10-batches-py")
+    monkeypatch.setenv("AOL_DATA", str(machine / "env"))
     assert data.find("cifar10") == chosen
-    given = cifar10_files(tmp_path / "given")
+    given = cifar10_files(machine / "given")
     assert data.find("cifar10", data_dir=given) == given
     assert {s.name: s.where for s in data.list_sets()}["cifar10"] == str(chosen)
-    stated_as_official(monkeypatch, "cifar10", given)
-    assert len(data.load(str(given)).train) == 20  # the official folder itself is a data set too
 
 
-def test_a_set_that_is_not_there_says_where_it_was_looked_for(tmp_path: Path) -> None:
+def test_a_set_that_is_not_there_says_where_it_was_looked_for(machine: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"cifar10 was not found in .*given.*cache/aol; `aol data get"):
-        data.load("cifar10", data_dir=tmp_path / "given")
-    folder = cifar10_files(tmp_path / "given/cifar-10-batches-py")
+        data.open_data("cifar10", data_dir=machine / "given")
+    folder = cifar10_files(machine / "given/cifar-10-batches-py")
     (folder / "data_batch_3").unlink()
     with pytest.raises(FileNotFoundError, match="cifar-10-batches-py lacks data_batch_3"):
-        data.load("cifar10", data_dir=tmp_path / "given")
+        data.open_data("cifar10", data_dir=machine / "given")
 
 
-def test_unknown_names_are_refused() -> None:
+def test_unknown_names_are_refused(machine: Path) -> None:
     with pytest.raises(ValueError, match=r"unknown data set 'cifar'.*digits, fashion-mnist, cifar10, cifar100"):
-        data.load("cifar")
+        data.open_data("cifar")
     with pytest.raises(ValueError, match="unknown data set 'x'"):
         data.find("x")
     with pytest.raises(ValueError, match="unknown data set 'x'"):
         data.get("x")
 
 
-def test_wrong_sizes_name_the_file(tmp_path: Path) -> None:
-    fashion = fashion_files(tmp_path / "f")
-    path = fashion / "train-labels-idx1-ubyte.gz"
-    path.write_bytes(gzip.compress(idx(np.zeros(3))))
-    with pytest.raises(DataError, match="train-labels-idx1-ubyte: 3 labels for the 5 images"):
-        load_fashion_mnist(fashion)
-    path.write_bytes(gzip.compress(idx(np.zeros(5)))[:-9])
-    with pytest.raises(DataError, match=r"train-labels-idx1-ubyte.gz: not a whole file"):
-        load_fashion_mnist(fashion)
-    path.write_bytes(gzip.compress(b"hello"))
-    with pytest.raises(DataError, match="train-labels-idx1-ubyte: not an IDX file"):
-        load_fashion_mnist(fashion)
-    path.write_bytes(gzip.compress(idx(np.zeros((5, 28, 28)))))
-    (fashion / "train-images-idx3-ubyte.gz").write_bytes(gzip.compress(idx(np.zeros((5, 28, 27)))))
-    with pytest.raises(DataError, match=r"train-images-idx3-ubyte: images must be \[N, 28, 28\]"):
-        load_fashion_mnist(fashion)
-
-
-def test_check_compares_with_the_published_checksums(tmp_path: Path) -> None:
-    folder = cifar10_files(tmp_path / "c")
-    report = data.check("cifar10", data_dir=folder)
-    assert not report.ok
-    assert len(report.problems) == 7
-    assert "data_batch_1: " in report.problems[1]
-    assert "bytes instead of 31,035,704" in report.problems[1]
-    assert data.check("digits").ok
-    missing = data.check("cifar100", data_dir=tmp_path)
-    assert missing.where is None
-    assert "was not found" in missing.problems[0]
-
-
 def test_an_in_memory_split_checks_itself() -> None:
     images, labels = torch.zeros(2, 1, 4, 4, dtype=torch.uint8), torch.tensor([0, 1])
     with pytest.raises(DataError, match="x: images must be uint8"):
-        data.ImageSet(images.float(), labels, ("a", "b"), "x")
+        ImageSet(images.float(), labels, ("a", "b"), "x")
     with pytest.raises(DataError, match="x: labels must be int64"):
-        data.ImageSet(images, labels[:1], ("a", "b"), "x")
+        ImageSet(images, labels[:1], ("a", "b"), "x")
     with pytest.raises(DataError, match=r"x: label 1 at position 1 is outside 0..0"):
-        data.ImageSet(images, labels, ("a",), "x")
+        ImageSet(images, labels, ("a",), "x")
     with pytest.raises(DataError, match="x: no images"):
-        data.ImageSet(images[:0], labels[:0], ("a",), "x")
+        ImageSet(images[:0], labels[:0], ("a",), "x")
     with pytest.raises(ValueError, match="fraction must be above 0"):
-        data.split_per_class(labels, 1.0, seed=0)
+        split_per_class(labels, 1.0, seed=0)
 
 
 def test_built_in_sets_have_the_number_of_classes_that_is_known_of_them() -> None:
     assert tuple(named.NUM_CLASSES) == named.NAMES
-    assert data.load("digits").num_classes == named.NUM_CLASSES["digits"]
+    assert data.open_data("digits").num_classes == named.NUM_CLASSES["digits"]
     for name, known in named.OFFICIAL.items():
         assert f" {named.NUM_CLASSES[name]} classes" in known.title

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from aol.lab.data import DataError, load
+from aol.lab.data import DataError, open_data
 from aol.lab.data.images import Augmentation, ImageSet, Pair, centred
 from aol.lab.data.nuisance import (
     apply,
@@ -151,7 +151,7 @@ def test_a_part_of_a_set_has_its_share_of_every_class(labels: list[int], data: s
 
 def test_what_cannot_be_is_refused() -> None:
     with pytest.raises(ValueError, match=r"samples.* 1438.* 2000"):
-        stratified(load("digits").train.labels, 2000, seed=0)
+        stratified(open_data("digits").train.labels, 2000, seed=0)
     with pytest.raises(ValueError, match="nuisance"):
         change(pair(), nuisance="sound")
     one = ImageSet(torch.zeros(3, 1, 8, 8, dtype=torch.uint8), torch.zeros(3, dtype=torch.int64), ("a",), "one")

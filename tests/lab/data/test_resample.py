@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from aol.lab.data.crops import RandomResizedCrop, ResizeCenterCrop, crops_for, sample_generator, sample_uniforms
 from PIL import Image
 from torch import Tensor
 
-from aol.lab.data.crops import RandomResizedCrop, ResizeCenterCrop, crops_for, sample_generator, sample_uniforms
 from aol.lab.data.resample import Ragged, centre_view, crop_view, largest_crops, resample
 from tests.support.tiny_sets import pixels
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from aol.lab.data import load
-from aol.lab.data.encoded_images import StoredImages
+from aol.lab.data import open_data
+from aol.lab.data.folder import FolderImages
 from aol.lab.engine.loop import pool
 from aol.lab.engine.sample_signals import SampleSignals
 from aol.lab.engine.source import data_of
@@ -70,7 +70,7 @@ def test_a_set_is_changed_once_for_runs_that_are_trained_together() -> None:
 
 
 def test_samples_are_taken_before_the_long_tail() -> None:
-    labels = load("digits").train.labels
+    labels = open_data("digits").train.labels
     kept, held = pool(Settings(samples=500, imbalance=10, validation=0.1, seed=3), labels)
     assert len(held) > 100
     counts = torch.bincount(labels[kept])
@@ -90,7 +90,7 @@ def test_a_missing_class_is_blamed_on_too_few_samples_only_where_the_data_have_i
 
 
 def test_a_set_that_is_decoded_while_training_has_no_nuisance() -> None:
-    stored = object.__new__(StoredImages)
+    stored = object.__new__(FolderImages)
     pairs = {"tiny": replace(tiny_pair(), train=stored)}  # type: ignore[arg-type]
     with pytest.raises(WrongSettingsError, match=r"nuisance='patch'.*tiny"):
         data_of(settings(**HIDDEN), pairs)  # type: ignore[arg-type]

@@ -11,17 +11,17 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
+from aol.lab.data.crops import RandomResizedCrop, crops_for
+from aol.lab.data.decode import decode
+from aol.lab.engine.kept_images import Decoded
 from PIL import Image
 from torch import Tensor
 
 from aol import _seeds
 from aol.lab.data import StoredImages, augment, gpu_decode, open_data
-from aol.lab.data.crops import RandomResizedCrop, crops_for
-from aol.lab.data.decode import decode
 from aol.lab.data.errors import DataError
 from aol.lab.data.images import Augmentation
 from aol.lab.engine import OfflineLoop, image_requests, kept_images, side_streams, stored_source
-from aol.lab.engine.kept_images import Decoded
 from aol.lab.engine.source import OnDevice, shape_of, sources
 from aol.lab.engine.stored_source import FromStorage
 from aol.lab.settings import Settings, WrongSettingsError

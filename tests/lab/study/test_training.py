@@ -8,7 +8,7 @@ import random
 import shutil
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,7 +22,7 @@ from aol.lab.study import load
 from aol.lab.train import group_training
 from aol.records.store import Store
 from tests.support.running import forked, killed_after, status_of
-from tests.support.tiny_sets import image_folder, tiny_lmdb
+from tests.support.tiny_sets import image_folder
 from tests.support.tiny_studies import RUNS, SHORT, told, unlike, work_left, written
 
 pytestmark = pytest.mark.usefixtures("_warm")
@@ -279,11 +279,10 @@ def test_a_run_without_the_ages_that_a_study_keeps_is_trained_again(
         assert record.by_class["mean_age"] == pytest.approx(ages.mean(0), rel=1e-3)
 
 
-@pytest.mark.parametrize("make", [image_folder, tiny_lmdb])
-def test_the_large_scale_study_runs_on_a_folder_or_lmdb_given_for_its_name(
-    make: Callable[[Path], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_the_large_scale_study_runs_on_a_folder_given_for_its_name(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    photos = make(tmp_path / "photos")
+    photos = image_folder(tmp_path / "photos")
     part = ["--only", "data=imagenet1k", "--only", "imbalance=10", "--only", "method=none", "--only", "rho=0.1"]
     small = {
         "epochs": "2", "image_size": "32", "net": "resnet32", "batch_size": "4", "memory": "reservoir:20",

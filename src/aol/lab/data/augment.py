@@ -104,5 +104,5 @@ def evaluation_batch(images: Tensor, index: Tensor | slice, *, normalisation: No
     """
     if isinstance(index, slice):
         return normalisation(images[index])
-    place = index.to(images.device)
+    place = index.to(images.device, torch.int64)
     return normalisation(images.index_select(0, place.flatten()).view(*place.shape, *images.shape[1:]))

@@ -73,7 +73,7 @@ class TableImages(StoredImages):
 
 
 def _datasets() -> Any:
-    return need("datasets", package="datasets", extra="lab", why="a data set of Hugging Face")
+    return need("datasets", package="datasets", extra="hf", why="a data set of Hugging Face")
 
 
 def open_source(word: str) -> dict[str, StoredImages]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-
 from aol.lab.data.crops import crops_for
+
 from aol.lab.data.images import IMAGENET
 from aol.lab.data.resample import Ragged, centre_view, crop_view, largest_crops
 from aol.lab.data.resample import resample as plain
