@@ -139,6 +139,8 @@ def colours(number: int, saturation: float = 1.0) -> Tensor:
 
 def apply(images: ImageSet, kind: str, nuisance: Tensor) -> ImageSet:
     """Return a split whose images show their `nuisance [N]`, a number of a class: as a tint or as a patch."""
+    if kind not in ("none", "tint", "patch"):
+        raise ValueError(f"nuisance must be none, tint or patch, not {kind!r}")
     if kind == "none":
         return images
     pixels = images.images.expand(-1, 3, -1, -1)  # one channel becomes three; three stay
