@@ -1,22 +1,23 @@
-"""Batches of cuts against images that are cut, resized and mirrored one at a time."""
+"""Batches of views of images of different sizes, against Pillow, one image at a time."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 import torch
-from aol.lab.data.crops import RandomResizedCrop, ResizeCenterCrop, crops_for, sample_generator, sample_uniforms
 from PIL import Image
 from torch import Tensor
 
-from aol.lab.data.resample import Ragged, centre_view, crop_view, largest_crops, resample
+from aol.lab.data.encoded_images import centre_boxes, crop_boxes, draw_crops
+from aol.lab.data.resample import Ragged, resample, view_of
 from tests.support.tiny_sets import pixels
 
 SIZES = [(40, 48), (48, 40), (97, 331), (300, 60), (33, 33), (7, 9), (64, 64), (1, 1), (120, 500)]
+CPU = torch.device("cpu")
 
 
 def images() -> list[Tensor]:
-    """Noise, on which a wrong pixel shows, and smooth pictures."""
+    """Noise, on which a wrong pixel shows, and smooth pictures: uint8 [H, W, 3]."""
     random = np.random.default_rng(0)
     noise = [torch.from_numpy(random.integers(0, 256, (*size, 3), dtype=np.uint8)) for size in SIZES]
     return noise + [torch.from_numpy(pixels(seed, *size).copy()) for seed, size in enumerate(SIZES)]
@@ -26,66 +27,60 @@ def sizes(given: list[Tensor]) -> Tensor:
     return torch.tensor([image.shape[:2] for image in given])
 
 
-def test_uniforms_of_many_samples_are_those_of_their_generators() -> None:
-    for seed, epoch, first in ((0, 0, 0), (2**63 - 1, 199, 10**9)):
-        index = np.arange(first, first + 20)
-        found = sample_uniforms(seed, epoch, index, 3)
-        wanted = [sample_generator(seed, epoch, int(i)).random(12) for i in index]
-        assert np.array_equal(found, np.stack(wanted))
+def ragged(given: list[Tensor]) -> Ragged:
+    joined = Ragged.empty(sizes(given), CPU)
+    for start, image in zip(joined.start.tolist(), given, strict=True):
+        joined.pixels[start : start + image.numel()] = image.permute(2, 0, 1).reshape(-1)
+    return joined
 
 
-@pytest.mark.parametrize("crop", [RandomResizedCrop(224), RandomResizedCrop(32, scale=(0.9, 1.0), flip=False)])
-def test_boxes_of_many_samples_are_those_drawn_one_at_a_time(crop: RandomResizedCrop) -> None:
-    random = np.random.default_rng(1)
-    height, width = random.integers(1, 500, (2, 2000))
-    found = crop.boxes(height, width, seed=3, epoch=8)
-    central = 0
-    for i in range(len(height)):
-        generator = sample_generator(3, 8, i)
-        box = crop.box(int(height[i]), int(width[i]), generator)
-        central += box == crop._central(int(height[i]), int(width[i]))
-        assert (*box, crop.flip and generator.random() < 0.5) == tuple(found[i])
-    assert central > 20  # images that no drawn box fits
-
-
-@pytest.mark.parametrize("planar", [False, True])
-@pytest.mark.parametrize("size", [16, 32, 224])
-def test_a_batch_of_crops_is_within_a_grey_level_of_single_ones(size: int, planar: bool) -> None:
-    given, crop = images(), RandomResizedCrop(size)
-    ragged, sides = Ragged.of(given, planar=planar), sizes(given)
-    for epoch in range(3):
-        boxes = torch.from_numpy(crop.boxes(*sides.T.numpy(), seed=5, epoch=epoch))
-        index = torch.randperm(len(given), generator=torch.Generator().manual_seed(epoch))
-        views = crop_view(boxes, size).at(index)
-        found = resample(ragged, index, views, size=size, extent=largest_crops(sides, crop))
-        for row, place in enumerate(index.tolist()):
-            wanted = crop(given[place].permute(2, 0, 1), sample_generator(5, epoch, place))
-            assert (found[row] - wanted).abs().max() <= 1.01, SIZES[place % len(SIZES)]
+def by_pillow(image: Tensor, box: Tensor, size: int) -> Tensor:
+    top, left, height, width, mirrored = box.tolist()
+    edges = (left, top, min(left + width, image.shape[1]), min(top + height, image.shape[0]))
+    resized = Image.fromarray(image.numpy()).resize((size, size), Image.Resampling.BILINEAR, edges)
+    found = torch.from_numpy(np.array(resized)).permute(2, 0, 1)
+    return found.flip(-1) if mirrored else found
 
 
 @pytest.mark.parametrize("size", [16, 32, 224])
-def test_a_batch_of_central_crops_is_within_a_grey_level_of_single_ones(size: int) -> None:
-    given, (_, crop) = images(), crops_for(size)
+@pytest.mark.parametrize("training", [True, False], ids=["crop", "centre"])
+def test_views_are_pillows_to_one_grey_level(size: int, training: bool) -> None:
+    given = images()
     sides = sizes(given)
-    index = torch.arange(len(given))
-    extent = largest_crops(sides, crop)
-    found = resample(Ragged.of(given), index, centre_view(sides, crop), size=size, extent=extent)
-    for place, image in enumerate(given):
-        wanted = crop(image.permute(2, 0, 1), sample_generator(0, 0, 0))
-        assert (found[place] - wanted).abs().max() <= 1.01, SIZES[place % len(SIZES)]
+    boxes = crop_boxes(sides, draw_crops(len(given), seed=5, epoch=2)) if training else centre_boxes(sides)
+    index = torch.randperm(len(given), generator=torch.Generator().manual_seed(0))
+    found = resample(ragged(given), index, view_of(sides[index], boxes[index], size), size=size)
+    for row, place in enumerate(index.tolist()):
+        wanted = by_pillow(given[place], boxes[place], size)
+        assert (found[row] - wanted).abs().max() <= 1.01, SIZES[place % len(SIZES)]
 
 
-def test_a_cut_and_resize_equals_pillows() -> None:
-    image = torch.from_numpy(pixels(3, 200, 300).copy())
-    box = torch.tensor([[20, 30, 150, 170, 1]])
-    found = resample(Ragged.of([image]), torch.tensor([0]), crop_view(box, 64), size=64, extent=(152, 176))
-    cut = Image.fromarray(image.numpy()).crop((30, 20, 200, 170)).resize((64, 64), Image.Resampling.BILINEAR)
-    wanted = torch.from_numpy(np.asarray(cut).copy()).permute(2, 0, 1).flip(-1)
-    assert (found[0] - wanted).abs().max() <= 1
+def test_boxes_of_many_images_are_those_of_each_alone() -> None:
+    random = torch.Generator().manual_seed(1)
+    sides = torch.randint(1, 500, (2000, 2), generator=random)
+    draws = draw_crops(2000, seed=3, epoch=8)
+    boxes = crop_boxes(sides, draws)
+    for place in range(0, 2000, 50):
+        assert torch.equal(crop_boxes(sides[[place]], draws[[place]])[0], boxes[place])
+    top, left, height, width, mirrored = boxes.unbind(1)
+    assert bool((top >= 0).all() and (left >= 0).all() and (height >= 1).all() and (width >= 1).all())
+    assert bool((top + height <= sides[:, 0]).all() and (left + width <= sides[:, 1]).all())
+    assert 900 < int(mirrored.sum()) < 1100
+    area = height * width / sides.prod(1)
+    large = (sides.amin(1) > 50) & (sides.amax(1) < 1.3 * sides.amin(1))
+    assert 0.07 < float(area[large].min()) < 0.15
+    assert 0.45 < float(area[large].mean()) < 0.56
+    aspect = (width / height)[large]
+    assert 0.7 < float(aspect.min()) < float(aspect.max()) < 1.4
 
 
-def test_a_panorama_costs_no_more_columns_than_its_crops_may_have() -> None:
-    sides = torch.tensor([[256, 5000], [300, 256]])
-    assert largest_crops(sides, RandomResizedCrop(224)) == (304, 344)
-    rows, columns = largest_crops(sides, ResizeCenterCrop(224, 256))
-    assert max(rows, columns) <= 304
+def test_where_no_crop_fits_the_largest_central_one_of_allowed_aspect_is_taken() -> None:
+    sides, draws = torch.tensor([[10, 100], [100, 10], [10, 12]]), torch.ones(3, 23)
+    assert crop_boxes(sides, draws)[:2, :4].tolist() == [[0, 43, 10, 13], [43, 0, 13, 10]]
+
+
+def test_draws_are_a_function_of_seed_epoch_and_sample() -> None:
+    draws = draw_crops(7, seed=3, epoch=1)
+    assert torch.equal(draws, draw_crops(7, seed=3, epoch=1))
+    for other in (draw_crops(7, seed=4, epoch=1), draw_crops(7, seed=3, epoch=2)):
+        assert (draws == other).float().mean() < 0.01
