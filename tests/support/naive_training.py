@@ -85,13 +85,12 @@ class Naive:
         if run.loss != "softmax":
             self.net.head.bias.data.fill_(-math.log(self.classes - 1))  # type: ignore[union-attr, operator]
         self.speed: dict[str, Tensor] = {}
-        self.averaged = {name: value.clone() for name, value in self.net.state_dict().items()}
         labels = pair.train.labels
         kept = torch.arange(labels.numel())
         if run.validation:
             kept, self.held = split_per_class(labels, run.validation, seed=run.seed)
         if run.imbalance and not (run.scenario == "stream" and run.stream == "shifting"):
-            kept = kept[long_tail(labels[kept], run.imbalance, profile=run.profile, seed=run.seed)]
+            kept = kept[long_tail(labels[kept], run.imbalance, seed=run.seed)]
         self.pool = sorted(kept.tolist(), key=lambda i: int(labels[i]))
         self.labels = [int(labels[i]) for i in self.pool]
         self.count = [self.labels.count(c) for c in range(self.classes)]
@@ -157,10 +156,6 @@ class Naive:
                 slope = parameter.grad + decay * parameter.detach()  # type: ignore[operator]
                 self.speed[name] = slope + run.momentum * self.speed.get(name, torch.zeros_like(slope))
                 parameter.data -= rate * self.speed[name]
-            for name, value in self.net.state_dict().items():
-                old = self.averaged[name]
-                new = run.average * old + (1 - run.average) * value if value.is_floating_point() else value.clone()
-                self.averaged[name] = new
             if self.control is not None and run.margin_steps is not None:
                 self.steer_by_step(part, self.named[-len(part) :], rate, step + 1, steps)
         self.told.rate.append(rate)
@@ -332,8 +327,7 @@ class Naive:
             before = self.ema[i] if known else float(self.age[i])
             self.past[i].append(self.age[i])
             smoothed = (1 - self.run.rho) * before + self.run.rho * self.age[i]
-            fused = {"mean": mean(self.past[i]), "peak": float(max(self.past[i]))}
-            self.ema[i] = fused.get(self.run.fuse, smoothed)
+            self.ema[i] = float(max(self.past[i])) if self.run.fuse == "peak" else smoothed
 
     def stream(self) -> Told:
         run, told = self.run, self.told

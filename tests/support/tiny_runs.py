@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from aol.lab.data.images import Augmentation, ImageSet, Pair, centred, mean_std
 from aol.lab.engine import OfflineLoop, Settings, StreamLoop
 from aol.lab.engine.loop import Loop
 from aol.lab.nets.cnn import CNN
 from aol.lab.nets.registry import NETWORKS, Entry
-from aol.lab.nets.vit import ViT
 
 CPU = torch.device("cpu")
 CLASSES = ("a", "b", "c")
+PLAIN = "tests.support.tiny_runs:plain"  # a network that cannot be grouped
 
 
 def _split(counts: tuple[int, ...], seed: int, name: str) -> ImageSet:
@@ -56,11 +56,16 @@ def stream_settings(**given: object) -> Settings:
     return settings(**(start | given))
 
 
+def plain(classes: int, channels: int, size: int) -> nn.Module:
+    """A network with a layer norm, which mixes channels."""
+    return nn.Sequential(
+        nn.Flatten(), nn.Linear(channels * size**2, 16), nn.LayerNorm(16), nn.ReLU(), nn.Linear(16, classes)
+    )
+
+
 def small_networks(monkeypatch: pytest.MonkeyPatch) -> None:
     cnn = Entry(lambda classes, channels, size: CNN(classes, channels, width=4), 8, smallest=4)
-    vit = Entry(lambda classes, channels, size: ViT(classes, channels, image_size=size, width=24, depth=2), 32, 4)
     monkeypatch.setitem(NETWORKS, "cnn", cnn)
-    monkeypatch.setitem(NETWORKS, "vit", vit)
 
 
 def make_loop(runs: list[Settings], pair: Pair[ImageSet] | None = None, **conduct: bool) -> Loop:
@@ -75,7 +80,7 @@ def run_to_end(loop: Loop) -> Loop:
 
 
 def network(loop: Loop, row: int = 0) -> dict[str, Tensor]:
-    return loop.learner.networks(row)["network"]
+    return loop.learner.network(row)
 
 
 def same_network(found: dict[str, Tensor], wanted: dict[str, Tensor]) -> None:

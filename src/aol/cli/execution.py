@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 from aol._used import is_remembered, remember
 from aol.cli.output import console
 from aol.cli.parser import Flag, choice, count, defaults_of, folder, seconds, shard, switch, value
-from aol.lab.engine.launch import launched
-from aol.lab.nets.registry import STACKINGS
+from aol.lab.engine.device import launched
 from aol.lab.settings import Settings, WrongSettingsError
 
 if TYPE_CHECKING:
@@ -27,10 +26,9 @@ EXECUTION: tuple[Flag, ...] = (
     value("--together", "N", "most runs trained as one network (default: by the device)", type=count(1)),
     choice(
         "--stacking",
-        ("auto", *STACKINGS, "alone"),
-        "how runs become one network: auto (the quickest), grouped, vmap, streams, compiled, compiled-vmap, alone",
-        metavar="WAY",  # all of them in one word are wider than a narrow terminal
-        default="auto",
+        ("grouped", "alone"),
+        "train runs as one network where it allows that (grouped), or one after the other (alone)",
+        default="grouped",
     ),
     value("--workers", "N", "processes that decode large images (default: on a GPU one a core, else 0)", type=count(0)),
     value("--checkpoint-seconds", "S", "shortest time between two checkpoints", type=seconds, default=30.0),

@@ -12,7 +12,7 @@ from dataclasses import fields
 
 from aol._values import THRESHOLDS
 from aol.cli.parser import Flag, folder, loggers, seed_list, switch, value
-from aol.lab.settings import CHOICES, MARGINS, WEIGHTINGS, Settings, Value, WrongSettingsError, grid, word
+from aol.lab.settings import Settings, Value, WrongSettingsError, grid, word
 
 DEFAULTS: Mapping[str, Value] = {field.name: field.default for field in fields(Settings)}  # type: ignore[misc]
 _TYPES = {field.name: str(field.type) for field in fields(Settings)}
@@ -31,74 +31,11 @@ STREAM: Mapping[str, Value] = {
     "imbalance": 50.0,
 }  # fmt: skip
 
-_ANY = {name: ", ".join(words) for name, words in CHOICES.items()}
-_DATA = {
-    "data": f"built-in: {', '.join(DATA_SETS)}; a folder of images by class; hf:NAME_OR_FOLDER (Hugging Face datasets)",
-    "image_size": "crop the images of a folder to this many pixels a side (default: 224)",
-    "imbalance": "size of the largest class over that of the smallest; 'none' keeps the set as it is",
-    "profile": f"shape of the long tail: {_ANY['profile']}",
-    "validation": "fraction of each class to hold out for validation, 0 to 1",
-    "samples": "train on this many samples only, of each class its share; 'none' for all",
-    "nuisance": "what gives the class away in all but a few training images: tint or patch; none",
-    "conflicts": "share of the training images whose nuisance is that of another class",
-    "noise": "share of the training labels to replace by others",
-    "stream": "shifting (a long tail whose head moves) or access (a fraction of the set each step)",
-    "fraction": "fraction of the set that is there in each epoch or step",
-    "period": "steps between two orders of the classes",
-    "memory": "samples to keep: all, none, or reservoir:K",
-    "seed": "of data, network and order: 0, 0,1,2 or 0-4",
-}
-_TRAINING = {
-    "net": ", ".join(
-        ("auto (by the size of the images)", *tuple(CHOICES["net"])[1:], "timm:NAME, MODULE:FUNCTION (your own)")
-    ),
-    "epochs": "passes over the data",
-    "batch_size": "samples in a batch",
-    "optimiser": _ANY["optimiser"],
-    "lr": "learning rate",
-    "momentum": "of SGD; the first beta of AdamW",
-    "weight_decay": "strength of weight decay",
-    "schedule": "paper (warm-up, then 1/100 at 80 % and 1/10000 at 90 % of the epochs), cosine, fixed",
-    "warmup": "epochs of linear warm-up, 0.5 for half of one",
-    "average": "also evaluate an average of the weights with this decay; 0 for none",
-    "precision": _ANY["precision"],
-    "normalisation": "centred (as in the paper) or standardised pixels (mean and standard deviation)",
-    "augment": "random crops and flips in training: true, false",
-    "eval_every": "epochs between two evaluations on the test set",
-}
-_IMBALANCE = {
-    "weighting": "; ".join(f"{name}: {each.help}" for name, each in WEIGHTINGS.items()),
-    "rho": "smoothing rate of ages (or error rates), 0 to 1; 0 gives uniform weights",
-    "beta": "of class-balanced weights (cb), 0 to 1",
-    "power": "of frequency weights: count ** -power",
-    "temper": "weights ** temper",
-    "level": f"weights by class or by sample: {_ANY['level']}",
-    "after": "of old: wrong answers in a row; of jtt: the epoch whose wrong answers count",
-    "factor": "of old and jtt: factor on the weight of these samples; 0 gives them half of the total weight",
-    "fuse": f"how the ages of a sample over time become one number: {_ANY['fuse']}",
-    "mechanism": "weights in the loss (reweight) or in sampling (resample)",
-    "loss": _ANY["loss"],
-    "gamma": "of the focal loss",
-    "divide_by": "weighted losses are divided by weight, by count, or auto (as in the paper's code)",
-    "start": "share of the epochs before which all weights are one: 0.8 weights the last fifth (deferred weights)",
-    "margin": "; ".join(f"{name}: {each.help}" for name, each in MARGINS.items()),
-    "tau": "strength of margins from class counts or from probabilities",
-    "gain": "speed of margins from answers, each time that they move",
-    "margin_steps": "move margins after so many training steps, by the answers in training; for fewer than 30 epochs, "
-    "take a hundredth of all steps (default: once per epoch or step of a stream, by --signal)",
-    "signal": "where answers come from: a clean pass afterwards (eval), the training pass (train, no extra cost), "
-    "a pass over what a step shows, before training on it (before: streams and arrivals), none",
-    "clean_part": "part of the training samples in each clean pass, drawn anew each epoch, above 0 to 1: quicker, "
-    "and accuracies have a standard error",
-    "threshold": f"accuracy below which a class grows older: a number, or {', '.join(THRESHOLDS)} of the classes; "
-    "positive-median is never 0 (default: median)",
-}
-GROUPS: Mapping[str, Mapping[str, str]] = {
-    "data": _DATA,
-    "network and optimisation": _TRAINING,
-    "errors and imbalance": _IMBALANCE,
-}
-_STREAM_ONLY = ("stream", "period", "memory", "threshold")
+GROUPS: dict[str, dict[str, str]] = {}  # help texts by the title of their group
+for _field in fields(Settings):
+    if "help" in _field.metadata:
+        GROUPS.setdefault(_field.metadata["group"], {})[_field.name] = _field.metadata["help"]
+_STREAM_ONLY = tuple(_field.name for _field in fields(Settings) if _field.metadata.get("stream"))
 
 
 def flag_of(command: str, name: str) -> str:

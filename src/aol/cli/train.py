@@ -27,7 +27,7 @@ from aol.cli.flags import KEEP_SAMPLES, OUTPUT, in_flags, runs_of, setting_flags
 from aol.cli.output import note
 from aol.cli.parser import check_data, command, path, value
 from aol.cli.show import print_json, print_runs, what_is_left
-from aol.lab.engine.launch import launched
+from aol.lab.engine.device import launched
 from aol.lab.settings import Settings, WrongSettingsError
 
 if TYPE_CHECKING:

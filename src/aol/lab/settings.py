@@ -1,6 +1,7 @@
 """The settings of a run, checked; grids of them; and which runs can be trained as one group.
 
-Imports no torch. Runs with equal `Settings` are the same run and have the same `run_id`.
+One table: the fields of `Settings`, each with its default, help text, group of flags and allowed values, from which the
+checks, the command line and the docs are made. Imports no torch. Equal `Settings` are the same run, with one `run_id`.
 """
 
 from __future__ import annotations
@@ -9,14 +10,14 @@ import hashlib
 import itertools
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
-from functools import cached_property
-from typing import TypeAlias
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property, partial
+from typing import Any, TypeAlias
 
 from aol import _values as _check
-from aol.lab.engine.margin import MARGINS as MARGINS
-from aol.lab.engine.weighting import FROM_ANSWERS as FROM_ANSWERS
-from aol.lab.engine.weighting import WEIGHTINGS as WEIGHTINGS
+from aol.lab.engine.methods import FROM_ANSWERS as FROM_ANSWERS
+from aol.lab.engine.methods import MARGINS as MARGINS
+from aol.lab.engine.methods import WEIGHTINGS as WEIGHTINGS
 from aol.lab.nets.registry import is_external, names
 from aol.records import METHOD_SETTINGS
 
@@ -24,17 +25,8 @@ Value: TypeAlias = str | float | int | bool | None
 
 # What may differ between the runs of a group; all else is common to them.
 PER_RUN = METHOD_SETTINGS
-
-# Settings that are words, and the words that are possible.
-CHOICES: Mapping[str, Collection[str]] = {
-    "scenario": ("offline", "arrival", "stream"), "profile": _check.PROFILES, "stream": ("access", "shifting"),
-    "nuisance": _check.NUISANCES,
-    "optimiser": ("sgd", "adamw"), "schedule": ("paper", "cosine", "fixed"), "precision": ("fp32", "bf16"),
-    "normalisation": ("centred", "standardised"), "weighting": WEIGHTINGS.keys(), "level": ("class", "sample"),
-    "fuse": ("ema", "mean", "peak"), "mechanism": ("reweight", "resample"), "loss": ("softmax", "sigmoid", "focal"),
-    "divide_by": ("auto", "weight", "count"), "signal": ("eval", "train", "before", "none"),
-    "margin": MARGINS.keys(), "net": ("auto", *names()),
-}  # fmt: skip
+# Settings of version 0.2, which no record changes from these values.
+REMOVED: Mapping[str, Value] = {"profile": "exp", "optimiser": "sgd", "average": 0.0, "clean_part": 1.0}
 
 # In the name of a method.
 _SYMBOLS = {"beta": "β", "gain": "k", "margin_steps": "steps", "power": "p", "rho": "ρ", "tau": "τ"}
@@ -42,6 +34,22 @@ _SYMBOLS = {"beta": "β", "gain": "k", "margin_steps": "steps", "power": "p", "r
 
 class WrongSettingsError(ValueError):
     """A setting, or a combination of settings, that is not possible; the message names it."""
+
+
+def _setting(group: str, default: Value, text: str, **more: Any) -> Any:
+    """Return a field; `more`: `choices`, or the bounds `low` and `high` of a number; `stream`: for streams only.
+
+    `open`: which bound is not allowed itself, "low" or "high". {choices} in the help text is replaced by them.
+    """
+    text = text.replace("{choices}", ", ".join(more.get("choices", ())))
+    return field(default=default, metadata={"group": group, "help": text, **more})
+
+
+_data = partial(_setting, "data")
+_train = partial(_setting, "network and optimisation")
+_rule = partial(_setting, "errors and imbalance")
+_share = {"low": 0.0, "high": 1.0}
+_positive = {"low": 0.0, "high": 1e6}
 
 
 @dataclass(frozen=True)
@@ -52,105 +60,129 @@ class Settings:
     True
     """
 
-    # Data
-    scenario: str = "offline"
-    data: str = "digits"
-    image_size: int | None = None
-    imbalance: float | None = 50.0
-    profile: str = "exp"
-    validation: float = 0.0
-    samples: int | None = None  # training samples; None: all
-    nuisance: str = "none"
-    conflicts: float = 0.02
-    noise: float = 0.0
-    fraction: float = 1.0
-    stream: str = "shifting"
-    period: int = 10
-    memory: str = "all"
-    # Training
-    net: str = "auto"
-    epochs: int = 30
-    batch_size: int = 128
-    optimiser: str = "sgd"
-    lr: float = 0.1
-    momentum: float = 0.9
-    weight_decay: float = 2e-4
-    schedule: str = "paper"
-    warmup: float | None = None  # epochs, fractions too; None: 2.5 % of them
-    average: float = 0.0
-    precision: str = "fp32"
-    normalisation: str = "centred"
-    augment: bool = True
-    # Weights
-    weighting: str = "none"
-    rho: float = 0.5
-    beta: float = 0.9999
-    power: float = 0.5
-    temper: float = 1.0
-    level: str = "class"
-    after: int = 5  # epochs
-    factor: float = 0.0  # 0: a set has as much total weight as all other samples
-    fuse: str = "ema"
-    mechanism: str = "reweight"
-    loss: str = "softmax"
-    gamma: float = 1.0
-    divide_by: str = "auto"
-    start: float = 0.0  # share of the epochs before which all weights are one
-    signal: str = "eval"
-    clean_part: float = 1.0  # of the samples, in each clean pass
-    margin: str = "none"
-    tau: float = 1.0
-    gain: float = 0.1
-    margin_steps: int | None = None  # margins from answers move after so many training steps; None: once an epoch
-    threshold: float | str | None = None  # of a stream; None: the median, the paper's rule
-    # Repetition and evaluation
-    seed: int = 0
-    eval_every: int = 1
+    scenario: str = field(default="offline", metadata={"choices": ("offline", "arrival", "stream")})
+    data: str = _data(
+        "digits", "built-in: digits, fashion-mnist, cifar10, cifar100; a folder of images by class; hf:NAME_OR_FOLDER"
+    )
+    image_size: int | None = _data(None, "crop the images of a folder to this many pixels a side (default: 224)", low=1)
+    imbalance: float | None = _data(
+        50.0, "size of the largest class over that of the smallest; 'none' keeps the set as it is", low=1.0, high=1e9
+    )
+    validation: float = _data(0.0, "fraction of each class to hold out for validation, 0 to 1", **_share, open="high")
+    samples: int | None = _data(None, "train on this many samples only, of each class its share; 'none' for all", low=1)
+    nuisance: str = _data(
+        "none", "what gives the class away in all but a few training images: {choices}", choices=_check.NUISANCES
+    )
+    conflicts: float = _data(
+        0.02, "share of the training images whose nuisance is that of another class", **_share, open="high"
+    )
+    noise: float = _data(0.0, "share of the training labels to replace by others", **_share, open="high")
+    fraction: float = _data(1.0, "fraction of the set that is there in each epoch or step", **_share, open="low")
+    stream: str = _data(
+        "shifting", "shifting (a long tail whose head moves) or access (a fraction of the set each step)",
+        choices=("access", "shifting"), stream=True,
+    )  # fmt: skip
+    period: int = _data(10, "steps between two orders of the classes", low=1, stream=True)
+    memory: str = _data("all", "samples to keep: all, none, or reservoir:K", stream=True)
+
+    net: str = _train("auto", "{choices}, timm:NAME, MODULE:FUNCTION (your own); auto: by the size of the images",
+                      choices=("auto", *names()))  # fmt: skip
+    epochs: int = _train(30, "passes over the data, or steps of a stream", low=1)
+    batch_size: int = _train(128, "samples in a batch", low=1)
+    lr: float = _train(0.1, "learning rate", **_positive)
+    momentum: float = _train(0.9, "of SGD", **_share)
+    weight_decay: float = _train(2e-4, "strength of weight decay", **_positive)
+    schedule: str = _train(
+        "paper", "paper (warm-up, then 1/100 at 80 % and 1/10000 at 90 % of the epochs), cosine, fixed",
+        choices=("paper", "cosine", "fixed"),
+    )  # fmt: skip
+    warmup: float | None = _train(None, "epochs of linear warm-up, 0.5 for half of one", **_positive)  # None: 2.5 %
+    precision: str = _train("fp32", "{choices}", choices=("fp32", "bf16"))
+    normalisation: str = _train(
+        "centred", "centred (as in the paper) or standardised pixels (mean and standard deviation)",
+        choices=("centred", "standardised"),
+    )  # fmt: skip
+    augment: bool = _train(True, "random crops and flips in training: true, false")
+
+    weighting: str = _rule(
+        "none", "; ".join(f"{name}: {rule.help}" for name, rule in WEIGHTINGS.items()), choices=WEIGHTINGS.keys()
+    )
+    rho: float = _rule(0.5, "smoothing rate of ages (or error rates), 0 to 1; 0 gives uniform weights", **_share)
+    beta: float = _rule(0.9999, "of class-balanced weights (cb), 0 to 1", **_share, open="high")
+    power: float = _rule(0.5, "of frequency weights: count ** -power", **_positive)
+    temper: float = _rule(1.0, "weights ** temper", **_positive)
+    level: str = _rule("class", "weights by class or by sample: {choices}", choices=("class", "sample"))
+    after: int = _rule(5, "of old: wrong answers in a row; of jtt: the epoch whose wrong answers count", low=1)
+    factor: float = _rule(
+        0.0, "of old and jtt: factor on the weight of these samples; 0 gives them half of the total weight", **_positive
+    )
+    fuse: str = _rule("ema", "how the ages of a sample over time become one number: {choices}", choices=("ema", "peak"))
+    mechanism: str = _rule(
+        "reweight", "weights in the loss (reweight) or in sampling (resample)", choices=("reweight", "resample")
+    )
+    loss: str = _rule("softmax", "{choices}", choices=("softmax", "sigmoid", "focal"))
+    gamma: float = _rule(1.0, "of the focal loss", **_positive)
+    divide_by: str = _rule(
+        "auto", "weighted losses are divided by weight, by count, or auto (as in the paper's code)",
+        choices=("auto", "weight", "count"),
+    )  # fmt: skip
+    start: float = _rule(
+        0.0, "share of the epochs before which all weights are one: 0.8 weights the last fifth (deferred weights)",
+        **_share, open="high",
+    )  # fmt: skip
+    signal: str = _rule(
+        "eval", "where answers come from: a clean pass afterwards (eval), the training pass (train, no extra cost), "
+        "a pass over what a step shows, before training on it (before: streams and arrivals), none",
+        choices=("eval", "train", "before", "none"),
+    )  # fmt: skip
+    margin: str = _rule(
+        "none", "; ".join(f"{name}: {rule.help}" for name, rule in MARGINS.items()), choices=MARGINS.keys()
+    )
+    tau: float = _rule(1.0, "strength of margins from class counts or from probabilities", **_positive)
+    gain: float = _rule(0.1, "speed of margins from answers, each time that they move", low=0.0, high=1e3)
+    margin_steps: int | None = _rule(
+        None, "move margins after so many training steps, by the answers in training; for fewer than 30 epochs, take a "
+        "hundredth of all steps (default: once per epoch or step of a stream, by --signal)", low=1,
+    )  # fmt: skip
+    threshold: float | str | None = _rule(
+        None, f"accuracy below which a class grows older: a number, or {', '.join(_check.THRESHOLDS)} of the classes; "
+        "positive-median is never 0 (default: median)", **_share, words=_check.THRESHOLDS, stream=True,
+    )  # fmt: skip
+
+    seed: int = _data(0, "of data, network and order: 0, 0,1,2 or 0-4", low=0)
+    eval_every: int = _train(1, "epochs between two evaluations on the test set", low=1)
 
     def __post_init__(self) -> None:
         try:
-            self._check()
+            self._check_values()
+            self._check_combinations()
         except (TypeError, ValueError) as error:
             raise WrongSettingsError(str(error)) from error
         for name, value in self._canonical().items():
             object.__setattr__(self, name, value)
 
-    def _check(self) -> None:
-        for name, allowed in CHOICES.items():
-            if not (name == "net" and isinstance(self.net, str) and is_external(self.net)):
-                more = ("timm:NAME", "MODULE:FUNCTION") if name == "net" else ()
-                _check.choice(name, getattr(self, name), (*allowed, *more))
-        for name in ("data", "memory"):
-            if not isinstance(value := getattr(self, name), str):
+    def _check_values(self) -> None:
+        for option in fields(self):
+            name, value, rule = option.name, getattr(self, option.name), option.metadata
+            kind, _, optional = str(option.type).partition(" | ")
+            if "choices" in rule:
+                if not (name == "net" and isinstance(value, str) and is_external(value)):
+                    more = ("timm:NAME", "MODULE:FUNCTION") if name == "net" else ()
+                    _check.choice(name, value, (*rule["choices"], *more))
+            elif isinstance(value, str) and "words" in rule:
+                _check.choice(name, value, rule["words"])
+            elif kind == "str" and not isinstance(value, str):
                 raise TypeError(f"{name} must be text, not {_check.shown(value)}.")
-        for name in ("epochs", "batch_size", "period", "eval_every", "after"):
-            _check.whole(name, getattr(self, name), 1)
-        _check.whole("seed", self.seed, 0)
-        if self.warmup is not None:
-            _check.number("warmup", self.warmup, 0.0, 1e6)
-        for name in ("rho", "momentum"):
-            _check.number(name, getattr(self, name), 0.0, 1.0)
-        for name in ("lr", "weight_decay", "power", "temper", "gamma", "tau", "factor"):
-            _check.number(name, getattr(self, name), 0.0, 1e6)
-        for name in ("beta", "validation", "average", "start", "noise", "conflicts"):
-            if _check.number(name, getattr(self, name), 0.0, 1.0) == 1.0:
-                raise ValueError(f"{name} must be a number in [0, 1), not 1.")
-        _check.number("gain", self.gain, 0.0, 1e3)
-        for name in ("fraction", "clean_part"):
-            _check.number(name, getattr(self, name), 0.0, 1.0, open_below=True)
-        for name in ("image_size", "samples", "margin_steps"):
-            if (size := getattr(self, name)) is not None:
-                _check.whole(name, size, 1)
-        if not isinstance(self.augment, bool):
-            raise TypeError(f"augment must be true or false, not {_check.shown(self.augment)}.")
-        if self.imbalance is not None:
-            _check.number("imbalance", self.imbalance, 1.0, 1e9)
-        if isinstance(self.threshold, str):
-            _check.choice("threshold", self.threshold, _check.THRESHOLDS)
-        elif self.threshold is not None:
-            _check.number("threshold", self.threshold, 0.0, 1.0)
-        if self.seed >= 2**63:
-            raise ValueError(f"seed must be below 2 ** 63, not {self.seed}.")
+            elif kind == "bool" and not isinstance(value, bool):
+                raise TypeError(f"{name} must be true or false, not {_check.shown(value)}.")
+            elif kind == "int" and not (value is None and optional):
+                _check.whole(name, value, rule["low"])
+            elif kind == "float" and not (value is None and optional):
+                _check.number(name, value, rule["low"], rule["high"], open_below=rule.get("open") == "low")
+                if rule.get("open") == "high" and value == rule["high"]:
+                    raise ValueError(f"{name} must be a number in [{rule['low']:g}, {value:g}), not {value:g}.")
+
+    def _check_combinations(self) -> None:
         memory_capacity(self.memory)
         weighting = WEIGHTINGS[self.weighting]
         if weighting.needs_answers and self.signal == "none":
@@ -161,8 +193,6 @@ class Settings:
             raise ValueError(
                 "signal='before' is for streams and arrivals: offline, every sample was trained on before."
             )
-        if self.clean_part < 1.0 and self.scenario != "offline":
-            raise ValueError(f"clean_part must be 1 on streams and arrivals, not {self.clean_part:g}.")
         if weighting.needs_loss and self.signal == "train":
             raise ValueError(f"signal='train' knows no losses, which weighting={self.weighting!r} needs.")
         if self.scenario == "stream" and weighting.by_sample(self.level):
@@ -173,28 +203,24 @@ class Settings:
 
     def _canonical(self) -> dict[str, Value]:
         """Return settings to replace, unused ones by defaults, numbers by floats, so that equal runs are equal."""
-        defaults = {field.name: field.default for field in fields(self)}
+        defaults = {option.name: option.default for option in fields(self)}
         weighting = WEIGHTINGS[self.weighting]
-        unused = {name for other in WEIGHTINGS.values() for name in other.settings} - set(weighting.settings)
-        unused |= {name for other in MARGINS.values() for name in other.settings} - set(MARGINS[self.margin].settings)
+        unused = {name for rule in WEIGHTINGS.values() for name in rule.settings} - set(weighting.settings)
+        unused |= {name for rule in MARGINS.values() for name in rule.settings} - set(MARGINS[self.margin].settings)
         if self.nuisance == "none":
             unused |= {"conflicts"}
         if weighting.is_uniform:
             unused |= {"start"}
         if self.loss != "focal":
             unused |= {"gamma"}
-        if self.signal != "eval":
-            unused |= {"clean_part"}
         if self.scenario == "offline":
             unused |= {"fraction"}
         if self.scenario != "stream":
             unused |= {"stream", "period", "memory", "threshold"}
-            if self.fuse != "ema" and weighting.uses_ages and self.rho != 0.0:  # a mean or a maximum has no rate
+            if self._fuses_without_rate:
                 unused |= {"rho"}
         else:
             unused |= {"fuse", "period" if self.stream == "access" else "fraction"}  # class ages are always smoothed
-        if self.imbalance is None:
-            unused |= {"profile"}
         canonical: dict[str, Value] = {name: defaults[name] for name in unused}  # type: ignore[misc]
         for name, default in defaults.items():  # 50 and 50.0 must not give two ids
             value = getattr(self, name)
@@ -211,17 +237,31 @@ class Settings:
             canonical["divide_by"] = _usual_divisor(self.loss)
         return canonical
 
+    @property
+    def _fuses_without_rate(self) -> bool:
+        """Whether ages become one number by their maximum, which has no smoothing rate."""
+        return self.fuse != "ema" and WEIGHTINGS[self.weighting].uses_ages and self.rho != 0.0
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> Settings:
+        """Return settings from a file, which may be of version 0.2: what was removed must have its default.
+
+        >>> Settings.of({"epochs": 200, "optimiser": "sgd"}).epochs
+        200
+        """
+        return cls(**without_removed(values))
+
     def as_dict(self) -> dict[str, Value]:
         """Return every setting by name."""
-        return {field.name: getattr(self, field.name) for field in fields(self)}
+        return {option.name: getattr(self, option.name) for option in fields(self)}
 
     @cached_property
     def run_id(self) -> str:
         """A name that follows from the settings alone.
 
-        Settings at their defaults do not enter, so that adding a setting changes no id.
+        Settings at their defaults do not enter, so that adding a setting, or removing an unused one, changes no id.
         """
-        defaults = {field.name: field.default for field in fields(self)} | {"warmup": 5.0}  # the default of 0.1.0
+        defaults = {option.name: option.default for option in fields(self)} | {"warmup": 5.0}  # the default of 0.1.0
         changed = {name: value for name, value in self.as_dict().items() if value != defaults[name]}
         if self.warmup is not None and self.warmup.is_integer() and "warmup" in changed:
             changed["warmup"] = int(self.warmup)  # as in 0.1.0
@@ -241,7 +281,7 @@ class Settings:
         words = [self.weighting]
         for name in weighting.settings:
             value = getattr(self, name)
-            if name == "rho" and self.fuse != "ema" and weighting.uses_ages and self.rho != 0.0:
+            if name == "rho" and self._fuses_without_rate:
                 words.append(self.fuse)
             elif name == "factor":
                 words.append(f"×{value:g}" if value else "balanced")
@@ -301,6 +341,20 @@ class Settings:
         return tuple((name, value) for name, value in self.as_dict().items() if name not in PER_RUN)
 
 
+# Settings that are words, and the words that are possible.
+CHOICES: Mapping[str, Collection[str]] = {
+    option.name: option.metadata["choices"] for option in fields(Settings) if "choices" in option.metadata
+}
+
+
+def without_removed(values: Mapping[str, Value]) -> dict[str, Value]:
+    """Return settings without those of version 0.2 that are gone; refuse these where they are not at their default."""
+    for name, value in values.items():
+        if name in REMOVED and value != REMOVED[name]:
+            raise WrongSettingsError(f"{name}={value!r} is of version 0.2; only {REMOVED[name]!r} is possible since.")
+    return {name: value for name, value in values.items() if name not in REMOVED}
+
+
 def _usual_divisor(loss: str) -> str:
     return "weight" if loss == "softmax" else "count"
 
@@ -337,19 +391,16 @@ def grid(common: Mapping[str, Value], **varied: Sequence[Value]) -> list[Setting
     >>> [run.method for run in grid({}, weighting=["none", "aol"], rho=[0.1, 0.9])]
     ['none', 'aol ρ=0.1 class', 'aol ρ=0.9 class']
     """
-    known = {field.name for field in fields(Settings)}
+    common = without_removed(common)
+    known = {option.name for option in fields(Settings)}
     for name in (*common, *varied):
         if name not in known:
             raise WrongSettingsError(f"There is no setting called {name!r}.")
     for name, values in varied.items():
         if not values:
             raise WrongSettingsError(f"{name} must have at least one value.")
-    base: dict[str, Value] = dict(common)
-    runs = []
-    for values in itertools.product(*varied.values()):
-        named = base | dict(zip(varied, values, strict=True))
-        runs.append(Settings(**named))  # type: ignore[arg-type]
-    return list(dict.fromkeys(runs))
+    named = (dict(zip(varied, values, strict=True)) for values in itertools.product(*varied.values()))
+    return list(dict.fromkeys(Settings.of(common | some) for some in named))
 
 
 def groups(runs: Iterable[Settings], most: int) -> list[list[Settings]]:

@@ -75,7 +75,7 @@ class Run:
         failed_at_epoch: the epoch in which the loss was not finite, if any.
         seconds: training time, divided by the number of runs trained together.
         trained_together: how many runs were trained as one network.
-        stacking: how they became one: one of `nets.STACKINGS`, or alone; None where it was not recorded.
+        stacking: how they became one: grouped or alone (in 0.2 also others); None where it was not recorded.
         versions: of aol, torch and Python, and the device.
         command: what to type to repeat the run, where known.
         data: the data set's name or folder, where `aol` can open it.

@@ -155,7 +155,7 @@ def test_cifar_is_trained_as_the_protocol_says(name: str) -> None:
     study = load(name)
     assert set(study.seeds) == ({42, 1024, 2026} if name in ("period-10-seeds", "precision") else {42})
     for run in study.all_runs():
-        assert (run.net, run.epochs, run.batch_size, run.optimiser) == ("resnet32", 200, 128, "sgd")
+        assert (run.net, run.epochs, run.batch_size, run.momentum) == ("resnet32", 200, 128, 0.9)
         assert (run.lr, run.momentum, run.weight_decay) == (0.1, 0.9, 2e-4)
         assert run.normalisation == "centred"
         assert run.augment

@@ -14,7 +14,6 @@ import pytest
 from aol._files import FolderInUseError
 from aol.lab.engine.loop import Loop
 from aol.lab.engine.source import AnyPair
-from aol.lab.engine.stacking import ALONE, Choice
 from aol.lab.settings import Settings, WrongSettingsError
 from aol.lab.train import group_training, groups
 from aol.lab.train.driver import Stop, train
@@ -128,20 +127,6 @@ def test_shards_are_disjoint_complete_and_independent_of_what_is_trained(count: 
     assert again == whole
 
 
-def test_shards_do_not_depend_on_what_is_quickest_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    runs = [*runs_of(range(4)), *runs_of(range(5), net="vit"), *runs_of(range(3), batch_size=45)]
-    shares = []
-    for number, quickest in enumerate((ALONE, "vmap", "streams"), 1):
-        monkeypatch.setattr(groups, "choose", lambda *_, way=quickest: Choice(way, None, {ALONE: 2.0, way: 1.0}))
-        job = Job(runs, Store(tmp_path), replace(OPTIONS, shares=((number, 3),)), opened, Silent())
-        shares.append(job.runs)
-        group = job.next_group()
-        assert group is not None
-        assert len(group.runs) == (1 if quickest == ALONE else 2)
-    assert sorted(run.run_id for share in shares for run in share) == sorted(run.run_id for run in runs)
-    assert [len(share) for share in shares] == [4, 4, 4]
-
-
 def test_a_shard_leaves_the_files_that_another_is_writing(tmp_path: Path) -> None:
     half_written = tmp_path / ".request.json.abc.part"
     half_written.touch()
@@ -191,34 +176,8 @@ def test_shares_that_are_noted_at_the_same_moment_add_up(tmp_path: Path, monkeyp
 # Runs together
 
 
-def test_nothing_is_timed_or_said_of_runs_that_are_trained_one_by_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def timed(*_: object) -> Choice:
-        raise AssertionError("timed")
-
-    monkeypatch.setattr(groups, "choose", timed)
-    heard = Heard()
-    job = Job(runs_of(range(3)), Store(tmp_path), replace(OPTIONS, together=1), opened, heard)
-    assert job.next_group() == groups.new_group(runs_of([0]), job.store)
-    assert heard.said == []
-
-
-def test_a_group_without_a_checkpoint_is_planned_again(tmp_path: Path) -> None:
-    runs, store = runs_of(range(3), net="vit"), Store(tmp_path)
-    vmap = Job(runs, store, replace(OPTIONS, stacking="vmap"), opened, Silent())
-    begun = vmap.next_group()
-    assert begun is not None
-    assert begun.runs == tuple(runs[:2])
-    vmap.begin(begun)
-    heard = Heard()
-    assert train(runs, store, opened, OPTIONS, heard).trained == 3
-    assert heard.groups == [(0,), (1,), (2,)]
-    assert not (tmp_path / "work").exists()
-
-
 def test_a_group_with_a_damaged_checkpoint_starts_again_as_one(tmp_path: Path) -> None:
-    runs, store = runs_of(range(2), net="vit"), Store(tmp_path)
+    runs, store = runs_of(range(2)), Store(tmp_path)
     job = Job(runs, store, OPTIONS, opened, Silent())
     begun = groups.new_group(runs, store)
     job.begin(begun)

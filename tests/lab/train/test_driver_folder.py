@@ -124,7 +124,7 @@ def test_runs_with_a_damaged_checkpoint_start_again(damage: str, tmp_path: Path,
 
 
 def test_checkpoints_hold_tensors_and_plain_values_alone(tmp_path: Path) -> None:
-    begun(tmp_path, "--average", "0.9", "--keep-samples")
+    begun(tmp_path, "--keep-samples")
     state = torch.load(wait_for(tmp_path), weights_only=True)
     assert {"learner", "history", "ages", "test_ages", "error_rates", "epoch", "runs", "failed"} <= state.keys()
 

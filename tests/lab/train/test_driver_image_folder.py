@@ -12,6 +12,7 @@ import torch
 from safetensors.torch import load_file
 
 from aol.cli import main
+from tests.support.tiny_runs import PLAIN
 from tests.support.tiny_sets import image_folder, tiny_lmdb, tiny_parquet
 
 SMALL = ["--image-size", "32", "--net", "resnet32", "--epochs", "1", "--batch-size", "5", "--lr", "0.01"]
@@ -80,7 +81,7 @@ def test_several_runs_on_a_folder_are_trained_one_after_the_other_with_a_message
 def test_networks_that_cannot_be_stacked_are_trained_one_after_the_other_with_a_message(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["train", "--net", "vit", "--epochs", "1", "--seed", "0,1", "--out", str(tmp_path)]) == 0
+    assert main(["train", "--net", PLAIN, "--epochs", "1", "--seed", "0,1", "--out", str(tmp_path)]) == 0
     lines = capsys.readouterr().err.splitlines()
     assert lines[0].startswith("Runs are trained one after the other: ")
     assert "Training one run" in lines[1]

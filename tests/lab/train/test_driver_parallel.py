@@ -19,6 +19,7 @@ from aol.lab.train.group_training import GroupTooLargeError
 from aol.records.record import Run, read_run
 from aol.records.store import find_runs
 from tests.support.running import forked, free_port, status_of, told, torchrun, wait_for
+from tests.support.tiny_runs import PLAIN
 
 pytestmark = pytest.mark.usefixtures("_loaded")
 
@@ -55,7 +56,7 @@ def records(out: Path) -> list[Run]:
 
 
 # 545 samples in batches of 101: the last one has 40, and an odd batch is shared unevenly by two.
-VIT = ["--net", "vit", "--batch-size", "101", "--lr", "0.02", "--warmup", "0"]
+LAYER_NORM = ["--net", PLAIN, "--batch-size", "101", "--lr", "0.02", "--warmup", "0"]
 SHARED = {
     "both divisors": ["train", "--epochs", "3", "--weighting", "aol", "--divide-by", "weight,count", "--keep-samples"],
     "sigmoid, resampled": [
@@ -69,7 +70,7 @@ SHARED = {
         "--mechanism",
         "resample",
     ],
-    "training signal": ["train", "--epochs", "3", "--weighting", "aol", "--signal", "train", "--average", "0.5"],
+    "training signal": ["train", "--epochs", "3", "--weighting", "aol", "--signal", "train"],
     "sets of samples": ["train", "--epochs", "3", "--weighting", "old,sample-loss", "--after", "1", "--factor", "9"],
     "margins": ["train", "--epochs", "4", "--margin", "counts,age,error", "--gain", "0.5"],
     "margins of a stream": ["stream", "--steps", "4", "--margin", "age,error", "--gain", "0.5", "--signal", "before"],
@@ -82,8 +83,8 @@ SHARED = {
 @pytest.mark.parametrize("kind", SHARED)
 def test_two_processes_that_share_every_batch_train_the_network_of_one(kind: str, tmp_path: Path) -> None:
     one, two = tmp_path / "one", tmp_path / "two"
-    assert alone(*SHARED[kind], *VIT, "--out", one, "--together", "1") == 0
-    assert in_parallel(*SHARED[kind], *VIT, "--out", two) == [0, 0]
+    assert alone(*SHARED[kind], *LAYER_NORM, "--out", one, "--together", "1") == 0
+    assert in_parallel(*SHARED[kind], *LAYER_NORM, "--out", two) == [0, 0]
     mine, theirs = networks(one), networks(two)
     assert mine.keys() == theirs.keys()
     assert len(mine) >= 1
@@ -113,8 +114,6 @@ def test_a_batch_norm_network_trains_and_resumes_data_parallel(tmp_path: Path) -
         "6",
         "--weighting",
         "aol",
-        "--average",
-        "0.5",
         "--checkpoint-seconds",
         "0",
         "--resume",

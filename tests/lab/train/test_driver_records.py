@@ -29,7 +29,7 @@ from tests.support.running import forked, status_of, told
 from tests.support.tiny_runs import small_networks
 
 DOCS = Path(__file__).resolve().parents[3] / "docs" / "records.md"
-WORDS = ["train", "--epochs", "4", "--weighting", "aol", "--seed", "3,4", "--average", "0.5", "--validation", "0.2",
+WORDS = ["train", "--epochs", "4", "--weighting", "aol", "--seed", "3,4", "--validation", "0.2",
          "--keep-samples", "--tensorboard", "--eval-every", "2", "--json"]  # fmt: skip
 
 
@@ -74,7 +74,7 @@ def test_records_are_complete_and_what_was_not_measured_is_unknown(out: Path) ->
     assert set(run.curves) == set(EPOCH) - {"epoch", "train_accuracy_error"} - of_others
     assert set(run.over_time) == set(CLASS) - {"offset", "train_accuracy_error"}  # of margins, of sampled clean passes
     for name, values in run.curves.items():
-        tested = name.startswith("test_") or name in ("validation_accuracy", "averaged_accuracy")
+        tested = name.startswith("test_") or name == "validation_accuracy"
         assert np.isfinite(values).tolist() == ([False, True] * 2 if tested else [True] * 4), name
     for name, rows in run.over_time.items():
         read = (
@@ -158,13 +158,12 @@ def test_answers_to_samples_are_those_of_the_saved_network(out: Path) -> None:
 def test_saved_networks_answer_as_the_records_say(out: Path) -> None:
     folder, test = run_of(out, 3), open_data("digits").test
     curves = read_run(folder).curves
-    for name, column in (("network", "test_accuracy"), ("network-averaged", "averaged_accuracy")):
-        net = nets.make("cnn", num_classes=10, in_channels=1, image_size=8, seed=0)
-        net.load_state_dict(load_file(folder / f"{name}.safetensors"))
-        net.eval()
-        with torch.no_grad():
-            right = net(test.images.float() / 128 - 1).argmax(1) == test.labels
-        assert curves[column][-1] == pytest.approx(float(right.float().mean()), abs=1e-6)
+    net = nets.make("cnn", num_classes=10, in_channels=1, image_size=8, seed=0)
+    net.load_state_dict(load_file(folder / "network.safetensors"))
+    net.eval()
+    with torch.no_grad():
+        right = net(test.images.float() / 128 - 1).argmax(1) == test.labels
+    assert curves["test_accuracy"][-1] == pytest.approx(float(right.float().mean()), abs=1e-6)
 
 
 def test_tensorboard_reads_what_was_written(out: Path) -> None:

@@ -13,13 +13,12 @@ from typing import TypeAlias
 
 import pytest
 
-from aol.records.store import Store
 from tests.support.running import forked, killed_after, status_of, told, wait_for
 
 Straight: TypeAlias = Callable[[str, int], tuple[dict[str, object], float]]
 pytestmark = pytest.mark.usefixtures("_loaded")
 KINDS = {
-    "offline": "train --epochs 6 --weighting aol --average 0.9 --keep-samples --validation 0.2",
+    "offline": "train --epochs 6 --weighting aol --keep-samples --validation 0.2",
     "resample": "train --epochs 6 --weighting aol --mechanism resample --level sample",
     "arrival": "train --epochs 6 --weighting aol --fraction 0.4 --keep-samples",
     "all": "stream --steps 6 --weighting aol --stream access --fraction 0.3 --memory all",
@@ -145,14 +144,3 @@ def test_a_run_resumed_among_a_different_number_of_others_stays_where_it_was_beg
     base[-1] = str(tmp_path / "b")
     assert status_of(forked([*base, "--resume", "--together", "4"])) == 0
     assert told(tmp_path / "a") == told(tmp_path / "b")
-
-
-def test_runs_are_continued_by_the_stacking_they_were_begun_with(tmp_path: Path) -> None:
-    base = ["train", "--net", "vit", "--epochs", "4", "--seed", "0,1", "--batch-size", "256"]
-    base += ["--checkpoint-seconds", "0", "--out", str(tmp_path)]
-    child = forked([*base, "--stacking", "vmap"])
-    wait_for(tmp_path)
-    os.kill(child, signal.SIGKILL)
-    assert status_of(child) == -signal.SIGKILL
-    assert status_of(forked([*base, "--resume", "--stacking", "streams"])) == 0
-    assert {(run.stacking, run.trained_together) for run in Store(tmp_path)} == {("vmap", 2)}

@@ -9,11 +9,11 @@ import torch
 
 from aol.lab.train import group_training
 from aol.lab.train.groups import ExecutionOptions
-from tests.support.tiny_runs import CPU, settings, tiny_pair
+from tests.support.tiny_runs import CPU, PLAIN, settings, tiny_pair
 
 
 @pytest.mark.parametrize(
-    ("net", "given", "used"), [("cnn", None, 1), ("cnn", "3", 3), ("vit", None, 3)], ids=["small", "chosen", "large"]
+    ("net", "given", "used"), [("cnn", None, 1), ("cnn", "3", 3), (PLAIN, None, 3)], ids=["small", "chosen", "large"]
 )
 def test_a_small_network_is_trained_with_one_thread_unless_the_user_chose(
     net: str, given: str | None, used: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -36,7 +36,6 @@ class Clock:
         {},
         {"imbalance": 20.0, "samples": None},
         {"validation": 0.2},
-        {"clean_part": 0.3},
         {"scenario": "arrival", "fraction": 0.5},
         {"scenario": "stream", "stream": "access", "fraction": 0.1, "imbalance": 5.0, "samples": None},
     ],

@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from aol import _check, metrics
-from aol._values import is_share
+from aol import metrics
 
 # By epoch: one number a run.
 EPOCH = (
     "epoch", "lr", "seconds", "images_per_second", "train_seconds", "data_seconds", "train_loss", "train_accuracy",
-    "train_accuracy_error", "test_accuracy",
-    "validation_accuracy", "averaged_accuracy", "threshold", "test_conflict_accuracy", "test_worst_group",
+    "test_accuracy", "validation_accuracy", "threshold", "test_conflict_accuracy", "test_worst_group",
     *(f"test_{name}" for name in metrics.NAMES),
 )  # fmt: skip
 # By epoch and class: C numbers a run.
 CLASS = (
-    "age", "smoothed_age", "weight", "train_count", "train_accuracy", "train_accuracy_error", "train_loss",
+    "age", "smoothed_age", "weight", "train_count", "train_accuracy", "train_loss",
     "train_margin", "test_accuracy", "test_loss", "test_margin", "test_age", "test_precision", "offset",
 )  # fmt: skip
 
@@ -58,26 +57,15 @@ class History:
         """Return one reading of the last epoch, `float64 [R]`, or by class, `float32 [R, C]`."""
         return self._by_class[-1][CLASS.index(name)] if by_class else self._by_epoch[-1][EPOCH.index(name)]
 
-    def state_dict(self) -> dict[str, object]:
+    def state_dict(self) -> dict[str, Any]:
         """Return all readings as tensors."""
         names = {"by_epoch": self._by_epoch, "by_class": self._by_class}
         return {name: torch.stack(rows) if rows else None for name, rows in names.items()}
 
-    def load_state_dict(self, state: dict[str, object]) -> None:
-        """Take over the readings of another history; a damaged one is refused, and nothing changes."""
-        if state == {"by_epoch": None, "by_class": None}:
-            self._by_epoch, self._by_class = [], []
-            return
-        what, cpu = "the readings", torch.device("cpu")
-        size = (None, len(EPOCH), self._runs)
-        by_epoch = _check.state_tensor(what, state, "by_epoch", size, torch.float64, cpu)
-        shape = (len(by_epoch), len(CLASS), self._runs, self._classes)
-        by_class = _check.state_tensor(what, state, "by_class", shape, torch.float32, cpu)
-        for names, values in ((EPOCH, by_epoch), (CLASS, by_class)):
-            for name in filter(is_share, names):
-                if why := _check.SHARES.refuse(values[:, names.index(name)]):
-                    raise _check.damaged(what, name, why)
-        counted = torch.arange(1, len(by_epoch) + 1, dtype=torch.float64)[:, None]
-        if bool((by_epoch[:, EPOCH.index("epoch")] != counted).any()):
-            raise _check.damaged(what, "epoch", "must count the epochs")
-        self._by_epoch, self._by_class = list(by_epoch), list(by_class)
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over the readings of another history."""
+        by_epoch, by_class = (state[name] for name in ("by_epoch", "by_class"))
+        self._by_epoch, self._by_class = (
+            list(() if by_epoch is None else by_epoch),
+            list(() if by_class is None else by_class),
+        )

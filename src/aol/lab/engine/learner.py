@@ -5,24 +5,30 @@ One process, or several that share every batch (data parallel, R = 1).
 
 from __future__ import annotations
 
-import copy
+import gc
 import math
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Iterator, Sequence
+from typing import Any, TypeAlias, cast
 
 import torch
 from torch import Tensor, nn
 
-from aol import _check, _distributed
+from aol import _distributed
 from aol.lab import nets
 from aol.lab.nets import fused
 from aol.lab.nets.external import head_name
 from aol.lab.settings import Settings
 from aol.losses import focal_loss, sigmoid_bias, softmax_loss, weighted_mean, with_offset
 
+Shape: TypeAlias = tuple[int, int, int]  # channels, height, width of images
+
 # The most pixels, of all runs together, that a CPU evaluates at once: maps of 16 channels have 4 MiB and stay cached.
 _PIECE = 1 << 16
+# Steps are captured for a full batch and for the last, smaller one, each with its own memory; evaluation batches have a
+# fixed number of images whatever the number of runs.
+_CAPTURES = 2.2
+_SPARE = 0.1
 
 
 class SingleRun(nn.Module):
@@ -47,16 +53,13 @@ class SingleRun(nn.Module):
         return {name: value.detach().clone() for name, value in self.network.state_dict().items()}
 
 
-Joint: TypeAlias = nets.Stacked | nets.ByRun | SingleRun
+Joint: TypeAlias = nets.Stacked | SingleRun
 
 
-def build(
-    runs: Sequence[Settings], *, num_classes: int, shape: tuple[int, int, int], alone: bool, stacking: str = "grouped"
-) -> Joint:
+def build(runs: Sequence[Settings], *, num_classes: int, shape: Shape, alone: bool) -> Joint:
     """Return the runs' networks as one, each initialised from its own seed, biases of sigmoid heads at -log(C - 1).
 
     With `alone`, a single network stays as it is; otherwise it becomes a stack of one, where possible, for the kernels.
-    `stacking` is how several become one (`nets.STACKINGS`).
     """
     made = []
     for run in runs:
@@ -65,18 +68,17 @@ def build(
             bias = net.get_submodule(head_name(net)).get_parameter("bias")
             nn.init.constant_(bias, sigmoid_bias(num_classes))
         made.append(net)
-    single = len(made) == 1 and (alone or not nets.can_stack(made[0]))
-    return SingleRun(made[0]) if single else nets.join(made, stacking if len(made) > 1 else "grouped")
+    return SingleRun(made[0]) if len(made) == 1 and (alone or not nets.can_stack(made[0])) else nets.stack(made)
 
 
-def make_network(run: Settings, num_classes: int, shape: tuple[int, int, int]) -> nets.Network:
+def make_network(run: Settings, num_classes: int, shape: Shape) -> nets.Network:
     """Return the network of a run for images of a shape (channels, height, width), initialised from its seed."""
     channels, size, _ = shape
     name = network_name(run.net, shape)
     return nets.make(name, num_classes=num_classes, in_channels=channels, image_size=size, seed=run.seed)
 
 
-def network_name(name: str, shape: tuple[int, int, int]) -> str:
+def network_name(name: str, shape: Shape) -> str:
     """Return the network meant by "auto": the small CNN below 32 pixels, ResNet-32 up to 64, ResNet-34 above.
 
     >>> network_name("auto", (3, 32, 32))
@@ -116,34 +118,18 @@ def rate_at(settings: Settings, step: int, steps_per_epoch: int) -> float:
 
 
 class Learner:
-    """R networks trained side by side, each by its own settings; `stacking`: how they become one (`nets.STACKINGS`)."""
+    """R networks trained side by side as one, each by its own settings."""
 
-    def __init__(
-        self,
-        runs: Sequence[Settings],
-        *,
-        num_classes: int,
-        shape: tuple[int, int, int],
-        device: torch.device,
-        stacking: str = "grouped",
-    ) -> None:
-        self.runs = runs
-        self.settings = runs[0]
-        self.stacking = "alone" if len(runs) == 1 else stacking
-        self.device = device
+    def __init__(self, runs: Sequence[Settings], *, num_classes: int, shape: Shape, device: torch.device) -> None:
+        self.runs, self.settings, self.device = runs, runs[0], device
+        self.stacking = "alone" if len(runs) == 1 else "grouped"
         self._shape = shape
-        alone = device.type != "cuda" or _distributed.world()[1] > 1
-        self.net = build(runs, num_classes=num_classes, shape=shape, alone=alone, stacking=stacking).to(device)
-        self._averaged = copy.deepcopy(self.net).requires_grad_(False) if self.settings.average else None
+        together = _distributed.world()[1] > 1
+        self.net = build(runs, num_classes=num_classes, shape=shape, alone=device.type != "cuda" or together).to(device)
         # PyTorch convolutions are fastest with channels last; our kernels expect the default memory format.
-        self._forwards = {False: self._quickest(self.net)}
-        if self._averaged is not None:
-            self._forwards[True] = self._quickest(self._averaged)
-        for net in self._forwards.values():
-            net.train()  # all layers, also of a network that comes in evaluation mode
-        self._learning = self._forwards[False]
-        if _distributed.world()[1] > 1:
-            self._learning = nn.parallel.DistributedDataParallel(self.net)
+        self._quick = self._quickest(self.net)
+        self._quick.train()  # all layers, also of a network that comes in evaluation mode
+        self._learning = nn.parallel.DistributedDataParallel(self.net) if together else self._quick
         self._parameters = list(self.net.parameters())
         self._optimiser = self._make_optimiser()
         self._by_loss = _rows_by_loss(runs, device)
@@ -153,8 +139,6 @@ class Learner:
 
     def _quickest(self, net: Joint) -> nn.Module:
         """Return the fastest module for these networks here: our kernels where they apply, else the network itself."""
-        if isinstance(net, nets.ByRun):
-            return net.channels_last()
         wanted = self.settings.precision == "bf16"
         if isinstance(net, nets.Stacked) and wanted and fused.can_fuse(net, self._shape[1:]):
             quick = fused.fuse(net)
@@ -162,7 +146,7 @@ class Learner:
             if reason is None:
                 return quick
             warnings.warn(f"Using PyTorch instead of aol's kernels, which fail here: {reason}", stacklevel=2)
-        return net.to(memory_format=torch.channels_last)  # type: ignore[call-overload,no-any-return]
+        return cast(nn.Module, net.to(memory_format=torch.channels_last))  # type: ignore[call-overload]
 
     def _make_optimiser(self) -> torch.optim.Optimizer:
         s = self.settings
@@ -175,8 +159,6 @@ class Learner:
         # The rate is a tensor of each parameter group, so that a captured step reads its current value.
         for group in groups:
             group["lr"] = torch.tensor(s.lr, device=self.device)
-        if s.optimiser == "adamw":
-            return torch.optim.AdamW(groups, betas=(s.momentum, 0.999), fused=True)
         return torch.optim.SGD(groups, momentum=s.momentum, fused=True)
 
     def step(
@@ -186,7 +168,7 @@ class Learner:
 
         `total [R]`: the divisor of the weighted losses, where this process holds only a part of the batch.
         """
-        if not self._forwards[False].training:  # setting the mode of each layer takes a while
+        if not self._quick.training:  # setting the mode of each layer takes a while
             self._learning.train()
         logits = self._forward(self._learning, images)
         loss = self._losses(logits if self.offset is None else with_offset(logits, self.offset), label)
@@ -201,21 +183,12 @@ class Learner:
 
     def _update(self, rate: Tensor) -> None:
         bias = self.net.head.get_parameter("bias")
-        with torch.no_grad():
-            if self.settings.optimiser == "adamw":
-                bias.mul_(1 - rate * self._bias_decay)
-            elif bias.grad is not None:
+        if bias.grad is not None:
+            with torch.no_grad():
                 bias.grad.add_(self._bias_decay * bias)
         for group in self._optimiser.param_groups:
             group["lr"].copy_(rate)
         self._optimiser.step()
-        if self._averaged is not None:
-            pairs = list(zip(self._averaged.state_dict().values(), self.net.state_dict().values(), strict=True))
-            smooth = [pair for pair in pairs if pair[0].is_floating_point()]
-            torch._foreach_lerp_([old for old, _ in smooth], [new for _, new in smooth], 1 - self.settings.average)
-            for old, new in pairs:
-                if not old.is_floating_point():
-                    old.copy_(new)
 
     def _losses(self, logits: Tensor, label: Tensor) -> Tensor:
         def of(gamma: float | None, logits: Tensor, label: Tensor) -> Tensor:
@@ -232,85 +205,44 @@ class Learner:
         return logits
 
     @torch.no_grad()
-    def predict(self, images: Tensor, *, averaged: bool = False) -> Tensor:
-        """Return logits `[R, B, K]` in evaluation mode, of the networks or of their averages."""
-        net = self._forwards[averaged]
-        net = net.eval() if net.training else net
+    def predict(self, images: Tensor) -> Tensor:
+        """Return logits `[R, B, K]` in evaluation mode."""
+        net = self._quick.eval() if self._quick.training else self._quick
         if self.device.type != "cpu":
             return self._forward(net, images).float()
         piece = max(16, _PIECE // (images.shape[-2] * images.shape[-1] * len(self.runs)))
         parts = torch.split(images, piece, images.dim() - 4)
         return torch.cat([self._forward(net, part) for part in parts], 1).float()
 
-    @property
-    def has_average(self) -> bool:
-        """Whether an average of the weights over time is kept."""
-        return self._averaged is not None
-
-    def networks(self, run: int) -> dict[str, dict[str, Tensor]]:
-        """Return the state of one run's network, and of its average if there is one, by name, on the CPU."""
-        states = {"network": self.net.unstack(run)}
-        if self._averaged is not None:
-            states["network-averaged"] = self._averaged.unstack(run)
-        return {name: {key: value.cpu().contiguous() for key, value in state.items()} for name, state in states.items()}
+    def network(self, run: int) -> dict[str, Tensor]:
+        """Return the state of one run's network, on the CPU."""
+        return {key: value.cpu().contiguous() for key, value in self.net.unstack(run).items()}
 
     def broadcast_buffers(self) -> None:
         """Broadcast the running statistics of the first process: each has seen only its part of the batches."""
         if _distributed.world()[1] > 1:
-            for net in filter(None, (self.net, self._averaged)):
-                for buffer in net.buffers():
-                    torch.distributed.broadcast(buffer, 0)
+            for buffer in self.net.buffers():
+                torch.distributed.broadcast(buffer, 0)
 
     def tensors(self) -> Iterator[Tensor]:
         """Yield every tensor that a step changes."""
-        for net in filter(None, (self.net, self._averaged)):
-            yield from net.state_dict().values()
+        yield from self.net.state_dict().values()
         for state in self._optimiser.state.values():
             yield from (value for value in state.values() if isinstance(value, Tensor))
         yield from (group["lr"] for group in self._optimiser.param_groups)
 
-    def state_dict(self) -> dict[str, object]:
-        """Return networks, averages and optimiser as tensors and primitives."""
-        averaged = None if self._averaged is None else self._averaged.state_dict()
-        moments = {}
-        for place, (parameter, like) in enumerate(self._moments()):
-            moments[place] = self._optimiser.state.get(parameter)
-            if not moments[place]:  # frozen and unused parameters, and all of them before the first step
-                moments[place] = {name: torch.zeros_like(tensor) for name, tensor in like.items()}
-        return {"net": self.net.state_dict(), "averaged": averaged, "optimiser": {"state": moments}}
+    def state_dict(self) -> dict[str, Any]:
+        """Return networks and momentum as tensors; frozen and unused parameters have no momentum."""
+        momentum = [self._optimiser.state.get(parameter, {}).get("momentum_buffer") for parameter in self._parameters]
+        return {"net": self.net.state_dict(), "momentum": momentum}
 
-    def load_state_dict(self, state: dict[str, object]) -> None:
-        """Take over another learner's state; a damaged one is refused, and nothing changes."""
-        nets = {name: net for name, net in (("net", self.net), ("averaged", self._averaged)) if net is not None}
-        loaded = {name: _network_state(net, state.get(name)) for name, net in nets.items()}
-        # Fused optimisers trust their state: one number too few, and they read and write memory of others. Rates and
-        # decays are not loaded: they follow from the settings.
-        what = "the optimiser"
-        saved: Mapping[Any, object] = _check.state_part(what, _check.state_part(what, state, "optimiser"), "state")
-        bounds = {"step": _check.Bounds(0), "exp_avg_sq": _check.Bounds(0, torch.inf, nan=True)}
-        moments = {
-            parameter: _check.state_tensors(what, saved.get(place), like, bounds)
-            for place, (parameter, like) in enumerate(self._moments())
-        }
-        for name, net in nets.items():
-            net.load_state_dict(loaded[name])
-        self._optimiser.state.update(moments)
-
-    def _moments(self) -> Iterator[tuple[Tensor, dict[str, Tensor]]]:
-        """Yield every parameter, in the optimiser's order, with tensors shaped as those that the optimiser keeps."""
-        adam = self.settings.optimiser == "adamw"
-        names = ("exp_avg", "exp_avg_sq") if adam else ("momentum_buffer",) if self.settings.momentum else ()
-        steps = {"step": torch.zeros((), device=self.device)} if adam else {}
-        for group in self._optimiser.param_groups if names else ():
-            for parameter in group["params"]:
-                yield parameter, {**steps, **dict.fromkeys(names, parameter.detach())}
-
-
-def _network_state(net: nn.Module, given: object) -> dict[str, Tensor]:
-    """Return a state dict for a network; numbers that are not finite are of runs that diverged."""
-    own = net.state_dict()
-    bounds = {name: _check.Bounds(0, torch.inf, nan=True) for name in own if name.endswith(("_var", "_tracked"))}
-    return _check.state_tensors("the network", given, own, bounds)
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over another learner's state. Rates and decays are not in it: they follow from the settings."""
+        self.net.load_state_dict(state["net"])
+        for parameter, momentum in zip(self._parameters, state["momentum"], strict=True):
+            if momentum is not None:  # in the parameter's memory format: fused optimisers use one pointer for both
+                own = torch.empty_like(parameter, requires_grad=False).copy_(momentum)
+                self._optimiser.state[parameter] = {"momentum_buffer": own}
 
 
 def _rows_by_loss(runs: Sequence[Settings], device: torch.device) -> list[tuple[float | None, Tensor]]:
@@ -320,3 +252,34 @@ def _rows_by_loss(runs: Sequence[Settings], device: torch.device) -> list[tuple[
         gamma = None if run.loss == "softmax" else 0.0 if run.loss == "sigmoid" else run.gamma
         kinds.setdefault(gamma, []).append(row)
     return [(gamma, torch.tensor(rows, device=device)) for gamma, rows in kinds.items()]
+
+
+# How many runs fit on a GPU: memory grows linearly with them; the data set is shared by all.
+
+
+def runs_that_fit(free: int, each: int, most: int) -> int:
+    """Return how many runs of `each` bytes fit into `free` bytes, from 1 to `most`.
+
+    >>> runs_that_fit(free=100, each=3, most=64), runs_that_fit(free=100, each=300, most=64)
+    (13, 1)
+    """
+    return max(1, min(most, int((1 - _SPARE) * free / (_CAPTURES * max(each, 1)))))
+
+
+def step_bytes(run: Settings, shape: Shape, num_classes: int, device: torch.device) -> int:
+    """Return the peak memory of one run in a training step on a GPU, in bytes: two steps are measured."""
+    gc.collect()
+    torch.cuda.empty_cache()
+    before = torch.cuda.memory_allocated(device)
+    torch.cuda.reset_peak_memory_stats(device)
+    learner = Learner([run], num_classes=num_classes, shape=shape, device=device)
+    images = torch.zeros((1, run.batch_size, *shape), device=device)
+    label = torch.zeros((1, run.batch_size), dtype=torch.int64, device=device)
+    weight = torch.ones((1, run.batch_size), device=device)
+    for _ in range(2):  # the second step includes the optimiser's buffers
+        learner.step(images, label, weight, torch.zeros((), device=device))
+    peak = torch.cuda.max_memory_allocated(device) - before
+    del learner, images, label, weight
+    gc.collect()
+    torch.cuda.empty_cache()
+    return peak

@@ -26,15 +26,26 @@ from aol.records.history import ANSWER, answer
 # have 16 MiB: larger than 32 MiB, malloc would return them to the system, and fault all pages in again.
 _EVALUATION_BATCH = {"cpu": (4096, 1 << 18), "cuda": (65536, 1 << 26)}
 _STREAMED_BATCH = 256  # the most images of an evaluation batch that is decoded meanwhile: the first one is there sooner
-Observe = Callable[[Tensor, Tensor, Tensor, Tensor], None]
-ObserveLogits = Callable[[Tensor, Tensor, Tensor | None], None]
-# Told on the host how many images each batch has. It must not wait for the device, but for margins that move by steps.
-Issued = Callable[[int], None]
+
+
+@dataclass(frozen=True)
+class Observer:
+    """What looks at each batch of a pass, on the device: it must not wait for it.
+
+    Args:
+        training: called with positions, labels, which were right, and answers, each `[R, B]`, and logits `[R, B, C]`.
+        clean: called with labels `[R, B]`, logits `[R, B, C]`, and how often each counts, `[R, B]`.
+        tensors: returns the tensors that these change.
+    """
+
+    training: Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], None] | None = None
+    clean: Callable[[Tensor, Tensor, Tensor], None] | None = None
+    tensors: Callable[[], Iterable[Tensor]] = tuple
 
 
 @dataclass(frozen=True)
 class Trained:
-    """Results of a training pass: mean loss `[R]`, right answers and samples by class `[R, C]`, the last rate.
+    """Results of a training pass: mean loss `[R]`, right answers and samples by class `[R, C]`, images of each run.
 
     Of large images also the seconds of the pass, and those in which the device waited for images.
     """
@@ -42,7 +53,6 @@ class Trained:
     loss: Tensor
     right: Tensor
     count: Tensor
-    rate: float
     images: int
     seconds: float | None = None
     waited: float | None = None
@@ -53,33 +63,20 @@ class Trained:
 
 
 class TrainPass:
-    """Trains for one pass over m samples a run; called once an epoch.
+    """Trains for one pass over m samples a run: all `steps`, then `result`, once an epoch.
 
     Args:
         learner: the networks to train.
         source: where images come from.
         num_classes: C.
         size: m, the same in every pass.
-        observe: called for each batch with positions, labels, which were right, and answers, each `[R, B]`; or None.
-        observe_logits: called for each batch with labels `[R, B]`, logits `[R, B, C]` and None; or None.
-        observed: returns the tensors that these two change.
-        issued: called after each batch with its images, of all processes.
+        observer: looks at each batch.
     """
 
     def __init__(
-        self,
-        learner: Learner,
-        source: Source,
-        *,
-        num_classes: int,
-        size: int,
-        observe: Observe | None,
-        observe_logits: ObserveLogits | None = None,
-        observed: Callable[[], Iterable[Tensor]],
-        issued: Issued = lambda _: None,
+        self, learner: Learner, source: Source, *, num_classes: int, size: int, observer: Observer | None = None
     ) -> None:
-        self._learner, self._source, self._observe, self._observed_tensors = learner, source, observe, observed
-        self._observe_logits, self._issued = observe_logits, issued
+        self._learner, self._source, self._observer = learner, source, observer or Observer()
         device, runs = learner.device, len(learner.runs)
         self._size, self._batch = size, learner.settings.batch_size
         rank, self._world = _distributed.world()
@@ -89,20 +86,17 @@ class TrainPass:
         self._place = torch.zeros(shape, dtype=torch.int64, device=device)
         self._position = torch.zeros_like(self._place)
         self._weight = torch.zeros(shape, device=device)
-        self._rates = torch.zeros(self.steps, device=device)
+        self.number = -(-size // self._batch)  # of optimiser steps
+        self._rates = torch.zeros(self.number, device=device)
         self._cursor = torch.zeros((), dtype=torch.int64, device=device)
         self._step = torch.zeros_like(self._cursor)
         self._losses = torch.zeros(runs, dtype=torch.float64, device=device)
         self._sums = torch.zeros((2, runs, num_classes), dtype=torch.float64, device=device)
         self._batches: dict[int, Captured] = {}
         self._shown: Tensor | None = None  # the images of a captured step, where they come from storage
+        self._start = 0.0
 
-    @property
-    def steps(self) -> int:
-        """How many optimiser steps a pass takes."""
-        return -(-self._size // self._batch)
-
-    def __call__(
+    def steps(
         self,
         place: Tensor,
         position: Tensor,
@@ -111,38 +105,40 @@ class TrainPass:
         rates: Sequence[float],
         epoch: int,
         seeds: Sequence[int],
-    ) -> Trained:
-        """Train on `place [R, m]`, indices into the data set, in that order; `position` is passed to `observe`."""
-        start = time.perf_counter()
+    ) -> Iterator[int]:
+        """Train on `place [R, m]`, indices into the data set, in that order; an observer gets `position`.
+
+        Gives one training step after the other to the device; yields how many images each has in all processes.
+        """
+        self._start = time.perf_counter()
         self._place.copy_(place[:, self._mine])
         self._position.copy_(position[:, self._mine])
         self._weight.copy_(weight[:, self._mine] * self._real)
         self._rates.copy_(torch.tensor(rates))
         for tally in (self._cursor, self._step, self._losses, self._sums):
             tally.zero_()
+        left = self._mine.numel()
+        sizes = [min(self._share, left - start) for start in range(0, left, self._share)]
         if isinstance(self._source, FromStorage):
             images = self._source.train(place, self._mine, batch=self._share, epoch=epoch, seeds=seeds)
-            for size, shown in zip(self._sizes(), images, strict=True):
+            for size, shown in zip(sizes, images, strict=True):
                 self._streamed(size, shown)
-                self._issued(size * self._world)
+                yield size * self._world
         else:
             self._source.prepare(self._size, self._mine, epoch=epoch, seeds=seeds)
-            for size in self._sizes():
+            for size in sizes:
                 self._captured(size)()
-                self._issued(size * self._world)
+                yield size * self._world
+
+    def result(self) -> Trained:
+        """Return what came of the pass, of all processes."""
         self._learner.broadcast_buffers()
         sums, losses = _distributed.total(self._sums), _distributed.total(self._losses)
-        trained = Trained(losses / self._world / self.steps, sums[0].clone(), sums[1].clone(), rates[-1], self._size)
+        trained = Trained(losses / self._world / self.number, sums[0].clone(), sums[1].clone(), self._size)
         if isinstance(self._source, OnDevice):
             return trained
         losses.cpu()  # waits for the device: a pass over large images takes long enough to be timed
-        return replace(trained, seconds=time.perf_counter() - start, waited=self._source.waited)
-
-    def _sizes(self) -> Iterator[int]:
-        left = self._mine.numel()
-        while left > 0:
-            yield min(self._share, left)
-            left -= self._share
+        return replace(trained, seconds=time.perf_counter() - self._start, waited=self._source.waited)
 
     def _captured(self, size: int, images: Tensor | None = None) -> Captured:
         """Return the training step of a batch of some size; `images` keep their memory between steps."""
@@ -169,7 +165,7 @@ class TrainPass:
     def _touched(self) -> Iterator[Tensor]:
         yield from (self._cursor, self._step, self._losses, self._sums)
         yield from self._learner.tensors()
-        yield from self._observed_tensors()
+        yield from self._observer.tensors()
 
     def _work(self, size: int, images: Tensor | None = None) -> None:
         """Train on the next batch."""
@@ -188,14 +184,12 @@ class TrainPass:
         self._losses += loss
         counted = real.to(torch.float64).expand(label.shape)
         self._sums.scatter_add_(2, label.expand(2, -1, -1), torch.stack((right * counted, counted)))
-        if self._observe is not None:
+        if self._observer.training is not None:
             position = self._position.index_select(1, at)
             if self._world > 1:  # padding does not count
                 position, label, right, predicted = (each[:, real] for each in (position, label, right, predicted))
                 logits = logits[:, real]
-            self._observe(position, label, right, predicted)
-            if self._observe_logits is not None:
-                self._observe_logits(label, logits, None)
+            self._observer.training(position, label, right, predicted, logits)
         self._cursor += size
         self._step += 1
 
@@ -253,7 +247,7 @@ class Readings:
 
 
 class CleanPass:
-    """Classifies samples in evaluation mode, unaugmented, and sums readings by class.
+    """Classifies samples in evaluation mode, unaugmented, and sums readings by class: all `steps`, then `result`.
 
     Args:
         learner: the networks to evaluate.
@@ -261,11 +255,8 @@ class CleanPass:
         num_classes: C.
         size: the most samples of a pass.
         shared: whether all runs have the same samples.
-        averaged: evaluate the averages of the networks.
         keep: also return the answer to each sample.
-        observe_logits: called for each batch with labels `[R, B]`, logits `[R, B, C]` and how often each sample counts.
-        observed: returns the tensors that `observe_logits` changes.
-        issued: called after each batch with its images, of all processes.
+        observer: looks at each batch.
     """
 
     def __init__(
@@ -276,14 +267,10 @@ class CleanPass:
         num_classes: int,
         size: int,
         shared: bool,
-        averaged: bool = False,
         keep: bool = False,
-        observe_logits: ObserveLogits | None = None,
-        observed: Callable[[], Iterable[Tensor]] = tuple,
-        issued: Issued = lambda _: None,
+        observer: Observer | None = None,
     ) -> None:
-        self._learner, self._source, self._averaged, self._shared = learner, source, averaged, shared
-        self._observe_logits, self._observed_tensors, self._issued = observe_logits, observed, issued
+        self._learner, self._source, self._observer = learner, source, observer or Observer()
         device, runs = learner.device, len(learner.runs)
         self._rank, self._world = _distributed.world()
         images, pixels = _EVALUATION_BATCH.get(device.type, _EVALUATION_BATCH["cpu"])
@@ -302,15 +289,16 @@ class CleanPass:
         self._answers = torch.zeros((len(ANSWER), runs, padded if keep else 0), device=device)
         self._cursor = torch.zeros((), dtype=torch.int64, device=device)
         self._batches: dict[int, Captured] = {}
+        self._shown = 0
 
-    def __call__(self, index: Tensor, times: Tensor | None = None) -> Readings:
+    def steps(self, index: Tensor, times: Tensor | None = None) -> Iterator[int]:
         """Classify `index [n]`, common to all runs, or `[R, n]`: indices into the data set.
 
-        `times [R, n]`: how often each counts in the sums (zero: padding); by default once. Processes share the samples;
-        all get the sums over all of them, but `correct` only of their own share, `index[..., rank::world]`.
+        `times [R, n]`: how often each counts in the sums (zero: padding); by default once. Gives one batch after the
+        other to the device; yields how many images each has in all processes, which share the samples.
         """
         index = index[..., self._rank :: self._world]
-        size = index.shape[-1]
+        self._shown = size = index.shape[-1]
         self._index[..., :size] = index
         self._index[..., size:] = 0
         self._times[:, :size] = 1.0 if times is None else times[:, self._rank :: self._world].to(torch.float64)
@@ -320,13 +308,16 @@ class CleanPass:
         if isinstance(self._source, FromStorage):
             for images in self._source.clean(index, batch=self._batch):
                 self._work(images.shape[-4], images)
-                self._issued(images.shape[-4] * self._world)
+                yield images.shape[-4] * self._world
         else:
             for start in range(0, size, self._batch):
                 self._captured(self._batch if self._fixed else min(self._batch, size - start))()
-                self._issued(min(self._batch, size - start) * self._world)
-        answers = self._answers[..., :size].clone() if self._answers.numel() else None
-        correct, predicted = self._correct[:, :size].clone(), self._predicted[:, :size].clone()
+                yield min(self._batch, size - start) * self._world
+
+    def result(self) -> Readings:
+        """Return readings: sums over all processes, but `correct` only of the own share, `index[..., rank::world]`."""
+        answers = self._answers[..., : self._shown].clone() if self._answers.numel() else None
+        correct, predicted = self._correct[:, : self._shown].clone(), self._predicted[:, : self._shown].clone()
         return Readings(correct, predicted, _distributed.total(self._sums).clone(), answers)
 
     def _captured(self, size: int) -> Captured:
@@ -336,7 +327,7 @@ class CleanPass:
 
     def _touched(self) -> Iterator[Tensor]:
         yield from (self._cursor, self._sums, self._correct, self._predicted, self._answers)
-        yield from self._observed_tensors()
+        yield from self._observer.tensors()
 
     def _work(self, size: int, images: Tensor | None = None) -> None:
         """Evaluate the next batch."""
@@ -345,12 +336,12 @@ class CleanPass:
         if images is None:
             assert not isinstance(self._source, FromStorage)
             images = self._source.plain(index)
-        logits = self._learner.predict(images, averaged=self._averaged)
+        logits = self._learner.predict(images)
         label = self._source.labels[index].expand(logits.shape[0], -1)
         times = self._times.index_select(1, at)
         right, predicted = add_readings(self._sums, logits, label, times)
-        if self._observe_logits is not None:
-            self._observe_logits(label, logits, times)
+        if self._observer.clean is not None:
+            self._observer.clean(label, logits, times)
         self._correct.index_copy_(1, at, right)
         self._predicted.index_copy_(1, at, predicted)
         if self._answers.numel():

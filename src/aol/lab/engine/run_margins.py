@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from aol import _check
-from aol.lab.engine.margin import MARGINS
+from aol.lab.engine.methods import MARGINS
 from aol.lab.settings import Settings
 from aol.margins import Margins
 from aol.offsets import logit_offsets
@@ -22,6 +22,10 @@ class RunMargins:
         num_classes: C.
         labels: the class of each sample, where samples come back; None on a stream.
         device: device of the state.
+
+    Attributes:
+        in_training: by name, the controllers that observe training steps.
+        in_clean_pass: those that observe clean passes.
     """
 
     def __init__(self, runs: Sequence[Settings], num_classes: int, labels: Tensor | None, device: torch.device) -> None:
@@ -30,7 +34,8 @@ class RunMargins:
         self._tau = torch.tensor([run.tau for run in runs if run.margin == "counts"], dtype=torch.float64)
         self._rows: dict[str, Tensor] = {}
         self._steps: dict[str, int | None] = {}
-        self.controllers: dict[str, Margins] = {}
+        self._controllers: dict[str, Margins] = {}
+        self._labels = labels
         for margin, steps in dict.fromkeys((run.margin, run.margin_steps) for run in runs):
             signal = MARGINS[margin].signal
             if signal is None:
@@ -39,7 +44,7 @@ class RunMargins:
             soft = signal == "probability"
             name = margin if steps is None else f"{margin}, {steps} steps"
             self._rows[name], self._steps[name] = torch.tensor(own, device=device), steps
-            self.controllers[name] = Margins(
+            self._controllers[name] = Margins(
                 num_classes,
                 labels=None if soft else labels,
                 signal=signal,
@@ -47,12 +52,15 @@ class RunMargins:
                 tau=torch.tensor([runs[row].tau for row in own]) if soft else 1.0,
                 device=device,
             )
-        self._labels = labels
+        by_epoch = {name: margins for name, margins in self._controllers.items() if self._steps[name] is None}
+        by_training = runs[0].signal == "train"
+        self.in_clean_pass = {} if by_training else by_epoch
+        self.in_training = {name: m for name, m in self._controllers.items() if name not in self.in_clean_pass}
 
     @property
     def any(self) -> bool:
         """Whether any run has offsets."""
-        return bool(self.controllers) or self._by_counts.numel() > 0
+        return bool(self._controllers) or self._by_counts.numel() > 0
 
     def offsets(self, counts: Tensor) -> Tensor:
         """Return the offsets of every run, `float32 [R, C]`; `counts` is `[C]` or `[R, C]`."""
@@ -60,19 +68,9 @@ class RunMargins:
         if self._by_counts.numel():
             own = counts.expand(self._shape)[self._by_counts]
             offsets[self._by_counts] = logit_offsets(own, self._tau)
-        for name, margins in self.controllers.items():
+        for name, margins in self._controllers.items():
             offsets[self._rows[name]] = margins.offsets
         return offsets
-
-    @property
-    def per_step(self) -> dict[str, Margins]:
-        """The controllers that move every few training steps."""
-        return {name: each for name, each in self.controllers.items() if self._steps[name] is not None}
-
-    @property
-    def per_epoch(self) -> dict[str, Margins]:
-        """The controllers that move once an epoch."""
-        return {name: each for name, each in self.controllers.items() if self._steps[name] is None}
 
     def observe_logits(
         self, of: Mapping[str, Margins], label: Tensor, logits: Tensor, times: Tensor | None = None
@@ -96,26 +94,27 @@ class RunMargins:
 
     def advance(self, scale: float) -> None:
         """Move the offsets that move once an epoch; `scale` multiplies the gain."""
-        for margins in self.per_epoch.values():
-            margins.advance(scale=scale)
+        for name, margins in self._controllers.items():
+            if self._steps[name] is None:
+                margins.advance(scale=scale)
 
     def step(self, done: int, scale: float, *, last: bool) -> bool:
         """Move the offsets whose turn it is after so many training steps of an epoch; return whether there are any."""
-        turn = [each for name, each in self.controllers.items() if (n := self._steps[name]) and (last or done % n == 0)]
+        turn = [m for name, m in self._controllers.items() if (n := self._steps[name]) and (last or done % n == 0)]
         for margins in turn:
             margins.advance(scale=scale)
         return bool(turn)
 
     def pending(self) -> Iterator[Tensor]:
         """Yield the tensors that `observe` changes in place."""
-        for margins in self.controllers.values():
+        for margins in self._controllers.values():
             yield from margins.pending()
 
-    def state_dict(self) -> dict[str, object]:
+    def state_dict(self) -> dict[str, Any]:
         """Return the state of all controllers, by name."""
-        return {name: margins.state_dict() for name, margins in self.controllers.items()}
+        return {name: margins.state_dict() for name, margins in self._controllers.items()}
 
-    def load_state_dict(self, state: dict[str, object]) -> None:
+    def load_state_dict(self, state: dict[str, Any]) -> None:
         """Load a state of margins of the same runs."""
-        for name, margins in self.controllers.items():
-            margins.load_state_dict(_check.state_part("the loop's margins", state, name))
+        for name, margins in self._controllers.items():
+            margins.load_state_dict(state[name])

@@ -30,7 +30,7 @@ from aol.lab.data.encoded_images import StoredImages, centre_boxes, crop_boxes, 
 from aol.lab.data.errors import DataError
 from aol.lab.data.images import Normalisation
 from aol.lab.data.resample import Ragged, resample, view_of
-from aol.lab.engine.launch import local_processes
+from aol.lab.engine.device import local_processes
 
 _CHUNK = 32  # images of a request: the first batch comes soon, and answers are small in shared memory
 

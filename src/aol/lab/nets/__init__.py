@@ -8,33 +8,27 @@ from typing import TYPE_CHECKING
 from aol._lazy import lazy
 
 if TYPE_CHECKING:
-    from aol.lab.nets.by_run import ByRun, join, obstacle_by_run
     from aol.lab.nets.layers import Network, channelwise
-    from aol.lab.nets.registry import STACKINGS, make, names
+    from aol.lab.nets.registry import make, names
     from aol.lab.nets.stacked import CannotStack, Stacked, can_stack, obstacle, stack
 
 __all__ = [
-    "STACKINGS",
-    "ByRun",
     "CannotStack",
     "Network",
     "Stacked",
     "can_stack",
     "channelwise",
-    "join",
     "make",
     "names",
     "obstacle",
-    "obstacle_by_run",
     "stack",
 ]
 
 __getattr__, __dir__ = lazy(
     __name__,
     {
-        "aol.lab.nets.by_run": ("ByRun", "join", "obstacle_by_run"),
         "aol.lab.nets.layers": ("Network", "channelwise"),
-        "aol.lab.nets.registry": ("STACKINGS", "make", "names"),
+        "aol.lab.nets.registry": ("make", "names"),
         "aol.lab.nets.stacked": ("CannotStack", "Stacked", "can_stack", "obstacle", "stack"),
     },
 )

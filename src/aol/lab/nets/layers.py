@@ -7,7 +7,7 @@ Assumes maps of shape [B, C, H, W]. A map may hold R networks side by side, run-
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar, cast
+from typing import TypeVar, cast
 
 import torch
 import torch.nn.functional as F
@@ -115,11 +115,6 @@ class _HalfMean(torch.autograd.Function):
     @staticmethod
     def setup_context(ctx: object, inputs: tuple[Tensor], output: Tensor) -> None:
         """Nothing to keep: the gradient depends on the gradient alone."""
-
-    @staticmethod
-    def vmap(info: Any, axes: tuple[int], x: Tensor) -> tuple[Tensor, int]:
-        """Take the runs as more channels."""
-        return split_runs(half_mean(x.movedim(axes[0], 1).flatten(1, 2)), info.batch_size, axis=1), 1
 
     @staticmethod
     def backward(ctx: object, grad: Tensor) -> Tensor:

@@ -36,10 +36,7 @@ def norm_relu(norm: nn.Module, x: Tensor, shortcut: Tensor | None = None) -> Ten
 
 def _applies(norm: nn.Module, x: Tensor, shortcut: Tensor | None) -> bool:
     """Whether the kernels can do it: plain bf16 maps with channels last, and statistics that are kept."""
-    if torch.compiler.is_compiling():  # which fuses them itself
-        return False
-    # Kernels cannot be tried inside vmap: they would fail there, and be left out from then on.
-    if x.dtype != torch.bfloat16 or torch._C._functorch.is_batchedtensor(x) or not _kernels(x.device):
+    if x.dtype != torch.bfloat16 or not _kernels(x.device):
         return False
     needed = ("weight", "bias", "running_mean", "running_var", "momentum")
     wanted = norm.training or not torch.is_grad_enabled()  # gradients in evaluation mode are PyTorch's

@@ -16,11 +16,6 @@ if TYPE_CHECKING:
     from aol.lab.nets.layers import Network
 
 
-# How R networks become one: runs side by side in the channels, by `torch.func.vmap`, each on its own CUDA stream, and
-# the last two after `torch.compile`.
-STACKINGS = ("grouped", "vmap", "streams", "compiled", "compiled-vmap")
-
-
 @dataclass(frozen=True)
 class Entry:
     """How to build a network, and which image sizes it takes."""
@@ -35,7 +30,7 @@ def _build(place: str, classes: int, channels: int, size: int) -> Network:
     """Build `MODULE.FUNCTION` of this package, imported only now."""
     module, _, name = place.partition(".")
     function = getattr(import_module(f"aol.lab.nets.{module}"), name)
-    built: Network = function(classes, channels, **({"image_size": size} if module == "vit" else {}))
+    built: Network = function(classes, channels)
     return built
 
 
@@ -45,7 +40,6 @@ NETWORKS: dict[str, Entry] = {
     "resnet34-cifar": Entry(partial(_build, "resnet_cifar.resnet34_cifar"), 32),
     "resnet34": Entry(partial(_build, "resnet.resnet34"), 224, smallest=32),
     "resnet50": Entry(partial(_build, "resnet.resnet50"), 224, smallest=32),
-    "vit": Entry(partial(_build, "vit.ViT"), 32, multiple=4),
 }
 
 
@@ -62,7 +56,7 @@ def names() -> tuple[str, ...]:
     """List the names `make` knows.
 
     >>> names()
-    ('cnn', 'resnet32', 'resnet34-cifar', 'resnet34', 'resnet50', 'vit')
+    ('cnn', 'resnet32', 'resnet34-cifar', 'resnet34', 'resnet50')
     """
     return tuple(NETWORKS)
 

@@ -17,7 +17,7 @@ from typing import TypeAlias
 from aol import _values as _check
 from aol._files import NotRegularError, read_regular
 from aol._values import did_you_mean
-from aol.lab.settings import Settings, Value, WrongSettingsError, word
+from aol.lab.settings import REMOVED, Settings, Value, WrongSettingsError, word
 from aol.lab.study.paper import TABLES
 from aol.records.metrics import FIGURES, METRICS
 
@@ -27,7 +27,7 @@ Variant: TypeAlias = dict[str, Value]  # one setting of a method's grid: {"rho":
 KEPT = ("age",)
 _SMOKE = "-smoke"
 _MOST_BYTES = 2**24  # of the file of a study
-_KNOWN = {setting.name for setting in fields(Settings)}
+_KNOWN = {setting.name for setting in fields(Settings)} | REMOVED.keys()
 
 
 @dataclass(frozen=True)
@@ -214,7 +214,7 @@ class Study:
 @lru_cache(maxsize=2**16, typed=True)  # 1 is not True
 def settings_from(**values: Value) -> Settings:
     """Return the settings with these values; checked once, as tables ask for the same runs many times."""
-    return Settings(**values)  # type: ignore[arg-type]
+    return Settings.of(values)
 
 
 def cell_name(cell: Cell | Sequence[tuple[str, Value]]) -> str:

@@ -24,7 +24,7 @@ from types import FrameType
 import torch.distributed as dist
 
 from aol._files import acquire, is_locked, remove_partial_files
-from aol.lab.engine.launch import launched
+from aol.lab.engine.device import launched
 from aol.lab.engine.loop import Loop
 from aol.lab.settings import Settings, WrongSettingsError
 from aol.lab.train.from_loop import RecordWriter

@@ -120,5 +120,4 @@ class RecordWriter:
     def _write_network(self, row: int, folder: Path) -> None:
         from safetensors.torch import save
 
-        for name, state in self._loop.learner.networks(row).items():
-            write_atomically(folder / f"{name}.safetensors", save(state))
+        write_atomically(folder / "network.safetensors", save(self._loop.learner.network(row)))

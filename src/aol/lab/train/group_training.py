@@ -16,9 +16,8 @@ from aol.lab.engine.loop import Loop
 from aol.lab.engine.offline import OfflineLoop
 from aol.lab.engine.source import AnyPair, data_of
 from aol.lab.engine.stream import StreamLoop
-from aol.lab.nets.registry import STACKINGS
 from aol.lab.settings import Settings, WrongSettingsError
-from aol.lab.train.groups import ExecutionOptions, is_small, load_checkpoint, save_checkpoint, stacking_of
+from aol.lab.train.groups import ExecutionOptions, is_small, load_checkpoint, save_checkpoint
 
 _SHARE_OF_TIME = 0.05  # that writing checkpoints and records may take
 
@@ -46,10 +45,8 @@ class Watch(Protocol):
         """Return whether to stop, if it would be that long until the next question."""
 
 
-def make_loop(
-    runs: Sequence[Settings], pairs: dict[str, AnyPair], options: ExecutionOptions, *, stacking: str | None = None
-) -> Loop:
-    """Return the loop that trains a group, before its first epoch; `stacking` is that of a checkpoint."""
+def make_loop(runs: Sequence[Settings], pairs: dict[str, AnyPair], options: ExecutionOptions) -> Loop:
+    """Return the loop that trains a group, before its first epoch."""
     kind = StreamLoop if runs[0].scenario == "stream" else OfflineLoop
     return kind(
         runs,
@@ -57,7 +54,6 @@ def make_loop(
         device=options.device,
         workers=options.workers,
         keep_samples=options.keep_samples,
-        stacking=stacking or stacking_of(runs, pairs, options),
     )
 
 
@@ -131,7 +127,7 @@ def _resumed(
         return make_loop(runs, pairs, options)
     try:
         state = load_checkpoint(checkpoint)
-        loop = make_loop(runs, pairs, options, stacking=_stacking_in(state))
+        loop = make_loop(runs, pairs, options)
         if state.get("keep_samples") != loop.keep_samples:
             raise WrongSettingsError("These runs were begun with the other choice of --keep-samples: repeat it.")
         loop.load_state_dict(state)
@@ -148,12 +144,6 @@ def _resumed(
         os.replace(checkpoint, kept)
         return make_loop(runs, pairs, options)
     return loop
-
-
-def _stacking_in(state: dict[str, object]) -> str:
-    """Return how the runs of a checkpoint became one network: it is continued as it was begun."""
-    found = state.get("stacking", "grouped")
-    return found if isinstance(found, str) and found in STACKINGS else "grouped"
 
 
 def _is_out_of_memory(error: BaseException) -> bool:

@@ -16,12 +16,10 @@ from aol._checkpoint import DamagedCheckpointError, load_tensors
 from aol._files import read_json, write_atomically
 from aol.lab import nets
 from aol.lab.data.images import ImageSet
-from aol.lab.engine import capacity
-from aol.lab.engine.launch import launched
-from aol.lab.engine.learner import make_network, network_name
-from aol.lab.engine.loop import pool
+from aol.lab.engine.device import launched
+from aol.lab.engine.learner import make_network, network_name, runs_that_fit, step_bytes
+from aol.lab.engine.samples import pool
 from aol.lab.engine.source import AnyPair, data_of, input_shape
-from aol.lab.engine.stacking import ALONE, Case, Choice, choose, stacking_of_group
 from aol.lab.settings import Settings, WrongSettingsError, groups
 from aol.lab.train.loggers import check_loggers
 from aol.lab.train.progress import Silent
@@ -38,7 +36,7 @@ class ExecutionOptions:
     Args:
         device: where to train.
         together: the most runs in a group; by default what suits the device.
-        stacking: how a group becomes one network: one of `nets.STACKINGS`, "alone", or "auto" (see `engine.stacking`).
+        stacking: "grouped": runs as one network where their network allows it; "alone": one after the other.
         workers: processes that decode images of a large data set; by default one a core where the device is a GPU.
         keep_samples: keep the answer to every sample at every epoch, and so its age.
         checkpoint_seconds: the least time between two checkpoints; 0: one after every epoch.
@@ -53,7 +51,7 @@ class ExecutionOptions:
 
     device: torch.device
     together: int | None = None
-    stacking: str = "auto"
+    stacking: str = "grouped"
     workers: int | None = None
     keep_samples: bool = False
     checkpoint_seconds: float = 30.0
@@ -104,7 +102,7 @@ def begun_groups(store: Store) -> list[RunGroup]:
     found = []
     for path in sorted((store.folder / "work").glob("*/group.json")):
         with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
-            runs = tuple(Settings(**each) for each in read_json(path)["runs"])
+            runs = tuple(Settings.of(each) for each in read_json(path)["runs"])
             found.append(RunGroup(runs, path.parent))
     return found
 
@@ -148,42 +146,27 @@ def _together(
     progress: Silent,
     limit: int | None,
 ) -> int:
-    """Return how many of some runs to train as one, at most `limit`, and say why it is one or how they become one."""
+    """Return how many of some runs to train as one, at most `limit`, and say why it is one."""
     pair = pairs[some[0].data]
     shape = input_shape(some[0], pair)
-    chosen = None
+    reason = None
     if launched()[1] > 1 and options.parallel == "data":
-        chosen = Choice(ALONE, "several processes share every batch")
+        reason = "several processes share every batch"
     elif not isinstance(pair.train, ImageSet):
-        chosen = Choice(ALONE, "large images are trained one run at a time")
-    net = network_name(some[0].net, shape)
-    most = options.together or likely_best(options.device, shape, some[0].batch_size, net)
-    if limit is not None:
-        most = min(most, limit)
-    elif options.device.type == "cuda" and not options.together and chosen is None:
-        each = capacity.step_bytes(some[0], shape, pair.num_classes, options.device)
-        most = capacity.runs_that_fit(torch.cuda.mem_get_info(options.device)[0], each, most)
-    if chosen is None and most == 1:
+        reason = "large images are trained one run at a time"
+    elif options.stacking != "alone":
+        reason = nets.obstacle(make_network(some[0], pair.num_classes, shape))
+    if reason is not None:
+        progress.say_once(f"Runs are trained one after the other: {reason}.")
+    if reason is not None or options.stacking == "alone":
         return 1
-    chosen = chosen or choose(_case(some, pairs, options), min(most, len(some)), options.stacking)
-    if chosen.stacking == ALONE and chosen.reason:
-        progress.say_once(f"Runs are trained one after the other: {chosen.reason}.")
-    elif chosen.stacking != ALONE and chosen.gain is not None:
-        faster = f"a step is {chosen.gain:.1f} times as fast as one after the other"
-        progress.say_once(f"Runs are trained as one network by {chosen.stacking}: {faster}.")
-    return 1 if chosen.stacking == ALONE else most
-
-
-def stacking_of(runs: Sequence[Settings], pairs: Mapping[str, AnyPair], options: ExecutionOptions) -> str:
-    """Return how a group of runs becomes one network: one of `nets.STACKINGS`."""
-    return stacking_of_group(_case(runs, pairs, options), len(runs), options.stacking) if len(runs) > 1 else "grouped"
-
-
-def _case(runs: Sequence[Settings], pairs: Mapping[str, AnyPair], options: ExecutionOptions) -> Case:
-    pair = pairs[runs[0].data]
-    seen = data_of(runs[0], pairs, pixels=False)
-    samples = pool(runs[0], seen.train.labels, seen.shortcut)[0].numel()
-    return Case(runs[0], input_shape(runs[0], pair), pair.num_classes, options.device, samples)
+    most = options.together or likely_best(options.device, shape, some[0].batch_size, network_name(some[0].net, shape))
+    if limit is not None:
+        return min(most, limit)
+    if options.device.type == "cuda" and not options.together:
+        each = step_bytes(some[0], shape, pair.num_classes, options.device)
+        most = runs_that_fit(torch.cuda.mem_get_info(options.device)[0], each, most)
+    return most
 
 
 def likely_best(device: torch.device, shape: tuple[int, int, int], batch_size: int, net: str) -> int:

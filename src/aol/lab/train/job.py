@@ -99,7 +99,7 @@ def requested_runs(request: dict[str, Json]) -> list[Settings]:
     runs = request["runs"]
     assert isinstance(runs, list)
     try:
-        return [Settings(**each) for each in runs]  # type: ignore[arg-type]
+        return [Settings.of(each) for each in runs]
     except TypeError as error:
         raise WrongSettingsError(f"{REQUEST} was written by another version of aol: {error}.") from error
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from aol.lab.engine.loop import Loop
 
 _FIGURES = (
-    "train_loss", "train_accuracy", "test_accuracy", "validation_accuracy", "averaged_accuracy", "threshold", "lr",
+    "train_loss", "train_accuracy", "test_accuracy", "validation_accuracy", "threshold", "lr",
     *(f"test_{name}" for name in MEASURES),
 )  # fmt: skip
 _BY_CLASS = {"class_age": "age", "offset": "offset"}  # what is logged of each class, and its name in the history

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from aol._values import printable
-from aol.lab.engine.clean_sample import sample_size
-from aol.lab.engine.loop import Loop, pool
+from aol.lab.engine.loop import Loop
+from aol.lab.engine.samples import pool
 from aol.lab.engine.source import AnyPair
 from aol.lab.settings import Settings, memory_capacity
 from aol.longtail import long_tail_counts
@@ -31,7 +31,7 @@ _MOST_ROWS = 24  # of the table that is shown while runs train
 _MOST_SINGLE = 8  # runs shown one by one; more are shown by method
 # Settings that say how many images an epoch has.
 _SIZES = (
-    "scenario", "data", "imbalance", "profile", "validation", "samples", "fraction", "clean_part", "stream", "memory",
+    "scenario", "data", "imbalance", "validation", "samples", "fraction", "stream", "memory",
 )  # fmt: skip
 
 
@@ -256,7 +256,7 @@ def imbalance_note(loop: Loop) -> str | None:
     if run.imbalance is None:
         return None
     if run.scenario == "stream" and run.stream == "shifting":
-        counts = long_tail_counts(int(counts.min()), loop.num_classes, run.imbalance, run.profile)
+        counts = long_tail_counts(int(counts.min()), loop.num_classes, run.imbalance)
     largest, smallest = int(counts.max()), int(counts.min())
     if largest >= run.imbalance:
         return None
@@ -338,8 +338,6 @@ def _images_per_epoch(run: Settings, pair: AnyPair) -> float:
     labels = pair.train.labels
     kept, held = pool(run, labels)
     shown = evaluated = float(kept.numel())
-    if run.clean_part < 1.0:
-        evaluated = float(sample_size(kept.numel(), run.clean_part))
     if run.scenario == "arrival":
         shown = evaluated = run.fraction * kept.numel()
     elif run.scenario == "stream":
@@ -349,5 +347,5 @@ def _images_per_epoch(run: Settings, pair: AnyPair) -> float:
         else:
             assert run.imbalance is not None
             smallest = int(labels[kept].bincount().min())
-            shown = float(sum(long_tail_counts(smallest, pair.num_classes, run.imbalance, profile=run.profile)))
+            shown = float(sum(long_tail_counts(smallest, pair.num_classes, run.imbalance)))
     return 3 * shown + evaluated + pair.test.labels.numel() + held.numel()

@@ -21,7 +21,7 @@ _READ_ON_TEST = ("test_accuracy", "validation_accuracy", "averaged_accuracy")  #
 def settings_of(run: Run) -> Settings | None:
     """Return the settings of a run; None for a run that the engine did not train."""
     try:
-        return Settings(**run.settings)  # type: ignore[arg-type]
+        return Settings.of(run.settings)  # type: ignore[arg-type]
     except (TypeError, WrongSettingsError):
         return None
 

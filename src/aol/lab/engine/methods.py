@@ -1,75 +1,55 @@
-"""The weightings by name: what each computes, which settings it uses, and one line of help.
+"""The weightings and margins by name: what each computes, which settings it uses, and one line of help.
 
-To add one, write a function from `Inputs` to class weights, or from `SampleInputs` to sample weights, and add a line to
-`WEIGHTINGS`: settings, command line, method names and documentation read it from there. This module imports torch only
-when weights are computed.
+To add a weighting, write a function from `Inputs` to weights and add a line to `WEIGHTINGS`: settings, command line,
+method names and tables read it from there. Torch is imported only when weights are computed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    import torch
     from torch import Tensor
 
     from aol.ages import SampleAges
-    from aol.lab.engine.sample_signals import SampleSignals
-    from aol.lab.settings import Settings
+    from aol.lab.engine.run_weights import SampleSignals
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """What class weights are computed from. A row is a run.
+    """What weights are computed from. A row is a run.
 
     Args:
-        counts: training samples of each class, `[C]` or `[R, C]`.
-        age: class weights from ages, `[R, C]`; ones for runs with level="sample", whose samples get their own.
-        error: class weights from smoothed error rates, `[R, C]`.
         runs: the settings of each run.
+        counts: training samples of each class, `[C]` or `[R, C]`.
+        age: class weights from ages, `[R, C]`; ones for runs whose samples get weights of their own.
+        error: class weights from smoothed error rates, `[R, C]`.
+        ages: ages of the N training samples; None on a stream.
+        signals: what else is remembered of them; None unless a run needs it.
     """
 
+    runs: Sequence[Any]
     counts: Tensor
     age: Tensor
     error: Tensor
-    runs: Sequence[Settings]
+    ages: SampleAges | None = None
+    signals: SampleSignals | None = None
 
     def setting(self, name: str) -> Tensor:
         """Return a numeric setting of every run, `float64 [R]`."""
-        return _setting(self.runs, name, self.age.device)
+        import torch
+
+        return torch.tensor([getattr(run, name) for run in self.runs], dtype=torch.float64, device=self.age.device)
+
+    def signal(self, name: str) -> Tensor:
+        """Return one of `SampleSignals`, `[R, N]`, which a weighting with `remembers=True` always has."""
+        signal: Tensor = getattr(self.signals, name)
+        return signal
 
 
-@dataclass(frozen=True)
-class SampleInputs:
-    """What sample weights are computed from. A row is a run.
-
-    Args:
-        ages: ages of the N training samples.
-        signals: what else is remembered of them; None unless a run needs it.
-        runs: the settings of each run.
-    """
-
-    ages: SampleAges
-    signals: SampleSignals | None
-    runs: Sequence[Settings]
-
-    def setting(self, name: str) -> Tensor:
-        """Return a numeric setting of every run, `float64 [R]`."""
-        return _setting(self.runs, name, self.ages.device)
-
-    @property
-    def remembered(self) -> SampleSignals:
-        """The signals, which a weighting with `remembers=True` always has."""
-        assert self.signals is not None
-        return self.signals
-
-
-def _setting(runs: Sequence[Settings], name: str, device: torch.device) -> Tensor:
-    import torch
-
-    return torch.tensor([getattr(run, name) for run in runs], dtype=torch.float64, device=device)
+Rule = Callable[[Inputs], "Tensor"]
 
 
 @dataclass(frozen=True)
@@ -81,17 +61,17 @@ class Weighting:
         settings: names of the settings it uses, in the order in which a method's name shows them.
         needs_answers: whether it uses earlier right and wrong answers.
         help: one line for help texts and documentation.
-        sample: a function from `SampleInputs` to weights of samples, `[R, N]`; a run uses it in addition to the factors
-            at level="sample", or always if the weighting has no level.
-        remembers: whether `sample` needs `SampleInputs.signals`.
+        sample: a function from `Inputs` to weights of samples, `[R, N]`; a run uses it in addition to the factors at
+            level="sample", or always if the weighting has no level.
+        remembers: whether `sample` needs `Inputs.signals`.
         needs_loss: whether it needs the loss of each sample.
     """
 
-    factors: tuple[Callable[[Inputs], Tensor], ...]
+    factors: tuple[Rule, ...]
     settings: tuple[str, ...]
     needs_answers: bool
     help: str
-    sample: Callable[[SampleInputs], Tensor] | None = None
+    sample: Rule | None = None
     remembers: bool = False
     needs_loss: bool = False
 
@@ -134,57 +114,51 @@ def error(inputs: Inputs) -> Tensor:
     return inputs.error
 
 
-def sample_age(inputs: SampleInputs) -> Tensor:
+def sample_age(inputs: Inputs) -> Tensor:
     """Age of each sample over time, by `fuse`."""
+    assert inputs.ages is not None
     return inputs.ages.sample_weight
 
 
-def sample_error(inputs: SampleInputs) -> Tensor:
+def sample_error(inputs: Inputs) -> Tensor:
     """Mean error rate of each sample, over all epochs so far."""
     from aol.ages.rules import mean_one
 
-    return mean_one(inputs.remembered.error_rate)
+    return mean_one(inputs.signal("error_rate"))
 
 
-def sample_loss(inputs: SampleInputs) -> Tensor:
+def sample_loss(inputs: Inputs) -> Tensor:
     """Last loss of each sample."""
     from aol.ages.rules import mean_one
 
-    return mean_one(inputs.remembered.loss)
+    return mean_one(inputs.signal("loss"))
 
 
-def old(inputs: SampleInputs) -> Tensor:
+def old(inputs: Inputs) -> Tensor:
     """Constant factor on samples that were ever wrong `after` times in a row."""
-    return _in_set(inputs, inputs.remembered.peak > inputs.setting("after")[:, None])
+    return _in_set(inputs, inputs.signal("peak") > inputs.setting("after")[:, None])
 
 
-def just_train_twice(inputs: SampleInputs) -> Tensor:
+def just_train_twice(inputs: Inputs) -> Tensor:
     """Constant factor on samples that were wrong at the end of epoch `after`, from the next epoch on."""
-    return _in_set(inputs, inputs.remembered.marked)
+    return _in_set(inputs, inputs.signal("marked"))
 
 
-def _in_set(inputs: SampleInputs, member: Tensor) -> Tensor:
+def _in_set(inputs: Inputs, member: Tensor) -> Tensor:
     """Return the weights of a set by the setting `factor`; where that is 0, the set is balanced with the others."""
-    import torch
-
     from aol.weights import set_weight
 
     factor = inputs.setting("factor")
-    return torch.where(factor[:, None] == 0, set_weight(member), set_weight(member, factor))
+    return set_weight(member).where(factor[:, None] == 0, set_weight(member, factor))
 
 
 _SET = ("after", "factor")
+_AGE = ("rho", "level", "threshold", "temper")
 WEIGHTINGS = {
     "none": Weighting((), (), False, "all weights are one"),
     "cb": Weighting((class_balanced,), ("beta", "temper"), False, "class-balanced: inverse effective number"),
-    "aol": Weighting((age,), ("rho", "level", "threshold", "temper"), True, "age of learning", sample_age),
-    "cb+aol": Weighting(
-        (class_balanced, age),
-        ("beta", "rho", "level", "threshold", "temper"),
-        True,
-        "product of cb and aol",
-        sample_age,
-    ),
+    "aol": Weighting((age,), _AGE, True, "age of learning", sample_age),
+    "cb+aol": Weighting((class_balanced, age), ("beta", *_AGE), True, "product of cb and aol", sample_age),
     "frequency": Weighting((frequency,), ("power", "temper"), False, "inverse class frequency to a power"),
     "error": Weighting((error,), ("rho", "temper"), True, "smoothed error rate of each class"),
     "old": Weighting((), _SET, True, "a factor on samples once wrong --after times in a row", old, True),
@@ -195,3 +169,31 @@ WEIGHTINGS = {
     "sample-loss": Weighting((), ("temper",), True, "last loss of each sample", sample_loss, True, needs_loss=True),
 }
 FROM_ANSWERS = tuple(name for name, weighting in WEIGHTINGS.items() if weighting.needs_answers)
+
+
+@dataclass(frozen=True)
+class Margin:
+    """A rule for the offsets of logits in training.
+
+    Args:
+        settings: names of the settings it uses, in the order in which a method's name shows them.
+        signal: what errors count in `aol.Margins`; None for offsets that do not depend on answers.
+        help: one line for help texts and documentation.
+    """
+
+    settings: tuple[str, ...]
+    signal: str | None
+    help: str
+
+
+MARGINS = {
+    "none": Margin((), None, "no margins"),
+    "counts": Margin(("tau",), None, "from class counts (logit adjustment; --tau 1 is the balanced softmax)"),
+    "probability": Margin(
+        ("gain", "tau", "margin_steps"),
+        "probability",
+        "classes that are missed more than they are wrongly named get margin; no counts",
+    ),
+    "error": Margin(("gain", "margin_steps"), "error", "the same, from wrong answers instead of probabilities"),
+    "age": Margin(("gain", "margin_steps"), "age", "the same, from how long answers have been wrong"),
+}
