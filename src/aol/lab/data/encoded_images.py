@@ -87,7 +87,8 @@ class StoredImages(Labelled, ABC):
     def size_of(self, place: int) -> tuple[int, int]:
         """Return height and width of an image, upright, from its header."""
         with self.opened(place) as image:
-            return (image.width, image.height) if _orientation(image) >= 5 else (image.height, image.width)
+            turned = _orientation(image) in range(5, 9) and image.format != "TIFF"  # whose sizes are upright
+            return (image.width, image.height) if turned else (image.height, image.width)
 
     def whole(self, place: int) -> Tensor:
         """Return all pixels of an image: uint8 [3, H, W]."""
@@ -106,10 +107,10 @@ class StoredImages(Labelled, ABC):
             boxes = centre_boxes(sides) if draws is None else crop_boxes(sides, draws[None])
             top, left, rows, columns, mirrored = boxes[0].tolist()
             reduction = min(rows, columns) / size
-            image.draft(None, (math.ceil(width / reduction), math.ceil(height / reduction)))
-            down, across = image.height / height, image.width / width
-            right, bottom = min((left + columns) * across, image.width), min((top + rows) * down, image.height)
-            box = (left * across, top * down, right, bottom)
+            drafted = image.draft(None, (math.ceil(width / reduction), math.ceil(height / reduction)))
+            scale = drafted[1][2] / width if drafted else 1.0
+            right, bottom = min(left + columns, width) * scale, min(top + rows, height) * scale
+            box = (left * scale, top * scale, right, bottom)
             pixels = np.array(image.convert("RGB").resize((size, size), 2, box))  # bilinear, with antialiasing
         return torch.from_numpy(pixels[:, ::-1].copy() if mirrored else pixels)
 
