@@ -10,8 +10,8 @@ from aol._lazy import lazy
 from aol._version import __version__
 
 if TYPE_CHECKING:
-    from aol.ages import ClassAges, SampleAges, age_step, ema_step
-    from aol.ids import IdMap
+    from aol.ages import SampleAges, age_step, ema_step
+    from aol.class_ages import ClassAges
     from aol.indexed import Indexed
     from aol.longtail import long_tail, long_tail_counts
     from aol.losses import (
@@ -49,7 +49,6 @@ __all__ = [
     "Arrivals",
     "ClassAges",
     "ErrorRates",
-    "IdMap",
     "Indexed",
     "KeepAll",
     "LimitedAccess",
@@ -92,8 +91,8 @@ __all__ = [
 __getattr__, __dir__ = lazy(
     __name__,
     {
-        "aol.ages": ("ClassAges", "SampleAges", "age_step", "ema_step"),
-        "aol.ids": ("IdMap",),
+        "aol.ages": ("SampleAges", "age_step", "ema_step"),
+        "aol.class_ages": ("ClassAges",),
         "aol.indexed": ("Indexed",),
         "aol.longtail": ("long_tail", "long_tail_counts"),
         "aol.losses": (
@@ -113,7 +112,7 @@ __getattr__, __dir__ = lazy(
         ),
     },
     modules=(
-        "ages", "ids", "indexed", "longtail", "losses", "margins", "memory", "metrics",
+        "ages", "indexed", "longtail", "losses", "margins", "memory", "metrics",
         "sampling", "streams", "weights",
     ),
 )  # fmt: skip

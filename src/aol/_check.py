@@ -202,13 +202,7 @@ def classes(value: object) -> int:
     return whole("num_classes", value, 1, MOST_CLASSES)
 
 
-def labels(value: object, num_classes: int | None, device: torch.device | None) -> tuple[Tensor, int]:
-    """Return labels as a new int64 vector, with the number of classes, given or found."""
-    found, number = label_vector(value, num_classes)
-    return found.to(device=device, dtype=torch.int64, copy=True), number
-
-
-def label_vector(value: object, num_classes: int | None) -> tuple[Tensor, int]:
+def labels(value: object, num_classes: int | None) -> tuple[Tensor, int]:
     """Return labels as a vector of their own type, not copied, with the number of classes, given or found."""
     found = _integers("labels", value)
     if found.dim() != 1 or found.numel() == 0:
@@ -340,19 +334,15 @@ def state_tensor(
     key: str,
     shape: Sequence[int | None],
     dtype: torch.dtype,
-    device: torch.device,
+    device: torch.device | None = None,
     bounds: Bounds = ANY,
-    *,
-    copy: bool = True,
 ) -> Tensor:
-    """Return a tensor of a state dict, copied, or raise ValueError; None in `shape` stands for any size."""
-    found = state.get(key)
-    if not isinstance(found, Tensor) or found.dtype != dtype or not _has_shape(found, shape):
+    """Return a copy of a tensor in a state dict, or raise ValueError; None in `shape` stands for any size."""
+    value = state.get(key)
+    if not isinstance(value, Tensor) or value.dtype != dtype or not _has_shape(value, shape):
         form = str(["any" if size is None else size for size in shape]).replace("'", "")
-        raise damaged(what, key, f"must be {dtype} {form}, not {shown(found)}")
-    if bounds is not ANY and (why := bounds.refuse(found)):
-        raise damaged(what, key, why)
-    return found.to(device=device, copy=copy)
+        raise damaged(what, key, f"must be {dtype} {form}, not {shown(value)}")
+    return value.to(device=device, copy=True)
 
 
 def _has_shape(value: Tensor, shape: Sequence[int | None]) -> bool:

@@ -39,6 +39,15 @@ def total(value: Tensor, group: Group = None) -> Tensor:
     return moved.to(value.device)
 
 
+def largest(value: Tensor, group: Group = None) -> Tensor:
+    """Return the largest number of all processes in each place, on every process."""
+    if world(group)[1] == 1:
+        return value
+    moved = value.detach().to(_device(group, value.device), copy=True)
+    dist.all_reduce(moved, dist.ReduceOp.MAX, group=group)
+    return moved.to(value.device)
+
+
 def gather(value: Tensor, group: Group = None) -> list[Tensor]:
     """Return the tensors of all processes, in rank order; all must have the same shape."""
     size = world(group)[1]
@@ -73,15 +82,3 @@ def gather_lists(values: tuple[Tensor, ...], lengths: list[int], group: Group = 
         padded[: len(value)] = value
         columns.append([each[:size] for each, size in zip(gather(padded, group), lengths, strict=True)])
     return list(zip(*columns, strict=True))
-
-
-def route(value: Tensor, counts: Tensor) -> list[Tensor]:
-    """Send `value [n]` in parts: the first `counts[0]` numbers to process 0, and so on; return what each one sent."""
-    rank, size = world()
-    if size == 1:
-        return [value]
-    sent, received = counts.tolist(), torch.stack(gather(counts))[:, rank].tolist()
-    moved = value.detach().to(_device(None, value.device)).contiguous()
-    found = moved.new_empty(sum(received))
-    dist.all_to_all_single(found, moved, received, sent)
-    return list(torch.split(found.to(value.device), received))

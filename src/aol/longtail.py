@@ -40,13 +40,14 @@ def long_tail(labels: _check.Integers, imbalance: float, *, profile: str = "exp"
     >>> torch.bincount(labels[long_tail(labels, 8)])
     tensor([25, 12,  6,  3])
     """
-    pool, classes = _check.labels(labels, None, None)
-    available = torch.bincount(pool.cpu(), minlength=classes)
+    pool, classes = _check.labels(labels, None)
+    pool = pool.to("cpu", torch.int64)
+    available = torch.bincount(pool, minlength=classes)
     if not bool(available.all()):
         missing = int((available == 0).nonzero()[0])
         raise ValueError(f"labels must hold every class from 0 to {classes - 1}, but {missing} has no sample.")
     counts = _shares(_largest_head(available, imbalance, profile), classes, imbalance, profile)
-    return keep_per_class(pool.cpu(), counts, _seeds.generator(_seeds.seed(seed)))
+    return keep_per_class(pool, counts, _seeds.generator(_seeds.seed(seed)))
 
 
 def keep_per_class(labels: Tensor, counts: Tensor, generator: torch.Generator) -> Tensor:

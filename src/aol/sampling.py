@@ -12,12 +12,12 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.data import Sampler
 
 from aol import _check, _distributed, _seeds
 from aol._seal import check_seal, sealed
-from aol.ages.sample import SampleAges
+from aol.ages import SampleAges
 
 _PART = 1 << 20  # indices converted at once
 _BLOCK = 1 << 20  # draws at once
@@ -397,20 +397,15 @@ class AgeSampler(WeightedSampler):
         rank: int | None = None,
         world_size: int | None = None,
     ) -> None:
-        if not isinstance(ages, Weighted) and not callable(ages):
+        if not isinstance(ages, Weighted) and (not callable(ages) or isinstance(ages, nn.Module)):
             raise TypeError(f"ages must be SampleAges or a function that returns weights, not {_check.shown(ages)}.")
         self._ages = ages
         super().__init__(self._of_ages, num_samples=num_samples, seed=seed, even=even, rank=rank, world_size=world_size)
         if isinstance(ages, Weighted):
             next(self._blocks(), None)  # so that wrong ages are refused at once
 
-    def _blocks(self) -> Iterator[Tensor]:
-        if isinstance(self._ages, SampleAges):  # all weights at once would need as much memory as the draws
-            return map(self._one_each, self._ages.weight_blocks(_BLOCK))
-        return super()._blocks()
-
     def _size(self) -> int:
-        return self._ages._labels.numel() if isinstance(self._ages, SampleAges) else super()._size()
+        return self._ages.num_samples if isinstance(self._ages, SampleAges) else super()._size()
 
     def _of_ages(self) -> Tensor:
         return self._ages.weights if isinstance(self._ages, Weighted) else self._ages()

@@ -25,9 +25,9 @@ class Stream(ABC):
     """
 
     def __init__(self, labels: _check.Integers, *, steps: int, seed: int) -> None:
-        found, self.num_classes = _check.labels(labels, None, torch.device("cpu"))
-        self._labels = found
-        self.num_samples = found.numel()
+        label, self.num_classes = _check.labels(labels, None)
+        self._labels = label.to("cpu", torch.int64, copy=True)
+        self.num_samples = label.numel()
         self.steps = _check.whole("steps", steps, 1)
         self.seed = _seeds.seed(seed)
         self.step = 0

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from aol import _check, _distributed
-from aol._counts import ClassCounts
-from aol.ages.rules import balancing_factor, blend, mean_one
+from aol.ages import blend, mean_one
+from aol.class_ages import ClassCounts
 
 
 def class_balanced_weight(counts: _check.Integers, beta: _check.Rate) -> Tensor:
@@ -109,7 +109,7 @@ def old_set_weight(peak_age: _check.Numbers, after: _check.Rate = 5, factor: _ch
 
     .. math:: w_i \propto \begin{cases} f & \hat a_i > T \\ 1 & \text{else} \end{cases}
 
-    Ages start at one, so that T wrong answers in a row give an age of T + 1. `OldSet` keeps ages and has these weights.
+    Ages start at one, so that T wrong answers in a row give an age of T + 1.
 
     Args:
         peak_age: the largest age of each sample so far, `[N]` or `[R, N]`, as in `SampleAges(..., fuse="peak").ema`. A
@@ -131,7 +131,8 @@ def old_set_weight(peak_age: _check.Numbers, after: _check.Rate = 5, factor: _ch
 def _set_weight(inside: Tensor, known: Tensor, factor: _check.Rate | None) -> Tensor:
     """Return the factor where `inside`, else one; a factor of None balances the samples that are `known`."""
     if factor is None:
-        times = balancing_factor(inside.sum(-1, keepdim=True), known.sum(-1, keepdim=True))
+        members, total = (each.sum(-1, keepdim=True).to(torch.float64) for each in (inside, known))
+        times = torch.where(members > 0, (total - members) / members, 1.0).clamp_min(1.0)
     else:
         times = _a_row_each("factor", _check.rates("factor", factor, 0.0, 1e6), inside)
     return torch.where(inside, times, 1.0)
@@ -153,13 +154,14 @@ class ErrorRates(ClassCounts):
     tensor([0., 2.])
     """
 
-    _BY_CLASS: Mapping[str, float] = {**ClassCounts._BY_CLASS, "_rate": torch.nan}
+    _NEW: Mapping[str, float] = {**ClassCounts._NEW, "_rate": torch.nan}
+    _rate: Tensor
 
     def __init__(
         self, num_classes: int | None = None, *, rho: _check.Rate = 0.3, device: torch.device | str | None = None
     ) -> None:
         super().__init__(num_classes, rho=rho, device=device)
-        self._rate = torch.full_like(self._total[:, :-1], torch.nan, dtype=torch.float32)
+        self._add(_rate=torch.full((len(self._rho), self.num_classes), torch.nan))
 
     @property
     def error_rate(self) -> Tensor:
@@ -170,16 +172,11 @@ class ErrorRates(ClassCounts):
         """End the step: update the rates. Collective under `torch.distributed`, unless `sync=False`."""
         now = 1 - self._accuracy(group, sync)
         before = torch.where(self._rate.isnan(), now.to(torch.float32), self._rate)
-        folded = blend(before, now, self._rho[:, None])
-        self._rate = torch.where(now.isnan(), self._rate, folded)
-        self._count_anew()
-        self.epoch += 1
-
-    def _bounds(self, epoch: int) -> dict[str, _check.Bounds]:
-        return {**super()._bounds(epoch), "_rate": _check.SHARES}
+        self._rate.copy_(torch.where(now.isnan(), self._rate, blend(before, now, self._rho)))
+        self._end()
 
     def _class_weight(self) -> Tensor:
-        return mean_one(self._rate).masked_fill(self._uniform(), 1.0)
+        return mean_one(self._rate).masked_fill(self._rho == 0, 1.0)
 
 
 def combine(*weights: _check.Numbers) -> Tensor:

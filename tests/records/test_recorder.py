@@ -170,15 +170,15 @@ def test_a_loop_that_was_killed_after_its_last_epoch_is_finished_when_it_is_clos
 
 
 def test_a_record_tells_what_the_run_is_in_progress_and_finished(tmp_path: Path) -> None:
-    ages = aol.SampleAges(LABELS, num_classes=4, ids=[f"img-{i}" for i in range(30)])
+    ages = aol.SampleAges(LABELS, num_classes=4)
     recorder = aol.Recorder(
         tmp_path / "mine", ages, classes=NAMES, name="my loop", seed=3, settings={"lr": 0.1}, epochs=5,
-        images=lambda i: np.full((8, 8), i, np.uint8),
+        images=lambda i: np.full((8, 8), i, np.uint8), names=[f"img-{i}" for i in range(30)],
     )  # fmt: skip
     for epoch in range(2):
         for place in range(30):
-            recorder.observe([f"img-{place}"], answers(epoch)[[place]])
-            ages.observe([f"img-{place}"], aol.is_correct(answers(epoch), LABELS)[[place]])
+            recorder.observe([place], answers(epoch)[[place]])
+            ages.observe([place], aol.is_correct(answers(epoch), LABELS)[[place]])
         ages.advance()
         recorder.advance()
     folder = tmp_path / "mine"

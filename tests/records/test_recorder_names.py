@@ -34,13 +34,9 @@ def test_samples_go_by_the_names_given_in_pages_and_tables(kind: type, tmp_path:
     assert found == dict(enumerate(PATHS))
 
 
-def test_names_count_more_than_ids_and_ids_more_than_positions(tmp_path: Path) -> None:
-    ids = [f"id-{place}" for place in range(30)]
-    for folder, ages, names, wanted in (
-        ("both", aol.SampleAges(LABELS, num_classes=4, ids=ids), PATHS, PATHS),
-        ("ids", aol.SampleAges(LABELS, num_classes=4, ids=ids), None, ids),
-        ("neither", aol.SampleAges(LABELS, num_classes=4), None, [str(place) for place in range(30)]),
-    ):
+def test_samples_without_names_are_called_by_their_positions(tmp_path: Path) -> None:
+    for folder, names, wanted in (("names", PATHS, PATHS), ("none", None, [str(place) for place in range(30)])):
+        ages = aol.SampleAges(LABELS, num_classes=4)
         with aol.Recorder(tmp_path / folder, ages, names=names) as recorder:
             ages.advance()
             recorder.advance()
@@ -76,15 +72,14 @@ def test_names_of_a_run_that_never_got_through_its_first_epoch_are_not_the_next_
 
 def test_a_file_name_that_is_no_utf8_is_written_everywhere(tmp_path: Path) -> None:
     names = ["caf\udce9.jpg", "\ud800", *PATHS[2:]]
-    for folder, given in (("names", {"names": names}), ("ids", {})):
-        ages = aol.SampleAges(LABELS, num_classes=4, ids=names if folder == "ids" else None)
-        with aol.Recorder(tmp_path / folder, ages, **given) as recorder:  # type: ignore[arg-type]
-            ages.advance()
-            recorder.advance()
-        for more in (["--export", str(tmp_path / "t.csv")], ["--export", str(tmp_path / "t.parquet")], []):
-            assert main(["report", str(tmp_path / folder), *more]) == 0
-        assert "caf\\udce9.jpg" in (tmp_path / "t.csv").read_text()
-        assert shown(tmp_path / folder)[:3] == ["caf\\udce9.jpg", "\\ud800", PATHS[2]]
+    ages = aol.SampleAges(LABELS, num_classes=4)
+    with aol.Recorder(tmp_path / "run", ages, names=names) as recorder:
+        ages.advance()
+        recorder.advance()
+    for more in (["--export", str(tmp_path / "t.csv")], ["--export", str(tmp_path / "t.parquet")], []):
+        assert main(["report", str(tmp_path / "run"), *more]) == 0
+    assert "caf\\udce9.jpg" in (tmp_path / "t.csv").read_text()
+    assert shown(tmp_path / "run")[:3] == ["caf\\udce9.jpg", "\\ud800", PATHS[2]]
 
 
 WRONG = {

@@ -9,8 +9,8 @@ from typing import TypeAlias
 from torch import Tensor
 
 from aol import _check
-from aol.ages import ClassAges, SampleAges
-from aol.ids import Ids
+from aol.ages import SampleAges
+from aol.class_ages import ClassAges
 from aol.records.recorder import Figure, Recorder
 
 Recording: TypeAlias = Recorder | str | os.PathLike[str] | Callable[[SampleAges | ClassAges], Recorder] | None
@@ -54,7 +54,7 @@ class Records:
             raise ValueError("recorder must be a Recorder of the ages that are given here.")
         self.recorder = made
 
-    def observe(self, key: _check.Integers | Ids, logits: Tensor | None) -> None:
+    def observe(self, key: _check.Integers, logits: Tensor | None) -> None:
         """Record predictions: logits, or logarithms of probabilities, `[B, C]`."""
         if self.recorder is None or logits is None or logits.dim() != 2:
             return

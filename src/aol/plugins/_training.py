@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from aol import _check, _distributed
-from aol.ages import ClassAges, SampleAges
-from aol.ids import Ids
+from aol.ages import SampleAges
+from aol.class_ages import ClassAges
 from aol.losses import is_correct, with_offset
 from aol.margins import Margins
 from aol.plugins._records import Recording, Records
@@ -25,7 +25,7 @@ from aol.sampling import EpochSampler
 from aol.weights import ErrorRates
 
 Ages: TypeAlias = SampleAges | ClassAges | ErrorRates
-Key: TypeAlias = Tensor | Ids  # what ages are kept of: positions or ids of samples, or labels of classes
+Key: TypeAlias = Tensor  # what ages are kept of: positions of samples, or labels of classes
 
 
 def check_ages(ages: object) -> Ages:
@@ -218,7 +218,7 @@ class Balance:
             raise ValueError("recorder needs ages: SampleAges or ClassAges, with rho=0 for weights of one.")
         self.comparing = True  # labels, in the first epoch of a training: each comparison synchronises a GPU
         self._own_devices = [state.device for state in self.states]
-        labels = [each._labels for each in self.states if isinstance(each, SampleAges | Margins)]
+        labels = [each.labels for each in self.states if isinstance(each, SampleAges | Margins)]
         known = [each.cpu().to(torch.int64) for each in labels if each is not None]
         if len(known) == 2 and not torch.equal(*known):
             raise ValueError("margins must have the labels of ages: both are those of the training set.")
@@ -239,7 +239,7 @@ class Balance:
     def by_index(self) -> bool:
         """Whether the key of a sample is its index, not its id or label."""
         samples = self._of_samples()
-        return samples is not None and getattr(samples, "_ids", None) is None
+        return samples is not None
 
     @property
     def by_sample(self) -> bool:
@@ -249,29 +249,28 @@ class Balance:
     def _of_samples(self) -> SampleAges | Margins | None:
         if isinstance(self.ages, SampleAges):
             return self.ages
-        return self.margins if self.margins is not None and self.margins._labels is not None else None
+        return self.margins if self.margins is not None and self.margins.labels is not None else None
 
     def check_size(self, size: int) -> None:
         """Raise ValueError unless states of samples and data set have the same number of samples."""
         samples = self._of_samples()
-        if samples is None or samples._labels is None:
+        if samples is None or samples.labels is None:
             return
-        if samples._labels.numel() != size:
+        if samples.labels.numel() != size:
             name = "ages" if samples is self.ages else "margins"
-            raise ValueError(f"{name} must have the {size} samples of the training set, not {samples._labels.numel()}.")
+            raise ValueError(f"{name} must have the {size} samples of the training set, not {samples.labels.numel()}.")
 
     def _index(self, key: Key) -> Key:
         """Return the indices of samples with these keys."""
-        ids = getattr(self._of_samples(), "_ids", None)
-        return key if ids is None else ids.find("index", key)
+        return key
 
     def labels(self, key: Key) -> Tensor:
         """Return the labels of samples with these keys, `int64 [B]`."""
         samples = self._of_samples()
-        if samples is None or samples._labels is None:
+        if samples is None or samples.labels is None:
             return torch.as_tensor(key)
-        index = _check.moved(_check.integers("key", self._index(key)), samples._labels.device)
-        return samples._labels[index].to(torch.int64)
+        index = _check.moved(_check.integers("key", self._index(key)), samples.labels.device)
+        return samples.labels[index].to(torch.int64)
 
     def compare(self, key: Key, label: object) -> None:
         """In a first epoch, raise ValueError unless samples with these keys have these labels, `[B]`.
@@ -280,11 +279,11 @@ class Balance:
         mixed samples, are not compared.
         """
         samples = self._of_samples()
-        if not self.comparing or samples is None or samples._labels is None or not isinstance(label, Tensor):
+        if not self.comparing or samples is None or samples.labels is None or not isinstance(label, Tensor):
             return
         if label.dim() == 1 and not label.is_floating_point():
-            index = _check.integers("key", self._index(key), device=samples._labels.device)
-            _check.same_labels(index, samples._labels, label)
+            index = _check.integers("key", self._index(key), device=samples.labels.device)
+            _check.same_labels(index, samples.labels, label)
 
     def check_key(self, key: Key, own: Key) -> None:
         """In a first epoch, raise ValueError if labels were given as the keys of a batch, which are `own`."""
@@ -323,7 +322,7 @@ class Balance:
         """Return the key by which a state knows samples."""
         if isinstance(state, SampleAges):
             return key
-        if isinstance(state, Margins) and state._labels is not None:
+        if isinstance(state, Margins) and state.labels is not None:
             return self._index(key)
         return self.labels(key)
 
@@ -378,10 +377,10 @@ class Balance:
     def observed(self) -> bool:
         """Return whether anything was observed since the last `advance`."""
         if isinstance(self.ages, SampleAges):
-            return bool(self.ages._layout.observed(self.ages._words).any())
+            return bool(self.ages.pending()[0].any())
         if self.ages is not None:
-            return bool(self.ages._total.any())
-        return self.margins is not None and bool(self.margins._count.any())
+            return bool(self.ages.pending()[1].any())
+        return self.margins is not None and bool(self.margins.pending()[0].any())
 
     def advance(self, *, sync: bool) -> None:
         """End an epoch or step of all states of passes; the gain of margins follows the learning rate."""
@@ -397,7 +396,7 @@ class Balance:
         """Let margins observe a training batch: probabilities `[B, C]` of logits that are not adjusted."""
         assert self.margins is not None
         absent = self.margins.num_classes - shares.shape[-1]  # of a head that grows
-        if absent < 0 and not self.margins.grows:
+        if absent < 0:
             wanted = f"[B, {self.margins.num_classes}]"
             raise ValueError(f"logits must have the shape {wanted} of these margins, not {list(shares.shape)}.")
         self.margins.observe(label, pad(shares, (0, max(0, absent))))

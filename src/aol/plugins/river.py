@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from aol import _check
 from aol._need import framework
-from aol.ages import ClassAges
-from aol.ages.stream import Threshold
+from aol.class_ages import ClassAges, Threshold
 from aol.plugins._records import Recording, Records
 
 with framework("river"):

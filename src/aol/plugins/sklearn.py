@@ -27,8 +27,8 @@ from sklearn.utils.parallel import Parallel, delayed
 from sklearn.utils.validation import check_is_fitted
 
 from aol import _check
-from aol.ages import ClassAges, SampleAges
-from aol.ages.stream import Threshold
+from aol.ages import SampleAges
+from aol.class_ages import ClassAges, Threshold
 from aol.margins import Margins
 from aol.offsets import fit_offsets, posthoc_logits
 from aol.plugins._records import Recording, Records

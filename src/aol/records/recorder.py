@@ -24,9 +24,8 @@ from torch import Tensor
 
 from aol import _check, _distributed
 from aol._files import locked, remove_partial_files
-from aol.ages import ClassAges, SampleAges
-from aol.ages.rules import class_mean
-from aol.ids import Ids
+from aol.ages import SampleAges, class_mean
+from aol.class_ages import ClassAges
 from aol.metrics import class_metrics
 from aol.readings import ClassReadings, means, precision
 from aol.records import samples
@@ -78,8 +77,7 @@ class Recorder:
             image. Thumbnails are kept of the oldest and the most suspicious few only.
         describe: tells what a sample is, where it is no image: a function from a sample's position to text, to a
             mapping or to a vector, which reports show as text or as a short table. Kept of the same few.
-        names: what the samples are called in reports, one each in their order: paths, say; by default the ages' ids,
-            else their positions.
+        names: what the samples are called in reports, one each in their order: paths, say; by default their positions.
         command: what to type to repeat the run; by default how this program was started, if that was a file.
         resume: go on with the records in `folder`, if there are any. Those of epochs after the ages' own are dropped.
         group: the processes that share the run, where not all do.
@@ -195,7 +193,7 @@ class Recorder:
 
     # What happens
 
-    def observe(self, index: _check.Integers | Ids, logits: Tensor) -> None:
+    def observe(self, index: _check.Integers, logits: Tensor) -> None:
         """Note what the network answered, `logits [B, C]`, to the samples `index`, which is as `ages.observe` takes it.
 
         Call it in the clean pass. With `ClassAges`, `index` is the labels; with a run axis, logits are `[R, B, C]`.
@@ -203,10 +201,7 @@ class Recorder:
         ages = self._ages
         self._follow()
         if isinstance(ages, SampleAges):
-            place, stray = ages._index(index)
-            if stray is not None and bool(stray.any()):
-                raise IndexError(f"index must lie in 0 to {ages.num_samples - 1}.")
-            label = ages._labels[place].to(torch.int64)
+            label, place = ages.label(index), _check.integers("index", index, device=ages.device)
         else:
             place = label = self._label("index", index)
         answers, label = self._answers(logits, label)
@@ -527,7 +522,7 @@ def _checked_names(
 ) -> list[str] | list[int] | None:
     """Return what each sample is called; by default its id in the ages, or None."""
     if value is None:
-        return ages.ids if isinstance(ages, SampleAges) else None
+        return None
     samples = _num_samples("names are", ages)
     if isinstance(value, str | bytes) or not isinstance(value, Sized):
         raise TypeError(f"names must be a list of texts, one a sample, not {_check.shown(value)}.")

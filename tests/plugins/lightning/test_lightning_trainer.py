@@ -138,22 +138,6 @@ def test_mappings_and_a_key_of_their_own_will_do() -> None:
     assert same_state(aging.ages, ages)
 
 
-def test_samples_may_have_ids_of_their_own() -> None:
-    names = [f"img-{i}" for i in range(SAMPLES)]
-    items = [(x, y, name) for (x, y), name in zip(DATA, names, strict=True)]
-
-    class Named(Net):
-        def training_step(self, batch, batch_idx):
-            x, y, key = batch
-            return AgeOfLearning.of(self).weighted_mean(aol.softmax_loss(self(x), y), key)
-
-    aging, ages = AgeOfLearning(sample_ages(ids=names)), sample_ages()
-    loader = aging.loader(items, batch_size=4, seed=2)
-    fitted(aging, Named(), loader=loader, accumulate_grad_batches=4)
-    plain_loop(ages, aol.ShuffledSampler(SAMPLES, seed=2))
-    assert torch.equal(aging.ages.age, ages.age)
-
-
 def test_a_loader_of_ones_own_will_do_without_accumulation() -> None:
     aging, ages = AgeOfLearning(sample_ages()), sample_ages()
     loader = DataLoader(aol.Indexed(DATA), batch_size=16, sampler=aol.ShuffledSampler(SAMPLES, seed=2))

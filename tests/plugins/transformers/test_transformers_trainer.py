@@ -203,7 +203,6 @@ def test_several_labels_a_sample_need_a_loss_and_a_meaning_of_right() -> None:
     [
         ({"ages": [1, 2]}, TypeError, "ages must be SampleAges"),
         ({"ages": aol.SampleAges([0, 1])}, ValueError, "ages must have the 60 samples of the training set, not 2"),
-        ({"ages": aol.SampleAges(LABELS, ids=range(100, 160))}, ValueError, "leave out ids"),
         ({"ages": aol.SampleAges(LABELS, rho=[0.1, 0.5])}, ValueError, "ages must be of one run"),
         ({"signal": "loss"}, ValueError, "signal must be one of"),
         ({"every": 0}, ValueError, "every must be a whole number"),

@@ -18,7 +18,8 @@ import torch
 from torch import Tensor
 
 from aol import _distributed, _seeds
-from aol.ages import ClassAges, SampleAges
+from aol.ages import SampleAges
+from aol.class_ages import ClassAges
 from aol.lab.engine.history import History
 from aol.lab.engine.learner import Learner, rate_at
 from aol.lab.engine.methods import WEIGHTINGS, Inputs

@@ -122,14 +122,14 @@ def sample_age(inputs: Inputs) -> Tensor:
 
 def sample_error(inputs: Inputs) -> Tensor:
     """Mean error rate of each sample, over all epochs so far."""
-    from aol.ages.rules import mean_one
+    from aol.ages import mean_one
 
     return mean_one(inputs.signal("error_rate"))
 
 
 def sample_loss(inputs: Inputs) -> Tensor:
     """Last loss of each sample."""
-    from aol.ages.rules import mean_one
+    from aol.ages import mean_one
 
     return mean_one(inputs.signal("loss"))
 

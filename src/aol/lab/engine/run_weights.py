@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from aol import _distributed
-from aol.ages.rules import class_mean
+from aol.ages import class_mean
 from aol.lab.engine.methods import WEIGHTINGS, Inputs
 from aol.lab.settings import Settings
 from aol.weights import combine, gather, temper

@@ -5,13 +5,13 @@ A step: its samples enter the memory → one training pass over them → one cle
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from aol.ages import ClassAges
-from aol.ages.stream import Threshold
+from aol.class_ages import ClassAges, Threshold
 from aol.lab.engine.loop import Loop
 from aol.lab.engine.passes import Trained
 from aol.lab.settings import Settings, memory_capacity
@@ -28,9 +28,13 @@ class StreamLoop(Loop):
         self._streams = [_stream(run, self.labels) for run in self.runs]
         self._memories = [_memory(run, self.labels.numel()) for run in self.runs]
         threshold: list[Threshold] = ["median" if run.threshold is None else run.threshold for run in self.runs]
-        ages = ClassAges(self.num_classes, rho=rho, threshold=threshold, device=self.device)
-        ages._warned = True  # the table of the command line says how many thresholds were 0
-        return ages
+        return ClassAges(self.num_classes, rho=rho, threshold=threshold, device=self.device)
+
+    def fold(self, observed: Tensor) -> None:
+        """Fold answers as `Loop` does; the table of the command line says how many thresholds were 0."""
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="The threshold was 0")
+            super().fold(observed)
 
     def _learn(self) -> tuple[Trained, dict[str, Tensor]]:
         shown, signal, size = self._shown(), self.settings.signal, self.labels.numel()

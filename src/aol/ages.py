@@ -1,0 +1,490 @@
+"""Ages of samples that come back: how long each has been wrong, smoothed; and the equations as functions of tensors."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from aol import _check, _distributed
+from aol._need import need
+from aol._state import State
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+FUSE = ("ema", "peak")
+_BLOCK = 1 << 22  # numbers folded at once, which bounds temporary memory
+
+
+# The equations
+
+
+def age_step(age: Tensor, correct: _check.Truths) -> Tensor:
+    r"""Return the next age: one where the prediction was right, one more where it was wrong.
+
+    .. math:: a^{(e)} = (1 - c^{(e)})\,(a^{(e-1)} + 1) + c^{(e)}
+
+    Ages stop at the largest number of the type of `age`; they do not overflow.
+
+    Args:
+        age: any shape, any numeric type; the result has the same type.
+        correct: true or false, of a shape that broadcasts with `age`.
+
+    >>> age_step(torch.tensor([1, 1, 4]), torch.tensor([True, False, False]))
+    tensor([1, 2, 5])
+    >>> age_step(torch.tensor([254, 255], dtype=torch.uint8), torch.tensor([False, False]))
+    tensor([255, 255], dtype=torch.uint8)
+    """
+    age = _check.real("age", age)
+    right = _check.truths("correct", correct, device=age.device)
+    _check.broadcasts("correct", right, "age", age.shape)
+    if age.is_floating_point():  # age + 1 stops by itself at the precision limit: 2048 in float16
+        return torch.where(right, torch.ones_like(age), age + 1)
+    more = age.to(torch.int64).clamp_max(torch.iinfo(age.dtype).max - 1) + 1
+    return torch.where(right, 1, more).to(age.dtype)
+
+
+def ema_step(ema: Tensor, age: Tensor, rho: _check.Rate) -> Tensor:
+    r"""Return the next smoothed age.
+
+    .. math:: \bar a^{(e)} = (1 - \rho)\,\bar a^{(e-1)} + \rho\, a^{(e)}
+
+    `rho` is rounded to float32 first, so that a float and a float32 tensor give the same bits. The interpolation is
+    exact at both ends: an EMA equal to the age does not change.
+
+    Args:
+        ema: floating point, any shape.
+        age: the same shape, any numeric type.
+        rho: a number in [0, 1], or a vector of R numbers along the first dimension of `ema`.
+
+    >>> ema_step(torch.tensor([1.0, 3.0]), torch.tensor([2, 1]), 0.5)
+    tensor([1.5000, 2.0000])
+    >>> ema_step(torch.ones(2, 1), torch.full((2, 1), 5), torch.tensor([0.25, 1.0]))
+    tensor([[2.],
+            [5.]])
+    """
+    if not isinstance(ema, Tensor) or not ema.is_floating_point():
+        raise TypeError(f"ema must be a floating-point tensor, not {_check.shown(ema)}.")
+    rate = _check.rates("rho", rho, 0.0, 1.0)
+    if rate.dim() == 1:
+        if ema.dim() == 0 or rate.numel() not in (1, ema.shape[0]):
+            raise ValueError(
+                f"rho must be one number, or one per row of ema {list(ema.shape)}, not {_check.shown(rate)}."
+            )
+        rate = rate.view(-1, *[1] * (ema.dim() - 1))
+    now = _check.real("age", age, device=ema.device)
+    _check.broadcasts("age", now, "ema", ema.shape)
+    return blend(ema, now, rate.to(ema.device))
+
+
+def blend(ema: Tensor, age: Tensor, rate: Tensor) -> Tensor:
+    """Like `ema_step`, with a rate that is checked and broadcasts."""
+    return torch.lerp(ema, age.to(ema.dtype), rate.to(torch.float32).to(ema.dtype))
+
+
+def class_mean(value: Tensor, label: Tensor, num_classes: int) -> Tensor:
+    """Return the mean of values `[R, N]` over the samples of each class, `float64 [R, C]`; NaN for a class without any.
+
+    >>> class_mean(torch.tensor([[1.0, 2.0, 5.0]]), torch.tensor([0, 0, 2]), 3)
+    tensor([[1.5000,    nan, 5.0000]], dtype=torch.float64)
+    """
+    both = torch.stack((value.to(torch.float64), torch.ones_like(value, dtype=torch.float64)))
+    sums = both.new_zeros((2, len(value), num_classes)).scatter_add_(2, label.expand_as(both), both)
+    return sums[0] / sums[1]
+
+
+def mean_one(value: Tensor) -> Tensor:
+    """Return values divided by their mean along the last dimension, as float32; NaN is ignored and becomes one.
+
+    If the mean is zero, all weights are one.
+
+    >>> mean_one(torch.tensor([1.0, 3.0, torch.nan]))
+    tensor([0.5000, 1.5000, 1.0000])
+    """
+    value = value.to(torch.float64)
+    weight = value / value.nanmean(-1, keepdim=True)
+    return weight.masked_fill(weight.isnan(), 1.0).to(torch.float32)
+
+
+# Marks of what was observed since the last `advance`: 0 nothing, 1 wrong, 2 right
+
+WRONG, RIGHT = 1, 2
+
+
+def mark(marks: Tensor, index: Tensor, right: Tensor) -> None:
+    """Mark which samples `index [B]` or `[R, B]` were right, in `marks [R, N]`; of repeats, the last one counts.
+
+    >>> marks = torch.zeros((1, 3), dtype=torch.uint8)
+    >>> mark(marks, torch.tensor([2, 0, 2]), torch.tensor([[True, True, False]]))
+    >>> marks
+    tensor([[2, 0, 1]], dtype=torch.uint8)
+    """
+    now = torch.where(right, RIGHT, WRONG).to(torch.uint8)
+    index = index.expand(len(marks), -1)
+    if _check.readable(marks):  # NumPy guarantees that the last assignment to a repeated index stays
+        marks.numpy()[np.arange(len(marks))[:, None], index.numpy()] = now.numpy()
+    else:  # all repeats get the value of the last one: the order of writes does not matter
+        ordered, place = index.sort(dim=1, stable=True)
+        last = torch.searchsorted(ordered, ordered, right=True) - 1
+        marks.scatter_(1, ordered, now.gather(1, place.gather(1, last)))
+
+
+def marks_of_all(marks: Tensor, group: _distributed.Group) -> Tensor:
+    """Return the marks of all processes; of two that saw the same sample, the higher rank counts. Collective."""
+    rank, world = _distributed.world(group)
+    small = torch.uint8 if 4 * world + RIGHT < 256 else torch.int32
+    ranked = torch.where(marks > 0, marks.to(small) + 4 * (rank + 1), 0)
+    return _distributed.largest(ranked.to(small), group) & 3
+
+
+# The state
+
+
+class SampleAges(State):
+    r"""For how many epochs each sample has been wrong, smoothed, and the resulting weights.
+
+    Call `observe` with the correctness of predictions, any number of times per epoch, then `advance` once at its end.
+
+    .. math::
+        \bar a_c = \frac{1}{|I_c|} \sum_{i \in I_c} \bar a_i, \qquad
+        w_c = \frac{\bar a_c}{\frac{1}{C} \sum_k \bar a_k}, \qquad
+        w_i = \frac{\bar a_i}{\frac{1}{N} \sum_j \bar a_j}
+
+    Args:
+        labels: the class of each of the N samples, 0 to C - 1.
+        num_classes: C; by default one more than the largest label.
+        rho: smoothing rate of ages, in [0, 1]. `rho = 0` means uniform weights. A vector of R numbers gives every state
+            and weight a leading run axis, and `observe` then takes `correct [R, B]`.
+        level: what `weight` returns: the weight of the sample's "class" or of the "sample".
+        fuse: how the ages of a sample over time become one number: "ema", or "peak", the largest so far, which a right
+            answer does not reset (`rho` then only matters if it is 0).
+        absent: "keep" does not change samples that were not observed; "grow" is the rule for sparse arrivals: a sample
+            counts from its first observation, and grows older in every epoch without one.
+        device: device of the state; by default that of `labels`.
+
+    A `torch.nn.Module` without parameters: its tensors are buffers, 9 bytes per sample and run. Under
+    `torch.distributed` every process holds the whole state and observes its share. `advance` is then collective; the
+    result is that of one process with all observations in the order of ranks.
+
+    >>> ages = SampleAges([0, 0, 1], rho=0.5)
+    >>> for _ in range(3):
+    ...     ages.observe([0, 1, 2], [True, True, False])
+    ...     ages.advance()
+    >>> ages.age
+    tensor([1, 1, 4], dtype=torch.int32)
+    >>> ages.class_age
+    tensor([1.0000, 3.2500])
+    >>> ages.weight([2, 0])
+    tensor([1.5294, 0.4706])
+    """
+
+    _labels: Tensor
+    _age: Tensor
+    _ema: Tensor
+    _observed: Tensor
+    _total: Tensor
+    _seen: Tensor
+    _unit: Tensor
+    _stray: Tensor
+
+    def __init__(
+        self,
+        labels: _check.Integers,
+        *,
+        num_classes: int | None = None,
+        rho: _check.Rate = 0.5,
+        level: str = "class",
+        fuse: str = "ema",
+        absent: str = "keep",
+        device: torch.device | str | None = None,
+    ) -> None:
+        super().__init__()
+        rate = _check.rates("rho", rho, 0.0, 1.0)
+        self.level = _check.choice("level", level, ("class", "sample"))
+        self.fuse = _check.choice("fuse", fuse, FUSE)
+        self.absent = _check.choice("absent", absent, ("keep", "grow"))
+        label, self.num_classes = _check.labels(labels, num_classes)
+        self._start(rate, _check.device(device) or label.device)
+        self.num_samples, self._digest = label.numel(), _check.fingerprint(label)
+        small = torch.uint8 if self.num_classes <= 256 else torch.int32
+        self.register_buffer("_labels", label.to(self.device, small, copy=True), persistent=False)
+        runs = rate.numel()
+        sums = torch.zeros((runs, self.num_classes), dtype=torch.int64)
+        self._add(
+            _age=torch.full((runs, self.num_samples), int(absent == "keep"), dtype=torch.int32, device=self.device),
+            _ema=torch.full((runs, self.num_samples), torch.nan, device=self.device),
+            # An extra column takes indices outside the set, so that no check has to wait for a GPU.
+            _observed=torch.zeros((runs, self.num_samples + 1), dtype=torch.uint8, device=self.device),
+            _stray=torch.zeros(2, dtype=torch.bool),  # whether an index, or `correct`, was refused
+            # Sums of smoothed ages, and number of seen samples, by class: integers, whose order does not matter.
+            _total=sums,
+            _seen=sums.clone(),
+            _unit=torch.ones((), dtype=torch.float64),
+        )
+        self._given = 0  # answers since the last advance
+
+    # Reading
+
+    @property
+    def labels(self) -> Tensor:
+        """The class of each sample, `int64 [N]`."""
+        return self._labels.to(torch.int64)
+
+    def label(self, index: _check.Integers) -> Tensor:
+        """Return the class of each of these samples, `int64 [B]` or `[R, B]`; an index outside the set is an IndexError.
+
+        >>> SampleAges([4, 5, 6]).label([2, 0])
+        tensor([6, 4])
+        """
+        where, stray = self._of_samples("index", index, self.num_samples, "samples of these ages")
+        if stray is not None and bool(stray.any()):
+            raise IndexError(f"index must lie in 0 to {self.num_samples - 1}.")
+        return self._labels[where].to(torch.int64)
+
+    @property
+    def age(self) -> Tensor:
+        """Epochs since the last right prediction, from one, `int32 [N]`; 0 if never seen with absent="grow"."""
+        return self._out(self._age.clone())
+
+    @property
+    def ema(self) -> Tensor:
+        """The age over time as one number, by `fuse`: the smoothed age, `float32 [N]`; NaN where never seen."""
+        return self._out(self._ema.clone())
+
+    @property
+    def mean_age(self) -> Tensor:
+        """The mean age of each class's seen samples, not smoothed, `float32 [C]`; NaN for a class without one.
+
+        >>> ages = SampleAges([0, 0, 1], rho=0.5)
+        >>> for _ in range(3):
+        ...     ages.observe([0, 1], [True, False])
+        ...     ages.advance()
+        >>> ages.mean_age
+        tensor([2.5000,    nan])
+        """
+        total = torch.zeros_like(self._seen)
+        for part in self._parts():
+            age = self._age[:, part].to(torch.int64).masked_fill_(self._ema[:, part].isnan(), 0)
+            total.scatter_add_(1, self._labels[part].to(torch.int64).expand_as(age), age)
+        return self._out((total.to(torch.float64) / self._seen).to(torch.float32))
+
+    def _class_age(self) -> Tensor:
+        return self._total.to(torch.float64) / self._unit / self._seen
+
+    @property
+    def class_age(self) -> Tensor:
+        """The mean smoothed age of each class's seen samples, `float32 [C]`; NaN for a class without one."""
+        return self._out(self._class_age().to(torch.float32))
+
+    @property
+    def class_weight(self) -> Tensor:
+        """Class ages divided by their mean, `float32 [C]`; one for a class without a seen sample."""
+        return self._out(self._class_weight())
+
+    def _class_weight(self) -> Tensor:
+        return mean_one(self._class_age()).masked_fill(self._rho == 0, 1.0)
+
+    @property
+    def sample_weight(self) -> Tensor:
+        """Smoothed ages divided by their mean, `float32 [N]`; one for a sample never seen."""
+        return self._out(self._relative(self._ema))
+
+    def _relative(self, ema: Tensor) -> Tensor:
+        mean = self._total.sum(1, keepdim=True).to(torch.float64) / self._unit / self._seen.sum(1, keepdim=True)
+        return (ema / mean.masked_fill(self._rho == 0, torch.nan).to(torch.float32)).nan_to_num_(1.0)
+
+    @property
+    def weights(self) -> Tensor:
+        """The weight of every sample for a loss or a sampler, by `level`, `float32 [N]`."""
+        if self.level == "sample":
+            return self.sample_weight
+        return self._out(self._class_weight().index_select(1, self._labels.to(torch.int32)))
+
+    def weight(self, index: _check.Integers) -> Tensor:
+        """Return the weights of these samples for a loss or a sampler, by `level`, `float32 [B]` or `[R, B]`.
+
+        `index` is `[B]`, or `[R, B]` if each run has its own samples. An index outside the set is an IndexError; on a
+        CUDA device, whose values are not read, its weight is NaN.
+        """
+        where, stray = self._of_samples("index", index, self.num_samples, "samples of these ages")
+        inside = (where if stray is None else where.masked_fill(stray, 0)).expand(len(self._rho), -1)
+        if self.level == "class":
+            weight = self._class_weight().gather(1, self._labels[inside].to(torch.int64))
+        else:
+            weight = self._relative(self._ema.gather(1, inside))
+        return self._out(weight if stray is None else weight.masked_fill(stray, torch.nan))
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return the state as a pandas DataFrame, a row per sample: label, age, smoothed age and weight.
+
+        With a run axis, rows are named by run and sample. The smoothed age is NaN where a sample was never seen.
+
+        >>> ages = SampleAges([0, 0, 1])
+        >>> ages.observe([0, 2], [True, False])
+        >>> ages.advance()
+        >>> print(ages.to_frame())
+                label  age  smoothed_age    weight
+        sample
+        0           0    1           1.0  0.666667
+        1           0    1           NaN  0.666667
+        2           1    2           2.0  1.333333
+        """
+        return self._frame(torch.arange(self.num_samples, device=self.device).expand(len(self._rho), -1))
+
+    def oldest(self, k: int) -> pd.DataFrame:
+        """Return the k samples that are wrong for longest, oldest first, as rows of `to_frame`; k of each run.
+
+        Ties are broken by the smoothed age, then by position. Samples that were right when last seen are left out:
+        there may be fewer than k rows.
+
+        >>> ages = SampleAges([0, 0, 1], rho=0.5)
+        >>> for correct in ([False, False, True], [False, True, False]):
+        ...     ages.observe([0, 1, 2], correct)
+        ...     ages.advance()
+        >>> ages.oldest(2)["age"].to_dict()
+        {0: 3, 2: 2}
+        """
+        wanted = _check.whole("k", k, 0)
+        by_ema = self._ema.nan_to_num(0.0).argsort(dim=1, descending=True, stable=True)
+        order = by_ema.gather(1, self._age.gather(1, by_ema).argsort(dim=1, descending=True, stable=True))
+        frame = self._frame(order[:, :wanted])
+        return frame[frame["age"] > 1]
+
+    def _frame(self, where: Tensor) -> pd.DataFrame:
+        """Return rows for the samples `where [R, B]`."""
+        need("pandas", package="pandas", extra="report", why="a DataFrame")
+        import pandas as pd
+
+        columns = {
+            "label": self.labels[where],
+            "age": self._age.gather(1, where),
+            "smoothed_age": self._ema.gather(1, where),
+            "weight": self.weights.reshape(len(where), -1).gather(1, where),
+        }
+        rows = pd.Index(where.flatten().tolist(), name="sample")
+        if not self._single:
+            runs = torch.arange(len(where)).repeat_interleave(where.shape[1]).tolist()
+            rows = pd.MultiIndex.from_arrays([runs, rows], names=["run", "sample"])
+        return pd.DataFrame({name: value.flatten().cpu().numpy() for name, value in columns.items()}, index=rows)
+
+    # Updating
+
+    def observe(self, index: _check.Integers, correct: _check.Truths, label: _check.Integers | None = None) -> None:
+        """Record which of these samples were predicted right; for a repeated index the last value counts.
+
+        `index` is `[B]` or `[R, B]`, `correct` is `[B]`, or `[R, B]` with a run axis. Tensors on a CUDA device are not
+        read: there, an index outside the set, and a call with numbers in `correct` other than 0 and 1, are ignored and
+        reported by `advance`.
+
+        `label`, of the shape of `index`, is compared with the labels of this state: a ValueError shows that the data
+        have another order, or that `index` is something else. The comparison synchronises a CUDA device.
+
+        >>> ages = SampleAges([0, 0, 1])
+        >>> ages.observe([2], [True], label=[0])
+        Traceback (most recent call last):
+        ...
+        ValueError: label must be the class of each sample, but differs for 1 of 1: sample 2 has class 1 in these ages,
+        and label 0 was given. Are the data in another order, or is index not the number of a sample?
+        """
+        where, stray = self._of_samples("index", index, self.num_samples, "samples of these ages")
+        right, neither = self._correct(correct, where.shape[-1], "index")
+        if label is not None:
+            _check.same_labels(where, self._labels, label)
+        for place, refused in enumerate((stray, neither)):
+            if refused is not None:
+                self._stray[place].logical_or_(refused.any())
+                where = where.masked_fill(refused, self.num_samples)
+        mark(self._observed, where, right)
+        if not torch.compiler.is_compiling():  # a number that changes would be compiled anew
+            self._given += where.shape[-1]
+            if self._given > 4 * self.num_samples + 1000:
+                warnings.warn(
+                    f"observe() was given {self._given:,} answers to {self.num_samples:,} samples since the last "
+                    "advance(): call advance() at the end of every epoch, or no age changes.",
+                    stacklevel=2,
+                )
+                self._given = 0
+
+    def pending(self) -> tuple[Tensor, ...]:
+        """Return the tensors that `observe` changes in place, for CUDA graph capture."""
+        return self._observed, self._stray
+
+    def advance(self, *, group: _distributed.Group = None, sync: bool = True) -> None:
+        """End the epoch: fold what was observed into the ages. Collective under `torch.distributed`.
+
+        With `sync=False` each process keeps to what it observed itself.
+        """
+        alone = not sync or _distributed.world(group)[1] == 1
+        if not alone:
+            self._agree(group)
+        observed = self._observed if alone else marks_of_all(self._observed, group)
+        self._refuse_stray(self._stray if alone else _distributed.total(self._stray.to(torch.int32), group) > 0)
+        if alone and self.absent == "keep" and not bool(observed.any()):
+            warnings.warn(
+                "advance() was called although observe() was not since the last advance(): no age changes. Call "
+                "observe() with the answers of the epoch first.",
+                stacklevel=2,
+            )
+        self.epoch, self._given = self.epoch + 1, 0
+        # 24 fraction bits are exact; fewer where sums of all samples could overflow.
+        bits = 62 - self.num_samples.bit_length() - (self.epoch + 2).bit_length()
+        self._unit.fill_(float(1 << max(0, min(24, bits))))
+        for sums in (self._total, self._seen):
+            sums.zero_()
+        for part in self._parts():
+            self._fold(part, observed[:, part])
+        self._observed.zero_()
+
+    def _refuse_stray(self, stray: Tensor) -> None:
+        """Raise an error if an index, or `correct`, was refused on any process."""
+        index, neither = stray.tolist()
+        if index or neither:
+            self._stray.zero_()
+        if neither:
+            raise _check.neither_true_nor_false()
+        if index:
+            raise IndexError(
+                f"index must lie in 0 to {self.num_samples - 1}, but observe() was given one outside since the last "
+                "advance(). It was ignored. Call advance() again to continue without it."
+            )
+
+    def _parts(self) -> Iterator[slice]:
+        """Yield all samples, so many at once that the temporary memory of all runs is bounded."""
+        step = max(1, _BLOCK // len(self._rho))
+        for start in range(0, self.num_samples, step):
+            yield slice(start, min(start + step, self.num_samples))
+
+    def _fold(self, part: slice, observed: Tensor) -> None:
+        """Fold what was observed into the ages of some samples, and add up their smoothed ages by class."""
+        age, ema = self._age[:, part], self._ema[:, part]
+        seen, right = observed > 0, observed == RIGHT
+        older = seen | (age > 0) if self.absent == "grow" else seen
+        age.copy_(torch.where(right, 1, torch.where(older, age.clamp(1, 2**31 - 2) + 1, age)))
+        now = age.to(torch.float32)
+        before = torch.where(ema.isnan(), now, ema)  # the first age starts the EMA
+        folded = torch.maximum(before, now) if self.fuse == "peak" else torch.lerp(before, now, self._rho)
+        ema.copy_(torch.where(older, folded, ema))
+        label = self._labels[part].to(torch.int64).expand_as(ema)
+        self._seen.scatter_add_(1, label, (~ema.isnan()).to(torch.int64))
+        self._total.scatter_add_(
+            1, label, (ema.nan_to_num(0.0) * self._unit.to(torch.float32)).round_().to(torch.int64)
+        )
+
+    # State
+
+    def _settings(self) -> dict[str, object]:
+        sizes = {"num_samples": self.num_samples, "num_classes": self.num_classes, "labels": self._digest}
+        return {**super()._settings(), **sizes, "fuse": self.fuse, "absent": self.absent}
+
+    def extra_repr(self) -> str:
+        """Return the settings, for `repr`."""
+        runs = "" if self._single else f", runs={len(self._rho)}"
+        return (
+            f"num_samples={self.num_samples}, num_classes={self.num_classes}{runs}, level={self.level!r}, "
+            f"fuse={self.fuse!r}, absent={self.absent!r}, epoch={self.epoch}"
+        )
