@@ -236,7 +236,7 @@ class SampleAges(State):
         return self._labels.to(torch.int64)
 
     def label(self, index: _check.Integers) -> Tensor:
-        """Return the class of each of these samples, `int64 [B]` or `[R, B]`; an index outside the set is an IndexError.
+        """Return the class of each of these samples, `int64 [B]` or `[R, B]`; IndexError for one outside the set.
 
         >>> SampleAges([4, 5, 6]).label([2, 0])
         tensor([6, 4])

@@ -304,7 +304,7 @@ class Margins(State):
         return torch.where((self._tau == 1)[..., None], share, raised).clamp(0.0, 1.0)
 
     def _add_shares(self, label: Tensor, share: Tensor, often: Tensor) -> None:
-        """Add probabilities `[R, B, C]` of samples of classes `label [R, B]`; on the diagonal, what is missing of it."""
+        """Add probabilities `[R, B, C]` of classes `label [R, B]`; on the diagonal, what is missing of it."""
         classes = torch.arange(self.num_classes, device=label.device)
         part = torch.where(label[..., None] == classes, 1 - share, share)
         amounts = (torch.stack((part, part.square())) * _SHARE).round().to(torch.int64) * often[..., None]
