@@ -62,7 +62,7 @@ $(VENV)-ray/.ready: $(BIN)/.ready
 	.ci/layer $(VENV) $(VENV)-ray ray==2.60.0
 
 test-ray: $(VENV)-ray/.ready  ## studies on a real Ray cluster of this machine, whose workers are killed
-	$(VENV)-ray/bin/python -m pytest tests/lab/study/test_ray.py
+	$(VENV)-ray/bin/python -m pytest tests/lab/train/test_ray.py
 
 $(VENV)-browser/.ready: $(BIN)/.ready
 	.ci/layer $(VENV) $(VENV)-browser 'playwright>=1.49'

@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from aol._used import is_remembered, remember
 from aol.cli.output import console
-from aol.cli.parser import Flag, choice, count, defaults_of, folder, seconds, shard, switch, value
+from aol.cli.parser import Flag, choice, count, defaults_of, folder, seconds, switch, value
 from aol.lab.engine.device import launched
-from aol.lab.settings import Settings, WrongSettingsError
 
 if TYPE_CHECKING:
+    from aol.lab.train.driver import Job, OpenData
+    from aol.lab.train.group_training import Stop
     from aol.lab.train.groups import ExecutionOptions
     from aol.lab.train.progress import Silent
     from aol.records.record import Json
 
 DEVICE = value("--device", "NAME", "auto, cpu, cuda, cuda:1 ...", default="auto")
+_RAY = "train on a Ray cluster: at ADDRESS, 'auto', or a new one on this machine; all machines must share --out"
 EXECUTION: tuple[Flag, ...] = (
     value("--data-dir", "FOLDER", "look for data sets here before $AOL_DATA and the cache folder", type=folder),
     DEVICE,
@@ -34,14 +36,11 @@ EXECUTION: tuple[Flag, ...] = (
     value("--checkpoint-seconds", "S", "shortest time between two checkpoints", type=seconds, default=30.0),
     value("--minutes", "M", "stop after this many minutes; resume later", type=seconds),
     value("--limit-minutes", "M", argparse.SUPPRESS, type=seconds, dest="minutes"),  # its name in 0.1
-    value("--shard", "I/N", "train only the I-th of N shares of the runs, counted from 1", type=shard),
-)
-PARALLEL: tuple[Flag, ...] = (
-    choice("--parallel", ("data", "runs"), "what processes of torchrun share: data, runs", default="data"),
     switch("--deterministic", "use deterministic kernels only, on CUDA too (slower)"),
+    value("--ray", "ADDRESS", _RAY, nargs="?", const="local"),
 )
-_DEFAULTS = defaults_of((*EXECUTION, *PARALLEL)) | {"keep_samples": False, "log": (), "ray": None}
-_NOT_NOTED = ("minutes", "shard")
+_DEFAULTS = defaults_of(EXECUTION) | {"keep_samples": False}
+_NOT_NOTED = ("minutes", "ray")  # of the command line alone
 
 
 def unchanged(flags: Iterable[Flag]) -> list[Flag]:
@@ -53,7 +52,7 @@ def unchanged(flags: Iterable[Flag]) -> list[Flag]:
 
 
 def options_of(args: argparse.Namespace, **more: Any) -> ExecutionOptions:
-    """Return how to train, from the flags; `more` overrides them."""
+    """Return how to train, from the flags; `more` overrides them. On a cluster each worker chooses its device."""
     import torch
 
     from aol.lab.engine.device import usable_device
@@ -63,29 +62,33 @@ def options_of(args: argparse.Namespace, **more: Any) -> ExecutionOptions:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # else cuBLAS has no deterministic kernels
         torch.use_deterministic_algorithms(True)
         torch.backends.cudnn.benchmark = False
-    given: dict[str, Any] = {
-        name: getattr(args, name) for name in ExecutionOptions.__dataclass_fields__ if hasattr(args, name)
-    }
-    given |= {"shares": tuple((i, n) for i, n in _shares(args)), "log": tuple(getattr(args, "log", ())), **more}
-    return ExecutionOptions(**given | {"device": usable_device(given["device"])})
+    names = ExecutionOptions.__dataclass_fields__
+    given = {name: getattr(args, name) for name in names if hasattr(args, name)} | more
+    if args.stacking == "alone":
+        given["together"] = 1
+    return ExecutionOptions(**given | {"device": usable_device("cpu" if args.ray else args.device)})
+
+
+def work_of(args: argparse.Namespace, open_data: OpenData) -> Callable[[Job, Stop], None] | None:
+    """Return what trains groups elsewhere than in this process: a Ray cluster, or None."""
+    if args.ray is None:
+        return None
+    from aol.lab.train.ray import train_on_ray
+
+    return partial(train_on_ray, args.ray, args.device, open_data)
 
 
 def noted(args: argparse.Namespace) -> dict[str, Json]:
     """Return how runs are trained, for `aol resume`, from any folder."""
     given = {name: getattr(args, name) for name in _DEFAULTS if hasattr(args, name) and name not in _NOT_NOTED}
-    return given | {"data_dir": absolute(args.data_dir), "shares": _shares(args)}
+    return given | {"data_dir": absolute(args.data_dir)}
 
 
-def _shares(args: argparse.Namespace) -> list[Any]:
-    """Return the shares to train: `--shard`, or for `aol resume` all that were begun; none: all runs."""
-    return [list(args.shard)] if args.shard else getattr(args, "shares", [])
-
-
-def add_noted(args: argparse.Namespace, *noted: object) -> None:
+def add_noted(args: argparse.Namespace, *noted: Mapping[str, object]) -> None:
     """Add what was noted to the arguments of `aol resume`, which take precedence."""
     given = _DEFAULTS.copy()
-    for each in noted:
-        given |= each if isinstance(each, Mapping) else {}
+    for values in noted:
+        given |= values
     vars(args).update(given | vars(args))
 
 
@@ -107,19 +110,3 @@ def progress_for(args: argparse.Namespace, name: str = "") -> Silent:
         return Silent()
     screen = console(stderr=True)
     return Live(screen, name) if screen.is_terminal else Lines()
-
-
-def check_networks(runs: Sequence[Settings], named: Sequence[str], instead: str) -> None:
-    """Refuse functions of a module as networks, unless the command line names them or this user has used them here.
-
-    A folder of runs and a study may come from anywhere: what they name must not be imported only because of that.
-    """
-    for name in dict.fromkeys(run.net for run in runs if ":" in run.net and not run.net.startswith("timm:")):
-        used = Path(os.getcwd(), name)
-        if name in named:
-            remember(used)
-        elif not is_remembered(used):
-            raise WrongSettingsError(
-                f"net is the function {name}, which would be imported and called, and which you have not used from "
-                f"this folder: if you trust it, {instead}."
-            )

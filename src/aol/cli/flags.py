@@ -5,13 +5,12 @@ Every setting takes several values with commas between them: each combination is
 
 from __future__ import annotations
 
-import argparse
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 
 from aol._values import THRESHOLDS
-from aol.cli.parser import Flag, folder, loggers, seed_list, switch, value
+from aol.cli.parser import Flag, folder, seed_list, switch, value
 from aol.lab.settings import Settings, Value, WrongSettingsError, grid, word
 
 DEFAULTS: Mapping[str, Value] = {field.name: field.default for field in fields(Settings)}  # type: ignore[misc]
@@ -80,9 +79,7 @@ _OUT = "folder of the results (default: a new runs/DATE_TIME, which runs/latest 
 OUTPUT: tuple[Flag, ...] = (
     value("--out", "FOLDER", _OUT, type=folder),
     switch("--resume", "continue the runs in --out (as `aol resume FOLDER` does)"),
-    switch("--fresh", "delete the runs in --out and start again; with --shard, those of the share only"),
-    value("--log", "NAMES", "also log to tensorboard, wandb, mlflow (commas between them)", type=loggers, default=()),
-    ("--tensorboard", {"action": "store_const", "const": ("tensorboard",), "dest": "log", "help": argparse.SUPPRESS}),
+    switch("--fresh", "delete the runs that are asked for and start again"),
 )
 KEEP_SAMPLES = switch("--keep-samples", "record every sample's answers, and so its age, at every epoch")
 

@@ -231,31 +231,6 @@ def path(text: str) -> Path:
     return Path(text)
 
 
-def shard(text: str) -> tuple[int, int]:
-    """Return a share of the runs: (3, 16) of "3/16", counted from 1.
-
-    >>> shard("3/16")
-    (3, 16)
-    """
-    found = re.fullmatch(r"(\d+)/(\d+)", text)
-    if found is None or len(text) > 20 or not 1 <= int(found[1]) <= int(found[2]):
-        raise argparse.ArgumentTypeError(f"must be I/N with I from 1 to N, such as 1/4, not {text!r}")
-    return int(found[1]), int(found[2])
-
-
-def loggers(text: str) -> tuple[str, ...]:
-    """Return names of loggers, with commas between them.
-
-    >>> loggers("wandb,mlflow")
-    ('wandb', 'mlflow')
-    """
-    found = tuple(part.strip() for part in text.split(","))
-    for name in found:
-        if name not in ("tensorboard", "wandb", "mlflow"):
-            raise argparse.ArgumentTypeError(f"must name tensorboard, wandb or mlflow, not {name!r}")
-    return found
-
-
 def seed_list(flag: str, text: str) -> list[int]:
     """Return seeds from numbers and ranges with commas between them.
 

@@ -61,23 +61,6 @@ def _asked(folders: Sequence[Path], there: int) -> int:
     return max(there, sum(asked)) if all(asked) else there
 
 
-def what_is_left(folder: Path) -> tuple[bool, list[str]]:
-    """Return whether `aol resume FOLDER` trains missing runs, and a sentence where it does not start some shares."""
-    from aol.lab.train.job import left_to_train
-    from aol.records.store import Store, resume_command
-
-    try:
-        resumes, shares = left_to_train(Store(folder))
-    except ValueError:  # a damaged request, which `aol resume` explains
-        return True, []
-    if not shares:
-        return resumes, []
-    names = ["{}/{}".format(*share) for share in shares]
-    which = f"Shares {', '.join(names)} have" if len(names) > 1 else f"Share {names[0]} has"
-    command = f"`{resume_command(folder)} --shard {names[0]}`"
-    return resumes, [f"{which} not been started in {folder}: {command} starts share {names[0]} there."]
-
-
 # For programs
 
 
@@ -139,9 +122,7 @@ def print_runs(frame: RunFrame, folders: Sequence[Path], *, asked: int) -> None:
             lines.append(f"Failed: {run.method}{where}: its loss was not finite in epoch {run.failed_at_epoch}.")
     for folder in folders if len(finished) < asked else ():
         if (folder / REQUEST).is_file():
-            resumes, shares = what_is_left(folder)
-            lines += [f"Continue:       {resume_command(folder)}"] if resumes else []
-            lines += shares
+            lines.append(f"Continue:       {resume_command(folder)}")
     if len(frame):
         lines.append(f"Look closer:    aol report {shlex.join(map(str, folders))} --open")
         lines.append(f"In Python:      aol.load_runs({', '.join(repr(str(folder)) for folder in folders)})")

@@ -1,4 +1,4 @@
-"""`aol study list`, `run`, `status`, `show`, `page`, `draw` and `gather`."""
+"""`aol study list`, `run`, `status`, `show`, `page` and `draw`."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ import dataclasses
 import json
 import shlex
 import shutil
+import signal
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from aol.cli.execution import EXECUTION, absolute, add_noted, check_networks, noted, options_of, progress_for
+from aol.cli.execution import EXECUTION, absolute, add_noted, noted, options_of, progress_for, work_of
 from aol.cli.flags import DEFAULTS, setting_values
 from aol.cli.output import check_place, chosen_format, console, give, plain_lines, print_table, tell, write
 from aol.cli.parser import Flag, choice, command, defaults_of, folder, seed_list, show_help, switch, value
@@ -44,13 +46,11 @@ _PART = {
     )
 }
 _STOPPED = "run the same command again to continue from the last checkpoint"
-_RAY = "train on a Ray cluster: at ADDRESS, 'auto', or a new one on this machine"
 _RUN: tuple[Flag, ...] = (
     *EXECUTION,
     value("--data", "NAME=FOLDER", "folder of a data set that the study names", action="append", default=[]),
-    value("--ray", "ADDRESS", _RAY, nargs="?", const="local"),
 )
-_CHOICE = defaults_of((*_PART["part of the study"], *_RUN[-2:-1]))
+_CHOICE = defaults_of((*_PART["part of the study"], *_RUN[-1:]))
 command(
     "study",
     "Run and compare grids of runs, built in or from a file.",
@@ -150,7 +150,7 @@ def _list(args: argparse.Namespace) -> None:
         "aol study run period-10-smoke --out smoke",
         "aol study run period-10 --only imbalance=200 --seeds 0-4",
         "aol study run period-10 --minutes 28    # the next cells that fit; again to continue",
-        "aol study run my-study.toml --shard 3/16 --out share-3   # then: aol study gather share-* --out results",
+        "aol study run my-study.toml --ray HOST:PORT --out /shared/results   # many machines",
     ),
     *_STUDY,
     groups=_PART | {"execution": _RUN},
@@ -158,13 +158,7 @@ def _list(args: argparse.Namespace) -> None:
     stopped=_STOPPED,
 )
 def _run(args: argparse.Namespace) -> int:
-    given = [("--set", text) for text in args.set] + [("--only", text) for text in args.only]
-    pairs = [_pair(flag, text) for flag, text in given]
-    return _carry_out(args, [each.strip() for name, text in pairs if name == "net" for each in text.split(",")])
-
-
-def _carry_out(args: argparse.Namespace, networks: Sequence[str]) -> int:
-    """Train the missing runs of a study; `networks` are those that the command line names."""
+    """Train the missing runs of a study."""
     from aol.lab.study.status import study_status
     from aol.lab.train.driver import train
     from aol.lab.train.from_loop import OVER_TIME
@@ -172,19 +166,16 @@ def _carry_out(args: argparse.Namespace, networks: Sequence[str]) -> int:
     from aol.records.store import Store, write_request
 
     study, store = chosen(args), Store(absolute(args.out) or "")
-    asked = runs = study.all_runs()
+    runs = study.all_runs()
     if names := study.grids_without_validation():
         what = f"No setting of the grid of {', '.join(names)} can be chosen without a validation part"
         raise WrongSettingsError(f"{what}: --set validation=0.05, or select one setting with --only.")
-    check_networks(runs, networks, "name it with --set or --only net=..., or use it once with aol train --net")
-    if args.ray is not None and args.shard is not None:
-        raise WrongSettingsError("--ray and --shard contradict each other: Ray shares out the runs itself.")
     folders = {name: str(absolute(each)) for name, each in (_pair("--data", text) for text in args.data)}
     if strange := sorted(folders.keys() - {run.data for run in runs}):
         named = ", ".join(sorted({run.data for run in runs}))
         raise WrongSettingsError(f"--data: the study names no data set {strange[0]!r}; it has {named}.")
     data_dir = absolute(args.data_dir)
-    options = options_of(args, data_dir=data_dir, networks=False, device=args.device if args.ray is None else "cpu")
+    options = options_of(args, data_dir=data_dir, networks=False)
     path = Path(args.study).expanduser()
     choice: dict[str, Json] = {name: getattr(args, name) for name in _CHOICE}
     request: dict[str, Json] = {  # for `aol resume`, from any folder
@@ -196,25 +187,26 @@ def _carry_out(args: argparse.Namespace, networks: Sequence[str]) -> int:
         "runs": [dict(run.as_dict()) for run in runs],
     }
 
-    def opened(some: Sequence[Settings]) -> dict[str, AnyPair]:
-        pairs = _open(folders, data_dir, some)
-        write_request(store.folder, request)  # by now the folder is locked
-        return pairs
-
     if options.minutes is not None:
         runs = study.fewest_missing_first(study_status(study, store).complete)
-    progress = progress_for(args, study.name)
+    opened, progress = partial(_open, folders, data_dir), progress_for(args, study.name)
     start = time.monotonic()
     try:
-        if args.ray is None:
-            outcome = train(runs, store, opened, options, progress, keep=OVER_TIME, require=study.keep, asked=asked)
-        else:
-            from aol.lab.study.ray import train_on_ray
-
-            given = args.ray, runs, store, opened, options, progress
-            outcome = train_on_ray(*given, device=args.device, folders=folders, require=study.keep)
+        outcome = train(
+            runs,
+            store,
+            opened,
+            options,
+            progress,
+            keep=OVER_TIME,
+            require=study.keep,
+            prepare=lambda _: write_request(store.folder, request),
+            work=work_of(args, opened),
+        )
     finally:
         progress.close()
+    if outcome.signal == signal.SIGINT:
+        raise KeyboardInterrupt
     status, seconds = study_status(study, store), time.monotonic() - start
     more = {"trained": outcome.trained, "seconds": round(seconds, 3), "stopped": outcome.stopped}
     _print_status(args, status, {**more, "untrained": outcome.untrained})
@@ -223,11 +215,7 @@ def _carry_out(args: argparse.Namespace, networks: Sequence[str]) -> int:
         print(f"Trained {outcome.trained} run{'s' * (outcome.trained != 1)} in {duration(seconds)}.{stopped}")
         if len(status.complete) == len(status.runs):
             print(f"The table: {_show_command(args)}")
-        elif len(options.shares) == 1 and not outcome.stopped:
-            print(
-                f"Share {'{}/{}'.format(*options.shares[0])} is complete. Join the shares: aol study gather FOLDER..."
-            )
-    return 143 if outcome.terminated else 1 if status.failed or outcome.untrained else 0
+    return 128 + outcome.signal if outcome.signal else 1 if status.failed or outcome.untrained else 0
 
 
 def _show_command(args: argparse.Namespace) -> str:
@@ -237,11 +225,13 @@ def _show_command(args: argparse.Namespace) -> str:
     return shlex.join(["aol", "study", "show", args.study, *(f"--{name}={text}" for name, text in given)])
 
 
-def resume(args: argparse.Namespace, request: Mapping[str, Json]) -> int | None:
+def resume(args: argparse.Namespace, request: dict[str, Json]) -> int | None:
     """Continue the study that a folder was last used for; `args` holds the flags of `aol resume`."""
-    asked = {"study": request.get("study"), "out": str(args.folder), "stopped": _STOPPED}
-    add_noted(args, _CHOICE, request.get("choice"), request.get("options"), asked)
-    return _carry_out(args, ())
+    from aol.lab.train.request import requested_choice, requested_options
+
+    asked = {"study": str(request.get("study")), "out": str(args.folder), "stopped": _STOPPED}
+    add_noted(args, _CHOICE, requested_choice(request), requested_options(request), asked)
+    return _run(args)
 
 
 @command(
@@ -370,26 +360,3 @@ def _draw(args: argparse.Namespace) -> None:
         print(json.dumps({"figure": str(path), "of": picture.of, "panels": panels, "notes": picture.notes}))
     else:
         print(plain_lines("\n".join((*picture.notes, f"Written: {path}"))), file=sys.stderr)
-
-
-@command(
-    "study gather",
-    "Copy runs from other folders, after checking them.",
-    ("aol study gather share-1 share-2 --out results", "aol study gather records.tgz"),
-    value("sources", "FROM", "a folder of runs, a run, or a tar archive of runs", nargs="+"),
-    _OUT,
-)
-def _gather(args: argparse.Namespace) -> int:
-    from aol.lab.study.gather import gather
-    from aol.records.store import Store
-
-    store = Store(args.out)
-    gathered = gather([Path(source) for source in args.sources], store)
-    numbers = {"new": gathered.new, "known": gathered.known, "unfinished": gathered.unfinished}
-    refused = [{"file": name, "why": why} for name, why in gathered.refused]
-    lines = [f"{gathered.new} new runs in {store.folder}, {gathered.known} already there."]
-    lines += [f"Not copied: {gathered.unfinished} unfinished."] if gathered.unfinished else []
-    tell(args, {**numbers, "refused": refused}, lines)
-    for name, why in () if args.json else gathered.refused:
-        print(plain_lines(f"Refused: {name}: {why}."), file=sys.stderr)
-    return 1 if gathered.refused else 0

@@ -7,26 +7,17 @@ import contextlib
 import itertools
 import os
 import shutil
-from collections.abc import Sequence
+import signal
+from collections.abc import Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from aol.cli.execution import (
-    EXECUTION,
-    PARALLEL,
-    add_noted,
-    check_networks,
-    is_first,
-    noted,
-    options_of,
-    progress_for,
-    unchanged,
-)
+from aol.cli.execution import EXECUTION, add_noted, is_first, noted, options_of, progress_for, unchanged, work_of
 from aol.cli.flags import KEEP_SAMPLES, OUTPUT, in_flags, runs_of, setting_flags, settings_of
-from aol.cli.output import note
 from aol.cli.parser import check_data, command, path, value
-from aol.cli.show import print_json, print_runs, what_is_left
+from aol.cli.show import print_json, print_runs
 from aol.lab.engine.device import launched
 from aol.lab.settings import Settings, WrongSettingsError
 
@@ -40,7 +31,6 @@ BASE = Path("runs")  # of folders that were not named
 _SLOW_PIXELS = 128
 _ENOUGH = 3.0  # moves of margins in a training, times their gain
 _SEVERAL = "Every setting takes several values with commas between them; each combination is a run."
-_EXECUTION = (*EXECUTION, *PARALLEL)
 
 
 @command(
@@ -51,7 +41,7 @@ _EXECUTION = (*EXECUTION, *PARALLEL)
         "aol train --data cifar10 --imbalance 100 --weighting none,aol --out runs/cifar10",
         "aol train --data photos --image-size 64 --weighting none,aol --keep-samples",
     ),
-    groups=setting_flags("train") | {"output and resuming": (*OUTPUT, KEEP_SAMPLES), "execution": _EXECUTION},
+    groups=setting_flags("train") | {"output and resuming": (*OUTPUT, KEEP_SAMPLES), "execution": EXECUTION},
 )
 @command(
     "stream",
@@ -60,7 +50,7 @@ _EXECUTION = (*EXECUTION, *PARALLEL)
         "aol stream --weighting none,cb,aol --seed 0-2",
         "aol stream --stream access --fraction 0.1 --memory reservoir:1000",
     ),
-    groups=setting_flags("stream") | {"output and resuming": OUTPUT, "execution": _EXECUTION},
+    groups=setting_flags("stream") | {"output and resuming": OUTPUT, "execution": EXECUTION},
 )
 def _train(args: argparse.Namespace) -> int:
     """Train; errors about settings name the flags of the command line."""
@@ -78,13 +68,10 @@ def _carry_out(args: argparse.Namespace, runs: Sequence[Settings]) -> int:
     """Train the runs of `aol train` or `aol stream` into `--out`, and note there what was asked for."""
     from aol.records.store import Store
 
-    check_networks(runs, [run.net for run in runs], "")
     out = _output_folder(args)
     request: dict[str, Json] = {"command": args.command, "directory": os.getcwd(), "options": noted(args)}
-    # Shares of one folder are trained by commands of their own: each finds the runs of the others there.
-    resume = args.resume or args.shard is not None
     try:
-        return train_runs(args, runs, Store(out), request, resume=resume)
+        return train_runs(args, runs, Store(out), request, resume=args.resume)
     except BaseException:
         empty = not any(path.is_file() and path.name != ".lock" for path in out.rglob("*"))
         if empty and args.out is None and not args.resume:
@@ -98,10 +85,10 @@ def _carry_out(args: argparse.Namespace, runs: Sequence[Settings]) -> int:
     "Continue the runs of a folder: what was asked for is read from it, flags are needed only to change how.",
     ("aol resume runs/latest", "aol resume runs/cifar10 --device cuda:1 --minutes 60"),
     value("folder", "FOLDER", "--out of aol train, aol stream or aol study run", type=path),
-    groups={"execution": unchanged(_EXECUTION)},
+    groups={"execution": unchanged(EXECUTION)},
 )
 def _resume(args: argparse.Namespace) -> int | None:
-    from aol.lab.train.job import requested_runs
+    from aol.lab.train.request import requested_options, requested_runs
     from aol.records.store import Store, read_request
 
     if not args.folder.is_dir():
@@ -110,66 +97,53 @@ def _resume(args: argparse.Namespace) -> int | None:
     if request is None:
         raise WrongSettingsError(
             f"{args.folder} does not say what to continue: aol resume takes the --out of aol train, aol stream or "
-            "aol study run. For gathered runs, use aol study run."
+            "aol study run."
         )
     if request.get("command") == "study":
         from aol.cli import study
 
-        status = study.resume(args, request)
-        for sentence in what_is_left(args.folder)[1] if is_first() else ():
-            note(sentence)
-        return status
-    options = request.get("options")
-    if hasattr(args, "shard") and isinstance(options, dict):  # a share that only begins now is noted, too
-        request["options"] = options | {"shares": [list(args.shard)]}
-    add_noted(args, {"out": str(args.folder), "fresh": False}, options)
-    runs = requested_runs(request)
-    check_networks(runs, (), f"use aol {request.get('command')} with --net and --resume")
-    return train_runs(args, runs, Store(args.folder), request, resume=True)
+        return study.resume(args, request)
+    add_noted(args, {"out": str(args.folder), "fresh": False}, requested_options(request))
+    return train_runs(args, requested_runs(request), Store(args.folder), request, resume=True)
 
 
 def train_runs(
     args: argparse.Namespace, runs: Sequence[Settings], store: Store, request: dict[str, Json], *, resume: bool
 ) -> int:
     """Train runs and print what came of it; return the exit status."""
-    from aol.lab.train import driver, job
+    from aol.lab.train import driver
+    from aol.lab.train.request import prepare
     from aol.records.store import resume_command
     from aol.records.table import frame_of
 
     options = options_of(args)
     args.stopped = f"`{resume_command(store.folder)}` continues from the last checkpoint"
-    directory = Path(str(request.get("directory") or ""))
+    opened = partial(_open, Path(str(request.get("directory") or "")), args.data_dir)
     progress = progress_for(args)
 
-    def opened(some: Sequence[Settings]) -> dict[str, AnyPair]:
-        pairs = _open(directory, args.data_dir, some)
-        if is_first():
-            _warn_of_small_gains([] if resume else some, progress)
-        if is_first() and options.device.type == "cpu":
-            _warn_of_large_images(some, pairs, progress)
-        return pairs
-
-    def prepare() -> None:
-        part: tuple[int, int] | None = args.shard
-        share = None if part is None else job.share_of(runs, part[0], part[1], options.together)
-        job.prepare(runs, store, request, resume=resume, fresh=args.fresh, share=share)
+    def begin(pairs: Mapping[str, AnyPair]) -> None:
+        _warn_of_small_gains([] if resume else runs, progress)
+        if options.device.type == "cpu":
+            _warn_of_large_images(runs, pairs, progress)
+        prepare(runs, store, request, resume=resume, fresh=args.fresh)
         if args.out is None and not args.resume:
             _link(BASE / "latest", store.folder.name)
 
     try:
-        outcome = driver.train(runs, store, opened, options, progress, prepare=prepare)
+        work = work_of(args, opened)
+        outcome = driver.train(runs, store, opened, options, progress, fresh=args.fresh, prepare=begin, work=work)
     finally:
         progress.close()
+    if outcome.signal == signal.SIGINT:
+        raise KeyboardInterrupt
     read = [(store.path(run.run_id), store.get(run.run_id)) for run in (runs if is_first() else [])]
     frame = frame_of((folder, run) for folder, run in read if run is not None)
     if is_first() and args.json:
         print_json(frame)
-        for sentence in what_is_left(store.folder)[1]:
-            note(sentence)
     elif is_first():
         print_runs(frame, [store.folder], asked=len(runs))
     failed = any(run.failed_at_epoch is not None for run in frame.runs.values())
-    return 143 if outcome.terminated else 1 if failed or outcome.untrained else 0
+    return 128 + outcome.signal if outcome.signal else 1 if failed or outcome.untrained else 0
 
 
 def _open(directory: Path, data_dir: str | None, runs: Sequence[Settings]) -> dict[str, AnyPair]:
@@ -194,10 +168,10 @@ def _warn_of_small_gains(runs: Sequence[Settings], progress: Silent) -> None:
             )
 
 
-def _warn_of_large_images(runs: Sequence[Settings], pairs: dict[str, AnyPair], progress: Silent) -> None:
+def _warn_of_large_images(runs: Sequence[Settings], pairs: Mapping[str, AnyPair], progress: Silent) -> None:
     from aol.lab.engine.source import shape_of
 
-    for run in {run.data: run for run in runs}.values():
+    for run in {run.data: run for run in runs if run.data in pairs}.values():
         size = shape_of(pairs[run.data], run.image_size)[1]
         if size >= _SLOW_PIXELS:
             text = f"images of {size} pixels train slowly on a CPU: add --image-size 64, or use a GPU."

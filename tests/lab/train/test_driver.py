@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,13 +15,13 @@ from aol._files import FolderInUseError
 from aol.lab.engine.loop import Loop
 from aol.lab.engine.source import AnyPair
 from aol.lab.settings import Settings, WrongSettingsError
-from aol.lab.train import group_training, groups
-from aol.lab.train.driver import Stop, train
-from aol.lab.train.groups import ExecutionOptions, lock_name, new_group
-from aol.lab.train.job import Job, Outcome, prepare, requested_runs
-from aol.lab.train.progress import Silent, Status, Tally, duration
-from aol.records.store import Store, read_request, write_request
-from tests.support.running import PATIENCE, told
+from aol.lab.train import group_training
+from aol.lab.train.driver import Outcome, train
+from aol.lab.train.group_training import Stop
+from aol.lab.train.groups import ExecutionOptions, new_group
+from aol.lab.train.progress import Silent
+from aol.records.store import Store
+from tests.support.running import told
 from tests.support.tiny_runs import CPU, settings, stream_settings, tiny_pair
 
 OPTIONS = ExecutionOptions(CPU, together=2)
@@ -35,16 +35,18 @@ class Heard(Silent):
     def __init__(self) -> None:
         super().__init__()
         self.said: list[str] = []
-        self.statuses: list[Status] = []
+        self.tallies: list[tuple[int, float]] = []
         self.groups: list[tuple[int, ...]] = []
 
     def say(self, text: str) -> None:
         self.said.append(text)
 
-    def update(self, status: Status, doing: str, loop: Loop | None = None) -> None:
-        self.statuses.append(status)
-        if loop is not None and loop.epoch == 0:
-            self.groups.append(tuple(run.seed for run in loop.runs))
+    def begin(self, loop: Loop) -> None:
+        self.groups.append(tuple(run.seed for run in loop.runs))
+        super().begin(loop)
+
+    def show(self, doing: str, *, last: bool = False) -> None:
+        self.tallies.append((self.tally.done, self.tally.share))
 
 
 def runs_of(seeds: Sequence[int] = range(5), **given: object) -> list[Settings]:
@@ -59,8 +61,7 @@ def test_only_what_is_missing_or_damaged_is_trained(tmp_path: Path) -> None:
     runs, heard = runs_of(), Heard()
     assert train(runs, Store(tmp_path), opened, OPTIONS, heard).trained == 5
     assert heard.groups == [(0, 1), (2, 3), (4,)]
-    assert [status.done for status in heard.statuses][-1] == 5
-    assert heard.statuses[-1].share == 1.0
+    assert heard.tallies[-1] == (5, 1.0)
     before = told(tmp_path)
     assert trained(runs, tmp_path).trained == 0
     store = Store(tmp_path)
@@ -107,85 +108,52 @@ def test_a_stream_records_the_threshold_of_every_step(tmp_path: Path) -> None:
     assert (record.over_time["age"] != record.over_time["smoothed_age"]).any()
 
 
-# Shares
-
-
-@pytest.mark.parametrize("count", [1, 2, 3, 7])
-def test_shards_are_disjoint_complete_and_independent_of_what_is_trained(count: int, tmp_path: Path) -> None:
-    runs = runs_of(range(7))
-    store = Store(tmp_path)
-    whole = [
-        Job(runs, store, replace(OPTIONS, shares=((number, count),)), opened, Silent()).runs
-        for number in range(1, count + 1)
-    ]
-    assert sorted(run.seed for share in whole for run in share) == list(range(7))
-    trained(runs[:4], tmp_path)
-    again = [
-        Job(runs, store, replace(OPTIONS, shares=((number, count),)), opened, Silent()).runs
-        for number in range(1, count + 1)
-    ]
-    assert again == whole
-
-
-def test_a_shard_leaves_the_files_that_another_is_writing(tmp_path: Path) -> None:
-    half_written = tmp_path / ".request.json.abc.part"
-    half_written.touch()
-    trained(runs_of([0, 1]), tmp_path, replace(OPTIONS, shares=((1, 2),), together=1))
-    assert half_written.exists()
-    trained(runs_of([0, 1]), tmp_path, OPTIONS)  # with the folder for itself: whoever wrote it is gone
-    assert not half_written.exists()
-
-
-def test_shards_in_one_folder_make_the_records_of_one_process(tmp_path: Path) -> None:
-    runs = runs_of(range(4))
-    trained(runs, tmp_path / "one")
-    for number in (2, 1):
-        trained(runs, tmp_path / "two", replace(OPTIONS, shares=((number, 2),)))
-    assert told(tmp_path / "one") == told(tmp_path / "two")
-
-
-def test_several_shares_in_one_process_are_grouped_as_in_several(tmp_path: Path) -> None:
-    runs, options, heard = runs_of(range(6)), replace(OPTIONS, together=None), [Heard(), Heard()]
-    for number in (1, 3):
-        train(runs, Store(tmp_path / "two"), opened, replace(options, shares=((number, 3),)), heard[0])
-    train(runs, Store(tmp_path / "one"), opened, replace(options, shares=((1, 3), (3, 3))), heard[1])
-    assert heard[0].groups == heard[1].groups == [(0, 1), (4, 5)]
-    assert told(tmp_path / "one") == told(tmp_path / "two")
-
-
-def test_shares_do_not_depend_on_the_order_of_training(tmp_path: Path) -> None:
-    asked = [*runs_of(range(3)), *runs_of(range(3), batch_size=45)]
-    shares = [
-        Job(runs, Store(tmp_path), replace(OPTIONS, shares=(share,)), opened, Silent(), asked=asked).runs
-        for share, runs in (((1, 2), asked), ((2, 2), asked[::-1]))
-    ]
-    assert sorted(run.run_id for share in shares for run in share) == sorted(run.run_id for run in asked)
-
-
-def test_shares_that_are_noted_at_the_same_moment_add_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("aol.records.store._TURN", PATIENCE)
-    request = {"ids": ["a"], "runs": [{}]}
-    shares = [[[number, 8]] for number in range(1, 9)]
-    with ThreadPoolExecutor() as threads:
-        list(threads.map(lambda each: write_request(tmp_path, request | {"options": {"shares": each}}), shares))
-    noted = (read_request(tmp_path) or {})["options"]
-    assert isinstance(noted, dict)
-    assert sorted(noted["shares"]) == [each for share in shares for each in share]
-
-
 # Runs together
 
 
+def begun(runs: Sequence[Settings], store: Store) -> Path:
+    """A group as a process leaves it that is killed before its first checkpoint; returns that of the checkpoint."""
+    group = new_group(runs, store)
+    group.folder.mkdir(parents=True)
+    (group.folder / "group.json").write_text(json.dumps({"runs": [run.as_dict() for run in runs]}))
+    return group.checkpoint
+
+
+def test_a_group_without_a_checkpoint_is_planned_again(tmp_path: Path) -> None:
+    runs, heard = runs_of(range(3)), Heard()
+    begun(runs, Store(tmp_path))
+    assert train(runs, Store(tmp_path), opened, OPTIONS, heard).trained == 3
+    assert heard.groups == [(0, 1), (2,)]
+    assert not (tmp_path / "work").exists()
+
+
 def test_a_group_with_a_damaged_checkpoint_starts_again_as_one(tmp_path: Path) -> None:
-    runs, store = runs_of(range(2)), Store(tmp_path)
-    job = Job(runs, store, OPTIONS, opened, Silent())
-    begun = groups.new_group(runs, store)
-    job.begin(begun)
-    begun.checkpoint.write_bytes(b"damaged")
-    heard = Heard()
-    assert train(runs, store, opened, OPTIONS, heard).trained == 2
-    assert heard.groups == [(0, 1)]
+    runs, heard = runs_of(range(3)), Heard()
+    begun(runs, Store(tmp_path)).write_bytes(b"damaged")
+    assert train(runs, Store(tmp_path), opened, OPTIONS, heard).trained == 3
+    assert heard.groups == [(0, 1, 2)]
     assert any("start again from the first epoch" in text for text in heard.said)
+
+
+def test_groups_of_runs_that_are_not_asked_for_are_left_unless_they_are_complete(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    trained(runs_of([0]), tmp_path)
+    complete, others = begun(runs_of([0]), store), begun(runs_of([7]), store)
+    others.write_bytes(b"of another process")
+    (tmp_path / "work" / "unknown").mkdir()  # its process was killed while it made it
+    trained(runs_of([1]), tmp_path)
+    assert not complete.parent.exists()
+    assert [path.name for path in (tmp_path / "work").iterdir()] == [others.parent.name]
+
+
+def test_large_networks_that_cannot_be_stacked_are_trained_one_after_the_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("aol.lab.nets.obstacle", lambda net: "its layers are of another kind", raising=False)
+    heard = Heard()
+    train(runs_of([0, 1]), Store(tmp_path), opened, OPTIONS, heard)
+    assert heard.groups == [(0,), (1,)]
+    assert heard.said[0] == "Runs are trained one after the other: its layers are of another kind."
 
 
 # Stopping
@@ -195,9 +163,7 @@ def test_a_time_limit_keeps_what_was_done_and_the_rest_is_trained_later(tmp_path
     runs = [settings(epochs=60, seed=seed) for seed in (0, 1)]
     trained(runs, tmp_path / "straight")
     outcome = trained(runs, tmp_path / "parts", replace(OPTIONS, minutes=0.02 / 60))
-    assert outcome.stopped
-    assert not outcome.terminated
-    assert outcome.trained == 0
+    assert outcome == Outcome(trained=0, stopped=True)
     record = Store(tmp_path / "parts").get(runs[0].run_id)
     assert record is None or not record.finished
     outcome = trained(runs, tmp_path / "parts")
@@ -245,88 +211,48 @@ def test_a_single_run_that_does_not_fit_is_reported_and_the_others_are_trained(
     monkeypatch.setattr(group_training, "make_loop", limited)
     outcome = trained([too_large, *runs_of([0])], tmp_path)
     assert outcome.trained == 1
-    assert outcome.untrained == {too_large.run_id: "no room"}
+    assert list(outcome.untrained) == [too_large.run_id]
+    assert "no room" in outcome.untrained[too_large.run_id]
     assert not (tmp_path / "work").exists()
 
 
-# Requests
-
-
-def test_a_request_says_what_was_asked_for(tmp_path: Path) -> None:
-    runs, store = runs_of([0, 1]), Store(tmp_path)
-    prepare(runs, store, {"command": "train"})
-    request = read_request(tmp_path)
-    assert request is not None
-    assert requested_runs(request) == runs
-    prepare(runs_of([7]), store, {"command": "train"})  # nothing was trained: the folder is free
-    trained(runs_of([7]), tmp_path)
-    with pytest.raises(WrongSettingsError, match="already holds runs"):
-        prepare(runs_of([7]), store, {"command": "train"})
-    with pytest.raises(WrongSettingsError, match="holds other runs"):
-        prepare(runs, store, {"command": "train"}, resume=True)
-    prepare(runs_of([7]), store, {"command": "train"}, resume=True)
-    prepare(runs, store, {"command": "train"}, fresh=True)
-    assert store.ids() == []
-
-
-def test_a_request_of_another_version_is_refused(tmp_path: Path) -> None:
-    request = {"ids": ["a"], "runs": [{"data": "tiny", "strength": 3}]}
-    (tmp_path / "request.json").write_text(json.dumps(request))
-    with pytest.raises(WrongSettingsError, match="another version of aol"):
-        requested_runs(read_request(tmp_path) or {})
+# Folders
 
 
 def test_a_folder_has_one_writer(tmp_path: Path) -> None:
-    store = Store(tmp_path)
-    with store.lock(), pytest.raises(FolderInUseError):
+    with Store(tmp_path).lock(), pytest.raises(FolderInUseError):
         trained(runs_of([0]), tmp_path)
-    second = replace(OPTIONS, shares=((2, 2),), together=1)
-    with store.lock(lock_name((1, 2), runs_of([0, 1]), second)):
-        trained(runs_of([0, 1]), tmp_path, second)
-        assert len(store.ids()) == 1
-        for runs, options in ((runs_of([0, 1, 2]), second), (runs_of([0, 1]), replace(second, together=2))):
-            with pytest.raises(FolderInUseError):  # their shares may have runs of the first
-                trained(runs, tmp_path, options)
 
 
-def test_a_share_leaves_what_another_process_trains_again(tmp_path: Path) -> None:
-    runs = runs_of([0, 1])
-    trained(runs, tmp_path)
-    other = new_group(runs[:1], Store(tmp_path))  # its record is complete, but samples are missing, say
-    Job(runs, Store(tmp_path), OPTIONS, opened, Silent()).begin(other)
-    job = Job(runs, Store(tmp_path), replace(OPTIONS, shares=((2, 2),), together=1), opened, Silent())
-    assert job.next_group() is None
-    assert other.folder.exists()
-    assert Job(runs, Store(tmp_path), OPTIONS, opened, Silent()).next_group() is None
-    assert not other.folder.exists()
+@pytest.mark.parametrize("how", ["moved", "deleted"])
+def test_a_folder_that_goes_away_while_runs_train_stops_them_with_one_sentence(how: str, tmp_path: Path) -> None:
+    out, moved = tmp_path / "out", tmp_path / "moved"
+    straight = tmp_path / "straight"
+    runs = [settings(epochs=4, seed=seed) for seed in (0, 1)]
+
+    class Away(Heard):
+        def epoch(self, loop: Loop) -> None:
+            if loop.epoch == 2:
+                out.rename(moved)
+                if how == "deleted":
+                    shutil.rmtree(moved)
+
+    options = replace(OPTIONS, checkpoint_seconds=0.0)
+    with pytest.raises(RuntimeError, match="was moved or deleted while"):
+        train(runs, Store(out), opened, options, Away())
+    assert not out.exists()  # nothing is split over two places
+    if how == "moved":
+        assert train(runs, Store(moved), opened, options, heard := Heard()).trained == 2
+        assert "Continuing 2 runs after epoch 1." in heard.said
+        trained(runs, straight)
+        assert told(moved) == told(straight)
 
 
 def test_what_is_wrong_with_settings_or_data_is_told_before_anything_is_written(tmp_path: Path) -> None:
     out = tmp_path / "out"
     runs = [settings(net="resnet34")]
     with pytest.raises(WrongSettingsError, match="does not fit the images"):
-        train(runs, Store(out), opened, OPTIONS, Silent(), prepare=lambda: None)
+        train(runs, Store(out), opened, OPTIONS, Silent(), prepare=lambda _: None)
     with pytest.raises(WrongSettingsError, match="--keep-samples"):
-        train(
-            [stream_settings()], Store(out), opened, replace(OPTIONS, keep_samples=True), Silent(), prepare=lambda: None
-        )
+        trained([stream_settings()], out, replace(OPTIONS, keep_samples=True), prepare=lambda _: None)
     assert not out.exists()
-
-
-# The time that is left
-
-
-def test_the_time_left_is_estimated_from_the_work_done(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = [100.0]
-    monkeypatch.setattr("aol.lab.train.progress.time.monotonic", lambda: clock[0])
-    runs = [settings(epochs=10, seed=0), settings(epochs=30, seed=1)]
-    tally = Tally(runs, runs, opened(runs))
-    tally.begin(runs[:1], 0)
-    clock[0] += 5.0
-    tally.epoch(runs[:1], 5)
-    status = tally.status()
-    assert (status.done, status.total, status.share) == (0, 2, 5 / 40)
-    assert status.seconds_left == pytest.approx(35.0)
-    tally.finish(runs)
-    assert tally.status() == Status(2, 2, 1.0, None)
-    assert [duration(seconds) for seconds in (0.2, 61, 7260)] == ["1 s", "1 min", "2 h 1 min"]

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import signal
-import time
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +11,6 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from sklearn.metrics import balanced_accuracy_score, f1_score, precision_score, recall_score
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from aol.cli import main
 from aol.lab import nets
@@ -22,6 +18,7 @@ from aol.lab.data import open_data
 from aol.lab.engine import OfflineLoop
 from aol.lab.engine.history import CLASS, EPOCH
 from aol.lab.settings import Settings
+from aol.records.previews import read_previews
 from aol.records.record import read_run
 from aol.records.samples import read_samples
 from aol.records.store import find_runs
@@ -30,7 +27,7 @@ from tests.support.tiny_runs import small_networks
 
 DOCS = Path(__file__).resolve().parents[3] / "docs" / "records.md"
 WORDS = ["train", "--epochs", "4", "--weighting", "aol", "--seed", "3,4", "--validation", "0.2",
-         "--keep-samples", "--tensorboard", "--eval-every", "2", "--json"]  # fmt: skip
+         "--keep-samples", "--eval-every", "2", "--json"]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -71,10 +68,10 @@ def test_records_are_complete_and_what_was_not_measured_is_unknown(out: Path) ->
     run = read_run(run_of(out, 3))
     assert run.epochs.tolist() == [1, 2, 3, 4]
     of_others = {"threshold", "test_conflict_accuracy", "test_worst_group", "train_seconds", "data_seconds"}
-    assert set(run.curves) == set(EPOCH) - {"epoch", "train_accuracy_error"} - of_others
-    assert set(run.over_time) == set(CLASS) - {"offset", "train_accuracy_error"}  # of margins, of sampled clean passes
+    assert set(run.curves) == set(EPOCH) - {"epoch"} - of_others
+    assert set(run.over_time) == set(CLASS) - {"offset"}  # of margins
     for name, values in run.curves.items():
-        tested = name.startswith("test_") or name == "validation_accuracy"
+        tested = name.startswith("test_") or name in ("validation_accuracy", "averaged_accuracy")
         assert np.isfinite(values).tolist() == ([False, True] * 2 if tested else [True] * 4), name
     for name, rows in run.over_time.items():
         read = (
@@ -157,41 +154,23 @@ def test_answers_to_samples_are_those_of_the_saved_network(out: Path) -> None:
 
 def test_saved_networks_answer_as_the_records_say(out: Path) -> None:
     folder, test = run_of(out, 3), open_data("digits").test
-    curves = read_run(folder).curves
     net = nets.make("cnn", num_classes=10, in_channels=1, image_size=8, seed=0)
     net.load_state_dict(load_file(folder / "network.safetensors"))
     net.eval()
     with torch.no_grad():
         right = net(test.images.float() / 128 - 1).argmax(1) == test.labels
-    assert curves["test_accuracy"][-1] == pytest.approx(float(right.float().mean()), abs=1e-6)
+    assert read_run(folder).curves["test_accuracy"][-1] == pytest.approx(float(right.float().mean()), abs=1e-6)
 
 
-def test_tensorboard_reads_what_was_written(out: Path) -> None:
+def test_previews_are_the_images_of_the_oldest_samples_as_they_were_shown(out: Path) -> None:
     folder = run_of(out, 3)
-    events = EventAccumulator(str(folder / "tensorboard"))
-    events.Reload()
-    curves = read_run(folder).curves
-    for name in ("train_loss", "train_accuracy", "lr"):
-        found = {event.step: event.value for event in events.Scalars(name)}
-        assert found == {epoch: pytest.approx(value, rel=1e-5) for epoch, value in enumerate(curves[name], 1)}
-    assert [event.step for event in events.Scalars("test_accuracy")] == [2, 4]
-    assert {f"class_age/{c}" for c in range(10)} <= set(events.Tags()["scalars"])
-
-
-@pytest.mark.usefixtures("_loaded")
-def test_tensorboard_shows_each_epoch_of_a_resumed_run_once(tmp_path: Path) -> None:
-    words = ["train", "--epochs", "40", "--tensorboard", "--checkpoint-seconds", "0.05", "--out", str(tmp_path)]
-    child = forked(words)
-    while not list(tmp_path.rglob("checkpoint.pt")):
-        time.sleep(0.002)
-    time.sleep(0.1)
-    os.kill(child, signal.SIGKILL)
-    assert status_of(child) == -signal.SIGKILL
-    assert status_of(forked([*words, "--resume"])) == 0
-    (folder,) = tmp_path.rglob("tensorboard")
-    events = EventAccumulator(str(folder))
-    events.Reload()
-    assert [event.step for event in events.Scalars("train_loss")] == list(range(1, 41))
+    table, images = read_samples(folder / "samples.safetensors", folder.name), open_data("digits").train.images
+    assert table is not None
+    kept = read_previews(folder).images
+    assert int(table.ema.argmax()) in kept
+    assert {int(table.label[row]) for row in kept} == set(range(10))
+    for row, picture in kept.items():
+        assert torch.equal(picture, images[int(table.index[row])])
 
 
 @pytest.mark.usefixtures("_loaded")

@@ -1,82 +1,48 @@
-"""Train runs: group after group, resumable at any moment, in one process or several.
+"""Train runs: group after group, resumable at any moment.
 
 `train` takes a list of runs and a store, and trains those that have no complete record. Runs that can be trained as one
 network form a group. A group in progress has a folder, `FOLDER/work/GROUP/`, with `group.json` (its runs) and
 `checkpoint.pt`; it is always continued as it was begun, because the results of runs that are trained together equal
-those of single runs only up to rounding.
+those of single runs only up to rounding. Several processes of torchrun share every batch of one run; the first writes.
 """
 
 from __future__ import annotations
 
 import contextlib
 import gc
-import math
-import pickle
+import json
 import signal
-import threading
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import timedelta
-from pathlib import Path
-from types import FrameType
+from typing import TypeAlias, TypeVar
 
+import torch
 import torch.distributed as dist
 
-from aol._files import acquire, is_locked, remove_partial_files
+from aol._files import UnusableFolderError, remove_partial_files, write_atomically
 from aol.lab.engine.device import launched
-from aol.lab.engine.loop import Loop
-from aol.lab.settings import Settings, WrongSettingsError
-from aol.lab.train.from_loop import RecordWriter
-from aol.lab.train.group_training import GroupTooLargeError, train_group
-from aol.lab.train.groups import ExecutionOptions, RunGroup, check, lock_name, remove_leftovers, shares_of
-from aol.lab.train.job import Job, OpenData, Outcome
-from aol.lab.train.loggers import Loggers
-from aol.lab.train.progress import Silent, describe, duration, imbalance_note
-from aol.lab.train.validate import get_valid, is_complete
-from aol.records.store import Store, resume_command
+from aol.lab.engine.source import AnyPair
+from aol.lab.settings import Settings, WrongSettingsError, groups
+from aol.lab.train.group_training import Stop, in_place, is_out_of_memory, train_group
+from aol.lab.train.groups import ExecutionOptions, RunGroup, begun_groups, check, most_together, new_group, remove_group
+from aol.lab.train.progress import Silent, duration
+from aol.lab.train.validate import is_complete, read_valid
+from aol.records import samples
+from aol.records.record import FILE, DamagedRunError
+from aol.records.store import Store
 
-_SHOW_EVERY = 0.5  # seconds between two displays within an epoch
-_PATIENCE = timedelta(minutes=10)  # with processes that only meet before they train
+OpenData: TypeAlias = Callable[[Sequence[Settings]], dict[str, AnyPair]]
+T = TypeVar("T")
 
 
 @dataclass
-class Stop:
-    """When to stop: after some seconds, or because the system asks for it (SIGTERM)."""
+class Outcome:
+    """What came of it: runs trained now, whether it stopped early, at which signal, and runs that are too large."""
 
-    limit: float | None = None
-    asked: threading.Event = field(default_factory=threading.Event)
-    came: bool = False
-    _start: float = field(default_factory=time.monotonic)
-
-    def before(self, seconds: float) -> bool:
-        """Return whether there is no time left for something that takes so long."""
-        self.came = self.came or self.asked.is_set() or self.left() < seconds
-        return self.came
-
-    def passed(self) -> float:
-        """Return the seconds since the start."""
-        return time.monotonic() - self._start
-
-    def left(self) -> float:
-        """Return the seconds that are left; infinity without a limit."""
-        return math.inf if self.limit is None else self.limit - self.passed()
-
-    @contextlib.contextmanager
-    def on_signal(self) -> Iterator[None]:
-        """Stop cleanly on SIGTERM, which schedulers send before they kill."""
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-
-        def ask(_number: int, _frame: FrameType | None) -> None:
-            self.asked.set()
-
-        before = signal.signal(signal.SIGTERM, ask)
-        try:
-            yield
-        finally:
-            signal.signal(signal.SIGTERM, before)
+    trained: int = 0
+    stopped: bool = False
+    signal: int = 0
+    untrained: dict[str, str] = field(default_factory=dict)
 
 
 def train(
@@ -88,262 +54,215 @@ def train(
     *,
     keep: Sequence[str] | None = None,
     require: Sequence[str] = (),
-    asked: Sequence[Settings] | None = None,
-    prepare: Callable[[], None] | None = None,
+    fresh: bool = False,
+    prepare: Callable[[Mapping[str, AnyPair]], None] | None = None,
+    work: Callable[[Job, Stop], None] | None = None,
 ) -> Outcome:
     """Train all runs that have no complete record; they can be read from the store afterwards.
 
-    `prepare` is called once, when every process has locked its part of the folder, before anything else is written.
-    Shares follow from the order of `asked`, where that of `runs` depends on what is trained.
+    `keep` names the readings by class to keep of every epoch (None: all), `require` those without which a run counts as
+    missing. `prepare` gets the data sets, in the locked folder; with `fresh` it deletes all runs. `work` trains the
+    groups of a job; by default this process does.
     """
-    rank, world = launched()
-    shared = world > 1 and options.parallel == "data"
-    writes = rank == 0 or not shared
-    shares = shares_of(options)
-    share = shares[0] if len(shares) == 1 else None  # of several, none is left to another process
-    divided = asked or runs
-    names = [lock_name((number, world), divided, options) for number in range(1, world + 1)]
+
+    def missing(runs: Sequence[Settings]) -> list[Settings]:
+        return [run for run in runs if not _is_trained(run, store, options, require, progress)]
+
     stop = Stop(None if options.minutes is None else 60 * options.minutes)
-    backend = "nccl" if options.device.type == "cuda" else "gloo"
-    with (
-        _connected(backend) if shared else contextlib.nullcontext(),
-        contextlib.ExitStack() as held,
-        contextlib.ExitStack() as training,
-    ):
+    with _connected(options.device), contextlib.ExitStack() as held:
         # Whatever is wrong with settings or data is reported before anything is written.
-        opened = open_data(runs) if prepare else {}
-        check(runs if prepare else (), opened, options)
+        left = _from_first(lambda: list(runs) if fresh else missing(runs))
+        pairs = open_data(left)
+        check(left, pairs, options)
 
-        def lock() -> None:
-            if writes:
-                store.prepare()
-                held.enter_context(store.lock("" if share is None else lock_name(share, divided, options)))
-            if world > 1 and not shared:
-                training.callback(acquire(store.folder, _training_lock(store, names[rank]), "--out").release)
+        def begin() -> list[Settings]:
+            store.prepare()
+            held.enter_context(store.lock())
+            remove_partial_files(store.folder)
+            if prepare:
+                prepare(pairs)
+            return missing(left)  # another process may have trained some since
 
-        def begin() -> None:
-            if rank == 0 and not (share and options.shares):  # another share's process may be writing a file
-                remove_partial_files(store.folder)
-            if rank == 0 and share is None:
-                remove_leftovers(store)
-            if rank == 0 and prepare:
-                prepare()
-
-        # Processes that share only the list of runs need not communicate while they train.
-        with _connected("gloo", _PATIENCE) if world > 1 and not shared else contextlib.nullcontext():
-            _in_all(lock, world)  # until all have their part, another command may be training runs that begin() deletes
-            _in_all(begin, world)
-        held.enter_context(stop.on_signal())  # not before: SIGTERM ends a process that waits for the others
-        opens = open_data if prepare is None else lambda _: opened
-        job = Job(runs, store, options, opens, progress, keep=keep, require=require, asked=divided)
-        _train_all(job, stop, shared=shared, writes=writes)
-        _say_the_end(job, stop, share)
-        if world > 1 and not shared and not stop.came:
-            training.close()
-            _wait_for_others(runs, job, names, stop)
-    job.outcome.stopped, job.outcome.terminated = stop.came, stop.asked.is_set()
+        left = _from_first(begin)
+        progress.start(runs, left, pairs)
+        job = Job(left, store, pairs, options, progress, keep)
+        with stop.on_signal():
+            (work or _train_here)(job, stop)
+        if job.outcome.trained or stop.came:
+            text = f"{len(runs) - len(job.left)}/{len(runs)} runs complete after {duration(stop.passed())}."
+            why = {0: "the time limit was reached", signal.SIGINT: "interrupted"}.get(stop.signal, "terminated")
+            progress.say(f"{text} Stopped early: {why}." if stop.came else text)
+    job.outcome.stopped, job.outcome.signal = stop.came, stop.signal
     return job.outcome
 
 
-def _say_the_end(job: Job, stop: Stop, share: tuple[int, int] | None) -> None:
-    """Say what was done in the end, and why it ended early."""
-    if not job.outcome.trained and not stop.came:
-        return
-    status = job.tally.status()
-    named = "" if share is None else f"Share {share[0]}/{share[1]}: "
-    text = f"{named}{status.done}/{status.total} runs complete after {duration(stop.passed())}."
-    if stop.came:
-        text += " Stopped early: " + ("terminated." if stop.asked.is_set() else "the time limit was reached.")
-    job.progress.say(text)
+def _is_trained(
+    run: Settings, store: Store, options: ExecutionOptions, require: Sequence[str], progress: Silent
+) -> bool:
+    """Return whether a run has a complete record, and its samples if they are to be kept; say once what is damaged."""
+    folder = store.path(run.run_id)
+    path = folder / FILE
+    try:
+        if not is_complete(read_valid(store, run), require):
+            return False
+        if options.keep_samples:
+            path = folder / samples.FILE
+            if (table := samples.read_samples(path, run.run_id)) is None:
+                raise DamagedRunError("it is missing")
+            samples.read_ids(folder, len(table))
+    except DamagedRunError as error:
+        why = str(error).removeprefix(f"{path}: ").rstrip(".")
+        progress.say_once(f"{path} is damaged and its run is trained again: {why}.")
+        return False
+    return True
 
 
-def _train_all(job: Job, stop: Stop, *, shared: bool, writes: bool) -> None:
-    start_up = 0.0
-    while not _agreed(stop.before(start_up), shared):
-        group = _agreed_group(job, shared, stop.left() - start_up)
-        if group is None:
-            if any(run.run_id not in job.outcome.untrained for run in job.missing()):
-                job.progress.say("No other group of runs would be complete in the time that is left.")
-                stop.came = True
+class Job:
+    """Runs that are `left` to train, by id, one group at a time, so that a group that is too large can be split."""
+
+    def __init__(
+        self,
+        left: Sequence[Settings],
+        store: Store,
+        pairs: Mapping[str, AnyPair],
+        options: ExecutionOptions,
+        progress: Silent,
+        keep: Sequence[str] | None,
+    ) -> None:
+        self.left = {run.run_id: run for run in left}
+        self.store, self.pairs, self.options, self.progress, self.keep = store, pairs, options, progress, keep
+        self.outcome = Outcome()
+        self._most: dict[object, int] = {}  # runs together, by what they have in common
+        self._check_place = in_place(store.folder)
+
+    def next_group(self, busy: Sequence[RunGroup] = ()) -> RunGroup | None:
+        """Return a group that was begun, or a new one; None if nothing is left. `busy` groups are trained elsewhere."""
+        taken = self.outcome.untrained.keys() | {name for group in busy for name in group.ids}
+        wanted = {name: run for name, run in self.left.items() if name not in taken}
+        for group in begun_groups(self.store):
+            if not group.ids.isdisjoint(wanted):
+                if group.checkpoint.exists():
+                    return group
+                remove_group(group.folder)  # nothing was kept: planned again, as is wanted now
+            elif group.ids.isdisjoint(self.left) and all(self._is_finished(name) for name in group.ids):
+                remove_group(group.folder)  # its process was killed while it made or removed it
+        if not wanted:
+            return None
+        first = next(iter(wanted.values()))
+        alike = [run for run in wanted.values() if run.group_key == first.group_key]
+        if len(alike) > 1 and first.group_key not in self._most:
+            self._most[first.group_key], reason = most_together(alike, self.pairs[first.data], self.options)
+            if reason:
+                self.progress.say_once(f"Runs are trained one after the other: {reason}.")
+        return new_group(groups(alike, self._most.get(first.group_key, 1))[0], self.store)
+
+    def _is_finished(self, run_id: str) -> bool:
+        run = self.store.get(run_id)
+        return run is not None and run.finished
+
+    def begin(self, group: RunGroup) -> None:
+        """Note on disk that a group begins."""
+        self._check_place()
+        places = [self.store.path(run.run_id) for run in group.runs]
+        for path in (place / name for place in places for name in (FILE, samples.FILE, samples.IDS)):
+            if path.is_dir():  # else it would be noticed when the record is written, after the training
+                raise UnusableFolderError(f"{path} is a folder in the place of a file: remove it.")
+        for folder in (group.folder, *places):
+            remove_partial_files(folder)
+        content = {"runs": [run.as_dict() for run in group.runs]}
+        write_atomically(group.folder / "group.json", (json.dumps(content, indent=1) + "\n").encode())
+
+    def finish(self, group: RunGroup) -> None:
+        """Count a group whose records were written, and remove its folder."""
+        self.outcome.trained += len(group.runs)
+        for name in group.ids:
+            self.left.pop(name, None)
+        self.progress.finish(group.runs)
+        remove_group(group.folder)
+
+    def split(self, group: RunGroup, reason: str) -> None:
+        """Train fewer runs together from now on; a group that was begun is left for a larger device."""
+        size = len(group.runs)
+        if group.checkpoint.exists():
+            hint = f"continue on a larger device, or delete {group.folder} to start them again"
+            self.leave(group, f"they were begun together and do not fit into memory: {hint} ({reason})")
             return
-        if writes:
-            job.begin(group)
-        here = _GroupTraining(job, group, stop, shared=shared, writes=writes)
+        if size == 1:
+            self.leave(group, f"a single run does not fit into memory: {group.runs[0].method} ({reason})")
+        else:
+            half = self._most[group.runs[0].group_key] = -(-size // 2)
+            self.progress.say(f"{size} runs together do not fit into memory: trying {half} together. ({reason})")
+        remove_group(group.folder)
+
+    def leave(self, group: RunGroup, reason: str) -> None:
+        """Do not train a group."""
+        self.outcome.untrained |= dict.fromkeys(group.ids, reason)
+        self.progress.say(f"{len(group.runs)} runs are not trained: {reason}.")
+
+
+def _train_here(job: Job, stop: Stop) -> None:
+    """Train one group after the other in this process, or in all that torchrun has started."""
+    rank, world = launched()
+    while not stop.before() and (group := _from_first(job.next_group)):
+        if world > 1 and len(group.runs) > 1:
+            out = job.store.folder
+            raise WrongSettingsError(f"{out} was begun by one process with runs trained together: resume it with one.")
+        too_large = None
         try:
-            save = here.save if writes else None
-            loop = train_group(group.runs, job.pairs, job.options, group.checkpoint, here, save)
-        except GroupTooLargeError as error:
-            if shared:
+            if rank == 0:
+                job.begin(group)
+            if not train_group(group, job.pairs, job.options, job.store, stop, job.progress, keep=job.keep):
+                return
+        except (MemoryError, RuntimeError) as error:
+            if world > 1 or not is_out_of_memory(error):
                 raise
-            job.split(group, str(error))
-            continue
-        finally:
-            here.close()
-        if loop is None:
-            return
-        if writes:
+            too_large = str(error).splitlines()[0]
+        if too_large is not None:
+            gc.collect()  # only now: the error held references to everything that was allocated
+            if job.options.device.type == "cuda":
+                torch.cuda.empty_cache()
+            job.split(group, too_large)
+        elif rank == 0:
             job.finish(group)
-        if shared:
-            dist.barrier()  # the next group is planned when the records of this one are written
-        start_up = max(start_up, here.start_up)
-
-
-class _GroupTraining:
-    """Watches the group that is trained here, writes its records, and knows how long its first epoch took."""
-
-    def __init__(self, job: Job, group: RunGroup, stop: Stop, *, shared: bool, writes: bool) -> None:
-        self._job, self._group, self._stop, self._shared, self._writes = job, group, stop, shared, writes
-        self._begun = time.monotonic()
-        self._writer: RecordWriter | None = None
-        self._loggers: Loggers | None = None
-        self._shown = -math.inf
-        self.start_up = 0.0
-
-    def say(self, text: str) -> None:
-        self._job.progress.say(text)
-
-    def begin(self, loop: Loop) -> None:
-        job, options = self._job, self._job.options
-        job.tally.begin(self._group.runs, loop.epoch)
-        if text := imbalance_note(loop):
-            job.progress.say_once(text)
-        if self._writes:
-            self._writer = RecordWriter(
-                loop, job.store, keep=job.keep, networks=options.networks, data_dir=options.data_dir
-            )
-            if options.log:
-                folders = [job.store.path(run.run_id) for run in loop.runs]
-                self._loggers = Loggers(options.log, folders, loop)
-        self._show(loop)
-
-    def epoch(self, loop: Loop) -> None:
-        self._job.tally.epoch(self._group.runs, loop.epoch)
-        self.start_up = self.start_up or time.monotonic() - self._begun
-        if self._loggers:
-            self._loggers.epoch()
-        self._show(loop)
-
-    def _show(self, loop: Loop) -> None:
-        self._job.progress.update(self._job.tally.status(), describe(loop), loop)
-        self._shown = time.monotonic()
-
-    def batch(self, loop: Loop) -> None:
-        if time.monotonic() - self._shown >= _SHOW_EVERY:
-            self._shown = time.monotonic()
-            share = self._job.tally.batch(self._group.runs, loop.epoch, loop.work)
-            self._job.progress.update(self._job.tally.status(), describe(loop, share))
-
-    def stop_before(self, seconds: float) -> bool:
-        return _agreed(self._stop.before(seconds), self._shared)
-
-    def save(self, loop: Loop, finished: bool) -> None:
-        assert self._writer is not None
-        self._writer.write(finished=finished)
-
-    def close(self) -> None:
-        if self._loggers:
-            self._loggers.close()
 
 
 # Several processes
 
 
-def _agreed(stop: bool, shared: bool) -> bool:
-    """Return whether any process that shares the data wants to stop."""
-    if not shared:
-        return stop
-    wishes: list[object] = [None] * dist.get_world_size()
-    dist.all_gather_object(wishes, stop)
-    return any(wishes)
-
-
-def _agreed_group(job: Job, shared: bool, left: float) -> RunGroup | None:
-    """Return the next group: where processes share the data, the one that the first of them plans."""
-    if not shared:
-        return job.next_group(left=left)
-    told = [job.next_group(left=left) if dist.get_rank() == 0 else None]
-    dist.broadcast_object_list(told)
-    if told[0] is not None and len(told[0].runs) > 1:
-        out = job.store.folder
-        raise WrongSettingsError(f"{out} was begun by one process with runs trained together: resume it with one.")
-    return told[0]
-
-
 @contextlib.contextmanager
-def _connected(backend: str, patience: timedelta | None = None) -> Iterator[None]:
+def _connected(device: torch.device) -> Iterator[None]:
     """Let the processes that torchrun started communicate; if one of them dies, the others end with one sentence."""
     rank, world = launched()
+    if world == 1:
+        yield
+        return
     try:
-        dist.init_process_group(backend, timeout=patience)
-    except (RuntimeError, ValueError, OSError) as error:
-        reason = str(error).splitlines()[0]
-        raise RuntimeError(f"the process of rank {rank} does not reach the other {world - 1}: {reason}") from error
-    try:
+        dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
         yield
         dist.barrier()  # none leaves while another is still writing
     except RuntimeError as error:
-        lost = isinstance(error, dist.DistError) or (type(error) is RuntimeError and "/gloo/" in str(error))
-        if not lost:
+        if not isinstance(error, dist.DistError) and "/gloo/" not in str(error):
             raise
-        ended = any(sign in str(error) for sign in ("closed by peer", "reset by peer", "Broken pipe"))
-        reason = "one of them has probably ended" if ended else str(error).splitlines()[0]
-        raise RuntimeError(
-            f"the process of rank {rank} lost its connection to the other {world - 1}: {reason}. See what they "
-            f"printed, then start all {world} again."
-        ) from error
+        text = f"the process of rank {rank} lost its connection to the other {world - 1}: see what they printed, then"
+        raise RuntimeError(f"{text} start all {world} again.") from error
     finally:
         gc.collect()  # networks that are no longer used hold the group, and would end it too late: that aborts
-        dist.destroy_process_group()
+        if dist.is_initialized():
+            dist.destroy_process_group()
 
 
-def _in_all(step: Callable[[], None], world: int) -> None:
-    """Take a step in every process. None goes on before all have taken it; if it fails in one, it fails in all."""
-    if world == 1:
-        step()
-        return
-    own: Exception | None = None
-    try:
-        step()
-    except Exception as error:
-        own = error
-    errors: list[Exception | None] = [None] * world
-    dist.all_gather_object(errors, _sendable(own))
-    dist.barrier()  # none closes its connections while another still reads from them
-    if first := own or next((error for error in errors if error is not None), None):
-        raise first
-
-
-def _sendable(error: Exception | None) -> Exception | None:
-    """Return an error that other processes can read: itself or, if it cannot be pickled, its text."""
-    try:
-        pickle.loads(pickle.dumps(error))
-    except Exception:  # pickling calls the code of the error
-        return RuntimeError(f"{type(error).__name__}: {error}")
-    return error
-
-
-def _wait_for_others(runs: Sequence[Settings], job: Job, names: Sequence[str], stop: Stop) -> None:
-    """Wait for the processes that share the list of runs, as long as each holds the lock of its name and one trains.
-
-    torchrun ends all processes if one dies; processes that were started by hand would wait for it forever. So would
-    all of them for a run that did not fit into memory.
-    """
-    store = job.store
-    for run in runs:
-        while not is_complete(get_valid(store, run)):
-            trains = any(is_locked(_training_lock(store, name)) for name in names)
-            gone = [rank for rank, name in enumerate(names) if not is_locked(store.folder / f".lock-{name}")]
-            if stop.before(0.0) or (job.outcome.untrained and not trains):
-                return
-            if (gone or not trains) and stop.limit is None and not is_complete(get_valid(store, run)):
-                who = f"the processes of rank {', '.join(map(str, gone))}" if gone else "other processes"
-                raise RuntimeError(
-                    f"{who} (of {len(names)}) ended before their runs were complete: see what they printed, then start "
-                    f"all {len(names)} again, or run `{resume_command(store.folder)}` with one."
-                )
-            time.sleep(0.2)
-
-
-def _training_lock(store: Store, name: str) -> Path:
-    """Return the file that a process holds while it trains its share, and no longer while it waits for the others."""
-    return store.folder / f".lock_trains-{name}"
+def _from_first(step: Callable[[], T]) -> T:
+    """Take a step in the first of several processes only; its result is returned, its error raised, in all of them."""
+    if not dist.is_initialized():
+        return step()
+    told: list[object] = [None, None]
+    if dist.get_rank() == 0:
+        try:
+            told = [step(), None]
+        except Exception as error:
+            dist.broadcast_object_list([None, str(error)])
+            raise
+    dist.broadcast_object_list(told)
+    if told[1] is not None:
+        raise RuntimeError(told[1])
+    return told[0]  # type: ignore[return-value]

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-import gc
+import contextlib
+import math
 import os
+import signal
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from types import FrameType
 
 import torch
+import torch.distributed as dist
 
 from aol.lab.engine.device import one_thread
 from aol.lab.engine.loop import Loop
@@ -17,136 +22,157 @@ from aol.lab.engine.offline import OfflineLoop
 from aol.lab.engine.source import AnyPair, data_of
 from aol.lab.engine.stream import StreamLoop
 from aol.lab.settings import Settings, WrongSettingsError
-from aol.lab.train.groups import ExecutionOptions, is_small, load_checkpoint, save_checkpoint
+from aol.lab.train.from_loop import RecordWriter
+from aol.lab.train.groups import ExecutionOptions, RunGroup, is_small, load_checkpoint, save_checkpoint
+from aol.lab.train.progress import Silent
+from aol.records.store import Store
 
 _SHARE_OF_TIME = 0.05  # that writing checkpoints and records may take
 
 
-class GroupTooLargeError(RuntimeError):
-    """These runs do not fit into memory together."""
+def in_place(folder: Path) -> Callable[[], None]:
+    """Return what raises if this folder was moved or deleted since: results would be split over two places."""
+    known = folder.stat()
+
+    def check() -> None:
+        with contextlib.suppress(OSError):
+            if os.path.samestat(folder.stat(), known):
+                return
+        raise RuntimeError(
+            f"{folder} was moved or deleted while runs were trained into it: training has stopped. "
+            "`aol resume` continues from the last checkpoint in the folder where it is now."
+        )
+
+    return check
 
 
-class Watch(Protocol):
-    """Who is told how a group progresses, and says when to stop."""
+@dataclass
+class Stop:
+    """When to stop: after some seconds, or at SIGTERM or Ctrl-C; `signal` is which of them came."""
 
-    def say(self, text: str) -> None:
-        """Take a sentence."""
+    limit: float | None = None
+    signal: int = 0
+    came: bool = False
+    _start: float = field(default_factory=time.monotonic)
 
-    def begin(self, loop: Loop) -> None:
-        """Take the loop before its first epoch here."""
+    def before(self, seconds: float = 0.0) -> bool:
+        """Return whether there is no time left for something that takes so long; all processes agree."""
+        self.came = self.came or bool(self.signal) or self.left() < seconds
+        if dist.is_initialized():
+            wishes: list[object] = [None] * dist.get_world_size()
+            dist.all_gather_object(wishes, self.came)
+            self.came = any(wishes)
+        return self.came
 
-    def epoch(self, loop: Loop) -> None:
-        """Take the loop after each epoch."""
+    def passed(self) -> float:
+        """Return the seconds since the start."""
+        return time.monotonic() - self._start
 
-    def batch(self, loop: Loop) -> None:
-        """Take the loop after each batch within an epoch; readings on the device are not ready."""
+    def left(self) -> float:
+        """Return the seconds that are left; infinity without a limit."""
+        return math.inf if self.limit is None else self.limit - self.passed()
 
-    def stop_before(self, seconds: float) -> bool:
-        """Return whether to stop, if it would be that long until the next question."""
+    @contextlib.contextmanager
+    def on_signal(self) -> Iterator[None]:
+        """Stop at the end of an epoch on SIGTERM, which schedulers send before they kill, and on the first Ctrl-C."""
+
+        def ask(number: int, _frame: FrameType | None) -> None:
+            if self.signal and number == signal.SIGINT:
+                raise KeyboardInterrupt
+            self.signal = number
+
+        main = threading.current_thread() is threading.main_thread()
+        before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT) if main}
+        for number, handler in before.items():
+            if handler != signal.SIG_IGN:  # as in the background of a shell
+                signal.signal(number, ask)
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
 
 
-def make_loop(runs: Sequence[Settings], pairs: dict[str, AnyPair], options: ExecutionOptions) -> Loop:
+def make_loop(runs: Sequence[Settings], pairs: Mapping[str, AnyPair], options: ExecutionOptions) -> Loop:
     """Return the loop that trains a group, before its first epoch."""
     kind = StreamLoop if runs[0].scenario == "stream" else OfflineLoop
-    return kind(
-        runs,
-        data_of(runs[0], pairs),
-        device=options.device,
-        workers=options.workers,
-        keep_samples=options.keep_samples,
-    )
+    data = data_of(runs[0], pairs)
+    return kind(runs, data, device=options.device, workers=options.workers, keep_samples=options.keep_samples)
 
 
 def train_group(
-    runs: Sequence[Settings],
-    pairs: dict[str, AnyPair],
+    group: RunGroup,
+    pairs: Mapping[str, AnyPair],
     options: ExecutionOptions,
-    checkpoint: Path,
-    watch: Watch,
-    save: Callable[[Loop, bool], None] | None = None,
-) -> Loop | None:
-    """Train runs as one network and return the finished loop; None if it was stopped, with its state in the checkpoint.
+    store: Store,
+    stop: Stop,
+    progress: Silent,
+    *,
+    keep: Sequence[str] | None = None,
+) -> bool:
+    """Train runs as one network and write their records; False if it was stopped, with its state in the checkpoint.
 
-    `save(loop, finished)` is called with every checkpoint and at the end. Under DDP only the process that has `save`
-    writes. `GroupTooLargeError` if the runs do not fit into memory together.
+    Of several processes that train one network, the first writes.
     """
-    try:
-        with one_thread(options.device.type == "cpu" and is_small(runs[0], pairs)):
-            return _train_group(runs, pairs, options, checkpoint, watch, save)
-    except (MemoryError, RuntimeError) as error:
-        if not _is_out_of_memory(error):
-            raise
-        reason = str(error).splitlines()[0]
-    gc.collect()  # only now: the error held references to everything that was allocated
-    if options.device.type == "cuda":
-        torch.cuda.empty_cache()
-    raise GroupTooLargeError(reason)
+    check = in_place(store.folder)
+    with one_thread(options.device.type == "cpu" and is_small(group.runs[0], pairs)):
+        loop = _resumed(group, pairs, options, progress)
+        writer = None
+        if not dist.is_initialized() or dist.get_rank() == 0:
+            images = data_of(group.runs[0], pairs).train
+            writer = RecordWriter(loop, images, store, keep=keep, networks=options.networks, data_dir=options.data_dir)
+        progress.begin(loop)
+
+        def issued() -> None:
+            if stop.signal:
+                progress.say_once("Stopping at the end of this epoch; Ctrl-C stops at once.")
+            progress.batch(loop)
+
+        loop.on_batch = issued
+        saved, saving = time.monotonic(), 0.0
+        with contextlib.closing(loop):
+            while not loop.done:
+                start = time.monotonic()
+                loop.run_epoch()
+                progress.epoch(loop)
+                stopping = not loop.done and stop.before(1.25 * (time.monotonic() - start) + saving)
+                pause = max(options.checkpoint_seconds, saving / _SHARE_OF_TIME) if options.checkpoint_seconds else 0.0
+                if writer and not loop.done and (stopping or time.monotonic() - saved >= pause):
+                    start = time.monotonic()
+                    check()
+                    save_checkpoint(group.checkpoint, loop.state_dict())
+                    writer.write(finished=False)
+                    saved = time.monotonic()
+                    saving = saved - start
+                if stopping:
+                    return False
+        if writer:
+            check()
+            writer.write(finished=True)
+        return True
 
 
-def _train_group(
-    runs: Sequence[Settings],
-    pairs: dict[str, AnyPair],
-    options: ExecutionOptions,
-    checkpoint: Path,
-    watch: Watch,
-    save: Callable[[Loop, bool], None] | None,
-) -> Loop | None:
-    loop = _resumed(runs, pairs, options, checkpoint, watch)
-    if loop.epoch:
-        watch.say(f"Continuing {len(loop.runs)} runs after epoch {loop.epoch}.")
-    watch.begin(loop)
-    loop.on_batch = lambda: watch.batch(loop)
-    saved, saving = time.monotonic(), 0.0
-    while not loop.done:
-        start = time.monotonic()
-        loop.run_epoch()
-        watch.epoch(loop)
-        stop = not loop.done and watch.stop_before(1.25 * (time.monotonic() - start) + saving)
-        rest = max(options.checkpoint_seconds, saving / _SHARE_OF_TIME) if options.checkpoint_seconds else 0.0
-        due = time.monotonic() - saved >= rest
-        if save and not loop.done and (stop or due):
-            start = time.monotonic()
-            save_checkpoint(checkpoint, loop.state_dict())
-            save(loop, False)
-            saved = time.monotonic()
-            saving = saved - start
-        if stop:
-            loop.close()
-            return None
-    loop.close()
-    if save:
-        save(loop, True)
-    return loop
-
-
-def _resumed(
-    runs: Sequence[Settings], pairs: dict[str, AnyPair], options: ExecutionOptions, checkpoint: Path, watch: Watch
-) -> Loop:
+def _resumed(group: RunGroup, pairs: Mapping[str, AnyPair], options: ExecutionOptions, progress: Silent) -> Loop:
     """Return the loop where its checkpoint left it; from the start where that cannot be used."""
-    if not checkpoint.exists():
-        return make_loop(runs, pairs, options)
+    loop = make_loop(group.runs, pairs, options)
+    if not group.checkpoint.exists():
+        return loop
     try:
-        state = load_checkpoint(checkpoint)
-        loop = make_loop(runs, pairs, options)
+        state = load_checkpoint(group.checkpoint)
         if state.get("keep_samples") != loop.keep_samples:
             raise WrongSettingsError("These runs were begun with the other choice of --keep-samples: repeat it.")
         loop.load_state_dict(state)
-    except WrongSettingsError:
-        raise
-    except (ValueError, TypeError, KeyError, IndexError, RuntimeError) as error:  # damaged, or of other settings
-        if _is_out_of_memory(error):
+    except (ValueError, TypeError, KeyError, IndexError, RuntimeError) as error:  # damaged, or of another version
+        if isinstance(error, WrongSettingsError) or is_out_of_memory(error):
             raise
-        kept = checkpoint.with_suffix(".damaged")
-        watch.say(
-            f"{len(runs)} runs start again from the first epoch: {str(error).splitlines()[0]}. "
-            f"The checkpoint was renamed to {kept.name}."
-        )
-        os.replace(checkpoint, kept)
-        return make_loop(runs, pairs, options)
+        why = str(error).splitlines()[0]
+        progress.say(f"{len(group.runs)} runs start again from the first epoch: {why}.")
+        return make_loop(group.runs, pairs, options)
+    progress.say(f"Continuing {len(loop.runs)} runs after epoch {loop.epoch}.")
     return loop
 
 
-def _is_out_of_memory(error: BaseException) -> bool:
+def is_out_of_memory(error: BaseException) -> bool:
     """Return whether an error means that memory is used up; on a CPU it is a plain RuntimeError that says so."""
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
         return True

@@ -17,9 +17,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from aol.lab.study.ray import Task, train_task
 
 from aol.lab.settings import Settings
-from aol.lab.study.ray import Task, train_task
 from aol.lab.train.groups import ExecutionOptions, RunGroup
 from aol.records.record import decode
 from aol.records.store import Store
