@@ -33,8 +33,8 @@ def test_groups_are_what_plain_python_finds(rows: list[tuple[int, int, int]], af
             count = sum(y == c and p == other and a > after for y, p, a in rows)
             if count >= 5:
                 wanted.append((count, c, other))
-    assert sorted((each.count, each.label, each.answer) for each in found) == sorted(wanted)
-    assert [each.count for each in found] == sorted((each.count for each in found), reverse=True)
+    assert sorted((each.size, each.label, each.answer) for each in found) == sorted(wanted)
+    assert [each.size for each in found] == sorted((each.size for each in found), reverse=True)
 
 
 def test_a_report_names_the_groups_of_learnt_classes_only() -> None:

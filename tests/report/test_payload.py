@@ -12,7 +12,7 @@ import pytest
 from aol._values import unlike
 from aol.records.history import Answers, pack
 from aol.report.codec import as_script
-from aol.report.payload import Album, payload
+from aol.report.payload import add_picture, payload
 from aol.report.run_data import last_known, trend
 from aol.report.samples import choose, doubtful_first, oldest_first
 from tests.report.test_codec import restored, unpacked
@@ -261,10 +261,10 @@ def test_samples_of_classes_that_were_never_learnt_are_doubted_last() -> None:
 
 
 def test_pictures_are_kept_once_and_only_while_there_is_room() -> None:
-    album = Album(room=300)
-    assert [album.add(content) for content in (None, b"")] == [-1, -1]
-    assert [album.add(grey_png(value)) for value in (1, 1, 2, 3, 4)] == [0, 0, 1, 2, -1]
-    assert all(url.startswith("data:image/png;base64,") for url in album.urls)
+    pictures: dict[str, int] = {}
+    assert [add_picture(pictures, content) for content in (None, b"")] == [-1, -1]
+    assert [add_picture(pictures, grey_png(value), 300) for value in (1, 1, 2, 3, 1)] == [0, 0, 1, -1, 0]
+    assert all(url.startswith("data:image/png;base64,") for url in pictures)
 
 
 def test_many_runs_are_listed_and_the_first_are_shown_in_detail() -> None:

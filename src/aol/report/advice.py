@@ -1,6 +1,6 @@
 """What to do next: sentences that follow from a run's readings.
 
-Each sentence says what was found, with a number, and what to try.
+Each sentence says what was read, with a number, and what to try.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from aol.records.compare import MethodRow
-from aol.records.record import Floats, Ints
+from aol.records.record import Floats
 from aol.report.figures.summary import time_unit
 from aol.report.hidden_groups import hidden_groups
 from aol.report.label_quality import Masks
@@ -46,38 +46,31 @@ def advise(data: RunData, methods: Sequence[MethodRow] = ()) -> list[Advice]:
 
     `methods` are those of the report, so that the advice names what helped here.
     """
-    found = [*_failed(data), *_unlearnt(data)]
-    if any(each.kind == "unlearnt" for each in found):  # ages and labels say little of a model that has learnt little
-        found += [*_running(data), *(each for each in _old_classes(data, methods) if each.kind == "rare")]
-        return found
-    found += [
-        *_running(data),
-        *_course(data),
-        *_labels(data),
-        *_hidden(data),
-        *_old_classes(data, methods),
-        *_generalisation(data),
-        *_weights(data),
-    ]
-    if not found and data.age is None:
+    unlearnt, old = [*_unlearnt(data)], [*_old_classes(data, methods)]
+    advice = [*_failed(data), *unlearnt, *_running(data)]
+    if unlearnt:  # ages and labels say little of a model that has learnt little
+        return advice + [one for one in old if one.kind == "rare"]
+    advice += [*_course(data), *_labels(data), *_hidden(data), *old, *_memorised(data), *_weights(data)]
+    if not advice and data.age is None:
         text = "No ages were recorded, so old classes are unknown: --signal train records ages at no cost."
         return [Advice("ageless", text, see="curves")]
-    return found or [Advice("fine", f"Nothing stands out: no class has a mean age of {_old(data):g} or more.")]
+    return advice or [Advice("fine", f"Nothing stands out: no class has a mean age of {_old(data):g} or more.")]
+
+
+# The course of the training
 
 
 def _failed(data: RunData) -> Iterator[Advice]:
     if data.run.failed_at_epoch is not None:
-        unit = time_unit(data.run)
-        text = f"The loss was not finite in {unit} {data.run.failed_at_epoch}: lower --lr, or train in fp32."
-        yield Advice("failed", text, see="curves")
+        when = f"{time_unit(data.run)} {data.run.failed_at_epoch}"
+        yield Advice("failed", f"The loss was not finite in {when}: lower --lr, or train in fp32.", see="curves")
 
 
 def _running(data: RunData) -> Iterator[Advice]:
-    run, unit = data.run, time_unit(data.run)
+    run = data.run
     if run.failed_at_epoch is None and not run.finished:
-        of = f" of {run.planned}" if run.planned else ""
-        text = f"{int(run.epochs[-1])}{of} {unit}s are done; the points below may change."
-        yield Advice("running", text, see="curves")
+        done = f"{int(run.epochs[-1])}{f' of {run.planned}' if run.planned else ''} {time_unit(run)}s"
+        yield Advice("running", f"{done} are done; the points below may change.", see="curves")
 
 
 def _unlearnt(data: RunData) -> Iterator[Advice]:
@@ -87,65 +80,60 @@ def _unlearnt(data: RunData) -> Iterator[Advice]:
     """
     run, size = data.run, len(data.run.classes)
     counts = np.asarray(run.counts if run.counts and sum(run.counts) else [1] * size)
-    right = last_known(run.curves.get("train_accuracy", np.zeros(0)))
-    often = counts.max() / counts.sum()
+    right, often = _right(data), counts.max() / counts.sum()
     poor = size > 1 and right < often + _SKILL * (1 - often)
-    train, test = data.last("train_accuracy"), data.last("test_accuracy")
-    unknown = np.full(size, np.nan)
-    train, test = (unknown if each is None else each for each in (train, test))
+    read = (data.last("train_accuracy"), data.last("test_accuracy"))
+    train, test = (np.full(size, np.nan) if values is None else values for values in read)
     lost = ((test <= 0.5 / size) | (np.isnan(test) & (train <= 0.5 / size))) & ~(train >= 0.5) & (counts > 0)
     if not poor and (size < 2 or lost.sum() < _LOST * (counts > 0).sum()):
         return
-    found = [f"{right:.0%} of the training answers are right, a constant answer gets {often:.0%}"] if poor else []
+    why = [f"{right:.0%} of the training answers are right, a constant answer gets {often:.0%}"] if poor else []
     if lost.any():
         where = "test" if np.isfinite(test).any() else "training"
-        found.append(f"{int(lost.sum()):,} of {size:,} classes are at about 0% on {where}")
-    unit = time_unit(run)
+        why.append(f"{int(lost.sum()):,} of {size:,} classes are at about 0% on {where}")
     text = (
-        f"The model has not learnt yet: {', and '.join(found)}, after {int(run.epochs[-1]):,} {unit}s. Train longer, "
-        "or with another learning rate or network, before you judge labels, ages or weights."
+        f"The model has not learnt yet: {', and '.join(why)}, after {int(run.epochs[-1]):,} {time_unit(run)}s. Train "
+        "longer, or with another learning rate or network, before you judge labels, ages or weights."
     )
-    yield Advice("unlearnt", text, [int(place) for place in np.flatnonzero(lost)], "curves")
+    yield Advice("unlearnt", text, np.flatnonzero(lost).tolist(), "curves")
+
+
+def _right(data: RunData) -> float:
+    return float(last_known(data.run.curves.get("train_accuracy", np.zeros(0))))
 
 
 def _course(data: RunData) -> Iterator[Advice]:
-    run, unit = data.run, time_unit(data.run)
-    ages = run.over_time.get("age")
+    """Say that the training set is learnt, or that the mean class age still changes at the end."""
+    unit, ages = time_unit(data.run), data.run.over_time.get("age")
     if ages is None or not len(ages):
         return
-    mean = np.array([np.nanmean(row) if np.isfinite(row).any() else np.nan for row in ages])
-    right = last_known(run.curves.get("train_accuracy", np.zeros(0)))
-    if right >= _LEARNT and last_known(mean) < 1.1:
+    mean = np.ma.masked_invalid(ages.astype(np.float64)).mean(1).filled(np.nan)
+    if _right(data) >= _LEARNT and last_known(mean) < 1.1:
         text = (
-            f"The training set is learnt ({right:.1%} right), so ages are close to one and weights from ages are close "
-            f"to equal. The remaining test errors are a matter of generalisation: try {_offsets(data)}, more data or "
-            "stronger regularisation before weights from ages."
+            f"The training set is learnt ({_right(data):.1%} right), so ages are close to one and weights from ages "
+            f"are close to equal. The remaining test errors are a matter of generalisation: try {_offsets(data)}, more "
+            "data or stronger regularisation before weights from ages."
         )
         yield Advice("learnt", text, see="curves")
-    else:
-        yield from _movement(mean, unit)
-
-
-def _movement(mean: Floats, unit: str) -> Iterator[Advice]:
-    """Say whether the mean class age `[E]` still changes at the end."""
+        return
     fifth = max(1, len(mean) // 5)
-    if len(mean) <= 2 * fifth or not np.isfinite(mean[[-1, -1 - fifth]]).all():
-        return
-    change = float(mean[-1] / mean[-1 - fifth] - 1.0)
-    if abs(change) < _MOVED:
-        return
-    way = "falling" if change < 0 else "growing"
-    then = f"more {unit}s may help" if change < 0 else "the same errors persist, and more training alone does not help"
-    last = f"{fifth} {unit}s" if fifth > 1 else unit
-    text = f"The mean class age is still {way}, {change:+.0%} over the last {last}: {then}."
-    yield Advice("course", text, see="curves")
+    change = float(mean[-1] / mean[-1 - fifth] - 1.0) if len(mean) > 2 * fifth else 0.0
+    if abs(change) >= _MOVED:
+        way = "falling" if change < 0 else "growing"
+        then = (
+            f"more {unit}s may help" if change < 0 else "the same errors persist, and more training alone does not help"
+        )
+        last = f"{fifth} {unit}s" if fifth > 1 else unit
+        text = f"The mean class age is still {way}, {change:+.0%} over the last {last}: {then}."
+        yield Advice("course", text, see="curves")
+
+
+# Samples
 
 
 def _labels(data: RunData) -> Iterator[Advice]:
-    if data.samples is None:
-        return
-    likely = data.samples.likely_mislabelled
-    if likely.any():
+    likely = None if data.samples is None else data.samples.likely_mislabelled
+    if likely is not None and likely.any():
         count = int(likely.sum())
         these = f"{count:,} samples ({likely.mean():.2%}) were" if count > 1 else "One sample was"
         text = (
@@ -157,16 +145,14 @@ def _labels(data: RunData) -> Iterator[Advice]:
 
 
 def _hidden(data: RunData) -> Iterator[Advice]:
-    if data.samples is None:
-        return
-    groups = hidden_groups(data.samples.label, data.samples.prediction, data.samples.age)
+    samples, names = data.samples, data.run.classes
+    groups = [] if samples is None else hidden_groups(samples.label, samples.prediction, samples.age)
     if not groups:
         return
-    names = data.run.classes
     first = "; ".join(
-        f"{each.count:,} old samples of “{names[each.label]}” are taken for “{names[each.answer]}”, though "
-        f"{each.learnt:.0%} of the class is learnt"
-        for each in groups[:_NAMED]
+        f"{group.size:,} old samples of “{names[group.label]}” are taken for “{names[group.answer]}”, though "
+        f"{group.learnt:.0%} of the class is learnt"
+        for group in groups[:_NAMED]
     )
     rest = len(groups) - _NAMED
     more = f", and {rest:,} more such group{'s' if rest > 1 else ''}" if rest > 0 else ""
@@ -180,7 +166,10 @@ def _hidden(data: RunData) -> Iterator[Advice]:
         "wrong labels first. If you know the groups, balance them; if not, weights by the largest age so far may help: "
         f"{weights}."
     )
-    yield Advice("hidden", text, list(dict.fromkeys(each.label for each in groups)), "samples")
+    yield Advice("hidden", text, list(dict.fromkeys(group.label for group in groups)), "samples")
+
+
+# Classes
 
 
 def _old(data: RunData) -> float:
@@ -193,40 +182,36 @@ def _old_classes(data: RunData, methods: Sequence[MethodRow]) -> Iterator[Advice
     if age is None:
         return
     counts = np.asarray(known or [1] * len(age))
-    there = np.isfinite(age) & (counts > 0)
-    old = there & (age >= _old(data))
+    old = np.isfinite(age) & (counts > 0) & (age >= _old(data))
+
+    def told(kind: str, classes: Masks, how: str, then: str, see: str = "classes") -> Iterator[Advice]:
+        if classes.any():
+            mean = f"mean age {age[classes].mean():.1f}, where 1 is always right and {_old(data):g} is old"
+            oldest_first = [
+                place for place in np.argsort(-np.nan_to_num(age), kind="stable").tolist() if classes[place]
+            ]
+            yield Advice(kind, f"{_classes(classes)} old{how}: {mean}{then}", oldest_first, see)
+
     if known is None:
-        if old.any():
-            text = f"{_aged(data, old, '')}. Class sizes are not on record, so it is unknown whether these are rare."
-            yield Advice("old", text, _oldest_first(old, age))
+        yield from told("old", old, "", ". Class sizes are not on record, so it is unknown whether these are rare.")
         return
-    rare = old & (counts < 0.5 * counts[counts > 0].mean()) if old.any() else old
+    rare = old & (counts < 0.5 * counts.sum() / max(1, (counts > 0).sum()))
+    part = counts[rare].sum() / max(1, counts.sum())
+    yield from told("rare", rare, " and rare", f"; {part:.1%} of the samples. {_remedy(data, rare, methods)}")
     likely = _likely_share(data)
-    if rare.any():
-        part = counts[rare].sum() / max(1, counts.sum())
-        text = f"{_aged(data, rare, ' and rare')}; {part:.1%} of the samples. {_remedy(data, rare, methods)}"
-        yield Advice("rare", text, _oldest_first(rare, age))
     doubted = old & ~rare & (likely >= _LIKELY)
-    if doubted.any():
-        text = (
-            f"{_aged(data, doubted, ' though not rare')}, and up to {likely[doubted].max():.0%} of their samples look "
-            "mislabelled. Check the labels before giving these classes more weight."
-        )
-        yield Advice("doubted", text, _oldest_first(doubted, age), "errors")
+    then = f", and up to {likely[doubted].max(initial=0.0):.0%} of their samples look mislabelled. "
+    then += "Check the labels before giving these classes more weight."
+    yield from told("doubted", doubted, " though not rare", then, "errors")
     hard = old & ~rare & ~doubted
-    if hard.any():
-        text = (
-            f"{_aged(data, hard, ' though not rare')}: hard rather than short of samples. {_taken_for(data, hard)}"
-            "A stronger network, augmentation or clearer class definitions may help more than weights."
-        )
-        yield Advice("hard", text, _oldest_first(hard, age), "samples")
+    then = f": hard rather than short of samples. {_taken_for(data, hard)}"
+    then += "A stronger network, augmentation or clearer class definitions may help more than weights."
+    yield from told("hard", hard, " though not rare", then, "samples")
 
 
-def _aged(data: RunData, classes: Masks, how: str) -> str:
-    """Say how old some classes are, against what is old."""
-    assert data.age is not None
-    mean = data.age[classes].mean()
-    return f"{_classes(classes)} old{how}: mean age {mean:.1f}, where 1 is always right and {_old(data):g} is old"
+def _classes(mask: Masks) -> str:
+    count = int(mask.sum())
+    return f"{count:,} classes are" if count != 1 else "One class is"
 
 
 def _remedy(data: RunData, rare: Masks, methods: Sequence[MethodRow]) -> str:
@@ -237,9 +222,8 @@ def _remedy(data: RunData, rare: Masks, methods: Sequence[MethodRow]) -> str:
         return f"Here {gain_text(better[0])}: use it, or collect more samples."
     weight = data.last("weight")
     known = np.zeros(0) if weight is None else weight[rare & np.isfinite(weight)]
-    used = float(known.mean()) if known.size else 1.0
-    if used > 1.2 and not _own_loop(data):
-        return f"They already have {used:.1f} times the mean weight: more samples would help more than weight."
+    if known.size and known.mean() > 1.2 and not _own_loop(data):
+        return f"They already have {known.mean():.1f} times the mean weight: more samples would help more than weight."
     if tried:
         return f"Nothing tried here gained for certain; the most: {gain_text(tried[0])}. More samples would help."
     return f"Try {_offsets(data)}, or collect more samples."
@@ -266,25 +250,22 @@ def _name(data: RunData, flag: str, function: str) -> str:
     return function if _own_loop(data) else flag
 
 
-def _generalisation(data: RunData) -> Iterator[Advice]:
+def _memorised(data: RunData) -> Iterator[Advice]:
     train, test = data.last("train_accuracy"), data.last("test_accuracy")
     if train is None or test is None:
         return
-    with np.errstate(invalid="ignore"):
-        memorised = (train >= _BY_HEART) & (test < _UNLEARNT)
+    memorised = (train >= _BY_HEART) & (test < _UNLEARNT)
     if memorised.any():
         text = (
             f"{_classes(memorised)} memorised: at least {_BY_HEART:.0%} right on training, below {_UNLEARNT:.0%} on "
             f"test. Ages of training samples do not show this: try more samples, augmentation or {_offsets(data)}."
         )
-        yield Advice("memorised", text, [int(place) for place in np.argsort(test) if memorised[place]])
+        yield Advice("memorised", text, [place for place in np.argsort(test).tolist() if memorised[place]])
 
 
 def _weights(data: RunData) -> Iterator[Advice]:
-    used = data.last("weight")
-    if used is None:
-        return
-    used = used[np.isfinite(used) & (used > 0)]
+    weight = data.last("weight")
+    used = np.ones(1) if weight is None else weight[np.isfinite(weight) & (weight > 0)]
     if used.size and used.max() / used.min() >= _UNEVEN:
         temper = _name(data, "--temper 0.5", "if the loss is weighted by age, aol.temper(weight, 0.5)")
         text = (
@@ -295,31 +276,22 @@ def _weights(data: RunData) -> Iterator[Advice]:
 
 
 def _likely_share(data: RunData) -> Floats:
+    """Return the share of likely label errors in each class, `[C]`."""
+    size = len(data.run.classes)
     if data.samples is None:
-        return np.zeros(len(data.run.classes))
+        return np.zeros(size)
     shares = pd.Series(data.samples.likely_mislabelled).groupby(data.samples.label).mean()
-    found: Floats = shares.reindex(range(len(data.run.classes)), fill_value=0.0).to_numpy()
-    return found
+    return np.asarray(shares.reindex(range(size), fill_value=0.0))
 
 
 def _taken_for(data: RunData, classes: Masks) -> str:
     """Say which class is mistaken for which, for the clearest case, if there is one."""
     if data.samples is None:
         return ""
-    answer, share = data.samples.confusion(len(data.run.classes))
+    names = data.run.classes
+    answer, share = data.samples.confusion(len(names))
     share = np.where(classes & (answer >= 0), share, 0.0)
     worst = int(share.argmax())
     if share[worst] < 0.3:
         return ""
-    name, other = data.run.classes[worst], data.run.classes[answer[worst]]
-    return f"{share[worst]:.0%} of the wrong answers for “{name}” are “{other}”. "
-
-
-def _classes(mask: Masks) -> str:
-    count = int(mask.sum())
-    return f"{count:,} classes are" if count != 1 else "One class is"
-
-
-def _oldest_first(mask: Masks, age: Floats) -> list[int]:
-    order: Ints = np.argsort(-np.nan_to_num(age), kind="stable")
-    return [int(place) for place in order if mask[place]]
+    return f"{share[worst]:.0%} of the wrong answers for “{names[worst]}” are “{names[answer[worst]]}”. "

@@ -13,14 +13,11 @@ import numpy.typing as npt
 
 from aol.records.record import Json
 
-Floats = npt.NDArray[np.floating]
-Ints = npt.NDArray[np.integer]
-
 # What a sample's age did in an epoch: right, one more (a sample that was never seen has the age 2), the same.
 _RIGHT, _OLDER, _SAME = 1, 2, 3
 
 
-def pack(values: Floats, *, bits: int = 16, power: float = 1.0) -> dict[str, Json]:
+def pack(values: npt.NDArray[np.floating], *, bits: int = 16, power: float = 1.0) -> dict[str, Json]:
     """Return an array as codes of 8 or 16 bits between its least and largest value, in base64.
 
     code = round(top · ((value − low) / (high − low)) ** power), top = 2^bits − 2; the code above it says that there is
@@ -39,7 +36,7 @@ def pack(values: Floats, *, bits: int = 16, power: float = 1.0) -> dict[str, Jso
     return {"low": low, "high": high, "power": power, "bits": bits, "data": data}
 
 
-def steps(ages: Ints) -> Json:
+def steps(ages: npt.NDArray[np.integer]) -> Json:
     """Return the ages of one sample over time `[E]` as `[first, codes]`: two bits an epoch after the first, base64.
 
     >>> steps(np.array([1, 2, 3, 1, 1, 2]))

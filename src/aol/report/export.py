@@ -10,7 +10,6 @@ import numpy as np
 import pandas as pd
 
 from aol._files import write_atomically
-from aol._need import need
 from aol._values import spreadsheet_text
 from aol.report.run_data import RunData
 
@@ -50,25 +49,15 @@ def export(data: RunData, path: str | os.PathLike[str]) -> Path:
     In CSV, a text that a spreadsheet would take for a formula gets an apostrophe before it. Parquet has every text as
     it is.
     """
-    place = Path(path)
-    kind = place.suffix.lower()
-    if kind not in (".csv", ".parquet"):
+    place, table, buffer = Path(path), columns(data), io.BytesIO()
+    if place.suffix.lower() == ".csv":
+        texts = {name: table[name].map(spreadsheet_text) for name in ("id", "label_name", "prediction_name")}
+        content = table.assign(**texts).to_csv(index=False, float_format="%.6g", lineterminator="\n")
+        mark = "" if content.isascii() else "\ufeff"  # else spreadsheets take UTF-8 for something else
+        buffer.write(f"{mark}{content}".encode())
+    elif place.suffix.lower() == ".parquet":
+        table.to_parquet(buffer, engine="pyarrow", index=False)
+    else:
         raise ValueError(f"path must end in .csv or .parquet, not {str(place)!r}.")
-    if place.is_dir():
-        raise ValueError(f"path must be a file, but {place} is a folder.")
-    table = columns(data)
-    write_atomically(place, _csv(table) if kind == ".csv" else _parquet(table))
+    write_atomically(place, buffer.getvalue())
     return place
-
-
-def _csv(table: pd.DataFrame) -> bytes:
-    texts = {name: table[name].map(spreadsheet_text) for name in ("id", "label_name", "prediction_name")}
-    content = table.assign(**texts).to_csv(index=False, float_format="%.6g", lineterminator="\n")
-    return content.encode() if content.isascii() else f"\ufeff{content}".encode()  # else spreadsheets guess wrongly
-
-
-def _parquet(table: pd.DataFrame) -> bytes:
-    need("pyarrow.parquet", package="pyarrow", extra="parquet", why="writing Parquet")
-    buffer = io.BytesIO()
-    table.to_parquet(buffer, engine="pyarrow", index=False)
-    return buffer.getvalue()

@@ -1,7 +1,6 @@
 """How likely a label is wrong: a score for ranking, from the answers of all epochs.
 
-`benchmarks/label_noise.py` measures it on data whose labels were made wrong on purpose, against loss, margin, age and
-confident learning, and says how it was chosen.
+`benchmarks/label_noise.py` measures it on data whose labels were made wrong on purpose, and says how it was chosen.
 """
 
 from __future__ import annotations
@@ -67,13 +66,11 @@ def competent_classes(
     array([False, False])
     """
     size = int(max(label.max(initial=-1), prediction.max(initial=-1))) + 1
-    missed, shown = (np.bincount(label, weights=each, minlength=size) for each in (wrong, seen))
-    found: Masks = missed < 0.5 * shown
+    missed, shown = (np.bincount(label, weights=times, minlength=size) for times in (wrong, seen))
+    able: Masks = missed < 0.5 * shown
     known = prediction >= 0
     if known.any():
         right = np.bincount(label[known & (prediction == label)], minlength=size)
-        asked, named = (np.bincount(each[known], minlength=size) for each in (label, prediction))
-        found &= right >= 0.5 * np.maximum(1, np.maximum(asked, named))
-    if test_accuracy is not None:
-        found &= ~(test_accuracy[:size] < 0.5)  # NaN: not read
-    return found
+        asked, named = (np.bincount(classes[known], minlength=size) for classes in (label, prediction))
+        able &= right >= 0.5 * np.maximum(1, np.maximum(asked, named))
+    return able if test_accuracy is None else able & ~(test_accuracy[:size] < 0.5)  # NaN: not read

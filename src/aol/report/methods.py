@@ -17,12 +17,8 @@ def method_rows(runs: Sequence[Run]) -> list[MethodRow]:
     """
     chosen = [run for run in runs if run.finished] or list(runs)
     chosen = [run for run in chosen if run.classes == chosen[0].classes]
-    if not chosen:
-        return []
-    by_run = ends(frame_of((None, run) for run in chosen)).dropna(axis=1, how="all")
-    if "accuracy" not in by_run:
-        return []
-    return compare(chosen, by_run.pop("accuracy").tolist(), by_run)
+    by_run = ends(frame_of((None, run) for run in chosen)).dropna(axis=1, how="all") if chosen else {}
+    return compare(chosen, by_run.pop("accuracy").tolist(), by_run) if "accuracy" in by_run else []
 
 
 def gain_text(row: MethodRow) -> str:
@@ -53,13 +49,10 @@ def best_first(rows: Sequence[MethodRow]) -> list[MethodRow]:
 def answer(rows: Sequence[MethodRow]) -> str:
     """Return in one sentence which methods are better than none here; empty where nothing was compared."""
     tried = best_first(rows)
+    better = [gain_text(row) for row in tried if is_better(row)]
+    if better:
+        return f"Best here: {better[0]}." + (f" Also: {'; '.join(better[1:3])}." if better[1:] else "")
     if not tried:
         return ""
-    better = [row for row in tried if is_better(row)]
-    if better:
-        others = "; ".join(gain_text(row) for row in better[1:3])
-        more = f" Also: {others}." if others else ""
-        return f"Best here: {gain_text(better[0])}.{more}"
-    what = "The method" if len(tried) == 1 else f"None of the {len(tried)} methods"
-    said = "gained nothing for certain" if len(tried) == 1 else "gained anything for certain"
-    return f"{what} {said} in test accuracy. The most: {gain_text(tried[0])}."
+    none = "The method gained nothing" if len(tried) == 1 else f"None of the {len(tried)} methods gained anything"
+    return f"{none} for certain in test accuracy. The most: {gain_text(tried[0])}."

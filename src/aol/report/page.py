@@ -35,8 +35,8 @@ def write_page(runs: Sequence[RunData], path: str | os.PathLike[str], *, refresh
 
     With `refresh`, an open page loads itself again after so many seconds: for runs that are being trained.
     """
-    found = payload(runs, refresh=refresh)
-    content = document(found, f"{found['title']}: Age of Learning").encode()
+    data = payload(runs, refresh=refresh)
+    content = document(data, f"{data['title']}: Age of Learning").encode()
     write_atomically(Path(path), content)
     return len(content)
 
@@ -44,22 +44,19 @@ def write_page(runs: Sequence[RunData], path: str | os.PathLike[str], *, refresh
 @cache
 def chart_library() -> str:
     """Return Vega and Vega-Embed, which has an interpreter that does not need `eval`, as one script."""
-    bundle: str = need(
-        "vl_convert", package="vl-convert-python", extra="report", why="the report page"
-    ).javascript_bundle("window.vegaEmbed = vegaEmbed;")
-    # It is a module: its names must not become global ones.
-    return _closed(f'(function () {{ "use strict";\n{bundle}\n}})();')
+    package = need("vl_convert", package="vl-convert-python", extra="report", why="the report page")
+    return _script(package.javascript_bundle("window.vegaEmbed = vegaEmbed;"))
 
 
-@cache
-def _own_script() -> str:
-    parts = "\n".join(_asset(f"{name}.js") for name in SCRIPTS)
-    return _closed(f'(function () {{\n"use strict";\n{parts}\n}})();')
+def _script(content: str) -> str:
+    """Return a script whose names do not become global ones, and in which no text can end its element."""
+    closed = content.replace("</script", "<\\/script").replace("<!--", "<\\!--")
+    return f'(function () {{\n"use strict";\n{closed}\n}})();'
 
 
 def document(data: Json, title: str) -> str:
     """Return the whole page."""
-    library, own = chart_library(), _own_script()
+    library, own = chart_library(), _script("\n".join(_asset(f"{name}.js") for name in SCRIPTS))
     digests = (base64.b64encode(hashlib.sha256(script.encode()).digest()) for script in (library, own))
     hashes = " ".join(f"'sha256-{digest.decode()}'" for digest in digests)
     policy = (
@@ -79,8 +76,3 @@ def document(data: Json, title: str) -> str:
 
 def _asset(name: str) -> str:
     return (files("aol.report") / "assets" / name).read_text(encoding="utf-8")
-
-
-def _closed(script: str) -> str:
-    """Return a script in which no text can end its element."""
-    return script.replace("</script", "<\\/script").replace("<!--", "<\\!--")

@@ -8,7 +8,6 @@ from __future__ import annotations
 import base64
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import zip_longest
 
@@ -20,13 +19,13 @@ from aol.records.compare import MethodRow
 from aol.records.metrics import MEASURES, at_the_end, is_stream
 from aol.records.record import Json, Run, numbers
 from aol.records.samples import Shorts
-from aol.report.advice import Advice, advise
+from aol.report.advice import advise
 from aol.report.codec import pack, spread, steps
 from aol.report.figures.summary import parts
 from aol.report.methods import answer, method_rows
 from aol.report.run_data import RunData, last_known, trend
 from aol.report.samples import Samples, choose, doubtful_first, oldest_first
-from aol.report.survival import episodes, kaplan_meier, median
+from aol.report.survival import episodes, kaplan_meier
 
 RUNS = 24  # with details; the others are rows of a table
 CLASSES = 100_000  # classes of all runs together, with details
@@ -50,48 +49,46 @@ READINGS = {
     "age": 0.5, "test_accuracy": 1.0, "weight": 0.5, "train_accuracy": 1.0, "smoothed_age": 0.5, "train_loss": 0.5,
     "train_margin": 1.0, "test_age": 0.5, "test_loss": 0.5, "test_margin": 1.0, "mean_age": 0.5,
 }  # fmt: skip
+_ALL_SAMPLES = (
+    "Samples: the oldest and the most doubtful of all and of each class are listed. "
+    "The table of all samples: aol report RUN --export FILE.csv."
+)
 
 
 def payload(runs: Sequence[RunData], *, refresh: float | None = None, now: datetime | None = None) -> dict[str, Json]:
     """Return what the page shows; an open page loads itself again after `refresh` seconds."""
     most = max([len(data.run.classes) for data in runs], default=1)
     detailed = min(len(runs), RUNS, max(2, CLASSES // max(1, most)))
-    album, names, notes = Album(ROOM), list[list[str]](), list[str]()
+    pictures, names, notes = dict[str, int](), list[list[str]](), list[str]()
     shown: list[Json] = []
     methods = method_rows([data.run for data in runs])
     for place, data in enumerate(runs):
         classes = unlike(map(_short, data.run.classes))
         if classes not in names:
             names.append(classes)
-        run = _summary(data, measures=place < detailed) | {"set": names.index(classes)}
-        if place < detailed:
-            run |= _details(data, methods, detailed, album, notes)
-        shown.append(run)
+        details = _details(data, methods, detailed, pictures, notes) if place < detailed else {"details": False}
+        shown.append(_summary(data, measures=place < detailed) | {"set": names.index(classes)} | details)
     if detailed < len(runs):
         notes.append(
             f"{len(runs)} runs are listed; classes and samples are shown for the first {detailed} of them. "
             "Give fewer runs to see the others."
         )
     when = (now or datetime.now()).astimezone()
+    # What the page is about: the data sets, else the folder of the runs, and the date.
+    sets = dict.fromkeys(str(name) for data in runs if (name := data.run.settings.get("data") or data.run.data))
+    about = list(sets or dict.fromkeys(data.folder.name for data in runs))
+    more = f" and {len(about) - 3} more" if len(about) > 3 else ""
     return {
         "version": __version__,
-        "title": _title(runs, when),
+        "title": f"{_short(', '.join(about[:3]))}{more}, {when.strftime('%Y-%m-%d')}",
         "written": when.strftime("%Y-%m-%d %H:%M:%S %Z"),
         "refresh": refresh,
         "classSets": [list(classes) for classes in names],
         "runs": shown,
         "methods": _methods(methods, notes),
-        "pictures": list(album.urls),
+        "pictures": list(pictures),
         "notes": list(dict.fromkeys(notes)),
     }
-
-
-def _title(runs: Sequence[RunData], when: datetime) -> str:
-    """Return what the page is about: the data sets, else the folder of the runs, and the date."""
-    sets = dict.fromkeys(str(name) for data in runs if (name := data.run.settings.get("data") or data.run.data))
-    names = list(sets or dict.fromkeys(data.folder.name for data in runs))
-    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-    return f"{_short(', '.join(names[:3]))}{more}, {when.strftime('%Y-%m-%d')}"
 
 
 def _methods(rows: Sequence[MethodRow], notes: list[str]) -> dict[str, Json]:
@@ -100,18 +97,18 @@ def _methods(rows: Sequence[MethodRow], notes: list[str]) -> dict[str, Json]:
         notes.append(f"Methods: the first {METHODS} of {len(rows)} are listed.")
     shown: list[Json] = []
     for row in rows[:METHODS]:
-        interval = None if row.gain is None else row.gain.interval
-        accuracy, spread_, *others = numbers([row.mean, row.spread, *row.measures.values()], DIGITS)
+        mean, ends = (math.nan, None) if row.gain is None else (row.gain.mean, row.gain.interval)
+        accuracy, deviation, gain, *measures = numbers([row.mean, row.spread, mean, *row.measures.values()], DIGITS)
         shown.append(
             {
                 "name": _short(row.name), "method": _short(row.method), "seeds": row.seeds, "accuracy": accuracy,
-                "spread": spread_, "gain": None if row.gain is None else numbers([row.gain.mean], DIGITS)[0],
-                "interval": None if interval is None else numbers(interval, DIGITS), "measures": others,
+                "spread": deviation, "gain": gain, "interval": None if ends is None else numbers(ends, DIGITS),
+                "measures": measures,
             }
         )  # fmt: skip
     baseline = next((row.baseline for row in rows if row.gain is not None), None)
-    measures: list[Json] = [*rows[0].measures] if rows else []
-    return {"answer": answer(rows), "baseline": baseline, "measures": measures, "rows": shown}
+    named: list[Json] = [*rows[0].measures] if rows else []
+    return {"answer": answer(rows), "baseline": baseline, "measures": named, "rows": shown}
 
 
 def _summary(data: RunData, *, measures: bool) -> dict[str, Json]:
@@ -137,7 +134,6 @@ def _summary(data: RunData, *, measures: bool) -> dict[str, Json]:
         "curves": {name: numbers(values, DIGITS) for name, values in curves.items()},
         "lastAccuracy": last,
         "tailAccuracy": tail,
-        "details": False,
     }
 
 
@@ -152,23 +148,24 @@ def _repeated(run: Run) -> set[str]:
     }
 
 
-def _details(data: RunData, methods: Sequence[MethodRow], runs: int, album: Album, notes: list[str]) -> dict[str, Json]:
+def _details(
+    data: RunData, methods: Sequence[MethodRow], runs: int, pictures: dict[str, int], notes: list[str]
+) -> dict[str, Json]:
     run, samples = data.run, data.samples
-    last = {name: data.last(name) for name in READINGS}
+    last = {name: values for name in READINGS if (values := data.last(name)) is not None}
     details: dict[str, Json] = {
         "details": True,
-        "counts": None if run.counts is None else list(run.counts),
-        "advice": [_sentence(advice) for advice in advise(data, methods)],
-        "last": {name: pack(values) for name, values in last.items() if values is not None},
+        "counts": run.counts,
+        "advice": [
+            vars(advice) | {"classes": list(advice.classes[:CHIPS]), "more": max(0, len(advice.classes) - CHIPS)}
+            for advice in advise(data, methods)
+        ],
+        "last": {name: pack(values) for name, values in last.items()},
         "trend": pack(trend(run.over_time["age"])) if "age" in run.over_time else None,
         "byClass": _over_time(run, CELLS // runs, notes),
-        "confused": None,
-        "matrix": None,
-        "survival": [],
-        "samples": None,
     }
     if samples is None:
-        return details
+        return details | {"confused": None, "matrix": None, "survival": [], "samples": None}
     size = len(run.classes)
     answers, share = samples.confusion(size)
     classes, counts = samples.confusion_matrix(size)
@@ -176,14 +173,8 @@ def _details(data: RunData, methods: Sequence[MethodRow], runs: int, album: Albu
         "confused": {"answer": answers.tolist(), "share": numbers(share, 2)},
         "matrix": {"classes": list(classes), "counts": [[*row] for row in counts], "total": size},
         "survival": _survival(run, samples),
-        "samples": _samples(data, samples, runs, album, notes),
+        "samples": _samples(data, samples, runs, pictures, notes),
     }
-
-
-def _sentence(advice: Advice) -> dict[str, Json]:
-    first: list[Json] = list(advice.classes[:CHIPS])
-    more = len(advice.classes) - len(first)
-    return {"kind": advice.kind, "text": advice.text, "classes": first, "see": advice.see, "more": more}
 
 
 def _over_time(run: Run, room: int, notes: list[str]) -> dict[str, Json]:
@@ -209,31 +200,16 @@ def _over_time(run: Run, room: int, notes: list[str]) -> dict[str, Json]:
 # Samples
 
 
-@dataclass
-class Album:
-    """The pictures of a page, each kept once, until `room` bytes are full."""
+def add_picture(pictures: dict[str, int], picture: bytes | None, room: int = ROOM) -> int:
+    """Return the place of a PNG among the pictures of the page, each kept once; −1 where there is none, or no room.
 
-    room: int
-    urls: dict[str, int] = field(default_factory=dict)
-
-    def add(self, picture: bytes | None) -> int:
-        """Return the place of a PNG; −1 where there is none, or no room.
-
-        >>> album = Album(room=100)
-        >>> album.add(b"PNG"), album.add(None), album.add(b"PNG"), [*album.urls]
-        (0, -1, 0, ['data:image/png;base64,UE5H'])
-        """
-        if not picture or self.full:
-            return -1
-        url = f"data:image/png;base64,{base64.b64encode(picture).decode()}"
-        if url not in self.urls:
-            self.room -= len(url)
-        return self.urls.setdefault(url, len(self.urls))
-
-    @property
-    def full(self) -> bool:
-        """Whether no picture fits any more."""
-        return self.room <= 0
+    >>> pictures = {}
+    >>> [add_picture(pictures, content) for content in (b"one", None, b"two", b"one")], list(pictures)[0]
+    ([0, -1, 1, 0], 'data:image/png;base64,b25l')
+    """
+    url = f"data:image/png;base64,{base64.b64encode(picture or b'').decode()}"
+    fits = url in pictures or sum(map(len, pictures)) + len(url) <= room
+    return pictures.setdefault(url, len(pictures)) if picture and fits else -1
 
 
 def _survival(run: Run, samples: Samples) -> list[Json]:
@@ -244,20 +220,19 @@ def _survival(run: Run, samples: Samples) -> list[Json]:
         group[part.classes] = number
     shown: list[Json] = []
     for part, errors in zip(of_sizes, episodes(samples.answers, group[samples.label]), strict=False):
-        if not errors.count:
-            continue
         share = kaplan_meier(errors)
-        kept = spread(len(share), POINTS // 5)
-        shown.append(
-            {
-                "name": part.name, "t": kept.tolist(), "share": numbers(share[kept], 4), "episodes": errors.count,
-                "open": int(errors.open.sum()), "median": numbers([median(share)], DIGITS)[0],
-            }
-        )  # fmt: skip
+        kept, gone = spread(len(share), POINTS // 5), np.flatnonzero(share <= 0.5)
+        if errors.total:
+            shown.append(
+                {
+                    "name": part.name, "t": kept.tolist(), "share": numbers(share[kept], 4), "episodes": errors.total,
+                    "open": int(errors.open.sum()), "median": int(gone[0]) if gone.size else None,
+                }
+            )  # fmt: skip
     return shown
 
 
-def _samples(data: RunData, samples: Samples, runs: int, album: Album, notes: list[str]) -> dict[str, Json]:
+def _samples(data: RunData, samples: Samples, runs: int, pictures: dict[str, int], notes: list[str]) -> dict[str, Json]:
     """Return what the page says of a run's samples: rows of columns, and which rows are oldest and most doubtful."""
     most, size = SAMPLES // (2 * runs), len(data.run.classes)
     old = choose(oldest_first(samples), samples.label, most, size)
@@ -266,48 +241,41 @@ def _samples(data: RunData, samples: Samples, runs: int, album: Album, notes: li
     ages = samples.history(rows)[-EPOCHS:]
     wanted = dict.fromkeys(row for pair in zip_longest(doubted.tolist(), old.tolist()) for row in pair)  # by turns
     wanted.pop(None, None)
-    pictures = {row: album.add(samples.picture(row)) for row in [*wanted][: PICTURES // runs] if not album.full}
-    _note_samples(data, len(samples), len(rows), (len(old), len(doubted)), notes)
-    if album.full:
+    shown = {row: samples.picture(row) for row in [*wanted][: PICTURES // runs]}
+    places = {row: add_picture(pictures, picture) for row, picture in shown.items()}
+    name, epochs, total = _short(data.name), len(data.run.epochs), len(samples)
+    if len(rows) < total:
+        counts = f"{len(old):,} are listed as oldest, {len(doubted):,} as doubtful"
+        notes += [_ALL_SAMPLES, f"{name}, of {total:,} samples: {counts}."]
+    if epochs > EPOCHS:
+        notes.append(f"{name}: age histories of samples show the last {EPOCHS} of {epochs:,} epochs.")
+    if any(picture and places[row] < 0 for row, picture in shown.items()):
         notes.append("The page has pictures of the first samples only, to stay small.")
-    return {
-        "total": len(samples),
+    whole = {
+        "isLikely": samples.likely_mislabelled.astype(int), "label": samples.label, "prediction": samples.prediction,
+        "age": samples.age, "wrongEpochs": samples.wrong, "seenEpochs": samples.seen,
+    }  # fmt: skip
+    rounded = {
+        "confidence": samples.confidence, "top": samples.top, "average": samples.mean_confidence,
+        "other": samples.mean_other, "suspicion": samples.suspicion,
+    }  # fmt: skip
+    listed: dict[str, Json] = {name: values[rows].tolist() for name, values in whole.items()}
+    listed |= {name: numbers(values[rows], 4) for name, values in rounded.items()}
+    return listed | {
+        "total": total,
         "wrong": int(np.where(samples.prediction < 0, samples.age > 1, samples.wrong_now).sum()),
         "unseen": int((samples.age == 0).sum()),
         "likely": int(samples.likely_mislabelled.sum()),
         "ages": _histogram(samples.age),
         "oldest": np.searchsorted(rows, old).tolist(),
         "doubtful": np.searchsorted(rows, doubted).tolist(),
-        "isLikely": samples.likely_mislabelled[rows].astype(int).tolist(),
-        "id": [samples.id(int(row))[:LETTERS] for row in rows],
-        "label": samples.label[rows].tolist(),
-        "prediction": samples.prediction[rows].tolist(),
-        "age": samples.age[rows].tolist(),
-        "confidence": numbers(samples.confidence[rows], 3),
-        "top": numbers(samples.top[rows], 3),
-        "average": numbers(samples.mean_confidence[rows], 3),
-        "suspicion": numbers(samples.suspicion[rows], 4),
-        "other": numbers(samples.mean_other[rows], 3),
-        "wrongEpochs": samples.wrong[rows].tolist(),
-        "seenEpochs": samples.seen[rows].tolist(),
+        "id": [samples.id(row)[:LETTERS] for row in rows.tolist()],
         "historyEpochs": EPOCHS,
         "historyMost": int(ages.max(initial=1)),
         "history": [steps(column) for column in ages.T],
-        "about": [samples.about.get(int(row)) for row in rows] if samples.about else None,
-        "picture": [pictures.get(int(row), -1) for row in rows],
+        "about": [samples.about.get(row) for row in rows.tolist()] if samples.about else None,
+        "picture": [places.get(row, -1) for row in rows.tolist()],
     }
-
-
-def _note_samples(data: RunData, total: int, listed: int, by_list: tuple[int, int], notes: list[str]) -> None:
-    name, epochs = _short(data.name), len(data.run.epochs)
-    if listed < total:
-        notes += [
-            "Samples: the oldest and the most doubtful of all and of each class are listed. "
-            "The table of all samples: aol report RUN --export FILE.csv.",
-            f"{name}, of {total:,} samples: {by_list[0]:,} are listed as oldest, {by_list[1]:,} as doubtful.",
-        ]
-    if epochs > EPOCHS:
-        notes.append(f"{name}: age histories of samples show the last {EPOCHS} of {epochs:,} epochs.")
 
 
 def _histogram(age: Shorts) -> list[Json]:

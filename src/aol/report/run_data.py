@@ -72,7 +72,8 @@ def load(*paths: str | os.PathLike[str], damaged: Callable[[str], None] | None =
 def _read(folder: Path) -> RunData | None:
     run = read_run(folder)
     samples = samples_of(folder, run)
-    if samples is not None:  # the two files of a run that is being trained, or was resumed, may be some epochs apart
+    # The two files of a run that is being trained, or was resumed, may be some epochs apart.
+    if samples is not None and len(run.epochs) != len(samples.answers):
         epochs = min(len(run.epochs), len(samples.answers))
         run, samples = _first_epochs(run, epochs), samples.first_epochs(epochs)
     if not len(run.epochs):
@@ -82,8 +83,6 @@ def _read(folder: Path) -> RunData | None:
 
 
 def _first_epochs(run: Run, epochs: int) -> Run:
-    if epochs == len(run.epochs):
-        return run
     over_time = {name: values[:epochs] for name, values in run.over_time.items()}
     curves = {name: values[:epochs] for name, values in run.curves.items()}
     by_class = by_class_of(over_time) if epochs else {}

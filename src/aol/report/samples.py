@@ -47,14 +47,12 @@ class Samples(SampleTable):
 
     def first_epochs(self, epochs: int) -> Samples:
         """Return the samples as they were after the first few epochs; the last answers stay."""
-        if epochs == len(self.answers):
-            return self
         answers = self.answers.first(epochs)
         return replace(self, answers=answers, age=answers.last())
 
     @cached_property
-    def _over_time(self) -> tuple[Shorts, Shorts, Shorts]:
-        seen_times, wrong_times, begun = (np.zeros(len(self), np.int32) for _ in range(3))
+    def _times(self) -> tuple[Shorts, Shorts, Shorts]:
+        seen_times, wrong_times, begun = np.zeros((3, len(self)), np.int32)
         before = np.ones(len(self), np.int32)
         for seen, right, age in self.answers.epochs():
             seen_times += seen
@@ -66,17 +64,17 @@ class Samples(SampleTable):
     @property
     def seen(self) -> Shorts:
         """In how many epochs each sample was seen."""
-        return self._over_time[0]
+        return self._times[0]
 
     @property
     def wrong(self) -> Shorts:
         """In how many epochs each sample was seen and answered wrongly."""
-        return self._over_time[1]
+        return self._times[1]
 
     @property
     def episodes(self) -> Shorts:
         """How many error episodes each sample has had: unbroken stretches of age above one, the last maybe open."""
-        return self._over_time[2]
+        return self._times[2]
 
     @property
     def wrong_now(self) -> Masks:
@@ -86,8 +84,6 @@ class Samples(SampleTable):
     @cached_property
     def trusted(self) -> Masks:
         """Whose labels the model may doubt: seen in three epochs at least, and competent on label and answer."""
-        if not len(self):
-            return np.zeros(0, bool)
         able = competent_classes(self.label, self.prediction, self.wrong, self.seen, self.test_accuracy)
         return able[self.label] & (able[self.prediction] | (self.prediction < 0)) & (self.seen >= _LEAST_EPOCHS)
 
@@ -106,10 +102,7 @@ class Samples(SampleTable):
         return np.asarray(self.suspicion > _SUSPICIOUS)
 
     def confusion(self, num_classes: int) -> tuple[Ints, Floats]:
-        """Return the most frequent wrong answer of each class, and its share of the wrong answers; -1 if there is none.
-
-        Both are `[C]`.
-        """
+        """Return the most frequent wrong answer of each class (-1: none) and its share of these answers, `[C]` each."""
         wrong, answer, share = self.wrong_now, np.full(num_classes, -1), np.zeros(num_classes)
         shares = pd.Series(self.prediction[wrong]).groupby(self.label[wrong]).value_counts(normalize=True)
         most = shares.groupby(level=0).idxmax()
@@ -159,7 +152,7 @@ def oldest_first(samples: Samples) -> Ints:
     """
     rows = np.flatnonzero(samples.age > 1)
     confidence = np.nan_to_num(samples.confidence[rows], nan=1.0)
-    return rows[np.lexsort((_turn(samples.label[rows]), confidence, -samples.age[rows]))]
+    return rows[np.lexsort((_rank(samples.label[rows]), confidence, -samples.age[rows]))]
 
 
 def doubtful_first(samples: Samples) -> Ints:
@@ -175,10 +168,10 @@ def choose(order: Ints, label: Ints, most: int, num_classes: int) -> Ints:
     [0, 3]
     """
     by_class = max(1, most // (2 * max(1, num_classes)))
-    chosen = (_turn(label[order]) < by_class) | (np.arange(len(order)) < most - most // 2 - 1)
+    chosen = (_rank(label[order]) < by_class) | (np.arange(len(order)) < most - most // 2 - 1)
     return order[chosen][: 2 * most]
 
 
-def _turn(label: Ints) -> Ints:
+def _rank(label: Ints) -> Ints:
     """Return the rank of each row within its class, `[N]`."""
     return np.asarray(pd.Series(label).groupby(label).cumcount(), dtype=np.int64)

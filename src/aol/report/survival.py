@@ -1,11 +1,8 @@
-"""How long errors last: error episodes of samples, and the Kaplan–Meier estimate of their survival.
-
-An episode that is still open when the record ends is censored on the right.
-"""
+"""How long errors last: error episodes of samples, and the Kaplan–Meier estimate of their survival."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -13,20 +10,19 @@ from aol.records.history import Answers
 from aol.records.record import Floats, Ints
 
 
-@dataclass(frozen=True)
-class Episodes:
+class Episodes(NamedTuple):
     """How many error episodes ended, and how many were still open, after d epochs: `int64 [D + 1]`, place d is d."""
 
     ended: Ints
     open: Ints
 
     @property
-    def count(self) -> int:
+    def total(self) -> int:
         """How many there were."""
         return int(self.ended.sum() + self.open.sum())
 
 
-def episodes(answers: Answers, group: Ints | None = None) -> list[Episodes]:
+def episodes(answers: Answers, group: Ints) -> list[Episodes]:
     """Return the error episodes of samples by group: unbroken stretches of age above one, as long as the age less one.
 
     `group [N]` numbers the groups from 0; a negative number leaves a sample out. Episodes that were under way before
@@ -34,10 +30,9 @@ def episodes(answers: Answers, group: Ints | None = None) -> list[Episodes]:
 
     >>> from aol.records.history import pack
     >>> right = np.array([[0, 1], [0, 1], [1, 0]], bool)
-    >>> [(group.ended.tolist(), group.open.tolist()) for group in episodes(Answers(pack(right), None, 2))]
+    >>> [(ended.tolist(), still.tolist()) for ended, still in episodes(Answers(pack(right), None, 2), np.array([0, 0]))]
     [([0, 0, 1, 0], [0, 1, 0, 0])]
     """
-    group = np.zeros(answers.size, np.int64) if group is None else np.asarray(group, np.int64)
     ended, still_open = np.zeros((2, int(group.max(initial=-1)) + 1, len(answers) + 1), np.int64)
     before = np.ones(answers.size, np.int32) if answers.start is None else answers.start
     counts = (group >= 0) & (before <= 1)
@@ -51,23 +46,17 @@ def episodes(answers: Answers, group: Ints | None = None) -> list[Episodes]:
     return [Episodes(*pair) for pair in zip(ended, still_open, strict=True)]
 
 
-def kaplan_meier(group: Episodes) -> Floats:
+def kaplan_meier(errors: Episodes) -> Floats:
     r"""Return the share of episodes that live longer than t epochs, at t = 0, 1, 2, …, by the product-limit estimate.
 
     .. math:: \hat S(t) = \prod_{d \le t} \left(1 - \frac{e_d}{n_d}\right)
 
-    where e_d episodes ended after d epochs, of n_d that had lived so long.
+    where e_d episodes ended after d epochs, of n_d that had lived so long; those still open are censored on the right.
 
     >>> kaplan_meier(Episodes(np.array([0, 2, 1]), np.array([0, 1, 0])))
     array([1. , 0.5, 0. ])
     """
-    leaving = group.ended + group.open
+    leaving = errors.ended + errors.open
     last = int(np.flatnonzero(leaving).max(initial=0))
     at_risk = leaving[::-1].cumsum()[::-1][: last + 1]
-    return np.cumprod(1.0 - group.ended[: last + 1] / np.maximum(at_risk, 1))
-
-
-def median(share: Floats) -> float:
-    """Return the number of epochs after which at most half are alive; NaN where more than half outlive the record."""
-    gone = np.flatnonzero(share <= 0.5)
-    return float(gone[0]) if gone.size else float("nan")
+    return np.cumprod(1.0 - errors.ended[: last + 1] / np.maximum(at_risk, 1))

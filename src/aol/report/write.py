@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import os
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -135,14 +134,10 @@ def watch(
 def record_states(paths: Sequence[Path]) -> set[tuple[str, int, int]]:
     """Return what changes when records do: the name, time and size of every record."""
     states = set()
-    for path in paths:
-        for folder, folders, names in os.walk(path):
-            folders[:] = [name for name in folders if not name.startswith(".")]
-            for name in RECORDS.intersection(names):
-                file = os.path.join(folder, name)
-                with contextlib.suppress(OSError):  # removed since
-                    about = os.stat(file)
-                    states.add((file, about.st_mtime_ns, about.st_size))
+    for file in (file for path in paths for file in path.rglob("*") if file.name in RECORDS):
+        with contextlib.suppress(OSError):  # removed since
+            about = file.stat()
+            states.add((str(file), about.st_mtime_ns, about.st_size))
     return states
 
 
