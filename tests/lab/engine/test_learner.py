@@ -21,8 +21,8 @@ from tests.support.tiny_runs import CPU, same_network, settings
 SHAPE = (1, 8, 8)
 
 
-def learner_of(runs: list[Settings], stacking: str = "grouped") -> Learner:
-    return Learner(runs, num_classes=3, shape=SHAPE, device=CPU, stacking=stacking)
+def learner_of(runs: list[Settings]) -> Learner:
+    return Learner(runs, num_classes=3, shape=SHAPE, device=CPU)
 
 
 def batch(runs: int, seed: int = 0, size: int = 6) -> tuple[Tensor, Tensor, Tensor]:
@@ -56,15 +56,11 @@ def plain_optimiser(run: Settings, net: nn.Module) -> torch.optim.Optimizer:
     rest = [parameter for parameter in net.parameters() if parameter is not bias[0]]
     decay = run.weight_decay if run.loss == "softmax" else 0.0
     groups = [{"params": rest, "weight_decay": run.weight_decay}, {"params": bias, "weight_decay": decay}]
-    if run.optimiser == "adamw":
-        return torch.optim.AdamW(groups, lr=run.lr, betas=(run.momentum, 0.999))
     return torch.optim.SGD(groups, lr=run.lr, momentum=run.momentum)
 
 
-@pytest.mark.parametrize("stacking", ["grouped", "vmap", "streams"])
-@pytest.mark.parametrize("optimiser", ["sgd", "adamw"])
-def test_steps_of_many_runs_are_those_of_each_alone_in_plain_pytorch(optimiser: str, stacking: str) -> None:
-    common = {"optimiser": optimiser, "weight_decay": 0.05, "lr": 0.01}
+def test_steps_of_many_runs_are_those_of_each_alone_in_plain_pytorch() -> None:
+    common = {"weight_decay": 0.05, "lr": 0.01}
     kinds = [
         {},
         {"loss": "sigmoid"},
@@ -73,7 +69,7 @@ def test_steps_of_many_runs_are_those_of_each_alone_in_plain_pytorch(optimiser: 
         {"divide_by": "count"},
     ]
     runs = [settings(**common, **kind, seed=seed) for seed, kind in enumerate(kinds)]
-    learner = learner_of(runs, stacking)
+    learner = learner_of(runs)
     singles = [plain_network(run) for run in runs]
     optimisers = [plain_optimiser(run, net) for run, net in zip(runs, singles, strict=True)]
     for step in range(4):
@@ -92,14 +88,14 @@ def test_steps_of_many_runs_are_those_of_each_alone_in_plain_pytorch(optimiser: 
                 group["lr"] = rate
             optimiser_.step()
     for row, net in enumerate(singles):
-        same_network(learner.networks(row)["network"], net.state_dict())
+        same_network(learner.network(row), net.state_dict())
         images = batch(len(runs), 9)[0]
         torch.testing.assert_close(learner.predict(images)[row], net.eval()(images[row]), rtol=1e-3, atol=1e-4)
 
 
 def test_a_given_total_divides_the_losses() -> None:
     images, label, weight = batch(1)
-    one, other = (learner_of([settings(average=0.5)]) for _ in range(2))
+    one, other = (learner_of([settings()]) for _ in range(2))
     loss, _ = one.step(images, label, weight, torch.tensor(0.0))
     halved, _ = other.step(images, label, weight, torch.tensor(0.0), total=2 * weight.sum(1))
     torch.testing.assert_close(halved, loss / 2)
@@ -118,41 +114,19 @@ def test_a_rate_of_zero_moves_no_weight_and_zero_weights_leave_only_decay() -> N
         torch.testing.assert_close(value.detach(), 0.95 * before[name])
 
 
-def test_the_average_lags_behind_by_its_decay() -> None:
-    run = settings(average=0.75)
-    learner = learner_of([run])
-    average = {name: value.clone() for name, value in learner.net.state_dict().items()}
-    for step in range(3):
-        learner.step(*batch(1, step), torch.tensor(0.1))
-        for name, value in learner.net.state_dict().items():
-            lag = 0.75 * average[name] + 0.25 * value if value.is_floating_point() else value
-            average[name] = lag.clone()
-    kept = learner.networks(0)["network-averaged"]
-    for name, value in kept.items():
-        torch.testing.assert_close(value, average[f"network.{name}"])
-    assert learner.has_average
-    images = batch(1, 7)[0]
-    assert not torch.equal(learner.predict(images), learner.predict(images, averaged=True))
-
-
-@pytest.mark.parametrize("optimiser", ["sgd", "adamw"])
-def test_a_state_goes_on_to_the_last_bit(optimiser: str) -> None:
-    runs = [settings(optimiser=optimiser, average=0.5, seed=seed) for seed in range(2)]
+def test_a_state_goes_on_to_the_last_bit() -> None:
+    runs = [settings(seed=seed) for seed in range(2)]
     learner = learner_of(runs)
     learner.step(*batch(2, 0), torch.tensor(0.01))
-    other = learner_of([settings(optimiser=optimiser, average=0.5, seed=seed + 7) for seed in range(2)])
+    other = learner_of([settings(seed=seed + 7) for seed in range(2)])
     other.load_state_dict(copy.deepcopy(learner.state_dict()))
     for each in (learner, other):
         each.step(*batch(2, 1), torch.tensor(0.01))
     for row in range(2):
-        for name, state in learner.networks(row).items():
-            assert all(torch.equal(value, other.networks(row)[name][key]) for key, value in state.items())
+        assert all(torch.equal(value, other.network(row)[name]) for name, value in learner.network(row).items())
 
 
-@pytest.mark.parametrize("optimiser", ["sgd", "adamw"])
-def test_parameters_without_gradients_have_a_state_that_goes_on(
-    optimiser: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_parameters_without_gradients_have_a_state_that_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     def partly_used(classes: int, channels: int, size: int) -> nn.Module:
         net = CNN(classes, channels, width=4)
         net.conv1.weight.requires_grad_(False)
@@ -160,7 +134,7 @@ def test_parameters_without_gradients_have_a_state_that_goes_on(
         return net
 
     monkeypatch.setitem(NETWORKS, "cnn", Entry(partly_used, 8))
-    runs = [settings(optimiser=optimiser)]
+    runs = [settings()]
     learner, other = learner_of(runs), learner_of(runs)
     other.load_state_dict(copy.deepcopy(learner.state_dict()))
     for each in (learner, other):
@@ -169,15 +143,27 @@ def test_parameters_without_gradients_have_a_state_that_goes_on(
     third.load_state_dict(copy.deepcopy(other.state_dict()))
     for each in (learner, third):
         each.step(*batch(1, 1), torch.tensor(0.01))
-    same_network(learner.networks(0)["network"], third.networks(0)["network"])
+    same_network(learner.network(0), third.network(0))
 
 
 def test_every_tensor_that_a_step_changes_is_told() -> None:
-    learner = learner_of([settings(average=0.5)])
+    learner = learner_of([settings()])
     learner.step(*batch(1, 0), torch.tensor(0.01))
     told = {tensor.data_ptr() for tensor in learner.tensors()}
     momenta = [state["momentum_buffer"] for state in learner._optimiser.state.values()]
     assert {tensor.data_ptr() for tensor in (*learner.net.state_dict().values(), *momenta)} <= told
+
+
+def test_a_momentum_in_another_memory_format_is_rearranged() -> None:
+    learner = learner_of([settings()])
+    learner.step(*batch(1, 0), torch.tensor(0.01))
+    state = copy.deepcopy(learner.state_dict())
+    state["momentum"] = [momentum.contiguous() for momentum in state["momentum"]]
+    other = learner_of([settings()])
+    other.load_state_dict(state)
+    for each in (learner, other):
+        each.step(*batch(1, 1), torch.tensor(0.01))
+    assert all(torch.equal(value, other.network(0)[name]) for name, value in learner.network(0).items())
 
 
 def test_one_network_alone_stays_itself_and_many_become_one() -> None:
@@ -196,22 +182,21 @@ def test_one_network_alone_stays_itself_and_many_become_one() -> None:
 def test_a_network_that_comes_in_evaluation_mode_is_trained(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     make = nets.make
     monkeypatch.setattr(nets, "make", lambda *args, **kwargs: make(*args, **kwargs).eval())
-    learner = learner_of([settings(seed=seed, average=0.5) for seed in range(count)])
+    learner = learner_of([settings(seed=seed) for seed in range(count)])
     images, label, weight = batch(count)
     for _ in range(2):
         before = {name: value.clone() for name, value in learner.net.named_buffers()}
         learner.step(images, label, weight, torch.tensor(0.1))
         assert not any(torch.equal(value, before[name]) for name, value in learner.net.named_buffers())
         after = {name: value.clone() for name, value in learner.net.named_buffers()}
-        for averaged in (False, True):
-            learner.predict(images, averaged=averaged)
+        learner.predict(images)
         assert all(torch.equal(value, after[name]) for name, value in learner.net.named_buffers())
 
 
 def test_the_network_that_is_chosen_grows_with_the_images() -> None:
     sizes = {8: "cnn", 31: "cnn", 32: "resnet32", 64: "resnet32", 65: "resnet34", 224: "resnet34"}
     assert {size: network_name("auto", (3, size, size)) for size in sizes} == sizes
-    assert network_name("vit", (3, 8, 8)) == "vit"
+    assert network_name("resnet34", (3, 8, 8)) == "resnet34"
 
 
 @pytest.mark.parametrize("count", [1, 3])

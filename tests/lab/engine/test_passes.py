@@ -11,7 +11,7 @@ from torch import Tensor
 
 from aol.lab.engine import passes
 from aol.lab.engine.learner import Learner
-from aol.lab.engine.passes import CleanPass, TrainPass, share
+from aol.lab.engine.passes import CleanPass, Observer, TrainPass, share
 from aol.lab.engine.source import OnDevice, sources
 from aol.losses import is_correct
 from aol.readings import precision
@@ -30,11 +30,10 @@ def made() -> tuple[Learner, OnDevice]:
 def test_a_training_pass_is_one_step_a_batch_in_the_given_order() -> None:
     learner, source = made()
     other, _ = made()
-    heard: list[tuple[Tensor, Tensor, Tensor, Tensor]] = []
-    one = TrainPass(
-        learner, source, num_classes=3, size=32, observe=lambda *batch: heard.append(batch), observed=lambda: ()
-    )
-    assert one.steps == 3
+    heard: list[tuple[Tensor, ...]] = []
+    observer = Observer(training=lambda *batch: heard.append(batch))
+    one = TrainPass(learner, source, num_classes=3, size=32, observer=observer)
+    assert one.number == 3
     generator = torch.Generator().manual_seed(0)
     for epoch in range(2):
         place = torch.stack([torch.randperm(90, generator=generator)[:32] for _ in RUNS])
@@ -42,7 +41,8 @@ def test_a_training_pass_is_one_step_a_batch_in_the_given_order() -> None:
         weight = torch.rand((2, 32), generator=generator) + 0.5
         rates = [0.01, 0.02, 0.03]
         heard.clear()
-        trained = one(place, position, weight, rates=rates, epoch=epoch, seeds=[0, 1])
+        assert list(one.steps(place, position, weight, rates=rates, epoch=epoch, seeds=[0, 1])) == [15, 15, 2]
+        trained = one.result()
         losses, rights = [], []
         for rate, part in zip(rates, torch.arange(32).split(15), strict=True):
             label = source.labels[place[:, part]]
@@ -51,19 +51,19 @@ def test_a_training_pass_is_one_step_a_batch_in_the_given_order() -> None:
             right, named = is_correct(logits, label), logits.argmax(-1)
             losses.append(loss)
             rights.append(right)
-            seen, told, correct, answered = heard[len(losses) - 1]
+            seen, told, correct, answered, own_logits = heard[len(losses) - 1]
             assert torch.equal(seen, position[:, part])
             assert torch.equal(told, label)
             assert torch.equal(correct, right)
             assert torch.equal(answered, named)
-            assert torch.equal(answered == label, right)
+            torch.testing.assert_close(own_logits, logits)
         torch.testing.assert_close(trained.loss, torch.stack(losses).double().mean(0))
         for row in range(2):
             labels, right = source.labels[place[row]], torch.cat(rights, 1)[row]
             assert trained.count[row].tolist() == torch.bincount(labels, minlength=3).tolist()
             assert trained.right[row].tolist() == torch.bincount(labels[right], minlength=3).tolist()
-            same_network(learner.networks(row)["network"], other.networks(row)["network"])
-        assert (trained.rate, trained.images) == (0.03, 32)
+            same_network(learner.network(row), other.network(row))
+        assert trained.images == 32
         assert len(heard) == 3
 
 
@@ -78,7 +78,8 @@ def test_a_clean_pass_sums_up_by_class_what_each_sample_says(
     times = torch.randint(0, 3, (2, 40), generator=torch.Generator().manual_seed(5))
     look = CleanPass(learner, source, num_classes=3, size=50, shared=shared, keep=True)
     for given in (times, None):
-        found = look(index, given)
+        assert sum(look.steps(index, given)) == 40
+        found = look.result()
         for row in range(2):
             own = index if shared else index[row]
             logits = learner.predict(source.plain(own.expand(2, -1)))[row]
@@ -109,7 +110,8 @@ def test_a_clean_pass_sums_up_by_class_what_each_sample_says(
 def test_a_class_without_a_sample_has_no_reading() -> None:
     learner, source = made()
     look = CleanPass(learner, source, num_classes=4, size=5, shared=True)
-    found = look((source.labels == 0).nonzero()[:5, 0])
+    assert list(look.steps((source.labels == 0).nonzero()[:5, 0])) == [5]
+    found = look.result()
     assert found.answers is None
     for values in found.by_class("train").values():
         assert values.isnan().tolist() == [[False, True, True, True]] * 2

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from aol.lab.engine import Settings
-from aol.lab.engine import loop as loop_module
+from aol.lab.engine import samples as samples_module
 from aol.lab.engine.learner import rate_at
 from aol.lab.engine.loop import Loop
 from tests.support.naive_training import Naive, Told
@@ -45,7 +45,6 @@ REWEIGHTED = [
 COMMON = [
     {"signal": "train"},
     {"signal": "none"},
-    {"fuse": "mean"},
     {"fuse": "peak"},
     {"weighting": "sample-loss", "temper": 1.5},
     {"scenario": "arrival", "fraction": 0.3},
@@ -57,9 +56,9 @@ COMMON = [
     {"margin": "age", "gain": 0.3, "margin_steps": 2, "signal": "train"},
     {"margin": "error", "gain": 0.3, "margin_steps": 3, "signal": "none"},
     {"scenario": "arrival", "fraction": 0.4, "margin": "error", "gain": 0.3, "margin_steps": 1},
-    {"validation": 0.2, "average": 0.8},
+    {"validation": 0.2},
     {"normalisation": "standardised", "schedule": "cosine"},
-    {"profile": "step", "schedule": "fixed", "warmup": 0},
+    {"schedule": "fixed", "warmup": 0},
     {"imbalance": None, "batch_size": 1000, "momentum": 0.0, "weight_decay": 0.1},
 ]
 
@@ -148,14 +147,14 @@ def test_resampling_draws_by_the_weights_and_weighs_nothing(
 ) -> None:
     run = settings(mechanism="resample", **given)
     drawn: list[tuple[Tensor, Tensor]] = []
-    real = loop_module.draw
+    real = samples_module.draw
 
     def noted(weight: Tensor, number: int, *, generator: torch.Generator) -> Tensor:
         found = real(weight, number, generator=generator)
         drawn.append((weight.clone(), found))
         return found
 
-    monkeypatch.setattr(loop_module, "draw", noted)
+    monkeypatch.setattr(samples_module, "draw", noted)
     loop = make_loop([run])
     ages = tell(loop)
     epochs = iter(drawn)
@@ -174,7 +173,7 @@ def test_resampling_draws_by_the_weights_and_weighs_nothing(
 
 def test_resampling_with_the_training_signal_lets_the_last_answer_count(monkeypatch: pytest.MonkeyPatch) -> None:
     run = settings(mechanism="resample", weighting="aol", signal="train", epochs=3)
-    monkeypatch.setattr(loop_module, "draw", lambda weight, number, generator: torch.arange(number) // 2)
+    monkeypatch.setattr(samples_module, "draw", lambda weight, number, generator: torch.arange(number) // 2)
     loop = make_loop([run])
     naive = Naive(run, tiny_pair(), lambda weights: [i // 2 for i in range(len(weights))])
     naive.offline()
@@ -193,7 +192,7 @@ def test_the_first_epoch_has_weights_of_one_and_each_later_one_those_of_the_ages
 
 
 @pytest.mark.parametrize("level", ["class", "sample"])
-@pytest.mark.parametrize("fuse", ["ema", "mean", "peak"])
+@pytest.mark.parametrize("fuse", ["ema", "peak"])
 @pytest.mark.parametrize("scenario", ["offline", "arrival"])
 def test_deferred_weights_are_one_at_first_and_then_those_of_all_ages_so_far(
     level: str, fuse: str, scenario: str
@@ -251,31 +250,15 @@ def test_the_schedule_of_200_epochs_warms_up_by_step_and_falls_at_160_and_180() 
 
 def test_sigmoid_heads_start_low_and_only_softmax_heads_decay_their_bias() -> None:
     losses = ("softmax", "sigmoid", "focal")
-    for optimiser in ("sgd", "adamw"):
-        runs = [settings(loss=loss, weight_decay=0.5, momentum=0.9, optimiser=optimiser) for loss in losses]
-        learner = make_loop(runs).learner
-        start = [learner.networks(row)["network"]["head.bias"] for row in range(3)]
-        assert start[1].tolist() == start[2].tolist() == pytest.approx([-math.log(2)] * 3)
-        assert start[0].tolist() != start[1].tolist()
-        nothing = torch.zeros(3, 4)
-        learner.step(torch.zeros(3, 4, 1, 8, 8), torch.zeros(3, 4, dtype=torch.int64), nothing, 0.1)
-        bias = [learner.networks(row)["network"]["head.bias"] for row in range(3)]
-        torch.testing.assert_close(bias[0], start[0] * (1 - 0.1 * 0.5))
-        assert torch.equal(bias[1], start[1])
-        assert torch.equal(bias[2], start[2])
-
-
-def test_the_averaged_copy_follows_the_weights_and_is_read_beside_them() -> None:
-    run = settings(average=0.7, epochs=3)
-    loop = make_loop([run])
-    tell(loop)
-    naive = Naive(run, tiny_pair())
-    naive.offline()
-    saved = loop.learner.networks(0)["network-averaged"]
-    same_network(saved, naive.averaged)
-    everything = list(range(len(naive.pair.test)))
-    right = naive.right(naive.pair.test, everything, naive.averaged)
-    assert float(loop.history.epoch("averaged_accuracy")[-1, 0]) == pytest.approx(sum(right) / len(right))
+    learner = make_loop([settings(loss=loss, weight_decay=0.5, momentum=0.9) for loss in losses]).learner
+    start = [learner.network(row)["head.bias"] for row in range(3)]
+    assert start[1].tolist() == start[2].tolist() == pytest.approx([-math.log(2)] * 3)
+    assert start[0].tolist() != start[1].tolist()
+    learner.step(torch.zeros(3, 4, 1, 8, 8), torch.zeros(3, 4, dtype=torch.int64), torch.zeros(3, 4), 0.1)
+    bias = [learner.network(row)["head.bias"] for row in range(3)]
+    torch.testing.assert_close(bias[0], start[0] * (1 - 0.1 * 0.5))
+    assert torch.equal(bias[1], start[1])
+    assert torch.equal(bias[2], start[2])
 
 
 def test_validation_is_held_out_of_the_whole_pool_before_the_long_tail_is_made() -> None:

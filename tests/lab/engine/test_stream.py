@@ -6,7 +6,7 @@ from torch import Tensor
 
 from aol import _seeds
 from aol.lab.engine.loop import Loop
-from tests.lab.engine.test_engine_offline import close, same_story
+from tests.lab.engine.test_offline import close, same_story
 from tests.support.naive_training import Naive
 from tests.support.tiny_runs import make_loop, stream_settings, tiny_pair
 
@@ -84,19 +84,13 @@ def test_a_step_trains_on_its_own_subset_only_and_looks_at_the_whole_memory() ->
     loop = make_loop([stream_settings(stream="access", fraction=0.2, memory="all", augment=True)])
     trained: list[Tensor] = []
     looked: list[Tensor] = []
-    learn, look = loop._train_on, loop._evaluate
-    loop._train_on = lambda place, *rest: (trained.append(place), learn(place, *rest))[1]  # type: ignore[assignment]
-
-    def watched(what: str, index: Tensor, *rest: Tensor | None, **more: int) -> object:
-        if what == "train":
-            looked.append(index)
-        return look(what, index, *rest, **more)
-
-    loop._evaluate = watched  # type: ignore[assignment]
+    learn, look = loop.train_pass, loop.clean_pass
+    loop.train_pass = lambda at, *rest: (trained.append(at), learn(at, *rest))[1]  # type: ignore[method-assign]
+    loop.clean_pass = lambda at, *rest, **more: (looked.append(at), look(at, *rest, **more))[1]  # type: ignore
     everything: set[int] = set()
     for step in range(5):
         loop.run_epoch()
-        shown = loop.pool[0, loop._streams[0][step]]  # type: ignore[attr-defined]
+        shown = loop._streams[0][step]  # type: ignore[attr-defined]
         everything |= set(shown.tolist())
         assert sorted(trained[-1][0].tolist()) == sorted(shown.tolist())
         assert sorted(looked[-1][0].tolist()) == sorted(everything)
@@ -136,6 +130,6 @@ def test_the_order_of_a_step_is_not_drawn_from_what_chose_its_samples() -> None:
     stream = loop._streams[0]  # type: ignore[attr-defined]
     for step in range(3):
         loop.epoch = step
-        order = loop._orders(torch.ones(1, stream.num_samples), loop.epoch)[0]
+        order = loop.orders(torch.ones(1, stream.num_samples))[0]
         for path in ((), (0,), (1,), (step,), (0, step // 2), (1, step)):  # all that a stream or a memory draws from
             assert not torch.equal(order, torch.randperm(stream.num_samples, generator=_seeds.generator(0, *path)))

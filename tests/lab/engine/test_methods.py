@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from aol.ages import SampleAges
+from aol.lab.engine.methods import FROM_ANSWERS, WEIGHTINGS, Inputs, Weighting
 from aol.lab.engine.run_weights import RunWeights
-from aol.lab.engine.weighting import FROM_ANSWERS, WEIGHTINGS, Inputs, SampleInputs, Weighting
 from aol.lab.settings import Settings, WrongSettingsError
 from tests.support.tiny_runs import CPU
 
@@ -43,7 +43,7 @@ def naive(run: Settings) -> list[float]:
 
 def by_class(runs: list[Settings], counts: object = COUNTS, epoch: int = 0) -> torch.Tensor:
     age, error = (torch.tensor(values).expand(len(runs), -1) for values in (AGE, ERROR))
-    return RunWeights(runs, CPU).by_class(torch.tensor(counts), age, error, epoch=epoch)
+    return RunWeights(runs, CPU).by_class(Inputs(runs, torch.tensor(counts), age, error), epoch=epoch)
 
 
 def runs_of_all_kinds() -> list[Settings]:
@@ -86,7 +86,7 @@ def test_samples_get_the_weight_of_their_class_or_their_own() -> None:
     ages.observe(range(4), torch.tensor([[True, False, True, True]]).expand(3, -1))
     ages.advance()
     own = ages.sample_weight  # 0.8, 1.6, 0.8, 0.8
-    found = weights.by_sample(classes, SampleInputs(ages, None, runs), label, epoch=0)
+    found = weights.by_sample(classes, Inputs(runs, classes, classes, classes, ages), label, epoch=0)
     cb = naive(Settings(weighting="cb", beta=0.9))
     product = one_mean([cb[c] * w for c, w in zip(label.tolist(), own[0].tolist(), strict=True)])
     assert found[0].tolist() == pytest.approx([AGE[c] for c in label.tolist()])
@@ -96,8 +96,6 @@ def test_samples_get_the_weight_of_their_class_or_their_own() -> None:
     assert mean[0].tolist() == pytest.approx(AGE)
     by_hand = [(found[1, 1] + found[1, 2]) / 2, found[1, 3], 1.0, found[1, 0]]  # class 2 has no sample
     assert mean[1].tolist() == pytest.approx([float(value) for value in by_hand])
-    assert weights.any_sample_level
-    assert not RunWeights(runs[:1], CPU).any_sample_level
 
 
 def test_weights_are_one_before_their_start() -> None:
@@ -143,6 +141,6 @@ def test_a_setting_that_a_weighting_does_not_use_makes_no_other_run() -> None:
 
 
 def test_the_registry_can_be_read_without_torch() -> None:
-    code = "import sys, aol.lab.engine.weighting, aol.lab.settings; print('torch' in sys.modules)"
+    code = "import sys, aol.lab.engine.methods, aol.lab.settings; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"

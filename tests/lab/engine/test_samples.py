@@ -9,8 +9,9 @@ import torch
 
 from aol.lab.data import open_data
 from aol.lab.data.folder import FolderImages
-from aol.lab.engine.loop import pool
-from aol.lab.engine.sample_signals import SampleSignals
+from aol.lab.engine.passes import CleanPass, Readings
+from aol.lab.engine.run_weights import SampleSignals
+from aol.lab.engine.samples import pool
 from aol.lab.engine.source import data_of
 from aol.lab.settings import Settings, WrongSettingsError, groups
 from tests.support.tiny_runs import CPU, make_loop, run_to_end, settings, tiny_pair
@@ -42,10 +43,10 @@ def test_the_worst_group_is_the_lowest_accuracy_of_a_class_with_its_own_or_anoth
     kept: list[torch.Tensor] = []
     evaluate = loop._evaluate
 
-    def noted(what: str, *rest: object, **more: object) -> object:
-        found = evaluate(what, *rest, **more)  # type: ignore[arg-type]
-        kept.extend([found.correct] if what == "test" else [])
-        return found
+    def noted(clean: CleanPass, *rest: torch.Tensor | None) -> Readings:
+        readings = evaluate(clean, *rest)  # type: ignore[arg-type]
+        kept.extend([readings.correct] if clean is loop._test_pass else [])
+        return readings
 
     loop._evaluate = noted  # type: ignore[assignment, method-assign]
     run_to_end(loop)

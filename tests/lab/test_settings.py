@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import fields
 
 import pytest
 
@@ -29,7 +30,7 @@ from aol.lab.settings import (
         {"samples": 0}, {"nuisance": "sound"}, {"noise": 1.0},
         {"fraction": 0.0}, {"imbalance": 0.5}, {"threshold": 2}, {"threshold": "mode"}, {"image_size": 0},
         {"augment": 1}, {"weighting": "age"}, {"net": "resnet18"}, {"data": 3}, {"memory": "reservoir:0"},
-        {"memory": "reservoir:²"}, {"memory": "some"}, {"profile": "flat"}, {"schedule": "linear"},
+        {"memory": "reservoir:²"}, {"memory": "some"}, {"schedule": "linear"},
         {"margin": "loss"}, {"tau": -1.0}, {"gain": math.nan}, {"signal": "after"},
         {"margin_steps": 0}, {"margin_steps": 2.5},
     ],
@@ -65,7 +66,6 @@ def test_settings_that_contradict_each_other_are_refused(given: dict[str, object
     ("one", "other"),
     [
         ({"imbalance": 50}, {"imbalance": 50.0}),
-        ({"imbalance": None, "profile": "step"}, {"imbalance": None}),
         ({"gamma": 3.0}, {}),
         ({"start": 0.8}, {}),
         ({"tau": 2.0, "gain": 0.5}, {}),
@@ -78,11 +78,10 @@ def test_settings_that_contradict_each_other_are_refused(given: dict[str, object
         ({"schedule": "fixed", "warmup": 3}, {"schedule": "fixed"}),
         ({"divide_by": "weight"}, {}),
         ({"loss": "focal", "divide_by": "count"}, {"loss": "focal"}),
-        ({"weighting": "aol", "fuse": "mean", "rho": 0.2}, {"weighting": "aol", "fuse": "mean"}),
         ({"weighting": "aol", "fuse": "peak", "rho": 0.2}, {"weighting": "aol", "fuse": "peak"}),
         ({"weighting": "aol", "after": 9, "factor": 9.0}, {"weighting": "aol"}),
         ({"weighting": "old", "level": "sample", "rho": 0.2, "temper": 2.0}, {"weighting": "old"}),
-        ({"scenario": "stream", "fuse": "mean"}, {"scenario": "stream"}),
+        ({"scenario": "stream", "fuse": "peak"}, {"scenario": "stream"}),
         ({"warmup": 0.75}, {}),
         ({"scenario": "stream", "weighting": "aol", "threshold": "median"}, {"scenario": "stream", "weighting": "aol"}),
         ({"scenario": "stream", "threshold": "mean"}, {"scenario": "stream"}),  # ages are not used
@@ -110,6 +109,19 @@ def test_the_default_warm_up_is_a_fortieth_of_the_epochs() -> None:
     assert Settings(epochs=200) == Settings(epochs=200, warmup=5)
     assert Settings(epochs=200, schedule="fixed").warmup == 0.0
     assert isinstance(Settings(warmup=5).warmup, float)
+
+
+def test_settings_that_are_gone_may_have_their_default_in_a_file_and_nothing_else() -> None:
+    old = {"profile": "exp", "optimiser": "sgd", "average": 0.0, "clean_part": 1.0}
+    assert Settings.of(old | {"rho": 0.3, "weighting": "aol"}) == Settings(weighting="aol", rho=0.3)
+    assert grid(old, seed=[1]) == [Settings(seed=1)]
+    with pytest.raises(WrongSettingsError, match=r"optimiser=.adamw. is of version 0\.2"):
+        Settings.of(old | {"optimiser": "adamw"})
+
+
+def test_every_setting_but_the_scenario_has_help_and_a_group() -> None:
+    for option in fields(Settings):
+        assert option.name == "scenario" or (option.metadata["help"] and option.metadata["group"]), option.name
 
 
 def test_ids_are_those_of_the_first_release() -> None:
@@ -146,7 +158,6 @@ def test_methods_name_what_is_done_and_no_seed() -> None:
     assert Settings(weighting="old", after=3, factor=50).method == "old after=3 ×50"
     assert Settings(weighting="jtt").method == "jtt after=5 balanced"
     assert Settings(weighting="aol", fuse="peak", level="sample", temper=1.5).method == "aol peak sample temper=1.5"
-    assert Settings(weighting="aol", fuse="mean", level="sample").method == "aol mean sample"
     assert Settings(weighting="frequency", power=0.25, loss="focal", gamma=2).method == "frequency p=0.25 focal γ=2"
 
 
