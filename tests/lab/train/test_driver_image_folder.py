@@ -1,10 +1,11 @@
-"""A folder in ImageNet's layout, from files to results: decoded while training, packed, and damaged."""
+"""A folder in ImageNet's layout, from files to results: decoded while training, killed and resumed, and damaged."""
 
 from __future__ import annotations
 
 import csv
 import json
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -12,10 +13,12 @@ import torch
 from safetensors.torch import load_file
 
 from aol.cli import main
+from tests.support.running import forked, status_of, wait_for
 from tests.support.tiny_runs import PLAIN
-from tests.support.tiny_sets import image_folder, tiny_lmdb, tiny_parquet
+from tests.support.tiny_sets import image_folder
 
-SMALL = ["--image-size", "32", "--net", "resnet32", "--epochs", "1", "--batch-size", "5", "--lr", "0.01"]
+NET = ["--image-size", "32", "--net", "resnet32", "--batch-size", "5", "--lr", "0.01"]
+SMALL = [*NET, "--epochs", "1"]
 
 
 def trained(data: Path, out: Path, capsys: pytest.CaptureFixture[str], *more: str) -> list[dict[str, object]]:
@@ -35,16 +38,30 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return image_folder(tmp_path_factory.mktemp("photos"))
 
 
-def test_a_folder_trains_and_so_does_its_packing_to_the_same_network(
+def test_a_folder_trains_to_the_same_network_whatever_the_number_of_workers(
     photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (run,) = trained(photos, tmp_path / "a", capsys, *SMALL, "--weighting", "aol", "--workers", "2")
     assert run["config"]["imbalance"] is None  # type: ignore[index]  # a folder is taken as it is
     assert len(run["per_class_accuracy"]) == 3  # type: ignore[arg-type]
-    assert main(["data", "pack", str(photos), str(tmp_path / "packed")]) == 0
-    capsys.readouterr()
-    trained(tmp_path / "packed", tmp_path / "b", capsys, *SMALL, "--weighting", "aol")
+    trained(photos, tmp_path / "b", capsys, *SMALL, "--weighting", "aol", "--workers", "0")
     mine, theirs = network(tmp_path / "a"), network(tmp_path / "b")
+    assert all(torch.equal(value, theirs[name]) for name, value in mine.items())
+
+
+@pytest.mark.parametrize("workers", ["0", "2"])
+def test_a_run_that_was_killed_goes_on_to_the_same_bits(workers: str, tmp_path: Path) -> None:
+    photos = image_folder(tmp_path / "photos", per_class={"train": 16, "val": 2})
+    words = ["train", "--data", str(photos), *NET, "--epochs", "4", "--weighting", "aol", "--workers", workers]
+    words += ["--checkpoint-seconds", "0", "--out"]
+    assert status_of(forked([*words, str(tmp_path / "whole")])) == 0
+    out = tmp_path / "out"
+    child = forked([*words, str(out)])
+    wait_for(out)
+    os.kill(child, signal.SIGKILL)
+    assert status_of(child) == -signal.SIGKILL
+    assert status_of(forked([*words, str(out), "--resume"])) == 0  # at once: the workers have ended, too
+    mine, theirs = network(out), network(tmp_path / "whole")
     assert all(torch.equal(value, theirs[name]) for name, value in mine.items())
 
 
@@ -53,13 +70,6 @@ def test_the_large_network_trains_at_its_own_size(tmp_path: Path, capsys: pytest
     (run,) = trained(photos, tmp_path / "out", capsys, "--net", "resnet34", "--epochs", "1", "--batch-size", "4")
     assert run["config"]["image_size"] is None  # type: ignore[index]
     assert network(tmp_path / "out")["head.weight"].shape == (2, 512)
-
-
-@pytest.mark.parametrize("make", [tiny_parquet, tiny_lmdb])
-def test_other_layouts_train_too(make: object, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    data = make(tmp_path / "data")  # type: ignore[operator]
-    (run,) = trained(data, tmp_path / "out", capsys)
-    assert len(run["class_age"]) == 3  # type: ignore[arg-type]
 
 
 def test_a_stream_of_a_folder_runs(photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
