@@ -1,4 +1,4 @@
-"""Studies that are really trained: killed, stopped, in shards, damaged, too large; and what is left of them."""
+"""Studies that are really trained: killed, stopped, damaged, too large; and what is left of them."""
 
 from __future__ import annotations
 
@@ -107,21 +107,6 @@ def test_a_second_process_is_refused_while_one_trains(tmp_path: Path, capsys: py
         assert main(words(study, tmp_path)) != 0
     assert "in use by another aol process" in capsys.readouterr().err
     assert Store(tmp_path).ids() == []
-
-
-def test_shards_train_every_run_once_and_are_gathered(
-    straight: tuple[Path, float], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    study, trained = written(tmp_path), []
-    for share in (1, 2, 3):
-        assert main(words(study, tmp_path / f"share-{share}", "--shard", f"{share}/3", "--json")) == 0
-        trained.append(said(capsys)["trained"])
-    assert sum(trained) == RUNS  # type: ignore[arg-type]
-    assert min(trained) > 0  # type: ignore[type-var]
-    shares = [str(tmp_path / f"share-{share}") for share in (1, 2, 3)]
-    assert main(["study", "gather", *shares, "--out", str(tmp_path / "all"), "--json"]) == 0
-    assert said(capsys)["new"] == RUNS
-    assert told(tmp_path / "all").keys() == told(straight[0]).keys()
 
 
 def test_a_damaged_record_is_reported_and_its_run_done_again(

@@ -13,6 +13,8 @@ import torch
 from safetensors.torch import load_file
 
 from aol.cli import main
+from aol.lab.data import open_data
+from aol.records.previews import read_previews
 from tests.support.running import forked, status_of, wait_for
 from tests.support.tiny_runs import PLAIN
 from tests.support.tiny_sets import image_folder
@@ -150,6 +152,10 @@ def test_samples_of_a_folder_go_by_the_paths_of_their_files(tmp_path: Path, caps
     assert ids == [texts[place] for place in kept["index"].tolist()]
     assert "train/n01440764/caf\\xe9.JPEG" in ids
     assert len(ids) < len(files)  # a long tail of them
+    pictures = read_previews(path.parent).images
+    assert set(pictures) == set(range(len(ids)))  # so few are all worth a look
+    for row, picture in pictures.items():
+        assert torch.equal(picture, open_data(str(photos)).train.whole(int(kept["index"][row])))
     assert main(["report", str(out), "--export", str(tmp_path / "table.csv")]) == 0
     with (tmp_path / "table.csv").open(encoding="utf-8-sig", newline="") as file:
         rows = list(csv.DictReader(file))

@@ -1,11 +1,11 @@
-"""Two processes against one: data parallel, and runs shared out."""
+"""Two processes that share every batch of a network against one."""
 
 from __future__ import annotations
 
 import json
 import os
-import pickle
 import signal
+import time
 from pathlib import Path
 
 import numpy as np
@@ -14,10 +14,8 @@ import torch
 from safetensors.torch import load_file
 
 from aol.cli import main
-from aol.lab.train import driver
-from aol.lab.train.group_training import GroupTooLargeError
 from aol.records.record import Run, read_run
-from aol.records.store import find_runs
+from aol.records.store import Store, find_runs
 from tests.support.running import forked, free_port, status_of, told, torchrun, wait_for
 from tests.support.tiny_runs import PLAIN
 
@@ -60,15 +58,7 @@ LAYER_NORM = ["--net", PLAIN, "--batch-size", "101", "--lr", "0.02", "--warmup",
 SHARED = {
     "both divisors": ["train", "--epochs", "3", "--weighting", "aol", "--divide-by", "weight,count", "--keep-samples"],
     "sigmoid, resampled": [
-        "train",
-        "--epochs",
-        "3",
-        "--weighting",
-        "aol",
-        "--loss",
-        "sigmoid",
-        "--mechanism",
-        "resample",
+        *("train", "--epochs", "3", "--weighting", "aol", "--loss", "sigmoid", "--mechanism", "resample")
     ],
     "training signal": ["train", "--epochs", "3", "--weighting", "aol", "--signal", "train"],
     "sets of samples": ["train", "--epochs", "3", "--weighting", "old,sample-loss", "--after", "1", "--factor", "9"],
@@ -108,16 +98,7 @@ def test_two_processes_that_share_every_batch_train_the_network_of_one(kind: str
 
 
 def test_a_batch_norm_network_trains_and_resumes_data_parallel(tmp_path: Path) -> None:
-    words = [
-        "train",
-        "--epochs",
-        "6",
-        "--weighting",
-        "aol",
-        "--checkpoint-seconds",
-        "0",
-        "--resume",
-    ]
+    words = ["train", "--epochs", "6", "--weighting", "aol", "--seed", "0,1", "--checkpoint-seconds", "0", "--resume"]
     assert in_parallel(*words, "--out", tmp_path / "straight") == [0, 0]
     children = processes([*words, "--out", str(tmp_path / "killed")])
     wait_for(tmp_path / "killed")
@@ -131,34 +112,25 @@ def test_a_batch_norm_network_trains_and_resumes_data_parallel(tmp_path: Path) -
     assert all(bool(value.isfinite().all()) for state in states.values() for value in state.values())
 
 
-def test_runs_shared_out_over_processes_are_those_of_one_process(tmp_path: Path) -> None:
-    words = ["train", "--epochs", "2", "--weighting", "none,aol", "--seed", "0,1,2", "--together", "2"]
-    assert alone(*words, "--out", tmp_path / "one") == 0
-    assert in_parallel(*words, "--parallel", "runs", "--out", tmp_path / "two") == [0, 0]
-    assert told(tmp_path / "one") == told(tmp_path / "two")
+def test_what_the_first_process_refuses_ends_all_of_them(tmp_path: Path) -> None:
+    words = ["train", "--epochs", "1", "--out", str(tmp_path / "out")]
+    (tmp_path / "out").mkdir()
+    with Store(tmp_path / "out").lock():
+        ranks = processes(words, logs=tmp_path)
+        assert [status_of(rank) for rank in ranks] == [1, 1]
+    for rank in ("0", "1"):
+        assert "is in use by another aol process" in (tmp_path / rank).read_text()
+    assert in_parallel(*words) == [0, 0]
 
 
-@pytest.mark.parametrize("by", ["batches", "runs"])
-def test_fresh_deletes_nothing_while_another_command_trains_in_the_folder(by: str, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    words = ["train", "--epochs", "5000", "--seed", "0,1", "--together", "1", "--checkpoint-seconds", "0"]
-    words += ["--out", str(out)]
-    child = forked([*words, "--shard", "2/2"])
-    wait_for(out)
-    (group,) = out.glob("work/*/group.json")
-    (out / "runs" / "mark").touch()
-    ranks = processes([*words, "--fresh", "--parallel", "data" if by == "batches" else "runs"], logs=tmp_path)
-    assert [status_of(rank) for rank in ranks] == [1, 1]
-    assert all("is in use by another aol process" in (tmp_path / str(rank)).read_text() for rank in (0, 1))
-    assert group.exists()
-    assert (out / "runs" / "mark").exists()
-    os.kill(child, signal.SIGKILL)
-    status_of(child)
-    few = [*words[:2], "2", *words[3:], "--parallel", "runs"]
-    assert in_parallel(*few, "--fresh") == [0, 0]
-    assert not group.exists()
-    assert len(list(out.glob("runs/*/run.json"))) == 2
-    assert in_parallel(*few) == [2, 2]  # refused by the first process, and the others do not wait for it
+def test_both_processes_stop_where_one_is_asked_to(tmp_path: Path) -> None:
+    words = ["train", "--epochs", "4000", "--out", str(tmp_path)]
+    first, second = processes(words)
+    wait_for(tmp_path, "work/*/group.json")
+    time.sleep(0.5)
+    os.kill(second, signal.SIGTERM)
+    assert (status_of(first), status_of(second)) == (143, 143)
+    assert list(tmp_path.glob("work/*/checkpoint.pt"))
 
 
 def test_runs_begun_together_by_one_process_are_not_taken_over_by_two(tmp_path: Path) -> None:
@@ -204,63 +176,13 @@ def test_launch_variables_that_are_half_set_are_refused(
     assert not (tmp_path / "out").exists()
 
 
-def test_a_process_that_died_is_named_by_those_that_wait_for_it(tmp_path: Path) -> None:
-    words = ["train", "--seed", "0,1", "--together", "1", "--parallel", "runs", "--checkpoint-seconds", "0"]
-    words += ["--epochs", "40", "--out", str(tmp_path)]
-    first, second = processes(words)
-    wait_for(tmp_path)
-    os.kill(second, signal.SIGKILL)
-    status_of(second)
-    assert status_of(first) == 1  # torchrun would have ended it
-    assert len(list(tmp_path.glob("runs/*/run.json"))) >= 1
-
-
-@pytest.mark.parametrize("by", ["data", "runs"])
-def test_a_process_killed_while_the_folder_is_prepared_ends_the_others_with_one_sentence(
-    by: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def begin_or_die(store: object) -> None:
-        if os.environ["RANK"] == "0":
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    monkeypatch.setattr(driver, "remove_partial_files", begin_or_die)
-    words = ["train", "--epochs", "1", "--seed", "0,1", "--parallel", by, "--out", str(tmp_path / "out")]
+def test_a_process_that_is_killed_ends_the_other_with_one_sentence(tmp_path: Path) -> None:
+    words = ["train", "--epochs", "4000", "--checkpoint-seconds", "0", "--out", str(tmp_path / "out")]
     first, second = processes(words, logs=tmp_path)
+    wait_for(tmp_path / "out")
+    os.kill(first, signal.SIGKILL)
     assert (status_of(first), status_of(second)) == (-signal.SIGKILL, 1)
     said = (tmp_path / "1").read_text()
     assert "the process of rank 1 lost its connection to the other 1" in said
     assert "gloo" not in said
     assert said.count("\n") == 1
-
-
-def test_processes_do_not_wait_for_runs_that_do_not_fit_into_memory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    whole = driver.train_group
-
-    def small_memory(runs, *given):  # type: ignore[no-untyped-def]
-        if any(run.seed in (0, 1) for run in runs):
-            raise GroupTooLargeError("out of memory")
-        return whole(runs, *given)
-
-    monkeypatch.setattr(driver, "train_group", small_memory)
-    words = ["train", "--epochs", "2", "--seed", "0-3", "--together", "1", "--parallel", "runs"]
-    assert in_parallel(*words, "--out", tmp_path) == [1, 1]
-    assert sorted(run.settings["seed"] for run in records(tmp_path)) == [2, 3]
-
-
-def test_sigterm_ends_a_process_that_waits_for_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(driver, "_in_all", lambda *_: os.kill(os.getpid(), signal.SIGTERM))
-    assert status_of(forked(["train", "--epochs", "1", "--out", str(tmp_path / "out")])) == -signal.SIGTERM
-
-
-class TwoWordsError(Exception):
-    def __init__(self, first: str, second: str) -> None:
-        super().__init__(f"{first} {second}")
-
-
-@pytest.mark.parametrize("error", [TwoWordsError("disk", "full"), OSError("disk full"), None], ids=str)
-def test_an_error_can_be_sent_to_other_processes_whatever_it_is(error: Exception | None) -> None:
-    sent = pickle.loads(pickle.dumps(driver._sendable(error)))
-    assert (sent is None) == (error is None)
-    assert error is None or "disk full" in str(sent)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -59,9 +60,9 @@ class Stop:
         """Return whether there is no time left for something that takes so long; all processes agree."""
         self.came = self.came or bool(self.signal) or self.left() < seconds
         if dist.is_initialized():
-            wishes: list[object] = [None] * dist.get_world_size()
-            dist.all_gather_object(wishes, self.came)
-            self.came = any(wishes)
+            wishes: list[Any] = [None] * dist.get_world_size()
+            dist.all_gather_object(wishes, (self.came, self.signal))
+            self.came, self.signal = any(came for came, _ in wishes), max(number for _, number in wishes)
         return self.came
 
     def passed(self) -> float:
