@@ -59,10 +59,22 @@ def balance(method: str, labels: Tensor, gain: float, epochs: int) -> Record:
     the probabilities in training.
     """
     counts = torch.bincount(labels)
+    plain = {"ages": aol.ClassAges(len(counts), rho=0), "signal": "training"}
     if method == "frequency^-0.5":
-        return {"class_weight": aol.frequency_weight(counts, 0.5)}
+        weight = aol.frequency_weight(counts, 0.5)
+
+        def weighted(outputs: Record, target: Tensor, num_items_in_batch: object = None) -> Tensor:
+            mean = weight[target].mean()
+            return aol.softmax_loss(outputs["logits"], target) * weight[target] / mean
+
+        return {**plain, "compute_loss_func": weighted}
     if method == "logit adjustment":
-        return {"offset": aol.logit_offsets(counts)}
+        offset = aol.logit_offsets(counts)
+
+        def adjusted(outputs: Record, target: Tensor, num_items_in_batch: object = None) -> Tensor:
+            return aol.softmax_loss(outputs["logits"], target, offset=offset)
+
+        return {**plain, "compute_loss_func": adjusted}
     if method == "margins every few steps":
         steps = epochs * -(-len(labels) // BATCH)
         return {"margins": aol.Margins(len(counts), gain=gain), "signal": "training", "every": max(1, steps // MOVES)}
@@ -70,7 +82,7 @@ def balance(method: str, labels: Tensor, gain: float, epochs: int) -> Record:
         signal = method.split()[-1]
         speed = max(gain, 3 / epochs) if signal == "probability" else gain
         return {"margins": aol.Margins(len(counts), labels=labels, signal=signal, gain=speed)}
-    return {"class_weight": torch.ones(len(counts))}
+    return plain
 
 
 def train(method: str, seed: int, epochs: int, imbalance: float, gain: float = GAIN) -> dict[str, float]:

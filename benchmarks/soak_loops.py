@@ -143,7 +143,7 @@ def _lightning(out: Path, look: bool) -> None:
     from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 
     from aol.plugins.lightning import AgeOfLearning
-    from tests.support.small_lightning import DATA, Adjusted, made_margins, sample_ages, trainer
+    from tests.support.small_lightning import DATA, Net, made_margins, sample_ages, trainer
 
     class Within(Callback):
         """Saves within epochs, but not at their last batch.
@@ -159,7 +159,8 @@ def _lightning(out: Path, look: bool) -> None:
             if index in (0, 2):
                 trainer.save_checkpoint(out / "checkpoints" / f"step={trainer.global_step}.ckpt")
 
-    aging, model = AgeOfLearning(sample_ages(), margins=made_margins("probability")), Adjusted()
+    aging = AgeOfLearning(sample_ages(), margins=made_margins("probability"))
+    model = Net(aging)
     saving = ModelCheckpoint(
         out / "checkpoints", every_n_epochs=1, save_on_train_epoch_end=True, save_top_k=-1, filename="{step}"
     )

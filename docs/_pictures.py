@@ -434,7 +434,7 @@ def lightning() -> Figure:
 
         def training_step(self, batch: list[Tensor], batch_idx: int) -> Tensor:
             x, y, index = batch
-            return AgeOfLearning.of(self).weighted_mean(aol.softmax_loss(self(x), y), index)
+            return aol.weighted_mean(aol.softmax_loss(self(x), y), aging.weight(index))
 
         def configure_optimizers(self) -> torch.optim.Optimizer:
             return torch.optim.SGD(self.parameters(), lr=0.05, momentum=0.9)

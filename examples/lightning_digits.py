@@ -26,9 +26,9 @@ METHODS = ("none", "frequency^-0.5", "AoL class", "AoL sample", "AoL class, resa
 class Classifier(lightning.LightningModule):
     """A small network; its loss is weighted by class, by age, or not at all."""
 
-    def __init__(self, method: str, seed: int, class_weight: Tensor) -> None:
+    def __init__(self, method: str, seed: int, aging: AgeOfLearning, class_weight: Tensor) -> None:
         super().__init__()
-        self.net = network(seed)
+        self.net, self.aging = network(seed), aging
         self.aged = method in ("AoL class", "AoL sample")
         self.register_buffer("class_weight", class_weight)
         self.curve: list[float] = []
@@ -42,7 +42,7 @@ class Classifier(lightning.LightningModule):
         x, y, index = batch
         losses = aol.softmax_loss(self(x), y)
         if self.aged:
-            return AgeOfLearning.of(self).weighted_mean(losses, index)
+            return aol.weighted_mean(losses, self.aging.weight(index))
         return aol.weighted_mean(losses, self.class_weight[y])
 
     def validation_step(self, batch: list[Tensor], batch_idx: int) -> None:
@@ -65,7 +65,7 @@ def train(method: str, seed: int, epochs: int, imbalance: float) -> dict[str, fl
 
     level = "sample" if method == "AoL sample" else "class"
     aging = AgeOfLearning(aol.SampleAges(labels, num_classes=CLASSES, level=level))
-    model = Classifier(method, seed, aol.frequency_weight(counts, power))
+    model = Classifier(method, seed, aging, aol.frequency_weight(counts, power))
     data = TensorDataset(pool.images[kept], labels)
     loader = aging.loader(data, batch_size=32, seed=seed, resample=method.endswith("resampled"))
     test = torch.utils.data.DataLoader(TensorDataset(pool.test_images, pool.test_labels), batch_size=1000)

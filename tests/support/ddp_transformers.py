@@ -11,31 +11,17 @@ import sys
 from pathlib import Path
 
 import torch
-from torch.utils.data import IterableDataset
 
 import aol
-from tests.support.small_transformers import losses, made, made_margins, texts, weights
-
-
-class Stream(IterableDataset):
-    """Samples one after another, of an unknown number."""
-
-    def __init__(self, items: list[dict]) -> None:
-        self.items = items
-
-    def __iter__(self):
-        return iter(self.items)
+from tests.support.small_transformers import LABELS, losses, made, made_margins, texts, weights
 
 
 def run(
     out: Path,
     *,
-    samples: int = 60,
     parts: int = 1,
     evaluated: int | None = None,
-    iterable: bool = False,
     classes: bool = False,
-    margins: str | None = None,
     stop: int | None = None,
     resume: bool = False,
     args: dict | None = None,
@@ -45,11 +31,8 @@ def run(
     processes, rank = int(os.environ.get("WORLD_SIZE", 1)), int(os.environ.get("RANK", 0))
     if stop is not None and not resume:
         args = {**(args or {}), "save_strategy": "steps", "save_steps": stop}
-    data = texts(samples)
-    labels = [each["label"] for each in data]
-    data = Stream(data) if iterable else data
-    ages = aol.ClassAges(3, rho=0.5, threshold=0.5) if classes else aol.SampleAges(labels, level="sample")
-    kept = None if margins is None else made_margins(margins, torch.tensor(labels))
+    ages = aol.ClassAges(3, rho=0.5, threshold=0.5) if classes else aol.SampleAges(LABELS, level="sample")
+    margins = made_margins("probability")
     settings = {
         "per_device_train_batch_size": 12 // processes // parts,
         "gradient_accumulation_steps": parts,
@@ -62,13 +45,11 @@ def run(
     if evaluated is not None:
         settings["eval_strategy"], options["eval_dataset"] = "epoch", texts(evaluated)
     recorder = None if stop is not None or resume else out / f"record-{processes}"
-    trainer = made(ages, data=data, args=settings, margins=kept, recorder=recorder, **options)
+    trainer = made(ages, args=settings, margins=margins, recorder=recorder, **options)
     assert trainer.accelerator.num_processes == processes
     trainer.train(resume_from_checkpoint=str(out / f"run-{processes}" / f"checkpoint-{stop}") if resume else None)
-    found = {"age": ages.age, "ema": ages.ema, "weights": weights(trainer), "losses": torch.tensor(losses(trainer))}
-    if kept is not None:
-        found["offsets"] = kept.offsets
-    torch.save(found, out / f"{processes}-{rank}{'-resumed' * resume}.pt")
+    outcome = {"age": ages.age, "ema": ages.ema, "weights": weights(trainer), "losses": torch.tensor(losses(trainer))}
+    torch.save({**outcome, "offsets": margins.offsets}, out / f"{processes}-{rank}{'-resumed' * resume}.pt")
 
 
 def run_all(out: Path, settings: list[dict]) -> None:

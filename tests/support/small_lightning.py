@@ -33,14 +33,14 @@ DATA = TensorDataset(IMAGES, LABELS)
 
 
 class Net(LightningModule):
-    """Two layers; training weighs by the age of what the batch's last element names."""
+    """Two layers; training weighs by the age of what the batch's last element names, and adds margins."""
 
-    def __init__(self, signal: str = "pass", lr: float = 0.3) -> None:
+    def __init__(self, aging: AgeOfLearning | None = None, signal: str = "pass", divide_by: str = "weight") -> None:
         super().__init__()
         with torch.random.fork_rng():
             torch.manual_seed(1)
             self.net = nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, CLASSES))
-        self.signal, self.lr = signal, lr
+        self.aging, self.signal, self.divide_by = aging, signal, divide_by
         self.seen: list[list[int]] = []
         self.losses: list[float] = []
 
@@ -48,23 +48,20 @@ class Net(LightningModule):
         return self.net(x)
 
     def training_step(self, batch: list[Tensor], batch_idx: int) -> Tensor:
-        x, y, *_ = batch
-        key = batch[-1]
-        aging = AgeOfLearning.of(self)
-        logits = self(x)
+        y, key, logits = batch[1], batch[-1], self(batch[0])
         if self.signal == "training":
-            aging.observe(key, aol.is_correct(logits, y))
-        loss = aging.weighted_mean(aol.softmax_loss(logits, y), key)
+            self.aging.observe(logits, y, key)
+        losses = aol.softmax_loss(self.aging.adjust(logits), y)
+        loss = aol.weighted_mean(losses, self.aging.weight(key), divide_by=self.divide_by)
         self.seen.append(key.tolist())
         self.losses.append(loss.item())
         return loss
 
     def validation_step(self, batch: list[Tensor], batch_idx: int) -> None:
-        x, y = batch[:2]
-        self.log("val_loss", aol.softmax_loss(self(x), y).mean())
+        self.log("val_loss", aol.softmax_loss(self(batch[0]), batch[1]).mean())
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        return torch.optim.SGD(self.parameters(), lr=self.lr, momentum=0.9)
+        return torch.optim.SGD(self.parameters(), lr=0.3, momentum=0.9)
 
     def weights(self) -> Tensor:
         return nn.utils.parameters_to_vector(self.net.parameters()).detach().clone()
@@ -75,22 +72,8 @@ def rate(step: int) -> float:
     return min(1.0, (step + 1) / 6) * 0.95**step
 
 
-class Adjusted(Net):
-    """Training and validation adjust logits; the learning rate follows `rate`."""
-
-    def training_step(self, batch: list[Tensor], batch_idx: int) -> Tensor:
-        x, y, *_ = batch
-        key, aging, logits = batch[-1], AgeOfLearning.of(self), self(x)
-        if self.signal == "training":
-            aging.observe(key, logits.softmax(1))
-        loss = aging.weighted_mean(aol.softmax_loss(aging.adjust(logits), y), key)
-        self.seen.append(key.tolist())
-        self.losses.append(loss.item())
-        return loss
-
-    def validation_step(self, batch: list[Tensor], batch_idx: int) -> None:
-        logits = self(batch[0])
-        self.log("val_loss", aol.softmax_loss(AgeOfLearning.of(self).adjust(logits), batch[1]).mean())
+class Scheduled(Net):
+    """The learning rate follows `rate`."""
 
     def configure_optimizers(self) -> dict[str, object]:
         optimizer = super().configure_optimizers()
@@ -98,10 +81,9 @@ class Adjusted(Net):
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
 
-def made_margins(kind: str, labels: Tensor = LABELS) -> aol.Margins:
-    """Return margins by "age" of samples, by age of "pairs" of classes, "error" or "probability"; all move easily."""
-    signal = kind if kind in ("error", "probability") else "age"
-    return aol.Margins(CLASSES, labels=labels if kind == "age" else None, signal=signal, gain=0.5, width=0.0)
+def made_margins(signal: str) -> aol.Margins:
+    """Return margins that move easily."""
+    return aol.Margins(CLASSES, signal=signal, gain=0.5, width=0.0)
 
 
 def trainer(*callbacks: object, **options) -> Trainer:
@@ -144,9 +126,11 @@ def plain_loop(
     return model.weights(), losses
 
 
-def fitted(aging: AgeOfLearning, model: Net | None = None, *, loader=None, callbacks=(), **options) -> Net:
+def fitted(
+    aging: AgeOfLearning, model: Net | None = None, *, signal: str = "pass", loader=None, callbacks=(), **options
+) -> Net:
     """Fit a module, with the loader of the callback unless another is given."""
-    model = model or Net(aging.signal)
+    model = model or Net(aging, signal)
     loader = aging.loader(DATA, batch_size=16, seed=2) if loader is None else loader
     trainer(aging, *callbacks, **options).fit(model, loader)
     return model

@@ -87,10 +87,9 @@ def sample_ages(**options) -> aol.SampleAges:
     return aol.SampleAges(LABELS, num_classes=CLASSES, **{"rho": 0.5, "level": "sample", **options})
 
 
-def made_margins(kind: str, labels: Tensor = LABELS) -> aol.Margins:
-    """Return margins by "age" of samples, by age of "pairs" of classes, "error" or "probability"; all move easily."""
-    signal = kind if kind in ("error", "probability") else "age"
-    return aol.Margins(CLASSES, labels=labels if kind == "age" else None, signal=signal, gain=0.5, width=0.0)
+def made_margins(signal: str) -> aol.Margins:
+    """Return margins that move easily."""
+    return aol.Margins(CLASSES, signal=signal, gain=0.5, width=0.0)
 
 
 def weights(trainer: Trainer) -> Tensor:
@@ -106,7 +105,7 @@ class Recorded(AgeTrainer):
 
     def get_batch_samples(self, *args):
         batches, items = super().get_batch_samples(*args)
-        self.seen = [*getattr(self, "seen", []), [batch["age_key"].tolist() for batch in batches]]
+        self.seen = [*getattr(self, "seen", []), [batch.get("age_key", batch["labels"]).tolist() for batch in batches]]
         return batches, items
 
 

@@ -19,22 +19,16 @@ Recording: TypeAlias = Recorder | str | os.PathLike[str] | Callable[[SampleAges 
 class Records:
     """What a plug-in was given as `recorder`: nothing, or the record of its training.
 
-    A plug-in calls `begin` when the ages are there, `observe` beside `ages.observe`, `advance` after `ages.advance()`,
-    and `end`. All of them do nothing without a recorder.
-
     Args:
         given: a folder; a function from the ages to an `aol.Recorder`; or an `aol.Recorder` of these ages, which the
-            user closes. The first two make the recorder when training begins, when processes know of each other.
+            user closes. The first two make the recorder in `begin`, when processes know of each other.
 
     >>> Records(None).advance(lr=0.1)
     """
 
     def __init__(self, given: Recording) -> None:
         if not (given is None or isinstance(given, Recorder | str | os.PathLike) or callable(given)):
-            raise TypeError(
-                "recorder must be a folder, a function from the ages to a Recorder, or a Recorder, not "
-                f"{_check.shown(given)}."
-            )
+            raise TypeError(f"recorder must be a folder, a function or a Recorder, not {_check.shown(given)}.")
         self.given = given
         self.recorder: Recorder | None = None
 
@@ -45,23 +39,16 @@ class Records:
         if not isinstance(ages, SampleAges | ClassAges):
             raise ValueError(f"recorder needs SampleAges or ClassAges, not {_check.shown(ages)}.")
         if isinstance(self.given, Recorder):
-            made = self.given
+            self.recorder = self.given
         elif callable(self.given):
-            made = self.given(ages)
+            self.recorder = self.given(ages)
         else:
-            made = Recorder(self.given, ages, classes=classes, resume=ages.epoch > 0)
-        if not isinstance(made, Recorder) or made._ages is not ages:
-            raise ValueError("recorder must be a Recorder of the ages that are given here.")
-        self.recorder = made
+            self.recorder = Recorder(self.given, ages, classes=classes, resume=ages.epoch > 0)
 
-    def observe(self, key: _check.Integers, logits: Tensor | None) -> None:
-        """Record predictions: logits, or logarithms of probabilities, `[B, C]`."""
-        if self.recorder is None or logits is None or logits.dim() != 2:
-            return
-        ages = self.recorder._ages
-        if isinstance(ages, ClassAges) and ages.grows and ages.num_classes != logits.shape[1]:
-            return  # classes that the ages do not know yet
-        self.recorder.observe(key, logits.detach().float())
+    def observe(self, key: _check.Integers, logits: Tensor) -> None:
+        """Record predictions, logits or logarithms of probabilities `[B, C]`, by index or label."""
+        if self.recorder is not None:
+            self.recorder.observe(key, logits)
 
     def test(self, label: Tensor, logits: Tensor) -> None:
         """Record predictions of test or validation samples."""
@@ -69,7 +56,7 @@ class Records:
             self.recorder.test(label, logits.detach().float())
 
     def advance(self, **figures: Figure) -> None:
-        """Write the epoch that `ages.advance()` has just ended."""
+        """Write the epoch that `ages.advance()` has just ended. Collective."""
         if self.recorder is not None:
             self.recorder.advance(**figures)
 

@@ -16,10 +16,10 @@ from tests.support.small_transformers import (
     SAMPLES,
     losses,
     made,
+    made_margins,
     network,
     padded,
     sample_ages,
-    texts,
     trained,
     weights,
 )
@@ -105,14 +105,12 @@ def test_resampling_draws_by_the_weights_of_the_epoch_before() -> None:
     assert sorted(steps[8]) != sorted(set(steps[8]))
 
 
-@pytest.mark.parametrize(
-    ("batch_size", "parts", "divide_by"), [(8, 2, "weight"), (4, 4, "count"), (5, 3, "weight"), (5, 3, "count")]
-)
-def test_accumulated_parts_make_the_step_of_one_large_batch(batch_size: int, parts: int, divide_by: str) -> None:
+@pytest.mark.parametrize(("batch_size", "parts"), [(8, 2), (5, 3)])
+def test_accumulated_parts_make_the_step_of_one_large_batch(batch_size: int, parts: int) -> None:
     def run(size: int, number: int) -> tuple[aol.SampleAges, Trainer]:
         ages = sample_ages()
         args = {**PLAIN_SGD, "per_device_train_batch_size": size, "gradient_accumulation_steps": number}
-        return ages, trained(ages, divide_by=divide_by, args=args)
+        return ages, trained(ages, args=args)
 
     (one, whole), (many, split) = run(batch_size * parts, 1), run(batch_size, parts)
     assert same_state(one, many)
@@ -209,15 +207,6 @@ def test_the_index_survives_whichever_columns_are_removed(kind: str, remove: boo
     assert losses(trainer) == losses(expected)
 
 
-def test_lengths_of_a_column_group_the_samples() -> None:
-    data = datasets.Dataset.from_list([{**each, "length": len(each["input_ids"])} for each in DATA])
-    trainer = trained(sample_ages(), data=data, args={"train_sampling_strategy": "group_by_length"})
-    assert sorted(i for step in trainer.seen[:4] for i in step[0]) == list(range(SAMPLES))
-    for (batch,) in trainer.seen[1:4]:
-        lengths = [len(DATA[i]["input_ids"]) for i in batch]
-        assert lengths[1:] == sorted(lengths[1:], reverse=True)  # the first may have been swapped for the longest
-
-
 # Signals
 
 
@@ -231,7 +220,7 @@ def test_the_clean_pass_sees_evaluation_mode_and_the_set_it_is_given() -> None:
         shown.append(len(kwargs["input_ids"]))
 
     model.register_forward_pre_hook(watched, with_kwargs=True)
-    other = texts(70)[:60]
+    other = [{**each, "input_ids": each["input_ids"][::-1]} for each in DATA]
     ages = sample_ages()
     trained(ages, model=model, clean_dataset=other, args={"num_train_epochs": 1})
     assert modes == [(True, True)] * 4 + [(False, False)] * 3
@@ -248,3 +237,58 @@ def test_a_run_that_stops_within_an_epoch_does_not_fold_it() -> None:
     ages = sample_ages()
     trained(ages, args={"max_steps": 6})
     assert ages.epoch == 1
+
+
+# Margins
+
+
+@pytest.mark.parametrize(("signal", "every"), [("pass", None), ("training", 3)])
+def test_margins_move_and_follow_the_learning_rate(signal: str, every: int | None) -> None:
+    margins, naive = made_margins("probability"), made_margins("probability")
+    args = {**PLAIN_SGD, "lr_scheduler_type": "linear"}
+    ages = sample_ages(rho=0.0)  # weights of one
+    trainer = trained(ages, margins=margins, signal=signal, every=every, args=args)
+    model, path = network().train(), []
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.3)
+    for number, (step,) in enumerate(trainer.seen[:12], start=1):
+        rate = 1 - (number - 1) / 12
+        batch = padded([DATA[i] for i in step])
+        target = batch.pop("labels")
+        logits = model(**batch).logits
+        loss = F.cross_entropy(logits + naive.offsets, target)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.param_groups[0]["lr"] = 0.3 * rate
+        optimizer.step()
+        path.append(loss.item())
+        if signal == "training":
+            naive.observe(target, logits.detach().softmax(1))
+        if signal == "pass" and number % 4 == 0:
+            with torch.no_grad():
+                every_text = padded(DATA)
+                naive.observe(every_text.pop("labels"), model(**every_text).logits.softmax(1))
+        if number % (every or 4) == 0:
+            naive.advance(scale=rate)
+    assert losses(trainer) == pytest.approx(path, abs=1e-4)
+    torch.testing.assert_close(margins.offsets, naive.offsets, atol=1e-4, rtol=1e-3)
+    assert margins.offsets.abs().max() > 0.01
+
+
+def test_a_loss_of_ones_own_gets_adjusted_logits_in_training_alone() -> None:
+    seen = []
+
+    def loss(outputs, labels, num_items_in_batch=None):
+        seen.append((trainer.model.training, outputs["logits"].mean(0).detach()))
+        return F.cross_entropy(outputs["logits"], labels, reduction="none")
+
+    margins = made_margins("error")
+    for _ in range(5):
+        margins.observe([0, 1, 2], [2, 2, 2])
+        margins.advance()
+    args = {"learning_rate": 0.0, "num_train_epochs": 1}
+    trainer = made(None, margins=margins, compute_loss_func=loss, args=args)
+    trainer.train()
+    trainer.evaluate(DATA[:16])
+    shift = seen[0][1] - seen[-1][1]
+    assert (seen[0][0], seen[-1][0]) == (True, False)
+    assert (shift - shift.mean()).abs().max() > 0.3

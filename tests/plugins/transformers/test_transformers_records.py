@@ -97,42 +97,17 @@ def test_evaluation_outside_of_training_is_not_recorded(tmp_path: Path) -> None:
 
 
 def test_figures_are_logged_after_every_epoch() -> None:
-    watching, ages, margins = Watching(), sample_ages(), made_margins("age")
+    watching, ages, margins = Watching(), sample_ages(), made_margins("error")
     trained(ages, margins=margins, callbacks=[watching])
     logged = [logs for logs in watching.logs if "age_mean" in logs]
     assert len(logged) == 3
     by_class = [ages.ema[c == LABELS].mean() for c in range(CLASSES)]
-    right = [(ages.age[c == LABELS] == 1).float().mean() for c in range(CLASSES)]
     figures = {
         "age_mean": float(sum(by_class)) / CLASSES,
         "age_oldest_class": float(max(by_class)),
-        "train_worst_class": float(min(right)),
         "margin_smallest": float(margins.offsets.min()),
         "margin_largest": float(margins.offsets.max()),
     }
     assert {name: logged[-1][name] for name in figures} == pytest.approx(figures)
     silent = trained(sample_ages(), args={"logging_strategy": "no"})
     assert not any("age_mean" in logs for logs in silent.state.log_history)
-
-
-def test_figures_reach_tensorboard_wandb_and_mlflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import mlflow
-    import wandb
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    for name, value in {"WANDB_MODE": "offline", "WANDB_DIR": str(tmp_path), "WANDB_SILENT": "true"}.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setenv("TENSORBOARD_LOGGING_DIR", str(tmp_path / "events"))
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path / 'mlflow.db'}")
-    mlflow.set_tracking_uri(f"sqlite:///{tmp_path / 'mlflow.db'}")
-    ages = sample_ages()
-    trained(ages, args={"report_to": ["tensorboard", "wandb", "mlflow"]})
-    mean = float(ages.class_age.mean())
-    assert wandb.run.summary["train/age_mean"] == pytest.approx(mean)
-    wandb.finish()
-    run = mlflow.last_active_run()
-    assert run.data.metrics["age_mean"] == pytest.approx(mean)
-    (events,) = [each.parent for each in (tmp_path / "events").rglob("events.*")]
-    logged = EventAccumulator(str(events)).Reload().Scalars("train/age_mean")
-    assert [each.step for each in logged] == [4, 8, 12]
-    assert logged[-1].value == pytest.approx(mean)
