@@ -81,23 +81,25 @@ def test_previews_are_read_as_they_were_written(tmp_path: Path) -> None:
     }
     assert previews.texts == {4: row[:12], 2: row[:12]}
     save_previews(tmp_path, [], image=lambda _: RAMP)
-    assert read_previews(tmp_path).images == {}
+    assert read_previews(tmp_path) == Previews({}, {})
 
 
 def test_damaged_or_missing_previews_are_none(tmp_path: Path) -> None:
     assert read_previews(tmp_path) == Previews({}, {})
     save_previews(tmp_path, [1], image=lambda _: RAMP, text=str)
-    for path in tmp_path.iterdir():
-        path.write_bytes(path.read_bytes()[:-5])
+    path = tmp_path / "previews.safetensors"
+    path.write_bytes(path.read_bytes()[:-5])
     assert read_previews(tmp_path) == Previews({}, {})
 
 
 def test_previews_beyond_five_megabytes_are_left_out(tmp_path: Path) -> None:
-    save_previews(tmp_path, range(600), image=lambda _: np.zeros((3, 80, 80), np.uint8), text=lambda _: "é" * 1900)
-    previews = read_previews(tmp_path)
-    assert list(previews.images) == list(range(LARGEST // (3 * SIDE**2)))
-    assert 0 < len(previews.texts) < 600
-    assert all(path.stat().st_size < LARGEST + 20_000 for path in tmp_path.iterdir())
+    path = tmp_path / "previews.safetensors"
+    save_previews(tmp_path, range(600), image=lambda _: np.zeros((3, 80, 80), np.uint8))
+    assert list(read_previews(tmp_path).images) == list(range(len(read_previews(tmp_path).images)))
+    assert LARGEST - 100_000 < path.stat().st_size <= LARGEST
+    save_previews(tmp_path, range(900), text=lambda _: "é" * 1900)
+    assert 0 < len(read_previews(tmp_path).texts) < 600
+    assert path.stat().st_size <= LARGEST
 
 
 def test_the_oldest_of_all_and_of_every_class_and_the_most_suspicious_are_worth_seeing() -> None:

@@ -294,6 +294,25 @@ def test_records_are_not_overwritten_and_a_folder_has_one_recorder(tmp_path: Pat
         aol.Recorder(tmp_path / "run.json", ages)
 
 
+@pytest.mark.parametrize("runs", [(), (2,)])
+def test_a_finished_record_that_is_opened_again_stays_as_it_is(runs: tuple[int, ...], tmp_path: Path) -> None:
+    """Nothing is written where nothing was added: means over 16-bit readings would differ from those of the loop."""
+    ages = aol.SampleAges(LABELS, num_classes=4, rho=torch.full(runs, 0.5))
+    with aol.Recorder(tmp_path, ages, images=torch.zeros(30, 4, 4)) as recorder:
+        for epoch in range(3):
+            epoch_of(ages, recorder, epoch)
+    before = {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in tmp_path.rglob("*.*") if path.is_file()}
+    assert len(before) >= 3
+    aol.Recorder(tmp_path, ages, resume=True, images=torch.zeros(30, 4, 4)).close()
+    with aol.Recorder(tmp_path, aol.SampleAges(LABELS, num_classes=4, rho=ages.rho), resume=True):
+        pass  # ages that were not loaded
+    after = {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in tmp_path.rglob("*.*") if path.is_file()}
+    assert after.keys() >= before.keys()
+    assert {path: value for path, value in after.items() if path.name != ".lock"} == {
+        path: value for path, value in before.items() if path.name != ".lock"
+    }
+
+
 def test_a_recorder_that_was_closed_writes_no_more(tmp_path: Path) -> None:
     ages = aol.SampleAges(LABELS, num_classes=4)
     recorder = aol.Recorder(tmp_path, ages, command="make train")

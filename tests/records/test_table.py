@@ -66,6 +66,11 @@ def test_one_run_in_two_folders_is_two_rows() -> None:
     assert [run.seed for run in frame.runs.values()] == [3, 9]
 
 
+def test_a_setting_called_id_leaves_the_index_alone() -> None:
+    frame = frame_of([(None, small_run(settings={"id": "x", "seed": 7}))])
+    assert frame.reset_index()[["id", "setting_id", "seed"]].values.tolist() == [["0123456789ab", "x", 3]]
+
+
 def test_a_setting_with_the_name_of_a_column_does_not_replace_it() -> None:
     frame = frame_of([(None, small_run(settings={"device": "tpu", "seed": 3}))])
     assert frame.device.tolist() == ["x86 CPU"]

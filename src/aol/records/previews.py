@@ -18,12 +18,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from aol._files import read_json, write_atomically
+from aol._files import write_atomically
 from aol._values import shown
 
-IMAGES, TEXTS = "pictures.safetensors", "descriptions.json"
+FILE = "previews.safetensors"
 SIDE = 64  # the most pixels a side
-LARGEST = 5 * 10**6  # bytes of all pictures, and of all texts
+LARGEST = 5 * 10**6  # bytes of the file
 LETTERS = 2000  # of a text
 ENTRIES = 12  # of a row
 _OLDEST, _SUSPECTED, _BY_CLASS = 100, 100, 300  # how many samples are kept
@@ -53,25 +53,49 @@ def save_previews(
 
     `image` gives what `thumbnail` takes, `text` what `described` takes. What is beyond 5 MB is left out.
     """
-    rows = list(rows)
-    if image is not None:
-        write_atomically(folder / IMAGES, _packed({row: thumbnail(image(row)) for row in rows}))
-    if text is not None:
-        kept: dict[int, Description] = {}
-        size = 0
-        for row in rows:
-            kept[row] = described(text(row))
-            size += len(json.dumps(kept[row]))
-            if size > LARGEST:
-                del kept[row]
-                break
-        content = json.dumps(kept, ensure_ascii=False).encode(errors="backslashreplace")
-        write_atomically(folder / TEXTS, content)
+    from safetensors.torch import save
+
+    images: dict[int, Tensor] = {}
+    texts: dict[int, Description] = {}
+    left = LARGEST - 2**16  # for rows and shapes
+    for row in rows:
+        picture, words = image and thumbnail(image(row)), text and described(text(row))
+        left -= (0 if picture is None else picture.numel()) + len(json.dumps({row: words}))
+        if left < 0:
+            break
+        images |= {} if picture is None else {row: picture}
+        texts |= {} if words is None else {row: words}
+    with torch.device("cpu"):  # whatever the default is
+        tensors = {
+            "row": torch.tensor(list(images), dtype=torch.int64),
+            "shape": torch.tensor([picture.shape for picture in images.values()], dtype=torch.int64).reshape(-1, 3),
+            "pixels": torch.cat([torch.empty(0, dtype=torch.uint8), *(picture.ravel() for picture in images.values())]),
+            "texts": torch.frombuffer(bytearray(json.dumps(texts).encode()), dtype=torch.uint8),
+        }
+    write_atomically(folder / FILE, save(tensors))
 
 
 def read_previews(folder: Path) -> Previews:
     """Return what was kept of a run's samples; nothing where nothing was kept, or where it cannot be read."""
-    return Previews(_read_images(folder / IMAGES), _read_texts(folder / TEXTS))
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    if not (folder / FILE).is_file():  # to open a pipe would be to wait
+        return Previews({}, {})
+    try:
+        tensors = load_file(folder / FILE)
+        shapes = tensors["shape"].tolist()
+        if not all(c in (1, 3) and 0 < h <= SIDE and 0 < w <= SIDE for c, h, w in shapes):
+            return Previews({}, {})
+        parts = torch.split(tensors["pixels"].to(torch.uint8), [c * h * w for c, h, w in shapes])
+        pictures = [part.reshape(shape) for part, shape in zip(parts, shapes, strict=True)]
+        texts = {
+            int(row): words if isinstance(words, str) else [[str(name), str(value)] for name, value in words]
+            for row, words in json.loads(tensors["texts"].numpy().tobytes()).items()
+        }
+        return Previews(dict(zip(tensors["row"].tolist(), pictures, strict=True)), texts)
+    except (OSError, SafetensorError, LookupError, TypeError, ValueError, AttributeError, RuntimeError):
+        return Previews({}, {})
 
 
 def worth_seeing(label: Tensor, ema: Tensor, suspicion: Tensor) -> list[int]:
@@ -80,14 +104,12 @@ def worth_seeing(label: Tensor, ema: Tensor, suspicion: Tensor) -> list[int]:
     >>> worth_seeing(torch.tensor([0, 0, 1]), torch.tensor([1.0, 4.0, 2.0]), torch.tensor([0.0, 0.5, 0.9]))
     [1, 2, 0]
     """
-    oldest = ema.nan_to_num(-1.0).argsort(descending=True, stable=True)
-    suspected = suspicion.nan_to_num(-1.0).topk(min(_SUSPECTED, len(suspicion))).indices
-    num_classes = int(label.max()) + 1
-    by_class = label[oldest].argsort(stable=True)  # within a class the oldest first
-    first = torch.bincount(label, minlength=num_classes).cumsum(0) - torch.bincount(label, minlength=num_classes)
-    rank = torch.arange(len(label), device=label.device) - first[label[oldest][by_class]]
-    in_class = oldest[by_class][rank < max(1, _BY_CLASS // num_classes)]
-    return list(dict.fromkeys(torch.cat((oldest[:_OLDEST], suspected, in_class)).tolist()))[:500]
+    oldest, suspected = (value.nan_to_num(-1.0).argsort(descending=True, stable=True) for value in (ema, suspicion))
+    by_class = oldest[label[oldest].argsort(stable=True)]  # within a class the oldest first
+    count = torch.bincount(label)
+    rank = torch.arange(len(label), device=label.device) - (count.cumsum(0) - count)[label[by_class]]
+    first = by_class[rank < max(1, _BY_CLASS // len(count))]
+    return list(dict.fromkeys(torch.cat((oldest[:_OLDEST], suspected[:_SUSPECTED], first)).tolist()))[:500]
 
 
 # Pictures
@@ -155,38 +177,6 @@ def png(pixels: Tensor) -> bytes:
     return b"\x89PNG\r\n\x1a\n" + b"".join(parts)
 
 
-def _packed(pictures: Mapping[int, Tensor]) -> bytes:
-    """Return the content of the file of pictures, as many from the first on as have room."""
-    from safetensors.torch import save
-
-    sizes = np.cumsum([picture.numel() for picture in pictures.values()])
-    kept = list(pictures.items())[: int((sizes <= LARGEST).sum())]
-    with torch.device("cpu"):  # whatever the default is
-        tensors = {
-            "row": torch.tensor([row for row, _ in kept], dtype=torch.int64),
-            "shape": torch.tensor([picture.shape for _, picture in kept], dtype=torch.int64).reshape(-1, 3),
-            "pixels": torch.cat([torch.empty(0, dtype=torch.uint8), *(picture.ravel() for _, picture in kept)]),
-        }
-    return save(tensors)
-
-
-def _read_images(path: Path) -> dict[int, Tensor]:
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
-    if not path.is_file():  # to open a pipe would be to wait
-        return {}
-    try:
-        tensors = load_file(path)
-        rows, shapes = tensors["row"].tolist(), tensors["shape"].tolist()
-        parts = torch.split(tensors["pixels"].to(torch.uint8), [c * h * w for c, h, w in shapes])
-        fit = all(c in (1, 3) and 0 < h <= SIDE and 0 < w <= SIDE for c, h, w in shapes)
-        pictures = [part.reshape(shape) for shape, part in zip(shapes, parts, strict=True)]
-        return dict(zip(rows, pictures, strict=True)) if fit else {}
-    except (OSError, SafetensorError, KeyError, TypeError, ValueError, RuntimeError):
-        return {}
-
-
 # Text and rows of tables
 
 
@@ -214,13 +204,3 @@ def described(value: object) -> Description:
 def _entry(value: object) -> str:
     real = isinstance(value, numbers.Real) and not isinstance(value, numbers.Integral)
     return f"{float(value):.4g}" if real else str(value)[:LETTERS]  # type: ignore[arg-type]
-
-
-def _read_texts(path: Path) -> dict[int, Description]:
-    try:
-        return {
-            int(row): text if isinstance(text, str) else [[str(name), str(value)] for name, value in text]
-            for row, text in read_json(path).items()
-        }
-    except (OSError, ValueError, TypeError, AttributeError):
-        return {}

@@ -17,7 +17,7 @@ import stat
 import warnings
 import zlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -102,6 +102,15 @@ class Run:
     command: str | None = None
     data: str | None = None
     baseline: str | None = None
+
+    def first(self, epochs: int) -> Run:
+        """Return the record as it was after so many epochs."""
+        if epochs >= len(self.epochs):
+            return self
+        over_time = {name: values[:epochs] for name, values in self.over_time.items()}
+        curves = {name: values[:epochs] for name, values in self.curves.items()}
+        by_class = by_class_of(over_time) if epochs else {}
+        return replace(self, epochs=self.epochs[:epochs], curves=curves, by_class=by_class, over_time=over_time)
 
 
 _ARRAYS = ("epochs", "curves", "by_class", "over_time")

@@ -174,7 +174,8 @@ def _row(folder: Path | None, run: Run) -> dict[str, object]:
         **run_metrics(run),
         "zero_threshold": zero_threshold_share(run),
     }
-    settings = {name if name not in own else f"setting_{name}": value for name, value in run.settings.items()}
+    taken = own.keys() | {"id"}  # the index
+    settings = {f"setting_{name}" if name in taken else name: value for name, value in run.settings.items()}
     settings.pop("setting_seed", None)  # the same number
     return own | settings
 

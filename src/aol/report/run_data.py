@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from aol._values import unlike
-from aol.records.record import DamagedRunError, Floats, Run, by_class_of, read_run
+from aol.records.record import DamagedRunError, Floats, Run, read_run
 from aol.records.store import find_runs
 from aol.records.table import told_apart
 from aol.report.samples import Samples, samples_of
@@ -75,18 +75,11 @@ def _read(folder: Path) -> RunData | None:
     # The two files of a run that is being trained, or was resumed, may be some epochs apart.
     if samples is not None and len(run.epochs) != len(samples.answers):
         epochs = min(len(run.epochs), len(samples.answers))
-        run, samples = _first_epochs(run, epochs), samples.first_epochs(epochs)
+        run, samples = run.first(epochs), samples.first_epochs(epochs)
     if not len(run.epochs):
         return None
     name = run.method if run.seed is None else f"{run.method}, seed {run.seed}"
     return RunData(name, folder, run, samples)
-
-
-def _first_epochs(run: Run, epochs: int) -> Run:
-    over_time = {name: values[:epochs] for name, values in run.over_time.items()}
-    curves = {name: values[:epochs] for name, values in run.curves.items()}
-    by_class = by_class_of(over_time) if epochs else {}
-    return replace(run, epochs=run.epochs[:epochs], curves=curves, over_time=over_time, by_class=by_class)
 
 
 def last_known(values: np.ndarray[tuple[int, ...], np.dtype[np.floating]]) -> Floats:
