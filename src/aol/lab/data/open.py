@@ -64,10 +64,13 @@ def _stored(name: str, splits: Mapping[str, StoredImages]) -> Pair[StoredImages]
     if train is None:
         raise DataError(f"{name}: a train split is needed, not {', '.join(splits)}")
     others = [splits[word] for word in TEST_FOLDERS if word in splits and bool((splits[word].labels != -1).any())]
+    most = min(int(train.labels.max()) + 1, len(train))  # a label beyond the number of samples is a mistake
+    classes = train.classes or tuple(str(number) for number in range(most))
     for split in (train, *others):
-        if set(split.classes) != set(train.classes):
-            different = sorted(set(train.classes) ^ set(split.classes))[0]
-            raise DataError(f"{name}: classes differ: {different!r} is not in both {train.name} and {split.name}")
+        if split.classes not in ((), classes):
+            different = sorted(set(classes) ^ set(split.classes)) or split.classes
+            raise DataError(f"{name}: the classes of {train.name} and {split.name} differ: {different[0]!r}")
+        split.classes = classes
         check_labels(split.labels, split.num_classes, split.name)
     counts = train.counts.tolist()
     if 0 in counts:

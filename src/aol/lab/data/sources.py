@@ -44,9 +44,7 @@ class TableImages(StoredImages):
         if values.dtype.kind not in "iu" or not len(values):
             raise DataError(f"{name}: one whole number as the label of each image is needed, not {values.dtype}")
         labels = torch.from_numpy(values.astype("int64"))
-        named = getattr(rows.features[columns[0]], "names", None)
-        most = min(int(labels.max()) + 1, len(labels))  # a label beyond the number of samples is a mistake
-        super().__init__(name, named or [str(number) for number in range(most)], labels)
+        super().__init__(name, getattr(rows.features[columns[0]], "names", None) or (), labels)
         self._image = images[0]
         self._rows = rows.select_columns(images[:1]).cast_column(images[0], datasets.Image(decode=False))
 

@@ -1,4 +1,4 @@
-"""`hf:NAME`, `torchvision:NAME` and `timm:NAME`: opened, checked and trained on, with the real packages."""
+"""`hf:NAME_OR_FOLDER` and `timm:NAME`: opened and trained on, with the real packages."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from PIL import Image
 
 from aol.cli import main
 from aol.lab import nets
-from aol.lab.data import ImageSet, StoredImages, check, open_data
-from aol.lab.data.errors import DataError
+from aol.lab.data import DataError, ImageSet, StoredImages, open_data
 
 NAMES = ["cat", "dog", "owl"]
 
@@ -43,17 +42,60 @@ def test_small_images_of_a_set_on_the_disk_are_held_in_memory(small):
     assert (len(pair.train), len(pair.test), pair.train.shape) == (60, 30, (3, 16, 16))
     assert pair.train.labels[:4].tolist() == [0, 1, 2, 0]
     assert pair.train.images[7].permute(1, 2, 0).numpy().tolist() == picture(7, 16).tolist()
-    assert pair.train.names(torch.tensor([3])) == [f"{small}/train#3"]
+
+
+def test_images_of_several_sizes_are_decoded_when_asked_for(tmp_path):
+    mixed = datasets.concatenate_datasets([rows(6, 16), rows(6, 20)])
+    datasets.DatasetDict(train=mixed, test=rows(6, 16)).save_to_disk(str(tmp_path / "mixed"))
+    pair = open_data(f"hf:{tmp_path / 'mixed'}")
+    assert isinstance(pair.train, StoredImages)
+    assert [pair.train.size_of(place) for place in (5, 6)] == [(16, 16), (20, 20)]
 
 
 def test_large_images_are_decoded_when_asked_for(tmp_path):
     splits = {name: rows(6, 80, "fine_label") for name in ("train", "validation", "test")}
     datasets.DatasetDict(splits).save_to_disk(str(tmp_path / "large"))
-    pair = open_data(f"hf:{tmp_path / 'large'}", size=32)
+    pair = open_data(f"hf:{tmp_path / 'large'}")
     assert isinstance(pair.train, StoredImages)
-    assert pair.train[4][0].shape == (3, 32, 32)
-    assert pair.train[4][1] == 1
+    assert pair.train.view(4, None, 32).unique().tolist() == np.unique(picture(4, 80)).tolist()
+    assert pair.train.labels[4] == 1
+    assert pair.train.names(torch.tensor([3])) == [f"hf:{tmp_path / 'large'}/train#3"]
     assert isinstance(pair.validation, StoredImages)
+
+
+def test_a_set_of_one_split_gets_a_test_split(tmp_path, caplog):
+    rows(30, 80).save_to_disk(str(tmp_path / "one"))
+    pair = open_data(f"hf:{tmp_path / 'one'}")
+    assert (pair.train.counts.tolist(), pair.test.counts.tolist()) == ([8, 8, 8], [2, 2, 2])
+    assert "has no test split" in caplog.messages[0]
+    for split in (pair.train, pair.test):
+        shown = [int(split.view(place, None, 8)[0, 0, 0]) for place in range(len(split))]
+        assert [(grey - 40) // 80 for grey in shown] == split.labels.tolist()
+
+
+def test_a_damaged_image_is_named_by_its_row(tmp_path):
+    kinds = datasets.Features({"image": datasets.Image(decode=False), "label": datasets.Value("int64")})
+    items = [{"image": {"bytes": b"hello", "path": None} if n == 3 else None, "label": n % 2} for n in range(4)]
+    some = datasets.Dataset.from_list(items, features=kinds)
+    datasets.DatasetDict(train=some, test=some).save_to_disk(str(tmp_path / "set"))
+    from aol.lab.data.sources import open_source
+
+    train = open_source(f"hf:{tmp_path / 'set'}")["train"]
+    with pytest.raises(DataError, match=r"set/train \(row 3\): not an image$"):
+        train.size_of(3)
+    with pytest.raises(DataError, match=r"set/train \(row 2\): no image in it$"):
+        train.size_of(2)
+
+
+def test_large_images_of_a_table_train_in_worker_processes(tmp_path, capsys):
+    datasets.DatasetDict(train=rows(30, 80), test=rows(6, 80)).save_to_disk(str(tmp_path / "large"))
+    words = ["--data", f"hf:{tmp_path / 'large'}", "--image-size", "32", "--net", "cnn", "--batch-size", "8"]
+    found = []
+    for workers in ("0", "2"):
+        out = tmp_path / workers
+        assert main(["train", *words, "--epochs", "2", "--workers", workers, "--out", str(out), "--json"]) == 0
+        found.append(json.loads(capsys.readouterr().out)["runs"][0]["per_class_accuracy"])
+    assert found[0] == found[1]
 
 
 def test_images_that_are_files_are_read_from_there(tmp_path):
@@ -77,6 +119,9 @@ def test_classes_without_names_are_those_of_the_training_split(tmp_path):
 
     datasets.DatasetDict(train=split([0, 1, 2]), test=split([0, 1])).save_to_disk(str(tmp_path / "few"))
     assert open_data(f"hf:{tmp_path / 'few'}").test.classes == ("0", "1", "2")
+    datasets.DatasetDict(train=split([0, 7, 1]), test=split([0, 1])).save_to_disk(str(tmp_path / "far"))
+    with pytest.raises(DataError, match="label 7 at position 1"):
+        open_data(f"hf:{tmp_path / 'far'}")
     datasets.DatasetDict(train=split([0, 1]), test=split([0, 2])).save_to_disk(str(tmp_path / "more"))
     with pytest.raises(DataError, match="label 2 at position 1"):
         open_data(f"hf:{tmp_path / 'more'}")
@@ -88,18 +133,26 @@ def test_a_folder_of_parquet_is_loaded_by_datasets_too(tmp_path):
     assert len(open_data(f"hf:{tmp_path}").test) == 6
 
 
-@pytest.mark.parametrize(
-    ("splits", "words"),
-    [
-        ({"train": 6}, "a train and a labelled test"),
-        ({"test": 6}, "a train and a labelled test"),
-        ({"train": 6, "other": 3}, "not train, other"),
-    ],
-)
-def test_splits_that_are_missing_are_named(tmp_path, splits, words):
-    datasets.DatasetDict({name: rows(count, 16) for name, count in splits.items()}).save_to_disk(str(tmp_path / "set"))
-    with pytest.raises(DataError, match=words):
+def test_a_missing_train_split_is_named(tmp_path):
+    datasets.DatasetDict(test=rows(6, 16), other=rows(6, 16)).save_to_disk(str(tmp_path / "set"))
+    with pytest.raises(DataError, match="set: a train split is needed, not test, other"):
         open_data(f"hf:{tmp_path / 'set'}")
+
+
+def test_a_class_without_an_image_is_named(tmp_path):
+    datasets.DatasetDict(train=rows(2, 16), test=rows(6, 16)).save_to_disk(str(tmp_path / "set"))
+    with pytest.raises(DataError, match="set/train: no image of class 'owl'"):
+        open_data(f"hf:{tmp_path / 'set'}")
+
+
+def test_an_unlabelled_test_split_is_left_out(tmp_path):
+    hidden = rows(6, 16).cast_column("label", datasets.Value("int64")).map(lambda _: {"label": -1})
+    kinds = hidden.features.copy()
+    kinds["label"] = datasets.ClassLabel(names=NAMES)
+    splits = {"train": rows(9, 16), "validation": rows(6, 16), "test": hidden.cast(kinds)}
+    datasets.DatasetDict(splits).save_to_disk(str(tmp_path / "set"))
+    pair = open_data(f"hf:{tmp_path / 'set'}")
+    assert (len(pair.test), pair.validation) == (6, None)
 
 
 @pytest.mark.parametrize(("gone", "words"), [("picture", "Image column"), ("label", "column of labels")])
@@ -123,10 +176,8 @@ def test_a_name_that_is_not_in_the_cache_is_said_in_one_sentence(capsys):
     assert "hf:nobody/nothing" in capsys.readouterr().err
 
 
-def test_a_command_trains_on_it_checks_it_and_reports_it(small, tmp_path, capsys, monkeypatch):
+def test_a_command_trains_on_it_and_reports_it(small, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert main(["data", "check", small]) == 0
-    assert "60 train" in capsys.readouterr().out
     words = ["--data", small, "--epochs", "8", "--weighting", "none,aol", "--augment", "false"]
     assert main(["train", *words, "--out", "runs", "--json", "--keep-samples"]) == 0
     runs = json.loads(capsys.readouterr().out)["runs"]
@@ -134,68 +185,6 @@ def test_a_command_trains_on_it_checks_it_and_reports_it(small, tmp_path, capsys
     assert min(run["accuracy"]["best"] for run in runs) > 0.6
     assert main(["report", "runs", "--write", "page.html"]) == 0
     assert "No pictures" not in (tmp_path / "page.html").read_text()
-
-
-# torchvision
-
-
-def idx(array: np.ndarray) -> bytes:
-    return bytes([0, 0, 8, array.ndim]) + np.array(array.shape, ">i4").tobytes() + array.astype(np.uint8).tobytes()
-
-
-@pytest.fixture
-def fashion(tmp_path):
-    """The files of torchvision's FashionMNIST, with a few grey pictures in them."""
-    raw = tmp_path / "FashionMNIST" / "raw"
-    raw.mkdir(parents=True)
-    for split, count in (("train", 60), ("t10k", 30)):
-        labels = np.arange(count) % 10
-        pixels = np.stack([np.full((28, 28), 20 * label) for label in labels])
-        (raw / f"{split}-images-idx3-ubyte").write_bytes(idx(pixels))
-        (raw / f"{split}-labels-idx1-ubyte").write_bytes(idx(labels))
-    return tmp_path
-
-
-def test_a_set_of_torchvision_is_found_in_the_folder_of_data(fashion):
-    pair = open_data("torchvision:FashionMNIST", fashion)
-    assert isinstance(pair.train, ImageSet)
-    assert (len(pair.train), len(pair.test), pair.train.shape) == (60, 30, (3, 28, 28))
-    assert pair.classes[0] == "T-shirt/top"
-    assert pair.train.labels.tolist() == [number % 10 for number in range(60)]
-    assert pair.train.images[13].unique().tolist() == [60]
-    assert check("torchvision:FashionMNIST", data_dir=fashion, decode=True).ok
-
-
-def test_sets_with_named_splits_are_opened_by_them(tmp_path, monkeypatch):
-    from torchvision import datasets as vision
-
-    class Made:
-        classes = ("a", "b")
-
-        def __init__(self, root, split="train", transform=None, download=False):
-            if split not in ("train", "val"):
-                raise ValueError(f"Unknown value '{split}' for argument split.")
-            self._labels = [0, 1, 1] if split == "train" else [1, 0]
-
-        def __len__(self):
-            return len(self._labels)
-
-        def __getitem__(self, index):
-            return Image.new("RGB", (90, 70)), self._labels[index]
-
-    monkeypatch.setattr(vision, "Made", Made, raising=False)
-    pair = open_data("torchvision:Made", tmp_path)
-    assert isinstance(pair.train, StoredImages)
-    assert pair.test.labels.tolist() == [1, 0]
-
-
-def test_what_torchvision_lacks_is_said(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"FashionMNIST was not found in .*download=True"):
-        open_data("torchvision:FashionMNIST", tmp_path)
-    with pytest.raises(DataError, match="no data set 'Nothing'"):
-        open_data("torchvision:Nothing", tmp_path)
-    with pytest.raises(DataError, match="no train and test splits"):
-        open_data("torchvision:EuroSAT", tmp_path)
 
 
 # timm
