@@ -13,15 +13,14 @@ import random
 import shutil
 import signal
 import sys
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from aol._files import write_atomically
-from aol.lab.settings import Settings
 from aol.lab.train import driver
+from aol.lab.train.groups import RunGroup
 from aol.records.store import Store
 from tests.support.running import forked, status_of
 from tests.support.tiny_runs import small_networks
@@ -53,15 +52,12 @@ def pretend(straight: Path) -> None:
     """Let this process take from that folder what training would give."""
     known = {run.id: run for run in Store(straight)}
 
-    def train_group(
-        runs: Sequence[Settings], _pairs: object, _options: object, checkpoint: Path, _watch: object, _save: object
-    ) -> object:
-        write_atomically(checkpoint, b"")
-        store = Store(checkpoint.parents[2])
+    def train_group(group: RunGroup, _pairs: object, _options: object, store: Store, *_: object, **__: object) -> bool:
+        write_atomically(group.checkpoint, b"")
         for finished in (False, True):
-            for run in runs:
-                store.write(replace(known[run.run_id], trained_together=len(runs), finished=finished))
-        return object()
+            for run in group.runs:
+                store.write(replace(known[run.run_id], trained_together=len(group.runs), finished=finished))
+        return True
 
     driver.train_group = train_group  # type: ignore[assignment]
     os.fsync = lambda _: None  # which is for power cuts, and takes most of the time
