@@ -1,12 +1,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from aol.report.run_data import RunData, load
-from aol.report.write import all_finished, follow_runs, record_states, watch
+from aol.report.write import all_finished, follow_runs, record_states
 from tests.support.made_runs import write_small_run
 
 
@@ -23,11 +24,17 @@ class Stage:
             raise KeyboardInterrupt
         self.acts.pop(0)()  # type: ignore[operator]
 
-    def write(self, found: list[RunData], over: bool) -> None:
-        self.written.append(([len(data.run.epochs) for data in found], over))
+    def write(self, runs: list[RunData], _: Path, *, refresh: float | None) -> None:
+        self.written.append(([len(data.run.epochs) for data in runs], refresh is None))
 
-    def run(self, *paths: Path) -> None:
-        watch(paths, self.write, every=0.0, say=self.said.append, sleep=self.sleep)
+    def run(self, *paths: Path, write: Callable[..., None] | None = None) -> None:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("aol.report.write.write_page", write or self.write)
+            follow_runs(paths, Path("page.html"), every=0.0, say=self.heard, sleep=self.sleep)
+
+    def heard(self, text: str) -> None:
+        if not text.startswith("page.html: "):
+            self.said.append(text)
 
 
 def test_each_change_is_written_and_the_end_ends_it(tmp_path: Path) -> None:
@@ -88,13 +95,13 @@ def test_a_page_that_cannot_be_written_is_tried_again(tmp_path: Path) -> None:
     stage = Stage(lambda: None)
     tries: list[bool] = []
 
-    def write(found: list[RunData], over: bool) -> None:
-        tries.append(over)
+    def write(*words: object, **named: object) -> None:
+        tries.append(True)
         if len(tries) == 1:
             raise OSError(28, "No space left on device")
-        stage.write(found, over)
+        stage.write(*words, **named)  # type: ignore[arg-type]
 
-    watch([tmp_path], write, every=0.0, say=stage.said.append, sleep=stage.sleep)
+    stage.run(tmp_path, write=write)
     assert stage.written == [([2], True)]
     assert "No space left" in stage.said[0]
 
@@ -106,10 +113,14 @@ def test_a_place_that_cannot_be_written_is_an_error_and_not_waited_for(tmp_path:
         follow_runs([tmp_path], tmp_path / "file" / "in" / "page.html", every=0.0, say=lambda _: None)
 
 
-def test_ctrl_c_ends_it(tmp_path: Path) -> None:
-    write_small_run(tmp_path, epochs=2)
+def test_ctrl_c_leaves_a_page_that_does_not_refresh_itself(tmp_path: Path) -> None:
+    write_small_run(tmp_path / "out", epochs=2)
+    shown: list[Path] = []
+    stage, page = Stage(), tmp_path / "page.html"
     with pytest.raises(KeyboardInterrupt):
-        Stage().run(tmp_path)
+        follow_runs([tmp_path / "out"], page, every=0.0, say=stage.heard, opened=shown.append, sleep=stage.sleep)
+    assert shown == [page]
+    assert '"refresh":null' in page.read_text()
 
 
 def test_only_records_count_as_a_change(tmp_path: Path) -> None:

@@ -51,10 +51,12 @@ def advise(data: RunData, methods: Sequence[MethodRow] = ()) -> list[Advice]:
     if unlearnt:  # ages and labels say little of a model that has learnt little
         return advice + [one for one in old if one.kind == "rare"]
     advice += [*_course(data), *_labels(data), *_hidden(data), *old, *_memorised(data), *_weights(data)]
-    if not advice and data.age is None:
-        text = "No ages were recorded, so old classes are unknown: --signal train records ages at no cost."
-        return [Advice("ageless", text, see="curves")]
-    return advice or [Advice("fine", f"Nothing stands out: no class has a mean age of {_old(data):g} or more.")]
+    if advice:
+        return advice
+    if data.age is not None:
+        return [Advice("fine", f"Nothing stands out: no class has a mean age of {_old(data):g} or more.")]
+    text = "No ages were recorded, so old classes are unknown: --signal train records ages at no cost."
+    return [Advice("ageless", text, see="curves")]
 
 
 # The course of the training
@@ -104,25 +106,18 @@ def _right(data: RunData) -> float:
 
 def _course(data: RunData) -> Iterator[Advice]:
     """Say that the training set is learnt, or that the mean class age still changes at the end."""
-    unit, ages = time_unit(data.run), data.run.over_time.get("age")
-    if ages is None or not len(ages):
-        return
+    unit, ages = time_unit(data.run), data.run.over_time.get("age", np.zeros((0, 1)))
     mean = np.ma.masked_invalid(ages.astype(np.float64)).mean(1).filled(np.nan)
-    if _right(data) >= _LEARNT and last_known(mean) < 1.1:
-        text = (
-            f"The training set is learnt ({_right(data):.1%} right), so ages are close to one and weights from ages "
-            f"are close to equal. The remaining test errors are a matter of generalisation: try {_offsets(data)}, more "
-            "data or stronger regularisation before weights from ages."
-        )
-        yield Advice("learnt", text, see="curves")
-        return
     fifth = max(1, len(mean) // 5)
     change = float(mean[-1] / mean[-1 - fifth] - 1.0) if len(mean) > 2 * fifth else 0.0
-    if abs(change) >= _MOVED:
-        way = "falling" if change < 0 else "growing"
-        then = (
-            f"more {unit}s may help" if change < 0 else "the same errors persist, and more training alone does not help"
+    if _right(data) >= _LEARNT and last_known(mean) < 1.1:
+        text = (
+            f"The training set is learnt ({_right(data):.1%} right), so ages are close to one, and weights from ages "
+            f"close to equal. For the remaining test errors try {_offsets(data)}, more data or stronger regularisation."
         )
+        yield Advice("learnt", text, see="curves")
+    elif abs(change) >= _MOVED:
+        way, then = ("falling", f"more {unit}s may help") if change < 0 else ("growing", "more training does not help")
         last = f"{fifth} {unit}s" if fifth > 1 else unit
         text = f"The mean class age is still {way}, {change:+.0%} over the last {last}: {then}."
         yield Advice("course", text, see="curves")
@@ -132,14 +127,13 @@ def _course(data: RunData) -> Iterator[Advice]:
 
 
 def _labels(data: RunData) -> Iterator[Advice]:
-    likely = None if data.samples is None else data.samples.likely_mislabelled
-    if likely is not None and likely.any():
+    likely = np.zeros(1, bool) if data.samples is None else data.samples.likely_mislabelled
+    if likely.any():
         count = int(likely.sum())
         these = f"{count:,} samples ({likely.mean():.2%}) were" if count > 1 else "One sample was"
         text = (
-            f"{these} wrong most of the time while the model, which knows both classes, was sure of the other. Look at "
-            "them: mark what you find, correct the labels that are wrong, and train again. Weights by sample would "
-            "emphasise wrong labels most."
+            f"{these} wrong most of the time while the model, which knows both classes, was sure of the other. Mark "
+            "them, correct the labels that are wrong, and train again. Weights by sample would emphasise wrong labels."
         )
         yield Advice("labels", text, see="errors")
 
@@ -154,17 +148,15 @@ def _hidden(data: RunData) -> Iterator[Advice]:
         f"{group.learnt:.0%} of the class is learnt"
         for group in groups[:_NAMED]
     )
-    rest = len(groups) - _NAMED
-    more = f", and {rest:,} more such group{'s' if rest > 1 else ''}" if rest > 0 else ""
+    more = f", and {len(groups) - _NAMED:,} more such groups" if len(groups) > _NAMED else ""
     weights = _name(
         data,
         "--weighting aol --level sample --fuse peak --temper 1.5",
         'ages = aol.SampleAges(labels, level="sample", fuse="peak"), then aol.temper(ages.weight(index), 1.5)',
     )
     text = (
-        f"{first}{more}. These may be hidden groups that look different, or wrong labels: look at them, and correct "
-        "wrong labels first. If you know the groups, balance them; if not, weights by the largest age so far may help: "
-        f"{weights}."
+        f"{first}{more}. These may be hidden groups that look different, or wrong labels: correct wrong labels first. "
+        f"If you know the groups, balance them; if not, weights by the largest age so far may help: {weights}."
     )
     yield Advice("hidden", text, list(dict.fromkeys(group.label for group in groups)), "samples")
 
@@ -187,9 +179,7 @@ def _old_classes(data: RunData, methods: Sequence[MethodRow]) -> Iterator[Advice
     def told(kind: str, classes: Masks, how: str, then: str, see: str = "classes") -> Iterator[Advice]:
         if classes.any():
             mean = f"mean age {age[classes].mean():.1f}, where 1 is always right and {_old(data):g} is old"
-            oldest_first = [
-                place for place in np.argsort(-np.nan_to_num(age), kind="stable").tolist() if classes[place]
-            ]
+            oldest_first = [place for place in np.argsort(-age, kind="stable").tolist() if classes[place]]
             yield Advice(kind, f"{_classes(classes)} old{how}: {mean}{then}", oldest_first, see)
 
     if known is None:
@@ -200,18 +190,17 @@ def _old_classes(data: RunData, methods: Sequence[MethodRow]) -> Iterator[Advice
     yield from told("rare", rare, " and rare", f"; {part:.1%} of the samples. {_remedy(data, rare, methods)}")
     likely = _likely_share(data)
     doubted = old & ~rare & (likely >= _LIKELY)
-    then = f", and up to {likely[doubted].max(initial=0.0):.0%} of their samples look mislabelled. "
-    then += "Check the labels before giving these classes more weight."
+    then = (
+        f", and up to {likely[doubted].max(initial=0.0):.0%} of their samples look mislabelled. Check the labels first."
+    )
     yield from told("doubted", doubted, " though not rare", then, "errors")
     hard = old & ~rare & ~doubted
-    then = f": hard rather than short of samples. {_taken_for(data, hard)}"
-    then += "A stronger network, augmentation or clearer class definitions may help more than weights."
+    then = f". {_taken_for(data, hard)}A stronger network, augmentation or clearer classes may help more than weights."
     yield from told("hard", hard, " though not rare", then, "samples")
 
 
 def _classes(mask: Masks) -> str:
-    count = int(mask.sum())
-    return f"{count:,} classes are" if count != 1 else "One class is"
+    return f"{int(mask.sum()):,} classes are" if mask.sum() != 1 else "One class is"
 
 
 def _remedy(data: RunData, rare: Masks, methods: Sequence[MethodRow]) -> str:
@@ -266,11 +255,12 @@ def _memorised(data: RunData) -> Iterator[Advice]:
 def _weights(data: RunData) -> Iterator[Advice]:
     weight = data.last("weight")
     used = np.ones(1) if weight is None else weight[np.isfinite(weight) & (weight > 0)]
-    if used.size and used.max() / used.min() >= _UNEVEN:
+    uneven = used.max(initial=0.0) / used.min(initial=np.inf)
+    if uneven >= _UNEVEN:
         temper = _name(data, "--temper 0.5", "if the loss is weighted by age, aol.temper(weight, 0.5)")
         text = (
-            f"The largest class weight is {used.max() / used.min():,.0f} times the smallest. A few samples then "
-            f"dominate the training: {temper} takes the square root of the weights."
+            f"The largest class weight is {uneven:,.0f} times the smallest, so a few samples dominate the training: "
+            f"{temper} takes the square root of the weights."
         )
         yield Advice("uneven", text)
 
@@ -286,11 +276,11 @@ def _likely_share(data: RunData) -> Floats:
 
 def _taken_for(data: RunData, classes: Masks) -> str:
     """Say which class is mistaken for which, for the clearest case, if there is one."""
-    if data.samples is None:
+    names, samples = data.run.classes, data.samples
+    if samples is None or not classes.any():
         return ""
-    names = data.run.classes
-    answer, share = data.samples.confusion(len(names))
-    share = np.where(classes & (answer >= 0), share, 0.0)
+    answer, share = samples.confusion(len(names))
+    share = np.where(classes, share, 0.0)
     worst = int(share.argmax())
     if share[worst] < 0.3:
         return ""

@@ -20,26 +20,16 @@ def columns(data: RunData) -> pd.DataFrame:
     if samples is None:
         raise ValueError(f"{data.name} did not record its samples: train with --keep-samples, or record SampleAges.")
     names = np.array([*data.run.classes, ""], dtype=object)  # -1, an unknown answer, has none
+    ids = np.array([samples.id(row) for row in range(len(samples))], dtype=object)
     table = {
-        "id": np.array([samples.id(row) for row in range(len(samples))], dtype=object),
-        "index": samples.index,
-        "label": samples.label,
-        "label_name": names[samples.label],
-        "prediction": samples.prediction,
-        "prediction_name": names[samples.prediction],
-        "confidence": samples.confidence,
-        "prediction_probability": samples.top,
-        "mean_confidence": samples.mean_confidence,
-        "mean_other": samples.mean_other,
-        "age": samples.age,
-        "ema": samples.ema,
-        "episodes": samples.episodes,
-        "epochs_seen": samples.seen,
-        "epochs_wrong": samples.wrong,
-        "suspicion": samples.suspicion,
-        "likely_label_error": samples.likely_mislabelled,
+        "id": ids, "index": samples.index, "label": samples.label, "label_name": names[samples.label],
+        "prediction": samples.prediction, "prediction_name": names[samples.prediction],
+        "confidence": samples.confidence, "prediction_probability": samples.top,
+        "mean_confidence": samples.mean_confidence, "mean_other": samples.mean_other, "age": samples.age,
+        "ema": samples.ema, "episodes": samples.episodes, "epochs_seen": samples.seen, "epochs_wrong": samples.wrong,
+        "suspicion": samples.suspicion, "likely_label_error": samples.likely_mislabelled,
         "label_quality": (1.0 - samples.suspicion).astype(np.float32),
-    }
+    }  # fmt: skip
     return pd.DataFrame(table).iloc[np.argsort(-samples.suspicion, kind="stable")]
 
 

@@ -64,14 +64,9 @@ def document(data: Json, title: str) -> str:
         "base-uri 'none'; form-action 'none'"
     )
     return Template(_asset("page.html")).substitute(
-        policy=policy,
-        title=html.escape(title.encode(errors="replace").decode()),
-        style=_asset("page.css"),
-        licences=html.escape(_asset("licences.txt")),
-        library=library,
-        script=own,
-        data=as_script(data),
-    )
+        policy=policy, title=html.escape(title.encode(errors="replace").decode()), style=_asset("page.css"),
+        licences=html.escape(_asset("licences.txt")), library=library, script=own, data=as_script(data),
+    )  # fmt: skip
 
 
 def _asset(name: str) -> str:

@@ -114,38 +114,20 @@ def _methods(rows: Sequence[MethodRow], notes: list[str]) -> dict[str, Json]:
 def _summary(data: RunData, *, measures: bool) -> dict[str, Json]:
     """Return a row of the table of runs, and its curves; those of the classes only where `measures`."""
     run = data.run
-    left_out = _repeated(run) if measures else {f"test_{name}" for name in MEASURES}
+    left_out = set() if measures else {f"test_{name}" for name in MEASURES}
     accuracy = run.curves.get("test_accuracy", np.full(1, np.nan))
     last, tail = numbers([last_known(accuracy), at_the_end(accuracy, stream=is_stream(run))], DIGITS)
     kept = spread(len(run.epochs), POINTS)
-    curves = {name: values[kept] for name, values in sorted(run.curves.items()) if name not in left_out}
+    curves = {name: numbers(run.curves[name][kept], DIGITS) for name in sorted(run.curves.keys() - left_out)}
+    simple = str | int | float | None  # in JSON; anything else becomes text
+    settings = {_short(key): value if isinstance(value, simple) else str(value) for key, value in run.settings.items()}
     return {
-        "name": _short(data.name),
-        "method": _short(run.method),
-        "folder": str(data.folder),
-        "finished": run.finished,
-        "failed": run.failed_at_epoch,
-        "planned": run.planned,
-        "passed": len(run.epochs),
-        "settings": {_short(key): _plain(value) for key, value in run.settings.items()},
-        "versions": {_short(key): value for key, value in run.versions.items()},
-        "command": run.command,
-        "epochs": run.epochs[kept].tolist(),
-        "curves": {name: numbers(values, DIGITS) for name, values in curves.items()},
-        "lastAccuracy": last,
-        "tailAccuracy": tail,
-    }
-
-
-def _repeated(run: Run) -> set[str]:
-    """Return curves that repeat another, as on a balanced test set."""
-    pairs = {"test_balanced_accuracy": "test_accuracy", "test_worst_tenth": "test_worst_class"}
-    curves = run.curves
-    return {
-        name
-        for name, other in pairs.items()
-        if name in curves and np.allclose(curves[name], curves.get(other, np.nan), atol=1e-6, equal_nan=True)
-    }
+        "name": _short(data.name), "method": _short(run.method), "folder": str(data.folder),
+        "finished": run.finished, "failed": run.failed_at_epoch, "planned": run.planned, "passed": len(run.epochs),
+        "settings": settings, "versions": {_short(key): value for key, value in run.versions.items()},
+        "command": run.command, "epochs": run.epochs[kept].tolist(), "curves": curves,
+        "lastAccuracy": last, "tailAccuracy": tail,
+    }  # fmt: skip
 
 
 def _details(
@@ -261,21 +243,17 @@ def _samples(data: RunData, samples: Samples, runs: int, pictures: dict[str, int
     }  # fmt: skip
     listed: dict[str, Json] = {name: values[rows].tolist() for name, values in whole.items()}
     listed |= {name: numbers(values[rows], 4) for name, values in rounded.items()}
-    return listed | {
-        "total": total,
-        "wrong": int(np.where(samples.prediction < 0, samples.age > 1, samples.wrong_now).sum()),
-        "unseen": int((samples.age == 0).sum()),
-        "likely": int(samples.likely_mislabelled.sum()),
-        "ages": _histogram(samples.age),
-        "oldest": np.searchsorted(rows, old).tolist(),
-        "doubtful": np.searchsorted(rows, doubted).tolist(),
-        "id": [samples.id(row)[:LETTERS] for row in rows.tolist()],
-        "historyEpochs": EPOCHS,
-        "historyMost": int(ages.max(initial=1)),
-        "history": [steps(column) for column in ages.T],
+    listed |= {
+        "id": [samples.id(row)[:LETTERS] for row in rows.tolist()], "history": [steps(column) for column in ages.T],
         "about": [samples.about.get(row) for row in rows.tolist()] if samples.about else None,
         "picture": [places.get(row, -1) for row in rows.tolist()],
-    }
+        "oldest": np.searchsorted(rows, old).tolist(), "doubtful": np.searchsorted(rows, doubted).tolist(),
+    }  # fmt: skip
+    return listed | {
+        "total": total, "wrong": int(np.where(samples.prediction < 0, samples.age > 1, samples.wrong_now).sum()),
+        "unseen": int((samples.age == 0).sum()), "likely": int(samples.likely_mislabelled.sum()),
+        "ages": _histogram(samples.age), "historyEpochs": EPOCHS, "historyMost": int(ages.max(initial=1)),
+    }  # fmt: skip
 
 
 def _histogram(age: Shorts) -> list[Json]:
@@ -288,9 +266,3 @@ def _histogram(age: Shorts) -> list[Json]:
 
 def _short(text: str) -> str:
     return text if len(text) <= NAME else text[: NAME - 1] + "…"
-
-
-def _plain(value: object) -> Json:
-    """Return a setting as JSON; whatever JSON cannot express becomes text."""
-    fits = value is None or isinstance(value, str | int) or (isinstance(value, float) and math.isfinite(value))
-    return value if fits else str(value)  # type: ignore[return-value]

@@ -37,9 +37,7 @@ def write_report(
 
     `damaged` gets the reason for each run that is left out because its record is damaged; by default that is an error.
     """
-    runs = load(*paths, damaged=damaged)
-    if not runs:
-        raise store.NoRunsError(f"{', '.join(map(str, paths))}: no epoch has finished yet; --watch waits for it.")
+    runs = _some(load(*paths, damaged=damaged), paths)
     written: dict[str, list[Path]] = {}
     if page is not None:
         write_page(runs, page)
@@ -57,7 +55,7 @@ def table_files(runs: Sequence[RunData], path: Path) -> list[tuple[RunData, Path
     if not kept:
         raise RuntimeError("no run here recorded its samples: --export needs runs trained with --keep-samples.")
     names = unlike((data.folder.name for data in kept), "-{}")
-    places = [path.with_stem(f"{path.stem}-{name}") for name in names] if len(kept) > 1 else [path]
+    places = [path.with_stem(f"{path.stem}-{name}") for name in names] if kept[1:] else [path]
     return list(zip(kept, places, strict=True))
 
 
@@ -71,64 +69,48 @@ def follow_runs(
     every: float,
     say: Callable[[str], None],
     opened: Callable[[Path], None] = lambda _: None,
-) -> None:
-    """Keep the page up to date until all runs have finished.
-
-    `opened` is called when the page is there for the first time. Ctrl-C leaves a page that does not refresh itself.
-    """
-    last: list[RunData] = []
-
-    def write(runs: list[RunData], finished: bool) -> None:
-        first = not last
-        last[:] = runs  # before the page: Ctrl-C may come between the two
-        write_page(runs, page, refresh=None if finished else every)
-        if first:
-            opened(page)
-        epochs = ", ".join(str(data.run.epochs[-1]) for data in runs[:8]) + (", …" if len(runs) > 8 else "")
-        say(f"{page}: {'all runs have finished' if finished else f'epoch {epochs}'}")
-
-    try:
-        watch(paths, write, every=every, say=say)
-    except KeyboardInterrupt:
-        if last:
-            write_page(last, page)
-        raise
-
-
-def watch(
-    paths: Sequence[Path],
-    write: Callable[[list[RunData], bool], None],
-    *,
-    every: float,
-    say: Callable[[str], None],
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
-    """Call `write(runs, finished)` for the runs in some folders, now and after each change, until all have finished.
+    """Write the page of the runs in some folders, now and after each change, until all have finished.
 
     Looks every few seconds, and less often where reading takes long. A problem that may pass is reported once; a place
-    that cannot be read or written is an error.
+    that cannot be read or written is an error. `opened` is called when the page is there for the first time. Ctrl-C
+    leaves a page that does not refresh itself.
     """
-    before, said = None, ""
-    while True:
-        begun, now, problem = time.monotonic(), record_states(paths), ""
-        if now != before:
+    before, said, runs = None, "", list[RunData]()
+    try:
+        while True:
+            begun, now, problem = time.monotonic(), record_states(paths), ""
             try:
-                runs = load(*paths)
-                if not runs:
-                    raise store.NoRunsError(f"{', '.join(map(str, paths))}: no epoch has finished yet.")
-                finished = all_finished(paths, runs)
-                write(runs, finished)
-                if finished:
-                    return
-                before = now
+                if now != before:
+                    runs = _some(load(*paths), paths)
+                    finished = all_finished(paths, runs)
+                    write_page(runs, page, refresh=None if finished else every)
+                    if before is None:
+                        opened(page)
+                    before = now
+                    epochs = ", ".join(str(data.run.epochs[-1]) for data in runs[:8]) + ", …" * (len(runs) > 8)
+                    say(f"{page}: {'all runs have finished' if finished else f'epoch {epochs}'}")
+                    if finished:
+                        return
             except (store.NoRunsError, record.DamagedRunError, OSError) as reason:
                 if isinstance(reason, OSError) and reason.errno in _LASTING:
                     raise
                 problem = f"{reason} Waiting."
-        if problem and problem != said:
-            say(problem)
-        said = problem
-        sleep(max(every, (time.monotonic() - begun) / _SHARE))
+            if problem and problem != said:
+                say(problem)
+            said = problem
+            sleep(max(every, (time.monotonic() - begun) / _SHARE))
+    except KeyboardInterrupt:
+        if runs:
+            write_page(runs, page)
+        raise
+
+
+def _some(runs: list[RunData], paths: Sequence[Path]) -> list[RunData]:
+    if not runs:
+        raise store.NoRunsError(f"{', '.join(map(str, paths))}: no epoch has finished yet; --watch waits for it.")
+    return runs
 
 
 def record_states(paths: Sequence[Path]) -> set[tuple[str, int, int]]:

@@ -137,8 +137,8 @@ def test_many_classes_are_counted_instead_of_named_and_have_the_other_exponent()
     assert figure is not None
     axes = figure.axes[0]
     assert axes.images[0].norm.gamma == 0.5  # type: ignore[union-attr]
-    assert _texts(axes, "y")[0] == "1  (n=1,000)"
-    assert _texts(axes, "y")[-1] == "120  (n=48)"
+    assert _texts(axes, "y")[0] == "1 (n=1,000)"
+    assert _texts(axes, "y")[-1] == "120 (n=48)"
     assert len(_texts(axes, "y")) == 5
 
 
@@ -165,4 +165,3 @@ def test_long_names_that_begin_alike_can_be_told_apart() -> None:
     written = _texts(figure.axes[0], "y")
     assert len(set(written)) == 12
     assert max(map(len, written)) <= 18
-    assert style.shorten_all(["cat", "a very long name, but the only one"], 12) == ["cat", "a very long…"]

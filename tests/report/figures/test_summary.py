@@ -9,7 +9,7 @@ import pytest
 
 from aol.records.metrics import at_the_end
 from aol.report.figures.summary import at_end, correlation, methods, parts
-from tests.support.made_runs import changed, frame, make_data
+from tests.support.made_runs import frame, make_data
 
 
 def test_methods_are_runs_that_differ_in_their_seed_alone() -> None:
@@ -40,12 +40,6 @@ def test_a_measure_at_the_end_is_the_mean_and_deviation_of_the_runs_that_did_not
     assert at_end(method, "head_accuracy") == pytest.approx((np.mean(heads), np.std(heads, ddof=1)), abs=1e-6)
     (single,) = methods(frame(runs[0]))
     assert math.isnan(at_end(single)[1])
-
-
-def test_a_measure_at_the_end_is_that_of_the_last_epoch_where_no_other_is_on_record() -> None:
-    data = make_data(epochs=40, samples=False)
-    (method,) = methods(frame(changed(data, by_class=data.run.by_class, over_time={})))
-    assert at_end(method, "balanced_accuracy")[0] == pytest.approx(data.run.over_time["test_accuracy"][-1].mean())
 
 
 @pytest.mark.parametrize(("epochs", "count"), [(1, 1), (10, 1), (30, 2), (100, 5), (200, 10)])

@@ -4,9 +4,16 @@ const COURSE = ["train_loss", "train_accuracy", "validation_accuracy", "averaged
 const UPKEEP = ["lr", "seconds", "images_per_second", "train_seconds", "data_seconds", "threshold"]; // shown on request
 const shownRuns = () => state.shown.map((place) => RUNS[place]);
 
+// Curves that repeat another, as on a balanced test set, are not offered.
+const TWINS = { test_balanced_accuracy: "test_accuracy", test_worst_tenth: "test_worst_class" };
+function repeats(run, name) {
+  const other = run.curves[TWINS[name]];
+  return Boolean(other) && run.curves[name].every((value, at) => value === other[at] || Math.abs(value - other[at]) < 2e-5);
+}
+
 // What the shown runs have besides test accuracy, which has a chart of its own.
 function curveNames() {
-  const names = shownRuns().flatMap((run) => Object.keys(run.curves).filter((name) => run.curves[name].some(known)));
+  const names = shownRuns().flatMap((run) => Object.keys(run.curves).filter((name) => run.curves[name].some(known) && !repeats(run, name)));
   return [...new Set([...COURSE.filter((name) => names.includes(name)), ...names])].filter((name) => name !== "test_accuracy");
 }
 

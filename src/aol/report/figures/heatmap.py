@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 LARGEST = 100.0
 _NAMED = 20  # so many classes have their names written out
+_LETTERS = 18  # of a name
 
 
 @dataclass(frozen=True)
@@ -109,6 +110,7 @@ def _name_classes(axes: Axes, shown: AgeMap) -> None:
     places = np.arange(len(order)) if few else np.linspace(0, len(order) - 1, 5).round().astype(np.int64)
     names = [shown.names[order[place]] if named else f"{place + 1}" for place in places]
     if sizes is not None and (shown.numbered or not named):
-        names = [f"{name}  (n={sizes[c]:,})" for name, c in zip(names, order[places], strict=True)]
-    axes.set_yticks(places, style.shorten_all(names) if named else names)
+        names = [f"{name} (n={sizes[c]:,})" for name, c in zip(names, order[places], strict=True)]
+    names = [" ".join(name.split()) for name in names]  # of long ones the middle is cut: they may begin alike
+    axes.set_yticks(places, [name if len(name) <= _LETTERS else f"{name[:9]}…{name[-8:]}" for name in names])
     axes.set_ylabel("class" if sizes is None else f"class{'' if named else ' by size'}, head to tail")

@@ -77,10 +77,10 @@ def panels(
 
 def save(figure: Figure, folder: Path, name: str, formats: Sequence[str]) -> list[Path]:
     """Write a figure in each format, whole or not at all, and return the files."""
-    written = [folder / f"{name}.{kind}" for kind in formats]
-    for path, kind in zip(written, formats, strict=True):
+    written = {kind: folder / f"{name}.{kind}" for kind in formats}
+    for kind, path in written.items():
         write_atomically(path, rendered(figure, kind))
-    return written
+    return list(written.values())
 
 
 def rendered(figure: Figure, kind: str, *, text: bool = False) -> bytes:
@@ -88,28 +88,25 @@ def rendered(figure: Figure, kind: str, *, text: bool = False) -> bytes:
 
     `text` keeps the text of an SVG as text: smaller, and shown in the reader's own sans-serif font.
     """
-    nothing = {"png": {"Software": None}, "pdf": {"CreationDate": None, "Producer": None, "Creator": None}}
-    metadata = {**nothing, "svg": {"Date": None}}[kind]
+    left_out = {"png": ["Software"], "pdf": ["CreationDate", "Producer", "Creator"], "svg": ["Date"]}[kind]
     buffer = io.BytesIO()
     rules = _rules() | ({"svg.fonttype": "none"} if text else {})
     with matplotlib().rc_context(rules), warnings.catch_warnings():
         # A name in a script that no font here has is drawn as boxes; a warning a letter would not help.
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")
-        figure.savefig(buffer, format=kind, metadata=metadata)
+        figure.savefig(buffer, format=kind, metadata=dict.fromkeys(left_out))
     if text:  # names no font that only this machine has
         return re.sub(rb"font-family: [^;\"]*", b"font-family: 'DejaVu Sans', Verdana, sans-serif", buffer.getvalue())
     return buffer.getvalue()
 
 
-def file_name(*words: str) -> str:
-    """Return words as a file's name, whatever they are: letters and digits, with dashes between.
+def file_name(text: str) -> str:
+    """Return a text as a file's name, whatever it is: letters and digits, with dashes between.
 
-    >>> file_name("heatmap", "cb+aol β=0.9999 ρ=0.3", "../x")
-    'heatmap-cb-aol-beta-0.9999-rho-0.3-x'
+    >>> file_name("cb+aol β=0.9999 ρ=0.3 ../x")
+    'cb-aol-beta-0.9999-rho-0.3-x'
     """
-    text = "-".join(words)
-    for letter, name in (("ρ", "rho-"), ("β", "beta-"), ("γ", "gamma-"), ("τ", "tau-")):
-        text = text.replace(letter, name)
+    text = text.translate(str.maketrans({"ρ": "rho-", "β": "beta-", "γ": "gamma-", "τ": "tau-"}))
     return re.sub(r"(?:[^A-Za-z0-9.]|\.(?![0-9]))+", "-", text).strip("-.")[:120]
 
 
@@ -121,21 +118,6 @@ def shorten(text: str, most: int = 18) -> str:
     """
     text = " ".join(text.split())
     return text if len(text) <= most else f"{text[: most - 1]}…"
-
-
-def shorten_all(names: Sequence[str], most: int = 18) -> list[str]:
-    """Return short names that stay unique: where the beginnings are equal, the middle is cut.
-
-    >>> shorten_all(["a class of long name 1", "a class of long name 2"], 12)
-    ['a clas…ame 1', 'a clas…ame 2']
-    """
-    cut = [shorten(name, most) for name in names]
-    whole = [" ".join(name.split()) for name in names]
-    head = most // 2
-    return [
-        f"{text[:head]}…{text[len(text) - (most - head - 1) :]}" if len(text) > most and cut.count(short) > 1 else short
-        for text, short in zip(whole, cut, strict=True)
-    ]
 
 
 def set_time_axis(axes: Axes, epochs: Ints | Floats, unit: str) -> None:

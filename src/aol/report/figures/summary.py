@@ -59,24 +59,30 @@ def time_unit(run: Run) -> str:
 _REPEATS = 0.005  # balanced accuracy this close to accuracy in every run: the test set is about balanced
 
 
-def _at_end(frame: RunFrame, measure: str) -> list[float]:
-    names = [_column(measure, "second_half_mean" if is_stream(run) else "tail_mean") for run in frame.runs.values()]
-    return [frame[name].iloc[row] for row, name in enumerate(names)]
-
-
-def _column(measure: str, part: str) -> str:
-    return f"test_{part}" if measure == "accuracy" else f"test_{measure}_{part}"
+def _at_end(frame: RunFrame, measure: str) -> pd.Series:
+    """Return a measure on test of each run at the end."""
+    name = "test_" if measure == "accuracy" else f"test_{measure}_"
+    streams = [is_stream(run) for run in frame.runs.values()]
+    return frame[f"{name}second_half_mean"].where(streams, frame[f"{name}tail_mean"]).astype("float64")
 
 
 def at_end(method: Method, measure: str = "accuracy") -> tuple[float, float]:
-    """Return mean and standard deviation of a measure on test over a method's runs, but for those that diverged.
-
-    Where only the last epoch of the classes is on record, it is that of the last epoch.
-    """
-    last = method.frame[_column(measure, "last")].to_numpy()
-    values = pd.Series(_at_end(method.frame, measure), dtype="float64").fillna(pd.Series(last))
-    values = values[[run.failed_at_epoch is None for run in method.runs]]
+    """Return mean and standard deviation of a measure over a method's runs, but for those that diverged."""
+    values = _at_end(method.frame, measure)[method.frame["failed_at_epoch"].isna()]
     return float(values.mean()), float(values.std())
+
+
+def ends(frame: RunFrame) -> pd.DataFrame:
+    """Return a row a run: its accuracy on test at the end, and the measures that say more.
+
+    Balanced accuracy and macro-F1 are there where the test set is not balanced, the worst tenth where it is more than
+    one class, head, middle and tail where training counts have them.
+    """
+    by_run = pd.DataFrame({measure: _at_end(frame, measure) for measure in ("accuracy", *MEASURES)})
+    if not ((by_run["balanced_accuracy"] - by_run["accuracy"]).abs() > _REPEATS).any():
+        by_run = by_run.drop(columns=["balanced_accuracy", "macro_f1"])
+    same = not (by_run["worst_tenth"] - by_run["worst_class"]).abs().gt(1e-9).any()
+    return by_run.drop(columns="worst_tenth") if same else by_run
 
 
 def class_table(frame: RunFrame) -> pd.DataFrame:
@@ -86,26 +92,10 @@ def class_table(frame: RunFrame) -> pd.DataFrame:
     return pd.DataFrame(rows).T.dropna(axis=1, how="all").dropna(how="all")
 
 
-def ends(frame: RunFrame) -> pd.DataFrame:
-    """Return a row a run: its accuracy on test at the end, and the measures that say more.
-
-    Balanced accuracy and macro-F1 are there where the test set is not balanced, the worst tenth where it is more than
-    one class, head, middle and tail where training counts have them.
-    """
-    columns = {measure: _at_end(frame, measure) for measure in ("accuracy", *MEASURES)}
-    by_run = pd.DataFrame(columns, index=frame.index, dtype="float64")
-    if not ((by_run["balanced_accuracy"] - by_run["accuracy"]).abs() > _REPEATS).any():
-        by_run = by_run.drop(columns=["balanced_accuracy", "macro_f1"])
-    if not (by_run["worst_tenth"] - by_run["worst_class"]).abs().gt(1e-9).any():
-        by_run = by_run.drop(columns="worst_tenth")
-    return by_run
-
-
 # Classes by size
 
 
-@dataclass(frozen=True)
-class Part:
+class Part(NamedTuple):
     """Some classes by their size: "head", "middle" or "tail"."""
 
     name: str
@@ -122,13 +112,13 @@ def parts(counts: Sequence[int] | Ints) -> list[Part]:
     >>> [(part.name, part.classes.tolist()) for part in parts([9, 5, 5, 1])]
     [('head', [0]), ('middle', [1, 2]), ('tail', [3])]
     """
-    counts = np.asarray(counts, dtype=np.int64)
-    if not metrics.has_tail(counts):
-        return [Part("all", np.arange(len(counts)), int(counts.min()), int(counts.max()))]
-    order = np.argsort(-counts, kind="stable")
-    third = metrics.thirds(counts).numpy()[order]
+    sizes = np.asarray(counts, dtype=np.int64)
+    if not metrics.has_tail(sizes):
+        return [Part("all", np.arange(len(sizes)), int(sizes.min()), int(sizes.max()))]
+    order = np.argsort(-sizes, kind="stable")
+    third = metrics.thirds(sizes).numpy()[order]
     chosen = {name: order[third == number] for number, name in enumerate(("head", "middle", "tail"))}
-    return [Part(name, own, int(counts[own].min()), int(counts[own].max())) for name, own in chosen.items() if len(own)]
+    return [Part(name, own, int(sizes[own].min()), int(sizes[own].max())) for name, own in chosen.items() if len(own)]
 
 
 # Correlation of readings by class
