@@ -67,7 +67,7 @@ class State(nn.Module):
 
         Also whether any of them is neither true nor false, `bool []`, if that was not read.
         """
-        right, neither = _check.unread_truths("correct", correct, device=self.device)
+        right, neither = _check.truths("correct", correct, device=self.device)
         shape = [size] if self._single else [len(self._rho), size]
         if [*right.shape] != shape:
             raise ValueError(f"correct must have the shape {shape} to go with {name}, not {list(right.shape)}.")
@@ -94,10 +94,10 @@ class State(nn.Module):
         """Set the epoch; ValueError if the settings are others."""
         self.epoch = self._checked(state)
 
-    def _checked(self, extra: object) -> int:
+    def _checked(self, extra: Any) -> int:
         what = type(self).__name__
         _check.same_settings(what, self._settings(), extra)
-        return _check.state_whole(what, extra, "epoch")  # type: ignore[arg-type]
+        return int(_check.state_value(what, extra, "epoch", 0))
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
         """Load a state; one with other settings or sizes is a ValueError, and nothing changes."""
@@ -109,5 +109,5 @@ class State(nn.Module):
         self._checked(state_dict["_extra_state"])
         for name, own in self._buffers.items():
             if own is not None and name not in self._non_persistent_buffers_set:
-                _check.state_tensor(what, state_dict, name, own.shape, own.dtype)
+                _check.state_value(what, state_dict, name, own)
         return super().load_state_dict(state_dict, strict, assign)

@@ -41,12 +41,12 @@ def age_step(age: Tensor, correct: _check.Truths) -> Tensor:
     tensor([255, 255], dtype=torch.uint8)
     """
     age = _check.real("age", age)
-    right = _check.truths("correct", correct, device=age.device)
+    right, _ = _check.truths("correct", correct, device=age.device)
     _check.broadcasts("correct", right, "age", age.shape)
     if age.is_floating_point():  # age + 1 stops by itself at the precision limit: 2048 in float16
         return torch.where(right, torch.ones_like(age), age + 1)
-    more = age.to(torch.int64).clamp_max(torch.iinfo(age.dtype).max - 1) + 1
-    return torch.where(right, 1, more).to(age.dtype)
+    more = torch.where(age == torch.iinfo(age.dtype).max, age, (age.to(torch.int64) + 1).to(age.dtype))
+    return torch.where(right, torch.ones_like(age), more)
 
 
 def ema_step(ema: Tensor, age: Tensor, rho: _check.Rate) -> Tensor:
@@ -217,7 +217,7 @@ class SampleAges(State):
         sums = torch.zeros((runs, self.num_classes), dtype=torch.int64)
         self._add(
             _age=torch.full((runs, self.num_samples), int(absent == "keep"), dtype=torch.int32, device=self.device),
-            _ema=torch.full((runs, self.num_samples), torch.nan, device=self.device),
+            _ema=torch.full((runs, self.num_samples), torch.nan, dtype=torch.float32, device=self.device),
             # An extra column takes indices outside the set, so that no check has to wait for a GPU.
             _observed=torch.zeros((runs, self.num_samples + 1), dtype=torch.uint8, device=self.device),
             _stray=torch.zeros(2, dtype=torch.bool),  # whether an index, or `correct`, was refused
@@ -432,7 +432,7 @@ class SampleAges(State):
             )
         self.epoch, self._given = self.epoch + 1, 0
         # 24 fraction bits are exact; fewer where sums of all samples could overflow.
-        bits = 62 - self.num_samples.bit_length() - (self.epoch + 2).bit_length()
+        bits = 62 - self.num_samples.bit_length() - min(self.epoch + 2, 2**31 - 1).bit_length()
         self._unit.fill_(float(1 << max(0, min(24, bits))))
         for sums in (self._total, self._seen):
             sums.zero_()

@@ -35,7 +35,9 @@ class ClassCounts(State):
         super().__init__()
         rate = _check.rates("rho", rho, 0.0, 1.0)
         self._open = num_classes is None
-        self.num_classes = 0 if num_classes is None else _check.classes(num_classes)
+        self.num_classes = (
+            0 if num_classes is None else _check.whole("num_classes", num_classes, 1, _check.MOST_CLASSES)
+        )
         self._start(rate, _check.device(device))
         # An extra column takes what is refused, so that no check has to wait for a GPU: `_count` labels outside the
         # classes and bad `times`, and both all labels of a call whose `correct` is neither true nor false.

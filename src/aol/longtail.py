@@ -65,7 +65,7 @@ def keep_per_class(labels: Tensor, counts: Tensor, generator: torch.Generator) -
 
 
 def _shares(largest: int, num_classes: int, imbalance: float, profile: str) -> Tensor:
-    classes = _check.classes(num_classes)
+    classes = _check.whole("num_classes", num_classes, 1, _check.MOST_CLASSES)
     factor = _check.number("imbalance", imbalance, 1.0, float("inf"))
     if _check.choice("profile", profile, PROFILES) == "step":
         head = max(1, classes // 2)

@@ -248,8 +248,9 @@ def _target(z: Tensor, target: Tensor, *, add_up: bool = True) -> tuple[Tensor |
 
 
 def _check_probabilities(given: Tensor, add_up: bool) -> None:
-    if why := _check.Bounds(0, 1 + _ROUNDING).refuse(given):
-        raise ValueError(f"target: soft targets {why}.")
+    low, high = given.aminmax() if given.numel() else (given.new_zeros(()),) * 2
+    if not (low >= 0 and high <= 1 + _ROUNDING):
+        raise ValueError(f"target: soft targets must lie in 0 to 1, not {float(low):g} to {float(high):g}.")
     total = given.sum(-1, dtype=torch.float64)
-    if add_up and (why := _check.Bounds(1 - _ROUNDING, 1 + _ROUNDING).refuse(total)):
-        raise ValueError(f"target: the sum of soft targets over classes {why}.")
+    if add_up and not bool(((total - 1).abs() <= _ROUNDING).all()):
+        raise ValueError("target: soft targets of a sample must have the sum 1.")

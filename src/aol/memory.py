@@ -2,57 +2,68 @@
 
 from __future__ import annotations
 
-import math
-from typing import Protocol
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from aol import _check, _seeds
-from aol._seal import check_seal, sealed
 
 
-class Memory(Protocol):
-    """The interface of memories."""
+class Memory(ABC):
+    """Base class of memories."""
 
-    def __len__(self) -> int: ...
+    _items: Tensor  # with spare capacity
+    _size = 0
+
+    def __init__(self) -> None:
+        self._items = torch.empty(0, dtype=torch.int64, device="cpu")
+
+    def __len__(self) -> int:
+        return self._size
 
     @property
     def indices(self) -> Tensor:
         """The stored indices, `int64 [len]`."""
+        return self._items[: self._size].clone()
 
+    @abstractmethod
     def add(self, indices: _check.Integers) -> None:
         """Add the indices of one step."""
 
     def counts(self, num_samples: int) -> Tensor:
         """Return how often each of N samples is stored, `int64 [N]`."""
+        size = _check.whole("num_samples", num_samples, 1)
+        _check.within("indices", self._items[: self._size], size, f"num_samples={size}")
+        return torch.bincount(self._items[: self._size], minlength=size)
+
+    def _append(self, new: Tensor, most: int = 2**62) -> None:
+        """Append indices; room doubles, so that n calls copy O(n) indices and not O(n²)."""
+        size = self._size + new.numel()
+        if size > self._items.numel():
+            grown = self._items.new_empty(min(most, max(size, 2 * self._items.numel())))
+            grown[: self._size] = self._items[: self._size]
+            self._items = grown
+        self._items[self._size : size] = new
+        self._size = size
+
+    def _settings(self) -> dict[str, object]:
+        return {"kind": type(self).__name__}
 
     def state_dict(self) -> dict[str, object]:
         """Return the state as tensors and primitives."""
+        return {**self._settings(), "indices": self.indices}
 
-    def load_state_dict(self, state: dict[str, object]) -> None:
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Load the state of another memory with the same settings."""
+        _check.same_settings(type(self).__name__, self._settings(), state)
+        items = _check.state_value(type(self).__name__, state, "indices", self._items, any_size=True)
+        self._items, self._size = items.clone(), items.numel()
 
 
-class _Stored:
-    """What memories share that hold their indices in `_items`."""
-
-    _items: Tensor
-
-    def __len__(self) -> int:
-        return self._items.numel()
-
-    @property
-    def indices(self) -> Tensor:
-        """The stored indices, `int64 [len]`."""
-        return self._items.clone()
-
-    def counts(self, num_samples: int) -> Tensor:
-        """Return how often each of N samples is stored, `int64 [N]`."""
-        return _counts(self._items, num_samples)
-
-
-class KeepAll:
+class KeepAll(Memory):
     """Stores every index, repeats included.
 
     Args:
@@ -70,25 +81,22 @@ class KeepAll:
     """
 
     def __init__(self, num_samples: int | None = None) -> None:
+        super().__init__()
         self.num_samples = None if num_samples is None else _check.whole("num_samples", num_samples, 1)
-        # Indices in order, with spare capacity; or a count for each sample.
-        self._items = torch.zeros(self.num_samples or 0, dtype=torch.int64, device="cpu")
-        self._size = 0
-
-    def __len__(self) -> int:
-        return self._size
+        if self.num_samples is not None:
+            self._items = torch.zeros(self.num_samples, dtype=torch.int64, device="cpu")  # the counts
 
     @property
     def indices(self) -> Tensor:
         """The stored indices, `int64 [len]`."""
-        if self.num_samples is not None:
-            return torch.arange(self.num_samples, device="cpu").repeat_interleave(self._items)
-        return self._items[: self._size].clone()
+        if self.num_samples is None:
+            return super().indices
+        return torch.arange(self.num_samples, device="cpu").repeat_interleave(self._items)
 
     def counts(self, num_samples: int) -> Tensor:
         """Return how often each of N samples is stored, `int64 [N]`."""
         if self.num_samples is None:
-            return _counts(self._items[: self._size], num_samples)
+            return super().counts(num_samples)
         if num_samples != self.num_samples:
             raise ValueError(f"num_samples must be {self.num_samples}, as given to this memory, not {num_samples}.")
         return self._items.clone()
@@ -96,37 +104,31 @@ class KeepAll:
     def add(self, indices: _check.Integers) -> None:
         """Add these indices."""
         new = _vector(indices)
-        size = self._size + new.numel()
-        if self.num_samples is not None:
-            self._items += _counts(new, self.num_samples)
-        else:
-            self._items = _with_room(self._items, self._size, size)
-            self._items[self._size : size] = new
-        self._size = size
+        if self.num_samples is None:
+            self._append(new)
+            return
+        _check.within("indices", new, self.num_samples, f"num_samples={self.num_samples}")
+        self._items += torch.bincount(new, minlength=self.num_samples)
+        self._size += new.numel()
 
     def _settings(self) -> dict[str, object]:
-        counted = {} if self.num_samples is None else {"num_samples": self.num_samples}
-        return {"kind": "KeepAll", **counted}
+        return {**super()._settings(), "num_samples": self.num_samples}
 
     def state_dict(self) -> dict[str, object]:
-        """Return the state."""
-        if self.num_samples is None:
-            return sealed({**self._settings(), "indices": self.indices})
-        return sealed({**self._settings(), "counts": self._items.clone()})
+        """Return the state as tensors and primitives; with `num_samples`, the counts."""
+        return super().state_dict() if self.num_samples is None else {**self._settings(), "counts": self._items.clone()}
 
-    def load_state_dict(self, state: dict[str, object]) -> None:
-        """Load the state of another memory."""
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Load the state of another memory with the same settings."""
+        if self.num_samples is None:
+            super().load_state_dict(state)
+            return
         _check.same_settings("KeepAll", self._settings(), state)
-        if self.num_samples is None:
-            items = _state_indices("KeepAll", state)
-        else:
-            shape, most = (self.num_samples,), _check.Bounds(0, 2**62 // self.num_samples)
-            items = _check.state_tensor("KeepAll", state, "counts", shape, torch.int64, torch.device("cpu"), most)
-        check_seal("KeepAll", state)
-        self._items, self._size = items, items.numel() if self.num_samples is None else int(items.sum())
+        self._items = _check.state_value("KeepAll", state, "counts", self._items).clone()
+        self._size = int(self._items.sum())
 
 
-class KeepLast(_Stored):
+class KeepLast(Memory):
     """Stores only the indices of the last step.
 
     >>> memory = KeepLast()
@@ -136,26 +138,13 @@ class KeepLast(_Stored):
     tensor([2, 2])
     """
 
-    def __init__(self) -> None:
-        self._items = torch.empty(0, dtype=torch.int64, device="cpu")
-
     def add(self, indices: _check.Integers) -> None:
         """Replace the stored indices by these."""
         self._items = _vector(indices).clone()
-
-    def state_dict(self) -> dict[str, object]:
-        """Return the state."""
-        return sealed({"kind": "KeepLast", "indices": self.indices})
-
-    def load_state_dict(self, state: dict[str, object]) -> None:
-        """Load the state of another memory."""
-        _check.same_settings("KeepLast", {"kind": "KeepLast"}, state)
-        items = _state_indices("KeepLast", state)
-        check_seal("KeepLast", state)
-        self._items = items
+        self._size = self._items.numel()
 
 
-class Reservoir(_Stored):
+class Reservoir(Memory):
     """Stores at most `capacity` indices: a uniform random sample of all indices so far.
 
     Once full, the n-th index enters with probability capacity / n and replaces one that is drawn uniformly. The result
@@ -168,23 +157,15 @@ class Reservoir(_Stored):
     """
 
     def __init__(self, capacity: int, seed: int = 0) -> None:
-        self.capacity = _check.whole("capacity", capacity, 1)
-        self.seed = _seeds.seed(seed)
-        self.seen = 0
-        self._buffer = torch.empty(0, dtype=torch.int64, device="cpu")
+        super().__init__()
+        self.capacity, self.seed, self.seen = _check.whole("capacity", capacity, 1), _seeds.seed(seed), 0
         self._generator = _seeds.generator(self.seed)
-
-    @property
-    def _items(self) -> Tensor:  # type: ignore[override]
-        return self._buffer[: min(self.seen, self.capacity)]
 
     def add(self, indices: _check.Integers) -> None:
         """Add these indices, in this order."""
         new = _vector(indices)
-        there = len(self)
-        room = min(self.capacity - there, new.numel())
-        self._buffer = _with_room(self._buffer, there, there + room, self.capacity)
-        self._buffer[there : there + room] = new[:room]
+        room = min(self.capacity - self._size, new.numel())
+        self._append(new[:room], self.capacity)
         late = new[room:]
         if late.numel():
             # The n-th item draws one of n slots; it enters if the slot is below the capacity. Later items overwrite.
@@ -193,67 +174,37 @@ class Reservoir(_Stored):
             place = (drawn * nth).to(torch.int64)
             enters = place < self.capacity
             # NumPy guarantees that the last assignment to a repeated slot stays.
-            self._buffer.numpy()[place[enters].numpy()] = late[enters].numpy()
+            self._items.numpy()[place[enters].numpy()] = late[enters].numpy()
         self.seen += new.numel()
 
     def _settings(self) -> dict[str, object]:
-        return {"kind": "Reservoir", "capacity": self.capacity, "seed": self.seed}
+        return {**super()._settings(), "capacity": self.capacity, "seed": self.seed}
 
     def state_dict(self) -> dict[str, object]:
         """Return the indices and the state of the generator."""
-        generator = self._generator.get_state()
-        return sealed({**self._settings(), "seen": self.seen, "indices": self.indices, "generator": generator})
+        return {**super().state_dict(), "seen": self.seen, "generator": self._generator.get_state()}
 
-    def load_state_dict(self, state: dict[str, object]) -> None:
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from the state of another reservoir with the same settings."""
         _check.same_settings("Reservoir", self._settings(), state)
-        seen = _check.state_whole("Reservoir", state, "seen")
-        items = _state_indices("Reservoir", state)
-        if items.numel() != min(seen, self.capacity):
-            raise ValueError(f"This state of Reservoir is damaged: {items.numel()} indices of {seen} seen.")
-        check_seal("Reservoir", state)
-        mine = self._generator.get_state()
-        drawn = _check.state_tensor("Reservoir", state, "generator", mine.shape, mine.dtype, mine.device)
-        try:
-            self._generator.set_state(drawn)
-        except RuntimeError as error:
-            raise ValueError(f"This state of Reservoir is damaged: 'generator' cannot be loaded: {error}.") from error
-        self.seen, self._buffer = seen, items
+        seen = _check.state_value("Reservoir", state, "seen", 0)
+        drawn = _check.state_value("Reservoir", state, "generator", self._generator.get_state())
+        super().load_state_dict(state)
+        self._generator.set_state(drawn)
+        self.seen = seen
 
     def __getstate__(self) -> dict[str, object]:
         return self.state_dict()
 
-    def __setstate__(self, state: dict[str, object]) -> None:
-        # A torch.Generator cannot be pickled; its state can.
-        self.capacity = _check.state_whole("Reservoir", state, "capacity")
-        self.seed = _check.state_whole("Reservoir", state, "seed")
-        self._generator = _seeds.generator(self.seed)
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(state["capacity"], state["seed"])  # type: ignore[misc] # a torch.Generator cannot be pickled
         self.load_state_dict(state)
 
 
 def _vector(indices: object) -> Tensor:
-    found = _check.integers("indices", indices).cpu()
-    if found.dim() != 1:
-        raise ValueError(f"indices must be a vector, not {_check.shown(found)}.")
-    if found.numel() and int(found.min()) < 0:
-        raise IndexError(f"indices must be 0 or more, not {int(found.min())}.")
-    return found
-
-
-def _with_room(items: Tensor, used: int, size: int, most: float = math.inf) -> Tensor:
-    """Return a buffer of at least `size` indices; it doubles, so that n calls copy O(n) indices and not O(n²)."""
-    if size <= items.numel():
-        return items
-    grown = items.new_empty(int(min(most, max(size, 2 * items.numel()))))
-    grown[:used] = items[:used]
-    return grown
-
-
-def _counts(indices: Tensor, num_samples: int) -> Tensor:
-    size = _check.whole("num_samples", num_samples, 1)
-    _check.within("indices", indices, size, f"num_samples={size}")
-    return torch.bincount(indices, minlength=size)
-
-
-def _state_indices(what: str, state: dict[str, object]) -> Tensor:
-    return _check.state_tensor(what, state, "indices", (None,), torch.int64, torch.device("cpu"), _check.COUNTS)
+    vector = _check.integers("indices", indices).cpu()
+    if vector.dim() != 1:
+        raise ValueError(f"indices must be a vector, not {_check.shown(vector)}.")
+    if vector.numel() and int(vector.min()) < 0:
+        raise IndexError(f"indices must be 0 or more, not {int(vector.min())}.")
+    return vector

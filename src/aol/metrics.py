@@ -164,11 +164,11 @@ def head_middle_tail(accuracy: _check.Numbers, counts: _check.Numbers) -> Tensor
     >>> head_middle_tail([0.9, 0.8, 0.6, 0.1], [900, 500, 500, 10])
     tensor([0.9000, 0.7000, 0.1000], dtype=torch.float64)
     """
-    found, part = _accuracies("accuracy", accuracy), thirds(counts)
-    if found.shape[-1] != part.numel():
-        raise ValueError(f"counts must be {found.shape[-1]} numbers, one a class of accuracy, not {part.numel()}.")
-    part = part.to(found.device)
-    return torch.stack([found.masked_fill(part != each, torch.nan).nanmean(-1) for each in range(3)], -1)
+    known, part = _accuracies("accuracy", accuracy), thirds(counts)
+    if known.shape[-1] != part.numel():
+        raise ValueError(f"counts must be {known.shape[-1]} numbers, one a class of accuracy, not {part.numel()}.")
+    part = part.to(known.device)
+    return torch.stack([known.masked_fill(part != third, torch.nan).nanmean(-1) for third in range(3)], -1)
 
 
 def class_metrics(
@@ -182,42 +182,37 @@ def class_metrics(
         counts: training samples of each class, `[C]`; without them there is no `head_accuracy`, `middle_accuracy` and
             `tail_accuracy`.
 
-    >>> found = class_metrics([0.9, 0.5, 0.25], counts=[500, 50, 5])
-    >>> [f"{name} {float(value):.2f}" for name, value in found.items()][:3]
+    >>> metrics = class_metrics([0.9, 0.5, 0.25], counts=[500, 50, 5])
+    >>> [f"{name} {float(value):.2f}" for name, value in metrics.items()][:3]
     ['balanced_accuracy 0.55', 'worst_class 0.25', 'worst_tenth 0.25']
     """
-    found = {
-        "balanced_accuracy": balanced_accuracy(accuracy),
-        "worst_class": worst_class(accuracy),
-        "worst_tenth": worst_tenth(accuracy),
-    }
+    metrics = {"balanced_accuracy": balanced_accuracy(accuracy)}
     if precision is not None:
-        found["macro_f1"] = macro_f1(accuracy, precision)
+        metrics["macro_f1"] = macro_f1(accuracy, precision)
+    metrics |= {"worst_class": worst_class(accuracy), "worst_tenth": worst_tenth(accuracy)}
     if counts is not None:
-        parts = head_middle_tail(accuracy, counts).unbind(-1)
-        found |= dict(zip(("head_accuracy", "middle_accuracy", "tail_accuracy"), parts, strict=True))
-    return {name: found[name] for name in NAMES if name in found}
+        metrics |= dict(zip(NAMES[-3:], head_middle_tail(accuracy, counts).unbind(-1), strict=True))
+    return metrics
 
 
 # Checks and sums
 
 
 def _accuracies(name: str, value: _check.Numbers) -> Tensor:
-    found = _check.real(name, value)
-    if found.dim() == 0 or found.shape[-1] == 0:
+    known = _check.real(name, value).to(torch.float64)
+    if known.dim() == 0 or known.shape[-1] == 0:
         raise ValueError(f"{name} must hold a number for each class in its last dimension, not {_check.shown(value)}.")
-    found = found.to(torch.float64)
-    wrong = (found < 0.0) | (found > 1.0)
+    wrong = (known < 0.0) | (known > 1.0)
     if bool(wrong.any()):
-        raise ValueError(f"{name} must be fractions from 0 to 1, or NaN, not {found[wrong][0].item():g}.")
-    return found
+        raise ValueError(f"{name} must be fractions from 0 to 1, or NaN, not {known[wrong][0].item():g}.")
+    return known
 
 
 def _counts(value: _check.Numbers) -> Tensor:
-    found = _check.counts(value)
-    if found.dim() != 1:
+    counts = _check.counts(value)
+    if counts.dim() != 1:
         raise ValueError(f"counts must be a vector with a number for each class, not {_check.shown(value)}.")
-    return found
+    return counts
 
 
 def _mean_of_lowest(accuracy: Tensor, how_many: Callable[[Tensor], Tensor]) -> Tensor:
@@ -238,7 +233,8 @@ def _sums(label: _check.Integers, answer: _check.Integers, num_classes: int | No
     true, given = true.expand(shape), given.to(true.device).expand(shape)
     if true.dim() == 0 or true.shape[-1] == 0:
         raise ValueError(f"label must hold at least one label in its last dimension, not {_check.shown(label)}.")
-    size = _check.classes(max(1, int(true.max()) + 1, int(given.max()) + 1) if num_classes is None else num_classes)
+    named = max(1, int(true.max()) + 1, int(given.max()) + 1)
+    size = _check.whole("num_classes", named if num_classes is None else num_classes, 1, _check.MOST_CLASSES)
     _check.within("label", true, size, "classes")
     none = torch.zeros((*true.shape[:-1], size), dtype=torch.float64, device=true.device)
     known = (given >= 0) & (given < size)

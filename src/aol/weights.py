@@ -98,7 +98,7 @@ def set_weight(member: _check.Truths, factor: _check.Rate | None = None) -> Tens
     >>> set_weight([False, False, False, True])
     tensor([0.6667, 0.6667, 0.6667, 2.0000])
     """
-    inside = _check.truths("member", member, wait=True)
+    inside, _ = _check.truths("member", member)
     if inside.dim() == 0:
         raise ValueError(f"member must hold one value per sample, not {_check.shown(member)}.")
     return mean_one(_set_weight(inside, torch.ones_like(inside), factor))
@@ -161,7 +161,7 @@ class ErrorRates(ClassCounts):
         self, num_classes: int | None = None, *, rho: _check.Rate = 0.3, device: torch.device | str | None = None
     ) -> None:
         super().__init__(num_classes, rho=rho, device=device)
-        self._add(_rate=torch.full((len(self._rho), self.num_classes), torch.nan))
+        self._add(_rate=torch.full((len(self._rho), self.num_classes), torch.nan, dtype=torch.float32))
 
     @property
     def error_rate(self) -> Tensor:

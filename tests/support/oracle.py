@@ -29,8 +29,6 @@ def fold(history: Sequence[int], rho: float, fuse: str = "ema") -> float:
     """Fold one sample's (or class's) ages, oldest first; NaN for an empty history."""
     if not history:
         return NAN
-    if fuse == "mean":
-        return mean([float(a) for a in history])
     if fuse == "peak":
         return float(max(history))
     folded = float(history[0])
@@ -97,25 +95,6 @@ class SampleOracle:
             return [weights[i] for i in index]
         weights = self.class_weight
         return [weights[self.labels[i]] for i in index]
-
-
-class OldOracle(SampleOracle):
-    """Samples that were ever wrong `after` times in a row, found by looking through their whole history."""
-
-    def __init__(self, labels, after, factor, **more):
-        super().__init__(labels, level="sample", fuse="peak", **more)
-        self.after, self.factor = after, factor
-
-    @property
-    def old(self) -> list[bool]:
-        return [any(age - 1 >= self.after for age in ages) for ages in self.history]
-
-    @property
-    def sample_weight(self) -> list[float]:
-        seen, old = sum(bool(ages) for ages in self.history), sum(self.old)
-        factor = max(1.0, (seen - old) / old if old else 1.0) if self.factor is None else self.factor
-        values = [(factor if o else 1.0) if ages else NAN for o, ages in zip(self.old, self.history, strict=True)]
-        return mean_one(values) if any(v > 0 for v in values) else [1.0] * len(values)
 
 
 class StreamOracle:

@@ -102,7 +102,6 @@ class Answers:
 # prediction, and of the best class other than the label.
 ANSWER = ("prediction", "confidence", "top", "other")
 _MEANS = ("confidence", "other")
-_LIKELY = _check.Bounds(0, 1.001, nan=True)
 
 
 def answer(logits: Tensor, label: Tensor) -> Tensor:
@@ -249,28 +248,21 @@ class SampleHistory:
 
     def load_state_dict(self, state: dict[str, object]) -> None:
         """Load a state with the same number of runs and samples."""
-        what, shape, device = "SampleHistory", self._now.shape, self._now.device
-        plane, cpu = (None, shape[0], -(-shape[1] // 8)), torch.device("cpu")
-        right = _check.state_tensor(what, state, "right", plane, torch.uint8, cpu)
-        seen = _check.state_tensor(what, state, "seen", plane, torch.uint8, cpu)
-        epochs = len(right)
-        counts = _check.Bounds(0, epochs + 1)
-        age = _check.state_tensor(what, state, "age", shape, torch.int32, device, counts)
-        # Predictions of a class; probabilities, which rounding may lift above one; NaN where a network diverged.
-        answers = _check.state_tensor(
-            what, state, "answer", self._answer.shape, torch.float32, device, _check.Bounds(-1, 2**31, nan=True)
+        what, now = "SampleHistory", self.state_dict()
+        new = {
+            name: _check.state_value(what, state, name, own, any_size=name in ("right", "seen"))
+            for name, own in now.items()
+            if isinstance(own, Tensor)
+        }
+        partial, epochs = state.get("partial"), len(new["right"])
+        if not isinstance(partial, list) or len(partial) != len(new["seen"]) or not set(partial) <= set(range(epochs)):
+            raise ValueError(f"This state of {what} does not fit: 'partial' must name the epochs of 'seen'.")
+        self._age, self._answer, self._mean, self._times = (
+            new[name].to(self._now.device, copy=True) for name in ("age", "answer", "mean", "times")
         )
-        mean = _check.state_tensor(what, state, "mean", self._mean.shape, torch.float32, device, _LIKELY)
-        times = _check.state_tensor(what, state, "times", shape, torch.int32, device, counts)
-        if why := _LIKELY.refuse(answers[1:]):
-            raise _check.damaged(what, "answer", why)
-        partial = state.get("partial")
-        if not isinstance(partial, list) or len(partial) != len(seen) or not set(partial) <= set(range(epochs)):
-            raise _check.damaged(what, "partial", "must name the epochs of 'seen'")
-        self._age, self._answer, self._mean, self._times = age, answers, mean, times
-        self._right = list(right.numpy())
+        self._right = list(new["right"].numpy())
         self._seen = [None] * epochs
-        for epoch, row in zip(partial, seen.numpy(), strict=True):
+        for epoch, row in zip(partial, new["seen"].numpy(), strict=True):
             self._seen[epoch] = row
 
     def restore(self, columns: Mapping[str, np.ndarray], histories: Sequence[Answers]) -> None:

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import aol
-from aol.ages.rules import mean_one
+from aol.ages import mean_one
 from tests.support import oracle
 
 
