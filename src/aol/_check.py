@@ -133,8 +133,8 @@ def in_class_order(value: object) -> object:
         known = np.asarray(index).tolist()
         if known != list(range(len(known))):
             raise ValueError(
-                f"counts must be in the order of the classes 0, 1, 2 ..., not of the index {shown(known)} of this Series: "
-                "use counts.reindex(range(num_classes), fill_value=0)."
+                f"counts must be in the order of the classes, but this Series has the index {shown(known)}: use "
+                "counts.reindex(range(num_classes), fill_value=0)."
             )
     return value
 
