@@ -101,7 +101,3 @@ def test_shapes_that_do_not_match_are_refused() -> None:
     draws = draw(3, Augmentation(1, True), generator=torch.Generator())
     with pytest.raises(ValueError, match="index and draws must have one shape"):
         training_batch(images, torch.tensor([0, 1]), draws, pad=1, normalisation=centred(1))
-    with pytest.raises(ValueError, match=r"pixels must be \[..., 3, H, W\]"):
-        evaluation_batch(images, torch.tensor([0]), normalisation=centred(3))
-    with pytest.raises(ValueError, match="pad must be at least 0"):
-        Augmentation(-1, True)

@@ -21,9 +21,6 @@ class Draws(NamedTuple):
     """What happens to each sample: `row`, `column` int64 in 0..2·pad, `flip` bool; all of one shape.
 
     A row or column equal to `pad` means no shift.
-
-    >>> Draws(*(torch.zeros(2, 6) for _ in range(3))).batch(slice(0, 4)).row.shape
-    torch.Size([2, 4])
     """
 
     row: Tensor
@@ -95,13 +92,7 @@ def training_batch(images: Tensor, index: Tensor, draws: Draws, *, pad: int, nor
 
 
 def evaluation_batch(images: Tensor, index: Tensor | slice, *, normalisation: Normalisation) -> Tensor:
-    """Return the network input of a batch as it is: indices [...], on any device, give float32 [..., C, H, W].
-
-    >>> from aol.lab.data.images import centred
-    >>> images = torch.zeros(5, 1, 2, 2, dtype=torch.uint8)
-    >>> evaluation_batch(images, slice(0, 2), normalisation=centred(1)).shape
-    torch.Size([2, 1, 2, 2])
-    """
+    """Return the network input of a batch as it is: indices [...], on any device, give float32 [..., C, H, W]."""
     if isinstance(index, slice):
         return normalisation(images[index])
     place = index.to(images.device, torch.int64)

@@ -6,11 +6,12 @@ image is a function of (seed, epoch, sample): neither the number of workers nor 
 
 from __future__ import annotations
 
+import copy
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO, Self
 
 import numpy as np
 import torch
@@ -48,10 +49,21 @@ class StoredImages(Labelled, ABC):
     ((7, 9), torch.Size([32, 32, 3]), ['train/dog/0.png'])
     """
 
+    shape = (3, SIZE, SIZE)
+
     def __init__(self, name: str, classes: Sequence[str], labels: Tensor) -> None:
         self.name, self.classes, self.labels = name, tuple(classes), labels
 
-    shape = (3, SIZE, SIZE)
+    def subset(self, index: Tensor, name: str) -> Self:
+        """Return the images at `index [n]` as a split of their own."""
+        part = copy.copy(self)
+        part.name, part.labels = name, self.labels[index]
+        part._choose(index)
+        return part
+
+    @abstractmethod
+    def _choose(self, index: Tensor) -> None:
+        """Keep the images at `index [n]` only."""
 
     @abstractmethod
     def encoded(self, place: int) -> str | BinaryIO:

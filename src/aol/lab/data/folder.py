@@ -6,7 +6,6 @@ names. ImageNet-1k (train/n01440764/*.JPEG) and Places365 (train/airfield/*.jpg)
 
 from __future__ import annotations
 
-import copy
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,7 +21,7 @@ EXTENSIONS = (".jpg", ".jpeg", ".png", ".bmp", ".ppm", ".pgm", ".tif", ".tiff", 
 TEST_FOLDERS = ("test", "val", "validation", "valid")
 
 
-class FolderImages(StoredImages):
+class _FolderImages(StoredImages):
     """The images of one split folder, in the order of sorted class and file names.
 
     `inside` is the folder's path inside the data set.
@@ -42,22 +41,15 @@ class FolderImages(StoredImages):
         self._files = np.array([os.fsencode(file) for images in files for file in images])
 
     def encoded(self, place: int) -> str:
-        """Return the path of an image."""
-        return self.source(place)
-
-    def source(self, place: int) -> str:
-        """Return the path of an image."""
         return os.path.join(self._folder, os.fsdecode(self._files[place]))
 
+    source = encoded
+
     def names(self, index: Tensor) -> list[str]:
-        """Return the paths of the samples `index [n]` inside the data set."""
         return [_as_text(os.path.join(self._inside, os.fsdecode(self._files[at]))) for at in index.tolist()]
 
-    def subset(self, index: Tensor, name: str) -> FolderImages:
-        """Return the images at `index [n]` as a split of their own."""
-        part = copy.copy(self)
-        part.name, part.labels, part._files = name, self.labels[index], self._files[index.numpy()]
-        return part
+    def _choose(self, index: Tensor) -> None:
+        self._files = self._files[index.numpy()]
 
 
 def class_folders(folder: Path) -> list[str]:
@@ -88,10 +80,10 @@ def open_folder(root: Path) -> dict[str, StoredImages]:
     """Open the splits of a folder: `train` and those beside it that have class folders, or the whole as `train`."""
     if (root / "train").is_dir():
         names = ["train", *(name for name in TEST_FOLDERS if (root / name).is_dir() and class_folders(root / name))]
-        return {name: FolderImages(root / name, f"{root.name}/{name}", name) for name in names}
+        return {name: _FolderImages(root / name, f"{root.name}/{name}", name) for name in names}
     classes = class_folders(root)
     if len(classes) < 2 or {label.lower() for label in classes} <= {*TEST_FOLDERS, "train", "training", "testing"}:
         tables = next(root.rglob("*.parquet"), None) or next(root.rglob("*.arrow"), None)
         hint = f"; it has tables: use hf:{root}" if tables else ""
         raise DataError(f"{root}: neither a folder named train nor at least two class folders in it{hint}")
-    return {"train": FolderImages(root, f"{root.name}/train")}
+    return {"train": _FolderImages(root, f"{root.name}/train")}

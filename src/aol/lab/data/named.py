@@ -147,58 +147,39 @@ def _load_cifar(
     return _pair(split(train, "train"), split([test], "test"), standardised, pad=4, flip=True)
 
 
-_ZALANDO, _TORONTO = "https://fashion-mnist.s3.eu-central-1.amazonaws.com", "https://www.cs.toronto.edu/~kriz"
+def _sums(start: str) -> dict[str, str]:
+    """Return the checksums of the files whose paths or addresses begin so; paths without it."""
+    rows = [line.split() for line in Path(__file__).with_name("checksums.txt").read_text().splitlines()[1:]]
+    return {name if "://" in name else name.removeprefix(start): sum_ for name, sum_ in rows if name.startswith(start)}
+
+
 FASHION_MNIST = Official(
-    name="fashion-mnist",
-    title="clothes, 28×28 grey, 10 classes, 60,000 + 10,000",
-    folder="fashion-mnist",
-    members={  # of the content, not of the .gz: the Debian package compresses the same bytes anew
-        "train-images-idx3-ubyte": "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888",
-        "train-labels-idx1-ubyte": "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9",
-        "t10k-images-idx3-ubyte": "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b",
-        "t10k-labels-idx1-ubyte": "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
-    },
-    downloads={
-        f"{_ZALANDO}/train-images-idx3-ubyte.gz": "8d4fb7e6c68d591d4c3dfef9ec88bf0d",
-        f"{_ZALANDO}/train-labels-idx1-ubyte.gz": "25c81989df183df01b3e8a0aad5dffbe",
-        f"{_ZALANDO}/t10k-images-idx3-ubyte.gz": "bef4ecab320f06d8554ea6380940ec79",
-        f"{_ZALANDO}/t10k-labels-idx1-ubyte.gz": "bb300cfdad3c16e7a12a480ee83cd310",
-    },
-    load=_load_fashion_mnist,
+    "fashion-mnist",
+    "clothes, 28×28 grey, 10 classes, 60,000 + 10,000",
+    "fashion-mnist",
+    _sums("fashion-mnist/"),  # of the content, not of the .gz: the Debian package compresses the same bytes anew
+    _sums("https://fashion-mnist"),
+    _load_fashion_mnist,
     system=(Path("/usr/share/datasets/fashion-mnist"),),
 )
-
 _BATCHES = tuple(f"data_batch_{number}" for number in range(1, 6))
 _CIFAR10_INPUT = mean_std((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616))
 CIFAR10 = Official(
-    name="cifar10",
-    title="32×32 colour, 10 classes, 50,000 + 10,000",
-    folder="cifar-10-batches-py",
-    members={
-        "batches.meta": "f962466ef690d46b226450fb9aadc74ba4bc64a76aa526b5827fe4bc5c7125cb",
-        "data_batch_1": "54636561a3ce25bd3e19253c6b0d8538147b0ae398331ac4a2d86c6d987368cd",
-        "data_batch_2": "766b2cef9fbc745cf056b3152224f7cf77163b330ea9a15f9392beb8b89bc5a8",
-        "data_batch_3": "0f00d98ebfb30b3ec0ad19f9756dc2630b89003e10525f5e148445e82aa6a1f9",
-        "data_batch_4": "3f7bb240661948b8f4d53e36ec720d8306f5668bd0071dcb4e6c947f78e9682b",
-        "data_batch_5": "d91802434d8376bbaeeadf58a737e3a1b12ac839077e931237e0dcd43adcb154",
-        "test_batch": "f53d8d457504f7cff4ea9e021afcf0e0ad8e24a91f3fc42091b8adef61157831",
-    },
-    downloads={f"{_TORONTO}/cifar-10-python.tar.gz": "c58f30108f718f92721af3b95e74349a"},
-    load=partial(_load_cifar, "cifar10", _CIFAR10_INPUT, "batches.meta", _BATCHES, "test_batch", ""),
+    "cifar10",
+    "32×32 colour, 10 classes, 50,000 + 10,000",
+    "cifar-10-batches-py",
+    _sums("cifar-10-batches-py/"),
+    _sums("https://www.cs.toronto.edu/~kriz/cifar-10-"),
+    partial(_load_cifar, "cifar10", _CIFAR10_INPUT, "batches.meta", _BATCHES, "test_batch", ""),
 )
-
 _CIFAR100_INPUT = mean_std((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762))
 CIFAR100 = Official(
-    name="cifar100",
-    title="32×32 colour, 100 classes, 50,000 + 10,000",
-    folder="cifar-100-python",
-    members={
-        "meta": "a5d4786345c961390f865e93b434dbd5c6904ce880667e0cb888c97d449f28b9",
-        "train": "735e79b04f092ca3d2e6d07f368c0a7d70d48c48d28865950cc24454cf45129b",
-        "test": "4b67687d9933c4db8f0831104447f15b93774f4f464bd0516f0f0f2ac83b7864",
-    },
-    downloads={f"{_TORONTO}/cifar-100-python.tar.gz": "eb9058c3a382ffc7106e4002c42a8d85"},
-    load=partial(_load_cifar, "cifar100", _CIFAR100_INPUT, "meta", ["train"], "test", "fine_"),
+    "cifar100",
+    "32×32 colour, 100 classes, 50,000 + 10,000",
+    "cifar-100-python",
+    _sums("cifar-100-python/"),
+    _sums("https://www.cs.toronto.edu/~kriz/cifar-100-"),
+    partial(_load_cifar, "cifar100", _CIFAR100_INPUT, "meta", ["train"], "test", "fine_"),
 )
 
 OFFICIAL: Mapping[str, Official] = {known.name: known for known in (FASHION_MNIST, CIFAR10, CIFAR100)}
@@ -217,16 +198,7 @@ def search_folders(data_dir: Folder | None = None) -> list[Path]:
     return list(dict.fromkeys(Path(folder).expanduser().absolute() for folder in folders if folder is not None))
 
 
-def official(name: str) -> Official:
-    """Return what is known of a downloadable set.
-
-    >>> official("cifar10").folder
-    'cifar-10-batches-py'
-    >>> official("cifar")
-    Traceback (most recent call last):
-    ...
-    ValueError: unknown data set 'cifar'; built-in names are digits, fashion-mnist, cifar10, cifar100
-    """
+def _official(name: str) -> Official:
     if name not in OFFICIAL:
         raise ValueError(f"unknown data set {name!r}; built-in names are {', '.join(NAMES)}")
     return OFFICIAL[name]
@@ -247,13 +219,10 @@ def find(name: str, *, data_dir: Folder | None = None) -> Path | None:
     """Return the folder that holds every file of a named set, or None; `digits` has none and needs none.
 
     A folder is looked at itself, then its subfolder of the official name, then that inside one named like the set.
-
-    >>> find("cifar10", data_dir="/nowhere") == find("cifar10")
-    True
     """
     if name == "digits":
         return None
-    known = official(name)
+    known = _official(name)
     return next((folder for folder in _places(known, data_dir) if not known.missing(folder)), None)
 
 
@@ -277,7 +246,7 @@ def load_named(name: str, *, data_dir: Folder | None = None) -> Pair[ImageSet]:
     """
     if name == "digits":
         return _load_digits()
-    known, folder = official(name), find(name, data_dir=data_dir)
+    known, folder = _official(name), find(name, data_dir=data_dir)
     if folder is None:
         raise FileNotFoundError(_missing_message(known, data_dir))
     return known.load(folder)
@@ -297,13 +266,10 @@ def get(name: str, data_dir: Folder | None = None) -> Path | None:
     """Download a named set (default: into the cache folder) and return its folder; None for `digits`.
 
     What is there is not downloaded again; an archive that was put there by hand is used.
-
-    >>> get("digits") is None
-    True
     """
     if name == "digits":
         return None
-    known, root = official(name), search_folders(data_dir)[0]
+    known, root = _official(name), search_folders(data_dir)[0]
     folder = root / known.folder
     missing = known.missing(folder)
     pooch = need("pooch", package="pooch", extra="lab", why="downloading a data set") if missing else None

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import colorsys
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -65,19 +66,20 @@ def change(
         own[kept] = biased_nuisance(labels[kept], classes, conflicts, seed=seed)
         own[held] = balanced_nuisance(labels[held], classes, seed=seed)
         there = balanced_nuisance(pair.test.labels, classes, seed=seed + 1)
-    show = apply if pixels else _as_rgb
-    train, test = show(pair.train, nuisance, own), show(pair.test, nuisance, there)
+    show = partial(apply, kind=nuisance, pixels=pixels)
+    train, test = show(pair.train, nuisance=own), show(pair.test, nuisance=there)
     held_out = train.subset(held) if len(held) else None
     noisy = labels.clone()
     noisy[kept] = noisy_labels(labels[kept], classes, noise, seed=seed)
-    grey = nuisance != "none" and pair.train.shape[0] == 1
+    scales = {name: getattr(pair, name) for name in ("normalisation", "standardised")}
+    if train.shape[0] != pair.train.shape[0]:  # grey images became RGB
+        scales = {name: Normalisation(grey.scale * 3, grey.shift * 3) for name, grey in scales.items()}
     return replace(
         pair,
         train=replace(train, labels=noisy),
         test=test,
         validation=held_out,
-        normalisation=_three_channels(pair.normalisation) if grey else pair.normalisation,
-        standardised=_three_channels(pair.standardised) if grey else pair.standardised,
+        **scales,
         shortcut=Shortcut(kept, own != labels, there != pair.test.labels),
     )
 
@@ -137,34 +139,26 @@ def colours(number: int, saturation: float = 1.0) -> Tensor:
     return torch.tensor([colorsys.hsv_to_rgb(place / number, saturation, 1.0) for place in range(number)])
 
 
-def apply(images: ImageSet, kind: str, nuisance: Tensor) -> ImageSet:
-    """Return a split whose images show their `nuisance [N]`, a number of a class: as a tint or as a patch."""
+def apply(images: ImageSet, kind: str, nuisance: Tensor, *, pixels: bool = True) -> ImageSet:
+    """Return a split whose images show their `nuisance [N]`, a number of a class: as a tint or as a patch.
+
+    Without `pixels` they only get three channels; no pixel is copied.
+    """
     if kind not in ("none", "tint", "patch"):
         raise ValueError(f"nuisance must be none, tint or patch, not {kind!r}")
     if kind == "none":
         return images
-    pixels = images.images.expand(-1, 3, -1, -1)  # one channel becomes three; three stay
-    if kind == "tint":
+    changed = images.images.expand(-1, 3, -1, -1)  # one channel becomes three; three stay
+    if pixels and kind == "tint":
         shades = (colours(images.num_classes, _SATURATION) * 255).round().to(torch.int32)[nuisance]
-        changed = torch.empty(pixels.shape, dtype=torch.uint8)
-        for start in range(0, len(pixels), 4096):
-            part = slice(start, start + 4096)
-            changed[part] = (pixels[part].to(torch.int32) * shades[part, :, None, None] // 255).to(torch.uint8)
-    else:
-        side = max(2, pixels.shape[-1] // _PATCH)
-        changed = pixels.clone()
+        parts = zip(changed.split(4096), shades[:, :, None, None].split(4096), strict=True)
+        changed = torch.cat([(part.to(torch.int32) * shade // 255).to(torch.uint8) for part, shade in parts])
+    elif pixels:
+        side = max(2, changed.shape[-1] // _PATCH)
+        changed = changed.clone()
         fill = (colours(images.num_classes) * 255).round().to(torch.uint8)[nuisance]
         changed[:, :, :side, :side] = fill[:, :, None, None]
     return replace(images, images=changed)
-
-
-def _as_rgb(images: ImageSet, kind: str, nuisance: Tensor) -> ImageSet:
-    """Return a split with the number of channels that `apply` gives it; no pixel is copied."""
-    return images if kind == "none" else replace(images, images=images.images.expand(-1, 3, -1, -1))
-
-
-def _three_channels(grey: Normalisation) -> Normalisation:
-    return Normalisation(grey.scale * 3, grey.shift * 3)
 
 
 def stratified(labels: Tensor, samples: int, *, seed: int) -> Tensor:

@@ -5,7 +5,6 @@ The library is not imported before such a name is opened.
 
 from __future__ import annotations
 
-import copy
 import io
 from collections.abc import Mapping
 from pathlib import Path
@@ -30,7 +29,7 @@ def is_source(word: str) -> bool:
     return word.startswith("hf:") and len(word) > 3
 
 
-class TableImages(StoredImages):
+class _TableImages(StoredImages):
     """A split with a column of images and a column of labels; rows are read from the Arrow file when asked for."""
 
     def __init__(self, rows: Any, name: str) -> None:
@@ -49,25 +48,19 @@ class TableImages(StoredImages):
         self._rows = rows.select_columns(images[:1]).cast_column(images[0], datasets.Image(decode=False))
 
     def encoded(self, place: int) -> str | io.BytesIO:
-        """Return the content of an image, or the path of its file."""
         cell = self._rows[int(place)][self._image] or {}
         if cell.get("bytes") is None and not cell.get("path"):
             raise DataError(f"{self.source(place)}: no image in it")
         return str(cell["path"]) if cell.get("bytes") is None else io.BytesIO(cell["bytes"])
 
     def source(self, place: int) -> str:
-        """Return the name of the split, and the row."""
         return f"{self.name} (row {place})"
 
     def names(self, index: Tensor) -> list[str]:
-        """Return the samples `index [n]` as split and row."""
         return [f"{self.name}#{row}" for row in index.tolist()]
 
-    def subset(self, index: Tensor, name: str) -> TableImages:
-        """Return the images at `index [n]` as a split of their own."""
-        part = copy.copy(self)
-        part.name, part.labels, part._rows = name, self.labels[index], self._rows.select(index.numpy())
-        return part
+    def _choose(self, index: Tensor) -> None:
+        self._rows = self._rows.select(index.numpy())
 
 
 def _datasets() -> Any:
@@ -89,4 +82,4 @@ def open_source(word: str) -> dict[str, StoredImages]:
     except (OSError, ValueError, RuntimeError) as reason:  # not there, no network, another configuration
         raise DataError(f"{word}: {' '.join(str(reason).split())}") from reason
     splits = opened if isinstance(opened, Mapping) else {"train": opened}
-    return {split: TableImages(rows, f"{word}/{split}") for split, rows in splits.items()}
+    return {split: _TableImages(rows, f"{word}/{split}") for split, rows in splits.items()}
