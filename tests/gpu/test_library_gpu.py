@@ -10,13 +10,12 @@ from tests.support.wide_margins import no_waiting
 
 
 @pytest.mark.parametrize("rho", [0.3, torch.tensor([0.0, 0.3, 1.0])], ids=["single", "runs"])
-@pytest.mark.parametrize("store", ["full", "compact"])
 @pytest.mark.parametrize("absent", ["keep", "grow"])
-def test_sample_ages_agree_with_the_cpu_and_never_wait(rho: float | torch.Tensor, store: str, absent: str) -> None:
+def test_sample_ages_agree_with_the_cpu_and_never_wait(rho: float | torch.Tensor, absent: str) -> None:
     generator = torch.Generator().manual_seed(0)
     labels = torch.randint(7, (500,), generator=generator)
-    here = aol.SampleAges(labels, rho=rho, store=store, absent=absent)
-    there = aol.SampleAges(labels, rho=rho, store=store, absent=absent, device="cuda")
+    here = aol.SampleAges(labels, rho=rho, absent=absent)
+    there = aol.SampleAges(labels, rho=rho, absent=absent, device="cuda")
     shape = (200,) if isinstance(rho, float) else (3, 200)
     for _ in range(6):
         for _ in range(3):

@@ -166,17 +166,3 @@ def test_the_name_of_a_network_is_a_setting():
     for name in ("mine", ":make", "mine:", "a b:c", "../mine:make"):
         with pytest.raises(WrongSettingsError, match="net"):
             Settings(net=name)
-
-
-def test_to_resume_a_folder_of_somebody_else_does_not_call_what_it_names(folder, capsys, monkeypatch):
-    words = ["train", "--net", "mine:convolutional", "--epochs", "1", "--samples", "100", "--out", "out"]
-    assert main([*words, "--json"]) == 0
-    assert main(["resume", "out", "--json"]) == 0
-    monkeypatch.setenv("XDG_STATE_HOME", str(folder / "somebody else"))
-    sys.modules.pop("mine", None)
-    capsys.readouterr()
-    assert main(["resume", "out"]) == 2
-    assert "net is the function mine:convolutional, which would be imported" in capsys.readouterr().err
-    assert "mine" not in sys.modules
-    assert main([*words, "--resume", "--json"]) == 0
-    assert main(["resume", "out", "--json"]) == 0

@@ -7,7 +7,7 @@ import torch
 
 from aol.lab.nets import make, names
 
-SIZE = {"cnn": 8, "resnet32": 32, "resnet34-cifar": 32, "resnet34": 64, "resnet50": 64, "vit": 32}
+SIZE = {"cnn": 8, "resnet32": 32, "resnet34-cifar": 32, "resnet34": 64, "resnet50": 64}
 
 
 def count(net: torch.nn.Module) -> int:
@@ -42,7 +42,7 @@ def test_parameter_counts_are_the_published_ones(name: str, classes: int, parame
     assert count(make(name, num_classes=classes, seed=0)) == parameters
 
 
-@pytest.mark.parametrize("name", ["cnn", "resnet32", "vit"])
+@pytest.mark.parametrize("name", ["cnn", "resnet32"])
 def test_a_seed_gives_one_network_whatever_was_drawn_before(name: str) -> None:
     first = make(name, num_classes=5, seed=3).state_dict()
     torch.rand(17)
@@ -52,7 +52,7 @@ def test_a_seed_gives_one_network_whatever_was_drawn_before(name: str) -> None:
     assert not torch.equal(first["head.weight"], other["head.weight"])
 
 
-@pytest.mark.parametrize("name", ["cnn", "resnet32", "vit"])
+@pytest.mark.parametrize("name", ["cnn", "resnet32"])
 def test_the_global_generator_is_left_as_it_was(name: str) -> None:
     before = torch.get_rng_state()
     make(name, num_classes=5, seed=3)
@@ -90,14 +90,13 @@ def test_layers_start_as_the_framework_starts_them() -> None:
     [
         (
             {"name": "resnet18"},
-            "name must be one of cnn, resnet32, resnet34-cifar, resnet34, resnet50, vit, timm:NAME or MODULE:FUNCTION; "
+            "name must be one of cnn, resnet32, resnet34-cifar, resnet34, resnet50, timm:NAME or MODULE:FUNCTION; "
             "got 'resnet18'",
         ),
         ({"num_classes": 0}, "num_classes must be at least 1, got 0"),
         ({"in_channels": 0}, "in_channels must be at least 1, got 0"),
         ({"image_size": 30}, "image_size must be a multiple of 4 for resnet32, got 30"),
         ({"image_size": 0}, "image_size must be a multiple of 4 for resnet32, got 0"),
-        ({"name": "vit", "image_size": 33}, "image_size must be a multiple of 4 for vit, got 33"),
         ({"name": "cnn", "image_size": 3}, "image_size must be at least 4 for cnn, got 3"),
     ],
 )

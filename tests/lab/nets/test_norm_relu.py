@@ -7,7 +7,6 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from aol.lab.nets import norm_relu as module
 from aol.lab.nets.norm_relu import norm_relu
 
 
@@ -33,13 +32,3 @@ def test_its_arguments_keep_their_values_and_get_their_gradients() -> None:
     for one, other, value in zip(ours, plain, given, strict=True):
         assert torch.equal(one, value)
         assert torch.equal(one.grad, other.grad)
-
-
-def test_kernels_are_not_tried_inside_vmap(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[torch.device] = []
-    monkeypatch.setattr(module, "_kernels", lambda device: bool(asked.append(device)))
-    x, norm = torch.ones((2, 3, 16, 4, 4)).bfloat16(), nn.BatchNorm2d(16).bfloat16().eval()
-    torch.func.vmap(lambda images: norm_relu(norm, images))(x)
-    assert not asked
-    norm_relu(norm, x[0])
-    assert asked
