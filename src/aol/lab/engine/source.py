@@ -55,16 +55,16 @@ class OnDevice:
         self, images: ImageSet, normalisation: Normalisation, augmentation: Augmentation | None, device: torch.device
     ) -> None:
         moved = images.to(device)
-        self.labels = moved.labels
-        self.names = moved.names
-        self._pixels = moved.images
+        self.labels, self._pixels = moved.labels, moved.images
         self.area = moved.shape[1] * moved.shape[2]
-        self._normalisation = normalisation
-        self._augmentation = augmentation
+        self._normalisation, self._augmentation = normalisation, augmentation
         self._draws: augment.Draws | None = None
-        self._scale = torch.tensor(normalisation.scale, device=device)
-        self._shift = torch.tensor(normalisation.shift, device=device)
+        self._affine = [torch.tensor(values, device=device) for values in (normalisation.scale, normalisation.shift)]
         self._by_kernel = device.type == "cuda" and find_spec("triton") is not None and moved.images.is_contiguous()
+
+    def names(self, index: Tensor) -> list[str] | None:
+        """Return what the samples `index [n]` are called: nothing, they are known by their index."""
+        return None
 
     def prepare(self, size: int, mine: Tensor, *, epoch: int, seeds: Sequence[int]) -> None:
         """Draw the augmentation of all `size` places of an epoch's order; this process trains on the places `mine`."""
@@ -74,7 +74,7 @@ class OnDevice:
         generators = [_seeds.generator(seed, _AUGMENT, epoch, device=self._pixels.device) for seed in own]
         drawn = augment.draw(size, self._augmentation, generator=generators).batch(mine)
         rows = torch.tensor([own.index(seed) for seed in seeds], device=self._pixels.device)
-        drawn = augment.Draws(*(each.index_select(0, rows) for each in drawn))
+        drawn = augment.Draws(*(part.index_select(0, rows) for part in drawn))
         if self._draws is None or self._draws.row.shape != drawn.row.shape:
             self._draws = drawn
         else:  # in place: captured batches read this memory
@@ -85,7 +85,7 @@ class OnDevice:
         """Return samples `index [R, B]` as network input, augmented as drawn for the places `at [B]`."""
         if self._augmentation is None or self._draws is None:
             return self.plain(index)
-        drawn = augment.Draws(*(each.index_select(1, at) for each in self._draws))
+        drawn = augment.Draws(*(part.index_select(1, at) for part in self._draws))
         pad = self._augmentation.pad
         if self._by_kernel:
             return self._gathered(index, drawn, pad)
@@ -100,7 +100,7 @@ class OnDevice:
     def _gathered(self, index: Tensor, draws: augment.Draws | None, pad: int) -> Tensor:
         from aol.lab.nets.fused import images  # needs Triton
 
-        batch: Tensor = images.batch(self._pixels, index, draws, pad=pad, scale=self._scale, shift=self._shift)
+        batch: Tensor = images.batch(self._pixels, index, draws, pad=pad, scale=self._affine[0], shift=self._affine[1])
         return batch
 
 
