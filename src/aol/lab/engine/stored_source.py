@@ -13,15 +13,11 @@ import signal
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from importlib.util import find_spec
 from itertools import islice
-from statistics import fmean
-from typing import Any, TypeAlias
+from typing import Any
 from weakref import WeakKeyDictionary
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
@@ -51,7 +47,7 @@ class Reader:
             cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
             workers = max(1, cores // local_processes()) if device.type == "cuda" else 0
         self.split, self.size, self.device, self._workers = split, size, device, workers
-        self._requests: list[_Request] = []
+        self._requests: list[Any] = []
         self._loader: DataLoader[Any] | None = None
 
     def answers(self, what: str, places: Sequence[Tensor], draws: Sequence[Tensor] = ()) -> Iterator[Tensor]:
@@ -87,18 +83,14 @@ class Reader:
         self._loader = None
 
 
-_Request: TypeAlias = tuple[str, list[int], "npt.NDArray[np.float32] | None"]
-
-
 class _Answers(Dataset[Any]):
     """Answers requests, in a worker process or here."""
 
     def __init__(self, split: StoredImages, size: int) -> None:
         self._split, self._size = split, size
 
-    def __getitem__(self, request: _Request) -> Tensor | Exception:
-        what, places, draws = request
-        split = self._split
+    def __getitem__(self, request: tuple[str, list[int], Any]) -> Tensor | Exception:
+        (what, places, draws), split = request, self._split
         try:
             if what == "sizes":
                 return torch.tensor([split.size_of(place) for place in places])
@@ -120,10 +112,7 @@ def _begin(_: int) -> None:
 
 
 class FromStorage:
-    """A set of any size whose images are decoded while training, in processes that work ahead of it.
-
-    `waited`: seconds of the last pass in which this process waited for images.
-    """
+    """A set of any size, decoded while training; `waited`: seconds of the last pass of waiting for images."""
 
     def __init__(self, reader: Reader, scale: Normalisation, *, augment: bool) -> None:
         self._reader, self._scale, self._augment = reader, scale, augment
@@ -209,32 +198,25 @@ _kept: WeakKeyDictionary[StoredImages, Ragged] = WeakKeyDictionary()  # for the 
 
 def keep(reader: Reader) -> Ragged | None:
     """Return all images of a split, decoded, on the device; None where they do not fit half of a GPU's free memory."""
-    split, room = reader.split, room_on(reader.device)
-    if split in _kept:
-        return _kept[split]
-    sample = torch.randperm(len(split), generator=torch.Generator().manual_seed(0))[:64].tolist()
-    sizes = []
-    for place in sample if room else ():
-        with suppress(DataError):  # it is named when it is needed
-            height, width = split.size_of(place)
-            sizes.append(3 * height * width)
-    if not sizes or len(split) * fmean(sizes) > room:
+    split, room, every = reader.split, room_on(reader.device), torch.arange(len(reader.split))
+    if not room:
         return None
-    every = torch.arange(len(split)).split(_CHUNK)
-    shapes = torch.cat(list(reader.answers("sizes", every)))
-    if 3 * int(shapes.prod(1).sum()) > room:
-        return None
-    images, done = Ragged.empty(shapes, reader.device), 0
-    for pixels in reader.answers("whole", every):
-        images.pixels[done : done + len(pixels)].copy_(pixels)
-        done += len(pixels)
+    if split not in _kept:
+        # First of some, so that a large set is not read for nothing.
+        for some in (every[:: len(every) // 64 + 1], every):
+            sizes = torch.cat(list(reader.answers("sizes", some.split(_CHUNK))))
+            if 3 * int(sizes.prod(1).sum()) * len(every) / len(some) > room:
+                return None
+        images, done = Ragged.empty(sizes, reader.device), 0
+        for pixels in reader.answers("whole", every.split(_CHUNK)):
+            images.pixels[done : done + len(pixels)].copy_(pixels)
+            done += len(pixels)
+        _kept[split] = images
     reader.close()
-    _kept[split] = images
-    return images
+    return _kept[split]
 
 
 def room_on(device: torch.device) -> int:
     """Return how many bytes of decoded images a device keeps; none on a CPU: its network is slower than decoding."""
-    if device.type != "cuda" or find_spec("triton") is None:
-        return 0
-    return torch.cuda.mem_get_info(device)[0] // 2
+    usable = device.type == "cuda" and find_spec("triton") is not None
+    return torch.cuda.mem_get_info(device)[0] // 2 if usable else 0
