@@ -1,4 +1,4 @@
-"""A study on a real Ray cluster of this machine, whose workers are killed; and a worker's part without one."""
+"""Runs on a real Ray cluster of this machine, whose workers are killed; and a worker's part without one."""
 
 from __future__ import annotations
 
@@ -11,60 +11,54 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 import torch
-from aol.lab.study.ray import Task, train_task
 
-from aol.lab.settings import Settings
-from aol.lab.train.groups import ExecutionOptions, RunGroup
-from aol.records.record import decode
+from aol.lab.data import open_data
+from aol.lab.engine.source import AnyPair
+from aol.lab.settings import Settings, WrongSettingsError
+from aol.lab.train.groups import ExecutionOptions, new_group
+from aol.lab.train.ray import train_task
 from aol.records.store import Store
 from tests.support.running import PATIENCE, aol, environment
 from tests.support.tiny_sets import image_folder
 from tests.support.tiny_studies import RUNS, SHORT, told, work_left, written
 
-HERE = ("cpu", ExecutionOptions(torch.device("cpu"), checkpoint_seconds=0.0))
 on_a_cluster = pytest.mark.skipif(find_spec("ray") is None, reason="ray is not installed: make test-ray runs these")
 LONG = SHORT.replace("epochs = 6", "epochs = 15").replace("imbalance = [20, 5]", "imbalance = [20]")
+OPTIONS = ExecutionOptions(torch.device("cpu"), checkpoint_seconds=0.0)
 
 
-def runs(count: int = 2) -> tuple[Settings, ...]:
-    return tuple(Settings(epochs=3, batch_size=128, seed=seed) for seed in range(count))
+def digits(_: Sequence[Settings]) -> dict[str, AnyPair]:
+    return {"digits": open_data("digits")}
 
 
-def group(folder: Path, *, shared: bool) -> RunGroup:
-    if shared:
-        folder.mkdir()
-        (folder / "group.json").write_text("{}")
-    return RunGroup(runs(), folder)
+def task(store: Store, seconds: float | None, *, noted: bool = True) -> tuple[bool, list[str]]:
+    """A worker's part: two runs, of which the planner has noted that they begin."""
+    group = new_group([Settings(epochs=3, batch_size=128, seed=seed) for seed in range(2)], store)
+    if noted:
+        group.folder.mkdir(parents=True, exist_ok=True)
+        (group.folder / "group.json").write_text("{}")
+    return train_task(group, store, OPTIONS, None, seconds, "cpu", digits)
 
 
-def test_a_worker_that_does_not_see_the_folder_trains_all_the_same(tmp_path: Path) -> None:
-    answer = train_task(Task(group(tmp_path / "not here", shared=False), None, *HERE))
-    assert [decode(content).id for content in answer.records] == [run.run_id for run in runs()]
-    assert all(decode(content).finished for content in answer.records)
-    assert not (tmp_path / "not here").exists()
+def test_a_worker_writes_records_and_continues_where_another_stopped(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    assert task(store, 0.0) == (False, [])
+    assert [(len(run.epochs), run.finished) for run in store] == [(1, False)] * 2
+    assert task(store, None) == (True, ["Continuing 2 runs after epoch 1."])
+    assert [(len(run.epochs), run.finished) for run in store] == [(3, True)] * 2
+    (note,) = tmp_path.glob("work/*/epoch")
+    assert note.read_text() == "3"
 
 
-def test_a_worker_with_no_time_left_stops_and_says_that_the_runs_start_again(tmp_path: Path) -> None:
-    answer = train_task(Task(group(tmp_path / "not here", shared=False), 0.0, *HERE))
-    assert answer.records == ()
-    assert "they will start again" in answer.said[0]
-
-
-def test_a_worker_continues_where_another_stopped(tmp_path: Path) -> None:
-    shared = group(tmp_path / "group", shared=True)
-    first = train_task(Task(shared, 0.0, *HERE))
-    assert first.records == ()
-    assert shared.checkpoint.exists()
-    second = train_task(Task(shared, None, *HERE))
-    assert second.said == ("Continuing 2 runs after epoch 1.",)
-    assert len(second.records) == 2
-    assert int((tmp_path / "group" / "epoch").read_text()) >= 1
+def test_a_worker_that_does_not_see_the_folder_says_so(tmp_path: Path) -> None:
+    with pytest.raises(WrongSettingsError, match="all machines must share --out"):
+        task(Store(tmp_path), None, noted=False)
 
 
 def free_port() -> int:
@@ -190,11 +184,12 @@ def test_what_a_worker_raises_is_said_in_a_line(tmp_path: Path, address: str) ->
 
 @on_a_cluster
 def test_a_new_cluster_is_made_where_none_is_named(tmp_path: Path) -> None:
-    study = written(tmp_path)
-    words = ["--only", "imbalance=20", "--only", "method=none", "--ray", "--json"]
-    done = aol("study", "run", study, "--out", tmp_path / "out", *words)
+    words = ["--epochs", "2", "--seed", "0-2", "--together", "2", "--out", tmp_path / "out"]
+    done = aol("train", *words, "--ray", "--json")
     assert done.status == 0, done.err
-    assert json.loads(done.out)["trained"] == 3
+    assert len(json.loads(done.out)["runs"]) == 3
+    assert "ray" not in json.loads((tmp_path / "out" / "request.json").read_text())["options"]
+    assert "3/3 runs complete" in aol("resume", tmp_path / "out").out or not work_left(tmp_path / "out")
 
 
 @on_a_cluster
