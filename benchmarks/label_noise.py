@@ -29,9 +29,9 @@ from label_noise_scores import Floats, scores
 from measuring import RESULTS, machine
 
 from aol import long_tail
-from aol.records.history import Answers
 from aol.lab.data import ImageSet, Pair, open_data
 from aol.lab.engine import OfflineLoop, Settings
+from aol.records.history import Answers
 
 Ints = npt.NDArray[np.int64]
 CPU = torch.device("cpu")

@@ -9,7 +9,7 @@ import warnings
 
 def _show_warning(message: Warning | str, *_where: object) -> None:
     """Print a warning as errors are printed: in one line, without the place in the source."""
-    from aol.cli.output import note
+    from aol.cli import note
 
     with contextlib.suppress(OSError):  # nobody reads standard error: training goes on
         note(f"warning: {message}")

@@ -6,10 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from aol.report.pictures import Pictures
 from playwright.sync_api import Browser, Page, expect
 
 from aol.report.page import write_page
-from aol.report.pictures import Pictures
 from tests.support.made_runs import PAYLOADS, changed, make_data
 from tests.support.opened import Open, settle
 

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from aol.cli import main
-from aol.cli.output import console
+from aol.cli import console, main
 from aol.lab.settings import Settings
 from aol.lab.train.progress import Lines
 from aol.records.record import write_run

@@ -14,12 +14,12 @@ import pytest
 
 from aol import load_runs
 from aol.cli import build, main
-from aol.cli.flags import runs_of, settings_of
-from aol.cli.show import try_next
+from aol.lab.cli import runs_of, settings_of
 from aol.lab.engine.command import command as repeat
 from aol.lab.settings import Settings
 from aol.records.record import Run, write_run
 from aol.records.store import Store, write_request
+from aol.show import try_next
 from tests.support.small_runs import small_run
 
 
@@ -212,7 +212,7 @@ def test_the_next_command_repeats_the_users_own_settings(runs: list[Settings], w
     command = _asked(*runs)
     assert command is not None
     assert set(shlex.split(words)) <= set(shlex.split(command))
-    parsed = build().parse_args(shlex.split(command)[1:])
+    parsed = build("train").parse_args(shlex.split(command)[1:])
     asked = runs_of(parsed.command, {name: getattr(parsed, name) for name in settings_of(parsed.command)})
     assert {run.seed for run in asked} == set(range(5))
     assert any(run.method == "none" for run in asked)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import aol
 from aol.cli import build
-from aol.cli.flags import runs_of, settings_of
+from aol.lab.cli import runs_of, settings_of
 from aol.report.advice import advise
 from aol.report.hidden_groups import hidden_groups
 from tests.support.made_runs import make_data
@@ -51,7 +51,7 @@ def test_a_report_names_the_groups_of_learnt_classes_only() -> None:
     assert list(advice.classes) == [0]
     assert advice.see == "samples"
     flags = advice.text.rstrip(".").rpartition(": ")[2].split()
-    words = build().parse_args(["train", *flags])
+    words = build("train").parse_args(["train", *flags])
     (run,) = runs_of("train", {name: getattr(words, name) for name in settings_of("train")})
     assert (run.weighting, run.level, run.fuse, run.temper) == ("aol", "sample", "peak", 1.5)
     own = replace(data, samples=told, run=replace(data.run, settings={"lr": 0.1}))

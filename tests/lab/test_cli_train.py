@@ -20,8 +20,9 @@ import pytest
 import torch
 
 from aol import load_runs
-from aol.cli import main, train
-from aol.cli.flags import DEFAULTS, runs_of, settings_of, starting_point
+from aol.cli import main
+from aol.lab import cli as train
+from aol.lab.cli import DEFAULTS, runs_of, settings_of, starting_point
 from tests.cli.test_parser import flags
 from tests.support.running import PATIENCE
 from tests.support.tiny_sets import image_folder

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from aol.cli import main
-from aol.cli.study import FIGURES, FORMATS
 from aol.lab.settings import Settings
 from aol.lab.study import builtin_names, formats
+from aol.lab.study.cli import FIGURES, FORMATS
 from aol.lab.study.draw import PICTURES
 from aol.records.record import Run, encode
 from aol.records.store import Store

@@ -1,4 +1,4 @@
-"""`aol study list`, `run`, `status`, `show`, `page` and `draw`."""
+"""`aol study list`, `run`, `status`, `show`, `page` and `draw`; `aol resume`, which continues studies and trainings."""
 
 from __future__ import annotations
 
@@ -15,11 +15,41 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from aol.cli.execution import EXECUTION, absolute, add_noted, noted, options_of, progress_for, work_of
-from aol.cli.flags import DEFAULTS, setting_values
-from aol.cli.output import check_place, chosen_format, console, give, plain_lines, print_table, tell, write
-from aol.cli.parser import Flag, choice, command, defaults_of, folder, seed_list, show_help, switch, value
-from aol.lab.settings import CHOICES, Settings, Value, WrongSettingsError, word
+from aol.cli import (
+    Flag,
+    UsageError,
+    check_place,
+    choice,
+    chosen_format,
+    command,
+    console,
+    folder,
+    give,
+    path,
+    plain_lines,
+    print_table,
+    seed_list,
+    show_help,
+    switch,
+    tell,
+    value,
+    write,
+)
+from aol.lab.cli import (
+    DEFAULTS,
+    EXECUTION,
+    absolute,
+    add_noted,
+    defaults_of,
+    noted,
+    options_of,
+    progress_for,
+    setting_values,
+    train_runs,
+    unchanged,
+    work_of,
+)
+from aol.lab.settings import CHOICES, Settings, Value, word
 
 if TYPE_CHECKING:
     from aol.lab.engine.source import AnyPair
@@ -83,7 +113,7 @@ def chosen(args: argparse.Namespace) -> Study:
 def _pair(flag: str, text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not equals or not name.strip() or not value.strip():
-        raise WrongSettingsError(f"{flag} must be NAME=VALUE, not {text!r}.")
+        raise UsageError(f"{flag} must be NAME=VALUE, not {text!r}.")
     return name.strip().replace("-", "_") if flag != "--data" else name.strip(), value.strip()
 
 
@@ -91,11 +121,8 @@ def _settings(flag: str, name: str, text: str) -> list[Value]:
     from aol._values import did_you_mean
 
     if name not in DEFAULTS:
-        raise WrongSettingsError(f"{flag}: {name!r} is not a setting of a run.{did_you_mean(name, DEFAULTS)}")
-    try:
-        return setting_values(name, text)
-    except WrongSettingsError as error:  # name the flag that was used
-        raise WrongSettingsError(f"{flag} {str(error).removeprefix('--')}") from error
+        raise UsageError(f"{flag}: {name!r} is not a setting of a run.{did_you_mean(name, DEFAULTS)}")
+    return setting_values(name, text, f"{flag}: {name}")
 
 
 def _open(folders: Mapping[str, str], data_dir: str | None, runs: Sequence[Settings]) -> dict[str, AnyPair]:
@@ -108,13 +135,13 @@ def _open(folders: Mapping[str, str], data_dir: str | None, runs: Sequence[Setti
     for name in dict.fromkeys(run.data for run in runs):
         place = folders.get(name, name)
         if name not in folders and not (name in NAMES or is_source(name) or Path(name).exists()):
-            raise WrongSettingsError(
+            raise UsageError(
                 f"The data set {name} must be given: --data {name}=FOLDER; or leave it out with --only data=..."
             )
         pairs[name] = open_data(place, data_dir=data_dir)
         classes = pairs[name].num_classes
         if classes != NUM_CLASSES.get(name, classes):  # records of such runs would be taken for damaged ones
-            raise WrongSettingsError(
+            raise UsageError(
                 f"--data {name}={place} has {classes} classes, but {name} has {NUM_CLASSES[name]}: use another name "
                 "in the study."
             )
@@ -125,7 +152,7 @@ def _store_in(out: str, study: str) -> Store:
     from aol.records.store import Store
 
     if not Path(out).is_dir():
-        raise WrongSettingsError(f"There is no folder {out}: aol study run {study} --out {out} creates it.")
+        raise UsageError(f"There is no folder {out}: aol study run {study} --out {out} creates it.")
     return Store(out)
 
 
@@ -169,11 +196,11 @@ def _run(args: argparse.Namespace) -> int:
     runs = study.all_runs()
     if names := study.grids_without_validation():
         what = f"No setting of the grid of {', '.join(names)} can be chosen without a validation part"
-        raise WrongSettingsError(f"{what}: --set validation=0.05, or select one setting with --only.")
+        raise UsageError(f"{what}: --set validation=0.05, or select one setting with --only.")
     folders = {name: str(absolute(each)) for name, each in (_pair("--data", text) for text in args.data)}
     if strange := sorted(folders.keys() - {run.data for run in runs}):
         named = ", ".join(sorted({run.data for run in runs}))
-        raise WrongSettingsError(f"--data: the study names no data set {strange[0]!r}; it has {named}.")
+        raise UsageError(f"--data: the study names no data set {strange[0]!r}; it has {named}.")
     data_dir = absolute(args.data_dir)
     options = options_of(args, data_dir=data_dir, networks=False)
     path = Path(args.study).expanduser()
@@ -232,6 +259,31 @@ def resume(args: argparse.Namespace, request: dict[str, Json]) -> int | None:
     asked = {"study": str(request.get("study")), "out": str(args.folder), "stopped": _STOPPED}
     add_noted(args, _CHOICE, requested_choice(request), requested_options(request), asked)
     return _run(args)
+
+
+@command(
+    "resume",
+    "Continue the runs of a folder: what was asked for is read from it, flags are needed only to change how.",
+    ("aol resume runs/latest", "aol resume runs/cifar10 --device cuda:1 --minutes 60"),
+    value("folder", "FOLDER", "--out of aol train, aol stream or aol study run", type=path),
+    groups={"execution": unchanged(EXECUTION)},
+)
+def _resume(args: argparse.Namespace) -> int | None:
+    from aol.lab.train.request import requested_options, requested_runs
+    from aol.records.store import Store, read_request
+
+    if not args.folder.is_dir():
+        raise UsageError(f"there is no folder {args.folder}.")
+    request = read_request(args.folder)
+    if request is None:
+        raise UsageError(
+            f"{args.folder} does not say what to continue: aol resume takes the --out of aol train, aol stream or "
+            "aol study run."
+        )
+    if request.get("command") == "study":
+        return resume(args, request)
+    add_noted(args, {"out": str(args.folder), "fresh": False}, requested_options(request))
+    return train_runs(args, requested_runs(request), Store(args.folder), request, resume=True)
 
 
 @command(
@@ -339,7 +391,7 @@ def _draw(args: argparse.Namespace) -> None:
     kind = path.suffix.lower().removeprefix(".")
     if kind not in style.FORMATS:
         endings = ", ".join(f".{each}" for each in style.FORMATS)
-        raise WrongSettingsError(f"--write must end in one of {endings}, not {args.write!r}.")
+        raise UsageError(f"--write must end in one of {endings}, not {args.write!r}.")
     check_place(str(path))
     style.matplotlib()
     store = _store_in(args.out, args.study)
@@ -349,7 +401,7 @@ def _draw(args: argparse.Namespace) -> None:
 
     results = study_results(study, store, more_seeds=args.seeds is None)
     if not len(results.frame):
-        raise WrongSettingsError(
+        raise UsageError(
             f"There are no complete runs of {study.name} in {store.folder}: aol study run {args.study} "
             f"--out {args.out} trains them. With --only, --seeds or --set, give draw the same flags as run."
         )

@@ -1,17 +1,31 @@
-"""`aol show`, and the end of `aol train`: runs as a table, the classes that are wrong longest, what to do next."""
+"""`aol show` and `aol report`: runs as a table, the classes that are wrong longest; one HTML page, figures, samples."""
 
 from __future__ import annotations
 
 import argparse
+import errno
 import math
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from aol._values import printable, spreadsheet_text
-from aol.cli.output import chosen_format, console, note, one_line, print_table
-from aol.cli.parser import choice, command, path, value
+from aol.cli import (
+    UsageError,
+    choice,
+    chosen_format,
+    command,
+    console,
+    note,
+    number,
+    one_line,
+    path,
+    print_table,
+    switch,
+    tell,
+    value,
+)
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -23,6 +37,9 @@ FORMATS = ("table", "csv", "json")
 MOST_CLASSES = 5
 _FEWEST_SEEDS = 3  # of a comparison
 _OLD = 1.05  # mean age: below it practically every sample was right in the last epoch
+FIGURE_FORMATS = ("png", "pdf", "svg")
+SAMPLE_TABLES = (".csv", ".parquet")
+PAGE = "report.html"
 
 
 @command(
@@ -43,13 +60,13 @@ def _show(args: argparse.Namespace) -> int:
         print_json(frame)
     elif wanted == "csv":
         print(
-            frame.map(lambda each: spreadsheet_text(printable(each)) if isinstance(each, str) else each).to_csv(),
+            frame.map(lambda cell: spreadsheet_text(printable(cell)) if isinstance(cell, str) else cell).to_csv(),
             end="",
         )
     else:
         print_runs(frame, args.folders, asked=_asked(args.folders, len(frame)))
-    for each in damaged:
-        note(f"damaged, not shown: {each}")
+    for error in damaged:
+        note(f"damaged, not shown: {error}")
     return 1 if damaged else 0
 
 
@@ -81,24 +98,24 @@ def _as_json(run: Run, folder: str) -> dict[str, Json]:
     from aol.records.metrics import CURVES, accuracy_metrics, class_measures, counted, is_stream, zero_threshold_share
     from aol.records.record import numbers
 
-    found: dict[str, Json] = {name: getattr(run, name) for name in _SAME}
-    found |= {"config": dict(run.settings), "out": folder, "versions": dict(run.versions)}
-    found["accuracy"] = dict.fromkeys(("last", "best", "tail_mean"))
+    result: dict[str, Json] = {name: getattr(run, name) for name in _SAME}
+    result |= {"config": dict(run.settings), "out": folder, "versions": dict(run.versions)}
+    result["accuracy"] = dict.fromkeys(("last", "best", "tail_mean"))
     for split, curve in CURVES.items():
         if len(run.curves.get(curve, ())):
             figures = accuracy_metrics(counted(run, curve), stream=is_stream(run))
-            found["accuracy" if split == "test" else curve] = _finite(figures)
-    found |= {name: _finite(figures) for name, figures in class_measures(run).items()}
+            result["accuracy" if split == "test" else curve] = _finite(figures)
+    result |= {name: _finite(figures) for name, figures in class_measures(run).items()}
     age = "smoothed_age" if "smoothed_age" in run.by_class else "age"
     for name, reading in {**_BY_CLASS, "class_age": age}.items():
-        found[name] = numbers(run.by_class[reading]) if reading in run.by_class else [None] * len(run.classes)
+        result[name] = numbers(run.by_class[reading]) if reading in run.by_class else [None] * len(run.classes)
     if is_stream(run):
-        found["zero_threshold"] = numbers([zero_threshold_share(run)])[0]
-    return found
+        result["zero_threshold"] = numbers([zero_threshold_share(run)])[0]
+    return result
 
 
 def _finite(figures: Mapping[str, float]) -> Json:
-    return {name: each if math.isfinite(each) else None for name, each in figures.items()}
+    return {name: figure if math.isfinite(figure) else None for name, figure in figures.items()}
 
 
 # For people
@@ -243,3 +260,84 @@ def _print_oldest(out: Console, frame: RunFrame) -> None:
         body.append((str(row["name"]), count, f"{row['age']:.1f}", _percent(row.get("test_accuracy"), ".1f")))
     title = "Wrong longest" + (f", mean over {len(runs)} runs" if len(runs) > 1 else "")
     print_table(out, ("class", "training samples", "age in epochs", "test %"), body, title)
+
+
+# The page
+
+
+@command(
+    "report",
+    "Show where runs have been wrong, for how long, and what to do about it: one page, figures, a table.",
+    (
+        "aol report runs/latest --open",
+        "aol report runs/a runs/b --write compare.html",
+        "aol report runs/latest --figures figures --format pdf,png",
+    ),
+    value("runs", "RUN", "folders of runs: --out of a command, a study, or one run", nargs="+", type=path),
+    value("--write", "FILE", f"file of the page (default: {PAGE} in RUN, or here for several)", type=path),
+    value("--figures", "FOLDER", "write figures for a paper into this folder, and no page", type=path),
+    value("--format", "KINDS", f"of the figures: {', '.join(FIGURE_FORMATS)}, or several with commas (default: png)"),
+    value("--export", "FILE", "write the table of samples (.csv or .parquet), and no page", type=path),
+    switch("--watch", "update the page until all runs have finished"),
+    value("--every", "S", "seconds between two updates of --watch", type=number(0.1), default=5.0),
+    switch("--open", "open the page in a browser"),
+)
+def _report(args: argparse.Namespace) -> int:
+    """Write what is asked for: the page if nothing is; figures or a table alone, unless a flag asks for the page."""
+    page: Path | None = args.write
+    if page is None and (args.watch or args.open or not (args.figures or args.export)):
+        page = args.runs[0] / PAGE if len(args.runs) == 1 else Path(PAGE)
+    if args.format is not None and args.figures is None:
+        raise UsageError("--format is of the figures: add --figures FOLDER.")
+    formats = tuple(dict.fromkeys(part.strip().lower() for part in (args.format or "png").split(",")))
+    if any(part not in FIGURE_FORMATS for part in formats):
+        raise UsageError(f"--format must be {', '.join(FIGURE_FORMATS)}, or several of them, not {args.format!r}.")
+    if args.export is not None and args.export.suffix.lower() not in SAMPLE_TABLES:
+        raise UsageError(f"--export must end in {' or '.join(SAMPLE_TABLES)}, not {str(args.export)!r}.")
+    if page is not None and page.is_dir():
+        raise UsageError(f"--write must be a file, but {page} is a folder.")
+    if page is not None and page.suffix.lower() not in (".html", ".htm"):
+        raise UsageError(f"--write must end in .html, not {str(page)!r}.")
+    damaged: list[str] = []
+    try:
+        written = _write(args, page, formats, damaged)
+    except OSError as error:
+        if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM) and error.filename is not None:
+            place = Path(str(error.filename))
+            folder = place.parent if place.suffix == ".part" else place  # a temporary file has a name of its own
+            hint = " --write FILE.html puts the page elsewhere." if page is not None else ""
+            raise RuntimeError(f"{folder}: {error.strerror}.{hint}") from error
+        raise
+    files = {kind: [str(path) for path in paths] for kind, paths in written.items()}
+    tell(args, files, [path for paths in files.values() for path in paths])
+    for reason in damaged:
+        note(f"damaged, left out: {reason}")
+    return 1 if damaged else 0
+
+
+def _write(
+    args: argparse.Namespace, page: Path | None, formats: tuple[str, ...], damaged: list[str]
+) -> dict[str, list[Path]]:
+    from aol.report.write import follow_runs, write_report
+
+    also: dict[str, Any] = {"figures": args.figures, "formats": formats, "table": args.export}
+    opened = _open if args.open else _ignore
+    if args.watch and page is not None:
+        say = _ignore if args.json else note
+        follow_runs(args.runs, page, every=args.every, say=say, opened=opened)
+        return {"page": [page]} | (write_report(args.runs, **also) if args.figures or args.export else {})
+    written = write_report(args.runs, page=page, damaged=damaged.append, **also)
+    if page is not None:
+        opened(page)
+    return written
+
+
+def _open(page: Path) -> None:
+    import webbrowser
+
+    if not webbrowser.open(page.resolve().as_uri()):
+        note(f"no browser here; the page is {page}")
+
+
+def _ignore(_: object) -> None:
+    pass

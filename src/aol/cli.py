@@ -1,0 +1,424 @@
+"""The command line: a table of commands whose modules are imported when they are called, one parser, one error handler.
+
+Exit status: 0 done, 1 a run failed or data cannot be read, 2 wrong arguments, 130 interrupted, 143 ended by SIGTERM. An
+error is one line on standard error; `--debug` adds its traceback. A help page imports no torch, pandas or rich.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import errno
+import importlib
+import io
+import json
+import math
+import os
+import re
+import shutil
+import sys
+import textwrap
+import traceback
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
+
+from aol._need import explained
+from aol._values import printable
+from aol._version import __version__
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+MODULES = {  # command: the module that registers it, and its line in `aol --help`
+    "train": ("aol.lab.cli", "Train on a whole data set."),
+    "stream": ("aol.lab.cli", "Train on a stream of data that changes over time."),
+    "resume": ("aol.lab.study.cli", "Continue the runs of a folder."),
+    "show": ("aol.show", "Print runs as a table, and the classes that are wrong longest."),
+    "report": ("aol.show", "Write one HTML page of runs, figures, or a table of samples."),
+    "study": ("aol.lab.study.cli", "Run and compare grids of runs, built in or from a file."),
+    "data": ("aol.lab.cli", "List data sets, or get one."),
+}
+DESCRIPTION = "Age of Learning: train with, and look at, how long a model has kept getting something wrong."
+EXAMPLES = (
+    "aol train --margin none,counts --seed 0-4      # logit adjustment compared with plain training, five seeds",
+    "aol show runs/latest                           # the table again, and the classes that stay wrong longest",
+    "aol report runs/latest --open                  # one interactive page",
+    "aol COMMAND --help                             # all flags of a command",
+)
+NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+WIDEST, UNKNOWN_WIDTH = 110, 120  # of help pages; of tables where there is no terminal
+MOST_SEEDS = 10_000
+
+
+class UsageError(ValueError):
+    """Wrong words on the command line; the message names them."""
+
+
+# Parser
+
+
+class _Formatter(argparse.RawDescriptionHelpFormatter):
+    """Help as wide as the terminal, up to a readable width, with the default behind each flag's text."""
+
+    def __init__(self, prog: str) -> None:
+        width = min(WIDEST, shutil.get_terminal_size((100, 24)).columns) - 2
+        super().__init__(prog, max_help_position=min(30, width // 3), width=width)
+
+    def _get_help_string(self, action: argparse.Action) -> str:
+        text, default = action.help or "", action.default
+        nothing = default is None or default is False or default in ([], (), argparse.SUPPRESS)
+        if nothing or not action.option_strings or "default" in text:
+            return text
+        return f"{text} (default: {f'{default:g}' if isinstance(default, float) else default})"
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        if text.startswith("examples:"):
+            return super()._fill_text(text, width, indent)
+        return textwrap.fill(text, width, initial_indent=indent, subsequent_indent=indent)
+
+
+class Parser(argparse.ArgumentParser):
+    """Wrong arguments raise `UsageError` with a suggestion and the help page to read, and print no usage."""
+
+    def __init__(self, *args: Any, examples: Sequence[str] = (), **options: Any) -> None:
+        if examples:
+            options["epilog"] = "\n".join(("examples:", *(f"  {line}" for line in examples)))
+        options |= {"formatter_class": _Formatter, "allow_abbrev": False, "add_help": False}
+        super().__init__(*args, **options)
+        self.add_argument("-h", "--help", action="help", help="show this help")
+
+    def format_help(self) -> str:
+        """Return the help page; flags are listed below the usage line, not in it."""
+        positional = []
+        for action in self._actions:
+            if not action.option_strings:
+                more = "..." if action.nargs in ("*", "+") else ""
+                positional.append(f"[{action.metavar}{more}]" if action.nargs == "*" else f"{action.metavar}{more}")
+        self.usage = " ".join((self.prog, *positional, "[FLAGS]"))
+        return super().format_help()
+
+    def error(self, message: str) -> NoReturn:
+        """Raise instead of leaving; argparse's sentences become shorter."""
+        message = re.sub(r"^argument ([^:]+): expected (one|at least one) argument$", r"\1 needs a value", message)
+        message = re.sub(r"^argument ([^:]+): (?=must |needs )", r"\1 ", message)
+        message = re.sub(r"^argument ([^:]+): ", r"\1: ", message)
+        message = re.sub(r"^the following arguments are required: (.+)$", r"\1 is missing", message)
+        raise UsageError(f"{message.rstrip('.')} (see {self.prog} --help)")
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
+        """Parse; what a command does not know is its own error, so that its own help page is named."""
+        for word in args or ():
+            if word.endswith("=--"):  # which argparse takes for no value at all
+                self.error(f"{word[:-3]} needs a value")
+        parsed, unknown = super().parse_known_args(args, namespace)
+        flags = [word for word in unknown if word.startswith("-")]
+        if flags:
+            flag = flags[0].split("=", 1)[0]
+            known = [name for action in self._actions for name in action.option_strings if name.startswith("--")]
+            other = {"--epochs": "--steps", "--steps": "--epochs", "--seed": "--seeds", "--seeds": "--seed"}.get(flag)
+            self.error(f"there is no flag {flag}" + _suggestion(flag, [other] if other in known else known))
+        if unknown:
+            self.error(f"there is one word too many: {unknown[0]!r}")
+        return parsed, unknown
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is None or value in action.choices:
+            return
+        choices = [str(choice) for choice in action.choices]
+        hint = _suggestion(str(value), choices)
+        if isinstance(action, argparse._SubParsersAction):
+            self.error(f"there is no command {value!r}{hint or ': ' + ', '.join(choices)}")
+        self.error(f"{action.option_strings[0]} must be one of {', '.join(choices)}, not {value!r}{hint}")
+
+
+def _suggestion(word: str, known: Iterable[str | None]) -> str:
+    names = [name for name in known if name is not None]
+    close = names if len(names) == 1 else difflib.get_close_matches(word, names, n=1)
+    return f": did you mean {close[0]}?" if close else ""
+
+
+# Commands and flags are data, from which parsers are made.
+
+Act: TypeAlias = Callable[[argparse.Namespace], int | None]
+Flag: TypeAlias = tuple[str, dict[str, Any]]  # its name, and what `add_argument` takes
+COMMANDS: dict[str, Callable[[Any], Parser]] = {}  # by its words, such as "study run": what adds it to a parser
+
+
+def value(name: str, metavar: str, text: str, **more: Any) -> Flag:
+    """Return a flag, or a word without dashes, that takes a value."""
+    return name, {"metavar": metavar, "help": text, **more}
+
+
+def switch(name: str, text: str) -> Flag:
+    """Return a flag without a value."""
+    return name, {"action": "store_true", "default": False, "help": text}
+
+
+def choice(name: str, choices: Sequence[str], text: str, **more: Any) -> Flag:
+    """Return a flag that takes one of some words."""
+    return name, {"choices": choices, "help": text, **more}
+
+
+_DEBUG = switch("--debug", "show the traceback of an error")
+_JSON = switch("--json", "print one JSON object and nothing else")
+
+
+def show_help(args: argparse.Namespace) -> None:
+    """Print the help of a command that needs another word."""
+    args.parser.print_help()
+
+
+def command(
+    path: str,
+    text: str,
+    examples: Sequence[str],
+    *flags: Flag,
+    groups: Mapping[str, Sequence[Flag]] | None = None,
+    json: bool = True,
+    **defaults: Any,
+) -> Callable[[Act], Act]:
+    """Make a function a command; it gets the parsed arguments, and returns the exit status or None for 0."""
+
+    def register(act: Act) -> Act:
+        def add(commands: Any) -> Parser:
+            name, line = path.split()[-1], text.split(". ")[0].rstrip(".") + "."
+            parser: Parser = commands.add_parser(name, help=line, description=text, examples=examples)
+            common = () if act is show_help else (_JSON, _DEBUG) if json else (_DEBUG,)
+            for title, members in {"": (*flags, *common), **(groups or {})}.items():
+                group = parser.add_argument_group(title) if title else parser
+                for flag, options in members:
+                    group.add_argument(flag, **options)
+            parser.set_defaults(act=act, parser=parser, command=path, **defaults)
+            return parser
+
+        COMMANDS[path] = add
+        return act
+
+    return register
+
+
+def build(*names: str) -> Parser:
+    """Return the parser of these commands; others are only listed, and their modules are not imported."""
+    parser = Parser("aol", description=DESCRIPTION, examples=EXAMPLES)
+    parser.add_argument("--version", action="version", version=f"aol {__version__}")
+    parser.set_defaults(act=show_help, parser=parser)
+    commands = parser.add_subparsers(metavar="COMMAND", title="commands", prog=parser.prog)
+    for name, (module, line) in MODULES.items():
+        if name not in names:
+            commands.add_parser(name, help=line)
+            continue
+        importlib.import_module(module)
+        own = COMMANDS[name](commands)
+        paths = [path for path in COMMANDS if path.startswith(f"{name} ")]
+        if paths:
+            below = own.add_subparsers(metavar="COMMAND", title="commands", prog=own.prog)
+            for path in paths:
+                COMMANDS[path](below)
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command line and return its exit status."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a path that is not UTF-8 must not lose what was trained
+        sys.stdout.reconfigure(errors="backslashreplace")
+    args = argparse.Namespace()
+    try:
+        args = build(*words[:1]).parse_args(words)
+        status = int(args.act(args) or 0)
+        sys.stdout.flush()
+    except SystemExit as stop:  # --help and --version
+        return int(stop.code or 0)
+    except KeyboardInterrupt:
+        return _fail(f"stopped; {_continuation(args)}.", 130, False)
+    except BrokenPipeError:  # aol show ... | head
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except Exception as error:
+        return _fail(*_explained(error, args), "--debug" in words)
+    return status
+
+
+def _continuation(args: argparse.Namespace) -> str:
+    """Say how a command that was stopped continues."""
+    return str(getattr(args, "stopped", "files already written are complete"))
+
+
+def _explained(error: Exception, args: argparse.Namespace) -> tuple[str, int]:
+    """Return the sentence of an error and its exit status; an error with an `exit_status` says it itself."""
+    if isinstance(error, OSError) and error.errno in NO_SPACE:
+        return f"the disk is full: free some space; {_continuation(args)}.", 1
+    if isinstance(error, ModuleNotFoundError):
+        return str(explained(error, "the command line")), 1
+    if isinstance(error, ValueError | TypeError | FileNotFoundError):
+        return str(error), int(getattr(error, "exit_status", 2))
+    if isinstance(error, OSError | RuntimeError | ImportError):
+        return str(error), 1
+    return f"{type(error).__name__}: {error} (an error in aol itself; --debug shows where)", 1
+
+
+def _fail(text: str, status: int, debug: bool) -> int:
+    if debug:
+        traceback.print_exc()
+    note(text)
+    return status
+
+
+# Types of flags
+
+
+def number(least: float, *, above: bool = False, whole: bool = False, most: float = 1e9) -> Callable[[str], Any]:
+    """Return a reader of numbers, or whole numbers, of at least, or above, `least`, and at most `most`."""
+
+    def number(text: str) -> float:
+        try:
+            value = int(text) if whole else float(text)
+        except ValueError:
+            value = math.nan
+        if most < value < math.inf:
+            raise argparse.ArgumentTypeError(f"must be at most {most:,.0f}, not {text!r}")
+        if not least <= value < math.inf or (above and value == least):
+            wanted = f"above {least:g}" if above else f"of {least:g} or more"
+            raise argparse.ArgumentTypeError(f"must be a {'whole ' * whole}number {wanted}, not {text!r}")
+        return value
+
+    return number
+
+
+count = partial(number, whole=True)
+seconds = number(0.0)
+
+
+def folder(text: str) -> str:
+    """Return the name of a folder; an empty one, as an unset variable leaves it, would mean this folder."""
+    if not text:
+        raise argparse.ArgumentTypeError("must name a folder, not ''")
+    return text
+
+
+def path(text: str) -> Path:
+    """Return the path of a file or folder; an empty one would mean this folder."""
+    if not text:
+        raise argparse.ArgumentTypeError("must name a file or folder, not ''")
+    return Path(text)
+
+
+def seed_list(flag: str, text: str) -> list[int]:
+    """Return seeds from numbers and ranges with commas between them.
+
+    >>> seed_list("--seed", "0,2,7-9")
+    [0, 2, 7, 8, 9]
+    """
+    seeds: list[int] = []
+    for part in (part.strip() for part in text.split(",")):
+        match = re.fullmatch(r"(\d+)(?:\s*-\s*(\d+))?", part)
+        if match is None:
+            raise UsageError(f"{flag} must be whole numbers or ranges such as 0-4, not {part!r}.")
+        first, last = int(match[1]), int(match[2] or match[1])
+        if last < first:
+            raise UsageError(f"{flag} {part} is empty: write {last}-{first}.")
+        if last - first >= MOST_SEEDS:
+            raise UsageError(f"{flag} {part} has {last - first + 1:,} seeds; at most {MOST_SEEDS:,} are possible.")
+        seeds += range(first, last + 1)
+    return seeds
+
+
+# Output
+
+
+def tell(args: argparse.Namespace, result: object, lines: Iterable[str]) -> None:
+    """Print a result as one JSON object with `--json`, else as lines."""
+    print(one_line(result) if args.json else "\n".join(map(printable, lines)))
+
+
+def one_line(result: object) -> str:
+    """Return one JSON object as a line of text, DEL and the control characters after it as codes."""
+    text = json.dumps(result, ensure_ascii=False, allow_nan=False)
+    return re.sub("[\x7f-\x9f]", lambda match: f"\\u{ord(match[0]):04x}", text)
+
+
+def note(text: str) -> None:
+    """Print a line for people on standard error."""
+    print(f"aol: {printable(' '.join(text.split()))}", file=sys.stderr)
+
+
+def plain_lines(text: str) -> str:
+    """Return lines with control characters written as codes."""
+    return "\n".join(map(printable, text.split("\n")))
+
+
+def console(*, stderr: bool = False) -> Console:
+    """Return standard output, or standard error, for tables; text is shown as it is, control characters as codes."""
+    from rich.console import Console
+    from rich.text import Text
+
+    class PlainConsole(Console):
+        def render_str(self, text: str, **options: Any) -> Text:
+            return super().render_str(plain_lines(text), **options | {"markup": False, "emoji": False})
+
+    out = PlainConsole(highlight=False, stderr=stderr)
+    if not out.is_terminal:
+        out.width = UNKNOWN_WIDTH
+    return out
+
+
+def print_table(out: Console, head: Sequence[str], rows: Iterable[Sequence[str]], title: str | None = None) -> None:
+    """Print rows of text as a table; nothing where there are none."""
+    from rich.table import Table
+
+    table = Table(*head, title=title, title_justify="left")
+    for row in rows:
+        table.add_row(*row)
+    if table.row_count:
+        out.print(table)
+
+
+def chosen_format(args: argparse.Namespace, endings: Mapping[str, str] | None = None) -> str:
+    """Return the format that `--json`, `--format` or the ending of `--write` asks for; "table" without them."""
+    if args.json and args.format not in (None, "json"):
+        raise UsageError(f"--json and --format {args.format} contradict each other.")
+    if args.json or args.format is not None:
+        return "json" if args.json else str(args.format)
+    if endings is None or args.write is None:
+        return "table"
+    ending = Path(args.write).suffix.lower()
+    if ending not in endings:
+        raise UsageError(f"--write must end in {', '.join(endings)}, or give --format, not {args.write!r}.")
+    return endings[ending]
+
+
+def check_place(file: str | None, flag: str = "--write") -> None:
+    """Refuse the file of a flag that cannot be written to, before the work is done."""
+    if file is None:
+        return
+    place = Path(file)
+    if not place.parent.is_dir():
+        raise UsageError(f"{flag}: there is no folder {place.parent}.")
+    if not os.access(place.parent, os.W_OK):
+        raise UsageError(f"{flag}: {place.parent} cannot be written to: permission denied.")
+    if place.exists() and not place.is_file():  # a folder, or a device, which the new file would take the place of
+        raise UsageError(f"{flag}: {place} is not a plain file.")
+
+
+def give(text: str, file: str | None) -> None:
+    """Print a text, or write it to a file, as a whole."""
+    text = plain_lines(text)
+    if file is None:
+        print(text, end="")
+        return
+    write(Path(file), text.encode())
+    print(f"Written: {file}", file=sys.stderr)
+
+
+def write(place: Path, content: bytes) -> None:
+    """Write a file as a whole; where that is not allowed, name the file itself, not its temporary name."""
+    from aol._files import write_atomically
+
+    try:
+        write_atomically(place, content)
+    except OSError as error:
+        if error.errno in NO_SPACE:
+            raise
+        raise UsageError(f"--write: {place} cannot be written: {error.strerror}.") from error

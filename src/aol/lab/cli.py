@@ -1,0 +1,484 @@
+"""`aol train`, `aol stream`, `aol resume` and `aol data`: from flags to runs, and training them.
+
+Every setting of `Settings` is a flag that takes several values with commas between them: each combination is a run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import itertools
+import os
+import shutil
+import signal
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, fields
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from aol.cli import (
+    Flag,
+    UsageError,
+    choice,
+    command,
+    console,
+    count,
+    folder,
+    seconds,
+    seed_list,
+    show_help,
+    switch,
+    tell,
+    value,
+)
+from aol.lab.engine.device import launched
+from aol.lab.settings import Settings, Value, grid, word
+from aol.show import print_json, print_runs
+
+if TYPE_CHECKING:
+    from aol.lab.engine.source import AnyPair
+    from aol.lab.train.driver import Job, OpenData
+    from aol.lab.train.group_training import Stop
+    from aol.lab.train.groups import ExecutionOptions
+    from aol.lab.train.progress import Silent
+    from aol.records.record import Json
+    from aol.records.store import Store
+
+BASE = Path("runs")  # of folders that were not named
+SLOW_PIXELS = 128
+ENOUGH = 3.0  # moves of margins in a training, times their gain
+SEVERAL = "Every setting takes several values with commas between them; each combination is a run."
+
+# Settings as flags
+
+FIELDS = {field.name: field for field in fields(Settings)}
+DEFAULTS: Mapping[str, Value] = {name: field.default for name, field in FIELDS.items()}  # type: ignore[misc]
+# Where a command starts from. `folder` is any data set that is not built in.
+BY_DATA: Mapping[str, Mapping[str, Value]] = {
+    "digits": {"epochs": 60, "batch_size": 32, "imbalance": 50.0},
+    "fashion-mnist": {"epochs": 30, "batch_size": 128, "imbalance": 50.0},
+    "cifar10": {"epochs": 200, "batch_size": 128, "imbalance": 50.0},
+    "cifar100": {"epochs": 200, "batch_size": 128, "imbalance": 50.0},
+    "folder": {"epochs": 30, "batch_size": 128, "imbalance": None},
+}
+DATA_SETS = tuple(name for name in BY_DATA if name != "folder")
+STREAM: Mapping[str, Value] = {  # what `aol stream` changes of it
+    "scenario": "stream", "schedule": "fixed", "epochs": 100, "fraction": 0.05, "rho": 0.1, "warmup": 0,
+    "imbalance": 50.0,
+}  # fmt: skip
+
+
+def flag_of(command: str, name: str) -> str:
+    """Return the flag of a setting in `aol train` or `aol stream`."""
+    return "--steps" if command == "stream" and name == "epochs" else f"--{name.replace('_', '-')}"
+
+
+def settings_of(command: str) -> list[str]:
+    """Return the settings that a command has flags for."""
+    return [
+        name
+        for name, field in FIELDS.items()
+        if "group" in field.metadata and (command == "stream" or not field.metadata.get("stream"))
+    ]
+
+
+def setting_flags(command: str) -> dict[str, list[Flag]]:
+    """Return a flag for each setting, by group."""
+    groups: dict[str, list[Flag]] = {}
+    for name in settings_of(command):
+        metadata = FIELDS[name].metadata
+        text = f"{metadata['help']}{_default(command, name)}".replace("%", "%%")
+        flag = value(flag_of(command, name), "VALUES", text, dest=name, action="append")
+        groups.setdefault(metadata["group"], []).append(flag)
+    return groups
+
+
+def _default(command: str, name: str) -> str:
+    """Return the end of a help text: what a setting is when its flag is not given."""
+    if name in BY_DATA["digits"] and not (command == "stream" and name in STREAM):
+        by_value: dict[str, list[str]] = {}
+        for data, values in BY_DATA.items():
+            by_value.setdefault(word(values[name]), []).append("folders" if data == "folder" else data)
+        return f" (default: {'; '.join(f'{value} for ' + ', '.join(sets) for value, sets in by_value.items())})"
+    if command == "train" and name == "warmup":
+        return " (default: 2.5 % of the epochs)"
+    if command == "train" and name == "fraction":
+        return "; below 1 the rest is absent (arrival imbalance; default: 1)"
+    if "(default" in FIELDS[name].metadata["help"]:
+        return ""
+    start = {**DEFAULTS, **(STREAM if command == "stream" else {})}
+    return f" (default: {word(start[name])})"
+
+
+def setting_value(flag: str, name: str, text: str) -> Value:
+    """Return the value of a setting from its text."""
+    kind, _, optional = str(FIELDS[name].type).partition(" | ")
+    if text in FIELDS[name].metadata.get("words", ()):
+        return text
+    if kind == "str" or (optional and text == "none"):
+        return text if kind == "str" else None
+    wanted = {"bool": "true or false", "int": "a whole number", "float": "a number"}[kind]
+    wanted += "".join(f" or {other}" for other in FIELDS[name].metadata.get("words", ()))
+    try:
+        return {"true": True, "false": False}[text] if kind == "bool" else int(text) if kind == "int" else float(text)
+    except (KeyError, ValueError):
+        raise UsageError(f"{flag} must be {wanted}, not {text!r}.") from None
+
+
+def setting_values(name: str, text: str, flag: str | None = None) -> list[Value]:
+    """Return the values of a setting from a text with commas between them; seeds may be ranges."""
+    flag = flag or f"--{name.replace('_', '-')}"
+    if name == "seed":
+        return list(seed_list(flag, text))
+    return [setting_value(flag, name, part.strip()) for part in text.split(",")]
+
+
+def runs_of(command: str, texts: Mapping[str, Sequence[str] | None]) -> list[Settings]:
+    """Return the runs that the flags of `aol train` or `aol stream` ask for; `texts` by setting."""
+    varied = {
+        name: [one for text in several for one in setting_values(name, text, flag_of(command, name))]
+        for name, several in texts.items()
+        if several
+    }
+    runs: list[Settings] = []
+    for data in varied.get("data", [DEFAULTS["data"]]):
+        start = starting_point(command, str(data))
+        if command == "train" and "fraction" in varied:
+            start["scenario"] = "arrival"
+        common = {name: one for name, one in start.items() if name not in varied}
+        runs += grid(common, **{**varied, "data": [data]})
+    return list(dict.fromkeys(runs))
+
+
+def starting_point(command: str, data: str) -> dict[str, Value]:
+    """Return the settings that a command starts from where they differ from the defaults of `Settings`."""
+    return {**BY_DATA.get(data, BY_DATA["folder"]), **(STREAM if command == "stream" else {})}
+
+
+def check_data(names: Iterable[str], flag: str = "--data") -> None:
+    """Refuse a word that is neither a built-in data set, one of another library, nor a folder, before it is opened."""
+    from aol._values import did_you_mean
+    from aol.lab.data.named import NAMES
+    from aol.lab.data.sources import is_source
+
+    for name in names:
+        path = Path(name).expanduser()
+        if name in NAMES or is_source(name) or (name and path.is_dir()):
+            continue
+        if path.is_file():
+            raise UsageError(f"{flag} {name} is a file: a folder or one of {', '.join(NAMES)} is needed.")
+        raise UsageError(
+            f"{flag}: there is no folder or data set {name!r}; built-in are {', '.join(NAMES)}; others are "
+            "hf:NAME_OR_FOLDER." + did_you_mean(name, NAMES)
+        )
+
+
+# How runs are trained, for every command that trains
+
+
+def defaults_of(flags: Iterable[Flag]) -> dict[str, Any]:
+    """Return what flags are when they are not given, by their names in Python."""
+    return {options.get("dest", name.strip("-").replace("-", "_")): options.get("default") for name, options in flags}
+
+
+DEVICE = value("--device", "NAME", "auto, cpu, cuda, cuda:1 ...", default="auto")
+_RAY = "train on a Ray cluster: at ADDRESS, 'auto', or a new one on this machine; all machines must share --out"
+EXECUTION: tuple[Flag, ...] = (
+    value("--data-dir", "FOLDER", "look for data sets here before $AOL_DATA and the cache folder", type=folder),
+    DEVICE,
+    value("--together", "N", "most runs trained as one network (default: by the device)", type=count(1)),
+    choice(
+        "--stacking",
+        ("grouped", "alone"),
+        "train runs as one network where it allows that (grouped), or one after the other (alone)",
+        default="grouped",
+    ),
+    value("--workers", "N", "processes that decode large images (default: on a GPU one a core, else 0)", type=count(0)),
+    value("--checkpoint-seconds", "S", "shortest time between two checkpoints", type=seconds, default=30.0),
+    value("--minutes", "M", "stop after this many minutes; resume later", type=seconds),
+    switch("--deterministic", "use deterministic kernels only, on CUDA too (slower)"),
+    value("--ray", "ADDRESS", _RAY, nargs="?", const="local"),
+)
+_DEFAULTS = defaults_of(EXECUTION) | {"keep_samples": False}
+_NOT_NOTED = ("minutes", "ray")  # of the command line alone
+
+
+def unchanged(flags: Iterable[Flag]) -> list[Flag]:
+    """Return flags for `aol resume`: what is not given is as it was."""
+    return [
+        (name, options | {"default": argparse.SUPPRESS, "help": options["help"].split(" (default")[0]})
+        for name, options in flags
+    ]
+
+
+def options_of(args: argparse.Namespace, **more: Any) -> ExecutionOptions:
+    """Return how to train, from the flags; `more` overrides them. On a cluster each worker chooses its device."""
+    import torch
+
+    from aol.lab.engine.device import usable_device
+    from aol.lab.train.groups import ExecutionOptions
+
+    if getattr(args, "deterministic", False):
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # else cuBLAS has no deterministic kernels
+        torch.use_deterministic_algorithms(True)
+        torch.backends.cudnn.benchmark = False
+    names = ExecutionOptions.__dataclass_fields__
+    given = {name: getattr(args, name) for name in names if hasattr(args, name)} | more
+    if args.stacking == "alone":
+        given["together"] = 1
+    return ExecutionOptions(**given | {"device": usable_device("cpu" if args.ray else args.device)})
+
+
+def work_of(args: argparse.Namespace, open_data: OpenData) -> Callable[[Job, Stop], None] | None:
+    """Return what trains groups elsewhere than in this process: a Ray cluster, or None."""
+    if args.ray is None:
+        return None
+    from aol.lab.train.ray import train_on_ray
+
+    return partial(train_on_ray, args.ray, args.device, open_data)
+
+
+def noted(args: argparse.Namespace) -> dict[str, Json]:
+    """Return how runs are trained, for `aol resume`, from any folder."""
+    given = {name: getattr(args, name) for name in _DEFAULTS if hasattr(args, name) and name not in _NOT_NOTED}
+    return given | {"data_dir": absolute(args.data_dir)}
+
+
+def add_noted(args: argparse.Namespace, *noted: Mapping[str, object]) -> None:
+    """Add what was noted to the arguments of `aol resume`, which take precedence."""
+    given = _DEFAULTS.copy()
+    for values in noted:
+        given |= values
+    vars(args).update(given | vars(args))
+
+
+def absolute(path: str | None) -> str | None:
+    """Return a path that is the same from any folder."""
+    return None if path is None else str(Path(path).expanduser().absolute())
+
+
+def is_first() -> bool:
+    """Return whether this is the one process of several started by torchrun that prints."""
+    return launched()[0] == 0
+
+
+def progress_for(args: argparse.Namespace, name: str = "") -> Silent:
+    """Return how progress is shown: live on a terminal, else in lines; with `--json` not at all."""
+    from aol.lab.train.progress import Lines, Live, Silent
+
+    if args.json or not is_first():
+        return Silent()
+    screen = console(stderr=True)
+    return Live(screen, name) if screen.is_terminal else Lines()
+
+
+# Training
+
+_OUT = "folder of the results (default: a new runs/DATE_TIME, which runs/latest then points to)"
+OUTPUT: tuple[Flag, ...] = (
+    value("--out", "FOLDER", _OUT, type=folder),
+    switch("--resume", "continue the runs in --out (as `aol resume FOLDER` does)"),
+    switch("--fresh", "delete the runs that are asked for and start again"),
+)
+KEEP_SAMPLES = switch("--keep-samples", "record every sample's answers, and so its age, at every epoch")
+
+
+@command(
+    "train",
+    f"Train on a whole data set. {SEVERAL}",
+    (
+        "aol train --margin none,counts --seed 0-4                   # logit adjustment beside plain training",
+        "aol train --data cifar10 --imbalance 100 --margin none,counts --out runs/cifar10",
+        "aol train --data photos --image-size 64 --margin none,counts --keep-samples",
+    ),
+    groups=setting_flags("train") | {"output and resuming": (*OUTPUT, KEEP_SAMPLES), "execution": EXECUTION},
+)
+@command(
+    "stream",
+    f"Train on a stream of data that changes over time. {SEVERAL}",
+    (
+        "aol stream --margin none,counts --seed 0-2",
+        "aol stream --stream access --fraction 0.1 --memory reservoir:1000 --weighting none,aol",
+    ),
+    groups=setting_flags("stream") | {"output and resuming": OUTPUT, "execution": EXECUTION},
+)
+def _train(args: argparse.Namespace) -> int:
+    """Train the runs that the flags ask for."""
+    runs = runs_of(args.command, {name: getattr(args, name) for name in settings_of(args.command)})
+    check_data(dict.fromkeys(run.data for run in runs))
+    if args.resume and args.fresh:
+        raise UsageError("--resume and --fresh contradict each other: continue, or delete and start again.")
+    return _carry_out(args, runs)
+
+
+def _carry_out(args: argparse.Namespace, runs: Sequence[Settings]) -> int:
+    """Train the runs of `aol train` or `aol stream` into `--out`, and note there what was asked for."""
+    from aol.records.store import Store
+
+    out = _output_folder(args)
+    request: dict[str, Json] = {"command": args.command, "directory": os.getcwd(), "options": noted(args)}
+    try:
+        return train_runs(args, runs, Store(out), request, resume=args.resume)
+    except BaseException:
+        empty = not any(path.is_file() and path.name != ".lock" for path in out.rglob("*"))
+        if empty and args.out is None and not args.resume:
+            shutil.rmtree(out, ignore_errors=True)
+            args.stopped = "nothing has been trained yet"
+        raise
+
+
+def train_runs(
+    args: argparse.Namespace, runs: Sequence[Settings], store: Store, request: dict[str, Json], *, resume: bool
+) -> int:
+    """Train runs and print what came of it; return the exit status."""
+    from aol.lab.train import driver
+    from aol.lab.train.request import prepare
+    from aol.records.store import resume_command
+    from aol.records.table import frame_of
+
+    options = options_of(args)
+    args.stopped = f"`{resume_command(store.folder)}` continues from the last checkpoint"
+    opened = partial(_open, Path(str(request.get("directory") or "")), args.data_dir)
+    progress = progress_for(args)
+
+    def begin(pairs: Mapping[str, AnyPair]) -> None:
+        _warn_of_small_gains([] if resume else runs, progress)
+        if options.device.type == "cpu":
+            _warn_of_large_images(runs, pairs, progress)
+        prepare(runs, store, request, resume=resume, fresh=args.fresh)
+        if args.out is None and not args.resume:
+            _link(BASE / "latest", store.folder.name)
+
+    try:
+        work = work_of(args, opened)
+        outcome = driver.train(runs, store, opened, options, progress, fresh=args.fresh, prepare=begin, work=work)
+    finally:
+        progress.close()
+    if outcome.signal == signal.SIGINT:
+        raise KeyboardInterrupt
+    read = [(store.path(run.run_id), store.get(run.run_id)) for run in (runs if is_first() else [])]
+    frame = frame_of((folder, run) for folder, run in read if run is not None)
+    if is_first() and args.json:
+        print_json(frame)
+    elif is_first():
+        print_runs(frame, [store.folder], asked=len(runs))
+    failed = any(run.failed_at_epoch is not None for run in frame.runs.values())
+    return 128 + outcome.signal if outcome.signal else 1 if failed or outcome.untrained else 0
+
+
+def _open(directory: Path, data_dir: str | None, runs: Sequence[Settings]) -> dict[str, AnyPair]:
+    """Open the data sets of some runs; relative folders refer to `directory`."""
+    from aol.lab.data import open_data
+    from aol.lab.data.named import NAMES
+    from aol.lab.data.sources import is_source
+
+    names = dict.fromkeys(run.data for run in runs)
+    known = {name for name in names if name in NAMES or is_source(name)}
+    places = {name: name if name in known else str(directory / Path(name).expanduser()) for name in names}
+    check_data(places.values())
+    return {name: open_data(place, data_dir=data_dir) for name, place in places.items()}
+
+
+def _warn_of_small_gains(runs: Sequence[Settings], progress: Silent) -> None:
+    for run in runs:
+        if run.moves_margins_once_an_epoch and 0.0 < run.gain * run.epochs < ENOUGH:
+            progress.say_once(
+                f"Warning: margins move once per epoch, which is little in {run.epochs} epochs: add --margin-steps N "
+                "to move them after every N training steps, a hundredth of all steps."
+            )
+
+
+def _warn_of_large_images(runs: Sequence[Settings], pairs: Mapping[str, AnyPair], progress: Silent) -> None:
+    from aol.lab.engine.source import shape_of
+
+    for run in {run.data: run for run in runs if run.data in pairs}.values():
+        size = shape_of(pairs[run.data], run.image_size)[1]
+        if size >= SLOW_PIXELS:
+            text = f"images of {size} pixels train slowly on a CPU: add --image-size 64, or use a GPU."
+            progress.say_once(f"Warning: {text}")
+
+
+def _output_folder(args: argparse.Namespace) -> Path:
+    """Return `--out`; without it a new folder named by date and time, or with `--resume` the latest one."""
+    if args.out is not None:
+        return Path(args.out)
+    if launched()[1] > 1:
+        raise UsageError("--out must be given where several processes train together: they share the folder.")
+    if args.fresh:
+        raise UsageError("--fresh deletes the runs in --out: name the folder.")
+    latest = BASE / "latest"
+    if not args.resume:
+        return _new_folder(BASE)
+    if not latest.is_dir():
+        raise UsageError(f"there is no {latest} to continue: name the folder by --out.")
+    return latest.resolve()
+
+
+def _new_folder(base: Path) -> Path:
+    """Make a folder named by date and time below `base`."""
+    from aol._files import usable
+
+    name = datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
+    with usable(base):
+        base.mkdir(parents=True, exist_ok=True)
+    for again in itertools.count(1):
+        path = base / (name if again == 1 else f"{name}-{again}")
+        with contextlib.suppress(FileExistsError):
+            path.mkdir()
+            break
+    return path
+
+
+def _link(link: Path, target: str) -> None:
+    """Point a symbolic link at a folder beside it, atomically; where links cannot be made, do nothing."""
+    if link.exists() and not link.is_symlink():  # a folder of somebody's own
+        return
+    temporary = link.with_name(f".latest-{os.getpid()}")
+    try:
+        temporary.symlink_to(target, target_is_directory=True)
+        temporary.replace(link)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+
+
+# Data sets
+
+_NAMES = ", ".join(DATA_SETS)
+command("data", "List and download data sets.", ("aol data list", "aol data get cifar10"))(show_help)
+
+
+@command(
+    "data list",
+    "List the built-in data sets and where each one is.",
+    ("aol data list", "aol data list --json"),
+    value("--data-dir", "FOLDER", "look here first", type=folder),
+)
+def _list(args: argparse.Namespace) -> None:
+    from aol.lab.data.named import list_sets
+
+    sets = list_sets(data_dir=args.data_dir)
+    places = [known.where or f"not on this machine: aol data get {known.name}" for known in sets]
+    lines = [f"{known.name:<14} {known.title:<50} {place}" for known, place in zip(sets, places, strict=True)]
+    tell(args, {"sets": [asdict(known) for known in sets]}, lines)
+
+
+@command(
+    "data get",
+    "Download a data set from its official address.",
+    ("aol data get cifar10", "aol data get cifar100 --data-dir data"),
+    value("name", "NAME", f"one of {_NAMES}"),
+    value("--data-dir", "FOLDER", "put it here (default: the cache folder)", type=folder),
+    stopped="run the same command again",
+)
+def _get(args: argparse.Namespace) -> None:
+    from aol._values import did_you_mean
+    from aol.lab.data.named import NAMES, get
+
+    if args.name not in NAMES:
+        hint = did_you_mean(args.name, NAMES)
+        raise UsageError(f"there is no data set {args.name!r}; built-in are {', '.join(NAMES)}.{hint}")
+    place = get(args.name, args.data_dir)
+    where = "inside scikit-learn" if place is None else str(place)
+    tell(args, {"name": args.name, "where": where}, [f"{args.name}: {where}"])
