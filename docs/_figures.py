@@ -1,4 +1,4 @@
-"""Draw the figures of docs/how-to/report.md: digits by three methods and three seeds, four figures in one picture.
+"""Draw the figures of docs/how-to/report.md: digits by three methods and three seeds, three figures in one picture.
 
 `.venv/bin/python docs/_figures.py`; takes about a minute.
 """
@@ -12,9 +12,9 @@ from PIL import Image
 
 from aol import cli
 
-WORDS = "train --data digits --weighting none,cb,aol --seed 0-2 --epochs 40 --keep-samples"
-SHOWN = ("heatmap-none", "survival-none", "accuracy", "observation-none")
-WIDTH = 560  # pixels a figure
+WORDS = "train --data digits --weighting none,cb,aol --seed 0-2 --epochs 40"
+SHOWN = ("heatmap-none", "accuracy", "head-middle-tail")
+WIDTH = 460  # pixels a figure
 
 
 def main() -> None:
@@ -22,15 +22,11 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         assert cli.main([*WORDS.split(), "--json", "--out", f"{folder}/digits"]) == 0
         assert cli.main(["report", f"{folder}/digits", "--figures", f"{folder}/figures"]) == 0
-        found = [Image.open(f"{folder}/figures/{name}.png").convert("RGB") for name in SHOWN]
-        small = [each.resize((WIDTH, each.height * WIDTH // each.width), Image.Resampling.LANCZOS) for each in found]
-    rows = [small[:2], small[2:]]
-    sheet = Image.new("RGB", (2 * WIDTH + 20, sum(max(each.height for each in row) + 20 for row in rows)), "white")
-    top = 0
-    for row in rows:
-        for place, each in enumerate(row):
-            sheet.paste(each, (place * (WIDTH + 20), top))
-        top += max(each.height for each in row) + 20
+        drawn = [Image.open(f"{folder}/figures/{name}.png").convert("RGB") for name in SHOWN]
+    small = [image.resize((WIDTH, image.height * WIDTH // image.width), Image.Resampling.LANCZOS) for image in drawn]
+    sheet = Image.new("RGB", (len(small) * (WIDTH + 20), max(image.height for image in small)), "white")
+    for place, image in enumerate(small):
+        sheet.paste(image, (place * (WIDTH + 20), 0))
     sheet.save(Path(__file__).parent / "how-to" / "report-figures.webp", quality=85, method=6)
 
 

@@ -84,12 +84,11 @@ def test_text_and_rows_of_samples_are_shown_as_text(open_page: Open, tmp_path: P
     data = make_data()
     assert data.samples is not None
     about = {row: PAYLOADS[0] if row % 2 else [[PAYLOADS[2], PAYLOADS[3]]] for row in range(len(data.samples))}
-    told = replace(data.samples, about=about, find_pictures=lambda: Pictures(problem=PAYLOADS[1]))
+    told = replace(data.samples, about=about, picture=lambda _: None)
     write_page([changed(data, samples=told)], tmp_path / "text.html")
     page = open_page(tmp_path / "text.html")
     assert page.locator("#gallery blockquote.about").first.inner_text() == PAYLOADS[0]
     assert page.locator("#gallery dl.about dt").first.inner_text() == PAYLOADS[2]
-    assert page.locator("#no-pictures").inner_text() == PAYLOADS[1]
     page.locator("#error-list .enlarge").first.click()
     expect(page.locator("#zoom .about")).to_be_visible()
     stays_harmless(page)

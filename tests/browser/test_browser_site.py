@@ -21,7 +21,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("start", ["index.html", "how-to/skorch.html"])
+@pytest.mark.parametrize("start", ["index.html", "how-to/report.html"])
 def test_a_site_opened_from_its_folder_is_searched_without_a_server(browser: Browser, site: Path, start: str) -> None:
     page, troubles = browser.new_page(viewport={"width": 1280, "height": 900}), []
     page.on("pageerror", lambda error: troubles.append(str(error)))
