@@ -175,10 +175,8 @@ def test_a_record_goes_through_its_state_and_through_files(tmp_path: Path) -> No
 def test_a_damaged_state_or_file_is_refused_in_a_sentence(tmp_path: Path) -> None:
     record = SampleHistory(2, 11, absent="keep", device=CPU)
     state = filled(2).state_dict()
-    with pytest.raises(ValueError, match="'mean' must be"):
-        record.load_state_dict(state | {"mean": torch.zeros(3)})
-    with pytest.raises(ValueError, match="'right' must be"):
-        record.load_state_dict(state | {"right": None})
+    with pytest.raises(ValueError, match=r"state is of \[3, 11\] runs and samples, not \[2, 11\]"):
+        record.load_state_dict(state | {"age": torch.zeros(3, 11)})
     assert read_samples(tmp_path / "nowhere", "r") is None
     (tmp_path / "s").write_bytes(b"half")
     with pytest.raises(DamagedRunError, match="not a whole file of samples"):

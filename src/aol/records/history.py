@@ -7,7 +7,8 @@ training device; `aol.records.samples` writes one run to a file.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -15,7 +16,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from aol import _check, _distributed
+from aol import _distributed
 
 Bytes = npt.NDArray[np.uint8]
 Truths = npt.NDArray[np.bool_]
@@ -63,11 +64,10 @@ class Answers:
         place = np.arange(self.size) if rows is None else np.asarray(rows, dtype=np.int64)
         if place.size and not 0 <= place.min() <= place.max() < self.size:
             raise IndexError(f"rows must lie in 0 to {self.size - 1}, not {int(place.min())} to {int(place.max())}.")
-        age = self._first(place)
-        everything = np.ones(place.size, bool)
-        for epoch in range(len(self)):
-            seen = everything if self.seen is None else self._bits(self.seen[epoch], rows)
-            right = self._bits(self.right[epoch], rows)
+        age = np.full(place.size, int(not self.grows), np.int32) if self.start is None else self.start[place]
+        for epoch, answers in enumerate(self.right):
+            right = _unpack(answers, self.size)[place]
+            seen = np.ones(place.size, bool) if self.seen is None else _unpack(self.seen[epoch], self.size)[place]
             older = seen | (age > 0) if self.grows else seen
             age = np.where(right, 1, np.where(older, np.maximum(age, 1) + 1, age)).astype(np.int32)
             yield seen, right, age
@@ -78,30 +78,22 @@ class Answers:
 
     def last(self) -> Ints:
         """Return the ages of all samples after the last epoch."""
-        age = self._first(np.arange(self.size))
-        for _, _, age in self.epochs():  # noqa: B007 (the last one is wanted)
-            pass
-        return age
-
-    def _first(self, place: npt.NDArray[np.int64]) -> Ints:
-        return np.full(place.size, 0 if self.grows else 1, np.int32) if self.start is None else self.start[place]
+        begin = np.full(self.size, int(not self.grows), np.int32) if self.start is None else self.start
+        return deque((age for _, _, age in self.epochs()), maxlen=1)[0] if len(self) else begin
 
     def ages(self, rows: npt.NDArray[np.int64]) -> Ints:
         """Return the ages of some samples after every epoch, `int32 [E, len(rows)]`; 0 where never seen."""
-        found = [age for _, _, age in self.epochs(rows)]
-        return np.stack(found) if found else np.zeros((0, len(rows)), np.int32)
+        return np.array([age for _, _, age in self.epochs(rows)], np.int32).reshape(len(self), len(rows))
 
-    def _bits(self, row: Bytes, rows: npt.NDArray[np.int64] | None) -> Truths:
-        if rows is None:
-            return np.unpackbits(row, count=self.size, bitorder="little").astype(bool)
-        found: Truths = (row[rows >> 3] >> (rows & 7).astype(np.uint8)) & 1 == 1
-        return found
+
+def _unpack(row: Bytes, size: int) -> Truths:
+    return np.unpackbits(row, count=size, bitorder="little").astype(bool)
 
 
 # What is stored of a prediction, in this order: the predicted class, and the probabilities of the label, of the
 # prediction, and of the best class other than the label.
 ANSWER = ("prediction", "confidence", "top", "other")
-_MEANS = ("confidence", "other")
+_MEANS = ("mean_confidence", "mean_other")
 
 
 def answer(logits: Tensor, label: Tensor) -> Tensor:
@@ -168,7 +160,9 @@ class SampleHistory:
             self._skip(skipped, torch.where(right, 1, torch.where(older, age - 1, age)))
         self._times += known
         for mean, name in zip(self._mean, _MEANS, strict=True):
-            mean += torch.where(known, (self._answer[ANSWER.index(name)] - mean) / self._times, 0.0)
+            mean += torch.where(
+                known, (self._answer[ANSWER.index(name.removeprefix("mean_"))] - mean) / self._times, 0.0
+            )
         self._write(right, self._now)
         self._age = age.to(torch.int32, copy=True)
         self._now.zero_()
@@ -213,76 +207,50 @@ class SampleHistory:
 
     def answers(self, run: int) -> Answers:
         """Return every answer to one run's samples."""
-        found = self.tensors(run)
-        seen, start = (found[name].numpy() if name in found else None for name in ("seen", "start"))
-        return Answers(found["right"].numpy(), seen, self._now.shape[1], self._grows, start)
+        tensors = self.tensors(run)
+        seen, start = (tensors[name].numpy() if name in tensors else None for name in ("seen", "start"))
+        return Answers(tensors["right"].numpy(), seen, self._now.shape[1], self._grows, start)
 
     def tensors(self, run: int) -> dict[str, Tensor]:
         """Return the tensors of one run, for a file."""
-        found = dict(zip(ANSWER, self._answer[:, run].cpu(), strict=True))
-        found["prediction"] = found["prediction"].nan_to_num(-1.0).to(torch.int32)
-        found["times"] = self._times[run].cpu()
-        for mean, name in zip(self._mean[:, run].cpu(), _MEANS, strict=True):
-            found[f"mean_{name}"] = mean.masked_fill(found["times"] == 0, torch.nan)
-        if self._start is not None:
-            found["start"] = self._start[run].cpu()
-        found["right"] = _stacked([row[run] for row in self._right], self._now.shape[1])
-        if any(row is not None for row in self._seen):
-            full = pack(np.ones(self._now.shape[1], bool))
-            found["seen"] = _stacked([full if row is None else row[run] for row in self._seen], self._now.shape[1])
-        return {name: value.contiguous() for name, value in found.items()}
+        tensors = {name: value.cpu().contiguous() for name, value in self._state(run).items() if name != "age"}
+        tensors["prediction"] = tensors["prediction"].to(torch.int32)
+        for name in _MEANS:
+            tensors[name] = tensors[name].masked_fill(tensors["times"] == 0, torch.nan)
+        return tensors
 
-    def state_dict(self) -> dict[str, object]:
+    def state_dict(self) -> dict[str, Tensor]:
         """Return the state between two epochs, as tensors."""
-        runs, size = self._now.shape
-        partial = [(epoch, row) for epoch, row in enumerate(self._seen) if row is not None]
-        return {
-            "age": self._age.clone(),
-            "answer": self._answer.clone(),
-            "mean": self._mean.clone(),
-            "times": self._times.clone(),
-            "right": _stacked(self._right, size, runs),
-            "seen": _stacked([row for _, row in partial], size, runs),
-            "partial": [epoch for epoch, _ in partial],
-        }
+        return {name: value.clone() for name, value in self._state(slice(None)).items()}
 
-    def load_state_dict(self, state: dict[str, object]) -> None:
+    def _state(self, run: int | slice) -> dict[str, Tensor]:
+        state = {
+            "age": self._age[run],
+            **dict(zip(ANSWER, self._answer[:, run], strict=True)),
+            "times": self._times[run],
+        }
+        state |= dict(zip(_MEANS, self._mean[:, run], strict=True))
+        if self._start is not None:
+            state["start"] = self._start[run]
+        full = pack(np.ones(self._now.shape, bool))
+        empty = np.zeros((0, *full.shape), np.uint8)
+        state["right"] = torch.from_numpy(np.stack(self._right) if self._right else empty)[:, run]
+        if any(row is not None for row in self._seen):
+            state["seen"] = torch.from_numpy(np.stack([full if row is None else row for row in self._seen]))[:, run]
+        return state
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Load a state with the same number of runs and samples."""
-        what, now = "SampleHistory", self.state_dict()
-        new = {
-            name: _check.state_value(what, state, name, own, any_size=name in ("right", "seen"))
-            for name, own in now.items()
-            if isinstance(own, Tensor)
-        }
-        partial, epochs = state.get("partial"), len(new["right"])
-        if not isinstance(partial, list) or len(partial) != len(new["seen"]) or not set(partial) <= set(range(epochs)):
-            raise ValueError(f"This state of {what} does not fit: 'partial' must name the epochs of 'seen'.")
-        self._age, self._answer, self._mean, self._times = (
-            new[name].to(self._now.device, copy=True) for name in ("age", "answer", "mean", "times")
-        )
-        self._right = list(new["right"].numpy())
-        self._seen = [None] * epochs
-        for epoch, row in zip(partial, new["seen"].numpy(), strict=True):
-            self._seen[epoch] = row
-
-    def restore(self, columns: Mapping[str, np.ndarray], histories: Sequence[Answers]) -> None:
-        """Continue from stored runs: columns `[R, N]` by name, and the answers of each run."""
-
-        def column(name: str) -> Tensor:
-            return torch.from_numpy(columns[name]).to(self._now.device)
-
-        self._age, self._times = column("age"), column("times")
-        self._answer = torch.stack([column(name).to(torch.float32) for name in ANSWER])
-        self._mean = torch.stack([column(f"mean_{name}").nan_to_num(0.0) for name in _MEANS])
-        starts = [each.start for each in histories if each.start is not None]
-        self._start = torch.from_numpy(np.stack(starts)).to(self._now.device) if starts else None
-        self._right = list(np.stack([each.right for each in histories], axis=1))
-        full = pack(np.ones(self._now.shape[1], bool))
-        planes = [np.tile(full, (len(self._right), 1)) if each.seen is None else each.seen for each in histories]
-        self._seen = [None if (row == full).all() else row for row in np.stack(planes, axis=1)]
-
-
-def _stacked(rows: list[Bytes], size: int, *runs: int) -> Tensor:
-    if not rows:
-        return torch.zeros((0, *runs, -(-size // 8)), dtype=torch.uint8, device="cpu")
-    return torch.from_numpy(np.stack(rows))
+        if state["age"].shape != self._age.shape:
+            raise ValueError(
+                f"The state is of {list(state['age'].shape)} runs and samples, not {list(self._age.shape)}."
+            )
+        device = self._now.device
+        self._age, self._times = (state[name].to(device, torch.int32, copy=True) for name in ("age", "times"))
+        self._answer = torch.stack([state[name].to(device, torch.float32) for name in ANSWER])
+        self._mean = torch.stack([state[name].to(device).nan_to_num(0.0) for name in _MEANS])
+        self._start = state["start"].to(device) if "start" in state else None
+        full = pack(np.ones(self._now.shape, bool))
+        self._right = list(state["right"].cpu().numpy())
+        seen = state["seen"].cpu().numpy() if "seen" in state else [full] * len(self._right)
+        self._seen = [None if (row == full).all() else row for row in seen]

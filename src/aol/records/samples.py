@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +14,7 @@ import numpy.typing as npt
 from torch import Tensor, from_numpy
 
 from aol._files import NotRegularError, read_json, write_atomically, write_if_changed
-from aol.records.history import Answers, SampleHistory
+from aol.records.history import Answers, SampleHistory, pack
 from aol.records.record import DamagedRunError, Ints
 
 Shorts = npt.NDArray[np.int32]
@@ -151,20 +151,21 @@ def _is_bits(value: npt.NDArray[np.generic], size: int) -> bool:
 
 def restore_history(history: SampleHistory, folders: Mapping[str, Path], labels: Tensor) -> None:
     """Let a history continue from the files in the folders of its runs, by their ids."""
-    tables = [read_samples(folder / FILE, run) for run, folder in folders.items()]
-    found = [table for table in tables if table is not None and len(table) == len(labels)]
-    if len(found) < len(folders) or any((table.label != labels.cpu().numpy()).any() for table in found):
+    tables = [table for run, folder in folders.items() if (table := read_samples(folder / FILE, run)) is not None]
+    if len(tables) < len(folders) or any(not np.array_equal(table.label, labels.cpu().numpy()) for table in tables):
         raise DamagedRunError(f"{next(iter(folders.values()))} has records of other samples: choose another folder.")
-    epochs = min(len(table.answers) for table in found)  # a crash may leave some files an epoch ahead of the others
-    found = [table if len(table.answers) == epochs else _first_epochs(table, epochs) for table in found]
-    names = _COLUMNS.keys() - {"index", "label", "ema"}
-    columns = {name: np.stack([getattr(table, name) for table in found]) for name in names}
-    history.restore(columns, [table.answers for table in found])
-
-
-def _first_epochs(table: SampleTable, epochs: int) -> SampleTable:
-    answers = table.answers.first(epochs)
-    return replace(table, answers=answers, age=answers.last(), times=np.minimum(table.times, epochs))
+    epochs = min(len(table.answers) for table in tables)  # a crash may leave some files an epoch ahead of the others
+    answers = [table.answers.first(epochs) for table in tables]
+    columns = {name: np.stack([getattr(table, name) for table in tables]) for name in _COLUMNS}
+    columns["times"] = np.minimum(columns["times"], epochs)
+    columns["age"] = np.stack([own.last() for own in answers])
+    columns["right"] = np.stack([own.right for own in answers], axis=1)
+    full = pack(np.ones(len(labels), bool))
+    seen = [np.tile(full, (epochs, 1)) if own.seen is None else own.seen for own in answers]
+    columns["seen"] = np.stack(seen, axis=1)
+    if answers[0].start is not None:
+        columns["start"] = np.stack([own.start for own in answers if own.start is not None])
+    history.load_state_dict({name: from_numpy(value) for name, value in columns.items()})
 
 
 def read_ids(folder: Path, size: int) -> list[str | int] | None:
