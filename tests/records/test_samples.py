@@ -183,13 +183,13 @@ def test_a_damaged_state_or_file_is_refused_in_a_sentence(tmp_path: Path) -> Non
         read_samples(tmp_path / "s", "r")
 
 
-def test_a_changed_name_of_a_sample_is_noticed(tmp_path: Path) -> None:
+def test_names_are_read_as_they_were_written_also_by_0_2(tmp_path: Path) -> None:
     names = ["cat.png", "caf\udce9.png", "dog.png"]
     write_names(tmp_path, as_json(names))
     assert read_ids(tmp_path, 3) == names
-    path = tmp_path / "ids.json"
-    path.write_bytes(path.read_bytes().replace(b"dog", b"fog"))
-    with pytest.raises(DamagedRunError, match=r"ids\.json: its checksum does not match"):
+    (tmp_path / "ids.json").write_text('{"ids": ["a", 2], "sha256": ""}')
+    assert read_ids(tmp_path, 2) == ["a", 2]
+    with pytest.raises(DamagedRunError, match=r"ids\.json: not the names of 3 samples"):
         read_ids(tmp_path, 3)
 
 

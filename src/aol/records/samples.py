@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 from collections.abc import Mapping, Sequence
@@ -36,27 +35,16 @@ def write_samples(
     """Write what is known of the samples of one run, named by its id; `index` and `label` say which they are."""
     from safetensors.torch import save
 
-    more = {"index": index, "label": label, "age": age, "ema": ema}
-    found = tensors | {name: value.cpu().contiguous() for name, value in more.items()}
-    # Tensors, not metadata: safetensors writes several of those in any order, and equal runs would have other bytes.
-    found["run"] = from_numpy(np.frombuffer(run.encode(), np.uint8).copy())
-    found["sha256"] = from_numpy(_digest({name: value.numpy() for name, value in found.items()}, absent))
-    write_atomically(path, save(found, metadata={"absent": absent}))
-
-
-def _digest(arrays: Mapping[str, npt.NDArray[np.generic]], absent: str) -> npt.NDArray[np.uint8]:
-    """Return a hash of arrays and their names, types and shapes, `uint8 [32]`."""
-    found = hashlib.sha256(absent.encode())
-    for name, value in sorted(arrays.items()):
-        found.update(f"{name} {value.dtype} {value.shape}\n".encode())
-        found.update(np.ascontiguousarray(value).tobytes())
-    return np.frombuffer(found.digest(), np.uint8).copy()
+    columns = {"index": index, "label": label, "age": age, "ema": ema}
+    tensors = tensors | {name: value.cpu().contiguous() for name, value in columns.items()}
+    # A tensor, not metadata: safetensors writes several of those in any order, and equal runs would have other bytes.
+    tensors["run"] = from_numpy(np.frombuffer(run.encode(), np.uint8).copy())
+    write_atomically(path, save(tensors, metadata={"absent": absent}))
 
 
 def as_json(names: Sequence[str | int]) -> bytes:
-    """Return the content of the file of names, with a checksum; a path that is not UTF-8 is read back as it was."""
-    body = json.dumps(names, indent=1, ensure_ascii=False).encode(errors="backslashreplace")
-    return b'{"ids": %s, "sha256": "%s"}\n' % (body, hashlib.sha256(body).hexdigest().encode())
+    """Return the content of the file of names; a path that is not UTF-8 is read back as it was."""
+    return json.dumps(names, indent=1, ensure_ascii=False).encode(errors="backslashreplace")
 
 
 def write_names(folder: Path, names: bytes | None) -> None:
@@ -113,40 +101,32 @@ def read_samples(path: Path, run: str) -> SampleTable | None:
     """Read what `write_samples` wrote of a run; None where there is no such file."""
     from safetensors import SafetensorError, safe_open
 
-    if not path.is_file():
+    if not path.is_file():  # to open a pipe would be to wait
         if os.path.lexists(path):
             raise DamagedRunError(f"{path}: it is not a regular file.")
         return None
     try:
         with safe_open(path, framework="np") as file:
-            found = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
             about = file.metadata() or {}
     except (SafetensorError, OSError, ValueError, TypeError) as error:
         raise DamagedRunError(f"{path}: not a whole file of samples.") from error
-    written = found.pop("sha256", None)
-    if written is not None and not np.array_equal(written, _digest(found, about.get("absent", ""))):
-        raise DamagedRunError(f"{path}: its checksum does not match its content.")
-    if "run" in found and found["run"].tobytes() != run.encode():  # files of before 0.2 do not say it
+    if "run" in tensors and tensors["run"].tobytes() != run.encode():
         raise DamagedRunError(f"{path}: it is of another run than {run}, in the folder of which it is.")
-    size = len(found.get("label", ()))
-    wrong = [name for name, kind in _COLUMNS.items() if name not in found or found[name].shape != (size,)]
-    wrong += [name for name in ("right", "seen") if name in found and not _is_bits(found[name], size)]
-    if "seen" in found and "right" in found and found["seen"].shape != found["right"].shape:
-        wrong.append("seen")
-    wrong += [name for name in ("age", "times", "start", "ema") if name in found and bool((found[name] < 0).any())]
-    if "start" in found and found["start"].shape != (size,):
-        wrong.append("start")
-    if wrong or "right" not in found:
-        raise DamagedRunError(f"{path}: not a file of samples of this version: see {', '.join(wrong or ['right'])}.")
-    columns = {name: found[name].astype(kind, copy=False) for name, kind in _COLUMNS.items()}
-    answers = Answers(
-        found["right"], found.get("seen"), size, grows=about.get("absent") == "grow", start=found.get("start")
-    )
+    size = len(tensors.get("label", ()))
+    wrong = {name for name in _COLUMNS if name not in tensors}
+    wrong |= {name for name in (*_COLUMNS, "start") if name in tensors and tensors[name].shape != (size,)}
+    wrong |= {name for name in ("age", "times", "start", "ema") if name in tensors and bool((tensors[name] < 0).any())}
+    right, seen = tensors.get("right", np.zeros(0)), tensors.get("seen")
+    if right.dtype != np.uint8 or right.ndim != 2 or right.shape[1] != -(-size // 8):
+        wrong.add("right")
+    if seen is not None and (seen.dtype != np.uint8 or seen.shape != right.shape):
+        wrong.add("seen")
+    if wrong:
+        raise DamagedRunError(f"{path}: not a file of samples of this version: see {', '.join(sorted(wrong))}.")
+    columns = {name: tensors[name].astype(kind, copy=False) for name, kind in _COLUMNS.items()}
+    answers = Answers(right, seen, size, grows=about.get("absent") == "grow", start=tensors.get("start"))
     return SampleTable(**columns, answers=answers)
-
-
-def _is_bits(value: npt.NDArray[np.generic], size: int) -> bool:
-    return value.dtype == np.uint8 and value.ndim == 2 and value.shape[1] == -(-size // 8)
 
 
 def restore_history(history: SampleHistory, folders: Mapping[str, Path], labels: Tensor) -> None:
@@ -172,16 +152,14 @@ def read_ids(folder: Path, size: int) -> list[str | int] | None:
     """Return the names of a run's samples; None where they have none."""
     path = folder / IDS
     try:
-        found = read_json(path, 2**20 + 2**13 * size)  # a path has at most 4,096 bytes on Linux
+        names = read_json(path, 2**20 + 2**13 * size)  # a path has at most 4,096 bytes on Linux
     except FileNotFoundError:
         return None
     except NotRegularError as error:
         raise DamagedRunError(f"{path}: {error.strerror}.") from error
     except ValueError as error:
         raise DamagedRunError(f"{path}: not a complete JSON file.") from error
-    names: list[str | int] = found.get("ids", []) if isinstance(found, dict) else found
+    names = names.get("ids") if isinstance(names, dict) else names  # 0.2 wrote a checksum, too
     if not isinstance(names, list) or len(names) != size or not all(isinstance(name, str | int) for name in names):
         raise DamagedRunError(f"{path}: not the names of {size} samples.")
-    if isinstance(found, dict) and json.loads(as_json(names)) != found:  # a list is of before 0.2, without a checksum
-        raise DamagedRunError(f"{path}: its checksum does not match its content.")
     return names
