@@ -82,10 +82,8 @@ BAD_MAKINGS = {
         (1j, TypeError),
     ],
     "level": [("classes", ValueError), (None, ValueError), (["class"], ValueError)],
-    "fuse": [("median", ValueError)],
+    "fuse": [("median", ValueError), ("mean", ValueError)],
     "absent": [("drop", ValueError)],
-    "store": [("tiny", ValueError)],
-    "ids": [(["a"], ValueError), ([1, "a"], TypeError), ("ab", TypeError)],
     "device": [("banana", ValueError), ("cuda:99", ValueError), (1.5, ValueError)],
 }
 

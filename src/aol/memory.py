@@ -188,6 +188,7 @@ class Reservoir(Memory):
         """Continue from the state of another reservoir with the same settings."""
         _check.same_settings("Reservoir", self._settings(), state)
         seen = _check.state_value("Reservoir", state, "seen", 0)
+        _check.state_value("Reservoir", state, "indices", self._items.new_empty(min(seen, self.capacity)))
         drawn = _check.state_value("Reservoir", state, "generator", self._generator.get_state())
         super().load_state_dict(state)
         self._generator.set_state(drawn)

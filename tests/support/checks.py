@@ -162,11 +162,11 @@ def check_refuses_states_of_others(subject: Subject, strangers: list) -> None:
     thing = worked(subject)
     before = view(subject, thing)
     for make in subject.others:
-        with pytest.raises(ValueError, match=r"[Tt]his (is no )?state.*\."):
+        with pytest.raises(ValueError, match=r"This (is not a )?state.*\."):
             thing.load_state_dict(make().state_dict())
         assert view(subject, thing) == before
     for stranger in strangers:
-        with pytest.raises(ValueError, match=r"[Tt]his (is no )?state.*\."):
+        with pytest.raises(ValueError, match=r"This (is not a )?state.*\."):
             thing.load_state_dict(stranger.state_dict())
         assert view(subject, thing) == before
 
@@ -176,42 +176,23 @@ def check_refuses_damaged_states(subject: Subject) -> None:
     before = view(subject, target)
     whole = thing.state_dict()
     wrong = [None, "x", -5, 1.5, [], {}, object(), torch.zeros(2, 3, 4), torch.tensor(float("nan"))]
-    damaged = [{k: v for k, v in whole.items() if k != key} for key in whole if key != "sha256"]
+    damaged = [{k: v for k, v in whole.items() if k != key} for key in whole]
     damaged += [{**whole, key: value} for key in whole for value in wrong]
     for key, value in whole.items():
         if isinstance(value, torch.Tensor):
             damaged += [{**whole, key: value.to(torch.float64)}] if value.dtype != torch.float64 else []
             damaged += [{**whole, key: value[None]}, {**whole, key: value.numpy()}]
-            damaged += [] if subject.grows else [{**whole, key: value[..., :-1]}]
-            if value.is_floating_point():
-                damaged += [{**whole, key: torch.full_like(value, each)} for each in (torch.inf, -torch.inf)]
-            elif value.dtype != torch.uint8 and value.numel():  # bytes are the state of a generator
-                damaged += [{**whole, key: torch.full_like(value, -5)}]
-        elif isinstance(value, int) and not isinstance(value, bool):
-            damaged += [{**whole, key: 2**70}]
+            damaged += [] if subject.grows or not value.dim() else [{**whole, key: value[..., :-1]}]
+        elif isinstance(value, dict):
+            damaged += [{**whole, key: {k: v for k, v in value.items() if k != name}} for name in value]
+            damaged += [{**whole, key: {**value, name: None}} for name in value if value[name] is not None]
     for state in damaged:
         if plain(list(state.values())) == plain(list(whole.values())):
             continue
-        with pytest.raises(ValueError, match="state"):
+        with pytest.raises((ValueError, TypeError), match="state"):
             target.load_state_dict(state)
         assert view(subject, target) == before
     target.load_state_dict(whole)
-    assert view(subject, target) == view(subject, thing)
-
-
-def check_refuses_a_flipped_bit_in_a_saved_state(subject: Subject) -> None:
-    """torch.load reads such a file without a word."""
-    thing, target = worked(subject), worked(subject, 4)
-    before, whole = view(subject, target), thing.state_dict()
-    for key, value in whole.items():
-        if isinstance(value, torch.Tensor) and value.numel() and "parts" not in whole:
-            flipped = value.clone(memory_format=torch.contiguous_format)
-            flipped.reshape(-1).numpy().view("u1")[0] ^= 1
-            with pytest.raises(ValueError, match="damaged"):
-                target.load_state_dict({**whole, key: flipped})
-            assert view(subject, target) == before
-    unsealed = {key: value for key, value in whole.items() if key != "sha256"}  # as versions before this one wrote it
-    target.load_state_dict(unsealed)
     assert view(subject, target) == view(subject, thing)
 
 
@@ -265,9 +246,8 @@ def check_an_empty_call_changes_nothing(subject: Subject) -> None:
     before = view(subject, thing)
     runs = getattr(thing, "rho", torch.tensor(0)).shape
     if hasattr(thing, "observe"):
-        label = ([],) if subject.labelled else ()
-        thing.observe([], torch.zeros(*runs, 0, dtype=torch.int64), *label)
-        assert not hasattr(thing, "weight") or thing.weight([], *label).shape == (*runs, 0)
+        thing.observe([], torch.zeros(*runs, 0, dtype=torch.int64))
+        assert not hasattr(thing, "weight") or thing.weight([]).shape == (*runs, 0)
     elif hasattr(thing, "add"):
         thing.add([])
     else:

@@ -37,17 +37,14 @@ def certainty(difference: float, variance: float, width: float) -> float:
 class MarginOracle:
     """One run. `epoch` takes what was observed as (label or index, answer, times), one by one."""
 
-    def __init__(self, classes, *, labels=None, signal, gain, rho, width, limit, floor, pairs=True, tau=1.0):
-        self.classes, self.labels, self.signal, self.pairs = classes, labels, signal, pairs
+    def __init__(self, classes, *, labels=None, signal, gain, rho, width, limit, floor, tau=1.0):
+        self.classes, self.labels, self.signal = classes, labels, signal
         self.tau = tau  # the strength: `offsets` are those of a strength of one
         self.gain, self.rho, self.width, self.limit, self.floor = gain, rho, width, limit, floor
         self.age: dict[object, int] = {}  # of samples or of pairs of classes; one where nothing is written
-        self.size = [labels.count(c) if labels else 1 for c in range(classes)]  # what claims are divided by, by class
-        self.size_when_shown = [1.0] * classes
         self.missed, self.variance = [NAN] * classes, [0.0] * classes
-        # Smoothed claims and their variance: from the class `label` on the class `answer`, or by answer alone.
+        # Smoothed claims and their variance: from the class `label` on the class `answer`.
         self.pair_claims: dict[tuple[int, int], tuple[float, float]] = {}
-        self.class_claims = [(0.0, 0.0)] * classes
         self.advances = 0  # with any observation
         self.first, self.last = [0] * classes, [0] * classes  # of them in which the class was observed
         self.swing = [NAN] * classes  # squared, of the difference between epochs
@@ -92,7 +89,7 @@ class MarginOracle:
 
     def _smooth(self, count, errors, strengths) -> None:
         before = self.claimed
-        now = self._claims_by_pair(count, errors) if self.pairs else self._claims_by_class(count, errors)
+        now = self._claims_by_pair(count, errors)
         self.advances += any(count)
         all_of_them = [s for values in strengths for s in values]
         usual = sum(s * s for s in all_of_them) / sum(all_of_them) if sum(all_of_them) else 0.0
@@ -107,7 +104,6 @@ class MarginOracle:
                 self.swing[c] = self._blend(self.swing[c], swing, self.times[c] - 1)
             self.missed[c] = self._blend(self.missed[c], missed, self.times[c])
             self.variance[c] = self._blend(self.variance[c], spread, self.times[c])
-        self._learn_sizes(count)
 
     def _claims_by_pair(self, count, errors) -> list[float]:
         """Smooth the claims of the classes that were observed; return those of now, with the old ones of the others."""
@@ -127,29 +123,6 @@ class MarginOracle:
             now.append(sum(claims))
         return now
 
-    def _claims_by_class(self, count, errors) -> list[float]:
-        """Smooth the claims on each class; return those of now, to the scale of the smoothed ones."""
-        there = sum(self.size[c] for c in range(self.classes) if count[c] or self.is_present(c))
-        scale, part = self._claim_scale(), there / max(1, sum(count))  # a part of all samples was observed
-        new = [(0.0, 0.0)] * self.classes
-        for label, answer, strength in errors:
-            share = part * strength / self.size[label]
-            new[answer] = (new[answer][0] + share, new[answer][1] + share**2)
-        if any(count):
-            self.class_claims = [
-                tuple(self._blend(*both, self.advances + 1) for both in zip(*each, strict=True))
-                for each in zip(self.class_claims, new, strict=True)
-            ]
-        return [scale * q for q, _ in new]
-
-    def _claim_scale(self) -> float:
-        """Every error is missed once and claimed once; sizes that are not of labels are estimates."""
-        if self.labels is not None:
-            return 1.0
-        everything = sum(m for c, m in enumerate(self.missed) if self.is_present(c))
-        claims = sum(q for q, _ in self.class_claims)
-        return everything / claims if claims else 0.0
-
     def is_present(self, c: int) -> bool:
         """Whether the class was observed, and is not away for longer than one time in e^20 by chance."""
         if not self.times[c]:
@@ -163,9 +136,6 @@ class MarginOracle:
 
     def _claimed(self) -> list[tuple[float, float]]:
         """The smoothed claims on each class, and their variance."""
-        if not self.pairs:
-            scale = self._claim_scale()
-            return [(scale * q, scale**2 * v) for q, v in self.class_claims]
         there = {pair: both for pair, both in self.pair_claims.items() if self.is_present(pair[0])}
         found = [[both for (_, c), both in there.items() if c == answer] for answer in range(self.classes)]
         return [(sum(q for q, _ in each), sum(v for _, v in each)) for each in found]
@@ -174,22 +144,6 @@ class MarginOracle:
         """The n-th value joins the mean of those before it until 1 / n is below rho."""
         rate = max(self.rho, 1 / times)
         return now if times == 1 else (1 - rate) * before + rate * now
-
-    def _learn_sizes(self, count) -> None:
-        """Where no labels were given: the mean size of a class in the steps that showed it, smoothed, times how often.
-
-        How often: among the steps after the first that showed the class, up to the last; if one did, since then.
-        """
-        if self.labels is not None:
-            return
-        for c in (c for c in range(self.classes) if self.times[c]):
-            before, n = self.size_when_shown[c], self.times[c]
-            if count[c]:
-                self.size_when_shown[c] = count[c] if n == 1 else (1 - self.rho) * before + self.rho * count[c]
-            often = 1 / (self.advances - self.first[c] + 1) if n == 1 else (n - 1) / (self.last[c] - self.first[c])
-            self.size[c] = self.size_when_shown[c] * often
-        known = [self.size[c] for c in range(self.classes) if self.times[c]]
-        self.size = [self.size[c] if self.times[c] else (mean(known) if known else 1) for c in range(self.classes)]
 
     def _move(self, count, scale) -> None:
         claimed = self._claimed()

@@ -20,10 +20,7 @@ from tests.support.bad_calls import (
     BAD_MARGIN_RUN_CALLS,
     BAD_MARGIN_SINGLE_CALLS,
     BAD_MEMORY_CALLS,
-    BAD_NAMED_CALLS,
     BAD_OPEN_CALLS,
-    BAD_OPEN_MARGIN_CALLS,
-    BAD_PART_CALLS,
     BAD_RUN_CALLS,
     BAD_SAMPLE_CALLS,
     BAD_SAMPLER_CALLS,
@@ -31,8 +28,6 @@ from tests.support.bad_calls import (
 )
 
 LABELS = [0, 1, 1, 2, 2, 2, 2]
-PART_ROWS = [[0, -100, 1], [-100, -100, -100], [-100, 2, 1], [1, -100, 0]]
-NAMES = ["a", "b", "c", "d", "e", "f", "g"]
 
 
 @dataclass(frozen=True)
@@ -44,7 +39,6 @@ class Subject:
     look: Callable[[object], list]
     others: tuple[Callable[[], object], ...]  # near relatives, whose states it must refuse
     seeded: bool = False
-    labelled: bool = False  # takes labels beside answers
     grows: bool = False  # by its nature
     starts_over: bool = False  # a pass that is broken off, unless its state is loaded
     bad_calls: tuple = field(default=())  # (call, error, name of the argument)
@@ -66,12 +60,11 @@ def seen_of_state(*names: str) -> Callable[[object], list]:
     return look
 
 
-def work_on_samples(runs: int | None = None, own: bool = False, names: list[str] | None = None):
+def work_on_samples(runs: int | None = None, own: bool = False):
     def work(ages, number: int) -> None:
         generator = torch.Generator().manual_seed(1000 + number)
         index = torch.randint(0, 7, (runs, 5) if own else (5,), generator=generator)
-        given = [names[i] for i in index.tolist()] if names else index
-        ages.observe(given, answers(number, *(() if runs is None else (runs,)), 5))
+        ages.observe(index, answers(number, *(() if runs is None else (runs,)), 5))
         if number % 2:  # every other piece of work leaves an epoch open
             ages.advance()
 
@@ -89,101 +82,25 @@ def work_on_classes(runs: int | None = None, own: bool = False):
     return work
 
 
-def samples(work=None, others=(), bad=None, **more) -> Subject:
+def samples(work=None, bad=None, **more) -> Subject:
     def near(**changed):
         return lambda: aol.SampleAges(changed.pop("labels", LABELS), **{"rho": 0.3, **more, **changed})
 
-    if more.get("fuse") != "mean":
-        others = (*others, near(store="full" if more.get("store") == "compact" else "compact"))
     others = (
-        *others,
-        near(labels=[*LABELS, 0], ids=[*NAMES, "h"] if "ids" in more else None),
+        near(labels=[*LABELS, 0]),
         near(labels=LABELS[::-1]),
         near(num_classes=9),
         near(rho=0.31),
         near(rho=[0.3, 0.3, 0.3, 0.3]),
-        near(fuse="mean" if more.get("fuse") != "mean" else "ema", store="full"),
+        near(fuse="peak" if more.get("fuse") != "peak" else "ema"),
         near(absent="grow" if more.get("absent") != "grow" else "keep"),
-        near(ids=["z", *NAMES[1:]]),
     )
     return Subject(
         make=lambda seed: aol.SampleAges(LABELS, **{"rho": 0.3, **more}),
         work=work or work_on_samples(),
         look=seen_of_state("age", "ema", "class_age", "class_weight", "sample_weight", "weights", "rho"),
-        others=tuple(each for each in others if each is not None),
+        others=others,
         bad_calls=BAD_SAMPLE_CALLS if bad is None else bad,
-    )
-
-
-def work_on_parts(runs: int | None = None):
-    def work(ages, number: int) -> None:
-        index = torch.randperm(4, generator=torch.Generator().manual_seed(1000 + number))[:3]
-        label = torch.tensor(PART_ROWS)[index]
-        ages.observe(index, answers(number, *(() if runs is None else (runs,)), 3, 3), label)
-        if number % 2:
-            ages.advance()
-
-    return work
-
-
-def parts(runs: int | None = None, **more) -> Subject:
-    def near(rows=PART_ROWS, **changed):
-        return lambda: aol.PartAges(rows, **{"rho": 0.3, **more, **changed})
-
-    return Subject(
-        make=lambda seed: near()(),
-        work=work_on_parts(runs),
-        look=lambda a: [a.parts.age, a.class_age, a.class_weight, a.weights, *a.state_dict()["parts"].values()],
-        labelled=True,
-        others=(
-            near([*PART_ROWS[1:], PART_ROWS[0]]),
-            near([[0, 1], [2], [], [1, 1, 0]]),  # the same parts, of other samples
-            near(rho=0.31),
-            near(num_classes=9),
-            near(absent="grow"),
-        ),
-        bad_calls=BAD_PART_CALLS if runs is None else BAD_PART_CALLS[:-1],
-    )
-
-
-def sharded(work=None, bad=BAD_SAMPLE_CALLS, **more) -> Subject:
-    def near(**changed):
-        labels = changed.pop("labels", LABELS)
-        return lambda: aol.ShardedSampleAges(labels, **{"num_classes": 3, "rho": 0.3, **more, **changed})
-
-    return Subject(
-        make=lambda seed: near()(),
-        work=work or work_on_samples(),
-        look=seen_of_state("age", "ema", "class_age", "class_weight", "sample_weight", "weights", "mean_age"),
-        others=(
-            near(labels=LABELS[::-1]),
-            near(num_classes=9),
-            near(rho=0.31),
-            near(store="compact"),
-            lambda: aol.SampleAges(LABELS, rho=0.3),
-        ),
-        bad_calls=bad,
-    )
-
-
-def old_sets(work=None, bad=BAD_SAMPLE_CALLS, **more) -> Subject:
-    def near(**changed):
-        return lambda: aol.OldSet(changed.pop("labels", LABELS), **{"after": 2, **more, **changed})
-
-    return Subject(
-        make=lambda seed: aol.OldSet(LABELS, **{"after": 2, **more}),
-        work=work or work_on_samples(),
-        look=seen_of_state("age", "ema", "class_age", "class_weight", "sample_weight", "weights", "old"),
-        others=(
-            near(labels=LABELS[::-1]),
-            near(after=4, factor=None),
-            near(after=[2, 2, 2, 2], factor=None),
-            near(factor=7),
-            near(absent="grow"),
-            near(store="compact"),
-            lambda: aol.SampleAges(LABELS, rho=1.0, level="sample", fuse="peak"),
-        ),
-        bad_calls=bad,
     )
 
 
@@ -233,7 +150,6 @@ def work_on_margins(keys: int, runs: int | None, own: bool):
 
 def margins(runs: int | None = None, own: bool = False, **more) -> Subject:
     settings = {"signal": "age", "gain": 0.1 if runs is None else [0.1, 0.3], "rho": 0.3, "width": 0.1, **more}
-    by_class = settings.get("pairs") is False
 
     def near(num_classes=3, **changed):
         return lambda: aol.Margins(num_classes, **{**settings, **changed})
@@ -251,26 +167,10 @@ def margins(runs: int | None = None, own: bool = False, **more) -> Subject:
             near(limit=1.2345),
             near(labels=None, signal="error") if "labels" in more else near(labels=LABELS),
             near(labels=LABELS[::-1]),
-            near(signal="error" if settings["signal"] == "age" else "age", pairs=None),
-            near(signal="error" if settings["signal"] == "probability" else "probability", pairs=by_class),
+            near(signal="error" if settings["signal"] == "age" else "age"),
+            near(signal="error" if settings["signal"] == "probability" else "probability"),
         ),
         bad_calls=BAD_MARGIN_SINGLE_CALLS if runs is None else BAD_MARGIN_RUN_CALLS,
-    )
-
-
-def open_margins(runs: int | None = None, **more) -> Subject:
-    """Margins that are not told their classes."""
-    known = margins(runs, **more)
-    settings = {"signal": "age", "gain": 0.1 if runs is None else [0.1, 0.3], "rho": 0.3, "width": 0.1, **more}
-    return dataclasses.replace(
-        known,
-        make=lambda seed: aol.Margins(**settings),
-        others=(
-            lambda: aol.Margins(3, **settings),
-            lambda: aol.Margins(**{**settings, "rho": 0.31}),
-            lambda: aol.Margins(**{**settings, "width": 0.2}),
-        ),
-        bad_calls=BAD_OPEN_MARGIN_CALLS,
     )
 
 
@@ -333,22 +233,11 @@ POOL = [i % 3 for i in range(30)]
 SUBJECTS: dict[str, Subject] = {
     "SampleAges": samples(),
     "SampleAges-sample": samples(level="sample"),
-    "SampleAges-mean": samples(fuse="mean"),
     "SampleAges-grow": samples(absent="grow"),
-    "SampleAges-mean-grow": samples(fuse="mean", absent="grow"),
     "SampleAges-peak": samples(fuse="peak", level="sample"),
-    "ShardedSampleAges": sharded(),
-    "ShardedSampleAges-runs": sharded(work_on_samples(2, own=True), BAD_RUN_CALLS, rho=[0.3, 0.7], level="sample"),
-    "OldSet": old_sets(),
-    "OldSet-runs": old_sets(work_on_samples(2), BAD_RUN_CALLS, after=[1, 2], factor=[9, 50]),
-    "SampleAges-compact": samples(store="compact"),
     "SampleAges-runs": samples(work_on_samples(2), bad=BAD_RUN_CALLS, rho=[0.3, 0.0]),
     "SampleAges-own-runs": samples(work_on_samples(2, own=True), bad=BAD_RUN_CALLS, rho=[0.3, 1.0], level="sample"),
     "SampleAges-one-run": samples(work_on_samples(1), bad=BAD_RUN_CALLS[:2], rho=[0.4]),
-    "SampleAges-ids": samples(work_on_samples(names=NAMES), bad=BAD_NAMED_CALLS, ids=NAMES),
-    "PartAges": parts(),
-    "PartAges-part": parts(level="part", store="compact"),
-    "PartAges-runs": parts(2, rho=[0.3, 0.0]),
     "ClassAges": classes(aol.ClassAges, CLASS_LOOK),
     "ClassAges-number": classes(aol.ClassAges, CLASS_LOOK, threshold=0.6, rho=0.2),
     "ClassAges-mean": classes(aol.ClassAges, CLASS_LOOK, threshold="mean"),
@@ -365,18 +254,13 @@ SUBJECTS: dict[str, Subject] = {
     "ErrorRates-runs": classes(aol.ErrorRates, RATE_LOOK, runs=2, rho=[0.3, 1.0]),
     "Margins": margins(),
     "Margins-samples": margins(labels=LABELS),
-    "Margins-samples-by-class": margins(labels=LABELS, pairs=False),
     "Margins-error": margins(signal="error"),
-    "Margins-error-by-class": margins(signal="error", pairs=False),
     "Margins-error-samples": margins(signal="error", labels=LABELS),
     "Margins-probability": margins(signal="probability"),
-    "Margins-probability-own-runs": margins(runs=2, own=True, signal="probability", pairs=False),
+    "Margins-probability-own-runs": margins(runs=2, own=True, signal="probability"),
     "Margins-runs": margins(runs=2),
-    "Margins-own-runs": margins(runs=2, own=True, signal="error", pairs=False),
+    "Margins-own-runs": margins(runs=2, own=True, signal="error"),
     "Margins-samples-own-runs": margins(runs=2, own=True, labels=LABELS),
-    "Margins-open": open_margins(),
-    "Margins-open-error-by-class": open_margins(signal="error", pairs=False),
-    "Margins-open-runs": open_margins(runs=2, signal="error"),
     "ShuffledSampler": passes(
         lambda seed: aol.ShuffledSampler(11, seed=seed),
         lambda: aol.ShuffledSampler(12),
