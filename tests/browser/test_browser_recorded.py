@@ -36,7 +36,7 @@ def test_no_reading_is_drawn_twice_whatever_was_recorded(open_page: Open, tmp_pa
     repeated = {"test_balanced_accuracy": curves["test_accuracy"], "test_worst_class": curves["test_accuracy"] / 2}
     write_page([changed(data, curves=curves | repeated)], tmp_path / "repeated.html")
     page = open_page(tmp_path / "repeated.html")
-    assert page.locator("#curve-controls option").all_text_contents() == ["Worst class", "Learning rate"]
+    assert set(page.locator("#curve-controls option").all_text_contents()) == {"Worst class", "Learning rate"}
     page = open_page(tmp_path / "little.html")
     page.get_by_label("Also show").select_option(label="Learning rate")
     settle(page)

@@ -75,7 +75,8 @@ def _read(folder: Path) -> RunData | None:
     # The two files of a run that is being trained, or was resumed, may be some epochs apart.
     if samples is not None and len(run.epochs) != len(samples.answers):
         epochs = min(len(run.epochs), len(samples.answers))
-        run, samples = run.first(epochs), samples.first_epochs(epochs)
+        answers = samples.answers.first(epochs)
+        run, samples = run.first(epochs), replace(samples, answers=answers, age=answers.last())
     if not len(run.epochs):
         return None
     name = run.method if run.seed is None else f"{run.method}, seed {run.seed}"
@@ -101,5 +102,4 @@ def trend(values: np.ndarray[tuple[int, ...], np.dtype[np.floating]]) -> Floats:
     >>> trend(np.array([[4.0], [4.0], [3.0], [3.0], [1.0]])).tolist()
     [-2.0]
     """
-    earlier = max(1, len(values) - max(1, len(values) // 4))
-    return last_known(values) - last_known(values[:earlier])
+    return last_known(values) - last_known(values[: max(1, len(values) - max(1, len(values) // 4))])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
@@ -16,7 +16,6 @@ from aol.records.record import DamagedRunError, Floats, Ints, Run
 from aol.records.samples import FILE, Reals, SampleTable, Shorts, read_ids, read_samples
 from aol.report.label_quality import Masks, competent_classes, suspicion
 
-_SUSPICIOUS = 0.5  # a label with more is likely wrong
 _LEAST_EPOCHS = 3  # that must have seen a sample before its label is called wrong
 
 
@@ -45,11 +44,6 @@ class Samples(SampleTable):
         name = str(self.index[row] if self.ids is None else self.ids[row])
         return name.encode("utf-8", "backslashreplace").decode()  # a file's name may be no UTF-8
 
-    def first_epochs(self, epochs: int) -> Samples:
-        """Return the samples as they were after the first few epochs; the last answers stay."""
-        answers = self.answers.first(epochs)
-        return replace(self, answers=answers, age=answers.last())
-
     @cached_property
     def _times(self) -> tuple[Shorts, Shorts, Shorts]:
         seen_times, wrong_times, begun = np.zeros((3, len(self)), np.int32)
@@ -61,20 +55,11 @@ class Samples(SampleTable):
             before = age
         return seen_times, wrong_times, begun
 
-    @property
-    def seen(self) -> Shorts:
-        """In how many epochs each sample was seen."""
-        return self._times[0]
-
-    @property
-    def wrong(self) -> Shorts:
-        """In how many epochs each sample was seen and answered wrongly."""
-        return self._times[1]
-
-    @property
-    def episodes(self) -> Shorts:
-        """How many error episodes each sample has had: unbroken stretches of age above one, the last maybe open."""
-        return self._times[2]
+    # In how many epochs each sample was seen, and was seen and wrong; and how many error episodes it has had: unbroken
+    # stretches of age above one, the last maybe open.
+    seen = cached_property(lambda self: self._times[0])
+    wrong = cached_property(lambda self: self._times[1])
+    episodes = cached_property(lambda self: self._times[2])
 
     @property
     def wrong_now(self) -> Masks:
@@ -98,8 +83,8 @@ class Samples(SampleTable):
 
     @property
     def likely_mislabelled(self) -> Masks:
-        """Which labels are likely wrong: a suspicion above one half."""
-        return np.asarray(self.suspicion > _SUSPICIOUS)
+        """Which labels are likely wrong."""
+        return np.asarray(self.suspicion > 0.5)
 
     def confusion(self, num_classes: int) -> tuple[Ints, Floats]:
         """Return the most frequent wrong answer of each class (-1: none) and its share of these answers, `[C]` each."""

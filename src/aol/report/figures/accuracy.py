@@ -124,31 +124,29 @@ def head_middle_tail(methods: list[Method]) -> Figure | None:
     of_sizes = parts(run.counts or [0] * len(run.classes))
     names = [f"{part.name}_accuracy" for part in of_sizes] if len(of_sizes) > 1 else []
     names.append("balanced_accuracy")
-    heights = {_label(method.name, len(method.runs)): [at_end(method, name) for name in names] for method in shown}
-    heights = {label: pairs for label, pairs in heights.items() if not np.isnan(pairs[-1][0])}
-    if not heights:
+    shown = [method for method in shown if not np.isnan(at_end(method, names[-1])[0])]
+    if not shown:
         return None
-    figure, (axes,) = style.panels(1.7 + style.legend_height([*heights]))
-    width = 0.8 / len(heights)
-    for number, (label, pairs) in enumerate(heights.items()):
-        place = np.arange(len(names)) + (number - (len(heights) - 1) / 2) * width
-        means, deviations = 100 * np.array(pairs).T
+    labels = [_label(method.name, len(method.runs)) for method in shown]
+    figure, (axes,) = style.panels(1.7 + style.legend_height(labels))
+    width = 0.8 / len(shown)
+    for number, method in enumerate(shown):
+        place = np.arange(len(names)) + (number - (len(shown) - 1) / 2) * width
+        means, deviations = 100 * np.array([at_end(method, name) for name in names]).T
         drawn = axes.bar(
-            place, means, width * 0.92, color=style.COLOURS[number], label=label,
+            place, means, width * 0.92, color=style.COLOURS[number], label=labels[number],
             yerr=None if np.isnan(deviations).all() else np.nan_to_num(deviations),
             error_kw={"linewidth": 0.8, "capsize": 1.5, "ecolor": "#333333"},
         )  # fmt: skip
-        if drawn.errorbar is not None:  # a thin white line around whiskers: they show on a dark bar then too
-            for whisker in (*drawn.errorbar[1], *drawn.errorbar[2]):
-                whisker.set_path_effects(
-                    [style.matplotlib("patheffects").withStroke(linewidth=1.8, foreground="white")]
-                )
+        around = style.matplotlib("patheffects").withStroke(linewidth=1.8, foreground="white")
+        for whisker in (*drawn.errorbar[1], *drawn.errorbar[2]) if drawn.errorbar else ():
+            whisker.set_path_effects([around])  # they show on a dark bar then too
     between = "\nto " if any(len(_sizes(part, "–")) > _WIDEST for part in of_sizes) else "–"
     ticks = [f"{part.name} ({len(part.classes)})\nn = {_sizes(part, between)}" for part in of_sizes]
     axes.set_xticks(range(len(names)), [*ticks[: len(names) - 1], "all classes"])
     axes.set_ylim(bottom=0)
     axes.tick_params(axis="x", length=0)
-    return _finished(figure, axes, [*heights])
+    return _finished(figure, axes, labels)
 
 
 def _sizes(part: Part, between: str) -> str:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from aol.report.figures import style
 
@@ -16,8 +15,7 @@ _ROW, _HEAD, _AXIS = 0.145, 0.17, 0.62  # inches
 _MOST_ROWS = 20  # in one column
 
 
-@dataclass(frozen=True)
-class Estimate:
+class Estimate(NamedTuple):
     """One row: its label, an estimate, the ends of its interval if it has one, and a reference value if there is one.
 
     `colour` is the place of its colour among `style.COLOURS`.

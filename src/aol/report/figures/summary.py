@@ -43,10 +43,8 @@ def methods(frame: RunFrame) -> list[Method]:
 
 def by_sizes(methods: Sequence[Method]) -> list[list[Method]]:
     """Return methods by the sizes of their classes: head and tail are comparable only where the sizes are equal."""
-    groups: dict[tuple[int, ...], list[Method]] = {}
-    for method in methods:
-        groups.setdefault(tuple(sorted(method.runs[0].counts or ())), []).append(method)
-    return list(groups.values())
+    sizes = [tuple(sorted(method.runs[0].counts or ())) for method in methods]
+    return [[method for method, own in zip(methods, sizes, strict=True) if own == one] for one in dict.fromkeys(sizes)]
 
 
 def time_unit(run: Run) -> str:
