@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from aol.lab.data import Augmentation, Draws, centred, draw, training_batch
+from aol.lab.data import Augmentation, centred
+from aol.lab.data.augment import Draws, draw, training_batch
 
 
 def test_a_cuda_graph_replays_a_batch() -> None:

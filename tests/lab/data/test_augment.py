@@ -6,7 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from aol.lab.data import Augmentation, Draws, centred, crop_flip, draw, evaluation_batch, training_batch
+from aol.lab.data import Augmentation, centred
+from aol.lab.data.augment import Draws, crop_flip, draw, evaluation_batch, training_batch
 from tests.support.pretended_device import pretended_device
 
 

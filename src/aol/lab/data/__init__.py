@@ -3,15 +3,13 @@
 Needs torch and numpy; scikit-learn, Pillow, pooch and datasets are imported when a set needs them.
 """
 
-from aol.lab.data.augment import Draws, crop_flip, draw, evaluation_batch, training_batch
 from aol.lab.data.encoded_images import StoredImages
 from aol.lab.data.errors import DataError
 from aol.lab.data.images import IMAGENET, Augmentation, ImageSet, Normalisation, Pair, centred, mean_std
-from aol.lab.data.named import NAMES, Listing, find, get, list_sets
+from aol.lab.data.named import NAMES, find, get, list_sets
 from aol.lab.data.open import open_data
 
 __all__ = [
-    "IMAGENET", "NAMES", "Augmentation", "DataError", "Draws", "ImageSet", "Listing", "Normalisation", "Pair",
-    "StoredImages", "centred", "crop_flip", "draw", "evaluation_batch", "find", "get", "list_sets", "mean_std",
-    "open_data", "training_batch",
+    "IMAGENET", "NAMES", "Augmentation", "DataError", "ImageSet", "Normalisation", "Pair", "StoredImages", "centred",
+    "find", "get", "list_sets", "mean_std", "open_data",
 ]  # fmt: skip

@@ -34,20 +34,7 @@ _ORIENTATION = 0x0112  # EXIF tag: 1 upright, 2 to 8 mirrored or rotated
 
 
 class StoredImages(Labelled, ABC):
-    """A split whose images are decoded when asked for. It goes to worker processes as a pickle.
-
-    >>> import tempfile
-    >>> from pathlib import Path
-    >>> from PIL import Image
-    >>> from aol.lab.data import open_data
-    >>> root = Path(tempfile.mkdtemp())
-    >>> for folder in ("train/cat", "train/dog", "val/cat", "val/dog"):
-    ...     (root / folder).mkdir(parents=True)
-    ...     Image.new("RGB", (9, 7)).save(root / folder / "0.png")
-    >>> train = open_data(root).train
-    >>> train.size_of(1), train.view(1, None, 32).shape, train.names(torch.tensor([1]))
-    ((7, 9), torch.Size([32, 32, 3]), ['train/dog/0.png'])
-    """
+    """A split whose images are decoded when asked for. It goes to worker processes as a pickle."""
 
     shape = (3, SIZE, SIZE)
 
@@ -80,21 +67,21 @@ class StoredImages(Labelled, ABC):
     @contextmanager
     def opened(self, place: int) -> Iterator[Image]:
         """Open an image, and read its header; what Pillow raises on bad bytes becomes a `DataError`."""
-        pillow, source = need("PIL.Image", package="pillow", extra="lab", why="decoding images"), self.source(place)
+        pillow = need("PIL.Image", package="pillow", extra="lab", why="decoding images")
         try:
             with pillow.open(self.encoded(place)) as image:
                 if image.width * image.height > LARGEST:
                     raise pillow.DecompressionBombError
                 yield image
-        except pillow.DecompressionBombError:
-            raise DataError(f"{source}: more than {LARGEST:,} pixels") from None
         except (DataError, MemoryError):
             raise
         except Exception as reason:  # OSError, SyntaxError, struct.error, …
             if isinstance(reason, OSError) and reason.errno is not None:  # the file cannot be read
                 raise
             said = "not an image" if "cannot identify" in str(reason) else f"a damaged image ({reason})"
-            raise DataError(f"{source}: {said}") from None
+            if isinstance(reason, pillow.DecompressionBombError):
+                said = f"more than {LARGEST:,} pixels"
+            raise DataError(f"{self.source(place)}: {said}") from None
 
     def size_of(self, place: int) -> tuple[int, int]:
         """Return height and width of an image, upright, from its header."""

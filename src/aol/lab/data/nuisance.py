@@ -85,12 +85,7 @@ def change(
 
 
 def biased_nuisance(labels: Tensor, num_classes: int, conflicts: float, *, seed: int) -> Tensor:
-    """Return a nuisance for each sample, `int64 [N]`: its class, but another one for a share of each class.
-
-    >>> labels = torch.arange(1000) % 10
-    >>> int((biased_nuisance(labels, 10, 0.02, seed=0) != labels).sum())
-    20
-    """
+    """Return a nuisance for each sample, `int64 [N]`: its class, but another one for a share of each class."""
     return _other_for_some(labels, num_classes, conflicts, _seeds.generator(seed, _NUISANCE))
 
 

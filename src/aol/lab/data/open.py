@@ -44,10 +44,8 @@ def open_data(name_or_folder: Folder, data_dir: Folder | None = None) -> Pair[Im
         pair = _stored(word, open_source(word))
         return _in_memory(pair) or pair
     root = Path(word).expanduser().absolute()
-    if not word or (not root.exists() and os.sep not in word):
+    if not word or not root.exists():
         raise ValueError(f"unknown data set {word!r}: no such folder, and the built-in names are {', '.join(NAMES)}")
-    if not root.exists():
-        raise FileNotFoundError(f"{root}: no such folder; built-in names are {', '.join(NAMES)}")
     if not root.is_dir():
         raise DataError(f"{root}: a file, not a folder with a data set in it")
     known = official_at(root)
@@ -89,14 +87,14 @@ def _stored(name: str, splits: Mapping[str, StoredImages]) -> Pair[StoredImages]
 
 def _in_memory(pair: Pair[StoredImages]) -> Pair[ImageSet] | None:
     """Return a set of small images of one size in memory; None if it is not one."""
-    splits, shape = [], pair.train.whole(0).shape
-    if max(shape[1:]) > _SMALL:
-        return None
-    for split in (pair.train, pair.test, pair.validation):
+    shape, splits = pair.train.whole(0).shape, []
+    for split in (pair.train, pair.test, pair.validation) if max(shape[1:]) <= _SMALL else ():
         images = [] if split is None else [split.whole(place) for place in range(len(split))]
         if any(image.shape != shape for image in images):
             return None
         splits.append(split and ImageSet(torch.stack(images), split.labels, split.classes, split.name))
+    if not splits:
+        return None
     train, test, validation = splits
     assert train is not None
     assert test is not None
