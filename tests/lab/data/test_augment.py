@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from aol.lab.data import Augmentation, centred
-from aol.lab.data.augment import Draws, crop_flip, draw, evaluation_batch, training_batch
-from tests.support.pretended_device import pretended_device
+from aol.lab.data.augment import Draws, crop_flip, draw, training_batch
 
 
 def _one_by_one(images: Tensor, index: Tensor, draws: Draws, pad: int) -> Tensor:
@@ -71,23 +70,8 @@ def test_the_middle_draw_without_flip_is_the_image_itself() -> None:
     still = Draws(torch.full((1, 2), 4), torch.full((1, 2), 4), torch.zeros(1, 2, dtype=torch.bool))
     index = torch.tensor([[1, 0]])
     assert torch.equal(crop_flip(images, index, still, pad=4), images[index])
-    assert torch.equal(
-        training_batch(images, index, still, pad=4, normalisation=centred(3)),
-        evaluation_batch(images, index, normalisation=centred(3)),
-    )
-
-
-@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.int16, torch.uint8])
-def test_a_batch_for_evaluation_takes_whole_numbers_of_any_type_and_device(dtype: torch.dtype) -> None:
-    pixels = torch.arange(3 * 3 * 5 * 5, dtype=torch.uint8).view(3, 3, 5, 5)
-    index = torch.tensor([[2, 0]], dtype=dtype)
-    wanted = centred(3)(pixels[[2, 0]])[None]
-    assert torch.equal(evaluation_batch(pixels, index, normalisation=centred(3)), wanted)
-    with pretended_device():
-        there = evaluation_batch(pixels.cuda(), index, normalisation=lambda images: images)
-        back = evaluation_batch(pixels, index.cuda(), normalisation=lambda images: images)
-    for found in (there.inner, back):
-        assert torch.equal(found, pixels[[2, 0]][None])
+    batch = training_batch(images, index, still, pad=4, normalisation=centred(3))
+    assert torch.equal(batch, centred(3)(images[index]))
 
 
 def test_an_epoch_of_draws_gives_its_batches() -> None:

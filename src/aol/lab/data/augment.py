@@ -89,11 +89,3 @@ def training_batch(images: Tensor, index: Tensor, draws: Draws, *, pad: int, nor
     if not (index.shape == draws.row.shape == draws.column.shape == draws.flip.shape):
         raise ValueError(f"index and draws must have one shape, got {list(index.shape)} and {list(draws.row.shape)}")
     return normalisation(crop_flip(images, index, draws, pad=pad))
-
-
-def evaluation_batch(images: Tensor, index: Tensor | slice, *, normalisation: Normalisation) -> Tensor:
-    """Return the network input of a batch as it is: indices [...], on any device, give float32 [..., C, H, W]."""
-    if isinstance(index, slice):
-        return normalisation(images[index])
-    place = index.to(images.device, torch.int64)
-    return normalisation(images.index_select(0, place.flatten()).view(*place.shape, *images.shape[1:]))

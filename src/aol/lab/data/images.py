@@ -117,13 +117,8 @@ class ImageSet(Labelled):
         _, channels, height, width = self.images.shape
         return channels, height, width
 
-    def to(self, device: torch.device | str) -> ImageSet:
-        """Return the same split with its tensors on a device; nothing is copied when they are there already."""
-        return replace(self, images=self.images.to(device), labels=self.labels.to(device))
-
     def subset(self, index: Tensor) -> ImageSet:
         """Return the images at `index` [n], in that order, as a split of its own."""
-        index = index.to(self.labels.device)
         return replace(self, images=self.images[index], labels=self.labels[index])
 
 

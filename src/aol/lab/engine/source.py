@@ -54,13 +54,12 @@ class OnDevice:
     def __init__(
         self, images: ImageSet, normalisation: Normalisation, augmentation: Augmentation | None, device: torch.device
     ) -> None:
-        moved = images.to(device)
-        self.labels, self._pixels = moved.labels, moved.images
-        self.area = moved.shape[1] * moved.shape[2]
+        self.labels, self._pixels = images.labels.to(device), images.images.to(device)
+        self.area = images.shape[1] * images.shape[2]
         self._normalisation, self._augmentation = normalisation, augmentation
         self._draws: augment.Draws | None = None
         self._affine = [torch.tensor(values, device=device) for values in (normalisation.scale, normalisation.shift)]
-        self._by_kernel = device.type == "cuda" and find_spec("triton") is not None and moved.images.is_contiguous()
+        self._by_kernel = device.type == "cuda" and find_spec("triton") is not None and self._pixels.is_contiguous()
 
     def names(self, index: Tensor) -> list[str] | None:
         """Return what the samples `index [n]` are called: nothing, they are known by their index."""
@@ -95,7 +94,8 @@ class OnDevice:
         """Return samples without augmentation: `[..., C, H, W]` of `index [...]`."""
         if self._by_kernel:
             return self._gathered(index, None, 0)
-        return augment.evaluation_batch(self._pixels, index, normalisation=self._normalisation)
+        pixels = self._pixels.index_select(0, index.flatten())
+        return self._normalisation(pixels.view(*index.shape, *pixels.shape[1:]))
 
     def _gathered(self, index: Tensor, draws: augment.Draws | None, pad: int) -> Tensor:
         from aol.lab.nets.fused import images  # needs Triton

@@ -38,6 +38,6 @@ def test_drawn_images_are_those_of_the_plain_operations(size: tuple[int, int, in
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("index", [torch.tensor([4, 0]), torch.tensor([[5], [2]]), torch.empty(0, dtype=torch.int64)])
 def test_images_as_they_are(size: tuple[int, int, int], index: torch.Tensor) -> None:
-    wanted = augment.evaluation_batch(pixels(size), index, normalisation=numbers(size[0]))
+    wanted = numbers(size[0])(pixels(size)[index])
     found = images.batch(pixels(size), index, None, pad=0, **tensors(numbers(size[0])))
     torch.testing.assert_close(found, wanted)
