@@ -48,7 +48,7 @@ def test_wrong_words_are_one_line_that_says_what_would_be_right(
 @pytest.mark.parametrize("command", ["train", "stream"])
 def test_every_flag_is_in_the_tour_of_bad_input_or_takes_anything(command: str) -> None:
     toured = {word.split("=")[0] for words in WRONG for word in words.split() if word.startswith("--")}
-    anything = {"--out", "--deterministic", "--json", "--debug", "--help"}
+    anything = {"--out", "--deterministic", "--json", "--debug", "--help", "--ray"}
     assert flags(command) - toured - anything == set()
 
 

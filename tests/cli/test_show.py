@@ -212,7 +212,7 @@ def test_the_next_command_repeats_the_users_own_settings(runs: list[Settings], w
     command = _asked(*runs)
     assert command is not None
     assert set(shlex.split(words)) <= set(shlex.split(command))
-    parsed = build("train").parse_args(shlex.split(command)[1:])
+    parsed = build("train", "stream").parse_args(shlex.split(command)[1:])
     asked = runs_of(parsed.command, {name: getattr(parsed, name) for name in settings_of(parsed.command)})
     assert {run.seed for run in asked} == set(range(5))
     assert any(run.method == "none" for run in asked)
