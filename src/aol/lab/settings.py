@@ -36,13 +36,15 @@ class WrongSettingsError(ValueError):
     """A setting, or a combination of settings, that is not possible; the message names it."""
 
 
-def _setting(group: str, default: Value, text: str, **more: Any) -> Any:
-    """Return a field; `more`: `choices`, or the bounds `low` and `high` of a number; `stream`: for streams only.
+def _setting(group: str, default: Value, text: str, **rules: Any) -> Any:
+    """Return a field of a group of flags, with its help text.
 
-    `open`: which bound is not allowed itself, "low" or "high". {choices} in the help text is replaced by them.
+    `rules`: `choices`, or the bounds `low` and `high` of a number, of which `open` ("low" or "high") is not allowed
+    itself, and `words` that are possible instead; `stream`: for streams only.
     """
-    text = text.replace("{choices}", ", ".join(more.get("choices", ())))
-    return field(default=default, metadata={"group": group, "help": text, **more})
+    for name in ("choices", "words"):
+        text = text.replace(f"{{{name}}}", ", ".join(rules.get(name, ())))
+    return field(default=default, metadata={"group": group, "help": text, **rules})
 
 
 _data = partial(_setting, "data")
@@ -60,127 +62,86 @@ class Settings:
     True
     """
 
+    # fmt: off
     scenario: str = field(default="offline", metadata={"choices": ("offline", "arrival", "stream")})
-    data: str = _data(
-        "digits", "built-in: digits, fashion-mnist, cifar10, cifar100; a folder of images by class; hf:NAME_OR_FOLDER"
-    )
-    image_size: int | None = _data(None, "crop the images of a folder to this many pixels a side (default: 224)", low=1)
-    imbalance: float | None = _data(
-        50.0, "size of the largest class over that of the smallest; 'none' keeps the set as it is", low=1.0, high=1e9
-    )
+    data: str = _data("digits", "digits, fashion-mnist, cifar10, cifar100; a folder of images by class; "
+        "hf:NAME_OR_FOLDER (Hugging Face datasets)")
+    image_size: int | None = _data(None, "crop large images to this many pixels a side (default: 224)", low=1)
+    imbalance: float | None = _data(50.0, "size of the largest class over that of the smallest; 'none' keeps the set",
+        low=1.0, high=1e9)
     validation: float = _data(0.0, "fraction of each class to hold out for validation, 0 to 1", **_share, open="high")
     samples: int | None = _data(None, "train on this many samples only, of each class its share; 'none' for all", low=1)
-    nuisance: str = _data(
-        "none", "what gives the class away in all but a few training images: {choices}", choices=_check.NUISANCES
-    )
-    conflicts: float = _data(
-        0.02, "share of the training images whose nuisance is that of another class", **_share, open="high"
-    )
+    nuisance: str = _data("none", "what gives the class away in all but a few training images: {choices}",
+        choices=_check.NUISANCES)
+    conflicts: float = _data(0.02, "share of the training images whose nuisance is that of another class", **_share,
+        open="high")
     noise: float = _data(0.0, "share of the training labels to replace by others", **_share, open="high")
     fraction: float = _data(1.0, "fraction of the set that is there in each epoch or step", **_share, open="low")
-    stream: str = _data(
-        "shifting", "shifting (a long tail whose head moves) or access (a fraction of the set each step)",
-        choices=("access", "shifting"), stream=True,
-    )  # fmt: skip
+    stream: str = _data("shifting", "shifting (a long tail whose head moves), access (a fraction of the set each step)",
+        choices=("access", "shifting"), stream=True)
     period: int = _data(10, "steps between two orders of the classes", low=1, stream=True)
     memory: str = _data("all", "samples to keep: all, none, or reservoir:K", stream=True)
 
     net: str = _train("auto", "{choices}, timm:NAME, MODULE:FUNCTION (your own); auto: by the size of the images",
-                      choices=("auto", *names()))  # fmt: skip
+        choices=("auto", *names()))
     epochs: int = _train(30, "passes over the data, or steps of a stream", low=1)
     batch_size: int = _train(128, "samples in a batch", low=1)
     lr: float = _train(0.1, "learning rate", **_positive)
     momentum: float = _train(0.9, "of SGD", **_share)
     weight_decay: float = _train(2e-4, "strength of weight decay", **_positive)
-    schedule: str = _train(
-        "paper", "paper (warm-up, then 1/100 at 80 % and 1/10000 at 90 % of the epochs), cosine, fixed",
-        choices=("paper", "cosine", "fixed"),
-    )  # fmt: skip
+    schedule: str = _train("paper", "paper (warm-up, 1/100 at 80 % and 1/10000 at 90 % of the epochs), cosine, fixed",
+        choices=("paper", "cosine", "fixed"))
     warmup: float | None = _train(None, "epochs of linear warm-up, 0.5 for half of one", **_positive)  # None: 2.5 %
     precision: str = _train("fp32", "{choices}", choices=("fp32", "bf16"))
-    normalisation: str = _train(
-        "centred", "centred (as in the paper) or standardised pixels (mean and standard deviation)",
-        choices=("centred", "standardised"),
-    )  # fmt: skip
+    normalisation: str = _train("centred", "centred (as in the paper) or standardised pixels (mean and standard "
+        "deviation)", choices=("centred", "standardised"))
     augment: bool = _train(True, "random crops and flips in training: true, false")
 
-    weighting: str = _rule(
-        "none", "; ".join(f"{name}: {rule.help}" for name, rule in WEIGHTINGS.items()), choices=WEIGHTINGS.keys()
-    )
+    weighting: str = _rule("none", "; ".join(f"{name}: {rule.help}" for name, rule in WEIGHTINGS.items()),
+        choices=WEIGHTINGS.keys())
     rho: float = _rule(0.5, "smoothing rate of ages (or error rates), 0 to 1; 0 gives uniform weights", **_share)
     beta: float = _rule(0.9999, "of class-balanced weights (cb), 0 to 1", **_share, open="high")
     power: float = _rule(0.5, "of frequency weights: count ** -power", **_positive)
     temper: float = _rule(1.0, "weights ** temper", **_positive)
     level: str = _rule("class", "weights by class or by sample: {choices}", choices=("class", "sample"))
     after: int = _rule(5, "of old: wrong answers in a row; of jtt: the epoch whose wrong answers count", low=1)
-    factor: float = _rule(
-        0.0, "of old and jtt: factor on the weight of these samples; 0 gives them half of the total weight", **_positive
-    )
+    factor: float = _rule(0.0, "of old and jtt: factor on the weight of these samples; 0 gives them half of the total "
+        "weight", **_positive)
     fuse: str = _rule("ema", "how the ages of a sample over time become one number: {choices}", choices=("ema", "peak"))
-    mechanism: str = _rule(
-        "reweight", "weights in the loss (reweight) or in sampling (resample)", choices=("reweight", "resample")
-    )
+    mechanism: str = _rule("reweight", "weights in the loss (reweight) or in sampling (resample)",
+        choices=("reweight", "resample"))
     loss: str = _rule("softmax", "{choices}", choices=("softmax", "sigmoid", "focal"))
     gamma: float = _rule(1.0, "of the focal loss", **_positive)
-    divide_by: str = _rule(
-        "auto", "weighted losses are divided by weight, by count, or auto (as in the paper's code)",
-        choices=("auto", "weight", "count"),
-    )  # fmt: skip
-    start: float = _rule(
-        0.0, "share of the epochs before which all weights are one: 0.8 weights the last fifth (deferred weights)",
-        **_share, open="high",
-    )  # fmt: skip
-    signal: str = _rule(
-        "eval", "where answers come from: a clean pass afterwards (eval), the training pass (train, no extra cost), "
-        "a pass over what a step shows, before training on it (before: streams and arrivals), none",
-        choices=("eval", "train", "before", "none"),
-    )  # fmt: skip
-    margin: str = _rule(
-        "none", "; ".join(f"{name}: {rule.help}" for name, rule in MARGINS.items()), choices=MARGINS.keys()
-    )
+    divide_by: str = _rule("auto", "weighted losses are divided by weight, by count, or auto (as in the paper's code)",
+        choices=("auto", "weight", "count"))
+    start: float = _rule(0.0, "share of the epochs before which all weights are one: 0.8 weights the last fifth",
+        **_share, open="high")
+    signal: str = _rule("eval", "where answers come from: a clean pass afterwards (eval), the training pass (train, no "
+        "extra cost), a pass over what a step shows, before training on it (before: streams and arrivals), none",
+        choices=("eval", "train", "before", "none"))
+    margin: str = _rule("none", "; ".join(f"{name}: {rule.help}" for name, rule in MARGINS.items()),
+        choices=MARGINS.keys())
     tau: float = _rule(1.0, "strength of margins from class counts or from probabilities", **_positive)
     gain: float = _rule(0.1, "speed of margins from answers, each time that they move", low=0.0, high=1e3)
-    margin_steps: int | None = _rule(
-        None, "move margins after so many training steps, by the answers in training; for fewer than 30 epochs, take a "
-        "hundredth of all steps (default: once per epoch or step of a stream, by --signal)", low=1,
-    )  # fmt: skip
-    threshold: float | str | None = _rule(
-        None, f"accuracy below which a class grows older: a number, or {', '.join(_check.THRESHOLDS)} of the classes; "
-        "positive-median is never 0 (default: median)", **_share, words=_check.THRESHOLDS, stream=True,
-    )  # fmt: skip
+    margin_steps: int | None = _rule(None, "move margins after so many training steps, by the answers in training; a "
+        "hundredth of all steps for fewer than 30 epochs (default: once per epoch or step of a stream, by --signal)",
+        low=1)
+    threshold: float | str | None = _rule(None, "accuracy below which a class grows older: a number, or {words} of the "
+        "classes; positive-median is never 0 (default: median)", **_share, words=_check.THRESHOLDS, stream=True)
 
     seed: int = _data(0, "of data, network and order: 0, 0,1,2 or 0-4", low=0)
     eval_every: int = _train(1, "epochs between two evaluations on the test set", low=1)
+    # fmt: on
 
     def __post_init__(self) -> None:
         try:
-            self._check_values()
+            for option in fields(self):
+                _check_value(option.name, getattr(self, option.name), str(option.type), option.metadata)
             self._check_combinations()
         except (TypeError, ValueError) as error:
             raise WrongSettingsError(str(error)) from error
         for name, value in self._canonical().items():
             object.__setattr__(self, name, value)
-
-    def _check_values(self) -> None:
-        for option in fields(self):
-            name, value, rule = option.name, getattr(self, option.name), option.metadata
-            kind, _, optional = str(option.type).partition(" | ")
-            if "choices" in rule:
-                if not (name == "net" and isinstance(value, str) and is_external(value)):
-                    more = ("timm:NAME", "MODULE:FUNCTION") if name == "net" else ()
-                    _check.choice(name, value, (*rule["choices"], *more))
-            elif isinstance(value, str) and "words" in rule:
-                _check.choice(name, value, rule["words"])
-            elif kind == "str" and not isinstance(value, str):
-                raise TypeError(f"{name} must be text, not {_check.shown(value)}.")
-            elif kind == "bool" and not isinstance(value, bool):
-                raise TypeError(f"{name} must be true or false, not {_check.shown(value)}.")
-            elif kind == "int" and not (value is None and optional):
-                _check.whole(name, value, rule["low"])
-            elif kind == "float" and not (value is None and optional):
-                _check.number(name, value, rule["low"], rule["high"], open_below=rule.get("open") == "low")
-                if rule.get("open") == "high" and value == rule["high"]:
-                    raise ValueError(f"{name} must be a number in [{rule['low']:g}, {value:g}), not {value:g}.")
 
     def _check_combinations(self) -> None:
         memory_capacity(self.memory)
@@ -353,6 +314,28 @@ def without_removed(values: Mapping[str, Value]) -> dict[str, Value]:
         if name in REMOVED and value != REMOVED[name]:
             raise WrongSettingsError(f"{name}={value!r} is of version 0.2; only {REMOVED[name]!r} is possible since.")
     return {name: value for name, value in values.items() if name not in REMOVED}
+
+
+def _check_value(name: str, value: object, kind: str, rules: Mapping[str, Any]) -> None:
+    """Raise an error that names the setting, unless its value is allowed."""
+    if "choices" in rules:
+        if name == "net" and isinstance(value, str) and is_external(value):
+            return
+        _check.choice(name, value, (*rules["choices"], *(("timm:NAME", "MODULE:FUNCTION") if name == "net" else ())))
+    elif isinstance(value, str) and "words" in rules:
+        _check.choice(name, value, rules["words"])
+    elif kind == "str" and not isinstance(value, str):
+        raise TypeError(f"{name} must be text, not {_check.shown(value)}.")
+    elif kind == "bool" and not isinstance(value, bool):
+        raise TypeError(f"{name} must be true or false, not {_check.shown(value)}.")
+    elif value is None and kind.endswith("None"):
+        return
+    elif kind.startswith("int"):
+        _check.whole(name, value, rules["low"])
+    elif kind.startswith("float"):
+        _check.number(name, value, rules["low"], rules["high"], open_below=rules.get("open") == "low")
+        if rules.get("open") == "high" and value == rules["high"]:
+            raise ValueError(f"{name} must be a number in [{rules['low']:g}, {value:g}), not {value:g}.")
 
 
 def _usual_divisor(loss: str) -> str:

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from aol.ages import SampleAges
-    from aol.lab.engine.run_weights import SampleSignals
 
 
 @dataclass(frozen=True)
@@ -27,7 +26,7 @@ class Inputs:
         age: class weights from ages, `[R, C]`; ones for runs whose samples get weights of their own.
         error: class weights from smoothed error rates, `[R, C]`.
         ages: ages of the N training samples; None on a stream.
-        signals: what else is remembered of them; None unless a run needs it.
+        signals: `SampleSignals`, what else is remembered of them; None unless a run needs it.
     """
 
     runs: Sequence[Any]
@@ -35,7 +34,7 @@ class Inputs:
     age: Tensor
     error: Tensor
     ages: SampleAges | None = None
-    signals: SampleSignals | None = None
+    signals: Any = None
 
     def setting(self, name: str) -> Tensor:
         """Return a numeric setting of every run, `float64 [R]`."""
