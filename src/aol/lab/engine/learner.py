@@ -257,13 +257,13 @@ def _rows_by_loss(runs: Sequence[Settings], device: torch.device) -> list[tuple[
 # How many runs fit on a GPU: memory grows linearly with them; the data set is shared by all.
 
 
-def runs_that_fit(free: int, each: int, most: int) -> int:
-    """Return how many runs of `each` bytes fit into `free` bytes, from 1 to `most`.
+def runs_that_fit(free: int, size: int, most: int) -> int:
+    """Return how many runs of `size` bytes fit into `free` bytes, from 1 to `most`.
 
-    >>> runs_that_fit(free=100, each=3, most=64), runs_that_fit(free=100, each=300, most=64)
+    >>> runs_that_fit(free=100, size=3, most=64), runs_that_fit(free=100, size=300, most=64)
     (13, 1)
     """
-    return max(1, min(most, int((1 - _SPARE) * free / (_CAPTURES * max(each, 1)))))
+    return max(1, min(most, int((1 - _SPARE) * free / (_CAPTURES * max(size, 1)))))
 
 
 def step_bytes(run: Settings, shape: Shape, num_classes: int, device: torch.device) -> int:

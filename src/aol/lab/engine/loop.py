@@ -59,9 +59,8 @@ class Loop(ABC):
         self.classes, self.num_classes = pair.classes, pair.num_classes
         self.keep_samples = keep_samples
         self._read(pair, workers)
-        self.learner = Learner(
-            runs, num_classes=self.num_classes, shape=shape_of(pair, self.settings.image_size), device=device
-        )
+        shape = shape_of(pair, self.settings.image_size)
+        self.learner = Learner(runs, num_classes=self.num_classes, shape=shape, device=device)
         self.weights = RunWeights(runs, device)
         self.history = History(len(runs), self.num_classes)
         rho = torch.tensor([run.rho for run in runs])
@@ -80,14 +79,8 @@ class Loop(ABC):
     def _read(self, pair: AnyPair, workers: int | None) -> None:
         """Open the images, and choose each run's samples."""
         s, device, runs = self.settings, self.device, self.runs
-        make_sources = partial(
-            sources,
-            image_size=s.image_size,
-            normalisation=s.normalisation,
-            augment=s.augment,
-            workers=workers,
-            device=device,
-        )
+        how = {"image_size": s.image_size, "normalisation": s.normalisation, "augment": s.augment}
+        make_sources = partial(sources, **how, workers=workers, device=device)
         self.train, self.test = make_sources(pair)
         self.conflicting: Tensor | None = None  # bool [T]: test samples whose nuisance is that of another class
         if s.nuisance != "none" and pair.shortcut is not None:
@@ -167,25 +160,15 @@ class Loop(ABC):
         """Train on the samples at `position [R, m]` of the pool, in that order; `counts` of their classes."""
         if self._train_pass is None:
             observes = self.settings.signal == "train" or self.margins.in_training
-            self._train_pass = TrainPass(
-                self.learner,
-                self.train,
-                num_classes=self.num_classes,
-                size=position.shape[1],
-                observer=Observer(self._observe_step if observes else None, tensors=self._observed_tensors),
-            )
+            observer = Observer(self._observe_step if observes else None, tensors=self._observed_tensors)
+            classes, size = self.num_classes, position.shape[1]
+            self._train_pass = TrainPass(self.learner, self.train, num_classes=classes, size=size, observer=observer)
         weight = weight.masked_fill(self.weights.resampled, 1.0)
         number, base = self._train_pass.number, self.settings.lr
         self._rates = [rate_at(self.settings, self.epoch * number + step, number) for step in range(number)]
         self._set_offsets(counts)
-        steps = self._train_pass.steps(
-            self.pool.gather(1, position),
-            position,
-            weight,
-            rates=self._rates,
-            epoch=self.epoch,
-            seeds=[run.seed for run in self.runs],
-        )
+        place, seeds = self.pool.gather(1, position), [run.seed for run in self.runs]
+        steps = self._train_pass.steps(place, position, weight, rates=self._rates, epoch=self.epoch, seeds=seeds)
         with self._seeded():
             for step, images in enumerate(steps, 1):
                 self._count(3 * images)
@@ -244,13 +227,8 @@ class Loop(ABC):
     # Parts of these
 
     def _pass_over(self, source: Any, index: Tensor) -> CleanPass:
-        return CleanPass(
-            self.learner,
-            source,
-            num_classes=self.num_classes,
-            size=index.shape[-1],
-            shared=index.dim() == 1,
-        )
+        size, shared = index.shape[-1], index.dim() == 1
+        return CleanPass(self.learner, source, num_classes=self.num_classes, size=size, shared=shared)
 
     def _evaluate(self, clean: CleanPass, index: Tensor, times: Tensor | None = None) -> Readings:
         for images in clean.steps(index, times):

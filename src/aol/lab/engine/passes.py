@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -66,11 +67,7 @@ class TrainPass:
     """Trains for one pass over m samples a run: all `steps`, then `result`, once an epoch.
 
     Args:
-        learner: the networks to train.
-        source: where images come from.
-        num_classes: C.
         size: m, the same in every pass.
-        observer: looks at each batch.
     """
 
     def __init__(
@@ -143,12 +140,8 @@ class TrainPass:
     def _captured(self, size: int, images: Tensor | None = None) -> Captured:
         """Return the training step of a batch of some size; `images` keep their memory between steps."""
         if size not in self._batches:
-            self._batches[size] = Captured(
-                lambda: self._work(size, images),
-                device=self._learner.device,
-                touched=self._touched,
-                capture=self._world == 1,
-            )
+            work, alone = partial(self._work, size, images), self._world == 1
+            self._batches[size] = Captured(work, device=self._learner.device, touched=self._touched, capture=alone)
         return self._batches[size]
 
     def _streamed(self, size: int, images: Tensor) -> None:
@@ -187,7 +180,7 @@ class TrainPass:
         if self._observer.training is not None:
             position = self._position.index_select(1, at)
             if self._world > 1:  # padding does not count
-                position, label, right, predicted = (each[:, real] for each in (position, label, right, predicted))
+                position, label, right, predicted = (t[:, real] for t in (position, label, right, predicted))
                 logits = logits[:, real]
             self._observer.training(position, label, right, predicted, logits)
         self._cursor += size
@@ -250,13 +243,9 @@ class CleanPass:
     """Classifies samples in evaluation mode, unaugmented, and sums readings by class: all `steps`, then `result`.
 
     Args:
-        learner: the networks to evaluate.
-        source: where images come from.
-        num_classes: C.
         size: the most samples of a pass.
         shared: whether all runs have the same samples.
         keep: also return the answer to each sample.
-        observer: looks at each batch.
     """
 
     def __init__(
@@ -322,7 +311,8 @@ class CleanPass:
 
     def _captured(self, size: int) -> Captured:
         if size not in self._batches:
-            self._batches[size] = Captured(lambda: self._work(size), device=self._learner.device, touched=self._touched)
+            work = partial(self._work, size)
+            self._batches[size] = Captured(work, device=self._learner.device, touched=self._touched)
         return self._batches[size]
 
     def _touched(self) -> Iterator[Tensor]:

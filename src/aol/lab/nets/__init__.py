@@ -12,17 +12,7 @@ if TYPE_CHECKING:
     from aol.lab.nets.registry import make, names
     from aol.lab.nets.stacked import CannotStack, Stacked, can_stack, obstacle, stack
 
-__all__ = [
-    "CannotStack",
-    "Network",
-    "Stacked",
-    "can_stack",
-    "channelwise",
-    "make",
-    "names",
-    "obstacle",
-    "stack",
-]
+__all__ = ["CannotStack", "Network", "Stacked", "can_stack", "channelwise", "make", "names", "obstacle", "stack"]
 
 __getattr__, __dir__ = lazy(
     __name__,
