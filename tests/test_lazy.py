@@ -8,13 +8,12 @@ from pathlib import Path
 import pytest
 
 import aol
-import aol.lab.engine
 import aol.lab.nets
 
 HEAVY = ("torch", "pandas", "rich", "matplotlib", "scipy", "sklearn")
 
 
-@pytest.mark.parametrize("package", [aol, aol.lab.engine, aol.lab.nets], ids=lambda package: package.__name__)
+@pytest.mark.parametrize("package", [aol, aol.lab.nets], ids=lambda package: package.__name__)
 def test_every_public_name_is_there_and_declared_for_type_checkers(package: object) -> None:
     path = Path(package.__file__)  # type: ignore[attr-defined]
     declared = {
@@ -42,6 +41,6 @@ def test_submodules_of_the_library_are_imported_on_access() -> None:
 
 
 def test_importing_aol_imports_nothing_heavy() -> None:
-    code = f"import sys, aol.lab.engine as e; e.Settings(); print([name for name in {HEAVY!r} if name in sys.modules])"
+    code = f"import sys, aol.lab.settings as s; s.Settings(); print([n for n in {HEAVY!r} if n in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

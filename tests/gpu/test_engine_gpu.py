@@ -8,12 +8,14 @@ import pytest
 import torch
 
 from aol.lab.data import open_data
-from aol.lab.engine import OfflineLoop, StreamLoop, grid, learner
+from aol.lab.engine import learner
 from aol.lab.engine.capture import Captured
+from aol.lab.engine.offline import OfflineLoop
 from aol.lab.engine.source import data_of
+from aol.lab.engine.stream import StreamLoop
 from aol.lab.nets import fused
 from aol.lab.nets.fused import FusedStack
-from aol.lab.settings import Value
+from aol.lab.settings import Value, grid
 from aol.lab.train.groups import load_checkpoint, save_checkpoint
 from tests.support.random_images import random_pair
 

@@ -10,7 +10,8 @@ import torch
 from aol.lab.data import open_data
 from aol.lab.data.encoded_images import centre_boxes, crop_boxes, draw_crops
 from aol.lab.data.resample import Ragged, View, resample, view_of
-from aol.lab.engine import OfflineLoop, stored_source
+from aol.lab.engine import stored_source
+from aol.lab.engine.offline import OfflineLoop
 from aol.lab.engine.source import sources
 from aol.lab.engine.stored_source import Decoded, FromStorage
 from aol.lab.nets.fused.resample import batch

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from aol.lab.data import open_data
-from aol.lab.engine import OfflineLoop, grid
-from aol.lab.settings import Settings, Value
+from aol.lab.engine.offline import OfflineLoop
+from aol.lab.settings import Settings, Value, grid
 
 CUDA = torch.device("cuda")
 

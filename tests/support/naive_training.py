@@ -17,7 +17,7 @@ from torch.func import functional_call
 from aol import _seeds
 from aol.lab import nets
 from aol.lab.data.images import ImageSet, Pair, split_per_class
-from aol.lab.engine import Settings
+from aol.lab.settings import Settings
 from aol.longtail import long_tail
 from aol.memory import Reservoir
 from aol.streams import Arrivals, LimitedAccess, ShiftingTail

@@ -10,10 +10,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from aol import _seeds
-from aol.lab.engine import OfflineLoop, Settings
 from aol.lab.engine.loop import Loop
+from aol.lab.engine.offline import OfflineLoop
 from aol.lab.nets.registry import NETWORKS, Entry
-from aol.lab.settings import groups
+from aol.lab.settings import Settings, groups
 from tests.support.tiny_runs import (
     CPU,
     make_loop,

@@ -7,10 +7,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from aol.lab.engine import Settings
 from aol.lab.engine import samples as samples_module
 from aol.lab.engine.learner import rate_at
 from aol.lab.engine.loop import Loop
+from aol.lab.settings import Settings
 from tests.support.naive_training import Naive, Told
 from tests.support.tiny_runs import make_loop, network, same_network, settings, tiny_pair
 

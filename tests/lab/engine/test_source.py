@@ -17,7 +17,8 @@ from aol import _seeds
 from aol.lab.data import DataError, StoredImages, augment, open_data
 from aol.lab.data.encoded_images import draw_crops
 from aol.lab.data.images import Augmentation
-from aol.lab.engine import OfflineLoop, stored_source
+from aol.lab.engine import stored_source
+from aol.lab.engine.offline import OfflineLoop
 from aol.lab.engine.source import OnDevice, shape_of, sources
 from aol.lab.engine.stored_source import Decoded, FromStorage
 from aol.lab.settings import Settings, WrongSettingsError

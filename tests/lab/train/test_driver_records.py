@@ -15,8 +15,8 @@ from sklearn.metrics import balanced_accuracy_score, f1_score, precision_score, 
 from aol.cli import main
 from aol.lab import nets
 from aol.lab.data import open_data
-from aol.lab.engine import OfflineLoop
 from aol.lab.engine.history import CLASS, EPOCH
+from aol.lab.engine.offline import OfflineLoop
 from aol.lab.settings import Settings
 from aol.records.previews import read_previews
 from aol.records.record import read_run
