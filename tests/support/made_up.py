@@ -10,7 +10,7 @@ import numpy as np
 
 from aol.lab.data.named import NUM_CLASSES
 from aol.lab.settings import Settings
-from aol.lab.study.comparisons import StudyResults, results_of
+from aol.lab.study.results import StudyResults
 from aol.lab.study.spec import Method, Study
 from aol.records.record import Run
 from aol.records.store import Store
@@ -76,7 +76,7 @@ def frame(known: Mapping[Settings, Run]) -> RunFrame:
 
 def results(plan: Study, known: Mapping[Settings, Run], figure: str | None = None) -> StudyResults:
     """Return the results of a study from records."""
-    return results_of(plan, frame(known), figure=figure)
+    return StudyResults(plan, frame(known), figure)
 
 
 def luck(run: Settings, *, salt: int = 0) -> float:

@@ -16,10 +16,24 @@ from aol.cli import main
 from aol.lab.study import Study, builtin_names, load
 from aol.records.store import Store
 
-NAMES = builtin_names(smoke=False)
-FIXED = [name for name in NAMES if name.startswith("fixed-rho")]
-OWN = ("margins", "hidden", "fixed-rho", "thresholds")
-OF_PAPER = [name for name in NAMES if not name.startswith(OWN)]  # those that follow its protocol
+ROOT = Path(__file__).parents[3]
+DONE = {path.stem: path for path in sorted((ROOT / "results" / "studies").glob("*.toml"))}
+NAMES = builtin_names()
+FIXED = [name for name in DONE if name.startswith("fixed-rho")]
+OF_PAPER = [name for name in NAMES if name not in ("losses", "hidden-minorities")]  # those that follow its protocol
+
+
+@pytest.fixture(autouse=True)
+def _in_the_checkout(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)  # where results/studies are found by name
+
+
+def test_there_are_ten_and_the_others_are_files_of_the_same_name() -> None:
+    assert len(NAMES) == 10
+    assert not set(NAMES) & DONE.keys()
+    assert {load(name).name for name in DONE} == DONE.keys() == {load(path).name for path in DONE.values()}
+
+
 MEMORIES = {"all": "all", "reservoir10000": "reservoir:10000", "reservoir50000": "reservoir:50000"}
 
 
@@ -83,7 +97,7 @@ def test_plain_training_is_shared_by_both_offline_studies() -> None:
     [
         ("limited-access", "access5pct", None, {"stream": "access", "fraction": 0.05}),
         ("period-1", "period1", 1, {"stream": "shifting"}),
-        ("period-10", "period10", 10, {"stream": "shifting"}),
+        ("period-10-one-seed", "period10", 10, {"stream": "shifting"}),
     ],
 )
 def test_the_online_studies_have_the_cells_of_the_papers_table(
@@ -103,7 +117,7 @@ def test_the_online_studies_have_the_cells_of_the_papers_table(
 
 
 def test_the_seeds_study_has_the_cells_and_seeds_of_the_papers_table() -> None:
-    table, study = paper("online_period10_seeds"), load("period-10-seeds")
+    table, study = paper("online_period10_seeds"), load("period-10")
     for method in ("none", "aol"):
         found = rows(table, method, "dataset", "imbalance_factor", "seed")
         wanted = {(*cell, seed): 1 for cell in cells(study, "data", "imbalance") for seed in study.seeds}
@@ -153,7 +167,7 @@ def test_the_heatmap_study_logs_ages_and_does_not_use_them() -> None:
 @pytest.mark.parametrize("name", [name for name in OF_PAPER if name not in ("correlations", "large-scale")])
 def test_cifar_is_trained_as_the_protocol_says(name: str) -> None:
     study = load(name)
-    assert set(study.seeds) == ({42, 1024, 2026} if name in ("period-10-seeds", "precision") else {42})
+    assert set(study.seeds) == ({42, 1024, 2026} if name == "period-10" else {42})
     for run in study.all_runs():
         assert (run.net, run.epochs, run.batch_size, run.momentum) == ("resnet32", 200, 128, 0.9)
         assert (run.lr, run.momentum, run.weight_decay) == (0.1, 0.9, 2e-4)
@@ -170,7 +184,7 @@ def test_what_is_fixed_in_advance_is_a_setting_of_the_grid_on_the_seeds_of_its_b
     assert not study.more_seeds
     assert not study.extra_seeds
     assert all(len(method.variants()) == 1 for method in study.methods)
-    grids = [load(each) for each in OF_PAPER if load(each).paper == study.paper]
+    grids = [load(grid) for grid in (*OF_PAPER, "period-10-one-seed") if load(grid).paper == study.paper]
     known = {run for grid in grids for run in grid.all_runs()}
     alike = {dataclasses.replace(run, seed=0) for run in known}
     assert {dataclasses.replace(run, seed=0) for run in study.all_runs()} <= alike
@@ -193,6 +207,10 @@ def test_thresholds_are_compared_on_the_runs_of_limited_access() -> None:
         assert len({run.group_key for run in study.cell_runs(cell)}) == 1
 
 
+def test_losses_have_the_runs_of_margins_fresh() -> None:
+    assert set(load("margins-fresh").all_runs()) < set(load("losses").all_runs())
+
+
 def test_bf16_is_compared_with_fp32_run_by_run() -> None:
     study = load("precision")
     runs = {(run.precision, run.seed): run for run in study.all_runs()}
@@ -203,7 +221,7 @@ def test_bf16_is_compared_with_fp32_run_by_run() -> None:
 
 
 OF_MARGINS = (
-    "margins", "margins-fresh", "margins-balanced", "margins-fashion", "margins-fashion-balanced", "margins-digits",
+    "losses", "margins", "margins-fresh", "margins-balanced", "margins-fashion", "margins-fashion-balanced", "margins-digits",
     "margins-stream", "margins-short", "margins-short-cifar", "margins-short-cifar-balanced",
 )  # fmt: skip
 
@@ -219,7 +237,7 @@ def test_the_studies_of_margins_choose_nothing_and_use_seeds_that_no_study_of_th
         assert len({run.group_key for run in study.all_runs()}) == len(study.cells_list())
 
 
-@pytest.mark.parametrize("name", [name for name in OF_PAPER if name not in ("correlations", "heatmaps", "precision")])
+@pytest.mark.parametrize("name", [name for name in OF_PAPER if name != "correlations"])
 def test_whatever_is_chosen_is_chosen_on_validation_and_beside_its_rivals(name: str) -> None:
     study = load(name)
     assert all(run.validation > 0 for run in study.all_runs())

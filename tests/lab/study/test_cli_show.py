@@ -5,8 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import os
-import pty
 import subprocess
 import sys
 from pathlib import Path
@@ -67,17 +65,17 @@ def test_a_study_that_was_run_is_shown(ran: tuple[str, str], capsys: pytest.Capt
     assert _show(ran) == 0
     said = capsys.readouterr().out
     assert "14/14 runs complete." in said
-    assert "aol against none: " in said
+    assert "not enough runs" in said or "holds" in said
     assert "x86_64 CPU" in said or "CPU" in said
 
 
 def test_the_figures_shown_are_those_of_the_records(ran: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
     assert _show(ran, "--json", "--figure", "last") == 0
-    rows = {row["method"]: row for row in json.loads(capsys.readouterr().out)["rows"]}
+    rows = {row["method"]: row for row in json.loads(capsys.readouterr().out)["gains"]}
     known = [each for each in Store(ran[1]) if each.seed in (1, 2, 3)]
     for name in ("none", "frequency"):
         last = [each.curves["test_accuracy"][-1] for each in known if each.settings["weighting"] == name]
-        assert rows[name]["accuracy_percent"] == pytest.approx(100 * sum(last) / 3)
+        assert rows[name]["accuracy"] == pytest.approx(100 * sum(last) / 3)
 
 
 @pytest.mark.parametrize("figure", ["worst_class", "macro_f1_last", "tail_accuracy"])
@@ -88,21 +86,18 @@ def test_measures_of_the_classes_are_figures(
     shown = json.loads(capsys.readouterr().out)
     measure = figure.removesuffix("_last")
     assert shown["figure"] == (figure if figure != measure else f"{measure}_tail_mean")
-    rows = {row["method"]: row for row in shown["rows"]}
+    rows = {row["method"]: row for row in shown["gains"]}
     for name in ("none", "frequency"):
         own = [run for run in Store(ran[1]) if run.seed in (1, 2, 3) and run.settings["weighting"] == name]
         last = [run.curves[f"test_{measure}"][-1] for run in own]  # 5 % of two epochs: one
-        assert rows[name]["accuracy_percent"] == pytest.approx(100 * sum(last) / 3)
+        assert rows[name]["accuracy"] == pytest.approx(100 * sum(last) / 3)
     assert shown["verdicts"]
     assert _show(ran, "--figure", figure) == 0
     said = capsys.readouterr().out
     assert {"worst_class": "worst class", "macro_f1": "macro-F1", "tail_accuracy": "tail accuracy"}[measure] in said
-    assert "paper" not in said
 
 
-@pytest.mark.parametrize(
-    ("ending", "start"), [("md", "**A tiny"), ("csv", "study,"), ("tex", "% needs"), ("json", "{")]
-)
+@pytest.mark.parametrize(("ending", "start"), [("md", "A tiny"), ("csv", "study,"), ("txt", "A tiny"), ("json", "{")])
 def test_the_ending_of_the_file_says_the_format(
     ran: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str], ending: str, start: str
 ) -> None:
@@ -117,12 +112,12 @@ def test_a_part_of_a_study_is_shown_as_a_whole_of_its_own(
 ) -> None:
     assert _show(ran, "--only", "rho=0.9", "--only", "method=none,aol", "--format", "csv") == 0
     rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
-    assert [(row["method"], row["settings_tried"]) for row in rows] == [("none", "1"), ("aol", "1")]
+    assert [(row["method"], row["settings"]) for row in rows] == [("none", "1"), ("aol", "1")]
 
 
 def test_given_seeds_are_the_only_ones(ran: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
     assert _show(ran, "--seeds", "1,2", "--json") == 0
-    assert {row["seeds"] for row in json.loads(capsys.readouterr().out)["rows"]} == {"1; 2"}
+    assert {row["seeds"] for row in json.loads(capsys.readouterr().out)["gains"]} == {"1; 2"}
 
 
 def test_the_page_of_a_study_that_was_run(ran: tuple[str, str], tmp_path: Path) -> None:
@@ -137,7 +132,7 @@ def test_the_page_of_a_study_that_was_run(ran: tuple[str, str], tmp_path: Path) 
         (["show", "nothing"], "There is no study 'nothing'"),
         (
             ["show", "period-10", "--out", "nowhere"],
-            "There is no folder nowhere: aol study run period-10 --out nowhere",
+            "There is no folder nowhere: aol study run ... --out nowhere",
         ),
         (["page", "--out", "nowhere"], "There is no folder nowhere"),
         (["show", "period-10", "--figure", "mean"], "figure must be one of last, tail_mean"),
@@ -149,7 +144,7 @@ def test_the_page_of_a_study_that_was_run(ran: tuple[str, str], tmp_path: Path) 
         (["show", "period-10", "--write", "/dev/null"], "--write: /dev/null is not a plain file."),
         (
             ["show", "period-10", "--write", "t.xls"],
-            "--write must end in .txt, .md, .csv, .tex, .json, or",
+            "--write must end in .txt, .md, .csv, .json, or",
         ),
         (["page", "--write", "no/such/page.md"], "--write: there is no folder no/such."),
         (["show", "period-10", "--seeds", "x"], "--seeds must be whole numbers"),
@@ -174,44 +169,22 @@ def test_no_records_are_no_crash(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "results").mkdir()
     assert main(["study", "show", "period-10"]) == 0
-    assert "0/130 runs complete." in capsys.readouterr().out
+    assert "0/348 runs complete." in capsys.readouterr().out
     assert main(["study", "page"]) == 0
     assert "There are no complete runs of these studies yet." in capsys.readouterr().out
 
 
 def test_a_damaged_record_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    study = load("period-10").only(imbalance=[200], method=["none", "frequency"])
+    study = load("period-10").only(data=["cifar10"], imbalance=[200], method=["none", "frequency"])
     store = Store(tmp_path)
     for each in records(study.all_runs(), lambda run: (0.5 + 0.01 * luck(run), 0.5)).values():
         store.write(each)
     (store.path(study.all_runs()[0].run_id) / "run.json").write_text("{")
     assert main(["study", "show", "period-10", "--out", str(tmp_path)]) == 0
     said = " ".join(capsys.readouterr().out.split())
-    assert f"Damaged runs, not used: {study.all_runs()[0].run_id}/run.json (it is incomplete or not JSON)" in said
-
-
-def test_in_a_terminal_verdicts_have_a_colour(ran: tuple[str, str]) -> None:
-    master, slave = pty.openpty()
-    words = [sys.executable, "-m", "aol", "study", "show", ran[0], "--out", ran[1]]
-    environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "80"}
-    environment.pop("NO_COLOR", None)
-    running = subprocess.Popen(words, stdout=slave, stderr=slave, env=environment)
-    os.close(slave)
-    said = b""
-    while True:
-        try:
-            part = os.read(master, 4096)
-        except OSError:
-            break
-        if not part:
-            break
-        said += part
-    os.close(master)
-    assert running.wait(60) == 0
-    assert b"\x1b[1m" in said  # bold heads
-    assert b"\x1b[3" in said  # a colour
+    assert f"Damaged, not used: {study.all_runs()[0].run_id} (it is incomplete or not JSON)" in said
 
 
 def test_the_other_commands_do_not_wait_for_statistics() -> None:
-    code = "import sys, aol.cli; sys.exit('scipy.stats' in sys.modules or 'aol.lab.study.comparisons' in sys.modules)"
+    code = "import sys, aol.cli; sys.exit('scipy.stats' in sys.modules or 'aol.lab.study.results' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0

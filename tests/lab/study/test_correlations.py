@@ -12,21 +12,9 @@ import pytest
 from scipy import stats
 
 from aol.lab.settings import Settings
-from aol.lab.study.correlations import (
-    NOT_JUDGED,
-    SIGNALS,
-    SIGNS,
-    Correlation,
-    Interval,
-    beyond,
-    correlations,
-    described,
-    fisher,
-    judge_correlations,
-    partial,
-)
-from aol.lab.study.formats import notes, render
+from aol.lab.study.correlations import NOT_JUDGED, SIGNALS, SIGNS, Correlation, correlations, fisher, judge_correlations
 from aol.lab.study.spec import load
+from aol.lab.study.tables import render, tables
 from aol.lab.study.verdict import FAILS, HOLDS, OPEN
 from aol.records.record import Run
 from aol.report.figures.summary import correlation
@@ -119,8 +107,7 @@ def _each(
     ],
 )
 def test_the_verdict_on_correlations_at_its_edges(found: list[Correlation], word: str) -> None:
-    assert judge_correlations(found)[0] == word
-    assert word in judge_correlations(found)[1]
+    assert judge_correlations(found) == word
 
 
 def test_a_study_in_which_nothing_is_compared_shows_correlations_beside_the_papers() -> None:
@@ -131,19 +118,17 @@ def test_a_study_in_which_nothing_is_compared_shows_correlations_beside_the_pape
     by_signal = {each.signal: each for each in table.correlations[1][1]}
     assert by_signal["margin_test"].paper == -0.3883
     assert all(each.p_corrected >= each.p for each in [each for _, own in table.correlations for each in own])
-    assert judge_correlations([each for _, own in table.correlations for each in own])[0] == HOLDS
-    assert " cells" not in notes(table, "verdicts")[0]
+    assert judge_correlations([r for _, own in table.correlations for r in own]) == HOLDS
     part = results(study, {run: each for run, each in known.items() if run.imbalance == 200})
-    assert part.correlation_verdict[0] == HOLDS
-    assert json.loads(render(part, "json"))["verdicts"] == [
-        {"method": "none", "verdict": HOLDS, "sentence": notes(part, "verdicts")[0]}
-    ]
-    assert "5 of 5 correlations have the paper's sign" in notes(part, "verdicts")[0]
-    assert "in 1 of 2 cells" in notes(part, "verdicts")[0]
+    told = json.loads(render(part, "json"))
+    assert told["verdicts"] == [{"method": "none", "verdict": HOLDS}]
+    assert [row["paper_r"] for row in told["correlations"]] == [-0.8225, 0.6697, -0.6633, 0.43, -0.3883]
+    (frame,) = tables(part).values()
+    assert frame["cell"].unique().tolist() == ["imbalance 200"]
 
 
 def test_cells_that_differ_in_the_signal_of_their_runs_are_told_apart_in_csv() -> None:
-    study = replace(load("heatmaps"), cells={"data": ("cifar100",), "signal": ("eval", "train")})
+    study = replace(load("correlations"), cells={"imbalance": (200,), "signal": ("eval", "train")})
     table = results(study, {run: _record(3, settings=run) for run in study.all_runs()})
     rows = list(csv.DictReader(io.StringIO(render(table, "csv"))))
     assert {(row["setting_signal"], row["signal"]) for row in rows} == {
@@ -151,102 +136,9 @@ def test_cells_that_differ_in_the_signal_of_their_runs_are_told_apart_in_csv() -
     }
 
 
-def test_without_the_papers_figures_it_is_said_what_was_found_and_nothing_holds() -> None:
-    study = load("heatmaps")
+def test_without_the_papers_figures_nothing_is_judged() -> None:
+    study = replace(load("correlations"), paper=None)
     table = results(study, {run: _record(3, settings=run) for run in study.all_runs()})
-    first, *cells = notes(table, "verdicts")
-    assert NOT_JUDGED in first
-    assert [each.split(":")[0] for each in cells] == ["cifar10", "cifar100"]
-    assert [word in cells[0] for word in ("lower test accuracy", "higher test loss")] == [True, True]
-    assert HOLDS not in " ".join([first, *cells])
-    assert "the paper's" not in " ".join([first, *cells])
-
-
-def test_a_correlation_that_may_be_none_has_no_direction() -> None:
-    assert described([_each(0.1, 0.2, 0.3)]) == "older classes do not clearly differ in test loss."
-    both = [_each(-0.5, 0.1, 0.001, signal="accuracy_test"), _each(0.1, 0.2, 0.3)]
-    assert described(both) == "older classes have lower test accuracy; they do not clearly differ in test loss."
-
-
-def _sized(seed: int, *, beyond: float) -> Run:
-    """Age and accuracy follow class size; `beyond` that, what is left of age goes with what is left of accuracy."""
-    rng = np.random.default_rng(seed)
-    size = np.linspace(6.0, 1.0, 100)
-    left = rng.standard_normal(100)
-    age = 10 - size + left
-    accuracy = 0.1 * size - 0.1 * beyond * left + 0.05 * rng.standard_normal(100)
-    by_class = {"train_count": np.exp(size), "mean_age": age, "test_accuracy": accuracy}
-    made = _record(seed)
-    return replace(made, by_class=made.by_class | by_class)
-
-
-def _found(runs: list[Run]) -> dict[str, dict[str, Interval | None]]:
-    return {held: found for held, _, found in beyond(runs)}
-
-
-def test_held_fixed_is_the_correlation_of_what_a_fit_leaves() -> None:
-    made = _sized(0, beyond=0.5)
-    age, accuracy, count = (np.array(made.by_class[name]) for name in ("mean_age", "test_accuracy", "train_count"))
-    size = np.log(count)
-    found = _found([made])
-    for held, degree in (("nothing", 0), ("log size", 1), ("log size, cubic", 3)):
-        for name, values in (("age", age), ("log_age", np.log(age))):
-            left = [each - np.polyval(np.polyfit(size, each, degree), size) for each in (values, accuracy)]
-            wanted = fisher([float(np.corrcoef(*left)[0, 1])], 100 - degree)[:3]
-            assert found[held][name] == pytest.approx(wanted), (held, name)
-        assert found[held]["error"] is None
-    assert found["log size"]["age"] is not None
-    assert found["log size"]["age"][2] < 0.0
-
-
-def test_one_control_gives_the_textbook_formula() -> None:
-    x, y, z = np.random.default_rng(5).random((3, 40))
-    r = np.corrcoef([x, y, z])
-    wanted = (r[0, 1] - r[0, 2] * r[1, 2]) / np.sqrt((1 - r[0, 2] ** 2) * (1 - r[1, 2] ** 2))
-    assert partial(x, y, [z]) == pytest.approx(wanted)
-    assert partial(x, y, [y, z]) is None  # nothing is left of y
-
-
-def _mistaken(seed: int, *, age_tells: bool) -> Run:
-    """Accuracy follows the error rate; age follows it too, and tells more only where that is asked for."""
-    rng = np.random.default_rng(seed)
-    error, more = rng.random(100), rng.standard_normal(100)
-    age = np.exp(error + 0.1 * more)
-    accuracy = 1 - error - 0.1 * age_tells * more + 0.05 * rng.standard_normal(100)
-    by_class = {
-        "mean_train_error": error,
-        "mean_age": age,
-        "test_accuracy": accuracy,
-        "train_count": np.full(100, 500.0),
-    }
-    made = _record(seed)
-    return replace(made, by_class=made.by_class | by_class)
-
-
-@pytest.mark.parametrize("age_tells", [True, False])
-def test_whether_age_tells_more_than_how_often_a_class_was_wrong(age_tells: bool) -> None:
-    found = _found([_mistaken(seed, age_tells=age_tells) for seed in range(3)])
-    assert set(found) == {"nothing", "error rate, cubic", "log age, cubic"}  # sizes are equal
-    assert found["nothing"]["log_age"] is not None
-    assert found["nothing"]["log_age"][2] < 0.0
-    left = found["error rate, cubic"]
-    assert beyond([_mistaken(seed, age_tells=age_tells) for seed in range(3)])[0][1] == 3
-    assert left["error"] is None
-    assert left["log_age"] is not None
-    assert (left["log_age"][2] < 0.0) == age_tells
-
-
-def test_age_that_only_repeats_class_size_has_nothing_beyond_it() -> None:
-    found = _found([_sized(1, beyond=0.0)])["log size"]["age"]
-    assert found is not None
-    assert found[1] < 0.0 < found[2]
-
-
-def test_runs_without_readings_and_too_few_classes_are_left_out() -> None:
-    made = _sized(0, beyond=0.5)
-    balanced = replace(made, by_class=made.by_class | {"train_count": np.full(100, 500.0)})
-    assert set(_found([balanced])) == {"nothing"}
-    few = replace(made, by_class={name: values[:7] for name, values in made.by_class.items()})
-    assert "log size, cubic" not in _found([few])  # four classes are left for the interval
-    assert beyond([replace(made, failed_at_epoch=3), _record(0)]) == []
-    assert beyond([]) == []
+    assert json.loads(render(table, "json"))["verdicts"] == [{"method": "none", "verdict": NOT_JUDGED}]
+    (frame,) = tables(table).values()
+    assert "paper" not in frame.columns

@@ -78,7 +78,6 @@ def test_the_papers_setting_is_told() -> None:
         {"weighting": "frequency"},
         {"weighting": "error"},
         {"temper": 0.5},
-        {"fuse": "mean"},
         {"loss": "focal"},
         {"scenario": "arrival", "fraction": 0.5},
     ],
@@ -104,7 +103,7 @@ def test_a_table_that_the_paper_has_not_is_refused() -> None:
         replace(load("period-10"), paper="tables")
 
 
-@pytest.mark.parametrize("name", builtin_names(smoke=False))
+@pytest.mark.parametrize("name", builtin_names())
 def test_every_built_in_study_of_the_paper_finds_all_its_figures(name: str) -> None:
     study = load(name)
     if study.paper is None:

@@ -11,6 +11,8 @@ import pytest
 from aol.lab.settings import Settings, WrongSettingsError
 from aol.lab.study import Method, Study, builtin_names, load
 
+ROOT = Path(__file__).parents[3]
+
 TINY = """
 name = "tiny"
 seeds = [3, 5]
@@ -74,8 +76,8 @@ def test_none_stands_for_every_setting_that_may_be_unset(tmp_path: Path) -> None
 
 
 def test_equal_runs_of_two_studies_are_one_run() -> None:
-    period, seeds = load("period-10"), load("period-10-seeds")
-    shared = {run.run_id for run in period.all_runs()} & {run.run_id for run in seeds.all_runs()}
+    one, seeds = load("period-10-one-seed"), load("period-10")
+    shared = {run.run_id for run in one.all_runs()} & {run.run_id for run in seeds.all_runs()}
     common_cells, aol, rivals, baseline = 3, 10, 5, 11
     assert len(shared) == common_cells * (aol + rivals + baseline)
 
@@ -131,11 +133,11 @@ def test_other_settings_are_other_runs() -> None:
         ('name = "tiny"', "", "name is missing"),
         ('name = "tiny"', "name = 3", "name must be text, not 3"),
         ("seeds = [3, 5]", "seeds = 3", "seeds must be a list, not 3"),
-        ("seeds = [3, 5]", "seeds = [3, 3]", "seeds must be different whole numbers, not [3, 3]"),
-        ("seeds = [3, 5]", "seeds = [0.5]", "seeds must be a whole number"),
-        ("seeds = [3, 5]", "seeds = [[3]]", "seeds must be a whole number of 0 or more, not [3]"),
+        ("seeds = [3, 5]", "seeds = [3, 3]", "seeds must be different whole numbers of 0 or more, not [3, 3]"),
+        ("seeds = [3, 5]", "seeds = [0.5]", "seeds must be different whole numbers of 0 or more, not [0.5]"),
+        ("seeds = [3, 5]", "seeds = [[3]]", "seeds must be different whole numbers of 0 or more, not [[3]]"),
         ("seeds = [3, 5]", "seeds = [3]\nmore_seeds = 'no'", "more_seeds must be true or false, not 'no'"),
-        ("seeds = [3, 5]", "seeds = []", "seeds must be different whole numbers, not []"),
+        ("seeds = [3, 5]", "seeds = []", "seeds must be different whole numbers of 0 or more, not []"),
         ("seeds = [3, 5]", 'seeds = [3]\ncolour = "red"', "there is no key 'colour'"),
         ("epochs = 2", "epoch = 2", "common has 'epoch', which is no setting of a run. Did you mean 'epochs'?"),
         ('name = "tiny"', 'name = "../tiny"', "name must be able to name a file"),
@@ -181,6 +183,14 @@ def test_a_study_that_is_not_there_is_refused_with_those_that_are(tmp_path: Path
 def test_a_builtin_study_is_called_as_its_file() -> None:
     for name in builtin_names():
         assert load(name).name == name
+        assert load(f"{name}-smoke").name == f"{name}-smoke"
+    for path in (ROOT / "results" / "studies").glob("*.toml"):
+        assert load(path).name == path.stem not in builtin_names()
+
+
+@pytest.fixture(autouse=True)
+def _in_the_checkout(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)  # where results/studies are found by name
 
 
 def test_a_study_says_which_methods_get_a_verdict() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from aol.lab.study.status import by_cell, study_status
+from aol.lab.study.status import status_dict, status_frame, status_lines
 from aol.records.store import Store
 from tests.support.made_up import record, study, write
 
@@ -16,8 +16,9 @@ PLAN = study(imbalances=(100, 50))
 
 
 def test_a_folder_that_does_not_exist_has_nothing_and_is_not_made(tmp_path: Path) -> None:
-    status = study_status(PLAN, Store(tmp_path / "none"))
-    assert (len(status.runs), len(status.missing), status.complete) == (36, 36, set())
+    frame = status_frame(PLAN, Store(tmp_path / "none"))
+    assert frame["state"].value_counts().to_dict() == {"missing": 36}
+    assert frame["cell"].value_counts().to_dict() == {"imbalance 100": 18, "imbalance 50": 18}  # with additional seeds
     assert not (tmp_path / "none").exists()
 
 
@@ -29,32 +30,21 @@ def test_every_run_is_in_one_of_four_states(tmp_path: Path) -> None:
     begun = record(runs[5], 0.5, 0.5)
     cut = {name: values[:7] for name, values in begun.curves.items()}
     store.write(replace(begun, finished=False, epochs=np.arange(1, 8), curves=cut))
-    group = tmp_path / "work" / "group"
-    group.mkdir(parents=True)
-    (group / "group.json").write_text(json.dumps({"runs": [run.as_dict() for run in runs[4:6]]}))
-    (tmp_path / "work" / "other").mkdir()
-    (tmp_path / "work" / "other" / "group.json").write_text("{")  # damaged: the driver removes it
-    status = study_status(PLAN, store)
-    told = status.as_dict()
+    for name, text in (("group", json.dumps({"runs": [run.as_dict() for run in runs[4:6]]})), ("other", "{")):
+        (tmp_path / "work" / name).mkdir(parents=True)
+        (tmp_path / "work" / name / "group.json").write_text(text)
+    frame = status_frame(PLAN, store)
+    told = status_dict(PLAN, store, frame)
     assert (told["runs"], told["complete"], told["in_progress"], told["missing"]) == (36, 3, 2, 31)
-    assert told["groups"] == [{"runs": 2, "epoch": 7, "epochs": 20}]
+    assert frame["epoch"][runs[5].run_id] == 7
     assert told["failed"] == {runs[3].run_id: 2}
-    assert [each["file"] for each in told["damaged"]] == [str(store.path(runs[0].run_id) / "run.json")]  # type: ignore[attr-defined]
-    text = "\n".join(status.lines())
-    assert "3/36 runs complete, 2 in progress, 31 missing, 1 damaged" in text
-    assert "epoch 7/20" in text
-    assert (tmp_path / "work" / "other").exists()  # nothing is written
+    assert [row["run"] for row in told["damaged"]] == [runs[0].run_id]  # type: ignore[attr-defined]
+    assert "3/36 runs complete, 2 in progress, 31 missing, 1 damaged" in status_lines(frame)[0]
 
 
 def test_a_run_without_what_the_study_keeps_is_missing(tmp_path: Path) -> None:
     plan = replace(study(), keep=("age",))
-    runs = plan.all_runs()
-    made = [record(run, 0.5, 0.5) for run in runs]
+    made = [record(run, 0.5, 0.5) for run in plan.all_runs()]
     made[0] = replace(made[0], over_time={"age": np.ones((20, 10), np.float32)})
-    assert study_status(plan, write(tmp_path, made)).complete == {runs[0].run_id}
-
-
-def test_cells_count_the_additional_seeds_of_the_baseline() -> None:
-    (first, second) = by_cell(PLAN, [run.run_id for run in PLAN.all_runs() if run.imbalance == 100])
-    assert first == ({"imbalance": 100}, 18, 18)
-    assert second == ({"imbalance": 50}, 0, 18)
+    frame = status_frame(plan, write(tmp_path, made))
+    assert frame.index[frame["state"] == "complete"].tolist() == [made[0].id]

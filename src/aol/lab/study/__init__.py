@@ -1,8 +1,7 @@
 """Studies: tables of runs with a rule for comparing them.
 
-`spec.py` defines the runs of a study, `comparisons.py` turns runs into results, `verdict.py` judges them, `tables.py`,
-`formats.py`, `page.py` and `draw.py` show them; sentences are in `templates`. Runs are trained by
-`aol.lab.train.driver`, like those of `aol train`.
+`spec.py` defines the runs of a study, `results.py` turns runs into one frame and into gains, `verdict.py` judges them,
+`tables.py`, `page.py` and `draw.py` show them; sentences are in `templates`.
 """
 
 from aol.lab.study.spec import Method, Study, builtin_names, load

@@ -1,4 +1,4 @@
-"""The page of results: every built-in study that has runs, with its verdict, a chart, its tables, and how to repeat it.
+"""The page of results: every study that has runs, with its verdict, a chart, its tables, and how to repeat it.
 
 The text is in `templates/results.md.j2`. It begins with a summary: for each table of the paper its claim, the figure
 here, and the verdict. The page follows from the runs only and has no date in it: written twice, it is the same.
@@ -9,23 +9,31 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 
-from aol.lab.settings import Value, WrongSettingsError, word
-from aol.lab.study.comparisons import StudyResults, chosen_runs, finished_runs, study_results
-from aol.lab.study.correlations import signed
+from aol.lab.settings import WrongSettingsError
 from aol.lab.study.draw import estimate_of, gain_figure
-from aol.lab.study.formats import ENVIRONMENT, notes
 from aol.lab.study.paper import TABLES
-from aol.lab.study.spec import Cell, Study, builtin_names, cell_name, load, plural
-from aol.lab.study.tables import best_on_test, checks, gain_over_baseline_best, step_deviations, tables
-from aol.lab.study.verdict import OPEN, Claim, points, span
+from aol.lab.study.results import StudyResults, best_on_test, finished_runs, study_results
+from aol.lab.study.spec import Study, builtin_names, cell_name, load, plural
+from aol.lab.study.tables import (
+    NONE,
+    TEMPLATES,
+    correlation_verdict,
+    gain_text,
+    notes,
+    points,
+    signed,
+    tables,
+)
 from aol.records.metrics import zero_threshold_share
 from aol.records.store import Store
 from aol.report.figures import style
 from aol.report.figures.forest import Estimate, draw_forest
+
+MOST_ZEROS = 0.25  # share of steps whose threshold was 0, above which a study hardly tests age
 
 
 @dataclass(frozen=True)
@@ -36,136 +44,94 @@ class Page:
     charts: dict[str, bytes]
 
 
-def results_page(
-    folder: Path,
-    studies: Sequence[Study] | None = None,
-    *,
-    called: Mapping[str, str] | None = None,
-    charts: bool = False,
-) -> Page:
-    """Return the page for all runs of a folder; by default of the built-in studies.
+def results_page(folder: Path, called: Mapping[str, Study] | None = None, *, charts: bool = False) -> Page:
+    """Return the page for all runs of a folder, of some studies by what they are called on the command line.
 
-    `called` has the names on the command line of studies that are in files. `charts` draws them, which needs
-    matplotlib.
+    By default these are the built-in ones and those in `FOLDER/studies`. `charts` draws them, which needs matplotlib.
     """
-    store = Store(folder)
-    chosen = [load(name) for name in builtin_names()] if studies is None else list(studies)
-    names = [study.name for study in chosen]
+    if called is None:
+        names = [*builtin_names(), *sorted(map(str, (folder / "studies").glob("*.toml")))]
+        called = {name: load(name) for name in names}
+    names = [study.name for study in called.values()]
     if twice := [name for name in names if names.count(name) > 1]:
         raise WrongSettingsError(f"Two studies are called {twice[0]!r}: they need different names on one page.")
+    store = Store(folder)
     frame = finished_runs(store)
-    every = [study_results(study, store, frame) for study in chosen] if store.ids() else []
-    every = [each for each in every if len(each.frame) or each.damaged]
-    seeds = {study.name: study.seeds for study in chosen}
-    larger = {each.study.name: _containing(each, every, seeds) for each in every}
-    shown = [each for each in every if each.has_figures and not larger[each.study.name]]
-    sections: list[dict[str, object]] = []
-    for place, each in enumerate(shown):
-        same = next((other for other in shown[:place] if set(other.frame.index) == set(each.frame.index)), None)
-        first, *rest = tables(each, optimistic=True)
-        sections.append(
-            {
-                "results": each,
-                "same": same and same.study.name,
-                "verdicts": notes(each, "verdicts"),
-                "tables": [first, *checks(each), *rest],
-                "notes": notes(each, "runs", "method", optimistic=True),
-                "hardware": notes(each, "hardware")[0],
-                "commands": _commands(each, folder, called or {}, seeds[each.study.name]),
-            }
-        )
-    lines = summary([each for each in every if not larger[each.study.name]]) if any(s.paper for s in chosen) else []
-    bases = {study.baseline for study in chosen}
-    text = ENVIRONMENT.get_template("results.md.j2").render(
-        paper=any(study.paper for study in chosen),
-        chosen=any(len(method.variants()) > 1 for study in chosen for method in study.methods),
-        summary=lines,
+    every = {name: study_results(study, store, frame) for name, study in called.items()} if len(frame) else {}
+    every = {name: own for name, own in every.items() if own.has_figures and not _is_part(own, every.values())}
+    lines = summary(list(every.values()))
+    paper = any(study.paper for study in called.values())
+    sections = [
+        {
+            "study": own.study,
+            "row": _row(own, paper=paper),
+            "tables": tables(own),
+            "notes": notes(own),
+            "commands": _commands(name, own, called[name], folder),
+        }
+        for name, own in every.items()
+    ]
+    text = TEMPLATES.get_template("results.md.j2").render(
+        paper=paper,
+        lines=lines if paper else [],
         folder=folder.as_posix(),
-        every=every,
-        larger=larger,
         sections=sections,
-        base=bases.pop() if len(bases) == 1 else "the baseline",
-        builtin=builtin_names(),
         charts=charts,
-        gain_of=_gain_of,
-        best_on_test=best_on_test,
+        documented=all(name in builtin_names() or Path(name).parent == folder / "studies" for name in called),
     )
-    return Page(text, _charts(shown, lines) if charts else {})
+    return Page(text, _charts(list(every.values()), lines) if charts else {})
 
 
-def _charts(shown: Sequence[StudyResults], lines: Sequence[SummaryLine]) -> dict[str, bytes]:
-    figures = {each.study.name: gain_figure(each) for each in shown}
+def _is_part(results: StudyResults, every: Sequence[StudyResults]) -> bool:
+    """Return whether all runs of a study are in another one, whose section is enough for both."""
+    own = set(results.runs.index)
+    others = [set(other.runs.index) for other in every if other is not results and other.has_figures]
+    return any(own < other for other in others)
+
+
+def _charts(every: Sequence[StudyResults], lines: Sequence[SummaryLine]) -> dict[str, bytes]:
+    figures = {own.study.name: gain_figure(own) for own in every}
     blocks: dict[str, list[Estimate]] = {}
-    for each in lines:
-        if each.estimate is not None:
-            blocks.setdefault(each.table, []).append(each.estimate)
+    for line in lines:
+        if line.estimate is not None:
+            blocks.setdefault(line.table, []).append(line.estimate)
     if blocks:
         figures["summary"] = draw_forest(list(blocks.items()), "gain of weights from ages (points)", "paper's gain")
     return {f"results-{name}.svg": style.rendered(figure, "svg", text=True) for name, figure in figures.items()}
 
 
-def _containing(
-    results: StudyResults, every: Sequence[StudyResults], seeds: Mapping[str, tuple[int, ...]]
-) -> StudyResults | None:
-    """Return results with all the runs of these and more: one section is enough for both.
-
-    With the same runs it is the study whose plan has these seeds, if the plan of this one has not.
-    """
-    own, planned = set(results.frame.index), results.study.seeds == seeds[results.study.name]
-    for other in every:
-        theirs, home = set(other.frame.index), other.study.seeds == seeds[other.study.name]
-        if own and other.has_figures and (own < theirs or (own == theirs and home and not planned)):
-            return other
-    return None
-
-
-def _gain_of(results: StudyResults, verdict: Claim) -> str:
-    """Return a gain with its interval; without a verdict, the mean of what is there, without one."""
-    if verdict.gain is not None:
-        return f"{points(verdict.gain.mean)}{span(verdict.gain)}"
-    own = [(each.gain.mean, len(each.seeds)) for each in results.of(verdict.method) if each.gain is not None]
-    if not own:
-        return ""
-    most = max(seeds for _, seeds in own)
-    return f"{points(fmean(gain for gain, _ in own))}, {plural(most, 'seed')}"
-
-
-def _commands(results: StudyResults, folder: Path, called: Mapping[str, str], planned: tuple[int, ...]) -> list[str]:
-    """Return the commands that train and show these results; `planned` are the seeds that the study names."""
-    study = results.study
-    name, more = called.get(study.name, study.name), ["--out", folder.as_posix()]
-    if study.seeds != planned:
-        more = ["--seeds", ",".join(map(str, study.seeds)), *more]
-    cells = [cell for cell in study.cells_list() if any(e.runs for e in results.comparisons if e.cell == cell)]
-    words = shlex.join([name, *_part(study, cells), *more])
-    found = [f"aol study run {shlex.join([name, *_part(study, own), *more])}" for own in _blocks(study, cells)]
-    found.append(f"aol study show {words}" + ("" if results.correlations else " --optimistic"))
-    return found + ([f"aol study draw {words} --write {study.name}.png"] if "age" in study.keep else [])
+def _row(results: StudyResults, *, paper: bool) -> list[str]:
+    """Return a study in short: verdicts, gains, the paper's gains and the best on test, and how many runs it has."""
+    judged, gains, papers, best = results.verdicts, [], [], []
+    parts = [
+        f" ({own.cells} of {own.cells_planned} cells)" if 0 < own.cells < own.cells_planned else "" for own in judged
+    ]
+    words = [own.word + part for own, part in zip(judged, parts, strict=True)]
+    for own in judged:
+        rows = results.of(own.method)
+        if own.gain is not None:
+            gains.append(f"{own.method} {gain_text(own.gain, ' to ')}")
+        elif len(rows):
+            mean = points(fmean(gain.mean for gain in rows["gain"]))
+            gains.append(f"{own.method} {mean}, {plural(max(map(len, rows['seeds'])), 'seed')}")
+        papers += [] if own.paper_gain is None else [points(own.paper_gain)]
+        if results.study.paper and (on_test := best_on_test(results, own.method)):
+            tried = f" ({points(on_test['baseline'])})" if "baseline" in on_test else ""
+            best.append(points(on_test["gain"]) + tried)
+    if len(set(words)) > 1:
+        words = [f"{own.method}: {word}" for own, word in zip(judged, words, strict=True)]
+    verdict = correlation_verdict(results) if results.correlations else "; ".join(dict.fromkeys(words))
+    numbers = [gains, papers, best] if paper else [gains]
+    runs = f"{len(results.runs)} of {results.values['run'].nunique()}"
+    return [verdict, *("; ".join(part) or NONE for part in numbers), runs]
 
 
-def _part(study: Study, cells: Sequence[Cell]) -> list[str]:
-    """Return the flags that select these cells."""
-    words = []
-    for name, values in study.cells.items():
-        own = _values(study, cells, name)
-        if len(own) < len(values):
-            words += ["--only", f"{name}={','.join(map(word, own))}"]
-    return words
-
-
-def _values(study: Study, cells: Sequence[Cell], name: str) -> list[Value]:
-    return [value for value in study.cells[name] if any(cell[name] == value for cell in cells)]
-
-
-def _blocks(study: Study, cells: Sequence[Cell]) -> list[list[Cell]]:
-    """Return cells in blocks that one command can name: all combinations of their values, and no others."""
-    if len(cells) == math.prod(len(_values(study, cells, name)) for name in study.cells):
-        return [list(cells)]
-    split = next(name for name in study.cells if len(_values(study, cells, name)) > 1)
-    found = []
-    for value in _values(study, cells, split):
-        found += _blocks(study, [cell for cell in cells if cell[split] == value])
-    return found
+def _commands(name: str, results: StudyResults, planned: Study, folder: Path) -> list[str]:
+    """Return the commands that train and show these results."""
+    seeds = ["--seeds", ",".join(map(str, results.study.seeds))] if results.study.seeds != planned.seeds else []
+    words = shlex.join([name, *seeds, "--out", folder.as_posix()])
+    draw = [f"aol study draw {words} --write {planned.name}.png"] if "age" in planned.keep else []
+    return [f"aol study run {words}", f"aol study show {words}", *draw]
 
 
 # The summary
@@ -176,20 +142,17 @@ class SummaryLine:
     """One row: the paper's table and claim, the figure here, from how many seeds and cells, and the verdict.
 
     `estimate` is the gain for a chart, None where there is no interval. `zero_threshold` has by cell the share of steps
-    in which no class grew older, because the median accuracy was 0; empty where that is not recorded. The last two are
-    those of `tables`.
+    in which no class grew older, because the median accuracy was 0, where that share is large.
     """
 
     table: str
     study: str | None = None
-    claim: str = ""
-    here: str = ""
-    data: str = ""
+    claim: str = NONE
+    here: str = NONE
+    data: str = NONE
     verdict: str = "no runs"
     estimate: Estimate | None = None
-    zero_threshold: dict[str, float] = field(default_factory=dict)
-    gain_over_baseline_best: dict[str, list[float]] = field(default_factory=dict)
-    step_deviations: tuple[float, float] | None = None
+    zero_threshold: Mapping[str, float] | None = None
 
 
 def summary(every: Sequence[StudyResults]) -> list[SummaryLine]:
@@ -197,55 +160,37 @@ def summary(every: Sequence[StudyResults]) -> list[SummaryLine]:
 
     A table is shown by all studies of it that have a verdict, else by the first that has any figure.
     """
-    lines = []
+    lines: list[SummaryLine] = []
     for name, table in TABLES.items():
-        own = [each for each in every if each.study.paper == name and each.has_figures]
-        judged = [each for each in own if each.correlations or any(verdict.gain for verdict in each.verdicts)]
-        judged.sort(key=lambda each: -max([len(verdict.seeds) for verdict in each.verdicts], default=0))
-        found: list[SummaryLine] = []
-        for each in judged or own[:1]:
-            if each.correlations:
-                found.append(_correlation_line(table, each))
-            else:
-                found += [_gain_line(table, each, verdict) for verdict in each.verdicts]
-        lines += found or [SummaryLine(table)]
+        own = [results for results in every if results.study.paper == name]
+        judged = [results for results in own if results.correlations or any(claim.gain for claim in results.verdicts)]
+        judged.sort(key=lambda results: -max([len(claim.seeds) for claim in results.verdicts], default=0))
+        rows = [line for results in judged or own[:1] for line in _lines(table, results)]
+        lines += rows or [SummaryLine(table)]
     return lines
 
 
-def _gain_line(table: str, results: StudyResults, claim: Claim) -> SummaryLine:
-    name = results.study.name
-    own = results.of(claim.method)
-    paper = "" if claim.paper_gain is None else points(claim.paper_gain)
-    if claim.gain is None:
-        seeds = max((len(each.seeds) for each in own), default=0)
-        here = points(fmean(each.gain.mean for each in own if each.gain)) if own else ""
-        return SummaryLine(table, name, paper, here, _data(seeds, len(own)), OPEN)
-    shares = {}
-    for each in own:
-        runs = chosen_runs(results, each.cell, claim.method).values()
-        shares[cell_name(each.cell)] = fmean(zero_threshold_share(run) for run in runs)
-    return SummaryLine(
-        table,
-        name,
-        paper,
-        f"{points(claim.gain.mean)}{span(claim.gain)}",
-        _data(claim.gain.seeds, claim.cells),
-        claim.word,
-        estimate_of(name, claim.gain, paper=claim.paper_gain),
-        {cell: share for cell, share in shares.items() if not math.isnan(share)},
-        gain_over_baseline_best(results, claim.method),
-        step_deviations(results, claim.method),
-    )
-
-
-def _correlation_line(table: str, results: StudyResults) -> SummaryLine:
-    """Return the row of correlations: that of age and test accuracy, by cell."""
-    known = [each for _, found in results.correlations for each in found if each.signal == "accuracy_test"]
-    paper = ", ".join(f"r {signed(each.paper)}" for each in known if each.paper is not None)
-    here = ", ".join(f"r {signed(each.r)} ({signed(each.low)} to {signed(each.high)})" for each in known)
-    data = _data(max(each.seeds for each in known), len(known))
-    return SummaryLine(table, results.study.name, paper, here, data, results.correlation_verdict[0])
-
-
-def _data(seeds: int, cells: int) -> str:
-    return f"{plural(seeds, 'seed')}, {plural(cells, 'cell')}"
+def _lines(table: str, results: StudyResults) -> list[SummaryLine]:
+    name, lines = results.study.name, []
+    if results.correlations:  # that of age and test accuracy, by cell
+        known = [r for _, own in results.correlations for r in own if r.signal == "accuracy_test"]
+        paper = ", ".join(f"r {signed(r.paper)}" for r in known if r.paper is not None)
+        here = ", ".join(f"r {signed(r.r)} ({signed(r.low)} to {signed(r.high)})" for r in known)
+        data = f"{plural(max(r.seeds for r in known), 'seed')}, {plural(len(known), 'cell')}"
+        return [SummaryLine(table, name, paper or NONE, here, data, correlation_verdict(results))]
+    for claim in results.verdicts:
+        rows, paper = results.of(claim.method), NONE if claim.paper_gain is None else points(claim.paper_gain)
+        if claim.gain is None:
+            here = points(fmean(gain.mean for gain in rows["gain"])) if len(rows) else NONE
+            data = f"{plural(max(map(len, rows['seeds']), default=0), 'seed')}, {plural(len(rows), 'cell')}"
+            lines.append(SummaryLine(table, name, paper, here, data, claim.word))
+            continue
+        cells, shares = results.study.cells_list(), {}
+        for place in rows["cell"]:
+            share = fmean(zero_threshold_share(run) for run in results.chosen_runs(place, claim.method))
+            shares |= {} if math.isnan(share) else {cell_name(cells[place]): share}
+        here, data = gain_text(claim.gain, " to "), f"{plural(claim.gain.seeds, 'seed')}, {plural(claim.cells, 'cell')}"
+        row = estimate_of(name, claim.gain, paper=claim.paper_gain)
+        zeros = shares if max(shares.values(), default=0.0) > MOST_ZEROS else None
+        lines.append(SummaryLine(table, name, paper, here, data, claim.word, row, zeros))
+    return lines

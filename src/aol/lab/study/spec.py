@@ -12,22 +12,19 @@ from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
 from importlib import resources
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
-from aol import _values as _check
-from aol._files import NotRegularError, read_regular
 from aol._values import did_you_mean
-from aol.lab.settings import REMOVED, Settings, Value, WrongSettingsError, word
+from aol.lab.settings import Settings, Value, WrongSettingsError, word
 from aol.lab.study.paper import TABLES
 from aol.records.metrics import FIGURES, METRICS
 
 Cell: TypeAlias = dict[str, Value]  # settings that make one cell of the table: {"data": "cifar10", ...}
-Variant: TypeAlias = dict[str, Value]  # one setting of a method's grid: {"rho": 0.3, "level": "class"}
 
-KEPT = ("age",)
+_MORE = Path("results", "studies")  # in a checkout: studies that are done
 _SMOKE = "-smoke"
-_MOST_BYTES = 2**24  # of the file of a study
-_KNOWN = {setting.name for setting in fields(Settings)} | REMOVED.keys()
+_KNOWN = {setting.name for setting in fields(Settings)}
+_OPTIONAL = {setting.name for setting in fields(Settings) if "None" in str(setting.type)}  # "none" in TOML
 
 
 @dataclass(frozen=True)
@@ -42,8 +39,8 @@ class Method:
     fixed: Mapping[str, Value] = field(default_factory=dict)
     grid: Mapping[str, tuple[Value, ...]] = field(default_factory=dict)
 
-    def variants(self) -> list[Variant]:
-        """Return the settings of the grid, one dictionary for each; a method without a grid has one empty setting."""
+    def variants(self) -> list[Cell]:
+        """Return the settings of the grid, a dictionary each; a method without a grid has one empty setting."""
         return _combinations(self.grid)
 
 
@@ -65,7 +62,7 @@ class Study:
             by age, as the paper does, or all.
         largest_loss: in points. The claim is then that a method loses less than this, where there is nothing to gain.
         more_seeds: whether seeds that are not in the study, but were trained for it, count as well.
-        paper: the paper's table that it reproduces, a name in `aol/study/paper`, or None.
+        paper: the paper's table that it reproduces, a name in `aol/lab/study/paper`, or None.
         figure: the figure, of validation accuracy, by which a method's setting is chosen.
         figures: the figures, on test, that are reported.
         keep: readings by class and epoch without which a run is not complete: "age", for heatmaps.
@@ -109,7 +106,7 @@ class Study:
         """Return the names of the methods that get a verdict."""
         methods = [method for method in self.methods if method.name != self.baseline]
         named = [method.name for method in methods if method.name in self.claims]
-        return named or [each.name for each in methods if self.of_paper(each)] or [each.name for each in methods]
+        return named or [m.name for m in methods if self.of_paper(m)] or [m.name for m in methods]
 
     @property
     def extra_seeds(self) -> tuple[int, ...]:
@@ -118,15 +115,13 @@ class Study:
         return tuple(itertools.islice(free, self._tries(self.methods)))
 
     def _tries(self, methods: Iterable[Method]) -> int:
-        """Return how many additional seeds the baseline gets, beside these methods."""
-        grids = [len(each.variants()) for each in methods if self.of_paper(each)]
-        return max((each for each in grids if each > 1), default=0) if self.tries_seeds is None else self.tries_seeds
+        grids = [len(method.variants()) for method in methods if self.of_paper(method)]
+        return max((size for size in grids if size > 1), default=0) if self.tries_seeds is None else self.tries_seeds
 
-    def run(self, cell: Cell, method: Method, variant: Variant, seed: int) -> Settings:
+    def run(self, cell: Cell, method: Method, variant: Cell, seed: int) -> Settings:
         """Return one run. A method's own settings override those of the cell, which override the common ones."""
-        chosen: dict[str, Value] = {**self.common, **cell, **method.fixed, **variant, "seed": seed}
         try:
-            return settings_from(**chosen)
+            return settings_from(**{**self.common, **cell, **method.fixed, **variant, "seed": seed})
         except WrongSettingsError as error:
             place = " ".join(f"{name}={word(value)}" for name, value in {**cell, **variant}.items())
             raise WrongSettingsError(f"{self.name}, method {method.name}, {place}: {error}") from error
@@ -138,21 +133,18 @@ class Study:
 
     def cell_runs(self, cell: Cell) -> list[Settings]:
         """Return every run of a cell, those with the baseline's additional seeds included."""
-        found: list[Settings] = []
+        runs: list[Settings] = []
         for method in self.methods:
             more = self.extra_seeds if method.name == self.baseline else ()
-            found += [*self.runs(cell, method), *self.runs(cell, method, more)]
-        return found
+            runs += [*self.runs(cell, method), *self.runs(cell, method, more)]
+        return runs
 
     def all_runs(self) -> list[Settings]:
         """Return every run of the study once, cell after cell."""
         return list(dict.fromkeys(run for cell in self.cells_list() for run in self.cell_runs(cell)))
 
     def fewest_missing_first(self, complete: Collection[str]) -> list[Settings]:
-        """Return the runs of the cells that lack the fewest runs first; `complete` has the ids of complete runs.
-
-        A cell tells nothing until its seeds are complete: these cells tell most for their time.
-        """
+        """Return the runs of the cells that lack the fewest runs first; `complete` has the ids of complete runs."""
         cells = [self.cell_runs(cell) for cell in self.cells_list()]
         cells.sort(key=lambda runs: sum(run.run_id not in complete for run in runs))
         return list(dict.fromkeys(run for runs in cells for run in runs))
@@ -161,14 +153,14 @@ class Study:
         """Return the methods with a grid but no validation part to choose a setting by."""
         cell = self.cells_list()[0]
         grids = [method for method in self.methods if len(method.variants()) > 1]
-        return [each.name for each in grids if any(run.validation == 0.0 for run in self.runs(cell, each, (0,)))]
+        return [m.name for m in grids if any(run.validation == 0.0 for run in self.runs(cell, m, (0,)))]
 
     def only(self, **chosen: Sequence[Value]) -> Study:
         """Return the part of the study with these cells, methods (`method=...`) or settings of grids.
 
         The baseline is always a part of it, with as many tries as the grids that are left have settings.
 
-        >>> load("period-10").only(imbalance=[200], method=["none", "aol"], rho=[0.5]).cells_list()
+        >>> load("period-10").only(data=["cifar10"], imbalance=[200], method=["aol"], rho=[0.5]).cells_list()
         [{'data': 'cifar10', 'imbalance': 200}]
         """
         named = chosen.pop("method", None)
@@ -178,30 +170,28 @@ class Study:
             self._check_part(name, values)
             if name in cells:
                 cells[name] = tuple(value for value in cells[name] if value in values)
-            for place, each in enumerate(methods):
-                if name in each.grid:
-                    kept = tuple(value for value in each.grid[name] if value in values)
-                    methods[place] = replace(each, grid={**each.grid, name: kept})
-        if lost := [each.name for each in methods if not all(each.grid.values()) and each.name in (wanted or ())]:
+            for place, method in enumerate(methods):
+                if name in method.grid:
+                    kept = tuple(value for value in method.grid[name] if value in values)
+                    methods[place] = replace(method, grid={**method.grid, name: kept})
+        if lost := [m.name for m in methods if not all(m.grid.values()) and m.name in (wanted or ())]:
             raise WrongSettingsError(f"{self.name}: the grid of {lost[0]} has none of these settings.")
-        methods = [each for each in methods if all(each.grid.values())]
+        methods = [method for method in methods if all(method.grid.values())]
         tries = self._tries(methods)
-        methods = [each for each in methods if wanted is None or each.name in wanted]
-        claims = tuple(name for name in self.claims if name in {each.name for each in methods})
+        methods = [method for method in methods if wanted is None or method.name in wanted]
+        claims = tuple(name for name in self.claims if name in {method.name for method in methods})
         return replace(self, cells=cells, methods=tuple(methods), claims=claims, tries_seeds=tries)
 
     def _check_part(self, name: str, values: Sequence[Value]) -> None:
-        """Raise if there are no such cells or settings."""
         grids = [method.grid[name] for method in self.methods if name in method.grid]
         if name not in self.cells and not grids:
             axes = [*self.cells, *(axis for method in self.methods for axis in method.grid), "method"]
             names = ", ".join(dict.fromkeys(axes))
             raise WrongSettingsError(f"{self.name} can be restricted by {names}; there is no {name!r}.")
-        known = [*self.cells.get(name, ()), *itertools.chain(*grids)]
-        for value in values:
-            if value not in known:
-                has = ", ".join(word(each) for each in dict.fromkeys(known))
-                raise WrongSettingsError(f"{self.name} has {name} {has}; there is no {word(value)}.")
+        known = dict.fromkeys([*self.cells.get(name, ()), *itertools.chain(*grids)])
+        if strange := [value for value in values if value not in known]:
+            has = ", ".join(map(word, known))
+            raise WrongSettingsError(f"{self.name} has {name} {has}; there is no {word(strange[0])}.")
 
     def with_settings(self, **changed: Value) -> Study:
         """Return the study with other common settings: other runs, under other ids."""
@@ -217,8 +207,8 @@ def settings_from(**values: Value) -> Settings:
     return Settings.of(values)
 
 
-def cell_name(cell: Cell | Sequence[tuple[str, Value]]) -> str:
-    """Return the name of a cell, or of a group of cells.
+def cell_name(cell: Mapping[str, Value]) -> str:
+    """Return the name of a cell.
 
     >>> cell_name({"data": "cifar10", "imbalance": 200, "fraction": 0.05})
     'cifar10, imbalance 200, fraction 0.05'
@@ -226,7 +216,7 @@ def cell_name(cell: Cell | Sequence[tuple[str, Value]]) -> str:
     plain = ("data", "loss", "mechanism", "stream", "weighting")  # the value says which setting it is
     return ", ".join(
         word(value) if name in plain and isinstance(value, str) else f"{name.replace('_', ' ')} {word(value)}"
-        for name, value in dict(cell).items()
+        for name, value in cell.items()
     )
 
 
@@ -236,199 +226,175 @@ def plural(number: int, noun: str) -> str:
     >>> plural(1, "run"), plural(3, "run")
     ('1 run', '3 runs')
     """
-    return f"{number} {noun}{'s' * (number != 1)}"
+    return f"{number} {noun}" + ("s" if number != 1 else "")
 
 
-def _combinations(axes: Mapping[str, tuple[Value, ...]]) -> list[dict[str, Value]]:
+def _combinations(axes: Mapping[str, tuple[Value, ...]]) -> list[Cell]:
     return [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
 
 
 def _check_study(study: Study) -> None:
     """Raise what is wrong with a study, before anything is trained."""
 
-    def refuse(text: str) -> None:
-        raise WrongSettingsError(f"{study.name}: {text}")
+    def check(fits: object, text: str) -> None:
+        if not fits:
+            raise WrongSettingsError(f"{study.name}: {text}")
 
-    if not study.name.strip() or not study.name.isprintable() or set("/\\") & set(study.name):
-        raise WrongSettingsError(f"name must be able to name a file, without / and \\, not {study.name!r}.")
-    for seed in study.seeds:
-        _check.whole("seeds", seed, 0)
-    if not study.seeds or len(set(study.seeds)) != len(study.seeds):
-        refuse(f"seeds must be different whole numbers, not {list(study.seeds)}.")
-    names = [method.name for method in study.methods]
-    if len(set(names)) != len(names):
-        refuse(f"methods must have different names, not {', '.join(names)}.")
-    if study.baseline not in names:
-        refuse(f"baseline must be one of the methods {', '.join(names)}, not {study.baseline!r}.")
-    if strange := [name for name in study.claims if name not in names or name == study.baseline]:
-        refuse(f"claims must name methods other than the baseline, not {strange[0]!r}.")
-    if study.largest_loss is not None:
-        _check.number("largest_loss", study.largest_loss, 0.0, 100.0)
-    if study.tries_seeds is not None:
-        _check.whole("tries_seeds", study.tries_seeds, 0)
-    _check.choice("figure", study.figure, tuple(METRICS))
-    for figure in study.figures:
-        _check.choice("figures", figure, FIGURES)
-    for reading in study.keep:
-        _check.choice("keep", reading, KEPT)
-    if study.paper is not None:
-        _check.choice("paper", study.paper, tuple(TABLES))
+    def whole(value: object) -> bool:
+        return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+    name, names = study.name, [method.name for method in study.methods]
+    check(
+        name.strip() and name.isprintable() and not set("/\\") & set(name),
+        "name must be able to name a file, without / and \\.",
+    )
+    fits = study.seeds and all(map(whole, study.seeds)) and len(set(study.seeds)) == len(study.seeds)
+    check(fits, f"seeds must be different whole numbers of 0 or more, not {list(study.seeds)}.")
+    check(len(set(names)) == len(names), f"methods must have different names, not {', '.join(names)}.")
+    listed = ", ".join(names)
+    check(study.baseline in names, f"baseline must be one of the methods {listed}, not {study.baseline!r}.")
+    claims = [name for name in study.claims if name not in names or name == study.baseline]
+    check(not claims, f"claims must name methods other than the baseline, not {claims}.")
+    loss, tries = study.largest_loss, study.tries_seeds
+    fits = loss is None or (isinstance(loss, int | float) and 0.0 <= loss <= 100.0)
+    check(fits, f"largest_loss must be a number from 0 to 100, not {loss!r}.")
+    check(tries is None or whole(tries), f"tries_seeds must be a whole number of 0 or more, not {tries!r}.")
+    check(isinstance(study.more_seeds, bool), f"more_seeds must be true or false, not {study.more_seeds!r}.")
+    words = {"figure": ((study.figure,), METRICS), "figures": (study.figures, FIGURES), "keep": (study.keep, ("age",))}
+    for where, (values, known) in {**words, "paper": ((study.paper,), (None, *TABLES))}.items():
+        strange = [value for value in values if value not in known]
+        check(not strange, f"{where} must be one of {', '.join(map(str, known))}, not {strange}.")
     axes = {"cells": study.cells, **{f"the grid of {method.name}": method.grid for method in study.methods}}
     fixed = {"common": study.common, **{f"method {method.name}": method.fixed for method in study.methods}}
     for where, name in ((where, name) for where, table in {**fixed, **axes}.items() for name in table):
-        if name not in _KNOWN:
-            refuse(f"{where} has {name!r}, which is no setting of a run.{did_you_mean(name, _KNOWN)}")
-        if name == "seed":
-            refuse(f"{where} has a seed: seeds are a list of their own.")
-    if twice := set(study.common) & set(study.cells):
-        refuse(f"{sorted(twice)[0]} is both common and an axis of the cells.")
+        check(name != "seed", f"{where} has a seed: seeds are a list of their own.")
+        hint = did_you_mean(name, _KNOWN)
+        check(name in _KNOWN, f"{where} has {name!r}, which is no setting of a run.{hint}")
+    twice = sorted(set(study.common) & set(study.cells))
+    check(not twice, f"{', '.join(twice)} is both common and an axis of the cells.")
     for where, name, values in ((where, *item) for where, table in axes.items() for item in table.items()):
-        if not values or len(set(values)) != len(values):
-            refuse(f"{where}: {name} must be a list of different values, not {list(values)}.")
+        fits = values and len(set(values)) == len(values)
+        check(fits, f"{where}: {name} must be a list of different values, not {list(values)}.")
     study.all_runs()
 
 
-def builtin_names(*, smoke: bool = True) -> list[str]:
-    """Return the names of the built-in studies, and of their small variants on digits.
+def builtin_names() -> list[str]:
+    """Return the names of the built-in studies.
 
-    >>> builtin_names(smoke=False)[:3]
-    ['arrival', 'correlations', 'fixed-rho-arrival']
+    >>> builtin_names()[:3]
+    ['arrival', 'correlations', 'hidden-minorities']
     """
     folder = resources.files("aol.lab.study") / "builtin"
-    names = sorted(path.name.removesuffix(".toml") for path in folder.iterdir() if path.name.endswith(".toml"))
-    return names + [name + _SMOKE for name in names if smoke]
+    return sorted(path.name.removesuffix(".toml") for path in folder.iterdir() if path.name.endswith(".toml"))
 
 
 def load(name_or_path: str | Path) -> Study:
-    """Return a built-in study by its name, or one from a TOML file.
+    """Return a built-in study by its name, or one from a TOML file; in a checkout also one of `results/studies`.
 
     "NAME-smoke" is a study cut down to seconds: the same methods, cells at the ends of its axes, on `digits`.
 
-    >>> len(load("period-10-seeds").all_runs())
+    >>> len(load("period-10").all_runs())
     348
     """
-    word = str(name_or_path)
-    if word in builtin_names(smoke=False):
-        text = (resources.files("aol.lab.study") / "builtin" / f"{word}.toml").read_text(encoding="utf-8")
-        return study_from(text, f"{word}.toml")
-    if word in builtin_names():
-        return smoke(load(word.removesuffix(_SMOKE)))
-    path = Path(word).expanduser()
-    if not path.is_file():
-        names = ", ".join(builtin_names(smoke=False))
-        hint = did_you_mean(word, builtin_names())
-        raise WrongSettingsError(f"There is no study {word!r}: no such file, and the built-in ones are {names}.{hint}")
-    try:
-        return study_from(read_regular(path, _MOST_BYTES).decode(), str(path))
-    except NotRegularError as error:
-        raise WrongSettingsError(f"{path} is not the file of a study: {error.strerror}.") from error
-    except UnicodeDecodeError as error:
-        raise WrongSettingsError(f"{path} is not text in UTF-8.") from error
-
-
-# TOML: an unknown key or a wrong value is an error of one sentence
-
-_OPTIONAL = {each.name for each in fields(Settings) if "None" in str(each.type)}  # "none" in TOML, which has no null
+    name, path, known = str(name_or_path), Path(name_or_path).expanduser(), builtin_names()
+    if name in known:
+        text = (resources.files("aol.lab.study") / "builtin" / f"{name}.toml").read_text(encoding="utf-8")
+        return study_from(text, f"{name}.toml")
+    path = path if path.is_file() else _MORE / f"{name}.toml"
+    if path.is_file():
+        try:
+            return study_from(path.read_text(encoding="utf-8"), str(path))
+        except UnicodeDecodeError as error:
+            raise WrongSettingsError(f"{path} is not text in UTF-8.") from error
+    large = name.removesuffix(_SMOKE)
+    if large != name and (large in known or (_MORE / f"{large}.toml").is_file()):
+        return smoke(load(large))
+    hint = did_you_mean(name, [*known, *(known + _SMOKE for known in known)])
+    raise WrongSettingsError(
+        f"There is no study {name!r}: no such file, and the built-in ones are {', '.join(known)}.{hint}"
+    )
 
 
 def study_from(text: str, where: str) -> Study:
     """Return the study that a TOML text describes; `where` is its name in messages."""
     try:
-        table = tomllib.loads(text)
+        return _study(tomllib.loads(text))
     except tomllib.TOMLDecodeError as error:
         raise WrongSettingsError(f"{where} is not TOML: {error}.") from error
-    try:
-        return _study(table)
     except (TypeError, ValueError) as error:
         raise WrongSettingsError(f"{where}: {error}") from error
 
 
-def _study(table: dict[str, object]) -> Study:
-    known = {each.name for each in fields(Study)} - {"figure", "figures"} | {"selection", "report"}
-    if strange := set(table) - known:
-        name, keys = min(strange), sorted(known)
-        hint = did_you_mean(name, keys)
-        raise WrongSettingsError(f"there is no key {name!r}; a study has {', '.join(keys)}.{hint}")
+def _study(table: dict[str, Any]) -> Study:
+    sections = {"selection": {"figure"}, "report": {"figures"}}
+    keys = sorted({part.name for part in fields(Study)} - {"figure", "figures"} | set(sections))
+    if strange := sorted(set(table) - set(keys)):
+        hint = did_you_mean(strange[0], keys)
+        raise WrongSettingsError(f"there is no key {strange[0]!r}; a study has {', '.join(keys)}.{hint}")
     if missing := {"name", "seeds", "methods"} - set(table):
-        raise WrongSettingsError(f"{sorted(missing)[0]} is missing.")
-    if not isinstance(more := table.get("more_seeds", True), bool):
-        raise WrongSettingsError(f"more_seeds must be true or false, not {_check.shown(more)}.")
-    selection, report = _section(table, "selection", {"figure"}), _section(table, "report", {"figures"})
-    methods = table["methods"]
-    if not isinstance(methods, list) or not methods:
-        raise WrongSettingsError("methods must be written as [[methods]], one for each.")
-    plain = ("baseline", "largest_loss", "tries_seeds", "more_seeds", "paper")
-    given = {name: table[name] for name in plain if name in table}
-    given |= {name: _list(name, table[name]) for name in ("seeds", "claims", "keep") if name in table}
-    given |= {name: _list(f"report.{name}", values) for name, values in report.items()}
+        raise WrongSettingsError(f"{min(missing)} is missing.")
+    given = {name: value for name, value in table.items() if name not in (*sections, "methods")}
+    for section, known in sections.items():
+        own = _need(section, table.get(section, {}), dict, "a table of names and values")
+        if strange := sorted(set(own) - known):
+            raise WrongSettingsError(f"{section} has {strange[0]!r}; it may have {', '.join(known)}.")
+        given |= own
+    for name in {"seeds", "claims", "keep", "figures"} & set(given):
+        given[name] = tuple(_need(name, given[name], list, "a list"))
+    methods = _need("methods", table["methods"], list, "written as [[methods]], one for each")
     return Study(
-        name=_text("name", table["name"]),
-        title=_text("title", table.get("title", table["name"])),
-        common={name: _one(name, value) for name, value in _section(table, "common").items()},
-        cells={name: _several(name, value) for name, value in _section(table, "cells").items()},
-        methods=tuple(_method(each) for each in methods),
-        **selection,  # type: ignore[arg-type]
-        **given,  # type: ignore[arg-type]
+        **given
+        | {
+            "name": _need("name", table["name"], str, "text"),
+            "title": _need("title", table.get("title", table["name"]), str, "text"),
+            "common": _settings("common", table.get("common", {})),
+            "cells": _axes("cells", table.get("cells", {})),
+            "methods": tuple(map(_method, methods)),
+        }
     )
 
 
 def _method(table: object) -> Method:
-    if not isinstance(table, dict) or "name" not in table:
-        raise WrongSettingsError("each of [[methods]] must have a name.")
-    return Method(
-        name=_text("name of a method", table["name"]),
-        fixed={name: _one(name, value) for name, value in table.items() if name not in ("name", "grid")},
-        grid={name: _several(name, values) for name, values in _section(table, "grid").items()},
-    )
+    own = _need("a method", table, dict, "a table with a name")
+    name = _need("the name of a method", own.get("name"), str, "text")
+    fixed = {key: value for key, value in own.items() if key not in ("name", "grid")}
+    return Method(name, _settings(name, fixed), _axes("grid", own.get("grid", {})))
 
 
-def _section(table: Mapping[str, object], name: str, known: set[str] | None = None) -> dict[str, object]:
-    found = table.get(name, {})
-    if not isinstance(found, dict):
-        raise WrongSettingsError(f"{name} must be a table of names and values, not {_check.shown(found)}.")
-    if known is not None and (strange := set(found) - known):
-        raise WrongSettingsError(f"{name} has {sorted(strange)[0]!r}; it may have {', '.join(sorted(known))}.")
-    return found
+def _settings(where: str, table: object) -> Cell:
+    own = _need(where, table, dict, "a table of names and values")
+    for name, value in own.items():
+        _need(name, value, str | int | float | bool, "one value")
+    return {name: None if name in _OPTIONAL and value == "none" else value for name, value in own.items()}
 
 
-def _text(name: str, value: object) -> str:
-    if not isinstance(value, str) or not value.strip():
-        raise WrongSettingsError(f"{name} must be text, not {_check.shown(value)}.")
+def _axes(where: str, table: object) -> dict[str, tuple[Value, ...]]:
+    own = _need(where, table, dict, "a table of names and lists")
+    return {
+        name: tuple(_settings(where, {name: value})[name] for value in _need(name, values, list, "a list"))
+        for name, values in own.items()
+    }
+
+
+def _need(name: str, value: Any, kind: Any, text: str) -> Any:
+    if not isinstance(value, kind):
+        raise WrongSettingsError(f"{name} must be {text}, not {value!r}.")
     return value
 
 
-def _list(name: str, value: object) -> tuple[object, ...]:
-    if not isinstance(value, list):
-        raise WrongSettingsError(f"{name} must be a list, not {_check.shown(value)}.")
-    return tuple(value)
+# Small variants: the values for 1,347 images of 8 x 8 pixels
 
-
-def _one(name: str, value: object) -> Value:
-    if not isinstance(value, str | int | float | bool):
-        raise WrongSettingsError(f"{name} must be one value, not {_check.shown(value)}.")
-    return None if name in _OPTIONAL and value == "none" else value
-
-
-def _several(name: str, value: object) -> tuple[Value, ...]:
-    return tuple(_one(name, each) for each in _list(name, value))
-
-
-# Small variants
-
-_EPOCHS = 3
-_SEEDS = 2
-_LARGEST = 50.0  # imbalance, of some 140 images a class
-# Other values for 1,347 images of 8 x 8 pixels.
-_INSTEAD: Mapping[str, Callable[[Value], Value]] = {
+_EPOCHS, _SEEDS = 3, 2
+_INSTEAD: Mapping[str, Callable[[Any], Value]] = {
     "data": lambda _: "digits",
-    "imbalance": lambda value: min(value, _LARGEST) if isinstance(value, int | float) else value,
-    "samples": lambda value: min(value, 600) if isinstance(value, int) else value,
+    "imbalance": lambda value: value and min(value, 50.0),
+    "samples": lambda value: value and min(value, 600),
     "conflicts": lambda _: 0.05,
     "noise": lambda _: 0.05,
-    "memory": lambda value: "reservoir:300" if str(value).startswith("reservoir") else value,
-    "fraction": lambda value: max(value, 0.1) if isinstance(value, int | float) else value,
-    "period": lambda value: min(value, 2) if isinstance(value, int) else value,
-    "epochs": lambda value: min(value, _EPOCHS) if isinstance(value, int) else value,
+    "memory": lambda value: "reservoir:300" if value.startswith("reservoir") else value,
+    "fraction": lambda value: max(value, 0.1),
+    "period": lambda value: min(value, 2),
+    "epochs": lambda value: min(value, _EPOCHS),
 }
 _SMALL: Mapping[str, Value] = {
     "net": "auto", "epochs": _EPOCHS, "batch_size": 64, "warmup": 1, "precision": "fp32", "image_size": None,
@@ -440,41 +406,32 @@ def smoke(study: Study) -> Study:
 
     It shows that a study works from end to end; its results mean nothing.
 
-    >>> small = smoke(load("period-10-seeds"))
+    >>> small = smoke(load("period-10"))
     >>> small.cells_list(), small.seeds, len(small.all_runs())
     ([{'data': 'digits', 'imbalance': 50.0}, {'data': 'digits', 'imbalance': 10}], (42, 1024), 32)
     """
-    common = {name: _instead(name, value) for name, value in {"data": "digits", **study.common}.items()}
-    common = {name: value for name, value in {**common, **_SMALL}.items() if name not in study.cells}
+
+    def small(table: Mapping[str, Value]) -> Cell:
+        return {name: _INSTEAD[name](value) if name in _INSTEAD else value for name, value in table.items()}
+
+    def ends(values: Sequence[Value]) -> tuple[Value, ...]:
+        return tuple(dict.fromkeys((values[0], values[-1])))
+
+    common = {**small({"data": "digits", **study.common}), **_SMALL}
     if study.common.get("schedule") == "fixed":
         common["warmup"] = 0
-    more = [seed for seed in range(1, _SEEDS + 1) if seed not in study.seeds]
+    own = {name: list(dict.fromkeys(small({name: v})[name] for v in values)) for name, values in study.cells.items()}
     return replace(
         study,
         name=study.name + _SMOKE,
         title=f"{study.name} in seconds, on digits",
-        common=common,
-        cells={name: _ends(name, values) for name, values in study.cells.items()},
-        seeds=(*study.seeds, *more)[:_SEEDS],
-        methods=tuple(_cut(method) for method in study.methods),
+        common={name: value for name, value in common.items() if name not in study.cells},
+        cells={name: ends(values) for name, values in own.items()},
+        seeds=(*study.seeds, *(seed for seed in range(1, _SEEDS + 1) if seed not in study.seeds))[:_SEEDS],
+        methods=tuple(
+            Method(m.name, small(m.fixed), {name: ends(values) for name, values in m.grid.items()})
+            for m in study.methods
+        ),
         tries_seeds=None if study.tries_seeds is None else min(study.tries_seeds, _SEEDS),
         paper=None,
-    )
-
-
-def _instead(name: str, value: Value) -> Value:
-    return _INSTEAD[name](value) if name in _INSTEAD else value
-
-
-def _ends(name: str, values: tuple[Value, ...]) -> tuple[Value, ...]:
-    """Return the first and the last of the values that are different on digits."""
-    different = list(dict.fromkeys(_instead(name, value) for value in values))
-    return tuple(dict.fromkeys((different[0], different[-1])))
-
-
-def _cut(method: Method) -> Method:
-    return replace(
-        method,
-        fixed={name: _instead(name, value) for name, value in method.fixed.items()},
-        grid={name: tuple(dict.fromkeys((values[0], values[-1]))) for name, values in method.grid.items()},
     )

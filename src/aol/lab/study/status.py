@@ -2,101 +2,68 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field
-from pathlib import Path
+import pandas as pd
 
-from aol.lab.settings import Settings
-from aol.lab.study.spec import Cell, Study, plural
+from aol.lab.study.spec import Study, cell_name
 from aol.lab.train.groups import begun_groups
 from aol.lab.train.validate import is_complete, read_valid
-from aol.records.record import FILE, DamagedRunError
+from aol.records.record import DamagedRunError
 from aol.records.store import Store
 
+_STATES = COMPLETE, BEGUN, MISSING, DAMAGED = "complete", "in_progress", "missing", "damaged"
 
-@dataclass
-class StudyStatus:
-    """The status of a study, by run id; `damaged` also names the file and says why it is not used.
 
-    `groups` are the runs that are trained as one network and not complete: how many, the epoch of the last checkpoint,
-    and how many epochs there will be.
+def status_frame(study: Study, store: Store) -> pd.DataFrame:
+    """Return a row for each run, by id: `cell`, `method`, `seed`, `state`, `why` (damaged), `epoch`, `failed`.
+
+    `epoch` is the last one on record, `failed` that in which a run diverged; both 0 without such. A run that several
+    cells share is in the first of them.
     """
-
-    study: Study
-    store: Store
-    runs: dict[str, Settings]
-    complete: set[str] = field(default_factory=set)
-    failed: dict[str, int] = field(default_factory=dict)  # complete runs that diverged, and the epoch
-    damaged: dict[str, tuple[Path, str]] = field(default_factory=dict)
-    in_progress: set[str] = field(default_factory=set)  # begun, and not complete
-    groups: list[dict[str, int]] = field(default_factory=list)
-
-    @property
-    def missing(self) -> list[str]:
-        """Runs that are neither complete nor begun, in the order of the study."""
-        begun = self.complete | self.in_progress
-        return [name for name in self.runs if name not in begun]
-
-    def as_dict(self) -> dict[str, object]:
-        """Return the status for JSON."""
-        return {
-            "study": self.study.name,
-            "out": str(self.store.folder),
-            "runs": len(self.runs),
-            "complete": len(self.complete),
-            "in_progress": len(self.in_progress),
-            "missing": len(self.missing),
-            "failed": self.failed,
-            "damaged": [{"file": str(path), "why": why} for path, why in self.damaged.values()],
-            "groups": self.groups,
-        }
-
-    def lines(self) -> list[str]:
-        """Return the status in sentences, and what to do next."""
-        found = [
-            f"{len(self.complete)}/{len(self.runs)} runs complete, {len(self.in_progress)} in progress, "
-            f"{len(self.missing)} missing, {len(self.damaged)} damaged; in {self.store.folder / 'runs'}."
-        ]
-        for each in self.groups:
-            runs = plural(each["runs"], "run")
-            found.append(f"In progress: {runs}, epoch {each['epoch']}/{each['epochs']} at the last checkpoint.")
-        found += [f"Damaged: {path}: {why}." for path, why in self.damaged.values()]
-        for name, epoch in self.failed.items():
-            run = self.runs[name]
-            found.append(f"Diverged: {run.method}, seed {run.seed} ({name}): its loss was not finite in epoch {epoch}.")
-        if len(self.complete) < len(self.runs):
-            found.append("Run `aol study run` with the same arguments to train missing or damaged runs.")
-        return found
-
-
-def study_status(study: Study, store: Store) -> StudyStatus:
-    """Return the status of a study in a store."""
-    status = StudyStatus(study, store, {run.run_id: run for run in study.all_runs()})
-    for name, settings in status.runs.items():
-        try:
-            run = read_valid(store, settings)
-        except DamagedRunError as error:
-            status.damaged[name] = (store.path(name) / FILE, str(error))
-            continue
-        if is_complete(run, study.keep):
-            status.complete.add(name)
-            if run and run.failed_at_epoch:
-                status.failed[name] = run.failed_at_epoch
-    for group in begun_groups(store):
-        names = [run.run_id for run in group.runs]
-        left = (status.runs.keys() - status.complete) & set(names)
-        if left:
-            records = [each for name in names if (each := store.get(name)) is not None]
-            last = max((int(each.epochs[-1]) for each in records if len(each.epochs)), default=0)
-            status.in_progress |= left
-            status.groups.append({"runs": len(names), "epoch": last, "epochs": group.runs[0].epochs})
-    return status
-
-
-def by_cell(study: Study, names: Iterable[str]) -> list[tuple[Cell, int, int]]:
-    """Return each cell with how many of its runs are among these, and how many it has."""
-    some, found = set(names), []
+    begun = {run.run_id for group in begun_groups(store) for run in group.runs}
+    rows = []
     for cell in study.cells_list():
-        runs = {run.run_id for run in study.cell_runs(cell)}
-        found.append((cell, len(runs & some), len(runs)))
-    return found
+        for settings in study.cell_runs(cell):
+            row = {"id": settings.run_id, "cell": cell_name(cell), "method": settings.method, "seed": settings.seed}
+            row |= {"state": BEGUN if settings.run_id in begun else MISSING, "why": "", "epoch": 0, "failed": 0}
+            try:
+                run = read_valid(store, settings)
+            except DamagedRunError as error:
+                row |= {"state": DAMAGED, "why": str(error)}
+            else:
+                if run is not None:
+                    row |= {"state": COMPLETE} if is_complete(run, study.keep) else {}
+                    row |= {"failed": run.failed_at_epoch or 0, "epoch": int(max(run.epochs, default=0))}
+            rows.append(row)
+    return pd.DataFrame(rows).drop_duplicates("id").set_index("id")
+
+
+def status_dict(study: Study, store: Store, frame: pd.DataFrame) -> dict[str, object]:
+    """Return the status for JSON: how many runs are in each state, which are damaged, and which diverged."""
+    done, begun, left, damaged = (int((frame["state"] == state).sum()) for state in _STATES)
+    return {
+        "study": study.name,
+        "out": str(store.folder),
+        "runs": len(frame),
+        "complete": done,
+        "in_progress": begun,
+        "missing": left + damaged,
+        "failed": frame["failed"][frame["failed"] > 0].to_dict(),
+        "damaged": [{"run": name, "why": why} for name, why in _damaged(frame).items()],
+    }
+
+
+def _damaged(frame: pd.DataFrame) -> pd.Series[str]:
+    return frame["why"][frame["state"] == DAMAGED]
+
+
+def status_lines(frame: pd.DataFrame) -> list[str]:
+    """Return the status in sentences, and what to do next."""
+    done, begun, left, damaged = (int((frame["state"] == state).sum()) for state in _STATES)
+    lines = [f"{done}/{len(frame)} runs complete, {begun} in progress, {left + damaged} missing, {damaged} damaged."]
+    lines += [f"Damaged: {name}: {why}." for name, why in _damaged(frame).items()]
+    for row in frame[frame["failed"] > 0].itertuples():
+        text = f"its loss was not finite in epoch {row.failed}"
+        lines.append(f"Diverged: {row.method}, seed {row.seed} ({row.Index}): {text}.")
+    if done < len(frame):
+        lines.append("Run `aol study run` with the same arguments to train missing or damaged runs.")
+    return lines

@@ -1,155 +1,128 @@
-"""The tables of a study: rows of numbers for CSV and JSON, and tables of text for people.
+"""The tables of a study: frames of numbers for CSV and JSON, frames of text for people, and the notes below them.
 
-In rows, accuracies are in percent and differences in points, and only the last bits of binary sums are rounded away.
-Tables of text are DataFrames of strings whose index names the cell of the study; the minus sign is a real one.
+Accuracies are in percent and differences in points; only the last bits of binary sums are rounded away. In tables of
+text the minus sign is a real one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from statistics import fmean, variance
+import json
+import re
+from collections.abc import Iterable
+from statistics import fmean
+from typing import Any
 
-import numpy as np
 import pandas as pd
+from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from aol.lab.settings import Value
-from aol.lab.study.comparisons import Comparison, StudyResults, chosen_runs, records
-from aol.lab.study.correlations import Correlation, beyond, signed
-from aol.lab.study.shifts import gains_after_shifts
-from aol.lab.study.spec import Cell, cell_name, plural
-from aol.lab.study.stats import BestOfTries
-from aol.lab.study.verdict import LEAST_SEEDS, Claim, p_text, points
-from aol.stats import Gain
+from aol.lab.study.correlations import judge_correlations
+from aol.lab.study.results import StudyResults
+from aol.lab.study.spec import cell_name, plural
+from aol.lab.study.verdict import OPEN, Claim
+from aol.records.metrics import figure_text, measure_text
+from aol.stats import MOST_SEEDS, Gain
 
+FORMATS = ("table", "markdown", "csv", "json")
 NONE = "–"
-Row = dict[str, Value]
-Ends = tuple[float, float] | None
+TEMPLATES = Environment(
+    loader=PackageLoader("aol.lab.study"), trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined
+)
+
+# Numbers
 
 
-# Rows of numbers
+def gains_frame(results: StudyResults) -> pd.DataFrame:
+    """Return a row for each cell and method: counts, percent and points, NaN for what is not known."""
+    cells, rows = results.study.cells_list(), []
+    for row in results.gains.itertuples():
+        numbers = {"accuracy": row.mean, "spread": row.spread, **_interval(row.gain), "best_of_k": row.best}
+        numbers |= {"baseline_best_of_k": row.best_of_k, "paper": row.paper and row.paper.accuracy}
+        numbers |= {"paper_gain": row.paper_gain}
+        texts = {"setting": row.setting, "settings": row.settings, "choices": "; ".join(row.choices)}
+        counts = {"n": len(row.seeds), "planned": row.planned, "runs": row.runs, "runs_planned": row.runs_planned}
+        p = row.gain.p if row.gain and row.gain.seeds > 1 else None
+        rows.append(
+            {"study": results.study.name, "figure": results.figure, **cells[row.cell], "method": row.method, **texts}
+            | {"seeds": "; ".join(map(str, row.seeds)), **counts, "failed": row.failed}
+            | {name: _hundred(value) for name, value in numbers.items()}
+            | {"k": row.k, "p": p, "p_corrected": row.p}
+        )
+    return pd.DataFrame(rows)
 
 
-def rows(results: StudyResults, *, optimistic: bool = False) -> list[Row]:
-    """Return a row for each comparison, or for each correlation."""
-    name = results.study.name
-    if results.correlations:
-        return [{"study": name, **_correlation_row(cell, each)} for cell, own in results.correlations for each in own]
-    first: Row = {"study": name, "figure": results.figure}
-    return [
-        {**first, **each.cell, **_row(each), **(_optimistic_row(each) if optimistic else {})}
-        for each in results.comparisons
+def verdicts_frame(claims: Iterable[Claim]) -> pd.DataFrame:
+    """Return a row for each claim: its verdict, gain and interval in points, corrected p, seeds and cells."""
+    rows = [
+        {"method": c.method, "over": c.over, "verdict": c.word, "p": c.p, "n": len(c.seeds), "cells": c.cells}
+        | {"cells_planned": c.cells_planned}
+        | {name: _hundred(v) for name, v in {**_interval(c.gain), "paper_gain": c.paper_gain}.items()}
+        for c in claims
     ]
+    return pd.DataFrame(rows)
 
 
-def _correlation_row(cell: Cell, each: Correlation) -> Row:
-    names = ("signal", "classes", "seeds", "r", "low", "high", "p", "p_corrected")
-    row: Row = {**{name: getattr(each, name) for name in names}, "paper_r": each.paper}
-    # "signal" is also a setting of runs, which a study may vary.
-    return {**{f"setting_{name}" if name in row else name: value for name, value in cell.items()}, **row}
+def correlations_frame(results: StudyResults) -> pd.DataFrame:
+    """Return a row for each correlation."""
+    rows = []
+    for cell, own in results.correlations:
+        # "signal" is also a setting of runs, which a study may vary.
+        named = {f"setting_{name}" if name == "signal" else name: value for name, value in cell.items()}
+        rows += [{"study": results.study.name, **named, **vars(r)} for r in own]
+    return pd.DataFrame(rows).rename(columns={"paper": "paper_r"})
+
+
+def _interval(gain: Gain | None) -> dict[str, float | None]:
+    low, high = (gain and gain.interval) or (None, None)
+    return {"gain": gain and gain.mean, "low": low, "high": high}
 
 
 def _hundred(value: float | None) -> float | None:
-    return None if value is None else round(100.0 * value, 8)
+    return None if value is None or value != value else round(100.0 * value, 8)
 
 
-def _ends(name: str, ends: Ends) -> Row:
-    low, high = ends or (None, None)
-    return {f"{name}_low_points": _hundred(low), f"{name}_high_points": _hundred(high)}
+# Text
 
 
-def _gain(name: str, gain: Gain | None) -> Row:
-    mean, ends = (gain.mean, gain.interval) if gain else (None, None)
-    return {f"{name}_points": _hundred(mean), **_ends(name, ends)}
+def correlation_verdict(results: StudyResults) -> str:
+    """Return the verdict on all correlations of a study."""
+    return judge_correlations([r for _, own in results.correlations for r in own])
 
 
-def _row(each: Comparison) -> Row:
-    gain, paper = each.gain, each.paper
-    return {
-        "method": each.method,
-        "setting": each.setting,
-        "settings_tried": each.settings,
-        "choices_by_seed": "; ".join(each.choices),
-        "seeds": "; ".join(str(seed) for seed in each.seeds),
-        "seeds_whole": len(each.seeds),
-        "seeds_planned": each.planned,
-        "runs": each.runs,
-        "runs_planned": each.runs_planned,
-        "runs_failed": each.failed,
-        "accuracy_percent": _hundred(each.mean),
-        "spread_points": _hundred(each.spread),
-        **_gain("gain", gain),
-        **_ends("bootstrap", gain.bootstrap if gain else None),
-        "p": gain.p if gain and gain.seeds > 1 else None,
-        "paper_percent": _hundred(paper.accuracy if paper else None),
-        "paper_gain_points": _hundred(each.paper_gain),
-        "paper_setting": paper.setting if paper else "",
-        "p_corrected": each.p,
-    }
+def points(value: float) -> str:
+    """Return a difference of accuracies in points, with its sign.
 
-
-def _optimistic_row(each: Comparison) -> Row:
-    found = each.optimistic
-    known = found if found and found.baseline.known else None
-    return {
-        "optimistic_tries": found.tries if found else None,
-        "optimistic_best_percent": _hundred(found.mean if found else None),
-        "optimistic_gain_points": _hundred(found.gain if found else None),
-        "baseline_best_of_tries_percent": _hundred(known.baseline.mean if known else None),
-        "baseline_runs": found.baseline.runs if found else None,
-        "baseline_extrapolated": found.baseline.extrapolated if found else None,
-        **_gain("left", known.left if known else None),
-        "reached_by_luck": found.reached if found else None,
-        **_gain("within", found.within if found else None),
-    }
-
-
-def rival_rows(results: StudyResults) -> list[Row]:
-    """Return a row for each method of the paper against each other method."""
-    known = [each for each in results.rivals if each.gain is not None]
-    return [
-        {"method": each.method, "over": each.over, **_gain("gain", each.gain), "p_corrected": each.p} for each in known
-    ]
-
-
-# Tables of text
-
-
-@dataclass(frozen=True)
-class TextTable:
-    """A title and a frame of text; the index has the name of the study's cell, "" where there is none."""
-
-    title: str
-    frame: pd.DataFrame
-
-
-def text_table(title: str, body: Iterable[dict[str, str]], *, whole: bool = False) -> TextTable:
-    """Return a table from rows, in which "cell" names the cell; columns without any text are left out unless `whole`.
-
-    >>> text_table("T", [{"method": "aol", "gain": "+1.00", "p": "–"}]).frame.columns.tolist()
-    ['method', 'gain']
+    >>> points(0.0123), points(-0.00001)
+    ('+1.23', '0.00')
     """
-    found = [{"cell": "", **row} for row in body]
-    frame = pd.DataFrame(found, dtype="object").set_index("cell") if found else pd.DataFrame()
-    empty = [name for name in frame.columns if frame[name].isin(["", NONE]).all() and not whole]
-    return TextTable(title, frame.drop(columns=empty))
+    text = f"{100.0 * value:+.2f}"
+    return text.replace("-", "−") if float(text) != 0.0 else "0.00"
 
 
-def percent(value: float | None) -> str:
-    """Return an accuracy in percent; a dash for none."""
-    return NONE if value is None else f"{100.0 * value:.2f}"
-
-
-def _points(value: float | None) -> str:
-    return NONE if value is None else points(value)
-
-
-def gain_text(gain: Gain | None) -> str:
+def gain_text(gain: Gain | None, between: str = ", ") -> str:
     """Return a gain in points with its interval, if it has one; a dash for none."""
     if gain is None:
         return NONE
     ends = gain.interval
-    return points(gain.mean) + (f" ({points(ends[0])}, {points(ends[1])})" if ends else "")
+    return points(gain.mean) + (f" ({points(ends[0])}{between}{points(ends[1])})" if ends else "")
+
+
+def p_text(p: float | None) -> str:
+    """Return a p-value with three significant digits; a dash for none.
+
+    >>> p_text(0.0496), p_text(0.00004)
+    ('0.0496', '<0.001')
+    """
+    return NONE if p is None or p != p else "<0.001" if p < 0.001 else f"{p:.3g}"
+
+
+def percent(value: float | None) -> str:
+    """Return an accuracy in percent; a dash for none."""
+    return NONE if value is None or value != value else f"{100.0 * value:.2f}"
+
+
+def signed(value: float | None) -> str:
+    """Return a correlation with its sign and three digits; a dash for none."""
+    return NONE if value is None else f"{value:+.3f}".replace("-", "−")
 
 
 def signal_name(signal: str) -> str:
@@ -161,386 +134,202 @@ def signal_name(signal: str) -> str:
     return signal.replace("_", ", ").replace("train", "training")
 
 
-def tables(results: StudyResults, *, optimistic: bool = False) -> list[TextTable]:
-    """Return the tables of a study: correlations where nothing is compared, else gains; and the optimistic ones."""
+def tables(results: StudyResults) -> dict[str, pd.DataFrame]:
+    """Return the tables of a study by title, frames of text; columns and tables without any text are left out."""
     if results.correlations:
-        return [correlation_table(results)]
-    found = [gain_table(results)]
-    found += [method_table(results)] if results.side_by_side else []
-    found += [optimistic_table(results)] if optimistic else []
-    found += [as_published_table(results)] if optimistic and results.beside_paper else []
-    return [each for each in found if len(each.frame)]
+        made = {results.study.title: _correlation_rows(results)}
+    else:
+        made = {results.study.title: _gain_rows(results), "Verdicts": _verdict_rows(results)}
+        made |= {"By figure": _figure_rows(results), "Methods, mean of cells": _method_rows(results)}
+    frames = {title: pd.DataFrame(rows, dtype="object").fillna(NONE) for title, rows in made.items() if rows}
+    return {title: own.loc[:, ~own.isin(["", NONE]).all()] for title, own in frames.items()}
 
 
-def gain_table(results: StudyResults) -> TextTable:
+Rows = list[dict[str, str]]
+
+
+def _gain_rows(results: StudyResults) -> Rows:
     """Return the gains in cells that have runs; in all cells where none has, for the paper's figures."""
-    cells = [each.cell for each in results.comparisons if each.runs]
-    shown = [each for each in results.comparisons if each.cell in cells] or list(results.comparisons)
-    return text_table(results.study.title, (_gain_row(each, results) for each in shown), whole=True)
+    gains, cells, base = results.gains, results.study.cells_list(), results.study.baseline
+    begun = gains[gains["cell"].isin(gains["cell"][gains["runs"] > 0])]
+    rows = []
+    for row in (begun if len(begun) else gains).itertuples():
+        accuracy = f"{row.runs}/{row.runs_planned} runs"
+        if row.seeds:
+            accuracy = percent(row.mean) + (f" ±{percent(row.spread)}" if row.spread == row.spread else "")
+        paper = percent(row.paper.accuracy) if row.paper else NONE
+        best = f"{percent(row.best)} ({'~' * row.extrapolated}{percent(row.best_of_k)})" if row.k == row.k else NONE
+        rows.append(
+            {
+                "cell": cell_name(cells[row.cell]),
+                "method": f"{row.method} {row.setting}".strip() + " *" * (len(set(row.choices)) > 1),
+                "n": f"{len(row.seeds)}" + (f"/{row.planned}" if len(row.seeds) != row.planned else ""),
+                measure_text(results.figure): accuracy,
+                "gain (95 %)": "baseline" if row.seeds and row.method == base else gain_text(row.gain),
+                "p": p_text(row.p),
+                f"best of k ({base})": best,
+                "paper": paper + (f" {points(row.paper_gain)}" if row.paper_gain == row.paper_gain else ""),
+            }
+        )
+    return rows
 
 
-def _gain_row(each: Comparison, results: StudyResults) -> dict[str, str]:
-    accuracy = f"{each.runs}/{each.runs_planned} runs"
-    if each.seeds:
-        accuracy = percent(each.mean) + (f" ±{percent(each.spread)}" if each.spread is not None else "")
-    row = {
-        "cell": cell_name(each.cell),
-        "method": each.name + (" *" if each.apart else ""),
-        "n": str(len(each.seeds)) + (f"/{each.planned}" if len(each.seeds) != each.planned else ""),
-        results.measured: accuracy,
-        "gain (95 %)": "baseline" if each.seeds and each.method == results.study.baseline else gain_text(each.gain),
-        "p": NONE if each.p is None else p_text(each.p),
-    }
-    if results.beside_paper:
-        gain = f" {points(each.paper_gain)}" if each.paper_gain is not None else ""
-        row["paper"] = percent(each.paper.accuracy if each.paper else None) + gain
-    return row
+def _verdict_rows(results: StudyResults) -> Rows:
+    judged = [("", own) for own in results.verdicts] + [(cell_name(cell), own) for cell, own in results.groups]
+    rows = []
+    for cells, own in judged:
+        needed = own.gain.seeds_needed() if own.gain and own.word == OPEN else 0
+        if own.gain or not cells:
+            loss = "" if own.largest_loss is None else f" loses less than {100 * own.largest_loss:.2f}"
+            row = {"method": own.method + loss, "cells": cells or "all", "verdict": own.word}
+            row |= {"gain (95 %)": gain_text(own.gain), "p": p_text(own.p), "seeds": str(len(own.seeds))}
+            row |= {"cells with 3 seeds": f"{own.cells} of {own.cells_planned}"}
+            row |= {"paper's gain": NONE if own.paper_gain is None else points(own.paper_gain)}
+            rows.append(row | {"seeds needed": f">{MOST_SEEDS}" if needed is None else f"{needed or NONE}"})
+    return rows
 
 
-def method_table(results: StudyResults) -> TextTable:
-    """Return each method's mean gain, that with one spread for all methods, and the difference to the paper's method.
+def _figure_rows(results: StudyResults) -> Rows:
+    """Return the gain and the verdict of each judged method by every figure of the study."""
+    figures = dict.fromkeys((results.figure, *results.study.figures))
+    known = [(name, results.by_figure(name).verdicts) for name in figures]
+    return [
+        {"method": own[place].method, "figure": name + " (optimistic)" * name.endswith("best")}
+        | {"gain (95 %)": gain_text(own[place].gain), "verdict": own[place].word}
+        for place, first in enumerate(results.verdicts)
+        for name, own in known
+        if first.gain and own[place].gain
+    ]
+
+
+def _method_rows(results: StudyResults) -> Rows:
+    """Return each method's mean gain, that with one spread for all methods, and the difference to judged methods.
 
     Over the cells that a verdict is on; without such, over all that have a gain.
     """
-    common = results.pooled
-    freedom = next(iter(common.values())).freedom if common else 0
-    claims = [each.method for each in results.verdicts]
-    cells = [each.cell for each in results.of(claims[0])] if claims else []
-    rivals = {(each.method, each.over): (each.gain, each.p) for each in results.rivals}
-    body = []
+    gains, claims = results.gains, [own.method for own in results.verdicts]
+    cells, rows = (results.of(claims[0])["cell"].tolist() if claims else []), []
+    freedom = next((gain.freedom for gain in results.pooled.values()), 0)
+    against = {(own.method, own.over): own for own in results.rivals}
     for method in results.study.methods:
-        own = [each.gain for each in results.comparisons if each.method == method.name and each.cell in cells]
-        gains = [gain.mean for gain in own if gain]
-        if not own or len(gains) < len(own):
-            continue
-        row = {"method": method.name, "gain": points(fmean(gains))}
-        row[f"with one spread ({freedom} df)"] = gain_text(common.get(method.name))
-        for name in claims:
-            gain, p = rivals.get((name, method.name), (None, None))
-            row[f"{name} minus it (95 %)"] = gain_text(gain)
-            row["p" if len(claims) == 1 else f"p ({name})"] = NONE if p is None else p_text(p)
-        body.append(row)
-    return text_table("Methods side by side, mean of cells", body)
+        own = gains["gain"][(gains["method"] == method.name) & gains["cell"].isin(cells)]
+        if len(own) and own.notna().all():
+            row = {"method": method.name, "gain": points(fmean(gain.mean for gain in own))}
+            row[f"with one spread ({freedom} df)"] = gain_text(results.pooled.get(method.name))
+            for name in claims:
+                rival = against.get((name, method.name))
+                row[f"{name} minus it (95 %)"] = gain_text(rival and rival.gain)
+                row[f"p ({name})"] = p_text(rival and rival.p)
+            rows.append(row)
+    return rows if len(rows) > 1 else []
 
 
-def optimistic_table(results: StudyResults) -> TextTable:
-    """Return the best of each grid on test beside the best of as many baseline runs."""
-    known = [each for each in results.comparisons if each.optimistic]
-    paper = ("gain", "paper", "paper's gain")
-    body = [_tried_row(each, results.study.baseline, but=paper) for each in known]
-    return text_table("Optimistic: the best setting on test", body)
-
-
-def as_published_table(results: StudyResults) -> TextTable:
-    """Return the best epoch of the best setting on test, or of the only one, beside the paper's figure and gain."""
-    published = [each for each in results.with_figure("best").comparisons if each.paper and each.mean is not None]
-    known = [each for each in published if each.optimistic or each.settings == 1]
-    luck = ("reached by luck", "above noise of one seed")
-    body = [_tried_row(each, results.study.baseline, but=luck) for each in known]
-    return text_table("As published: the best epoch of the best setting, both chosen on test", body)
-
-
-def _tried_row(each: Comparison, base: str, *, but: Sequence[str]) -> dict[str, str]:
-    """Return a method at its best setting on test, beside as many baseline runs and the paper, without some columns.
-
-    With one seed, a difference to the baseline would count the luck of that seed.
-    """
-    found, several = each.optimistic, len(each.seeds) > 1
-    row = {
-        "cell": cell_name(each.cell),
-        "OPTIMISTIC": f"{each.method}: {found.tries} tries" if found else each.method,
-        "best on test": percent(found.mean if found else each.mean),
-        "gain": _points(found.gain if found else each.gain.mean if each.gain else None),
-        "paper": percent(each.paper.accuracy if each.paper else None),
-        "paper's gain": _points(each.paper_gain),
-        f"best of {base}": _best_of(found.baseline) if found else NONE,
-        "difference": gain_text(found.left) if found and several else NONE,
-        "reached by luck": f"{found.reached:.0%}" if found and several and found.reached is not None else NONE,
-        "above noise of one seed": gain_text(found.within if found else None),
-    }
-    return {name: text for name, text in row.items() if name not in but}
-
-
-def _best_of(baseline: BestOfTries) -> str:
-    """Return the best of as many baseline runs, marked where it is extrapolated; a dash where there is one run."""
-    return ("~" if baseline.extrapolated else "") + percent(baseline.mean) if baseline.known else NONE
-
-
-def correlation_table(results: StudyResults) -> TextTable:
-    """Return the correlations of class age, in each cell that has some."""
-    body = [
-        {
-            "cell": cell_name(cell),
-            "class age and": signal_name(each.signal),
-            "classes": str(each.classes),
-            "n": str(each.seeds),
-            "r (95 %)": _r_text((each.r, each.low, each.high)),
-            "p": p_text(each.p_corrected),
-            "paper": NONE if each.paper is None else signed(each.paper),
+def _correlation_rows(results: StudyResults) -> Rows:
+    return [
+        {"cell": cell_name(cell), "class age and": signal_name(r.signal), "classes": str(r.classes), "n": str(r.seeds)}
+        | {
+            "r (95 %)": f"{signed(r.r)} ({signed(r.low)}, {signed(r.high)})",
+            "p": p_text(r.p_corrected),
+            "paper": signed(r.paper),
         }
         for cell, own in results.correlations
-        for each in own
+        for r in own
     ]
-    return text_table(results.study.title, body)
 
 
-def _r_text(ends: tuple[float, float, float] | None) -> str:
-    """Return a correlation with its interval; a dash for none."""
-    return NONE if ends is None else f"{signed(ends[0])} ({signed(ends[1])}, {signed(ends[2])})"
+# Formats
 
 
-# Checks
+def render(results: StudyResults, kind: str) -> str:
+    """Return the results in one of the `FORMATS`."""
+    if kind == "csv":
+        frame = correlations_frame(results) if results.correlations else gains_frame(results)
+        return str(frame.to_csv(index=False, lineterminator="\n"))
+    if kind == "json":
+        return json.dumps(as_dict(results), ensure_ascii=False, indent=1, allow_nan=False) + "\n"
+    write = markdown if kind == "markdown" else plain
+    parts = [f"{title}\n\n{write(own)}\n\n" for title, own in tables(results).items()]
+    return "".join([*parts, *(f"- {md(line) if kind == 'markdown' else line}\n" for line in notes(results))])
 
 
-def checks(results: StudyResults) -> list[TextTable]:
-    """Return what else the runs show about the verdicts, as small tables."""
-    if results.correlations:
-        found = [_beyond_table(results)]
-    else:
-        found = [_baseline_table(results), _check_table(results), _figure_table(results), _shift_table(results)]
-        found += [] if results.side_by_side else [method_table(results)]
-    return [each for each in found if len(each.frame)]
+def as_dict(results: StudyResults) -> dict[str, object]:
+    """Return the results as one object for JSON: numbers only, None for what is not known."""
 
+    def rows(frame: pd.DataFrame) -> list[dict[str, Any]]:
+        return [dict(row) for row in frame.astype(object).where(frame.notna(), None).to_dict("records")]
 
-def _beyond_table(results: StudyResults) -> TextTable:
-    """Return what age tells of test accuracy beyond class size and error rate, which may explain it."""
-    study = results.study
-    body = [
-        {
-            "cell": cell_name(cell),
-            "held fixed": held,
-            "n": str(seeds),
-            "age, r (95 %)": _r_text(found["age"]),
-            "log age, r (95 %)": _r_text(found["log_age"]),
-            "error rate, r (95 %)": _r_text(found["error"]),
-        }
-        for cell, _ in results.correlations
-        for held, seeds, found in beyond(records(results.frame, study.runs(cell, study.method(study.baseline))))
-    ]
-    return text_table("With test accuracy, beyond class size and training error rate (mean over epochs)", body)
-
-
-def _by_figure(results: StudyResults) -> list[StudyResults]:
-    return [results, *(results.with_figure(each) for each in results.study.figures if each != results.figure)]
-
-
-def _baseline_table(results: StudyResults) -> TextTable:
-    """Return the baseline's accuracy by each figure and in the paper: whether the set-up is the same."""
-    base, body, most = results.study.baseline, [], 0
-    for each in _by_figure(results):
-        own = [line for line in each.comparisons if line.method == base and line.mean is not None]
-        pairs = [(fmean(line.pool), line.paper.accuracy) for line in own if line.paper is not None]
-        if pairs:
-            ours, theirs = (fmean(column) for column in zip(*pairs, strict=True))
-            body.append({"figure": each.figure, "here": percent(ours), "paper": percent(theirs)})
-            most = max(len(line.pool) for line in own)
-    title = f"Baseline ({base}) beside the paper: mean of the cells that the paper has, {_up_to(most)}"
-    return text_table(title, body)
-
-
-def _check_table(results: StudyResults) -> TextTable:
-    """Return the checks of each judged method: a column a method."""
-    columns = {each.method: _method_checks(results, each) for each in results.verdicts}
-    names = dict.fromkeys(name for column in columns.values() for name in column)
-    body = [{"check": name, **{method: own.get(name, NONE) for method, own in columns.items()}} for name in names]
-    return text_table("Checks", body)
-
-
-def _method_checks(results: StudyResults, verdict: Claim) -> dict[str, str]:
-    own, base = results.of(verdict.method), results.study.baseline
-    if not own:
-        return {}
-    few = any(len(each.seeds) < LEAST_SEEDS for each in own)
-    gains = [each.gain.mean for each in own if each.gain is not None]
-    cells = "1 cell" if len(own) == 1 else f"mean of {len(own)} cells"
-    seeds = max(len(each.seeds) for each in own)
-    found = {f"gain, {cells}, {plural(seeds, 'seed')}": points(fmean(gains))}
-    found |= _few_seeds(own, gains, base) if few else {}
-    if all(len(each.pool) > 2 for each in own):
-        most = max(len(each.pool) for each in own)
-        found[f"the same between runs of {base}: standard deviation, {_up_to(most)}"] = percent(_noise(own))
-    found |= {} if few else _best_setting(own, base)
-    found |= _as_published(results, verdict.method)
-    return found | ({} if few else _stability(own))
-
-
-def _noise(own: Sequence[Comparison]) -> float:
-    """Return the standard deviation of a mean gain over cells, if every method were the baseline.
-
-    `√(Σ 2 s² / n) / K` over the K cells, with the spread s of the baseline's runs and n seeds in each.
-    """
-    return float(sum(2.0 * variance(each.pool) / len(each.seeds) for each in own) ** 0.5 / len(own))
-
-
-def _few_seeds(own: Sequence[Comparison], gains: Sequence[float], base: str) -> dict[str, str]:
-    """Describe gains with fewer seeds than a verdict needs."""
-    found = {}
-    if len(own) > 1:
-        found["lowest and highest cell"] = f"{points(min(gains))}, {points(max(gains))}"
-        found["cells above zero"] = f"{sum(gain > 0 for gain in gains)} of {len(own)}"
-    papers = [each.paper_gain for each in own if each.paper_gain is not None]
-    if papers and len(papers) == len(own):
-        found["paper's gain"] = points(fmean(papers))
-    if all(len(each.pool) > len(each.seeds) for each in own):
-        apart = fmean(fmean(each.values) - fmean(each.pool) for each in own)
-        most = max(len(each.pool) for each in own)
-        found[f"gain over the mean of all runs of {base}, {_up_to(most)}"] = points(apart)
-    if max(each.settings for each in own) > 1:
-        found["gain of all settings, none chosen"] = points(fmean(fmean(each.all_gains) for each in own))
-        above = [f"{sum(gain > 0 for gain in each.all_gains)} of {len(each.all_gains)}" for each in own]
-        found[f"settings above {base}, by cell"] = ", ".join(above)
-    return found
-
-
-def _best_setting(own: Sequence[Comparison], base: str) -> dict[str, str]:
-    """Return the gain of the best setting on test, also when the baseline may be tried as often."""
-    known = [each.optimistic for each in own if each.optimistic]
-    if not known:
-        return {}
-    extrapolated = ", extrapolated" if any(each.baseline.extrapolated for each in known) else ""
-    found = {
-        "gain of the best setting on test": points(fmean(each.gain for each in known)),
-        f"the same, minus the best of {known[0].tries} runs of {base}{extrapolated}": points(
-            fmean(each.left.mean for each in known)
-        ),
+    word = {"method": results.study.baseline, "verdict": correlation_verdict(results)}
+    groups = [{**cell, **row} for (cell, own) in results.groups for row in rows(verdicts_frame([own]))]
+    return {
+        "study": results.study.name,
+        "title": results.study.title,
+        "figure": results.figure,
+        "runs": len(results.runs),
+        "runs_planned": results.values["run"].nunique(),
+        "damaged": [{"run": name, "reason": reason} for name, reason in results.damaged],
+        "verdicts": [word] if results.correlations else rows(verdicts_frame(results.verdicts)),
+        "groups": groups,
+        "rivals": rows(verdicts_frame(own for own in results.rivals if own.gain)),
+        "gains": rows(gains_frame(results)),
+        "correlations": rows(correlations_frame(results)),
     }
-    above = [each.within.interval[0] > 0 for each in known if each.within and each.within.interval]
-    if above:
-        text = f"{sum(above)} of {len(above)}"
-        found["cells where the best setting is above the noise of one seed (95 %)"] = text
-    return found
 
 
-def best_on_test(results: StudyResults, method: str) -> dict[str, float] | None:
-    """Return a method at the best epoch of the best setting, both chosen on test, and the paper's figures.
+def notes(results: StudyResults) -> list[str]:
+    """Return the sentences under the tables, from `templates/notes.j2`."""
+    text = TEMPLATES.get_template("notes.j2").render(results=results)
+    return [" ".join(line.split()) for line in re.split("^- ", text, flags=re.MULTILINE) if line.strip()]
 
-    Means of cells. `tried` is the best of as many baseline runs, where it is known, and `tried_gain` what that has
-    above the mean of all baseline runs.
+
+def _lines(frame: pd.DataFrame) -> list[list[str]]:
+    """Return the head and the rows; the name of a cell is in its first row only."""
+    if "cell" in frame:
+        frame = frame.assign(cell=frame["cell"].where(~frame["cell"].duplicated(), ""))
+    return [list(frame.columns), *frame.to_numpy().tolist()]
+
+
+def markdown(frame: pd.DataFrame) -> str:
+    """Return a table as Markdown; columns of words are aligned left, those of numbers right."""
+    head, *body = _lines(frame)
+    rule = ["---" if name in _WORDS else "---:" for name in head]
+    escaped = [[md(text) for text in line] for line in (head, *body)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in (escaped[0], rule, *escaped[1:]))
+
+
+_WORDS = ("cell", "method", "cells", "verdict", "figure", "class age and", "held fixed")
+
+
+def md(text: str) -> str:
+    r"""Return text in which nothing is read as Markdown.
+
+    >>> md("a|b <c> *d* tail_mean ~5")
+    'a\\|b &lt;c> \\*d\\* tail_mean \\~5'
     """
-    best = results.with_figure("best").of(method)
-    known = [(each.optimistic, each.paper, each.paper_gain, each.pool) for each in best]
-    whole = [(ours, paper, gain, pool) for ours, paper, gain, pool in known if ours and paper and gain is not None]
-    if not whole:
-        return None
-    ours = [each for each, *_ in whole]
-    found = {
-        "accuracy": fmean(each.mean for each in ours),
-        "gain": fmean(each.gain for each in ours),
-        "paper": fmean(paper.accuracy for _, paper, *_ in whole),
-        "paper_gain": fmean(gain for _, _, gain, _ in whole),
-        "tries": ours[0].tries,
-        "extrapolated": any(each.baseline.extrapolated for each in ours),
-    }
-    if all(each.baseline.known for each in ours):
-        tried = fmean(each.baseline.mean for each in ours)
-        found |= {"tried": tried, "tried_gain": tried - fmean(fmean(pool) for *_, pool in whole)}
-    return found
+    return re.sub(r"([\\|*`\[~$])", r"\\\1", text).replace("<", "&lt;")
 
 
-def _as_published(results: StudyResults, method: str) -> dict[str, str]:
-    found = best_on_test(results, method) if "best" in results.study.figures else None
-    if found is None:
-        return {}
-    words = {
-        "best epoch of the best setting on test": f"{percent(found['accuracy'])} {points(found['gain'])}",
-        "the same in the paper": f"{percent(found['paper'])} {points(found['paper_gain'])}",
-    }
-    if "tried" in found:
-        extrapolated = ", extrapolated" if found["extrapolated"] else ""
-        name = f"best epoch, best of {found['tries']} runs of {results.study.baseline}{extrapolated}"
-        words[name] = percent(found["tried"])
-    name = f"best setting minus best of {found['tries']} runs of {results.study.baseline}, by cell"
-    for figure, left in gain_over_baseline_best(results, method).items():
-        words[f"{name}: {figure}"] = ", ".join(map(points, left))
-    if (spread := step_deviations(results, method)) is not None:
-        name = f"standard deviation over the steps of a run: {method}, {results.study.baseline}"
-        words[name] = ", ".join(map(percent, spread))
-    return words
+def plain(frame: pd.DataFrame) -> str:
+    """Return a table as plain text for a terminal."""
+    lines = _lines(frame)
+    sizes = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    kinds = [str.ljust if name in _WORDS else str.rjust for name in lines[0]]
+    rows = [[put(text, size) for put, text, size in zip(kinds, line, sizes, strict=True)] for line in lines]
+    return "\n".join("  ".join(row).rstrip() for row in rows)
 
 
-def gain_over_baseline_best(results: StudyResults, method: str) -> dict[str, list[float]]:
-    """Return by figure, and then by cell, how far the best setting is above the best of as many baseline runs.
+def anchor(text: str) -> str:
+    """Return the anchor of a study on the page, as that of a heading on GitHub.
 
-    By the study's figure and by the best epoch: runs may be above by one and not by the other. Only where a verdict is.
+    >>> anchor("My study|2")
+    'my-study2'
     """
-    found = {}
-    for each in (results, results.with_figure("best")):
-        known = [line.optimistic for line in each.of(method) if line.optimistic and len(line.seeds) >= LEAST_SEEDS]
-        if known and all(line.baseline.known for line in known):
-            found[each.figure] = [line.left.mean for line in known]
-    return found
+    return re.sub(r"[^\w -]", "", text.lower()).replace(" ", "-")
 
 
-def step_deviations(results: StudyResults, method: str) -> tuple[float, float] | None:
-    """Return the mean standard deviation of a run's accuracy over its second half, of a method and of the baseline.
-
-    Of streams only, where a verdict is. A maximum over steps rewards it.
-    """
-    own = results.of(method)
-    if not own or results.figure != "second_half_mean" or any(len(each.seeds) < LEAST_SEEDS for each in own):
-        return None
-    both = []
-    for name in (method, results.study.baseline):
-        runs = [run for each in own for run in chosen_runs(results, each.cell, name).values()]
-        curves = [run.curves["test_accuracy"][len(run.epochs) // 2 :] for run in runs if run.failed_at_epoch is None]
-        spreads = [float(np.nanstd(curve, ddof=1)) for curve in curves if np.isfinite(curve).sum() > 1]
-        both.append(fmean(spreads) if spreads else 0.0)
-    return both[0], both[1]
-
-
-def _stability(own: Sequence[Comparison]) -> dict[str, str]:
-    """Return in how many cells the chosen setting depends on the seed that is left out."""
-    known = [each for each in own if each.settings > 1 and len(each.seeds) >= LEAST_SEEDS]
-    apart = [each for each in known if each.apart]
-    if not apart:
-        return {}
-    example = ", ".join(dict.fromkeys(apart[0].choices))
-    return {"cells where the chosen setting depends on the seed left out": f"{len(apart)} of {len(known)} ({example})"}
-
-
-def _figure_table(results: StudyResults) -> TextTable:
-    """Return the gain and the verdict of each judged method by every figure of the study."""
-    body = []
-    for place, verdict in enumerate(results.verdicts):
-        for each in _by_figure(results):
-            gain, word = each.verdicts[place].gain, each.verdicts[place].word
-            if gain is not None and verdict.gain is not None:
-                figure = each.figure + (" (optimistic)" if each.figure.endswith("best") else "")
-                row = {"method": verdict.method, "figure": figure}
-                body.append({**row, "gain (95 %)": gain_text(gain), "verdict": word})
-    return text_table("By figure", body)
-
-
-def _shift_table(results: StudyResults) -> TextTable:
-    """Return the gains right after the head of a stream moved, and later."""
-    claims = [each.method for each in results.verdicts]
-    cells = [each.cell for each in results.of(claims[0])] if claims else []
-    first = gains_after_shifts(results, claims[0], cells) if cells else None
-    body = []
-    for method in results.study.methods if first else ():
-        found = gains_after_shifts(results, method.name, cells) if method.name != results.study.baseline else None
-        if found and first and found.gains.index.equals(first.gains.index):
-            gains = found.gains
-            at_first, later = (_range(gains[column]) for column in ("first", "rest"))
-            body.append(
-                {
-                    "method": method.name,
-                    "first step (by cell)": at_first,
-                    "other steps (by cell)": later,
-                    "runs with less at the first": f"{(gains['first'] < gains['rest']).sum()} of {len(gains)}",
-                    "weights from": "previous step" if found.late else "counts",
-                }
-            )
-    period = first.period if first else 0
-    title = f"Gain after the head moved (1 step in {period}) and at the other steps, second half of the stream"
-    return text_table(title, body)
-
-
-def _range(gains: pd.Series[float]) -> str:
-    cells = gains.groupby(level="cell").mean()
-    ends = f" ({points(cells.min())} to {points(cells.max())})" if len(cells) > 1 else ""
-    return points(gains.mean()) + ends
-
-
-def _up_to(seeds: int) -> str:
-    return "1 seed" if seeds == 1 else f"up to {seeds} seeds a cell"
+TEMPLATES.filters |= {"anchor": anchor, "md": md, "markdown": markdown, "plural": plural, "points": points}
+TEMPLATES.globals |= {
+    "figure_text": figure_text,
+    "measure_text": measure_text,
+    "NONE": NONE,
+    "correlation_verdict": correlation_verdict,
+}

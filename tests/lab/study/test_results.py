@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from pandas.testing import assert_frame_equal
 from scipy import stats
 
 from aol.lab.settings import Settings
-from aol.lab.study.comparisons import (
-    Comparison,
-    StudyResults,
-    axis,
-    compare,
-    finished_runs,
-    setting_text,
-    study_results,
-    with_trained_seeds,
-)
+from aol.lab.study.results import StudyResults, finished_runs, setting_text, study_results, with_trained_seeds
 from aol.lab.study.spec import Study, load
+from aol.lab.study.stats import best_of_k
 from aol.records.record import Run
 from aol.stats import holm
 from tests.support.made_up import frame, luck, record, records, results, seed_effect, study, write
@@ -33,13 +28,35 @@ def _draw(run: Settings) -> tuple[float, float]:
     return test, test + 0.01 * luck(run, salt=1)
 
 
-def _lines(plan: Study, known: dict[Settings, Run], figure: str = "tail_mean") -> list[Comparison]:
-    return compare(plan, frame(known), figure)
+@dataclass
+class Line:
+    """A row of the gains, with the values and gains of its complete seeds."""
+
+    row: Any
+    values: list[float]
+    differences: list[float]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.row, name)
 
 
-def _line(made: list[Comparison], method: str) -> Comparison:
-    (found,) = [line for line in made if line.method == method]
-    return found
+def lines(table: StudyResults) -> list[Line]:
+    chosen = table.values[table.values["chosen"]].groupby(["cell", "method"])
+    made = []
+    for row in table.gains.itertuples():
+        known = (row.cell, row.method) in chosen.groups
+        own = chosen.get_group((row.cell, row.method)) if known else table.values[:0]
+        made.append(Line(row, own["value"].tolist(), own["gain"].tolist()))
+    return made
+
+
+def _lines(plan: Study, known: dict[Settings, Run], figure: str = "tail_mean") -> list[Line]:
+    return lines(results(plan, known, figure))
+
+
+def _line(made: list[Line], method: str) -> Line:
+    (own,) = [line for line in made if line.method == method]
+    return own
 
 
 def test_each_seed_is_judged_by_the_setting_that_the_others_choose() -> None:
@@ -94,7 +111,8 @@ def test_half_a_grid_gives_no_figure_at_all() -> None:
     plan = study()
     known = _without(records(plan.all_runs(), _draw), weighting="aol", rho=0.9)
     line = _line(_lines(plan, known), "aol")
-    assert (line.seeds, line.values, line.gain, line.optimistic, line.setting) == ((), (), None, None, "")
+    assert (line.seeds, line.values, line.gain, line.setting) == ((), [], None, "")
+    assert math.isnan(line.best)
     assert (line.runs, line.runs_planned) == (6, 9)
 
 
@@ -107,7 +125,8 @@ def test_a_seed_without_its_baseline_does_not_count() -> None:
 def test_nothing_run_is_nothing_told() -> None:
     plan = study()
     for line in _lines(plan, {}):
-        assert (line.seeds, line.runs, line.gain, line.mean, line.spread) == ((), 0, None, None, None)
+        assert (line.seeds, line.runs, line.gain) == ((), 0, None)
+        assert np.isnan([line.mean, line.spread]).all()
 
 
 def test_a_grid_without_validation_is_not_chosen_from_but_one_setting_needs_no_choice() -> None:
@@ -116,7 +135,7 @@ def test_a_grid_without_validation_is_not_chosen_from_but_one_setting_needs_no_c
     assert (
         _line(made, "aol").problem == "no validation accuracy to choose a setting by: give the study a validation part"
     )
-    assert _line(made, "aol").values == ()
+    assert _line(made, "aol").values == []
     assert _line(made, "frequency").gain is not None
 
 
@@ -142,42 +161,39 @@ def test_settings_that_make_the_same_run_are_one_try() -> None:
 def test_the_best_on_test_has_the_baseline_of_its_own_seed_as_one_try() -> None:
     plan = study()
     known = records(plan.all_runs(), _draw)
-    found = _line(_lines(plan, known), "aol").optimistic
-    assert found is not None
+    line = _line(_lines(plan, known), "aol")
     (cell,) = plan.cells_list()
     best = []
     for seed in plan.seeds:
         runs = [plan.run(cell, plan.method("aol"), variant, seed) for variant in plan.method("aol").variants()]
         best.append(max(_draw(run)[0] for run in (*runs, plan.run(cell, plan.method("none"), {}, seed))))
-    assert (found.tries, found.mean) == (4, pytest.approx(statistics.fmean(best)))
-    assert found.baseline.runs == 6  # three seeds, and as many more as the grid has settings
-    assert not found.baseline.extrapolated
-    assert _line(_lines(plan, known), "frequency").optimistic is None
+    assert (line.k, line.best) == (4, pytest.approx(statistics.fmean(best)))
+    pool = [_draw(run)[0] for run in plan.cell_runs(cell) if run.weighting == "none"]
+    assert len(pool) == 6  # three seeds, and as many more as the grid has settings
+    assert (line.best_of_k, line.extrapolated) == best_of_k(pool, 4)
+    assert math.isnan(_line(_lines(plan, known), "frequency").k)
 
 
 def test_each_memory_is_compared_with_plain_runs_of_its_own_group() -> None:
     plan = load("limited-access").only(imbalance=[100])
     known = records(plan.all_runs(), _draw)
     found = [line for line in _lines(plan, known, "second_half_mean") if line.method == "aol"]
-    assert [line.cell["memory"] for line in found] == ["all", "reservoir:10000"]
-    for line in found:
-        plain = _draw(plan.run(line.cell, plan.method("none"), {}, 42))[0]
-        assert len({run.group_key for run in plan.cell_runs(line.cell)}) == 1
-        grid = [_draw(run)[0] for run in plan.runs(line.cell, plan.method("aol"))]
-        assert line.optimistic is not None
-        assert line.optimistic.tries == 11
-        assert line.optimistic.mean == pytest.approx(max(plain, *grid))
-        assert line.optimistic.baseline.runs == 11  # seed 42 and ten more
+    assert [cell["memory"] for cell in plan.cells_list()] == ["all", "reservoir:10000"]
+    for line, cell in zip(found, plan.cells_list(), strict=True):
+        plain = _draw(plan.run(cell, plan.method("none"), {}, 42))[0]
+        assert len({run.group_key for run in plan.cell_runs(cell)}) == 1
+        grid = [_draw(run)[0] for run in plan.runs(cell, plan.method("aol"))]
+        assert (line.k, line.best) == (11, pytest.approx(max(plain, *grid)))
 
 
 def test_the_paper_stands_beside_its_cell() -> None:
     plan = study(imbalances=(100, 17))
     made = _lines(plan, {})
-    by_cell = {(line.cell["imbalance"], line.method): line for line in made}
+    by_cell = {(plan.cells_list()[line.cell]["imbalance"], line.method): line for line in made}
     assert by_cell[100, "none"].paper is not None
     assert by_cell[100, "none"].paper.accuracy == pytest.approx(0.7220)
-    assert by_cell[100, "aol"].paper_gain is not None
-    assert by_cell[100, "none"].paper_gain is None
+    assert by_cell[100, "aol"].paper_gain == pytest.approx(0.0154)
+    assert math.isnan(by_cell[100, "none"].paper_gain)
     assert by_cell[100, "frequency"].paper is None
     assert by_cell[17, "aol"].paper is None
 
@@ -198,23 +214,20 @@ def _known(plan: Study) -> dict[Settings, Run]:
 def test_p_values_are_corrected_over_all_lines_that_have_a_test() -> None:
     plan = study(imbalances=(100, 50))
     table = results(plan, _known(plan))
-    gains = [line.gain for line in table.comparisons if line.gain is not None]
-    assert [line.p for line in table.comparisons if line.p is not None] == pytest.approx(
-        holm([gain.p for gain in gains])
-    )
-    assert table.tests == 4  # two cells, two methods besides the baseline
+    gains = table.gains["gain"].dropna()
+    assert table.gains["p"].dropna().tolist() == pytest.approx(holm([gain.p for gain in gains]))
+    assert len(gains) == 4  # two cells, two methods besides the baseline
 
 
 def test_a_single_seed_makes_no_test() -> None:
     plan = study(seeds=(1,))
-    assert results(plan, _known(plan)).tests == 0
+    assert results(plan, _known(plan)).gains["p"].isna().all()
 
 
 def test_groups_are_cells_that_differ_in_the_longest_axis_of_numbers() -> None:
     plan = replace(study(), cells={"loss": ("softmax", "sigmoid"), "imbalance": (100, 50, 10)})
-    assert axis(plan) == "imbalance"
     table = results(plan, _known(plan))
-    assert [group for group, _ in table.groups] == [(("loss", "softmax"),), (("loss", "sigmoid"),)]
+    assert [group for group, _ in table.groups] == [{"loss": "softmax"}, {"loss": "sigmoid"}]
     assert [verdict.cells_planned for _, verdict in table.groups] == [3, 3]
     assert results(study(), _known(study())).groups == []
 
@@ -222,15 +235,14 @@ def test_groups_are_cells_that_differ_in_the_longest_axis_of_numbers() -> None:
 def test_a_study_without_cells_has_one() -> None:
     plan = replace(study(), cells={})
     table = results(plan, _known(plan))
-    assert len(table.comparisons) == 3
-    assert axis(plan) is None
+    assert len(table.gains) == 3
+    assert table.groups == []
 
 
 @pytest.mark.parametrize(
     ("figure", "words"),
     [
         ("second_half_mean", "figure second_half_mean is for streams"),
-        ("averaged_last", "needs an averaged network"),
         ("accuracy", "figure must be one of last, tail_mean"),
         ("worst_clas", "worst_class.*Did you mean 'worst_class'"),
         ("worst_class_second_half_mean", "is for streams"),
@@ -249,23 +261,23 @@ def test_a_measure_is_judged_by_its_own_curve_and_the_paper_has_no_part_in_it() 
         each.curves["test_worst_class"] = np.full(run.epochs, worst[run])
     by_accuracy, found = results(plan, known), results(plan, known, "worst_class")
     assert found.figure == "worst_class_tail_mean"
-    assert by_accuracy.comparisons[1].paper is not None
-    assert all(each.paper is None and each.paper_gain is None for each in found.comparisons)
-    frequency = _line(list(found.comparisons), "frequency")
+    assert by_accuracy.gains["paper"].notna().any()
+    assert found.gains[["paper", "paper_gain"]].isna().all(axis=None)
+    frequency = _line(lines(found), "frequency")
     (cell,) = plan.cells_list()
     own, base = ([plan.run(cell, plan.method(name), {}, seed) for seed in plan.seeds] for name in ("frequency", "none"))
     assert frequency.values == pytest.approx([worst[run] for run in own])
     assert frequency.differences == pytest.approx([worst[a] - worst[b] for a, b in zip(own, base, strict=True)])
-    chosen = _line(list(found.comparisons), "aol").choices
-    assert chosen == _line(list(by_accuracy.comparisons), "aol").choices  # on validation accuracy
+    chosen = _line(lines(found), "aol").choices
+    assert chosen == _line(lines(by_accuracy), "aol").choices  # on validation accuracy
     assert found.verdicts[0].word == "holds"
 
 
 def test_records_without_a_measure_say_so_and_have_that_of_the_last_epoch() -> None:
     plan = study()
     known = records(plan.all_runs(), _draw)  # by class only of the last epoch
-    lines = _lines(plan, known, "worst_class_tail_mean")
-    assert all(not line.seeds and line.problem and "worst_class_last" in line.problem for line in lines)
+    rows = _lines(plan, known, "worst_class_tail_mean")
+    assert all(not line.seeds and line.problem and "worst_class_last" in line.problem for line in rows)
     assert all(len(line.seeds) == 3 and line.problem is None for line in _lines(plan, known, "worst_class_last"))
 
 
@@ -274,7 +286,7 @@ def test_a_baseline_with_a_grid_is_refused() -> None:
     with pytest.raises(ValueError, match="made-up: the baseline aol must have one setting, not 3"):
         results(replace(plan, baseline="aol"), {})
     one = results(replace(plan.only(rho=[0.5]), baseline="aol"), _known(plan))
-    assert [len(line.seeds) for line in one.comparisons] == [3, 3, 3]
+    assert [len(line.seeds) for line in lines(one)] == [3, 3, 3]
 
 
 def test_seeds_that_were_run_beyond_the_plan_count(tmp_path: Path) -> None:
@@ -282,7 +294,7 @@ def test_seeds_that_were_run_beyond_the_plan_count(tmp_path: Path) -> None:
     store = write(tmp_path, _known(replace(plan, seeds=(1, 2, 77, 9))).values())
     table = study_results(plan, store)
     assert table.study.seeds == (1, 2, 9, 77)
-    assert all(len(line.seeds) == 4 for line in table.comparisons)
+    assert all(len(line.seeds) == 4 for line in lines(table))
     assert study_results(plan, store, more_seeds=False).study.seeds == (1, 2)
 
 
@@ -312,21 +324,21 @@ def test_a_damaged_record_is_named_and_not_used(tmp_path: Path) -> None:
     path = store.path(run_id) / "run.json"
     path.write_bytes(path.read_bytes().replace(b'"seed":2', b'"seed":3'))
     table = study_results(plan, store)
-    assert [name for name, _ in table.damaged] == [f"{run_id}/run.json"]
-    assert [line.seeds for line in table.comparisons if line.method == "frequency"] == [(1, 3)]
+    assert [name for name, _ in table.damaged] == [run_id]
+    assert [line.seeds for line in lines(table) if line.method == "frequency"] == [(1, 3)]
 
 
 def test_the_same_runs_give_the_same_results_in_any_order() -> None:
     plan = study(imbalances=(100, 50))
     known = _known(plan)
     turned = dict(reversed(list(known.items())))
-    assert results(plan, known).comparisons == results(plan, turned).comparisons
+    assert_frame_equal(results(plan, known).gains, results(plan, turned).gains)
 
 
 def test_a_curve_shorter_than_the_run_is_no_crash() -> None:
     plan = study()
     known = {run: replace(record(run, 0.5, 0.5), curves={}) for run in plan.all_runs()}
-    assert all(line.gain is None for line in results(plan, known).comparisons)
+    assert all(line.gain is None for line in lines(results(plan, known)))
 
 
 def test_the_paper_is_known_by_its_weights_and_not_by_a_name() -> None:
@@ -357,8 +369,8 @@ def test_an_unfinished_run_counts_as_missing(tmp_path: Path) -> None:
     run = plan.run(cell, plan.method("frequency"), {}, 2)
     known[run] = replace(known[run], finished=False)
     table = study_results(plan, write(tmp_path, known.values()))
-    assert (len(table.frame), table.damaged) == (len(known) - 1, ())
-    assert _line(list(table.comparisons), "frequency").seeds == (1, 3)
+    assert (len(table.runs), table.damaged) == (len(known) - 1, [])
+    assert _line(lines(table), "frequency").seeds == (1, 3)
 
 
 def test_a_record_that_does_not_fit_its_settings_is_damaged(tmp_path: Path) -> None:
@@ -366,11 +378,11 @@ def test_a_record_that_does_not_fit_its_settings_is_damaged(tmp_path: Path) -> N
     known = _known(plan)
     (cell,) = plan.cells_list()
     run = plan.run(cell, plan.method("frequency"), {}, 2)
-    known[run] = replace(known[run], classes=["one", "two"], by_class={"test_accuracy": np.array([0.5, 0.5])})
+    known[run] = replace(known[run], epochs=known[run].epochs[:-1], curves={"test_accuracy": np.full(19, 0.5)})
     store = write(tmp_path, known.values())
     assert run.run_id not in finished_runs(store).index
     ((name, why),) = study_results(plan, store).damaged
-    assert (name, why) == (f"{run.run_id}/run.json", "it has 2 classes, and cifar10 has 10")
+    assert (name, why) == (run.run_id, "it has 19 epochs instead of 20")
 
 
 # One spread for all methods
@@ -391,13 +403,13 @@ def varied_results(plan: Study, *, without: int = 0) -> StudyResults:
     return results(plan, known)
 
 
-def fitted(lines: Sequence[Comparison], seeds: tuple[int, ...]) -> tuple[float, float, int]:
+def fitted(rows_of: Sequence[Line], seeds: tuple[int, ...]) -> tuple[float, float, int]:
     """Least squares: value = seed + method, over the means of cells → gain of aol, its error, degrees of freedom."""
     methods = ("none", "aol", "frequency")
     rows, values = [], []
     for seed in seeds:
         for method in methods:
-            own = [line.values[line.seeds.index(seed)] for line in lines if line.method == method]
+            own = [line.values[line.seeds.index(seed)] for line in rows_of if line.method == method]
             rows.append([float(seed == each) for each in seeds] + [float(method == each) for each in methods[1:]])
             values.append(sum(own) / len(own))
     design = np.array(rows)
@@ -410,9 +422,9 @@ def fitted(lines: Sequence[Comparison], seeds: tuple[int, ...]) -> tuple[float, 
 @pytest.mark.parametrize("imbalances", [(100,), (100, 50, 10)])
 def test_the_error_is_that_of_a_fit_of_seeds_and_methods(imbalances: tuple[float, ...]) -> None:
     plan = study(seeds=(1, 2, 3, 4), rhos=(0.5,), imbalances=imbalances)
-    lines = varied_results(plan)
-    gain, error, freedom = fitted(lines.comparisons, plan.seeds)
-    found = lines.pooled
+    table = varied_results(plan)
+    gain, error, freedom = fitted(lines(table), plan.seeds)
+    found = table.pooled
     assert list(found) == ["aol", "frequency"]
     assert found["aol"].mean == pytest.approx(gain)
     assert found["aol"].error == pytest.approx(error)

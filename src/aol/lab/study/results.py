@@ -1,0 +1,362 @@
+"""The results of a study: one long frame of its planned runs, and from it what each method gains in each cell.
+
+A seed counts for a method when every run of its grid, and the baseline's, is complete: a part of a grid is never shown
+as the whole. The setting of each seed is chosen by the validation accuracy of the other seeds. The same runs always
+give the same results.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from aol._values import did_you_mean
+from aol.lab.settings import Settings, Value, WrongSettingsError, word
+from aol.lab.study import paper
+from aol.lab.study.correlations import Correlation, correlations
+from aol.lab.study.spec import Cell, Method, Study, settings_from
+from aol.lab.study.stats import Figures, best_of_k, choose, choose_leaving_one_out, pooled_gains
+from aol.lab.study.verdict import LEAST_SEEDS, Claim, claim, judge
+from aol.lab.train.validate import problem, read_valid, settings_of
+from aol.records.metrics import FIGURES, MEASURES, METRICS, measure_of
+from aol.records.record import DamagedRunError, Run
+from aol.records.store import Store
+from aol.records.table import RunFrame, frame_of
+from aol.stats import Gain, holm, paired_gain
+
+SYMBOLS = {"rho": "ρ", "beta": "β", "power": "p", "gamma": "γ"}
+LEAST_METHODS = 3  # for a common spread
+
+
+class StudyResults:
+    """The results of a study, as far as its runs are complete.
+
+    `values` is the long frame, `gains` has a row for each cell and method; see `long_frame` and `gains_of`.
+
+    Args:
+        study: what was planned.
+        runs: the complete runs, a frame of `load_runs`.
+        figure: the part of the test curve that is shown; by default that by which settings are chosen. A measure alone
+            ("worst_class") means that part of it ("worst_class_tail_mean").
+        damaged: runs that were not used, and why.
+    """
+
+    def __init__(
+        self, study: Study, runs: RunFrame, figure: str | None = None, damaged: Sequence[tuple[str, str]] = ()
+    ) -> None:
+        self.study, self.runs, self.damaged = study, runs, damaged
+        wanted = study.figure if figure is None else figure
+        self.figure = f"{wanted}_{study.figure}" if wanted in MEASURES else wanted
+        _check_figure(study, self.figure)
+        self.values = long_frame(study, runs, self.figure)
+        self.gains = gains_of(study, self.values, self.figure)
+
+    def by_figure(self, figure: str) -> StudyResults:
+        """Return the results of the same runs by another figure."""
+        return self if figure == self.figure else StudyResults(self.study, self.runs, figure)
+
+    def of(self, method: str) -> pd.DataFrame:
+        """Return a method's gains in the cells that a verdict is on; without such, in all with a gain."""
+        own = self.gains[(self.gains["method"] == method) & self.gains["gain"].notna()]
+        judged = own[own["seeds"].map(len) >= LEAST_SEEDS]
+        return judged if len(judged) else own
+
+    def chosen_runs(self, place: int, method: str) -> list[Run]:
+        """Return the runs of a method in a cell (its place), one a complete seed: those in the chosen setting."""
+        own = self.values[(self.values["cell"] == place) & (self.values["method"] == method) & self.values["chosen"]]
+        return list(self.runs.loc[own["run"]].runs.values()) if len(own) else []
+
+    def by_seed(self, column: str) -> pd.DataFrame:
+        """Return the `value` or `gain` in the chosen setting: a row a seed, a column a cell (its place) and method."""
+        chosen = self.values[self.values["chosen"]].pivot(index="seed", columns=["cell", "method"], values=column)
+        names = [method.name for method in self.study.methods]
+        columns = pd.MultiIndex.from_product([range(len(self.study.cells_list())), names])
+        return chosen.reindex(index=self.study.seeds, columns=columns)
+
+    @property
+    def has_figures(self) -> bool:
+        """Whether there is anything to show: a complete seed of a method that is compared, or a correlation."""
+        return bool(self.correlations) or bool(self.gains["gain"].notna().any())
+
+    def _claims(self, asked: Sequence[tuple[str, str | None, Sequence[int] | None]]) -> list[Claim]:
+        """Return claims, judged together: a method, what it is compared with (None: the baseline), in some cells."""
+        gain, value = self.by_seed("gain"), self.by_seed("value")
+        loss, every = self.study.largest_loss, range(len(self.study.cells_list()))
+        made = []
+        for method, over, cells in asked:
+            places = list(every if cells is None else cells)
+            one = gain if over is None else value
+            pairs = pd.DataFrame({p: one[p, method] - (0.0 if over is None else value[p, over]) for p in places})
+            rows = self.gains[self.gains["cell"].isin(places)].set_index("cell")
+            own = [rows[rows["method"] == name] for name in (method, over) if name]
+            grids, papers = [side.index[side["settings"] > 1] for side in own], own[0]["paper_gain"]
+            made.append(claim(method, over, pairs, papers, grids, loss if over is None else None))
+        return judge(made)
+
+    @cached_property
+    def verdicts(self) -> list[Claim]:
+        """On the study as a whole: for each method that a verdict is on."""
+        return self._claims([(name, None, None) for name in self.study.claimed_methods()])
+
+    @cached_property
+    def rivals(self) -> list[Claim]:
+        """Each method that a verdict is on against each other method, corrected for their number."""
+        claims = self.study.claimed_methods()
+        others = [m.name for m in self.study.methods if m.name not in (self.study.baseline, *claims)]
+        return self._claims([(name, rival, None) for name in claims for rival in others])
+
+    @cached_property
+    def groups(self) -> list[tuple[Cell, Claim]]:
+        """On groups of cells that differ only in the longest axis of numbers; empty if there is one group."""
+        axes = {name: len(values) for name, values in self.study.cells.items() if str not in map(type, values)}
+        along = max(axes, key=lambda name: axes[name], default=None)
+        begun = set(self.gains["cell"][self.gains["seeds"].map(len) > 0])
+        parts: dict[tuple[tuple[str, Value], ...], list[int]] = {}
+        for place, cell in enumerate(self.study.cells_list()):
+            parts.setdefault(tuple(item for item in cell.items() if item[0] != along), []).append(place)
+        parts = {name: places for name, places in parts.items() if begun & set(places)}
+        if len(parts) < 2:
+            return []
+        asked = [(method, name) for method in self.study.claimed_methods() for name in parts]
+        judged = self._claims([(method, None, parts[name]) for method, name in asked])
+        return [(dict(name), own) for (_, name), own in zip(asked, judged, strict=True)]
+
+    @cached_property
+    def pooled(self) -> dict[str, Gain]:
+        """The gain of every method over the cells in which all methods are complete, with one spread for all.
+
+        Empty with fewer than three seeds or methods.
+        """
+        names, gains = [method.name for method in self.study.methods], self.gains
+        least = gains["seeds"].map(len).groupby(gains["cell"]).min()
+        places = least.index[least >= LEAST_SEEDS].tolist()
+        values = self.by_seed("value")[places].dropna()
+        if not places or len(values) < LEAST_SEEDS or len(names) < LEAST_METHODS:
+            return {}
+        grids = gains[gains["cell"].isin(places)].groupby("method")["settings"].max() > 1
+        by_cell = values.to_numpy().reshape(len(values), len(places), len(names)).transpose(1, 0, 2)
+        own = pooled_gains(by_cell.mean(0), names.index(self.study.baseline), [int(grids[name]) for name in names])
+        return {name: gain for name, gain in zip(names, own, strict=False) if name != self.study.baseline}
+
+    @cached_property
+    def correlations(self) -> list[tuple[Cell, list[Correlation]]]:
+        """By cell, where nothing is compared: corrected for their number, with the paper's."""
+        rows = []
+        for place, cell in enumerate(self.study.cells_list() if len(self.study.methods) == 1 else ()):
+            first = self.study.runs(cell, self.study.methods[0])[0]
+            known = paper.published_correlations(self.study.paper, first)
+            names = self.values["run"][(self.values["cell"] == place) & self.values["there"]]
+            own = correlations(list(self.runs.loc[names].runs.values()) if len(names) else [])
+            rows += [(cell, [replace(r, paper=known.get(r.signal)) for r in own])] if own else []
+        p = iter(holm([r.p for _, own in rows for r in own]))
+        return [(cell, [replace(r, p_corrected=next(p)) for r in own]) for cell, own in rows]
+
+
+def best_on_test(results: StudyResults, method: str) -> dict[str, float] | None:
+    """Return what a method gains at the best epoch of the best setting, both chosen on test: optimistic.
+
+    Mean of the cells that the paper has. `baseline`, where it is known: the best of as many baseline runs, read in the
+    same way, minus the mean of all of them.
+    """
+    rows = results.by_figure("best").of(method)
+    rows = rows[rows["best"].notna() & rows["paper"].notna() & rows["paper_gain"].notna()]
+    if not len(rows):
+        return None
+    gains = {"gain": statistics.fmean(rows["best_gain"])}
+    if rows["best_of_k"].notna().all():
+        gains["baseline"] = statistics.fmean(rows["best_of_k"]) - statistics.fmean(rows["baseline_mean"])
+    return gains
+
+
+# Runs
+
+
+def finished_runs(store: Store) -> RunFrame:
+    """Return all complete runs of the engine in a store; damaged and unfinished ones are left out."""
+    known = ((run, settings_of(run)) for run in store if run.finished)
+    return frame_of((None, run) for run, own in known if own is not None and problem(run, own) is None)
+
+
+def study_results(
+    study: Study, store: Store, frame: RunFrame | None = None, *, figure: str | None = None, more_seeds: bool = True
+) -> StudyResults:
+    """Return the results of a study from a store; its runs are read here unless a frame of them is given.
+
+    Seeds that are not in the study, but were trained for it, count as well unless `more_seeds` is false.
+    """
+    known = finished_runs(store) if frame is None else frame
+    whole = with_trained_seeds(study, known) if more_seeds and study.more_seeds else study
+    damaged, there = [], []
+    for run in whole.all_runs():
+        if run.run_id in known.index:
+            there.append(run.run_id)
+            continue
+        try:
+            read_valid(store, run)
+        except DamagedRunError as error:
+            damaged.append((run.run_id, str(error)))
+    return StudyResults(whole, known.loc[there], figure, sorted(damaged))
+
+
+def with_trained_seeds(study: Study, frame: RunFrame) -> Study:
+    """Return the study with every seed that a compared method was trained with, whole grid; its own seeds first."""
+    compared = [method for method in study.methods if method.name != study.baseline] or list(study.methods)
+    grids = [study.runs(cell, method, (0,)) for cell in study.cells_list() for method in compared]
+    trained: dict[Settings, set[int]] = {}
+    for run in frame.runs.values():
+        trained.setdefault(settings_from(**{**run.settings, "seed": 0}), set()).add(int(run.settings.get("seed") or 0))
+    whole = [set.intersection(*(trained.get(run, set()) for run in grid)) for grid in grids]
+    seeds = sorted(set().union(*whole) - set(study.seeds))
+    return replace(study, seeds=(*study.seeds, *seeds)) if seeds else study
+
+
+def _check_figure(study: Study, figure: str) -> None:
+    if figure not in FIGURES:
+        parts, measures, hint = ", ".join(METRICS), ", ".join(MEASURES), did_you_mean(figure, (*FIGURES, *MEASURES))
+        raise WrongSettingsError(
+            f"figure must be one of {parts}, or one of {measures}, also with _last and so on, not {figure!r}.{hint}"
+        )
+    base = study.method(study.baseline)
+    if (tried := len(base.variants())) > 1:
+        raise WrongSettingsError(f"{study.name}: the baseline {study.baseline} must have one setting, not {tried}.")
+    run = study.run(study.cells_list()[0], base, base.variants()[0], study.seeds[0])
+    if "second_half_mean" in figure and run.scenario != "stream":
+        raise WrongSettingsError(f"figure {figure} is for streams; {study.name} has last, tail_mean and best.")
+
+
+# The long frame, and from it a row a cell and method
+
+
+def long_frame(study: Study, runs: RunFrame, figure: str) -> pd.DataFrame:
+    """Return the planned runs, a row each: `cell` (its place), `method`, `setting`, `seed`, `run` (its id), `value`, ...
+
+    `value` and `validation` are NaN where a run is not complete (`there`), `gain` is the value minus that of the
+    baseline with the same seed (`base`). `extra` marks further seeds of the baseline. Settings that make the same run
+    are one; the rows of a cell and method are those of the first seed, then of the next.
+    """
+    rows = []
+    for place, cell in enumerate(study.cells_list()):
+        for method in study.methods:
+            grid = [(variant, seed, False) for seed in study.seeds for variant in _distinct(study, cell, method)]
+            grid += [({}, seed, True) for seed in study.extra_seeds if method.name == study.baseline]
+            rows += [
+                (place, method.name, setting_text(variant), seed, study.run(cell, method, variant, seed).run_id, extra)
+                for variant, seed, extra in grid
+            ]
+    frame = pd.DataFrame(rows, columns=["cell", "method", "setting", "seed", "run", "extra"])
+    columns = {"value": f"test_{figure}", "validation": f"validation_{study.figure}", "failed": "failed_at_epoch"}
+    for name, column in columns.items():
+        frame[name] = frame["run"].map(runs[column]).astype(float) if len(runs) else np.nan
+    base = frame[(frame["method"] == study.baseline) & ~frame["extra"]].set_index(["cell", "seed"])["value"]
+    frame["base"] = base.reindex(pd.MultiIndex.from_frame(frame[["cell", "seed"]])).to_numpy()
+    return frame.assign(gain=frame["value"] - frame["base"], there=frame["run"].isin(runs.index), chosen=False)
+
+
+def _distinct(study: Study, cell: Cell, method: Method) -> list[Cell]:
+    """Return the settings of a grid; of those that are the same run, the first."""
+    by_run = {study.run(cell, method, variant, study.seeds[0]): variant for variant in reversed(method.variants())}
+    return list(reversed(by_run.values()))
+
+
+def gains_of(study: Study, values: pd.DataFrame, figure: str) -> pd.DataFrame:
+    """Return a row for every cell and method, in the order of the study, and mark the chosen settings in `values`.
+
+    `seeds` are the complete ones and `choices` their settings; `setting` is the choice of all seeds. `gain` is a `Gain`,
+    None for the baseline and where no seed is complete; `p` is corrected for all comparisons of the study. Of a grid of
+    `k` settings, `best` is the mean of the best one on test, and `best_of_k` that of as many baseline runs.
+    """
+    cells, measure, rows = study.cells_list(), measure_of(figure), []
+    for (place, name), own in values.groupby(["cell", "method"], sort=False):
+        grid, method, is_base = own[~own["extra"]], study.method(name), name == study.baseline
+        k, trouble = len(grid) // len(study.seeds), None  # a row a seed, a column a setting
+        gain, validation = (grid[column].to_numpy().reshape(-1, k) for column in ("gain", "validation"))
+        whole = ~np.isnan(gain).any(1)
+        if measure and own["there"].any() and own["value"].isna().all():
+            trouble = f"no {figure} on record; try {measure}_last, or train again"
+        if k > 1 and np.isnan(validation[whole]).any():
+            trouble = "no validation accuracy to choose a setting by: give the study a validation part"
+            whole[:] = False
+        validation = validation[whole] if k > 1 else np.zeros((whole.sum(), 1))
+        picks = choose_leaving_one_out(validation) if whole.any() else np.zeros(0, dtype=np.intp)
+        chosen = grid.iloc[np.flatnonzero(whole) * k + picks]
+        values.loc[chosen.index, "chosen"] = True
+        shown = grid["setting"].iloc[choose(validation) if whole.any() else 0] if whole.any() or k == 1 else ""
+        row = {
+            "cell": place,
+            "method": name,
+            "setting": shown,
+            "settings": k,
+            "choices": tuple(chosen["setting"]),
+            "seeds": tuple(chosen["seed"]),
+            "planned": len(study.seeds),
+            "runs": int(own["there"].sum()),
+            "runs_planned": len(own),
+            "failed": int(own["failed"].count()),
+            "mean": statistics.fmean(chosen["value"]) if whole.any() else np.nan,
+            "spread": statistics.stdev(chosen["value"]) if whole.sum() > 1 else np.nan,
+            "gain": paired_gain(chosen["gain"], chosen=int(k > 1)) if whole.any() and not is_base else None,
+            "problem": trouble,
+        }
+        row |= _paper(study, cells[place], method, study.paper if measure is None else None)  # it has accuracies only
+        if row["gain"] and k > 1:
+            pool = values["value"][(values["cell"] == place) & (values["method"] == study.baseline)].dropna()
+            row |= _best(study.run(cells[place], method, method.variants()[0], 0), grid, chosen, values, pool.tolist())
+        rows.append(row)
+    optional = dict.fromkeys(("k", "best", "best_gain", "best_of_k", "baseline_mean", "p"), np.nan)
+    gains = pd.DataFrame([{**optional, "extrapolated": False, **row} for row in rows])
+    gains = gains.astype(dict.fromkeys(("gain", "paper", "problem"), object))
+    tested = [place for place, own in enumerate(gains["gain"]) if own is not None and own.seeds > 1]
+    gains.loc[tested, "p"] = holm([gains["gain"][place].p for place in tested])
+    return gains
+
+
+def _paper(study: Study, cell: Cell, method: Method, table: str | None) -> dict[str, Any]:
+    """Return the paper's accuracy and setting, and its gain, for a method in a cell; None and NaN without such."""
+    base, seed = study.method(study.baseline), study.seeds[0]
+    run, plain = (study.run(cell, own, own.variants()[0], seed) for own in (method, base))
+    gain = paper.published_gain(table, run, plain) if method is not base else None
+    return {"paper": paper.published(table, run), "paper_gain": np.nan if gain is None else gain}
+
+
+def _best(
+    run: Settings, grid: pd.DataFrame, chosen: pd.DataFrame, values: pd.DataFrame, pool: list[float]
+) -> dict[str, Any]:
+    """Return the best of a grid on test, one a seed, beside the best of as many runs of the baseline.
+
+    For a method of the paper, ρ = 0 is one of the tries: no weighting with the same mechanism.
+    """
+    whole = grid[grid["seed"].isin(chosen["seed"])]
+    tests: Figures = whole["value"].to_numpy().reshape(len(chosen), -1)
+    if run.weighting == "aol":
+        known = values.drop_duplicates("run").set_index("run")["value"]
+        zeros = known.reindex([replace(run, weighting="none", seed=seed).run_id for seed in chosen["seed"]]).to_numpy()
+        tests = tests if np.isnan(zeros).any() else np.column_stack([zeros, tests])
+    best, expected = tests.max(1), best_of_k(pool, tests.shape[1])
+    row = {
+        "k": tests.shape[1],
+        "best": float(best.mean()),
+        "best_gain": float((best - chosen["base"].to_numpy()).mean()),
+    }
+    if expected is not None:
+        row |= {"best_of_k": expected[0], "extrapolated": expected[1], "baseline_mean": statistics.fmean(pool)}
+    return row
+
+
+def setting_text(variant: Mapping[str, Value]) -> str:
+    """Return a setting of a grid in a few characters.
+
+    >>> setting_text({"rho": 0.5, "level": "class"})
+    'ρ=0.5 class'
+    """
+    words = []
+    for name, value in variant.items():
+        plain = isinstance(value, str) and name in ("level", "mechanism", "loss", "weighting")
+        before = "" if plain else f"{SYMBOLS[name]}=" if name in SYMBOLS else f"{name} "
+        words.append(before + word(value))
+    return " ".join(words)
