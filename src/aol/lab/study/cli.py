@@ -13,10 +13,37 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from aol.cli import UsageError, check_place, choice, chosen_format, command, console, folder, give, path, print_table
-from aol.cli import seed_list, show_help, tell, value, write
-from aol.lab.cli import DEFAULTS, EXECUTION, absolute, add_noted, defaults_of, noted, options_of, progress_for
-from aol.lab.cli import setting_values, train_runs, unchanged, work_of
+from aol.cli import (
+    UsageError,
+    check_place,
+    choice,
+    chosen_format,
+    command,
+    console,
+    folder,
+    give,
+    path,
+    print_table,
+    seed_list,
+    show_help,
+    tell,
+    value,
+    write,
+)
+from aol.lab.cli import (
+    DEFAULTS,
+    EXECUTION,
+    absolute,
+    add_noted,
+    defaults_of,
+    noted,
+    options_of,
+    progress_for,
+    setting_values,
+    train_runs,
+    unchanged,
+    work_of,
+)
 from aol.lab.settings import Settings, Value
 
 if TYPE_CHECKING:
@@ -74,7 +101,7 @@ def _settings(flag: str, name: str, text: str) -> list[Value]:
 
     if name not in DEFAULTS:
         raise UsageError(f"{flag}: {name!r} is not a setting of a run.{did_you_mean(name, DEFAULTS)}")
-    return setting_values(name, text, f"{flag}: {name}")
+    return setting_values(name, text, f"{flag} {name}")
 
 
 def _open(folders: Mapping[str, str], data_dir: str | None, runs: Sequence[Settings]) -> dict[str, AnyPair]:
