@@ -55,28 +55,19 @@ def parts_of(X: np.ndarray, y: np.ndarray, cv: object) -> list[tuple[np.ndarray,
     return list(folds.split(X, y))
 
 
-def rounds_by_hand(estimator, X, y, *, rounds, rho, level, cv, given=None, method="fit", more=None):
+def rounds_by_hand(estimator, X, y, *, rounds, rho, level, cv, given=None, more=None):
     """Return the story, and the estimator on everything of each round; `more` are further arguments of `fit`."""
     more = more or {}
     y, given = np.asarray(y), [1.0] * len(y) if given is None else list(given)
-    story, whole, learners = Story(history=[[] for _ in y]), [], {}
+    story, whole = Story(history=[[] for _ in y]), []
     for _ in range(rounds):
         weight = np.array(weights_by_hand(story, list(y), given, rho, level))
         right = [False] * len(y)
-        for number, (train, test) in enumerate(parts_of(X, y, cv)):
-            if method == "fit":
-                model = clone(estimator).fit(X[train], y[train], sample_weight=weight[train], **more)
-            else:
-                model = learners.setdefault(number, clone(estimator))
-                model.partial_fit(X[train], y[train], classes=np.unique(y), sample_weight=weight[train])
+        for train, test in parts_of(X, y, cv):
+            model = clone(estimator).fit(X[train], y[train], sample_weight=weight[train], **more)
             for i in test:
                 right[i] = bool(model.predict(X[i : i + 1])[0] == y[i])
-        if method == "fit":
-            whole.append(clone(estimator).fit(X, y, sample_weight=weight, **more))
-        else:
-            everything = learners.setdefault("whole", clone(estimator))
-            everything.partial_fit(X, y, classes=np.unique(y), sample_weight=weight)
-            whole.append(everything)
+        whole.append(clone(estimator).fit(X, y, sample_weight=weight, **more))
         for i, answer in enumerate(right):
             before = story.history[i][-1] if story.history[i] else 1
             story.history[i].append(1 if answer else before + 1)

@@ -13,7 +13,7 @@ import random
 from collections import Counter
 from collections.abc import Hashable, Iterator
 from numbers import Real
-from typing import TYPE_CHECKING, TypeAlias
+from typing import Any, TypeAlias
 
 from aol import _check
 from aol._need import framework
@@ -21,15 +21,12 @@ from aol.class_ages import ClassAges, Threshold
 from aol.plugins._records import Recording, Records
 
 with framework("river"):
-    from river import base, compose, linear_model, multiclass, naive_bayes, utils
-
-if TYPE_CHECKING:
-    from narwhals.typing import IntoDataFrame, IntoSeries
+    from river import base, linear_model, multiclass, naive_bayes, utils
 
 Features: TypeAlias = dict[Hashable, object]
 
 
-class AgedClassifier(base.Wrapper, base.MiniBatchClassifier):
+class AgedClassifier(base.Wrapper, base.Classifier):
     r"""Weights the samples of a stream by how long the accuracy of their class has been below a threshold.
 
     After every `step` samples, each class seen in them has an accuracy $r_c$. If it is below the threshold $\tau$, the
@@ -46,8 +43,7 @@ class AgedClassifier(base.Wrapper, base.MiniBatchClassifier):
         classifier: any classifier of River, or a pipeline that ends in one.
         step: samples between two updates of the ages.
         rho: smoothing rate of ages, in [0, 1]; 0 means weights of one.
-        threshold: "median" of the accuracies of the classes seen, another rule, a number in [0, 1], or a function; as
-            in `aol.ClassAges`.
+        threshold: as in `aol.ClassAges`.
         mechanism: "reweight" passes weights to `learn_one` as `w`; "resample" learns a sample a Poisson number of times
             with that mean, as River's samplers do, but the first sample of a class at least once. "auto" reweights if
             the classifier has a `w`, and resamples otherwise.
@@ -56,9 +52,6 @@ class AgedClassifier(base.Wrapper, base.MiniBatchClassifier):
         seed: of the random draws; None for a random seed.
         recorder: records the steps as epochs for `aol report`: a folder, or a function from the ages to an
             `aol.Recorder`. Every step writes the whole record: take larger steps for long streams.
-
-    `learn_many` predicts the whole batch, then learns it with the classifier's own `learn_many`, or row by row if there
-    is none; a step ends with the batch that completes it.
 
     >>> from river import evaluate, linear_model, metrics, preprocessing, datasets
     >>> model = preprocessing.StandardScaler() | AgedClassifier(linear_model.LogisticRegression(), step=50)
@@ -82,29 +75,23 @@ class AgedClassifier(base.Wrapper, base.MiniBatchClassifier):
         if not isinstance(classifier, base.Classifier):
             raise TypeError(f"classifier must be a classifier of River, not {_check.shown(classifier)}.")
         self._ages = ClassAges(rho=_check.number("rho", rho, 0.0, 1.0), threshold=threshold)
-        self.classifier = classifier
+        self.classifier, self.rho, self.threshold = classifier, rho, threshold
         self.step = _check.whole("step", step, 1)
-        self.rho = rho
-        self.threshold = threshold
         self.mechanism = _check.choice("mechanism", mechanism, ("auto", "reweight", "resample"))
         self.memory = _check.whole("memory", memory, 0)
-        self.seed = seed
-        self.recorder = recorder
+        self.seed, self.recorder = seed, recorder
         self._records = Records(recorder)
-        self._names: list[str] = []  # of the classes, for the record
         self._reweigh = mechanism != "resample" and _takes_weight(classifier)
         if mechanism == "reweight" and not self._reweigh:
             raise ValueError(f'mechanism="reweight" needs a w in learn_one, which {classifier} does not have.')
         self._rng = random.Random(seed)
-        self._since = 0  # samples of the present step
-        self._offered = 0  # to the memory
+        self._since = self._offered = 0  # samples of the present step, and samples offered to the memory
         self._place: dict[Hashable, int] = {}  # of each class among the ages, in the order they came
+        self._names: list[str] = []  # of the classes, for the record
         self._right: Counter[Hashable] = Counter()
         self._total: Counter[Hashable] = Counter()
         self._weight: dict[Hashable, float] = {}
         self._kept: list[tuple[Features, Hashable]] = []
-
-    # What is known
 
     @property
     def class_age(self) -> dict[Hashable, float]:
@@ -117,17 +104,15 @@ class AgedClassifier(base.Wrapper, base.MiniBatchClassifier):
         """The current weight of each class, with mean one over the classes of the last step."""
         return {label: self._weight.get(label, 1.0) for label in self._place}
 
-    # One sample at a time
-
-    def predict_one(self, x: Features, **kwargs: object) -> Hashable:
+    def predict_one(self, x: Features, **kwargs: Any) -> Hashable:
         """Return the prediction of the classifier."""
         return self.classifier.predict_one(x, **kwargs)
 
-    def predict_proba_one(self, x: Features, **kwargs: object) -> dict[Hashable, float]:
+    def predict_proba_one(self, x: Features, **kwargs: Any) -> dict[Hashable, float]:
         """Return the probabilities of the classifier; weights shift them towards old classes."""
         return self.classifier.predict_proba_one(x, **kwargs)
 
-    def learn_one(self, x: Features, y: Hashable, *, w: float = 1.0, **kwargs: object) -> None:
+    def learn_one(self, x: Features, y: Hashable, *, w: float = 1.0, **kwargs: Any) -> None:
         """Predict the sample, then learn it with the weight of its class, times `w`."""
         answer = None if self.memory else self.classifier.predict_one(x)
         weight = self._weigh(y, w)
@@ -137,14 +122,10 @@ class AgedClassifier(base.Wrapper, base.MiniBatchClassifier):
             for _ in range(self._times(weight, new=y not in self._place)):
                 self.classifier.learn_one(x, y, **kwargs)
         self._note(x, y, answer)
-        self._end_of_step(1)
+        self._end_of_step()
 
     def _weigh(self, y: Hashable, w: float) -> float:
-        try:
-            usable = 0 <= w < math.inf
-        except TypeError:
-            usable = False
-        if not usable:
+        if not (isinstance(w, Real) and 0 <= w < math.inf):
             raise ValueError(f"w must be a number of 0 or more, not {_check.shown(w)}.")
         return w * self._weight.get(y, 1.0)
 
@@ -170,17 +151,16 @@ class AgedClassifier(base.Wrapper, base.MiniBatchClassifier):
         self._total[y] += 1
         self._right[y] += bool(answer == y)
 
-    def _end_of_step(self, samples: int) -> None:
+    def _end_of_step(self) -> None:
         """Update the ages if the step is complete."""
-        self._since += samples
+        self._since += 1
         if self._since < self.step:
             return
         for x, y in self._kept:
             self._count(y, self.classifier.predict_one(x))
         self._ages.grow(len(self._place))
         self._records.begin(self._ages, classes=self._names)
-        place = [self._place[y] for y in self._total]
-        right = [self._right[y] for y in self._total]
+        place, right = [self._place[y] for y in self._total], [self._right[y] for y in self._total]
         wrong = [total - self._right[y] for y, total in self._total.items()]
         self._ages.observe(place * 2, [True] * len(place) + [False] * len(place), times=right + wrong)
         self._ages.advance(sync=False)  # a matter of this process alone
@@ -190,57 +170,6 @@ class AgedClassifier(base.Wrapper, base.MiniBatchClassifier):
         self._right.clear()
         self._total.clear()
         self._since = 0
-
-    # Many at a time
-
-    def predict_many(self, X: IntoDataFrame, **kwargs: object) -> IntoSeries:
-        """Return the predictions of the classifier, as a series of the kind of `X`."""
-        if _learns_many(self.classifier):
-            return self.classifier.predict_many(X, **kwargs)
-        frame = utils.dataframe.into_frame(X)
-        answers = [self.predict_one(x, **kwargs) for x in frame.iter_rows(named=True)]
-        return utils.dataframe.to_native_series(answers, name=None, like=frame)
-
-    def predict_proba_many(self, X: IntoDataFrame, **kwargs: object) -> IntoDataFrame:
-        """Return the probabilities of the classifier, one column per class."""
-        if _learns_many(self.classifier):
-            return self.classifier.predict_proba_many(X, **kwargs)
-        frame = utils.dataframe.into_frame(X)
-        answers = [self.predict_proba_one(x, **kwargs) for x in frame.iter_rows(named=True)]
-        labels = dict.fromkeys(label for answer in answers for label in answer)
-        columns = {label: [answer.get(label, 0.0) for answer in answers] for label in labels}
-        return utils.dataframe.to_native_frame(columns, like=frame)
-
-    def learn_many(self, X: IntoDataFrame, y: IntoSeries, *, w: float | IntoSeries = 1.0, **kwargs: object) -> None:
-        """Predict a batch, then learn it with the weights of its classes, times `w`."""
-        frame, series = utils.dataframe.into_frame(X), utils.dataframe.into_series(y)
-        rows, labels = list(frame.iter_rows(named=True)), series.to_list()
-        given = [float(w)] * len(rows) if isinstance(w, Real) else utils.dataframe.into_series(w).to_list()
-        if len(labels) != len(rows) or len(given) != len(rows):
-            raise ValueError(f"X, y and w must be equally long, not {len(rows)}, {len(labels)} and {len(given)}.")
-        if not _learns_many(self.classifier):
-            for x, label, each in zip(rows, labels, given, strict=True):
-                self.learn_one(x, label, w=each, **kwargs)
-            return
-        answers: list[Hashable] = [None] * len(rows)
-        if not self.memory:  # before it has learned anything, not every classifier can answer a batch
-            some = utils.dataframe.into_series(self.classifier.predict_many(X)).to_list() if self._place else None
-            answers = some or [self.classifier.predict_one(x) for x in rows]
-        weights = [self._weigh(label, each) for label, each in zip(labels, given, strict=True)]
-        if self._reweigh:
-            weight = utils.dataframe.to_native_series(weights, name="w", like=frame)
-            self.classifier.learn_many(X, y, w=weight, **kwargs)
-        else:
-            drawn: list[int] = []
-            known = set(self._place)
-            for i, label in enumerate(labels):
-                drawn += [i] * self._times(weights[i], new=label not in known)
-                known.add(label)
-            if drawn:
-                self.classifier.learn_many(frame[drawn].to_native(), series[drawn].to_native(), **kwargs)
-        for x, label, answer in zip(rows, labels, answers, strict=True):
-            self._note(x, label, answer)
-        self._end_of_step(len(rows))
 
     # Conventions of River
 
@@ -254,9 +183,7 @@ class AgedClassifier(base.Wrapper, base.MiniBatchClassifier):
         yield {"classifier": naive_bayes.GaussianNB(), "step": 20, "memory": 30}
 
     def _unit_test_skips(self) -> set[str]:
-        # Answering a batch before learning it is deliberately not what learn_one does row by row.
-        batches = {"check_learn_many_matches_learn_one"} if _learns_many(self.classifier) else set()
-        return self.classifier._unit_test_skips() | batches
+        return self.classifier._unit_test_skips()
 
 
 def _takes_weight(model: base.Classifier) -> bool:
@@ -269,13 +196,3 @@ def _takes_weight(model: base.Classifier) -> bool:
     if isinstance(model, multiclass.OneVsRestClassifier | multiclass.OneVsOneClassifier):
         return _takes_weight(model.classifier)
     return "w" in inspect.signature(model.learn_one).parameters
-
-
-def _learns_many(model: base.Classifier) -> bool:
-    """Return whether a classifier, or every step of a pipeline, takes whole batches."""
-    if isinstance(model, compose.Pipeline):
-        *before, last = model.steps.values()
-        return all(hasattr(each, "transform_many") for each in before) and _learns_many(last)
-    if isinstance(model, multiclass.OneVsRestClassifier):
-        return _learns_many(model.classifier)
-    return isinstance(model, base.MiniBatchClassifier)

@@ -10,14 +10,9 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from aol.plugins.sklearn import AgedClassifier, OffsetClassifier
 
 CHECKED = [
-    AgedClassifier(LogisticRegression(), rounds=3),
-    AgedClassifier(LogisticRegression(), rounds=3, level="sample", cv=2),
-    AgedClassifier(LogisticRegression(), cv="train"),
-    AgedClassifier(GaussianNB(), keep="best", cv=3),
-    AgedClassifier(GaussianNB(), method="partial_fit", cv=3),
-    OffsetClassifier(LogisticRegression()),
-    OffsetClassifier(GaussianNB(), tau=2.0),
-    OffsetClassifier(RidgeClassifier()),
+    AgedClassifier(LogisticRegression(), rounds=2, level="sample", cv=2),
+    AgedClassifier(GaussianNB(), cv="train", class_weight="balanced"),
+    OffsetClassifier(RidgeClassifier(), tau=2.0),
     OffsetClassifier(LogisticRegression(), offsets="error", cv=3),
 ]
 

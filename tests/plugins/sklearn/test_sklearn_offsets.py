@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 import pytest
-import sklearn
 import torch
 from sklearn.base import clone
 from sklearn.datasets import make_classification
@@ -13,7 +12,7 @@ from sklearn.ensemble import RandomForestClassifier, VotingClassifier
 from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import LinearRegression, LogisticRegression, RidgeClassifier
 from sklearn.metrics import balanced_accuracy_score
-from sklearn.model_selection import GridSearchCV, GroupKFold, StratifiedKFold, cross_val_predict, train_test_split
+from sklearn.model_selection import GridSearchCV, StratifiedKFold, cross_val_predict, train_test_split
 from sklearn.neighbors import KNeighborsClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
@@ -165,16 +164,6 @@ def test_a_frozen_estimator_is_not_fitted_again(offsets):
     if offsets == "error":
         scores = torch.tensor(plain.predict_log_proba(X[600:]))
         assert model.offsets_ == pytest.approx(aol.fit_offsets(scores, y[600:]).numpy(), abs=1e-4)
-
-
-def test_groups_are_routed_to_the_splitter():
-    X, y = skewed()
-    groups = np.arange(len(y)) % 7
-    with sklearn.config_context(enable_metadata_routing=True):
-        model = OffsetClassifier(LogisticRegression(), offsets="error", cv=GroupKFold(3))
-        routed = model.fit(X, y, groups=groups).offsets_
-    parts = list(GroupKFold(3).split(X, y, groups))
-    assert routed == pytest.approx(OffsetClassifier(LogisticRegression(), offsets="error", cv=parts).fit(X, y).offsets_)
 
 
 def test_offsets_of_ones_own_are_subtracted():

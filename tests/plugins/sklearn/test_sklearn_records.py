@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_wine
 from sklearn.ensemble import RandomForestClassifier
-from sklearn.linear_model import LogisticRegression, Perceptron, SGDClassifier
+from sklearn.linear_model import LogisticRegression, Perceptron
 from sklearn.metrics import log_loss
 from sklearn.model_selection import GridSearchCV, cross_val_predict
 from sklearn.naive_bayes import GaussianNB
@@ -47,7 +47,6 @@ def test_rounds_are_epochs_of_the_record(tmp_path: Path) -> None:
         (LinearSVC(random_state=0), {"cv": 2}),
         (Perceptron(), {"cv": 2}),
         (LogisticRegression(), {"cv": "train"}),
-        (SGDClassifier(random_state=0), {"cv": 2, "method": "partial_fit"}),
     ],
     ids=lambda each: type(each).__name__,
 )
@@ -58,14 +57,6 @@ def test_whatever_estimators_answer_with_is_recorded(estimator, options: dict, t
     assert read_run(tmp_path / "run").curves["train_accuracy"] == pytest.approx((ages == 1).mean(1), abs=0.02)
 
 
-def test_a_warm_start_goes_on_and_a_new_fit_does_not(tmp_path: Path) -> None:
-    model = AgedClassifier(GaussianNB(), rounds=2, cv=2, warm_start=True, recorder=tmp_path / "run").fit(X, y)
-    model.fit(X, y)
-    assert read_run(tmp_path / "run").epochs.tolist() == [1, 2, 3, 4]
-    with pytest.raises(ValueError, match="already holds a record"):
-        model.set_params(warm_start=False).fit(X, y)
-
-
 def test_a_fit_that_fails_releases_the_folder(tmp_path: Path) -> None:
     class Failing(GaussianNB):
         def predict_proba(self, X):
@@ -74,19 +65,6 @@ def test_a_fit_that_fails_releases_the_folder(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match="out of luck"):
         AgedClassifier(Failing(), cv=2, recorder=tmp_path / "run").fit(X, y)
     AgedClassifier(GaussianNB(), cv=2, recorder=tmp_path / "run").fit(X, y)
-
-
-def test_steps_of_a_stream_are_recorded(tmp_path: Path) -> None:
-    order = np.random.default_rng(0).permutation(len(y))
-    model = AgedClassifier(GaussianNB(), recorder=tmp_path / "run")
-    right = []
-    for part in np.array_split(order, 4):
-        if hasattr(model, "estimator_"):
-            right.append(np.mean(model.predict(X[part]) == y[part]))
-        model.partial_fit(X[part], y[part], classes=[0, 1, 2])
-    run = read_run(tmp_path / "run")
-    assert run.curves["train_accuracy"] == pytest.approx(right)
-    assert run.over_time["smoothed_age"][-1] == pytest.approx(model.class_age_, rel=1e-5)
 
 
 def test_a_function_may_name_the_folder_of_each_fit_of_a_search(tmp_path: Path) -> None:

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from sklearn.datasets import make_classification
 from sklearn.ensemble import BaggingClassifier, RandomForestClassifier
-from sklearn.linear_model import LogisticRegression, SGDClassifier
-from sklearn.model_selection import KFold, ShuffleSplit, StratifiedKFold
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import KFold, ShuffleSplit
 from sklearn.naive_bayes import GaussianNB
 from sklearn.tree import DecisionTreeClassifier
 
@@ -28,30 +28,25 @@ def skewed():
 
 # Trees are no part of this: they break ties by the last bit of a weight.
 CASES = [
-    (estimator, level, cv, method)
-    for estimator, method in (
-        (LogisticRegression(), "fit"),
-        (GaussianNB(), "fit"),
-        (SGDClassifier(loss="log_loss", random_state=0), "partial_fit"),
-    )
+    (estimator, level, cv)
+    for estimator in (LogisticRegression(), GaussianNB())
     for level in ("class", "sample")
     for cv in ("train", 3, KFold(4, shuffle=True, random_state=1))
 ]
 
 
-@pytest.mark.parametrize(("estimator", "level", "cv", "method"), CASES)
+@pytest.mark.parametrize(("estimator", "level", "cv"), CASES)
 @pytest.mark.parametrize("weighted", [False, True])
-def test_rounds_agree_with_rounds_by_hand(skewed, estimator, level, cv, method, weighted):
+def test_rounds_agree_with_rounds_by_hand(skewed, estimator, level, cv, weighted):
     X, y = skewed
     given = np.random.default_rng(0).integers(1, 4, len(y)).astype(float) if weighted else None
-    kind = {"rounds": 4, "rho": 0.5, "level": level, "cv": cv, "method": method}
+    kind = {"rounds": 4, "rho": 0.5, "level": level, "cv": cv}
     story, whole = rounds_by_hand(estimator, X, y, given=given, **kind)
     model = AgedClassifier(estimator, **kind).fit(X, y, sample_weight=given)
     assert any(not all(right) for right in story.right)  # otherwise nothing was tested
     assert model.ages_.tolist() == [ages[-1] for ages in story.history]
     assert model.sample_weight_ == pytest.approx(story.weights[-1], rel=1e-5)
     assert model.scores_ == pytest.approx(story.scores)
-    assert model.round_ == 4
     assert np.array_equal(model.predict(X), whole[-1].predict(X))
     assert model.predict_proba(X) == pytest.approx(whole[-1].predict_proba(X), rel=1e-4, abs=1e-9)
     ema, given = story.ema(0.5), [1.0] * len(y) if given is None else given
@@ -103,20 +98,6 @@ def test_answers_on_the_training_set_say_nothing_of_an_estimator_that_knows_it_b
     assert held_out.class_age_[2] > held_out.class_age_[0]
 
 
-@pytest.mark.parametrize("method", ["fit", "partial_fit"])
-def test_the_best_round_is_kept_on_request(skewed, method):
-    X, y = skewed
-    estimator = LogisticRegression() if method == "fit" else SGDClassifier(loss="log_loss", random_state=4)
-    kind = {"rounds": 6, "rho": 1.0, "cv": 3, "method": method, "level": "sample"}
-    model = AgedClassifier(estimator, keep="best", **kind).fit(X, y)
-    best = int(np.argmax(model.scores_)) + 1
-    assert model.round_ == best < 6  # the first of equals, and here not the last: otherwise nothing was tested
-    alone = AgedClassifier(estimator, **{**kind, "rounds": best}).fit(X, y)
-    assert np.array_equal(model.sample_weight_, alone.sample_weight_)
-    assert np.array_equal(model.predict_proba(X), alone.predict_proba(X))
-    assert len(model.scores_) == 6
-
-
 @pytest.mark.parametrize("kind", [RandomForestClassifier, BaggingClassifier])
 def test_a_forest_answers_out_of_its_bags(skewed, kind):
     X, y = skewed
@@ -148,31 +129,6 @@ def test_samples_that_no_fold_asks_about_stay_as_they_are(skewed):
     assert model.ages_[~asked].max() == 1 < model.ages_[asked].max()
     weight = model.sample_weight_[~asked]
     assert weight == pytest.approx(np.full(len(weight), weight[0]))
-
-
-@pytest.mark.parametrize("method", ["fit", "partial_fit"])
-@pytest.mark.parametrize("cv", ["train", 3, StratifiedKFold(3, shuffle=True)])
-def test_a_warm_start_goes_on_where_the_last_fit_stopped(skewed, method, cv):
-    X, y = skewed
-    estimator = GaussianNB() if method == "fit" else SGDClassifier(loss="log_loss", random_state=0)
-    kind = {"cv": cv, "method": method, "warm_start": True}
-    twice = AgedClassifier(estimator, rounds=3, **kind).fit(X, y).fit(X, y)
-    assert len(twice.scores_) == 6
-    assert twice.round_ == 6
-    if isinstance(cv, StratifiedKFold):
-        return  # drawn once and kept, but another object draws others
-    once = AgedClassifier(estimator, rounds=6, **kind).fit(X, y)
-    assert np.array_equal(once.ages_, twice.ages_)
-    assert np.array_equal(once.sample_weight_, twice.sample_weight_)
-    assert np.array_equal(once.predict_proba(X), twice.predict_proba(X))
-
-
-def test_without_a_warm_start_fit_begins_anew(skewed):
-    X, y = skewed
-    model = AgedClassifier(LogisticRegression(), rounds=2).fit(X, y)
-    first = model.ages_.copy()
-    assert np.array_equal(model.fit(X, y).ages_, first)
-    assert len(model.scores_) == 2
 
 
 def test_folds_fitted_side_by_side_give_the_same(skewed):

@@ -137,17 +137,6 @@ def test_a_data_frame_reaches_the_trees_as_it_is(estimator):
         plain.fit(numbers, labels).predict(numbers[["acid", "alcohol", "ash", "alkaline"]])
 
 
-def test_a_data_frame_streams_in_by_steps():
-    from sklearn.linear_model import SGDClassifier
-
-    frame = table().drop(columns="kind")
-    model = AgedClassifier(SGDClassifier(random_state=0))
-    model.partial_fit(frame, y, classes=[0, 1, 2]).partial_fit(frame, y)
-    assert model.feature_names_in_.tolist() == list(frame.columns)
-    with pytest.raises(ValueError, match="feature names should match"):
-        model.partial_fit(frame[["ash", "acid", "alcohol", "alkaline"]], y)
-
-
 def test_the_example_prints_its_table():
     command = [sys.executable, str(ROOT / "examples" / "boosted_trees.py"), "--data", "wine", "--model", "xgboost"]
     done = subprocess.run([*command, "--seeds", "2", "--rounds", "2"], capture_output=True, text=True, timeout=PATIENCE)

@@ -91,15 +91,6 @@ def test_margins_move_between_rounds_as_by_hand(name, signal):
     assert model.predict_proba(X) == pytest.approx(by_hand(name, X, y, offset).predict_proba(X), abs=1e-5)
 
 
-def test_a_warm_start_goes_on_with_the_margins():
-    X, y = skewed(3)
-    kind = {"rho": 0.0, "cv": 3, "margins": "error"}
-    whole = AgedClassifier(TREES["lightgbm"], rounds=4, **kind).fit(X, y)
-    parts = AgedClassifier(TREES["lightgbm"], rounds=2, warm_start=True, **kind).fit(X, y)
-    parts.fit(X, y)
-    assert parts.offset_ == pytest.approx(whole.offset_)
-
-
 def test_a_class_that_a_fold_lacks_has_no_column():
     X, y = skewed(3)
     kept = np.r_[np.flatnonzero(y != 2), np.flatnonzero(y == 2)[:2]]
@@ -138,7 +129,6 @@ def test_scores_of_trees_can_be_adjusted_afterwards(name, offsets):
         ({"margins": "counts"}, ValueError, "margins must be one of"),
         ({"offset": "age"}, ValueError, "offset must be one of"),
         ({"offset": [1.0]}, ValueError, "offset must hold one finite number for each of 3 classes"),
-        ({"offset": "counts", "method": "partial_fit"}, ValueError, "offset and margins are for fit"),
     ],
 )
 def test_bad_input_gets_one_clear_sentence(options, error, named):
