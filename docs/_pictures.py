@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import torch
 from PIL import Image
-from sklearn.datasets import load_digits
+from sklearn.datasets import load_digits, load_sample_image
 from sklearn.model_selection import train_test_split
 from torch import Tensor, nn
 
@@ -323,6 +323,28 @@ def resume() -> Figure:
     return figure
 
 
+def large() -> Figure:
+    """Show what evaluation and the first epochs of training see of one photo."""
+    from aol.lab.data import StoredImages, open_data
+    from aol.lab.data.encoded_images import draw_crops
+
+    with tempfile.TemporaryDirectory() as folder:
+        for name in ("train/a/0.png", "train/b/0.png", "test/a/0.png", "test/b/0.png"):
+            (Path(folder) / name).parent.mkdir(parents=True)
+            Image.fromarray(load_sample_image("china.jpg")).save(Path(folder) / name)
+        train = open_data(folder).train
+        assert isinstance(train, StoredImages)
+        draws = [draw_crops(2, seed=0, epoch=epoch)[0] for epoch in range(5)]
+        views = {"evaluation": train.view(0, None, 224)}
+        views |= {f"training, epoch {epoch + 1}": train.view(0, drawn, 224) for epoch, drawn in enumerate(draws)}
+    figure, columns = panels(6, height=1.35)
+    for axes, (title, pixels) in zip(columns, views.items(), strict=True):
+        axes.imshow(pixels.numpy())
+        axes.set_title(title)
+        axes.axis("off")
+    return figure
+
+
 def runs() -> Figure:
     """Draw weights of the classes for eleven values of ρ, trained at once."""
     data, rho = digits(), torch.linspace(0, 1, 11)
@@ -464,7 +486,7 @@ def save(name: str, figure: Figure) -> None:
 PLAIN: dict[str, Callable[[], Figure]] = {
     "loop": loop, "margins": margins, "resample": resample, "streams": streams, "arrivals": arrivals,
     "hidden-minorities": hidden_minorities, "distributed": lambda: of_processes("distributed.md"), "resume": resume,
-    "runs": runs, "sklearn": sklearn, "boosted-trees": boosted_trees, "river": river,
+    "large": large, "runs": runs, "sklearn": sklearn, "boosted-trees": boosted_trees, "river": river,
     "transformers": transformers,
 }  # fmt: skip
 FRAMEWORKS: dict[str, Callable[[], Figure]] = {
