@@ -51,7 +51,7 @@ def test_episodes_and_their_survival_are_those_of_a_walk_along_every_sample(grow
     for d in range(1, 26):
         assert found.ended[d] == sum(length == d and over for length, over in told)
         assert found.open[d] == sum(length == d and not over for length, over in told)
-    assert found.total == len(told)
+    assert (found.ended + found.open).sum() == len(told)
     assert kaplan_meier(found) == pytest.approx(naive_kaplan_meier(told))
 
 
@@ -81,7 +81,7 @@ def test_an_error_under_way_when_the_record_begins_is_left_out_and_the_next_one_
 
 def test_no_error_at_all_survives_nothing() -> None:
     (found,) = episodes(Answers(pack(np.ones((3, 2), bool)), None, 2), np.zeros(2, int))
-    assert found.total == 0
+    assert (found.ended + found.open).sum() == 0
     assert kaplan_meier(found).tolist() == [1.0]
     never = kaplan_meier(Episodes(np.zeros(4, int), np.array([0, 0, 3, 0])))
     assert never.tolist() == [1.0] * 3

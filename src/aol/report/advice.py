@@ -211,7 +211,7 @@ def _remedy(data: RunData, rare: Masks, methods: Sequence[MethodRow]) -> str:
         return f"Here {gain_text(better[0])}: use it, or collect more samples."
     weight = data.last("weight")
     known = np.zeros(0) if weight is None else weight[rare & np.isfinite(weight)]
-    if known.size and known.mean() > 1.2 and not _own_loop(data):
+    if known.size and known.mean() > 1.2 and "weighting" in data.run.settings:  # else nobody knows whether it was used
         return f"They already have {known.mean():.1f} times the mean weight: more samples would help more than weight."
     if tried:
         return f"Nothing tried here gained for certain; the most: {gain_text(tried[0])}. More samples would help."
@@ -229,14 +229,9 @@ def _offsets(data: RunData) -> str:
     return f"margins ({_name(data, '--margin counts or probability', 'aol.logit_offsets or aol.Margins')})"
 
 
-def _own_loop(data: RunData) -> bool:
-    """Return whether a `Recorder` wrote the run: flags do not apply, and nobody knows whether weights were used."""
-    return "weighting" not in data.run.settings
-
-
 def _name(data: RunData, flag: str, function: str) -> str:
     """Return what to use: a flag of the command line or, in a loop of one's own, a function of the library."""
-    return function if _own_loop(data) else flag
+    return flag if "weighting" in data.run.settings else function
 
 
 def _memorised(data: RunData) -> Iterator[Advice]:

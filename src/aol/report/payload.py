@@ -202,12 +202,12 @@ def _survival(run: Run, samples: Samples) -> list[Json]:
         group[part.classes] = number
     shown: list[Json] = []
     for part, errors in zip(of_sizes, episodes(samples.answers, group[samples.label]), strict=False):
-        share = kaplan_meier(errors)
+        share, total = kaplan_meier(errors), int((errors.ended + errors.open).sum())
         kept, gone = spread(len(share), POINTS // 5), np.flatnonzero(share <= 0.5)
-        if errors.total:
+        if total:
             shown.append(
                 {
-                    "name": part.name, "t": kept.tolist(), "share": numbers(share[kept], 4), "episodes": errors.total,
+                    "name": part.name, "t": kept.tolist(), "share": numbers(share[kept], 4), "episodes": total,
                     "open": int(errors.open.sum()), "median": int(gone[0]) if gone.size else None,
                 }
             )  # fmt: skip

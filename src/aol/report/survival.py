@@ -16,11 +16,6 @@ class Episodes(NamedTuple):
     ended: Ints
     open: Ints
 
-    @property
-    def total(self) -> int:
-        """How many there were."""
-        return int(self.ended.sum() + self.open.sum())
-
 
 def episodes(answers: Answers, group: Ints) -> list[Episodes]:
     """Return the error episodes of samples by group: unbroken stretches of age above one, as long as the age less one.

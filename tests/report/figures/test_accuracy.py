@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from aol.report.figures import draw
-from aol.report.figures.accuracy import MOST, accuracy_curves, curve, head_middle_tail, highlighted
+from aol.report.figures.accuracy import MOST, accuracy_curves, curve, foremost, head_middle_tail
 from aol.report.figures.summary import methods, parts
 from aol.report.run_data import RunData
 from tests.support.made_runs import changed, frame, make_data, method_of
@@ -60,16 +60,13 @@ def test_a_reading_taken_now_and_then_is_drawn_where_all_seeds_have_it() -> None
     assert accuracy_curves(methods(frame(changed(one, curves={})))) is None
 
 
-def test_of_too_many_methods_the_first_and_the_best_have_colours_and_the_rest_are_grey() -> None:
-    many = [data for number in range(20) for data in seeds_of(f"m{number}", [0.3 + 0.02 * number])]
-    chosen = highlighted(methods(frame(*many)))
-    assert chosen == [number == 0 or number >= 20 - MOST + 1 for number in range(20)]
-    figure = accuracy_curves(methods(frame(*many)))
+def test_of_too_many_methods_the_first_and_the_best_are_drawn() -> None:
+    many = methods(frame(*(data for number in range(20) for data in seeds_of(f"m{number}", [0.3 + 0.02 * number]))))
+    wanted = [f"m{number}" for number in range(20) if number == 0 or number >= 20 - MOST + 1]
+    assert [method.name for method in foremost(many)] == wanted
+    figure = accuracy_curves(many)
     assert figure is not None
-    names = [text.get_text() for text in figure.legends[0].get_texts()]
-    assert names[-1] == "13 others"
-    assert len(names) == MOST + 1
-    assert sum(line.get_color() == "#BBBBBB" for line in figure.axes[0].lines) == 13 + 1
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == wanted
 
 
 def test_bars_are_the_accuracies_of_head_middle_and_tail() -> None:

@@ -98,7 +98,7 @@ def test_wrong_formats_and_places_are_said_so(wrong: tuple[str, ...], tmp_path: 
         draw(frame(make_data()), tmp_path / "x", wrong)
     assert not (tmp_path / "x").exists()
     (tmp_path / "file").write_text("")
-    with pytest.raises(ValueError, match="is a file, not a folder"):
+    with pytest.raises(OSError, match="file"):
         draw(frame(make_data()), tmp_path / "file", ("png",))
 
 

@@ -36,9 +36,6 @@ def draw(runs: RunFrame, folder: str | os.PathLike[str], formats: Sequence[str] 
     if wrong or not formats:
         raise ValueError(f"formats must be some of {', '.join(style.FORMATS)}, not {wrong[0] if wrong else 'none'!r}.")
     style.matplotlib()
-    place = Path(folder)
-    if place.exists() and not place.is_dir():
-        raise ValueError(f"{place} is a file, not a folder for figures.")
     shown = methods(runs[runs["epochs_done"] > 0]) if len(runs) else []
     figures = [(name, function(shown)) for name, function in OF_METHODS.items()]
     figures += [(name, function(group)) for name, function in BY_SIZES.items() for group in by_sizes(shown)]
@@ -49,4 +46,4 @@ def draw(runs: RunFrame, folder: str | os.PathLike[str], formats: Sequence[str] 
     ]
     names = unlike((name for name, _ in figures), "-{}")
     drawn = [(name, figure) for name, (_, figure) in zip(names, figures, strict=True) if figure is not None]
-    return [path for name, figure in drawn for path in style.save(figure, place, name, formats)]
+    return [path for name, figure in drawn for path in style.save(figure, Path(folder), name, formats)]

@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _READING = "test_accuracy"
-MOST = 7  # methods that have a colour of their own
-_PALE = "#BBBBBB"  # lines of the others
+MOST = 7  # methods: so many have a colour of their own
 _WIDEST = 9  # letters of two sizes that fit below a group of bars; more take two lines
 
 
@@ -74,36 +73,26 @@ def _label(name: str, runs: int) -> str:
     return style.shorten(name, 44) + (f" ({runs} seeds)" if runs > 1 else "")
 
 
-def highlighted(methods: list[Method]) -> list[bool]:
-    """Say which methods get a colour: all, or of too many those best in the end, and the first."""
-    if len(methods) <= MOST:
-        return [True] * len(methods)
-    ends = [np.nan_to_num(at_end(method)[0], nan=-np.inf) for method in methods]
-    best = sorted(range(1, len(methods)), key=lambda place: -ends[place])[: MOST - 1]
-    return [place == 0 or place in best for place in range(len(methods))]
+def foremost(methods: list[Method]) -> list[Method]:
+    """Return the methods that are drawn: all, or of more than seven the first and those that are best in the end."""
+    best = sorted(methods[1:], key=lambda method: -np.nan_to_num(at_end(method)[0], nan=-np.inf))[: MOST - 1]
+    return [method for method in methods if method is methods[0] or any(method is one for one in best)]
 
 
 @style.styled
 def accuracy_curves(methods: list[Method]) -> Figure | None:
-    """Return the test accuracy of all methods over time, bands of one standard deviation; None where none was read."""
-    curves = [(curve(method), own) for method, own in zip(methods, highlighted(methods), strict=True)]
-    named = [line for line, own in curves if line is not None and own]
-    others = [line for line, own in curves if line is not None and not own]
-    if not named and not others:
+    """Return the test accuracy of methods over time, bands of one standard deviation; None where none was read."""
+    lines = [line for line in map(curve, foremost(methods)) if line is not None]
+    if not lines:
         return None
-    words = [_label(line.name, line.runs) for line in named]
-    words += [f"{len(others)} other{'s' * (len(others) > 1)}"] if others else []
-    figure, (axes,) = style.panels(1.75 + style.legend_height(words))
-    for line in others:
-        axes.plot(line.x, 100 * line.mean, color=_PALE, linewidth=0.6, zorder=1)
-    for number, line in enumerate(named):
-        draw_curve(axes, line, number, words[number], alpha=band_alpha(len(named)))
-    if others:
-        axes.plot([], [], color=_PALE, linewidth=0.6, label=words[-1])
+    labels = [_label(line.name, line.runs) for line in lines]
+    figure, (axes,) = style.panels(1.75 + style.legend_height(labels))
+    for number, line in enumerate(lines):
+        draw_curve(axes, line, number, labels[number], alpha=band_alpha(len(lines)))
     longest = max((method.runs[0] for method in methods), key=lambda run: len(run.epochs))
     style.set_time_axis(axes, longest.epochs, time_unit(longest))
     axes.margins(x=0.01)
-    return _finished(figure, axes, words)
+    return _finished(figure, axes, labels)
 
 
 def _finished(figure: Figure, axes: Axes, labels: Sequence[str]) -> Figure:
@@ -119,12 +108,11 @@ def _finished(figure: Figure, axes: Axes, labels: Sequence[str]) -> Figure:
 @style.styled
 def head_middle_tail(methods: list[Method]) -> Figure | None:
     """Return bars of test accuracy by part of the classes, whose sizes must be equal; None where it was not read."""
-    shown = [method for method, own in zip(methods, highlighted(methods), strict=True) if own]
     run = methods[0].runs[0]
     of_sizes = parts(run.counts or [0] * len(run.classes))
     names = [f"{part.name}_accuracy" for part in of_sizes] if len(of_sizes) > 1 else []
     names.append("balanced_accuracy")
-    shown = [method for method in shown if not np.isnan(at_end(method, names[-1])[0])]
+    shown = [method for method in foremost(methods) if not np.isnan(at_end(method, names[-1])[0])]
     if not shown:
         return None
     labels = [_label(method.name, len(method.runs)) for method in shown]
