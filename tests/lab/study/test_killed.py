@@ -20,6 +20,7 @@ import pytest
 
 from aol._files import write_atomically
 from aol.lab.train import driver
+from aol.lab.train.group_training import Context
 from aol.lab.train.groups import RunGroup
 from aol.records.store import Store
 from tests.support.running import forked, status_of
@@ -52,11 +53,11 @@ def pretend(straight: Path) -> None:
     """Let this process take from that folder what training would give."""
     known = {run.id: run for run in Store(straight)}
 
-    def train_group(group: RunGroup, _pairs: object, _options: object, store: Store, *_: object, **__: object) -> bool:
+    def train_group(group: RunGroup, context: Context, _stop: object) -> bool:
         write_atomically(group.checkpoint, b"")
         for finished in (False, True):
             for run in group.runs:
-                store.write(replace(known[run.run_id], trained_together=len(group.runs), finished=finished))
+                context.store.write(replace(known[run.run_id], trained_together=len(group.runs), finished=finished))
         return True
 
     driver.train_group = train_group  # type: ignore[assignment]

@@ -41,12 +41,12 @@ class Heard(Silent):
     def say(self, text: str) -> None:
         self.said.append(text)
 
-    def begin(self, loop: Loop) -> None:
-        self.groups.append(tuple(run.seed for run in loop.runs))
-        super().begin(loop)
+    def begin(self, runs: Sequence[Settings], epoch: int, doing: str) -> None:
+        self.groups.append(tuple(run.seed for run in runs))
+        super().begin(runs, epoch, doing)
 
-    def show(self, doing: str, *, last: bool = False) -> None:
-        self.tallies.append((self.tally.done, self.tally.share))
+    def show(self, doing: str) -> None:
+        self.tallies.append((self.done, self.share))
 
 
 def runs_of(seeds: Sequence[int] = range(5), **given: object) -> list[Settings]:
@@ -231,8 +231,8 @@ def test_a_folder_that_goes_away_while_runs_train_stops_them_with_one_sentence(h
     runs = [settings(epochs=4, seed=seed) for seed in (0, 1)]
 
     class Away(Heard):
-        def epoch(self, loop: Loop) -> None:
-            if loop.epoch == 2:
+        def reach(self, runs: Sequence[Settings], epoch: float, doing: str) -> None:
+            if epoch == 2 and out.exists():
                 out.rename(moved)
                 if how == "deleted":
                     shutil.rmtree(moved)

@@ -179,18 +179,6 @@ def test_a_run_whose_samples_cannot_be_read_is_trained_again(damage: str, tmp_pa
     assert said("resume", str(out)) == (0, "")
 
 
-@pytest.mark.parametrize("name", ["run.json", "samples.safetensors"])
-def test_a_folder_in_the_place_of_a_file_is_refused_before_training(name: str, tmp_path: Path, said) -> None:  # type: ignore
-    assert said(*words(tmp_path, "--keep-samples", epochs=1))[0] == 0
-    (path,) = tmp_path.glob(f"runs/*/{name}")
-    path.unlink()
-    path.mkdir()
-    status, err = said("resume", str(tmp_path))
-    assert status == 2
-    assert f"{path} is a folder" in err
-    assert not list(tmp_path.glob("work/*/checkpoint.pt"))
-
-
 def test_a_folder_in_which_nothing_was_trained_yet_is_free(tmp_path: Path, said) -> None:  # type: ignore
     child = forked(words(tmp_path, "--checkpoint-seconds", "1000", epochs=500))
     wait_for(tmp_path, "work/*/group.json")

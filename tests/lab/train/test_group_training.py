@@ -8,7 +8,10 @@ import pytest
 import torch
 
 from aol.lab.train import group_training
-from aol.lab.train.groups import ExecutionOptions
+from aol.lab.train.group_training import Context, Stop
+from aol.lab.train.groups import ExecutionOptions, new_group
+from aol.lab.train.progress import Silent
+from aol.records.store import Store
 from tests.support.tiny_runs import CPU, PLAIN, settings, tiny_pair
 
 
@@ -18,16 +21,24 @@ from tests.support.tiny_runs import CPU, PLAIN, settings, tiny_pair
 def test_a_small_network_is_trained_with_one_thread_unless_the_user_chose(
     net: str, given: str | None, used: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Nothing is computed with three threads here: those of OpenMP do not outlive the forks of other tests.
-    monkeypatch.setattr(group_training, "_train_group", lambda *_: torch.get_num_threads())
+    used_here: list[int] = []
+
+    def made(*_: object) -> None:  # nothing is computed: threads of OpenMP do not outlive the forks of other tests
+        used_here.append(torch.get_num_threads())
+        raise InterruptedError
+
+    monkeypatch.setattr(group_training, "make_loop", made)
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     if given:
         monkeypatch.setenv("OMP_NUM_THREADS", given)
     run, before = settings(net=net), torch.get_num_threads()
+    store = Store(tmp_path)
+    context = Context(store, {run.data: tiny_pair()}, ExecutionOptions(CPU), Silent())
     torch.set_num_threads(3)
     try:
-        found = group_training.train_group([run], {run.data: tiny_pair()}, ExecutionOptions(CPU), tmp_path, None)  # type: ignore[arg-type]
-        assert found == used
+        with pytest.raises(InterruptedError):
+            group_training.train_group(new_group([run], store), context, Stop())
+        assert used_here == [used]
         assert torch.get_num_threads() == 3
     finally:
         torch.set_num_threads(before)

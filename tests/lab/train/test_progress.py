@@ -14,7 +14,7 @@ from aol.lab.train import progress
 from aol.lab.train.driver import train
 from aol.lab.train.group_training import make_loop
 from aol.lab.train.groups import ExecutionOptions
-from aol.lab.train.progress import Live, Silent, Tally, costs, duration, imbalance_note
+from aol.lab.train.progress import Live, Silent, costs, describe, duration, imbalance_note
 from aol.records.store import Store
 
 PAIRS = {"digits": open_data("digits")}
@@ -61,16 +61,19 @@ def test_the_work_of_the_batches_of_an_epoch_is_that_of_the_estimate(more: dict[
 def test_the_time_left_is_known_within_the_first_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock(monkeypatch)
     runs = [Settings(**SMALL, seed=seed) for seed in range(4)]  # type: ignore[arg-type]
-    tally = Tally(runs, runs, PAIRS)
+    tally = Silent()
+    tally.start(runs, runs, PAIRS)
     work = costs(runs, PAIRS)[runs[0].run_id] / 2
-    tally.begin(runs[:2], 0)
+    tally.begin(runs[:2], 0, "")
     assert (tally.done, tally.share, tally.seconds_left) == (0, 0.0, None)
     clock.now += 10.0
-    assert tally.batch(runs[:2], 0, work / 4) == pytest.approx(0.25)
+    loop = make_loop(runs[:2], PAIRS, OPTIONS)
+    loop.work = work / 4  # type: ignore[assignment]
+    tally.within(loop)
     assert tally.share == pytest.approx(2 * 0.25 / 8)
     assert tally.seconds_left == pytest.approx(10.0 * 15)
     clock.now += 30.0
-    tally.reach(runs[:2], 1)
+    tally.reach(runs[:2], 1, "")
     assert tally.share == pytest.approx(2 / 8)
     assert tally.seconds_left == pytest.approx(40.0 * 3)
     assert tally.text() == "0/4 runs complete, 25 % of all epochs, about 2 min left"
@@ -79,13 +82,14 @@ def test_the_time_left_is_known_within_the_first_epoch(monkeypatch: pytest.Monke
 def test_the_time_left_is_estimated_from_the_work_done(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock(monkeypatch)
     runs = [Settings(**{**SMALL, "epochs": epochs}, seed=epochs) for epochs in (10, 30)]  # type: ignore[arg-type]
-    tally = Tally(runs, runs, PAIRS)
-    tally.begin(runs[:1], 0)
+    tally = Silent()
+    tally.start(runs, runs, PAIRS)
+    tally.begin(runs[:1], 0, "")
     clock.now += 5.0
-    tally.reach(runs[:1], 5)
+    tally.reach(runs[:1], 5, "")
     assert (tally.done, tally.share) == (0, 5 / 40)
     assert tally.seconds_left == pytest.approx(35.0)
-    tally.reach(runs, math.inf)  # a diverged run ends early
+    tally.reach(runs, math.inf, "")  # a diverged run ends early
     assert (tally.done, tally.share, tally.seconds_left) == (2, 1.0, None)
     assert [duration(seconds) for seconds in (0.2, 61, 7260)] == ["1 s", "1 min", "2 h 1 min"]
 
@@ -93,10 +97,11 @@ def test_the_time_left_is_estimated_from_the_work_done(monkeypatch: pytest.Monke
 def test_epochs_before_a_checkpoint_count_as_done_and_not_as_speed(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock(monkeypatch)
     (run,) = runs = [Settings(**{**SMALL, "epochs": 10})]  # type: ignore[arg-type]
-    tally = Tally(runs, runs, PAIRS)
-    tally.begin([run], 8)
+    tally = Silent()
+    tally.start(runs, runs, PAIRS)
+    tally.begin([run], 8, "")
     clock.now += 6.0
-    tally.reach([run], 9)
+    tally.reach([run], 9, "")
     assert (tally.share, tally.seconds_left) == (0.9, pytest.approx(6.0))
 
 
@@ -105,8 +110,8 @@ def test_a_slow_epoch_is_reported_while_it_runs(tmp_path: Path, monkeypatch: pyt
     shown: list[tuple[float, float | None, str]] = []
 
     class Shown(Silent):
-        def show(self, doing: str, *, last: bool = False) -> None:
-            shown.append((self.tally.share, self.tally.seconds_left, doing))
+        def show(self, doing: str) -> None:
+            shown.append((self.share, self.seconds_left, doing))
 
     train([Settings(**SMALL)], Store(tmp_path), lambda _: PAIRS, OPTIONS, Shown())  # type: ignore[arg-type]
     first = [(share, left) for share, left, doing in shown if "epoch 1/2, " in doing and "% of it" in doing]
@@ -125,9 +130,9 @@ def test_a_bar_shows_the_tally_and_what_is_going_on() -> None:
     runs = [Settings(**SMALL, seed=seed) for seed in range(2)]  # type: ignore[arg-type]
     live.start(runs, runs, PAIRS)
     loop = make_loop(runs, PAIRS, OPTIONS)
-    live.begin(loop)
+    live.begin(runs, 0, describe(loop))
     loop.run_epoch()
-    live.epoch(loop)
+    live.reach(runs, 1, describe(loop))
     live.say("a sentence")
     live.close()
     drawn = screen.getvalue()

@@ -11,19 +11,21 @@ from __future__ import annotations
 import contextlib
 import gc
 import json
+import math
 import signal
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar, cast
 
 import torch
 import torch.distributed as dist
 
-from aol._files import UnusableFolderError, remove_partial_files, write_atomically
+from aol._files import remove_partial_files, write_atomically
 from aol.lab.engine.device import launched
 from aol.lab.engine.source import AnyPair
 from aol.lab.settings import Settings, WrongSettingsError, groups
-from aol.lab.train.group_training import Stop, in_place, is_out_of_memory, train_group
+from aol.lab.train.group_training import Context, Stop, is_out_of_memory, train_group
 from aol.lab.train.groups import ExecutionOptions, RunGroup, begun_groups, check, most_together, new_group, remove_group
 from aol.lab.train.progress import Silent, duration
 from aol.lab.train.validate import is_complete, read_valid
@@ -64,11 +66,11 @@ def train(
     missing. `prepare` gets the data sets, in the locked folder; with `fresh` it deletes all runs. `work` trains the
     groups of a job; by default this process does.
     """
+    stop = Stop(None if options.minutes is None else 60 * options.minutes)
 
     def missing(runs: Sequence[Settings]) -> list[Settings]:
         return [run for run in runs if not _is_trained(run, store, options, require, progress)]
 
-    stop = Stop(None if options.minutes is None else 60 * options.minutes)
     with _connected(options.device), contextlib.ExitStack() as held:
         # Whatever is wrong with settings or data is reported before anything is written.
         left = _from_first(lambda: list(runs) if fresh else missing(runs))
@@ -85,11 +87,12 @@ def train(
 
         left = _from_first(begin)
         progress.start(runs, left, pairs)
-        job = Job(left, store, pairs, options, progress, keep)
+        job = Job(left, Context(store, pairs, options, progress, keep))
         with stop.on_signal():
             (work or _train_here)(job, stop)
         if job.outcome.trained or stop.came:
-            text = f"{len(runs) - len(job.left)}/{len(runs)} runs complete after {duration(stop.passed())}."
+            took = duration(time.monotonic() - stop.start)
+            text = f"{len(runs) - len(job.left)}/{len(runs)} runs complete after {took}."
             why = {0: "the time limit was reached", signal.SIGINT: "interrupted"}.get(stop.signal, "terminated")
             progress.say(f"{text} Stopped early: {why}." if stop.came else text)
     job.outcome.stopped, job.outcome.signal = stop.came, stop.signal
@@ -120,54 +123,38 @@ def _is_trained(
 class Job:
     """Runs that are `left` to train, by id, one group at a time, so that a group that is too large can be split."""
 
-    def __init__(
-        self,
-        left: Sequence[Settings],
-        store: Store,
-        pairs: Mapping[str, AnyPair],
-        options: ExecutionOptions,
-        progress: Silent,
-        keep: Sequence[str] | None,
-    ) -> None:
+    def __init__(self, left: Sequence[Settings], context: Context) -> None:
         self.left = {run.run_id: run for run in left}
-        self.store, self.pairs, self.options, self.progress, self.keep = store, pairs, options, progress, keep
-        self.outcome = Outcome()
+        self.context, self.outcome = context, Outcome()
         self._most: dict[object, int] = {}  # runs together, by what they have in common
-        self._check_place = in_place(store.folder)
 
     def next_group(self, busy: Sequence[RunGroup] = ()) -> RunGroup | None:
         """Return a group that was begun, or a new one; None if nothing is left. `busy` groups are trained elsewhere."""
+        store = self.context.store
         taken = self.outcome.untrained.keys() | {name for group in busy for name in group.ids}
         wanted = {name: run for name, run in self.left.items() if name not in taken}
-        for group in begun_groups(self.store):
+        for group in begun_groups(store):
             if not group.ids.isdisjoint(wanted):
                 if group.checkpoint.exists():
                     return group
                 remove_group(group.folder)  # nothing was kept: planned again, as is wanted now
-            elif group.ids.isdisjoint(self.left) and all(self._is_finished(name) for name in group.ids):
+            elif group.ids.isdisjoint(self.left) and all(is_complete(store.get(name)) for name in group.ids):
                 remove_group(group.folder)  # its process was killed while it made or removed it
         if not wanted:
             return None
         first = next(iter(wanted.values()))
         alike = [run for run in wanted.values() if run.group_key == first.group_key]
         if len(alike) > 1 and first.group_key not in self._most:
-            self._most[first.group_key], reason = most_together(alike, self.pairs[first.data], self.options)
+            pair = self.context.pairs[first.data]
+            self._most[first.group_key], reason = most_together(alike, pair, self.context.options)
             if reason:
-                self.progress.say_once(f"Runs are trained one after the other: {reason}.")
-        return new_group(groups(alike, self._most.get(first.group_key, 1))[0], self.store)
-
-    def _is_finished(self, run_id: str) -> bool:
-        run = self.store.get(run_id)
-        return run is not None and run.finished
+                self.context.progress.say_once(f"Runs are trained one after the other: {reason}.")
+        return new_group(groups(alike, self._most.get(first.group_key, 1))[0], store)
 
     def begin(self, group: RunGroup) -> None:
         """Note on disk that a group begins."""
-        self._check_place()
-        places = [self.store.path(run.run_id) for run in group.runs]
-        for path in (place / name for place in places for name in (FILE, samples.FILE, samples.IDS)):
-            if path.is_dir():  # else it would be noticed when the record is written, after the training
-                raise UnusableFolderError(f"{path} is a folder in the place of a file: remove it.")
-        for folder in (group.folder, *places):
+        self.context.check_place()
+        for folder in (group.folder, *(self.context.store.path(name) for name in group.ids)):
             remove_partial_files(folder)
         content = {"runs": [run.as_dict() for run in group.runs]}
         write_atomically(group.folder / "group.json", (json.dumps(content, indent=1) + "\n").encode())
@@ -177,7 +164,7 @@ class Job:
         self.outcome.trained += len(group.runs)
         for name in group.ids:
             self.left.pop(name, None)
-        self.progress.finish(group.runs)
+        self.context.progress.reach(group.runs, math.inf, "")
         remove_group(group.folder)
 
     def split(self, group: RunGroup, reason: str) -> None:
@@ -186,18 +173,19 @@ class Job:
         if group.checkpoint.exists():
             hint = f"continue on a larger device, or delete {group.folder} to start them again"
             self.leave(group, f"they were begun together and do not fit into memory: {hint} ({reason})")
-            return
-        if size == 1:
+        elif size == 1:
             self.leave(group, f"a single run does not fit into memory: {group.runs[0].method} ({reason})")
         else:
             half = self._most[group.runs[0].group_key] = -(-size // 2)
-            self.progress.say(f"{size} runs together do not fit into memory: trying {half} together. ({reason})")
-        remove_group(group.folder)
+            text = f"{size} runs together do not fit into memory: trying {half} together. ({reason})"
+            self.context.progress.say(text)
+        if not group.checkpoint.exists():
+            remove_group(group.folder)
 
     def leave(self, group: RunGroup, reason: str) -> None:
         """Do not train a group."""
         self.outcome.untrained |= dict.fromkeys(group.ids, reason)
-        self.progress.say(f"{len(group.runs)} runs are not trained: {reason}.")
+        self.context.progress.say(f"{len(group.runs)} runs are not trained: {reason}.")
 
 
 def _train_here(job: Job, stop: Stop) -> None:
@@ -205,13 +193,13 @@ def _train_here(job: Job, stop: Stop) -> None:
     rank, world = launched()
     while not stop.before() and (group := _from_first(job.next_group)):
         if world > 1 and len(group.runs) > 1:
-            out = job.store.folder
+            out = job.context.store.folder
             raise WrongSettingsError(f"{out} was begun by one process with runs trained together: resume it with one.")
         too_large = None
         try:
             if rank == 0:
                 job.begin(group)
-            if not train_group(group, job.pairs, job.options, job.store, stop, job.progress, keep=job.keep):
+            if not train_group(group, job.context, stop):
                 return
         except (MemoryError, RuntimeError) as error:
             if world > 1 or not is_out_of_memory(error):
@@ -219,7 +207,7 @@ def _train_here(job: Job, stop: Stop) -> None:
             too_large = str(error).splitlines()[0]
         if too_large is not None:
             gc.collect()  # only now: the error held references to everything that was allocated
-            if job.options.device.type == "cuda":
+            if job.context.options.device.type == "cuda":
                 torch.cuda.empty_cache()
             job.split(group, too_large)
         elif rank == 0:
@@ -255,14 +243,14 @@ def _from_first(step: Callable[[], T]) -> T:
     """Take a step in the first of several processes only; its result is returned, its error raised, in all of them."""
     if not dist.is_initialized():
         return step()
-    told: list[object] = [None, None]
+    told: list[Any] = [None, None]
     if dist.get_rank() == 0:
         try:
-            told = [step(), None]
+            told[0] = step()
         except Exception as error:
             dist.broadcast_object_list([None, str(error)])
             raise
     dist.broadcast_object_list(told)
     if told[1] is not None:
         raise RuntimeError(told[1])
-    return told[0]  # type: ignore[return-value]
+    return cast(T, told[0])

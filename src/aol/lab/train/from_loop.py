@@ -15,6 +15,7 @@ from aol.lab.data.images import ImageSet
 from aol.lab.engine.command import command
 from aol.lab.engine.history import CLASS, EPOCH
 from aol.lab.engine.loop import Loop
+from aol.lab.train.groups import ExecutionOptions
 from aol.records import samples
 from aol.records.previews import save_previews, worth_seeing
 from aol.records.record import Run, by_class_of, versions
@@ -60,57 +61,44 @@ def records_of(
     return runs
 
 
-class RecordWriter:
-    """Writes the records of a loop's runs, and what is known of each sample, into a store."""
+def write_records(
+    loop: Loop,
+    images: ImageSet | StoredImages,
+    store: Store,
+    options: ExecutionOptions,
+    *,
+    finished: bool,
+    keep: Sequence[str] | None,
+) -> None:
+    """Bring the records of every run up to date; run.json last, so that whoever reads it finds the rest."""
+    for row, run in enumerate(loop.runs):
+        folder = store.path(run.run_id)
+        if loop.samples is not None:
+            _write_samples(loop, images, row, folder, finished=finished)
+        if finished and options.networks:
+            write_atomically(folder / "network.safetensors", save(loop.learner.network(row)))
+    for record in records_of(loop, finished=finished, keep=keep, data_dir=options.data_dir):
+        store.write(record)
 
-    def __init__(
-        self,
-        loop: Loop,
-        images: ImageSet | StoredImages,
-        store: Store,
-        *,
-        keep: Sequence[str] | None,
-        networks: bool,
-        data_dir: str | None,
-    ) -> None:
-        self._loop, self._images, self._store = loop, images, store
-        self._keep, self._networks, self._data_dir = keep, networks, data_dir
-        # Read now: a damaged table of names is better found before the first epoch.
-        names = [loop.train.names(row) for row in loop.pool] if loop.samples is not None else []
-        self._names = [None if own is None else samples.as_json(own) for own in names]
 
-    def write(self, *, finished: bool) -> None:
-        """Bring the records of every run up to date; run.json last, so that whoever reads it finds the rest."""
-        loop = self._loop
-        for row, run in enumerate(loop.runs):
-            folder = self._store.path(run.run_id)
-            if loop.samples is not None:
-                self._write_samples(row, folder, finished=finished)
-            if finished and self._networks:
-                write_atomically(folder / "network.safetensors", save(loop.learner.network(row)))
-        for record in records_of(loop, finished=finished, keep=self._keep, data_dir=self._data_dir):
-            self._store.write(record)
-        self._names = []
-
-    def _write_samples(self, row: int, folder: Path, *, finished: bool) -> None:
-        loop = self._loop
-        assert loop.samples is not None
-        assert isinstance(loop.ages, SampleAges)
-        if self._names:
-            samples.write_names(folder, self._names[row])
-        kept, index, ema = loop.samples.tensors(row), loop.pool[row], loop.ages.ema[row]
-        samples.write_samples(
-            folder / samples.FILE,
-            kept,
-            run=loop.runs[row].run_id,
-            index=index,
-            label=loop.labels,
-            age=loop.ages.age[row],
-            ema=ema,
-            absent=loop.ages.absent,
-        )
-        if finished:  # pictures of the oldest and most suspicious samples, for reports
-            doubt = kept["mean_other"] - kept["mean_confidence"].sqrt()
-            rows = worth_seeing(loop.labels.cpu(), ema.cpu(), doubt)
-            images = self._images.images.__getitem__ if isinstance(self._images, ImageSet) else self._images.whole
-            save_previews(folder, rows, image=lambda place: images(int(index[place])))
+def _write_samples(loop: Loop, images: ImageSet | StoredImages, row: int, folder: Path, *, finished: bool) -> None:
+    assert loop.samples is not None
+    assert isinstance(loop.ages, SampleAges)
+    kept, index, ema = loop.samples.tensors(row), loop.pool[row], loop.ages.ema[row]
+    if finished or not (folder / samples.IDS).exists():  # a million names are many, and they stay the same
+        names = loop.train.names(index)
+        samples.write_names(folder, None if names is None else samples.as_json(names))
+    samples.write_samples(
+        folder / samples.FILE,
+        kept,
+        run=loop.runs[row].run_id,
+        index=index,
+        label=loop.labels,
+        age=loop.ages.age[row],
+        ema=ema,
+        absent=loop.ages.absent,
+    )
+    if finished:  # pictures of the oldest and most suspicious samples, for reports
+        rows = worth_seeing(loop.labels.cpu(), ema.cpu(), kept["mean_other"] - kept["mean_confidence"].sqrt())
+        image = images.images.__getitem__ if isinstance(images, ImageSet) else images.whole
+        save_previews(folder, rows, image=lambda place: image(int(index[place])))

@@ -8,9 +8,8 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -23,28 +22,40 @@ from aol.lab.engine.offline import OfflineLoop
 from aol.lab.engine.source import AnyPair, data_of
 from aol.lab.engine.stream import StreamLoop
 from aol.lab.settings import Settings, WrongSettingsError
-from aol.lab.train.from_loop import RecordWriter
+from aol.lab.train.from_loop import write_records
 from aol.lab.train.groups import ExecutionOptions, RunGroup, is_small, load_checkpoint, save_checkpoint
-from aol.lab.train.progress import Silent
+from aol.lab.train.progress import Silent, describe, imbalance_note
 from aol.records.store import Store
 
 _SHARE_OF_TIME = 0.05  # that writing checkpoints and records may take
 
 
-def in_place(folder: Path) -> Callable[[], None]:
-    """Return what raises if this folder was moved or deleted since: results would be split over two places."""
-    known = folder.stat()
+@dataclass
+class Context:
+    """What groups of runs are trained with.
 
-    def check() -> None:
+    `keep` names the readings by class to keep of every epoch (None: all). Results must not be split over two folders:
+    `check_place` raises if that of the store was moved or deleted since.
+    """
+
+    store: Store
+    pairs: Mapping[str, AnyPair]
+    options: ExecutionOptions
+    progress: Silent
+    keep: Sequence[str] | None = None
+
+    def __post_init__(self) -> None:
+        self._known = self.store.folder.stat()
+
+    def check_place(self) -> None:
+        """Raise if the folder was moved or deleted."""
         with contextlib.suppress(OSError):
-            if os.path.samestat(folder.stat(), known):
+            if os.path.samestat(self.store.folder.stat(), self._known):
                 return
         raise RuntimeError(
-            f"{folder} was moved or deleted while runs were trained into it: training has stopped. "
+            f"{self.store.folder} was moved or deleted while runs were trained into it: training has stopped. "
             "`aol resume` continues from the last checkpoint in the folder where it is now."
         )
-
-    return check
 
 
 @dataclass
@@ -54,7 +65,7 @@ class Stop:
     limit: float | None = None
     signal: int = 0
     came: bool = False
-    _start: float = field(default_factory=time.monotonic)
+    start: float = field(default_factory=time.monotonic)
 
     def before(self, seconds: float = 0.0) -> bool:
         """Return whether there is no time left for something that takes so long; all processes agree."""
@@ -65,13 +76,9 @@ class Stop:
             self.came, self.signal = any(came for came, _ in wishes), max(number for _, number in wishes)
         return self.came
 
-    def passed(self) -> float:
-        """Return the seconds since the start."""
-        return time.monotonic() - self._start
-
     def left(self) -> float:
         """Return the seconds that are left; infinity without a limit."""
-        return math.inf if self.limit is None else self.limit - self.passed()
+        return math.inf if self.limit is None else self.start + self.limit - time.monotonic()
 
     @contextlib.contextmanager
     def on_signal(self) -> Iterator[None]:
@@ -101,61 +108,56 @@ def make_loop(runs: Sequence[Settings], pairs: Mapping[str, AnyPair], options: E
     return kind(runs, data, device=options.device, workers=options.workers, keep_samples=options.keep_samples)
 
 
-def train_group(
-    group: RunGroup,
-    pairs: Mapping[str, AnyPair],
-    options: ExecutionOptions,
-    store: Store,
-    stop: Stop,
-    progress: Silent,
-    *,
-    keep: Sequence[str] | None = None,
-) -> bool:
+def train_group(group: RunGroup, context: Context, stop: Stop) -> bool:
     """Train runs as one network and write their records; False if it was stopped, with its state in the checkpoint.
 
     Of several processes that train one network, the first writes.
     """
-    check = in_place(store.folder)
-    with one_thread(options.device.type == "cpu" and is_small(group.runs[0], pairs)):
-        loop = _resumed(group, pairs, options, progress)
-        writer = None
-        if not dist.is_initialized() or dist.get_rank() == 0:
-            images = data_of(group.runs[0], pairs).train
-            writer = RecordWriter(loop, images, store, keep=keep, networks=options.networks, data_dir=options.data_dir)
-        progress.begin(loop)
+    options, progress, pairs = context.options, context.progress, context.pairs
+    writes = not dist.is_initialized() or dist.get_rank() == 0
+    saved, saving = time.monotonic(), 0.0
 
-        def issued() -> None:
-            if stop.signal:
-                progress.say_once("Stopping at the end of this epoch; Ctrl-C stops at once.")
-            progress.batch(loop)
+    def save(finished: bool) -> None:
+        context.check_place()
+        if not finished:
+            save_checkpoint(group.checkpoint, loop.state_dict())
+        images = data_of(group.runs[0], pairs).train
+        write_records(loop, images, context.store, options, finished=finished, keep=context.keep)
 
+    def issued() -> None:
+        if stop.signal:
+            progress.say_once("Stopping at the end of this epoch; Ctrl-C stops at once.")
+        progress.within(loop)
+
+    with (
+        one_thread(options.device.type == "cpu" and is_small(group.runs[0], pairs)),
+        contextlib.closing(_resumed(group, context)) as loop,
+    ):
+        progress.begin(loop.runs, loop.epoch, describe(loop))
         loop.on_batch = issued
-        saved, saving = time.monotonic(), 0.0
-        with contextlib.closing(loop):
-            while not loop.done:
+        while not loop.done:
+            start = time.monotonic()
+            loop.run_epoch()
+            progress.reach(loop.runs, loop.epoch, describe(loop))
+            stopping = not loop.done and stop.before(1.25 * (time.monotonic() - start) + saving)
+            pause = max(options.checkpoint_seconds, saving / _SHARE_OF_TIME) if options.checkpoint_seconds else 0.0
+            if writes and not loop.done and (stopping or time.monotonic() - saved >= pause):
                 start = time.monotonic()
-                loop.run_epoch()
-                progress.epoch(loop)
-                stopping = not loop.done and stop.before(1.25 * (time.monotonic() - start) + saving)
-                pause = max(options.checkpoint_seconds, saving / _SHARE_OF_TIME) if options.checkpoint_seconds else 0.0
-                if writer and not loop.done and (stopping or time.monotonic() - saved >= pause):
-                    start = time.monotonic()
-                    check()
-                    save_checkpoint(group.checkpoint, loop.state_dict())
-                    writer.write(finished=False)
-                    saved = time.monotonic()
-                    saving = saved - start
-                if stopping:
-                    return False
-        if writer:
-            check()
-            writer.write(finished=True)
-        return True
+                save(False)
+                saved = time.monotonic()
+                saving = saved - start
+            if stopping:
+                return False
+        if writes:
+            save(True)
+    return True
 
 
-def _resumed(group: RunGroup, pairs: Mapping[str, AnyPair], options: ExecutionOptions, progress: Silent) -> Loop:
+def _resumed(group: RunGroup, context: Context) -> Loop:
     """Return the loop where its checkpoint left it; from the start where that cannot be used."""
-    loop = make_loop(group.runs, pairs, options)
+    loop = make_loop(group.runs, context.pairs, context.options)
+    if text := imbalance_note(loop):
+        context.progress.say_once(text)
     if not group.checkpoint.exists():
         return loop
     try:
@@ -167,14 +169,13 @@ def _resumed(group: RunGroup, pairs: Mapping[str, AnyPair], options: ExecutionOp
         if isinstance(error, WrongSettingsError) or is_out_of_memory(error):
             raise
         why = str(error).splitlines()[0]
-        progress.say(f"{len(group.runs)} runs start again from the first epoch: {why}.")
-        return make_loop(group.runs, pairs, options)
-    progress.say(f"Continuing {len(loop.runs)} runs after epoch {loop.epoch}.")
+        context.progress.say(f"{len(group.runs)} runs start again from the first epoch: {why}.")
+        return make_loop(group.runs, context.pairs, context.options)
+    context.progress.say(f"Continuing {len(loop.runs)} runs after epoch {loop.epoch}.")
     return loop
 
 
 def is_out_of_memory(error: BaseException) -> bool:
     """Return whether an error means that memory is used up; on a CPU it is a plain RuntimeError that says so."""
-    if isinstance(error, MemoryError | torch.OutOfMemoryError):
-        return True
-    return isinstance(error, RuntimeError) and "allocate memory" in str(error)
+    plain = isinstance(error, RuntimeError) and "allocate memory" in str(error)
+    return plain or isinstance(error, MemoryError | torch.OutOfMemoryError)

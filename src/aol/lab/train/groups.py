@@ -33,27 +33,16 @@ class DamagedCheckpointError(ValueError):
 
 @dataclass(frozen=True)
 class ExecutionOptions:
-    """How runs are trained: what makes no difference to the result, except for rounding.
-
-    Args:
-        device: where to train.
-        together: the most runs in a group; by default what suits the device.
-        workers: processes that decode images of a large data set; by default one a core where the device is a GPU.
-        keep_samples: keep the answer to every sample at every epoch, and so its age.
-        checkpoint_seconds: the least time between two checkpoints; 0: one after every epoch.
-        minutes: stop after this time; everything done so far is kept.
-        networks: keep the trained networks.
-        data_dir: where the data sets were looked for.
-    """
+    """How runs are trained: what makes no difference to the result, except for rounding."""
 
     device: torch.device
-    together: int | None = None
-    workers: int | None = None
-    keep_samples: bool = False
-    checkpoint_seconds: float = 30.0
-    minutes: float | None = None
-    networks: bool = True
-    data_dir: str | None = None
+    together: int | None = None  # the most runs in a group; by default what suits the device
+    workers: int | None = None  # processes that decode large images; by default one a core where the device is a GPU
+    keep_samples: bool = False  # keep the answer to every sample at every epoch, and so its age
+    checkpoint_seconds: float = 30.0  # the least time between two checkpoints; 0: one after every epoch
+    minutes: float | None = None  # stop after this time; everything done so far is kept
+    networks: bool = True  # keep the trained networks
+    data_dir: str | None = None  # where the data sets were looked for
 
 
 @dataclass(frozen=True)
@@ -117,10 +106,7 @@ def most_together(runs: Sequence[Settings], pair: AnyPair, options: ExecutionOpt
 
 
 def likely_best(device: torch.device, shape: tuple[int, int, int], batch_size: int, net: str) -> int:
-    """Return how many runs train best as one: on a CPU as measured by `benchmarks/engine.py`.
-
-    Small images leave a core idle between many small operations, which a group shares; large ones do not. A GPU is idle
-    between the kernels of a small network, too.
+    """Return how many runs train best as one: small images leave a core, or a GPU, idle between short operations.
 
     >>> [likely_best(torch.device("cpu"), (1, 8, 8), size, "cnn") for size in (16, 128)]
     [8, 4]
@@ -151,8 +137,8 @@ def check(runs: Sequence[Settings], pairs: Mapping[str, AnyPair], options: Execu
         try:
             make_network(run, pair.num_classes, shape)
         except ValueError as error:
-            name = network_name(run.net, shape)
-            raise WrongSettingsError(f"net={name!r} does not fit the images of {pair.name}: {error}.") from error
+            name = f"net={network_name(run.net, shape)!r}"
+            raise WrongSettingsError(f"{name} does not fit the images of {pair.name}: {error}.") from error
 
 
 # Checkpoints

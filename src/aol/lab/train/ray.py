@@ -11,21 +11,19 @@ import importlib
 import logging
 import os
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from types import ModuleType
 from typing import Any
 
 import torch
 
-from aol._files import read_regular
 from aol.lab.engine.device import usable_device
-from aol.lab.engine.loop import Loop
 from aol.lab.engine.source import AnyPair
 from aol.lab.settings import WrongSettingsError
 from aol.lab.train.driver import Job, OpenData
-from aol.lab.train.group_training import Stop, is_out_of_memory, train_group
-from aol.lab.train.groups import ExecutionOptions, RunGroup
+from aol.lab.train.group_training import Context, Stop, is_out_of_memory, train_group
+from aol.lab.train.groups import RunGroup
 from aol.lab.train.progress import Silent
 from aol.records.store import Store
 
@@ -34,44 +32,28 @@ _open: dict[str, AnyPair] = {}  # the data set that was opened last in this work
 
 
 class _Notes(Silent):
-    """Notes the epoch of a group in its folder, and what is to be said."""
+    """Keeps what is to be said."""
 
-    def __init__(self, group: RunGroup) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self._group = group
         self.said: list[str] = []
 
     def say(self, text: str) -> None:
         self.said.append(text)
 
-    def begin(self, loop: Loop) -> None:
-        self.epoch(loop)
-
-    def epoch(self, loop: Loop) -> None:
-        (self._group.folder / "epoch").write_text(str(loop.epoch))
-
-    def batch(self, loop: Loop) -> None:
-        pass  # epochs are enough
-
 
 def train_task(
-    group: RunGroup,
-    store: Store,
-    options: ExecutionOptions,
-    keep: Sequence[str] | None,
-    seconds: float | None,
-    device: str,
-    open_data: OpenData,
+    group: RunGroup, context: Context, seconds: float | None, device: str, open_data: OpenData
 ) -> tuple[bool, list[str]]:
     """Train a group on a worker, which writes its records; return whether it is complete, and what is to be said."""
     if not (group.folder / "group.json").exists():
-        raise WrongSettingsError(f"{socket.gethostname()} does not see {store.folder}: all machines must share --out.")
+        out = context.store.folder
+        raise WrongSettingsError(f"{socket.gethostname()} does not see {out}: all machines must share --out.")
     if group.runs[0].data not in _open:
         _open.clear()
         _open.update(open_data(group.runs[:1]))
-    notes = _Notes(group)
-    options = replace(options, device=usable_device(device))
-    done = train_group(group, _open, options, store, Stop(seconds), notes, keep=keep)
+    options, notes = replace(context.options, device=usable_device(device)), _Notes()
+    done = train_group(group, Context(context.store, _open, options, notes, context.keep), Stop(seconds))
     return done, notes.said
 
 
@@ -101,10 +83,11 @@ def train_on_ray(address: str, device: str, open_data: OpenData, job: Job, stop:
         raise WrongSettingsError("--ray needs the package ray: pip install '.[ray]' in a checkout of aol.") from error
     with _connected(ray, address):
         gpu = device != "cpu" and ray.cluster_resources().get("GPU", 0) >= 1
-        options = replace(job.options, device=torch.device("cuda" if gpu else "cpu"))
+        options = replace(job.context.options, device=torch.device("cuda" if gpu else "cpu"))
         if gpu and options.together is None and not torch.cuda.is_available():
             options = replace(options, together=64)  # the memory of a worker's GPU is not known here
-        job.options = options
+        job.context.options, progress, store = options, job.context.progress, job.context.store
+        sent = replace(job.context, pairs={}, progress=Silent())
         # Ray starts a task again elsewhere if its worker or machine dies.
         task = ray.remote(max_retries=_RETRIES, **({"num_gpus": 1} if gpu else {"num_cpus": 1}))(train_task)
         flying: dict[Any, RunGroup] = {}
@@ -112,25 +95,21 @@ def train_on_ray(address: str, device: str, open_data: OpenData, job: Job, stop:
             slots = max(1, int(ray.cluster_resources().get("GPU" if gpu else "CPU", 1)))
             while len(flying) < slots and not stop.before() and (group := job.next_group([*flying.values()])):
                 job.begin(group)
-                job.progress.tally.begin(group.runs, _epoch(group))
+                progress.begin(group.runs, _epoch(store, group), "")
                 left = None if stop.limit is None else stop.left()
-                flying[task.remote(group, job.store, options, job.keep, left, device, open_data)] = group
+                flying[task.remote(group, sent, left, device, open_data)] = group
             if not flying:
                 return
             for answer in ray.wait(list(flying), num_returns=1, timeout=1.0)[0]:
                 _take(ray, job, stop, answer, flying.pop(answer))
             for group in flying.values():
-                job.progress.tally.reach(group.runs, _epoch(group))
-            many = sum(len(group.runs) for group in flying.values())
-            job.progress.show(f"Training {many} runs in {len(flying)} groups")
+                progress.reach(group.runs, _epoch(store, group), f"Training {len(flying)} groups")
 
 
-def _epoch(group: RunGroup) -> int:
-    """Return the epoch that a worker noted."""
-    try:
-        return int(read_regular(group.folder / "epoch", 20))
-    except (OSError, ValueError):
-        return 0
+def _epoch(store: Store, group: RunGroup) -> int:
+    """Return the epoch of the last checkpoint of a group."""
+    run = store.get(group.runs[0].run_id)
+    return 0 if run is None or run.finished or not len(run.epochs) else int(run.epochs[-1])
 
 
 def _take(ray: ModuleType, job: Job, stop: Stop, answer: Any, group: RunGroup) -> None:
@@ -149,7 +128,7 @@ def _take(ray: ModuleType, job: Job, stop: Stop, answer: Any, group: RunGroup) -
         job.leave(group, str(error).splitlines()[0])
     else:
         for text in said:
-            job.progress.say(text)
+            job.context.progress.say(text)
         if done:
             job.finish(group)
         else:
