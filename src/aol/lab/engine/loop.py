@@ -22,13 +22,13 @@ from aol.ages import SampleAges
 from aol.class_ages import ClassAges
 from aol.lab.engine.history import History
 from aol.lab.engine.learner import Learner, rate_at
-from aol.lab.engine.methods import WEIGHTINGS, Inputs
 from aol.lab.engine.passes import CleanPass, Observer, Readings, Trained, TrainPass
 from aol.lab.engine.run_margins import RunMargins
 from aol.lab.engine.run_weights import RunWeights, SampleSignals
 from aol.lab.engine.samples import orders, pool
 from aol.lab.engine.source import AnyPair, shape_of, sources
 from aol.lab.engine.stored_source import FromStorage
+from aol.lab.methods import WEIGHTINGS, Inputs
 from aol.lab.settings import Settings
 from aol.metrics import class_metrics
 from aol.readings import precision

@@ -10,9 +10,9 @@ from torch import Tensor
 
 from aol.ages import SampleAges
 from aol.lab.engine.loop import Loop
-from aol.lab.engine.methods import WEIGHTINGS
 from aol.lab.engine.passes import Trained
 from aol.lab.engine.run_weights import SampleSignals
+from aol.lab.methods import WEIGHTINGS
 from aol.records.history import SampleHistory
 from aol.streams import Arrivals
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from aol.lab.engine.methods import MARGINS
+from aol.lab.methods import MARGINS
 from aol.lab.settings import Settings
 from aol.margins import Margins
 from aol.offsets import logit_offsets

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from aol import _distributed
 from aol.ages import class_mean
-from aol.lab.engine.methods import WEIGHTINGS, Inputs
+from aol.lab.methods import WEIGHTINGS, Inputs
 from aol.lab.settings import Settings
 from aol.weights import combine, gather, temper
 

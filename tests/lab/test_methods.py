@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from aol.ages import SampleAges
-from aol.lab.engine.methods import FROM_ANSWERS, WEIGHTINGS, Inputs, Weighting
 from aol.lab.engine.run_weights import RunWeights
+from aol.lab.methods import FROM_ANSWERS, WEIGHTINGS, Inputs, Weighting
 from aol.lab.settings import Settings, WrongSettingsError
 from tests.support.tiny_runs import CPU
 
@@ -141,6 +141,6 @@ def test_a_setting_that_a_weighting_does_not_use_makes_no_other_run() -> None:
 
 
 def test_the_registry_can_be_read_without_torch() -> None:
-    code = "import sys, aol.lab.engine.methods, aol.lab.settings; print('torch' in sys.modules)"
+    code = "import sys, aol.lab.methods, aol.lab.settings; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
