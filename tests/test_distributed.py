@@ -12,14 +12,8 @@ from tests.support.processes import Processes
 STATES = {
     "class level": {"rho": 0.3},
     "sample level": {"rho": 0.3, "level": "sample"},
-    "mean": {"fuse": "mean"},
     "grow": {"rho": 0.3, "absent": "grow"},
     "peak": {"fuse": "peak", "level": "sample"},
-    "peak and grow, compact": {"fuse": "peak", "absent": "grow", "store": "compact"},
-    "old set": {"kind": "OldSet", "after": 2},
-    "old sets of runs": {"kind": "OldSet", "after": [1, 2, 3], "factor": [5, 1, 50], "absent": "grow", "own": True},
-    "mean and grow": {"fuse": "mean", "absent": "grow"},
-    "compact": {"rho": 0.3, "store": "compact"},
     "rho 0 and 1": {"rho": [0.0, 1.0]},
     "runs": {"rho": [0.3, 0.7, 0.05], "absent": "grow"},
     "runs with samples of their own": {"rho": [0.3, 0.7], "own": True, "level": "sample"},
@@ -40,58 +34,6 @@ def test_sample_ages_agree_with_one_process_to_the_last_bit(processes, settings)
     alone = scenarios.sample_ages(0, processes.world, alone=True, **settings)
     for found in processes.run("sample_ages", **settings):
         assert found == alone
-
-
-@pytest.mark.parametrize("settings", [each for each in STATES.values() if "kind" not in each], ids=str)
-def test_sharded_ages_agree_with_one_process_to_the_last_bit(processes, settings):
-    alone = scenarios.sample_ages(0, processes.world, alone=True, **settings)
-    for found, resumed in processes.run("sharded_ages", **settings):
-        assert found == alone
-        assert resumed == alone[3:]
-
-
-@pytest.mark.parametrize("settings", [{"rho": 0.3}, {"rho": [0.3, 0.7], "own": True, "level": "sample"}], ids=str)
-def test_sharded_ages_in_files_agree_with_one_process_to_the_last_bit(processes, settings, tmp_path):
-    alone = scenarios.sample_ages(0, processes.world, alone=True, **settings)
-    for found, resumed in processes.run("sharded_ages", folder=str(tmp_path), **settings):
-        assert found == alone
-        assert resumed == alone[3:]
-
-
-def test_sharded_files_that_a_crash_left_one_epoch_apart_return_to_the_older_one(processes, tmp_path):
-    alone = scenarios.sample_ages(0, processes.world, alone=True)
-    for found in processes.run("sharded_files_apart", folder=str(tmp_path)):
-        assert found == alone[3:]
-
-
-def test_a_process_that_cannot_go_back_keeps_all_where_they_are(processes, tmp_path):
-    alone = scenarios.sample_ages(0, processes.world, alone=True)
-    *others, (last, _) = results = processes.run("sharded_rewind_refused", folder=str(tmp_path))
-    assert "epoch must be 4, whose states these ages hold, not 3" in last
-    assert all(f"1 of {processes.world} processes hold no state" in refusal for refusal, _ in others)
-    assert all(found == alone[4:] for _, found in results)
-
-
-def test_a_file_that_one_process_refuses_is_an_error_on_all(processes, tmp_path):
-    first, *others = processes.run("sharded_file_refused", folder=str(tmp_path))
-    assert "holds no ages" in first
-    assert all("1 of" in each for each in others)
-
-
-@pytest.mark.parametrize("filed", [False, True], ids=["memory", "file"])
-def test_a_state_that_one_process_refuses_is_loaded_by_none(processes, filed, tmp_path):
-    folder, alone = str(tmp_path) if filed else None, scenarios.sample_ages(0, processes.world, alone=True)
-    *others, (last, _) = results = processes.run("sharded_state_refused", folder=folder, other_epoch=False)
-    assert "ema" in last
-    assert all(f"1 of {processes.world} processes refused" in refusal for refusal, _ in others)
-    assert all(found == alone[3:5] for _, found in results)
-
-
-def test_states_of_several_epochs_are_loaded_by_none(processes):
-    alone = scenarios.sample_ages(0, processes.world, alone=True)
-    for refusal, found in processes.run("sharded_state_refused", folder=None, other_epoch=True):
-        assert f"in the epochs {[1] * (processes.world - 1) + [0]}" in refusal
-        assert found == alone[3:5]
 
 
 @pytest.mark.parametrize(
@@ -123,24 +65,14 @@ def test_class_states_agree_with_one_process_to_the_last_bit(processes, settings
     [
         {},
         {"gain": [0.1, 0.4], "rho": [0.3, 1.0], "own": True},
-        {"classes": None},
         {"stored": True, "padded": True},
         {"stored": True, "gain": [0.1, 0.2]},
-        {"stored": True, "gain": [0.1, 0.2], "own": True, "pairs": False},
-        {"stored": True, "pairs": False},
     ],
     ids=str,
 )
 def test_margins_agree_with_one_process_to_the_last_bit(processes, settings, signal):
     alone = scenarios.margins(0, processes.world, alone=True, signal=signal, **settings)
     for found in processes.run("margins", signal=signal, **settings):
-        assert found == alone
-
-
-def test_margins_by_class_agree_with_one_process_to_the_last_bit(processes):
-    settings = {"signal": "error", "pairs": False, "gain": [0.1, 0.4], "own": True}
-    alone = scenarios.margins(0, processes.world, alone=True, **settings)
-    for found in processes.run("margins", **settings):
         assert found == alone
 
 
@@ -175,7 +107,7 @@ def test_a_stray_on_one_process_is_reported_on_all_and_then_left_out(processes, 
         assert epoch == 1
 
 
-@pytest.mark.parametrize("case", ["class", "sharded class", "counted class"])
+@pytest.mark.parametrize("case", ["class", "counted class"])
 def test_predicted_classes_in_place_of_truths_on_one_process_are_reported_on_all(processes, case):
     for first, second, epoch in processes.run("errors", case=case):
         assert first.startswith("ValueError: correct must be true or false")

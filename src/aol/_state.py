@@ -20,12 +20,13 @@ class State(nn.Module):
 
     def _start(self, rho: Tensor, device: torch.device | None, dtype: torch.dtype = torch.float32) -> None:
         self.epoch, self._single = 0, rho.dim() == 0
-        self.register_buffer("_rho", rho.reshape(-1, 1).to(device=device, dtype=dtype), persistent=False)
+        home = device or torch.get_default_device()
+        self.register_buffer("_rho", rho.reshape(-1, 1).to(device=home, dtype=dtype), persistent=False)
 
     def _add(self, **buffers: Tensor) -> None:
-        """Register buffers, on the device of the state."""
+        """Register buffers."""
         for name, value in buffers.items():
-            self.register_buffer(name, value.to(self._rho.device))
+            self.register_buffer(name, value)
 
     @property
     def rho(self) -> Tensor:

@@ -213,19 +213,19 @@ class SampleAges(State):
         self.num_samples, self._digest = label.numel(), _check.fingerprint(label)
         small = torch.uint8 if self.num_classes <= 256 else torch.int32
         self.register_buffer("_labels", label.to(self.device, small, copy=True), persistent=False)
-        runs = rate.numel()
-        sums = torch.zeros((runs, self.num_classes), dtype=torch.int64)
-        self._add(
-            _age=torch.full((runs, self.num_samples), int(absent == "keep"), dtype=torch.int32, device=self.device),
-            _ema=torch.full((runs, self.num_samples), torch.nan, dtype=torch.float32, device=self.device),
-            # An extra column takes indices outside the set, so that no check has to wait for a GPU.
-            _observed=torch.zeros((runs, self.num_samples + 1), dtype=torch.uint8, device=self.device),
-            _stray=torch.zeros(2, dtype=torch.bool),  # whether an index, or `correct`, was refused
-            # Sums of smoothed ages, and number of seen samples, by class: integers, whose order does not matter.
-            _total=sums,
-            _seen=sums.clone(),
-            _unit=torch.ones((), dtype=torch.float64),
-        )
+        shape, by_class = (rate.numel(), self.num_samples), (rate.numel(), self.num_classes)
+        with self.device:
+            self._add(
+                _age=torch.full(shape, int(absent == "keep"), dtype=torch.int32),
+                _ema=torch.full(shape, torch.nan, dtype=torch.float32),
+                # An extra column takes indices outside the set, so that no check has to wait for a GPU.
+                _observed=torch.zeros((shape[0], shape[1] + 1), dtype=torch.uint8),
+                _stray=torch.zeros(2, dtype=torch.bool),  # whether an index, or `correct`, was refused
+                # Sums of smoothed ages, and number of seen samples: integers, whose order does not matter.
+                _total=torch.zeros(by_class, dtype=torch.int64),
+                _seen=torch.zeros(by_class, dtype=torch.int64),
+                _unit=torch.ones((), dtype=torch.float64),
+            )
         self._given = 0  # answers since the last advance
 
     # Reading

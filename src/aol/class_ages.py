@@ -41,7 +41,7 @@ class ClassCounts(State):
         self._start(rate, _check.device(device))
         # An extra column takes what is refused, so that no check has to wait for a GPU: `_count` labels outside the
         # classes and bad `times`, and both all labels of a call whose `correct` is neither true nor false.
-        none = torch.zeros((rate.numel(), self.num_classes + 1), dtype=torch.int64)
+        none = torch.zeros((rate.numel(), self.num_classes + 1), dtype=torch.int64, device=self.device)
         self._add(_right=none, _count=none.clone())
 
     def observe(self, label: _check.Integers, correct: _check.Truths, *, times: _check.Integers | None = None) -> None:
@@ -76,9 +76,12 @@ class ClassCounts(State):
 
     def _accuracy(self, group: _distributed.Group, sync: bool) -> Tensor:
         """Return the accuracies over all processes, `float64 [R, C]`, NaN where unseen."""
-        counts = torch.stack((self._right, self._count))
         if sync:
             self._agree(group)
+            if self._open:  # processes may have met other classes
+                self.grow(int(_distributed.largest(torch.tensor(self.num_classes, device=self.device), group)))
+        counts = torch.stack((self._right, self._count))
+        if sync:
             counts = _distributed.total(counts, group)
         neither, stray = counts[:, :, -1].any(1).tolist()
         if stray:
@@ -236,13 +239,14 @@ class ClassAges(ClassCounts):
         super().__init__(num_classes, rho=rho, device=device)
         self._rules = self._checked_rules(threshold)
         runs, shape = len(self._rho), (len(self._rho), self.num_classes)
-        self._add(
-            _age=torch.ones(shape, dtype=torch.int32),
-            _ema=torch.ones(shape, dtype=torch.float32),
-            _last_accuracy=torch.full(shape, torch.nan, dtype=torch.float64),
-            _last_threshold=torch.full((runs,), torch.nan, dtype=torch.float64),
-            _zeros=torch.zeros(runs, dtype=torch.int64),  # steps in a row whose threshold was zero
-        )
+        with self.device:
+            self._add(
+                _age=torch.ones(shape, dtype=torch.int32),
+                _ema=torch.ones(shape, dtype=torch.float32),
+                _last_accuracy=torch.full(shape, torch.nan, dtype=torch.float64),
+                _last_threshold=torch.full((runs,), torch.nan, dtype=torch.float64),
+                _zeros=torch.zeros(runs, dtype=torch.int64),  # steps in a row whose threshold was zero
+            )
 
     @property
     def age(self) -> Tensor:

@@ -184,9 +184,9 @@ class Margins(State):
         )
         if self.signal == "age":  # of samples, or of pairs of classes where samples do not come back
             keys = size * size if label is None else label.numel()
-            self._add(_age=torch.ones((runs, keys), dtype=torch.int32))
+            self._add(_age=torch.ones((runs, keys), dtype=torch.int32, device=self.device))
             if label is not None:
-                self._add(_observed=torch.zeros((runs, keys + 1), dtype=torch.uint8))
+                self._add(_observed=torch.zeros((runs, keys + 1), dtype=torch.uint8, device=self.device))
 
     # Reading
 

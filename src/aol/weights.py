@@ -161,7 +161,8 @@ class ErrorRates(ClassCounts):
         self, num_classes: int | None = None, *, rho: _check.Rate = 0.3, device: torch.device | str | None = None
     ) -> None:
         super().__init__(num_classes, rho=rho, device=device)
-        self._add(_rate=torch.full((len(self._rho), self.num_classes), torch.nan, dtype=torch.float32))
+        shape = (len(self._rho), self.num_classes)
+        self._add(_rate=torch.full(shape, torch.nan, dtype=torch.float32, device=self.device))
 
     @property
     def error_rate(self) -> Tensor:

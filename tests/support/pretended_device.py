@@ -121,7 +121,7 @@ def _to(value: Tensor, *args: object, non_blocking: bool = False, copy: bool = F
             dtype = each
         elif isinstance(each, bool):
             non_blocking = each
-        else:
+        elif each is not None:
             device = each
     here = isinstance(value, OnDevice)
     there = here if device is None else torch.device(device).type == PLACE.type
