@@ -108,15 +108,15 @@ def test_a_record_cut_short_is_refused(size: int) -> None:
 
 WRONG: dict[str, tuple[dict[str, object], str]] = {
     "another format": ({"format": 1}, "another version"),
-    "no id": ({"id": ""}, "id must be text"),
-    "method": ({"method": 3}, "method must be text"),
-    "seed": ({"seed": -1}, "seed must be a whole number"),
-    "a truth as seed": ({"seed": True}, "seed must be a whole number"),
-    "finished": ({"finished": 1}, "finished must be true or false"),
-    "settings": ({"settings": {"a": [1]}}, "settings must be text and numbers"),
-    "versions": ({"versions": {"aol": "\x1b[31m"}}, "versions must be texts"),
-    "no classes": ({"classes": []}, "classes must be a list of names"),
-    "counts": ({"counts": [1, 2]}, "counts must be whole numbers, one a class"),
+    "no id": ({"id": ""}, "id, method and classes must not be empty"),
+    "method": ({"method": 3}, "method has a value of another type"),
+    "seed": ({"seed": -1}, "seed must be 0 or more"),
+    "a truth as seed": ({"seed": True}, "seed has a value of another type"),
+    "finished": ({"finished": 1}, "finished has a value of another type"),
+    "settings": ({"settings": {"a": [1]}}, "settings has a value of another type"),
+    "versions": ({"versions": {"aol": "\x1b[31m"}}, "versions must be printable"),
+    "no classes": ({"classes": []}, "classes must not be empty"),
+    "counts": ({"counts": [1, 2]}, "counts must be whole numbers of 0 or more"),
     "epochs": ({"epochs": [1, 2, 2, 3]}, "epochs must be whole numbers"),
     "a curve too short": ({"curves": {"test_accuracy": [0.5]}}, "must be 4 numbers"),
     "text in a curve": ({"curves": {"lr": [1, 2, 3, "4"]}}, "must be 4 numbers"),
@@ -128,7 +128,7 @@ WRONG: dict[str, tuple[dict[str, object], str]] = {
     "a precision below zero": ({"by_class": {"test_precision": [0.5, -0.5, 0.5]}}, "from 0 to 1"),
     "a bomb": ({"over_time": {"age": base64.b64encode(zlib.compress(bytes(10**8))).decode()}}, r"more than \d+ bytes"),
     "a stranger": ({"more": 1}, "'more'"),
-    "seconds": ({"seconds": -1.0}, "seconds must be a number"),
+    "seconds": ({"seconds": -1.0}, "seconds must be 0 or more"),
 }  # fmt: skip
 
 

@@ -71,8 +71,8 @@ def compare(runs: Sequence[Run], figures: Sequence[float], measures: pd.DataFram
     method = ["conditions", "method"]
     table["seed"] = table["seed"].fillna(table.groupby(method).cumcount())
     table = table.drop_duplicates([*method, "seed"], keep="last")
-    found = table.set_index([*method, "seed"])["figure"]
-    baseline = found.reindex(pd.MultiIndex.from_frame(table[["conditions", "baseline", "seed"]])).to_numpy()
+    by_seed = table.set_index([*method, "seed"])["figure"]
+    baseline = by_seed.reindex(pd.MultiIndex.from_frame(table[["conditions", "baseline", "seed"]])).to_numpy()
     table["gain"] = (table["figure"] - baseline).where(table["method"] != table["baseline"])
     by_method = table.groupby(method, sort=False)
     spreads, means = by_method["figure"].std(), by_method[["figure", *others]].mean()

@@ -49,7 +49,7 @@ METRICS = {
     ),
 }
 # By the name of a split: the curve its metrics are computed from.
-CURVES = {"test": "test_accuracy", "validation": "validation_accuracy", "averaged": "averaged_accuracy"}
+CURVES = {"test": "test_accuracy", "validation": "validation_accuracy"}
 # Measures of the test set besides accuracy, with their curves `test_NAME`: the names of `aol.metrics`.
 MEASURES = {
     "balanced_accuracy": "mean test accuracy of the classes",
@@ -61,8 +61,10 @@ MEASURES = {
     "tail_accuracy": "mean test accuracy of the third of the classes with the fewest training samples",
 }
 _PARTS = ("head_accuracy", "middle_accuracy", "tail_accuracy")
-# Figures of a study, columns of the frame as `test_NAME`; those of the averaged network as they are.
-FIGURES = (*METRICS, *(f"averaged_{name}" for name in METRICS), *(f"{m}_{name}" for m in MEASURES for name in METRICS))
+# Figures of a study, columns of the frame as `test_NAME`: a measure (None: accuracy), and a part of its curve.
+FIGURES: dict[str, tuple[str | None, str]] = {name: (None, name) for name in METRICS} | {
+    f"{measure}_{name}": (measure, name) for measure in MEASURES for name in METRICS
+}
 
 
 def measure_of(figure: str) -> str | None:
@@ -71,7 +73,7 @@ def measure_of(figure: str) -> str | None:
     >>> measure_of("worst_class_tail_mean"), measure_of("tail_mean")
     ('worst_class', None)
     """
-    return next((name for name in MEASURES if figure.startswith(f"{name}_")), None)
+    return FIGURES[figure][0]
 
 
 def measure_text(figure: str) -> str:
@@ -86,15 +88,11 @@ def measure_text(figure: str) -> str:
 def figure_text(figure: str) -> str:
     """Return what a figure is.
 
-    >>> figure_text("averaged_last")
-    'test accuracy, last epoch, of the averaged network'
     >>> figure_text("worst_class_tail_mean")
     'test accuracy of the worst class, mean over the last 5 % of epochs'
     """
-    measure = measure_of(figure)
-    part = figure.removeprefix("averaged_" if measure is None else f"{measure}_")
-    text = f"{MEASURES.get(measure or '', 'test accuracy')}, {METRICS[part].help}"
-    return text + (", of the averaged network" if figure.startswith("averaged_") else "")
+    measure, part = FIGURES[figure]
+    return f"{MEASURES[measure] if measure else 'test accuracy'}, {METRICS[part].help}"
 
 
 def is_stream(run: Run) -> bool:
@@ -124,21 +122,16 @@ def at_the_end(values: Floats, *, stream: bool) -> Floats:
     count = len(values) - len(values) // 2 if stream else _tail(len(values))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # the mean of nothing is NaN, which is meant
-        found: Floats = np.nanmean(values[len(values) - count :], axis=0)
-    return found
+        mean: Floats = np.nanmean(values[len(values) - count :], axis=0)
+    return mean
 
 
 def run_metrics(run: Run) -> dict[str, float]:
     """Return all metrics of a run by name, `test_last`, `validation_tail_mean` and so on; NaN where not measured."""
-    found: dict[str, float] = {}
-    for split, curve in CURVES.items():
-        metrics = accuracy_metrics(counted(run, curve), stream=is_stream(run))
-        found |= {f"{split}_{name}": metrics.get(name, math.nan) for name in METRICS}
+    curves = {split: accuracy_metrics(counted(run, curve), stream=is_stream(run)) for split, curve in CURVES.items()}
     measured = class_measures(run)
-    for measure in MEASURES:
-        own = measured.get(measure, {})
-        found |= {f"test_{measure}_{name}": own.get(name, math.nan) for name in METRICS}
-    return found
+    curves |= {f"test_{measure}": measured.get(measure, {}) for measure in MEASURES}
+    return {f"{curve}_{name}": own.get(name, math.nan) for curve, own in curves.items() for name in METRICS}
 
 
 def counted(run: Run, curve: str) -> Floats:
@@ -177,8 +170,8 @@ def _computed(run: Run, by_class: Mapping[str, Floats | Matrix]) -> dict[str, Fl
     from aol.metrics import class_metrics
 
     counts = run.counts if _has_parts(run) else None
-    found = class_metrics(by_class["test_accuracy"], precision=by_class.get("test_precision"), counts=counts)
-    return {name: values.numpy() for name, values in found.items()}
+    measures = class_metrics(by_class["test_accuracy"], precision=by_class.get("test_precision"), counts=counts)
+    return {name: values.numpy() for name, values in measures.items()}
 
 
 def _has_parts(run: Run) -> bool:
@@ -190,20 +183,20 @@ def _has_parts(run: Run) -> bool:
 def _chances(run: Run) -> dict[str, Floats]:
     """Return the measures of a network that always gives the same answer, mean over which it is, `[1]` each."""
     size, level = len(run.classes), chance(run)
-    found = {"balanced_accuracy": level, "macro_f1": 2 * level / (size + 1)}
-    found |= dict.fromkeys(("worst_class", "worst_tenth"), 1.0 if size == 1 else 0.0)
-    found |= dict.fromkeys(_PARTS, level) if _has_parts(run) else {}
-    return {name: np.full(1, value) for name, value in found.items()}
+    measures = {"balanced_accuracy": level, "macro_f1": 2 * level / (size + 1)}
+    measures |= dict.fromkeys(("worst_class", "worst_tenth"), 1.0 if size == 1 else 0.0)
+    measures |= dict.fromkeys(_PARTS, level) if _has_parts(run) else {}
+    return {name: np.full(1, value) for name, value in measures.items()}
 
 
 def accuracy_by_epoch(run: Run) -> dict[int, float]:
     """Return a run's test accuracy by epoch; from the epoch in which it diverged on it is that of chance."""
     values = run.curves.get("test_accuracy", np.full(len(run.epochs), math.nan))
-    found = {int(epoch): float(value) for epoch, value in zip(run.epochs, values, strict=True) if value == value}
+    accuracy = {int(epoch): float(value) for epoch, value in zip(run.epochs, values, strict=True) if value == value}
     if run.failed_at_epoch is not None:
         last = run.planned or int(run.epochs[-1])
-        found |= dict.fromkeys(range(run.failed_at_epoch, last + 1), chance(run))
-    return found
+        accuracy |= dict.fromkeys(range(run.failed_at_epoch, last + 1), chance(run))
+    return accuracy
 
 
 def chance(run: Run) -> float:

@@ -8,6 +8,7 @@ Knows numbers and text, not how a run is trained.
 from __future__ import annotations
 
 import base64
+import contextlib
 import hashlib
 import json
 import os
@@ -16,7 +17,7 @@ import re
 import stat
 import warnings
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
 from pathlib import Path
@@ -122,18 +123,18 @@ def by_class_of(readings: Mapping[str, Matrix | Floats]) -> dict[str, Floats]:
 
     `mean_age` is the mean over epochs of the raw age, `mean_train_error` that of the error rate in training.
 
-    >>> found = by_class_of({"age": np.array([[1.0], [2.0]]), "train_accuracy": np.array([[1.0], [0.5]])})
-    >>> {name: value.tolist() for name, value in found.items()}
+    >>> by_class = by_class_of({"age": np.array([[1.0], [2.0]]), "train_accuracy": np.array([[1.0], [0.5]])})
+    >>> {name: value.tolist() for name, value in by_class.items()}
     {'age': [2.0], 'train_accuracy': [0.5], 'mean_age': [1.5], 'mean_train_error': [0.25]}
     """
-    found = {name: values[-1].astype(np.float64) for name, values in readings.items()}
+    by_class = {name: values[-1].astype(np.float64) for name, values in readings.items()}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # the mean of nothing is NaN, which is meant
         if "age" in readings:
-            found["mean_age"] = np.nanmean(readings["age"].astype(np.float64), axis=0)
+            by_class["mean_age"] = np.nanmean(readings["age"].astype(np.float64), axis=0)
         if "train_accuracy" in readings:
-            found["mean_train_error"] = 1.0 - np.nanmean(readings["train_accuracy"].astype(np.float64), axis=0)
-    return found
+            by_class["mean_train_error"] = 1.0 - np.nanmean(readings["train_accuracy"].astype(np.float64), axis=0)
+    return by_class
 
 
 # Encoding
@@ -173,8 +174,7 @@ def expand(text: str, shape: tuple[int, int]) -> Matrix:
         raise ValueError(f"it cannot be decompressed: {error}") from error
     if len(planes) != size:
         raise ValueError(f"it is not of the shape {list(shape)}")
-    found = np.frombuffer(planes, np.uint8).reshape(4, -1).T.copy().view("<f4").reshape(shape)
-    return found.astype(np.float32, copy=False)
+    return np.frombuffer(planes, np.uint8).reshape(4, -1).T.copy().view("<f4").reshape(shape).astype(np.float32)
 
 
 def encode(run: Run) -> bytes:
@@ -219,16 +219,13 @@ def decode(content: bytes) -> Run:
     shape = (len(given["epochs"]), len(given["classes"]))
     if 4 * shape[0] * shape[1] * len(given["over_time"]) > max(_ROOM, 16 * len(content)):
         raise DamagedRunError("its readings by epoch and class would be far larger than its file")
-    for name, text in given["over_time"].items():
-        try:
-            given["over_time"][name] = expand(text, shape)
-        except ValueError as error:
-            raise DamagedRunError(f"over_time, {name}: {error}") from error
-    for kind in ("curves", "by_class"):
-        given[kind] = {name: np.array(values, dtype=np.float64) for name, values in given[kind].items()}  # None: NaN
-    for kind in ("curves", "by_class", "over_time"):
+    for kind, of in (("curves", shape[:1]), ("by_class", shape[1:]), ("over_time", shape)):
         for name, values in given[kind].items():
-            _require(not (why := impossible(name, values)), f"{kind}, {name}: {why}")
+            try:
+                given[kind][name] = expand(values, shape) if kind == "over_time" else _floats(values, *of)
+            except ValueError as error:
+                raise DamagedRunError(f"{kind}, {name}: {error}") from error
+            _require(not (why := impossible(name, given[kind][name])), f"{kind}, {name}: {why}")
     del given["format"]
     given["epochs"] = np.asarray(given["epochs"], dtype=np.int64)
     return Run(**given | {"method": printable(given["method"]), "classes": list(map(printable, given["classes"]))})
@@ -255,18 +252,54 @@ def _update(given: dict[str, Any]) -> None:
 
 
 def _check(given: dict[str, Any]) -> None:
-    """Raise if any value is not of the kind that `encode` writes: everything after this relies on the types."""
-    if wrong := {"format", *(own.name for own in fields(Run))} ^ set(given):
+    """Raise if any value is not of the type that `encode` writes: everything after this relies on the types."""
+    if wrong := _TYPES.keys() ^ given.keys() - {"format"}:
         raise DamagedRunError(f"it has no {min(wrong)!r}, or should not have it")
-    for name, (fits, wanted) in _KINDS.items():
-        _require(fits(given[name]), f"{name} must be {wanted}")
-    counts, classes = given["counts"], len(given["classes"])
-    counted = counts is None or (_all(counts, list, _is_whole(0)) and len(counts) == classes)
-    _require(counted, "counts must be whole numbers, one a class")
-    for kind, size in (("curves", len(given["epochs"])), ("by_class", classes)):
-        for name, values in given[kind].items():
-            listed = _all(values, list, lambda value: value is None or _is_number(value)) and len(values) == size
-            _require(listed, f"{kind}, {name}: must be {size} numbers")
+    for name, (types, of_items) in _TYPES.items():
+        value = given[name]
+        items = list(value.values() if isinstance(value, dict) else value if isinstance(value, list) else ())
+        fits = type(value) in types and set(map(type, items)) <= of_items
+        fits = fits and all(abs(item) < 2**63 for item in (value, *items) if type(item) is int)
+        _require(fits, f"{name} has a value of another type or size than aol writes")
+    epochs, counts, classes = given["epochs"], given["counts"], given["classes"]
+    _require(bool(given["id"] and given["method"] and classes), "id, method and classes must not be empty")
+    increasing = epochs == sorted(set(epochs)) and (not epochs or epochs[0] >= 1)
+    _require(increasing, "epochs must be whole numbers from 1 on that increase")
+    counted = counts is None or (len(counts) == len(classes) and min(counts, default=0) >= 0)
+    _require(counted, "counts must be whole numbers of 0 or more, one a class")
+    least = {"seed": 0, "planned": 1, "failed_at_epoch": 1, "trained_together": 1, "seconds": 0}
+    for name, low in least.items():
+        _require(given[name] is None or given[name] >= low, f"{name} must be {low} or more")
+    _require(all(text.isprintable() for text in given["versions"].values()), "versions must be printable")
+
+
+_NONE = type(None)
+# By the name of a value: its types, and those of its items.
+_TYPES: dict[str, tuple[set[type], set[type]]] = {
+    **dict.fromkeys(("id", "method"), ({str}, set())),
+    **dict.fromkeys(("stacking", "command", "data", "baseline"), ({str, _NONE}, set())),
+    **dict.fromkeys(("seed", "planned", "failed_at_epoch"), ({int, _NONE}, set())),
+    "trained_together": ({int}, set()),
+    "finished": ({bool}, set()),
+    "seconds": ({int, float, _NONE}, set()),
+    "settings": ({dict}, {str, int, float, bool, _NONE}),
+    "versions": ({dict}, {str}),
+    "classes": ({list}, {str}),
+    "counts": ({list, _NONE}, {int}),
+    "epochs": ({list}, {int}),
+    **dict.fromkeys(("curves", "by_class"), ({dict}, {list})),
+    "over_time": ({dict}, {str}),
+}
+
+
+def _floats(values: list[Any], size: int) -> Floats:
+    """Return numbers of JSON as an array, None as NaN."""
+    if len(values) == size and set(map(type, values)) <= {int, float, _NONE}:
+        with contextlib.suppress(OverflowError):
+            array = np.array(values, dtype=np.float64)
+            if not bool((np.abs(array) > _LARGEST_NUMBER).any()):
+                return array
+    raise ValueError(f"must be {size} numbers")
 
 
 def impossible(name: str, values: Floats | Matrix) -> str:
@@ -283,57 +316,9 @@ def impossible(name: str, values: Floats | Matrix) -> str:
     return ""
 
 
-def _all(value: object, kind: type[list[object] | dict[str, object]], fits: Callable[[object], bool]) -> bool:
-    """Return whether a value is a list, or a dict, of values that fit."""
-    return isinstance(value, kind) and all(map(fits, value.values() if isinstance(value, dict) else value))
-
-
 def _require(fits: bool, text: str) -> None:
     if not fits:
         raise DamagedRunError(text)
-
-
-def _is_text(value: object) -> bool:
-    return isinstance(value, str)
-
-
-def _is_whole(least: int) -> Callable[[object], bool]:
-    return lambda value: isinstance(value, int) and not isinstance(value, bool) and least <= value < 2**63
-
-
-def _is_number(value: object, least: float = -_LARGEST_NUMBER) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and least <= value <= _LARGEST_NUMBER
-
-
-def _or_none(fits: Callable[[object], bool]) -> Callable[[object], bool]:
-    return lambda value: value is None or fits(value)
-
-
-_NAMED_LISTS = (lambda value: isinstance(value, dict), "lists by name")
-_KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
-    **dict.fromkeys(("id", "method"), (lambda value: _is_text(value) and bool(value), "text")),
-    **dict.fromkeys(("stacking", "command", "data", "baseline"), (_or_none(_is_text), "text")),
-    "seed": (_or_none(_is_whole(0)), "a whole number of 0 or more"),
-    **dict.fromkeys(("planned", "failed_at_epoch"), (_or_none(_is_whole(1)), "a whole number from 1 on")),
-    "trained_together": (_is_whole(1), "a whole number from 1 on"),
-    "finished": (lambda value: isinstance(value, bool), "true or false"),
-    "seconds": (_or_none(lambda value: _is_number(value, 0.0)), "a number of 0 or more"),
-    "settings": (
-        lambda value: _all(value, dict, lambda one: isinstance(one, str | int | float | None)),
-        "text and numbers by name",
-    ),
-    "versions": (
-        lambda value: _all(value, dict, lambda one: isinstance(one, str) and one.isprintable()),
-        "texts by name",
-    ),
-    "classes": (lambda value: _all(value, list, _is_text) and bool(value), "a list of names"),
-    "epochs": (
-        lambda value: _all(value, list, _is_whole(1)) and value == sorted(set(value)),
-        "whole numbers from 1 on that increase",
-    ),
-    **dict.fromkeys(("curves", "by_class"), _NAMED_LISTS),
-    "over_time": (lambda value: _all(value, dict, _is_text), "texts by name"),
-}
 
 
 # Files

@@ -121,7 +121,7 @@ def requested_ids(folder: Path) -> list[str]:
         asked = (read_request(folder) or {}).get("ids")
     except DamagedRunError:  # the runs can be read without it
         return []
-    return [str(each) for each in asked] if isinstance(asked, list) else []
+    return [str(run_id) for run_id in asked] if isinstance(asked, list) else []
 
 
 # Finding runs

@@ -29,7 +29,7 @@ class RunFrame(pd.DataFrame):
     Columns: what a run is (`folder`, `method`, `seed`, `finished`, `failed_at_epoch`, `epochs_done`, `planned`,
     `seconds`, `trained_together`, `stacking`, `aol`, `torch`, `python`, `device`), every setting by its name, and the
     accuracies `test_last`, `test_best`, `test_tail_mean` and `test_second_half_mean` as fractions, the same for
-    `validation_` and `averaged_`; then the metrics of `aol.metrics` on test, `test_worst_class_last`,
+    `validation_`; then the metrics of `aol.metrics` on test, `test_worst_class_last`,
     `test_tail_accuracy_tail_mean` and so on. NaN where nothing was measured; a run that diverged counts as chance.
     `zero_threshold`: the share of a stream's steps in which the threshold was 0, so that no class grew older.
 
@@ -140,21 +140,21 @@ def read_runs(folders: Iterable[str | os.PathLike[str]], damaged: list[DamagedRu
 
 def frame_of(runs: Iterable[tuple[Path | None, Run]]) -> RunFrame:
     """Return records as a frame; a run that occurs twice (in two folders) gets a number behind its id."""
-    found = list(runs)
-    ids = unlike((run.id for _, run in found), "-{}")
-    rows = [_row(folder, run) for folder, run in found]
+    records = list(runs)
+    ids = unlike((run.id for _, run in records), "-{}")
+    rows = [_row(folder, run) for folder, run in records]
     index = pd.Index(ids, name="id", dtype="object")
     names = dict.fromkeys(name for row in rows for name in row)
     frame = RunFrame({name: _column([row.get(name) for row in rows], index) for name in names}, index=index)
-    frame._runs = {name: run for name, (_, run) in zip(ids, found, strict=True)}
+    frame._runs = {name: run for name, (_, run) in zip(ids, records, strict=True)}
     return frame
 
 
 def _column(values: list[object], index: pd.Index) -> pd.Series:
     """Return a column; text is kept as Python objects, because a path that is not UTF-8 cannot be a pandas string."""
-    if any(isinstance(each, str) for each in values):
+    if any(isinstance(value, str) for value in values):
         return pd.Series(values, index=index, dtype=object)
-    numbers = any(isinstance(each, int | float) and not isinstance(each, bool) for each in values)
+    numbers = any(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
     return pd.Series(values, index=index, dtype="float64" if numbers and None in values else None)
 
 
