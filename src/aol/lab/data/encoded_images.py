@@ -143,7 +143,7 @@ def crop_boxes(sizes: Tensor, draws: Tensor) -> Tensor:
     >>> crop_boxes(torch.tensor([[60, 80]]), torch.full((1, 23), 0.5)).tolist()
     [[5.0, 15.0, 51.0, 51.0, 0.0]]
     """
-    height, width = (side.to(torch.float64) for side in sizes.split(1, 1))
+    height, width = torch.split(sizes.to(torch.float64), 1, 1)
     chance = draws.to(torch.float64)
     area = height * width * (_LEAST + (1 - _LEAST) * chance[:, :_TRIES])
     aspect = torch.exp(math.log(_ASPECT) * (2 * chance[:, _TRIES : 2 * _TRIES] - 1))
@@ -152,7 +152,7 @@ def crop_boxes(sizes: Tensor, draws: Tensor) -> Tensor:
     fit, first = fits.to(torch.int8).max(1, keepdim=True)
     rows = torch.where(fit > 0, rows.gather(1, first), torch.minimum(height, (width * _ASPECT).round()))
     columns = torch.where(fit > 0, columns.gather(1, first), torch.minimum(width, (height * _ASPECT).round()))
-    down, across, flip = chance[:, 2 * _TRIES :].split(1, 1)
+    down, across, flip = torch.split(chance[:, 2 * _TRIES :], 1, 1)
     top = torch.where(fit > 0, down * (height - rows + 1), (height - rows) / 2).floor()
     left = torch.where(fit > 0, across * (width - columns + 1), (width - columns) / 2).floor()
     return torch.cat((top, left, rows, columns, (flip < 0.5).to(torch.float64)), 1)

@@ -272,8 +272,8 @@ def get(name: str, data_dir: Folder | None = None) -> Path | None:
     known, root = _official(name), search_folders(data_dir)[0]
     folder = root / known.folder
     missing = known.missing(folder)
-    pooch = need("pooch", package="pooch", extra="lab", why="downloading a data set") if missing else None
-    for url, md5 in known.downloads.items() if pooch else ():
+    for url, md5 in known.downloads.items() if missing else ():
+        pooch = need("pooch", package="pooch", extra="lab", why="downloading a data set")
         file, place, unpack = url.rpartition("/")[2], folder, None
         if file.endswith(".tar.gz"):
             place = root

@@ -146,7 +146,7 @@ def apply(images: ImageSet, kind: str, nuisance: Tensor, *, pixels: bool = True)
     changed = images.images.expand(-1, 3, -1, -1)  # one channel becomes three; three stay
     if pixels and kind == "tint":
         shades = (colours(images.num_classes, _SATURATION) * 255).round().to(torch.int32)[nuisance]
-        parts = zip(changed.split(4096), shades[:, :, None, None].split(4096), strict=True)
+        parts = zip(torch.split(changed, 4096), torch.split(shades[:, :, None, None], 4096), strict=True)
         changed = torch.cat([(part.to(torch.int32) * shade // 255).to(torch.uint8) for part, shade in parts])
     elif pixels:
         side = max(2, changed.shape[-1] // _PATCH)

@@ -87,16 +87,13 @@ def _stored(name: str, splits: Mapping[str, StoredImages]) -> Pair[StoredImages]
 
 def _in_memory(pair: Pair[StoredImages]) -> Pair[ImageSet] | None:
     """Return a set of small images of one size in memory; None if it is not one."""
-    shape, splits = pair.train.whole(0).shape, []
-    for split in (pair.train, pair.test, pair.validation) if max(shape[1:]) <= _SMALL else ():
-        images = [] if split is None else [split.whole(place) for place in range(len(split))]
-        if any(image.shape != shape for image in images):
+    shape = pair.train.whole(0).shape
+    splits = []
+    for split in (pair.train, pair.test, *([] if pair.validation is None else [pair.validation])):
+        images = [split.whole(place) for place in range(len(split))] if max(shape[1:]) <= _SMALL else []
+        if not images or any(image.shape != shape for image in images):
             return None
-        splits.append(split and ImageSet(torch.stack(images), split.labels, split.classes, split.name))
-    if not splits:
-        return None
-    train, test, validation = splits
-    assert train is not None
-    assert test is not None
+        splits.append(ImageSet(torch.stack(images), split.labels, split.classes, split.name))
+    train, test, *rest = splits
     change = Augmentation(pad=min(shape[1:]) // 8, flip=True)
-    return Pair(pair.name, train, test, pair.classes, centred(3), IMAGENET, change, validation)
+    return Pair(pair.name, train, test, pair.classes, centred(3), IMAGENET, change, rest[0] if rest else None)

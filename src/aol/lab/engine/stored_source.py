@@ -56,7 +56,7 @@ class Reader:
         `DataError` and `OSError` of a worker are raised here.
         """
         # Arrays go to the workers as plain bytes; each tensor would need a file descriptor.
-        drawn = [part.numpy() for part in draws] or [None] * len(places)
+        drawn: list[Any] = [part.numpy() for part in draws] or [None] * len(places)
         self._requests[:] = [(what, part.tolist(), own) for part, own in zip(places, drawn, strict=True)]
         if self._loader is None:
             self._loader = DataLoader(
@@ -131,7 +131,7 @@ class FromStorage:
             yield images if index.dim() == 1 else images[None]
 
     def _load(self, places: Tensor, batch: int, draws: Tensor | None = None) -> Iterator[Tensor]:
-        chunks = [part.split(_CHUNK) for part in places.split(batch)]
+        chunks = [torch.split(part, _CHUNK) for part in torch.split(places, batch)]
         every = [chunk for parts in chunks for chunk in parts]
         answers = self._reader.answers("view", every, () if draws is None else [draws[chunk] for chunk in every])
         self.waited = 0.0
@@ -204,11 +204,11 @@ def keep(reader: Reader) -> Ragged | None:
     if split not in _kept:
         # First of some, so that a large set is not read for nothing.
         for some in (every[:: len(every) // 64 + 1], every):
-            sizes = torch.cat(list(reader.answers("sizes", some.split(_CHUNK))))
+            sizes = torch.cat(list(reader.answers("sizes", torch.split(some, _CHUNK))))
             if 3 * int(sizes.prod(1).sum()) * len(every) / len(some) > room:
                 return None
         images, done = Ragged.empty(sizes, reader.device), 0
-        for pixels in reader.answers("whole", every.split(_CHUNK)):
+        for pixels in reader.answers("whole", torch.split(every, _CHUNK)):
             images.pixels[done : done + len(pixels)].copy_(pixels)
             done += len(pixels)
         _kept[split] = images
