@@ -41,5 +41,5 @@ def hidden_groups(label: Ints, prediction: Shorts, age: Shorts, *, after: int = 
     old = np.flatnonzero(seen & (prediction != label) & (age > after))
     old = old[learnt[label[old]] >= _LEARNT]
     groups = pd.DataFrame({"label": label[old], "answer": prediction[old]}).groupby(["label", "answer"]).size()
-    largest = groups[groups >= _LEAST].sort_values(ascending=False, kind="stable")
-    return [HiddenGroup(c, other, count, float(learnt[c])) for (c, other), count in largest.items()]
+    largest = groups[groups >= _LEAST].sort_values(ascending=False, kind="stable").reset_index()
+    return [HiddenGroup(c, other, count, float(learnt[c])) for c, other, count in largest.to_numpy().tolist()]

@@ -17,7 +17,9 @@ def method_rows(runs: Sequence[Run]) -> list[MethodRow]:
     """
     chosen = [run for run in runs if run.finished] or list(runs)
     chosen = [run for run in chosen if run.classes == chosen[0].classes]
-    by_run = ends(frame_of((None, run) for run in chosen)).dropna(axis=1, how="all") if chosen else {}
+    if not chosen:
+        return []
+    by_run = ends(frame_of((None, run) for run in chosen)).dropna(axis=1, how="all")
     return compare(chosen, by_run.pop("accuracy").tolist(), by_run) if "accuracy" in by_run else []
 
 

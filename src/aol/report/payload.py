@@ -10,6 +10,7 @@ import math
 from collections.abc import Sequence
 from datetime import datetime
 from itertools import zip_longest
+from typing import Any
 
 import numpy as np
 
@@ -137,7 +138,7 @@ def _details(
     last = {name: values for name in READINGS if (values := data.last(name)) is not None}
     details: dict[str, Json] = {
         "details": True,
-        "counts": run.counts,
+        "counts": None if run.counts is None else [*run.counts],
         "advice": [
             vars(advice) | {"classes": list(advice.classes[:CHIPS]), "more": max(0, len(advice.classes) - CHIPS)}
             for advice in advise(data, methods)
@@ -241,11 +242,12 @@ def _samples(data: RunData, samples: Samples, runs: int, pictures: dict[str, int
         "confidence": samples.confidence, "top": samples.top, "average": samples.mean_confidence,
         "other": samples.mean_other, "suspicion": samples.suspicion,
     }  # fmt: skip
+    about: Any = samples.about
     listed: dict[str, Json] = {name: values[rows].tolist() for name, values in whole.items()}
     listed |= {name: numbers(values[rows], 4) for name, values in rounded.items()}
     listed |= {
         "id": [samples.id(row)[:LETTERS] for row in rows.tolist()], "history": [steps(column) for column in ages.T],
-        "about": [samples.about.get(row) for row in rows.tolist()] if samples.about else None,
+        "about": [about.get(row) for row in rows.tolist()] if about else None,
         "picture": [places.get(row, -1) for row in rows.tolist()],
         "oldest": np.searchsorted(rows, old).tolist(), "doubtful": np.searchsorted(rows, doubted).tolist(),
     }  # fmt: skip

@@ -70,7 +70,8 @@ class Samples(SampleTable):
     def trusted(self) -> Masks:
         """Whose labels the model may doubt: seen in three epochs at least, and competent on label and answer."""
         able = competent_classes(self.label, self.prediction, self.wrong, self.seen, self.test_accuracy)
-        return able[self.label] & (able[self.prediction] | (self.prediction < 0)) & (self.seen >= _LEAST_EPOCHS)
+        named = able[self.prediction] | (self.prediction < 0)
+        return np.asarray(able[self.label] & named & (self.seen >= _LEAST_EPOCHS))
 
     @cached_property
     def suspicion(self) -> Reals:

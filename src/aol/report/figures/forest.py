@@ -71,8 +71,8 @@ def _fill(axes: Axes, blocks: Sequence[Block], letters: int) -> float:
     place, ticks, labels = 0.0, [], []
     for name, rows in blocks:
         if name:
-            at = {"xy": (0.0, place), "xycoords": ("axes fraction", "data"), "va": "center"}
-            axes.annotate(style.shorten(name, letters), **at, fontsize=6.5, weight="bold")
+            text, across = style.shorten(name, letters), ("axes fraction", "data")
+            axes.annotate(text, (0.0, place), xycoords=across, fontsize=6.5, va="center", weight="bold")
             place += _HEAD / _ROW
         for row in rows:
             colour = style.COLOURS[row.colour % len(style.COLOURS)]

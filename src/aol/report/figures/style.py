@@ -106,7 +106,8 @@ def file_name(text: str) -> str:
     >>> file_name("cb+aol β=0.9999 ρ=0.3 ../x")
     'cb-aol-beta-0.9999-rho-0.3-x'
     """
-    text = text.translate(str.maketrans({"ρ": "rho-", "β": "beta-", "γ": "gamma-", "τ": "tau-"}))
+    for letter, name in (("ρ", "rho-"), ("β", "beta-"), ("γ", "gamma-"), ("τ", "tau-")):
+        text = text.replace(letter, name)
     return re.sub(r"(?:[^A-Za-z0-9.]|\.(?![0-9]))+", "-", text).strip("-.")[:120]
 
 

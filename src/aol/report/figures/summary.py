@@ -60,8 +60,9 @@ _REPEATS = 0.005  # balanced accuracy this close to accuracy in every run: the t
 def _at_end(frame: RunFrame, measure: str) -> pd.Series:
     """Return a measure on test of each run at the end."""
     name = "test_" if measure == "accuracy" else f"test_{measure}_"
-    streams = [is_stream(run) for run in frame.runs.values()]
-    return frame[f"{name}second_half_mean"].where(streams, frame[f"{name}tail_mean"]).astype("float64")
+    streams = np.array([is_stream(run) for run in frame.runs.values()], dtype=bool)
+    values = np.where(streams, frame[f"{name}second_half_mean"], frame[f"{name}tail_mean"])
+    return pd.Series(values, frame.index, dtype="float64")
 
 
 def at_end(method: Method, measure: str = "accuracy") -> tuple[float, float]:
