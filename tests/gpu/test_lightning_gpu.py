@@ -1,4 +1,4 @@
-"""Lightning on CUDA, where it is installed: what `make test-lightning` runs on the CPU."""
+"""Lightning on CUDA, where it is installed: what `make test-trainers` runs on the CPU."""
 
 from __future__ import annotations
 

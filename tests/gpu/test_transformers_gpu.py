@@ -1,4 +1,4 @@
-"""The Trainer of Transformers on CUDA, where it is installed: what `make test-transformers` runs on the CPU."""
+"""The Trainer of Transformers on CUDA, where it is installed: what `make test-trainers` runs on the CPU."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ def check_two_processes_are_one(one: dict[str, Tensor], first: dict[str, Tensor]
         assert same(one[key], first[key])
     assert one["ema"].nan_to_num(0.0).max() > 1
     assert same(first["offsets"], second["offsets"])
-    assert one["offsets"].abs().max() > 0.01
+    assert one["offsets"].any()
     torch.testing.assert_close(one["offsets"], first["offsets"], atol=1e-5, rtol=1e-4)
     torch.testing.assert_close(one["losses"], first["losses"], atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(one["weights"], first["weights"], atol=1e-5, rtol=1e-4)

@@ -21,7 +21,7 @@ with framework("lightning"):
     from lightning.pytorch import Callback, LightningModule, Trainer
 
 
-def answer_of(module: LightningModule, batch: Any) -> tuple[Tensor, Tensor, Tensor | None]:
+def _answer_of(module: LightningModule, batch: Any) -> tuple[Tensor, Tensor, Tensor | None]:
     """Return logits, labels and indices of a batch (x, y, ..., index); without an index, of (x, y)."""
     x, label, *rest = batch
     return module(x), label, rest[-1] if rest else None
@@ -61,7 +61,7 @@ class AgeOfLearning(Callback):
         margins: Margins | None = None,
         signal: str = "pass",
         clean: Dataset[object] | Callable[[], Dataset[object]] | None = None,
-        answer: Callable[[LightningModule, Any], tuple[Tensor, Tensor, Tensor | None]] = answer_of,
+        answer: Callable[[LightningModule, Any], tuple[Tensor, Tensor, Tensor | None]] = _answer_of,
         every: int | None = None,
         recorder: Recording = None,
     ) -> None:

@@ -12,7 +12,7 @@ from lightning.pytorch.tuner import Tuner
 from torch.utils.data import DataLoader, Subset
 
 import aol
-from aol.plugins.lightning import AgeOfLearning, answer_of
+from aol.plugins.lightning import AgeOfLearning
 from tests.support.plugin_checks import same_state
 from tests.support.small_lightning import (
     CLASSES,
@@ -71,7 +71,8 @@ def test_fast_dev_run_is_fast() -> None:
 
     def watched(module, batch):
         answered.append(len(batch[0]))
-        return answer_of(module, batch)
+        x, y, index = batch
+        return module(x), y, index
 
     aging = AgeOfLearning(sample_ages(), answer=watched)
     model = fitted(aging, fast_dev_run=2)
