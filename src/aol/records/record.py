@@ -241,14 +241,15 @@ def _update(given: dict[str, Any]) -> None:
     for name in ("data_dir", "directory"):
         given.pop(name, None)
     settings = given.get("settings")
-    trained_by_aol = isinstance(settings, dict) and {"scenario", "weighting"} <= settings.keys()
-    if trained_by_aol:
+    has_baseline = False
+    if isinstance(settings, dict) and {"scenario", "weighting"} <= settings.keys():
+        has_baseline = settings.get("loss", "softmax") == "softmax"
         for name, default in _REMOVED.items():
             if (value := settings.pop(name, default)) != default:
                 raise DamagedRunError(f"it was trained with {name}={value}, which aol no longer has")
         if settings.get("fuse") == "mean":
             raise DamagedRunError("it was trained with fuse=mean, which aol no longer has")
-    given["baseline"] = "none" if trained_by_aol and settings.get("loss", "softmax") == "softmax" else None
+    given["baseline"] = "none" if has_baseline else None
 
 
 def _check(given: dict[str, Any]) -> None:
@@ -375,7 +376,9 @@ def packed_runs(path: Path) -> dict[str, tuple[int, int]]:
 
 @lru_cache(maxsize=8)
 def _index(path: Path, changed: int, size: int) -> dict[str, tuple[int, int]]:
-    places, wrong, start = {}, {}, 0
+    places: dict[str, tuple[int, int]] = {}
+    wrong: dict[str, tuple[int, int]] = {}
+    start = 0
     with open_regular(path) as file:
         for number, line in enumerate(file, start=1):
             if named := _FIRST.match(line):

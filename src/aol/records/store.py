@@ -81,9 +81,9 @@ class Store:
             runs.mkdir(parents=True, exist_ok=True)
             tempfile.TemporaryFile(dir=runs).close()  # an existing folder may still be read-only
 
-    def lock(self, part: str = "") -> contextlib.AbstractContextManager[None]:
-        """Hold the folder, or a named part of it, for this process; `FolderInUseError` if another process has it."""
-        return locked(self.folder, part)
+    def lock(self) -> contextlib.AbstractContextManager[None]:
+        """Hold the folder for this process; `FolderInUseError` if another process has it."""
+        return locked(self.folder)
 
 
 # What was asked for
