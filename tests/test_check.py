@@ -53,7 +53,7 @@ def test_nothing_at_all_is_no_whole_number_but_no_error_either():
     [[True, False], [1, 0], np.array([True, False]), torch.tensor([1, 0], dtype=torch.uint8), np.array([1, 0], "u8")],
 )
 def test_truths_are_bools_or_zeros_and_ones(value):
-    assert _check.truths("it", value).tolist() == [True, False]
+    assert _check.truths("it", value)[0].tolist() == [True, False]
 
 
 @pytest.mark.parametrize("value", [[2, 0], np.array([-1]), torch.tensor([7], dtype=torch.uint8), np.array([7], "u2")])
@@ -86,7 +86,7 @@ def test_a_message_shows_large_things_in_few_words():
         _check.whole("it", "x" * 10_000, 1)
     assert len(str(caught.value)) < 150
     with pytest.raises(ValueError, match=r"a tensor of torch\.int64 with shape") as caught:
-        _check.labels(torch.zeros(1000, 1000, dtype=torch.int64), None, None)
+        _check.labels(torch.zeros(1000, 1000, dtype=torch.int64), None)
     assert len(str(caught.value)) < 150
 
 
@@ -97,14 +97,6 @@ def test_the_first_stray_index_is_shown():
         _check.within("it", torch.tensor([9, -3]), 5, "places")
     _check.within("it", torch.tensor([], dtype=torch.int64), 5, "places")
     _check.within("it", torch.tensor([0, 4]), 5, "places")
-
-
-def test_labels_are_copied():
-    given = torch.tensor([0, 1])
-    found, classes = _check.labels(given, None, None)
-    given[0] = 7
-    assert found.tolist() == [0, 1]
-    assert classes == 2
 
 
 def test_a_device_must_be_there():

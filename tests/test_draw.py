@@ -80,28 +80,3 @@ def test_more_samples_than_float32_can_count_are_drawn_exactly():
 def test_what_cannot_be_drawn_from_is_named(weight, number, error, named):
     with pytest.raises(error, match=named):
         aol.draw(weight, number, generator=generator())
-
-
-@pytest.mark.parametrize("number", [1, 15, 16, 17, 31, 100, 1000])
-@pytest.mark.parametrize("block", [1, 7, 16, 64, 1 << 20])
-def test_drawing_in_blocks_changes_nothing(number: int, block: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    weight = torch.tensor([0.0, 1.0, 0.25, 0.0, 3.0, 0.5, 0.0])
-    ladder = weight.double().cumsum(0)
-    point = torch.rand(number, dtype=torch.float64, generator=torch.Generator().manual_seed(5)) * ladder[-1]
-    expected = torch.searchsorted(ladder, point, right=True)
-    monkeypatch.setattr("aol.sampling._BLOCK", block)
-    assert torch.equal(aol.draw(weight, number, generator=torch.Generator().manual_seed(5)), expected)
-
-
-@pytest.mark.parametrize("size", [1, 2, 1000, 30_000])
-@pytest.mark.parametrize("kind", ["uniform", "equal", "skewed", "sparse", "tiny", "last"])
-def test_drawing_climbs_to_what_a_search_finds(kind: str, size: int) -> None:
-    some = torch.rand(size, dtype=torch.float64, generator=torch.Generator().manual_seed(1)) + 1e-9
-    last = (torch.arange(size) == size - 1).double()
-    kinds = {"uniform": some, "equal": torch.ones(size), "skewed": some**50, "sparse": (some < 0.01) + last}
-    weight = (kinds | {"tiny": 5e-324 * torch.ones(size, dtype=torch.float64), "last": last})[kind].double()
-    ladder = weight.cumsum(0)
-    point = torch.rand(50_000, dtype=torch.float64, generator=torch.Generator().manual_seed(2)) * ladder[-1]
-    below = torch.nextafter(ladder[-1], torch.zeros_like(ladder[-1]))
-    wanted = torch.searchsorted(ladder, torch.minimum(point, below), right=True)
-    assert torch.equal(aol.draw(weight, 50_000, generator=torch.Generator().manual_seed(2)), wanted)

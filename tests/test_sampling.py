@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 import io
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
 import aol
-from aol import sampling
-from tests.support.running import PATIENCE, environment
 
 
 def generator(seed: int = 0) -> torch.Generator:
@@ -183,35 +177,6 @@ def test_more_than_two_to_the_24_weights_are_drawn_from_in_proportion():
     assert drawn.count(size - 1) == pytest.approx(3000, abs=120)  # 4.4 standard deviations
 
 
-def test_an_order_in_small_parts_is_the_same(monkeypatch):
-    whole = list(aol.ShuffledSampler(50, seed=1))
-    monkeypatch.setattr(sampling, "_PART", 7)
-    assert list(aol.ShuffledSampler(50, seed=1)) == whole
-
-
-@pytest.mark.parametrize("level", ["class", "sample"])
-def test_a_sampler_draws_from_ages_that_know_their_samples_by_name(level):
-    ages = aol.SampleAges([0, 0, 1], ids=["a", "b", "c"], level=level, rho=1.0)
-    for _ in range(60):
-        ages.observe(["a", "b", "c"], [True, True, False])
-        ages.advance()
-    drawn = list(aol.AgeSampler(ages, num_samples=200))
-    assert drawn.count(2) > 180
-
-
-@given(st.integers(1, 30), st.sampled_from(["class", "sample"]), st.integers(1, 9))
-@settings(max_examples=30)
-def test_the_weights_of_all_are_the_weights_of_each(size, level, chunk):
-    ages = aol.SampleAges([i % 3 for i in range(size)], rho=[0.2, 0.9], level=level)
-    for step in range(3):
-        right = torch.rand(2, size, generator=generator(step)) < 0.5
-        ages.observe(range(size), right)
-        ages.advance()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("aol.ages.sample._CHUNK", chunk)
-        assert ages.weights.equal(ages.weight(range(size)))
-
-
 @every_kind
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("batches", [1, 2, 3, 4])
@@ -318,21 +283,3 @@ def test_bad_input_names_the_argument(call, error, named):
 def test_sizes_may_be_data_sets_or_numpy_numbers():
     assert len(aol.ShuffledSampler(["a", "b", "c"])) == 3
     assert len(aol.ShuffledSampler(np.int64(4))) == 4
-
-
-def test_weighted_draws_need_little_more_memory_than_their_sums_and_themselves():
-    program = """
-import re, torch, aol
-labels = torch.zeros(8_000_000, dtype=torch.int32)
-ages = aol.SampleAges(labels, num_classes=2)
-def kilobytes(name):
-    return int(re.search(name + r":\\s+(\\d+)", open("/proc/self/status").read())[1])
-list(aol.AgeSampler(aol.SampleAges([0, 1])))
-before = kilobytes("VmRSS"), kilobytes("VmHWM")
-next(iter(aol.AgeSampler(ages)))
-print(1024 * (kilobytes("VmHWM") - max(before)) / len(labels))
-"""
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True, env=environment(), timeout=PATIENCE
-    )
-    assert float(done.stdout) < 46  # bytes per sample: 12 for sums and draws, 8 for the table, and blocks; before, 51

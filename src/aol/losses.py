@@ -253,4 +253,4 @@ def _check_probabilities(given: Tensor, add_up: bool) -> None:
         raise ValueError(f"target: soft targets must lie in 0 to 1, not {float(low):g} to {float(high):g}.")
     total = given.sum(-1, dtype=torch.float64)
     if add_up and not bool(((total - 1).abs() <= _ROUNDING).all()):
-        raise ValueError("target: soft targets of a sample must have the sum 1.")
+        raise ValueError("target: the sum of soft targets over classes must be 1.")
