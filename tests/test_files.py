@@ -6,13 +6,11 @@ import gzip
 import os
 import random
 import signal
-import threading
 import time
 import zlib
 from pathlib import Path
 
 import pytest
-from filelock import FileLock
 
 from aol import _files
 from aol._files import FolderInUseError, locked, remove_partial_files, write_atomically, write_if_changed
@@ -68,30 +66,10 @@ def test_what_a_file_holds_already_is_not_written_again(tmp_path: Path) -> None:
     assert path.read_bytes() == b"two"
 
 
-def test_a_folder_has_one_writer_and_so_has_each_part_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_has_one_writer(tmp_path: Path) -> None:
     with locked(tmp_path), pytest.raises(FolderInUseError, match="in use by another aol process"), locked(tmp_path):
         pass
-    with locked(tmp_path, "1-of-2"), pytest.raises(FolderInUseError), locked(tmp_path, "3-of-4"):
-        pass
-    with locked(tmp_path, "1-of-2"), locked(tmp_path, "2-of-2"):
-        for part in ("", "1-of-2"):
-            with pytest.raises(FolderInUseError), locked(tmp_path, part):
-                pass
-    monkeypatch.setattr(_files, "_TURN", 0.1)
-    with locked(tmp_path), pytest.raises(FolderInUseError), locked(tmp_path, "1-of-2"):
-        pass
     with locked(tmp_path):  # released each time
-        pass
-
-
-def test_processes_that_lock_parts_at_the_same_moment_take_turns(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(_files, "_TURN", PATIENCE)
-    held = FileLock(tmp_path / ".lock", thread_local=False)
-    held.acquire()  # as another process has it for a moment
-    threading.Timer(0.2, held.release).start()
-    with locked(tmp_path, "1-of-2"):
         pass
 
 
@@ -148,16 +126,9 @@ def test_what_unpacks_to_more_than_is_allowed_is_refused(pack):
         _files.unpacked(pack(bytes(1000))[:-4], 1000)
 
 
-def test_a_link_in_the_place_of_a_part_or_a_lock_is_not_followed(tmp_path):
+def test_a_link_in_the_place_of_a_lock_is_not_followed(tmp_path):
     mine = tmp_path / "mine"
     mine.write_text("precious")
-    for append in (False, True):
-        part = tmp_path / "file.part"
-        part.unlink(missing_ok=True)
-        part.symlink_to(mine)
-        with _files.open_part(part, append=append) as file:
-            file.write(b"new")
-        assert part.read_bytes() == b"new"
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / ".lock").symlink_to(mine)
     with pytest.raises(_files.UnusableFolderError, match="not a regular file"), _files.locked(tmp_path / "out"):
