@@ -76,12 +76,14 @@ def flag_of(command: str, name: str) -> str:
 
 
 def settings_of(command: str) -> list[str]:
-    """Return the settings that a command has flags for."""
-    return [
-        name
+    """Return the settings that a command has flags for, by group: seeds vary before weightings, as records expect."""
+    options = [
+        (name, field.metadata["group"])
         for name, field in FIELDS.items()
         if "group" in field.metadata and (command == "stream" or not field.metadata.get("stream"))
     ]
+    titles = list(dict.fromkeys(group for _, group in options))
+    return [name for name, _ in sorted(options, key=lambda option: titles.index(option[1]))]
 
 
 def setting_flags(command: str) -> dict[str, list[Flag]]:
