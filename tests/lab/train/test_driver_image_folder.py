@@ -146,7 +146,7 @@ def test_samples_of_a_folder_go_by_the_paths_of_their_files(tmp_path: Path, caps
     out = tmp_path / "out"
     trained(photos, out, capsys, *SMALL, "--keep-samples", "--imbalance", "2")
     (path,) = out.rglob("ids.json")
-    ids, kept = json.loads(path.read_text())["ids"], load_file(path.parent / "samples.safetensors")
+    ids, kept = json.loads(path.read_text()), load_file(path.parent / "samples.safetensors")
     files = sorted(each.relative_to(photos) for each in (photos / "train").rglob("*.JPEG"))
     texts = [os.fsencode(file).decode("utf-8", "backslashreplace") for file in files]
     assert ids == [texts[place] for place in kept["index"].tolist()]
@@ -193,7 +193,7 @@ def test_names_are_those_of_the_run_that_is_there_and_not_of_one_before(
     (path,) = out.rglob("ids.json")
     (path.parent / "run.json").unlink()  # as if it had been killed before its first checkpoint
     trained(photos, out, capsys, *SMALL, "--keep-samples")
-    assert json.loads(path.read_text())["ids"][0] == "train/n01440764/another.JPEG"
+    assert json.loads(path.read_text())[0] == "train/n01440764/another.JPEG"
 
 
 def test_a_single_class_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,7 +2,7 @@
 
 Resizing is bilinear with antialiasing, as Pillow's and torchvision's: output pixel i lies at c = (i + 1/2) · step of
 the cut, and takes the pixels j around it by 1 - |j + 1/2 - c| / max(step, 1) where that is positive, in shares of one.
-Along each axis that is a matrix with `size` rows, so that a batch is Y · X · Zᵀ. Nothing is read back to the host.
+Along each axis that is a matrix with `size` rows, so that a batch is Y · X · Zᵀ.
 """
 
 from __future__ import annotations
