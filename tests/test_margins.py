@@ -747,9 +747,8 @@ def test_margins_made_wrongly_name_the_argument(arguments, error, named):
 
 @given(st.lists(st.integers(0, 10**6), min_size=1, max_size=6), st.floats(0, 3))
 def test_offsets_from_counts_agree_with_the_formula(counts, tau):
-    known = [math.log(n) for n in counts if n]
-    middle = sum(known) / len(known) if known else 0.0
-    wanted = [tau * (math.log(n) - middle) if n else 0.0 for n in counts]
+    logs = [math.log(n or 1) for n in counts]  # a class without samples counts as seen once
+    wanted = [tau * (log - sum(logs) / len(logs)) for log in logs]
     assert aol.logit_offsets(counts, tau).tolist() == pytest.approx(wanted, rel=1e-5, abs=1e-6)
 
 

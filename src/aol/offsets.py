@@ -12,14 +12,14 @@ from aol.weights import _a_row_each
 
 
 def logit_offsets(counts: _check.Integers, tau: _check.Rate = 1.0) -> Tensor:
-    r"""Return the offsets of logit adjustment, from class counts, with mean zero over the classes that have samples.
+    r"""Return the offsets of logit adjustment, from class counts, with mean zero over the classes.
 
     .. math:: o_c = \tau\,(\log n_c - \tfrac{1}{C} \sum_k \log n_k)
 
     `tau = 1` is the balanced softmax. Pass the result to a loss as `offset`.
 
     Args:
-        counts: number of samples of each class, `[C]` or `[R, C]`. A class without samples has the offset zero.
+        counts: number of samples of each class, `[C]` or `[R, C]`. A class without samples counts as seen once.
         tau: strength, 0 or more; a vector of R numbers gives `[R, C]`.
 
     >>> logit_offsets([1000, 10])
@@ -27,8 +27,8 @@ def logit_offsets(counts: _check.Integers, tau: _check.Rate = 1.0) -> Tensor:
     """
     number = _check.counts(counts)
     rate = _a_row_each("tau", _check.rates("tau", tau, 0.0, 1e6), number)
-    log = number.masked_fill(number == 0, torch.nan).log()
-    return (rate * (log - log.nanmean(-1, keepdim=True))).nan_to_num(0.0).to(torch.float32)
+    log = number.masked_fill(number == 0, 1.0).log()
+    return (rate * (log - log.nanmean(-1, keepdim=True))).to(torch.float32)
 
 
 def posthoc_logits(logits: _check.Numbers, offset: _check.Numbers) -> Tensor:
