@@ -210,7 +210,7 @@ class Settings:
         >>> Settings.of({"epochs": 200, "optimiser": "sgd"}).epochs
         200
         """
-        return cls(**without_removed(values))
+        return cls(**without_removed(values))  # type: ignore[arg-type]
 
     def as_dict(self) -> dict[str, Value]:
         """Return every setting by name."""

@@ -114,14 +114,6 @@ def test_a_run_is_copied_out_bit_for_bit(name: str) -> None:
     assert all(torch.equal(value, nets[1].state_dict()[key]) for key, value in plain.state_dict().items())
 
 
-def test_what_goes_out_is_a_copy(name: str) -> None:
-    stacked = stack(several(name, 2))
-    before = stacked.unstack(0)
-    for value in stacked.unstack(0).values():
-        value.zero_()
-    assert all(torch.equal(value, before[key]) for key, value in stacked.unstack(0).items())
-
-
 def test_the_whole_survives_a_save_and_a_safe_load(name: str) -> None:
     stacked, other = stack(several(name, 3)), stack([SMALL[name].build() for _ in range(3)])
     assert stacked.state_dict().keys() == {f"network.{key}" for key in stacked.unstack(0)}
@@ -131,16 +123,6 @@ def test_the_whole_survives_a_save_and_a_safe_load(name: str) -> None:
     other.load_state_dict(torch.load(file, weights_only=True))
     x = images(name, 3)
     assert torch.equal(stacked.eval()(x), other.eval()(x))
-
-
-def test_a_deep_copy_is_independent(name: str) -> None:
-    stacked = stack(several(name, 2)).eval()
-    x = images(name, 2)
-    before, average = stacked(x), copy.deepcopy(stacked)
-    with torch.no_grad():
-        for parameter in stacked.parameters():
-            parameter.zero_()
-    assert torch.equal(average(x), before)
 
 
 def test_evaluation_moves_no_statistics_and_training_moves_all(name: str) -> None:
@@ -201,10 +183,3 @@ def test_half_precision_stays_near_the_separate_networks(name: str) -> None:
     losses(logits.float(), labels(3)).sum().backward()
     assert logits.dtype == theirs.dtype == torch.float32  # of the last layer; the others are rounded
     assert_near(logits, theirs, 0.05)
-
-
-def test_the_graph_is_captured_whole(name: str) -> None:
-    stacked = stack(several(name, 2))
-    compiled = torch.compile(stacked, backend="eager", fullgraph=True)
-    x = images(name, 2)
-    assert_near(compiled(x), stacked(x), 1e-5)

@@ -79,9 +79,9 @@ class Loop(ABC):
     def _read(self, pair: AnyPair, workers: int | None) -> None:
         """Open the images, and choose each run's samples."""
         s, device, runs = self.settings, self.device, self.runs
-        how = {"image_size": s.image_size, "normalisation": s.normalisation, "augment": s.augment}
-        make_sources = partial(sources, **how, workers=workers, device=device)
-        self.train, self.test = make_sources(pair)
+        how: dict[str, Any] = {"image_size": s.image_size, "normalisation": s.normalisation, "augment": s.augment}
+        how |= {"workers": workers, "device": device}
+        self.train, self.test = sources(pair, **how)
         self.conflicting: Tensor | None = None  # bool [T]: test samples whose nuisance is that of another class
         if s.nuisance != "none" and pair.shortcut is not None:
             self.conflicting = pair.shortcut.test.to(device)
@@ -94,7 +94,7 @@ class Loop(ABC):
         if pair.validation is not None and (not s.validation or s.changes_data):
             # A split of the set's own: [v], the same for all runs.
             own = replace(pair, train=pair.validation, test=pair.validation)  # type: ignore[arg-type]
-            self._validation = make_sources(own)[1]
+            self._validation = sources(own, **how)[1]
             self.held_out = torch.arange(self._validation.labels.numel(), device=device)
         self.labels = self.train.labels[self.pool[0]]  # [n]: the same in all runs, because pools are ordered by class
         self.counts = torch.bincount(self.labels, minlength=self.num_classes)  # samples of each class, [C]
