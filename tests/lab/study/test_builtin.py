@@ -221,8 +221,8 @@ def test_bf16_is_compared_with_fp32_run_by_run() -> None:
 
 
 OF_MARGINS = (
-    "losses", "margins", "margins-fresh", "margins-balanced", "margins-fashion", "margins-fashion-balanced", "margins-digits",
-    "margins-stream", "margins-short", "margins-short-cifar", "margins-short-cifar-balanced",
+    "losses", "margins", "margins-fresh", "margins-balanced", "margins-fashion", "margins-fashion-balanced",
+    "margins-digits", "margins-stream", "margins-short", "margins-short-cifar", "margins-short-cifar-balanced",
 )  # fmt: skip
 
 

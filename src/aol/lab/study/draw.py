@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from aol.lab.settings import WrongSettingsError
-from aol.lab.study.results import StudyResults
+from aol.lab.study.results import StudyResults, rows_of
 from aol.lab.study.spec import cell_name
 from aol.lab.study.tables import signal_name
 from aol.records.metrics import is_stream
@@ -55,12 +55,9 @@ def gain_figure(results: StudyResults) -> Figure:
     places = {method.name: place for place, method in enumerate(results.study.methods, -1)}
     blocks: dict[str, list[Estimate]] = {}
     cells = results.study.cells_list()
-    for row in results.gains[results.gains["gain"].notna()].itertuples():
-        label, paper = (
-            f"{row.method} {row.setting}".strip(),
-            row.paper_gain if row.paper_gain == row.paper_gain else None,
-        )
-        own_row = estimate_of(label, row.gain, places[row.method], paper)
+    for row in rows_of(results.gains[results.gains["gain"].notna()]):
+        paper = row.paper_gain if row.paper_gain == row.paper_gain else None
+        own_row = estimate_of(f"{row.method} {row.setting}".strip(), row.gain, places[row.method], paper)
         blocks.setdefault(cell_name(cells[row.cell]), []).append(own_row)
     if len(blocks) > _MOST_BLOCKS and results.pooled and not results.study.paper:
         rows = [estimate_of(name, gain, places[name]) for name, gain in results.pooled.items()]

@@ -58,7 +58,7 @@ def results_page(folder: Path, called: Mapping[str, Study] | None = None, *, cha
     store = Store(folder)
     frame = finished_runs(store)
     every = {name: study_results(study, store, frame) for name, study in called.items()} if len(frame) else {}
-    every = {name: own for name, own in every.items() if own.has_figures and not _is_part(own, every.values())}
+    every = {name: own for name, own in every.items() if own.has_figures and not _is_part(own, list(every.values()))}
     lines = summary(list(every.values()))
     paper = any(study.paper for study in called.values())
     sections = [
@@ -185,7 +185,8 @@ def _lines(table: str, results: StudyResults) -> list[SummaryLine]:
             data = f"{plural(max(map(len, rows['seeds']), default=0), 'seed')}, {plural(len(rows), 'cell')}"
             lines.append(SummaryLine(table, name, paper, here, data, claim.word))
             continue
-        cells, shares = results.study.cells_list(), {}
+        cells = results.study.cells_list()
+        shares: dict[str, float] = {}
         for place in rows["cell"]:
             share = fmean(zero_threshold_share(run) for run in results.chosen_runs(place, claim.method))
             shares |= {} if math.isnan(share) else {cell_name(cells[place]): share}

@@ -8,7 +8,7 @@ give the same results.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -158,6 +158,11 @@ class StudyResults:
         return [(cell, [replace(r, p_corrected=next(p)) for r in own]) for cell, own in rows]
 
 
+def rows_of(frame: pd.DataFrame) -> Iterator[Any]:
+    """Yield the rows of a frame, with the columns as attributes."""
+    yield from frame.itertuples()
+
+
 def best_on_test(results: StudyResults, method: str) -> dict[str, float] | None:
     """Return what a method gains at the best epoch of the best setting, both chosen on test: optimistic.
 
@@ -234,7 +239,7 @@ def _check_figure(study: Study, figure: str) -> None:
 
 
 def long_frame(study: Study, runs: RunFrame, figure: str) -> pd.DataFrame:
-    """Return the planned runs, a row each: `cell` (its place), `method`, `setting`, `seed`, `run` (its id), `value`, ...
+    """Return the planned runs, a row each: `cell` (its place), `method`, `setting`, `seed`, `run` (its id), `value`.
 
     `value` and `validation` are NaN where a run is not complete (`there`), `gain` is the value minus that of the
     baseline with the same seed (`base`). `extra` marks further seeds of the baseline. Settings that make the same run
@@ -267,12 +272,13 @@ def _distinct(study: Study, cell: Cell, method: Method) -> list[Cell]:
 def gains_of(study: Study, values: pd.DataFrame, figure: str) -> pd.DataFrame:
     """Return a row for every cell and method, in the order of the study, and mark the chosen settings in `values`.
 
-    `seeds` are the complete ones and `choices` their settings; `setting` is the choice of all seeds. `gain` is a `Gain`,
+    `seeds` are complete, `choices` their settings; `setting` is the choice of all seeds. `gain` is a `Gain`,
     None for the baseline and where no seed is complete; `p` is corrected for all comparisons of the study. Of a grid of
     `k` settings, `best` is the mean of the best one on test, and `best_of_k` that of as many baseline runs.
     """
     cells, measure, rows = study.cells_list(), measure_of(figure), []
-    for (place, name), own in values.groupby(["cell", "method"], sort=False):
+    parts: Any = values.groupby(["cell", "method"], sort=False)
+    for (place, name), own in parts:
         grid, method, is_base = own[~own["extra"]], study.method(name), name == study.baseline
         k, trouble = len(grid) // len(study.seeds), None  # a row a seed, a column a setting
         gain, validation = (grid[column].to_numpy().reshape(-1, k) for column in ("gain", "validation"))
@@ -300,7 +306,7 @@ def gains_of(study: Study, values: pd.DataFrame, figure: str) -> pd.DataFrame:
             "failed": int(own["failed"].count()),
             "mean": statistics.fmean(chosen["value"]) if whole.any() else np.nan,
             "spread": statistics.stdev(chosen["value"]) if whole.sum() > 1 else np.nan,
-            "gain": paired_gain(chosen["gain"], chosen=int(k > 1)) if whole.any() and not is_base else None,
+            "gain": paired_gain(chosen["gain"].tolist(), chosen=int(k > 1)) if whole.any() and not is_base else None,
             "problem": trouble,
         }
         row |= _paper(study, cells[place], method, study.paper if measure is None else None)  # it has accuracies only

@@ -260,10 +260,15 @@ def _check_study(study: Study) -> None:
     check(fits, f"largest_loss must be a number from 0 to 100, not {loss!r}.")
     check(tries is None or whole(tries), f"tries_seeds must be a whole number of 0 or more, not {tries!r}.")
     check(isinstance(study.more_seeds, bool), f"more_seeds must be true or false, not {study.more_seeds!r}.")
-    words = {"figure": ((study.figure,), METRICS), "figures": (study.figures, FIGURES), "keep": (study.keep, ("age",))}
-    for where, (values, known) in {**words, "paper": ((study.paper,), (None, *TABLES))}.items():
-        strange = [value for value in values if value not in known]
-        check(not strange, f"{where} must be one of {', '.join(map(str, known))}, not {strange}.")
+    words: list[tuple[str, Sequence[str], Collection[str]]] = [
+        ("figure", (study.figure,), METRICS),
+        ("figures", study.figures, FIGURES),
+        ("keep", study.keep, ("age",)),
+        ("paper", () if study.paper is None else (study.paper,), TABLES),
+    ]
+    for where, own, known in words:
+        strange = [word for word in own if word not in known]
+        check(not strange, f"{where} must be one of {', '.join(known)}, not {strange}.")
     axes = {"cells": study.cells, **{f"the grid of {method.name}": method.grid for method in study.methods}}
     fixed = {"common": study.common, **{f"method {method.name}": method.fixed for method in study.methods}}
     for where, name in ((where, name) for where, table in {**fixed, **axes}.items() for name in table):
@@ -273,8 +278,10 @@ def _check_study(study: Study) -> None:
     twice = sorted(set(study.common) & set(study.cells))
     check(not twice, f"{', '.join(twice)} is both common and an axis of the cells.")
     for where, name, values in ((where, *item) for where, table in axes.items() for item in table.items()):
-        fits = values and len(set(values)) == len(values)
-        check(fits, f"{where}: {name} must be a list of different values, not {list(values)}.")
+        check(
+            values and len(set(values)) == len(values),
+            f"{where}: {name} must be a list of different values, not {list(values)}.",
+        )
     study.all_runs()
 
 

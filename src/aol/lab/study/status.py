@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
+from aol.lab.study.results import rows_of
 from aol.lab.study.spec import Study, cell_name
 from aol.lab.train.groups import begun_groups
 from aol.lab.train.validate import is_complete, read_valid
@@ -61,7 +62,7 @@ def status_lines(frame: pd.DataFrame) -> list[str]:
     done, begun, left, damaged = (int((frame["state"] == state).sum()) for state in _STATES)
     lines = [f"{done}/{len(frame)} runs complete, {begun} in progress, {left + damaged} missing, {damaged} damaged."]
     lines += [f"Damaged: {name}: {why}." for name, why in _damaged(frame).items()]
-    for row in frame[frame["failed"] > 0].itertuples():
+    for row in rows_of(frame[frame["failed"] > 0]):
         text = f"its loss was not finite in epoch {row.failed}"
         lines.append(f"Diverged: {row.method}, seed {row.seed} ({row.Index}): {text}.")
     if done < len(frame):

@@ -16,7 +16,7 @@ import pandas as pd
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from aol.lab.study.correlations import judge_correlations
-from aol.lab.study.results import StudyResults
+from aol.lab.study.results import StudyResults, rows_of
 from aol.lab.study.spec import cell_name, plural
 from aol.lab.study.verdict import OPEN, Claim
 from aol.records.metrics import figure_text, measure_text
@@ -34,7 +34,7 @@ TEMPLATES = Environment(
 def gains_frame(results: StudyResults) -> pd.DataFrame:
     """Return a row for each cell and method: counts, percent and points, NaN for what is not known."""
     cells, rows = results.study.cells_list(), []
-    for row in results.gains.itertuples():
+    for row in rows_of(results.gains):
         numbers = {"accuracy": row.mean, "spread": row.spread, **_interval(row.gain), "best_of_k": row.best}
         numbers |= {"baseline_best_of_k": row.best_of_k, "paper": row.paper and row.paper.accuracy}
         numbers |= {"paper_gain": row.paper_gain}
@@ -73,7 +73,7 @@ def correlations_frame(results: StudyResults) -> pd.DataFrame:
 
 def _interval(gain: Gain | None) -> dict[str, float | None]:
     low, high = (gain and gain.interval) or (None, None)
-    return {"gain": gain and gain.mean, "low": low, "high": high}
+    return {"gain": gain.mean if gain else None, "low": low, "high": high}
 
 
 def _hundred(value: float | None) -> float | None:
@@ -153,7 +153,7 @@ def _gain_rows(results: StudyResults) -> Rows:
     gains, cells, base = results.gains, results.study.cells_list(), results.study.baseline
     begun = gains[gains["cell"].isin(gains["cell"][gains["runs"] > 0])]
     rows = []
-    for row in (begun if len(begun) else gains).itertuples():
+    for row in rows_of(begun if len(begun) else gains):
         accuracy = f"{row.runs}/{row.runs_planned} runs"
         if row.seeds:
             accuracy = percent(row.mean) + (f" ±{percent(row.spread)}" if row.spread == row.spread else "")
@@ -218,8 +218,8 @@ def _method_rows(results: StudyResults) -> Rows:
             row[f"with one spread ({freedom} df)"] = gain_text(results.pooled.get(method.name))
             for name in claims:
                 rival = against.get((name, method.name))
-                row[f"{name} minus it (95 %)"] = gain_text(rival and rival.gain)
-                row[f"p ({name})"] = p_text(rival and rival.p)
+                row[f"{name} minus it (95 %)"] = gain_text(rival.gain if rival else None)
+                row[f"p ({name})"] = p_text(rival.p if rival else None)
             rows.append(row)
     return rows if len(rows) > 1 else []
 
@@ -256,7 +256,8 @@ def as_dict(results: StudyResults) -> dict[str, object]:
     """Return the results as one object for JSON: numbers only, None for what is not known."""
 
     def rows(frame: pd.DataFrame) -> list[dict[str, Any]]:
-        return [dict(row) for row in frame.astype(object).where(frame.notna(), None).to_dict("records")]
+        plain = frame.astype(object).where(frame.notna(), None)
+        return [dict(zip(plain.columns, row, strict=True)) for row in plain.to_numpy().tolist()]
 
     word = {"method": results.study.baseline, "verdict": correlation_verdict(results)}
     groups = [{**cell, **row} for (cell, own) in results.groups for row in rows(verdicts_frame([own]))]

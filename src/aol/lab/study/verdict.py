@@ -70,7 +70,7 @@ def claim(
     shared, gain = pairs[whole].dropna(), None
     if len(whole) and len(shared) >= LEAST_SEEDS:
         by_seed = [statistics.fmean(row) for row in shared.to_numpy().tolist()]
-        gain = paired_gain(by_seed, chosen=sum(whole.isin(cells).any() for cells in grids))
+        gain = paired_gain(by_seed, chosen=sum(bool(whole.isin(cells).any()) for cells in grids))
     begun = complete.index[complete > 0]
     known = papers[whole if len(whole) else begun if len(begun) else pairs.columns]
     mean = statistics.fmean(known) if len(known) and known.notna().all() and over is None else None
