@@ -125,7 +125,8 @@ class AgedClassifier(base.Wrapper, base.Classifier):
         self._end_of_step()
 
     def _weigh(self, y: Hashable, w: float) -> float:
-        if not (isinstance(w, Real) and 0 <= w < math.inf):
+        given: object = w
+        if not (isinstance(given, Real) and 0 <= w < math.inf):
             raise ValueError(f"w must be a number of 0 or more, not {_check.shown(w)}.")
         return w * self._weight.get(y, 1.0)
 

@@ -194,7 +194,7 @@ class AgedClassifier(_Wrapper):
         base, size = self._base(samples), len(self.classes_)
         parts = [(None, np.arange(len(samples.y)))] if isinstance(self.cv, str) else self._folds(samples)
         ages = SampleAges(samples.code, num_classes=size, rho=self.rho, level=self.level)
-        kind = {"labels": samples.code, "signal": self.margins, "gain": self.gain}
+        kind: dict[str, Any] = {"labels": samples.code, "signal": self.margins, "gain": self.gain}
         margins = None if self.margins is None else Margins(size, **kind)
         records, finished, self.scores_ = Records(self.recorder), False, np.empty(0)
         try:

@@ -210,7 +210,7 @@ class AgeTrainer(Trainer):
             self._balance.records.end(finished=False)  # on_train_end has finished it otherwise
 
     def _evaluate_train_set(self) -> None:
-        data = self.train_dataset if self.clean_dataset is None else self.clean_dataset
+        data: Any = self.train_dataset if self.clean_dataset is None else self.clean_dataset
         if self._balance.by_index:
             data = self._indexed(data, "clean pass")
         loader = DataLoader(
