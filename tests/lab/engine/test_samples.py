@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 
 from aol.lab.data import open_data
-from aol.lab.data.folder import FolderImages
+from aol.lab.data.encoded_images import StoredImages
 from aol.lab.engine.passes import CleanPass, Readings
 from aol.lab.engine.run_weights import SampleSignals
 from aol.lab.engine.samples import pool
 from aol.lab.engine.source import data_of
 from aol.lab.settings import Settings, WrongSettingsError, groups
 from tests.support.tiny_runs import CPU, make_loop, run_to_end, settings, tiny_pair
+from tests.support.tiny_sets import image_folder
 
 HIDDEN = {"nuisance": "patch", "conflicts": 0.2, "imbalance": None, "samples": 45, "validation": 0.2}
 
@@ -90,8 +92,9 @@ def test_a_missing_class_is_blamed_on_too_few_samples_only_where_the_data_have_i
         pool(Settings(samples=samples, imbalance=2), torch.tensor(present).repeat(20))
 
 
-def test_a_set_that_is_decoded_while_training_has_no_nuisance() -> None:
-    stored = object.__new__(FolderImages)
+def test_a_set_that_is_decoded_while_training_has_no_nuisance(tmp_path: Path) -> None:
+    stored = open_data(image_folder(tmp_path)).train
+    assert isinstance(stored, StoredImages)
     pairs = {"tiny": replace(tiny_pair(), train=stored)}  # type: ignore[arg-type]
     with pytest.raises(WrongSettingsError, match=r"nuisance='patch'.*tiny"):
         data_of(settings(**HIDDEN), pairs)  # type: ignore[arg-type]
