@@ -219,7 +219,7 @@ def same_labels(where: Tensor, own: Tensor, label: object) -> None:
 
 def fingerprint(value: Tensor) -> str:
     """Return a hash of the values of an integer tensor, whatever its type."""
-    return hashlib.sha256(value.to("cpu", torch.int64).contiguous().numpy()).hexdigest()
+    return hashlib.sha256(value.to("cpu", torch.int64).contiguous().numpy().data).hexdigest()
 
 
 def same_settings(what: str, mine: Mapping[str, object], given: Any) -> None:
@@ -238,10 +238,10 @@ def same_settings(what: str, mine: Mapping[str, object], given: Any) -> None:
 
 def state_value(what: str, state: Mapping[str, Any], key: str, like: int | Tensor, *, any_size: bool = False) -> Any:
     """Return a whole number of zero or more, or a tensor like `like`, of a state dict; or raise ValueError."""
-    value = state.get(key)
+    value: Any = state.get(key)
     if isinstance(like, Tensor):
-        fits = isinstance(value, Tensor) and value.dtype == like.dtype and value.dim() == like.dim()
-        fits = fits and (any_size or value.shape == like.shape)
+        fits = isinstance(value, Tensor) and value.dtype == like.dtype
+        fits = fits and (value.dim() == like.dim() if any_size else value.shape == like.shape)
     else:
         fits = type(value) is int and value >= 0
     if not fits:

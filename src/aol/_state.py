@@ -48,10 +48,10 @@ class State(nn.Module):
 
         return super()._apply(keep_type, recurse)  # type: ignore[no-untyped-call, no-any-return]
 
-    def _of_samples(self, name: str, value: object, size: int | None, what: str) -> tuple[Tensor, Tensor | None]:
+    def _of_samples(self, name: str, value: object, size: int, what: str) -> tuple[Tensor, Tensor | None]:
         """Return indices or labels, `int64 [B]` or `[R, B]`; on a CUDA device, not read, also which are not in range.
 
-        IndexError on the CPU unless all are in [0, size); None is no limit above.
+        IndexError on the CPU unless all are in [0, size).
         """
         index, runs = _check.integers(name, value), len(self._rho)
         if index.dim() != 1 and (self._single or index.dim() != 2 or index.shape[0] != runs):
@@ -61,7 +61,7 @@ class State(nn.Module):
             _check.within(name, index, size, what)
             return _check.moved(index, self.device), None
         index = _check.moved(index, self.device)
-        return index, (index < 0) if size is None else (index < 0) | (index >= size)
+        return index, (index < 0) | (index >= size)
 
     def _correct(self, correct: object, size: int, name: str) -> tuple[Tensor, Tensor | None]:
         """Return which of so many samples are right, `bool [R, B]`; `name` is that of their indices or labels.
@@ -83,7 +83,7 @@ class State(nn.Module):
         _distributed.agree(type(self).__name__, self.epoch, self._settings(), self.device, group)
 
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
-        super()._save_to_state_dict(destination, prefix, keep_vars)  # type: ignore[no-untyped-call]
+        super()._save_to_state_dict(destination, prefix, keep_vars)
         for key in [prefix + name for name in self._buffers if prefix + name in destination]:
             destination[key] = destination[key].clone()  # what is observed later is not in it
 
