@@ -1,6 +1,6 @@
 // Readings of whole runs over epochs, and of one class: lines, one colour a run.
 
-const COURSE = ["train_loss", "train_accuracy", "validation_accuracy", "averaged_accuracy"]; // the most important first
+const COURSE = ["train_loss", "train_accuracy", "validation_accuracy"]; // the most important first
 const UPKEEP = ["lr", "seconds", "images_per_second", "train_seconds", "data_seconds", "threshold"]; // shown on request
 const shownRuns = () => state.shown.map((place) => RUNS[place]);
 

@@ -42,7 +42,7 @@ const UNIT = STREAMS && STREAMS === DATA.runs.length ? "step" : "epoch";
 const LABELS = {
   age: "Age", smoothed_age: "Smoothed age", mean_age: `Mean age over all ${UNIT}s`, weight: "Weight", test_accuracy: "Test accuracy", train_accuracy: "Training accuracy",
   train_loss: "Training loss", train_margin: "Training margin", test_age: "Age on test", test_loss: "Test loss",
-  test_margin: "Test margin", validation_accuracy: "Validation accuracy", averaged_accuracy: "Test, averaged network",
+  test_margin: "Test margin", validation_accuracy: "Validation accuracy",
   lr: "Learning rate", seconds: `Seconds ${UNIT === "step" ? "a step" : "an epoch"}`, images_per_second: "Images a second", train_seconds: "Seconds of training", data_seconds: "Seconds waiting for images",
   train_accuracy_error: "Training accuracy, standard error", threshold: "Threshold",
   test_balanced_accuracy: "Balanced accuracy", test_macro_f1: "Macro-F1", test_worst_class: "Worst class", test_worst_tenth: "Worst tenth of the classes",
