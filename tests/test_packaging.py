@@ -59,14 +59,14 @@ recorder.advance(test_accuracy=0.5)
 def test_what_needs_them_says_what_to_install(call):
     done = run(f"{WITHOUT}\nimport aol\n{call}")
     assert done.returncode == 1
-    assert "needs pandas, which is not installed: pip install '.[cli]'" in done.stderr
+    assert "needs pandas, which is not installed: pip install '.[report]'" in done.stderr
 
 
 @pytest.mark.parametrize("words", [["train", "--epochs", "1"], ["show", "."]])
 def test_a_command_says_what_to_install(words, tmp_path):
     done = run(f"{WITHOUT}\nfrom aol.__main__ import run; run()", *words, cwd=tmp_path)
     assert done.returncode == 1
-    assert re.fullmatch(r"aol: .* needs \w+, which is not installed: pip install '.\[cli\]' .*\n", done.stderr)
+    assert re.fullmatch(r"aol: .* needs \w+, which is not installed: pip install '.\[(lab|report)\]' .*\n", done.stderr)
 
 
 def test_help_needs_none_of_them():

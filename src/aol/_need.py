@@ -7,7 +7,10 @@ from contextlib import contextmanager
 from importlib import import_module
 from types import ModuleType
 
-_OF_THE_COMMAND_LINE = ("jinja2", "pandas", "rich", "scipy", "sklearn")
+_EXTRAS = {  # by package: what to install for the command line
+    "jinja2": "lab", "matplotlib": "report", "pandas": "report", "pooch": "lab", "rich": "report", "scipy": "report",
+    "sklearn": "lab",
+}  # fmt: skip
 
 
 def need(module: str, *, package: str, extra: str, why: str) -> ModuleType:
@@ -50,10 +53,11 @@ def explained(error: ModuleNotFoundError, why: str) -> ModuleNotFoundError:
     """Return the error, or one that names the extra where a package of the command line is missing.
 
     >>> explained(ModuleNotFoundError(name="pandas"), "aol.load_runs")
-    ModuleNotFoundError("aol.load_runs needs pandas, which is not installed: pip install '.[cli]' in a checkout of aol")
+    ModuleNotFoundError("aol.load_runs needs pandas, which is not installed: pip install '.[report]' in a checkout of
+    aol")
     """
     name = (error.name or "").split(".")[0]
-    return _missing(why, name, "cli", error) if name in _OF_THE_COMMAND_LINE else error
+    return _missing(why, name, _EXTRAS[name], error) if name in _EXTRAS else error
 
 
 def _missing(why: str, package: str, extra: str, error: ModuleNotFoundError) -> ModuleNotFoundError:

@@ -6,7 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from aol.report.pictures import Pictures
 from playwright.sync_api import Browser, Page, expect
 
 from aol.report.page import write_page

@@ -52,7 +52,6 @@ def test_a_study_is_shown_as_text(tmp_path: Path, capsys: pytest.CaptureFixture[
         ["show"],
         ["show", "--format", "markdown"],
         ["show", "--format", "csv"],
-        ["show", "--format", "latex"],
     ):
         status = main(["study", form[0], str(tmp_path / "study.toml"), "--out", str(tmp_path / "out"), *form[1:]])
         said = capsys.readouterr()

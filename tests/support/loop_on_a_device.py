@@ -259,10 +259,7 @@ MARGINS = {
     "ages of samples": {"signal": "age", "labels": LABELS},
     "ages of pairs": {"signal": "age"},
     "errors": {"signal": "error"},
-    "errors by class": {"signal": "error", "pairs": False},
     "probabilities": {"signal": "probability"},
-    "probabilities by class": {"signal": "probability", "pairs": False},
-    "ages of samples by class": {"signal": "age", "labels": LABELS, "pairs": False},
 }
 
 

@@ -190,8 +190,8 @@ def test_a_folder_in_which_nothing_was_trained_yet_is_free(tmp_path: Path, said)
 def test_wrong_words_leave_no_trace_in_the_folder(tmp_path: Path, said) -> None:  # type: ignore
     status, err = said(*words(tmp_path, "--net", "resnet34"))
     assert status == 2
-    assert "--net resnet34 does not fit the images of digits" in err
-    assert "--image-size must be at least 32" in err
+    assert "net='resnet34' does not fit the images of digits" in err
+    assert "image_size must be at least 32" in err
     assert list(tmp_path.iterdir()) == []
 
 
