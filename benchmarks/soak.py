@@ -5,11 +5,11 @@ Kinds of trials, in turn:
 - **kill**: a command, or a loop with a `Recorder`, is killed (SIGKILL or SIGTERM) at random moments and resumed until
   it ends; its files must be those of an undisturbed one, to the last bit.
 - **damage**: a file gets flipped bits, is cut short, overwritten, emptied, swapped with another file, or replaced by a
-  pipe, a folder or a link to /dev/zero; the command that reads it must report the same numbers, or refuse the file in one
-  sentence.
+  pipe, a folder or a link to /dev/zero; the command that reads it must report the same numbers, or refuse the file in
+  one sentence.
 - **words**: a command gets random bad arguments; it must refuse them, or work, in a sentence.
 
-Failures are: another result, a signal (a crash), no end within a minute (a hang), a traceback, "an error in aol itself".
+Failures are: another result, a signal (a crash), no end in a minute (a hang), a traceback, "an error in aol itself".
 Each trial follows from one seed: `python -m benchmarks.soak --kind damage --seed 123` repeats one.
 """
 
@@ -113,7 +113,7 @@ def limited(process: int) -> int:
 
 
 def command(words: Sequence[str], folder: Path, home: Path | None = None) -> Output:
-    """Run a command line in a copy of this process that starts in `folder`; raise for a crash, a hang or a traceback."""
+    """Run a command line in a copy of this process, in `folder`; raise for a crash, a hang or a traceback."""
     answer = folder / "answer.json"
 
     def work() -> int:

@@ -1,4 +1,4 @@
-"""A tour of bad input: every flag of `aol train` and `aol stream`, with what the message must say; settings go by their names."""
+"""A tour of bad input: every flag of `aol train` and `aol stream`, with what the message must say, by names of settings."""
 
 WRONG = {
     "train --data mnist": "'mnist'",
