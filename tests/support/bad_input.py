@@ -1,4 +1,4 @@
-"""A tour of bad input: every flag of `aol train` and `aol stream`, with what the message must say, by names of settings."""
+"""A tour of bad input: every flag of `aol train` and `aol stream`, with words that its message must have."""
 
 WRONG = {
     "train --data mnist": "'mnist'",
