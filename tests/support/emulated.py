@@ -15,7 +15,7 @@ from torch import Tensor
 
 from aol.lab.nets.fused import blocks, stage
 
-HERE = Path(__file__).parents[1] / "nets" / "fused"
+HERE = Path(__file__).parents[1] / "lab" / "nets" / "fused"
 BF16 = torch.bfloat16
 MAPS = [0, 1 << 30]  # few images and many are cut differently
 
