@@ -8,8 +8,7 @@ from importlib import import_module
 from types import ModuleType
 
 _EXTRAS = {  # by package: what to install for the command line
-    "jinja2": "lab", "matplotlib": "report", "pandas": "report", "pooch": "lab", "rich": "report", "scipy": "report",
-    "sklearn": "lab",
+    "jinja2": "lab", "pandas": "report", "rich": "report", "scipy": "report", "sklearn": "lab",
 }  # fmt: skip
 
 
