@@ -33,9 +33,7 @@ def run(
     return loop
 
 
-@pytest.mark.parametrize(
-    ("scenario", "signal"), [("offline", "eval"), ("arrival", "before"), ("stream", "train"), ("stream", "before")]
-)
+@pytest.mark.parametrize(("scenario", "signal"), [("offline", "eval"), ("arrival", "before"), ("stream", "before")])
 def test_margins_on_the_device_are_those_of_the_cpu(scenario: str, signal: str) -> None:
     """Few steps, so that rounding changes few answers: what follows from the answers must be nearly the same."""
     kind = StreamLoop if scenario == "stream" else OfflineLoop
@@ -43,7 +41,7 @@ def test_margins_on_the_device_are_those_of_the_cpu(scenario: str, signal: str) 
         "scenario": scenario, "signal": signal, "fraction": 0.5, "epochs": 3, "net": "cnn", "warmup": 0, "lr": 1e-4,
     }  # fmt: skip
     kinds: list[Value] = ["none", "counts", "age", "error", "probability"]
-    runs = grid(common, margin=kinds, margin_steps=[None, 2], gain=[0.5], seed=[0, 1])
+    runs = grid(common, margin=kinds, margin_steps=[None, 2], gain=[0.5])
     found = []
     for device in (CUDA, torch.device("cpu")):
         loop = kind(runs, open_data("digits"), device=device)
@@ -69,7 +67,7 @@ def test_weights_by_sample_on_the_device_are_those_of_the_cpu(scenario: str) -> 
         "nuisance": "patch", "samples": 600, "after": 1,
     }  # fmt: skip
     kinds: list[Value] = ["none", "old", "jtt", "sample-error", "sample-loss"]
-    runs = grid(common, weighting=kinds, factor=[0.0, 20.0], start=[0.0, 0.5], seed=[0, 1])
+    runs = grid(common, weighting=kinds, factor=[0.0, 20.0], start=[0.0, 0.5])
     pair = data_of(runs[0], {"digits": open_data("digits")})
     found = []
     for device in (CUDA, torch.device("cpu")):
@@ -81,7 +79,7 @@ def test_weights_by_sample_on_the_device_are_those_of_the_cpu(scenario: str) -> 
     away = (here - there).abs()
     assert (away > 0.05 + 0.05 * there.abs()).float().mean() < 0.02  # an answer that rounding decides
     assert away.max() < 0.25
-    assert (found[0].history.by_class("weight")[-1].std(1) > 0.01).sum() >= 16
+    assert (found[0].history.by_class("weight")[-1].std(1) > 0.01).sum() >= 8
     torch.testing.assert_close(*(loop.history.epoch("test_worst_group") for loop in found), rtol=0, atol=0.05)
 
 
@@ -90,7 +88,7 @@ def test_captured_steps_equal_plain_ones(scenario: str, signal: str, monkeypatch
     kind = StreamLoop if scenario == "stream" else OfflineLoop
     common: dict[str, Value] = {"scenario": scenario, "signal": signal, "fraction": 0.5}
     varied: dict[str, list[Value]] = {
-        "weighting": ["none", "aol"], "loss": ["softmax", "sigmoid"], "margin": ["none", "age"], "seed": [0, 1],
+        "weighting": ["none", "aol"], "loss": ["softmax", "sigmoid"], "margin": ["none", "age"],
     }  # fmt: skip
     captured = run(kind, common, **varied)
     monkeypatch.setattr(Captured, "__call__", lambda self: self._work())
@@ -131,7 +129,7 @@ def test_state_taken_on_the_device_goes_on_there(tmp_path: Path) -> None:
 @pytest.mark.parametrize("net", ["resnet32", "cnn"])
 def test_the_kernels_learn_what_plain_pytorch_learns(net: str, monkeypatch: pytest.MonkeyPatch) -> None:
     common: dict[str, Value] = {"data": "random", "net": net, "precision": "bf16", "epochs": 2, "lr": 0.01}
-    pair = random_pair(train=2000, test=500)
+    pair = random_pair(train=640, test=100)
 
     def losses(*, by_kernels: bool) -> torch.Tensor:
         loop = OfflineLoop(grid(common, seed=list(range(8))), pair, device=CUDA)
@@ -148,7 +146,7 @@ def test_the_kernels_learn_what_plain_pytorch_learns(net: str, monkeypatch: pyte
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_deterministic_runs_repeat_themselves_to_the_last_bit(precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    pair = random_pair(train=2000, test=500)
+    pair = random_pair(train=640, test=100)
     runs = grid({"data": "random", "precision": precision, "epochs": 2, "weighting": "aol"}, seed=[0, 1, 2])
 
     def once() -> list[torch.Tensor]:

@@ -27,8 +27,7 @@ from tests.support.fused_nets import (
 )
 
 
-@pytest.mark.parametrize("fewest", [10**9, 0], ids=["tiles", "rows"])
-@pytest.mark.parametrize("batch", [10, 1])
+@pytest.mark.parametrize(("fewest", "batch"), [(10**9, 10), (0, 10), (0, 1)], ids=["tiles", "rows", "one image"])
 def test_a_step_in_fp32_equals_the_plain_one(fewest: int, batch: int) -> None:
     """In one of six batches: where fp32 and fp64 round a relu's input to two sides of zero, gradients differ.
 
@@ -72,18 +71,14 @@ def assert_as_close_as_autocast(net: Stacked, x: torch.Tensor) -> None:
         assert errors[name] < 2 * other + 0.02, (name, errors[name], other)
 
 
-CNN_SHAPES = [(3, 37, 28, 3), (210, 20, 28, 3), (2, 33, 8, 1), (1, 128, 32, 3)]
-
-
-@pytest.mark.parametrize(("runs", "batch", "size", "channels"), CNN_SHAPES)
+@pytest.mark.parametrize(("runs", "batch", "size", "channels"), [(210, 20, 28, 3), (2, 33, 8, 1)])
 def test_cnns_in_bf16_are_as_close_as_autocast(runs: int, batch: int, size: int, channels: int) -> None:
     net = stacked_cnns(runs, channels=channels).cuda()
     assert obstacle(net, (size, size)) is None
     assert_as_close_as_autocast(net, images(runs, batch, size, channels=channels).cuda())
 
 
-@pytest.mark.parametrize(("size", "channels"), [(28, 3), (8, 1)])
-@pytest.mark.parametrize("batch", [10, 1])
+@pytest.mark.parametrize(("batch", "size", "channels"), [(10, 28, 3), (1, 8, 1)])
 def test_a_step_of_cnns_in_fp32_equals_the_plain_one(batch: int, size: int, channels: int) -> None:
     fused, oracle = twins(stacked_cnns(3, channels=channels).cuda(), torch.float32)
     with cuts(32):
@@ -92,8 +87,9 @@ def test_a_step_of_cnns_in_fp32_equals_the_plain_one(batch: int, size: int, chan
     assert sorted(errors.values())[len(errors) // 2] < 1e-4, errors  # a relu at zero may change some gradients
 
 
-@pytest.mark.parametrize("shared", [False, True])
-@pytest.mark.parametrize(("runs", "batch", "size"), [(3, 37, 28), (210, 312, 28), (250, 8, 8)])
+@pytest.mark.parametrize(
+    ("runs", "batch", "size", "shared"), [(3, 37, 28, True), (210, 312, 28, False), (250, 8, 8, True)]
+)
 def test_cnns_evaluate_as_in_plain_pytorch(runs: int, batch: int, size: int, shared: bool) -> None:
     net = stacked_cnns(runs).cuda().eval()
     x = images(1, batch, size).cuda()[0] if shared else images(runs, batch, size).cuda()
@@ -156,8 +152,7 @@ def relative(found: torch.Tensor, wanted: torch.Tensor) -> float:
     return float((found.double() - wanted.double()).norm() / wanted.double().norm())
 
 
-@pytest.mark.parametrize("channels", [16, 32, 64])
-@pytest.mark.parametrize(("runs", "batch"), [(1, 5), (1, 128), (70, 37)])
+@pytest.mark.parametrize(("channels", "runs", "batch"), [(16, 70, 37), (32, 1, 5), (32, 70, 37), (64, 1, 128)])
 def test_kernels_of_whole_images_do_what_those_of_tiles_do(
     channels: int, runs: int, batch: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

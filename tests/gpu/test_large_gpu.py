@@ -86,9 +86,8 @@ def losses_of(folder: Path, signal: str = "eval") -> list[torch.Tensor]:
     return [loop.history.epoch("train_loss")[:, 0] for loop in (first, second)]
 
 
-@pytest.mark.parametrize("signal", ["eval", "train"])
-def test_a_resumed_run_is_the_run(folder: Path, signal: str) -> None:
-    torch.testing.assert_close(*losses_of(folder, signal), rtol=2e-2, atol=2e-2)  # atomic sums of gradients
+def test_a_resumed_run_is_the_run(folder: Path) -> None:
+    torch.testing.assert_close(*losses_of(folder, "train"), rtol=2e-2, atol=2e-2)  # atomic sums of gradients
 
 
 def test_a_captured_step_of_streamed_images_is_the_step(

@@ -23,7 +23,7 @@ def losses(runs: list[Settings]) -> torch.Tensor:
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_captured_runs_together_are_the_runs_alone(precision: str) -> None:
     common: dict[str, Value] = {"net": "cnn", "epochs": 2, "lr": 0.01, "warmup": 0, "precision": precision}
-    runs = grid(common, weighting=["none", "aol"], seed=[0, 1])
+    runs = grid(common, weighting=["none", "aol"])
     alone = torch.cat([losses([run]) for run in runs], 1)
     torch.testing.assert_close(losses(runs), alone, rtol=2e-2, atol=1e-2)
 
