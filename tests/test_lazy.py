@@ -37,7 +37,7 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
 
 
 def test_submodules_of_the_library_are_imported_on_access() -> None:
-    assert aol.weights.cap is aol.cap
+    assert aol.weights.temper is aol.temper
 
 
 def test_importing_aol_imports_nothing_heavy() -> None:

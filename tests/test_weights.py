@@ -1,4 +1,4 @@
-"""Weights from counts against eighty-digit arithmetic; error rates against loops; temper, cap, product and gather."""
+"""Weights from counts against eighty-digit arithmetic; error rates against loops; temper, product and gather."""
 
 from __future__ import annotations
 
@@ -97,34 +97,6 @@ def test_temper_levels_at_zero_keeps_at_one_and_takes_a_vector():
     assert aol.temper(torch.zeros(2), 0.5).tolist() == [1.0, 1.0]
 
 
-@given(
-    st.lists(st.floats(1e-3, 1e3) | st.just(1.0), min_size=1, max_size=12),
-    st.floats(1, 20) | st.sampled_from([1.0, 1.5]),
-)
-def test_cap_keeps_mean_one_limit_and_order(weight, limit):
-    capped = aol.cap(weight, limit)
-    assert capped.double().mean().item() == pytest.approx(1.0, rel=1e-5)
-    assert capped.max().item() <= limit * (1 + 1e-6)
-    order = torch.tensor(weight).argsort(stable=True)
-    assert (capped[order].diff() >= -1e-5).all()
-    free = capped < limit * (1 - 1e-4)
-    if free.any():  # those below the limit keep their proportions
-        ratio = capped[free].double() / torch.tensor(weight, dtype=torch.float64)[free]
-        assert ratio.max().item() == pytest.approx(ratio.min().item(), rel=1e-4)
-
-
-def test_a_cap_that_binds_nowhere_changes_nothing():
-    weight = [0.5, 1.0, 1.5]
-    for limit in (1.5, 2.0, math.inf):
-        assert aol.cap(weight, limit).tolist() == weight
-    assert aol.cap([[0.5, 1.5], [1.0, 1.0]], 1.25).tolist() == [[0.75, 1.25], [1.0, 1.0]]
-
-
-def test_a_cap_among_zeros_lifts_what_there_is_to_the_limit():
-    assert aol.cap([0.0, 0.0, 0.0, 4.0], 2.0).tolist() == [0.0, 0.0, 0.0, 2.0]
-    assert aol.cap([0.0, 0.0], 2.0).tolist() == [1.0, 1.0]
-
-
 @given(positive, st.data())
 def test_a_product_is_right_in_any_order(first, data):
     size = len(first)
@@ -210,15 +182,6 @@ def test_error_rates_stay_float32_whatever_the_default_type_is():
     aol.ErrorRates(2).load_state_dict(rates.state_dict())
 
 
-def test_error_rate_weights_of_this_moment():
-    assert aol.error_rate_weight([0.5, 1.0]).tolist() == [2.0, 0.0]
-    assert aol.error_rate_weight([1.0, 1.0]).tolist() == [1.0, 1.0]
-    assert aol.error_rate_weight(torch.tensor([[0.5, math.nan], [0.0, 0.5]])).tolist() == [
-        [1.0, 1.0],
-        pytest.approx([4 / 3, 2 / 3]),
-    ]
-
-
 @given(st.lists(st.booleans(), min_size=1, max_size=30), st.none() | st.floats(0.5, 100))
 def test_a_set_has_a_constant_factor_and_all_weights_have_mean_one(member, factor):
     weight = aol.set_weight(member, factor)
@@ -268,10 +231,6 @@ ONES = torch.ones(3)
         (lambda: aol.temper(torch.ones(2, 3), [0.1, 0.2, 0.3]), ValueError, "power"),
         (lambda: aol.temper([-1.0], 1.0), ValueError, "weight"),
         (lambda: aol.temper("a", 1.0), TypeError, "weight"),
-        (lambda: aol.cap(ONES, 0.9), ValueError, "limit"),
-        (lambda: aol.cap(ONES, math.nan), ValueError, "limit"),
-        (lambda: aol.cap(ONES, "2"), TypeError, "limit"),
-        (lambda: aol.cap([math.inf], 2.0), ValueError, "weight"),
         (lambda: aol.combine(), ValueError, "weight"),
         (lambda: aol.combine(ONES, torch.ones(2)), ValueError, "weight"),
         (lambda: aol.combine(torch.ones(2, 3), torch.ones(3, 3)), ValueError, "weight"),
@@ -293,11 +252,6 @@ ONES = torch.ones(3)
         (lambda: aol.old_set_weight("abc"), TypeError, "peak_age"),
         (lambda: aol.old_set_weight([1.0, 2.0], 0), ValueError, "after"),
         (lambda: aol.old_set_weight(torch.ones(2, 3), [1, 2, 3]), ValueError, "after"),
-        (lambda: aol.error_rate_weight([1.5]), ValueError, "accuracy"),
-        (lambda: aol.error_rate_weight([-0.5]), ValueError, "accuracy"),
-        (lambda: aol.error_rate_weight("x"), TypeError, "accuracy"),
-        (lambda: aol.error_rate_weight(0.5), ValueError, "accuracy"),
-        (lambda: aol.error_rate_weight([]), ValueError, "accuracy"),
         (lambda: aol.ErrorRates(0), ValueError, "num_classes"),
         (lambda: aol.ErrorRates(2, rho=2), ValueError, "rho"),
     ],
@@ -309,7 +263,7 @@ def test_bad_input_names_the_argument(call, error, named):
 
 def test_weights_carry_no_gradient_and_change_no_input():
     weight = torch.tensor([1.0, 3.0], requires_grad=True)
-    for made in (aol.combine(weight, weight), aol.temper(weight, 0.5), aol.cap(weight, 1.2)):
+    for made in (aol.combine(weight, weight), aol.temper(weight, 0.5)):
         assert not made.requires_grad
     assert weight.tolist() == [1.0, 3.0]
 

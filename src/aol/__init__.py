@@ -9,21 +9,13 @@ from typing import TYPE_CHECKING
 from aol._lazy import lazy
 from aol._version import __version__
 
+# fmt: off
 if TYPE_CHECKING:
     from aol.ages import SampleAges, age_step, ema_step
     from aol.class_ages import ClassAges
     from aol.indexed import Indexed
     from aol.longtail import long_tail, long_tail_counts
-    from aol.losses import (
-        focal_loss,
-        is_correct,
-        loss_total,
-        sigmoid_bias,
-        sigmoid_bias_,
-        sigmoid_loss,
-        softmax_loss,
-        weighted_mean,
-    )
+    from aol.losses import focal_loss, is_correct, loss_total, sigmoid_bias, sigmoid_loss, softmax_loss, weighted_mean
     from aol.margins import Margins
     from aol.memory import KeepAll, Reservoir
     from aol.offsets import fit_offsets, logit_offsets, posthoc_logits
@@ -33,10 +25,8 @@ if TYPE_CHECKING:
     from aol.streams import Arrivals, LimitedAccess, ShiftingTail
     from aol.weights import (
         ErrorRates,
-        cap,
         class_balanced_weight,
         combine,
-        error_rate_weight,
         frequency_weight,
         gather,
         old_set_weight,
@@ -45,47 +35,11 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
-    "AgeSampler",
-    "Arrivals",
-    "ClassAges",
-    "ErrorRates",
-    "Indexed",
-    "KeepAll",
-    "LimitedAccess",
-    "Margins",
-    "Recorder",
-    "Reservoir",
-    "SampleAges",
-    "ShiftingTail",
-    "ShuffledSampler",
-    "WeightedSampler",
-    "__version__",
-    "age_step",
-    "cap",
-    "class_balanced_weight",
-    "combine",
-    "draw",
-    "ema_step",
-    "error_rate_weight",
-    "fit_offsets",
-    "focal_loss",
-    "frequency_weight",
-    "gather",
-    "is_correct",
-    "load_runs",
-    "logit_offsets",
-    "long_tail",
-    "long_tail_counts",
-    "loss_total",
-    "old_set_weight",
-    "posthoc_logits",
-    "set_weight",
-    "sigmoid_bias",
-    "sigmoid_bias_",
-    "sigmoid_loss",
-    "softmax_loss",
-    "temper",
-    "weighted_mean",
+    "AgeSampler", "Arrivals", "ClassAges", "ErrorRates", "Indexed", "KeepAll", "LimitedAccess", "Margins", "Recorder",
+    "Reservoir", "SampleAges", "ShiftingTail", "ShuffledSampler", "WeightedSampler", "__version__", "age_step",
+    "class_balanced_weight", "combine", "draw", "ema_step", "fit_offsets", "focal_loss", "frequency_weight", "gather",
+    "is_correct", "load_runs", "logit_offsets", "long_tail", "long_tail_counts", "loss_total", "old_set_weight",
+    "posthoc_logits", "set_weight", "sigmoid_bias", "sigmoid_loss", "softmax_loss", "temper", "weighted_mean",
 ]
 
 __getattr__, __dir__ = lazy(
@@ -96,8 +50,7 @@ __getattr__, __dir__ = lazy(
         "aol.indexed": ("Indexed",),
         "aol.longtail": ("long_tail", "long_tail_counts"),
         "aol.losses": (
-            "focal_loss", "is_correct", "loss_total", "sigmoid_bias", "sigmoid_bias_", "sigmoid_loss", "softmax_loss",
-            "weighted_mean",
+            "focal_loss", "is_correct", "loss_total", "sigmoid_bias", "sigmoid_loss", "softmax_loss", "weighted_mean",
         ),
         "aol.margins": ("Margins",),
         "aol.offsets": ("fit_offsets", "logit_offsets", "posthoc_logits"),
@@ -107,12 +60,13 @@ __getattr__, __dir__ = lazy(
         "aol.sampling": ("AgeSampler", "ShuffledSampler", "WeightedSampler", "draw"),
         "aol.streams": ("Arrivals", "LimitedAccess", "ShiftingTail"),
         "aol.weights": (
-            "ErrorRates", "cap", "class_balanced_weight", "combine", "error_rate_weight", "frequency_weight", "gather",
-            "old_set_weight", "set_weight", "temper",
+            "ErrorRates", "class_balanced_weight", "combine", "frequency_weight", "gather", "old_set_weight",
+            "set_weight", "temper",
         ),
     },
     modules=(
-        "ages", "indexed", "longtail", "losses", "margins", "memory", "metrics",
-        "sampling", "streams", "weights",
+        "ages", "indexed", "longtail", "losses", "margins", "memory", "metrics", "offsets", "sampling", "streams",
+        "weights",
     ),
-)  # fmt: skip
+)
+# fmt: on

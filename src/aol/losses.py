@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from aol import _check, _distributed
 
@@ -28,12 +28,11 @@ def softmax_loss(logits: Tensor, target: Tensor, *, offset: Tensor | None = None
     tensor([0.6931, 3.0486])
     """
     z = _logits(logits, offset)
-    with _full_precision(z):
-        label, soft = _target(z, target)
-        if soft is not None:
-            return -(soft * z.log_softmax(-1)).sum(-1)
-        assert label is not None
-        return -z.log_softmax(-1).gather(-1, label.unsqueeze(-1)).squeeze(-1)
+    with torch.autocast(z.device.type, enabled=False):
+        wanted = _target(z, target)
+        if wanted.is_floating_point():
+            return -(wanted * z.log_softmax(-1)).sum(-1)
+        return -z.log_softmax(-1).gather(-1, wanted.unsqueeze(-1)).squeeze(-1)
 
 
 def sigmoid_loss(logits: Tensor, target: Tensor, *, offset: Tensor | None = None) -> Tensor:
@@ -41,7 +40,7 @@ def sigmoid_loss(logits: Tensor, target: Tensor, *, offset: Tensor | None = None
 
     .. math:: \ell = -\sum_k \big[ y_k \log \sigma(z_k) + (1 - y_k) \log(1 - \sigma(z_k)) \big]
 
-    Arguments as in `softmax_loss`. Initialise the bias of the classifier with `sigmoid_bias_`.
+    Arguments as in `softmax_loss`. Initialise the bias of the classifier with `sigmoid_bias`.
 
     >>> sigmoid_loss(torch.tensor([[0.0, 0.0]]), torch.tensor([0]))
     tensor([1.3863])
@@ -60,15 +59,12 @@ def focal_loss(logits: Tensor, target: Tensor, gamma: float = 1.0, *, offset: Te
     >>> focal_loss(torch.tensor([[0.0, 0.0]]), torch.tensor([0]), gamma=2.0)
     tensor([0.3466])
     """
-    gamma = _check.number("gamma", gamma, 0.0, math.inf)
-    if gamma == math.inf:
-        raise ValueError("gamma must be finite, not inf.")
+    gamma = _check.number("gamma", gamma, 0.0, 1e6)
     z = _logits(logits, offset)
-    with _full_precision(z):
-        label, soft = _target(z, target, add_up=False)
-        if label is not None:
-            soft = F.one_hot(label, z.shape[-1]).to(z.dtype)
-        assert soft is not None
+    with torch.autocast(z.device.type, enabled=False):
+        soft = _target(z, target, add_up=False)
+        if not soft.is_floating_point():
+            soft = F.one_hot(soft, z.shape[-1]).to(z.dtype)
         right, wrong = F.logsigmoid(z), F.logsigmoid(-z)
         if gamma == 0.0:
             return -(soft * right + (1 - soft) * wrong).sum(-1)
@@ -102,11 +98,11 @@ def weighted_mean(
         raise TypeError(f"loss must be a floating-point tensor [B] or [R, B], not {_check.shown(loss)}.")
     weight = weight if isinstance(weight, Tensor) else _check.real("weight", weight)
     weight = _check.moved(weight, loss.device).detach()
-    if weight.dim() > loss.dim() or weight.shape != loss.shape[loss.dim() - weight.dim() :] or weight.dim() == 0:
+    if weight.dim() == 0 or weight.shape not in (loss.shape, loss.shape[-1:]):
         raise ValueError(f"weight must have the shape of loss, {list(loss.shape)}, not {list(weight.shape)}.")
     if _check.readable(weight) and bool((weight < 0).any()):
         raise ValueError(f"weight must be 0 or more, not {float(weight.min()):g}.")
-    with _full_precision(loss):
+    with torch.autocast(loss.device.type, enabled=False):
         value = loss if loss.dtype == torch.float64 else loss.float()
         weight = weight.to(value.dtype).expand_as(value)
         summed = (weight * value.masked_fill(weight == 0, 0.0)).sum(-1)
@@ -142,34 +138,22 @@ def loss_total(
     parts = [weights] if isinstance(weights, Tensor) else list(weights)
     if not parts:
         raise ValueError("weights must hold the weights of at least one micro-batch; an empty tensor is enough.")
-    parts = [part if isinstance(part, Tensor) else _check.real("weights", part) for part in parts]
+    parts = [part.detach() if isinstance(part, Tensor) else _check.real("weights", part) for part in parts]
     if divide_by == "count":
         parts = [torch.ones_like(part) for part in parts]
-    summed = torch.stack([part.detach().to(torch.float64).sum(-1) for part in parts]).sum(0)
+    summed = torch.stack([part.to(torch.float64).sum(-1) for part in parts]).sum(0)
     return _distributed.total(summed, group) / _distributed.world(group)[1]
 
 
 def sigmoid_bias(num_classes: int) -> float:
     """Return the initial bias of a sigmoid or focal classifier, -log(C - 1): each class has odds 1 : C - 1.
 
+    Set it with `torch.nn.init.constant_(layer.bias, sigmoid_bias(num_classes))`.
+
     >>> round(sigmoid_bias(10), 4)
     -2.1972
     """
     return -math.log(_check.whole("num_classes", num_classes, 2) - 1)
-
-
-def sigmoid_bias_(layer: nn.Linear) -> nn.Linear:
-    """Set the bias of a classifier to `sigmoid_bias`, in place, and return the layer.
-
-    >>> sigmoid_bias_(nn.Linear(4, 3)).bias.data
-    tensor([-0.6931, -0.6931, -0.6931])
-    """
-    if not isinstance(layer, nn.Linear):
-        raise TypeError(f"layer must be an nn.Linear, not {_check.shown(layer)}.")
-    if layer.bias is None:
-        raise ValueError("layer must have a bias.")
-    nn.init.constant_(layer.bias, sigmoid_bias(layer.out_features))
-    return layer
 
 
 def is_correct(logits: Tensor, target: Tensor) -> Tensor:
@@ -181,76 +165,65 @@ def is_correct(logits: Tensor, target: Tensor) -> Tensor:
     tensor([ True, False])
     """
     z = _logits(logits).detach()
-    label, soft = _target(z, target, add_up=False)
+    label = _target(z, target, add_up=False)
     known = ~z.isnan().any(-1)
-    if soft is not None:
-        label, known = soft.argmax(-1), known & ~soft.isnan().any(-1)
+    if label.is_floating_point():
+        label, known = label.argmax(-1), known & ~label.isnan().any(-1)
     return (z.argmax(-1) == label) & known
 
 
-def _full_precision(value: Tensor) -> torch.autocast:
-    return torch.autocast(value.device.type, enabled=False)
-
-
-def _is_dense_float(value: object) -> bool:
-    return isinstance(value, Tensor) and value.is_floating_point() and value.layout == torch.strided
-
-
 def _logits(logits: Tensor, offset: Tensor | None = None) -> Tensor:
-    if not _is_dense_float(logits) or logits.dim() not in (2, 3):
-        raise TypeError(
-            f"logits must be a dense floating-point tensor [B, C] or [R, B, C], not {_check.shown(logits)}."
-        )
-    z = logits if logits.dtype == torch.float64 else logits.float()
+    z = _full_precision(logits)
+    if z.dim() not in (2, 3):
+        raise TypeError(f"logits must be [B, C] or [R, B, C], not {_check.shown(logits)}.")
     return z if offset is None else with_offset(z, offset)
 
 
-def with_offset(logits: Tensor, offset: Tensor) -> Tensor:
-    """Return logits `[B, C]` or `[R, B, C]` plus an offset `[C]` or `[R, C]`, which gets no gradient."""
-    if not _is_dense_float(logits) or logits.dim() == 0:
+def _full_precision(logits: Tensor) -> Tensor:
+    if (
+        not isinstance(logits, Tensor)
+        or not logits.is_floating_point()
+        or logits.layout != torch.strided
+        or logits.dim() == 0
+    ):
         raise TypeError(f"logits must be a dense floating-point tensor, classes last, not {_check.shown(logits)}.")
-    offset = _check.real("offset", offset)
+    return logits if logits.dtype == torch.float64 else logits.float()
+
+
+def with_offset(logits: Tensor, offset: Tensor) -> Tensor:
+    """Return logits `[..., C]` plus an offset `[C]`, or `[R, C]` for logits `[R, B, C]`, which gets no gradient."""
+    z, offset = _full_precision(logits), _check.real("offset", offset)
     if _check.readable(offset) and bool(offset.isnan().any()):
         raise ValueError("offset must hold numbers, not NaN.")
-    offset = _check.moved(offset, logits.device)
-    runs_match = offset.dim() == 2 and logits.dim() == 3 and offset.shape[0] == logits.shape[0]
-    if offset.shape[-1:] != logits.shape[-1:] or not (offset.dim() == 1 or runs_match):
+    offset = _check.moved(offset, z.device)
+    wanted = [(z.shape[-1],)] if z.dim() != 3 else [(z.shape[-1],), (z.shape[0], z.shape[-1])]
+    if tuple(offset.shape) not in wanted:
         raise ValueError(
-            f"offset must be [C], or [R, C] for logits [R, B, C], to go with logits {list(logits.shape)}, "
+            f"offset must be [C], or [R, C] for logits [R, B, C], to go with logits {list(z.shape)}, "
             f"not {list(offset.shape)}."
         )
-    z = logits if logits.dtype == torch.float64 else logits.float()
     return z + (offset[:, None] if offset.dim() == 2 else offset).to(z.dtype)
 
 
-def _target(z: Tensor, target: Tensor, *, add_up: bool = True) -> tuple[Tensor | None, Tensor | None]:
-    """Return labels with the shape of the loss, or soft targets with the shape of the logits; the other is None.
+def _target(z: Tensor, target: Tensor, *, add_up: bool = True) -> Tensor:
+    """Return labels `int64` with the shape of the loss, or soft targets with type and shape of the logits.
 
     Soft targets must be probabilities; `add_up`: of one class, whose sum is one.
     """
     given = _check.moved(target if isinstance(target, Tensor) else _check.real("target", target), z.device)
     soft = given.is_floating_point()
     shape = z.shape if soft else z.shape[:-1]
-    shared = shape[1:] if z.dim() == 3 else shape  # one batch for all runs
-    if given.shape not in (shape, shared):
-        ways = "soft targets" if soft else "labels"
-        raise ValueError(
-            f"target must be {ways} {list(shape)} to go with logits {list(z.shape)}, not {list(given.shape)}."
-        )
-    if soft:
+    if given.shape not in (shape, shape[z.dim() - 2 :]):  # the latter: one batch for all runs
+        kind = "soft targets" if soft else "labels"
+        raise ValueError(f"target must be {kind} {list(shape)} for logits {list(z.shape)}, not {list(given.shape)}.")
+    if not soft:
+        given = _check.integers("target", given)
         if _check.readable(given):
-            _check_probabilities(given.detach(), add_up)
-        return None, given.to(z.dtype).expand(shape)
-    label = _check.integers("target", given)
-    if _check.readable(label):
-        _check.within("target", label, z.shape[-1], "classes of logits")
-    return label.expand(shape), None
-
-
-def _check_probabilities(given: Tensor, add_up: bool) -> None:
-    low, high = given.aminmax() if given.numel() else (given.new_zeros(()),) * 2
-    if not (low >= 0 and high <= 1 + _ROUNDING):
-        raise ValueError(f"target: soft targets must lie in 0 to 1, not {float(low):g} to {float(high):g}.")
-    total = given.sum(-1, dtype=torch.float64)
-    if add_up and not bool(((total - 1).abs() <= _ROUNDING).all()):
-        raise ValueError("target: the sum of soft targets over classes must be 1.")
+            _check.within("target", given, z.shape[-1], "classes of logits")
+    elif _check.readable(given) and given.numel():
+        low, high = given.detach().aminmax()
+        if not (low >= 0 and high <= 1 + _ROUNDING):
+            raise ValueError(f"target: soft targets must lie in 0 to 1, not {float(low):g} to {float(high):g}.")
+        if add_up and bool(((given.detach().sum(-1, dtype=torch.float64) - 1).abs() > _ROUNDING).any()):
+            raise ValueError("target: the sum of soft targets over classes must be 1.")
+    return given.to(z.dtype).expand(shape) if soft else given.expand(shape)

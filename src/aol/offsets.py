@@ -8,7 +8,7 @@ from torch import Tensor
 from aol import _check
 from aol.losses import with_offset
 from aol.margins import Margins
-from aol.weights import _a_row_each
+from aol.weights import per_run
 
 
 def logit_offsets(counts: _check.Integers, tau: _check.Rate = 1.0) -> Tensor:
@@ -26,7 +26,7 @@ def logit_offsets(counts: _check.Integers, tau: _check.Rate = 1.0) -> Tensor:
     tensor([ 2.3026, -2.3026])
     """
     number = _check.counts(counts)
-    rate = _a_row_each("tau", _check.rates("tau", tau, 0.0, 1e6), number)
+    rate = per_run("tau", tau, number, 0.0, 1e6)
     log = number.masked_fill(number == 0, 1.0).log()
     return (rate * (log - log.nanmean(-1, keepdim=True))).to(torch.float32)
 
@@ -67,19 +67,18 @@ def fit_offsets(
     >>> posthoc_logits(logits, offset).argmax(1).bincount()
     tensor([50, 50])
     """
-    given = _check.real("logits", logits)
-    if not given.is_floating_point() or given.dim() != 2:
+    z, label = _check.real("logits", logits), _check.integers("label", label)
+    if not z.is_floating_point() or z.dim() != 2:
         raise TypeError(f"logits must be floating point, [B, C], not {_check.shown(logits)}.")
-    z, label = given.to(torch.float64), _check.integers("label", label)
+    if label.shape != z.shape[:1]:
+        raise ValueError(f"label must have the shape {[z.shape[0]]} to go with logits, not {list(label.shape)}.")
+    z, steps = z.to(torch.float64), _check.whole("steps", steps, 1)
     finite = z[z.isfinite()]
     if finite.numel() == 0 or bool(z.isnan().any()):
         raise ValueError(f"logits must hold numbers (not NaN) of at least one sample, not {_check.shown(logits)}.")
-    if label.shape != z.shape[:1]:
-        raise ValueError(f"label must have the shape {[z.shape[0]]} to go with logits, not {list(label.shape)}.")
-    steps = _check.whole("steps", steps, 1)
     often = torch.ones_like(label) if times is None else _check.times(times, label.shape, label.device)
-    if often.shape != label.shape or bool((often < 0).any()) or not bool(often.any()):
-        raise ValueError(f"times must hold counts of 0 or more, {list(label.shape)}, not {_check.shown(times)}.")
+    if not bool(often.any()):
+        raise ValueError(f"times must hold a count above 0, not {_check.shown(times)}.")
     share = often.to(z)[:, None].expand_as(z)[z.isfinite()]  # logarithms of probabilities may be -inf
     middle = (share * finite).sum() / share.sum()
     unit = ((share * (finite - middle).square()).sum() / share.sum()).sqrt().clamp_min(1e-12)  # of the steps

@@ -30,7 +30,7 @@ def class_balanced_weight(counts: _check.Integers, beta: _check.Rate) -> Tensor:
     tensor([2.0000e-06, 2.0000e+00])
     """
     number = _check.counts(counts)
-    rate = _a_row_each("beta", _check.rates("beta", beta, 0.0, 1.0, open_above=True), number)
+    rate = per_run("beta", beta, number, 0.0, 1.0, open_above=True)
     # 1 - β^n = -expm1(n log β) is accurate where β^n rounds to one. The constant factor 1 - β cancels.
     effective = -torch.expm1(number * torch.log1p(rate - 1))
     return mean_one(torch.where(number > 0, 1 / effective, torch.nan))
@@ -49,36 +49,20 @@ def frequency_weight(counts: _check.Integers, power: _check.Rate) -> Tensor:
     tensor([0.6667, 1.3333])
     """
     number = _check.counts(counts)
-    rate = _a_row_each("power", _check.rates("power", power, 0.0, torch.inf), number)
+    rate = per_run("power", power, number, 0.0, torch.inf)
     log = number.masked_fill(number == 0, torch.nan).log()
     above = log - log.nan_to_num(torch.inf).amin(-1, keepdim=True)
     return mean_one(torch.exp(torch.where(above == 0, 0.0, -rate * above)))  # an infinite power times zero is NaN
 
 
-def _a_row_each(name: str, rate: Tensor, value: Tensor) -> Tensor:
-    """Return one setting, or a vector of settings as a column, one per row of `value`."""
-    column = rate.to(value.device)[:, None] if rate.dim() else rate.to(value.device)
+def per_run(
+    name: str, setting: _check.Rate, value: Tensor, low: float, high: float, *, open_above: bool = False
+) -> Tensor:
+    """Return a setting between two bounds, `float64 []`, or as a column `[R, 1]` to go with `value [R, C]`."""
+    rate = _check.rates(name, setting, low, high, open_above=open_above).to(value.device)
     if value.dim() > 1 and rate.numel() not in (1, value.shape[-2]):
         raise ValueError(f"{name} must be one number, or one for each of {value.shape[-2]} runs, not {rate.numel()}.")
-    return column
-
-
-def error_rate_weight(accuracy: _check.Numbers) -> Tensor:
-    r"""Return weights proportional to the current error rate of each class, with mean one.
-
-    .. math:: w_c \propto 1 - r_c
-
-    `accuracy` is `[C]` or `[R, C]`, NaN where unknown, which gives weight one. Without errors all weights are one.
-
-    >>> error_rate_weight([0.9, 0.7, float("nan")])
-    tensor([0.5000, 1.5000, 1.0000])
-    """
-    known = _check.real("accuracy", accuracy).to(torch.float64)
-    if known.dim() == 0 or known.shape[-1] == 0:
-        raise ValueError(f"accuracy must hold one number per class, not {_check.shown(accuracy)}.")
-    if bool(((known < 0) | (known > 1)).any()):
-        raise ValueError("accuracy must lie in [0, 1], or be NaN where it is unknown.")
-    return mean_one(1 - known)
+    return rate[:, None] if rate.dim() else rate
 
 
 def set_weight(member: _check.Truths, factor: _check.Rate | None = None) -> Tensor:
@@ -101,7 +85,7 @@ def set_weight(member: _check.Truths, factor: _check.Rate | None = None) -> Tens
     inside, _ = _check.truths("member", member)
     if inside.dim() == 0:
         raise ValueError(f"member must hold one value per sample, not {_check.shown(member)}.")
-    return mean_one(_set_weight(inside, torch.ones_like(inside), factor))
+    return _set_weight(inside, torch.ones_like(inside), factor)
 
 
 def old_set_weight(peak_age: _check.Numbers, after: _check.Rate = 5, factor: _check.Rate | None = None) -> Tensor:
@@ -123,19 +107,17 @@ def old_set_weight(peak_age: _check.Numbers, after: _check.Rate = 5, factor: _ch
     peak = _check.real("peak_age", peak_age).to(torch.float64)
     if peak.dim() == 0:
         raise ValueError(f"peak_age must hold one age per sample, not {_check.shown(peak_age)}.")
-    often = _a_row_each("after", _check.rates("after", after, 1.0, torch.inf), peak)
-    weight = _set_weight(peak > often, ~peak.isnan(), factor)
-    return mean_one(torch.where(peak.isnan(), torch.nan, weight))
+    return _set_weight(peak > per_run("after", after, peak, 1.0, torch.inf), ~peak.isnan(), factor)
 
 
 def _set_weight(inside: Tensor, known: Tensor, factor: _check.Rate | None) -> Tensor:
-    """Return the factor where `inside`, else one; a factor of None balances the samples that are `known`."""
+    """Return weights with a factor where `inside`; None balances the `known` samples; others have weight one."""
     if factor is None:
-        members, total = (each.sum(-1, keepdim=True).to(torch.float64) for each in (inside, known))
+        members, total = (mask.sum(-1, keepdim=True).to(torch.float64) for mask in (inside, known))
         times = torch.where(members > 0, (total - members) / members, 1.0).clamp_min(1.0)
     else:
-        times = _a_row_each("factor", _check.rates("factor", factor, 0.0, 1e6), inside)
-    return torch.where(inside, times, 1.0)
+        times = per_run("factor", factor, inside, 0.0, 1e6)
+    return mean_one(torch.where(inside, times, 1.0).masked_fill(~known, torch.nan))
 
 
 class ErrorRates(ClassCounts):
@@ -213,31 +195,7 @@ def temper(weight: _check.Numbers, power: _check.Rate) -> Tensor:
     tensor([0.5000, 1.5000])
     """
     base = _to_one(_check.finite("weight", weight))
-    rate = _a_row_each("power", _check.rates("power", power, 0.0, torch.inf), base)
-    return mean_one(base**rate)
-
-
-def cap(weight: _check.Numbers, limit: float) -> Tensor:
-    """Return weights with mean one and none above `limit`; the others are scaled by a common factor.
-
-    `limit` must be at least one. If too many weights are zero, the mean stays below one.
-
-    >>> cap(torch.tensor([1.0, 1.0, 6.0]), 2.0)
-    tensor([0.5000, 0.5000, 2.0000])
-    """
-    limit = _check.number("limit", limit, 1.0, float("inf"))
-    level = mean_one(_to_one(_check.finite("weight", weight))).to(torch.float64)
-    if limit == float("inf"):
-        return level.to(torch.float32)
-    size = level.shape[-1]
-    # With the k largest at the limit, the factor for the rest is fixed; the right k lifts none of them above the limit.
-    ordered = level.sort(-1, descending=True).values
-    rest = ordered.flip(-1).cumsum(-1).flip(-1)
-    held = torch.arange(size, dtype=torch.float64, device=level.device)
-    factor = ((size - held * limit) / rest).nan_to_num(1e300, posinf=1e300)  # no rest: all at the limit
-    fits = ordered * factor <= limit * (1 + 1e-12)
-    first = fits.to(torch.int8).argmax(-1, keepdim=True)
-    return (level * factor.gather(-1, first)).clamp_max(limit).to(torch.float32)
+    return mean_one(base ** per_run("power", power, base, 0.0, torch.inf))
 
 
 def gather(weight: _check.Numbers, index: _check.Integers) -> Tensor:
@@ -249,12 +207,9 @@ def gather(weight: _check.Numbers, index: _check.Integers) -> Tensor:
     tensor([[1.5000, 1.5000, 0.5000],
             [1.0000, 1.0000, 1.0000]])
     """
-    weight = _check.real("weight", weight)
-    where = _check.integers("index", index)
+    weight, where = _check.real("weight", weight), _check.integers("index", index)
     if weight.dim() not in (1, 2) or where.dim() not in (1, 2):
-        raise ValueError(
-            f"weight and index must have 1 or 2 dimensions, not {list(weight.shape)} and {list(where.shape)}."
-        )
+        raise ValueError(f"weight must be [K] or [R, K], index [B] or [R, B], not {weight.shape} and {where.shape}.")
     if _check.readable(where):
         _check.within("index", where, weight.shape[-1], "places of weight")
     where = _check.moved(where, weight.device)
